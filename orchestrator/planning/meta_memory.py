@@ -32,6 +32,7 @@ from torch.utils._pytree import tree_iter
 
 from orchestrator.planning.exact import ExactJob, RankMemory
 from orchestrator.pretrain.arguments import TrainingArguments, parse_arguments
+from orchestrator.pretrain.environment import quick_imports
 from orchestrator.pretrain.layout import Layout, refusals
 
 if TYPE_CHECKING:
@@ -366,7 +367,8 @@ def serve() -> None:
     """Read a job from each line of stdin and write a line to stdout: its ranks, or the reason why it has none."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # libraries print to stderr
-    prepare()
+    with quick_imports():  # without `freeze`, each collection would visit all imported modules
+        prepare()
     for line in sys.stdin:
         print(json.dumps(_answer(ExactJob(**json.loads(line)))), file=answers, flush=True)
 

@@ -15,6 +15,7 @@ import pytest
 
 from orchestrator.planning import exact
 from orchestrator.planning.exact import ExactJob, ExactMemory, RankMemory, exact_memory
+from tests.training.planner import shared_processes
 
 REPOSITORY = Path(__file__).parents[2]
 FULL = "--recompute-granularity full"
@@ -101,9 +102,14 @@ def job(flags: str, world_size: int, attention: exact.CoreAttention = "flash") -
 
 
 def planned(jobs: Sequence[ExactJob]) -> list[ExactMemory]:
-    results = exact_memory(jobs)
+    results = results_of(jobs)
     assert [result for result in results if isinstance(result, str)] == []
     return [result for result in results if isinstance(result, ExactMemory)]
+
+
+def results_of(jobs: Sequence[ExactJob]) -> list[ExactMemory | str]:
+    with shared_processes():
+        return exact_memory(jobs)
 
 
 @pytest.fixture(scope="module")
@@ -179,7 +185,7 @@ def test_a_trillion_parameters_fit_the_gpus_that_trained_them() -> None:
 def test_an_unplannable_job_has_a_reason_and_the_next_is_planned() -> None:
     size = "--num-layers 2 --hidden-size 64 --num-attention-heads 4 --micro-batch-size 1 --global-batch-size 2"
     good = job(size, 1)
-    refused, unknown, after = exact_memory([job(f"{size} {PIPELINE} 4", 4), job(f"{size} --no-such-flag", 1), good])
+    refused, unknown, after = results_of([job(f"{size} {PIPELINE} 4", 4), job(f"{size} --no-such-flag", 1), good])
     assert refused == "2 layers do not divide over 4 pipeline stages"
     assert isinstance(unknown, str) and unknown.endswith("error: unrecognized arguments: --no-such-flag")
     assert isinstance(after, ExactMemory)
@@ -190,7 +196,7 @@ def test_an_error_inside_the_model_is_a_reason_of_one_line() -> None:
     # Megatron-LM's own attention refuses context parallelism.
     impossible = job(f"{size} --context-parallel-size 2", 2, "unfused")
     # The last of three jobs goes to the process in which one has failed.
-    broken, _, after = exact_memory([impossible, impossible, job(size, 1)])
+    broken, _, after = results_of([impossible, impossible, job(size, 1)])
     assert isinstance(broken, str) and "ontext parallelism" in broken and "\n" not in broken
     assert isinstance(after, ExactMemory)
 
