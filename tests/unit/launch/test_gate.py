@@ -31,7 +31,7 @@ from orchestrator.reading.logs import log_blocks
 from orchestrator.reading.parse import read_log
 from tests.unit.launch.stand_in import wait_until
 from tests.unit.render.plans import TEMPLATES, plain_slurm, plans
-from tests.unit.render.standing import Stage, sited, with_words
+from tests.unit.render.stand_ins import Stage, cluster_and_plan, with_arguments
 
 # Stands in for a job's script: leaves its record, and ends as it is told.
 JOB = """#!/bin/bash
@@ -370,10 +370,10 @@ OWN = {"slurm": "SLURM_JOB_ID", "mpirun": "REPRO_LOCAL_ID", "local": "REPRO_LOCA
 @pytest.mark.parametrize("kind", OWN)
 def test_a_second_copy_of_a_submission_does_not_start(kind: str, tmp_path: Path) -> None:
     """As a slow scheduler may have taken: the first of them is running."""
-    (cluster, plan), stage = sited(kind), Stage.at(tmp_path)
+    (cluster, plan), stage = cluster_and_plan(kind), Stage.at(tmp_path)
     stage.job.mkdir()
     (stage.job / "claimed").write_text("77\n")
-    second = stage.run(stage.script(with_words(plan), cluster), {OWN[kind]: "78"})
+    second = stage.run(stage.render(with_arguments(plan), cluster), {OWN[kind]: "78"})
     assert (second.returncode, second.stdout) == (95, "")
     assert second.stderr == "repro: not started: job 77 runs it already\n"
     assert [path.name for path in stage.job.iterdir()] == ["claimed"] and not (tmp_path / "argv").exists()
@@ -381,21 +381,21 @@ def test_a_second_copy_of_a_submission_does_not_start(kind: str, tmp_path: Path)
 
 @pytest.mark.parametrize("kind", OWN)
 def test_a_job_that_the_scheduler_starts_again_under_its_id_runs_again(kind: str, tmp_path: Path) -> None:
-    (cluster, plan), stage = sited(kind), Stage.at(tmp_path)
+    (cluster, plan), stage = cluster_and_plan(kind), Stage.at(tmp_path)
     stage.job.mkdir()
     (stage.job / "claimed").write_text("77\n")
     (stage.job / "start").write_text("its node was lost\n")
-    stage.run_well(with_words(plan), cluster, {OWN[kind]: "77"})
-    assert stage.end()["scheduler_id"] == "77" and (tmp_path / "argv").exists()
+    stage.run_job(with_arguments(plan), cluster, {OWN[kind]: "77"})
+    assert stage.end_record()["scheduler_id"] == "77" and (tmp_path / "argv").exists()
 
 
 @pytest.mark.parametrize("kind", OWN)
 def test_a_script_that_is_run_by_hand_can_be_run_by_hand_again(kind: str, tmp_path: Path) -> None:
-    (cluster, plan), stage = sited(kind), Stage.at(tmp_path)
-    stage.run_well(with_words(plan), cluster, {OWN[kind]: "77"})
+    (cluster, plan), stage = cluster_and_plan(kind), Stage.at(tmp_path)
+    stage.run_job(with_arguments(plan), cluster, {OWN[kind]: "77"})
     (tmp_path / "argv").unlink()
-    stage.run_well(with_words(plan), cluster, {OWN[kind]: "78"})
-    assert stage.end()["scheduler_id"] == "78" and (tmp_path / "argv").exists()
+    stage.run_job(with_arguments(plan), cluster, {OWN[kind]: "78"})
+    assert stage.end_record()["scheduler_id"] == "78" and (tmp_path / "argv").exists()
 
 
 @pytest.mark.fault(
@@ -405,16 +405,16 @@ def test_a_script_that_is_run_by_hand_can_be_run_by_hand_again(kind: str, tmp_pa
 )
 def test_a_copy_that_a_scheduler_starts_after_the_first_has_ended_does_not_run_again(tmp_path: Path) -> None:
     """What is submitted is told its folder, and so knows that nobody repeats it by hand."""
-    (cluster, plan), stage = sited("local"), Stage.at(tmp_path)
+    (cluster, plan), stage = cluster_and_plan("local"), Stage.at(tmp_path)
     script = stage.base / "job.sh"
-    stage.run_well(with_words(plan), cluster, {"REPRO_LOCAL_ID": "77"})
-    script.write_text(stage.script(with_words(plan), cluster))
+    stage.run_job(with_arguments(plan), cluster, {"REPRO_LOCAL_ID": "77"})
+    script.write_text(stage.render(with_arguments(plan), cluster))
     environment = {"PATH": f"{stage.base}/bin:/usr/bin:/bin", "REPRO_LOCAL_ID": "78"}
     late = subprocess.run(
         ["bash", script, stage.job], env=environment, capture_output=True, text=True, check=False, timeout=30
     )
     assert (late.returncode, late.stderr) == (95, "repro: not started: job 77 runs it already\n")
-    assert stage.end()["scheduler_id"] == "77"
+    assert stage.end_record()["scheduler_id"] == "77"
 
 
 @pytest.mark.fault(
@@ -423,11 +423,11 @@ def test_a_copy_that_a_scheduler_starts_after_the_first_has_ended_does_not_run_a
     promise="One of them runs.",
 )
 def test_of_two_copies_that_start_at_once_one_runs(tmp_path: Path) -> None:
-    (cluster, plan), stage = sited("local"), Stage.at(tmp_path)
+    (cluster, plan), stage = cluster_and_plan("local"), Stage.at(tmp_path)
     script = stage.base / "job.sh"
-    (stage.base / "bin" / "python").write_text('#!/bin/sh\necho x >>"$SEEN/ran"\nsleep 0.5\n')
-    script.write_text(stage.script(with_words(plan), cluster))
-    environment = {"PATH": f"{stage.base}/bin:/usr/bin:/bin", "SEEN": str(stage.base)}
+    (stage.base / "bin" / "python").write_text('#!/bin/sh\necho x >>"$RECORDS/ran"\nsleep 0.5\n')
+    script.write_text(stage.render(with_arguments(plan), cluster))
+    environment = {"PATH": f"{stage.base}/bin:/usr/bin:/bin", "RECORDS": str(stage.base)}
     both = [
         subprocess.Popen(["bash", script], env={**environment, "REPRO_LOCAL_ID": own}, stderr=subprocess.DEVNULL)
         for own in ("77_0", "78_0")
@@ -443,10 +443,10 @@ def test_of_two_copies_that_start_at_once_one_runs(tmp_path: Path) -> None:
 )
 @pytest.mark.parametrize("kind", OWN)
 def test_what_a_job_writes_is_not_for_everybody(kind: str, tmp_path: Path) -> None:
-    (cluster, plan), stage = sited(kind), Stage.at(tmp_path)
+    (cluster, plan), stage = cluster_and_plan(kind), Stage.at(tmp_path)
     before = os.umask(0)
     try:
-        stage.run_well(with_words(plan), cluster)
+        stage.run_job(with_arguments(plan), cluster)
     finally:
         os.umask(before)
     modes = {path.name: path.stat().st_mode & 0o777 for path in (stage.job, *stage.job.iterdir())}

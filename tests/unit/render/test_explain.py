@@ -26,7 +26,7 @@ from tests.unit.render.site_scripts import (
     site_script,
     without_folders,
 )
-from tests.unit.render.standing import RUNTIMES, saying, sited
+from tests.unit.render.stand_ins import KINDS, cluster_and_plan, with_fields
 
 PLACE = re.compile(r"(\S+\.yaml):([0-9]+):([0-9]+)")
 PROFILES = [(name, list(CASES)) for name in shipped_names()]
@@ -53,12 +53,12 @@ def test_explained_lines_are_the_script_and_each_has_an_origin(profile: str, wor
         assert [line.text for line in lines if line.text and not line.origins] == []
 
 
-@pytest.mark.parametrize("kind", ["local", "slurm", "per-node", "mpirun", *RUNTIMES])
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_value_in_which_text_has_other_line_ends_is_explained_as_it_is(kind: str) -> None:
-    cluster, plan = sited(kind)
+    cluster, plan = cluster_and_plan(kind)
     odd = "a\u2028b\x0bc\x85d"
     folder = Path("/runs/with\u2028a line end")
-    cluster = saying(cluster, environment={"ODD": odd}, env_prepend={"P": odd}, setup=[f": {odd}"])
+    cluster = with_fields(cluster, environment={"ODD": odd}, env_prepend={"P": odd}, setup=[f": {odd}"])
     lines = explain_job(plan, cluster, folder, TEMPLATES)
     assert "".join(f"{line.text}\n" for line in lines) == render_job(plan, cluster, folder, TEMPLATES)
     assert [line.text for line in lines if line.text and not line.origins] == []
@@ -124,15 +124,15 @@ def test_what_every_script_gets_is_said_to_be_ours() -> None:
     assert origins(lines, "set -euo").startswith("templates/job.sh.j2:")
 
 
-@pytest.mark.parametrize("kind", ["local", "mpirun", "slurm", "per-node", *RUNTIMES])
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_secret_of_the_submitting_shell_is_in_no_script_and_no_record(
     kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     secret = "hf-9f8e7d6c5b4a"
     monkeypatch.setenv("F_TOKEN", secret)
-    cluster, plan = sited(kind)
+    cluster, plan = cluster_and_plan(kind)
     container = {"container": {"pass_env": ["F_*"]}} if kind in ("pyxis", "podman-hpc") else {}
-    cluster = saying(cluster, env_from=["F_TOKEN"], **container)
+    cluster = with_fields(cluster, env_from=["F_TOKEN"], **container)
     script = render_job(plan, cluster, Path("/runs/x"), TEMPLATES)
     lines = explain_job(plan, cluster, Path("/runs/x"), TEMPLATES)
     configuration = json.dumps(cluster.layered.value)  # what the ledger keeps of the site

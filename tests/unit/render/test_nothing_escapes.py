@@ -1,9 +1,9 @@
-"""Nothing of a profile or of an experiment reaches a shell unquoted, whichever field it stands in.
+"""Text of a profile or an experiment is never executed by the shell that runs the job's script, whatever its field is.
 
-Every field that takes text is found by walking a profile that has them all. In each of them each hostile text is
-refused with a line, or it arrives: then the script is run, with stand-ins for all that it calls, and what was planted
-is executed nowhere and stands whole in the word that it came to. `setup` alone is left out: its lines are bash by
-what they are for.
+A walk through a profile that has all fields finds every field that takes text. Each hostile text is put into each
+field. Either it is refused with a line, or the script is run, with stand-ins for the programs that it calls: then no
+part of the text may be executed, and each argument with the text has all of it. The field `setup` is left out, because
+its lines are bash.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import copy
 import json
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib import import_module
@@ -35,12 +35,12 @@ from orchestrator.planning.plan import Plan
 from tests.unit.catalog.entries import BASE, entry_of, shipped
 from tests.unit.clusters.sites import cluster_of
 from tests.unit.render.plans import TEMPLATES, planned
-from tests.unit.render.standing import Stage, executable
+from tests.unit.render.stand_ins import Stage, executable
 from tests.unit.render.test_quoting import sbatch_words
 
 toml: Any = import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
 
-# What would run leaves a file in the empty folder in which the script is run, or the word EXECUTED.
+# An executed text creates a file in the empty folder in which the script runs, or prints EXECUTED.
 HOSTILE = {
     "quotes": "'; touch x; '\"; touch y; \"'\"'\"'; touch z; ",
     "substitutions": "$(touch x)`touch y`${HOME}$((1+1))<(touch z)\\$(touch w)",
@@ -115,137 +115,161 @@ SITES: dict[str, dict[str, Any]] = {
         },
     },
 }
-# Files that a script opens or runs must be there; so the hostile text is the end of their name.
+# A script opens or runs these files, so they must exist. The hostile text is the end of their names.
 _FILES = ("BASE/bin/python", "BASE/hosts")
 
 
 @dataclass(frozen=True)
-class Planted:
-    """A field, or with `key` the name of one, and the text that it was given instead."""
+class Plant:
+    """A hostile text in a field, or with `key` in the name of the field. Each text has its own mark."""
 
     path: KeyPath
     text: str
     key: bool = False
 
+    @property
+    def mark(self) -> str:
+        """Return the end of the text, which no other plant has."""
+        return self.text[self.text.rindex("zq") :]
 
-def fields_of(value: Any, path: KeyPath = ()) -> Iterator[tuple[KeyPath, bool]]:
-    """Every text of a profile, and every name in it that the site chooses."""
+
+def texts_of(value: Any, path: KeyPath = ()) -> Iterator[tuple[KeyPath, bool]]:
+    """Yield the path of every text of a profile, and of every name that the site chooses (True)."""
     if isinstance(value, dict):
-        for name, one in value.items():
+        for name, field in value.items():
             if path[-1:] in (("environment",), ("env_prepend",), ("images",), ("annotations",), ("peak_tflops",)):
                 yield (*path, name), True
-            yield from fields_of(one, (*path, name))
+            yield from texts_of(field, (*path, name))
     elif isinstance(value, list):
-        for i, one in enumerate(value):
-            yield from fields_of(one, (*path, i))
+        for i, item in enumerate(value):
+            yield from texts_of(item, (*path, i))
     elif isinstance(value, str):
         yield path, False
 
 
-def held(value: Any, path: KeyPath) -> Any:
-    for part in path:
-        value = value[part]
+def value_at(value: Any, path: KeyPath) -> Any:
+    for key in path:
+        value = value[key]
     return value
 
 
-def planted(site: dict[str, Any], how: str) -> Iterator[Planted]:
-    """The hostile text in each field, behind what may stand there; dashes alone. Each has a mark of its own."""
-    for number, (path, key) in enumerate(fields_of(site)):
-        before = str(path[-1]) if key else str(held(site, path))
-        start = "" if how == "dashes" and before not in _FILES else before
-        if not (how == "dashes" and path[-1] == "checkout"):  # of which below
-            yield Planted(path, f"{start}{HOSTILE[how]}zq{number}z", key)
+def plants_in(document: dict[str, Any], hostile: str) -> Iterator[Plant]:
+    """Yield a plant in each text. It follows the valid text, except that an option replaces the text."""
+    for number, (path, key) in enumerate(texts_of(document)):
+        valid = str(path[-1]) if key else str(value_at(document, path))
+        start = "" if hostile == "dashes" and valid not in _FILES else valid
+        if not (hostile == "dashes" and path[-1] == "checkout"):  # tested below
+            yield Plant(path, f"{start}{HOSTILE[hostile]}zq{number}z", key)
 
 
-def with_texts(site: dict[str, Any], plants: list[Planted]) -> dict[str, Any]:
-    changed = copy.deepcopy(site)
+def with_plants(document: dict[str, Any], plants: list[Plant]) -> dict[str, Any]:
+    changed = copy.deepcopy(document)
     for plant in sorted(plants, key=lambda plant: (-len(plant.path), plant.key)):  # names last, from the inside out
-        above = held(changed, plant.path[:-1])
+        parent = value_at(changed, plant.path[:-1])
         if plant.key:
-            above[plant.text] = above.pop(plant.path[-1])
+            parent[plant.text] = parent.pop(plant.path[-1])
         else:
-            above[plant.path[-1]] = plant.text
+            parent[plant.path[-1]] = plant.text
     return changed
 
 
-def based(value: Any, base: Path) -> Any:
+def accepted(plants: list[Plant], refusal: Callable[[list[Plant]], ReproError | None]) -> list[Plant]:
+    """Return the plants that are not refused.
+
+    A problem is about the text whose mark is the last one in its line. If no problem has a mark, halves are tried.
+    """
+    error = refusal(plants)
+    if error is None:
+        return plants
+    marks = {mark for problem in error.problems for mark in re.findall(r"zq[0-9]+z", str(problem))[-1:]}
+    rest = [plant for plant in plants if plant.mark not in marks]
+    if len(rest) < len(plants):
+        return accepted(rest, refusal)
+    middle = len(plants) // 2
+    return accepted(plants[:middle], refusal) + accepted(plants[middle:], refusal) if middle else []
+
+
+def with_base(value: Any, base: Path) -> Any:
+    """Return the value with the name of the folder in place of BASE."""
     if isinstance(value, dict):
-        return {name: based(one, base) for name, one in value.items()}
+        return {name: with_base(field, base) for name, field in value.items()}
     if isinstance(value, list):
-        return [based(one, base) for one in value]
+        return [with_base(item, base) for item in value]
     return value.replace("BASE", str(base)) if isinstance(value, str) else value
 
 
 @cache
-def smallest(scale: str) -> tuple[Entry, Case]:
+def first_case(scale: str) -> tuple[Entry, Case]:
     entry = shipped()
     return entry, expand(entry, scale)[0]
 
 
-def made(kind: str, site: dict[str, Any], stage: Stage) -> tuple[Cluster, Plan]:
-    """As a person's file would be read and planned; ReproError where it is refused."""
-    cluster = cluster_of(stage.base, json.dumps(based(site, stage.base)))  # which YAML reads, and is quicker to write
+def plan_on(kind: str, site: dict[str, Any], stage: Stage) -> tuple[Cluster, Plan]:
+    """Return a cluster that is read from a file, and the plan of a case on it. Raise ReproError if it is refused."""
+    cluster = cluster_of(stage.base, json.dumps(with_base(site, stage.base)))  # YAML, and faster than yaml.dump
     if kind == "local":
         machine = Machine(cpus=8)
         cluster = replace(cluster, machine=machine, hardware=machine.hardware())
-    entry, case = smallest({"local": "cpu", "megatron": "paper"}.get(kind, "quad"))
+    entry, case = first_case({"local": "cpu", "megatron": "paper"}.get(kind, "quad"))
     plan = planned(entry, [case], cluster)[0]
     return cluster, replace(plan, program=replace(plan.program, mounts=()) if "container" in site else plan.program)
 
 
-def refusal(kind: str, site: dict[str, Any], stage: Stage) -> ReproError | None:
-    """Why this profile makes no script; None where it makes one."""
-    try:
-        cluster, plan = made(kind, site, stage)
-        render_job(plan, cluster, stage.job, TEMPLATES)
-    except ReproError as error:
-        return error
-    return None
-
-
-def words_that_arrived(stage: Stage, script: str) -> list[str]:
-    """All that the stand-ins and the program were given, the #SBATCH lines as sbatch reads them, and the EDF."""
-    found = []
+def recorded_texts(stage: Stage, script: str) -> list[str]:
+    """Return what stand-ins and program were given, the words of #SBATCH lines, the texts of the EDF and the record."""
+    texts = []
     for file in sorted(stage.base.iterdir()):
         if file.name in ("argv", "environment") or re.fullmatch(r"(srun|mpirun|scontrol|\S+\.environment)", file.name):
-            found += stage.seen(file.name) if file.is_file() else []
+            texts += stage.recorded(file.name) if file.is_file() else []
     for line in script.split("\n"):
-        found += sbatch_words(line.removeprefix("#SBATCH ")) if line.startswith("#SBATCH ") else []
-    described = stage.job / "environment.toml"
-    if described.exists():
-        found += list(texts_in(toml.loads(described.read_bytes().decode())))
+        texts += sbatch_words(line.removeprefix("#SBATCH ")) if line.startswith("#SBATCH ") else []
+    environment_file = stage.job / "environment.toml"
+    if environment_file.exists():
+        texts += list(leaves(toml.loads(environment_file.read_bytes().decode())))
     if (stage.job / "end").exists():
-        found += [f"{name}={value}" for name, value in stage.end().items()]
-    return found
+        texts += [f"{name}={value}" for name, value in stage.end_record().items()]
+    return texts
 
 
-def texts_in(value: Any) -> Iterator[str]:
+def leaves(value: Any) -> Iterator[str]:
+    """Yield the names and texts of a TOML document."""
     if isinstance(value, dict):
-        for name, one in value.items():
+        for name, field in value.items():
             yield name
-            yield from texts_in(one)
+            yield from leaves(field)
     elif isinstance(value, list):
-        for one in value:
-            yield from texts_in(one)
+        for item in value:
+            yield from leaves(item)
     else:
         yield str(value)
 
 
-def require_whole(words: list[str], plants: list[Planted], base: Path, project: str = "p") -> list[Planted]:
-    """That each text that arrived somewhere arrived as it was, in one word; those that did."""
+def require_whole(texts: list[str], plants: list[Plant], base: Path, project: str = "p") -> list[Plant]:
+    """Fail if a recorded text has a part of a hostile text. Return the plants that are in a recorded text."""
     arrived = []
     for plant in plants:
-        mark = plant.text[plant.text.rindex("zq") :]
-        # But for the task's own script, which is one word: what is in it arrives in the program's environment.
-        carrying = [word for word in words if mark in word and "export MASTER_ADDR=" not in word]
+        # The script of a task is left out: what it contains is recorded as the program's environment.
+        with_mark = [text for text in texts if plant.mark in text and "export MASTER_ADDR=" not in text]
         whole = plant.text.replace("BASE", str(base)).replace("{project}", project)
-        assert all(whole in word for word in carrying), (plant, carrying)
-        arrived += [plant] if carrying else []
+        assert all(whole in text for text in with_mark), (plant, with_mark)
+        arrived += [plant] if with_mark else []
     return arrived
 
 
-ALWAYS = {"quotes", "substitutions", "signs", "escape", "dashes"}
-"""Those that a variable of the environment must be able to hold."""
+def create_files(plants: list[Plant], stage: Stage) -> None:
+    """Create the files that the script opens or runs."""
+    hosts = "first slots=4\n"
+    (stage.base / "hosts").write_text(hosts)
+    for plant in plants:
+        file = Path(plant.text.replace("BASE", str(stage.base)))
+        if plant.text.startswith("BASE/bin/python"):
+            executable(file, (stage.base / "bin" / "python").read_text())
+        elif plant.text.startswith("BASE/hosts"):
+            file.write_text(hosts)
+
+
+ANY_SHELL_TEXT = {"quotes", "substitutions", "signs", "escape", "dashes"}
+"""Hostile texts that a variable of the environment must accept."""
 
 
 @pytest.mark.fault(
@@ -254,32 +278,33 @@ ALWAYS = {"quotes", "substitutions", "signs", "escape", "dashes"}
     promise="Refused, or passed unchanged as one word. Nothing is executed.",
 )
 @pytest.mark.parametrize("kind", SITES)
-@pytest.mark.parametrize("how", HOSTILE)
-def test_no_field_of_a_profile_reaches_a_shell(kind: str, how: str, tmp_path: Path) -> None:
-    stage = Stage.at(tmp_path)
-    site, hostile = SITES[kind], HOSTILE[how].replace("\0", "")
-    assert refusal(kind, site, stage) is None
-    plants = [plant for plant in planted(site, how) if refusal(kind, with_texts(site, [plant]), stage) is None]
-    everything = with_texts(site, plants)
-    for path in _FILES:
-        for plant in plants:
-            if plant.text.startswith(path):
-                file = Path(plant.text.replace("BASE", str(stage.base)))
-                if path.endswith("python"):
-                    executable(file, (stage.base / "bin" / "python").read_text())
-                else:
-                    file.write_text("first slots=4\n")
-    (stage.base / "hosts").write_text("first slots=4\n")
-    cluster, plan = made(kind, everything, stage)
-    script = stage.script(plan, cluster)
-    assert how != "template" or "{{ 7 * 7 }}" in script
-    answer = stage.run(script, {"GIVEN": hostile, "GONE": "x"})
+@pytest.mark.parametrize("hostile", HOSTILE)
+def test_no_field_of_a_profile_reaches_a_shell(kind: str, hostile: str, tmp_path: Path) -> None:
+    stage, site = Stage.at(tmp_path), SITES[kind]
+
+    def refusal(plants: list[Plant]) -> ReproError | None:
+        try:
+            cluster, plan = plan_on(kind, with_plants(site, plants), stage)
+            stage.render(plan, cluster)
+        except ReproError as error:
+            return error
+        return None
+
+    assert refusal([]) is None
+    plants = accepted(list(plants_in(site, hostile)), refusal)
+    create_files(plants, stage)
+    changed = with_plants(site, plants)
+    cluster, plan = plan_on(kind, changed, stage)
+    script = stage.render(plan, cluster)
+    assert hostile != "template" or "{{ 7 * 7 }}" in script
+    variable = HOSTILE[hostile].replace("\0", "")
+    answer = stage.run(script, {"GIVEN": variable, "GONE": "x"})
     assert (answer.returncode, "EXECUTED" in answer.stdout + answer.stderr) == (0, False), answer.stderr
-    project = everything.get("slurm", {}).get("project", "")
-    arrived = require_whole(words_that_arrived(stage, script), plants, stage.base, project)
-    if how in ALWAYS:
+    project = changed.get("slurm", {}).get("project", "")
+    arrived = require_whole(recorded_texts(stage, script), plants, stage.base, project)
+    if hostile in ANY_SHELL_TEXT:
         assert {("environment", "PLAIN"), ("environment", "SOME", "value")} <= {plant.path for plant in arrived}
-    assert stage.environment()["GIVEN"] == hostile
+    assert stage.environment()["GIVEN"] == variable
 
 
 EXPERIMENT: dict[str, Any] = {
@@ -301,75 +326,75 @@ def experiment_of(kind: str) -> dict[str, Any]:
     return EXPERIMENT | (on_cores if kind == "local" else {})
 
 
-def script_of(experiment: dict[str, Any], cluster: Cluster, folders: Folders) -> tuple[Path, str]:
-    """The job's folder and its script, by the real reader and planner."""
-    entry = entry_of(folders.home, yaml.safe_dump(experiment, allow_unicode=False, sort_keys=False))
+def script_of(experiment: dict[str, Any], cluster: Cluster, folder: Path) -> tuple[Path, str]:
+    """Return the folder and the script of a job whose experiment is read from a file."""
+    entry = entry_of(folder, json.dumps(experiment))
     plan = planned(entry, expand(entry), cluster)[0]
-    job = folders.job("run", plan.case.slug)
+    job = Folders(shipped=folder, home=folder).job("run", plan.case.slug)
     return job, render_job(plan, cluster, job, TEMPLATES)
 
 
-# One of each template that puts a command together.
 @pytest.mark.fault(
     section="Safety",
     fault="Quotes, substitutions, line ends, options and templates in every text of an experiment",
     promise="Refused, or passed unchanged as one word. Nothing is executed.",
 )
-@pytest.mark.parametrize("kind", ["slurm", "mpirun", "local"])
-@pytest.mark.parametrize("how", HOSTILE)
-def test_no_field_of_an_experiment_reaches_a_shell(kind: str, how: str, tmp_path: Path) -> None:
-    stage = Stage.at(tmp_path)
-    (stage.base / "hosts").write_text("first slots=4\n")
-    cluster, _ = made(kind, SITES[kind], stage)
-    folders, experiment = Folders(shipped=tmp_path, home=tmp_path), experiment_of(kind)
-    _, plain = script_of(experiment, cluster, folders)
-    arrived = 0
-    for plant in planted(experiment, how):
+@pytest.mark.parametrize("kind", ["slurm", "mpirun", "local"])  # each template that writes a command
+@pytest.mark.parametrize("hostile", HOSTILE)
+def test_no_field_of_an_experiment_reaches_a_shell(kind: str, hostile: str, tmp_path: Path) -> None:
+    stage, experiment = Stage.at(tmp_path), experiment_of(kind)
+    create_files([], stage)
+    cluster, _ = plan_on(kind, SITES[kind], stage)
+
+    def refusal(plants: list[Plant]) -> ReproError | None:
         try:
-            job, script = script_of(with_texts(experiment, [plant]), cluster, folders)
-        except ReproError:
-            continue
-        assert job.parent == folders.runs / "run"
-        if script == plain or (how == "nul" and plant.path[-1] == "case"):  # of the latter below
-            continue
-        answer = stage.run(script, {"GIVEN": "v"})
-        assert (answer.returncode, "EXECUTED" in answer.stdout + answer.stderr) == (0, False), (plant, answer.stderr)
-        if "arguments" in plant.path:
-            assert plant.text in stage.seen()
-            arrived += 1
-        elif plant.path[-1] != "case":  # of which names of files and jobs are made, with _ for what is no letter
-            require_whole(words_that_arrived(replace(stage, job=job), script), [plant], stage.base)
-    assert arrived == (0 if how == "nul" else 3)
+            script_of(with_plants(experiment, plants), cluster, tmp_path)
+        except ReproError as error:
+            return error
+        return None
+
+    assert refusal([]) is None
+    # The name of a case with a null character is tested below.
+    plants = [plant for plant in plants_in(experiment, hostile) if (hostile, plant.path[-1]) != ("nul", "case")]
+    plants = accepted(plants, refusal)
+    job, script = script_of(with_plants(experiment, plants), cluster, tmp_path)
+    assert job.parent == tmp_path / "runs" / "run"
+    answer = stage.run(script, {"GIVEN": "v"})
+    assert (answer.returncode, "EXECUTED" in answer.stdout + answer.stderr) == (0, False), answer.stderr
+    arguments = [plant for plant in plants if "arguments" in plant.path]
+    assert len(arguments) == (0 if hostile == "nul" else 3)
+    assert {plant.text for plant in arguments} <= set(stage.recorded())
+    # Names of files and jobs are made from the name of a case, with _ for other characters than letters and digits.
+    others = [plant for plant in plants if plant not in arguments and plant.path[-1] != "case"]
+    require_whole(recorded_texts(replace(stage, job=job), script), others, stage.base)
 
 
 @pytest.mark.parametrize("kind", ["mpirun", "local"])
-def test_a_case_whose_name_has_a_nul_is_refused_or_runs(kind: str, tmp_path: Path) -> None:
+def test_case_name_with_a_null_character_is_refused_or_runs(kind: str, tmp_path: Path) -> None:
     stage = Stage.at(tmp_path)
-    (stage.base / "hosts").write_text("first slots=4\n")
-    cluster, _ = made(kind, SITES[kind], stage)
-    plant = Planted(("cases", 0, "case"), "a\0b")
+    create_files([], stage)
+    cluster, _ = plan_on(kind, SITES[kind], stage)
+    plant = Plant(("cases", 0, "case"), "a\0b")
     try:
-        _, script = script_of(
-            with_texts(experiment_of(kind), [plant]), cluster, Folders(shipped=tmp_path, home=tmp_path)
-        )
+        _, script = script_of(with_plants(experiment_of(kind), [plant]), cluster, tmp_path)
     except ReproError:
         return
     assert stage.run(script, {"GIVEN": "v"}).returncode == 0
 
 
-def test_a_refusal_is_one_line_whatever_is_refused(tmp_path: Path) -> None:
+def test_refusal_of_a_name_with_a_line_end_is_one_line(tmp_path: Path) -> None:
     profile = {**SITES["slurm"], "environment": {"A\nrepro: all is well": "v"}}
     with pytest.raises(ReproError) as refused:
-        made("slurm", profile, Stage.at(tmp_path))
+        plan_on("slurm", profile, Stage.at(tmp_path))
     assert all("\n" not in str(problem) for problem in refused.value.problems)
 
 
-def test_a_checkout_whose_name_begins_with_a_dash_is_refused_or_no_option(tmp_path: Path) -> None:
+def test_checkout_name_that_begins_with_a_dash_is_refused_or_no_option(tmp_path: Path) -> None:
     stage = Stage.at(tmp_path)
-    profile = with_texts(SITES["megatron"], [Planted(("workloads", "megatron-2021", "checkout"), "--version")])
+    profile = with_plants(SITES["megatron"], [Plant(("workloads", "megatron-2021", "checkout"), "--version")])
     try:
-        cluster, plan = made("megatron", profile, stage)
-        script = stage.script(plan, cluster)
+        cluster, plan = plan_on("megatron", profile, stage)
+        script = stage.render(plan, cluster)
     except ReproError:
         return
     assert stage.run(script, {"GIVEN": "v"}).stderr == ""

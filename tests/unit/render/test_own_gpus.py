@@ -12,7 +12,7 @@ from orchestrator.clusters.machine import Machine
 from orchestrator.clusters.resolve import Cluster
 from orchestrator.planning.plan import Plan
 from tests.unit.render.plans import LOCAL, local, plans
-from tests.unit.render.standing import Stage, executable, saying, with_words
+from tests.unit.render.stand_ins import Stage, executable, with_arguments, with_fields
 
 EIGHT = Machine(cpus=64, gpus=8, gpu="NVIDIA H200", gpu_memory_gb=150)
 
@@ -26,7 +26,7 @@ def job(folder: Path, gpus: int, text: str = LOCAL) -> tuple[Cluster, Plan]:
     """A job of so many GPUs on a machine with eight."""
     cluster = local(folder, text, EIGHT)
     plan = plans(cluster, "quad")[0]
-    return cluster, with_words(
+    return cluster, with_arguments(
         replace(plan, resources=replace(plan.resources, tasks_per_node=gpus, gpus_per_node=gpus))
     )
 
@@ -34,8 +34,8 @@ def job(folder: Path, gpus: int, text: str = LOCAL) -> tuple[Cluster, Plan]:
 def seen(stage: Stage, gpus: int, **shell: str) -> str:
     """CUDA_VISIBLE_DEVICES of the program."""
     cluster, plan = job(stage.base, gpus)
-    stage.run_well(plan, cluster, shell)
-    assert f"--nproc-per-node={gpus}" in stage.seen()
+    stage.run_job(plan, cluster, shell)
+    assert f"--nproc-per-node={gpus}" in stage.recorded()
     return stage.environment()["CUDA_VISIBLE_DEVICES"]
 
 
@@ -71,19 +71,19 @@ def test_a_script_started_where_there_are_fewer_starts_nothing_and_says_so_in_a_
     named: str, gpus: int, stage: Stage
 ) -> None:
     cluster, plan = job(stage.base, gpus, LOCAL + "sample_gpus_every_s: 1\n")
-    executable(stage.base / "bin" / "nvidia-smi", '#!/bin/sh\ntouch "$SEEN/sampled"\n')
-    answer = stage.run(stage.script(plan, cluster), {"CUDA_VISIBLE_DEVICES": named})
+    executable(stage.base / "bin" / "nvidia-smi", '#!/bin/sh\ntouch "$RECORDS/sampled"\n')
+    answer = stage.run(stage.render(plan, cluster), {"CUDA_VISIBLE_DEVICES": named})
     needs = f"it needs {gpus} GPU{'' if gpus == 1 else 's'}, and CUDA_VISIBLE_DEVICES names no more than '{named}'"
     assert (answer.returncode, answer.stdout) == (2, "")
     assert answer.stderr == f"repro: not started: {needs}\n"
     assert not (stage.base / "argv").exists() and not (stage.base / "sampled").exists()
-    assert stage.end()["exit_code"] == "2"
+    assert stage.end_record()["exit_code"] == "2"
 
 
 def test_the_sites_own_word_is_narrowed_as_the_shells_is(stage: Stage) -> None:
     cluster, plan = job(stage.base, 2)
-    cluster = saying(cluster, environment={"CUDA_VISIBLE_DEVICES": "7,6,5", "CUDA_DEVICE_ORDER": "FASTEST_FIRST"})
-    stage.run_well(plan, cluster, {"CUDA_VISIBLE_DEVICES": "0"})
+    cluster = with_fields(cluster, environment={"CUDA_VISIBLE_DEVICES": "7,6,5", "CUDA_DEVICE_ORDER": "FASTEST_FIRST"})
+    stage.run_job(plan, cluster, {"CUDA_VISIBLE_DEVICES": "0"})
     found = stage.environment()
     assert (found["CUDA_VISIBLE_DEVICES"], found["CUDA_DEVICE_ORDER"]) == ("7,6", "FASTEST_FIRST")
 
@@ -94,24 +94,24 @@ def test_numbers_mean_what_nvidia_smi_means_by_them_as_the_plan_read_them(stage:
 
 def test_a_job_on_cpu_cores_sees_no_gpu_even_where_there_are_some(stage: Stage) -> None:
     cluster = local(stage.base, machine=EIGHT)
-    plan = with_words(plans(cluster, "cpu")[0])
-    stage.run_well(plan, cluster, {"CUDA_VISIBLE_DEVICES": "0,1"})
+    plan = with_arguments(plans(cluster, "cpu")[0])
+    stage.run_job(plan, cluster, {"CUDA_VISIBLE_DEVICES": "0,1"})
     assert stage.environment()["CUDA_VISIBLE_DEVICES"] == ""
 
 
 def test_only_the_jobs_own_gpus_are_sampled(stage: Stage) -> None:
     cluster, plan = job(stage.base, 2, LOCAL + "sample_gpus_every_s: 1\n")
-    executable(stage.base / "bin" / "nvidia-smi", '#!/bin/sh\nprintf "%s\\n" "$*" >"$SEEN/sampled"\n')
-    executable(stage.base / "bin" / "python", '#!/bin/sh\nuntil [ -s "$SEEN/sampled" ]; do sleep 0.01; done\n')
-    stage.run_well(plan, cluster, {"CUDA_VISIBLE_DEVICES": "GPU-9,GPU-5,GPU-1"})
+    executable(stage.base / "bin" / "nvidia-smi", '#!/bin/sh\nprintf "%s\\n" "$*" >"$RECORDS/sampled"\n')
+    executable(stage.base / "bin" / "python", '#!/bin/sh\nuntil [ -s "$RECORDS/sampled" ]; do sleep 0.01; done\n')
+    stage.run_job(plan, cluster, {"CUDA_VISIBLE_DEVICES": "GPU-9,GPU-5,GPU-1"})
     assert re.match(r"--id=GPU-9,GPU-5 --format=csv,nounits --loop=1 ", (stage.base / "sampled").read_text())
 
 
 def test_a_sampler_that_has_ended_by_itself_is_no_fault_of_the_job(stage: Stage) -> None:
     cluster, plan = job(stage.base, 1, LOCAL + "sample_gpus_every_s: 1\n")
-    executable(stage.base / "bin" / "nvidia-smi", '#!/bin/sh\ntouch "$SEEN/sampled"\nexit 6\n')
+    executable(stage.base / "bin" / "nvidia-smi", '#!/bin/sh\ntouch "$RECORDS/sampled"\nexit 6\n')
     executable(
-        stage.base / "bin" / "python", '#!/bin/sh\nuntil [ -e "$SEEN/sampled" ]; do sleep 0.01; done; sleep 0.2\n'
+        stage.base / "bin" / "python", '#!/bin/sh\nuntil [ -e "$RECORDS/sampled" ]; do sleep 0.01; done; sleep 0.2\n'
     )
-    stage.run_well(plan, cluster)
-    assert stage.end()["exit_code"] == "0"
+    stage.run_job(plan, cluster)
+    assert stage.end_record()["exit_code"] == "0"

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from orchestrator.launch.directives import directives
 from tests.examples import examples
 from tests.unit.render.plans import PROGRAM, local, plans
-from tests.unit.render.standing import RUNTIMES, Stage, executable, saying, sited, with_words
+from tests.unit.render.stand_ins import RUNTIMES, Stage, cluster_and_plan, executable, with_arguments, with_fields
 
 toml: Any = import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")  # which pytest brings along
 
@@ -92,24 +92,24 @@ def given_by_shell(values: Values) -> dict[str, str]:
 def compare_program(stage: Stage, values: Values, before: str = "before", launcher: list[str] | None = None) -> None:
     """What every program must be given, whoever started it."""
     expected = [*(launcher or ["-u", "-m", "orchestrator.pretrain"]), *values.arguments]
-    assert stage.seen() == [str(stage.base / "bin" / "python"), *expected]
+    assert stage.recorded() == [str(stage.base / "bin" / "python"), *expected]
     found = stage.environment()
     assert {name: found[name] for name in values.environment} == values.environment
     assert found["P_PATH"] == (f"{values.free}:{before}" if before else values.free)
     assert (found["P_NEW"], found["F_SECRET"]) == (values.free, values.secret)
     assert "U_GONE" not in found and found["PYTHONPATH"] == PROGRAM
-    assert stage.end()["exit_code"] == "0"
+    assert stage.end_record()["exit_code"] == "0"
 
 
 @few
 @given(values=VALUES.flatmap(lambda values: FOLDER.map(lambda folder: replace(values, folder=folder))))
 @example(values=replace(BAD, folder=BAD.folder + "\n\n"))
 def test_a_local_script_gives_its_program_exactly_what_the_profile_says(values: Values) -> None:
-    cluster, plan = sited("local")
+    cluster, plan = cluster_and_plan("local")
     with TemporaryDirectory() as base:
         stage = Stage.at(Path(base), values.folder)
-        plan = with_words(plan, *values.arguments)
-        stage.run_well(plan, saying(cluster, **common(values)), given_by_shell(values))
+        plan = with_arguments(plan, *values.arguments)
+        stage.run_job(plan, with_fields(cluster, **common(values)), given_by_shell(values))
         launcher = ["-u", "-m", "orchestrator.pretrain.launch", "--nproc-per-node=4"]
         compare_program(stage, values, launcher=launcher)
         assert sorted(path.name for path in stage.job.iterdir()) == ["claimed", "end", "log.txt", "start"]
@@ -120,15 +120,15 @@ def test_a_local_script_gives_its_program_exactly_what_the_profile_says(values: 
 @example(values=BAD, per_node=False)
 @example(values=BAD, per_node=True)
 def test_a_batch_script_gives_srun_and_every_rank_exactly_what_the_profile_says(values: Values, per_node: bool) -> None:
-    cluster, plan = sited("per-node" if per_node else "slurm")
+    cluster, plan = cluster_and_plan("per-node" if per_node else "slurm")
     with TemporaryDirectory() as base:
         stage = Stage.at(Path(base), values.folder.replace("\\", "") or "job")  # with a backslash it is refused
         slurm = {"srun": [f"--mcs-label={values.free}"], "cpu_bind": values.free, "gpu_bind": values.free}
-        plan = with_words(plan, *values.arguments)
-        cluster = saying(cluster, slurm=slurm, **common(values))
-        stage.run_well(plan, cluster, given_by_shell(values))
-        assert stage.seen("scontrol") == ["show", "hostnames", "n[1-2] x"]
-        words = stage.seen("srun")
+        plan = with_arguments(plan, *values.arguments)
+        cluster = with_fields(cluster, slurm=slurm, **common(values))
+        stage.run_job(plan, cluster, given_by_shell(values))
+        assert stage.recorded("scontrol") == ["show", "hostnames", "n[1-2] x"]
+        words = stage.recorded("srun")
         output = "--output=" + str(stage.job / "log.txt").replace("%", "%%")
         named = [f"--mcs-label={values.free}", f"--cpu-bind={values.free}", f"--gpu-bind={values.free}", output]
         assert all(word in words for word in named) and words[words.index("bash") - 1] == output
@@ -144,16 +144,16 @@ def test_a_batch_script_gives_srun_and_every_rank_exactly_what_the_profile_says(
 @given(values=VALUES)
 @example(values=BAD)
 def test_a_script_for_open_mpi_gives_mpirun_and_every_rank_exactly_what_the_profile_says(values: Values) -> None:
-    cluster, plan = sited("mpirun")
+    cluster, plan = cluster_and_plan("mpirun")
     with TemporaryDirectory() as base:
         stage = Stage.at(Path(base), values.folder)
         hostfile = stage.base / "hosts"
         hostfile.write_text("# the nodes\n\n\t # more\n \tfirst slots=4\nsecond slots=4")
         hostfile = hostfile.rename(stage.base / f"h{values.folder}")
         words = ["--mca", "btl", values.free]
-        cluster = saying(cluster, mpirun={"hostfile": str(hostfile), "arguments": words}, **common(values))
-        stage.run_well(with_words(plan, *values.arguments), cluster, given_by_shell(values))
-        seen = stage.seen("mpirun")
+        cluster = with_fields(cluster, mpirun={"hostfile": str(hostfile), "arguments": words}, **common(values))
+        stage.run_job(with_arguments(plan, *values.arguments), cluster, given_by_shell(values))
+        seen = stage.recorded("mpirun")
         options = seen[: seen.index("bash")]
         fixed = ["-np", "4", "--map-by", "ppr:4:node", "--bind-to", "none"]
         assert options == ["--hostfile", str(hostfile), *fixed, *words, "-x", "F_SECRET"]
@@ -167,11 +167,11 @@ def test_a_script_for_open_mpi_gives_mpirun_and_every_rank_exactly_what_the_prof
 @given(values=VALUES)
 @example(values=BAD)
 def test_a_container_is_given_exactly_what_the_profile_says_and_the_program_in_it(runtime: str, values: Values) -> None:
-    cluster, plan = sited(runtime)
+    cluster, plan = cluster_and_plan(runtime)
     with TemporaryDirectory() as base:
         stage = Stage.at(Path(base), "".join(c for c in values.folder if c not in ',:"\\$`') or "job")
         image = "registry.example/team/torch:1" if runtime in ("shifter", "podman-hpc") else f"/i/{values.free}.sqsh"
-        program = replace(with_words(plan, *values.arguments).program, image_path=image, image=values.free)
+        program = replace(with_arguments(plan, *values.arguments).program, image_path=image, image=values.free)
         mount = f"/m/{values.mount}/{{job_id}}:/in{values.mount}/{{user}}"
         container: dict[str, Any] = {"mounts": [mount], "images": {"pretrain": image}}
         if runtime in ("pyxis", "podman-hpc"):
@@ -182,17 +182,17 @@ def test_a_container_is_given_exactly_what_the_profile_says_and_the_program_in_i
             container["modules"] = [values.free]
         if runtime == "edf":
             container["annotations"] = {"com.hooks.x": values.free, "y": "{job_id}"}
-        cluster = saying(cluster, container=container, **common(values))
-        stage.run_well(replace(plan, program=program), cluster, given_by_shell(values))
+        cluster = with_fields(cluster, container=container, **common(values))
+        stage.run_job(replace(plan, program=program), cluster, given_by_shell(values))
         compare_program(stage, values, before="" if runtime == "podman-hpc" else "before")
-        assert stage.end()["image"] == values.free
+        assert stage.end_record()["image"] == values.free
         filled = f"/m/{values.mount}/12345:/in{values.mount}/me"
         asked(stage, runtime, image, [f"{PROGRAM}:{PROGRAM}", filled], values)
 
 
 def asked(stage: Stage, runtime: str, image: str, mounts: list[str], values: Values) -> None:
     """What the runtime itself must have been told."""
-    job, words = f"{stage.job}:/repro-job", stage.seen("srun")
+    job, words = f"{stage.job}:/repro-job", stage.recorded("srun")
     log = words.index(next(word for word in words if word.startswith("--output=")))
     own = words[log + 1 : words.index("bash")]
     if runtime == "pyxis":
@@ -254,12 +254,12 @@ def sbatch_words(line: str) -> list[str]:
 @example(text="-x")
 @example(text="a\u00a0b")
 def test_sbatch_reads_of_its_lines_exactly_what_the_profile_says(text: str) -> None:
-    cluster, plan = sited("slurm")
+    cluster, plan = cluster_and_plan("slurm")
     placed = dict.fromkeys(("partition", "constraint", "reservation", "qos", "mem", "gres_type"), text)
     account = text.replace("{", "(").replace("<", "(")  # {project} is filled in, and <...> is a blank
     name = "".join(text.split()).replace("=", "")
     free = [f"--mail-user={text}", f"-J{name}", f"--x{name}={text}"]
-    cluster = saying(cluster, slurm={**placed, "account": account, "sbatch": free, "gpu_request": "gres"})
+    cluster = with_fields(cluster, slurm={**placed, "account": account, "sbatch": free, "gpu_request": "gres"})
     found = [sbatch_words(line.words[0]) for line in directives(plan, cluster)]
     assert all(len(words) == 1 for words in found)
     words = [words[0] for words in found]
@@ -268,10 +268,10 @@ def test_sbatch_reads_of_its_lines_exactly_what_the_profile_says(text: str) -> N
 
 
 def test_a_failing_set_up_line_ends_the_job_and_its_record_says_so(tmp_path: Path) -> None:
-    cluster, plan = sited("slurm")
+    cluster, plan = cluster_and_plan("slurm")
     stage = Stage.at(tmp_path)
-    answer = stage.run(stage.script(with_words(plan), saying(cluster, setup=["(exit 5)"])))
-    assert answer.returncode == 5 and stage.end()["exit_code"] == "5"
+    answer = stage.run(stage.render(with_arguments(plan), with_fields(cluster, setup=["(exit 5)"])))
+    assert answer.returncode == 5 and stage.end_record()["exit_code"] == "5"
     assert not (tmp_path / "srun").exists()
 
 
@@ -279,13 +279,13 @@ def test_a_failing_set_up_line_ends_the_job_and_its_record_says_so(tmp_path: Pat
 def test_set_up_lines_may_read_variables_that_nobody_set(tmp_path: Path) -> None:
     cluster = local(tmp_path, "about: x\nscheduler: local\nsetup: ['export FROM_SETUP=\"$NEVER_SET\"done']\n")
     stage = Stage.at(tmp_path)
-    stage.run_well(with_words(plans(cluster, "cpu")[0]), cluster)
+    stage.run_job(with_arguments(plans(cluster, "cpu")[0]), cluster)
     assert stage.environment()["FROM_SETUP"] == "done"
 
 
 def test_what_a_local_program_prints_goes_to_its_log(tmp_path: Path) -> None:
-    cluster, plan = sited("local")
+    cluster, plan = cluster_and_plan("local")
     stage = Stage.at(tmp_path)
     executable(tmp_path / "bin" / "python", "#!/bin/sh\necho out; echo err >&2; exit 7\n")
-    assert stage.run(stage.script(with_words(plan), cluster)).returncode == 7
+    assert stage.run(stage.render(with_arguments(plan), cluster)).returncode == 7
     assert (stage.job / "log.txt").read_text() == "out\nerr\n"

@@ -14,7 +14,7 @@ from orchestrator.launch.render import Script, render_array, render_job, render_
 from tests.unit.render.plans import TEMPLATES, local, plain_slurm, plans, selene
 from tests.unit.render.site_scripts import SITES, runs, site_script
 from tests.unit.render.special_scripts import SPECIAL_SCRIPTS, special_script
-from tests.unit.render.standing import RUNTIMES, saying, sited
+from tests.unit.render.stand_ins import KINDS, cluster_and_plan, with_fields
 
 RARE_FIELDS = {
     "environment": {"A": "it's $HOME", "B": ""},
@@ -24,7 +24,6 @@ RARE_FIELDS = {
     "rendezvous": {"host_suffix": "-ib", "port": 6002},
 }
 """Fields that few shipped profiles set."""
-KINDS = ("local", "slurm", "per-node", "mpirun", *RUNTIMES)
 
 
 def site_scripts() -> dict[str, str]:
@@ -38,10 +37,10 @@ def site_scripts() -> dict[str, str]:
 def scripts_with_rare_fields(folder: Path) -> dict[str, str]:
     scripts = {}
     for kind in KINDS:
-        cluster, plan = sited(kind)
+        cluster, plan = cluster_and_plan(kind)
         container = {"container": {"pass_env": ["NCCL_*", "X"]}} if kind == "pyxis" else {}
         scripts[f"rare-{kind}"] = render_job(
-            plan, saying(cluster, **RARE_FIELDS, **container), folder / "a folder", TEMPLATES
+            plan, with_fields(cluster, **RARE_FIELDS, **container), folder / "a folder", TEMPLATES
         )
     return scripts
 
