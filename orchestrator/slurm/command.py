@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import subprocess
@@ -18,17 +19,32 @@ _LOGIN_NODE = "run this on a login node of the cluster"
 _OUTPUT_PREFIXES = ("SQUEUE_", "SACCT_", "SINFO_", "SCONTROL_", "SPRIO_", "SSTAT_", "SCANCEL_")
 _OUTPUT_VARIABLES = frozenset({"SLURM_TIME_FORMAT", "SLURM_BITSTR_LEN", "SLURM_DEBUG_FLAGS"})
 
+# Errors of a connection. Slurm prints their texts, for instance if the controller dies during a request.
+_CONNECTION_ERRORS = (
+    errno.ECONNREFUSED,
+    errno.ECONNRESET,
+    errno.ECONNABORTED,
+    errno.ENOTCONN,
+    errno.ESHUTDOWN,
+    errno.EPIPE,
+    errno.ETIMEDOUT,
+    errno.EHOSTDOWN,
+    errno.EHOSTUNREACH,
+    errno.ENETDOWN,
+    errno.ENETUNREACH,
+    errno.ENETRESET,
+)
+
 # Texts that clients print on stderr, in lower case.
 _CONTROLLER_AWAY = (
     "unable to contact slurm controller",
     "socket timed out",
     "zero bytes were transmitted",
     "unable to establish controller machine",
-    "connection refused",
-    "connection reset by peer",  # the controller died during the request
     "munge encode failed",
     "protocol authentication error",
     "invalid authentication credential",
+    *(os.strerror(number).lower() for number in _CONNECTION_ERRORS),
 )
 _ACCOUNTING_OFF = ("accounting storage is disabled", "not running a supported accounting_storage plugin")
 _ACCOUNTING_AWAY = (

@@ -59,15 +59,26 @@ def start_database(folder: Path, shape: Shape, env: dict[str, str]) -> None:
     if database(folder).pid() is not None:
         return
     data, sockets, log = folder / "mysql", folder / "mysqlrun", folder / "log/mariadbd.log"
-    for owned in (data, sockets):
+    # A server that starts removes the temporary tables of other servers from a shared folder.
+    temporary = folder / "mysqltmp"
+    for owned in (data, sockets, temporary):
         owned.mkdir(exist_ok=True)
         if not shape.carried:
             shutil.chown(owned, "mysql", "mysql")
     if not (data / "mysql").is_dir():
-        install = ["mariadb-install-db", *_INSTALL_OPTIONS, *database_options(folder, shape), f"--datadir={data}"]
+        install = [
+            "mariadb-install-db",
+            *_INSTALL_OPTIONS,
+            *database_options(folder, shape),
+            f"--datadir={data}",
+            f"--tmpdir={temporary}",
+        ]
         # --force: works with any host name, also one without an address.
         run([*install, "--force"], env=env, timeout_s=120)
-    places = (f"--datadir={data}", f"--socket={sockets}/my.sock", f"--port={shape.database_port}")
+    places = (
+        *(f"--datadir={data}", f"--tmpdir={temporary}"),
+        *(f"--socket={sockets}/my.sock", f"--port={shape.database_port}"),
+    )
     with log.open("ab") as output:
         process = subprocess.Popen(
             ["mariadbd", *_SERVER_OPTIONS, *database_options(folder, shape), *places],
@@ -79,7 +90,7 @@ def start_database(folder: Path, shape: Shape, env: dict[str, str]) -> None:
         )
     (folder / "pid/mariadbd.pid").write_text(str(process.pid))
     client = ["mariadb", "--no-defaults", "-S", str(sockets / "my.sock"), "-e"]
-    wait_until(lambda: _succeeds([*client, "SELECT 1"], env), seconds=60, what="mariadbd answers")
+    wait_until(lambda: _succeeds([*client, "SELECT 1"], env), what="mariadbd answers")
     run([*client, _RIGHTS], env=env)
 
 
@@ -101,7 +112,7 @@ def start_slurmdbd(folder: Path, shape: Shape, env: dict[str, str]) -> None:
         conf.chmod(0o600)
         conf.write_text(slurmdbd_conf(folder, shape))
         run(["slurmdbd"], env=env)
-    wait_until(lambda: _succeeds(["sacctmgr", "-n", "show", "cluster"], env), seconds=60, what="slurmdbd answers")
+    wait_until(lambda: _succeeds(["sacctmgr", "-n", "show", "cluster"], env), what="slurmdbd answers")
     clusters = run(["sacctmgr", "-n", "-P", "show", "cluster", "format=cluster"], env=env).stdout.split()
     if CLUSTER_NAME not in clusters:
         run(["sacctmgr", "-i", "-Q", "add", "cluster", CLUSTER_NAME], env=env)
@@ -118,7 +129,7 @@ def make_accounts(env: dict[str, str]) -> None:
 
     if run(["sacctmgr", "-n", "-P", "show", "user", OTHER_USER], env=env).stdout.strip():
         return
-    wait_until(gpus_are_counted, seconds=20, what="slurmctld registers its GPUs with slurmdbd")
+    wait_until(gpus_are_counted, what="slurmctld registers its GPUs with slurmdbd")
     for line in _ACCOUNTS:
         # After an interrupted first start some of them exist, and sacctmgr fails with that message.
         with contextlib.suppress(ClusterUnavailable):

@@ -44,7 +44,7 @@ from tests.slurm.host import (
     run,
     wait_until,
 )
-from tests.slurm.pyxis import build_pyxis, plugstack_conf, pyxis_records
+from tests.slurm.pyxis import Pyxis, build_pyxis, plugstack_conf, pyxis_records
 
 _PACKAGES = ("slurmctld", "slurmd", "slurm-client", "slurm-wlm-basic-plugins", "munge")
 _ACCOUNTING_PACKAGES = ("slurmdbd", "slurm-wlm-mysql-plugin", "mariadb-server")
@@ -127,15 +127,11 @@ class SlurmCluster:
         return pyxis_records(self.folder)
 
     @contextlib.contextmanager
-    def pyxis(self, *, version: str = "0.24", sbatch_support: bool = False, broken_node: str = "") -> Iterator[None]:
-        """Give the cluster this pyxis inside the block.
-
-        `sbatch_support`: sbatch and salloc have its options, too. No image can be read on `broken_node`.
-        """
+    def pyxis(self, pyxis: Pyxis) -> Iterator[None]:
+        """Give the cluster this pyxis inside the block."""
         conf = self.folder / "etc/plugstack.conf"
         before = conf.read_text()
-        text = plugstack_conf(self.folder, version=version, sbatch_support=sbatch_support, broken_node=broken_node)
-        conf.write_text(text)
+        conf.write_text(plugstack_conf(self.folder, pyxis))
         try:
             yield
         finally:
@@ -174,7 +170,7 @@ class SlurmCluster:
         """Start slurmctld unless it runs, and wait until it answers."""
         if self._controller.pid() is None:
             run(["slurmctld"], env=self._env())
-        wait_until(lambda: self._says("UP", "scontrol", "ping"), seconds=30, what="slurmctld answers")
+        wait_until(lambda: self._says("UP", "scontrol", "ping"), what="slurmctld answers")
 
     def lose_state(self) -> None:
         """Remove the state of slurmctld: it forgets every job and reuses the ids."""
@@ -269,7 +265,7 @@ class SlurmCluster:
             log = f"--log-file={self.folder}/log/munged.log"
             command = ["munged", "--force", *places, log, f"--pid-file={munged.pid_file}", "--num-threads=10"]
             run(command, env=self._env())
-        wait_until((home / "munge.sock").exists, seconds=10, what="munged starts")
+        wait_until((home / "munge.sock").exists, what="munged starts")
 
     def _write_configuration(self) -> bool:
         """Write the configuration. Return whether slurm.conf has changed."""
@@ -302,7 +298,7 @@ class SlurmCluster:
                 starting.append(subprocess.Popen(command, env=self._env(), stdin=subprocess.DEVNULL))
         for process in starting:
             process.wait(timeout=600)
-        wait_until(lambda: self._in_use(names), seconds=60, what=f"the nodes {', '.join(names)} are up")
+        wait_until(lambda: self._in_use(names), what=f"the nodes {', '.join(names)} are up")
 
     def _in_use(self, names: Sequence[str], good: Sequence[str] = _UP_STATES) -> bool:
         """Return whether all these nodes answer and are in one of these states."""

@@ -80,7 +80,7 @@ def slurm_conf(folder: Path, shape: Shape, hostname: str) -> str:
 
 def _daemons(folder: Path, shape: Shape, hostname: str) -> str:
     # cred_expire: a requeued job waits that long before it runs again, and a step launch must finish within it.
-    cred_expire_s, silence_s = (120, 300) if shape.is_patient else (15, 20)
+    cred_expire_s, silence_s = (120, 300) if shape.is_patient else (30, 300)
     tracking, gathering = ("pgid", "none") if shape.is_crowded else ("linuxproc", "linux")
     return f"""\
 ClusterName={CLUSTER_NAME}

@@ -11,6 +11,7 @@ import signal
 import socket
 import stat
 import subprocess
+import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -64,19 +65,17 @@ def last_line(text: str) -> str:
     return lines[-1].strip() if lines else ""
 
 
-_BUSY = 10
+_INSTALL_LOCK = Path(tempfile.gettempdir()) / "repro-tests-install.lock"
+LIMIT_S = 600.0
+"""Ends a broken test. A test waits for conditions, however slow the machine is."""
 
 
-def wait_until(condition: Callable[[], bool], *, seconds: float, what: str) -> None:
-    """Return once the condition holds; `what` names it.
-
-    Raise ClusterUnavailable after ten times the seconds that an idle machine needs at most.
-    """
-    limit_s = _BUSY * seconds
-    end = time.monotonic() + limit_s
+def wait_until(condition: Callable[[], object], *, what: str) -> None:
+    """Return once the condition holds; `what` names it. Raise ClusterUnavailable after LIMIT_S seconds."""
+    end = time.monotonic() + LIMIT_S
     while not condition():
         if time.monotonic() > end:
-            raise ClusterUnavailable(f"{what}: not within {limit_s:.0f} s")
+            raise ClusterUnavailable(f"{what}: not within {LIMIT_S:.0f} s")
         time.sleep(0.05)
 
 
@@ -99,14 +98,22 @@ def require_root_on_debian() -> None:
 def install_packages(packages: Iterable[str]) -> None:
     """Install missing packages, from the present package lists first, else after an update.
 
-    Raise PackagesMissing if that is not allowed or not possible.
+    Processes that need packages at the same time install them one after another. Raise PackagesMissing if that is not
+    allowed or not possible.
     """
-    missing = [name for name in packages if not _is_installed(name)]
-    if not missing:
+    wanted = list(packages)
+    if all(map(_is_installed, wanted)):
         return
-    names = " ".join(missing)
     if not may_install_packages or os.geteuid() != 0 or shutil.which("apt-get") is None:
+        names = " ".join(name for name in wanted if not _is_installed(name))
         raise PackagesMissing(f"not installed. Hint, as root: apt-get install {names}, or pass --install to pytest")
+    with _INSTALL_LOCK.open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if missing := [name for name in wanted if not _is_installed(name)]:
+            _install(missing)
+
+
+def _install(missing: Sequence[str]) -> None:
     env = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
     apt: tuple[str, ...] = ("apt-get", "-q", "-o", "DPkg::Lock::Timeout=300")
     install = [*apt, "install", "-y", "--no-install-recommends", *missing]
@@ -117,7 +124,7 @@ def install_packages(packages: Iterable[str]) -> None:
             run([*apt, "update"], env=env, timeout_s=300)
             run(install, env=env, timeout_s=600)
         except ClusterUnavailable as reason:
-            raise PackagesMissing(f"not installed: {names} ({reason})") from None
+            raise PackagesMissing(f"not installed: {' '.join(missing)} ({reason})") from None
 
 
 def _is_installed(package: str) -> bool:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -34,17 +35,27 @@ def build_pyxis(folder: Path) -> None:
     made.replace(library)
 
 
-def plugstack_conf(folder: Path, *, version: str = "0.24", sbatch_support: bool = False, broken_node: str = "") -> str:
-    """Return plugstack.conf.
+@dataclass(frozen=True, slots=True)
+class Pyxis:
+    """A pyxis that is simulated: its version, whether sbatch and salloc have its options, and its faults."""
 
-    It has the simulated version, support of sbatch and salloc, and the node that cannot read images.
-    """
+    version: str = "0.24"
+    sbatch_support: bool = False
+    broken_node: str = ""
+    """On this node no image can be read."""
+    shown_in: Path | str = ""
+    """A task without a container ends only after its message is in a file of this folder."""
+
+
+def plugstack_conf(folder: Path, pyxis: Pyxis = Pyxis()) -> str:
+    """Return plugstack.conf for the plug-in in the cluster's folder."""
     arguments = {
         "record": folder / _RECORDS,
         "runtime_path": folder / _ROOT,
-        "version": version,
-        "sbatch_support": int(sbatch_support),
-        "broken_node": broken_node,
+        "version": pyxis.version,
+        "sbatch_support": int(pyxis.sbatch_support),
+        "broken_node": pyxis.broken_node,
+        "shown_in": pyxis.shown_in,
     }
     return f"required {folder / _LIBRARY} " + " ".join(f"{name}={value}" for name, value in arguments.items()) + "\n"
 

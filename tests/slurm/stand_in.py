@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from tests.slurm.host import LIMIT_S
 from tests.slurm.site import Site
 from tests.unit.launch.stand_in import PROGRAM
 
@@ -62,10 +63,9 @@ class StandInSite(Site):
     def by_case(self) -> dict[str, dict[str, Any]]:
         return {str(row["case"]): row for row in self.status()}
 
-    def wait_for(
-        self, condition: Callable[[list[dict[str, Any]]], object], seconds: float = 600.0
-    ) -> list[dict[str, Any]]:
-        end = time.monotonic() + seconds
+    def wait_for(self, condition: Callable[[list[dict[str, Any]]], object]) -> list[dict[str, Any]]:
+        """Return the rows of `repro status` once the condition holds for them."""
+        end = time.monotonic() + LIMIT_S
         while time.monotonic() < end:
             rows = self.status()
             if condition(rows):
@@ -73,8 +73,8 @@ class StandInSite(Site):
             time.sleep(0.5)
         raise AssertionError(f"it did not come about: {[(row['case'], row['state'], row['why']) for row in rows]}")
 
-    def wait_until_ended(self, seconds: float = 600.0) -> list[dict[str, Any]]:
-        return self.wait_for(lambda rows: all(row["state"] not in UNDER_WAY for row in rows), seconds)
+    def wait_until_ended(self) -> list[dict[str, Any]]:
+        return self.wait_for(lambda rows: all(row["state"] not in UNDER_WAY for row in rows))
 
 
 def ids_in_queue(

@@ -20,7 +20,7 @@ import yaml
 
 from tests.slurm.accounting import OTHER_USER
 from tests.slurm.cluster import SlurmCluster
-from tests.slurm.pyxis import write_image
+from tests.slurm.pyxis import Pyxis, write_image
 from tests.slurm.site import REPRO, Site
 from tests.slurm.stand_in import StandInSite
 
@@ -231,7 +231,7 @@ def test_a_missing_and_an_old_pyxis_are_reported(mine: Checked, slurm_cluster: S
         conf.write_text(before)
     (fault,) = mine.faults
     assert "container.runtime: srun has no --container-image, the option of pyxis. Hint: install pyxis" in fault
-    with slurm_cluster.pyxis(version="0.12"):
+    with slurm_cluster.pyxis(Pyxis(version="0.12")):
         assert mine.check(container={"version": None}) == 2
     (fault,) = mine.faults
     assert (
@@ -427,7 +427,7 @@ def test_a_case_of_a_user_with_private_files_is_verified_inside_the_image() -> N
         site.user = OTHER_USER
         mask = os.umask(0o077)
         try:
-            answer = site.submit("--where", "gbs=4,pp=1", "--wait", timeout_s=120)
+            answer = site.submit("--where", "gbs=4,pp=1", "--wait")
         finally:
             os.umask(mask)
         (row,) = site.status()
@@ -456,7 +456,7 @@ def test_a_job_that_loses_its_image_runs_on_the_host_and_is_never_verified(mine:
 
 def _submit(mine: Checked) -> subprocess.CompletedProcess[str]:
     options = ("--cluster", "mine", "--scale", "cpu", "--where", "pp=1,gbs=4", "--wait")
-    return mine.site.repro("submit", "figure-13", *options, timeout_s=120)
+    return mine.site.repro("submit", "figure-13", *options)
 
 
 def _end_of(mine: Checked) -> set[str]:

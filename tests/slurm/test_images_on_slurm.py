@@ -81,7 +81,7 @@ def test_two_concurrent_imports_of_one_image_leave_one_file(
     enroot.tell(behave="meet")
     for _ in range(2):
         assert site.repro("images", "import", "--cluster", "site.yaml", "pretrain").returncode == 0
-    wait_until(lambda: not slurm_cluster.run("squeue", "-h"), seconds=60, what="both imports end")
+    wait_until(lambda: not slurm_cluster.run("squeue", "-h"), what="both imports end")
     assert names(site) == ["team+torch+1.sqsh", FILE, f"{FILE}.json"] and len(enroot.imports) == 2
     ends = [end.read_text() for end in site.folder.glob("runs/images/*/end")]
     assert len(ends) == 2 and all("exit_code=0" in end for end in ends)
@@ -92,9 +92,9 @@ def test_a_cancelled_import_leaves_no_partial_file(site: Site, enroot: StandIn, 
     done = site.repro("images", "import", "--cluster", "site.yaml", "pretrain")
     assert done.returncode == 0 and "repro images list --cluster site.yaml" in done.stderr
     sleeper = enroot.folder / "sleeper"
-    wait_until(sleeper.exists, seconds=30, what="the import runs")
+    wait_until(sleeper.exists, what="the import runs")
     slurm_cluster.run("scancel", done.stdout.split()[1])
-    wait_until(lambda: not slurm_cluster.run("squeue", "-h"), seconds=60, what="the job has gone")
+    wait_until(lambda: not slurm_cluster.run("squeue", "-h"), what="the job has gone")
     assert names(site) == []
 
 

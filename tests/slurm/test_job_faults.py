@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from tests.slurm.cluster import SlurmCluster
-from tests.slurm.pyxis import write_image
+from tests.slurm.pyxis import Pyxis, write_image
 from tests.slurm.stand_in import StandInSite
 
 CASE = ("--where", "pp=1,gbs=4")
@@ -70,11 +70,11 @@ def faulty(slurm_cluster: SlurmCluster, tmp_path_factory: pytest.TempPathFactory
     slurm_cluster.set_node("n2", "down")
     sites["requeued"].behave("well")
     slurm_cluster.set_node("n4", "down")
-    other = ("--parsable", "-A", "research", "-q", "high", "--exclusive", "-w", "n3", "-t", "1", "--wrap", "sleep 1")
+    other = ("--parsable", "-A", "research", "-q", "high", "--exclusive", "-w", "n3", "-t", "10", "--wrap", "sleep 1")
     slurm_cluster.run("sbatch", "-D", str(folder), *other)
     slurm_cluster.set_node("n4", "resume")
     for site in sites.values():
-        site.wait_until_ended(120)
+        site.wait_until_ended()
     slurm_cluster.set_node("n2", "resume")
     yield sites
 
@@ -338,8 +338,8 @@ def test_a_container_that_fails_on_one_node_runs_again_on_others(
     image = write_image(site.folder / "torch.sqsh")
     images = f"images: {{pretrain: {image}}}, mounts: [{site.folder}]"
     site.prepare(f"tasks: per-gpu\ncontainer: {{runtime: pyxis, {images}}}")
-    with slurm_cluster.pyxis(broken_node="n2"):
-        done = site.submit(*CASE, "--wait", timeout_s=120)
+    with slurm_cluster.pyxis(Pyxis(broken_node="n2", shown_in=site.folder / "runs")):
+        done = site.submit(*CASE, "--wait")
         assert done.returncode == 0, done.stderr
     row = row_of(site)
     assert (row["verdict"], nodes_excluded(site, slurm_cluster)) == ("verified", "n2")
@@ -375,7 +375,7 @@ def test_a_missing_mount_source_or_python_is_reported(
     if python is not None:
         profile = site.folder / "site.yaml"
         profile.write_text(profile.read_text().replace(str(site.folder / "train.sh"), python))
-    with slurm_cluster.pyxis(version="0.23"):
+    with slurm_cluster.pyxis(Pyxis(version="0.23", shown_in=site.folder / "runs")):
         assert site.submit(*CASE).returncode == 0
         (row,) = site.wait_until_ended()
     assert row["failure"] == failure and message in row["why"], row["why"]

@@ -19,7 +19,7 @@ from tests.slurm import pyxis
 from tests.slurm.accounting import OTHER_USER
 from tests.slurm.cluster import SlurmCluster
 from tests.slurm.host import ClusterUnavailable
-from tests.slurm.pyxis import write_image
+from tests.slurm.pyxis import Pyxis, write_image
 
 pytestmark = pytest.mark.usefixtures("slurm_cluster")
 
@@ -61,7 +61,7 @@ class Steps:
     def srun(self, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
         environment = {**os.environ, **self.variables, **variables}
         return subprocess.run(
-            ["srun", "-Q", "-t1", *arguments],
+            ["srun", "-Q", "-t10", *arguments],
             cwd=self.folder,
             env=environment,
             text=True,
@@ -107,7 +107,7 @@ def newer(cluster: SlurmCluster, before: list[dict[str, Any]]) -> list[dict[str,
 
 @pytest.mark.parametrize("version", ["0.24", "0.20", "0.14", "0.10"])
 def test_srun_lists_only_the_options_of_its_pyxis_version(slurm_cluster: SlurmCluster, version: str) -> None:
-    with slurm_cluster.pyxis(version=version):
+    with slurm_cluster.pyxis(Pyxis(version=version)):
         text = slurm_cluster.run("srun", "--help")
     listed = re.findall(r"--((?:no-)?container-[a-z-]+)\b[^\[]*(?:\[[^p][^\[]*)*?\[pyxis\]", text)
     number = int(version.split(".")[1])
@@ -221,7 +221,7 @@ def test_one_task_of_a_node_reports_the_cause_and_the_others_that_another_task_f
     cause = "    [ERROR] No such file or directory: /nosuch/x.sqsh"
     messages = messages_of(steps.srun(*options))
     assert (messages.count(cause), messages.count(NOT_STARTED), messages.count(REMOVAL)) == (1, 2, 2)
-    with slurm_cluster.pyxis(version="0.23"):
+    with slurm_cluster.pyxis(Pyxis(version="0.23")):
         messages = messages_of(steps.srun(*options))
     assert (messages.count(cause), messages.count("couldn't start container"), NOT_STARTED in messages) == (1, 3, False)
 
@@ -267,7 +267,7 @@ def test_pyxis_0_24_checks_mount_sources_before_the_container_starts(slurm_clust
         "    created 0 hardlinks",
         NOT_STARTED,
     ]
-    with slurm_cluster.pyxis(version="0.23"):
+    with slurm_cluster.pyxis(Pyxis(version="0.23")):
         done = steps.srun(*arguments)
     assert done.returncode == 1
     first, *_, third, last = messages_of(done)
@@ -344,7 +344,7 @@ def test_a_user_with_private_files_runs_in_an_image(elsewhere: Path) -> None:
     (elsewhere / "x").write_text("from the host\n")
     options = (f"--container-image={image}", f"--container-mounts={elsewhere}:{NEW_TARGET}/deep,{elsewhere}:/tmp/new")
     user = ("setpriv", "--reuid", OTHER_USER, "--regid", "nogroup", "--clear-groups")
-    started = ("srun", "-Q", "-t1", "-n2", "-wn1", *options, "bash", "-c", command)
+    started = ("srun", "-Q", "-t10", "-n2", "-wn1", *options, "bash", "-c", command)
     done = subprocess.run(
         [*user, "bash", "-c", 'umask 027; exec "$@"', "bash", *started],
         cwd=elsewhere,
@@ -427,7 +427,7 @@ def test_each_step_is_recorded_once_per_node(slurm_cluster: SlurmCluster, steps:
 def test_an_image_of_the_batch_script_is_passed_to_its_steps(slurm_cluster: SlurmCluster, steps: Steps) -> None:
     before = slurm_cluster.pyxis_records
     options = (steps.image, "--container-mounts=/tmp:/a", "--wait", "-t1", "-o/dev/null", "--parsable")
-    with slurm_cluster.pyxis(sbatch_support=True):
+    with slurm_cluster.pyxis(Pyxis(sbatch_support=True)):
         job = slurm_cluster.run("sbatch", *options, "--wrap", "srun true")
     script, step = newer(slurm_cluster, before)
     assert (script["job"], script["batch"]) == (step["job"], not step["batch"]) == (int(job), True)
@@ -451,7 +451,7 @@ def test_shell_variables_change_a_run_silently_since_pyxis_0_21(slurm_cluster: S
     done = steps.srun(*command, **left)
     assert (done.stdout.strip(), done.stderr) == (f"other {NEW_TARGET}", "")
     assert steps.shell(command[2], "--container-workdir=/usr", **left) == "image /usr"
-    with slurm_cluster.pyxis(version="0.20"):
+    with slurm_cluster.pyxis(Pyxis(version="0.20")):
         assert steps.srun(*command, **left).stdout.strip() == f"host {steps.folder}"
 
 

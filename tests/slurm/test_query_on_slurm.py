@@ -38,7 +38,7 @@ def submit(cluster: SlurmCluster, script: str, *options: str) -> str:
     return cluster.run("sbatch", "--parsable", "--output=/dev/null", "--chdir=/tmp", *options, "--wrap", script)
 
 
-def eventually(ask: Callable[[], JobRecord | None], phase: Phase, seconds: float = 60.0) -> JobRecord:
+def eventually(ask: Callable[[], JobRecord | None], phase: Phase) -> JobRecord:
     """Query until the job is in this phase."""
     last: list[JobRecord | None] = [None]
 
@@ -46,13 +46,20 @@ def eventually(ask: Callable[[], JobRecord | None], phase: Phase, seconds: float
         last[0] = ask()
         return last[0] is not None and last[0].phase is phase
 
-    wait_until(reached, seconds=seconds, what=f"the job is {phase} ({last[0]})")
+    wait_until(reached, what=f"the job is {phase} ({last[0]})")
     assert last[0] is not None
     return last[0]
 
 
 def queued(job_id: str) -> JobRecord | None:
     return query_jobs([job_id]).records.get(job_id)
+
+
+def kind_of_reason(job_id: str) -> str:
+    """Return the kind of reason for which the queue holds the job."""
+    record = queued(job_id)
+    assert record is not None
+    return explain_reason(record.reason).kind
 
 
 def accounted(job_id: str) -> JobRecord | None:
@@ -116,13 +123,13 @@ def test_queue_and_accounting_agree_on_how_a_job_failed(
 
 
 def test_every_task_of_an_array_is_found_by_its_own_id_and_by_the_arrays(slurm_cluster: SlurmCluster) -> None:
-    job = submit(slurm_cluster, '[ "$SLURM_ARRAY_TASK_ID" != 3 ] && sleep 30', "--array=0-5:1%2")
+    job = submit(slurm_cluster, '[ "$SLURM_ARRAY_TASK_ID" != 3 ] && sleep 3600', "--array=0-5:1%2")
     tasks = {f"{job}_{task}" for task in range(6)}
     assert set(query_jobs([job]).records) == tasks
     assert set(query_jobs([f"{job}_1", f"{job}_4"]).records) == {f"{job}_1", f"{job}_4"}
     assert set(query_jobs([f"{job}_9"]).records) == set()
     eventually(lambda: queued(f"{job}_0"), Phase.RUNNING)
-    wait_until(lambda: set(ask_accounting([job])) == tasks, seconds=15, what="sacct has the tasks, pending ones too")
+    wait_until(lambda: set(ask_accounting([job])) == tasks, what="sacct has the tasks, pending ones too")
     slurm_cluster.run("scancel", f"{job}_0", f"{job}_1")
     failed = eventually(lambda: queued(f"{job}_3"), Phase.ENDED)
     assert (failed.state, failed.exit_code) == ("FAILED", 1)
@@ -133,7 +140,7 @@ def test_a_dependent_job_has_an_expected_start_in_squeue_and_scontrol(
     slurm_cluster: SlurmCluster,
 ) -> None:
     whole = ("--nodes=4", "--exclusive", "--time=9")
-    first = submit(slurm_cluster, "sleep 60", *whole)
+    first = submit(slurm_cluster, "sleep 3600", *whole)
     second = submit(slurm_cluster, "true", *whole, "--comment=two\nlines JobId=77 UserId=x(1)  a=b ")
     others = [
         submit(slurm_cluster, "true", "--hold", "--array=1,3-7:2%2"),
@@ -143,13 +150,13 @@ def test_a_dependent_job_has_an_expected_start_in_squeue_and_scontrol(
     mixed = slurm_cluster.run("sbatch", "--parsable", "--hold", "-N1", ":", "-N1", "--wrap", "true").split(";")[0]
     try:
         expected_end = eventually(lambda: queued(first), Phase.RUNNING).ends_at
-        wait_until(lambda: getattr(queued(second), "starts_at", None) is not None, seconds=20, what="an expected start")
+        wait_until(lambda: getattr(queued(second), "starts_at", None) is not None, what="an expected start")
+        wait_until(lambda: kind_of_reason(others[2]) == "dependency", what="Slurm looks at the dependency")
         records = query_jobs([first, second, mixed, *others]).records
         assert explain_reason(records[second].reason).kind == "queue"
         expected_start = records[second].starts_at
         assert expected_start is not None and expected_end is not None
         assert abs(expected_start - expected_end) <= timedelta(minutes=1)
-        assert explain_reason(records[others[2]].reason).kind == "dependency"
         assert set(records) >= {f"{others[0]}_{task}" for task in (1, 3, 5, 7)} | {f"{mixed}+0", f"{mixed}+1"}
         shown = query._ask_controller(lambda job: job.job_id in records)
         queue = query_jobs([first, second, mixed, *others]).records
@@ -167,7 +174,7 @@ def test_canceller_of_a_job_is_reported_and_a_refused_cancel_does_not_affect_oth
     slurm_cluster: SlurmCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mine, array = submit(slurm_cluster, "true", "--hold"), submit(slurm_cluster, "true", "--hold", "--array=0-3")
-    theirs = [submit(slurm_cluster, "sleep 60", f"--uid={OTHER_USER}", *hold) for hold in (["--hold"], ["-N1"])]
+    theirs = [submit(slurm_cluster, "sleep 3600", f"--uid={OTHER_USER}", *hold) for hold in (["--hold"], ["-N1"])]
     with monkeypatch.context() as patch:
         patch.setattr(query, "run_slurm", as_another_user)
         refused = cancel_jobs([mine, theirs[0], "99999999", f"{array}_2", theirs[1]])
@@ -217,7 +224,7 @@ def test_a_job_that_left_the_queue_is_found_in_accounting(
     job = submit(slurm_cluster, "exit 5", f"--comment={comment}")
     eventually(lambda: queued(job), Phase.ENDED)
     monkeypatch.setattr(query, "run_slurm", forgetful)
-    wait_until(lambda: list(find_by_comment(comment).records) == [job], seconds=20, what="sacct has the comment")
+    wait_until(lambda: list(find_by_comment(comment).records) == [job], what="sacct has the comment")
     record = query_jobs([job], lambda job_record: job_record.comment == comment).records[job]
     assert (record.user, record.time_limit_s) == (ME, 1800)
     assert (record.source, record.state, record.exit_code, record.comment) == ("sacct", "FAILED", 5, comment)
@@ -267,8 +274,8 @@ def test_output_formats_of_the_users_shell_are_ignored(
 )
 def test_a_failed_node_ends_or_requeues_the_job(slurm_cluster: SlurmCluster) -> None:
     node = slurm_cluster.node_names[-1]
-    lost = submit(slurm_cluster, "sleep 60", "-w", node, "--no-requeue")
-    again = submit(slurm_cluster, "sleep 60", "-w", node, "--requeue")
+    lost = submit(slurm_cluster, "sleep 3600", "-w", node, "--no-requeue")
+    again = submit(slurm_cluster, "sleep 3600", "-w", node, "--requeue")
     for job in (lost, again):
         eventually(lambda job=job: queued(job), Phase.RUNNING)  # type: ignore[misc]
     try:

@@ -17,6 +17,7 @@ from orchestrator.slurm.site_parsers import Gres, NodeKind, Qos
 from tests.slurm.accounting import OTHER_USER
 from tests.slurm.cluster import SlurmCluster
 from tests.slurm.host import wait_until
+from tests.slurm.pyxis import Pyxis
 
 pytestmark = pytest.mark.usefixtures("slurm_cluster")
 
@@ -87,7 +88,7 @@ def test_options_and_mpi_plugins_of_srun_are_read() -> None:
 def test_pyxis_version_follows_from_the_options_in_the_help(
     slurm_cluster: SlurmCluster, version: str, fits: tuple[str, str | None]
 ) -> None:
-    with slurm_cluster.pyxis(version=version):
+    with slurm_cluster.pyxis(Pyxis(version=version)):
         assert read_site("root").srun.pyxis_versions == fits
 
 
@@ -148,7 +149,7 @@ def test_slurm_accepts_jobs_of_a_generated_profile(
     )
     assert asked.gpu_request == "gpus-per-node" and asked.exclusive
     # A controller that has just started does not have its nodes yet, and reports that no job has nodes.
-    wait_until(lambda: "unk" not in slurm_cluster.run("sinfo", "-h", "-o", "%t"), seconds=60, what="nodes are known")
+    wait_until(lambda: "unk" not in slurm_cluster.run("sinfo", "-h", "-o", "%t"), what="nodes are known")
     answer = subprocess.run(["sbatch", *options], capture_output=True, text=True, check=False)
     assert answer.returncode == 0 and f"partition {asked.partition}" in answer.stderr, answer.stderr
     more = subprocess.run(["sbatch", *options, f"--nodes={most + 1}"], capture_output=True, text=True, check=False)

@@ -118,12 +118,14 @@ def test_after_a_kill_at_any_point_the_next_submit_leaves_each_job_in_slurm_once
     promise="The next command waits for that sbatch. It neither gives the submission up nor repeats it.",
 )
 def test_an_sbatch_that_outlives_its_repro_is_waited_for(site: StandInSite, paused_cluster: SlurmCluster) -> None:
-    site.replace_sbatch('kill -9 $PPID; sleep 3; exec /usr/bin/sbatch "$@"')
+    go = site.folder / "go"
+    site.replace_sbatch(f'kill -9 $PPID; until [ -e {go} ]; do sleep 0.1; done; exec /usr/bin/sbatch "$@"')
     assert site.submit("--where", "gbs=4").returncode == -signal.SIGKILL
     site.variables.clear()
     assert {row["state"] for row in site.status()} == {"SUBMITTING"}, "it may still get there"
     assert "3 waiting, 0 submitted" in site.submit("--where", "gbs=4").stderr
-    site.wait_for(lambda rows: all(row["state"] == "PENDING" for row in rows), 20)
+    go.touch()
+    site.wait_for(lambda rows: all(row["state"] == "PENDING" for row in rows))
     assert_each_case_is_queued_once(site, paused_cluster, 3)
 
 
@@ -231,7 +233,7 @@ def test_a_controller_that_accepts_after_the_timeout_has_the_job_once(
     # The request is in the frozen controller's socket, and is accepted when the controller continues.
     late = f'kill -STOP {controller}; /usr/bin/sbatch "$@"; code=$?; kill -CONT {controller}; exit $code'
     site.replace_sbatch(f'[ "$SECOND" ] || {{ {late}; }}\nexec /usr/bin/sbatch "$@"')
-    done = site.submit("--where", "gbs=4", timeout_s=600)
+    done = site.submit("--where", "gbs=4")
     assert done.returncode == 0 and "asking again in 2 s" in done.stderr, done.stderr
     site.variables.clear()
     assert_each_case_is_queued_once(site, paused_cluster, 3)
@@ -260,7 +262,7 @@ def test_a_controller_that_restarts_during_a_submission_gets_the_job_once(
     restarting = threading.Thread(target=restart)
     restarting.start()
     try:
-        done = site.submit("--where", "gbs=4", timeout_s=600)
+        done = site.submit("--where", "gbs=4")
     finally:
         failed.touch()
         restarting.join()
@@ -321,7 +323,7 @@ def test_jobs_that_exceed_the_queue_limit_stay_queued_until_a_wait_submits_them(
     assert "QOSMaxSubmitJobPerUserLimit" in done.stderr and "repro wait figure-13" in done.stderr
     assert [row["state"] for row in site.status()].count("QUEUED") == 3
     site.wait_for(lambda rows: sum(row["verdict"] == "verified" for row in rows) == 3)
-    waited = site.repro("wait", "figure-13", timeout_s=600)
+    waited = site.repro("wait", "figure-13")
     assert waited.returncode == 0, waited.stdout + waited.stderr
     rows = site.status()
     assert {row["verdict"] for row in rows} == {"verified"}

@@ -144,7 +144,7 @@ def test_a_running_submission_of_one_login_node_is_not_touched_by_the_other(node
     first.site.replace_sbatch(f'until [ -e {folder}/go ]; do sleep 0.1; done; exec /usr/bin/sbatch "$@"')
     process = first.start(*SMALL)
     try:
-        wait_until((folder / "bin" / "sbatch.count").exists, seconds=60, what="sbatch begins")
+        wait_until((folder / "bin" / "sbatch.count").exists, what="sbatch begins")
         first.site.variables.clear()
         assert second.repro("status").stdout.count("SUBMITTING") == 3
         assert "3 waiting, 0 submitted" in second.repro(*SMALL).stderr

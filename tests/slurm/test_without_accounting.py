@@ -8,8 +8,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -25,12 +24,11 @@ from orchestrator.reading.collect import collect
 from tests.slurm.accounting import OTHER_USER
 from tests.slurm.cluster import SlurmCluster
 from tests.slurm.configuration import Shape
+from tests.slurm.host import LIMIT_S, wait_until
 from tests.slurm.site import REPRO
 from tests.slurm.stand_in import StandInSite, ids_in_queue
 
 CASE = ("--where", "pp=1,gbs=4")
-LIMIT_S = 600.0
-"""Ends a broken test; a test waits for conditions, however slow the machine is."""
 CHECKOUT = Path(__file__).resolve().parents[2]
 
 # `repro` without the waiting time before an unlisted job is lost.
@@ -67,19 +65,12 @@ def site(forgetful_cluster: SlurmCluster, tmp_path: Path) -> Iterator[StandInSit
     made.repro("cancel", "figure-13", "--yes")
 
 
-def wait_until(condition: Callable[[], object], what: str) -> None:
-    end = time.monotonic() + LIMIT_S
-    while not condition():
-        assert time.monotonic() < end, f"not within {LIMIT_S:.0f} s: {what}"
-        time.sleep(0.2)
-
-
 def wait_until_forgotten(cluster: SlurmCluster) -> None:
-    wait_until(lambda: not cluster.run("squeue", "-h", "--states=all"), "squeue forgets its jobs")
+    wait_until(lambda: not cluster.run("squeue", "-h", "--states=all"), what="squeue forgets its jobs")
 
 
 def wait_for_end_records(site: StandInSite, jobs: int) -> None:
-    wait_until(lambda: len(list(site.folder.glob("runs/*/*/end"))) == jobs, f"{jobs} jobs write their end records")
+    wait_until(lambda: len(list(site.folder.glob("runs/*/*/end"))) == jobs, what=f"{jobs} jobs write their end records")
 
 
 def jobs_after_two_refreshes(site: StandInSite, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
@@ -133,7 +124,7 @@ def test_a_job_is_lost_only_after_all_sources_were_asked_for_five_minutes(
 ) -> None:
     site.behave("hang")
     assert site.submit(*CASE).returncode == 0
-    site.wait_for(lambda rows: rows[0]["state"] == "RUNNING", LIMIT_S)
+    site.wait_for(lambda rows: rows[0]["state"] == "RUNNING")
     for node in forgetful_cluster.node_names:  # both lose their power: no end record is written
         forgetful_cluster.kill_node(node)
         forgetful_cluster.set_node(node, "down")
@@ -170,8 +161,8 @@ def test_a_user_who_may_not_see_a_job_cannot_mark_it_lost(
     site.behave("gated")
     try:
         assert site.submit(*CASE).returncode == 0
-        (job,) = site.wait_for(lambda rows: rows[0]["state"] == "RUNNING", LIMIT_S)
-        site.wait_for(lambda _rows: [*site.folder.glob("runs/*/*/start")], LIMIT_S)
+        (job,) = site.wait_for(lambda rows: rows[0]["state"] == "RUNNING")
+        site.wait_for(lambda _rows: [*site.folder.glob("runs/*/*/start")])
         (folder / "results.db").chmod(0o666)
         home = folder / "theirs"
         home.mkdir()
@@ -203,7 +194,7 @@ def test_commands_on_another_cluster_neither_lose_nor_cancel_a_job(
 ) -> None:
     site.behave("gated")
     assert site.submit(*CASE).returncode == 0
-    (job,) = site.wait_for(lambda rows: rows[0]["state"] == "RUNNING", LIMIT_S)
+    (job,) = site.wait_for(lambda rows: rows[0]["state"] == "RUNNING")
     site.variables["SLURM_CONF"] = str(slurm_cluster.conf)
     (row,) = jobs_after_two_refreshes(site, monkeypatch)
     assert (row["state"], row["verdict"]) == ("RUNNING", None)
@@ -223,7 +214,7 @@ def test_commands_on_another_cluster_neither_lose_nor_cancel_a_job(
 def test_wait_reads_the_end_of_a_job_that_slurm_has_lost(site: StandInSite, forgetful_cluster: SlurmCluster) -> None:
     site.behave("gated")
     assert site.submit(*CASE).returncode == 0
-    site.wait_for(lambda rows: rows[0]["state"] == "RUNNING", LIMIT_S)
+    site.wait_for(lambda rows: rows[0]["state"] == "RUNNING")
     ledger = open_ledger(ledger_url(None, site.folder))
     assert ledger is not None
 
@@ -237,7 +228,7 @@ def test_wait_reads_the_end_of_a_job_that_slurm_has_lost(site: StandInSite, forg
         [REPRO, "wait", "figure-13"], cwd=site.folder, env=environment, stderr=subprocess.PIPE, text=True
     ) as waiting:
         try:
-            wait_until(lambda: last_poll() != before, "`repro wait` asks Slurm")
+            wait_until(lambda: last_poll() != before, what="`repro wait` asks Slurm")
             forgetful_cluster.stop_controller()
             (site.folder / "go").touch()
             wait_for_end_records(site, 1)

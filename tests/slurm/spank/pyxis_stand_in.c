@@ -19,6 +19,8 @@
  *   version=0.N          version of pyxis: options, PYXIS_* variables, messages (0.24)
  *   sbatch_support=0     sbatch and salloc do not know the options (1)
  *   broken_node=NODE     on this node no image can be read
+ *   shown_in=FOLDER      a task without a container ends only after its message is in a file of this folder, because
+ *                        srun loses the last lines of a task if it ends the other tasks
  */
 #define _GNU_SOURCE
 #include <ctype.h>
@@ -91,7 +93,7 @@ struct mount {
 
 static unsigned version = 24;
 static bool sbatch_support = true;
-static const char *broken_node = "";
+static const char *broken_node = "", *shown_in = "";
 static const char *record_folder, *runtime_path = "/run/pyxis";
 static char *given[OPTIONS]; /* what was said; "" for a switch */
 static struct mount mounts[MOST];
@@ -233,6 +235,8 @@ int slurm_spank_init(spank_t sp, int ac, char **av)
             sbatch_support = false;
         else if (!strncmp(av[i], "broken_node=", 12))
             broken_node = av[i] + 12;
+        else if (!strncmp(av[i], "shown_in=", 9))
+            shown_in = av[i] + 9;
     }
     spank_context_t here = spank_context();
     if (here != S_CTX_LOCAL && here != S_CTX_REMOTE && !(here == S_CTX_ALLOCATOR && sbatch_support))
@@ -799,6 +803,13 @@ static int join_container(void)
     return result;
 }
 
+static void wait_until_shown(const char *message)
+{
+    char *command = text("grep -rqsF -e \"%s\" \"%s\"", message, shown_in);
+    while (system(command))
+        usleep(100000);
+}
+
 /* The first task of a node creates and starts the container. Only that task reports why this fails. */
 static int start_once(spank_t sp)
 {
@@ -819,6 +830,8 @@ static int start_once(spank_t sp)
     else if (!running && !failed_to_create)
         slurm_error("pyxis: container was not started successfully by another task");
     pthread_mutex_unlock(&container->mutex);
+    if (!running && *shown_in)
+        wait_until_shown(version < 24 ? "couldn't start container" : "[ERROR]");
     return !running ? -1 : first ? 0 : join_container();
 }
 

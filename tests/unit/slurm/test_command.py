@@ -71,6 +71,8 @@ def test_bytes_that_are_no_utf8_do_not_break_a_query(tmp_path: Path) -> None:
         "sbatch: error: Batch job submission failed: Unable to contact slurm controller (connect failure)",
         "slurm_load_jobs error: Socket timed out on send/recv operation",
         "sbatch: error: Batch job submission failed: Connection reset by peer",
+        "sbatch: error: Batch job submission failed: Transport endpoint is not connected",
+        "sbatch: error: Batch job submission failed: Broken pipe",
         "squeue: error: resolve_ctls_from_dns_srv: res_nsearch error: Unknown host\n"
         "squeue: fatal: Could not establish a configuration source",
         "sbatch: error: s_p_parse_file: cannot stat file /nonexistent/slurm.conf: No such file or directory\n"
