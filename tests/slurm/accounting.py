@@ -65,23 +65,14 @@ def start_database(folder: Path, shape: Shape, env: dict[str, str]) -> None:
         owned.mkdir(exist_ok=True)
         if not shape.carried:
             shutil.chown(owned, "mysql", "mysql")
+    options = (*database_options(folder, shape), f"--datadir={data}", f"--tmpdir={temporary}")
     if not (data / "mysql").is_dir():
-        install = [
-            "mariadb-install-db",
-            *_INSTALL_OPTIONS,
-            *database_options(folder, shape),
-            f"--datadir={data}",
-            f"--tmpdir={temporary}",
-        ]
         # --force: works with any host name, also one without an address.
-        run([*install, "--force"], env=env, timeout_s=120)
-    places = (
-        *(f"--datadir={data}", f"--tmpdir={temporary}"),
-        *(f"--socket={sockets}/my.sock", f"--port={shape.database_port}"),
-    )
+        run(["mariadb-install-db", *_INSTALL_OPTIONS, *options, "--force"], env=env, timeout_s=600)
+    connections = (f"--socket={sockets}/my.sock", f"--port={shape.database_port}")
     with log.open("ab") as output:
         process = subprocess.Popen(
-            ["mariadbd", *_SERVER_OPTIONS, *database_options(folder, shape), *places],
+            ["mariadbd", *_SERVER_OPTIONS, *options, *connections],
             env=env,
             stdin=subprocess.DEVNULL,
             stdout=output,
