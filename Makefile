@@ -24,19 +24,16 @@ check: .venv/installed-check
 	python -m pytest tests/unit -n auto --maxprocesses 8 --dist worksteal -m "not torch and not postgresql"
 
 # --install: tests install missing Debian packages, for example a real Slurm. The tests on Slurm mostly wait, so they
-# run beside the unit tests. Tests that train need the cores and run alone.
+# run beside everything else, each worker on its own cluster.
 # `set -m`: without it, background processes ignore Ctrl-C, which some tests press.
 pytest := python -m pytest --install --hypothesis-profile=full
 test: .venv/installed-test
-	ruff check .
-	ruff format --check .
-	mypy
-	vulture
-	$(pytest) tests/training tests/mpirun
 	set -m; \
-	  $(pytest) tests/slurm >.venv/tests-slurm.txt 2>&1 </dev/null & slurm=$$!; \
-	  $(pytest) tests/unit tests/browser; unit=$$?; \
-	  wait $$slurm; slurm=$$?; cat .venv/tests-slurm.txt; exit $$((unit | slurm))
+	  $(pytest) tests/slurm -n 4 --dist loadfile --no-loadscope-reorder >.venv/tests-slurm.txt 2>&1 </dev/null & \
+	  slurm=$$!; \
+	  ruff check . && ruff format --check . && mypy && vulture; code=$$?; \
+	  $(pytest) tests/training tests/mpirun tests/unit tests/browser -n 2 --dist worksteal || code=1; \
+	  wait $$slurm || code=1; cat .venv/tests-slurm.txt; exit $$code
 
 .venv/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
