@@ -156,9 +156,9 @@ def beside_srun(plan: Plan, cluster: Cluster, folders: Folders, slurm: SlurmClus
     ours: list[Ended] = []
     plain_s: list[float] = []
     for number in range(ROUNDS):
-        wait_until(lambda: is_idle(slurm), seconds=120, what="all nodes are idle")
+        wait_until(lambda: is_idle(slurm), what="all nodes are idle")
         plain_s.append(by_hand())
-        wait_until(lambda: is_idle(slurm), seconds=120, what="all nodes are idle")
+        wait_until(lambda: is_idle(slurm), what="all nodes are idle")
         ours.append(ran(plan, cluster, folders, folders.home / f"job-{number}"))
     print(f"\n{plan.case.experiment} {plan.case.name}, {RANKS} processes on {SHAPE.nodes} nodes")
     print(f"{'round':<8}{'srun true s':>12}{'our script s':>14}{'ratio':>8}  state")
@@ -188,7 +188,7 @@ def ran(plan: Plan, cluster: Cluster, folders: Folders, folder: Path) -> Ended:
     if answer.returncode:
         return Ended("REFUSED", 0.0, [answer.stderr.strip()])
     job = answer.stdout.strip()
-    wait_until(lambda: phase_of(state_of(job)) is Phase.ENDED, seconds=300, what=f"job {job} ends")
+    wait_until(lambda: phase_of(state_of(job)) is Phase.ENDED, what=f"job {job} ends")
     seconds = time.perf_counter() - start
     state = state_of(job)
     return Ended(state, seconds, faults(state, folder))

@@ -113,7 +113,7 @@ def cancel(slurm: SlurmCluster, ids: Sequence[str]) -> None:
     gone = [f"{entry}_{index}" for entry in ids for index in range(CANCELLED)]
     slurm.run("scancel", *gone)
     left = JOBS - len(gone)
-    wait_until(lambda: queued(slurm) == left, seconds=120, what=f"squeue knows {left} jobs")
+    wait_until(lambda: queued(slurm) == left, what=f"squeue knows {left} jobs")
 
 
 def queued(slurm: SlurmCluster) -> int:

@@ -77,7 +77,7 @@ class PostgresqlServer:
         if server is not None:
             with suppress(ClusterUnavailable):
                 self._run("pg_ctl", "stop", "-w", "-m", "immediate")
-            wait_until(lambda: not is_alive(server), seconds=10, what="the server's end")
+            wait_until(lambda: not is_alive(server), what="the server's end")
 
     @contextmanager
     def new_database(self) -> Iterator[sa.URL]:
