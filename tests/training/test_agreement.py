@@ -61,9 +61,11 @@ SAME_MODEL = (
     *("recompute_selective", "unfused_attention", "micro_batch_4"),
     *("llama_selected", "llama_mlp", "llama_micro_batch_4"),
 )
-TP2, TP4 = "--tensor-model-parallel-size 2 ", "--tensor-model-parallel-size 4 "
+# Collectives in each layer take most of the time, so these microbatches are larger. There are still two or more.
+MBS2, MBS4 = "--micro-batch-size 2 ", "--micro-batch-size 4 "
+TP2, TP4 = "--tensor-model-parallel-size 2 " + MBS2, "--tensor-model-parallel-size 4 " + MBS4
+CP2, CP4 = "--context-parallel-size 2 " + MBS2, "--context-parallel-size 4 " + MBS4
 PP2, PP4 = "--pipeline-model-parallel-size 2 ", "--pipeline-model-parallel-size 4 "
-CP2, CP4 = "--context-parallel-size 2 ", "--context-parallel-size 4 "
 SP, VPP2 = "--sequence-parallel ", "--num-virtual-stages-per-pipeline-rank 2 "
 SHARDED = "--use-distributed-optimizer "
 OVERLAP = SHARDED + "--overlap-grad-reduce --overlap-param-gather "
@@ -87,7 +89,7 @@ FOUR_PROCESSES = {
     "tp2_sp_pp2_vpp2_full": TP2 + SP + PP2 + VPP2 + FULL,
     "cp4": CP4,
     "cp2_dp2_sharded": CP2 + SHARDED,
-    "cp2_tp2_sp": CP2 + TP2 + SP,
+    "cp2_tp2_sp": CP2 + TP2 + SP + MBS4,
     "cp2_pp2_vpp2_selective": CP2 + PP2 + VPP2 + SELECTIVE,
     "llama_tp2_dp2": LLAMA + TP2,
     "llama_tp2_sp_dp2": LLAMA + TP2 + SP,
@@ -99,7 +101,7 @@ FOUR_PROCESSES = {
     "llama_pp2_vpp2_dp2_half": LLAMA + PP2 + VPP2 + HALF,
     "llama_pp2_vpp2_dp2_ours_all": LLAMA + PP2 + VPP2 + OURS + ALL,
     "llama_cp2_dp2": LLAMA + CP2,
-    "llama_cp2_tp2_sp": LLAMA + CP2 + TP2 + SP,
+    "llama_cp2_tp2_sp": LLAMA + CP2 + TP2 + SP + MBS4,
     "llama_cp4_ours_half": LLAMA + CP4 + OURS + HALF,
     "llama_cp2_pp2_vpp2_selective": LLAMA + CP2 + PP2 + VPP2 + SELECTIVE,
 }

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from collections.abc import Callable
-from types import SimpleNamespace
+from importlib.util import find_spec, module_from_spec
+from types import ModuleType, SimpleNamespace
 from typing import Any, cast
 
 import pytest
 import torch
 from torch.nn.functional import gelu, silu
 
+import orchestrator.pretrain
 from orchestrator.pretrain.layers import Fused, LayerNorm, activate, bias_gelu, bias_gelu_gradient
-from tests.training.launching import REPOSITORY, clean_environment
+from orchestrator.pretrain.rank import accumulate_weight_gradient, fuse_weight_gradient
 
 
 def _doubles(*shape: int) -> torch.Tensor:
@@ -93,13 +94,33 @@ def test_layer_norm_on_cpu_equals_torch_exactly(dtype: torch.dtype) -> None:
         assert value is not None and expected is not None and torch.equal(value, expected)
 
 
-def test_no_kernel_is_loaded_without_a_gpu() -> None:
+def _import_again(name: str) -> Any:
+    """Return a second copy of a module. The first one stays in use."""
+    spec = find_spec(name)
+    assert spec is not None and spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_no_kernel_is_loaded_without_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """Triton is in no extra, and torch for CPUs does not include it."""
-    program = (
-        "import sys; from types import SimpleNamespace; sys.modules['triton'] = None; import torch;"
-        "from orchestrator.pretrain.layers import LayerNorm;"
-        "norm = LayerNorm(SimpleNamespace(params_dtype=torch.float32, sequence_parallel=False), 8);"
-        "norm(torch.ones(2, 8)).sum().backward()"
-    )
-    environment = clean_environment() | {"CUDA_VISIBLE_DEVICES": ""}
-    subprocess.run([sys.executable, "-c", program], cwd=REPOSITORY, env=environment, check=True)
+    kernels = "orchestrator.pretrain.layer_norm_kernels"
+    monkeypatch.setitem(sys.modules, "triton", None)
+    monkeypatch.delitem(sys.modules, kernels, raising=False)
+    monkeypatch.delattr(orchestrator.pretrain, "layer_norm_kernels", raising=False)
+    layers = _import_again("orchestrator.pretrain.layers")
+    norm = layers.LayerNorm(SimpleNamespace(params_dtype=torch.float32, sequence_parallel=False), 8)
+    norm(torch.ones(2, 8)).sum().backward()
+    assert kernels not in sys.modules
+
+
+def test_megatron_core_finds_the_function_that_adds_weight_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Megatron-Core's layers look for an extension of apex at import. `pretrain` provides it under the same names."""
+    monkeypatch.setitem(sys.modules, "fused_weight_gradient_mlp_cuda", ModuleType("removed after the test"))
+    del sys.modules["fused_weight_gradient_mlp_cuda"]
+    fuse_weight_gradient()
+    layers = _import_again("megatron.core.tensor_parallel.layers")
+    assert layers._grad_accum_fusion_available
+    assert layers.fused_weight_gradient_mlp_cuda.wgrad_gemm_accum_fp32 is accumulate_weight_gradient
+    assert layers.fused_weight_gradient_mlp_cuda.wgrad_gemm_accum_fp16 is accumulate_weight_gradient

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-import sys
 from datetime import datetime
-from importlib.util import find_spec, module_from_spec
-from typing import Any
 
 import pytest
 import torch
@@ -22,7 +19,7 @@ from orchestrator.pretrain.attention import join_shares, take_share
 from orchestrator.pretrain.environment import Place, cores_of, find_place, missing_gpu_reason, set_environment
 from orchestrator.pretrain.layout import Layout, communication_options
 from orchestrator.pretrain.log_lines import Interval, IntervalSummary, StepResult
-from orchestrator.pretrain.rank import accumulate_weight_gradient, fuse_weight_gradient
+from orchestrator.pretrain.rank import accumulate_weight_gradient
 from tests.training.launching import SMALL_MODEL
 
 
@@ -123,18 +120,6 @@ def test_weight_gradients_are_added_to_existing_ones() -> None:
     main_grad = before.clone()
     accumulate_weight_gradient(inputs, grad_output, main_grad)
     torch.testing.assert_close(main_grad, before + torch.einsum("sbo,sbi->oi", grad_output, inputs))
-
-
-def test_megatron_core_finds_the_function_that_adds_weight_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The name of the extension and its functions are Megatron-Core's. Its layers look for them at import."""
-    spec = find_spec("megatron.core.tensor_parallel.layers")
-    assert spec is not None and spec.loader is not None
-    monkeypatch.setattr(sys, "modules", sys.modules.copy())
-    fuse_weight_gradient()
-    layers: Any = module_from_spec(spec)
-    spec.loader.exec_module(layers)
-    assert layers._grad_accum_fusion_available
-    assert layers.fused_weight_gradient_mlp_cuda.wgrad_gemm_accum_fp32 is accumulate_weight_gradient
 
 
 def _interval() -> Interval:
