@@ -18,8 +18,8 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from multiprocessing import active_children
-from multiprocessing.connection import wait
+from multiprocessing import Pipe, active_children
+from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import TYPE_CHECKING, NoReturn
 
@@ -111,12 +111,15 @@ def _fork(train: Callable[[int], None], ranks: int) -> dict[int, BaseProcess]:
     """
     from torch.multiprocessing.spawn import start_processes
 
+    reports, reporter = Pipe(duplex=False)
+
     def run(local_rank: int) -> None:
         for number in _SIGNALS:  # the launcher's handlers do not end a rank that waits for a GPU
             signal.signal(number, signal.SIG_DFL)
         try:
             train(local_rank)
         except Exception:
+            reporter.send(local_rank)  # before this process ends and the others lose their connections to it
             sys.excepthook(*sys.exc_info())  # torch's own hook names the rank
             sys.exit(1)
 
@@ -124,7 +127,7 @@ def _fork(train: Callable[[int], None], ranks: int) -> dict[int, BaseProcess]:
         with _signals_raised():
             # Each process gets SIGINT when this one ends, also by SIGKILL.
             started = start_processes(run, nprocs=ranks, join=False, start_method="fork")  # type: ignore[no-untyped-call]
-            return _failures_of(started.processes)
+            return _failures_of(started.processes, reports)
     finally:
         _end(active_children())
 
@@ -142,25 +145,36 @@ def _signals_raised() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _failures_of(processes: Sequence[BaseProcess]) -> dict[int, BaseProcess]:
-    """Wait deadline a process fails or all have ended. Return the failed processes by local rank, in order of failure.
+def _failures_of(processes: Sequence[BaseProcess], reports: Connection[int, int]) -> dict[int, BaseProcess]:
+    """Wait until a process fails or all have ended. Return the failed processes by local rank, in order of failure.
 
-    The other ranks get time to print their own errors. Of processes that failed at the same time, one that a signal
-    ended comes first: the others fail because they lost it.
+    A rank whose error is an exception reports its number before it ends. The other ranks get time to print their own
+    errors. A process that a signal ended comes first: the others fail because they lost it.
+    On a busy machine this process may see their ends earlier.
     """
     running = {process.sentinel: rank for rank, process in enumerate(processes)}
-    failed: dict[int, BaseProcess] = {}
+    failed: list[int] = []
     deadline = None
-    while running and (ended := wait(running, None if deadline is None else max(0.0, deadline - time.monotonic()))):
-        ranks = [running.pop(sentinel) for sentinel in ended if isinstance(sentinel, int)]
-        for rank in ranks:
+    while running and (
+        ready := wait([*running, reports], None if deadline is None else max(0.0, deadline - time.monotonic()))
+    ):
+        while reports.poll():
+            failed.append(reports.recv())
+        ended = [running.pop(sentinel) for sentinel in ready if isinstance(sentinel, int)]
+        for rank in ended:
             processes[rank].join()
-        for rank in sorted(ranks, key=lambda rank: processes[rank].exitcode or 0):
-            if processes[rank].exitcode:
-                failed[rank] = processes[rank]
+        others = [rank for rank in ended if processes[rank].exitcode and rank not in failed]
+        failed += sorted(others, key=lambda rank: processes[rank].exitcode or 0)
         if failed and deadline is None:
             deadline = time.monotonic() + _GRACE_S
-    return failed
+    for rank in failed:
+        processes[rank].join(_TERMINATION_S)
+    return {rank: processes[rank] for rank in sorted(failed, key=lambda rank: not _is_ended_by_signal(processes[rank]))}
+
+
+def _is_ended_by_signal(process: BaseProcess) -> bool:
+    """Return whether a signal ended a process, except SIGABRT: libraries abort a process that lost another one."""
+    return process.exitcode is not None and process.exitcode < 0 and process.exitcode != -signal.SIGABRT
 
 
 def _end(processes: Sequence[BaseProcess]) -> None:

@@ -7,10 +7,11 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from multiprocessing import get_context
+from functools import partial
+from multiprocessing import Pipe, get_context
 from pathlib import Path
 from typing import Any
 
@@ -115,15 +116,41 @@ def _wait_for_ever() -> None:
     time.sleep(TIMEOUT_S)
 
 
+def _kill_itself_after(pid: int) -> None:
+    """End by a signal once the launcher has seen the end of another process."""
+    while Path(f"/proc/{pid}").exists():
+        time.sleep(0.01)
+    _kill_itself()
+
+
+def _failed_ranks(processes: Sequence[Any], reported: Sequence[int] = ()) -> list[int]:
+    reports, reporter = Pipe(duplex=False)
+    for rank in reported:
+        reporter.send(rank)
+    try:
+        return list(launch._failures_of(processes, reports))
+    finally:
+        launch._end(processes)
+
+
 def test_among_simultaneous_failures_a_signal_is_the_root_cause() -> None:
     processes = _started(_end_with_code_3, _kill_itself, _wait_for_ever)
     for failed in processes[:2]:
         failed.join()
-    try:
-        assert list(launch._failures_of(processes)) == [1, 0]
-    finally:
-        launch._end(processes)
+    assert _failed_ranks(processes) == [1, 0]
     assert [process.exitcode for process in processes] == [3, -signal.SIGKILL, -signal.SIGTERM]
+
+
+def test_a_killed_rank_is_the_root_cause_if_another_ends_earlier(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launch, "_GRACE_S", TIMEOUT_S)
+    (lost,) = _started(_end_with_code_3)
+    assert _failed_ranks([lost, *_started(partial(_kill_itself_after, lost.pid))]) == [1, 0]
+
+
+def test_the_first_reported_exception_is_the_root_cause_if_another_rank_ends_earlier() -> None:
+    lost, first = _started(_end_with_code_3, _end_with_code_3)
+    lost.join()
+    assert _failed_ranks([lost, first], reported=[1]) == [1, 0]
 
 
 def _started(*functions: Callable[[], None]) -> list[Any]:
