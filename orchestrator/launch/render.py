@@ -53,7 +53,7 @@ def explain_job(
     plan: Plan, cluster: Cluster, folder: Path, templates: Path, output: Path | None = None
 ) -> list[Explained]:
     """Return the lines of that script, each with its origins."""
-    engine = Templates(templates, explain=True)
+    engine = templates_in(templates, explain=True)
     return engine.explained(_render(plan, cluster, folder, engine, output))
 
 

@@ -59,7 +59,7 @@ class Templates:
 
     def __init__(self, folder: Path, explain: bool = False) -> None:
         self._explain = explain
-        self._origins: list[str] = []
+        self._origins: dict[str, int] = {}  # the number of each origin in the marks
         loader = jinja2.FileSystemLoader(folder)
         self._environment = jinja2.Environment(
             loader=_MarkedLines(loader, folder.name, self._mark) if explain else loader,
@@ -85,13 +85,14 @@ class Templates:
 
     def explained(self, script: str) -> list[Explained]:
         """Return the lines of a script with `explain`. A line without a mark belongs to the next one."""
+        names = list(self._origins)
         lines: list[Explained] = []
         unmarked: list[str] = []
         for line in script.removesuffix("\n").split("\n"):  # and at no other line end that Unicode knows
             numbers = [int(number) for number in re.findall("\0([0-9]+)\0", line)]
             unmarked.append(re.sub("\0[0-9]+\0", "", line))
             if numbers or not unmarked[-1]:
-                origins = tuple(dict.fromkeys(self._origins[number] for number in numbers))
+                origins = tuple(dict.fromkeys(names[number] for number in numbers))
                 lines += [Explained(text, origins) for text in unmarked]
                 unmarked = []
         return lines + [Explained(text, ()) for text in unmarked]
@@ -99,8 +100,7 @@ class Templates:
     def _mark(self, origin: str) -> str:
         if not self._explain:
             return ""
-        self._origins.append(origin)
-        return f"\0{len(self._origins) - 1}\0"
+        return f"\0{self._origins.setdefault(origin, len(self._origins))}\0"
 
     def _quoted(self, value: object) -> str:
         if isinstance(value, Line):
@@ -115,9 +115,9 @@ class Templates:
 
 
 @lru_cache
-def templates_in(folder: Path) -> Templates:
+def templates_in(folder: Path, explain: bool = False) -> Templates:
     """Return the templates of a folder."""
-    return Templates(folder)
+    return Templates(folder, explain)
 
 
 def quoted(text: str) -> str:
