@@ -1,18 +1,13 @@
 """Tests that need a GPU, by hand: `python -m pytest tests/gpu` (README.md beside this file).
 
-They compare the kernels of layer norm, loss and activation with torch's, training with CUDA graphs with training
-without, and iteration times on an idle host with those on a busy one.
+They compare the kernels of layer norm, loss and activation with torch's, and training with CUDA graphs with training
+without.
 """
 
 from __future__ import annotations
 
 import json
-import os
-import statistics
-import subprocess
-import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -207,46 +202,6 @@ def test_forked_ranks_train_as_one_rank_does(records: dict[str, list[Step]], tmp
     assert launched.exit_code == 0, launched.stderr
     alone = [step.loss for step in records["alone"]]
     assert [step.loss for step in read_record(record)] == pytest.approx(alone, rel=1e-5)
-
-
-LARGE = (
-    "--num-layers 8 --hidden-size 4096 --num-attention-heads 32 --seq-length 2048 --vocab-size 51200 --bf16"
-    " --micro-batch-size 1 --global-batch-size 8 --train-iters 8 --hidden-dropout 0 --attention-dropout 0"
-    " --use-distributed-optimizer "
-)
-BUSY = {1: {"alone": LARGE}, 2: {"pp": LARGE + PP, "vpp": LARGE + PP + VPP, "tp": LARGE + TP + SP}}
-SLOWER = 0.05
-
-
-@pytest.mark.parametrize("gpus", BUSY)
-def test_busy_cores_do_not_slow_an_iteration(gpus: int, tmp_path: Path) -> None:
-    """With another process on every CPU core, the median iteration time of 8 microbatches changes by at most 5 %."""
-    if gpus > torch.cuda.device_count():
-        pytest.skip(f"needs {gpus} GPUs")
-    runs = BUSY[gpus]
-    idle = train({f"idle-{name}": flags for name, flags in runs.items()}, gpus, tmp_path)
-    with busy_cores():
-        busy = train({f"busy-{name}": flags for name, flags in runs.items()}, gpus, tmp_path)
-    for name in runs:
-        # The first iteration compiles, the second records.
-        before, with_others = (
-            statistics.median(step.elapsed_ms for step in steps[2:])
-            for steps in (idle[f"idle-{name}"], busy[f"busy-{name}"])
-        )
-        print(f"{name}: {before:.1f} ms idle, {with_others:.1f} ms busy, {with_others / before - 1:+.2%}")
-        assert with_others == pytest.approx(before, rel=SLOWER), name
-
-
-@contextmanager
-def busy_cores() -> Iterator[None]:
-    """Keep every core busy with a process."""
-    loops = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(os.cpu_count() or 1)]
-    try:
-        yield
-    finally:
-        for loop in loops:
-            loop.kill()
-            loop.wait()
 
 
 def train(runs: dict[str, str], gpus: int, folder: Path) -> dict[str, list[Step]]:
