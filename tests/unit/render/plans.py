@@ -1,4 +1,4 @@
-"""Plans to render, made by the real planner and then freed of what differs between machines."""
+"""Plans to render: made by the planner, with values in place of those that differ between machines."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ workloads:
 """
 
 KWAI = """\
-about: a cluster like the one ATC'24 was measured on, under Slurm
+about: a cluster like that of ATC'24, under Slurm
 scheduler: slurm
 hardware: {nodes: 32, gpus_per_node: 8, gpu: H800, gpu_memory_gb: 80, peak_tflops: {bf16: 989.4}}
 slurm: {time_limit: 1:00:00, exclusive: true, mem: "0", srun: ["--mpi=pmix"]}
@@ -83,18 +83,18 @@ def local(folder: Path, text: str = LOCAL, machine: Machine = EIGHT_CORES) -> Cl
 
 
 def plans(cluster: Cluster, scale: str, experiment: str = "figure-13") -> list[Plan]:
-    """Every case of an experiment at this scale."""
+    """Return the plans of all cases of an experiment at this scale."""
     entry = shipped(experiment)
     return planned(entry, expand(entry, scale), cluster)
 
 
 def planned(entry: Entry, cases: list[Case], cluster: Cluster) -> list[Plan]:
-    """A plan for each, with an identity and a package folder that are the same on every machine."""
-    found = plan_cases(entry, cases, cluster, Folders(shipped=CHECKOUT, home=CHECKOUT))
-    return [_anywhere(plan, f"{number:012x}") for number, plan in enumerate(found, 1)]
+    """Return a plan for each case, with an identity and a package folder that do not depend on the machine."""
+    case_plans = plan_cases(entry, cases, cluster, Folders(shipped=CHECKOUT, home=CHECKOUT))
+    return [_on_any_machine(plan, f"{number:012x}") for number, plan in enumerate(case_plans, 1)]
 
 
-def _anywhere(plan: Plan, identity: str) -> Plan:
+def _on_any_machine(plan: Plan, identity: str) -> Plan:
     if plan.program.workload != "pretrain":
         return replace(plan, identity=identity)
     program = replace(plan.program, python_path=PROGRAM, mounts=(PROGRAM,))

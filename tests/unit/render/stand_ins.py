@@ -229,3 +229,30 @@ def executable(path: Path, text: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text, encoding="utf-8")
     path.chmod(0o755)
+
+
+def sbatch_arguments(line: str) -> list[str]:
+    """Return the arguments that sbatch 22.05 reads from the rest of an #SBATCH line (_get_argument in its opt.c).
+
+    There are two kinds of quotes. A backslash takes the next character as it is, also between quotes. An unquoted #
+    begins a comment.
+    """
+    arguments: list[str] = []
+    argument, quote, is_escaped, is_open = "", "", False, False
+    for character in line:
+        if is_escaped:
+            argument, is_escaped = argument + character, False
+        elif character == "\\":
+            is_escaped = is_open = True
+        elif quote:
+            quote, argument = ("", argument) if character == quote else (quote, argument + character)
+        elif character in "\"'":
+            quote, is_open = character, True
+        elif character == "#":
+            break
+        elif character in " \t\v\f\r\n":
+            arguments += [argument] if is_open else []
+            argument, is_open = "", False
+        else:
+            argument, is_open = argument + character, True
+    return [*arguments, argument] if is_open else arguments

@@ -1,4 +1,4 @@
-"""What containers are told, and how a job knows that its tasks ran inside them."""
+"""Options of container runtimes, and the proof of a job that its tasks ran inside its image."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def with_image(plan: Plan, image: str | None) -> Plan:
         ("apptainer", "\n  docker://registry.example/nvidia/x:1 "),
     ],
 )
-def test_an_image_in_a_registry_is_named_as_the_runtime_reads_it(
+def test_registry_image_has_the_notation_of_the_runtime(
     runtime: str, expected: str, image: str, tmp_path: Path
 ) -> None:
     cluster, plan = cluster_and_plan(runtime)
@@ -43,13 +43,13 @@ def test_an_image_in_a_registry_is_named_as_the_runtime_reads_it(
 
 
 @pytest.mark.parametrize("runtime", ["shifter", "podman-hpc"])
-def test_a_runtime_with_a_store_of_its_own_is_given_no_file(runtime: str, tmp_path: Path) -> None:
+def test_image_file_is_refused_for_a_runtime_with_its_own_store(runtime: str, tmp_path: Path) -> None:
     cluster, plan = cluster_and_plan(runtime)
     with pytest.raises(ReproError, match="cannot use an image file"):
         Stage.at(tmp_path).render(with_image(plan, "/images/x.sif"), cluster)
 
 
-def test_a_job_without_an_image_is_refused(tmp_path: Path) -> None:
+def test_job_without_an_image_is_refused(tmp_path: Path) -> None:
     cluster, plan = cluster_and_plan("pyxis")
     with pytest.raises(ReproError, match="has no container image for pretrain"):
         Stage.at(tmp_path).render(with_image(plan, None), cluster)
@@ -61,7 +61,7 @@ def test_a_job_without_an_image_is_refused(tmp_path: Path) -> None:
     promise="Refused, with the hint to set `REPRO_HOME`.",
 )
 @pytest.mark.parametrize("name", ["a,b", "a:b", 'a"b', "a\\b", "$HOME", "a$(id)", "`id`"])
-def test_a_job_folder_that_a_runtime_would_divide_is_refused(name: str, tmp_path: Path) -> None:
+def test_job_folder_with_a_separator_of_the_runtime_is_refused(name: str, tmp_path: Path) -> None:
     cluster, plan = cluster_and_plan("pyxis")
     with pytest.raises(
         ReproError, match=r"(cannot be mounted into containers|below a folder with a backslash). Hint: set REPRO_HOME"
@@ -78,19 +78,19 @@ def test_a_job_folder_that_a_runtime_would_divide_is_refused(name: str, tmp_path
         ("podman-hpc", None, '--volume="$HOME":"$HOME" \\'),
     ],
 )
-def test_whether_the_home_folder_is_mounted_is_what_the_profile_says(
+def test_home_folder_is_mounted_only_if_the_profile_says_so(
     runtime: str, unless: str | None, with_home: str | None, tmp_path: Path
 ) -> None:
     cluster, plan = cluster_and_plan(runtime)
     stage = Stage.at(tmp_path)
-    said = {
+    lines = {
         home: stage.render(with_arguments(plan), with_fields(cluster, container={"mount_home": home})).splitlines()
         for home in (False, True)
     }
     for home, line in ((False, unless), (True, with_home)):
         other = with_home if line is unless else unless
-        assert line is None or f"  {line}" in said[home]
-        assert other is None or f"  {other}" not in said[home]
+        assert line is None or f"  {line}" in lines[home]
+        assert other is None or f"  {other}" not in lines[home]
 
 
 @pytest.mark.parametrize(
@@ -101,9 +101,7 @@ def test_whether_the_home_folder_is_mounted_is_what_the_profile_says(
         ("apptainer", "\n  --writable-tmpfs ", ""),
     ],
 )
-def test_an_image_can_be_written_to_where_the_profile_says_so(
-    runtime: str, writable: str, fixed: str, tmp_path: Path
-) -> None:
+def test_image_is_writable_only_if_the_profile_says_so(runtime: str, writable: str, fixed: str, tmp_path: Path) -> None:
     cluster, plan = cluster_and_plan(runtime)
     stage = Stage.at(tmp_path)
     assert writable in stage.render(with_arguments(plan), with_fields(cluster, container={"writable": True}))
@@ -112,49 +110,49 @@ def test_an_image_can_be_written_to_where_the_profile_says_so(
 
 
 @pytest.mark.parametrize(("version", "option"), [("0.10", False), ("0.11", True)])
-def test_an_old_pyxis_is_given_no_option_that_it_does_not_have(version: str, option: bool, tmp_path: Path) -> None:
+def test_old_pyxis_gets_no_option_that_it_does_not_have(version: str, option: bool, tmp_path: Path) -> None:
     cluster, plan = cluster_and_plan("pyxis")
     script = Stage.at(tmp_path).render(with_arguments(plan), with_fields(cluster, container={"version": version}))
     assert ("--container-readonly" in script) == option
 
 
 @pytest.mark.parametrize("runtime", RUNTIMES)
-def test_what_a_mount_names_in_braces_is_filled_in_where_the_job_runs(runtime: str, tmp_path: Path) -> None:
+def test_names_in_braces_in_a_mount_are_replaced_on_the_node(runtime: str, tmp_path: Path) -> None:
     cluster, plan = cluster_and_plan(runtime)
     stage = Stage.at(tmp_path)
     cluster = with_fields(cluster, container={"mounts": ["/tmp/{user}/{job_id}:/scratch"]})
     stage.run_job(with_arguments(plan), cluster, {"SLURM_JOB_ID": "77", "USER": "o'neil"})
-    told = stage.job / "environment.toml"
-    text = told.read_text() if runtime == "edf" else "\n".join(stage.recorded("srun"))
+    environment_file = stage.job / "environment.toml"
+    text = environment_file.read_text() if runtime == "edf" else "\n".join(stage.recorded("srun"))
     assert "/tmp/o'neil/77:/scratch" in text
 
 
-def test_a_user_without_a_name_in_the_environment_is_asked_for(tmp_path: Path) -> None:
+def test_name_of_the_user_does_not_need_the_environment(tmp_path: Path) -> None:
     cluster, plan = cluster_and_plan("pyxis")
     stage = Stage.at(tmp_path)
     script = stage.render(with_arguments(plan), with_fields(cluster, container={"mounts": ["/tmp/{user}:/scratch"]}))
     answer = stage.run(f"unset USER\n{script}")
-    assert answer.returncode == 0 and not any("/tmp/:" in word for word in stage.recorded("srun"))
+    assert answer.returncode == 0 and not any("/tmp/:" in option for option in stage.recorded("srun"))
 
 
 # ---- variables that cross over -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("there", "passed"),
+    ("variables", "passed"),
     [
         ({"NCCL_A": "1", "NCCL_B": "", "UCX_A": "1", "NCC": "1"}, "--container-env=NCCL_A,NCCL_B"),
         ({"UCX_A": "1"}, None),
     ],
 )
-def test_pyxis_is_told_the_names_that_exist_and_nothing_where_there_are_none(
-    there: dict[str, str], passed: str | None, tmp_path: Path
+def test_pyxis_gets_only_names_of_existing_variables(
+    variables: dict[str, str], passed: str | None, tmp_path: Path
 ) -> None:
     cluster, plan = cluster_and_plan("pyxis")
     stage = Stage.at(tmp_path)
-    stage.run_job(with_arguments(plan), with_fields(cluster, container={"pass_env": ["NCCL_*", "NOBODYS_*"]}), there)
-    found = [word for word in stage.recorded("srun") if word.startswith("--container-env")]
-    assert found == ([passed] if passed else [])
+    stage.run_job(with_arguments(plan), with_fields(cluster, container={"pass_env": ["NCCL_*", "UNSET_*"]}), variables)
+    options = [option for option in stage.recorded("srun") if option.startswith("--container-env")]
+    assert options == ([passed] if passed else [])
 
 
 # ---- the proof that tasks ran inside -----------------------------------------------------------------------------
@@ -165,7 +163,7 @@ def on_two_nodes(plan: Plan) -> Plan:
 
 
 @pytest.mark.parametrize("runtime", RUNTIMES)
-def test_a_task_outside_its_image_ends_with_97_and_its_program_is_not_started(runtime: str, tmp_path: Path) -> None:
+def test_task_outside_its_image_ends_with_97_and_does_not_start_the_program(runtime: str, tmp_path: Path) -> None:
     cluster, plan = cluster_and_plan(runtime)
     stage = Stage.at(tmp_path)
     answer = stage.run(
@@ -179,7 +177,7 @@ def test_a_task_outside_its_image_ends_with_97_and_its_program_is_not_started(ru
 
 
 @pytest.mark.parametrize("runtime", RUNTIMES)
-def test_each_node_proves_once_that_it_ran_inside_and_the_record_counts_them(runtime: str, tmp_path: Path) -> None:
+def test_record_counts_the_nodes_that_ran_inside_the_image(runtime: str, tmp_path: Path) -> None:
     cluster, plan = cluster_and_plan(runtime)
     stage = Stage.at(tmp_path)
     stage.run_job(on_two_nodes(plan), cluster, {"TASKS": "0:0:0 1:1:0 4:0:1 5:1:1"})
@@ -189,19 +187,19 @@ def test_each_node_proves_once_that_it_ran_inside_and_the_record_counts_them(run
     assert (record.inside_image, record.image, record.outside_image) == ("2/2", "pretrain", None)
 
 
-def test_a_node_that_proved_nothing_is_missing_in_the_record(tmp_path: Path) -> None:
+def test_record_does_not_count_a_node_without_proof(tmp_path: Path) -> None:
     cluster, plan = cluster_and_plan("pyxis")
     stage = Stage.at(tmp_path)
     stage.run_job(on_two_nodes(plan), cluster, {"TASKS": "0:0:0 1:1:0"})
     assert stage.end_record()["inside_image"] == "1/2"
 
 
-@pytest.mark.parametrize("way", ["outside", "setup"])
-def test_what_an_earlier_attempt_proved_is_no_proof_of_this_one(way: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("failure", ["outside", "setup"])
+def test_proof_of_an_earlier_attempt_does_not_count(failure: str, tmp_path: Path) -> None:
     cluster, plan = cluster_and_plan("pyxis")
     stage = Stage.at(tmp_path)
     stage.run_job(on_two_nodes(plan), cluster, {"TASKS": "0:0:0 4:0:1"})
     assert stage.end_record()["inside_image"] == "2/2"
-    failing = with_fields(cluster, setup=["(exit 5)"]) if way == "setup" else cluster
+    failing = with_fields(cluster, setup=["(exit 5)"]) if failure == "setup" else cluster
     answer = stage.run(stage.render(on_two_nodes(plan), failing), {"NOT_INSIDE": "1"})
     assert answer.returncode in (5, 97) and stage.end_record()["inside_image"] == "0/2"

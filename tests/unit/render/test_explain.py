@@ -1,4 +1,4 @@
-"""Every line of a script says where it came from, and the explained script is the script."""
+"""Origins of each line of a script, and the explained script equals the script."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ def explained(plan: Plan, cluster: Cluster) -> list[Explained]:
 
 
 def origins(lines: list[Explained], start: str) -> str:
-    """Where the only line that begins so came from, its files named without their folder."""
-    (found,) = [line for line in lines if line.text.strip().startswith(start)]
-    return without_folders(", ".join(found.origins))
+    """Return the origins of the only line that begins like this, without folders of profiles."""
+    (explained_line,) = [line for line in lines if line.text.strip().startswith(start)]
+    return without_folders(", ".join(explained_line.origins))
 
 
 @pytest.mark.parametrize(("profile", "workloads"), PROFILES)
@@ -54,7 +54,7 @@ def test_explained_lines_are_the_script_and_each_has_an_origin(profile: str, wor
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_value_in_which_text_has_other_line_ends_is_explained_as_it_is(kind: str) -> None:
+def test_value_with_other_line_separators_is_explained(kind: str) -> None:
     cluster, plan = cluster_and_plan(kind)
     odd = "a\u2028b\x0bc\x85d"
     folder = Path("/runs/with\u2028a line end")
@@ -64,25 +64,24 @@ def test_a_value_in_which_text_has_other_line_ends_is_explained_as_it_is(kind: s
     assert [line.text for line in lines if line.text and not line.origins] == []
 
 
-def test_a_value_of_the_profile_names_the_line_that_says_it(tmp_path: Path) -> None:
-    """Looked up: the line of the file must say the value."""
+def test_origin_of_a_profile_value_is_the_line_with_the_value(tmp_path: Path) -> None:
     cluster = filled(tmp_path, "jean-zay-a100")
     entry, case = case_of("megatron-2021")
     (plan,) = planned(entry, [case], cluster)
     seen = 0
     for line in explained(plan, cluster):
         places = PLACE.findall(", ".join(line.origins))
-        said = [Path(file).read_text().splitlines()[int(row) - 1][int(column) - 1 :] for file, row, column in places]
+        values = [Path(file).read_text().splitlines()[int(row) - 1][int(column) - 1 :] for file, row, column in places]
         value = line.text.strip().rstrip("\\ ").partition("=")[2].strip("'\"")
         if line.text.startswith("#SBATCH --gres"):
-            assert said == ["gpu_request: gres"]
-        elif said and line.text.startswith(("#SBATCH", "export NCCL", "  --wait", "  --hint")):
-            assert all(part in "".join(said) for part in value.split("@")), (line.text, said)
+            assert values == ["gpu_request: gres"]
+        elif values and line.text.startswith(("#SBATCH", "export NCCL", "  --wait", "  --hint")):
+            assert all(part in "".join(values) for part in value.split("@")), (line.text, values)
             seen += 1
     assert seen >= 8
 
 
-def test_a_value_of_the_overlay_names_the_overlay_and_one_below_the_profile_below() -> None:
+def test_origin_of_a_value_is_the_layer_that_sets_it() -> None:
     lines = explained(plan_of("aws-hyperpod", "megatron-2021"), site("aws-hyperpod"))
     of = {start: origins(lines, start).partition(":")[0].removeprefix("clusters/") for start in (
         "#SBATCH --partition", "--auto-resume", "export FI_EFA_SET_CUDA", "--mpi", "--container-image", "--data-path"
@@ -97,7 +96,7 @@ def test_a_value_of_the_overlay_names_the_overlay_and_one_below_the_profile_belo
     }
 
 
-def test_what_a_site_says_of_the_program_is_the_profiles_wherever_it_stands() -> None:
+def test_origin_of_a_path_of_the_program_is_the_profile() -> None:
     lines = explained(plan_of("gcp-a3-mega", "megatron-kwai"), site("gcp-a3-mega"))
     for start in ("lock=", "export PYTHONPATH", "python -u", "--data-path", "--container-mounts"):
         assert re.match(r"(repro, )?clusters/gcp-a3-mega\.local\.yaml:\d+:\d+", origins(lines, start)), start
@@ -106,7 +105,7 @@ def test_what_a_site_says_of_the_program_is_the_profiles_wherever_it_stands() ->
         assert PLACE.match(origins(kwai, start)), start
 
 
-def test_an_argument_of_the_experiment_names_the_experiment() -> None:
+def test_origin_of_an_argument_is_the_experiment() -> None:
     plan = plan_of("selene", "megatron-2021")
     typed = ("--no-scatter-gather-tensors-in-pipeline", "--seed", "7")
     program = replace(plan.program, arguments=(*plan.program.arguments, *typed))
@@ -117,7 +116,7 @@ def test_an_argument_of_the_experiment_names_the_experiment() -> None:
     assert origins(lines, "--hidden-size").startswith("workload megatron-2021, experiments/sc21/figure-13.yaml")
 
 
-def test_what_every_script_gets_is_said_to_be_ours() -> None:
+def test_origin_of_a_line_of_every_script_is_repro() -> None:
     lines = explained(plan_of("selene", "megatron-2021"), site("selene"))
     for start in ("#SBATCH --no-requeue", "export OMP_NUM_THREADS", "--label", "--no-container-mount-home"):
         assert origins(lines, start).startswith("repro, templates/"), start
@@ -125,7 +124,7 @@ def test_what_every_script_gets_is_said_to_be_ours() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_secret_of_the_submitting_shell_is_in_no_script_and_no_record(
+def test_secret_of_the_submitting_shell_is_in_no_script_and_no_record(
     kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     secret = "hf-9f8e7d6c5b4a"
@@ -135,7 +134,7 @@ def test_a_secret_of_the_submitting_shell_is_in_no_script_and_no_record(
     cluster = with_fields(cluster, env_from=["F_TOKEN"], **container)
     script = render_job(plan, cluster, Path("/runs/x"), TEMPLATES)
     lines = explain_job(plan, cluster, Path("/runs/x"), TEMPLATES)
-    configuration = json.dumps(cluster.layered.value)  # what the ledger keeps of the site
+    configuration = json.dumps(cluster.layered.value)  # as in the ledger
     assert "F_TOKEN" in script and "F_TOKEN" in configuration
     for text in (script, repr(lines), configuration, repr(plan)):
         assert secret not in text

@@ -35,8 +35,7 @@ from orchestrator.planning.plan import Plan
 from tests.unit.catalog.entries import BASE, entry_of, shipped
 from tests.unit.clusters.sites import cluster_of
 from tests.unit.render.plans import TEMPLATES, planned
-from tests.unit.render.stand_ins import Stage, executable
-from tests.unit.render.test_quoting import sbatch_words
+from tests.unit.render.stand_ins import Stage, executable, sbatch_arguments
 
 toml: Any = import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
 
@@ -216,13 +215,13 @@ def plan_on(kind: str, site: dict[str, Any], stage: Stage) -> tuple[Cluster, Pla
 
 
 def recorded_texts(stage: Stage, script: str) -> list[str]:
-    """Return what stand-ins and program were given, the words of #SBATCH lines, the texts of the EDF and the record."""
+    """Return the records of stand-ins, program and job, the arguments in #SBATCH lines, and the texts of the EDF."""
     texts = []
     for file in sorted(stage.base.iterdir()):
         if file.name in ("argv", "environment") or re.fullmatch(r"(srun|mpirun|scontrol|\S+\.environment)", file.name):
             texts += stage.recorded(file.name) if file.is_file() else []
     for line in script.split("\n"):
-        texts += sbatch_words(line.removeprefix("#SBATCH ")) if line.startswith("#SBATCH ") else []
+        texts += sbatch_arguments(line.removeprefix("#SBATCH ")) if line.startswith("#SBATCH ") else []
     environment_file = stage.job / "environment.toml"
     if environment_file.exists():
         texts += list(leaves(toml.loads(environment_file.read_bytes().decode())))

@@ -1,4 +1,4 @@
-"""On a machine without a scheduler a job sees the GPUs that it asks for, of those that the shell lets it use."""
+"""GPUs that a job on a machine without a scheduler uses: as many as it needs, of those that the shell allows."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def stage(tmp_path: Path) -> Stage:
 
 
 def job(folder: Path, gpus: int, text: str = LOCAL) -> tuple[Cluster, Plan]:
-    """A job of so many GPUs on a machine with eight."""
+    """Return a job that needs this number of GPUs, on a machine with eight."""
     cluster = local(folder, text, EIGHT)
     plan = plans(cluster, "quad")[0]
     return cluster, with_arguments(
@@ -31,8 +31,8 @@ def job(folder: Path, gpus: int, text: str = LOCAL) -> tuple[Cluster, Plan]:
     )
 
 
-def seen(stage: Stage, gpus: int, **shell: str) -> str:
-    """CUDA_VISIBLE_DEVICES of the program."""
+def visible_gpus(stage: Stage, gpus: int, **shell: str) -> str:
+    """Run a job and return CUDA_VISIBLE_DEVICES of its program."""
     cluster, plan = job(stage.base, gpus)
     stage.run_job(plan, cluster, shell)
     assert f"--nproc-per-node={gpus}" in stage.recorded()
@@ -40,10 +40,8 @@ def seen(stage: Stage, gpus: int, **shell: str) -> str:
 
 
 @pytest.mark.parametrize(("gpus", "expected"), [(1, "0"), (2, "0,1"), (8, "0,1,2,3,4,5,6,7")])
-def test_where_nothing_is_set_a_job_sees_the_first_ones_and_its_script_says_which(
-    gpus: int, expected: str, stage: Stage
-) -> None:
-    assert seen(stage, gpus) == expected
+def test_job_uses_the_first_gpus_if_the_shell_names_none(gpus: int, expected: str, stage: Stage) -> None:
+    assert visible_gpus(stage, gpus) == expected
     text = (stage.base / "job.sh").read_text()
     assert "${CUDA_VISIBLE_DEVICES-" + expected + "}" in text
     assert f"# Use {gpus} GPU{'' if gpus == 1 else 's'}: the first " in text
@@ -60,16 +58,12 @@ def test_where_nothing_is_set_a_job_sees_the_first_ones_and_its_script_says_whic
         (1, "MIG-41a2", "MIG-41a2"),
     ],
 )
-def test_of_those_that_the_shell_names_by_number_or_by_uuid_a_job_sees_the_first(
-    gpus: int, named: str, expected: str, stage: Stage
-) -> None:
-    assert seen(stage, gpus, CUDA_VISIBLE_DEVICES=named) == expected
+def test_job_uses_the_first_gpus_that_the_shell_names(gpus: int, named: str, expected: str, stage: Stage) -> None:
+    assert visible_gpus(stage, gpus, CUDA_VISIBLE_DEVICES=named) == expected
 
 
 @pytest.mark.parametrize(("named", "gpus"), [("0", 2), ("GPU-9", 2), ("", 1), ("2,3,5", 4)])
-def test_a_script_started_where_there_are_fewer_starts_nothing_and_says_so_in_a_line(
-    named: str, gpus: int, stage: Stage
-) -> None:
+def test_script_with_too_few_gpus_starts_nothing_and_prints_the_reason(named: str, gpus: int, stage: Stage) -> None:
     cluster, plan = job(stage.base, gpus, LOCAL + "sample_gpus_every_s: 1\n")
     executable(stage.base / "bin" / "nvidia-smi", '#!/bin/sh\ntouch "$RECORDS/sampled"\n')
     answer = stage.run(stage.render(plan, cluster), {"CUDA_VISIBLE_DEVICES": named})
@@ -80,26 +74,26 @@ def test_a_script_started_where_there_are_fewer_starts_nothing_and_says_so_in_a_
     assert stage.end_record()["exit_code"] == "2"
 
 
-def test_the_sites_own_word_is_narrowed_as_the_shells_is(stage: Stage) -> None:
+def test_job_uses_the_first_gpus_that_the_profile_names(stage: Stage) -> None:
     cluster, plan = job(stage.base, 2)
     cluster = with_fields(cluster, environment={"CUDA_VISIBLE_DEVICES": "7,6,5", "CUDA_DEVICE_ORDER": "FASTEST_FIRST"})
     stage.run_job(plan, cluster, {"CUDA_VISIBLE_DEVICES": "0"})
-    found = stage.environment()
-    assert (found["CUDA_VISIBLE_DEVICES"], found["CUDA_DEVICE_ORDER"]) == ("7,6", "FASTEST_FIRST")
+    environment = stage.environment()
+    assert (environment["CUDA_VISIBLE_DEVICES"], environment["CUDA_DEVICE_ORDER"]) == ("7,6", "FASTEST_FIRST")
 
 
-def test_numbers_mean_what_nvidia_smi_means_by_them_as_the_plan_read_them(stage: Stage) -> None:
-    assert seen(stage, 1) == "0" and stage.environment()["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
+def test_gpu_numbers_are_those_of_nvidia_smi(stage: Stage) -> None:
+    assert visible_gpus(stage, 1) == "0" and stage.environment()["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
 
 
-def test_a_job_on_cpu_cores_sees_no_gpu_even_where_there_are_some(stage: Stage) -> None:
+def test_job_on_cpu_cores_uses_no_gpu(stage: Stage) -> None:
     cluster = local(stage.base, machine=EIGHT)
     plan = with_arguments(plans(cluster, "cpu")[0])
     stage.run_job(plan, cluster, {"CUDA_VISIBLE_DEVICES": "0,1"})
     assert stage.environment()["CUDA_VISIBLE_DEVICES"] == ""
 
 
-def test_only_the_jobs_own_gpus_are_sampled(stage: Stage) -> None:
+def test_only_gpus_of_the_job_are_sampled(stage: Stage) -> None:
     cluster, plan = job(stage.base, 2, LOCAL + "sample_gpus_every_s: 1\n")
     executable(stage.base / "bin" / "nvidia-smi", '#!/bin/sh\nprintf "%s\\n" "$*" >"$RECORDS/sampled"\n')
     executable(stage.base / "bin" / "python", '#!/bin/sh\nuntil [ -s "$RECORDS/sampled" ]; do sleep 0.01; done\n')
@@ -107,11 +101,11 @@ def test_only_the_jobs_own_gpus_are_sampled(stage: Stage) -> None:
     assert re.match(r"--id=GPU-9,GPU-5 --format=csv,nounits --loop=1 ", (stage.base / "sampled").read_text())
 
 
-def test_a_sampler_that_has_ended_by_itself_is_no_fault_of_the_job(stage: Stage) -> None:
+def test_sampler_that_ends_early_does_not_fail_the_job(stage: Stage) -> None:
     cluster, plan = job(stage.base, 1, LOCAL + "sample_gpus_every_s: 1\n")
-    executable(stage.base / "bin" / "nvidia-smi", '#!/bin/sh\ntouch "$RECORDS/sampled"\nexit 6\n')
-    executable(
-        stage.base / "bin" / "python", '#!/bin/sh\nuntil [ -e "$RECORDS/sampled" ]; do sleep 0.01; done; sleep 0.2\n'
-    )
+    executable(stage.base / "bin" / "nvidia-smi", '#!/bin/sh\necho $$ >"$RECORDS/sampler"\nexit 6\n')
+    until_it_ends = 'while kill -0 "$(cat "$RECORDS/sampler")" 2>/dev/null; do sleep 0.01; done'
+    program = f'#!/bin/sh\nuntil [ -s "$RECORDS/sampler" ]; do sleep 0.01; done\n{until_it_ends}\n'
+    executable(stage.base / "bin" / "python", program)
     stage.run_job(plan, cluster)
     assert stage.end_record()["exit_code"] == "0"

@@ -1,6 +1,6 @@
-"""No value breaks out of a script: it is run by bash, and what arrives is compared to the byte.
+"""Values of a profile and a case reach the program and the launchers byte by byte when bash runs the script.
 
-Stand-ins take the places of all that a script calls; they write down their words and their environment.
+Stand-ins for the programs that a script calls record their arguments and their environment.
 """
 
 from __future__ import annotations
@@ -20,9 +20,17 @@ from hypothesis import strategies as st
 from orchestrator.launch.directives import directives
 from tests.examples import examples
 from tests.unit.render.plans import PROGRAM, local, plans
-from tests.unit.render.stand_ins import RUNTIMES, Stage, cluster_and_plan, executable, with_arguments, with_fields
+from tests.unit.render.stand_ins import (
+    RUNTIMES,
+    Stage,
+    cluster_and_plan,
+    executable,
+    sbatch_arguments,
+    with_arguments,
+    with_fields,
+)
 
-toml: Any = import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")  # which pytest brings along
+toml: Any = import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")  # pytest depends on it
 
 NASTY = "'\"\\`$(){}[]<>|&;*?!~#%=, \t-_aZ0/.:@é€中\u2028"
 TRICKY = "a'b\"c`touch x`$(touch y)\\ $HOME ${z} #%s;&|* {job_id} {user} %j"
@@ -31,13 +39,13 @@ TEXT = st.text(
 )
 WORD = TEXT.filter(bool)
 PRINTED = WORD.map(lambda text: "".join(c for c in text if ord(c) > 31 and c != "\x7f") or "x")
-# In a mount , and : divide, names in braces are filled in, and a shell on the node expands the rest: refused.
+# Refused in a mount: , and : separate, names in braces are replaced, and a shell on the node expands the others.
 MOUNTED = PRINTED.map(lambda text: "".join(c for c in text if c not in ',:{}<$`"\\'))
-# A folder's name: anything but /, also a line break.
+# The name of a folder: any character but /.
 FOLDER = st.text(st.sampled_from(NASTY.replace("/", "") + "\n"), min_size=1, max_size=20).filter(
     lambda name: name not in (".", "..")
 )
-ONE_LINE = FOLDER.filter(lambda name: "\n" not in name)  # which no #SBATCH line can hold: refused
+ONE_LINE = FOLDER.filter(lambda name: "\n" not in name)  # an #SBATCH line cannot contain a line end
 NAMES = st.sampled_from(["no_proxy", "task", "jobs", "i", "exit_code", "command", "NCCL_DEBUG", "LANG"]) | st.text(
     string.ascii_letters + "_", min_size=1, max_size=8
 ).map(lambda name: f"X_{name}")
@@ -45,7 +53,7 @@ NAMES = st.sampled_from(["no_proxy", "task", "jobs", "i", "exit_code", "command"
 
 @dataclass(frozen=True)
 class Values:
-    """What a profile, a case and a shell may say. `free` is the site's own text wherever it has one."""
+    """Values of a profile, a case and a shell. `free` is in each field in which a site may write any text."""
 
     folder: str
     environment: dict[str, str]
@@ -85,31 +93,31 @@ def common(values: Values) -> dict[str, Any]:
     }
 
 
-def given_by_shell(values: Values) -> dict[str, str]:
-    return {"P_PATH": "before", "U_GONE": "x", "F_SECRET": values.secret, "NCCL_OF_HOST": "1", "NOBODYS": "1"}
+def shell_environment(values: Values) -> dict[str, str]:
+    return {"P_PATH": "before", "U_GONE": "x", "F_SECRET": values.secret, "NCCL_OF_HOST": "1", "UNLISTED": "1"}
 
 
 def compare_program(stage: Stage, values: Values, before: str = "before", launcher: list[str] | None = None) -> None:
-    """What every program must be given, whoever started it."""
+    """Compare the command line and the environment of the program."""
     expected = [*(launcher or ["-u", "-m", "orchestrator.pretrain"]), *values.arguments]
     assert stage.recorded() == [str(stage.base / "bin" / "python"), *expected]
-    found = stage.environment()
-    assert {name: found[name] for name in values.environment} == values.environment
-    assert found["P_PATH"] == (f"{values.free}:{before}" if before else values.free)
-    assert (found["P_NEW"], found["F_SECRET"]) == (values.free, values.secret)
-    assert "U_GONE" not in found and found["PYTHONPATH"] == PROGRAM
+    environment = stage.environment()
+    assert {name: environment[name] for name in values.environment} == values.environment
+    assert environment["P_PATH"] == (f"{values.free}:{before}" if before else values.free)
+    assert (environment["P_NEW"], environment["F_SECRET"]) == (values.free, values.secret)
+    assert "U_GONE" not in environment and environment["PYTHONPATH"] == PROGRAM
     assert stage.end_record()["exit_code"] == "0"
 
 
 @few
 @given(values=VALUES.flatmap(lambda values: FOLDER.map(lambda folder: replace(values, folder=folder))))
 @example(values=replace(BAD, folder=BAD.folder + "\n\n"))
-def test_a_local_script_gives_its_program_exactly_what_the_profile_says(values: Values) -> None:
+def test_values_reach_the_program_of_a_local_script(values: Values) -> None:
     cluster, plan = cluster_and_plan("local")
     with TemporaryDirectory() as base:
         stage = Stage.at(Path(base), values.folder)
         plan = with_arguments(plan, *values.arguments)
-        stage.run_job(plan, with_fields(cluster, **common(values)), given_by_shell(values))
+        stage.run_job(plan, with_fields(cluster, **common(values)), shell_environment(values))
         launcher = ["-u", "-m", "orchestrator.pretrain.launch", "--nproc-per-node=4"]
         compare_program(stage, values, launcher=launcher)
         assert sorted(path.name for path in stage.job.iterdir()) == ["claimed", "end", "log.txt", "start"]
@@ -119,19 +127,19 @@ def test_a_local_script_gives_its_program_exactly_what_the_profile_says(values: 
 @given(values=VALUES, per_node=st.booleans())
 @example(values=BAD, per_node=False)
 @example(values=BAD, per_node=True)
-def test_a_batch_script_gives_srun_and_every_rank_exactly_what_the_profile_says(values: Values, per_node: bool) -> None:
+def test_values_reach_srun_and_the_program_of_a_batch_script(values: Values, per_node: bool) -> None:
     cluster, plan = cluster_and_plan("per-node" if per_node else "slurm")
     with TemporaryDirectory() as base:
         stage = Stage.at(Path(base), values.folder.replace("\\", "") or "job")  # with a backslash it is refused
         slurm = {"srun": [f"--mcs-label={values.free}"], "cpu_bind": values.free, "gpu_bind": values.free}
         plan = with_arguments(plan, *values.arguments)
         cluster = with_fields(cluster, slurm=slurm, **common(values))
-        stage.run_job(plan, cluster, given_by_shell(values))
+        stage.run_job(plan, cluster, shell_environment(values))
         assert stage.recorded("scontrol") == ["show", "hostnames", "n[1-2] x"]
-        words = stage.recorded("srun")
+        options = stage.recorded("srun")
         output = "--output=" + str(stage.job / "log.txt").replace("%", "%%")
         named = [f"--mcs-label={values.free}", f"--cpu-bind={values.free}", f"--gpu-bind={values.free}", output]
-        assert all(word in words for word in named) and words[words.index("bash") - 1] == output
+        assert set(named) <= set(options) and options[options.index("bash") - 1] == output
         launcher = ["-u", "-m", "orchestrator.pretrain.launch", "--nnodes=1", "--node-rank=0", "--nproc-per-node=4"]
         launcher += ["--master-addr=node-1", "--master-port=22345"]
         compare_program(stage, values, launcher=launcher if per_node else None)
@@ -143,20 +151,20 @@ def test_a_batch_script_gives_srun_and_every_rank_exactly_what_the_profile_says(
 @few
 @given(values=VALUES)
 @example(values=BAD)
-def test_a_script_for_open_mpi_gives_mpirun_and_every_rank_exactly_what_the_profile_says(values: Values) -> None:
+def test_values_reach_mpirun_and_its_program(values: Values) -> None:
     cluster, plan = cluster_and_plan("mpirun")
     with TemporaryDirectory() as base:
         stage = Stage.at(Path(base), values.folder)
         hostfile = stage.base / "hosts"
         hostfile.write_text("# the nodes\n\n\t # more\n \tfirst slots=4\nsecond slots=4")
         hostfile = hostfile.rename(stage.base / f"h{values.folder}")
-        words = ["--mca", "btl", values.free]
-        cluster = with_fields(cluster, mpirun={"hostfile": str(hostfile), "arguments": words}, **common(values))
-        stage.run_job(with_arguments(plan, *values.arguments), cluster, given_by_shell(values))
-        seen = stage.recorded("mpirun")
-        options = seen[: seen.index("bash")]
+        free = ["--mca", "btl", values.free]
+        cluster = with_fields(cluster, mpirun={"hostfile": str(hostfile), "arguments": free}, **common(values))
+        stage.run_job(with_arguments(plan, *values.arguments), cluster, shell_environment(values))
+        arguments = stage.recorded("mpirun")
+        options = arguments[: arguments.index("bash")]
         fixed = ["-np", "4", "--map-by", "ppr:4:node", "--bind-to", "none"]
-        assert options == ["--hostfile", str(hostfile), *fixed, *words, "-x", "F_SECRET"]
+        assert options == ["--hostfile", str(hostfile), *fixed, *free, "-x", "F_SECRET"]
         compare_program(stage, values, before="")
         ranks = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR")
         assert [stage.environment()[name] for name in ranks] == ["5", "1", "4", "first"]
@@ -166,7 +174,7 @@ def test_a_script_for_open_mpi_gives_mpirun_and_every_rank_exactly_what_the_prof
 @few
 @given(values=VALUES)
 @example(values=BAD)
-def test_a_container_is_given_exactly_what_the_profile_says_and_the_program_in_it(runtime: str, values: Values) -> None:
+def test_values_reach_the_container_and_its_program(runtime: str, values: Values) -> None:
     cluster, plan = cluster_and_plan(runtime)
     with TemporaryDirectory() as base:
         stage = Stage.at(Path(base), "".join(c for c in values.folder if c not in ',:"\\$`') or "job")
@@ -183,18 +191,18 @@ def test_a_container_is_given_exactly_what_the_profile_says_and_the_program_in_i
         if runtime == "edf":
             container["annotations"] = {"com.hooks.x": values.free, "y": "{job_id}"}
         cluster = with_fields(cluster, container=container, **common(values))
-        stage.run_job(replace(plan, program=program), cluster, given_by_shell(values))
+        stage.run_job(replace(plan, program=program), cluster, shell_environment(values))
         compare_program(stage, values, before="" if runtime == "podman-hpc" else "before")
         assert stage.end_record()["image"] == values.free
         filled = f"/m/{values.mount}/12345:/in{values.mount}/me"
-        asked(stage, runtime, image, [f"{PROGRAM}:{PROGRAM}", filled], values)
+        check_runtime(stage, runtime, image, [f"{PROGRAM}:{PROGRAM}", filled], values)
 
 
-def asked(stage: Stage, runtime: str, image: str, mounts: list[str], values: Values) -> None:
-    """What the runtime itself must have been told."""
-    job, words = f"{stage.job}:/repro-job", stage.recorded("srun")
-    log = words.index(next(word for word in words if word.startswith("--output=")))
-    own = words[log + 1 : words.index("bash")]
+def check_runtime(stage: Stage, runtime: str, image: str, mounts: list[str], values: Values) -> None:
+    """Compare the arguments of the runtime."""
+    job, arguments = f"{stage.job}:/repro-job", stage.recorded("srun")
+    log = arguments.index(next(argument for argument in arguments if argument.startswith("--output=")))
+    own = arguments[log + 1 : arguments.index("bash")]
     if runtime == "pyxis":
         passed = [f"--container-env={','.join(['F_SECRET', 'NCCL_OF_HOST', 'ONE'])}"]
         given = [f"--container-image={image}", f"--container-mounts={','.join([job, *mounts])}"]
@@ -214,35 +222,10 @@ def asked(stage: Stage, runtime: str, image: str, mounts: list[str], values: Val
         names = [f"--env={name}" for name in ("SLURM_*", "NCCL_*", "ONE", "F_SECRET")]
         volumes = [f"--volume={mount}" for mount in (job, *mounts)]
         assert own == [*fixed, *volumes, *names, f"--free={values.free}", image]
-        assert stage.environment()["NCCL_OF_HOST"] == "1" and "NOBODYS" not in stage.environment()
+        assert stage.environment()["NCCL_OF_HOST"] == "1" and "UNLISTED" not in stage.environment()
     else:
         binds = [f"--bind={mount}" for mount in (job, *mounts)]
         assert own == ["apptainer", "exec", "--nv", "--no-home", *binds, f"--free={values.free}", image]
-
-
-def sbatch_words(line: str) -> list[str]:
-    """A line after #SBATCH as sbatch 22.05 divides it (_get_argument in its opt.c): quotes of two kinds, a backslash
-    that takes the next character as it is, also between quotes, and # for a comment where nothing is quoted.
-    """
-    words: list[str] = []
-    word, quote, escaped, begun = "", "", False, False
-    for character in line:
-        if escaped:
-            word, escaped = word + character, False
-        elif character == "\\":
-            escaped = begun = True
-        elif quote:
-            quote, word = ("", word) if character == quote else (quote, word + character)
-        elif character in "\"'":
-            quote, begun = character, True
-        elif character == "#":
-            break
-        elif character in " \t\v\f\r\n":
-            words += [word] if begun else []
-            word, begun = "", False
-        else:
-            word, begun = word + character, True
-    return [*words, word] if begun else words
 
 
 @settings(max_examples=examples(150))
@@ -253,21 +236,20 @@ def sbatch_words(line: str) -> list[str]:
 @example(text="\\")
 @example(text="-x")
 @example(text="a\u00a0b")
-def test_sbatch_reads_of_its_lines_exactly_what_the_profile_says(text: str) -> None:
+def test_values_reach_sbatch(text: str) -> None:
     cluster, plan = cluster_and_plan("slurm")
     placed = dict.fromkeys(("partition", "constraint", "reservation", "qos", "mem", "gres_type"), text)
     account = text.replace("{", "(").replace("<", "(")  # {project} is filled in, and <...> is a blank
     name = "".join(text.split()).replace("=", "")
     free = [f"--mail-user={text}", f"-J{name}", f"--x{name}={text}"]
     cluster = with_fields(cluster, slurm={**placed, "account": account, "sbatch": free, "gpu_request": "gres"})
-    found = [sbatch_words(line.words[0]) for line in directives(plan, cluster)]
-    assert all(len(words) == 1 for words in found)
-    words = [words[0] for words in found]
+    lines = [sbatch_arguments(line.words[0]) for line in directives(plan, cluster)]
+    assert all(len(arguments) == 1 for arguments in lines)
     expected = [f"--{name}={text}" for name in ("partition", "constraint", "reservation", "qos", "mem")]
-    assert {*expected, f"--account={account}", f"--gres=gpu:{text}:4", *free} <= set(words)
+    assert {*expected, f"--account={account}", f"--gres=gpu:{text}:4", *free} <= {arguments[0] for arguments in lines}
 
 
-def test_a_failing_set_up_line_ends_the_job_and_its_record_says_so(tmp_path: Path) -> None:
+def test_failing_setup_line_ends_the_job_and_is_recorded(tmp_path: Path) -> None:
     cluster, plan = cluster_and_plan("slurm")
     stage = Stage.at(tmp_path)
     answer = stage.run(stage.render(with_arguments(plan), with_fields(cluster, setup=["(exit 5)"])))
@@ -276,14 +258,14 @@ def test_a_failing_set_up_line_ends_the_job_and_its_record_says_so(tmp_path: Pat
 
 
 @pytest.mark.torch
-def test_set_up_lines_may_read_variables_that_nobody_set(tmp_path: Path) -> None:
+def test_setup_lines_may_read_unset_variables(tmp_path: Path) -> None:
     cluster = local(tmp_path, "about: x\nscheduler: local\nsetup: ['export FROM_SETUP=\"$NEVER_SET\"done']\n")
     stage = Stage.at(tmp_path)
     stage.run_job(with_arguments(plans(cluster, "cpu")[0]), cluster)
     assert stage.environment()["FROM_SETUP"] == "done"
 
 
-def test_what_a_local_program_prints_goes_to_its_log(tmp_path: Path) -> None:
+def test_output_of_a_local_program_goes_to_its_log(tmp_path: Path) -> None:
     cluster, plan = cluster_and_plan("local")
     stage = Stage.at(tmp_path)
     executable(tmp_path / "bin" / "python", "#!/bin/sh\necho out; echo err >&2; exit 7\n")

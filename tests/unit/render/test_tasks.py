@@ -1,4 +1,4 @@
-"""What a script does when it runs: how processes are started, what they are given, and what the job leaves behind."""
+"""Effects of a script that runs: the started processes, their environment, and the records of the job."""
 
 from __future__ import annotations
 
@@ -39,29 +39,30 @@ def options_of(plan: Plan, kind: str, **slurm: object) -> list[str]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_profiles_word_wins_over_the_programs_and_is_set_in_the_task_itself(kind: str, tmp_path: Path) -> None:
+def test_variables_of_the_profile_replace_those_of_the_program_in_each_task(kind: str, tmp_path: Path) -> None:
     cluster, plan = cluster_and_plan(kind)
     program = replace(with_arguments(plan).program, environment=(("NCCL_DEBUG", "WARN"), ("OF_PROGRAM", "1")))
     cluster = with_fields(cluster, environment={"NCCL_DEBUG": "INFO", "OMP_NUM_THREADS": 8}, env_prepend={"A": "/a"})
     stage = Stage.at(tmp_path)
     stage.run_job(replace(plan, program=program), cluster, {"NCCL_DEBUG": "TRACE", "OMP_NUM_THREADS": "1", "A": "/z"})
-    found = stage.environment()
+    environment = stage.environment()
     names = ("NCCL_DEBUG", "OF_PROGRAM", "OMP_NUM_THREADS", "CUDA_DEVICE_MAX_CONNECTIONS")
-    assert [found[name] for name in names] == ["INFO", "1", "8", "1"]
+    assert [environment[name] for name in names] == ["INFO", "1", "8", "1"]
     if kind in ON_SLURM:
-        assert stage.environment("srun")["NCCL_DEBUG"] == "TRACE", "not in the batch script, where an image would win"
+        # An image would replace variables of the batch script.
+        assert stage.environment("srun")["NCCL_DEBUG"] == "TRACE"
 
 
 @pytest.mark.parametrize(("nodes", "expected"), [(1, ["one", "both"]), (2, ["several", "both"])])
-def test_what_is_for_several_nodes_is_in_no_job_on_one(nodes: int, expected: list[str], tmp_path: Path) -> None:
+def test_values_for_several_nodes_are_not_in_a_job_on_one_node(nodes: int, expected: list[str], tmp_path: Path) -> None:
     cluster, plan = cluster_and_plan("pyxis")
-    words = {"one": "nodes == 1", "several": "nodes > 1"}
+    conditions = {"one": "nodes == 1", "several": "nodes > 1"}
     cluster = with_fields(
         cluster,
-        environment={"BOTH": "1", **{name.upper(): {"value": "1", "when": when} for name, when in words.items()}},
-        env_prepend={f"P_{name}": {"value": "1", "when": when} for name, when in words.items()},
-        setup=["S_both=1", *({"run": f"S_{name}=1", "when": when} for name, when in words.items())],
-        container={"mounts": ["/both", *({"mount": f"/{name}", "when": when} for name, when in words.items())]},
+        environment={"BOTH": "1", **{name.upper(): {"value": "1", "when": when} for name, when in conditions.items()}},
+        env_prepend={f"P_{name}": {"value": "1", "when": when} for name, when in conditions.items()},
+        setup=["S_both=1", *({"run": f"S_{name}=1", "when": when} for name, when in conditions.items())],
+        container={"mounts": ["/both", *({"mount": f"/{name}", "when": when} for name, when in conditions.items())]},
     )
     script = Stage.at(tmp_path).render(on_nodes(plan, nodes), cluster)
     for name in ("one", "several", "both"):
@@ -71,7 +72,7 @@ def test_what_is_for_several_nodes_is_in_no_job_on_one(nodes: int, expected: lis
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_job_without_a_variable_that_it_wants_of_the_shell_stops_and_names_it(kind: str, tmp_path: Path) -> None:
+def test_job_without_a_variable_that_it_needs_from_the_shell_stops_and_names_it(kind: str, tmp_path: Path) -> None:
     cluster, plan = cluster_and_plan(kind)
     cluster = with_fields(cluster, env_from=["F_THERE", "F_MISSING"])
     stage = Stage.at(tmp_path)
@@ -91,7 +92,7 @@ def test_a_job_without_a_variable_that_it_wants_of_the_shell_stops_and_names_it(
     "SLURM_DISTRIBUTION", "SLURM_EXACT", "SLURM_EXPORT_ENV", "SLURM_HINT", "SLURM_MPI_TYPE", "SLURM_OVERCOMMIT",
     "SLURM_OVERLAP", "SLURM_THREADS", "SLURM_WHOLE", "SLURM_STEP_ID", "SLURM_STEPID", "PYXIS_CONTAINER_NAME",
     "PYXIS_CONTAINER_IMAGE", "ENROOT_ROOTFS_WRITABLE", "ENROOT_REMAP_ROOT"])  # fmt: skip
-def test_srun_takes_no_option_from_what_the_submitting_shell_left(leftover: str, tmp_path: Path) -> None:
+def test_variables_of_the_submitting_shell_are_no_options_of_srun(leftover: str, tmp_path: Path) -> None:
     cluster, plan = cluster_and_plan("pyxis")
     stage = Stage.at(tmp_path)
     stage.run_job(with_arguments(plan), cluster, {leftover: "x", "SLURM_JOB_PARTITION": "p"})
@@ -99,20 +100,20 @@ def test_srun_takes_no_option_from_what_the_submitting_shell_left(leftover: str,
     assert stage.environment("srun")["SLURM_JOB_PARTITION"] == "p"
 
 
-def test_the_profiles_own_lines_may_set_a_variable_of_enroot_and_its_credentials_stay(tmp_path: Path) -> None:
+def test_setup_lines_may_set_variables_of_enroot_and_its_credentials_stay(tmp_path: Path) -> None:
     cluster, plan = cluster_and_plan("pyxis")
     stage = Stage.at(tmp_path)
     cluster = with_fields(cluster, setup=["export ENROOT_MAX_CONNECTIONS=4"])
     stage.run_job(with_arguments(plan), cluster, {"ENROOT_CONFIG_PATH": "/c", "ENROOT_MAX_CONNECTIONS": "99"})
-    found = {name: value for name, value in stage.environment("srun").items() if name.startswith("ENROOT_")}
-    assert found == {"ENROOT_CONFIG_PATH": "/c", "ENROOT_MAX_CONNECTIONS": "4"}
+    of_enroot = {name: value for name, value in stage.environment("srun").items() if name.startswith("ENROOT_")}
+    assert of_enroot == {"ENROOT_CONFIG_PATH": "/c", "ENROOT_MAX_CONNECTIONS": "4"}
 
 
-# ---- where ranks meet --------------------------------------------------------------------------------------------
+# ---- rendezvous --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("kind", "host"), [("slurm", "node-1"), ("pyxis", "node-1"), ("mpirun", "first")])
-def test_ranks_meet_at_the_name_and_port_that_the_profile_says(kind: str, host: str, tmp_path: Path) -> None:
+def test_rendezvous_uses_the_host_suffix_and_port_of_the_profile(kind: str, host: str, tmp_path: Path) -> None:
     cluster, plan = cluster_and_plan(kind)
     (tmp_path / "hosts").write_text("first slots=4\n")
     if kind == "mpirun":
@@ -126,7 +127,7 @@ def test_ranks_meet_at_the_name_and_port_that_the_profile_says(kind: str, host: 
 
 
 @pytest.mark.parametrize("module", ["orchestrator.pretrain.launch", TORCHRUN])
-def test_the_launcher_is_started_once_on_each_node_with_the_number_of_the_node(module: str, tmp_path: Path) -> None:
+def test_launcher_is_started_once_per_node_with_the_node_rank(module: str, tmp_path: Path) -> None:
     cluster, plan = cluster_and_plan("per-node")
     plan = on_nodes(with_arguments(plan, "--x"), 2)
     plan = replace(plan, program=replace(plan.program, launcher=module))
@@ -137,35 +138,34 @@ def test_the_launcher_is_started_once_on_each_node_with_the_number_of_the_node(m
     program = ["-m", "orchestrator.pretrain"] if module == TORCHRUN else []
     assert stage.recorded()[1:] == [*launcher, *program, "--x"]
     assert {"--nodes=2", "--ntasks=2", "--ntasks-per-node=1"} <= set(stage.recorded("srun"))
-    asked = [line.words[0] for line in directives(plan, cluster)]
-    assert {"--nodes=2", "--ntasks-per-node=1", "--gres=gpu:h100:4"} <= set(asked)
+    requested = {line.words[0] for line in directives(plan, cluster)}
+    assert {"--nodes=2", "--ntasks-per-node=1", "--gres=gpu:h100:4"} <= requested
 
 
-def test_open_mpis_own_variables_say_which_rank_a_process_is(tmp_path: Path) -> None:
+def test_rank_is_read_from_variables_of_open_mpi(tmp_path: Path) -> None:
     cluster, plan = cluster_and_plan("mpirun")
     stage = Stage.at(tmp_path)
     stage.run_job(on_nodes(with_arguments(plan), 2), cluster, {"TASKS": "7:3", "RANK": "0", "SLURM_PROCID": "1"})
-    found = stage.environment()
-    assert [found[name] for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE")] == ["7", "3", "8"]
-    words = stage.recorded("mpirun")
-    assert words[words.index("--map-by") + 1] == "ppr:4:node" and words[words.index("-np") + 1] == "8"
+    environment = stage.environment()
+    assert [environment[name] for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE")] == ["7", "3", "8"]
+    arguments = stage.recorded("mpirun")
+    assert arguments[arguments.index("--map-by") + 1] == "ppr:4:node" and arguments[arguments.index("-np") + 1] == "8"
 
 
 @pytest.mark.parametrize("kind", ["mpirun", "local"])
-def test_a_job_that_no_scheduler_watches_ends_at_its_time_limit(kind: str, tmp_path: Path) -> None:
+def test_job_without_a_scheduler_ends_at_its_time_limit(kind: str, tmp_path: Path) -> None:
     cluster, plan = cluster_and_plan(kind)
     stage = Stage.at(tmp_path)
-    executable(tmp_path / "bin" / "python", "#!/bin/sh\nexec /usr/bin/sleep 5\n")
+    executable(tmp_path / "bin" / "python", "#!/bin/sh\nexec /usr/bin/sleep 60\n")
     plan = replace(with_arguments(plan), resources=replace(plan.resources, time_limit="0:00:01"))
-    begun = time.monotonic()
     assert stage.run(stage.render(plan, cluster)).returncode == 124
-    assert time.monotonic() - begun < 4 and stage.end_record()["exit_code"] == "124"
+    assert stage.end_record()["exit_code"] == "124"
 
 
-# ---- srun's options ----------------------------------------------------------------------------------------------
+# ---- options of srun ----------------------------------------------------------------------------------------------
 
 
-def test_a_gpu_asked_for_by_the_task_hides_no_other_gpu_of_the_node_from_it() -> None:
+def test_gpus_per_task_do_not_hide_other_gpus_of_the_node() -> None:
     plan = cluster_and_plan("slurm")[1]
     assert "--gpu-bind=none" in options_of(plan, "slurm", gpu_request="gpus-per-task")
     closest = options_of(plan, "slurm", gpu_request="gpus-per-task", gpu_bind="closest")
@@ -177,30 +177,28 @@ def test_a_gpu_asked_for_by_the_task_hides_no_other_gpu_of_the_node_from_it() ->
     assert not [word for word in options_of(on_cores, "slurm", gpu_request="gpus-per-task") if "gpu-bind" in word]
 
 
-def test_what_srun_does_not_take_over_from_sbatch_is_said_again() -> None:
-    found = options_of(
+def test_options_that_srun_does_not_inherit_from_sbatch_are_repeated() -> None:
+    options = options_of(
         cluster_and_plan("slurm")[1], "slurm", cpus_per_task=7, hint="nomultithread", mpi="pmix", cpu_bind="cores"
     )
-    assert {"--cpus-per-task=7", "--hint=nomultithread", "--mpi=pmix", "--cpu-bind=cores"} <= set(found)
-    assert {"--nodes=1", "--ntasks=4", "--ntasks-per-node=4"} <= set(found)
+    assert {"--cpus-per-task=7", "--hint=nomultithread", "--mpi=pmix", "--cpu-bind=cores"} <= set(options)
+    assert {"--nodes=1", "--ntasks=4", "--ntasks-per-node=4"} <= set(options)
 
 
-def test_a_free_argument_of_the_site_takes_the_place_of_ours_of_the_same_name() -> None:
+def test_srun_argument_of_the_profile_replaces_the_default_with_the_same_name() -> None:
     srun = ["--kill-on-bad-exit=0", "--mpi=pmi2", "--wait=60", "--export=NONE"]
-    found = options_of(cluster_and_plan("slurm")[1], "slurm", mpi="pmix", srun=srun)
-    assert found[-4:] == srun
-    assert [word.partition("=")[0] for word in found].count("--mpi") == 1
-    assert not {"--kill-on-bad-exit=1", "--export=ALL"} & set(found) and "--label" in found
+    options = options_of(cluster_and_plan("slurm")[1], "slurm", mpi="pmix", srun=srun)
+    assert options[-4:] == srun
+    assert [word.partition("=")[0] for word in options].count("--mpi") == 1
+    assert not {"--kill-on-bad-exit=1", "--export=ALL"} & set(options) and "--label" in options
 
 
-# ---- kernels that one job compiles and others wait for -----------------------------------------------------------
+# ---- lock of compiled kernels -----------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", ["slurm", "pyxis", "mpirun", "local"])
 @pytest.mark.parametrize(("minutes", "waits"), [(9, True), (12, False)])
-def test_a_young_lock_is_waited_for_and_an_old_one_is_removed(
-    kind: str, minutes: int, waits: bool, tmp_path: Path
-) -> None:
+def test_job_waits_for_a_new_lock_and_removes_an_old_one(kind: str, minutes: int, waits: bool, tmp_path: Path) -> None:
     cluster, plan = cluster_and_plan(kind)
     stage = Stage.at(tmp_path)
     lock = tmp_path / "check out" / "megatron" / "fused_kernels" / "build" / "lock"
@@ -214,7 +212,7 @@ def test_a_young_lock_is_waited_for_and_an_old_one_is_removed(
     assert any(word.startswith("orchestrator.pretrain") for word in stage.recorded())
 
 
-def test_a_checkout_without_a_lock_is_not_waited_for(tmp_path: Path) -> None:
+def test_job_does_not_wait_without_a_lock(tmp_path: Path) -> None:
     cluster, plan = cluster_and_plan("slurm")
     stage = Stage.at(tmp_path)
     executable(tmp_path / "bin" / "sleep", "#!/bin/sh\nexit 9\n")
@@ -222,17 +220,17 @@ def test_a_checkout_without_a_lock_is_not_waited_for(tmp_path: Path) -> None:
     stage.run_job(replace(plan, program=program), cluster)
 
 
-# ---- what a job leaves -------------------------------------------------------------------------------------------
+# ---- records of a job -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", ["slurm", "pyxis", "local"])
-def test_the_commit_that_a_checkout_is_at_when_the_job_begins_is_in_its_record(kind: str, tmp_path: Path) -> None:
+def test_record_has_the_commit_of_the_checkout(kind: str, tmp_path: Path) -> None:
     cluster, plan = cluster_and_plan(kind)
     checkout = tmp_path / "check out"
     checkout.mkdir()
     place = (str(checkout), ("workloads", "megatron-2021", "checkout"))
     plan = replace(plan, program=replace(with_arguments(plan).program, site_values=(place,)))
-    subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)  # whose commit is not the checkout's
+    subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)  # its commit is not that of the checkout
     stage = Stage.at(tmp_path)
     stage.run_job(plan, cluster)
     assert stage.end_record()["commit"] == ""
@@ -246,7 +244,7 @@ def test_the_commit_that_a_checkout_is_at_when_the_job_begins_is_in_its_record(k
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_exit_code_of_a_failing_program_is_in_the_jobs_own_record(kind: str, tmp_path: Path) -> None:
+def test_record_has_the_exit_code_of_the_program(kind: str, tmp_path: Path) -> None:
     cluster, plan = cluster_and_plan(kind)
     stage = Stage.at(tmp_path)
     (tmp_path / "code").write_text("7")
@@ -259,7 +257,7 @@ def test_the_exit_code_of_a_failing_program_is_in_the_jobs_own_record(kind: str,
 
 
 @pytest.mark.parametrize("kind", ["slurm", "mpirun", "local"])
-def test_a_job_that_was_given_up_before_it_started_says_so_and_touches_nothing(kind: str, tmp_path: Path) -> None:
+def test_job_cancelled_before_its_start_changes_nothing_and_prints_the_reason(kind: str, tmp_path: Path) -> None:
     cluster, plan = cluster_and_plan(kind)
     stage = Stage.at(tmp_path)
     stage.job.mkdir()
@@ -271,8 +269,8 @@ def test_a_job_that_was_given_up_before_it_started_says_so_and_touches_nothing(k
 
 
 @pytest.mark.parametrize("kind", ["slurm", "mpirun", "local"])
-def test_a_job_cancelled_while_it_was_being_started_runs_nothing(kind: str, tmp_path: Path) -> None:
-    """Between its first look at the mark and its own record, without which nobody knows whom to signal."""
+def test_job_cancelled_during_its_start_runs_nothing(kind: str, tmp_path: Path) -> None:
+    """It is cancelled after the first check and before its record, so no process could be signalled."""
     cluster, plan = cluster_and_plan(kind)
     stage = Stage.at(tmp_path)
     executable(tmp_path / "bin" / "hostname", f'#!/bin/sh\ntouch "{stage.job}/cancelled"\necho here\n')
@@ -280,14 +278,14 @@ def test_a_job_cancelled_while_it_was_being_started_runs_nothing(kind: str, tmp_
     assert not (tmp_path / "argv").exists() and stage.end_record()["exit_code"] == "143"
 
 
-def test_a_task_of_an_array_is_recorded_as_that_task(tmp_path: Path) -> None:
+def test_record_has_the_number_of_the_array_task(tmp_path: Path) -> None:
     cluster, plan = cluster_and_plan("slurm")
     stage = Stage.at(tmp_path)
     stage.run_job(with_arguments(plan), cluster, {"SLURM_ARRAY_JOB_ID": "77", "SLURM_ARRAY_TASK_ID": "3"})
     assert stage.end_record()["scheduler_id"] == "77_3"
 
 
-def test_a_hostfile_that_is_not_there_ends_the_job_before_anything_is_started(tmp_path: Path) -> None:
+def test_job_with_a_missing_hostfile_starts_nothing(tmp_path: Path) -> None:
     cluster, plan = cluster_and_plan("mpirun")
     stage = Stage.at(tmp_path)
     answer = stage.run(stage.render(with_arguments(plan), with_fields(cluster, mpirun={"hostfile": "-nowhere"})))
