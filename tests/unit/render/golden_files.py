@@ -16,6 +16,7 @@ own lines changes. A hunk applies at the first place after the previous hunk tha
 from __future__ import annotations
 
 import difflib
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import count
@@ -59,7 +60,7 @@ def golden_difference(rendered: Rendered, folder: Path) -> str:
         golden = read_golden(folder / rendered.file, folder)
     except GoldenError as error:
         return f"{error}\nTo write the golden files: {UPDATE_COMMAND}"
-    file = f"{folder.name}/{rendered.file}"
+    file = _shown(folder / rendered.file)
     if rendered.base is not None and _base_name((folder / rendered.file).read_text()) != rendered.base.name:
         return f"{file}: the base must be {rendered.base.name}\nTo write the golden files: {UPDATE_COMMAND}"
     if golden == rendered.text:
@@ -76,16 +77,16 @@ def read_golden(file: Path, folder: Path = GOLDEN) -> str:
     try:
         text = file.read_text(encoding="utf-8")
     except FileNotFoundError as error:
-        raise GoldenError(f"{folder.name}/{file.relative_to(folder)}: no such golden file") from error
+        raise GoldenError(f"{_shown(file)}: no such golden file") from error
     if file.suffix != ".diff":
         return text
     base = folder / _base_name(text)
     if base.suffix == ".diff":
-        raise GoldenError(f"{folder.name}/{file.relative_to(folder)}: the base is not a script stored in full")
+        raise GoldenError(f"{_shown(file)}: the base is not a script stored in full")
     try:
         return _applied(text, read_golden(base, folder))
     except ValueError as error:
-        raise GoldenError(f"{folder.name}/{file.relative_to(folder)}: {error} {base.relative_to(folder)}") from error
+        raise GoldenError(f"{_shown(file)}: {error} {base.relative_to(folder)}") from error
 
 
 def write_golden(rendered: Rendered, folder: Path) -> None:
@@ -98,6 +99,18 @@ def write_golden(rendered: Rendered, folder: Path) -> None:
         return
     if not _is_current(file, rendered.text, rendered.base):
         file.write_text(_difference(rendered.name, rendered.text, rendered.base), encoding="utf-8")
+
+
+def check_stale_files(expected: set[str], update: bool) -> None:
+    """Fail the test if the golden folder has other files than these. With `update`, remove them instead."""
+    stale = stale_files(expected, GOLDEN)
+    if update:
+        remove_files(stale)
+    elif stale:
+        names = " ".join(map(_shown, stale))
+        pytest.fail(
+            f"no rendered text has these golden files: {names}\nTo remove them: {UPDATE_COMMAND}", pytrace=False
+        )
 
 
 def stale_files(expected: set[str], folder: Path) -> list[Path]:
@@ -113,6 +126,11 @@ def remove_files(files: list[Path]) -> None:
         file.unlink()
         if not any(file.parent.iterdir()):
             file.parent.rmdir()
+
+
+def _shown(file: Path) -> str:
+    """Return the path from the current folder."""
+    return os.path.relpath(file)
 
 
 def _base_name(diff: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -33,6 +34,10 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+def shown(folder: Path, name: str) -> str:
+    return os.path.relpath(folder / name)
+
+
 def change(file: Path, old: str, new: str) -> None:
     text = file.read_text()
     assert text.count(old) == 1
@@ -47,7 +52,7 @@ def test_unchanged_files_are_equal_to_the_rendered_scripts(folder: Path) -> None
 def test_changed_line_of_a_full_script_fails_the_comparison(folder: Path) -> None:
     change(folder / "selene" / "job.sh", "echo one", "echo 1")
     message = golden_difference(BASE, folder)
-    assert message.startswith(f"{folder.name}/selene/job.sh: the rendered text differs\n--- ")
+    assert message.startswith(f"{shown(folder, 'selene/job.sh')}: the rendered text differs\n--- ")
     assert "\n-echo 1\n+echo one\n" in message and UPDATE_COMMAND in message
 
 
@@ -59,7 +64,7 @@ def test_changed_line_of_the_base_fails_the_comparison_of_a_difference(folder: P
 def test_changed_line_of_a_difference_fails_the_comparison(folder: Path) -> None:
     change(folder / "eos" / "job.diff", "+echo 2", "+echo 22")
     message = golden_difference(DERIVED, folder)
-    assert message.startswith(f"{folder.name}/eos/job.diff: the rendered text differs\n--- ")
+    assert message.startswith(f"{shown(folder, 'eos/job.diff')}: the rendered text differs\n--- ")
     assert "\n-echo 22\n+echo 2\n" in message and UPDATE_COMMAND in message
 
 
@@ -77,16 +82,16 @@ def test_changed_rendered_script_fails_the_comparison_with_the_changed_line(fold
 
 def test_missing_file_fails_the_comparison(folder: Path) -> None:
     (folder / "eos" / "job.diff").unlink()
-    assert golden_difference(DERIVED, folder).startswith(f"{folder.name}/eos/job.diff: no such golden file\n")
+    assert golden_difference(DERIVED, folder).startswith(f"{shown(folder, 'eos/job.diff')}: no such golden file\n")
     write_golden(DERIVED, folder)
     (folder / "selene" / "job.sh").unlink()
-    assert golden_difference(DERIVED, folder).startswith(f"{folder.name}/selene/job.sh: no such golden file\n")
+    assert golden_difference(DERIVED, folder).startswith(f"{shown(folder, 'selene/job.sh')}: no such golden file\n")
 
 
 def test_difference_that_does_not_fit_its_base_fails_the_comparison(folder: Path) -> None:
     change(folder / "selene" / "job.sh", "echo two", "echo three")
     message = golden_difference(DERIVED, folder)
-    assert message.startswith(f"{folder.name}/eos/job.diff: hunk 1 does not fit selene/job.sh\n")
+    assert message.startswith(f"{shown(folder, 'eos/job.diff')}: hunk 1 does not fit selene/job.sh\n")
     assert UPDATE_COMMAND in message
 
 
@@ -100,7 +105,7 @@ def test_difference_with_another_base_than_the_rendered_one_fails_the_comparison
     write_golden(replace(BASE, name="alps/job.sh"), folder)
     change(folder / "eos" / "job.diff", "--- selene/job.sh", "--- alps/job.sh")
     message = golden_difference(DERIVED, folder)
-    assert message.startswith(f"{folder.name}/eos/job.diff: the base must be selene/job.sh\n")
+    assert message.startswith(f"{shown(folder, 'eos/job.diff')}: the base must be selene/job.sh\n")
 
 
 def test_line_inserted_in_base_and_script_changes_no_difference(folder: Path) -> None:
