@@ -224,6 +224,19 @@ def test_table_1_agrees_with_the_papers_own_arithmetic() -> None:
         assert printed["aggregate_pflops"] == pytest.approx(aggregate, rel=0.004)  # the rate is rounded
 
 
+def test_statements_about_figures_are_those_of_their_sections() -> None:
+    claims = {claim.id: claim for name in RUN for claim in shipped(f"sc21/{name}").experiment.claims}
+    interleaving = claims["interleaving-gains-ten-percent"]
+    assert interleaving.source == 'abstract, "10+%"; section 1 has "by as much as 10%"'
+    batches = claims["higher-batch-scales-better"]
+    assert isinstance(batches, ClosesClaim) and (batches.over.pp, batches.stated) == (8, "printed")
+    assert "5.3.1" in batches.source
+    scatter_gather = claims["scatter-gather-gains-11-percent"]
+    assert isinstance(scatter_gather, RatioClaim) and scatter_gather.at_least == 1.11
+    largest = max(case.layout.global_batch_size for case in cases_of("figure-18"))
+    assert scatter_gather.where.given() == {"gbs": largest}
+
+
 def test_table_1_has_the_rates_that_the_text_repeats() -> None:
     first, *_, last = cases_of("table-1")
     assert [point.value for point in first.published][1:3] == [137, 44]  # section 5.1: 44 % for the smallest
@@ -240,10 +253,11 @@ def test_table_2_is_for_reference_and_agrees_with_the_text() -> None:
     assert rates["case=ptd-530b,gpus=560"] / rates["case=zero3-530b,gpus=640"] == pytest.approx(1.24, abs=0.005)
     assert rates["case=ptd-175b,gpus=768"] / rates["case=zero3-175b,gpus=768"] == pytest.approx(1.7, abs=0.01)
     assert rates["case=ptd-530b,gpus=1120"] / rates["case=zero3-530b,gpus=1120"] == pytest.approx(1.7, abs=0.01)
+    shares = []
     for case in cases:
         parameters, rate, printed = (point.value for point in case.published)
-        days = training_days(parameters * 1e9, 300e9, case.layout.gpus, rate)
-        assert printed == pytest.approx(days, rel=0.05)  # equation 4 is a lower estimate
+        shares.append(training_days(parameters * 1e9, 300e9, case.layout.gpus, rate) / printed)
+    assert (round(1 - max(shares), 3), round(1 - min(shares), 3)) == (0.014, 0.030)
 
 
 @pytest.mark.parametrize("name", RUN)
@@ -293,14 +307,15 @@ def test_no_figure_has_a_claim_that_its_own_readings_refute(name: str) -> None:
     for claim in entry.experiment.claims:
         if not isinstance(claim, RatioClaim):
             continue
-        of, over = claim.of.given(), claim.over.given()
+        of, over, where = claim.of.given(), claim.over.given(), claim.where.given()
+        judged = {point: value for point, value in values.items() if where.items() <= dict(point).items()}
         pairs = {
             point: tuple(sorted({**dict(point), **over}.items()))
-            for point in values
+            for point in judged
             if of.items() <= dict(point).items()
         }
-        ratios = [values[point] / values[other] for point, other in pairs.items() if other in values]
-        best = [max(v for point, v in values.items() if side.items() <= dict(point).items()) for side in (of, over)]
+        ratios = [judged[point] / judged[other] for point, other in pairs.items() if other in judged]
+        best = [max(v for point, v in judged.items() if side.items() <= dict(point).items()) for side in (of, over)]
         ratio = {"largest": max(ratios), "smallest": min(ratios), "each": min(ratios), "best": best[0] / best[1]}
         if claim.at_least:
             assert ratio[claim.pick] >= claim.at_least * (1 - claim.tolerance), (claim.id, ratio)
