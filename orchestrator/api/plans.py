@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from orchestrator.api import DEFAULT, CaseOptions, Session, with_keywords
 from orchestrator.catalog.case import Case, parse_where, replacement_notes, select
 from orchestrator.catalog.expand import case_count, expand, scale_fields, values_on
-from orchestrator.catalog.experiment import PAPER, scale_names
+from orchestrator.catalog.experiment import PAPER, Difference, scale_names
 from orchestrator.catalog.library import (
     Entry,
     experiment_names,
@@ -116,6 +116,16 @@ class ExperimentCases:
     scale: str
     cases: list[Case]
     replaces_shipped: bool
+
+    @property
+    def differences(self) -> list[Difference]:
+        """Return the differences between paper, scripts and jobs that apply to these cases."""
+        of_paper = self.entry.paper.differences if self.scale == PAPER else []
+        return [
+            difference
+            for difference in [*self.entry.experiment.differences, *of_paper]
+            if any(difference.where.given().items() <= case.settings.items() for case in self.cases)
+        ]
 
 
 def show(experiment: str, scale: str = PAPER, *, where: str | None = None) -> ExperimentCases:

@@ -158,10 +158,13 @@ class ExpectedOutcome(Strict):
 
 
 class Difference(Strict):
-    """Difference between the paper and its published scripts, with the one that the cases follow and the reason."""
+    """Difference between the paper and its published scripts, with the one that the cases follow and the reason.
+
+    If the cases follow `neither`, their jobs differ from the published ones.
+    """
 
     what: Text
-    follows: Literal["script", "paper"]
+    follows: Literal["script", "paper", "neither"]
     because: Text
     where: Settings = Settings()
 
@@ -214,7 +217,8 @@ class CodeFields(Strict):
 class Paper(Strict):
     """Contents of experiments/FOLDER/paper.yaml, shared by all experiments of a paper.
 
-    `machine` is the machine of the paper: the target of a plan without a cluster.
+    `machine` is the machine of the paper: the target of a plan without a cluster. `differences` belong to all of its
+    experiments at the published scale.
     """
 
     title: Text
@@ -226,4 +230,5 @@ class Paper(Strict):
     hardware: Text | None = None
     machine: Hardware | None = None
     models: dict[str, ModelFields] = {}
+    differences: list[Difference] = []
     notes: list[Text] = []

@@ -84,7 +84,7 @@ def show(experiment: ExperimentName, scale: ScaleOf = "paper", where: Where = No
         for claim in entry.experiment.claims
     ]
     if json:
-        as_json({**_about(entry, scale), "cases": [_case_json(case) for case in shown.cases], "claims": claims})
+        as_json({**_about(shown), "cases": [_case_json(case) for case in shown.cases], "claims": claims})
         return
     if shown.replaces_shipped:
         message(f"{entry.name} is {api.shown(entry.file)}, not the shipped file")
@@ -145,17 +145,18 @@ def _print_cases(cases: Sequence[api.Case]) -> None:
     table(rows, filled_columns(rows))
 
 
-def _about(entry: api.Entry, scale: str) -> dict[str, object]:
+def _about(shown: api.ExperimentCases) -> dict[str, object]:
+    entry = shown.entry
     experiment, paper = entry.experiment, entry.paper
     return {
         "experiment": entry.name,
         "paper": {"title": paper.title, "venue": paper.venue, "arxiv": paper.arxiv, "doi": paper.doi},
         "figure": experiment.figure,
         "title": experiment.title,
-        "scale": scale,
+        "scale": shown.scale,
         "axes": experiment.axes.model_dump(exclude_none=True),
         "reference_only": experiment.reference_only,
-        "differences": [difference.model_dump(exclude_none=True) for difference in experiment.differences],
+        "differences": [difference.model_dump(exclude_none=True) for difference in shown.differences],
         "notes": experiment.notes,
     }
 
@@ -174,8 +175,10 @@ def _print_about(entry: api.Entry, scale: str) -> None:
 
 def _print_caveats(shown: api.ExperimentCases) -> None:
     experiment = shown.entry.experiment
-    for difference in experiment.differences:
-        if any(difference.where.given().items() <= case.settings.items() for case in shown.cases):
+    for difference in shown.differences:
+        if difference.follows == "neither":
+            message(f"jobs and script differ: {difference.what} Reason: {difference.because}")
+        else:
             source = f"This experiment follows the {difference.follows}: {difference.because}"
             message(f"paper and script differ: {difference.what} {source}")
     for case in shown.cases:

@@ -31,13 +31,13 @@ from orchestrator.launch.templates import OURS, Explained, Line, Templates, comm
 from orchestrator.paths import short_name
 from orchestrator.planning.plan import Plan
 from orchestrator.slurm.notation import time_limit_s
+from orchestrator.workloads import find_workload
 
-# Exported for every rank. Megatron-LM wants CUDA_DEVICE_MAX_CONNECTIONS=1 with tensor parallelism before Blackwell.
-RANK_ENVIRONMENT: Mapping[str, str] = {
-    "CUDA_DEVICE_MAX_CONNECTIONS": "1",
-    "OMP_NUM_THREADS": "1",
-    "PYTHONUNBUFFERED": "1",
-}
+# Exported for every rank.
+_RANK_ENVIRONMENT: Mapping[str, str] = {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+# Megatron-LM wants this with tensor parallelism before Blackwell. It first uses the variable in October 2022, so the
+# programs of 2021 run without it.
+_ONE_CONNECTION: Mapping[str, str] = {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}
 
 
 def render_job(plan: Plan, cluster: Cluster, folder: Path, templates: Path, output: Path | None = None) -> str:
@@ -162,7 +162,9 @@ def _render(plan: Plan, cluster: Cluster, folder: Path, engine: Templates, outpu
 
 def environment(plan: Plan, cluster: Cluster) -> list[tuple[str, Line]]:
     """Return the variables of a job: those of every job, then of its program, then of the site."""
-    variables = {name: Line.of(value) for name, value in RANK_ENVIRONMENT.items()}
+    is_of_2021 = find_workload(plan.program.workload).dialect == "2021"
+    shared = {**({} if is_of_2021 else _ONE_CONNECTION), **_RANK_ENVIRONMENT}
+    variables = {name: Line.of(value) for name, value in shared.items()}
     variables |= {name: Line.of(value, workload_origin(plan)) for name, value in plan.program.environment}
     for name, text in cluster.profile.variables(plan.resources.nodes).items():
         variables[name] = Line.of(text, cluster.location(("environment", name)))

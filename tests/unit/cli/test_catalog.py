@@ -44,7 +44,13 @@ def test_show_has_the_cases_the_published_numbers_and_the_claims(repro: Caller) 
     (rate,) = (point for point in last["published"] if point["metric"] == "tflops_per_gpu")
     assert (rate["value"], rate["how"], rate["confirmed"]) == (163, "printed", True)
     assert shown["axes"]["y"]["metric"] == "tflops_per_gpu" and shown["claims"] and shown["differences"]
+    assert [difference["what"] for difference in shown["differences"] if difference["follows"] == "neither"] == [
+        "SRUN.sh sets no OMP_NUM_THREADS. Jobs here set 1.",
+        "SRUN.sh passes --overcommit to sbatch. Jobs here do not.",
+    ]
+    assert "neither" not in repro("show", "table-1", "--scale", "cpu", "--json").stdout
     text = repro("show", "table-1")
+    assert "jobs and script differ: SRUN.sh passes --overcommit to sbatch. Jobs here do not. Reason: " in text.stderr
     assert len(text.stdout.splitlines()) > 10 and "paper and script differ: " in text.stderr
 
 

@@ -13,6 +13,7 @@ import pytest
 from orchestrator.files import read_record
 from orchestrator.job_spec import Resources
 from orchestrator.launch.directives import directives, srun_options
+from orchestrator.launch.render import environment
 from orchestrator.planning.plan import Plan
 from orchestrator.workloads.base import TORCHRUN
 from tests.unit.render.stand_ins import (
@@ -51,6 +52,18 @@ def test_variables_of_the_profile_replace_those_of_the_program_in_each_task(kind
     if kind in ON_SLURM:
         # An image would replace variables of the batch script.
         assert stage.environment("srun")["NCCL_DEBUG"] == "TRACE"
+
+
+def test_programs_of_2021_do_not_get_a_variable_that_they_did_not_know() -> None:
+    cluster, plan = cluster_and_plan("pyxis")
+    workloads = ("megatron-2021", "megatron-alpa", "megatron-kwai", "pretrain")
+    plans = [replace(plan, program=replace(plan.program, workload=workload)) for workload in workloads]
+    names = {plan.program.workload: dict(environment(plan, cluster)) for plan in plans}
+    assert [workload for workload in names if "CUDA_DEVICE_MAX_CONNECTIONS" in names[workload]] == [
+        "megatron-kwai",
+        "pretrain",
+    ]
+    assert all("OMP_NUM_THREADS" in given for given in names.values())
 
 
 @pytest.mark.parametrize(("nodes", "expected"), [(1, ["one", "both"]), (2, ["several", "both"])])
