@@ -203,7 +203,7 @@ def plan(
     report = api.plan(names, cluster, solve_alpha=solve_alpha, **options)
     if exact:
         count = counted(len(api.exact_jobs(report)), "job")
-        message(f"building the model of {count}, up to about ten seconds each")
+        message(f"building the model of {count}, up to about three seconds each")
         report = api.with_exact_memory(report)
     rows, refused = list(report.rows.values()), [str(problem) for problem in report.refusals]
     if json:

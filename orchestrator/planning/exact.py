@@ -94,7 +94,7 @@ def install_command() -> str:
 
 
 def exact_memory(jobs: Sequence[ExactJob]) -> list[ExactMemory | str]:
-    """Plan each job, in one to ten seconds. The result of a job that cannot be planned is the reason, in one line."""
+    """Plan each job, in up to three seconds. The result of a job that cannot be planned is the reason, in one line."""
     absent = absent_packages()
     if absent:
         return [f"planning with the real model needs {' and '.join(absent)}, not installed here"] * len(jobs)

@@ -12,9 +12,11 @@ from statistics import mean
 from typing import Any
 
 import pytest
+import torch
 
 from orchestrator.planning import exact
 from orchestrator.planning.exact import ExactJob, ExactMemory, RankMemory, exact_memory
+from orchestrator.planning.meta_memory import LiveBytes
 from tests.training.planner import shared_processes
 
 REPOSITORY = Path(__file__).parents[2]
@@ -180,6 +182,18 @@ def test_a_trillion_parameters_fit_the_gpus_that_trained_them() -> None:
     (plan,) = planned([job(f"{size} {layout} --no-cross-entropy-fusion", 3072, "unfused")])
     assert [rank.rank for rank in plan.ranks] == [0, 3024]
     assert worst(plan).total_bytes < 80e9
+
+
+def test_an_equal_operation_makes_a_new_tensor_of_the_same_shape_and_type() -> None:
+    integers = torch.empty(256, 4, dtype=torch.int32, device="meta")
+    with LiveBytes() as live:
+        sums = [integers + 1 for _ in range(3)]
+        assert live.now == 3 * integers.nbytes
+        assert [(integers * factor).dtype for factor in (1, 1.0, 1, 1.0)] == 2 * [torch.int32, torch.float32]
+        stacked = [torch.stack(parts) for parts in (sums[:2], sums, sums[:2])]
+        assert [tuple(result.shape) for result in stacked] == [(2, 256, 4), (3, 256, 4), (2, 256, 4)]
+        views = [torch.ops.aten._unsafe_view(sums[0], [4, 256]) for _ in range(2)]
+        assert all(view.untyped_storage()._cdata == sums[0].untyped_storage()._cdata for view in views)
 
 
 def test_an_unplannable_job_has_a_reason_and_the_next_is_planned() -> None:

@@ -27,7 +27,8 @@ CASES = [
     find_case("figure-13", "pp=2,tp=2,gbs=32", "quad"),
     find_case("figure-18", "scatter_gather=true,gbs=12"),
     find_case("atc-demo", "case=baseline", "quad"),
-    find_case("table-1", "case=39B"),
+    find_case("atc-demo", "case=ours", "quad"),
+    find_case("table-1", "case=530B"),
 ]
 
 
@@ -84,7 +85,7 @@ def test_a_program_of_2021_is_planned_with_its_own_memory_use() -> None:
 
 
 def test_plan_exact_prints_the_real_models_bytes_beside_the_closed_form(tmp_path: Path) -> None:
-    command = ["plan", "figure-13", "--scale", "quad", "--cluster", "selene", "--where", "pp=1", "--exact", "--json"]
+    command = ["plan", "figure-13", "--scale", "quad", "--cluster", "selene", "--where", "pp=4", "--exact", "--json"]
     environment = {**os.environ, "REPRO_HOME": str(tmp_path)}
     done = subprocess.run(
         [str(REPRO), *command], env=environment, cwd=tmp_path, capture_output=True, text=True, check=True
