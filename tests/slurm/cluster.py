@@ -142,7 +142,7 @@ class SlurmCluster:
     def kill_node(self, name: str) -> None:
         """Kill slurmd and all processes of the node, as a power failure does.
 
-        slurmctld notices it after SlurmdTimeout, about 30 s later. `start_node` starts the node again.
+        slurmctld notices it after SlurmdTimeout (300 s). `start_node` starts the node again.
         """
         self._node(name).kill()
         end_processes(self._processes_of(name))

@@ -80,7 +80,7 @@ def slurm_conf(folder: Path, shape: Shape, hostname: str) -> str:
 
 def _daemons(folder: Path, shape: Shape, hostname: str) -> str:
     # cred_expire: a requeued job waits that long before it runs again, and a step launch must finish within it.
-    cred_expire_s, silence_s = (120, 300) if shape.is_patient else (30, 300)
+    cred_expire_s = 120 if shape.is_patient else 30
     tracking, gathering = ("pgid", "none") if shape.is_crowded else ("linuxproc", "linux")
     return f"""\
 ClusterName={CLUSTER_NAME}
@@ -108,7 +108,7 @@ SlurmdParameters=config_overrides
 ReturnToService=2
 RebootProgram=/bin/true
 SlurmctldTimeout=30
-SlurmdTimeout={silence_s}
+SlurmdTimeout=300
 KillWait=5
 MinJobAge={shape.min_job_age_s}
 InactiveLimit=0

@@ -134,7 +134,8 @@ def test_memory_of_a_machine_that_grows_is_not_given_out() -> None:
 
 def test_daemons_have_minutes_to_answer_beside_a_job_that_takes_the_whole_machine() -> None:
     assert "\nSlurmdTimeout=300\n" in slurm_conf(DIR, H200S, "host")
-    assert "\nSlurmdTimeout=20\n" in slurm_conf(DIR, Shape(), "host")
+    assert ",cred_expire=120\n" in slurm_conf(DIR, H200S, "host")
+    assert ",cred_expire=30\n" in slurm_conf(DIR, Shape(), "host")
 
 
 def test_plugins_are_looked_for_among_what_was_carried_and_only_then() -> None:
