@@ -164,8 +164,8 @@ def _cpu_environment() -> dict[str, str]:
 
 def plain_environments(world_size: int) -> list[dict[str, str]]:
     """Return the variables of each rank as a launcher other than torchrun and srun sets them."""
-    meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(world_size)}
-    return [meeting | {"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(world_size)]
+    shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(world_size)}
+    return [shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(world_size)]
 
 
 def clean_environment() -> dict[str, str]:

@@ -24,7 +24,7 @@ from tests.unit.render.plans import TEMPLATES
 
 RANK = """import os, pathlib, sys, time
 pathlib.Path(sys.argv[1], "began").touch()
-time.sleep(300)
+time.sleep(600)
 """
 JOB = """#!/bin/bash
 folder=$1
@@ -79,7 +79,7 @@ def test_after_a_killed_process_no_rank_remains_and_the_next_job_runs(
 ) -> None:
     folder = tmp_path / "a"
     folder.mkdir()
-    first = job(folder, f"timeout --foreground 300 {sys.executable} {command(folder)}")
+    first = job(folder, f"timeout --foreground {TIMEOUT_S} {sys.executable} {command(folder)}")
     queue = tmp_path / "queue.sh"
     (tmp_path / "b").mkdir()
     queue.write_text(render_queue([first, job(tmp_path / "b", "echo well")], tmp_path / "lock", TEMPLATES))
