@@ -17,6 +17,13 @@ from orchestrator.errors import Problem, ReproError
 from orchestrator.paths import Folders, find_folders
 
 if TYPE_CHECKING:
+    from orchestrator.api.catalog import ExperimentCases as ExperimentCases
+    from orchestrator.api.catalog import ExperimentList as ExperimentList
+    from orchestrator.api.catalog import PaperContents as PaperContents
+    from orchestrator.api.catalog import experiments as experiments
+    from orchestrator.api.catalog import is_paper as is_paper
+    from orchestrator.api.catalog import show as show
+    from orchestrator.api.catalog import show_paper as show_paper
     from orchestrator.api.figures import Bundle as Bundle
     from orchestrator.api.figures import BundleCheck as BundleCheck
     from orchestrator.api.figures import Collected as Collected
@@ -46,14 +53,10 @@ if TYPE_CHECKING:
     from orchestrator.api.jobs import query as query
     from orchestrator.api.jobs import relations as relations
     from orchestrator.api.jobs import status as status
-    from orchestrator.api.plans import ExperimentCases as ExperimentCases
-    from orchestrator.api.plans import ExperimentList as ExperimentList
     from orchestrator.api.plans import PlannedRun as PlannedRun
-    from orchestrator.api.plans import experiments as experiments
     from orchestrator.api.plans import plan as plan
     from orchestrator.api.plans import plan_run as plan_run
     from orchestrator.api.plans import require_submittable as require_submittable
-    from orchestrator.api.plans import show as show
     from orchestrator.api.runs import Retried as Retried
     from orchestrator.api.runs import RetriedGroup as RetriedGroup
     from orchestrator.api.runs import Submission as Submission
@@ -70,6 +73,7 @@ if TYPE_CHECKING:
     from orchestrator.catalog.case import Case as Case
     from orchestrator.catalog.case import shown_value as shown_value
     from orchestrator.catalog.expand import expand as expand
+    from orchestrator.catalog.experiment import Difference as Difference
     from orchestrator.catalog.experiment import scale_names as scale_names
     from orchestrator.catalog.library import Entry as Entry
     from orchestrator.catalog.library import experiment_names as experiment_names
@@ -284,20 +288,21 @@ def require_text(words: Iterable[str]) -> None:
 
 
 _NAMES = {
+    "api.catalog": "ExperimentCases ExperimentList PaperContents experiments is_paper show show_paper",
     "api.figures": (
         "Bundle BundleCheck Collected JudgedClaims Plotted PublishedComparison Report RunComparison bundle "
         "bundle_file claims collect compare compare_runs outcome plot report require_plot_file verify_bundle "
         "write_file"
     ),
     "api.jobs": "JobHistory JobLog Status history job_ids logs query relations status",
-    "api.plans": "ExperimentCases ExperimentList PlannedRun experiments plan plan_run require_submittable show",
+    "api.plans": "PlannedRun plan plan_run require_submittable",
     "api.runs": (
         "Retried RetriedGroup Submission Waited cancel cancel_jobs cancellable_jobs retry submit supervise wait"
     ),
     "api.scripts": "Rendered render",
     "catalog.case": "Case shown_value",
     "catalog.expand": "expand",
-    "catalog.experiment": "scale_names",
+    "catalog.experiment": "Difference scale_names",
     "catalog.library": "Entry experiment_names find_entries names_meant papers",
     "clusters.layers": "leaves",
     "clusters.profile": "schema_text",

@@ -265,7 +265,7 @@ def plot(
     program = f"-{results[0].case.workload}" if figure.program else ""
     file = Path(output or f"{figure.entry.short_name}-{figure.scale}-{figure.cluster}{program}.png")
     require_place(file)
-    draw(figure.entry, figure.scale, figure.cluster, results, file)
+    draw(figure.entry, figure.scale, figure.cluster, figure.drawn(selection.get("where")), file)
     return Plotted(file, figure)
 
 

@@ -1,138 +1,29 @@
-"""Catalog and plans: experiments, their cases, and what each case costs. Needs no ledger and no scheduler."""
+"""Plans: the chosen cases of experiments, and what each case costs. Needs no ledger and no scheduler."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from orchestrator.api import DEFAULT, CaseOptions, Session, with_keywords
-from orchestrator.catalog.case import Case, parse_where, replacement_notes, select
-from orchestrator.catalog.expand import case_count, expand, scale_fields, values_on
-from orchestrator.catalog.experiment import PAPER, Difference, scale_names
-from orchestrator.catalog.library import (
-    Entry,
-    experiment_names,
-    find_entries,
-    find_experiment,
-    read_experiment,
-    replaced,
-)
-from orchestrator.clusters.resolve import Cluster, cluster_names, find_cluster, layer_notes
+from orchestrator.api import CaseOptions, with_keywords
+from orchestrator.api.catalog import added_to
+from orchestrator.catalog.case import Case, parse_where, replacement_notes, select, shown_value
+from orchestrator.catalog.expand import expand, reference_notes
+from orchestrator.catalog.library import Entry, find_entries, find_experiment, replaced
+from orchestrator.clusters.resolve import Cluster, find_cluster, layer_notes
 from orchestrator.config.yaml import shown
 from orchestrator.errors import Problem, ReproError
 from orchestrator.job_spec import Value
 from orchestrator.paths import Folders, find_folders
-from orchestrator.planning.batch_plan import CaseSelection, plan_batch, read_budget, within_budget
-from orchestrator.planning.batch_report import BatchReport, PlanRow, batch_report, budget_text, with_exact_memory
+from orchestrator.planning.batch_plan import CaseSelection, read_budget, within_budget
+from orchestrator.planning.batch_report import BatchReport, batch_report, budget_text, with_exact_memory
 from orchestrator.planning.plan import Plan, cases_at, plan_cases, repeated, replace_workload
 from orchestrator.planning.target import Target
 from orchestrator.workloads import find_workload
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
-
-
-@dataclass(frozen=True, slots=True)
-class ExperimentList:
-    """Experiments with their sizes and progress, the known clusters, and the files that cannot be read."""
-
-    rows: list[PlanRow]
-    clusters: list[str]
-    problems: list[Problem]
-
-
-Done = dict[tuple[str, str, str], dict[str, bool]]
-"""(scale, cluster, workload) -> job -> whether it is verified."""
-
-
-def experiments(session: Session = DEFAULT) -> ExperimentList:
-    """Return all experiments. The ledger is opened only if it exists."""
-    folders = find_folders()
-    done = _done(folders, session)
-    rows: list[PlanRow] = []
-    problems: list[Problem] = []
-    for name, file in experiment_names(folders).items():
-        with _added_to(problems):
-            rows.append(_experiment_row(read_experiment(name, file), done.get(name, {})))
-    return ExperimentList(rows, sorted(cluster_names(folders)), list(dict.fromkeys(problems)))
-
-
-def _done(folders: Folders, session: Session) -> dict[str, Done]:
-    """Return the submitted jobs of each experiment. Without a ledger, the database's modules are not loaded."""
-    if session.database is None and folders.refused is None and not (folders.home / "results.db").exists():
-        return {}
-    from orchestrator.ledger.attempts import job_summaries
-    from orchestrator.ledger.tables import VERIFIED
-
-    ledger = session.existing_ledger()
-    done: dict[str, Done] = {}
-    for row in job_summaries(ledger) if ledger is not None else []:
-        jobs = done.setdefault(row.experiment, {}).setdefault((row.scale, row.cluster, row.workload), {})
-        jobs[row.job_id] = row.verdict == VERIFIED
-    return done
-
-
-def _experiment_row(entry: Entry, done: Done) -> PlanRow:
-    scales = scale_names(entry.experiment)
-    gpus = {scale: {int(value) for value in _values_at(entry, scale, "gpus")} for scale in scales}
-    workloads = {scale: _values_at(entry, scale, "workload") for scale in {scale for scale, _, _ in done} & {*scales}}
-    hours = None
-    if entry.paper.machine is not None and not entry.experiment.reference_only:
-        hours = round(plan_batch([CaseSelection(entry, tuple(expand(entry)), Target.of_paper(entry))]).gpu_hours, 1)
-    smallest, largest = min(gpus[PAPER]), max(gpus[PAPER])
-    return {
-        "experiment": entry.name,
-        "paper": f"{entry.paper.venue} {entry.experiment.figure}",
-        "cases": case_count(scale_fields(entry, PAPER)),
-        "gpus": str(smallest) if smallest == largest else f"{smallest}-{largest}",
-        "gpu_hours": hours,
-        "done": _done_text(done, workloads),
-        "scales": ", ".join(f"{scale}:{max(sizes)}" for scale, sizes in gpus.items()),
-        "title": entry.experiment.title,
-    }
-
-
-def _values_at(entry: Entry, scale: str, axis: str) -> set[Value]:
-    """Return the values of the cases on an axis. The cases are expanded only if a rule derives the value."""
-    return values_on(entry, scale_fields(entry, scale), axis) or {case.value(axis) for case in expand(entry, scale)}
-
-
-def _done_text(done: Done, workloads: Mapping[str, set[Value]]) -> str:
-    """Return `2/10 paper@selene`. Jobs of another program than the figure's own have a count of their own."""
-    counts: dict[str, list[bool]] = {}
-    for (scale, cluster, workload), verified in done.items():
-        label = f"{scale}@{cluster}" + ("" if workload in workloads.get(scale, ()) else f" with {workload}")
-        counts.setdefault(label, []).extend(verified.values())
-    return ", ".join(f"{sum(verified)}/{len(verified)} {label}" for label, verified in sorted(counts.items()))
-
-
-@dataclass(frozen=True, slots=True)
-class ExperimentCases:
-    """An experiment and its cases at a scale. `replaces_shipped`: a user's file has the place of a shipped one."""
-
-    entry: Entry
-    scale: str
-    cases: list[Case]
-    replaces_shipped: bool
-
-    @property
-    def differences(self) -> list[Difference]:
-        """Return the differences between paper, scripts and jobs that apply to these cases."""
-        of_paper = self.entry.paper.differences if self.scale == PAPER else []
-        return [
-            difference
-            for difference in [*self.entry.experiment.differences, *of_paper]
-            if any(difference.where.given().items() <= case.settings.items() for case in self.cases)
-        ]
-
-
-def show(experiment: str, scale: str = PAPER, *, where: str | None = None) -> ExperimentCases:
-    """Return an experiment and its cases at a scale."""
-    wanted, folders = parse_where(where), find_folders()
-    entry = find_experiment(folders, experiment)
-    return ExperimentCases(entry, scale, select(expand(entry, scale), wanted), replaced(folders, entry) is not None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,15 +35,6 @@ class _Choice:
     wanted: Mapping[str, Value]
 
 
-@contextmanager
-def _added_to(problems: list[Problem]) -> Iterator[None]:
-    """Add the problems of the block's ReproError to the list, and continue after the block."""
-    try:
-        yield
-    except ReproError as error:
-        problems.extend(error.problems)
-
-
 def _choice(
     folders: Folders, names: Sequence[str], cluster: str | None, where: str | None, workload: str | None, papers: bool
 ) -> _Choice:
@@ -162,14 +44,14 @@ def _choice(
     profile: Cluster | None = None
     wanted: Mapping[str, Value] = {}
     for name in names:
-        with _added_to(problems):
+        with added_to(problems):
             group = find_entries(folders, name) if papers else [find_experiment(folders, name)]
             entries |= {entry.name: entry for entry in group}
-    with _added_to(problems):
+    with added_to(problems):
         profile = find_cluster(folders, cluster) if cluster is not None else None
-    with _added_to(problems):
+    with added_to(problems):
         wanted = parse_where(where)
-    with _added_to(problems):
+    with added_to(problems):
         if workload is not None:
             find_workload(workload)
     if problems:
@@ -217,9 +99,14 @@ def plan_run(
     choice = _choice(folders, [experiment], cluster, options.get("where"), workload, papers=False)
     (entry,), profile = choice.entries, choice.cluster
     assert profile is not None
-    cases = select(replace_workload(cases_at(entry, profile, options.get("scale"), workload), workload), choice.wanted)
+    at_scale = replace_workload(cases_at(entry, profile, options.get("scale"), workload), workload)
+    cases = _selected(entry, at_scale, choice.wanted)
     plans = plan_cases(entry, cases, profile, folders)
-    notes = [*layer_notes(folders, profile), *replacement_notes(cases)]
+    notes = [
+        *layer_notes(folders, profile),
+        *replacement_notes(cases),
+        *reference_notes(entry, cases[0].scale),
+    ]
     if budget_s is not None:
         budgeted = within_budget(cases, Target.of_cluster(profile), budget_s)
         plans = plan_cases(entry, list(budgeted.cases), profile, folders)
@@ -230,6 +117,23 @@ def plan_run(
         notes.append(f"{profile.name} runs one job at a time; --max-parallel has no effect")
     budget = None if budget_s is None else f"{budget_s}s"
     return PlannedRun(entry, profile, tuple(repeated(plans, repeat)), tuple(notes), budget)
+
+
+def _selected(entry: Entry, cases: list[Case], wanted: Mapping[str, Value]) -> list[Case]:
+    """Return the cases with these values; ReproError if there is none, or only cases without a job."""
+    try:
+        return select(cases, wanted)
+    except ReproError:
+        reasons = {
+            case.reference_only: None
+            for case in expand(entry, cases[0].scale)
+            if case.reference_only and wanted.items() <= case.settings.items()
+        }
+        if not reasons:
+            raise
+        option = ",".join(f"{axis}={shown_value(value)}" for axis, value in wanted.items())
+        what = f"--where {option}: {entry.short_name} has these cases for reference only: {'; '.join(reasons)}"
+        raise ReproError(Problem(what, hint=f"repro show {entry.short_name} has their numbers")) from None
 
 
 def require_positive(**numbers: int | None) -> None:
@@ -293,7 +197,9 @@ def _selections(
         f"{entry.name} is {shown(entry.file)}, not the shipped file" for entry in runnable if replaced(folders, entry)
     ]
     selections = _with_cases(runnable, profile, options.get("scale"), choice.wanted, workload)
-    notes += [note for selection in selections for note in replacement_notes(selection.cases)]
+    for selection in selections:
+        notes += replacement_notes(selection.cases)
+        notes += reference_notes(selection.entry, selection.cases[0].scale)
     _require_gpu_facts(selections, profile)
     if profile is not None and profile.unfilled:
         open_values = f"{len(profile.unfilled)} open values"
@@ -319,7 +225,7 @@ def _with_cases(
                 cases = replace_workload(cases, workload)
             except ReproError as error:  # never left out silently
                 refused.extend(error.problems)
-            cases = select(cases, wanted)
+            cases = _selected(entry, cases, wanted)
         except ReproError as error:
             problems.extend(error.problems)
             if len(entries) == 1 or not (scale or wanted):

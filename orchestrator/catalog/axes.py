@@ -59,10 +59,14 @@ class ModelAxes(Strict):
 
 
 class BatchAxes(Strict):
-    """Microbatch and global batch size in sequences."""
+    """Microbatch and global batch size in sequences, and the tokens of the whole training, in billions.
+
+    `tokens_billion` has no influence on the job. It gives the training days of the case.
+    """
 
     mbs: Count | None = None
     gbs: Count | None = None
+    tokens_billion: Count | None = None
 
 
 class Settings(BatchAxes, ModelAxes, ParallelAxes):

@@ -34,7 +34,8 @@ class Case:
 
     `point` has the values on the axes that name the case, `settings` the values on all axes. `arguments` are further
     arguments of the program, besides those from model, layout and training. `published` are the numbers of the source.
-    `instead_of` is the workload of the experiment, if `--workload` replaced it.
+    `reference_only` is the reason why the case has no job. `instead_of` is the workload of the experiment, if
+    `--workload` replaced it.
     """
 
     experiment: str
@@ -51,6 +52,7 @@ class Case:
     expected: Expectation | None = None
     published: tuple[PublishedPoint, ...] = ()
     note: str | None = None
+    reference_only: str | None = None
     instead_of: str | None = field(default=None, compare=False)
     settings: dict[str, Value] = field(default_factory=dict, compare=False, repr=False)
 

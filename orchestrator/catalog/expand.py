@@ -7,6 +7,7 @@ import dataclasses
 import itertools
 import math
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -65,25 +66,43 @@ def expand(entry: Entry, scale: str = PAPER) -> list[Case]:
     return cases
 
 
+def cases_to_run(entry: Entry, scale: str = PAPER) -> list[Case]:
+    """Return the cases of the experiment at a scale that have a job."""
+    return [case for case in expand(entry, scale) if case.reference_only is None]
+
+
 class _NamelessRowError(Exception):
     """Row without a value on an axis that names it. The message is the axis."""
 
 
-def case_count(fields: ScaleFields) -> int:
-    """Return the number of cases without expanding them."""
+def case_count(fields: ScaleFields, *, to_run: bool = False) -> int:
+    """Return the number of cases, or of cases with a job, without expanding them."""
     if fields.cases is not None:
-        return len(fields.cases)
+        return sum(not to_run or row.reference_only is None for row in fields.cases)
     assert fields.matrix is not None
     return math.prod(len(values) for values in fields.matrix.values())
 
 
+def reference_notes(entry: Entry, scale: str) -> list[str]:
+    """Return how many cases of the scale have no job, for each reason, without expanding them."""
+    rows = scale_fields(entry, scale).cases or []
+    count = Counter(row.reference_only for row in rows if row.reference_only)
+    return [
+        f"{entry.short_name}: {number} of {len(rows)} cases are for reference only: {reason}"
+        for reason, number in count.items()
+    ]
+
+
 def values_on(entry: Entry, fields: ScaleFields, axis: str) -> set[Value] | None:
-    """Return the values of all cases on `gpus` or `workload` without expanding them; None if a rule derives them."""
+    """Return the values of all cases with a job on `gpus` or `workload` without expanding them.
+
+    Return None if a rule derives them.
+    """
     if fields.rules is not None and axis in fields.rules:
         return None
     shared = _shared(entry, fields).get(axis)
     if fields.cases is not None:
-        values = {row.given().get(axis, shared) for row in fields.cases}
+        values = {row.given().get(axis, shared) for row in fields.cases if row.reference_only is None}
     else:
         assert fields.matrix is not None
         values = set(fields.matrix.get(axis, [shared]))
@@ -153,6 +172,7 @@ def _case(entry: Entry, scale: str, fields: ScaleFields, shared: Mapping[str, Va
         expected=_expected(entry, row, settings) if scale == PAPER else None,
         published=tuple(_published(entry, row, settings)) if scale == PAPER else (),
         note=row.note,
+        reference_only=row.reference_only,
         settings=settings,
     )
 

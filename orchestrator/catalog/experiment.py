@@ -42,11 +42,13 @@ class TrainingFields(Strict):
 class CaseFields(Settings):
     """One row of a table: its settings and the paper's numbers.
 
-    `published_as` names the source of the `published` numbers; `expect: oom` is a declared outcome.
+    `published_as` names the source of the `published` numbers; `expect: oom` is a declared outcome. A row with
+    `reference_only`, the reason, has published numbers and no job.
     """
 
     published: dict[Metric, Positive] = {}
     expect: Literal["oom"] | None = None
+    reference_only: Text | None = None
     note: Text | None = None
     arguments: list[Text] = []
 
@@ -136,13 +138,16 @@ class PublishedAs(Strict):
     gpu: Text | None = None
 
 
+HowObtained = Literal["printed", "derived", "read off the plot"]
+
+
 class PublishedPoint(Strict):
     """A number that the paper prints or that was read off its plot."""
 
     where: Settings
     metric: Metric
     value: Positive
-    how: Literal["printed", "derived", "read off the plot"]
+    how: HowObtained
     confirmed: bool
     source: Text
     gpu: Text | None = None
@@ -207,6 +212,25 @@ def scale_names(experiment: Experiment) -> list[str]:
     return [PAPER, *experiment.scales]
 
 
+class SourceNumber(Strict):
+    """Number of a source that no experiment has."""
+
+    what: Text
+    value: Positive
+    unit: Text
+    how: HowObtained
+    confirmed: bool = True
+
+
+class NotRun(Strict):
+    """Part of a paper that no experiment runs: what it says, its numbers, and the reason."""
+
+    part: Text
+    says: Text
+    because: Text
+    numbers: list[SourceNumber] = []
+
+
 class CodeFields(Strict):
     """Commit of a workload's source code."""
 
@@ -231,4 +255,5 @@ class Paper(Strict):
     machine: Hardware | None = None
     models: dict[str, ModelFields] = {}
     differences: list[Difference] = []
+    not_run: list[NotRun] = []
     notes: list[Text] = []

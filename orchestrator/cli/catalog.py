@@ -25,7 +25,7 @@ from orchestrator.cli.options import (
     workload_option,
 )
 from orchestrator.cli.output import as_json, data, filled_columns, message, next_command, table
-from orchestrator.errors import ReproError
+from orchestrator.errors import Problem, ReproError
 from orchestrator.text import counted
 
 if TYPE_CHECKING:
@@ -38,6 +38,10 @@ Names = Annotated[
         autocompletion=completion.experiments_and_papers,
     ),
 ]
+ExperimentOrPaper = Annotated[
+    str,
+    typer.Argument(help="An experiment or a paper: figure-13, sc21.", autocompletion=completion.experiments_and_papers),
+]
 Exact = Annotated[
     bool, typer.Option("--exact", help="Build each model with the real megatron-core. Needs torch, no GPU.")
 ]
@@ -46,6 +50,8 @@ SolveAlpha = Annotated[
 ]
 OutputFolder = Annotated[Path | None, typer.Option("--output", "-o", help="Write the scripts into this folder.")]
 Explain = Annotated[bool, typer.Option("--explain", help="Show the origin of each line of the first script.")]
+
+_PAPER_FIELDS = ("title", "venue", "arxiv", "doi", "hardware", "code", "images", "differences", "not_run", "notes")
 
 app = typer.Typer(rich_markup_mode=None)
 
@@ -68,8 +74,17 @@ def list_experiments(context: typer.Context, json: Json = False, database: Datab
 
 
 @app.command()
-def show(experiment: ExperimentName, scale: ScaleOf = "paper", where: Where = None, json: Json = False) -> None:
-    """Show an experiment: its cases and axes, published numbers, and claims with the scales that can judge them."""
+def show(experiment: ExperimentOrPaper, scale: ScaleOf = "paper", where: Where = None, json: Json = False) -> None:
+    """Show an experiment: its cases and axes, published numbers, and claims with the scales that can judge them.
+
+    For a paper, show its experiments, and the parts that no experiment runs.
+    """
+    if api.is_paper(experiment):
+        if scale != "paper" or where is not None:
+            hint = f"repro show EXPERIMENT, for example one of `repro show {experiment}`"
+            raise ReproError(Problem(f"{experiment}: a paper, which has no cases for --scale and --where", hint=hint))
+        _show_paper(api.show_paper(experiment), json)
+        return
     shown = api.show(experiment, scale, where=where)
     entry = shown.entry
     claims = [
@@ -100,6 +115,37 @@ def show(experiment: ExperimentName, scale: ScaleOf = "paper", where: Where = No
     next_command(f"repro plan {entry.short_name} --scale {scale}", "check each case: validity, memory and cost")
 
 
+def _show_paper(contents: api.PaperContents, json: bool) -> None:
+    paper = contents.paper
+    rows = [
+        {
+            "experiment": entry.short_name,
+            "figure": entry.experiment.figure,
+            "scales": ", ".join(api.scale_names(entry.experiment)),
+            "title": entry.experiment.title,
+        }
+        for entry in contents.entries
+    ]
+    if json:
+        fields = paper.model_dump(exclude_none=True, include=set(_PAPER_FIELDS))
+        as_json({"paper": contents.name, **fields, "experiments": rows})
+        return
+    message(f"{contents.name}: {paper.title}, {paper.venue}")
+    if paper.hardware:
+        message(f"measured on {paper.hardware}")
+    table(rows, list(rows[0]))
+    for difference in paper.differences:
+        message(_difference_text(difference))
+    for part in paper.not_run:
+        message(f"not run: {part.part}: {part.says} Reason: {part.because}")
+        for number in part.numbers:
+            how = number.how if number.confirmed else f"{number.how}, unconfirmed"
+            message(f"  {number.what}: {number.value:g} {number.unit} ({how})")
+    for note in paper.notes:
+        message(f"note: {note}")
+    next_command(f"repro show {contents.entries[0].short_name}", "its cases, published numbers and claims")
+
+
 def _case_row(case: api.Case) -> dict[str, object]:
     layout = case.layout
     return {
@@ -121,7 +167,8 @@ def _case_row(case: api.Case) -> dict[str, object]:
 
 def _case_json(case: api.Case) -> dict[str, object]:
     published = [point.model_dump(exclude_none=True, exclude={"where"}) for point in case.published]
-    return {**_case_row(case), "published": published, **_expected(case)}
+    reference = {"reference_only": case.reference_only} if case.reference_only else {}
+    return {**_case_row(case), "published": published, **_expected(case), **reference}
 
 
 def _expected(case: api.Case) -> dict[str, str]:
@@ -173,14 +220,19 @@ def _print_about(entry: api.Entry, scale: str) -> None:
         message(f"reference only: {experiment.reference_only}")
 
 
+def _difference_text(difference: api.Difference) -> str:
+    if difference.follows == "neither":
+        return f"jobs and source differ: {difference.what} Reason: {difference.because}"
+    source = f"This experiment follows the {difference.follows}: {difference.because}"
+    return f"paper and script differ: {difference.what} {source}"
+
+
 def _print_caveats(shown: api.ExperimentCases) -> None:
     experiment = shown.entry.experiment
     for difference in shown.differences:
-        if difference.follows == "neither":
-            message(f"jobs and script differ: {difference.what} Reason: {difference.because}")
-        else:
-            source = f"This experiment follows the {difference.follows}: {difference.because}"
-            message(f"paper and script differ: {difference.what} {source}")
+        message(_difference_text(difference))
+    for note in shown.reference_notes:
+        message(f"note: {note}")
     for case in shown.cases:
         if case.note:
             message(f"{case.name}: {case.note}")

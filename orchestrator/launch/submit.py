@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
-from orchestrator.catalog.expand import expand
+from orchestrator.catalog.expand import cases_to_run
 from orchestrator.catalog.library import find_experiment
 from orchestrator.clusters.resolve import Cluster, find_cluster, recorded_cluster
 from orchestrator.errors import Problem, ReproError, did_you_mean
@@ -327,7 +327,7 @@ def plan_again(folders: Folders, rows: Sequence[JobRow], cluster: str | None, ne
     else:
         profile = find_cluster(folders, cluster)
     names = {row.case_name for row in rows}
-    cases = expand(entry, first.scale)
+    cases = cases_to_run(entry, first.scale)
     if first.workload not in {case.workload for case in cases}:
         cases = replace_workload(cases, first.workload)
     # A time budget may have changed the number of iterations.

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from orchestrator.catalog.case import Case, with_workload
-from orchestrator.catalog.expand import expand
+from orchestrator.catalog.expand import cases_to_run
 from orchestrator.catalog.experiment import PAPER, scale_names
 from orchestrator.catalog.library import Entry
 from orchestrator.clusters.program import image_of, is_offered, program_for
@@ -164,10 +164,10 @@ def cases_at(entry: Entry, cluster: Cluster | None, scale: str | None, workload:
     with Slurm and where there is no cluster.
     """
     if scale is not None or cluster is None or cluster.machine is None:
-        return expand(entry, scale or PAPER)
+        return cases_to_run(entry, scale or PAPER)
     target = Target.of_cluster(cluster)
     for name in scale_names(entry.experiment):
-        own = expand(entry, name)
+        own = cases_to_run(entry, name)
         try:
             cases = replace_workload(own, workload)
         except ReproError:  # this scale compares programs or has no GPUs; a smaller one may fit

@@ -16,6 +16,7 @@ from orchestrator.job_spec import Value
 from orchestrator.ledger.measurements import MeasuredMetric
 from orchestrator.ledger.rows import JobRow
 from orchestrator.ledger.tables import FAILED, VERIFIED
+from orchestrator.megatron.flops import training_days
 from orchestrator.reading.failure import fails_as_published, ran_out_of_memory
 from orchestrator.reading.statistics import host_bound_reason, is_host_bound
 
@@ -237,7 +238,7 @@ def case_results(
                 result,
                 row=job.row,
                 rows=job.rows,
-                metrics=job.metrics,
+                metrics=with_training_days(case, job.metrics),
                 failed=job.failed,
                 noise=job.noise,
                 flag=job.flag,
@@ -245,6 +246,34 @@ def case_results(
             )
         results.append(result)
     return results
+
+
+def with_training_days(case: Case, metrics: Mapping[str, CaseMetric]) -> Mapping[str, CaseMetric]:
+    """Return the metrics, and the days of the whole training by SC21's equation 4 if the case has `tokens_billion`.
+
+    The days are computed here because experiments share jobs, and each may train for another number of tokens.
+    """
+    tokens, rate = case.settings.get("tokens_billion"), metrics.get("tflops_per_gpu")
+    if not isinstance(tokens, int) or rate is None or not rate.value:
+        return metrics
+
+    def days_at(tflops: float | None) -> float | None:
+        if tflops is None or tflops <= 0:
+            return None
+        return training_days(case.model.parameters(), tokens * 1e9, case.layout.gpus, tflops)
+
+    value = days_at(rate.value)
+    assert value is not None
+    days = replace(
+        rate,
+        name="training_days",
+        value=value,
+        unit="days",
+        spread=None if rate.spread is None else value * rate.spread / rate.value,
+        interval_low=days_at(rate.interval_high),
+        interval_high=days_at(rate.interval_low),
+    )
+    return {**metrics, days.name: days}
 
 
 def results_by_series(entry: Entry, results: Sequence[Result]) -> dict[Value | None, list[Result]]:

@@ -197,7 +197,8 @@ def _pairs(claim: PairClaim, evidence: Evidence) -> list[Pair]:
 def _cases(evidence: Evidence, side: Settings) -> list[Result]:
     results = [result for result in evidence.results if result.has(side)]
     if not results:
-        raise NotJudged(f"no case has {assigned(side)}")
+        why = evidence.reference_only(side)
+        raise NotJudged(f"{assigned(side)} is for reference only: {why}" if why else f"no case has {assigned(side)}")
     return results
 
 

@@ -8,6 +8,7 @@ from typing import Literal, TypeVar
 
 from orchestrator.catalog.axes import Settings
 from orchestrator.catalog.case import shown_value
+from orchestrator.catalog.expand import expand
 from orchestrator.catalog.library import Entry
 from orchestrator.job_spec import Value
 from orchestrator.results.cases import NOT_RATES, Result, results_by_series
@@ -60,6 +61,12 @@ class Evidence:
         machine, published_as = self.entry.paper.machine, self.entry.experiment.published_as
         sources = (machine, published_as, *self.entry.experiment.published)
         return list(dict.fromkeys(source.gpu for source in sources if source is not None and source.gpu))
+
+    def reference_only(self, side: Settings) -> str | None:
+        """Return why the cases with these settings have no job; None if there is no such case."""
+        cases = expand(self.entry, self.scale)
+        reasons = (case.reference_only for case in cases if side.given().items() <= case.settings.items())
+        return next(filter(None, reasons), None)
 
     def measured(self) -> list[Result]:
         """Return all cases with their number; NotJudged if one is missing."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from orchestrator.catalog.case import parse_where, select, with_workload
-from orchestrator.catalog.expand import expand
+from orchestrator.catalog.expand import cases_to_run, expand
 from orchestrator.catalog.library import Entry, find_experiment, full_name
 from orchestrator.errors import Problem, ReproError
 from orchestrator.ledger.attempts import job_rows
@@ -24,13 +24,17 @@ from orchestrator.workloads import find_workload
 
 @dataclass(frozen=True, slots=True)
 class FigureOutcome:
-    """All cases of an experiment at a scale on a cluster, and the verdicts of its claims."""
+    """All cases of an experiment at a scale on a cluster, and the verdicts of its claims.
+
+    `reference` are the cases that have published numbers and no job.
+    """
 
     entry: Entry
     scale: str
     cluster: str
     results: Sequence[Result]
     claims: Sequence[ClaimVerdict]
+    reference: Sequence[Result] = ()
 
     @property
     def workloads(self) -> list[str]:
@@ -64,6 +68,11 @@ class FigureOutcome:
         """Return the results of the cases that match a `--where` filter. Claims still refer to all cases."""
         chosen = {case.name for case in select([result.case for result in self.results], parse_where(where))}
         return [result for result in self.results if result.case.name in chosen]
+
+    def drawn(self, where: str | None = None) -> list[Result]:
+        """Return the results that a plot shows: those of `having`, and the cases that have no job."""
+        wanted = parse_where(where).items()
+        return [*self.having(where), *(one for one in self.reference if wanted <= one.case.settings.items())]
 
 
 def read_outcome(
@@ -112,8 +121,9 @@ def outcome_of(ledger: Ledger, entry: Entry, rows: Sequence[JobRow], last: JobRo
 
     All cases run the experiment's own programs, or all cases run the program that replaced them in `last`.
     """
-    cases = expand(entry, last.scale)
-    if last.workload not in {case.workload for case in cases}:
+    cases = cases_to_run(entry, last.scale)
+    own_programs = {case.workload for case in cases}
+    if last.workload not in own_programs:
         cases = with_workload(cases, last.workload)
     programs = {case.workload for case in cases}
     figure = (last.experiment, last.scale, last.cluster)
@@ -123,7 +133,9 @@ def outcome_of(ledger: Ledger, entry: Entry, rows: Sequence[JobRow], last: JobRo
     losses = losses_of(ledger, ids) if needs_losses(entry) else None
     results = case_results(entry, cases, rows, metrics_of(ledger, ids), losses)
     claims = judge_claims(entry, last.scale, results, last.spec.gpus_per_node or 0)
-    return FigureOutcome(entry, last.scale, last.cluster, results, claims)
+    without_job = [case for case in expand(entry, last.scale) if case.reference_only]
+    reference = case_results(entry, without_job, rows, {}) if programs == own_programs else []
+    return FigureOutcome(entry, last.scale, last.cluster, results, claims, reference)
 
 
 def needs_losses(entry: Entry) -> bool:

@@ -57,7 +57,7 @@ MOST_LINES_OF_A_FILE = 400
 MOST_ANY = 400
 LOCAL_IMPORTS = {
     "api.jobs": "start-up time: what only some commands need",
-    "api.plans": "start-up time: what only some commands need",
+    "api.catalog": "start-up time: what only some commands need",
     "api.__init__": "start-up time: what only some commands need",
     "cli.sites": "start-up time: what only some commands need",
     "cli.job_table": "rich is slow to import",

@@ -84,6 +84,7 @@ _LAYOUT = (
     Column("micro_batch_size", "integer", "microbatch size", "sequences"),
     Column("global_batch_size", "integer", "global batch size", "sequences"),
     Column("microbatches", "integer", "microbatches per pipeline and iteration"),
+    Column("tokens_billion", "integer", "tokens of the whole training, for `training_days`", "10^9"),
 )
 
 _MODEL = (
@@ -170,7 +171,7 @@ METRICS = {
         "share of time in which heat, power supply or hardware slowed a busy GPU: 0 on a healthy machine",
     ),
     "parameters_billion": ("10^9", "parameters, from the log"),
-    "training_days": ("days", "time to train the whole model"),
+    "training_days": ("days", "time to train the whole model, by SC21's equation 4, if the case has `tokens_billion`"),
 }
 """Metric -> unit and meaning, in the order of the columns."""
 
@@ -240,8 +241,8 @@ ITERATION_COLUMNS: tuple[Column, ...] = (
 """One row per interval line of a log."""
 
 
-_NAMED_BY_FIGURE = ("case", "model", "workload")
-"""Axes whose values are names of the figure; another figure that shares the job may have other names."""
+_OF_FIGURE = ("case", "model", "workload", "tokens_billion")
+"""Axes whose values belong to the figure; another figure that shares the job may have other values."""
 
 _TRAINING_FIELDS = ("dtype", "attention", "dropout", "iterations", "warmup_iterations")
 _COPIED_FROM_JOB = (
@@ -323,7 +324,7 @@ def _settings(result: Result) -> Row:
     """Return the recorded settings of the job (the experiment may have been edited since), else the planned ones."""
     case, spec = result.case, result.row.spec if result.row else None
     ran = spec if spec is not None and spec.settings else case
-    settings = {**ran.settings, **{axis: case.settings.get(axis) for axis in _NAMED_BY_FIGURE}}
+    settings = {**ran.settings, **{axis: case.settings.get(axis) for axis in _OF_FIGURE}}
     values: Row = {AXIS_COLUMNS[axis]: value for axis, value in settings.items() if axis in AXIS_COLUMNS}
     values |= {name: getattr(ran.training, name, None) for name in _TRAINING_FIELDS}
     values |= {"family": ran.model and ran.model.family, "microbatches": ran.layout and ran.layout.microbatches}

@@ -199,7 +199,7 @@ def _picture(outcome: FigureOutcome, number: int) -> tuple[str, str]:
     if len(outcome.results) > _MOST_DRAWN:
         return "", f"{len(outcome.results):,} cases do not fit side by side; repro plot draws them"
     try:
-        drawn = picture(outcome.entry, outcome.scale, outcome.cluster, outcome.results, prefix=f"plot-{number}")
+        drawn = picture(outcome.entry, outcome.scale, outcome.cluster, outcome.drawn(), prefix=f"plot-{number}")
     except ReproError as error:
         return "", f"{error.problems[0]}"
     return masked(drawn), ""

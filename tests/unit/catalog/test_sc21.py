@@ -6,12 +6,14 @@ import pytest
 
 from orchestrator.catalog.case import Case, select
 from orchestrator.catalog.claims import ClosesClaim, GainClaim, PublishedClaim, RatioClaim, TrendClaim
-from orchestrator.catalog.expand import expand
+from orchestrator.catalog.expand import cases_to_run, expand
 from orchestrator.catalog.experiment import PAPER, scale_names
 from orchestrator.config.yaml import read_document
 from orchestrator.megatron.flops import flops_per_iteration, training_days
 from orchestrator.megatron.memory import MemoryFacts, estimate_memory
 from orchestrator.megatron.rules.rules import Dialect, RuleContext, broken_rules
+from orchestrator.planning.plan import job_content
+from orchestrator.slurm.notation import time_limit_s
 from orchestrator.workloads.base import USABLE_SHARE
 from tests.unit.catalog.entries import CHECKOUT, shipped
 
@@ -120,7 +122,8 @@ figure-18  scatter_gather=false,gbs=48  96 12288 96 8 12 1 4 1 48 48 96 full off
 figure-18  scatter_gather=false,gbs=60  96 12288 96 8 12 1 4 1 60 60 96 full off local
 """
 RUN = ["table-1", *(f"figure-{number}" for number in range(11, 19))]
-ALL = [*RUN, "table-2"]
+NO_SCRIPT = ["table-2", "fused-operators", "training-time"]
+ALL = [*RUN, *NO_SCRIPT]
 # Those that say something on two GPUs and on one; the others fall to processes on CPU cores.
 ON_TWO = [name for name in RUN if name != "figure-18"]
 ON_ONE = ["table-1", "figure-16", "figure-17"]
@@ -243,9 +246,20 @@ def test_table_1_has_the_rates_that_the_text_repeats() -> None:
     assert [point.value for point in last.published] == [1008.0, 163, 52, 502.0]  # abstract: 163 and 502
 
 
-def test_table_2_is_for_reference_and_agrees_with_the_text() -> None:
+def test_the_rows_of_ptd_in_table_2_are_jobs_and_the_table_agrees_with_the_text() -> None:
     entry, cases = shipped("sc21/table-2"), expand(shipped("sc21/table-2"))
-    assert entry.experiment.reference_only and scale_names(entry.experiment) == [PAPER]
+    assert scale_names(entry.experiment) == [PAPER]
+    jobs = cases_to_run(entry)
+    assert [point_of(case).partition("  ")[2] for case in jobs] == [
+        "case=ptd-175b,gpus=384  96 12288 96 8 12 4 1 1 1536 384 384 full on local",
+        "case=ptd-175b,gpus=768  96 12288 96 8 12 8 1 1 1536 192 768 full on local",
+        "case=ptd-175b,gpus=1536  96 12288 96 8 12 16 1 1 1536 96 1536 full on local",
+        "case=ptd-530b,gpus=560  105 20480 128 8 35 2 1 1 2240 1120 560 full on local",
+        "case=ptd-530b,gpus=1120  105 20480 128 8 35 4 1 1 2240 560 1120 full on local",
+        "case=ptd-530b,gpus=2240  105 20480 128 8 35 8 1 1 2240 280 2240 full on local",
+    ]
+    assert {case.name.partition("-")[0] for case in cases if case.reference_only} == {"case=zero3"}
+    assert len(cases) == 12 and len(jobs) == 6
     rates = {case.name: case.published[1].value for case in cases}
     assert len(rates) == 12
     # Section 5.2: 6 %, 24 %, and on twice as many GPUs 70 % for both.
@@ -258,6 +272,42 @@ def test_table_2_is_for_reference_and_agrees_with_the_text() -> None:
         parameters, rate, printed = (point.value for point in case.published)
         shares.append(training_days(parameters * 1e9, 300e9, case.layout.gpus, rate) / printed)
     assert (round(1 - max(shares), 3), round(1 - min(shares), 3)) == (0.014, 0.030)
+
+
+def test_section_5_8_compares_equal_jobs_with_and_without_the_three_fused_operators() -> None:
+    cases = {str(case.value("case")): case for case in cases_of("fused-operators")}
+    rates = {name: case.published[0].value for name, case in cases.items()}
+    assert rates == {"175b-fused": 135, "175b-unfused": 113, "530b-fused": 148, "530b-unfused": 133}
+    assert (round(100 * (135 / 113 - 1)), round(100 * (148 / 133 - 1))) == (19, 11)  # as the section says
+    for model in ("175b", "530b"):
+        fused, unfused = cases[f"{model}-fused"], cases[f"{model}-unfused"]
+        assert (fused.model, fused.layout, fused.training) == (unfused.model, unfused.layout, unfused.training)
+        assert fused.arguments == ()
+        assert unfused.arguments == ("--no-masked-softmax-fusion", "--no-bias-gelu-fusion", "--no-bias-dropout-fusion")
+    claims = shipped("sc21/fused-operators").experiment.claims
+    assert [claim.at_least for claim in claims if isinstance(claim, RatioClaim)] == [1.19, 1.11]
+
+
+def test_equation_4_gives_the_printed_training_days_and_1t_is_the_job_of_table_1() -> None:
+    small, large = cases_of("training-time")
+    for case in (small, large):
+        printed = {point.metric: point.value for point in case.published}
+        tokens = 1e9 * case.number("tokens_billion")
+        days = training_days(case.model.parameters(), tokens, case.layout.gpus, printed["tflops_per_gpu"])
+        assert round(days) == printed["training_days"]
+    assert [case.published[0].value for case in (small, large)] == [34, 84]
+    assert job_content(large) == job_content(cases_of("table-1")[-1])
+
+
+@pytest.mark.parametrize("name", NO_SCRIPT)
+def test_jobs_without_a_script_end_well_inside_their_time_limit_and_keep_the_rules(name: str) -> None:
+    for case in cases_to_run(shipped(f"sc21/{name}")):
+        seconds, training = iteration_seconds(case), case.training
+        assert seconds is not None and case.time_limit is not None
+        limit_s = time_limit_s(case.time_limit)
+        assert seconds * (training.iterations + 2 * training.evaluation_iterations) < 0.9 * limit_s, case.name
+        setting = RuleContext(case.model, case.layout, training, "2021", case.arguments)
+        assert [(case.name, rule.name, reason) for rule, reason in broken_rules(setting)] == []
 
 
 @pytest.mark.parametrize("name", RUN)

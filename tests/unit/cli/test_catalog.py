@@ -28,7 +28,7 @@ def test_list_shows_cases_gpus_hours_and_progress_of_every_experiment(repro: Cal
     rows = {row["experiment"]: row for row in json.loads(repro("list", "--json").stdout)}
     assert {name.partition("/")[0] for name in rows} == {"sc21", "atc24", "alpa", "tutorials"}
     assert (rows["sc21/table-1"]["cases"], rows["sc21/table-1"]["gpus"]) == (10, "32-3072")
-    assert rows["sc21/table-1"]["gpu_hours"] > 1000 and rows["sc21/table-2"]["gpu_hours"] is None
+    assert rows["sc21/table-1"]["gpu_hours"] > 1000 and rows["sc21/table-2"]["gpu_hours"] > 1000
     assert all(row["done"] == "" for row in rows.values())
     assert (
         repro("submit", "figure-13", "--cluster", "here", "--scale", "cpu", "--where", "pp=1", "--wait").returncode == 0
@@ -50,7 +50,7 @@ def test_show_has_the_cases_the_published_numbers_and_the_claims(repro: Caller) 
     ]
     assert "neither" not in repro("show", "table-1", "--scale", "cpu", "--json").stdout
     text = repro("show", "table-1")
-    assert "jobs and script differ: SRUN.sh passes --overcommit to sbatch. Jobs here do not. Reason: " in text.stderr
+    assert "jobs and source differ: SRUN.sh passes --overcommit to sbatch. Jobs here do not. Reason: " in text.stderr
     assert len(text.stdout.splitlines()) > 10 and "paper and script differ: " in text.stderr
 
 
@@ -138,14 +138,21 @@ NO_FACTS = "about: x\nscheduler: slurm\nhardware: {nodes: 8, gpus_per_node: 8}\n
     [
         ("show figure-133", 'figure-133: no such experiment. Did you mean "figure-13"?'),
         ("plan sc22", 'sc22: no such experiment. Did you mean "sc21"?'),
-        ("show sc21", "sc21: a paper, not an experiment. Hint: it has figure-11, figure-12, "),
+        (
+            "show sc21 --where pp=8",
+            "sc21: a paper, which has no cases for --scale and --where. Hint: repro show EXPERI",
+        ),
+        ("render sc21 --cluster here", "sc21: a paper, not an experiment. Hint: it has figure-11, figure-12, "),
         ("submit atc24 --cluster here", "atc24: a paper, not an experiment. Hint: it has atc-demo, "),
         ("show figure-13 --scale qad", 'qad: no such scale. Did you mean "quad"?'),
         ("show figure-13 --where pp=3", "--where pp=3: no such case. Hint: there are pp: 2, 4, 8, 16, 32"),
         ("plan sc21 --where pp=3", "--where pp=3: no such case. Hint: there are pp: "),
         ("plan figure-13 --where fish=3", "--where fish=3: no such axis. Hint: there are: case, model, "),
         ("plan figure-13 --where gbs=08x", "--where gbs=08x: input should be a valid integer"),
-        ("plan table-2", "table-2 is reference only: "),
+        (
+            "plan table-2 --where case=zero3-175b",
+            "--where case=zero3-175b: table-2 has these cases for reference only: neither a script",
+        ),
         (
             "plan figure-13 --cluster bare",
             "bare does not define gpu and gpu_memory_gb and peak_tflops of its GPUs. Hint: add",
@@ -287,6 +294,34 @@ def test_examples_of_the_page_on_adding_an_experiment_work(repro: Caller) -> Non
 
 
 def test_a_reference_only_experiment_is_shown_and_no_plan_is_suggested(repro: Caller) -> None:
-    done = repro("show", "table-2")
+    write(repro, FIGURE + "\nreference_only: too large\n")
+    done = repro("show", "figure-99")
     assert done.returncode == 0 and "reference only: " in done.stderr
     assert done.stderr.splitlines()[-1] == "next: repro list   # the experiments that can be run"
+    assert repro("plan", "figure-99").complaints == ["repro: figure-99 is reference only: too large"]
+
+
+def test_rows_for_reference_only_are_shown_and_neither_planned_nor_counted(repro: Caller) -> None:
+    shown = repro("show", "table-2", "--json")
+    rows = {row["case"]: row for row in json.loads(shown.stdout)["cases"]}
+    assert len(rows) == 12 and rows["case=zero3-530b,gpus=640"]["reference_only"].startswith("neither a script")
+    note = "note: table-2: 6 of 12 cases are for reference only: neither a script for ZeRO-3 nor its code is published"
+    planned = repro("plan", "table-2", "--json")
+    assert [row["case"] for row in json.loads(planned.stdout)["cases"]] == [
+        name for name in rows if "reference_only" not in rows[name]
+    ]
+    assert json.loads(planned.stdout)["notes"] == [note.removeprefix("note: ")]
+    assert note in repro("show", "table-2").stderr
+    listed = {row["experiment"]: row for row in json.loads(repro("list", "--json").stdout)}
+    assert (listed["sc21/table-2"]["cases"], listed["sc21/table-2"]["gpus"]) == (6, "384-2240")
+
+
+def test_a_paper_is_shown_with_its_experiments_and_the_parts_that_no_experiment_runs(repro: Caller) -> None:
+    shown = json.loads(repro("show", "sc21", "--json").stdout)
+    assert "figure-13" in {row["experiment"] for row in shown["experiments"]}
+    parts = {part["part"]: part for part in shown["not_run"]}
+    assert list(parts) == ["Figure 7", "Figure 8", "Section 5.9", "Section 5.10"]
+    assert all(part["because"] and part["numbers"] for part in parts.values())
+    text = repro("show", "sc21")
+    assert text.returncode == 0 and "figure-13" in text.stdout
+    assert "  effective bisection bandwidth of pipeline communication: 892 GB/s (printed)" in text.stderr

@@ -278,7 +278,7 @@ def test_a_defect_is_one_line_and_a_traceback_only_with_debug(repro: Caller, mon
     def breaks(*_: object) -> None:
         raise KeyError("surprise")
 
-    monkeypatch.setattr("orchestrator.api.plans.experiment_names", breaks)
+    monkeypatch.setattr("orchestrator.api.catalog.experiment_names", breaks)
     done = repro("list")
     assert (
         done.returncode == 2

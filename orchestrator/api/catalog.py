@@ -1,0 +1,166 @@
+"""Catalog: experiments with their sizes and progress, the cases of an experiment, and papers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from orchestrator.api import DEFAULT, Session
+from orchestrator.catalog.case import Case, parse_where, select
+from orchestrator.catalog.expand import case_count, cases_to_run, expand, reference_notes, scale_fields, values_on
+from orchestrator.catalog.experiment import PAPER, Difference, Paper, scale_names
+from orchestrator.catalog.library import (
+    Entry,
+    experiment_names,
+    find_entries,
+    find_experiment,
+    papers,
+    read_experiment,
+    replaced,
+)
+from orchestrator.clusters.resolve import cluster_names
+from orchestrator.errors import Problem, ReproError
+from orchestrator.job_spec import Value
+from orchestrator.paths import Folders, find_folders
+from orchestrator.planning.batch_plan import CaseSelection, plan_batch
+from orchestrator.planning.batch_report import PlanRow
+from orchestrator.planning.target import Target
+
+
+@contextmanager
+def added_to(problems: list[Problem]) -> Iterator[None]:
+    """Add the problems of the block's ReproError to the list, and continue after the block."""
+    try:
+        yield
+    except ReproError as error:
+        problems.extend(error.problems)
+
+
+@dataclass(frozen=True, slots=True)
+class ExperimentList:
+    """Experiments with their sizes and progress, the known clusters, and the files that cannot be read."""
+
+    rows: list[PlanRow]
+    clusters: list[str]
+    problems: list[Problem]
+
+
+Done = dict[tuple[str, str, str], dict[str, bool]]
+"""(scale, cluster, workload) -> job -> whether it is verified."""
+
+
+def experiments(session: Session = DEFAULT) -> ExperimentList:
+    """Return all experiments. The ledger is opened only if it exists."""
+    folders = find_folders()
+    done = _done(folders, session)
+    rows: list[PlanRow] = []
+    problems: list[Problem] = []
+    for name, file in experiment_names(folders).items():
+        with added_to(problems):
+            rows.append(_experiment_row(read_experiment(name, file), done.get(name, {})))
+    return ExperimentList(rows, sorted(cluster_names(folders)), list(dict.fromkeys(problems)))
+
+
+def _done(folders: Folders, session: Session) -> dict[str, Done]:
+    """Return the submitted jobs of each experiment. Without a ledger, the database's modules are not loaded."""
+    if session.database is None and folders.refused is None and not (folders.home / "results.db").exists():
+        return {}
+    from orchestrator.ledger.attempts import job_summaries
+    from orchestrator.ledger.tables import VERIFIED
+
+    ledger = session.existing_ledger()
+    done: dict[str, Done] = {}
+    for row in job_summaries(ledger) if ledger is not None else []:
+        jobs = done.setdefault(row.experiment, {}).setdefault((row.scale, row.cluster, row.workload), {})
+        jobs[row.job_id] = row.verdict == VERIFIED
+    return done
+
+
+def _experiment_row(entry: Entry, done: Done) -> PlanRow:
+    scales = scale_names(entry.experiment)
+    gpus = {scale: {int(value) for value in _values_at(entry, scale, "gpus")} for scale in scales}
+    workloads = {scale: _values_at(entry, scale, "workload") for scale in {scale for scale, _, _ in done} & {*scales}}
+    hours = None
+    if entry.paper.machine is not None and not entry.experiment.reference_only:
+        hours = round(
+            plan_batch([CaseSelection(entry, tuple(cases_to_run(entry)), Target.of_paper(entry))]).gpu_hours, 1
+        )
+    smallest, largest = min(gpus[PAPER]), max(gpus[PAPER])
+    return {
+        "experiment": entry.name,
+        "paper": f"{entry.paper.venue} {entry.experiment.figure}",
+        "cases": case_count(scale_fields(entry, PAPER), to_run=True),
+        "gpus": str(smallest) if smallest == largest else f"{smallest}-{largest}",
+        "gpu_hours": hours,
+        "done": _done_text(done, workloads),
+        "scales": ", ".join(f"{scale}:{max(sizes)}" for scale, sizes in gpus.items()),
+        "title": entry.experiment.title,
+    }
+
+
+def _values_at(entry: Entry, scale: str, axis: str) -> set[Value]:
+    """Return the values of the cases on an axis. The cases are expanded only if a rule derives the value."""
+    values = values_on(entry, scale_fields(entry, scale), axis)
+    return values or {case.value(axis) for case in cases_to_run(entry, scale)}
+
+
+def _done_text(done: Done, workloads: Mapping[str, set[Value]]) -> str:
+    """Return `2/10 paper@selene`. Jobs of another program than the figure's own have a count of their own."""
+    counts: dict[str, list[bool]] = {}
+    for (scale, cluster, workload), verified in done.items():
+        label = f"{scale}@{cluster}" + ("" if workload in workloads.get(scale, ()) else f" with {workload}")
+        counts.setdefault(label, []).extend(verified.values())
+    return ", ".join(f"{sum(verified)}/{len(verified)} {label}" for label, verified in sorted(counts.items()))
+
+
+@dataclass(frozen=True, slots=True)
+class ExperimentCases:
+    """An experiment and its cases at a scale. `replaces_shipped`: a user's file has the place of a shipped one."""
+
+    entry: Entry
+    scale: str
+    cases: list[Case]
+    replaces_shipped: bool
+
+    @property
+    def reference_notes(self) -> list[str]:
+        """Return how many cases of the scale have no job, for each reason."""
+        return reference_notes(self.entry, self.scale)
+
+    @property
+    def differences(self) -> list[Difference]:
+        """Return the differences between paper, scripts and jobs that apply to these cases."""
+        of_paper = self.entry.paper.differences if self.scale == PAPER else []
+        return [
+            difference
+            for difference in [*self.entry.experiment.differences, *of_paper]
+            if any(difference.where.given().items() <= case.settings.items() for case in self.cases)
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class PaperContents:
+    """A paper with its experiments."""
+
+    name: str
+    paper: Paper
+    entries: list[Entry]
+
+
+def is_paper(name: str) -> bool:
+    """Return whether this is the name of a paper, and not of an experiment."""
+    return name in papers(experiment_names(find_folders()))
+
+
+def show_paper(name: str) -> PaperContents:
+    """Return a paper and its experiments."""
+    entries = find_entries(find_folders(), name)
+    return PaperContents(name, entries[0].paper, entries)
+
+
+def show(experiment: str, scale: str = PAPER, *, where: str | None = None) -> ExperimentCases:
+    """Return an experiment and its cases at a scale."""
+    wanted, folders = parse_where(where), find_folders()
+    entry = find_experiment(folders, experiment)
+    return ExperimentCases(entry, scale, select(expand(entry, scale), wanted), replaced(folders, entry) is not None)
