@@ -34,7 +34,7 @@ from orchestrator.slurm.command import run_slurm
 from orchestrator.slurm.states import Phase, phase_of
 from tests.slurm.cluster import SlurmCluster
 from tests.slurm.configuration import Shape
-from tests.slurm.host import wait_until
+from tests.waiting import wait_until
 
 SHAPE = Shape(nodes=384, gpus_per_node=8, gpu_type="a100", accounting=False)
 RANKS = SHAPE.nodes * SHAPE.gpus_per_node

@@ -96,7 +96,7 @@ def run(arguments: list[str], home: Path) -> Usage:
     start = time.perf_counter()
     with (home / "out").open("w") as out:
         process = subprocess.Popen(
-            [str(REPRO), *arguments],
+            [REPRO, *arguments],
             cwd=home,
             stdout=out,
             stderr=subprocess.DEVNULL,

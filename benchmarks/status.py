@@ -31,7 +31,7 @@ from orchestrator.launch.submit import submit
 from orchestrator.ledger.database import Ledger, now
 from orchestrator.ledger.tables import ENDED, VERIFIED, Attempt, Job, Metric, RunJob, Table
 from tests.slurm.cluster import SlurmCluster
-from tests.slurm.host import wait_until
+from tests.waiting import wait_until
 
 VERIFIED_JOBS = 9 * JOBS
 REPRO = str(Path(sys.executable).with_name("repro"))

@@ -13,7 +13,8 @@ from pathlib import Path
 
 import sqlalchemy as sa
 
-from tests.slurm.host import ClusterUnavailable, end_processes, install_packages, is_alive, parent_of, run, wait_until
+from tests.slurm.host import ClusterUnavailable, end_processes, install_packages, is_alive, parent_of, run
+from tests.waiting import wait_until
 
 _USER = "postgres"
 _PACKAGES = ("postgresql",)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.slurm.host import install_packages
-from tests.slurm.site import Site
+from tests.stand_in_site import Site
 
 PROFILE = """\
 about: this machine under Open MPI

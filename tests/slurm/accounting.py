@@ -9,7 +9,8 @@ import subprocess
 from pathlib import Path
 
 from tests.slurm.configuration import CLUSTER_NAME, Shape, programs_folder, slurmdbd_conf
-from tests.slurm.host import ClusterUnavailable, Daemon, run, wait_until
+from tests.slurm.host import ClusterUnavailable, Daemon, run
+from tests.waiting import wait_until
 
 OTHER_USER = "nobody"
 """A user besides root who may submit."""

@@ -42,9 +42,9 @@ from tests.slurm.host import (
     require_root,
     require_root_on_debian,
     run,
-    wait_until,
 )
 from tests.slurm.pyxis import Pyxis, build_pyxis, plugstack_conf, pyxis_records
+from tests.waiting import wait_until
 
 _PACKAGES = ("slurmctld", "slurmd", "slurm-client", "slurm-wlm-basic-plugins", "munge")
 _ACCOUNTING_PACKAGES = ("slurmdbd", "slurm-wlm-mysql-plugin", "mariadb-server")
@@ -88,6 +88,12 @@ class SlurmCluster:
 
         Raise ClusterUnavailable with a reason of one line if this fails.
         """
+        try:
+            self._install_and_start()
+        except TimeoutError as reason:
+            raise ClusterUnavailable(str(reason)) from None
+
+    def _install_and_start(self) -> None:
         (require_root if self.shape.carried else require_root_on_debian)()
         if len(str(self.folder)) > _LONGEST_FOLDER:
             raise ClusterUnavailable(f"the folder's name is longer than {_LONGEST_FOLDER} characters: {self.folder}")

@@ -13,7 +13,7 @@ import stat
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -66,19 +66,6 @@ def last_line(text: str) -> str:
 
 
 _INSTALL_LOCK = Path(tempfile.gettempdir()) / "repro-tests-install.lock"
-LIMIT_S = 600.0
-"""Ends a broken test. A test waits for conditions, however slow the machine is."""
-
-
-def wait_until(condition: Callable[[], object], *, what: str) -> None:
-    """Return once the condition holds; `what` names it. Raise ClusterUnavailable after LIMIT_S seconds."""
-    end = time.monotonic() + LIMIT_S
-    while not condition():
-        if time.monotonic() > end:
-            raise ClusterUnavailable(f"{what}: not within {LIMIT_S:.0f} s")
-        time.sleep(0.05)
-
-
 # ---- packages ------------------------------------------------------------------------------------------------
 
 

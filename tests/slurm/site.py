@@ -1,74 +1,58 @@
-"""`repro` on the test cluster's login node, with its own site profile and ledger."""
+"""`repro` on the login node of the test cluster."""
 
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
-import pytest
+from tests.stand_in_site import Site
 
-from orchestrator import api
-
-REPRO = str(Path(sys.executable).with_name("repro"))
-
-PROFILE = """\
+_PROFILE = """\
 about: nodes of the test cluster
 scheduler: slurm
-hardware: {{nodes: 4, gpus_per_node: 2}}
+hardware: {{nodes: 4, gpus_per_node: {gpus}}}
 slurm:
-  account: {account}
-  partition: {partition}
+  partition: batch
   time_limit: "0:10:00"
-  gpu_request: gres
-  gres_type: h100
-  max_running: 1
-"""
+  {settings}
+{workloads}"""
 
 
-@dataclass
-class Site:
-    """A folder that is the home of `repro`: profile, results.db and runs.
+class SlurmSite(Site):
+    """Site whose cluster is the test cluster, by the profile site.yaml."""
 
-    `repro` runs as `user`, who must be able to write to the folder; None: as the user of the tests.
-    """
+    profile = "site.yaml"
 
-    folder: Path
-    variables: dict[str, str] = field(default_factory=dict)
-    user: str | None = None
+    def use_stand_in(self, *settings: str, gpus: int = 2, account: str = "account: research") -> SlurmSite:
+        """Write a profile with the stand-in and these further settings of `slurm`."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        return self._write_profile((account, "gpu_request: none", "mem: 100M", *settings), gpus, self.write_program())
 
-    def write_profile(self, account: str = "research", partition: str = "batch") -> None:
-        (self.folder / "site.yaml").write_text(PROFILE.format(account=account, partition=partition))
+    def use_real_program(self) -> SlurmSite:
+        """Write a profile whose jobs train."""
+        return self._write_profile(("account: research", "gpu_request: gres", "gres_type: h100", "max_running: 1"), 2)
 
-    def repro(self, *options: str, timeout_s: float = 600.0) -> subprocess.CompletedProcess[str]:
-        environment = {**os.environ, "REPRO_HOME": str(self.folder), **self.variables}
-        user = ("setpriv", "--reuid", self.user, "--regid", "nogroup", "--clear-groups") if self.user else ()
-        return subprocess.run(
-            [*user, REPRO, *options],
-            cwd=self.folder,
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=timeout_s,
-            check=False,
-        )
+    def _write_profile(self, settings: Sequence[str], gpus: int, workloads: str = "") -> SlurmSite:
+        text = _PROFILE.format(gpus=gpus, settings="\n  ".join(settings), workloads=workloads)
+        (self.folder / "site.yaml").write_text(text)
+        return self
 
-    def submit(self, *options: str, timeout_s: float = 600.0) -> subprocess.CompletedProcess[str]:
-        return self.repro(
-            "submit", "figure-13", "--cluster", "site.yaml", "--scale", "cpu", *options, timeout_s=timeout_s
-        )
+    def replace_sbatch(self, body: str) -> None:
+        """Put a script of this name before the real sbatch. `$0.count` counts its calls."""
+        folder = self.folder / "bin"
+        folder.mkdir(exist_ok=True)
+        script = folder / "sbatch"
+        script.write_text(f'#!/bin/bash\nexport SECOND=$(cat "$0.count" 2>/dev/null)\necho x >>"$0.count"\n{body}\n')
+        script.chmod(0o755)
+        self.variables["PATH"] = f"{folder}:{os.environ['PATH']}"
 
-    def status(self) -> list[dict[str, Any]]:
-        """Return the rows of `repro status --json` by a call in this process, without a start of Python."""
-        session = api.Session(self.variables.get("REPRO_DATABASE"))
-        with pytest.MonkeyPatch.context() as patch:
-            for name, value in {**self.variables, "REPRO_HOME": str(self.folder)}.items():
-                patch.setenv(name, value)
-            jobs = api.status(session=session).jobs
-            ledger = session.existing_ledger()
-        if ledger is not None:
-            ledger.engine.dispose()
-        return [asdict(job) for job in jobs]
+
+def ids_in_queue(
+    cluster_run: Callable[..., str], folder: Path, states: Sequence[str] = ("PENDING", "RUNNING")
+) -> list[str]:
+    """Return the queued jobs whose scripts are in this folder; each element of an array is a job."""
+    rows = cluster_run(
+        "squeue", "-h", "-r", f"--states={','.join(states)}", "-O", "JobArrayID:40,STDOUT:400"
+    ).splitlines()
+    return [row.split()[0] for row in rows if str(folder) in row]

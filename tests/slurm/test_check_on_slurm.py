@@ -21,8 +21,7 @@ import yaml
 from tests.slurm.accounting import OTHER_USER
 from tests.slurm.cluster import SlurmCluster
 from tests.slurm.pyxis import Pyxis, write_image
-from tests.slurm.site import REPRO, Site
-from tests.slurm.stand_in import StandInSite
+from tests.slurm.site import SlurmSite
 
 pytestmark = pytest.mark.usefixtures("slurm_cluster")
 
@@ -33,7 +32,7 @@ PYTHON_MOUNTS = [sys.prefix] if sys.prefix.startswith("/tmp/") else []
 @pytest.fixture(scope="module")
 def written(slurm_cluster: SlurmCluster, tmp_path_factory: pytest.TempPathFactory) -> str:  # noqa: ARG001  needs it up
     """Return the profile that `repro clusters new` writes here."""
-    site = Site(tmp_path_factory.mktemp("new"))
+    site = SlurmSite(tmp_path_factory.mktemp("new"))
     answer = site.repro("clusters", "new", "mine")
     assert answer.returncode == 0, answer.stderr
     assert answer.stdout == f"{site.folder}/clusters/mine.yaml\n"
@@ -44,7 +43,7 @@ class Checked:
     """That profile in its own site, with an overlay, checked."""
 
     def __init__(self, folder: Path, profile: str) -> None:
-        self.site = Site(folder)
+        self.site = SlurmSite(folder)
         (folder / "clusters").mkdir()
         (folder / "clusters" / "mine.yaml").write_text(profile)
         self.image = write_image(folder / "torch.sqsh", {"IMAGE_NAME": "torch"})
@@ -370,11 +369,7 @@ echo "$job"
 
 def test_the_pending_reason_is_printed_and_ctrl_c_cancels_the_job(mine: Checked, slurm_cluster: SlurmCluster) -> None:
     mine.write(slurm={"sbatch": ["--begin=now+1hour"]})
-    environment = {**os.environ, "REPRO_HOME": str(mine.site.folder)}
-    command = [REPRO, "clusters", "check", "mine", "--job"]
-    process = subprocess.Popen(
-        command, cwd=mine.site.folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+    process = mine.site.start("clusters", "check", "mine", "--job")
     assert process.stderr is not None
     job_id = process.stderr.readline().split()[1]
     line = process.stderr.readline().strip()
@@ -416,7 +411,7 @@ def test_a_case_trains_inside_the_image_on_every_node_and_is_verified(
 
 def test_a_case_of_a_user_with_private_files_is_verified_inside_the_image() -> None:
     with tempfile.TemporaryDirectory(dir="/var/tmp") as name:
-        site = StandInSite(Path(name)).prepare()
+        site = SlurmSite(Path(name)).use_stand_in()
         image = write_image(site.folder / "torch.sqsh")
         container = {"runtime": "pyxis", "images": {"pretrain": str(image)}, "mounts": [name, *PYTHON_MOUNTS]}
         profile = site.folder / "site.yaml"

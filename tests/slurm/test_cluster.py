@@ -10,7 +10,7 @@ import pytest
 from orchestrator.errors import Unreachable
 from orchestrator.slurm.query import find_by_comment, query_jobs
 from tests.slurm.cluster import SlurmCluster
-from tests.slurm.host import wait_until
+from tests.waiting import wait_until
 
 
 def test_tasks_on_several_nodes_start_and_the_first_node_resolves(slurm_cluster: SlurmCluster, tmp_path: Path) -> None:

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from tests.slurm.cluster import SlurmCluster
-from tests.slurm.host import wait_until
-from tests.slurm.site import Site
+from tests.stand_in_site import Site
 from tests.unit.launch.enroot import DIGEST, FILE, StandIn
+from tests.waiting import wait_until
 
 PROFILE = """\
 about: nodes of the test cluster
@@ -47,7 +47,7 @@ def names(site: Site) -> list[str]:
 
 
 def test_a_job_imports_the_image_and_list_shows_it(site: Site, enroot: StandIn, slurm_cluster: SlurmCluster) -> None:
-    done = site.repro("images", "import", "--cluster", "site.yaml", "pretrain", "--wait", timeout_s=600)
+    done = site.repro("images", "import", "--cluster", "site.yaml", "pretrain", "--wait")
     assert done.returncode == 0, done.stderr
     assert "1 import submitted" in done.stderr and "pretrain: imported" in done.stderr
     job = re.findall(r"^pretrain  (\d+)  ", done.stdout)[0]
@@ -68,7 +68,7 @@ def test_a_job_imports_the_image_and_list_shows_it(site: Site, enroot: StandIn, 
 
 def test_a_failed_import_prints_its_last_line_and_ends_with_1(site: Site, enroot: StandIn) -> None:
     enroot.tell(behave="fail")
-    done = site.repro("images", "import", "--cluster", "site.yaml", "pretrain", "--wait", timeout_s=600)
+    done = site.repro("images", "import", "--cluster", "site.yaml", "pretrain", "--wait")
     assert done.returncode == 1 and "Traceback" not in done.stderr
     assert "pretrain: ended with exit code 3: [ERROR] URL https://registry.example/v2/ returned" in done.stderr
     assert done.stderr.splitlines()[-1].startswith(f"next: cat {site.folder}/runs/images/team+torch+1.")
@@ -99,7 +99,7 @@ def test_a_cancelled_import_leaves_no_partial_file(site: Site, enroot: StandIn, 
 
 
 def test_each_image_is_imported_by_a_separate_job(site: Site, enroot: StandIn) -> None:
-    done = site.repro("images", "import", "--cluster", "site.yaml", "--wait", timeout_s=600)
+    done = site.repro("images", "import", "--cluster", "site.yaml", "--wait")
     assert done.returncode == 0, done.stderr
     assert len(set(re.findall(r"  (\d+)  ", done.stdout))) == 2 and len(enroot.imports) == 2
     assert [name for name in names(site) if "@" not in name] == ["team+jax+2.sqsh", "team+torch+1.sqsh"]

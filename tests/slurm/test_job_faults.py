@@ -17,7 +17,7 @@ import pytest
 
 from tests.slurm.cluster import SlurmCluster
 from tests.slurm.pyxis import Pyxis, write_image
-from tests.slurm.stand_in import StandInSite
+from tests.slurm.site import SlurmSite
 
 CASE = ("--where", "pp=1,gbs=4")
 JOB = "pp=1,tp=4,gbs=4"
@@ -53,10 +53,10 @@ FAULTS = {
 
 
 @pytest.fixture(scope="module")
-def faulty(slurm_cluster: SlurmCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, StandInSite]]:
+def faulty(slurm_cluster: SlurmCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, SlurmSite]]:
     """Return a site for each fault, after its job was submitted, ran, got its fault and ended."""
     folder = tmp_path_factory.mktemp("faulty")
-    sites = {name: StandInSite(folder / name).prepare(fault.profile, gpus=4) for name, fault in FAULTS.items()}
+    sites = {name: SlurmSite(folder / name).use_stand_in(fault.profile, gpus=4) for name, fault in FAULTS.items()}
     for name, site in sites.items():
         site.behave(FAULTS[name].behave)
         done = site.submit(*CASE)
@@ -79,7 +79,7 @@ def faulty(slurm_cluster: SlurmCluster, tmp_path_factory: pytest.TempPathFactory
     yield sites
 
 
-def row_of(site: StandInSite) -> dict[str, Any]:
+def row_of(site: SlurmSite) -> dict[str, Any]:
     (row,) = site.status()
     return row
 
@@ -92,7 +92,7 @@ def row_of(site: StandInSite) -> dict[str, Any]:
     promise="Each job has the right state, class and reason.",
     count=len(FAULTS),
 )
-def test_each_fault_has_its_state_class_and_reason(faulty: dict[str, StandInSite]) -> None:
+def test_each_fault_has_its_state_class_and_reason(faulty: dict[str, SlurmSite]) -> None:
     seen = {name: (row_of(site)["state"], row_of(site)["failure"]) for name, site in faulty.items()}
     assert seen == {name: (fault.state, fault.failure) for name, fault in FAULTS.items()}
     why = {name: str(row_of(site)["why"]) for name, site in faulty.items()}
@@ -107,7 +107,7 @@ def test_each_fault_has_its_state_class_and_reason(faulty: dict[str, StandInSite
     promise="It has one submission, ran twice and is verified.",
     count=0,
 )
-def test_a_job_that_slurm_requeued_has_one_submission_and_is_verified(faulty: dict[str, StandInSite]) -> None:
+def test_a_job_that_slurm_requeued_has_one_submission_and_is_verified(faulty: dict[str, SlurmSite]) -> None:
     site = faulty["requeued"]
     row = row_of(site)
     assert row["verdict"] == "verified"
@@ -123,7 +123,7 @@ def test_a_job_that_slurm_requeued_has_one_submission_and_is_verified(faulty: di
     count=0,
 )
 def test_a_timed_out_job_keeps_its_measurements_and_retry_gives_it_more_time(
-    faulty: dict[str, StandInSite], slurm_cluster: SlurmCluster
+    faulty: dict[str, SlurmSite], slurm_cluster: SlurmCluster
 ) -> None:
     site = faulty["timeout"]
     row = row_of(site)
@@ -145,7 +145,7 @@ def test_a_timed_out_job_keeps_its_measurements_and_retry_gives_it_more_time(
     promise="It is verified, with its last iteration.",
     count=0,
 )
-def test_a_job_with_enough_iterations_at_its_time_limit_is_verified(faulty: dict[str, StandInSite]) -> None:
+def test_a_job_with_enough_iterations_at_its_time_limit_is_verified(faulty: dict[str, SlurmSite]) -> None:
     row = row_of(faulty["late"])
     assert (row["iteration"], row["verdict"]) == ("6/8", "verified") and row["tflops_per_gpu"] > 0
     assert "1 done, 0 submitted" in faulty["late"].submit(*CASE).stderr
@@ -158,10 +158,10 @@ def test_a_job_with_enough_iterations_at_its_time_limit_is_verified(faulty: dict
     count=0,
 )
 def test_a_job_that_lost_its_node_runs_again_on_another(
-    faulty: dict[str, StandInSite], slurm_cluster: SlurmCluster
+    faulty: dict[str, SlurmSite], slurm_cluster: SlurmCluster
 ) -> None:
     site = faulty["node"]
-    site.prepare(gpus=4)
+    site.use_stand_in(gpus=4)
     site.behave("well")
     done = site.submit(*CASE)
     assert done.returncode == 0 and "1 submitted" in done.stderr, done.stderr
@@ -179,7 +179,7 @@ def test_a_job_that_lost_its_node_runs_again_on_another(
     count=0,
 )
 def test_a_preempted_job_is_submitted_again_and_a_job_that_would_fail_again_is_not(
-    faulty: dict[str, StandInSite],
+    faulty: dict[str, SlurmSite],
 ) -> None:
     assert "1 submitted" in faulty["preempted"].submit(*CASE).stderr
     faulty["preempted"].repro("cancel", "figure-13")
@@ -190,8 +190,8 @@ def test_a_preempted_job_is_submitted_again_and_a_job_that_would_fail_again_is_n
 
 
 @pytest.fixture
-def site(slurm_cluster: SlurmCluster, tmp_path: Path) -> Iterator[StandInSite]:  # noqa: ARG001  needs it up
-    made = StandInSite(tmp_path)
+def site(slurm_cluster: SlurmCluster, tmp_path: Path) -> Iterator[SlurmSite]:  # noqa: ARG001  needs it up
+    made = SlurmSite(tmp_path)
     yield made
     made.repro("cancel", "figure-13", "--yes")
 
@@ -202,9 +202,9 @@ def site(slurm_cluster: SlurmCluster, tmp_path: Path) -> Iterator[StandInSite]: 
     promise="Both are reported with a hint. No command waits for them.",
 )
 def test_held_jobs_and_jobs_that_can_never_start_are_reported_and_not_waited_for(
-    site: StandInSite, slurm_cluster: SlurmCluster
+    site: SlurmSite, slurm_cluster: SlurmCluster
 ) -> None:
-    site.prepare('sbatch: ["--hold"]', gpus=4)
+    site.use_stand_in('sbatch: ["--hold"]', gpus=4)
     site.submit("--where", "gbs=4")
     ids = [row["id"] for row in site.status()]
     failed = slurm_cluster.run("sbatch", "--parsable", "-A", "research", "-o", "/dev/null", "--wrap", "false")
@@ -223,9 +223,9 @@ def test_held_jobs_and_jobs_that_can_never_start_are_reported_and_not_waited_for
     promise="Their states are shown. They are not submitted a second time.",
 )
 def test_suspended_and_requeued_held_jobs_are_shown_and_not_submitted_again(
-    site: StandInSite, slurm_cluster: SlurmCluster
+    site: SlurmSite, slurm_cluster: SlurmCluster
 ) -> None:
-    site.prepare("requeue: true", gpus=4)
+    site.use_stand_in("requeue: true", gpus=4)
     site.behave("hang")
     site.submit("--where", "gbs=4")
     ids = [row["id"] for row in site.wait_for(lambda rows: all(row["state"] == "RUNNING" for row in rows))]
@@ -244,8 +244,8 @@ def test_suspended_and_requeued_held_jobs_are_shown_and_not_submitted_again(
     count=1,
 )
 @pytest.mark.parametrize("canary", ["well", "fail"])
-def test_a_failed_canary_stops_the_whole_matrix(site: StandInSite, canary: str) -> None:
-    site.prepare(gpus=4)
+def test_a_failed_canary_stops_the_whole_matrix(site: SlurmSite, canary: str) -> None:
+    site.use_stand_in(gpus=4)
     site.behave(canary)
     done = site.submit("--canary")
     assert done.returncode == 0 and f"the canary is {JOB}" in done.stderr, done.stderr
@@ -268,8 +268,8 @@ def test_a_failed_canary_stops_the_whole_matrix(site: StandInSite, canary: str) 
     fault="`--stop-after 2`, and every job fails in the same way",
     promise="Two jobs run, four are stopped.",
 )
-def test_stop_after_starts_no_job_after_equal_failures(site: StandInSite) -> None:
-    site.prepare("max_running: 1", gpus=4)
+def test_stop_after_starts_no_job_after_equal_failures(site: SlurmSite) -> None:
+    site.use_stand_in("max_running: 1", gpus=4)
     site.behave("fail")
     assert site.submit("--stop-after", "2").returncode == 0
     rows = site.wait_until_ended()
@@ -283,8 +283,8 @@ def test_stop_after_starts_no_job_after_equal_failures(site: StandInSite) -> Non
     promise="Never two jobs run at the same time.",
     count=0,
 )
-def test_max_parallel_limits_jobs_with_different_options(site: StandInSite, slurm_cluster: SlurmCluster) -> None:
-    site.prepare(gpus=4)
+def test_max_parallel_limits_jobs_with_different_options(site: SlurmSite, slurm_cluster: SlurmCluster) -> None:
+    site.use_stand_in(gpus=4)
     site.behave("slow")
     first = site.submit("--where", "pp=1", "--max-parallel", "1")
     assert first.returncode == 0
@@ -298,7 +298,7 @@ def test_max_parallel_limits_jobs_with_different_options(site: StandInSite, slur
     assert all(before[1] <= after[0] for before, after in itertools.pairwise(ordered)), spans
 
 
-def nodes_excluded(site: StandInSite, slurm_cluster: SlurmCluster) -> str:
+def nodes_excluded(site: SlurmSite, slurm_cluster: SlurmCluster) -> str:
     """Return the nodes that the newest attempt excludes."""
     shown = slurm_cluster.run("scontrol", "show", "job", row_of(site)["id"])
     return shown.partition("ExcNodeList=")[2].split()[0]
@@ -309,17 +309,15 @@ def nodes_excluded(site: StandInSite, slurm_cluster: SlurmCluster) -> str:
     fault="A GPU fails on one of four nodes, and srun ends the other tasks",
     promise="The next attempt excludes only that node and is verified.",
 )
-def test_a_gpu_fault_on_one_of_four_nodes_excludes_only_that_node(
-    site: StandInSite, slurm_cluster: SlurmCluster
-) -> None:
-    site.prepare(gpus=1)
+def test_a_gpu_fault_on_one_of_four_nodes_excludes_only_that_node(site: SlurmSite, slurm_cluster: SlurmCluster) -> None:
+    site.use_stand_in(gpus=1)
     site.behave("ecc")
     assert site.submit(*CASE).returncode == 0
     (row,) = site.wait_until_ended()
     assert (row["failure"], row["nodes"]) == ("gpu-fault", "n[1-4]"), row["why"]
     batch = next(site.folder.glob("runs/*/*/batch.txt")).read_text()
     assert len(re.findall(r"error: n[124]: tasks? [0-9]: Terminated", batch)) == 3, batch
-    site.prepare(gpus=2)  # so that the other nodes are enough
+    site.use_stand_in(gpus=2)  # so that the other nodes are enough
     done = site.submit(*CASE)
     assert done.returncode == 0 and "any node" not in done.stderr, done.stderr
     assert nodes_excluded(site, slurm_cluster) == "n3"
@@ -332,12 +330,10 @@ def test_a_gpu_fault_on_one_of_four_nodes_excludes_only_that_node(
     fault="A container does not start on one of two nodes",
     promise="Class `image`, with the image's file and the reason. The job runs again on other nodes and is verified.",
 )
-def test_a_container_that_fails_on_one_node_runs_again_on_others(
-    site: StandInSite, slurm_cluster: SlurmCluster
-) -> None:
+def test_a_container_that_fails_on_one_node_runs_again_on_others(site: SlurmSite, slurm_cluster: SlurmCluster) -> None:
     image = write_image(site.folder / "torch.sqsh")
     images = f"images: {{pretrain: {image}}}, mounts: [{site.folder}]"
-    site.prepare(f"tasks: per-gpu\ncontainer: {{runtime: pyxis, {images}}}")
+    site.use_stand_in(f"tasks: per-gpu\ncontainer: {{runtime: pyxis, {images}}}")
     with slurm_cluster.pyxis(Pyxis(broken_node="n2", shown_in=site.folder / "runs")):
         done = site.submit(*CASE, "--wait")
         assert done.returncode == 0, done.stderr
@@ -362,7 +358,7 @@ def test_a_container_that_fails_on_one_node_runs_again_on_others(
     ids=["mount source", "python"],
 )
 def test_a_missing_mount_source_or_python_is_reported(
-    site: StandInSite,
+    site: SlurmSite,
     slurm_cluster: SlurmCluster,
     mount: str | None,
     python: str | None,
@@ -371,7 +367,7 @@ def test_a_missing_mount_source_or_python_is_reported(
 ) -> None:
     """The test uses a pyxis that does not check mount sources itself."""
     image, mounts = write_image(site.folder / "torch.sqsh"), json.dumps([mount] if mount else [])
-    site.prepare(f"tasks: per-gpu\ncontainer: {{runtime: pyxis, images: {{pretrain: {image}}}, mounts: {mounts}}}")
+    site.use_stand_in(f"tasks: per-gpu\ncontainer: {{runtime: pyxis, images: {{pretrain: {image}}}, mounts: {mounts}}}")
     if python is not None:
         profile = site.folder / "site.yaml"
         profile.write_text(profile.read_text().replace(str(site.folder / "train.sh"), python))

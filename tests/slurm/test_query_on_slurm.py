@@ -26,7 +26,7 @@ from orchestrator.slurm.records import JobRecord
 from orchestrator.slurm.states import Phase
 from tests.slurm.accounting import OTHER_USER
 from tests.slurm.cluster import SlurmCluster
-from tests.slurm.host import wait_until
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.usefixtures("slurm_cluster")
 

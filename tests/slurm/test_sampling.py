@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.slurm.stand_in import StandInSite
+from tests.slurm.site import SlurmSite
 
 NVIDIA_SMI = """\
 #!/bin/bash
@@ -24,7 +24,7 @@ done
 def test_gpu_samples_are_in_the_ledger_and_the_sampler_ends_with_its_job(tmp_path: Path) -> None:
     folder = tmp_path / "s"
     setup = f"qos: normal\nsample_gpus_every_s: 1\nsetup: [{json.dumps(f'export PATH={folder}/bin:$PATH')}]"
-    site = StandInSite(folder).prepare(setup, gpus=4)
+    site = SlurmSite(folder).use_stand_in(setup, gpus=4)
     (folder / "bin").mkdir()
     (folder / "bin/nvidia-smi").write_text(NVIDIA_SMI)
     (folder / "bin/nvidia-smi").chmod(0o755)

@@ -16,8 +16,8 @@ from orchestrator.slurm.site import read_site
 from orchestrator.slurm.site_parsers import Gres, NodeKind, Qos
 from tests.slurm.accounting import OTHER_USER
 from tests.slurm.cluster import SlurmCluster
-from tests.slurm.host import wait_until
 from tests.slurm.pyxis import Pyxis
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.usefixtures("slurm_cluster")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -16,8 +15,7 @@ import pytest
 
 from tests.slurm.accounting import OTHER_USER
 from tests.slurm.cluster import SlurmCluster
-from tests.slurm.site import REPRO
-from tests.slurm.stand_in import StandInSite, ids_in_queue
+from tests.slurm.site import SlurmSite, ids_in_queue
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 
@@ -61,20 +59,19 @@ def paused_cluster(slurm_cluster: SlurmCluster) -> Iterator[SlurmCluster]:
 
 
 @pytest.fixture
-def site(slurm_cluster: SlurmCluster, tmp_path: Path) -> Iterator[StandInSite]:  # noqa: ARG001  needs it up
-    made = StandInSite(tmp_path).prepare()
+def site(slurm_cluster: SlurmCluster, tmp_path: Path) -> Iterator[SlurmSite]:  # noqa: ARG001  needs it up
+    made = SlurmSite(tmp_path).use_stand_in()
     yield made
     made.variables.clear()
     made.repro("cancel", "figure-13", "--yes")
 
 
-def killed_submit(site: StandInSite, place: str, nth: int, *options: str) -> None:
+def killed_submit(site: SlurmSite, place: str, nth: int, *options: str) -> None:
     script = DIES.replace("PLACE", place).replace("NTH", str(nth))
-    environment = {**os.environ, "REPRO_HOME": str(site.folder), "PYTHONPATH": str(CHECKOUT), **site.variables}
     done = subprocess.run(
         [sys.executable, "-c", script, *options],
         cwd=site.folder,
-        env=environment,
+        env=site.environment | {"PYTHONPATH": str(CHECKOUT)},
         capture_output=True,
         text=True,
         timeout=600,
@@ -83,7 +80,7 @@ def killed_submit(site: StandInSite, place: str, nth: int, *options: str) -> Non
     assert done.returncode == -signal.SIGKILL, (place, done.stdout, done.stderr)
 
 
-def assert_each_case_is_queued_once(site: StandInSite, cluster: SlurmCluster, cases: int) -> None:
+def assert_each_case_is_queued_once(site: SlurmSite, cluster: SlurmCluster, cases: int) -> None:
     """Check that Slurm has each job once, and that it is the first attempt in the ledger."""
     rows = site.status()
     queued = ids_in_queue(cluster.run, site.folder)
@@ -99,7 +96,7 @@ def assert_each_case_is_queued_once(site: StandInSite, cluster: SlurmCluster, ca
 )
 @pytest.mark.parametrize("place", PLACES)
 def test_after_a_kill_at_any_point_the_next_submit_leaves_each_job_in_slurm_once(
-    place: str, site: StandInSite, paused_cluster: SlurmCluster
+    place: str, site: SlurmSite, paused_cluster: SlurmCluster
 ) -> None:
     # Each job in a separate submission.
     options = (
@@ -117,7 +114,7 @@ def test_after_a_kill_at_any_point_the_next_submit_leaves_each_job_in_slurm_once
     fault="`repro` is killed while its sbatch still runs",
     promise="The next command waits for that sbatch. It neither gives the submission up nor repeats it.",
 )
-def test_an_sbatch_that_outlives_its_repro_is_waited_for(site: StandInSite, paused_cluster: SlurmCluster) -> None:
+def test_an_sbatch_that_outlives_its_repro_is_waited_for(site: SlurmSite, paused_cluster: SlurmCluster) -> None:
     go = site.folder / "go"
     site.replace_sbatch(f'kill -9 $PPID; until [ -e {go} ]; do sleep 0.1; done; exec /usr/bin/sbatch "$@"')
     assert site.submit("--where", "gbs=4").returncode == -signal.SIGKILL
@@ -134,13 +131,9 @@ def test_an_sbatch_that_outlives_its_repro_is_waited_for(site: StandInSite, paus
     fault="Three terminals submit at the same time",
     promise="Slurm has each case once.",
 )
-def test_three_submits_at_once_submit_each_job_once(site: StandInSite, paused_cluster: SlurmCluster) -> None:
-    command = [REPRO, "submit", "figure-13", "--cluster", "site.yaml", "--scale", "cpu"]
-    environment = {**os.environ, "REPRO_HOME": str(site.folder)}
-    terminals = [
-        subprocess.Popen(command, cwd=site.folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-        for _ in range(3)
-    ]
+def test_three_submits_at_once_submit_each_job_once(site: SlurmSite, paused_cluster: SlurmCluster) -> None:
+    command = ("submit", "figure-13", "--cluster", "site.yaml", "--scale", "cpu")
+    terminals = [site.start(*command) for _ in range(3)]
     ends = [(terminal.communicate(timeout=600), terminal.returncode) for terminal in terminals]
     assert [code for _, code in ends] == [0, 0, 0], ends
     assert_each_case_is_queued_once(site, paused_cluster, 6)
@@ -155,15 +148,6 @@ def shared() -> Iterator[Path]:
     subprocess.run(["rm", "-rf", str(folder)], check=True)
 
 
-def as_other_user(site: StandInSite, *options: str) -> subprocess.CompletedProcess[str]:
-    """Run `repro` as another user of the cluster, with another home and the same ledger."""
-    inherit = {**os.environ, **site.variables, "REPRO_HOME": str(site.folder), "HOME": str(site.folder)}
-    command = ["setpriv", "--reuid", OTHER_USER, "--regid", "nogroup", "--clear-groups", REPRO, *options]
-    return subprocess.run(
-        command, cwd=site.folder, env=inherit, capture_output=True, text=True, timeout=600, check=False
-    )
-
-
 @pytest.mark.fault(
     section="Submissions",
     fault="Two users share a ledger: both submit, one cancels the other's job, one submission is interrupted",
@@ -173,38 +157,38 @@ def as_other_user(site: StandInSite, *options: str) -> subprocess.CompletedProce
 def test_two_users_on_one_ledger_submit_each_job_once_and_cannot_cancel_each_others(
     shared: Path, paused_cluster: SlurmCluster
 ) -> None:
-    mine, theirs = (StandInSite(shared / name).prepare() for name in ("mine", "theirs"))
+    mine, theirs = (SlurmSite(shared / name).use_stand_in() for name in ("mine", "theirs"))
     for user_site in (mine, theirs):
         user_site.variables["REPRO_DATABASE"] = str(shared / "results.db")
     subprocess.run(["chown", "-R", OTHER_USER, str(theirs.folder)], check=True)
-    submit = ("submit", "figure-13", "--cluster", "site.yaml", "--scale", "cpu")
+    theirs.user, theirs.variables["HOME"] = OTHER_USER, str(theirs.folder)
     try:
-        first = mine.repro(*submit, "--where", "gbs=4")
+        first = mine.submit("--where", "gbs=4")
         assert first.returncode == 0, first.stderr
         (shared / "results.db").chmod(0o666)
         done: list[subprocess.CompletedProcess[str]] = []
-        other = threading.Thread(target=lambda: done.append(as_other_user(theirs, *submit)))
+        other = threading.Thread(target=lambda: done.append(theirs.submit()))
         other.start()
-        again = mine.repro(*submit)
+        again = mine.submit()
         other.join()
         assert again.returncode == 0 and done[0].returncode == 0, (again.stderr, done[0].stderr)
         assert_each_case_is_queued_once_of_two(mine, shared, paused_cluster)
 
-        refused = as_other_user(theirs, "cancel", "figure-13", "--where", "gbs=4", "--yes")
+        refused = theirs.repro("cancel", "figure-13", "--where", "gbs=4", "--yes")
         assert refused.returncode == 1 and refused.stderr.count("denied") == 3, refused.stderr
         assert len(ids_in_queue(paused_cluster.run, mine.folder)) >= 3, "Slurm did not consent"
         assert {row["state"] for row in mine.status()} == {"PENDING"}
 
         killed_submit(mine, *PLACES["between sbatch and recording its id"], "--rerun", "--repeat", "2")
-        answer = as_other_user(theirs, "status")
+        answer = theirs.repro("status")
         assert "a submission of root was cut off; root's next command finds out" in answer.stderr, answer.stderr
         assert all(row["state"] == "PENDING" for row in mine.status())
     finally:
         mine.repro("cancel", "figure-13", "--yes")
-        as_other_user(theirs, "cancel", "figure-13", "--yes")
+        theirs.repro("cancel", "figure-13", "--yes")
 
 
-def assert_each_case_is_queued_once_of_two(mine: StandInSite, shared: Path, cluster: SlurmCluster) -> None:
+def assert_each_case_is_queued_once_of_two(mine: SlurmSite, shared: Path, cluster: SlurmCluster) -> None:
     rows = mine.status()
     queued = ids_in_queue(cluster.run, shared)
     assert len(rows) == 6 and sorted(queued) == sorted(row["id"] for row in rows), (rows, queued)
@@ -213,7 +197,7 @@ def assert_each_case_is_queued_once_of_two(mine: StandInSite, shared: Path, clus
 # ---- the controller --------------------------------------------------------------------------------------------
 
 
-def shorten_timeouts(cluster: SlurmCluster, site: StandInSite) -> None:
+def shorten_timeouts(cluster: SlurmCluster, site: SlurmSite) -> None:
     """Make clients wait for the controller for four seconds instead of ten."""
     conf = cluster.conf.with_name("short_timeouts.conf")
     conf.write_text(cluster.conf.read_text() + "MessageTimeout=4\n")
@@ -226,7 +210,7 @@ def shorten_timeouts(cluster: SlurmCluster, site: StandInSite) -> None:
     promise="Slurm has the job once.",
 )
 def test_a_controller_that_accepts_after_the_timeout_has_the_job_once(
-    site: StandInSite, paused_cluster: SlurmCluster
+    site: SlurmSite, paused_cluster: SlurmCluster
 ) -> None:
     shorten_timeouts(paused_cluster, site)
     controller = f"$(cat {paused_cluster.folder}/pid/slurmctld.pid)"
@@ -245,9 +229,9 @@ def test_a_controller_that_accepts_after_the_timeout_has_the_job_once(
     promise="Slurm has the job once.",
 )
 def test_a_controller_that_restarts_during_a_submission_gets_the_job_once(
-    site: StandInSite, paused_cluster: SlurmCluster
+    site: SlurmSite, paused_cluster: SlurmCluster
 ) -> None:
-    site.prepare('sbatch: ["--hold"]')  # a killed controller forgets that its partition is down
+    site.use_stand_in('sbatch: ["--hold"]')  # a killed controller forgets that its partition is down
     shorten_timeouts(paused_cluster, site)
     failed = site.folder / "sbatch-failed"
     kill = f"kill -9 $(cat {paused_cluster.folder}/pid/slurmctld.pid)"
@@ -276,7 +260,7 @@ def test_a_controller_that_restarts_during_a_submission_gets_the_job_once(
     fault="Slurm accepts the job, and its answer is lost",
     promise="The job is found by its token.",
 )
-def test_a_job_whose_answer_was_lost_is_found_by_its_token(site: StandInSite, paused_cluster: SlurmCluster) -> None:
+def test_a_job_whose_answer_was_lost_is_found_by_its_token(site: SlurmSite, paused_cluster: SlurmCluster) -> None:
     lost = "sbatch: error: Batch job submission failed: Socket timed out on send/recv operation"
     site.replace_sbatch(f'/usr/bin/sbatch "$@" >/dev/null; echo "{lost}" >&2; exit 1')
     done = site.submit("--where", "gbs=4")
@@ -291,7 +275,7 @@ def test_a_job_whose_answer_was_lost_is_found_by_its_token(site: StandInSite, pa
     promise="`status` shows the last states and their age. `submit` ends with exit code 3 and records nothing.",
 )
 def test_without_a_controller_status_shows_the_age_and_no_state_changes(
-    site: StandInSite, paused_cluster: SlurmCluster
+    site: SlurmSite, paused_cluster: SlurmCluster
 ) -> None:
     shorten_timeouts(paused_cluster, site)
     assert site.submit("--where", "gbs=4").returncode == 0
@@ -315,9 +299,9 @@ def test_without_a_controller_status_shows_the_age_and_no_state_changes(
     promise="Three jobs run at a time. `repro wait` submits each of the others once, as jobs end.",
 )
 def test_jobs_that_exceed_the_queue_limit_stay_queued_until_a_wait_submits_them(
-    site: StandInSite, slurm_cluster: SlurmCluster
+    site: SlurmSite, slurm_cluster: SlurmCluster
 ) -> None:
-    site.prepare("qos: limited")  # three jobs per user at most
+    site.use_stand_in("qos: limited")  # three jobs per user at most
     done = site.submit()
     assert done.returncode == 0 and "6 cases: 3 submitted, 3 queued" in done.stderr, done.stderr
     assert "QOSMaxSubmitJobPerUserLimit" in done.stderr and "repro wait figure-13" in done.stderr

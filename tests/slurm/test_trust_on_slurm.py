@@ -12,7 +12,7 @@ import pytest
 
 from tests.slurm.accounting import OTHER_USER
 from tests.slurm.cluster import SlurmCluster
-from tests.slurm.stand_in import StandInSite, ids_in_queue
+from tests.slurm.site import SlurmSite, ids_in_queue
 from tests.slurm.test_submission_faults import PLACES, killed_submit
 
 EDIT = "import sqlite3, sys; ledger = sqlite3.connect(sys.argv[1]); ledger.executescript(sys.argv[2])"
@@ -57,7 +57,7 @@ def edit(ledger: Path, *statements: str) -> None:
 def test_a_user_who_edits_a_shared_ledger_runs_nothing_as_another_user(
     edited: str, shared: Path, paused_cluster: SlurmCluster
 ) -> None:
-    mine, ledger = StandInSite(shared / "mine").prepare(), shared / "results.db"
+    mine, ledger = SlurmSite(shared / "mine").use_stand_in(), shared / "results.db"
     mine.variables["REPRO_DATABASE"] = str(ledger)
     killed_submit(mine, *PLACES["before the claim"], *SMALL)
     ledger.chmod(0o666)
@@ -90,7 +90,7 @@ def test_a_user_who_edits_a_shared_ledger_runs_nothing_as_another_user(
 def test_queued_jobs_are_not_submitted_again_after_the_ledger_is_lost(
     tmp_path: Path, paused_cluster: SlurmCluster
 ) -> None:
-    site = StandInSite(tmp_path).prepare()
+    site = SlurmSite(tmp_path).use_stand_in()
     assert site.submit(*SMALL).returncode == 0
     queued = ids_in_queue(paused_cluster.run, tmp_path)
     assert len(queued) == 3
@@ -117,7 +117,7 @@ def test_queued_jobs_are_not_submitted_again_after_the_ledger_is_lost(
     promise="The job does not run. Its reason names the other job.",
 )
 def test_a_job_whose_folder_has_another_claim_does_not_run(tmp_path: Path, paused_cluster: SlurmCluster) -> None:
-    site = StandInSite(tmp_path).prepare()
+    site = SlurmSite(tmp_path).use_stand_in()
     assert site.submit(*SMALL).returncode == 0
     (folder,) = (tmp_path / "runs").glob("*/pp2-tp2-gbs4")
     (folder / "claimed").write_text("77\n")

@@ -16,9 +16,10 @@ from pathlib import Path
 import pytest
 
 from tests.slurm.cluster import SlurmCluster
-from tests.slurm.host import install_packages, run, wait_until
-from tests.slurm.site import REPRO
-from tests.slurm.stand_in import StandInSite, ids_in_queue
+from tests.slurm.host import install_packages, run
+from tests.slurm.site import SlurmSite, ids_in_queue
+from tests.stand_in_site import REPRO
+from tests.waiting import wait_until
 
 # A host name, its own slurm.conf in place of the cluster's, then the command.
 _ENTER = 'hostname "$1" && mount --bind "$2" "$3" && shift 3 && exec "$@"'
@@ -38,7 +39,7 @@ class LoginNode:
     name: str
     namespace: str
     conf: Path
-    site: StandInSite
+    site: SlurmSite
     cluster: SlurmCluster
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
@@ -48,7 +49,7 @@ class LoginNode:
         return subprocess.Popen(
             ["ip", "netns", "exec", self.namespace, *spaces, *enter, REPRO, *arguments],
             cwd=self.site.folder,
-            env={**os.environ, "REPRO_HOME": str(self.site.folder), **self.site.variables},
+            env=self.site.environment,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -65,7 +66,7 @@ class LoginNode:
 def nodes(slurm_cluster: SlurmCluster, tmp_path: Path) -> Iterator[tuple[LoginNode, LoginNode]]:
     """Yield two login nodes of a cluster that accepts jobs and starts none."""
     install_packages(("iproute2",))
-    site = StandInSite(tmp_path).prepare()
+    site = SlurmSite(tmp_path).use_stand_in()
     made: list[LoginNode] = []
     slurm_cluster.run("scontrol", "update", "partitionname=batch", "state=down")
     try:
@@ -80,7 +81,7 @@ def nodes(slurm_cluster: SlurmCluster, tmp_path: Path) -> Iterator[tuple[LoginNo
             run(["ip", "netns", "delete", node.namespace])  # with its end of the cable, and so the other end
 
 
-def _make_node(number: int, site: StandInSite, cluster: SlurmCluster) -> LoginNode:
+def _make_node(number: int, site: SlurmSite, cluster: SlurmCluster) -> LoginNode:
     # The kernel removes a network some time after its namespace, so names and addresses are used once.
     once = next(_NUMBERS)
     namespace = f"repro-{os.getpid()}-{once}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import signal
 import subprocess
@@ -24,9 +23,8 @@ from orchestrator.reading.collect import collect
 from tests.slurm.accounting import OTHER_USER
 from tests.slurm.cluster import SlurmCluster
 from tests.slurm.configuration import Shape
-from tests.slurm.host import LIMIT_S, wait_until
-from tests.slurm.site import REPRO
-from tests.slurm.stand_in import StandInSite, ids_in_queue
+from tests.slurm.site import SlurmSite, ids_in_queue
+from tests.waiting import LIMIT_S, wait_until
 
 CASE = ("--where", "pp=1,gbs=4")
 CHECKOUT = Path(__file__).resolve().parents[2]
@@ -57,8 +55,8 @@ def forgetful_cluster(slurm_cluster: SlurmCluster) -> Iterator[SlurmCluster]:  #
 
 
 @pytest.fixture
-def site(forgetful_cluster: SlurmCluster, tmp_path: Path) -> Iterator[StandInSite]:  # noqa: ARG001  needs it up
-    made = StandInSite(tmp_path).prepare(account="max_running: 6")
+def site(forgetful_cluster: SlurmCluster, tmp_path: Path) -> Iterator[SlurmSite]:  # noqa: ARG001  needs it up
+    made = SlurmSite(tmp_path).use_stand_in(account="max_running: 6")
     yield made
     made.variables.clear()
     (made.folder / "go").touch()
@@ -69,11 +67,11 @@ def wait_until_forgotten(cluster: SlurmCluster) -> None:
     wait_until(lambda: not cluster.run("squeue", "-h", "--states=all"), what="squeue forgets its jobs")
 
 
-def wait_for_end_records(site: StandInSite, jobs: int) -> None:
+def wait_for_end_records(site: SlurmSite, jobs: int) -> None:
     wait_until(lambda: len(list(site.folder.glob("runs/*/*/end"))) == jobs, what=f"{jobs} jobs write their end records")
 
 
-def jobs_after_two_refreshes(site: StandInSite, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+def jobs_after_two_refreshes(site: SlurmSite, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     """Return the jobs after two refreshes without the waiting time before a job is lost."""
     monkeypatch.setattr(refreshing, "LOST_AFTER", timedelta(0))
     site.status()
@@ -92,7 +90,7 @@ def jobs_after_two_refreshes(site: StandInSite, monkeypatch: pytest.MonkeyPatch)
     promise="The job is recognised by its own record. The other job is not mistaken for it.",
 )
 def test_a_forgotten_job_is_recognised_by_its_record_and_a_reused_id_is_not_mistaken(
-    site: StandInSite, forgetful_cluster: SlurmCluster
+    site: SlurmSite, forgetful_cluster: SlurmCluster
 ) -> None:
     site.behave("gated")
     assert site.submit().returncode == 0, "six cases, in arrays of four and two"
@@ -120,7 +118,7 @@ def test_a_forgotten_job_is_recognised_by_its_record_and_a_reused_id_is_not_mist
     "again, and a late copy of the lost attempt does not start.",
 )
 def test_a_job_is_lost_only_after_all_sources_were_asked_for_five_minutes(
-    site: StandInSite, forgetful_cluster: SlurmCluster, monkeypatch: pytest.MonkeyPatch
+    site: SlurmSite, forgetful_cluster: SlurmCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     site.behave("hang")
     assert site.submit(*CASE).returncode == 0
@@ -156,7 +154,7 @@ def test_a_user_who_may_not_see_a_job_cannot_mark_it_lost(
 ) -> None:
     folder = Path(tempfile.mkdtemp(prefix="repro-shared-"))
     folder.chmod(0o777)
-    site = StandInSite(folder / "mine").prepare(account="max_running: 6")
+    site = SlurmSite(folder / "mine").use_stand_in(account="max_running: 6")
     site.variables["REPRO_DATABASE"] = str(folder / "results.db")
     site.behave("gated")
     try:
@@ -167,7 +165,7 @@ def test_a_user_who_may_not_see_a_job_cannot_mark_it_lost(
         home = folder / "theirs"
         home.mkdir()
         home.chmod(0o777)
-        inherit = {**os.environ, "REPRO_HOME": str(home), "PYTHONPATH": str(CHECKOUT), **site.variables}
+        inherit = site.environment | {"REPRO_HOME": str(home), "PYTHONPATH": str(CHECKOUT)}
         subprocess.run(["chmod", "-R", "o+rX", str(site.folder)], check=True)  # readable for the other user
         as_other_user = ["setpriv", "--reuid", OTHER_USER, "--regid", "nogroup", "--clear-groups"]
         command = [*as_other_user, sys.executable, "-c", HASTY, "status"]
@@ -190,7 +188,7 @@ def test_a_user_who_may_not_see_a_job_cannot_mark_it_lost(
     promise="The job is neither looked up there, nor `LOST`, nor cancelled. The message has a hint.",
 )
 def test_commands_on_another_cluster_neither_lose_nor_cancel_a_job(
-    site: StandInSite, forgetful_cluster: SlurmCluster, slurm_cluster: SlurmCluster, monkeypatch: pytest.MonkeyPatch
+    site: SlurmSite, forgetful_cluster: SlurmCluster, slurm_cluster: SlurmCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     site.behave("gated")
     assert site.submit(*CASE).returncode == 0
@@ -211,7 +209,7 @@ def test_commands_on_another_cluster_neither_lose_nor_cancel_a_job(
     fault="slurmctld loses its state while `repro wait` runs",
     promise="`repro wait` reads the end from the job's own record.",
 )
-def test_wait_reads_the_end_of_a_job_that_slurm_has_lost(site: StandInSite, forgetful_cluster: SlurmCluster) -> None:
+def test_wait_reads_the_end_of_a_job_that_slurm_has_lost(site: SlurmSite, forgetful_cluster: SlurmCluster) -> None:
     site.behave("gated")
     assert site.submit(*CASE).returncode == 0
     site.wait_for(lambda rows: rows[0]["state"] == "RUNNING")
@@ -223,10 +221,7 @@ def test_wait_reads_the_end_of_a_job_that_slurm_has_lost(site: StandInSite, forg
             return session.scalar(sa.select(sa.func.max(Poll.asked_at)))
 
     before = last_poll()
-    environment = {**os.environ, "REPRO_HOME": str(site.folder)}
-    with subprocess.Popen(
-        [REPRO, "wait", "figure-13"], cwd=site.folder, env=environment, stderr=subprocess.PIPE, text=True
-    ) as waiting:
+    with site.start("wait", "figure-13") as waiting:
         try:
             wait_until(lambda: last_poll() != before, what="`repro wait` asks Slurm")
             forgetful_cluster.stop_controller()
@@ -241,7 +236,7 @@ def test_wait_reads_the_end_of_a_job_that_slurm_has_lost(site: StandInSite, forg
     assert (row["state"], row["verdict"]) == ("COMPLETED", "verified")
 
 
-def killed_with_its_sbatch(site: StandInSite, body: str) -> None:
+def killed_with_its_sbatch(site: SlurmSite, body: str) -> None:
     site.replace_sbatch(body)
     assert site.submit(*CASE).returncode == -signal.SIGKILL
     site.variables.clear()
@@ -253,7 +248,7 @@ def killed_with_its_sbatch(site: StandInSite, body: str) -> None:
     promise="The job's own record decides.",
 )
 def test_without_comments_a_job_record_settles_a_submission_killed_after_sbatch(
-    site: StandInSite, forgetful_cluster: SlurmCluster
+    site: SlurmSite, forgetful_cluster: SlurmCluster
 ) -> None:
     killed_with_its_sbatch(site, '/usr/bin/sbatch "$@"; kill -9 $PPID')
     wait_for_end_records(site, 1)
@@ -268,7 +263,7 @@ def test_without_comments_a_job_record_settles_a_submission_killed_after_sbatch(
     promise="The submission can be cancelled and made again.",
 )
 def test_without_comments_a_submission_killed_before_sbatch_can_be_cancelled(
-    site: StandInSite, forgetful_cluster: SlurmCluster
+    site: SlurmSite, forgetful_cluster: SlurmCluster
 ) -> None:
     killed_with_its_sbatch(site, "kill -9 $PPID; exit 1")
     (row,) = site.status()

@@ -87,9 +87,7 @@ def test_a_program_of_2021_is_planned_with_its_own_memory_use() -> None:
 def test_plan_exact_prints_the_real_models_bytes_beside_the_closed_form(tmp_path: Path) -> None:
     command = ["plan", "figure-13", "--scale", "quad", "--cluster", "selene", "--where", "pp=4", "--exact", "--json"]
     environment = {**os.environ, "REPRO_HOME": str(tmp_path)}
-    done = subprocess.run(
-        [str(REPRO), *command], env=environment, cwd=tmp_path, capture_output=True, text=True, check=True
-    )
+    done = subprocess.run([REPRO, *command], env=environment, cwd=tmp_path, capture_output=True, text=True, check=True)
     for row in json.loads(done.stdout)["cases"]:
         assert row["exact_gb"] == pytest.approx(row["memory_gb"], rel=0.05) and row["fit"] == "fits"
         assert row["exact_parameters_b"] == pytest.approx(row["parameters_b"], rel=0.01)

@@ -15,7 +15,7 @@ import pytest
 
 from orchestrator import api
 from orchestrator.errors import ReproError
-from tests.unit.launch.stand_in import CHECKOUT, Site
+from tests.stand_in_site import CHECKOUT, Site
 
 PAGE = CHECKOUT / "docs" / "python-api.md"
 
@@ -23,13 +23,13 @@ PAGE = CHECKOUT / "docs" / "python-api.md"
 @pytest.fixture
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
     """A project folder that is the working folder and home."""
-    site = Site.make(tmp_path / "project")
+    site = Site.create(tmp_path / "project")
     shutil.copy(site.folder / "clusters" / "here.yaml", site.folder / "clusters" / "local.yaml")
     monkeypatch.chdir(site.folder)
     monkeypatch.setenv("REPRO_HOME", str(site.folder))
     monkeypatch.delenv("REPRO_DATABASE", raising=False)
     yield site
-    site.clean_up()
+    site.end_sleepers()
 
 
 def examples() -> list[str]:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.cli.main import main
-from tests.unit.launch.stand_in import Site
+from tests.stand_in_site import Site
 
 
 @dataclass(frozen=True)

@@ -5,21 +5,21 @@ from pathlib import Path
 
 import pytest
 
+from tests.stand_in_site import Site
 from tests.unit.cli.calling import Caller
-from tests.unit.launch.stand_in import Site
 
 
 @pytest.fixture
 def site(tmp_path: Path) -> Iterator[Site]:
-    site = Site.make(tmp_path / "a home")
+    site = Site.create(tmp_path / "a home")
     yield site
-    site.clean_up()
+    site.end_sleepers()
 
 
 @pytest.fixture(scope="session")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     """A site on which figure 13 has come out; tests that share it run nothing there."""
-    site = Site.make(tmp_path_factory.mktemp("finished") / "a home")
+    site = Site.create(tmp_path_factory.mktemp("finished") / "a home")
     done = site.submit("--wait")
     assert done.returncode == 0, done.stderr
     yield site

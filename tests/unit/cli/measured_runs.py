@@ -18,7 +18,7 @@ from orchestrator.ledger.measurements import MeasuredMetric, Measurement, record
 from orchestrator.ledger.rows import JobRow
 from orchestrator.ledger.runs import Disposition
 from orchestrator.ledger.tables import Attempt, Run
-from tests.unit.launch.stand_in import Site
+from tests.stand_in_site import Site
 from tests.unit.ledger.making import CONFIGURATION, attempts, new_job, new_ledger, new_run, record_run
 
 FIRST_DAY = datetime(2026, 11, 1, 12)

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.stand_in_site import CHECKOUT
 from tests.unit.cli.calling import Caller, everything_in
-from tests.unit.launch.stand_in import CHECKOUT
 
 PAPER = "title: t\nvenue: v\n"
 FIGURE = (CHECKOUT / "experiments" / "sc21" / "figure-13.yaml").read_text()

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import subprocess
+from pathlib import Path
 
 import pytest
 
+from tests.stand_in_site import REPRO
 from tests.unit.cli.calling import Caller
-from tests.unit.launch.stand_in import REPRO
 
 
 def complete(repro: Caller, line: str) -> list[str]:
@@ -47,7 +48,7 @@ def test_bash_completes_a_where_that_it_has_cut_at_every_equals_sign(repro: Call
         offer repro show figure-13 --where pp = 8,g
         offer repro show figure-13 --where pp = 8,gbs = 3
         offer repro show figure-13 --where pp = 8 --scale q"""
-    path = f"{REPRO.parent}:/usr/bin:/bin"
+    path = f"{Path(REPRO).parent}:/usr/bin:/bin"
     environment = repro.site.environment | {"PATH": path}
     done = subprocess.run(["bash", "-c", script], env=environment, capture_output=True, text=True, check=True)
     assert done.stdout.splitlines() == [

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.stand_in_site import CHECKOUT, REPRO, Site
 from tests.unit.cli.calling import Caller, everything_in
-from tests.unit.launch.stand_in import CHECKOUT, REPRO, Site
 
 HERE = ("--cluster", "here", "--scale", "cpu")
 COMMANDS_OF_ONE = ("submit figure-13 --cluster here --scale cpu", "status", "logs x", "cancel x", "collect", "plot")
@@ -200,7 +200,7 @@ def test_a_full_disk_is_one_line_and_leaves_no_job_behind(site: Site) -> None:
         done = subprocess.run(
             ["bash", "-c", command, "x", "repro", "submit", "figure-13", *HERE, "--database", str(small / "r.db")],
             cwd=site.folder,
-            env=site.environment | {"PATH": f"{REPRO.parent}:/usr/bin:/bin"},
+            env=site.environment | {"PATH": f"{Path(REPRO).parent}:/usr/bin:/bin"},
             capture_output=True,
             text=True,
             check=False,

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from tests.unit.launch.stand_in import Site
+from tests.stand_in_site import Site
 
 HEAVY = {"torch", "megatron", "matplotlib", "numpy", "pandas", "sqlalchemy", "alembic", "submitit", "jinja2", "rich"}
 # pydantic: typer 0.29 loads it by itself for every command with options, so what counts is whether we ask for more.

@@ -9,8 +9,9 @@ import subprocess
 
 import pytest
 
+from tests.stand_in_site import REPRO, Site
 from tests.unit.cli.calling import Caller, Done
-from tests.unit.launch.stand_in import REPRO, Site, wait_until
+from tests.waiting import wait_until
 
 CASES = [f"pp={pp},tp={4 // pp},gbs={gbs}" for pp in (1, 2, 4) for gbs in (4, 16)]
 

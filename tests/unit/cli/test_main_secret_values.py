@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from orchestrator.masking import MASK
+from tests.stand_in_site import Site
 from tests.unit.cli.test_results_bundle import content
-from tests.unit.launch.stand_in import Site
 
 # Values without any shape of a token: only their names tell that they are secret.
 DB_PASS, OPENAI_KEY, INDEX_TOKEN, SHELL_TOKEN = "tulip-Meadow+41", "kq81zLm27xcvbN", "vulpes.lagopus77", "grebe nest 19"
@@ -39,7 +39,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     """Figure 13, of which a case failed with all secrets in the line that decides."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HF_TOKEN", SHELL_TOKEN)
-        site = Site.make(tmp_path_factory.mktemp("secrets") / "home")
+        site = Site.create(tmp_path_factory.mktemp("secrets") / "home")
         profile, program = site.folder / "clusters" / "here.yaml", site.folder / "train.sh"
         profile.write_text(profile.read_text() + PROFILE)
         text = program.read_text().replace("\nwhile", f"{PRINTS}\nwhile", 1)
@@ -49,7 +49,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         done = site.submit("--repeat", "2", "--wait")
         assert done.returncode == 1, done.stderr
         yield site
-        site.clean_up()
+        site.end_sleepers()
 
 
 def leaked(text: bytes) -> list[str]:

@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
+from tests.stand_in_site import CHECKOUT, Site
 from tests.unit.cli.calling import Caller, Done
-from tests.unit.launch.stand_in import CHECKOUT, Site, wait_until
+from tests.waiting import wait_until
 
 QUAD = ("figure-13", "--cluster", "here", "--scale", "quad")
 

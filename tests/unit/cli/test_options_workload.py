@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.stand_in_site import Site
 from tests.unit.cli.calling import Caller, Done
 from tests.unit.cli.test_catalog import FIGURE, write
-from tests.unit.launch.stand_in import Site, wait_until
+from tests.waiting import wait_until
 
 SITE = "{checkout: /code, data_path: /data, vocab_file: /vocab, merge_file: /merges}"
 HERE = ("--cluster", "here", "--scale", "cpu")
@@ -47,7 +48,7 @@ def both(repro: Caller, monkeypatch: pytest.MonkeyPatch) -> Iterator[Caller]:
     ids = (f"20260101-00{number // 60:02d}{number % 60:02d}-0000" for number in itertools.count())
     monkeypatch.setattr("orchestrator.launch.submit.new_run_id", lambda: next(ids))
     yield repro
-    Site(elsewhere).clean_up()
+    Site(elsewhere).end_sleepers()
 
 
 def submit(repro: Caller, *words: str) -> Done:

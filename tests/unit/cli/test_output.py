@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 
 from orchestrator.cli.output import VisibleLog, as_json, table
 from orchestrator.text import printable
+from tests.stand_in_site import REPRO, Site
 from tests.unit.catalog.entries import BASE, write_experiment
-from tests.unit.launch.stand_in import REPRO, Site
 
 # It would set the window's title, clear the screen, turn the writing round and hide what follows.
 EVIL = "\x1b]0;owned\x07\x1b[2J\x1b[31m\u009b1m\u202e\u200b\x08\x7f\rX"
@@ -105,9 +105,9 @@ EVIL_EXPERIMENT = (
     ],
 )
 def test_text_of_an_experiment_does_not_control_the_terminal(tmp_path: Path, words: str, seen: str | None) -> None:
-    site = Site.make(tmp_path / "home")
+    site = Site.create(tmp_path / "home")
     write_experiment(site.folder, EVIL_EXPERIMENT)
-    text = require_harmless(on_terminal([str(REPRO), *words.split(" ")], site.folder, site.environment))
+    text = require_harmless(on_terminal([REPRO, *words.split(" ")], site.folder, site.environment))
     assert "Traceback" not in text and (seen is None or seen in text)
 
 
@@ -129,10 +129,10 @@ def test_text_of_an_experiment_does_not_control_the_terminal(tmp_path: Path, wor
     ],
 )
 def test_errors_of_an_invalid_experiment_do_not_control_the_terminal(tmp_path: Path, old: str, new: str) -> None:
-    site = Site.make(tmp_path / "home")
+    site = Site.create(tmp_path / "home")
     assert old in BASE
     write_experiment(site.folder, BASE.replace(old, new))
-    command = [str(REPRO), "plan", "figure-1", "--cluster", "here"]
+    command = [REPRO, "plan", "figure-1", "--cluster", "here"]
     text = require_harmless(on_terminal(command, site.folder, site.environment))
     assert "repro: " in text and "Traceback" not in text
 
@@ -143,20 +143,20 @@ def test_errors_of_an_invalid_experiment_do_not_control_the_terminal(tmp_path: P
     promise="Printed as `?`. A pipe gets the original bytes.",
 )
 def test_a_log_line_that_is_a_reason_does_not_control_the_terminal(tmp_path: Path) -> None:
-    site = Site.make(tmp_path / "home")
+    site = Site.create(tmp_path / "home")
     octal = "".join(f"\\{byte:03o}" for byte in EVIL.encode())
     (site.folder / "train.sh").write_text(f"#!/bin/bash\nprintf 'RuntimeError: it broke {octal}\\n' >&2\nexit 1\n")
     assert site.submit("--where", "pp=1,gbs=4", "--wait").returncode == 1
     for words in ("status", "status --json", "collect figure-13", "collect figure-13 --export json"):
-        text = require_harmless(on_terminal([str(REPRO), *words.split()], site.folder, site.environment))
+        text = require_harmless(on_terminal([REPRO, *words.split()], site.folder, site.environment))
         assert "it broke" in text, words
     job = json.loads(site.repro("status", "--json").stdout)[0]["job"]
-    text = require_harmless(on_terminal([str(REPRO), "logs", job], site.folder, site.environment))
+    text = require_harmless(on_terminal([REPRO, "logs", job], site.folder, site.environment))
     assert "it broke ?]0;owned??[2J" in text
     assert (
         EVIL.encode()
         in subprocess.run(
-            [str(REPRO), "logs", job], cwd=site.folder, env=site.environment, capture_output=True, check=True
+            [REPRO, "logs", job], cwd=site.folder, env=site.environment, capture_output=True, check=True
         ).stdout
     )
 

@@ -27,8 +27,8 @@ from orchestrator.identity import user_name
 from orchestrator.paths import find_folders
 from orchestrator.results.bundle.verify import verify
 from tests.examples import examples
+from tests.stand_in_site import Site
 from tests.unit.cli.calling import Caller, Done
-from tests.unit.launch.stand_in import Site
 
 TOP = "figure-13-cpu-here"
 TEMPLATES = find_folders().templates

@@ -16,10 +16,10 @@ import zstandard
 from orchestrator.ledger.attempts import job_rows
 from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.tables import Attempt, Event, Iteration, Job, Metric, Run
+from tests.stand_in_site import Site
 from tests.unit.cli.calling import Caller
 from tests.unit.cli.made_jobs import MadeJobs, iterations
 from tests.unit.cli.test_results_bundle import content, packed
-from tests.unit.launch.stand_in import Site
 from tests.unit.ledger.making import new_ledger
 
 SECRETS = [f"hf_{place}{'x7Q' * 9}" for place in ("inLog", "inBatch", "inScript", "inProfile", "inCommand", "inEvent")]
@@ -35,7 +35,7 @@ FAILED = "pp4-tp1-gbs16"
 @pytest.fixture(scope="module")
 def troubled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     """Return a site where one case of figure 13 failed twice, with secrets in every place that can contain one."""
-    site = Site.make(tmp_path_factory.mktemp("troubled") / "a home")
+    site = Site.create(tmp_path_factory.mktemp("troubled") / "a home")
     site.behave("fail", "pp4-gbs16")
     assert site.submit("--wait").returncode == 1
     site.behave("nan", "pp4-gbs16")
@@ -43,7 +43,7 @@ def troubled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     site.repro("wait", "figure-13")
     plant(site, new_ledger(site.folder))
     yield site
-    site.clean_up()
+    site.end_sleepers()
 
 
 def plant(site: Site, ledger: Ledger) -> None:

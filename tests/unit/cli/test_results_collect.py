@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from orchestrator.results.export.rows import CASE_COLUMNS, ITERATION_COLUMNS
+from tests.stand_in_site import REPRO, Site
 from tests.unit.cli.calling import Caller
 from tests.unit.cli.made_jobs import MadeJobs, iterations
-from tests.unit.launch.stand_in import REPRO, Site
 
 CASES = [f"pp={pp},tp={4 // pp},gbs={gbs}" for pp in (1, 2, 4) for gbs in (4, 16)]
 NAMES = [column.name for column in CASE_COLUMNS]
@@ -64,7 +64,7 @@ def test_cases_are_chosen_and_the_claims_stay_about_all(looking: Caller) -> None
 
 
 def test_parquet_goes_through_a_pipe_as_it_is(finished: Site) -> None:
-    words = [str(REPRO), "collect", "--export", "parquet"]
+    words = [REPRO, "collect", "--export", "parquet"]
     done = subprocess.run(words, cwd=finished.folder, env=finished.environment, capture_output=True, check=True)
     assert done.stdout[:4] == done.stdout[-4:] == b"PAR1"
 

@@ -10,7 +10,7 @@ import pytest
 
 from tests.unit.cli.calling import Caller
 from tests.unit.cli.test_main_order_of_use import submit
-from tests.unit.launch.stand_in import wait_until
+from tests.waiting import wait_until
 
 
 @pytest.fixture

@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.stand_in_site import REPRO, Site
 from tests.unit.cli.calling import Caller, everything_in
 from tests.unit.cli.test_main_imports import HEAVY, loaded
 from tests.unit.launch.enroot import DIGEST, FILE, OTHER_DIGEST, StandIn
-from tests.unit.launch.stand_in import REPRO, Site, wait_until
+from tests.waiting import wait_until
 
 PROFILE = """\
 about: a cluster with containers
@@ -154,7 +155,7 @@ def test_an_import_that_fails_here_is_exit_1_and_leaves_the_staging_folder_clean
 def test_an_interrupted_import_leaves_no_half_of_an_image(site: Site, enroot: StandIn) -> None:
     staging = write(site)
     enroot.tell(behave="hang")
-    command = [str(REPRO), "images", "import", *FOUND]
+    command = [REPRO, "images", "import", *FOUND]
     process = subprocess.Popen(
         command, cwd=site.folder, env=site.environment, stderr=subprocess.PIPE, text=True, start_new_session=True
     )

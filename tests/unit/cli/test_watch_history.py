@@ -12,9 +12,9 @@ import sqlalchemy as sa
 from orchestrator.ledger.attempts import Observation, record_observations
 from orchestrator.ledger.measurements import MeasuredMetric, Measurement, record_measurements
 from orchestrator.ledger.tables import ENDED, FAILED, RUNNING, VERIFIED, Job
+from tests.stand_in_site import Site
 from tests.unit.cli.calling import Caller
 from tests.unit.cli.made_jobs import MadeJobs
-from tests.unit.launch.stand_in import Site
 
 NOON = datetime(2026, 1, 1, 12)
 

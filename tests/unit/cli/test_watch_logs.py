@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from orchestrator.job_spec import Resources
 from orchestrator.ledger.attempts import RefreshResult
 from orchestrator.reading.logs import RankLines
+from tests.stand_in_site import Site
 from tests.unit.cli.calling import Caller
 from tests.unit.cli.made_jobs import MadeJobs, iterations
-from tests.unit.launch.stand_in import Site
 
 
 @pytest.fixture

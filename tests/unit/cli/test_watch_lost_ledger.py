@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from orchestrator.ledger.attempts import job_rows
+from tests.stand_in_site import Site
 from tests.unit.cli.calling import Caller, Done
-from tests.unit.launch.stand_in import Site, wait_until
 from tests.unit.ledger.making import new_ledger
+from tests.waiting import wait_until
 
 HERE = ("figure-13", "--cluster", "here", "--scale", "cpu")
 SMALL = ("--where", "gbs=4")
@@ -103,7 +104,7 @@ def test_verified_results_of_a_lost_ledger_are_reported(repro: Caller) -> None:
 @pytest.fixture
 def moved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Caller:
     """A home that was renamed after its jobs had ended; the folder that it was made in exists no more."""
-    made = Site.make(tmp_path / "first")
+    made = Site.create(tmp_path / "first")
     assert made.submit("--where", "gbs=4", "--wait").returncode in (0, 1)
     monkeypatch.delenv("REPRO_DATABASE", raising=False)
     return Caller(Site(Path(shutil.move(made.folder, tmp_path / "home2"))), monkeypatch, capsys)
@@ -137,7 +138,7 @@ def test_a_home_that_was_moved_before_its_logs_were_read_is_judged_where_it_is_n
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.delenv("REPRO_DATABASE", raising=False)
-    made = Site.make(tmp_path / "first")
+    made = Site.create(tmp_path / "first")
     assert made.submit("--where", "pp=1,gbs=4").returncode == 0
     wait_until(lambda: list((made.folder / "runs").glob("*/pp1-tp4-gbs4/end")))
     moved = Caller(Site(Path(shutil.move(made.folder, tmp_path / "home2"))), monkeypatch, capsys)

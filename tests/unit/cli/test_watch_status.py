@@ -16,9 +16,9 @@ from orchestrator.cli.job_table import bar
 from orchestrator.ledger.attempts import RefreshResult
 from orchestrator.ledger.database import now
 from orchestrator.reading.job_status import Tally, duration
+from tests.stand_in_site import Site
 from tests.unit.cli.calling import Caller, Done, everything_in
 from tests.unit.cli.made_jobs import MadeJobs, interrupt, iterations
-from tests.unit.launch.stand_in import Site
 
 HERE = ("figure-13", "--cluster", "here", "--scale", "cpu")
 

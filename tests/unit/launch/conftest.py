@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.launch.stand_in import Site
+from tests.stand_in_site import Site
 
 
 @pytest.fixture
 def site(tmp_path: Path) -> Iterator[Site]:
-    site = Site.make(tmp_path / "a home")
+    site = Site.create(tmp_path / "a home")
     yield site
-    site.clean_up()
+    site.end_sleepers()

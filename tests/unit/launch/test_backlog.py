@@ -8,15 +8,14 @@ from types import SimpleNamespace
 import pytest
 import sqlalchemy as sa
 
-from orchestrator.clusters.resolve import find_cluster
 from orchestrator.launch import supervise
 from orchestrator.launch.submit import submit
 from orchestrator.launch.supervise import FULL_QUEUE_RETRY_S, Backlog
 from orchestrator.ledger.attempts import job_rows
 from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.tables import ENDED, QUEUED, Attempt
+from tests.stand_in_site import Site
 from tests.unit.launch.slurm_stand_in import PROFILE, Slurm
-from tests.unit.launch.stand_in import Site
 from tests.unit.ledger.making import new_ledger
 
 
@@ -33,7 +32,7 @@ def ledger(site: Site, slurm: Slurm) -> Ledger:
     """One job in the queue, and two in turn."""
     assert slurm.calls() == []
     (site.folder / "clusters" / "there.yaml").write_text(PROFILE)
-    cluster = find_cluster(site.folders, str(site.folder / "clusters" / "there.yaml"))
+    cluster = site.cluster("there")
     ledger = new_ledger(site.folder)
     submit(site.plans("gbs=4"), cluster, ledger, site.folders, [])
     assert states(ledger) == ["PENDING", QUEUED, QUEUED]

@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.clusters.resolve import Cluster, find_cluster
+from orchestrator.clusters.resolve import Cluster
 from orchestrator.files import read_record
 from orchestrator.launch.batches import FailedNodes, batches_of, scripts_of, write_scripts
 from orchestrator.launch.run_options import RunPlan
 from orchestrator.ledger.runs import Missing, NewAttempt
 from orchestrator.planning.plan import Plan, repeated
+from tests.stand_in_site import Site
 from tests.unit.launch.slurm_stand_in import PROFILE, Slurm
-from tests.unit.launch.stand_in import Site
 
 RUN = "20260101-000000-beef"
 
@@ -74,7 +74,7 @@ def test_on_slurm_a_repeat_alone_goes_as_an_array_as_sbatch_gives_a_script_no_fo
 ) -> None:
     Slurm.on_path(site.folder.parent / "bin", monkeypatch)
     (site.folder / "clusters" / "there.yaml").write_text(PROFILE)
-    there = find_cluster(site.folders, str(site.folder / "clusters" / "there.yaml"))
+    there = site.cluster("there")
     (first,) = written(site, three[:1], there)
     assert (first.file, first.array_index) == (str(scripts_below(site)[0]), None)
     (second,) = written(site, three[1:2], there)

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from orchestrator.clusters.resolve import find_cluster
 from orchestrator.identity import user_name
 from orchestrator.launch.cancel import why_not_the_attempts_job
 from orchestrator.launch.submit import submit
@@ -17,8 +16,8 @@ from orchestrator.ledger.attempts import job_rows
 from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.rows import JobRow
 from orchestrator.slurm.records import JobRecord, parse_queue
+from tests.stand_in_site import Site
 from tests.unit.launch.slurm_stand_in import PROFILE, Slurm
-from tests.unit.launch.stand_in import Site
 from tests.unit.ledger.making import new_ledger
 
 
@@ -47,7 +46,7 @@ def _record() -> JobRecord:
 def pair(site: Site, monkeypatch: pytest.MonkeyPatch) -> Pair:
     (site.folder / "clusters" / "there.yaml").write_text(PROFILE)
     Slurm.on_path(site.folder.parent / "bin", monkeypatch)
-    cluster = find_cluster(site.folders, str(site.folder / "clusters" / "there.yaml"))
+    cluster = site.cluster("there")
     ledger = new_ledger(site.folder)
     submit(site.plans("gbs=4"), cluster, ledger, site.folders, [])
     submit(site.plans("pp=1,gbs=16"), cluster, ledger, site.folders, [])

@@ -13,7 +13,7 @@ from orchestrator.clusters.resolve import find_cluster
 from orchestrator.errors import ReproError, Unreachable
 from orchestrator.launch.executors import LocalScriptExecutor, SlurmScriptExecutor
 from orchestrator.launch.preflight import require_scheduler
-from tests.unit.launch.stand_in import CHECKOUT, Site
+from tests.stand_in_site import CHECKOUT, Site
 
 parse = SlurmScriptExecutor._get_job_id_from_submission_command
 

@@ -29,9 +29,9 @@ from orchestrator.megatron.logs.root_cause import cause
 from orchestrator.reading.failure import Ending, Failure, failure_of
 from orchestrator.reading.logs import log_blocks
 from orchestrator.reading.parse import read_log
-from tests.unit.launch.stand_in import wait_until
 from tests.unit.render.plans import TEMPLATES, plain_slurm, plans
 from tests.unit.render.stand_ins import Stage, cluster_and_plan, with_arguments
+from tests.waiting import wait_until
 
 # Stands in for a job's script: leaves its record, and ends as it is told.
 JOB = """#!/bin/bash

@@ -27,8 +27,8 @@ from orchestrator.slurm.query import QueryAnswer
 from orchestrator.slurm.records import JobRecord
 from tests.examples import examples
 from tests.unit.launch.enroot import DIGEST, FILE, OTHER_DIGEST, SITE, URI, Workshop, profile
-from tests.unit.launch.stand_in import wait_until
 from tests.unit.render.plans import TEMPLATES
+from tests.waiting import wait_until
 
 
 @pytest.fixture

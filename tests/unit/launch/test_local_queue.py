@@ -22,8 +22,9 @@ from orchestrator.ledger.rows import JobRow
 from orchestrator.ledger.tables import OPEN
 from orchestrator.planning.plan import repeated
 from orchestrator.reading.collect import collect
-from tests.unit.launch.stand_in import Site, wait_until
+from tests.stand_in_site import Site
 from tests.unit.ledger.making import new_ledger
+from tests.waiting import wait_until
 
 
 def states(ledger: Ledger) -> list[str]:
@@ -208,7 +209,7 @@ def test_a_job_over_its_time_limit_is_ended_and_called_so(site: Site) -> None:
 
 
 def test_a_folder_with_signs_that_mean_something_elsewhere_is_a_folder(tmp_path: Path) -> None:
-    site = Site.make(tmp_path / "50% off, %j %a $HOME 'quoted'")
+    site = Site.create(tmp_path / "50% off, %j %a $HOME 'quoted'")
     ledger, _ = launch(site, "pp=1")
     wait_until(lambda: all_ended(ledger))
     collect(ledger)

@@ -15,7 +15,7 @@ import pytest
 from orchestrator.files import read_record
 from orchestrator.launch.executors import began_at, find_process, is_alive, local_state
 from orchestrator.ledger.database import now
-from tests.unit.launch.stand_in import wait_until
+from tests.waiting import wait_until
 
 BEGAN, ENDED = datetime(2026, 1, 1, 12), datetime(2026, 1, 1, 13)
 NO_PROCESS = 2**22 + 1

@@ -10,7 +10,8 @@ import pytest
 
 from orchestrator.clusters.machine import GpuMemory, GpuProcess
 from orchestrator.launch.preflight import LEAST_MIB, gpus_in_use
-from tests.unit.launch.stand_in import Site, wait_until
+from tests.stand_in_site import Site
+from tests.waiting import wait_until
 
 NOBODY = 2**22 + 1
 """A process id that no process has."""
@@ -65,7 +66,7 @@ def fake(site: Site, script: str) -> str:
 )
 @pytest.mark.parametrize("scale", ["pair", "cpu"])
 def test_submit_warns_of_a_gpu_that_its_jobs_would_take_and_sends_them(site: Site, scale: str) -> None:
-    path = fake(
+    site.variables["PATH"] = fake(
         site,
         f"""{TWO}
 --query-gpu=*) echo "0, GPU-a1, 4, 143771"; echo "1, GPU-b2, 137000, 143771" ;;
@@ -73,7 +74,7 @@ def test_submit_warns_of_a_gpu_that_its_jobs_would_take_and_sends_them(site: Sit
 esac""",
     )
     words = ["submit", "figure-13", "--cluster", "here", "--scale", scale, "--where", "pp=1", "--where", "gbs=4"]
-    done = site.repro(*words[: 8 if scale == "pair" else 10], path=path)
+    done = site.repro(*words[: 8 if scale == "pair" else 10])
     assert done.returncode == 0, done.stderr
     warned = [line for line in done.stderr.splitlines() if "GPU 1 is in use" in line]
     assert len(warned) == (1 if scale == "pair" else 0)
@@ -95,6 +96,7 @@ esac""",
 def test_too_few_gpus_are_refused_before_anything_is_started_with_what_there_is(
     site: Site, script: str, said: str
 ) -> None:
-    done = site.repro("submit", "figure-13", "--cluster", "here", "--scale", "quad", path=fake(site, script))
+    site.variables["PATH"] = fake(site, script)
+    done = site.repro("submit", "figure-13", "--cluster", "here", "--scale", "quad")
     assert done.returncode == 2 and said in done.stderr
     assert not (site.folder / "runs").exists() and not (site.folder / "results.db").exists()

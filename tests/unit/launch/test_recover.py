@@ -27,8 +27,9 @@ from orchestrator.ledger.reports import job_history
 from orchestrator.ledger.tables import OPEN, QUEUED, SUBMITTING, WAITING, Attempt
 from orchestrator.slurm.query import QueryAnswer
 from orchestrator.slurm.records import JobRecord, Source
-from tests.unit.launch.stand_in import CHECKOUT, Site, wait_until
+from tests.stand_in_site import CHECKOUT, Site
 from tests.unit.ledger.making import new_ledger, new_run, record
+from tests.waiting import wait_until
 
 # Submits three jobs and is killed outright where PLACE is called.
 DIES = """
@@ -36,7 +37,7 @@ import os, signal, sys
 from pathlib import Path
 import orchestrator.launch.sbatch as sending
 import orchestrator.launch.submit as submitting
-from tests.unit.launch.stand_in import Site
+from tests.stand_in_site import Site
 from tests.unit.ledger.making import new_ledger
 def die(*_, **__): os.kill(os.getpid(), signal.SIGKILL)
 PLACE = die
@@ -170,7 +171,7 @@ def test_of_two_submits_at_once_each_job_is_run_once(site: Site) -> None:
     said = [process.communicate(timeout=600)[1] for process in both]
     assert [process.returncode for process in both] == [0, 0], said
     ledger = new_ledger(site.folder)
-    wait_until(lambda: all_ended(ledger), 600.0)
+    wait_until(lambda: all_ended(ledger))
     rows = job_rows(ledger)
     assert [(row.number, row.state) for row in rows] == [(1, "COMPLETED")] * 6
     assert sorted(site.started()) == sorted(row.case_name for row in rows)

@@ -11,7 +11,7 @@ import pytest
 import sqlalchemy as sa
 
 from orchestrator.catalog.case import Expectation
-from orchestrator.clusters.resolve import Cluster, find_cluster
+from orchestrator.clusters.resolve import Cluster
 from orchestrator.errors import ReproError, Unreachable
 from orchestrator.job_spec import ComputedProducts
 from orchestrator.launch import sbatch
@@ -33,8 +33,8 @@ from orchestrator.ledger.submissions import (
 from orchestrator.ledger.tables import ENDED, FAILED, NEVER_SUBMITTED, QUEUED, SUBMITTING, VERIFIED, Attempt
 from orchestrator.planning.plan import Plan
 from orchestrator.reading.failure import Failure
+from tests.stand_in_site import Site
 from tests.unit.launch.slurm_stand_in import PROFILE, Slurm
-from tests.unit.launch.stand_in import Site
 from tests.unit.ledger.making import new_ledger
 
 QUEUE_FULL = "QOSMaxSubmitJobPerUserLimit"
@@ -50,7 +50,7 @@ class Sender:
     said: list[str]
 
     def cluster(self) -> Cluster:
-        return find_cluster(self.site.folders, str(self.site.folder / "clusters" / "there.yaml"))
+        return self.site.cluster("there")
 
     def plans(self, where: str | None = None, *, apart: bool = False) -> list[Plan]:
         plans = self.site.plans(where)

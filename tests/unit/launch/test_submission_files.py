@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from orchestrator.clusters.resolve import Cluster, find_cluster
+from orchestrator.clusters.resolve import Cluster
 from orchestrator.errors import ReproError
 from orchestrator.launch import sbatch
 from orchestrator.launch.executors import SlurmScriptExecutor
@@ -26,9 +26,10 @@ from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.rows import JobRow
 from orchestrator.ledger.submissions import queued_attempts
 from orchestrator.ledger.tables import NEVER_SUBMITTED, QUEUED, Attempt
+from tests.stand_in_site import Site
 from tests.unit.launch.slurm_stand_in import PROFILE, Slurm
-from tests.unit.launch.stand_in import Site, wait_until
 from tests.unit.ledger.making import new_ledger
+from tests.waiting import wait_until
 
 NOBODY = 65534
 EVIL = "#!/bin/bash\ntouch {}/evil\n"
@@ -44,7 +45,7 @@ class Queued:
     run_id: str = ""
 
     def cluster(self) -> Cluster:
-        return find_cluster(self.site.folders, str(self.site.folder / "clusters" / "there.yaml"))
+        return self.site.cluster("there")
 
     def submit(self, where: str) -> None:
         self.slurm.has_room_for(0)

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from orchestrator.ledger.attempts import job_rows
-from tests.unit.launch.stand_in import REPRO, Site, wait_until
+from tests.stand_in_site import REPRO, Site
 from tests.unit.ledger.making import new_ledger
+from tests.waiting import wait_until
 
 SLURM = """
 about: a cluster
@@ -45,7 +46,7 @@ def test_ctrl_c_between_the_schedulers_answer_and_ours_waits_until_the_answer_is
     begun = slow_sbatch(site)
     path = f"{site.folder / 'bin'}:{os.environ['PATH']}"
     with subprocess.Popen(
-        [str(REPRO), "submit", "figure-13", "--cluster", "there", "--scale", "cpu"],
+        [REPRO, "submit", "figure-13", "--cluster", "there", "--scale", "cpu"],
         cwd=site.folder,
         env=site.environment | {"PATH": path},
         stdout=subprocess.PIPE,

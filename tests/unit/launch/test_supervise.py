@@ -8,21 +8,20 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from orchestrator.clusters.resolve import find_cluster
 from orchestrator.launch.run_options import RunOptions
 from orchestrator.launch.submit import submit
 from orchestrator.launch.supervise import RunSupervisor
 from orchestrator.ledger.attempts import job_rows
 from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.tables import ENDED, FAILED, QUEUED, Attempt, Run
+from tests.stand_in_site import Site
 from tests.unit.launch.slurm_stand_in import PROFILE, Slurm
-from tests.unit.launch.stand_in import Site
 from tests.unit.ledger.making import new_ledger
 
 
 def supervised(site: Site, profile: str, request: RunOptions, where: str = "gbs=4") -> tuple[Ledger, RunSupervisor]:
     (site.folder / "clusters" / "there.yaml").write_text(profile)
-    cluster = find_cluster(site.folders, str(site.folder / "clusters" / "there.yaml"))
+    cluster = site.cluster("there")
     ledger, plans = new_ledger(site.folder), site.plans(where)
     run_id = submit(plans, cluster, ledger, site.folders, [], request).run_id
     return ledger, RunSupervisor(plans, cluster, ledger, site.folders, run_id, request, [], print)
