@@ -56,11 +56,14 @@ MINUTES_LATER = b"srun: error: n9: task 5: Exited with exit code 1\n"
         (b"CUDA error: uncorrectable ECC error encountered\n" + ENDED, FOUR, ()),
         (ECC, Allocation(FOUR.nodes), ()),
         (ECC.replace(b"5", b"99"), FOUR, ()),
+        (ECC.replace(b"5", b"8"), FOUR, ()),
+        (ECC.replace(b"5", b"7"), FOUR, ("n4",)),
         (ECC + MINUTES_LATER + EXITED, FOUR, ("n3",)),
         (ECC + MINUTES_LATER, FOUR, ()),
     ],
     ids=["as on Slurm", "nodes forgotten", "no line of srun", "an echo came first", "task of torchrun", "rank alone",
-         "no rank", "nothing tells", "unknown distribution", "no such rank", "started twice", "on other nodes"],
+         "no rank", "nothing tells", "unknown distribution", "no such rank", "behind the last rank", "last rank",
+         "started twice", "on other nodes"],
 )  # fmt: skip
 def test_gpu_fault_excludes_only_the_node_of_the_deciding_rank(
     log: bytes, allocation: Allocation, expected: tuple[str, ...]
@@ -121,6 +124,11 @@ def test_every_node_with_a_failed_container_is_excluded() -> None:
     promise="Only a node that the log proves to be at fault is excluded.",
     count=0,
 )
+def test_without_a_deciding_line_the_node_of_the_first_failed_task_is_excluded() -> None:
+    log = b"srun: error: Unable to create step\nsrun: error: n3: task 5: Segmentation fault\n" + ENDED
+    assert failed_nodes(Failure.KILLED, [log], FOUR) == ("n3",)
+
+
 def test_nodes_that_srun_reports_lost_are_excluded() -> None:
     log = b"srun: error: Node failure on n2\nsrun: error: Node failure on n4\nsrun: error: n1: task 0: Exited with 1\n"
     assert failed_nodes(Failure.NODE_FAIL, [log], FOUR) == ("n2", "n4")

@@ -109,6 +109,33 @@ def test_deciding_line_of_container_and_program_failures(
     assert (str(judgement.failure), judgement.cause) == (failure, line())
 
 
+def test_a_good_end_without_proof_of_the_image_is_a_wrong_configuration_whatever_the_log_contains() -> None:
+    """An error line of a run that completed on the host says nothing about a run inside the image."""
+    outside = "0 of 2 nodes ran it inside torch:1"
+    ending = replace(WELL, outside_image=outside, nodes_inside=0)
+    judgement = judged(log_of(EIGHT[:6]), ending, finder_of("error", "a harmless error"))
+    assert judgement.failure is Failure.CONFIGURATION and judgement.cause is None
+    assert judgement.reason == f"the log ends at iteration 6 of 8; {outside}"
+    no_memory = judged(log_of(EIGHT[:6]), ending, NO_MEMORY)
+    assert no_memory.failure is Failure.GPU_OOM and str(no_memory.reason).endswith(f"; {outside}")
+
+
+def test_errors_of_a_cancelled_job_are_not_its_reason() -> None:
+    """The signal that ends a job makes its ranks print errors."""
+    ending = Ending(ENDED, "CANCELLED", None, "by repro cancel")
+    for report in (log_of(EIGHT[:6]), log_of(world=WorldLine(4, 1, 4, 1))):
+        judgement = judged(report, ending, finder_of("GPU fault", "CUDA error: unspecified launch failure", 2))
+        assert judgement.failure is Failure.CANCELLED and judgement.cause is None
+        assert str(judgement.reason).startswith("CANCELLED (by repro cancel)")
+
+
+def test_errors_after_a_node_failure_are_not_its_reason() -> None:
+    ending = Ending(ENDED, "NODE_FAIL", None, "n2 is down")
+    report = log_of(world=WorldLine(4, 1, 4, 1))
+    judgement = judged(report, ending, finder_of("GPU fault", "CUDA error: unspecified launch failure", 2))
+    assert judgement.failure is Failure.NODE_FAIL and str(judgement.reason).startswith("NODE_FAIL (n2 is down)")
+
+
 @pytest.mark.parametrize("phase", ["submitting", "waiting", RUNNING])
 def test_running_job_has_no_verdict(phase: str) -> None:
     assert judge(GOOD, PLANNED, replace(WELL, phase=phase), never) is None

@@ -179,6 +179,7 @@ def test_tasks_cancelled_before_they_started_end_with_their_array(slurm: FakeSlu
         "10_1": "CANCELLED",
         "10_2": "CANCELLED",
     }
+    assert [record.job_id for record in records.values()] == list(records)
 
 
 def test_a_waiting_array_does_not_answer_for_a_task_it_does_not_list(slurm: FakeSlurm) -> None:
@@ -231,6 +232,43 @@ def test_words_on_stderr_do_not_hide_the_jobs_that_are_listed(slurm: FakeSlurm) 
     slurm.squeue, slurm.warnings["squeue"] = queue_row("7"), "Welcome to the cluster\n"
     answer = query.query_jobs(["7"])
     assert set(answer.records) == {"7"} and answer.complaints == ()
+    answer = query.query_jobs(["7", "8"])
+    assert set(answer.records) == {"7"} and answer.complaints == ("squeue: Welcome to the cluster",)
+
+
+def test_jobs_and_warnings_of_every_list_of_ids_are_in_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A long list of ids takes several calls of squeue and sacct."""
+
+    def answer_for_one_job(argv: Sequence[str], *, variables: Mapping[str, str]) -> CommandResult:  # noqa: ARG001
+        (job_id,) = (word.removeprefix("--jobs=") for word in argv if word.startswith("--jobs="))
+        stderr = f"{argv[0]}: error: warning {job_id}"
+        if argv[0] == "squeue":
+            return CommandResult(tuple(argv), 0, QUEUE_HEADER + (queue_row(job_id) if job_id in "12" else ""), stderr)
+        row = accounting_row(job_id) if job_id in "34" else ""
+        return CommandResult(tuple(argv), 0, ACCOUNTING_HEADER + row, stderr)
+
+    monkeypatch.setattr(query, "run_slurm", answer_for_one_job)
+    monkeypatch.setattr(query, "id_lists", list)
+    answer = query.query_jobs(["1", "2", "3", "4", "5"])
+    assert set(answer.records) == {"1", "2", "3", "4"}
+    expected = [f"squeue: warning {job_id}" for job_id in "12345"] + [f"sacct: warning {job_id}" for job_id in "345"]
+    assert list(answer.complaints) == expected
+
+
+@pytest.mark.parametrize("stdout", ["JOBID is invalid\n", "JOBID\n7\x1f8\n", "no jobs\x1f\n"])
+def test_only_a_first_line_with_column_names_is_a_list_of_jobs(slurm: FakeSlurm, stdout: str) -> None:
+    slurm.headers["squeue"] = stdout
+    assert query.query_jobs(["7"]).complaints == ("squeue: its answer is no list of jobs",)
+
+
+def test_a_failed_sacct_is_a_complaint_and_a_failed_scontrol_another_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    def answer(argv: Sequence[str], *, variables: Mapping[str, str]) -> CommandResult:  # noqa: ARG001
+        if argv[0] == "squeue":
+            return CommandResult(tuple(argv), 0, QUEUE_HEADER + queue_row("7"), "")
+        return CommandResult(tuple(argv), 1, "", f"{argv[0]}: error: broken")
+
+    monkeypatch.setattr(query, "run_slurm", answer)
+    assert query.query_jobs(["7", "8"]).complaints == ("sacct: broken", "scontrol: broken")
 
 
 @pytest.mark.fault(
@@ -272,7 +310,8 @@ def test_a_comment_that_left_the_queue_is_found_in_accounting(slurm: FakeSlurm) 
 @pytest.mark.parametrize("config", ["", "AccountingStoreFlags = (null)\n", "AccountingStoreFlags = job_env\n"])
 def test_not_found_proves_nothing_where_accounting_keeps_no_comments(slurm: FakeSlurm, config: str) -> None:
     slurm.config = config
-    assert query.find_by_comment("token").complaints
+    (complaint,) = query.find_by_comment("token").complaints
+    assert complaint == "sacct: accounting stores no comments here, so a job that has left the queue cannot be found"
     slurm.config = "AccountingStoreFlags    = job_comment,job_script\n"
     assert query.find_by_comment("token") == query.QueryAnswer({}, ())
 
@@ -294,7 +333,8 @@ def test_two_of_our_jobs_under_one_id_are_no_proof_that_there_is_only_one(slurm:
     slurm.squeue = queue_row("7", comment="new", submit=str(SUBMITTED + 9))
     slurm.sacct = accounting_row("7", comment="old")
     answer = query.find_by_comments(["old", "new"])
-    assert answer.records["7"].comment == "new" and len(answer.complaints) == 1
+    assert answer.records["7"].comment == "new"
+    assert answer.complaints == ("sacct: job 7 is a newer one, of the same id",)
     assert query.find_by_comments(["old"]).records["7"].comment == "old"
 
 
@@ -313,6 +353,18 @@ def test_a_user_whom_squeue_does_not_know_is_no_proof_that_there_is_no_job(slurm
 def test_not_found_proves_nothing_where_accounting_is_away(slurm: FakeSlurm) -> None:
     slurm.sacct = AccountingUnreachable(Problem("sacct: off"))
     assert query.find_by_comment("token").complaints == ("sacct: off",)
+
+
+@pytest.mark.parametrize("sacct", ["", AccountingUnreachable(Problem("sacct: off"))], ids=["sacct", "no sacct"])
+def test_a_queue_with_a_warning_does_not_prove_that_a_comment_is_not_queued(
+    slurm: FakeSlurm, sacct: str | Unreachable
+) -> None:
+    slurm.sacct = sacct
+    assert query.find_by_comment("token").lists_queue
+    slurm.warnings["squeue"] = "squeue: error: Something new\n"
+    answer = query.find_by_comment("token")
+    assert not answer.lists_queue
+    assert answer.complaints == ("squeue: Something new", *(["sacct: off"] if sacct else []))
 
 
 def test_comments_kept_is_read_in_the_words_of_old_releases_too() -> None:
