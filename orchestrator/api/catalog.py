@@ -56,9 +56,10 @@ def experiments(session: Session = DEFAULT) -> ExperimentList:
     done = _done(folders, session)
     rows: list[PlanRow] = []
     problems: list[Problem] = []
-    for name, file in experiment_names(folders).items():
+    files = experiment_names(folders)
+    for name, file in files.items():
         with added_to(problems):
-            rows.append(_experiment_row(read_experiment(name, file), done.get(name, {})))
+            rows.append(_experiment_row(read_experiment(name, file, files), done.get(name, {})))
     return ExperimentList(rows, sorted(cluster_names(folders)), list(dict.fromkeys(problems)))
 
 

@@ -19,8 +19,9 @@ from orchestrator.ledger.measurements import metrics_of
 from orchestrator.ledger.reports import run_summaries
 from orchestrator.ledger.rows import JobRow
 from orchestrator.results.bundle.archive import Signature, check_signature, require_key, sign, signature_of
+from orchestrator.results.bundle.readme import bundle_name
 from orchestrator.results.bundle.verify import Verified, verify
-from orchestrator.results.bundle.write import Bundled, bundle_name, write_bundle
+from orchestrator.results.bundle.write import Bundled, write_bundle
 from orchestrator.results.cases import Result
 from orchestrator.results.comparison import (
     CaseDiff,

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 
 from orchestrator.catalog.axes import AXES, axis_hint, read_value
 from orchestrator.catalog.experiment import PublishedPoint
@@ -84,6 +84,23 @@ class Case:
         if isinstance(value, str):
             raise TypeError(f"{axis} is {value}, not a number")
         return value
+
+
+_NAMES_OF_CASES = {"case", "tokens_billion"}
+"""Axes that have no influence on a job."""
+_LENGTH_OF_RUN = ("iterations", "warmup_iterations", "log_interval", "evaluation_iterations")
+
+
+def alike(first: Case, second: Case, compared: Collection[str]) -> bool:
+    """Return whether two cases differ at most on the axes `compared`, in their names and in the length of the run."""
+    axes = (first.settings.keys() | second.settings.keys()) - {*compared, *_NAMES_OF_CASES}
+    if any(first.settings.get(axis) != second.settings.get(axis) for axis in axes):
+        return False
+    if (first.model.family, first.arguments, first.device) != (second.model.family, second.arguments, second.device):
+        return False
+    free = {field.name for field in fields(Training)} & {*compared, *_LENGTH_OF_RUN}
+    training = replace(second.training, **{name: getattr(first.training, name) for name in free})
+    return training == first.training
 
 
 def shown_value(value: Value) -> str:

@@ -78,7 +78,24 @@ class TrendClaim(ClaimFields):
     direction: Literal["falls", "rises"]
 
 
-class RatioClaim(ClaimFields):
+class PairFields(ClaimFields):
+    """Fields of claims that compare the cases `of` with the cases `over`.
+
+    `over` selects cases of `experiment`, another experiment of the paper, at the same scale and on the same cluster.
+    The default is the claim's own experiment.
+    """
+
+    of: Settings
+    over: Settings
+    experiment: Text | None = None
+
+    @property
+    def compared(self) -> set[str]:
+        """Return the axes on which the two cases of a pair may differ."""
+        return {*self.of.given(), *self.over.given()}
+
+
+class RatioClaim(PairFields):
     """The metric of the cases `of` over that of the cases `over`.
 
     Two cases that differ only in these settings are a pair. `pick` selects the ratio: of `each` pair, the `largest` of
@@ -86,8 +103,6 @@ class RatioClaim(ClaimFields):
     """
 
     kind: Literal["ratio"]
-    of: Settings
-    over: Settings
     pick: Literal["each", "largest", "smallest", "best"] = "each"
     at_least: Annotated[float, Field(gt=0)] | None = None
     at_most: Annotated[float, Field(gt=0)] | None = None
@@ -99,12 +114,10 @@ class RatioClaim(ClaimFields):
         return self
 
 
-class ClosesClaim(ClaimFields):
+class ClosesClaim(PairFields):
     """The gap between the cases `of` and `over` is smaller at the largest value of an axis than at the smallest."""
 
     kind: Literal["closes"]
-    of: Settings
-    over: Settings
     along: Text
 
 
@@ -122,12 +135,10 @@ class OutcomeClaim(ClaimFields):
     outcome: Literal["ok", "oom"]
 
 
-class LossCurveClaim(ClaimFields):
+class LossCurveClaim(PairFields):
     """From an iteration on, the smoothed losses of two cases differ by at most the tolerance."""
 
     kind: Literal["loss curves"]
-    of: Settings
-    over: Settings
     from_iteration: Count
     smoothed_over: Count
 

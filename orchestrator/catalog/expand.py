@@ -8,11 +8,12 @@ import itertools
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from orchestrator.catalog.axes import AXES, ModelAxes, Settings
-from orchestrator.catalog.case import Case, Expectation
+from orchestrator.catalog.case import Case, Expectation, alike, shown_value
+from orchestrator.catalog.claims import PairFields
 from orchestrator.catalog.experiment import (
     PAPER,
     CaseFields,
@@ -61,9 +62,38 @@ def expand(entry: Entry, scale: str = PAPER) -> list[Case]:
             at = ",".join(f"{axis}={value}" for axis, value in row.given().items())
             problems.append(Problem(f"{entry.short_name} {at}: {error}", entry.scale_location(scale, "rules")))
     problems += name_problems(entry, scale, [case.name for case in cases])
+    if not problems:
+        problems += _pair_problems(entry, scale, cases)
     if problems:
         raise ReproError(*problems)
     return cases
+
+
+def _pair_problems(entry: Entry, scale: str, cases: Sequence[Case]) -> Iterator[Problem]:
+    """Yield the claims about two experiments that have no pair of cases at a scale at which they are judged."""
+    for i, claim in enumerate(entry.experiment.claims):
+        name = claim.experiment if isinstance(claim, PairFields) else None
+        if not isinstance(claim, PairFields) or name is None or scale not in claim.judged_at:
+            continue
+        other = entry.others[name]
+        if scale not in scale_names(other.experiment):
+            location = entry.location("claims", i, "judged_at", claim.judged_at.index(scale))
+            hint = f"it has: {', '.join(scale_names(other.experiment))}"
+            yield Problem(f"{scale}: {name} has no such scale", location, hint)
+            continue
+        sides: list[list[Case]] = []
+        for key, which, available in (("of", entry, cases), ("over", other, expand(other, scale))):
+            wanted = claim.where.given() | getattr(claim, key).given()
+            sides.append([case for case in available if wanted.items() <= case.settings.items()])
+            if not sides[-1]:
+                text = ",".join(f"{axis}={shown_value(value)}" for axis, value in wanted.items())
+                what = f"{text}: {which.short_name} has no such case at scale {scale}"
+                hint = f"repro show {which.short_name} --scale {scale} has its cases"
+                yield Problem(what, entry.location("claims", i, key), hint)
+        if all(sides) and not any(alike(of, over, claim.compared) for of in sides[0] for over in sides[1]):
+            what = f"{name}: no case of it differs from a case of {entry.short_name} only in the compared settings"
+            hint = f"compare cases that differ in nothing but {', '.join(sorted(claim.compared))}"
+            yield Problem(what, entry.location("claims", i, "experiment"), hint)
 
 
 def cases_to_run(entry: Entry, scale: str = PAPER) -> list[Case]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from orchestrator.catalog.axes import AXES, Matrix, axis_hint, checked_value
-from orchestrator.catalog.claims import ClosesClaim, GainClaim, PeakClaim, TrendClaim
+from orchestrator.catalog.claims import ClosesClaim, GainClaim, PairFields, PeakClaim, TrendClaim
 from orchestrator.catalog.experiment import Experiment, Paper, ScaleFields, scale_names
 from orchestrator.config.model import read_model
 from orchestrator.config.yaml import Document, KeyPath, read_document, shown
@@ -17,13 +17,17 @@ from orchestrator.paths import Folders, short_name
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """An experiment with its file and its paper. `name` is the full name, `sc21/figure-13`."""
+    """An experiment with its file and its paper. `name` is the full name, `sc21/figure-13`.
+
+    `others` are the experiments of the paper that its claims compare with, by short name.
+    """
 
     name: str
     file: Path
     document: Document
     experiment: Experiment
     paper: Paper
+    others: Mapping[str, Entry] = field(default_factory=dict)
 
     @property
     def short_name(self) -> str:
@@ -96,7 +100,7 @@ def find_experiment(folders: Folders, name: str) -> Entry:
         raise ReproError(Problem(f"{name}: no such experiment", hint=hint))
     if len(matches) > 1:
         raise ReproError(Problem(f"{name}: could be {' or '.join(matches)}", hint="give the full name"))
-    return read_experiment(matches[0], names[matches[0]])
+    return read_experiment(matches[0], names[matches[0]], names)
 
 
 def find_entries(folders: Folders, name: str) -> list[Entry]:
@@ -109,7 +113,7 @@ def find_entries(folders: Folders, name: str) -> list[Entry]:
     problems: list[Problem] = []
     for full in of_paper:
         try:
-            entries.append(read_experiment(full, names[full]))
+            entries.append(read_experiment(full, names[full], names))
         except ReproError as error:
             problems.extend(error.problems)
     if problems:
@@ -117,14 +121,22 @@ def find_entries(folders: Folders, name: str) -> list[Entry]:
     return entries
 
 
-def read_experiment(name: str, file: Path) -> Entry:
-    """Read an experiment and its paper; ReproError has every problem of both files."""
+def read_experiment(
+    name: str, file: Path, files: Mapping[str, Path] | None = None, readers: tuple[str, ...] = ()
+) -> Entry:
+    """Read an experiment, its paper, and the experiments that its claims compare with.
+
+    `files` are the files of all experiments by full name. `readers` are the experiments whose claims lead to this one,
+    each to the next. ReproError has every problem of all of these files.
+    """
     problems: list[Problem] = []
+    others: dict[str, Entry] = {}
     document, experiment, paper = None, None, None
     try:
         document = read_document(file)
         experiment = read_model(Experiment, document)
         problems.extend(value_problems(document, experiment))
+        others = _others(name, document, experiment, files or {}, readers)
     except ReproError as error:
         problems.extend(error.problems)
     try:
@@ -132,8 +144,41 @@ def read_experiment(name: str, file: Path) -> Entry:
     except ReproError as error:
         problems.extend(error.problems)
     if document is None or experiment is None or paper is None or problems:
+        raise ReproError(*dict.fromkeys(problems))
+    return Entry(name, file, document, experiment, paper, others)
+
+
+def _others(
+    name: str, document: Document, experiment: Experiment, files: Mapping[str, Path], readers: tuple[str, ...]
+) -> dict[str, Entry]:
+    """Read the experiments that the claims compare with; ReproError has each that does not exist or refers back."""
+    folder, readers = name.rpartition("/")[0], (*readers, name)
+    others: dict[str, Entry] = {}
+    problems: list[Problem] = []
+    for i, claim in enumerate(experiment.claims):
+        other = claim.experiment if isinstance(claim, PairFields) else None
+        if other is None or other in others:
+            continue
+        full, location = f"{folder}/{other}", str(document.place(("claims", i, "experiment")))
+        if full == name:
+            what = f"{other}: the experiment of the claim itself"
+            problems.append(Problem(what, location, "remove `experiment`, or name another experiment"))
+        elif full in readers:
+            way = " to ".join(map(short_name, (*readers[readers.index(full) :], full)))
+            hint = "move the claims about both experiments into one of the files"
+            problems.append(Problem(f"{other}: claims refer in a circle, from {way}", location, hint))
+        elif full not in files:
+            siblings = [short_name(known) for known in _of_paper(files, folder) if known != name]
+            hint = did_you_mean(other, siblings) or f"there are: {', '.join(siblings) or 'none'}"
+            problems.append(Problem(f"{other}: no such experiment of {folder}", location, hint))
+        else:
+            try:
+                others[other] = read_experiment(full, files[full], files, readers)
+            except ReproError as error:
+                problems.extend(error.problems)
+    if problems:
         raise ReproError(*problems)
-    return Entry(name, file, document, experiment, paper)
+    return others
 
 
 def value_problems(document: Document, experiment: Experiment) -> Iterator[Problem]:

@@ -107,7 +107,9 @@ def print_claims(outcome: api.FigureOutcome, to_stdout: bool, with_numbers: bool
         ]
         for used in verdict.used if with_numbers else ():
             spread = f" ± {api.shown_number(used.spread)}" if used.spread is not None else ""
-            lines.append(f"{'':<12}{used.case}  {used.metric} {api.shown_number(used.value)}{spread}  (job {used.job})")
+            of_other = "" if used.experiment == outcome.entry.name else f"{used.experiment} "
+            number = f"{used.metric} {api.shown_number(used.value)}{spread}"
+            lines.append(f"{'':<12}{of_other}{used.case}  {number}  (job {used.job})")
         (data if to_stdout else message)("\n".join(lines))
 
 

@@ -9,8 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from orchestrator.catalog.axes import Settings
+from orchestrator.catalog.case import alike
 from orchestrator.catalog.claims import ClosesClaim, LossCurveClaim, RatioClaim
 from orchestrator.catalog.expand import scale_fields
+from orchestrator.catalog.library import Entry
 from orchestrator.job_spec import Value
 from orchestrator.results.cases import Result
 from orchestrator.results.evidence import (
@@ -50,7 +52,7 @@ def judge_ratio(claim: RatioClaim, evidence: Evidence) -> Finding:
     """Judge whether the ratio of each pair is within the bounds of the claim."""
     metric = evidence.metric
     if claim.pick == "best":
-        sides = [_cases(evidence, side) for side in (claim.of, claim.over)]
+        sides = [_of(claim, evidence), _over(claim, evidence)]
         verified(unique(result for side in sides for result in side))
         sides = [measured(side, metric) for side in sides]
         require_alike(unique(result for side in sides for result in side), metric)
@@ -95,7 +97,7 @@ def _within(claim: RatioClaim, low: Pair, high: Pair, choice: str, metric: str) 
     asked = [f"at least {least:.3f}"] if claim.at_least is not None else []
     asked += [f"at most {most:.3f}"] if claim.at_most is not None else []
     ends = dict.fromkeys(f"{pair.ratio(metric):.3f}{_place(pair.shared)}" for pair in (low, high))
-    ratio = f"{assigned(claim.of)} over {assigned(claim.over)} is {' to '.join(ends)}{choice}"
+    ratio = f"{assigned(claim.of)} over {_over_name(claim)} is {' to '.join(ends)}{choice}"
     return Finding(least <= low.ratio(metric) and high.ratio(metric) <= most, f"{ratio}; {' and '.join(asked)} asked")
 
 
@@ -178,28 +180,56 @@ def _both(pairs: Sequence[Pair]) -> list[Result]:
 
 def _pairs(claim: PairClaim, evidence: Evidence) -> list[Pair]:
     """Return all pairs except those in which a case runs out of memory as published."""
-    of, over = _cases(evidence, claim.of), _cases(evidence, claim.over)
-    axes = _paired_by(evidence, {*claim.of.given(), *claim.over.given()}) if len(of) > 1 or len(over) > 1 else []
+    of, over = _of(claim, evidence), _over(claim, evidence)
+    axes = _paired_by(evidence, claim.compared) if len(of) > 1 or len(over) > 1 else []
     pairs = [
         Pair(first, second, _values(first, axes))
         for first in of
         for second in over
-        if first is not second and _values(first, axes) == _values(second, axes)
+        if first is not second and _is_pair(claim, first, second, axes)
     ]
     if not pairs:
-        raise NotJudged(f"no two cases differ in nothing but {assigned(claim.of)} and {assigned(claim.over)}")
+        raise NotJudged(f"no two cases differ in nothing but {assigned(claim.of)} and {_over_name(claim)}")
     complete = [pair for pair in pairs if not (may_be_missing(pair.of) or may_be_missing(pair.over))]
     if not complete:
         raise NotJudged("a case of every pair runs out of memory as published")
     return complete
 
 
-def _cases(evidence: Evidence, side: Settings) -> list[Result]:
-    results = [result for result in evidence.results if result.has(side)]
-    if not results:
-        why = evidence.reference_only(side)
+def _is_pair(claim: PairClaim, of: Result, over: Result, axes: Sequence[str]) -> bool:
+    """Return whether the cases differ only in the settings of the claim.
+
+    Cases of one experiment share what its file sets for all cases. Cases of two experiments are compared in full.
+    """
+    if claim.experiment is not None:
+        return alike(of.case, over.case, claim.compared)
+    return _values(of, axes) == _values(over, axes)
+
+
+def _of(claim: PairClaim, evidence: Evidence) -> list[Result]:
+    return _cases(evidence, evidence.entry, evidence.results, claim.of)
+
+
+def _over(claim: PairClaim, evidence: Evidence) -> list[Result]:
+    """Return the cases `over`, from the other experiment if the claim names one."""
+    if claim.experiment is None:
+        return _cases(evidence, evidence.entry, evidence.results, claim.over)
+    if not any(result.row is not None and result.has(claim.over) for result in evidence.beside):
+        raise NotJudged(f"{_over_name(claim)} has no job at scale {evidence.scale} on this cluster")
+    return _cases(evidence, evidence.entry.others[claim.experiment], evidence.beside, claim.over)
+
+
+def _over_name(claim: PairClaim) -> str:
+    """Return `scatter_gather=false`, or `scatter_gather=false of figure-18` for another experiment."""
+    return assigned(claim.over) + (f" of {claim.experiment}" if claim.experiment else "")
+
+
+def _cases(evidence: Evidence, entry: Entry, results: Sequence[Result], side: Settings) -> list[Result]:
+    cases = [result for result in results if result.has(side)]
+    if not cases:
+        why = evidence.reference_only(entry, side)
         raise NotJudged(f"{assigned(side)} is for reference only: {why}" if why else f"no case has {assigned(side)}")
-    return results
+    return cases
 
 
 def _paired_by(evidence: Evidence, compared: set[str]) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal
@@ -13,6 +13,7 @@ from orchestrator.catalog.claims import (
     GainClaim,
     LossCurveClaim,
     OutcomeClaim,
+    PairFields,
     PeakClaim,
     PublishedClaim,
     RatioClaim,
@@ -45,8 +46,12 @@ Verdict = Literal["holds", "fails", "not judged"]
 
 @dataclass(frozen=True, slots=True)
 class Used:
-    """Number behind a verdict: the mean of repeats, and the median job."""
+    """Number behind a verdict: the mean of repeats, and the median job.
 
+    `experiment` is the full name of the experiment that has the case.
+    """
+
+    experiment: str
     case: str
     job: str
     metric: str
@@ -64,22 +69,42 @@ class ClaimVerdict:
     used: tuple[Used, ...] = ()
 
 
-def judge_claims(entry: Entry, scale: str, results: Sequence[Result], gpus_per_node: int) -> list[ClaimVerdict]:
-    """Return one verdict per claim.
+def judge_claims(
+    entry: Entry,
+    scale: str,
+    results: Sequence[Result],
+    gpus_per_node: int,
+    others: Mapping[str, Sequence[Result]] | None = None,
+) -> list[ClaimVerdict]:
+    """Return one verdict per claim. `others` are the results of other experiments of the paper, by short name.
 
     A claim is not judged if a case is not verified (cases that run out of memory as published may be missing), if noise
     could change the verdict, or if the verdict depends on a host-bound case or on different execution modes. If another
     program ran, claims about numbers and about out-of-memory are not judged; claims about shape are.
     """
-    return [_judge(entry, claim, scale, results, gpus_per_node) for claim in entry.experiment.claims]
+    verdicts: list[ClaimVerdict] = []
+    for claim in entry.experiment.claims:
+        other = claim.experiment if isinstance(claim, PairFields) else None
+        beside = (others or {}).get(other, ()) if other else ()
+        verdicts.append(_judge(entry, claim, scale, results, gpus_per_node, beside))
+    return verdicts
 
 
-def _judge(entry: Entry, claim: Claim, scale: str, results: Sequence[Result], gpus_per_node: int) -> ClaimVerdict:
+def _judge(
+    entry: Entry,
+    claim: Claim,
+    scale: str,
+    results: Sequence[Result],
+    gpus_per_node: int,
+    beside: Sequence[Result],
+) -> ClaimVerdict:
     if scale not in claim.judged_at:
         reason = claim.not_judged_because or f"it is judged at {', '.join(claim.judged_at)}"
         return ClaimVerdict(claim, "not judged", f"at scale {scale}: {reason}")
     cases = tuple(result for result in results if result.has(claim.where))
-    evidence = Evidence(entry, scale, cases, claim.metric or entry.experiment.axes.y.metric, gpus_per_node)
+    metric = claim.metric or entry.experiment.axes.y.metric
+    of_other = tuple(result for result in beside if result.has(claim.where))
+    evidence = Evidence(entry, scale, cases, metric, gpus_per_node, of_other)
     used = tuple(_used(claim, evidence))
     try:
         if not cases:
@@ -130,7 +155,8 @@ def _used(claim: Claim, evidence: Evidence) -> Iterator[Used]:
         for name in _metrics(claim, evidence):
             metric = result.metric(name)
             if metric is not None and result.row is not None:
-                yield Used(result.case.name, result.row.job_id, name, metric.value, metric.spread)
+                case = result.case
+                yield Used(case.experiment, case.name, result.row.job_id, name, metric.value, metric.spread)
 
 
 def _metrics(claim: Claim, evidence: Evidence) -> list[str]:
@@ -141,9 +167,12 @@ def _metrics(claim: Claim, evidence: Evidence) -> list[str]:
 
 
 def _cases(claim: Claim, evidence: Evidence) -> list[Result]:
-    if isinstance(claim, (RatioClaim, ClosesClaim)):
+    if not isinstance(claim, (RatioClaim, ClosesClaim)):
+        return list(evidence.results)
+    if claim.experiment is None:
         return [result for result in evidence.results if result.has(claim.of) or result.has(claim.over)]
-    return list(evidence.results)
+    of = [result for result in evidence.results if result.has(claim.of)]
+    return [*of, *(result for result in evidence.beside if result.has(claim.over))]
 
 
 def _noise(result: Result, metrics: Sequence[str]) -> list[float]:

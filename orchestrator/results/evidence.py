@@ -11,6 +11,7 @@ from orchestrator.catalog.case import shown_value
 from orchestrator.catalog.expand import expand
 from orchestrator.catalog.library import Entry
 from orchestrator.job_spec import Value
+from orchestrator.paths import short_name
 from orchestrator.results.cases import NOT_RATES, Result, results_by_series
 
 SMALLER_IS_BETTER = frozenset({"iteration_ms", "max_memory_allocated_bytes", "gpu_memory_used_gb", "training_days"})
@@ -35,26 +36,30 @@ class NotJudged(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """Cases of a claim, run or not, and the metric that the claim compares."""
+    """Cases of a claim, run or not, and the metric that the claim compares.
+
+    `beside` are the cases of the other experiment, if the claim compares with one.
+    """
 
     entry: Entry
     scale: str
     results: tuple[Result, ...]
     metric: str
     gpus_per_node: int
+    beside: tuple[Result, ...] = ()
 
     def within_noise(self, metrics: Sequence[str]) -> Iterator[Evidence]:
         """Yield the evidence at both ends of the noise: each noisy case at one end, all others at the other end."""
-        noisy = [result.case.name for result in self.results if noise_of(result, metrics)]
-        lower = {name: _moved(self._result(name), metrics, -1) for name in noisy}
-        upper = {name: _moved(self._result(name), metrics, 1) for name in noisy}
-        for name in noisy:
+        noisy = [result for result in (*self.results, *self.beside) if noise_of(result, metrics)]
+        lower = {_key(result): _moved(result, metrics, -1) for result in noisy}
+        upper = {_key(result): _moved(result, metrics, 1) for result in noisy}
+        for key in lower:
             for own, others in ((lower, upper), (upper, lower)):
-                moved = others | {name: own[name]}
-                yield replace(self, results=tuple(moved.get(result.case.name, result) for result in self.results))
-
-    def _result(self, name: str) -> Result:
-        return next(result for result in self.results if result.case.name == name)
+                moved = others | {key: own[key]}
+                results, beside = (
+                    tuple(moved.get(_key(result), result) for result in cases) for cases in (self.results, self.beside)
+                )
+                yield replace(self, results=results, beside=beside)
 
     def source_gpus(self) -> list[str]:
         """Return the GPUs that the source names."""
@@ -62,9 +67,9 @@ class Evidence:
         sources = (machine, published_as, *self.entry.experiment.published)
         return list(dict.fromkeys(source.gpu for source in sources if source is not None and source.gpu))
 
-    def reference_only(self, side: Settings) -> str | None:
-        """Return why the cases with these settings have no job; None if there is no such case."""
-        cases = expand(self.entry, self.scale)
+    def reference_only(self, entry: Entry, side: Settings) -> str | None:
+        """Return why the cases of an experiment with these settings have no job; None if there is no such case."""
+        cases = expand(entry, self.scale)
         reasons = (case.reference_only for case in cases if side.given().items() <= case.settings.items())
         return next(filter(None, reasons), None)
 
@@ -166,7 +171,11 @@ def comparable(
 
 def unique(results: Iterable[Result]) -> list[Result]:
     """Return each case once."""
-    return list({result.case.name: result for result in results}.values())
+    return list({_key(result): result for result in results}.values())
+
+
+def _key(result: Result) -> tuple[str, str]:
+    return result.case.experiment, result.case.name
 
 
 def may_be_missing(result: Result) -> bool:
@@ -215,7 +224,8 @@ def shown_number(value: float) -> str:
 
 def _named(results: Sequence[Result]) -> str:
     """Return the names of the cases: `pp=2,tp=2,gbs=32; pp=4,tp=1,gbs=32 and 2 more`."""
-    names = [result.case.name for result in results]
+    several = len({result.case.experiment for result in results}) > 1
+    names = [f"{short_name(result.case.experiment)} " * several + result.case.name for result in results]
     more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
     return "; ".join(names[:_MOST_NAMED]) + more
 

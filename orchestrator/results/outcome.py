@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from orchestrator.catalog.case import parse_where, select, with_workload
+from orchestrator.catalog.case import Case, parse_where, select, with_workload
 from orchestrator.catalog.expand import cases_to_run, expand
+from orchestrator.catalog.experiment import scale_names
 from orchestrator.catalog.library import Entry, find_experiment, full_name
 from orchestrator.errors import Problem, ReproError
 from orchestrator.ledger.attempts import job_rows
@@ -129,13 +130,38 @@ def outcome_of(ledger: Ledger, entry: Entry, rows: Sequence[JobRow], last: JobRo
     figure = (last.experiment, last.scale, last.cluster)
     rows = [row for row in rows if (row.experiment, row.scale, row.cluster) == figure and row.workload in programs]
     rows = in_order_of_runs(rows, run_summaries(ledger))
-    ids = [row.attempt_id for row in rows]
-    losses = losses_of(ledger, ids) if needs_losses(entry) else None
-    results = case_results(entry, cases, rows, metrics_of(ledger, ids), losses)
-    claims = judge_claims(entry, last.scale, results, last.spec.gpus_per_node or 0)
+    with_losses = needs_losses(entry)
+    results = _results(ledger, entry, cases, rows, with_losses)
+    program = last.workload if programs != own_programs else None
+    others = {name: _results_of(ledger, other, last, program, with_losses) for name, other in entry.others.items()}
+    claims = judge_claims(entry, last.scale, results, last.spec.gpus_per_node or 0, others)
     without_job = [case for case in expand(entry, last.scale) if case.reference_only]
     reference = case_results(entry, without_job, rows, {}) if programs == own_programs else []
     return FigureOutcome(entry, last.scale, last.cluster, results, claims, reference)
+
+
+def _results(
+    ledger: Ledger, entry: Entry, cases: Sequence[Case], rows: Sequence[JobRow], with_losses: bool
+) -> list[Result]:
+    ids = [row.attempt_id for row in rows]
+    losses = losses_of(ledger, ids) if with_losses else None
+    return case_results(entry, cases, rows, metrics_of(ledger, ids), losses)
+
+
+def _results_of(ledger: Ledger, entry: Entry, last: JobRow, program: str | None, with_losses: bool) -> Sequence[Result]:
+    """Return the results of another experiment at the scale and on the cluster of the job `last`.
+
+    `program` is the program that replaces the experiment's own programs, if any.
+    """
+    if last.scale not in scale_names(entry.experiment):
+        return ()
+    cases = cases_to_run(entry, last.scale)
+    if program is not None:
+        cases = with_workload(cases, program)
+    programs, figure = {case.workload for case in cases}, (last.scale, last.cluster)
+    rows = [row for row in job_rows(ledger, experiment=entry.name) if (row.scale, row.cluster) == figure]
+    rows = in_order_of_runs([row for row in rows if row.workload in programs], run_summaries(ledger))
+    return _results(ledger, entry, cases, rows, with_losses)
 
 
 def needs_losses(entry: Entry) -> bool:

@@ -325,3 +325,10 @@ def _reason(done: subprocess.CompletedProcess[bytes]) -> str:
     """Return the last line that ssh-keygen printed as an error."""
     lines = done.stderr.decode(errors="replace").strip().splitlines()
     return lines[-1] if lines else f"exit code {done.returncode}"
+
+
+def path_within(path: str) -> str:
+    """Return the path if it is within the bundle; else raise ReproError."""
+    for part in path.split("/"):
+        single_name(part)
+    return path

@@ -166,7 +166,7 @@ class Extract:
     """Rows of a figure by table, in the order of the bundle, except iterations (there may be millions).
 
     `runs` are the runs that requested the jobs and the runs that made their attempts; `run_jobs` and `events` are those
-    of this figure.
+    of this figure, and of the jobs of other figures that its claims compare with.
     """
 
     runs: list[Row]
@@ -193,14 +193,28 @@ class Extract:
         return [run for run in self.runs if run["id"] in run_ids][-1]
 
 
-def extract_of(ledger: Ledger, experiment: str, scale: str, cluster: str, workloads: set[str]) -> Extract:
-    """Return the ledger's rows about the jobs of a figure that run one of these programs, without scripts."""
+def extract_of(
+    ledger: Ledger,
+    experiment: str,
+    scale: str,
+    cluster: str,
+    workloads: set[str],
+    others: Mapping[str, Collection[str]] | None = None,
+) -> Extract:
+    """Return the ledger's rows about the jobs of a figure that run one of these programs, without scripts.
+
+    `others` are the cases of other experiments, by full name, whose jobs are included.
+    """
     runs, jobs, requests = (rows_of(table) for table in (Run, Job, RunJob))
+    cases = [
+        sa.and_(runs.c.experiment == other, requests.c.case_name.in_(sorted(names)))
+        for other, names in (others or {}).items()
+    ]
     query = (
         sa.select(*requests.c)
         .join(runs, runs.c.id == requests.c.run_id)
         .join(jobs, jobs.c.id == requests.c.job_id)
-        .where(runs.c.experiment == experiment, runs.c.scale == scale, runs.c.cluster == cluster)
+        .where(sa.or_(runs.c.experiment == experiment, *cases), runs.c.scale == scale, runs.c.cluster == cluster)
         .where(jobs.c.workload.in_(sorted(workloads)))
         .order_by(runs.c.created_at, runs.c.id, requests.c.position)
     )

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from orchestrator import __version__
-from orchestrator.catalog.library import Entry, read_experiment
+from orchestrator.catalog.library import Entry
 from orchestrator.errors import Problem, ReproError
 from orchestrator.files import single_name
 from orchestrator.ledger.attempts import rows_of_attempts
@@ -22,9 +22,11 @@ from orchestrator.ledger.rows import JobRow
 from orchestrator.ledger.tables import FAILED, NEVER_SUBMITTED
 from orchestrator.megatron.logs.columns import IterationLine
 from orchestrator.reading.collect import measure
-from orchestrator.results.bundle.archive import changed_files, text_of, unpacked
+from orchestrator.results.bundle.archive import changed_files, path_within, text_of, unpacked
+from orchestrator.results.bundle.experiments import read_entry
 from orchestrator.results.bundle.extract import Extract, anonymized, memory_ledger, read_extract, read_rows
-from orchestrator.results.bundle.write import ABOUT, FORMAT, README, REPORT, code_sha256, readme
+from orchestrator.results.bundle.readme import readme
+from orchestrator.results.bundle.write import ABOUT, FORMAT, README, REPORT, code_sha256
 from orchestrator.results.export.formats import as_csv
 from orchestrator.results.export.rows import CASE_COLUMNS, Row, claim_rows, export_rows
 from orchestrator.results.outcome import needs_losses, stored_outcome
@@ -95,7 +97,7 @@ def rederive(folder: Path, about: About, templates: Path) -> Iterator[Check]:
     """Yield the checks of the numbers, the results and the pages; ReproError if the files do not fit together."""
     try:
         extract = read_extract(folder)
-        entry = read_experiment(about.experiment, folder / "experiment" / f"{about.experiment}.yaml")
+        entry = read_entry(folder, about.experiment)
         derived = _read_logs(folder, extract, entry, about.missing)
         yield Check("numbers", derived.what, tuple(derived.differences))
         yield _check_results(folder, about, entry, derived.ledger)
@@ -288,7 +290,7 @@ def _check_pages(folder: Path, about: About, entry: Entry, extract: Extract, tem
 
     def script_of(row: Row) -> str | None:
         path = row["script"]
-        if path is None or not (folder / _path_within(path)).is_file():
+        if path is None or not (folder / path_within(path)).is_file():
             return None
         return (folder / str(path)).read_bytes().decode("utf-8", "replace")
 
@@ -297,7 +299,7 @@ def _check_pages(folder: Path, about: About, entry: Entry, extract: Extract, tem
         extract,
         iterations,
         Path(),
-        profile_of=lambda run: dict(json.loads(text_of(folder, _path_within(run["profile"])))),
+        profile_of=lambda run: dict(json.loads(text_of(folder, path_within(run["profile"])))),
         script_of=script_of,
     )
     outcome = stored_outcome(ledger, entry, about.scale)
@@ -308,13 +310,6 @@ def _check_pages(folder: Path, about: About, entry: Entry, extract: Extract, tem
         return Check("pages", what, (), is_proven=False)
     differences = tuple(f"{path}: differs from what the ledger in the bundle gives" for path in differing)
     return Check("pages", f"{' and '.join(pages)} rendered again", differences)
-
-
-def _path_within(path: str) -> str:
-    """Return the path if it is within the bundle; else raise ReproError."""
-    for part in path.split("/"):
-        single_name(part)
-    return path
 
 
 def _row_differences(key: str, stored: Sequence[Row], derived: Sequence[Row]) -> Iterator[str]:

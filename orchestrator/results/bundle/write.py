@@ -6,7 +6,6 @@ import functools
 import hashlib
 import json
 import re
-import shlex
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,6 +21,7 @@ from orchestrator.ledger.tables import ENDED, NEVER_SUBMITTED, OPEN, VERIFIED
 from orchestrator.masking import hidden_values, masked
 from orchestrator.reading.logs import decompressed, is_compressed, job_secrets, log_files
 from orchestrator.results.bundle.archive import MANIFEST, SUMS, Added, Archive, new_archive
+from orchestrator.results.bundle.experiments import compared_cases, with_others
 from orchestrator.results.bundle.extract import (
     TABLES,
     Extract,
@@ -35,32 +35,19 @@ from orchestrator.results.bundle.extract import (
     memory_ledger,
     row_of,
 )
+from orchestrator.results.bundle.readme import SCRIPT, bundle_name, readme
 from orchestrator.results.export.formats import as_csv, as_json
 from orchestrator.results.export.rows import CASE_COLUMNS, Row, claim_rows, export_rows
 from orchestrator.results.outcome import FigureOutcome, needs_losses, stored_outcome
 from orchestrator.results.report.page import report
 
 FORMAT = 1
-ABOUT, README, REPORT, SCRIPT = "bundle.json", "README.txt", "report.html", "job.sh"
+ABOUT, README, REPORT = "bundle.json", "README.txt", "report.html"
 _RECORDS = re.compile(r"start|end|cancelled|claimed|sampler\.txt|gpus\.[A-Za-z0-9._-]{1,200}\.csv")
 """Files of a job folder that a bundle contains besides logs. Other files of a program may contain anything."""
 _PACKED = re.compile(r"\.(?:gz|zst)$")
 """Ending of a compressed log. The bundle contains the log decompressed, without the ending."""
 _PIECE_BYTES = 1 << 20
-
-
-def bundle_name(outcome: FigureOutcome) -> str:
-    """Return the name of a bundle and of the folder in it: `figure-13-cpu-local`, with the program if not the own."""
-    program = outcome.workloads if outcome.replaced_workload else []
-    name = "-".join([outcome.entry.short_name, outcome.scale, outcome.cluster, *program])
-    return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip(".-")
-
-
-def submit_command(outcome: FigureOutcome) -> str:
-    """Return the command that runs the experiment again."""
-    argv = ["repro", "submit", outcome.entry.name, "--scale", outcome.scale, "--cluster", outcome.cluster]
-    program = ["--workload", *outcome.workloads] if outcome.replaced_workload else []
-    return shlex.join([*argv, *program, "--wait"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,69 +196,6 @@ def code_sha256(templates: Path) -> str:
     return digest.hexdigest()
 
 
-_README = """\
-{paper} ({venue})
-{figure}: {title}
-
-Scale {scale} on {cluster}: {attempts} attempts of {jobs} jobs.
-{not_final}
-To check the bundle without a cluster, a ledger or a network:
-
-    repro bundle verify {name}.tar.zst
-    sha256sum --check SHA256SUMS
-
-The first command reads every number from the logs, judges the claims, renders this page and the report, and
-compares the results with the bundle. The second command compares each file in this folder with its checksum.
-Neither proves who made the bundle: a signature does (--allowed-signers).
-
-To run everything again, or one job by hand:
-
-    {submit}
-{by_hand}
-On a cluster other than {cluster}, give another --cluster and change the paths in the script.
-
-Contents:
-
-    results/          a row per case as CSV and JSON, and the verdict of each claim
-    report.html       the results as a page, with their provenance; for any browser
-    experiment/       the figure as a program: cases, axes, published numbers and claims, with their sources
-    jobs/             script, logs, start and end records of each attempt of each job
-    runs/             for each `repro submit`: the cluster profile, and the files that the scheduler received
-    ledger/           the recorded rows: a file per table, a line of JSON per row
-    environment.json  versions, commits, images
-    MANIFEST          bytes, SHA-256 and path of each file
-
-Scripts and logs are as they ran, with *** in place of secrets; script_sha256 is the digest of the script
-before. Times are UTC. The bundle leaves out who submitted; logs may still contain a user's folder.
-{missing}"""
-
-
-def readme(outcome: FigureOutcome, extract: Extract, missing: Mapping[str, str]) -> str:
-    """Return the README as plain text; `missing` are paths that the bundle lacks, each with the reason."""
-    entry, attempts = outcome.entry, extract.attempts
-    under_way = sum(row["phase"] in OPEN for row in attempts)
-    absent = "".join(f"    {path}: {reason}\n" for path, reason in missing.items())
-    by_hand = ""
-    if attempts:
-        start = "sbatch" if attempts[-1]["scheduler"] == "slurm" else "bash"
-        by_hand = f"    {start} {attempts[-1]['folder']}/{SCRIPT} FOLDER   # its log goes there\n"
-    return _README.format(
-        paper=entry.paper.title,
-        venue=entry.paper.venue,
-        figure=entry.experiment.figure,
-        title=entry.experiment.title,
-        scale=outcome.scale,
-        cluster=outcome.cluster,
-        attempts=len(attempts),
-        jobs=len(extract.jobs),
-        not_final=f"Not final: {under_way} attempts were still under way.\n" if under_way else "",
-        name=bundle_name(outcome),
-        submit=submit_command(outcome),
-        by_hand=by_hand,
-        missing=f"\nMissing files:\n\n{absent}" if missing else "",
-    )
-
-
 @dataclass(frozen=True, slots=True)
 class Bundled:
     """Number of files and attempts that were written; `under_way` attempts may still change."""
@@ -284,7 +208,8 @@ class Bundled:
 
 def write_bundle(ledger: Ledger, figure: FigureOutcome, templates: Path, file: Path) -> Bundled:
     """Write the bundle of a figure, whole or not at all; the bundle lists unreadable files as missing."""
-    extract = extract_of(ledger, figure.entry.name, figure.scale, figure.cluster, set(figure.workloads))
+    others = compared_cases(figure)
+    extract = extract_of(ledger, figure.entry.name, figure.scale, figure.cluster, set(figure.workloads), others)
     contents = Contents()
     paths = add_attempts(contents, extract, ledger)  # first, because it collects the secrets of the scripts
     _add_inputs(contents, figure, extract)
@@ -324,7 +249,8 @@ def _added(archive: Archive, contents: Contents) -> Iterator[Added]:
 def _add_inputs(contents: Contents, figure: FigureOutcome, extract: Extract) -> None:
     """Add the experiment as it is now, the profiles as recorded, and the environment of the runs."""
     name, file = figure.entry.name, figure.entry.file
-    for path, source in ((name, file), (f"{name.rpartition('/')[0]}/paper", file.parent / "paper.yaml")):
+    others = [(other.name, other.file) for other in with_others(figure.entry)[1:]]
+    for path, source in ((name, file), *others, (f"{name.rpartition('/')[0]}/paper", file.parent / "paper.yaml")):
         try:
             text = source.read_text(encoding="utf-8")
         except OSError as error:

@@ -76,8 +76,12 @@ class CaseRow:
 
 @dataclass(frozen=True, slots=True)
 class ClaimRow:
-    """A claim with its verdict; `values` are the numbers behind it as text, in the order of `verdict.used`."""
+    """A claim with its verdict; `values` are the numbers behind it as text, in the order of `verdict.used`.
 
+    `experiment` is the full name of the experiment that has the claim.
+    """
+
+    experiment: str
     mark: Mark
     verdict: ClaimVerdict
     values: tuple[str, ...]
@@ -123,14 +127,13 @@ def case_rows(entry: Entry, results: Sequence[Result]) -> tuple[CaseRow, ...]:
     return tuple(rows)
 
 
-def claim_rows(claims: Sequence[ClaimVerdict]) -> tuple[ClaimRow, ...]:
-    """Return a row for each claim."""
-    return tuple(
-        ClaimRow(
-            _CLAIM_MARKS[verdict.verdict], verdict, tuple(with_spread(used.value, used.spread) for used in verdict.used)
-        )
-        for verdict in claims
-    )
+def claim_rows(entry: Entry, claims: Sequence[ClaimVerdict]) -> tuple[ClaimRow, ...]:
+    """Return a row for each claim of the experiment."""
+    rows: list[ClaimRow] = []
+    for verdict in claims:
+        values = tuple(with_spread(used.value, used.spread) for used in verdict.used)
+        rows.append(ClaimRow(entry.name, _CLAIM_MARKS[verdict.verdict], verdict, values))
+    return tuple(rows)
 
 
 def _unpublished(result: Result, metric: str) -> ReferenceRow:

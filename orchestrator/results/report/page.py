@@ -177,7 +177,7 @@ def _section(records: Records, number: int, anchors: dict[str, str], texts: dict
         picture=drawn,
         no_picture=not_drawn,
         cases=case_rows(entry, outcome.results),
-        claims=claim_rows(outcome.claims),
+        claims=claim_rows(outcome.entry, outcome.claims),
         failed=failed_entries(attempts, names, as_published),
         attempts=attempt_entries(attempts, names, anchors),
         runs=run_entries(runs),

@@ -137,8 +137,9 @@ def test_a_matrix_is_expanded_only_up_to_a_limit(tmp_path: Path, monkeypatch: py
 
 
 def test_no_shipped_experiment_is_near_the_limit() -> None:
-    for name, file in experiment_names(Folders(shipped=CHECKOUT, home=CHECKOUT)).items():
-        entry = read_experiment(name, file)
+    files = experiment_names(Folders(shipped=CHECKOUT, home=CHECKOUT))
+    for name, file in files.items():
+        entry = read_experiment(name, file, files)
         assert all(case_count(scale_fields(entry, scale)) < MOST_CASES / 20 for scale in scale_names(entry.experiment))
 
 

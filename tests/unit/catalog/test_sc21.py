@@ -339,7 +339,8 @@ def test_every_claim_has_cases_at_every_scale_that_judges_it(name: str) -> None:
             if isinstance(claim, (ClosesClaim, GainClaim, TrendClaim)):
                 assert len({case.value(claim.along) for case in there}) > 1, (claim.id, scale)
             if isinstance(claim, (RatioClaim, ClosesClaim)):
-                assert select(there, claim.of.given()) and select(there, claim.over.given())
+                other = expand(entry.others[claim.experiment], scale) if claim.experiment else there
+                assert select(there, claim.of.given()) and select(other, claim.over.given())
             if isinstance(claim, PublishedClaim):
                 assert set(claim.metrics) <= {point.metric for case in there for point in case.published}
 
@@ -355,7 +356,7 @@ def test_no_figure_has_a_claim_that_its_own_readings_refute(name: str) -> None:
         if point.metric == entry.experiment.axes.y.metric
     }
     for claim in entry.experiment.claims:
-        if not isinstance(claim, RatioClaim):
+        if not isinstance(claim, RatioClaim) or claim.experiment is not None:
             continue
         of, over, where = claim.of.given(), claim.over.given(), claim.where.given()
         judged = {point: value for point, value in values.items() if where.items() <= dict(point).items()}

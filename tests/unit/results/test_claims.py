@@ -297,7 +297,7 @@ def test_a_verdict_comes_with_the_numbers_behind_it(tmp_path: Path, entry: Entry
     used = verdicts["poor-layouts-cost-2x"].used
     assert {one.case: one.value for one in used} == numbers
     slow = next(one for one in used if one.value == 50.0)
-    assert slow == Used("pp=4,tp=1,gbs=4", "job5", "tflops_per_gpu", 50.0, 0.5)
+    assert slow == Used("sc21/figure-13", "pp=4,tp=1,gbs=4", "job5", "tflops_per_gpu", 50.0, 0.5)
     assert verdicts["peak-at-node-size"].used == ()  # not judged at this scale
 
 
