@@ -9,9 +9,10 @@ from orchestrator.catalog.claims import RatioClaim
 from orchestrator.catalog.expand import expand
 from orchestrator.catalog.experiment import PublishedPoint, scale_names
 from orchestrator.megatron.flops import model_flops_utilization
-from orchestrator.megatron.memory import MemoryFacts, estimate_memory
+from orchestrator.megatron.memory import MemoryFacts, estimate_memory, solve_offload
 from orchestrator.megatron.model import ModelShape, padded_vocabulary
 from orchestrator.megatron.rules.rules import Dialect, RuleContext, broken_rules
+from orchestrator.workloads import find_workload
 from orchestrator.workloads.base import USABLE_SHARE
 from tests.unit.catalog.entries import shipped
 
@@ -214,6 +215,36 @@ def test_published_throughput_is_the_readmes_and_its_mfu_follows_from_it(name: s
 
 def test_nine_pairs_of_throughput_and_mfu_are_published() -> None:
     assert sum(len(rates(name, case)) for name, case in THROUGHPUT) == 9
+
+
+def test_the_abstracts_mfu_is_a_claim_about_cases_that_fit_and_declare_their_unpublished_layouts() -> None:
+    entry = shipped("atc-32k")
+    cases = {str(case.value("case")): case for case in expand(entry)}
+    printed = {
+        name: [(point.metric, point.value, point.source) for point in case.published] for name, case in cases.items()
+    }
+    assert printed == {
+        "baseline": [("mfu_percent", 32.3, "abstract")],
+        "ours": [("mfu_percent", 42.7, "abstract")],
+    }
+    ratio, published = (
+        [claim for claim in entry.experiment.claims if claim.kind == kind] for kind in ("ratio", "published")
+    )
+    assert [claim.at_least for claim in ratio if isinstance(claim, RatioClaim)] == [round(42.7 / 32.3, 2)]
+    assert len(published) == 1 and [difference.follows for difference in entry.experiment.differences] == ["neither"]
+    for case in cases.values():
+        setting = RuleContext(case.model, case.layout, case.training, "kwai", case.arguments)
+        assert [reason for _, reason in broken_rules(setting)] == [] and case.model.seq == 32768
+        assert find_workload(case.workload).estimate_memory(case).total_bytes < USABLE_SHARE * 80e9
+    ours = cases["ours"]
+    assert 0 <= ours.training.offload - solve_offload(ours.model, ours.layout, ours.training) < 0.01
+    script_5 = next(case for case in expand(shipped("atc-table-8")) if case.value("case") == "baseline")
+    assert cases["baseline"].layout == script_5.layout
+
+
+def test_other_rows_of_table_8_are_listed_as_unpublished() -> None:
+    (part,) = shipped("atc-table-8").paper.not_run
+    assert part.part.startswith("Table 8, rows of Llama-65B") and not part.numbers
 
 
 def test_the_machine_is_the_papers_and_its_peak_the_one_that_the_mfu_divide_by() -> None:
