@@ -116,6 +116,7 @@ if TYPE_CHECKING:
     from orchestrator.reading.job_status import ExperimentStatus as ExperimentStatus
     from orchestrator.reading.job_status import JobStatus as JobStatus
     from orchestrator.reading.job_status import Tally as Tally
+    from orchestrator.reading.job_status import prints_iterations as prints_iterations
     from orchestrator.reading.job_status import running_progress as running_progress
     from orchestrator.results.bundle.archive import require_key as require_key
     from orchestrator.results.cases import Result as Result
@@ -319,7 +320,7 @@ _NAMES = {
     "planning.batch_report": "BatchReport budget_text exact_jobs with_exact_memory",
     "planning.plan": "Plan",
     "reading.failure": "POLICIES",
-    "reading.job_status": "ExperimentStatus JobStatus Tally running_progress",
+    "reading.job_status": "ExperimentStatus JobStatus Tally prints_iterations running_progress",
     "results.bundle.archive": "require_key",
     "results.cases": "Result",
     "results.comparison": "CaseDiff ReferenceRow equation",

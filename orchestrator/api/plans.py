@@ -148,15 +148,7 @@ def require_positive(**numbers: int | None) -> None:
 
 
 def require_submittable(planned: PlannedRun, *, warm_up: bool = False) -> None:
-    """Raise ReproError if jobs cannot be verified, or have no kernels to compile first with `warm_up`."""
-    programs = dict.fromkeys((plan.program.workload, plan.program.unverifiable) for plan in planned.plans)
-    problems = [
-        Problem(f"{workload}: {reason}", hint="`repro render` writes the scripts, to submit by hand")
-        for workload, reason in programs
-        if reason is not None
-    ]
-    if problems:
-        raise ReproError(*problems)
+    """Raise ReproError if jobs have no kernels to compile first with `warm_up`."""
     if warm_up and not (planned.cluster.is_slurm and any(plan.program.warm_up for plan in planned.plans)):
         names = " and ".join(sorted({plan.program.workload for plan in planned.plans}))
         why = f"{names} compiles no kernels first" if planned.cluster.is_slurm else "local jobs run one after another"

@@ -158,7 +158,7 @@ class _ProgressLines:
     def show(self, jobs: Sequence[api.JobRow]) -> None:
         """Print a line if it differs from the last one."""
         running = [job for job in jobs if job.phase == api.RUNNING]
-        named = [f"{job.label} iteration {_iteration(job)}/{job.iterations}" for job in running[:MOST_NAMED]]
+        named = [_running_text(job) for job in running[:MOST_NAMED]]
         more = [f"and {len(running) - MOST_NAMED} more"] if len(running) > MOST_NAMED else []
         line = "; ".join(filter(None, [f"{_ended(jobs)}/{len(jobs)} cases ended", ", ".join([*named, *more])]))
         if line != self._last:
@@ -169,7 +169,7 @@ class _ProgressLines:
 def _progress_bars(jobs: Sequence[api.JobRow]) -> list[str]:
     running = [job for job in jobs if job.phase == api.RUNNING]
     lines = [_progress_bar(f"jobs, {len(running)} running", _ended(jobs), len(jobs))]
-    return lines + [_progress_bar(f"{job.label} iteration", _iteration(job), job.iterations) for job in running][:4]
+    return lines + [_job_bar(job) for job in running][:4]
 
 
 def _progress_bar(name: str, done: int, total: int) -> str:
@@ -178,8 +178,24 @@ def _progress_bar(name: str, done: int, total: int) -> str:
     return f"{full * length}{empty * (4 * BAR_WIDTH - length)} {done}/{total} {name}"
 
 
-def _iteration(job: api.JobRow) -> int:
-    """Return the iteration in the end of a running job's log."""
+def _job_bar(job: api.JobRow) -> str:
+    """Return the bar of a running job; a line without a bar if its program prints no iterations."""
+    iteration = _iteration(job)
+    if iteration is None:
+        return _running_text(job)
+    return _progress_bar(f"{job.label} iteration", iteration, job.iterations)
+
+
+def _running_text(job: api.JobRow) -> str:
+    """Return `pp=2,gbs=16 iteration 3/8`, or `gpus=4 running` if its program prints no iterations."""
+    iteration = _iteration(job)
+    return f"{job.label} running" if iteration is None else f"{job.label} iteration {iteration}/{job.iterations}"
+
+
+def _iteration(job: api.JobRow) -> int | None:
+    """Return the iteration in the end of a running job's log; None if its program prints no iterations."""
+    if not api.prints_iterations(job):
+        return None
     progress, _ = api.running_progress(job, job.spec)
     return progress.iteration if progress else job.iteration or 0
 

@@ -132,6 +132,7 @@ def _render(plan: Plan, cluster: Cluster, folder: Path, engine: Templates, outpu
         "kernels": _kernels(plan, cluster),
         "sampler": _sampler(plan, cluster),
         "checkout": _checkout(plan, cluster),
+        "runs_in_job_folder": plan.program.runs_in_job_folder,
         "time_limit_s": Line.of(str(time_limit_s(plan.resources.time_limit)), time_limit_origin(plan, cluster)),
     }
     if cluster.profile.scheduler == "local":

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 from orchestrator.errors import ReproError
 from orchestrator.files import read_record, tail_bytes
+from orchestrator.megatron.logs.alpa import RowKey, row_pattern
 from orchestrator.megatron.logs.root_cause_kinds import KINDS, NO_GPU_MEMORY, TIME_LIMIT
 from orchestrator.reading.failure import Failure
 
@@ -50,7 +51,8 @@ class FollowedJob(NamedTuple):
 class CanaryJob:
     """The job that must pass its check before the other jobs of a run start. `folder` has its log and its records.
 
-    `nodes_inside` is the number of nodes that must run it inside its image; None without a container.
+    `nodes_inside` is the number of nodes that must run it inside its image; None without a container. `result_row`
+    identifies the row that a program without iteration lines prints.
     """
 
     label: str
@@ -60,6 +62,7 @@ class CanaryJob:
     tensor_parallel: int
     pipeline_parallel: int
     nodes_inside: int | None = None
+    result_row: RowKey | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,9 +80,10 @@ def canary_checks(canary: CanaryJob) -> tuple[FileCheck, ...]:
     The verdict (`reading.verdict`) also compares the other settings of the configuration that ran.
     """
     sizes = {"gpus": canary.gpus, "tensor_parallel": canary.tensor_parallel}
+    last_iteration = _LAST_ITERATION.format(iterations=canary.iterations)
     checks = [
         FileCheck("end", "^exit_code=0$"),
-        FileCheck("log.txt", _LAST_ITERATION.format(iterations=canary.iterations)),
+        FileCheck("log.txt", row_pattern(canary.result_row) if canary.result_row else last_iteration),
         FileCheck("log.txt", _WORLD.format(**sizes, pipeline_parallel=canary.pipeline_parallel)),
         FileCheck("log.txt", _NOT_FINITE, must_match=False),
     ]

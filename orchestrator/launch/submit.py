@@ -47,7 +47,7 @@ from orchestrator.planning.plan import Plan, plan_cases, repeated, replace_workl
 from orchestrator.reading.failure import MOST_ATTEMPTS, POLICIES, Failure, fails_as_published, failure_named
 from orchestrator.slurm.command import most_in_array
 from orchestrator.slurm.notation import format_time_limit, time_limit_s
-from orchestrator.workloads import copy_programs
+from orchestrator.workloads import copy_programs, find_workload
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,7 +228,7 @@ def _run_plan(
 
 
 def _canary_job(plan: Plan, cluster: Cluster, folder: Path) -> CanaryJob:
-    layout = plan.case.layout
+    layout, result_row = plan.case.layout, find_workload(plan.case.workload).result_row
     return CanaryJob(
         plan.label,
         folder,
@@ -237,6 +237,7 @@ def _canary_job(plan: Plan, cluster: Cluster, folder: Path) -> CanaryJob:
         layout.tensor_parallel,
         layout.pipeline_parallel,
         None if cluster.profile.container is None else plan.resources.nodes,
+        None if result_row is None else result_row(plan.case.model, layout),
     )
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from orchestrator.errors import ReproError
-from orchestrator.files import open_job_file, read_record
+from orchestrator.files import open_job_file, read_record, tail_bytes
 from orchestrator.ledger.attempts import rows_of_attempts, unjudged_attempts
 from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.measurements import (
@@ -24,6 +24,7 @@ from orchestrator.ledger.measurements import (
 from orchestrator.ledger.rows import JobRow, gpu_hours
 from orchestrator.ledger.tables import ENDED, FAILED, RUNNING, VERIFIED
 from orchestrator.masking import masked, without_known
+from orchestrator.megatron.logs.alpa import PROGRAM, TABLE, TABLE_BYTES, AlpaRow, table_rows
 from orchestrator.megatron.logs.columns import IterationLine, IterationLines
 from orchestrator.megatron.logs.root_cause import Cause, CauseFinder
 from orchestrator.reading.config_check import expected_of
@@ -32,7 +33,7 @@ from orchestrator.reading.failure import Ending, Failure
 from orchestrator.reading.gpu_samples import sampled_metrics
 from orchestrator.reading.logs import LogFile, job_secrets, log_blocks, log_files
 from orchestrator.reading.parse import LogReport, Part, effective_of, read_part
-from orchestrator.reading.statistics import metrics, with_used
+from orchestrator.reading.statistics import metrics, row_metrics, with_used
 from orchestrator.reading.verdict import Judgement, judge
 
 ATTEMPTS_AT_ONCE = 100
@@ -143,9 +144,13 @@ def measured(row: JobRow, new: NewContent, stored: Sequence[IterationLine]) -> M
     merged = [by_number[number] for number in sorted(by_number)] if stored else new.lines
     lines = with_used(merged, row.spec.warmup_iterations)
     reached = [line.iteration for line in lines[-1:]] + ([row.iteration] if new.continues and row.iteration else [])
+    prints_row = row.workload == PROGRAM
+    report = LogReport(lines, new.facts, _table_row(row) if prints_row else None)
     # The log is read once more only for an attempt that is not simply verified: its deciding line may be anywhere.
-    judgement = judge(LogReport(lines, new.facts), expected_of(row), _ending(row), lambda: _cause(row))
-    numbers = metrics(lines, row.spec, new.facts) if judgement else []
+    judgement = judge(report, expected_of(row), _ending(row), lambda: _cause(row))
+    numbers = []
+    if judgement:
+        numbers = row_metrics(new.facts, row.spec) if prints_row else metrics(lines, row.spec, new.facts)
     if judgement and judgement.verdict == VERIFIED and not numbers:
         judgement = Judgement(FAILED, "no iteration is left after the warm-up", Failure.INCOMPLETE)
     cause = judgement.cause if judgement else None
@@ -184,6 +189,14 @@ def _ending(row: JobRow) -> Ending:
         commit=end.commit if end else None,
         nodes_inside=end.nodes_inside if end else None,
     )
+
+
+def _table_row(row: JobRow) -> AlpaRow | None:
+    """Return the last row of the table that the program wrote into its folder; None before the job has ended."""
+    if row.phase != ENDED:
+        return None
+    rows = list(table_rows(tail_bytes(Path(row.folder), TABLE, TABLE_BYTES)))
+    return rows[-1] if rows else None
 
 
 def _cause(row: JobRow) -> Cause | None:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 
 from orchestrator.ledger.rows import JobRow
+from orchestrator.megatron.logs.alpa import RowKey
 from orchestrator.megatron.model import Layout, ModelShape, padded_vocabulary, parameters_of_rank
 from orchestrator.megatron.rules.rule_context import read_flags
 from orchestrator.reading.parse import LogReport
@@ -34,6 +35,9 @@ class Expected:
 
     `padded_vocabulary` is the number of rows of the embedding, `parameters` the number of parameters of a rank by
     pipeline stage, `commit` the commit of the checkout. `device` is gpu or cpu.
+
+    `result_row` identifies the row that the program prints in place of iteration lines; None for all other programs.
+    `settings` are arguments that the log must list with exactly these values, beside the sizes.
     """
 
     gpus: int
@@ -55,6 +59,8 @@ class Expected:
     parameters: tuple[int | None, ...] = field(default=())
     commit: str | None = None
     device: str | None = None
+    result_row: RowKey | None = None
+    settings: Mapping[str, str] = field(default_factory=dict)
 
 
 # Name in messages, field of `Expected`, name in the dump of arguments of every version.
@@ -92,6 +98,11 @@ def expected_of(row: JobRow) -> Expected:
     if data and layout and workload is not None and workload.counts_context_as_data:
         data *= layout.context_parallel
     vocabulary = _vocabulary(flags, tensor)
+    result_row: RowKey | None = None
+    settings: Mapping[str, str] = {}
+    if workload and workload.result_row and model and layout and training:
+        vocabulary = model.vocab  # the program takes it from the case, and does not pad it
+        result_row, settings = workload.result_row(model, layout), workload.printed_settings(model, training)
     return Expected(
         gpus=row.gpus,
         tensor_parallel=tensor,
@@ -112,6 +123,8 @@ def expected_of(row: JobRow) -> Expected:
         parameters=_parameters(workload, model, layout, flags, vocabulary),
         commit=row.code if _COMMIT.fullmatch(row.code) else None,
         device=row.spec.device,
+        result_row=result_row,
+        settings=settings,
     )
 
 
@@ -122,6 +135,12 @@ def mismatches(report: LogReport, expected: Expected, commit: str | None = None)
     """
     differences = [*_sizes(report, expected), *_others(report, expected, commit)]
     return list({mismatch.reason: mismatch for mismatch in reversed(differences)}.values())[::-1]
+
+
+def unlisted_settings(report: LogReport, expected: Expected) -> list[str]:
+    """Return the arguments that prove the planned configuration and that the log does not list."""
+    sizes = [setting for _, planned_as, setting in _SIZES if planned_as != "context_parallel"]  # newer than 2021
+    return [name for name in (*sizes, "params_dtype", *expected.settings) if name not in report.facts.settings]
 
 
 def world_size_of(report: LogReport) -> int | None:
@@ -154,6 +173,12 @@ def _others(report: LogReport, expected: Expected, commit: str | None) -> Iterat
     if facts.padded_vocab is not None and vocabulary is not None and facts.padded_vocab != vocabulary:
         yield Mismatch(f"ran with padded vocabulary {facts.padded_vocab}, not {vocabulary}")
     yield from _parameter_counts(facts.parameters, expected.parameters)
+    for name, planned in expected.settings.items():
+        if facts.settings.get(name, planned) != planned:
+            yield Mismatch(f"ran with {name} {facts.settings[name]}, not {planned}")
+    if facts.alpa is not None and expected.result_row is not None:
+        for difference in facts.alpa.differences(expected.result_row):
+            yield Mismatch(f"its result row has {difference}")
     if expected.device == "gpu" and (facts.software or "").endswith(_ON_CPU):  # torch found no GPU, and used the CPU
         yield Mismatch("ran on the CPU, not on GPUs")
     ran = facts.code_commit or commit

@@ -7,9 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
-from orchestrator.megatron.logs.fact_lines import AlpaRow, WorldLine
+from orchestrator.megatron.logs.alpa import AlpaRow
+from orchestrator.megatron.logs.fact_lines import WorldLine
 
-VERSION = 3
+VERSION = 4
 """Version of the stored facts. Facts of another version are not used: their log is read again from its beginning."""
 
 
@@ -44,7 +45,7 @@ class LogFacts:
     `measured_from` and `measured_until` are the local times of the last warm-up line (else of the first line) and of
     the last line, as the program prints them. `restarts` is the number of restarts within the log. `odd_lines` is the
     number of iteration lines with an implausible number, and `first_odd` describes the first one. `execution` is the
-    execution mode, `graph` or `eager`.
+    execution mode, `graph` or `eager`. `alpa` is the last result row of Alpa's benchmark after its list of arguments.
     """
 
     world: WorldLine | None = None
@@ -82,8 +83,6 @@ class LogFacts:
             raise ValueError(f"facts of version {stored.get('version')}")
         values: dict[str, Any] = {fact.name: stored[fact.name] for fact in fields(cls)}
         world, alpa, unfinished = values["world"], values["alpa"], values["unfinished"]
-        if alpa is not None:
-            alpa = alpa | {name: _number(alpa[name]) for name in ("tflops", "parameters_billion")}
         shards = {(ranks[0], ranks[1], ranks[2]): count for ranks, count in _by_ranks(unfinished["shards"])}
         values |= {
             "world": WorldLine(**world) if world is not None else None,

@@ -18,6 +18,7 @@ from orchestrator.ledger.measurements import metrics_of
 from orchestrator.ledger.reports import failure_counts
 from orchestrator.ledger.rows import JobSummary
 from orchestrator.ledger.tables import FAILED, QUEUED, RUNNING, SUBMITTING, VERIFIED, WAITING, field_values
+from orchestrator.megatron.logs.alpa import PROGRAM
 from orchestrator.paths import short_name
 from orchestrator.reading.statistics import TAIL_BYTES, Progress, host_bound_reason, progress
 from orchestrator.slurm.reasons import WaitReason, explain_reason
@@ -30,6 +31,7 @@ class JobStatus:
 
     `tflops_per_gpu` is measured in a job that has ended, and current in a running job. `left_by` says what ends a
     running job first: its pace or its time limit. `left` is the remaining time, or the start time, as text.
+    `iteration` is `3/8`, or `-` for a program that prints no iterations.
     """
 
     job: str
@@ -113,7 +115,7 @@ def job_statuses(ledger: Ledger, rows: Sequence[JobSummary]) -> list[JobStatus]:
                 state=row.state,
                 verdict=row.verdict,
                 failure=row.failure,
-                iteration=f"{current.iteration if current else row.iteration or 0}/{row.iterations}",
+                iteration=_iteration_text(row, current),
                 workload=row.workload,
                 tflops_per_gpu=current.tflops_per_gpu if current else rate.value if rate else None,
                 left_s=None if left_s is None else round(left_s),
@@ -146,6 +148,17 @@ def hint_for(reason: WaitReason, *rows: JobSummary) -> str | None:
     if reason.hint is None or len(rows) != 1:
         return reason.hint
     return re.sub(r"\bID\b", rows[0].scheduler_id or "ID", reason.hint)
+
+
+def prints_iterations(row: JobSummary) -> bool:
+    """Return whether the job's program prints its iterations. Alpa's benchmark prints only a result."""
+    return row.workload != PROGRAM
+
+
+def _iteration_text(row: JobSummary, current: Progress | None) -> str:
+    if not prints_iterations(row):
+        return "-"
+    return f"{current.iteration if current else row.iteration or 0}/{row.iterations}"
 
 
 def running_progress(row: JobSummary, spec: JobSpec) -> tuple[Progress | None, str | None]:

@@ -16,6 +16,7 @@ from typing import TypeVar
 
 from orchestrator.masking import masked_tree
 from orchestrator.megatron.logs import fact_lines
+from orchestrator.megatron.logs.alpa import AlpaRow, printed_row
 from orchestrator.megatron.logs.columns import IterationLine, IterationLines, effective_lines, plausible_lines
 from orchestrator.megatron.logs.fact_lines import Memory, Timers, WorldLine
 from orchestrator.megatron.logs.iteration_lines import ITERATION_TOKEN, add_iterations, last_line_time, line_time
@@ -47,10 +48,11 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class LogReport:
-    """Content of a whole log."""
+    """Content of a whole log. `table_row` is the last row of the table that Alpa's benchmark writes beside it."""
 
     iterations: Sequence[IterationLine]
     facts: LogFacts
+    table_row: AlpaRow | None = None
 
     @property
     def world(self) -> WorldLine | None:
@@ -149,9 +151,16 @@ def _with_setup(facts: LogFacts, log: bytes, end: int) -> LogFacts:
         execution=_or(fact_lines.execution(log, 0, end), facts.execution),
         code_commit=_or(fact_lines.code_commit(log, 0, end), facts.code_commit),
         theoretical_memory_bytes=_or(theoretical, facts.theoretical_memory_bytes),
-        alpa=_or(fact_lines.printed_alpa_row(log, 0, end), facts.alpa),
+        alpa=_alpa_row(facts, log, end),
         unfinished=replace(facts.unfinished, dump_is_open=is_open, shards=shards),
     )
+
+
+def _alpa_row(facts: LogFacts, log: bytes, end: int) -> AlpaRow | None:
+    """Return the last row after the last list of arguments. A program that starts again has not printed its row yet."""
+    start = log.rfind(fact_lines.DUMP_BEGINS, 0, end)
+    row = printed_row(log, max(start, 0), end)
+    return facts.alpa if row is None and start < 0 else row
 
 
 def _with_memory_of_all(facts: LogFacts, log: bytes, end: int) -> LogFacts:

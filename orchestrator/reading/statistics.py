@@ -65,6 +65,20 @@ def progress(tail: bytes, iterations: int, spec: JobSpec) -> Progress | None:
     return Progress(last, pace["iteration_ms"], pace["tflops_per_gpu"], left_s)
 
 
+def row_metrics(facts: LogFacts, spec: JobSpec) -> list[MeasuredMetric]:
+    """Return the metrics of a program that prints one result row; an empty list without a usable throughput.
+
+    Alpa's benchmark prints its throughput, and not the mean time of its steps. The time is computed back from it: the
+    program counts SC21's eq. 3 with recomputation, even if recomputation is off. All rates follow from that time.
+    """
+    tflops, model, layout = facts.alpa.tflops if facts.alpa else None, spec.model, spec.layout
+    if tflops is None or not math.isfinite(tflops) or model is None or layout is None:
+        return []
+    elapsed_ms = 1e3 * flops_per_iteration(model, layout.global_batch_size, True) / (tflops * 1e12 * layout.gpus)
+    reported = MeasuredMetric("reported_tflops_per_gpu", tflops, "TFLOP/s", 0.0, 1)
+    return [*_timing([elapsed_ms], spec), reported, *_from_facts(facts, spec)]
+
+
 def with_used(lines: Sequence[IterationLine], warmup_iterations: int) -> list[IterationLine]:
     """Return the lines with `used` set: False for start-up, warm-up, NaN and lines without a time."""
     start_up = _lines_with_start_up(lines)

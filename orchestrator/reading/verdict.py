@@ -3,18 +3,23 @@
 An attempt is verified if the job ended well, ran as planned, its last planned iteration was read, and no number is NaN.
 The scheduler's state alone verifies nothing. An attempt that reached its time limit is verified too if its training was
 done, or if enough of it was measured.
+
+Alpa's benchmark prints no iteration. Its result row counts in place of the last one. The row does not contain the batch
+size and the layout, so the log must also list the arguments, and the program's table must end with the same row.
 """
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from orchestrator.ledger.tables import ENDED, FAILED, VERIFIED
+from orchestrator.megatron.logs.alpa import TABLE
 from orchestrator.megatron.logs.root_cause import Cause
 from orchestrator.megatron.logs.root_cause_kinds import TIME_LIMIT, WHAT_RAN, memory_short
-from orchestrator.reading.config_check import Expected, mismatches, world_size_of
+from orchestrator.reading.config_check import Expected, mismatches, unlisted_settings, world_size_of
 from orchestrator.reading.failure import DECIDES_ANY_END, Ending, Failure, failing_line, failure_of
 from orchestrator.reading.parse import LogReport
 from orchestrator.reading.statistics import with_used
@@ -56,17 +61,16 @@ def judge(
     differs = mismatches(report, expected, ending.commit)
     not_finite = _not_finite(report)
     reasons = [*(mismatch.reason for mismatch in differs), *_unknown_world(report), *not_finite]
-    is_whole = (report.last_iteration or 0) >= expected.iterations
+    lacking = _lacking(report, expected)
+    is_whole = lacking is None
     if ending.succeeded and is_whole and not reasons and not ending.outside_image:
         return Judgement(VERIFIED, None)
     cause = find_cause()
     at_limit = _result_at_limit(report, expected, cause) if ending.state == "TIMEOUT" and not reasons else None
     if at_limit and not ending.outside_image:
         return Judgement(VERIFIED, at_limit, None, _without_others(cause.of(TIME_LIMIT) if cause else None))
-    if report.last_iteration is None:
-        reasons.append("the log has no iteration")
-    elif not is_whole:
-        reasons.append(f"the log ends at iteration {report.last_iteration} of {expected.iterations}")
+    if lacking is not None:
+        reasons.append(lacking)
     kind = cause.kind if cause else None
     failure = failure_of(ending, kind, differs=bool(differs), is_whole=is_whole, is_finite=not not_finite)
     line = failing_line(failure, cause)
@@ -81,8 +85,38 @@ def judge(
     return Judgement(FAILED, "; ".join([*_end(ending, failure, fault), *reasons]), failure, _without_others(line))
 
 
+def _lacking(report: LogReport, expected: Expected) -> str | None:
+    """Return what the log of a complete run has and this log does not; None if it is complete."""
+    if expected.result_row is not None:
+        return _lacking_of_row(report, expected)
+    if report.last_iteration is None:
+        return "the log has no iteration"
+    if report.last_iteration < expected.iterations:
+        return f"the log ends at iteration {report.last_iteration} of {expected.iterations}"
+    return None
+
+
+def _lacking_of_row(report: LogReport, expected: Expected) -> str | None:
+    row, unlisted = report.facts.alpa, unlisted_settings(report, expected)
+    if row is None:
+        return "the log has no result row"
+    if row.tflops is None:
+        return "its result row has no throughput"
+    if not report.facts.settings:
+        return "the log has no list of arguments"
+    if unlisted:
+        return f"its list of arguments lacks {', '.join(unlisted)}"
+    if report.table_row is None:
+        return f"{TABLE} in its folder has no row"
+    if report.table_row != row:
+        return f"the last row of {TABLE} is not the one in the log"
+    return None
+
+
 def _result_at_limit(report: LogReport, expected: Expected, cause: Cause | None) -> str | None:
     """Return how far a job came until its time limit; None if that is not a result."""
+    if expected.result_row is not None:
+        return "reached its time limit after its result row" if _lacking(report, expected) is None else None
     last = report.last_iteration or 0
     if report.says_done and last >= expected.iterations:
         return "reached its time limit after its training was done"
@@ -114,13 +148,15 @@ def _end(ending: Ending, failure: Failure, fault: Cause | None) -> list[str]:
 
 
 def _unknown_world(report: LogReport) -> list[str]:
-    if report.iterations and world_size_of(report) is None:
-        return ["the log has no world size"]
-    return []
+    has_result = bool(report.iterations) or report.facts.alpa is not None
+    return ["the log has no world size"] if has_result and world_size_of(report) is None else []
 
 
 def _not_finite(report: LogReport) -> list[str]:
     first = next((line.iteration for line in report.iterations if not line.is_finite), None)
+    row = report.facts.alpa
+    if first is None and row is not None and not math.isfinite(row.tflops or 0):
+        return [f"the throughput in its result row is {row.tflops}"]
     return [] if first is None else [f"NaN or infinite numbers at iteration {first}"]
 
 

@@ -12,8 +12,9 @@ from orchestrator.catalog.experiment import Paper
 from orchestrator.config.model import Strict, Text
 from orchestrator.errors import Problem, ReproError
 from orchestrator.megatron.hardware import Fit
+from orchestrator.megatron.logs.alpa import RowKey
 from orchestrator.megatron.memory import MemoryEstimate, MemoryFacts, estimate_memory
-from orchestrator.megatron.model import ModelShape, Training
+from orchestrator.megatron.model import Layout, ModelShape, Training
 from orchestrator.megatron.rules.rules import Dialect
 from orchestrator.paths import Folders
 
@@ -67,13 +68,13 @@ class Program:
     `code` identifies the version of the program, `image` the container image; both are part of a job's identity. So is
     `image_digest`, the digest of an imported image, if it is recorded. `mounts` are the folders that the program needs
     inside a container, `python_path` the start of its PYTHONPATH, `environment` the variables that its published
-    script sets for every rank.
+    script sets for every rank. `runs_in_job_folder`: the program writes a file into its working folder, so a job starts
+    it in its own folder.
 
     `data` is a path, "mock data" or "synthetic". With `needs_mpi` the step must be started through PMI. `compiles_in`
     is the checkout into which the first run compiles kernels, while all other runs wait for torch's file
-    megatron/fused_kernels/build/lock; `warm_up` is the command of one process that only compiles. `unverifiable` is
-    the reason why no run of the program can be verified. `site_values` has the arguments that come from the cluster's
-    profile, each with its field there.
+    megatron/fused_kernels/build/lock; `warm_up` is the command of one process that only compiles. `site_values` has the
+    arguments that come from the cluster's profile, each with its field there.
 
     `launcher` is the module that starts all ranks of a node if the scheduler does not start each rank.
     """
@@ -93,7 +94,7 @@ class Program:
     needs_mpi: bool = False
     compiles_in: str | None = None
     warm_up: tuple[str, ...] = ()
-    unverifiable: str | None = None
+    runs_in_job_folder: bool = False
     site_values: tuple[tuple[str, tuple[str, ...]], ...] = ()
     launcher: str = TORCHRUN
 
@@ -217,6 +218,10 @@ class Workload(Generic[Site]):
     `memory_formula` returns an estimate that replaces it, None where it does not apply. `tokens` returns the number of
     vocabulary entries that the program pads (of a model and a tensor-parallel size), None if it does not pad.
 
+    `result_row` returns the row that the program prints in place of iteration lines, without its numbers; it is None
+    for all programs that print iteration lines. `printed_settings` returns the arguments that such a program must list
+    with exactly these values, beside its sizes.
+
     `counts_context_as_data`: the program's data-parallel size includes context parallelism. `exact_parameters`: a rank
     has exactly the parameters of `megatron.model.parameters_of_rank`. `is_own`: the program is `orchestrator.pretrain`.
     `runs_on_cpu`: it runs on CPU cores, too. `write_files` writes the files that jobs import, into the run's folders.
@@ -236,6 +241,8 @@ class Workload(Generic[Site]):
     usable_share: float = USABLE_SHARE
     tokens: Callable[[ModelShape, int], int | None] = gpt2_tokens
     time: TimeFacts = field(default_factory=TimeFacts)
+    result_row: Callable[[ModelShape, Layout], RowKey] | None = None
+    printed_settings: Callable[[ModelShape, Training], Mapping[str, str]] = lambda _model, _training: {}
     counts_context_as_data: bool = False
     exact_parameters: bool = False
     is_own: bool = False

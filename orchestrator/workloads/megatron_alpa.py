@@ -1,12 +1,13 @@
 """Alpa's benchmark of Megatron-LM: osdi22_artifact/megatron of alpa-projects/alpa at e0ae8bf849.
 
 benchmark_gpt_one_case.py takes a tuple and the name of a table, makes Megatron-LM's arguments itself, and times two
-steps after a first one. Its launcher, torch.distributed.launch, sets the same variables for each rank as our scripts.
+steps after a first one. It prints no iteration lines and no loss, but a result row, which it adds to the table in its
+working folder. Its launcher, torch.distributed.launch, sets the same variables for each rank as our scripts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Annotated
@@ -15,19 +16,25 @@ from pydantic import AfterValidator
 
 from orchestrator.catalog.case import Case
 from orchestrator.config.model import Text
-from orchestrator.megatron.model import ModelShape
+from orchestrator.megatron.logs.alpa import PROGRAM, TABLE, RowKey, key_of_case
+from orchestrator.megatron.model import Layout, ModelShape, Training
+from orchestrator.megatron.rules.rule_context import read_flags
 from orchestrator.workloads.base import CheckoutSite, JobContext, Program, Workload, compile_command
 from orchestrator.workloads.megatron_2021 import COMPILED, DROPOUT, MEMORY, TIME
 
 SCRIPT = "benchmark_gpt_one_case.py"
-TABLE = "megatron_results_e2e"
-"""The name that benchmark_gpt.py uses. Rank 0 prints its line and adds it to TABLE.tsv in its working folder."""
-
-UNVERIFIABLE = "its program prints only the mean of two steps: neither which iterations were trained nor a loss"
-"""Why no run can be verified. Its one line (`exp_name: e2e  instance: p3.16  ...  value: {'tflops': ...}`) contains
-p3.16 on every machine, and 0 devices for 8 GPUs."""
+ITERATIONS, WARM_UP = 3, 1
+"""Steps that the script runs, and those of them that it does not time."""
 
 _LOSS_SCALE = 8
+
+SET_BY_SCRIPT = (
+    *("--micro-batch-size", "--tensor-model-parallel-size", "--pipeline-model-parallel-size", "--global-batch-size"),
+    *("--num-layers", "--hidden-size", "--num-attention-heads", "--seq-length", "--max-position-embeddings"),
+    *("--optimizer", "--train-iters", "--lr", "--bert-no-binary-head", "--DDP-impl", "--fp16", "--loss-scale"),
+    "--checkpoint-activations",
+)
+"""Flags that the script appends to those of a case. Of a flag that is given twice, Megatron-LM uses the last value."""
 
 
 def _benchmark(value: str) -> str:
@@ -36,15 +43,22 @@ def _benchmark(value: str) -> str:
     return value
 
 
+def _absolute(value: str) -> str:
+    if not value.startswith(("/", "<")):
+        raise ValueError("must be an absolute path, because a job runs this program in its own folder")
+    return value
+
+
 class BenchmarkSite(CheckoutSite):
     """A checkout of Alpa's fork of Megatron-LM, and the folder of Alpa's benchmark scripts in their own checkout."""
 
-    benchmark: Annotated[Text, AfterValidator(_benchmark)]
+    checkout: Annotated[Text, AfterValidator(_absolute)]
+    benchmark: Annotated[Text, AfterValidator(_benchmark), AfterValidator(_absolute)]
 
 
 def arguments(case: Case, _site: BenchmarkSite | None = None) -> list[str]:
     """Return the last two arguments of the script, which passes all others to Megatron-LM."""
-    return [repr(case_tuple(case)), TABLE]
+    return [repr(case_tuple(case)), TABLE.removesuffix(".tsv")]
 
 
 def case_tuple(case: Case) -> tuple[object, ...]:
@@ -74,6 +88,23 @@ def case_tuple(case: Case) -> tuple[object, ...]:
         "uniform_layer_gpipe",
         None,
     )
+
+
+def _result_row(model: ModelShape, layout: Layout) -> RowKey:
+    return key_of_case(model, layout.gpus)
+
+
+def _printed_settings(model: ModelShape, training: Training) -> Mapping[str, str]:
+    """Return arguments as Megatron-LM at b31e129635 lists them; --checkpoint-activations selects the uniform method."""
+    return {
+        "activations_checkpoint_method": "uniform" if training.recompute == "full" else "None",
+        "attention_dropout": str(training.dropout),
+        "DDP_impl": training.ddp,
+        "hidden_dropout": str(training.dropout),
+        "loss_scale": str(float(_LOSS_SCALE)),
+        "max_position_embeddings": str(model.seq),
+        "scatter_gather_tensors_in_pipeline": str(training.scatter_gather),
+    }
 
 
 def import_root(benchmark: str) -> str:
@@ -107,6 +138,14 @@ def _unsupported(case: Case, _site: BenchmarkSite | None) -> Iterator[str]:
         yield f"DDP {training.ddp}"
     if not training.scatter_gather:
         yield "disabling scatter/gather"
+    if (training.iterations, training.warmup_iterations) != (ITERATIONS, WARM_UP):
+        planned = f"{training.iterations} iterations with {training.warmup_iterations} of warm-up"
+        yield f"{planned} (only {ITERATIONS} with {WARM_UP}, because its script sets them)"
+    if training.evaluation_iterations:
+        yield "evaluation"
+    for flag in read_flags(case.arguments):
+        if flag in SET_BY_SCRIPT:
+            yield f"the argument {flag} (its script sets it from the case; leave it out)"
 
 
 def _program(job: JobContext[BenchmarkSite], arguments: Sequence[str]) -> Program:
@@ -126,7 +165,7 @@ def _program(job: JobContext[BenchmarkSite], arguments: Sequence[str]) -> Progra
         mounts=(site.checkout, root),
         compiles_in=site.checkout,
         warm_up=compile_command(site.checkout, COMPILED),
-        unverifiable=UNVERIFIABLE,
+        runs_in_job_folder=True,
         site_values=((script, benchmark), (site.checkout, job.field("checkout")), (root, benchmark)),
     )
 
@@ -136,7 +175,7 @@ def _no_padding(_model: ModelShape, _tensor_parallel: int) -> None:
 
 
 WORKLOAD = Workload(
-    name="megatron-alpa",
+    name=PROGRAM,
     site=BenchmarkSite,
     dialect="2021",
     memory=MEMORY,
@@ -145,5 +184,8 @@ WORKLOAD = Workload(
     program=_program,
     case_arguments_first=True,
     tokens=_no_padding,
+    result_row=_result_row,
+    printed_settings=_printed_settings,
+    exact_parameters=True,
     time=replace(TIME, fitted_on={}),
 )

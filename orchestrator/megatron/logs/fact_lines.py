@@ -2,13 +2,13 @@
 
 Sizes and arguments before the first iteration, memory, timers, validation and the end. Sources: megatron/utils.py,
 training.py and timers.py at 6985e58938 (2021), 77efcccb93 (2022-08-10) and up to core_v0.20; Megatron-Kwai's lines of
-memory after its first two iterations; alpa/benchmark/megatron/ of the OSDI'22 artifact.
+memory after its first two iterations.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from orchestrator.megatron.logs.scan import NUMBER, last_match, line_end, occurrences
@@ -286,83 +286,3 @@ def continue_timer_block(log: bytes, start: int, end: int, timers: Timers) -> Ti
             values = *ms.get(current, ()), float(of_rank)
             ms[current] = min(values), max(values)
     return Timers(ms, timers.bytes_left - (end - start), current)
-
-
-# ---- Alpa's benchmark of Megatron-LM -------------------------------------------------------------------------
-
-# fmt: off
-_ALPA_FIELDS = (
-    "exp_name", "instance", "num_hosts", "num_devices_per_host", "model_name", "method", "value", "time_stamp",
-)
-# fmt: on
-_ALPA_TOKEN = b"exp_name: "
-_TFLOPS = re.compile(rf"'tflops': ({NUMBER.decode()})[,}}]")
-_PARAMETER_COUNT = re.compile(rf"'param(?:eter)?_count': ({NUMBER.decode()})[,}}]")
-_COUNT = re.compile("[0-9]{1,9}")
-_LONGEST_ROW = 4000
-
-
-@dataclass(frozen=True, slots=True)
-class AlpaRow:
-    """One measurement of Alpa's benchmark.
-
-    `tflops` are per GPU, and None if the run failed or ran out of memory: Alpa writes -1. `num_devices_per_host` is the
-    number in the row: Alpa writes 0 for 8 GPUs on one host.
-    """
-
-    exp_name: str
-    instance: str
-    num_hosts: int
-    num_devices_per_host: int
-    model_name: str
-    method: str
-    tflops: float | None
-    parameters_billion: float | None
-    time_stamp: str
-
-
-def alpa_rows(table: bytes) -> Iterator[AlpaRow]:
-    """Yield the rows of a result file of Alpa's benchmark: one line per measurement, fields separated by tabs.
-
-    The file has no heading. Comments (#) and lines that are not a row are ignored.
-    """
-    for line in table.splitlines():
-        if len(line) <= _LONGEST_ROW and not line.lstrip().startswith(b"#"):
-            row = _alpa_row(line.split(b"\t"))
-            if row is not None:
-                yield row
-
-
-def printed_alpa_row(log: bytes, start: int, end: int) -> AlpaRow | None:
-    """Return the last row that rank 0 printed: `name: value` fields separated by two blanks."""
-    at = log.rfind(_ALPA_TOKEN, start, end)
-    while at >= 0:
-        pieces = log[at : line_end(log, at, end)].split(b"  ")
-        values = dict(piece.partition(b": ")[::2] for piece in pieces)
-        row = _alpa_row([values.get(name.encode(), b"") for name in _ALPA_FIELDS])
-        if row is not None:
-            return row
-        at = log.rfind(_ALPA_TOKEN, start, at)
-    return None
-
-
-def _alpa_row(fields: Sequence[bytes]) -> AlpaRow | None:
-    """Create a row; None if a field is missing, or the number of hosts or devices is not a number."""
-    texts = [text.decode("utf-8", errors="replace").strip() for text in fields]
-    if len(texts) != len(_ALPA_FIELDS) or not all(texts):
-        return None
-    experiment, instance, hosts, devices, model, method, value, at = texts
-    if not (_COUNT.fullmatch(hosts) and _COUNT.fullmatch(devices)):
-        return None
-    tflops, parameters = _TFLOPS.search(value), _PARAMETER_COUNT.search(value)
-    return AlpaRow(
-        exp_name=experiment,
-        instance=instance,
-        num_hosts=int(hosts),
-        num_devices_per_host=int(devices),
-        model_name=model,
-        method=method,
-        tflops=float(tflops[1]) if tflops is not None and float(tflops[1]) > 0 else None,
-        parameters_billion=float(parameters[1]) if parameters is not None else None,
-        time_stamp=at,
-    )

@@ -91,6 +91,7 @@ _PATTERNS = (
     (NOT_FOUND, rf": line [0-9]{{1,9}}: .{{1,300}}: {_NO_PROGRAM}"),
     (ERROR, r"(?<![A-Za-z.])[A-Za-z.]{0,80}(?:Error|Exception): +[^ ]"),
     (ERROR, rf"{_TASKS}(?!Terminated|Killed)"),
+    (KILLED, rf"{_TASKS}Killed"),  # srun also kills the other tasks after one that failed
     (ERROR, r"^(?:slurmstepd(?:-[\w.-]{1,64})?|srun|pretrain|bash|timeout|mpirun|prterun): "),
     # Not errors: lines that explain why a job that ended well is not verified.
     (NOT_A_NUMBER, r"\biteration +[0-9].{0,900}(?:number of nan iterations: {1,3}[1-9]|: [-+]?(?:nan|inf) \|)"),

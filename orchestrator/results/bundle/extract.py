@@ -44,6 +44,7 @@ SOMEBODY = "user"
 # Lines that a verdict or a number may depend on.
 _PROOF = re.compile(
     rb"iteration +[0-9]+/|using world size:|\[after training is done\]|\[exiting program|\(MB\)|number of parameters"
+    rb"|exp_name: "
 )
 
 _BLOCK_BYTES = 1 << 22

@@ -19,6 +19,7 @@ from orchestrator.ledger.measurements import file_offsets
 from orchestrator.ledger.reports import script_texts
 from orchestrator.ledger.tables import ENDED, NEVER_SUBMITTED, OPEN, VERIFIED
 from orchestrator.masking import hidden_values, masked
+from orchestrator.megatron.logs.alpa import TABLE
 from orchestrator.reading.logs import decompressed, is_compressed, job_secrets, log_files
 from orchestrator.results.bundle.archive import MANIFEST, SUMS, Added, Archive, new_archive
 from orchestrator.results.bundle.experiments import compared_cases, with_others
@@ -43,7 +44,7 @@ from orchestrator.results.report.page import report
 
 FORMAT = 1
 ABOUT, README, REPORT = "bundle.json", "README.txt", "report.html"
-_RECORDS = re.compile(r"start|end|cancelled|claimed|sampler\.txt|gpus\.[A-Za-z0-9._-]{1,200}\.csv")
+_RECORDS = re.compile(r"start|end|cancelled|claimed|sampler\.txt|gpus\.[A-Za-z0-9._-]{1,200}\.csv|" + re.escape(TABLE))
 """Files of a job folder that a bundle contains besides logs. Other files of a program may contain anything."""
 _PACKED = re.compile(r"\.(?:gz|zst)$")
 """Ending of a compressed log. The bundle contains the log decompressed, without the ending."""

@@ -8,7 +8,7 @@ import shlex
 import signal
 import subprocess
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
@@ -25,6 +25,7 @@ from orchestrator.launch.run_options import (
     equal_failures,
     failure_kind,
 )
+from orchestrator.megatron.logs.alpa import RowKey
 from orchestrator.megatron.logs.root_cause import cause
 from orchestrator.reading.failure import Ending, Failure, failure_of
 from orchestrator.reading.logs import log_blocks
@@ -344,6 +345,19 @@ def test_the_check_of_a_canary_finds_in_a_real_log_what_the_verdict_finds(tmp_pa
     planned = re.search(rb"iteration +%d/ *%d \|" % (last, last), text) is not None
     assert matches[:2] == [planned, world is not None]
     assert has_odd_lines or matches[2] is any(not line.is_finite for line in report.iterations)
+
+
+ALPA = RowKey(num_hosts=1, num_devices_per_host=4, parameters_billion=1.313409024)
+
+
+@pytest.mark.parametrize("name", ["4-gpus", "another-case", "killed", "nan", "out-of-memory", "wrong-layout"])
+def test_the_canary_of_alpas_benchmark_passes_with_the_row_of_its_case(run: Run, name: str) -> None:
+    gate = canary(run, (LOGS / f"alpa-osdi22-{name}.log").read_text())
+    assert gate.canary is not None
+    job = replace(gate.canary, iterations=3, gpus=4, tensor_parallel=1, pipeline_parallel=2, result_row=ALPA)
+    run.job("b")
+    run.start(replace(gate, canary=job))
+    assert ("b" in run.ran()) is (name == "4-gpus")
 
 
 def test_a_canary_that_runs_in_another_runs_folder_is_looked_for_there(run: Run) -> None:

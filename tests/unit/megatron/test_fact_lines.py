@@ -8,11 +8,9 @@ from orchestrator.megatron.logs.fact_lines import (
     DUMP_BEGINS,
     DUMP_ENDS,
     TIMER_BLOCK_BYTES,
-    AlpaRow,
     Memory,
     RankParameters,
     WorldLine,
-    alpa_rows,
     begin_timer_block,
     code_commit,
     continue_timer_block,
@@ -23,7 +21,6 @@ from orchestrator.megatron.logs.fact_lines import (
     last_validation,
     memory_of_all,
     padded_vocabulary,
-    printed_alpa_row,
     rank_parameters,
     reported_memory,
     settings,
@@ -286,62 +283,3 @@ def test_a_block_of_timers_has_a_limit() -> None:
     ).encode()
     result = begin_timer_block(log, 0, len(log))
     assert list(result.ms) == ["forward-backward"] and result.bytes_left == 0
-
-
-# ---- Alpa's benchmark ------------------------------------------------------------------------------------
-
-FIELDS = (
-    b"e2e",
-    b"p3.16",
-    b"1",
-    b"4",
-    b"gpt",
-    b"megatron",
-    b"{'tflops': 55.89, 'parameter_count': 1.313}",
-    b"1634066706",
-)
-HEADS = (
-    b"exp_name",
-    b"instance",
-    b"num_hosts",
-    b"num_devices_per_host",
-    b"model_name",
-    b"method",
-    b"value",
-    b"time_stamp",
-)
-ROW = AlpaRow("e2e", "p3.16", 1, 4, "gpt", "megatron", 55.89, 1.313, "1634066706")
-ALPA_LINE = b"\t".join(FIELDS) + b"\n"
-
-
-def test_a_table_is_read_with_its_comments_and_both_names_of_the_count() -> None:
-    other = ALPA_LINE.replace(b"parameter_count", b"param_count")
-    assert list(alpa_rows(b"# GPT\n\n" + ALPA_LINE + b"  # more\n" + other + b"\t".join(FIELDS))) == [ROW, ROW, ROW]
-
-
-def test_a_run_out_of_memory_has_no_rate() -> None:
-    (row,) = alpa_rows(ALPA_LINE.replace(b"{'tflops': 55.89, 'parameter_count': 1.313}", b"{'tflops': -1}"))
-    assert (row.tflops, row.parameters_billion) == (None, None)
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        ALPA_LINE.replace(b"\t4\t", b"\tfour\t"),
-        ALPA_LINE.replace(b"\t4\t", b"\t\xc2\xb2\t"),
-        ALPA_LINE.replace(b"\t4\t", b"\t" + b"4" * 5000 + b"\t"),
-        ALPA_LINE.replace(b"\t1634066706", b""),
-        ALPA_LINE.replace(b"gpt", b""),
-        b"x" * 10_000 + ALPA_LINE,
-    ],
-)
-def test_an_invalid_row_is_ignored(line: bytes) -> None:
-    assert list(alpa_rows(line)) == []
-
-
-def test_the_row_that_rank_0_prints_is_read() -> None:
-    printed = b"".join(head + b": " + field + b"  " for head, field in zip(HEADS, FIELDS, strict=True))
-    log = b"0: exp_name: e2e\n0: " + printed + b"\r\nexp_name: cut  instance: x\nmore\n"
-    assert printed_alpa_row(log, 0, len(log)) == ROW
-    assert printed_alpa_row(b"exp_name: e2e  instance: x", 0, 26) is None
-    assert printed_alpa_row(b"", 0, 0) is None

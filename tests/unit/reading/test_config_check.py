@@ -276,8 +276,7 @@ def test_expected_vocabulary_is_that_of_the_workload_for_shipped_cases(tmp_path:
         tokens = workload.tokens(case.model, case.layout.tensor_parallel)
         setting = RuleContext(case.model, case.layout, case.training, workload.dialect, case.arguments, tokens=tokens)
         planned = expected_of(planned_as(row, case, arguments_of(case.workload, case))).padded_vocabulary
-        prints_it = case.workload != "megatron-alpa"
-        assert planned == (setting.vocabulary if prints_it else None), (case.experiment, case.name)
+        assert planned == setting.vocabulary, (case.experiment, case.name)
         seen.add(case.workload)
     assert seen == set(workloads()) - {"megatron-2026"}
 

@@ -8,7 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-from orchestrator.megatron.logs.fact_lines import AlpaRow, WorldLine
+from orchestrator.megatron.logs.alpa import AlpaRow
+from orchestrator.megatron.logs.fact_lines import WorldLine
 from orchestrator.reading.facts import LogFacts, Unfinished, merged_facts
 
 FULL = LogFacts(
@@ -33,7 +34,7 @@ FULL = LogFacts(
     code_commit="5e0f373",
     software="torch",
     execution="graph",
-    alpa=AlpaRow("e2e", "p3.16", 1, 4, "gpt", "megatron", math.inf, None, "1"),
+    alpa=AlpaRow("e2e", "p3.16", 1, 4, "gpt", "megatron", "{'tflops': nan}", "1"),
     unfinished=Unfinished(4, True, {(0, 1, 2): 3}, 0, 1, None, 5, "optimizer"),
 )
 

@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestrator.megatron.logs import iteration_lines, scan
-from orchestrator.megatron.logs.fact_lines import DUMP_BEGINS, alpa_rows
+from orchestrator.megatron.logs.alpa import table_rows
+from orchestrator.megatron.logs.fact_lines import DUMP_BEGINS
 from orchestrator.megatron.logs.iteration_lines import ITERATION_TOKEN
 from orchestrator.reading.parse import LogReport, read_log
 from tests.examples import examples
@@ -78,7 +79,7 @@ def test_any_log_gives_the_same_in_parts_and_as_a_whole(log: bytes, cuts: list[i
     numbers = [line.iteration for line in whole.iterations]
     assert all(before < after for before, after in pairwise(numbers))
     json.dumps(content_of(log), allow_nan=False)
-    list(alpa_rows(log))
+    list(table_rows(log))
 
 
 @pytest.fixture

@@ -7,10 +7,11 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from orchestrator.catalog.expand import expand
 from orchestrator.errors import ReproError
-from orchestrator.workloads.megatron_alpa import import_root
+from orchestrator.workloads.megatron_alpa import SET_BY_SCRIPT, BenchmarkSite, import_root
 from tests.unit.catalog.entries import find_case, shipped
 from tests.unit.workloads.places import arguments_of
 
@@ -24,6 +25,14 @@ BEST = {
     16: f"('gpt', 1024, 1024, 4096, 32, 32, 51200, 1, 2, 1, 2, 8, 256, False, {FIXED}",
     32: f"('gpt', 1024, 1024, 5120, 48, 40, 51200, 1, 4, 1, 4, 8, 256, False, {FIXED}",
 }
+
+
+# The flags that benchmark_gpt_one_case.py appends.
+SCRIPT = """
+--micro-batch-size N --tensor-model-parallel-size N --pipeline-model-parallel-size N --global-batch-size N
+--num-layers N --hidden-size N --num-attention-heads N --seq-length N --max-position-embeddings N --optimizer adam
+--train-iters 100 --lr 0.00015 --bert-no-binary-head --DDP-impl local --fp16 --loss-scale 8 --checkpoint-activations
+"""
 
 
 @pytest.mark.parametrize("gpus", BEST)
@@ -64,6 +73,14 @@ def test_tuple_without_recomputation() -> None:
         ("training", {"ddp": "torch"}, "DDP torch"),
         ("training", {"attention": "flash"}, "flash attention"),
         ("training", {"scatter_gather": False}, "disabling scatter/gather"),
+        ("training", {"evaluation_iterations": 5}, "evaluation"),
+        *(
+            (
+                *("training", {"iterations": iterations, "warmup_iterations": warm_up}),
+                f"{iterations} iterations with {warm_up} of warm-up (only 3 with 1, because its script sets them)",
+            )
+            for iterations, warm_up in ((5, 2), (3, 2), (4, 1))
+        ),
         ("training", {"distributed_optimizer": True}, "the distributed optimizer"),
         ("layout", {"virtual_stages": 2}, "virtual stages"),
         ("layout", {"context_parallel": 2}, "context parallelism"),
@@ -76,6 +93,25 @@ def test_settings_that_the_script_lacks_are_refused(part: str, change: dict[str,
     with pytest.raises(ReproError) as caught:
         arguments_of("megatron-alpa", changed)
     assert str(caught.value) == f"gpus=4: megatron-alpa does not support {reason}"
+
+
+def test_arguments_that_the_script_would_overwrite_are_refused() -> None:
+    case = find_case("alpa-gpt", "gpus=4")
+    for given in (["--train-iters", "5"], ["--lr=0.1"], ["--seed", "7", "--fp16"]):
+        with pytest.raises(
+            ReproError, match=r"does not support the argument --[a-z0-9-]+ \(its script sets it"
+        ) as caught:
+            arguments_of("megatron-alpa", replace(case, arguments=tuple(given)))
+        assert str(caught.value).startswith("gpus=4: ") and str(caught.value).endswith("; leave it out)")
+    assert set(SET_BY_SCRIPT) == {word for word in SCRIPT.split() if word.startswith("--")}
+
+
+@pytest.mark.parametrize("checkout", ["megatron", "~/megatron", "$HOME/megatron"])
+def test_folders_of_a_site_are_absolute_because_jobs_run_in_their_own_folder(checkout: str) -> None:
+    with pytest.raises(ValidationError, match="must be an absolute path, because a job runs this program in its own"):
+        BenchmarkSite(checkout=checkout, benchmark="/alpa/osdi22_artifact/megatron")
+    with pytest.raises(ValidationError, match="must be an absolute path"):
+        BenchmarkSite(checkout="/megatron", benchmark=f"{checkout}/osdi22_artifact/megatron")
 
 
 def test_script_imports_from_its_own_checkout() -> None:

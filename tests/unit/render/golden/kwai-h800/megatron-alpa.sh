@@ -45,6 +45,10 @@ lock=/code/megatron-alpa/megatron/fused_kernels/build/lock
 until [ ! -e "$lock" ] || [ -n "$(find "$lock" -mmin +10)" ]; do sleep 5; done
 rm -f -- "$lock"
 
+# The program writes a file into its working folder.
+cd -- "$folder"
+folder=$PWD
+
 # The first host of the hostfile.
 read -r MASTER_ADDR _ < <(grep -v '^[[:space:]]*\(#\|$\)' -- /etc/mpi/hostfile)
 MASTER_PORT=6002

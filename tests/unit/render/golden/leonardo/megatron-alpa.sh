@@ -62,6 +62,10 @@ lock=/code/megatron-alpa/megatron/fused_kernels/build/lock
 until [ ! -e "$lock" ] || [ -n "$(find "$lock" -mmin +10)" ]; do sleep 5; done
 rm -f -- "$lock"
 
+# The program writes a file into its working folder.
+cd -- "$folder"
+folder=$PWD
+
 # Rendezvous and rank variables are set here, because a site may not have the hook that sets them.
 # `read` takes the first name. On a long list `| head -n 1` would end scontrol, and with pipefail this script.
 read -r MASTER_ADDR < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
