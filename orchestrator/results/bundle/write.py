@@ -262,11 +262,10 @@ def _add_inputs(contents: Contents, figure: FigureOutcome, extract: Extract) -> 
     runs = [{name: run[name] for name in ("id", "git_commit", "git_dirty", "versions")} for run in extract.runs]
     names = ("workload", "code", "image", "image_digest")
     programs = {tuple(job[name] for name in names) for job in extract.jobs}
-    gpus = {gpu for job in extract.jobs if (gpu := job["configuration"].get("gpu"))}
     environment = {
         "runs": runs,
         "programs": [dict(zip(names, values, strict=True)) for values in sorted(programs, key=repr)],
-        "gpus": sorted(gpus),
+        "gpus": sorted({gpu for job in extract.jobs if (gpu := job["configuration"].get("gpu"))}),
     }
     contents.add("environment.json", _json(anonymized(environment, extract.users, contents.secrets)))
 

@@ -229,7 +229,6 @@ def test_failed_exit_code_after_the_row_is_not_verified(job: Job) -> None:
     section="Faults of jobs",
     fault="The table of Alpa's benchmark lacks the row that is in the log, or ends with another row",
     promise="Class `incomplete`; not verified.",
-    count=0,
 )
 @pytest.mark.parametrize(
     ("table", "reason"),
