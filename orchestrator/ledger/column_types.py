@@ -230,6 +230,8 @@ class WrongRows:
 
     def without(self, statement: Query) -> Query:
         """Return the statement without the wrong rows of the tables that it reads directly."""
+        if not self._keys:  # tables_of compiles parts of the statement
+            return statement
         for table in tables_of(statement):
             for key in self._keys.get(table.name, ()):
                 columns = zip(table.primary_key.columns, key, strict=True)
