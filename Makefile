@@ -3,6 +3,8 @@
 SHELL := /bin/bash
 PYTHON ?= python3
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
+# With this variable, each start of Python in a test would compile all modules again.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: run check test
 .DELETE_ON_ERROR:
@@ -25,11 +27,9 @@ check: .venv/installed-check
 
 # --install: tests install missing Debian packages, for example a real Slurm. The tests on Slurm mostly wait, so they
 # run beside everything else, each worker on its own cluster.
-# `set -m`: without it, background processes ignore Ctrl-C, which some tests press.
 pytest := python -m pytest --install --hypothesis-profile=full
 test: .venv/installed-test
-	set -m; \
-	  $(pytest) tests/slurm -n 4 --dist loadfile --no-loadscope-reorder >.venv/tests-slurm.txt 2>&1 </dev/null & \
+	$(pytest) tests/slurm -n 4 --dist loadfile --no-loadscope-reorder >.venv/tests-slurm.txt 2>&1 </dev/null & \
 	  slurm=$$!; \
 	  ruff check . && ruff format --check . && mypy && vulture; code=$$?; \
 	  $(pytest) tests/training tests/mpirun tests/unit tests/browser -n 2 --dist worksteal || code=1; \

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Generator, Iterator
 from pathlib import Path
 from types import ModuleType
@@ -31,6 +32,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     host.may_install_packages = config.getoption("--install")
+    signal.signal(
+        signal.SIGINT, signal.default_int_handler
+    )  # a shell's background process ignores it; tests press Ctrl-C
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest selects by marker
