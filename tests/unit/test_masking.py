@@ -359,7 +359,8 @@ def test_every_file_of_a_shipped_bundle_is_unchanged(bundle: Path) -> None:
             assert masked(text) == text, path
 
 
-LONG = 1_000_000
+SHORT, LONG = 8_000, 32_000
+"""Characters."""
 SEEDS = words_of(
     "TOKEN= token TOKEN=' TOKEN=\" TOKEN='\\'' 'TOKEN=a TOKEN=) eyJ eyJaaaaaaaaaaa. eyJaaaaaaaaaaa.eyJaaaaaaa sk- "
     '-sk-a1 ://a: ://a:b@ a:@ -----BEGIN- - --token\t "token":" TOKEN="\\ A a= x-token: hf_ github_pat_ AKIA '
@@ -398,19 +399,28 @@ SEEDS += [
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_masking_time_is_proportional_to_the_length(seed: str) -> None:
-    """A million characters of the beginning of a pattern. Quadratic time would take hours."""
-    text = seed * (LONG // len(seed))
-    for before in ("", "://", "TOKEN=", "--token\t", "-----BEGIN PRIVATE KEY-----"):
-        start = time.process_time()
-        masked(before + text)
-        assert time.process_time() - start < 120
+@pytest.mark.parametrize("before", ["", "://", "TOKEN=", "--token\t", "-----BEGIN PRIVATE KEY-----"])
+def test_masking_time_is_proportional_to_the_length(before: str, seed: str) -> None:
+    """Four times as many beginnings of a pattern take four times as long. Quadratic time would take 16 times."""
+
+    def ratio() -> float:
+        short, long = (masking_s(before + seed * (length // len(seed))) for length in (SHORT, LONG))
+        return long / short
+
+    assert any(ratio() < 2 * LONG / SHORT for _ in range(5))  # more than once, because a machine may be busy
 
 
-def test_a_log_of_ten_megabytes_is_masked_in_seconds() -> None:
+def masking_s(text: str) -> float:
+    """CPU time of masking, in seconds."""
+    start = time.process_time()
+    masked(text)
+    return time.process_time() - start
+
+
+def test_a_log_of_two_megabytes_is_masked_in_seconds() -> None:
     secret = "hf_abcdefghijklmnopqrstuvwxyz01234567"
-    log = LOG * (10_000_000 // len(LOG)) + f"HF_TOKEN={secret}\n"
+    log = LOG * (2_000_000 // len(LOG)) + f"HF_TOKEN={secret}\n"
     start = time.process_time()
     found = masked(log, known=["0a1b2c"])
-    assert time.process_time() - start < 600
+    assert time.process_time() - start < 120
     assert secret not in found and "0a1b2c" not in found
