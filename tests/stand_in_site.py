@@ -23,6 +23,7 @@ from orchestrator.catalog.library import find_experiment
 from orchestrator.clusters.resolve import Cluster, find_cluster
 from orchestrator.paths import Folders
 from orchestrator.planning.plan import Plan, plan_cases
+from tests.forked_repro import run_forked
 from tests.slurm.host import end_processes, is_alive
 from tests.waiting import LIMIT_S, wait_until
 
@@ -135,6 +136,8 @@ class Site:
 
     def repro(self, *words: str) -> subprocess.CompletedProcess[str]:
         """Run `repro` as a process until it ends."""
+        if self.user is None:
+            return run_forked(words, self.folder, self.environment)
         with self.start(*words) as process:
             try:
                 stdout, stderr = process.communicate(timeout=LIMIT_S)

@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 import re
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
-import sqlalchemy as sa
 
 from orchestrator.ledger.attempts import job_rows
 from orchestrator.ledger.column_types import CheckedText, JsonObject, JsonTexts
@@ -32,26 +31,31 @@ OTHERS: list[object] = ["abc", b"\xff", 2**62 + 0.5]
 
 
 @contextmanager
-def edited(file: Path, column: sa.Column[object] | str, value: object, row: int = 0) -> Iterator[None]:
-    """The ledger with another value in one cell; put back afterwards."""
-    table, _, name = str(column).partition(".")
+def edited(file: Path, column: str, values: Sequence[object], row: int = 0) -> Iterator[None]:
+    """The ledger with other values in a column, one in each row from this one on; put back afterwards."""
+    table, _, name = column.partition(".")
     good = file.read_bytes()
     with closing(sqlite3.connect(file, isolation_level=None)) as connection:
-        rowid = f"(SELECT rowid FROM {table} ORDER BY rowid LIMIT 1 OFFSET {row})"
-        connection.execute(f'UPDATE {table} SET "{name}" = ? WHERE rowid = {rowid}', (value,))
+        for number, value in enumerate(values, row):
+            rowid = f"(SELECT rowid FROM {table} ORDER BY rowid LIMIT 1 OFFSET {number})"
+            connection.execute(f'UPDATE {table} SET "{name}" = ? WHERE rowid = {rowid}', (value,))
     try:
         yield
     finally:
         file.write_bytes(good)
 
 
-def values_for(column: str) -> list[object]:
+def wrong_values(file: Path, column: str) -> list[Sequence[object]]:
+    """The wrong values of a column, by edited ledger: all in one, in different rows, if the table has so many rows."""
     kind = next(one.type for one in COLUMNS if str(one) == column)
-    return VALUES.get(type(kind), OTHERS)
+    values = VALUES.get(type(kind), OTHERS)
+    with closing(sqlite3.connect(file)) as connection:
+        (rows,) = connection.execute(f"SELECT count(*) FROM {column.partition('.')[0]}").fetchone()
+    return [values] if rows >= len(values) else [[value] for value in values]
 
 
-def require_cell_or_success(done: Done, column: str) -> None:
-    """A command that reads the cell names it and ends with 2; another one does not notice."""
+def require_cells_or_success(done: Done, column: str) -> None:
+    """A command that reads wrong cells names each and ends with 2; another one does not notice."""
     table, _, name = column.partition(".")
     named = [line for line in done.stderr.splitlines() if f"results.db: table {table}, row " in line]
     assert done.returncode == (2 if named else 0), done.stderr
@@ -69,13 +73,13 @@ def test_a_wrong_value_in_any_column_is_one_line_that_names_its_cell(looking: Ca
     file = looking.site.folder / "results.db"
     with closing(sqlite3.connect(file)) as connection:
         (job,) = connection.execute("SELECT job_id FROM attempts ORDER BY id LIMIT 1 OFFSET 1").fetchone()
-    for value in values_for(column):
-        with edited(file, column, value):
+    for values in wrong_values(file, column):
+        with edited(file, column, values):
             for words in (["status"], ["history", job], ["collect"]):
                 done = looking(*words)
                 assert "defect" not in done.stderr and "Traceback" not in done.stderr, done.stderr
                 if column not in KEYS:
-                    require_cell_or_success(done, column)
+                    require_cells_or_success(done, column)
 
 
 @pytest.mark.fault(
@@ -85,7 +89,7 @@ def test_a_wrong_value_in_any_column_is_one_line_that_names_its_cell(looking: Ca
 )
 @pytest.mark.parametrize("column", ["attempts.number", "attempts.phase", "attempts.created_at", "jobs.gpus"])
 def test_the_other_jobs_are_still_shown(looking: Caller, column: str) -> None:
-    with edited(looking.site.folder / "results.db", column, "abc"):
+    with edited(looking.site.folder / "results.db", column, ["abc"]):
         done = looking("status", "--json")
         assert (done.returncode, len(done.complaints)) == (2, 2)  # the cell, and the bar of all jobs
         assert re.fullmatch(
@@ -102,14 +106,14 @@ def test_the_other_jobs_are_still_shown(looking: Caller, column: str) -> None:
 @pytest.mark.parametrize("column", ["attempts.ended_at", "jobs.configuration", "runs.created_at", "metrics.value"])
 def test_other_commands_name_the_cell_as_well(looking: Caller, tmp_path: Path, command: str, column: str) -> None:
     words = [*command.split(), *([str(tmp_path / "page.png")] if command.endswith("-o") else [])]
-    with edited(looking.site.folder / "results.db", column, "abc"):
+    with edited(looking.site.folder / "results.db", column, ["abc"]):
         done = looking(*words)
     assert "defect" not in done.stderr and "Traceback" not in done.stderr
 
 
 def test_a_ledger_without_a_listener_refuses_to_read_a_wrong_row(looking: Caller) -> None:
     file = looking.site.folder / "results.db"
-    with edited(file, "attempts.phase", "paused", row=2):
+    with edited(file, "attempts.phase", ["paused"], row=2):
         strict = open_ledger(ledger_url(str(file), file.parent), create=False)
         assert strict is not None
         with pytest.raises(Exception, match=r"row id=3, column phase: 'paused' is not one of submitting, waiting, "):
@@ -124,7 +128,7 @@ def test_a_ledger_without_a_listener_refuses_to_read_a_wrong_row(looking: Caller
 )
 def test_nothing_is_written_to_a_wrong_row(looking: Caller) -> None:
     file = looking.site.folder / "results.db"
-    with edited(file, "attempts.options", "{broken"):
+    with edited(file, "attempts.options", ["{broken"]):
         found: list[str] = []
         ledger = open_ledger(
             ledger_url(str(file), file.parent), create=False, listener=lambda one: found.append(str(one))

@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 
 from orchestrator.cli.output import VisibleLog, as_json, table
 from orchestrator.text import printable
-from tests.stand_in_site import REPRO, Site
+from tests.forked_repro import ForkedRepro
+from tests.stand_in_site import Site
 from tests.unit.catalog.entries import BASE, write_experiment
 
 # It would set the window's title, clear the screen, turn the writing round and hide what follows.
@@ -34,6 +35,17 @@ def on_terminal(words: list[str], folder: Path, environment: Mapping[str, str]) 
         os.close(its)
         written = b"".join(_read(ours))
         run.wait(60)
+    os.close(ours)
+    return written
+
+
+def repro_on_terminal(site: Site, *words: str) -> bytes:
+    """What `repro` writes to a terminal that is both its stdout and its stderr."""
+    ours, its = pty.openpty()
+    process = ForkedRepro(words, site.folder, site.environment, its, its)
+    os.close(its)
+    written = b"".join(_read(ours))
+    process.wait()
     os.close(ours)
     return written
 
@@ -107,7 +119,7 @@ EVIL_EXPERIMENT = (
 def test_text_of_an_experiment_does_not_control_the_terminal(tmp_path: Path, words: str, seen: str | None) -> None:
     site = Site.create(tmp_path / "home")
     write_experiment(site.folder, EVIL_EXPERIMENT)
-    text = require_harmless(on_terminal([REPRO, *words.split(" ")], site.folder, site.environment))
+    text = require_harmless(repro_on_terminal(site, *words.split(" ")))
     assert "Traceback" not in text and (seen is None or seen in text)
 
 
@@ -132,8 +144,7 @@ def test_errors_of_an_invalid_experiment_do_not_control_the_terminal(tmp_path: P
     site = Site.create(tmp_path / "home")
     assert old in BASE
     write_experiment(site.folder, BASE.replace(old, new))
-    command = [REPRO, "plan", "figure-1", "--cluster", "here"]
-    text = require_harmless(on_terminal(command, site.folder, site.environment))
+    text = require_harmless(repro_on_terminal(site, "plan", "figure-1", "--cluster", "here"))
     assert "repro: " in text and "Traceback" not in text
 
 
@@ -148,17 +159,13 @@ def test_a_log_line_that_is_a_reason_does_not_control_the_terminal(tmp_path: Pat
     (site.folder / "train.sh").write_text(f"#!/bin/bash\nprintf 'RuntimeError: it broke {octal}\\n' >&2\nexit 1\n")
     assert site.submit("--where", "pp=1,gbs=4", "--wait").returncode == 1
     for words in ("status", "status --json", "collect figure-13", "collect figure-13 --export json"):
-        text = require_harmless(on_terminal([REPRO, *words.split()], site.folder, site.environment))
+        text = require_harmless(repro_on_terminal(site, *words.split()))
         assert "it broke" in text, words
     job = json.loads(site.repro("status", "--json").stdout)[0]["job"]
-    text = require_harmless(on_terminal([REPRO, "logs", job], site.folder, site.environment))
+    text = require_harmless(repro_on_terminal(site, "logs", job))
     assert "it broke ?]0;owned??[2J" in text
-    assert (
-        EVIL.encode()
-        in subprocess.run(
-            [REPRO, "logs", job], cwd=site.folder, env=site.environment, capture_output=True, check=True
-        ).stdout
-    )
+    piped = site.repro("logs", job)
+    assert piped.returncode == 0 and EVIL in piped.stdout
 
 
 def test_a_log_that_is_printed_block_by_block_does_not_steer_the_terminal(tmp_path: Path) -> None:

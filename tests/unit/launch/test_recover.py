@@ -6,7 +6,6 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 from collections.abc import Collection
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
@@ -27,6 +26,7 @@ from orchestrator.ledger.reports import job_history
 from orchestrator.ledger.tables import OPEN, QUEUED, SUBMITTING, WAITING, Attempt
 from orchestrator.slurm.query import QueryAnswer
 from orchestrator.slurm.records import JobRecord, Source
+from tests.forked_repro import run_forked
 from tests.stand_in_site import CHECKOUT, Site
 from tests.unit.ledger.making import new_ledger, new_run, record
 from tests.waiting import wait_until
@@ -52,8 +52,8 @@ AFTER_THE_START = "sending.record_submission"
 
 
 def killed(site: Site, place: str) -> Ledger:
-    command = [sys.executable, "-c", DIES.replace("PLACE", place), str(site.folder)]
-    assert subprocess.run(command, cwd=CHECKOUT, check=False).returncode == -signal.SIGKILL
+    done = run_forked([str(site.folder)], CHECKOUT, os.environ, DIES.replace("PLACE", place))
+    assert done.returncode == -signal.SIGKILL, done.stderr
     return new_ledger(site.folder)
 
 
