@@ -1,7 +1,7 @@
 """Parser of the result rows of Alpa's benchmark of Megatron-LM, which prints no iteration lines.
 
 Sources: osdi22_artifact/megatron/benchmark_gpt_one_case.py and `write_tsv` of benchmark/util.py in alpa-projects/alpa
-at e0ae8bf849. No log of a real run was available. Rank 0 appends the row to a table, and prints it.
+at e0ae8bf849. No log of a run on GPUs was available. Rank 0 appends the row to a table, and prints it.
 """
 
 from __future__ import annotations

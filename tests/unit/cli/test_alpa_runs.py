@@ -92,6 +92,18 @@ def test_run_that_is_not_the_planned_one_has_its_class_and_reason(
     assert str(row["why"]).startswith(why)
 
 
+def test_candidate_that_runs_out_of_memory_as_in_the_suite_is_no_failure_of_the_run(alpa: Caller) -> None:
+    search = ("alpa-search", *ALPA[1:])
+    alpa.site.behave("oom")
+    assert alpa("submit", *search, "case=L192", "--wait").returncode == 0
+    assert alpa("submit", *search, "case=L222", "--wait").returncode == 1
+    rows = {row["case"]: row["failure"] for row in json.loads(alpa("status", "alpa-search", "--json").stdout)}
+    assert rows == {"case=L192": "gpu-oom", "case=L222": "gpu-oom"}
+    shown = alpa("show", "alpa-search").stderr
+    assert 'case=L607: the suite\'s comment is "cannot run because of bugs"' in shown
+    assert 'case=L812: the suite\'s comment is "buggy"' in shown
+
+
 @pytest.mark.parametrize(("behave", "verdicts"), [("well", ["verified"] * 2), ("nan", ["failed"] * 2)])
 def test_canary_of_a_program_without_iterations_decides_whether_the_others_start(
     alpa: Caller, behave: str, verdicts: list[str]

@@ -40,10 +40,10 @@ GOOD = golden("4-gpus")
 
 
 class Job:
-    """An ended job of the case on 4 GPUs, with its log and its table in a folder."""
+    """An ended job of a case, with its log and its table in a folder."""
 
-    def __init__(self, folder: Path) -> None:
-        case = find_case("alpa-gpt", "gpus=4")
+    def __init__(self, folder: Path, gpus: int = 4) -> None:
+        case = find_case("alpa-gpt", f"gpus={gpus}")
         configuration = {
             "model": asdict(case.model),
             "layout": asdict(case.layout),
@@ -53,7 +53,7 @@ class Job:
             "peak_tflops": 125,
         }
         made = replace(a_row(folder), folder=str(folder), exit_code=0, verdict=None, iteration=None)
-        spec: dict[str, Any] = {"workload": case.workload, "spec": JobSpec.from_json(configuration), "gpus": 4}
+        spec: dict[str, Any] = {"workload": case.workload, "spec": JobSpec.from_json(configuration), "gpus": gpus}
         self.row = replace(made, iterations=case.training.iterations, **spec)
         self.folder = folder
 
@@ -80,6 +80,13 @@ def test_complete_run_of_the_planned_case_is_verified(job: Job) -> None:
     measured = job.measured()
     assert (measured.verdict, measured.verdict_reason, measured.failure) == ("verified", None, None)
     assert (measured.iteration, measured.iterations) == (None, ())
+
+
+def test_output_of_the_script_itself_is_verified_and_gives_the_time_of_a_step(tmp_path: Path) -> None:
+    measured = Job(tmp_path, gpus=1).measured(golden("without-training"))
+    metrics = {metric.name: metric.value for metric in measured.metrics}
+    assert (measured.verdict, measured.verdict_reason) == ("verified", None)
+    assert 30 < metrics["iteration_ms"] < 31, "its three timers have about 10 ms each"
 
 
 def test_throughput_follows_from_equation_3_and_the_step_time_behind_the_printed_one(job: Job) -> None:
