@@ -113,7 +113,7 @@ def test_queued_jobs_are_not_submitted_again_after_the_ledger_is_lost(
 
 @pytest.mark.fault(
     section="Safety",
-    fault="The same, on a real Slurm",
+    fault="A job's folder has the claim of another job before the job starts, on a real Slurm",
     promise="The job does not run. Its reason names the other job.",
 )
 def test_a_job_whose_folder_has_another_claim_does_not_run(tmp_path: Path, paused_cluster: SlurmCluster) -> None:

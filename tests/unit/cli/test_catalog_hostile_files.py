@@ -74,7 +74,7 @@ def test_an_invalid_cluster_file_is_one_line_and_the_other_clusters_are_listed(r
 
 @pytest.mark.fault(
     section="Safety",
-    fault="The same, in `experiments/`",
+    fault="A pipe, a socket, a device, a folder, a loop of links or 16 GiB in `experiments/`",
     promise="One line each. The other experiments are listed.",
 )
 @pytest.mark.parametrize("kind", KINDS)

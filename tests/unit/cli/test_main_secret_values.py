@@ -77,7 +77,7 @@ def test_no_value_is_in_the_ledger(site: Site) -> None:
 
 @pytest.mark.fault(
     section="Safety",
-    fault="The same",
+    fault="A failing program prints the values of `environment:` and `env_from:` without their names",
     promise="`status`, `collect` and `sql` print no value.",
 )
 @pytest.mark.parametrize(
@@ -117,7 +117,7 @@ def bundled(site: Site) -> dict[str, bytes]:
 
 @pytest.mark.fault(
     section="Safety",
-    fault="The same",
+    fault="A failing program prints the values of `environment:` and `env_from:` without their names",
     promise="A bundle contains no value.",
 )
 def test_no_value_is_in_a_bundle(bundled: dict[str, bytes]) -> None:
@@ -129,7 +129,7 @@ def test_no_value_is_in_a_bundle(bundled: dict[str, bytes]) -> None:
 
 @pytest.mark.fault(
     section="Safety",
-    fault="The same",
+    fault="A failing program prints the values of `environment:` and `env_from:` without their names",
     promise="A report contains no value.",
 )
 def test_no_value_is_in_a_report(site: Site) -> None:

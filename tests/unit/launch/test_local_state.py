@@ -105,7 +105,7 @@ def test_a_reused_process_id_is_not_taken_for_the_job_or_its_queue(tmp_path: Pat
 @pytest.mark.fault(
     section="Local queue",
     fault="A reboot before the job started",
-    promise="The same.",
+    promise="The job is `node-fail` and no longer running.",
 )
 def test_a_job_whose_queue_was_killed_before_it_started_is_lost(tmp_path: Path) -> None:
     state = local_state(tmp_path, NO_PROCESS)

@@ -195,7 +195,7 @@ def test_exactly_the_bytes_that_were_checked_are_submitted(queued: Queued, monke
 
 @pytest.mark.fault(
     section="Safety",
-    fault="The same, for a script that is submitted alone",
+    fault="A script that is submitted alone is changed before sbatch",
     promise="Refused. The next `repro submit` writes a new one.",
 )
 def test_a_lone_script_that_was_changed_is_not_submitted(queued: Queued) -> None:
