@@ -18,11 +18,13 @@ from orchestrator.errors import Unreachable
 from orchestrator.identity import seconds_since_boot, this_machine_identity, user_name
 from orchestrator.launch import recover as settling
 from orchestrator.launch import refresh as refreshing
+from orchestrator.launch.executors import find_process
 from orchestrator.launch.refresh import refresh
 from orchestrator.launch.submit import Submitted, submit
 from orchestrator.ledger.attempts import job_rows
 from orchestrator.ledger.database import Ledger, now
 from orchestrator.ledger.reports import job_history
+from orchestrator.ledger.submissions import interrupted_submissions
 from orchestrator.ledger.tables import OPEN, QUEUED, SUBMITTING, WAITING, Attempt
 from orchestrator.slurm.query import QueryAnswer
 from orchestrator.slurm.records import JobRecord, Source
@@ -140,8 +142,12 @@ def test_killed_before_the_queue_was_recorded_the_jobs_are_found_and_not_run_aga
     ledger = killed(site, AFTER_THE_START)
     assert [row.phase for row in job_rows(ledger)] == [SUBMITTING] * 3
     if when == "when all is over":
-        ended = site.folder / "ended"
-        wait_until(lambda: ended.exists() and len(ended.read_text().splitlines()) == 3)
+        (submission,) = interrupted_submissions(ledger)
+        wait_until(lambda: len(list(site.folder.glob("runs/*/*/end"))) == 3)
+        wait_until(lambda: find_process(Path(submission.file).name) is None)
+    assert settling.settle(ledger, ["slurm"]) == settling.Settled(False, ())
+    assert settling.settle(ledger, ["local"]) == settling.Settled(True, ())
+    assert settling.settle(ledger, ["local"]) == settling.Settled(False, ())
     refresh(ledger)
     assert again(site, ledger).recorded.to_submit == {}
     each_ran_once_as(1, site, ledger)
@@ -176,6 +182,20 @@ def test_of_two_submits_at_once_each_job_is_run_once(site: Site) -> None:
     assert [(row.number, row.state) for row in rows] == [(1, "COMPLETED")] * 6
     assert sorted(site.started()) == sorted(row.case_name for row in rows)
     assert sorted("6 submitted" in line for line in (text.splitlines()[0] for text in said)) == [False, True], said
+
+
+@pytest.mark.parametrize(
+    ("machine", "host"),
+    [(None, "elsewhere"), ("other machine/other boot/1", socket.gethostname())],
+    ids=["another name", "another machine of the same name"],
+)
+def test_a_submission_of_another_machine_is_left_to_that_machine(site: Site, machine: str | None, host: str) -> None:
+    ledger = killed(site, BEFORE_THE_START)
+    with ledger.writing() as session:
+        session.execute(sa.update(Attempt).values(host=host, machine=machine))
+    message = f"jobs were being started on {host}, which alone can see them"
+    assert settling.settle(ledger, ["local"]) == settling.Settled(True, (message,))
+    assert [row.phase for row in job_rows(ledger)] == [SUBMITTING] * 3
 
 
 # ---- jobs of Slurm -------------------------------------------------------------------------------------------
