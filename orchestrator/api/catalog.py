@@ -132,12 +132,20 @@ class ExperimentCases:
     @property
     def differences(self) -> list[Difference]:
         """Return the differences between paper, scripts and jobs that apply to these cases."""
-        of_paper = self.entry.paper.differences if self.scale == PAPER else []
-        return [
-            difference
-            for difference in [*self.entry.experiment.differences, *of_paper]
-            if any(difference.where.given().items() <= case.settings.items() for case in self.cases)
-        ]
+        every = [*self.entry.experiment.differences, *self.entry.paper.differences]
+        applying = [difference for case in self.cases for difference in self.differences_of(case)]
+        return [difference for difference in every if difference in applying]
+
+    def differences_of(self, case: Case) -> list[Difference]:
+        """Return the differences that apply to a case; those of the paper, if the case has a script."""
+        of_paper = self.entry.paper.differences if case.script else []
+        every = [*self.entry.experiment.differences, *of_paper]
+        return [one for one in every if one.where.given().items() <= case.settings.items()]
+
+    def script_of(self, case: Case) -> str | None:
+        """Return `NVIDIA/Megatron-LM at 6985e58938: examples/sc21/run_figure_13.sh`; None without a script."""
+        code = self.entry.paper.code.get(case.workload)
+        return case.script if case.script is None or code is None else f"{code.place_of_scripts}: {case.script}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ Share = Annotated[float, Field(strict=True, ge=0, le=1)]
 
 
 class ParallelAxes(Strict):
-    """Name of the row and of the paper's model, workload, parallel sizes and switches.
+    """Name of the row and of the paper's model, workload, parallel sizes and switches; `label` is the source's name.
 
     Parallel sizes are pipeline, tensor, data, context, expert and expert-tensor (`pp`, `tp`, `dp`, `cp`, `ep`, `etp`);
     `vp` is the number of virtual stages.
@@ -42,6 +42,7 @@ class ParallelAxes(Strict):
     distributed_optimizer: Flag | None = None
     cp_comm: ContextCommunication | None = None
     ddp: DdpKind | None = None
+    label: Text | None = None
 
 
 class ModelAxes(Strict):
@@ -79,6 +80,10 @@ class Settings(BatchAxes, ModelAxes, ParallelAxes):
 
 AXES: tuple[str, ...] = tuple(Settings.model_fields)
 """Names of all axes, in the order in which they name a case."""
+
+
+WITHOUT_INFLUENCE = frozenset({"case", "label", "tokens_billion"})
+"""Axes that have no influence on a job."""
 
 
 T = TypeVar("T")

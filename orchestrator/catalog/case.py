@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 
-from orchestrator.catalog.axes import AXES, axis_hint, read_value
+from orchestrator.catalog.axes import AXES, WITHOUT_INFLUENCE, axis_hint, read_value
 from orchestrator.catalog.experiment import PublishedPoint
 from orchestrator.errors import Problem, ReproError
 from orchestrator.job_spec import Value
@@ -34,7 +34,8 @@ class Case:
 
     `point` has the values on the axes that name the case, `settings` the values on all axes. `arguments` are further
     arguments of the program, besides those from model, layout and training. `published` are the numbers of the source.
-    `reference_only` is the reason why the case has no job. `instead_of` is the workload of the experiment, if
+    `reference_only` is the reason why the case has no job. `script` is the published script with its arguments, at the
+    published scale. `instead_of` is the workload of the experiment, if
     `--workload` replaced it.
     """
 
@@ -53,6 +54,7 @@ class Case:
     published: tuple[PublishedPoint, ...] = ()
     note: str | None = None
     reference_only: str | None = None
+    script: str | None = None
     instead_of: str | None = field(default=None, compare=False)
     settings: dict[str, Value] = field(default_factory=dict, compare=False, repr=False)
 
@@ -86,14 +88,12 @@ class Case:
         return value
 
 
-_NAMES_OF_CASES = {"case", "tokens_billion"}
-"""Axes that have no influence on a job."""
 _LENGTH_OF_RUN = ("iterations", "warmup_iterations", "log_interval", "evaluation_iterations")
 
 
 def alike(first: Case, second: Case, compared: Collection[str]) -> bool:
     """Return whether two cases differ at most on the axes `compared`, in their names and in the length of the run."""
-    axes = (first.settings.keys() | second.settings.keys()) - {*compared, *_NAMES_OF_CASES}
+    axes = (first.settings.keys() | second.settings.keys()) - {*compared, *WITHOUT_INFLUENCE}
     if any(first.settings.get(axis) != second.settings.get(axis) for axis in axes):
         return False
     if (first.model.family, first.arguments, first.device) != (second.model.family, second.arguments, second.device):

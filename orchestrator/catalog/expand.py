@@ -203,6 +203,7 @@ def _case(entry: Entry, scale: str, fields: ScaleFields, shared: Mapping[str, Va
         published=tuple(_published(entry, row, settings)) if scale == PAPER else (),
         note=row.note,
         reference_only=row.reference_only,
+        script=(row.script or entry.experiment.script) if scale == PAPER else None,
         settings=settings,
     )
 

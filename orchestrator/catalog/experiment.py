@@ -43,12 +43,13 @@ class CaseFields(Settings):
     """One row of a table: its settings and the paper's numbers.
 
     `published_as` names the source of the `published` numbers; `expect: oom` is a declared outcome. A row with
-    `reference_only`, the reason, has published numbers and no job.
+    `reference_only`, the reason, has published numbers and no job. `script` is the published script with its arguments.
     """
 
     published: dict[Metric, Positive] = {}
     expect: Literal["oom"] | None = None
     reference_only: Text | None = None
+    script: Text | None = None
     note: Text | None = None
     arguments: list[Text] = []
 
@@ -175,7 +176,10 @@ class Difference(Strict):
 
 
 class Experiment(ScaleFields):
-    """A table or figure of a paper, as published."""
+    """A table or figure of a paper, as published.
+
+    `script` is the published script of all cases, as a path in the repository of their workload.
+    """
 
     figure: Text
     title: Text
@@ -183,6 +187,7 @@ class Experiment(ScaleFields):
     axes: Axes
     named_by: list[Text] = ["case"]
     reference_only: Text | None = None
+    script: Text | None = None
     notes: list[Text] = []
     differences: list[Difference] = []
     claims: list[Claim] = []
@@ -232,17 +237,24 @@ class NotRun(Strict):
 
 
 class CodeFields(Strict):
-    """Commit of a workload's source code."""
+    """Commit of a workload's source code. `scripts` is the place of the published scripts, if it is another one."""
 
     repository: Text
     commit: Text
+    scripts: Text | None = None
+
+    @property
+    def place_of_scripts(self) -> str:
+        """Return `NVIDIA/Megatron-LM at 6985e58938`."""
+        short = self.commit[:10] if len(self.commit) == 40 else self.commit
+        return self.scripts or f"{self.repository} at {short}"
 
 
 class Paper(Strict):
     """Contents of experiments/FOLDER/paper.yaml, shared by all experiments of a paper.
 
-    `machine` is the machine of the paper: the target of a plan without a cluster. `differences` belong to all of its
-    experiments at the published scale.
+    `machine` is the machine of the paper: the target of a plan without a cluster. `differences` belong to all cases
+    that have a script.
     """
 
     title: Text

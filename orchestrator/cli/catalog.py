@@ -1,9 +1,8 @@
-"""Commands that need no jobs: list and show experiments, plan and render their cases."""
+"""Commands that need no jobs: list experiments, plan and render their cases."""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -18,14 +17,12 @@ from orchestrator.cli.options import (
     ExperimentName,
     Json,
     OnCluster,
-    ScaleOf,
-    Where,
     budget_option,
     session_of,
     workload_option,
 )
 from orchestrator.cli.output import as_json, data, filled_columns, message, next_command, table
-from orchestrator.errors import Problem, ReproError
+from orchestrator.errors import ReproError
 from orchestrator.text import counted
 
 if TYPE_CHECKING:
@@ -38,10 +35,6 @@ Names = Annotated[
         autocompletion=completion.experiments_and_papers,
     ),
 ]
-ExperimentOrPaper = Annotated[
-    str,
-    typer.Argument(help="An experiment or a paper: figure-13, sc21.", autocompletion=completion.experiments_and_papers),
-]
 Exact = Annotated[
     bool, typer.Option("--exact", help="Build each model with the real megatron-core. Needs torch, no GPU.")
 ]
@@ -50,8 +43,6 @@ SolveAlpha = Annotated[
 ]
 OutputFolder = Annotated[Path | None, typer.Option("--output", "-o", help="Write the scripts into this folder.")]
 Explain = Annotated[bool, typer.Option("--explain", help="Show the origin of each line of the first script.")]
-
-_PAPER_FIELDS = ("title", "venue", "arxiv", "doi", "hardware", "code", "images", "differences", "not_run", "notes")
 
 app = typer.Typer(rich_markup_mode=None)
 
@@ -71,173 +62,6 @@ def list_experiments(context: typer.Context, json: Json = False, database: Datab
             next_command("repro show figure-13", "its cases, published numbers and claims")
     if experiments.problems:
         raise ReproError(*experiments.problems)
-
-
-@app.command()
-def show(experiment: ExperimentOrPaper, scale: ScaleOf = "paper", where: Where = None, json: Json = False) -> None:
-    """Show an experiment: its cases and axes, published numbers, and claims with the scales that can judge them.
-
-    For a paper, show its experiments, and the parts that no experiment runs.
-    """
-    if api.is_paper(experiment):
-        if scale != "paper" or where is not None:
-            hint = f"repro show EXPERIMENT, for example one of `repro show {experiment}`"
-            raise ReproError(Problem(f"{experiment}: a paper, which has no cases for --scale and --where", hint=hint))
-        _show_paper(api.show_paper(experiment), json)
-        return
-    shown = api.show(experiment, scale, where=where)
-    entry = shown.entry
-    claims = [
-        {
-            "claim": claim.id,
-            "kind": claim.kind,
-            "stated": claim.stated,
-            "judged_at": ", ".join(claim.judged_at),
-            "source": claim.source,
-            "says": claim.says,
-        }
-        for claim in entry.experiment.claims
-    ]
-    if json:
-        as_json({**_about(shown), "cases": [_case_json(case) for case in shown.cases], "claims": claims})
-        return
-    if shown.replaces_shipped:
-        message(f"{entry.name} is {api.shown(entry.file)}, not the shipped file")
-    _print_about(entry, scale)
-    _print_cases(shown.cases)
-    if claims:
-        data("")
-        table(claims, list(claims[0]))
-    _print_caveats(shown)
-    if entry.experiment.reference_only:
-        next_command("repro list", "the experiments that can be run")
-        return
-    next_command(f"repro plan {entry.short_name} --scale {scale}", "check each case: validity, memory and cost")
-
-
-def _show_paper(contents: api.PaperContents, json: bool) -> None:
-    paper = contents.paper
-    rows = [
-        {
-            "experiment": entry.short_name,
-            "figure": entry.experiment.figure,
-            "scales": ", ".join(api.scale_names(entry.experiment)),
-            "title": entry.experiment.title,
-        }
-        for entry in contents.entries
-    ]
-    if json:
-        fields = paper.model_dump(exclude_none=True, include=set(_PAPER_FIELDS))
-        as_json({"paper": contents.name, **fields, "experiments": rows})
-        return
-    message(f"{contents.name}: {paper.title}, {paper.venue}")
-    if paper.hardware:
-        message(f"measured on {paper.hardware}")
-    table(rows, list(rows[0]))
-    for difference in paper.differences:
-        message(_difference_text(difference))
-    for part in paper.not_run:
-        message(f"not run: {part.part}: {part.says} Reason: {part.because}")
-        for number in part.numbers:
-            how = number.how if number.confirmed else f"{number.how}, unconfirmed"
-            message(f"  {number.what}: {number.value:g} {number.unit} ({how})")
-    for note in paper.notes:
-        message(f"note: {note}")
-    next_command(f"repro show {contents.entries[0].short_name}", "its cases, published numbers and claims")
-
-
-def _case_row(case: api.Case) -> dict[str, object]:
-    layout = case.layout
-    return {
-        "case": case.name,
-        "gpus": layout.gpus,
-        "tp": layout.tensor_parallel,
-        "pp": layout.pipeline_parallel,
-        "cp": layout.context_parallel,
-        "dp": layout.data_parallel,
-        "vp": layout.virtual_stages,
-        "mbs": layout.micro_batch_size,
-        "gbs": layout.global_batch_size,
-        "microbatches": layout.microbatches,
-        "recompute": case.training.recompute,
-        "parameters_billion": round(case.model.parameters() / 1e9, 4),
-        "workload": case.workload,
-    }
-
-
-def _case_json(case: api.Case) -> dict[str, object]:
-    published = [point.model_dump(exclude_none=True, exclude={"where"}) for point in case.published]
-    reference = {"reference_only": case.reference_only} if case.reference_only else {}
-    return {**_case_row(case), "published": published, **_expected(case), **reference}
-
-
-def _expected(case: api.Case) -> dict[str, str]:
-    if case.expected is None:
-        return {}
-    return {"expected": case.expected.outcome + ("" if case.expected.confirmed else ", unconfirmed")}
-
-
-def _print_cases(cases: Sequence[api.Case]) -> None:
-    """Print the cases with a column for each published metric, and for each GPU of a metric with several."""
-    gpus = {point.gpu for case in cases for point in case.published}
-    rows = []
-    for case in cases:
-        row = {**_case_row(case), **_expected(case)}
-        for point in case.published:
-            name = f"{point.metric}@{point.gpu}" if len(gpus) > 1 and point.gpu else point.metric
-            row[f"paper_{name}"] = point.value
-        sources = [f"{point.how}{'' if point.confirmed else ', unconfirmed'}" for point in case.published]
-        row["paper_how"] = "; ".join(dict.fromkeys(sources))
-        rows.append(row)
-    table(rows, filled_columns(rows))
-
-
-def _about(shown: api.ExperimentCases) -> dict[str, object]:
-    entry = shown.entry
-    experiment, paper = entry.experiment, entry.paper
-    return {
-        "experiment": entry.name,
-        "paper": {"title": paper.title, "venue": paper.venue, "arxiv": paper.arxiv, "doi": paper.doi},
-        "figure": experiment.figure,
-        "title": experiment.title,
-        "scale": shown.scale,
-        "axes": experiment.axes.model_dump(exclude_none=True),
-        "reference_only": experiment.reference_only,
-        "differences": [difference.model_dump(exclude_none=True) for difference in shown.differences],
-        "notes": experiment.notes,
-    }
-
-
-def _print_about(entry: api.Entry, scale: str) -> None:
-    experiment, axes = entry.experiment, entry.experiment.axes
-    message(f"{entry.name}: {entry.paper.venue} {experiment.figure}, {experiment.title}")
-    about = experiment.scales[scale].about if scale in experiment.scales else None
-    message(f"scale {scale}: {about or 'as published'}")
-    message(f"x: {axes.x.label} ({', '.join(axes.x.of)}); y: {axes.y.label} ({axes.y.metric})")
-    if axes.series is not None:
-        message(f"lines: {axes.series.label} ({axes.series.of})")
-    if experiment.reference_only:
-        message(f"reference only: {experiment.reference_only}")
-
-
-def _difference_text(difference: api.Difference) -> str:
-    if difference.follows == "neither":
-        return f"jobs and source differ: {difference.what} Reason: {difference.because}"
-    source = f"This experiment follows the {difference.follows}: {difference.because}"
-    return f"paper and script differ: {difference.what} {source}"
-
-
-def _print_caveats(shown: api.ExperimentCases) -> None:
-    experiment = shown.entry.experiment
-    for difference in shown.differences:
-        message(_difference_text(difference))
-    for note in shown.reference_notes:
-        message(f"note: {note}")
-    for case in shown.cases:
-        if case.note:
-            message(f"{case.name}: {case.note}")
-    for note in experiment.notes:
-        message(f"note: {note}")
 
 
 @app.command()

@@ -70,12 +70,13 @@ def workloads(incomplete: str) -> list[str]:
 
 
 def cases(context: typer.Context, incomplete: str) -> list[str]:
-    """Return `axis=value` for the axes that name the cases, after the last comma."""
+    """Return `axis=value` for the axes that name the cases, and for their labels, after the last comma."""
     before, comma, last = incomplete.rpartition(",")
 
     def pairs() -> Iterable[str]:
         given = {pair.partition("=")[0] for pair in before.split(",")}
-        points = [pair for case in _cases(context) for pair in case.point if pair[0] not in given]
+        named = [pair for case in _cases(context) for pair in (*case.point, ("label", case.settings.get("label")))]
+        points = [(axis, value) for axis, value in named if axis not in given and value is not None]
         values = [f"{axis}={api.shown_value(value)}" for axis, value in points]
         return [f"{before}{comma}{pair}" for pair in values if pair.startswith(last)]
 

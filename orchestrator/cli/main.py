@@ -20,7 +20,7 @@ from orchestrator.errors import EXIT_FAILED, EXIT_OK, EXIT_USER_ERROR, Problem, 
 PANELS = {
     "Look": {
         "list": ("catalog", "List the experiments: sizes, cost and progress."),
-        "show": ("catalog", "Show an experiment: cases, published numbers, claims."),
+        "show": ("show", "Show an experiment: cases, published numbers, claims."),
         "plan": ("catalog", "Check each case: validity, memory, time and cost."),
         "status": ("watch", "Show the state, verdict and speed of jobs."),
         "logs": ("watch", "Print the log of a job."),

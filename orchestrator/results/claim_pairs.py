@@ -8,7 +8,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from orchestrator.catalog.axes import Settings
+from orchestrator.catalog.axes import WITHOUT_INFLUENCE, Settings
 from orchestrator.catalog.case import alike
 from orchestrator.catalog.claims import ClosesClaim, LossCurveClaim, RatioClaim
 from orchestrator.catalog.expand import scale_fields
@@ -235,15 +235,16 @@ def _cases(evidence: Evidence, entry: Entry, results: Sequence[Result], side: Se
 def _paired_by(evidence: Evidence, compared: set[str]) -> list[str]:
     """Return the axes on which the two cases of a pair must agree: those that the file sets and no rule derives.
 
-    If the claim names labels, rows are told apart by label and their settings may differ.
+    If the claim selects rows by name or label, the settings of the rows may differ.
     """
     fields = scale_fields(evidence.entry, evidence.scale)
     if fields.cases is None:
         given = list(fields.matrix or ())
-    elif "case" in compared:
+    elif compared & {"case", "label"}:
         given = list(evidence.entry.experiment.named_by)
     else:
-        given = list(dict.fromkeys(axis for row in fields.cases for axis in row.given() if axis != "case"))
+        varied = dict.fromkeys(axis for row in fields.cases for axis in row.given())
+        given = [axis for axis in varied if axis not in WITHOUT_INFLUENCE]
     return [axis for axis in given if axis not in compared]
 
 

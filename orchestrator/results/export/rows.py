@@ -71,6 +71,7 @@ _IDENTITY = (
 
 _LAYOUT = (
     Column("row", "text", "name of the row, if the figure is a table"),
+    Column("label", "text", "name of the case in the source, as the Makefile targets of the tutorials"),
     Column("model", "text", "name of the paper's model, if it has one"),
     Column("device", "text", "`gpu` or `cpu`"),
     Column("gpus", "integer", "GPUs; processes if the device is `cpu`"),
@@ -241,7 +242,7 @@ ITERATION_COLUMNS: tuple[Column, ...] = (
 """One row per interval line of a log."""
 
 
-_OF_FIGURE = ("case", "model", "workload", "tokens_billion")
+_OF_FIGURE = ("case", "label", "model", "workload", "tokens_billion")
 """Axes whose values belong to the figure; another figure that shares the job may have other values."""
 
 _TRAINING_FIELDS = ("dtype", "attention", "dropout", "iterations", "warmup_iterations")

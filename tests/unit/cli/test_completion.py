@@ -25,7 +25,7 @@ def complete(repro: Caller, line: str) -> list[str]:
     ("line", "expected"),
     [
         ("repro show figure-12", ["figure-12"]),
-        ("repro plan atc", ["atc-demo", "atc-figure-7", "atc-figure-9", "atc-table-8", "atc24"]),
+        ("repro plan atc", ["atc-32k", "atc-demo", "atc-figure-7", "atc-figure-9", "atc-table-8", "atc24"]),
         ("repro submit figure-13 --cluster he", ["here"]),
         ("repro show figure-13 --scale ", ["paper", "quad", "pair", "cpu"]),
         ("repro show figure-13 --where pp=1", ["pp=16"]),

@@ -83,7 +83,7 @@ def test_an_unknown_name_suggests_the_nearest_and_changes_nothing(
 @pytest.mark.parametrize(
     ("old", "new", "expected"),
     [
-        ("  gbs: [32, 128]\nrules", "  gbz: [32, 128]\nrules", ':13:3 matrix.gbz: no such axis. Did you mean "gbs"?'),
+        ("  gbs: [32, 128]\nrules", "  gbz: [32, 128]\nrules", ':14:3 matrix.gbz: no such axis. Did you mean "gbs"?'),
         ("title: Pipeline-", "title: [Pipeline-", "not YAML"),
         ("gpus: 64\n", "gpus: many\n", "gpus"),
         ("figure: Figure 13\n", "", "figure"),
