@@ -25,7 +25,7 @@ from orchestrator.ledger.attempts import experiment_counts
 from orchestrator.ledger.database import Ledger, now
 from orchestrator.ledger.tables import ENDED, Attempt, Job, RunJob, Table, rows_of
 from orchestrator.reading.collect import collect
-from tests.unit.ledger.making import CONFIGURATION, new_ledger, record
+from tests.recorded_jobs import JOB_SPEC, new_ledger, record_jobs
 
 LINES = 200
 ALLOWED_GROWTH = 1.15
@@ -95,7 +95,7 @@ make(Path(sys.argv[1]), int(sys.argv[2]))
 def make(home: Path, number: int) -> None:
     """Create jobs that have ended and were not read yet."""
     ledger = new_ledger(home)
-    record(ledger, "first", scheduler="slurm")
+    record_jobs(ledger, "first", scheduler="slurm")
     for job in range(number):
         (home / f"{job}").mkdir()
         (home / f"{job}" / "log.txt").write_text(log(job))
@@ -118,7 +118,7 @@ def add_ended(ledger: Ledger, home: Path, number: int) -> None:
         )
         for table in (RunJob, Attempt, Job):
             session.execute(sa.delete(table))
-        configuration = CONFIGURATION | {"device": "gpu", "peak_tflops": 312.0}
+        configuration = JOB_SPEC | {"device": "gpu", "peak_tflops": 312.0}
         new: dict[type[Table], list[dict[str, Any]]] = {Job: [], RunJob: [], Attempt: []}
         ended = {"phase": ENDED, "state": "COMPLETED", "exit_code": 0, "started_at": now(), "ended_at": now()}
         for index in range(number):

@@ -23,9 +23,8 @@ from orchestrator.catalog.library import find_experiment
 from orchestrator.paths import Folders
 from orchestrator.results.report.page import report, write_report
 from tests.browser.conftest import installed_chromium, sandbox
-from tests.unit.ledger.making import new_ledger
-from tests.unit.results.made_ledger import OUT_OF_MEMORY, Came, add_figure, write_experiment
-from tests.unit.results.making import CHECKOUT
+from tests.recorded_jobs import GPU_OOM, Outcome, new_ledger, record_figure
+from tests.unit.catalog.entries import CHECKOUT, write_experiment
 
 LIMIT_S = 2.0
 GOLDEN = CHECKOUT / "tests/unit/render/golden/selene/megatron-2021.sh"
@@ -78,10 +77,10 @@ def main() -> int:
 def make(home: Path, jobs: int) -> Path:
     """Return the page of a figure with this many cases."""
     write_experiment(home, FIGURE.format(batches=", ".join(str(number + 1) for number in range(jobs))))
-    entry = find_experiment(Folders(CHECKOUT, home), "made/figure-1")
+    entry = find_experiment(Folders(CHECKOUT, home), "p/figure-1")
     script = GOLDEN.read_text(encoding="utf-8").replace("{", "{{").replace("}", "}}") + "# {name}\n"
     ledger = new_ledger(home)
-    figure = add_figure(ledger, entry, "paper", outcome, script=script)
+    figure = record_figure(ledger, entry, "paper", outcome, script=script)
     start = time.perf_counter()
     text = report(ledger, [figure], CHECKOUT / "templates")
     file = write_report(text, home / "page")
@@ -89,8 +88,8 @@ def make(home: Path, jobs: int) -> Path:
     return file
 
 
-def outcome(place: int, _case: Case) -> Came:
-    return Came(columns=OUT_OF_MEMORY) if place % 10 == 0 else Came(100.0 + place % 50, 1.0)
+def outcome(place: int, _case: Case) -> Outcome:
+    return Outcome(columns=GPU_OOM) if place % 10 == 0 else Outcome(100.0 + place % 50, 1.0)
 
 
 def seconds_to(browser: Browser, file: Path) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -15,11 +16,10 @@ from orchestrator.catalog.library import find_experiment
 from orchestrator.paths import Folders
 from orchestrator.results.report.page import report, write_report
 from tests.browser.reports import SECRET, failing, hostile_experiment, in_turn
+from tests.recorded_jobs import SCRIPT, START, new_ledger, record_figure
 from tests.slurm.host import PackagesMissing, install_packages
 from tests.unavailable import give_up
-from tests.unit.ledger.making import new_ledger
-from tests.unit.results.made_ledger import SCRIPT, add_figure
-from tests.unit.results.making import CHECKOUT, shipped
+from tests.unit.catalog.entries import CHECKOUT, shipped
 
 _NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
 
@@ -43,10 +43,11 @@ def report_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     home = tmp_path_factory.mktemp("report")
     ledger = new_ledger(home)
     hostile_experiment(home)
+    own = find_experiment(Folders(CHECKOUT, home), "p/figure-1")
     figures = [
-        add_figure(ledger, shipped("figure-13"), "paper", in_turn, script=SCRIPT + f"export HF_TOKEN={SECRET}\n"),
-        add_figure(ledger, shipped("table-1"), "paper", failing, minute=1),
-        add_figure(ledger, find_experiment(Folders(CHECKOUT, home), "made/figure-1"), "paper", failing, minute=2),
+        record_figure(ledger, shipped("figure-13"), "paper", in_turn, script=SCRIPT + f"export HF_TOKEN={SECRET}\n"),
+        record_figure(ledger, shipped("table-1"), "paper", failing, at=START + timedelta(minutes=1)),
+        record_figure(ledger, own, "paper", failing, at=START + timedelta(minutes=2)),
     ]
     text = report(ledger, figures, CHECKOUT / "templates")
     ledger.engine.dispose()

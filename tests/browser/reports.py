@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from orchestrator.catalog.case import Case
-from tests.unit.results.made_ledger import OUT_OF_MEMORY, WAITING, Came, write_experiment
+from tests.recorded_jobs import GPU_OOM, PENDING, Outcome
+from tests.unit.catalog.entries import write_experiment
 
 SECRET = "hf_" + "abcdefghij0123456789ABCDEF"
 HOSTILE = "<script>alert(1)</script><img src=x onerror=alert(2)><a href='javascript:alert(3)'>\x1b[31m\u202e"
@@ -31,17 +32,17 @@ def hostile_experiment(home: Path) -> None:
     write_experiment(home, HOSTILE_FIGURE)
 
 
-def in_turn(place: int, _case: Case) -> Came:
+def in_turn(place: int, _case: Case) -> Outcome:
     """Return ten numbers whose order differs in the file, as texts, and as version numbers."""
-    return Came({3: 9.5, 4: 9.25, 7: 1000.0}.get(place, 100.0 + 7 * (place % 4) + place))
+    return Outcome({3: 9.5, 4: 9.25, 7: 1000.0}.get(place, 100.0 + 7 * (place % 4) + place))
 
 
-def failing(place: int, case: Case) -> Came:
+def failing(place: int, case: Case) -> Outcome:
     """Return an experiment with failed and pending jobs.
 
     Every third job fails with a hostile line that has a secret, and the second is pending.
     """
     line = f"{HOSTILE} {SECRET}"
     if place % 3 == 0:
-        return Came(columns=OUT_OF_MEMORY | {"deciding_line": line, "verdict_reason": line, "reason": line})
-    return Came(columns=WAITING) if place == 1 else Came(100.0 + case.layout.gpus / 100)
+        return Outcome(columns=GPU_OOM | {"deciding_line": line, "verdict_reason": line, "reason": line})
+    return Outcome(columns=PENDING) if place == 1 else Outcome(100.0 + case.layout.gpus / 100)

@@ -199,10 +199,10 @@ def _plant_queue(project: Path, evil: Path) -> None:
     import sqlalchemy as sa
 
     from orchestrator.ledger.tables import Attempt
-    from tests.unit.ledger.making import new_ledger, record
+    from tests.recorded_jobs import new_ledger, record_jobs
 
     ledger = new_ledger(project)
-    record(ledger, "a")
+    record_jobs(ledger, "a")
     with ledger.writing() as session:
         values = {"state": "QUEUED", "phase": "waiting", "token": "", "user": None, "pid": None, "file": str(evil)}
         session.execute(sa.update(Attempt).values(**values))

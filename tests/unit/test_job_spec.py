@@ -10,7 +10,7 @@ import pytest
 
 from orchestrator.job_spec import JobSpec
 from orchestrator.results.bundle.archive import unpacked
-from tests.unit.ledger.making import CONFIGURATION
+from tests.recorded_jobs import JOB_SPEC
 
 RESULTS = Path(__file__).parents[2] / "experiments" / "results"
 
@@ -23,12 +23,12 @@ def test_an_empty_configuration_has_no_parts() -> None:
 
 @pytest.mark.parametrize("part", [None, {}, {"layers": 4}, [], 7])
 def test_an_incomplete_part_is_none(part: object) -> None:
-    assert JobSpec.from_json(CONFIGURATION | {"model": part}).model is None
+    assert JobSpec.from_json(JOB_SPEC | {"model": part}).model is None
 
 
 def test_unknown_fields_of_another_version_are_ignored() -> None:
-    newer = CONFIGURATION | {"from_the_future": 1, "layout": {**_layout(), "new_axis": 2}}
-    assert JobSpec.from_json(newer) == JobSpec.from_json(CONFIGURATION)
+    newer = JOB_SPEC | {"from_the_future": 1, "layout": {**_layout(), "new_axis": 2}}
+    assert JobSpec.from_json(newer) == JobSpec.from_json(JOB_SPEC)
 
 
 def test_an_axis_is_read_from_the_settings_or_from_the_point_of_older_jobs() -> None:
@@ -46,6 +46,6 @@ def test_a_stored_configuration_is_written_byte_for_byte_as_it_was_read(figure: 
 
 
 def _layout() -> dict[str, Any]:
-    layout = CONFIGURATION["layout"]
+    layout = JOB_SPEC["layout"]
     assert isinstance(layout, dict)
     return layout

@@ -24,8 +24,9 @@ from orchestrator.results.export.formats import as_csv, as_json
 from orchestrator.results.export.rows import CASE_COLUMNS, export_rows
 from orchestrator.secret_patterns import holds_secret
 from tests.examples import examples
+from tests.recorded_jobs import measured_results
+from tests.unit.catalog.entries import figure_13
 from tests.unit.render.golden_files import GOLDEN, read_golden
-from tests.unit.results.making import figure_13, measured
 from tests.unit.secret_spellings import HARMLESS, SPELLINGS, filled, secrets_of
 
 CHECKOUT = Path(__file__).resolve().parents[2]
@@ -304,7 +305,7 @@ def test_masking_is_idempotent(text: str) -> None:
 )
 def test_a_reason_from_a_log_is_exported_without_its_secret(tmp_path: Path) -> None:
     case = "pp=2,tp=2,gbs=4"
-    found = measured(tmp_path, figure_13(), "cpu", {case: 1.0}, failed=(case,))
+    found = measured_results(tmp_path, figure_13(), "cpu", {case: 1.0}, failed=(case,))
     reason = "HTTPError: 401 for https://me:hunter22@h/x with HF_TOKEN=abcdefg"
     told = [replace(one, row=replace(one.row, verdict_reason=reason)) if one.row else one for one in found]
     rows = export_rows(figure_13(), told)

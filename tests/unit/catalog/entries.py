@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter
 
 from orchestrator.catalog.case import Case
+from orchestrator.catalog.claims import Claim
 from orchestrator.catalog.expand import expand
 from orchestrator.catalog.library import Entry, find_experiment, read_experiment
 from orchestrator.paths import Folders
@@ -30,6 +35,24 @@ axes:
   series: {label: s, of: gbs}
 """
 
+THREE_METHODS = """\
+figure: Figure 1
+title: t
+workload: pretrain
+gpus: 4
+model: {layers: 8, hidden: 64, heads: 8, seq: 16, vocab: 64}
+cases:
+  - {case: plain, recompute: none, expect: oom}
+  - {case: theirs, recompute: full, published: {tokens_per_s: 100, mfu_percent: 40}}
+  - {case: ours, recompute: ours, offload: 0.5, published: {tokens_per_s: 130}}
+fixed: {mbs: 1, gbs: 8}
+published_as: {how: printed, source: a table, gpu: H800}
+axes:
+  x: {label: Method, of: [case]}
+  y: {label: Tokens per second, metric: tokens_per_s}
+"""
+"""Three methods as the rows of a table. One is published to run out of memory."""
+
 
 def short(problem: object) -> str:
     """Return the text of a problem, with file names without their folder."""
@@ -38,6 +61,24 @@ def short(problem: object) -> str:
 
 def shipped(name: str = "figure-13") -> Entry:
     return find_experiment(Folders(shipped=CHECKOUT, home=CHECKOUT / "no-such-home"), name)
+
+
+def figure_13() -> Entry:
+    return shipped("figure-13")
+
+
+def with_claims(entry: Entry, *claims: dict[str, Any]) -> Entry:
+    """Return the experiment with these claims only."""
+    every = {
+        "says": "it is so",
+        "source": "section 1",
+        "stated": "printed",
+        "judged_at": ["paper", *entry.experiment.scales],
+    }
+    read = [
+        TypeAdapter(Claim).validate_python({"id": claim["kind"].replace(" ", "-")} | every | claim) for claim in claims
+    ]
+    return replace(entry, experiment=entry.experiment.model_copy(update={"claims": read}))
 
 
 def write_experiment(folder: Path, text: str = BASE, name: str = "figure-1") -> Path:

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import json
+from datetime import timedelta
 
 import pytest
 
+from orchestrator.ledger.database import Ledger
+from tests.recorded_jobs import CRASHED, START, Outcome, new_ledger, record_results
+from tests.unit.catalog.entries import figure_13, shipped
 from tests.unit.cli.calling import Caller, Done
-from tests.unit.cli.measured_runs import MeasuredRuns
 
 # SC21 table 1 as printed.
 TABLE_1 = {"case=1.7B": 137.0, "case=3.6B": 138.0, "case=7.5B": 142.0}
 
 
 @pytest.fixture
-def measured(repro: Caller) -> MeasuredRuns:
-    return MeasuredRuns.make(repro.site)
+def ledger(repro: Caller) -> Ledger:
+    return new_ledger(repro.site.folder)
 
 
 def rows(done: Done) -> list[dict[str, object]]:
@@ -27,10 +30,8 @@ def line_with(text: str, *words: str) -> str:
     return next(line for line in text.splitlines() if all(word in line for word in words))
 
 
-def test_numbers_as_published_are_exit_0_with_their_ratio_tolerance_and_source(
-    repro: Caller, measured: MeasuredRuns
-) -> None:
-    measured.add("table-1", TABLE_1)
+def test_numbers_as_published_are_exit_0_with_their_ratio_tolerance_and_source(repro: Caller, ledger: Ledger) -> None:
+    record_results(ledger, shipped("table-1"), "paper", TABLE_1)
     done = repro("compare", "table-1")
     assert done.returncode == 0, done.stderr
     head, first = done.stdout.splitlines()[:2]
@@ -43,8 +44,8 @@ def test_numbers_as_published_are_exit_0_with_their_ratio_tolerance_and_source(
     assert done.stderr.splitlines()[-1].startswith("next: repro claims table-1")
 
 
-def test_a_number_outside_its_tolerance_is_named_and_exit_1(repro: Caller, measured: MeasuredRuns) -> None:
-    measured.add("table-1", TABLE_1 | {"case=3.6B": 100.0})
+def test_a_number_outside_its_tolerance_is_named_and_exit_1(repro: Caller, ledger: Ledger) -> None:
+    record_results(ledger, shipped("table-1"), "paper", TABLE_1 | {"case=3.6B": 100.0})
     done = repro("compare", "table-1")
     assert done.returncode == 1
     assert line_with(done.stdout, "case=3.6B", "tflops_per_gpu", "no")
@@ -56,16 +57,16 @@ def test_a_number_outside_its_tolerance_is_named_and_exit_1(repro: Caller, measu
     assert repro("compare", "table-1", "--where", "case=1.7B").returncode == 0
 
 
-def test_a_failed_job_is_named_and_exit_1(repro: Caller, measured: MeasuredRuns) -> None:
-    measured.add("table-1", TABLE_1 | {"case=7.5B": None})
+def test_a_failed_job_is_named_and_exit_1(repro: Caller, ledger: Ledger) -> None:
+    record_results(ledger, shipped("table-1"), "paper", TABLE_1 | {"case=7.5B": Outcome(columns=CRASHED)})
     done = repro("compare", "table-1")
     assert done.returncode == 1
     assert "failed: 1 case: case=7.5B (FAILED with exit code 7)" in done.stderr
     assert done.stderr.splitlines()[-1].startswith("next: repro logs ")
 
 
-def test_the_same_as_json_has_every_row_with_where_its_number_comes_from(repro: Caller, measured: MeasuredRuns) -> None:
-    measured.add("table-1", TABLE_1)
+def test_the_same_as_json_has_every_row_with_where_its_number_comes_from(repro: Caller, ledger: Ledger) -> None:
+    record_results(ledger, shipped("table-1"), "paper", TABLE_1)
     done = repro("compare", "table-1", "--json")
     read = json.loads(done.stdout)
     assert (read["experiment"], read["scale"], read["cluster"]) == ("sc21/table-1", "paper", "selene")
@@ -83,24 +84,23 @@ def test_the_same_as_json_has_every_row_with_where_its_number_comes_from(repro: 
     assert "case=18B" in read["missing"]["not submitted"]
 
 
-def test_on_another_gpu_the_ratio_is_shown_and_nothing_is_judged(repro: Caller, measured: MeasuredRuns) -> None:
-    measured.add("table-1", {"case=1.7B": 400.0}, gpu="H100")
+def test_on_another_gpu_the_ratio_is_shown_and_nothing_is_judged(repro: Caller, ledger: Ledger) -> None:
+    record_results(ledger, shipped("table-1"), "paper", {"case=1.7B": 400.0}, gpu="H100")
     done = repro("compare", "table-1")
     assert done.returncode == 0 and "judged number" not in done.stderr
     assert "published for A100, measured on H100" in line_with(done.stdout, "case=1.7B", "2.92")
 
 
-def test_a_noisy_case_is_named(repro: Caller, measured: MeasuredRuns) -> None:
-    measured.add("table-1", {"case=1.7B": 137.0}, spread=0.12)
+def test_a_noisy_case_is_named(repro: Caller, ledger: Ledger) -> None:
+    record_results(ledger, shipped("table-1"), "paper", {"case=1.7B": Outcome(137.0, spread=0.12 * 137.0)})
     done = repro("compare", "table-1")
     assert done.returncode == 0
     assert "too noisy: 1 case: case=1.7B (spread 12 % of the median)" in done.stderr
 
 
-def test_a_host_bound_case_is_named_with_its_share_and_its_rate_is_not_judged(
-    repro: Caller, measured: MeasuredRuns
-) -> None:
-    measured.add("table-1", {"case=1.7B": 50.0}, mode="eager", wait_percent=31.0)
+def test_a_host_bound_case_is_named_with_its_share_and_its_rate_is_not_judged(repro: Caller, ledger: Ledger) -> None:
+    outcome = Outcome(50.0, host_wait_percent=31.0, execution="eager")
+    record_results(ledger, shipped("table-1"), "paper", {"case=1.7B": outcome})
     done = repro("compare", "table-1")
     assert done.returncode == 0 and "outside" not in done.stderr
     assert "host-bound: 1 case: case=1.7B (its GPUs waited 31 % of the time for the host)" in done.stderr
@@ -110,9 +110,10 @@ def test_a_host_bound_case_is_named_with_its_share_and_its_rate_is_not_judged(
     assert [row["why"] for row in shown] == ["host-bound: its GPUs waited 31 % of the time for the host"]
 
 
-def test_a_ratio_of_different_execution_modes_has_a_remark(repro: Caller, measured: MeasuredRuns) -> None:
-    measured.add("table-1", {"case=1.7B": 137.0}, cluster="selene", mode="graph")
-    measured.add("table-1", {"case=1.7B": 100.0}, cluster="eos", mode="eager")
+def test_a_ratio_of_different_execution_modes_has_a_remark(repro: Caller, ledger: Ledger) -> None:
+    for cluster, rate, mode in (("selene", 137.0, "graph"), ("eos", 100.0, "eager")):
+        outcomes = {"case=1.7B": Outcome(rate, execution=mode)}
+        record_results(ledger, shipped("table-1"), "paper", outcomes, cluster=cluster)
     line = line_with(repro("compare", "selene", "eos").stdout, "case=1.7B", "0.7299")
     assert "not like with like: the execution mode is graph in A, eager in B" in line
 
@@ -137,7 +138,7 @@ def test_a_figure_without_published_numbers_shows_the_measured_numbers(looking: 
         ("table-1", "table-1 was never submitted. Hint: repro submit table-1 --cluster local"),
         ("selene eos2", 'eos2: neither a cluster with jobs, nor a date, a commit or a run. Did you mean "eos"?'),
         ("selene selene", "selene and selene: both are the cluster selene. Hint: give two that differ"),
-        ("selene 2026-10-01", "the cluster selene and the date 2026-10-01 share no case. Hint: repro status shows"),
+        ("selene 2025-10-01", "the cluster selene and the date 2025-10-01 share no case. Hint: repro status shows"),
         (
             "figure-13 selene eos --where pp=1",
             "the cluster selene and the cluster eos share no case of figure-13, pp=1",
@@ -145,11 +146,9 @@ def test_a_figure_without_published_numbers_shows_the_measured_numbers(looking: 
         ("selene eos --workload x", "x: "),
     ],
 )
-def test_a_comparison_that_is_refused_is_one_line(
-    repro: Caller, measured: MeasuredRuns, words: str, complaint: str
-) -> None:
-    measured.add("figure-13", {"pp=2,tp=2,gbs=4": 1.0}, scale="cpu", gpu=None)
-    measured.add("figure-13", {"pp=2,tp=2,gbs=4": 1.0}, scale="cpu", cluster="eos", gpu=None)
+def test_a_comparison_that_is_refused_is_one_line(repro: Caller, ledger: Ledger, words: str, complaint: str) -> None:
+    record_results(ledger, figure_13(), "cpu", {"pp=2,tp=2,gbs=4": 1.0})
+    record_results(ledger, figure_13(), "cpu", {"pp=2,tp=2,gbs=4": 1.0}, cluster="eos")
     done = repro("compare", *words.split())
     assert (done.returncode, done.stdout) == (2, "")
     (line,) = done.complaints
@@ -163,12 +162,17 @@ def test_with_nothing_submitted_there_is_nothing_to_compare(repro: Caller) -> No
 
 
 BEFORE = {"pp=1,tp=4,gbs=4": 10.0, "pp=2,tp=2,gbs=4": 10.0, "pp=4,tp=1,gbs=4": 10.0, "pp=1,tp=4,gbs=16": 10.0}
-AFTER = {"pp=1,tp=4,gbs=4": 10.1, "pp=2,tp=2,gbs=4": 9.0, "pp=4,tp=1,gbs=4": None, "pp=2,tp=2,gbs=16": 10.0}
+AFTER: dict[str, Outcome | float] = {
+    "pp=1,tp=4,gbs=4": 10.1,
+    "pp=2,tp=2,gbs=4": 9.0,
+    "pp=4,tp=1,gbs=4": Outcome(columns=CRASHED),
+    "pp=2,tp=2,gbs=16": 10.0,
+}
 
 
-def test_two_clusters_are_compared_by_case_and_regressions_are_named(repro: Caller, measured: MeasuredRuns) -> None:
-    measured.add("figure-13", BEFORE, scale="cpu", gpu=None)
-    measured.add("figure-13", AFTER, scale="cpu", cluster="eos", gpu=None)
+def test_two_clusters_are_compared_by_case_and_regressions_are_named(repro: Caller, ledger: Ledger) -> None:
+    record_results(ledger, figure_13(), "cpu", BEFORE)
+    record_results(ledger, figure_13(), "cpu", AFTER, cluster="eos")
     done = repro("compare", "figure-13", "selene", "eos")
     assert done.returncode == 1
     changes = {line.split()[0]: line for line in done.stdout.splitlines()[1:]}
@@ -190,31 +194,37 @@ def test_two_clusters_are_compared_by_case_and_regressions_are_named(repro: Call
     assert back.returncode == 0 and "improvement" in back.stdout
 
 
-def test_two_dates_runs_or_commits_are_compared(repro: Caller, measured: MeasuredRuns) -> None:
-    first = measured.add("figure-13", BEFORE, scale="cpu", gpu=None, commit="aaaa1111", code="pretrain-old1")
-    second = measured.add(
-        "figure-13", dict.fromkeys(BEFORE, 8.0), scale="cpu", gpu=None, day=10, commit="bbbb2222", code="pretrain-new2"
+def test_two_dates_runs_or_commits_are_compared(repro: Caller, ledger: Ledger) -> None:
+    first = record_results(ledger, figure_13(), "cpu", BEFORE, git_commit="aaaa1111", code="pretrain-old1")
+    second = record_results(
+        ledger,
+        figure_13(),
+        "cpu",
+        dict.fromkeys(BEFORE, 8.0),
+        at=START + timedelta(days=10),
+        git_commit="bbbb2222",
+        code="pretrain-new2",
     )
     for a, b in (
-        ("2026-11-05", "2026-11-11"),
+        ("2026-01-05", "2026-01-12"),
         (first, second),
         ("aaaa", "bbbb"),
         ("pretrain-old1", "pretrain-new2"),
-        ("2026-11-05", "selene"),
-        (first, "2026-11-20"),
+        ("2026-01-05", "selene"),
+        (first, "2026-01-20"),
     ):
         done = repro("compare", "figure-13", a, b, "--json")
         assert done.returncode == 1, (a, b, done.stderr)
         assert [row["change"] for row in rows(done)] == ["regression"] * 4, (a, b)
         assert len(json.loads(done.stdout)["regressions"]) == 4
-    assert repro("compare", "figure-13", "2026-11-11", "2026-11-20").returncode == 0  # the same attempts
+    assert repro("compare", "figure-13", "2026-01-12", "2026-01-20").returncode == 0  # the same attempts
 
 
-def test_the_noise_comes_from_repeats(repro: Caller, measured: MeasuredRuns) -> None:
+def test_the_noise_comes_from_repeats(repro: Caller, ledger: Ledger) -> None:
     case = "pp=2,tp=2,gbs=4"
     for repeat, rate in enumerate((10.0, 10.01, 9.99), 1):
-        measured.add("figure-13", {case: rate}, scale="cpu", gpu=None, repeat=repeat)
-        measured.add("figure-13", {case: rate - 0.1}, scale="cpu", gpu=None, repeat=repeat, cluster="eos")
+        record_results(ledger, figure_13(), "cpu", {case: rate}, repeat=repeat)
+        record_results(ledger, figure_13(), "cpu", {case: rate - 0.1}, repeat=repeat, cluster="eos")
     done = repro("compare", "selene", "eos", "--json")
     (row,) = rows(done)
     assert (done.returncode, row["change"], row["a_repeats"]) == (1, "regression", 3)

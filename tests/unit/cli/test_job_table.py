@@ -6,7 +6,8 @@ from pathlib import Path
 
 from orchestrator.cli.job_table import case_rows
 from orchestrator.results.outcome import FigureOutcome
-from tests.unit.results.making import figure_13, measured
+from tests.recorded_jobs import measured_results
+from tests.unit.catalog.entries import figure_13
 
 BOUND, QUICK, FAILED = "pp=1,tp=4,gbs=4", "pp=2,tp=2,gbs=4", "pp=4,tp=1,gbs=4"
 
@@ -14,7 +15,7 @@ BOUND, QUICK, FAILED = "pp=1,tp=4,gbs=4", "pp=2,tp=2,gbs=4", "pp=4,tp=1,gbs=4"
 def test_the_row_of_a_host_bound_case_has_the_reason(tmp_path: Path) -> None:
     rates, waits = {BOUND: 1.0, QUICK: 1.0, FAILED: 1.0}, {BOUND: 31.0, QUICK: 4.0, FAILED: 31.0}
     modes = dict.fromkeys(rates, "eager")
-    found = measured(tmp_path, figure_13(), "cpu", rates, failed=(FAILED,), waits=waits, modes=modes)
+    found = measured_results(tmp_path, figure_13(), "cpu", rates, failed=(FAILED,), waits=waits, modes=modes)
     rows = {row["case"]: row for row in case_rows(FigureOutcome(figure_13(), "cpu", "here", found, []))}
     assert rows[BOUND]["why"] == "host-bound: its GPUs waited 31 % of the time for the host"
     assert (rows[QUICK]["why"], rows[FAILED]["why"]) == (None, 'exit 1, "oom"')

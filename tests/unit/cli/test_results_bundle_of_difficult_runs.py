@@ -16,11 +16,10 @@ import zstandard
 from orchestrator.ledger.attempts import job_rows
 from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.tables import Attempt, Event, Iteration, Job, Metric, Run
+from tests.recorded_jobs import SimulatedSlurm, log_text, new_ledger
 from tests.stand_in_site import Site
 from tests.unit.cli.calling import Caller
-from tests.unit.cli.made_jobs import MadeJobs, iterations
 from tests.unit.cli.test_results_bundle import content, packed
-from tests.unit.ledger.making import new_ledger
 
 SECRETS = [f"hf_{place}{'x7Q' * 9}" for place in ("inLog", "inBatch", "inScript", "inProfile", "inCommand", "inEvent")]
 SECRETS += [
@@ -141,7 +140,7 @@ def test_a_link_or_folder_instead_of_a_file_is_one_line_and_is_not_followed(
     if name == "end":
         (moved / name).mkdir()
     else:
-        (tmp_path / "elsewhere").write_text(iterations(8))
+        (tmp_path / "elsewhere").write_text(log_text(8))
         (moved / name).symlink_to(tmp_path / "elsewhere")
     file = tmp_path / "a.tar.zst"
     done = repro_there("bundle", "figure-13", "-o", str(file))
@@ -209,11 +208,11 @@ def test_records_of_an_older_repro_are_compared_only_in_their_own_fields(
 def test_open_attempts_and_attempts_that_never_ran_are_in_the_bundle(
     repro: Caller, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    made = MadeJobs.make(repro, monkeypatch)
-    made.submit("a", "b", "c", "d")
-    made.runs("a-id", iterations(3))
-    made.ends("b-id", "CANCELLED", "failed", failure="cancelled", verdict_reason="cancelled")
-    made.update("c-id", state="NEVER_SUBMITTED", phase="ended", verdict="failed", failure="refused")
+    slurm = SimulatedSlurm.install(repro.site.folder, monkeypatch)
+    slurm.submit("a", "b", "c", "d")
+    slurm.start("a-id", log_text(3))
+    slurm.end("b-id", "CANCELLED", "failed", failure="cancelled", verdict_reason="cancelled")
+    slurm.update("c-id", state="NEVER_SUBMITTED", phase="ended", verdict="failed", failure="refused")
     file = tmp_path / "a.tar.zst"
     done = repro("bundle", "figure-13", "-o", str(file))
     assert done.returncode == 0, done.stderr
@@ -222,7 +221,7 @@ def test_open_attempts_and_attempts_that_never_ran_are_in_the_bundle(
     assert any(path.startswith("jobs/a-id-1-a-id/attempt-1/log.txt") for path in content(file))
     checked = repro("bundle", "verify", str(file))
     assert "; 1 never ran; 2 not judged yet" in checked.stdout
-    assert not {row.verdict for row in job_rows(made.ledger) if row.job_id in ("a-id", "d-id")} - {None}
+    assert not {row.verdict for row in job_rows(slurm.ledger) if row.job_id in ("a-id", "d-id")} - {None}
 
 
 @pytest.mark.fault(

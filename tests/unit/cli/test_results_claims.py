@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import json
+from datetime import timedelta
 
 import pytest
 
+from orchestrator.catalog.library import find_experiment
+from orchestrator.ledger.database import Ledger
+from tests.recorded_jobs import CRASHED, START, Outcome, new_ledger, record_results
+from tests.unit.catalog.entries import figure_13, shipped
 from tests.unit.cli.calling import Caller
-from tests.unit.cli.measured_runs import MeasuredRuns
 
 GOOD = {f"pp={pp},tp={4 // pp},gbs={gbs}": gbs / 4 + 4.0 / pp for pp in (1, 2, 4) for gbs in (4, 16)}
 FLAT = dict.fromkeys(GOOD, 5.0)
+NEXT_DAY = START + timedelta(days=1)
 
 
 @pytest.fixture
-def measured(repro: Caller) -> MeasuredRuns:
-    return MeasuredRuns.make(repro.site)
+def ledger(repro: Caller) -> Ledger:
+    return new_ledger(repro.site.folder)
 
 
 def test_claims_that_hold_are_exit_0_with_the_numbers_behind_them(looking: Caller) -> None:
@@ -34,27 +39,27 @@ def test_claims_that_hold_are_exit_0_with_the_numbers_behind_them(looking: Calle
     assert done.stderr.splitlines()[-1].startswith("next: repro compare figure-13")
 
 
-def test_a_claim_that_fails_is_exit_1(repro: Caller, measured: MeasuredRuns) -> None:
-    measured.add("figure-13", FLAT, scale="cpu", gpu=None)
+def test_a_claim_that_fails_is_exit_1(repro: Caller, ledger: Ledger) -> None:
+    record_results(ledger, figure_13(), "cpu", FLAT)
     done = repro("claims", "figure-13")
     assert done.returncode == 1
     assert done.stdout.startswith("figure-13 at scale cpu on selene: 1 fail, 2 not judged")
 
 
-def test_a_job_that_failed_is_exit_1_and_its_claims_are_not_judged(repro: Caller, measured: MeasuredRuns) -> None:
-    measured.add("figure-13", GOOD | {"pp=1,tp=4,gbs=4": None}, scale="cpu", gpu=None)
+def test_a_job_that_failed_is_exit_1_and_its_claims_are_not_judged(repro: Caller, ledger: Ledger) -> None:
+    record_results(ledger, figure_13(), "cpu", GOOD | {"pp=1,tp=4,gbs=4": Outcome(columns=CRASHED)})
     done = repro("claims", "figure-13")
     assert done.returncode == 1 and "3 not judged" in done.stdout
     assert "failed: pp=1,tp=4,gbs=4 of sc21/figure-13" in done.stderr
     assert done.stderr.splitlines()[-1].startswith("next: repro logs ")
 
 
-def test_without_a_name_everything_submitted_is_judged_each_as_it_ran_last(
-    repro: Caller, measured: MeasuredRuns
-) -> None:
-    measured.add("figure-13", FLAT, scale="cpu", gpu=None)
-    measured.add("figure-13", GOOD, scale="cpu", gpu=None, cluster="eos", day=1)
-    measured.add("table-1", {"case=1.7B": 137.0, "case=1T": 163.0}, day=2)
+def test_without_a_name_everything_submitted_is_judged_each_as_it_ran_last(repro: Caller, ledger: Ledger) -> None:
+    record_results(ledger, figure_13(), "cpu", FLAT)
+    record_results(ledger, figure_13(), "cpu", GOOD, cluster="eos", at=NEXT_DAY)
+    record_results(
+        ledger, shipped("table-1"), "paper", {"case=1.7B": 137.0, "case=1T": 163.0}, at=START + timedelta(days=2)
+    )
     done = repro("claims")
     assert done.returncode == 0, done.stdout
     titles = [line for line in done.stdout.splitlines() if " at scale " in line and not line.startswith(" ")]
@@ -66,8 +71,8 @@ def test_without_a_name_everything_submitted_is_judged_each_as_it_ran_last(
     assert repro("claims", "--scale", "paper").stdout.count(" at scale ") == 1
 
 
-def test_the_same_as_json_has_every_number(repro: Caller, measured: MeasuredRuns) -> None:
-    measured.add("table-1", {"case=1.7B": 137.0, "case=1T": 163.0})
+def test_the_same_as_json_has_every_number(repro: Caller, ledger: Ledger) -> None:
+    record_results(ledger, shipped("table-1"), "paper", {"case=1.7B": 137.0, "case=1T": 163.0})
     done = repro("claims", "--json")
     read = {row["claim"]: row for row in json.loads(done.stdout)}
     ratio = read["superlinear"]
@@ -80,8 +85,8 @@ def test_the_same_as_json_has_every_number(repro: Caller, measured: MeasuredRuns
     assert all(one["job"] and one["spread"] for one in ratio["used"])
 
 
-def test_noisy_numbers_judge_no_claim_and_are_exit_0(repro: Caller, measured: MeasuredRuns) -> None:
-    measured.add("figure-13", FLAT, scale="cpu", gpu=None, spread=0.5)
+def test_noisy_numbers_judge_no_claim_and_are_exit_0(repro: Caller, ledger: Ledger) -> None:
+    record_results(ledger, figure_13(), "cpu", {case: Outcome(rate, spread=rate / 2) for case, rate in FLAT.items()})
     done = repro("claims", "figure-13")
     assert done.returncode == 0
     assert done.stdout.count("too noisy: spread 50 % of the median at pp=") == 1
@@ -97,9 +102,9 @@ def test_noisy_numbers_judge_no_claim_and_are_exit_0(repro: Caller, measured: Me
     ],
 )
 def test_claims_that_cannot_be_judged_are_one_line(
-    repro: Caller, measured: MeasuredRuns, words: tuple[str, ...], complaint: str
+    repro: Caller, ledger: Ledger, words: tuple[str, ...], complaint: str
 ) -> None:
-    measured.add("figure-13", GOOD, scale="cpu", gpu=None)
+    record_results(ledger, figure_13(), "cpu", GOOD)
     done = repro("claims", *words)
     assert (done.returncode, done.stdout) == (2, "")
     (line,) = done.complaints
@@ -107,15 +112,16 @@ def test_claims_that_cannot_be_judged_are_one_line(
 
 
 def test_an_experiment_whose_file_is_gone_does_not_keep_the_others_from_being_judged(
-    repro: Caller, measured: MeasuredRuns
+    repro: Caller, ledger: Ledger
 ) -> None:
-    measured.add("figure-13", FLAT, scale="cpu", gpu=None)
+    record_results(ledger, figure_13(), "cpu", FLAT)
     own = repro.site.folder / "experiments" / "own"
     own.mkdir(parents=True)
     shipped = repro.site.folders.shipped / "experiments" / "sc21"
     for name in ("paper.yaml", "figure-14.yaml"):
         (own / name).write_text((shipped / name).read_text())
-    measured.add("own/figure-14", {"pp=2,dp=32,gbs=32": 1.0}, day=1)
+    entry = find_experiment(repro.site.folders, "own/figure-14")
+    record_results(ledger, entry, "paper", {"pp=2,dp=32,gbs=32": 1.0}, at=NEXT_DAY)
     (own / "figure-14.yaml").unlink()
     done = repro("claims")
     assert done.returncode == 2 and "figure-13 at scale cpu on selene: 1 fail" in done.stdout
@@ -127,8 +133,8 @@ def test_with_nothing_submitted_there_is_nothing_to_judge(repro: Caller) -> None
     assert done.returncode == 2 and "repro: nothing was submitted yet" in done.stderr
 
 
-def test_of_two_runs_in_one_second_the_later_one_is_the_latest(repro: Caller, measured: MeasuredRuns) -> None:
+def test_of_two_runs_in_one_second_the_later_one_is_the_latest(repro: Caller, ledger: Ledger) -> None:
     """The digits at the end of an id say nothing; the time at which the run was written down does."""
-    measured.add("figure-13", FLAT, scale="cpu", gpu=None, cluster="selene", day=0, run_id="20261101-120000-ffff")
-    measured.add("figure-13", GOOD, scale="cpu", gpu=None, cluster="eos", day=1, run_id="20261101-120000-0000")
+    record_results(ledger, figure_13(), "cpu", FLAT, cluster="selene", id="20261101-120000-ffff")
+    record_results(ledger, figure_13(), "cpu", GOOD, cluster="eos", at=NEXT_DAY, id="20261101-120000-0000")
     assert "on eos" in repro("claims").stdout

@@ -6,9 +6,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from tests.unit.catalog.entries import CHECKOUT
+from tests.recorded_jobs import new_ledger, record_results
+from tests.unit.catalog.entries import CHECKOUT, shipped
 from tests.unit.cli.calling import Caller
-from tests.unit.cli.measured_runs import MeasuredRuns
 
 FIGURE_12 = "default-schedule-wins-without-scatter-gather"
 CLAIM = """\
@@ -28,16 +28,16 @@ claims:
 
 
 def test_claims_read_the_other_experiment_on_the_same_cluster_only(repro: Caller) -> None:
-    runs = MeasuredRuns.make(repro.site)
-    runs.add("figure-12", {"vp=1,gbs=60": 136.0})
-    runs.add("figure-18", {"scatter_gather=false,gbs=60": 140.0}, cluster="eos")
+    ledger, other = new_ledger(repro.site.folder), shipped("figure-18")
+    record_results(ledger, shipped("figure-12"), "paper", {"vp=1,gbs=60": 136.0})
+    record_results(ledger, other, "paper", {"scatter_gather=false,gbs=60": 140.0}, cluster="eos")
 
     def verdict() -> dict[str, Any]:
         rows = json.loads(repro("claims", "figure-12", "--json").stdout)
         return next(row for row in rows if row["claim"] == FIGURE_12)
 
     assert verdict()["because"].endswith("has no job at scale paper on this cluster")
-    runs.add("figure-18", {"scatter_gather=false,gbs=60": 131.0}, day=1)
+    record_results(ledger, other, "paper", {"scatter_gather=false,gbs=60": 131.0})
     assert verdict()["verdict"] == "holds"
     assert [used["experiment"] for used in verdict()["used"]] == ["sc21/figure-12", "sc21/figure-18"]
     text = repro("claims", "figure-12").stdout

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from orchestrator.results.export.rows import CASE_COLUMNS, ITERATION_COLUMNS
+from tests.recorded_jobs import SimulatedSlurm, log_text
 from tests.stand_in_site import REPRO, Site
 from tests.unit.cli.calling import Caller
-from tests.unit.cli.made_jobs import MadeJobs, iterations
 
 CASES = [f"pp={pp},tp={4 // pp},gbs={gbs}" for pp in (1, 2, 4) for gbs in (4, 16)]
 NAMES = [column.name for column in CASE_COLUMNS]
@@ -80,14 +80,14 @@ def test_the_series_has_every_line_of_every_job(looking: Caller) -> None:
 
 
 def test_the_series_of_a_running_job_is_read_at_once(repro: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = MadeJobs.make(repro, monkeypatch)
-    made.submit(CASES[0])
-    made.runs(f"{CASES[0]}-id", iterations(3))
+    slurm = SimulatedSlurm.install(repro.site.folder, monkeypatch)
+    slurm.submit(CASES[0])
+    slurm.start(f"{CASES[0]}-id", log_text(3))
     for last in (3, 5):
         rows = read_csv(repro("collect", "figure-13", "--iterations").stdout)
         assert [row["iteration"] for row in rows] == [str(n) for n in range(1, last + 1)]
         assert {(row["state"], row["verdict"]) for row in rows} == {("RUNNING", "")}
-        made.writes(f"{CASES[0]}-id", iterations(5).removeprefix(iterations(3)))
+        slurm.write_log(f"{CASES[0]}-id", log_text(5).removeprefix(log_text(3)))
     (row, *_) = read_csv(repro("collect", "figure-13").stdout)
     assert (row["state"], row["verdict"], row["iteration_ms"], row["ended_at"]) == ("RUNNING", "", "", "")
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.recorded_jobs import SimulatedSlurm
 from tests.unit.cli.calling import Caller
-from tests.unit.cli.made_jobs import MadeJobs
 from tests.unit.cli.test_results_collect import Typed
 
 DRAWN = "figure-13-cpu-here.png"
@@ -85,8 +85,8 @@ def test_a_file_is_replaced_only_with_force_or_after_a_yes(
 def test_without_a_verified_case_plot_is_one_line_and_draws_nothing(
     repro: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = MadeJobs.make(repro, monkeypatch)
-    made.submit("pp=1,tp=4,gbs=4")
+    slurm = SimulatedSlurm.install(repro.site.folder, monkeypatch)
+    slurm.submit("pp=1,tp=4,gbs=4")
     done = repro("plot")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.complaints[-1] == "repro: figure-13 at scale cpu: no verified case. Hint: repro status figure-13"

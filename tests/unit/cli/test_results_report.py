@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
 from orchestrator.ledger.database import Ledger
+from tests.recorded_jobs import GPU_OOM, START, Outcome, new_ledger, record_figure
+from tests.unit.catalog.entries import shipped
 from tests.unit.cli.calling import Caller, everything_in
-from tests.unit.ledger.making import new_ledger
-from tests.unit.results.made_ledger import OUT_OF_MEMORY, Came, add_figure
-from tests.unit.results.making import shipped
 
 
 @pytest.fixture(autouse=True)
@@ -24,7 +24,7 @@ def ledger(repro: Caller) -> Ledger:
     """Figure 13 and table 1 on selene; of the figure also the smallest scale, which was submitted last."""
     ledger = new_ledger(repro.site.folder)
     for minute, (name, scale) in enumerate((("table-1", "paper"), ("figure-13", "paper"), ("figure-13", "cpu"))):
-        add_figure(ledger, shipped(name), scale, lambda *_: Came(100.0), minute=minute)
+        record_figure(ledger, shipped(name), scale, lambda *_: Outcome(100.0), at=START + timedelta(minutes=minute))
     return ledger
 
 
@@ -74,7 +74,7 @@ def test_each_chosen_experiment_is_on_the_page_once(repro: Caller, words: str, a
 
 def test_the_next_command_shows_why_a_case_failed(repro: Caller) -> None:
     ledger = new_ledger(repro.site.folder)
-    figure = add_figure(ledger, shipped("figure-13"), "cpu", lambda *_: Came(columns=OUT_OF_MEMORY))
+    figure = record_figure(ledger, shipped("figure-13"), "cpu", lambda *_: Outcome(columns=GPU_OOM))
     done = repro("report", "-o", "page")
     row = figure.results[0].row
     assert row is not None

@@ -26,10 +26,10 @@ from orchestrator.ledger.rows import JobRow
 from orchestrator.ledger.tables import Attempt, Run
 from orchestrator.planning.plan import Plan
 from orchestrator.reading.logs import log_blocks
+from tests.recorded_jobs import new_ledger
 from tests.stand_in_site import CHECKOUT, Site
 from tests.unit.cli.calling import Caller, Done
 from tests.unit.launch.slurm_stand_in import PROFILE, Slurm
-from tests.unit.ledger.making import new_ledger
 from tests.waiting import wait_until
 
 HERE = ("figure-13", "--cluster", "here", "--scale", "cpu")

@@ -11,16 +11,17 @@ from orchestrator.launch.supervise import FollowedJobs, wait_for
 from orchestrator.ledger.attempts import RefreshResult, job_rows
 from orchestrator.ledger.rows import JobRow
 from orchestrator.ledger.tables import Run, RunJob
+from tests.recorded_jobs import SimulatedSlurm, log_text, press_ctrl_c
+from tests.unit.catalog.entries import THREE_METHODS
 from tests.unit.cli.calling import Caller
-from tests.unit.cli.made_jobs import MadeJobs, interrupt, iterations
 
 HERE = ("figure-13", "--cluster", "here", "--scale", "cpu")
 
 
 @pytest.fixture
-def made(repro: Caller, monkeypatch: pytest.MonkeyPatch) -> MadeJobs:
+def slurm(repro: Caller, monkeypatch: pytest.MonkeyPatch) -> SimulatedSlurm:
     monkeypatch.setattr("orchestrator.launch.supervise.SLURM_WAIT_S", 0.0)
-    return MadeJobs.make(repro, monkeypatch)
+    return SimulatedSlurm.install(repro.site.folder, monkeypatch)
 
 
 def test_jobs_of_this_machine_are_waited_for_and_judged(repro: Caller) -> None:
@@ -37,36 +38,36 @@ def test_jobs_of_this_machine_are_waited_for_and_judged(repro: Caller) -> None:
     assert repro("wait", "figure-13").returncode == 0
 
 
-def test_a_job_that_fails_is_exit_1_and_the_others_are_waited_for(made: MadeJobs) -> None:
-    made.submit("a", "b", "c")
-    made.then = [
-        lambda: made.runs("a-id", iterations(3)),
-        lambda: made.ends("a-id", "TIMEOUT", "failed", failure="timeout", verdict_reason="TIMEOUT"),
-        lambda: made.runs("b-id", iterations(5)),
-        lambda: made.ends("b-id"),
-        lambda: made.ends("c-id"),
+def test_a_job_that_fails_is_exit_1_and_the_others_are_waited_for(repro: Caller, slurm: SimulatedSlurm) -> None:
+    slurm.submit("a", "b", "c")
+    slurm.on_query = [
+        lambda: slurm.start("a-id", log_text(3)),
+        lambda: slurm.end("a-id", "TIMEOUT", "failed", failure="timeout", verdict_reason="TIMEOUT"),
+        lambda: slurm.start("b-id", log_text(5)),
+        lambda: slurm.end("b-id"),
+        lambda: slurm.end("c-id"),
     ]
-    done = made.repro("wait")
-    assert done.returncode == 1 and made.then == []
+    done = repro("wait")
+    assert done.returncode == 1 and slurm.on_query == []
     assert "0/3 cases ended; a iteration 3/8" in done.stderr and "1/3 cases ended; b iteration 5/8" in done.stderr
     assert "2/3 verified, 1 failed (1 timeout)" in done.stderr
     assert done.stderr.splitlines()[-1] == "next: repro logs a-id   # why a failed"
-    assert set(made.asked) == {15.0}
+    assert set(slurm.intervals_s) == {15.0}
 
 
-def test_a_failure_before_the_first_query_counts(made: MadeJobs) -> None:
-    made.submit("a")
-    made.then = [lambda: made.ends("a-id", "FAILED", "failed")]
-    assert made.repro("wait").returncode == 1
-    assert made.repro("wait", "a-id").returncode == 1  # asked for by name it counts for ever
+def test_a_failure_before_the_first_query_counts(repro: Caller, slurm: SimulatedSlurm) -> None:
+    slurm.submit("a")
+    slurm.on_query = [lambda: slurm.end("a-id", "FAILED", "failed")]
+    assert repro("wait").returncode == 1
+    assert repro("wait", "a-id").returncode == 1  # asked for by name it counts for ever
 
 
-def test_wait_waits_only_for_the_named_jobs(made: MadeJobs) -> None:
-    made.submit("a", "b")
-    made.then = [lambda: None, lambda: made.ends("b-id")]
-    done = made.repro("wait", "b-id")
+def test_wait_waits_only_for_the_named_jobs(repro: Caller, slurm: SimulatedSlurm) -> None:
+    slurm.submit("a", "b")
+    slurm.on_query = [lambda: None, lambda: slurm.end("b-id")]
+    done = repro("wait", "b-id")
     assert done.returncode == 0 and [line.split()[0] for line in done.stdout.splitlines()[1:]] == ["b-id"]
-    unknown = made.repro("wait", "b-id", "zzz")
+    unknown = repro("wait", "b-id", "zzz")
     assert unknown.returncode == 2 and "zzz: no experiment or job of this name" in unknown.stderr
 
 
@@ -76,27 +77,27 @@ def test_wait_waits_only_for_the_named_jobs(made: MadeJobs) -> None:
     promise="The job is done and not repeated. Any other class is a failure.",
     count=0,
 )
-def test_a_job_that_runs_out_of_memory_as_published_is_well_and_any_other_is_not(made: MadeJobs) -> None:
+def test_a_job_that_runs_out_of_memory_as_published_is_well_and_any_other_is_not(
+    repro: Caller, slurm: SimulatedSlurm
+) -> None:
     out_of_memory = {"failure": "gpu-oom", "verdict_reason": "out of memory on the GPU (rank 3)"}
-    made.submit("case=baseline", "b")
-    with made.ledger.writing() as session:
+    slurm.submit("case=baseline", "b")
+    with slurm.ledger.writing() as session:
         session.execute(sa.update(Run).values(experiment="own/figure-1", scale="paper"))
         session.execute(sa.update(RunJob).where(RunJob.case_name == "case=baseline").values(case_name="case=plain"))
-    folder = made.repro.site.folder / "experiments" / "own"
+    folder = repro.site.folder / "experiments" / "own"
     folder.mkdir(parents=True)
     (folder / "paper.yaml").write_text("title: t\nvenue: v\n")
-    from tests.unit.results.making import ROWS
-
-    (folder / "figure-1.yaml").write_text(ROWS)
-    made.ends("case=baseline-id", "FAILED", "failed", **out_of_memory)
-    made.ends("b-id")
-    done = made.repro("wait", "figure-1")
+    (folder / "figure-1.yaml").write_text(THREE_METHODS)
+    slurm.end("case=baseline-id", "FAILED", "failed", **out_of_memory)
+    slurm.end("b-id")
+    done = repro("wait", "figure-1")
     assert done.returncode == 0, done.stderr
-    made.update("case=baseline-id", failure="program", verdict_reason="FAILED with exit code 1")
-    assert made.repro("wait", "figure-1").returncode == 1
-    made.update("case=baseline-id", **out_of_memory)
-    made.update("b-id", verdict="failed", **out_of_memory)
-    assert made.repro("wait", "figure-1").returncode == 1
+    slurm.update("case=baseline-id", failure="program", verdict_reason="FAILED with exit code 1")
+    assert repro("wait", "figure-1").returncode == 1
+    slurm.update("case=baseline-id", **out_of_memory)
+    slurm.update("b-id", verdict="failed", **out_of_memory)
+    assert repro("wait", "figure-1").returncode == 1
 
 
 @pytest.mark.parametrize(
@@ -106,12 +107,12 @@ def test_a_job_that_runs_out_of_memory_as_published_is_well_and_any_other_is_not
         ("DependencyNeverSatisfied", "DependencyNeverSatisfied: waits for another job to end well, which it did not"),
     ],
 )
-def test_jobs_that_can_never_start_end_the_wait(made: MadeJobs, reason: str, said: str) -> None:
-    made.submit("a", "b")
-    made.update("b-id", reason=reason)
-    made.then = [lambda: made.runs("a-id"), lambda: None, lambda: made.ends("a-id"), interrupt]
-    done = made.repro("wait")
-    assert done.returncode == 1 and made.then == [interrupt]
+def test_jobs_that_can_never_start_end_the_wait(repro: Caller, slurm: SimulatedSlurm, reason: str, said: str) -> None:
+    slurm.submit("a", "b")
+    slurm.update("b-id", reason=reason)
+    slurm.on_query = [lambda: slurm.start("a-id"), lambda: None, lambda: slurm.end("a-id"), press_ctrl_c]
+    done = repro("wait")
+    assert done.returncode == 1 and slurm.on_query == [press_ctrl_c]
     (line,) = [line for line in done.stderr.splitlines() if line.startswith("b-id (b): ")]
     assert said in line and ". Hint: " in line
     assert "1/2 verified, 1 waiting" in done.stderr
@@ -119,74 +120,76 @@ def test_jobs_that_can_never_start_end_the_wait(made: MadeJobs, reason: str, sai
 
 
 @pytest.mark.parametrize("reason", ["Priority", "Resources", "Dependency", "ReqNodeNotAvail", "NewWord", None])
-def test_jobs_that_may_still_start_are_waited_for(made: MadeJobs, reason: str | None) -> None:
-    made.submit("a")
-    made.update("a-id", reason=reason)
-    made.then = [lambda: None, lambda: None, lambda: made.ends("a-id")]
-    assert made.repro("wait").returncode == 0 and made.then == []
+def test_jobs_that_may_still_start_are_waited_for(repro: Caller, slurm: SimulatedSlurm, reason: str | None) -> None:
+    slurm.submit("a")
+    slurm.update("a-id", reason=reason)
+    slurm.on_query = [lambda: None, lambda: None, lambda: slurm.end("a-id")]
+    assert repro("wait").returncode == 0 and slurm.on_query == []
 
 
-def test_jobs_with_the_same_reason_to_wait_are_one_line(made: MadeJobs) -> None:
-    made.submit("a", "b", "c")
+def test_jobs_with_the_same_reason_to_wait_are_one_line(repro: Caller, slurm: SimulatedSlurm) -> None:
+    slurm.submit("a", "b", "c")
     for job in ("a-id", "b-id", "c-id"):
-        made.update(job, reason="JobHeldUser" if job != "c-id" else "BadConstraints")
-    lines = [line for line in made.repro("wait").stderr.splitlines() if ": is " in line or ": asks " in line]
+        slurm.update(job, reason="JobHeldUser" if job != "c-id" else "BadConstraints")
+    lines = [line for line in repro("wait").stderr.splitlines() if ": is " in line or ": asks " in line]
     assert len(lines) == 2
     assert lines[0].startswith("2 jobs, first a-id (a): JobHeldUser: ") and "scontrol release ID" in lines[0]
     assert lines[1].startswith("c-id (c): BadConstraints: ")
 
 
-def test_a_queued_attempt_behind_held_jobs_is_not_waited_for(made: MadeJobs, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_queued_attempt_behind_held_jobs_is_not_waited_for(
+    repro: Caller, slurm: SimulatedSlurm, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("orchestrator.launch.supervise.Backlog.submit_what_fits", lambda *_: None)
-    made.submit("a", "b")
-    made.update("a-id", reason="JobHeldUser")
-    made.update("b-id", state="QUEUED", scheduler_id=None, reason="the queue is full")
-    made.then = [lambda: None, interrupt]
-    done = made.repro("wait")
-    assert done.returncode == 1 and made.then == [interrupt]
+    slurm.submit("a", "b")
+    slurm.update("a-id", reason="JobHeldUser")
+    slurm.update("b-id", state="QUEUED", scheduler_id=None, reason="the queue is full")
+    slurm.on_query = [lambda: None, press_ctrl_c]
+    done = repro("wait")
+    assert done.returncode == 1 and slurm.on_query == [press_ctrl_c]
     assert "a-id (a): JobHeldUser: is held by" in done.stderr
     assert "b-id (b): queued, not submitted yet (the queue is full). Hint: repro wait b-id submits it" in done.stderr
-    made.then = [lambda: None, lambda: None, lambda: made.ends("b-id")]
-    assert made.repro("wait", "b-id").returncode == 0 and made.then == []
+    slurm.on_query = [lambda: None, lambda: None, lambda: slurm.end("b-id")]
+    assert repro("wait", "b-id").returncode == 0 and slurm.on_query == []
 
 
-def test_wait_submits_queued_attempts(made: MadeJobs, monkeypatch: pytest.MonkeyPatch) -> None:
-    made.submit("a")
-    made.update("a-id", state="QUEUED", scheduler_id=None)
+def test_wait_submits_queued_attempts(repro: Caller, slurm: SimulatedSlurm, monkeypatch: pytest.MonkeyPatch) -> None:
+    slurm.submit("a")
+    slurm.update("a-id", state="QUEUED", scheduler_id=None)
 
     def sends(_turns: object, rows: list[JobRow]) -> None:
         if rows[0].state == "QUEUED":
-            made.update("a-id", state="PENDING", scheduler_id="18")
+            slurm.update("a-id", state="PENDING", scheduler_id="18")
         else:
-            made.ends("a-id")
+            slurm.end("a-id")
 
     monkeypatch.setattr("orchestrator.launch.supervise.Backlog.submit_what_fits", sends)
-    done = made.repro("wait")
+    done = repro("wait")
     assert done.returncode == 0 and " 18" in done.stdout
 
 
-def test_queued_attempts_are_submitted_before_the_end_is_checked(made: MadeJobs) -> None:
-    made.submit("a")
-    made.ends("a-id", "NODE_FAIL", "failed")
+def test_queued_attempts_are_submitted_before_the_end_is_checked(slurm: SimulatedSlurm) -> None:
+    slurm.submit("a")
+    slurm.end("a-id", "NODE_FAIL", "failed")
     calls: list[int] = []
 
     def again() -> None:
         calls.append(1)
         if len(calls) == 1:
-            made.submit("a", token="18")
+            slurm.submit("a", token="18")
         elif len(calls) == 3:
-            made.ends("a-id")
+            slurm.end("a-id")
 
-    wait_for(RefreshResult, lambda: job_rows(made.ledger), again, lambda _: None, lambda _: None)
-    assert (len(calls), made.row("a-id").number, made.row("a-id").verdict) == (3, 2, "verified")
+    wait_for(RefreshResult, lambda: job_rows(slurm.ledger), again, lambda _: None, lambda _: None)
+    assert (len(calls), slurm.row("a-id").number, slurm.row("a-id").verdict) == (3, 2, "verified")
 
 
 def test_ended_jobs_are_not_read_again_and_a_new_attempt_is_seen(
-    made: MadeJobs, monkeypatch: pytest.MonkeyPatch
+    slurm: SimulatedSlurm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made.submit("a", "b")
-    followed = FollowedJobs(made.ledger, job_rows(made.ledger))
-    made.ends("a-id")
+    slurm.submit("a", "b")
+    followed = FollowedJobs(slurm.ledger, job_rows(slurm.ledger))
+    slurm.end("a-id")
     assert {row.job_id: row.verdict for row in followed.rows()} == {"a-id": "verified", "b-id": None}
     asked: list[dict[str, Any]] = []
 
@@ -197,43 +200,43 @@ def test_ended_jobs_are_not_read_again_and_a_new_attempt_is_seen(
     monkeypatch.setattr("orchestrator.launch.supervise.job_rows", counting)
     followed.rows()
     assert asked == [{"only_open": True}]
-    made.ends("b-id", "FAILED", "failed")
+    slurm.end("b-id", "FAILED", "failed")
     followed.rows()
-    made.submit("b", token="18")
+    slurm.submit("b", token="18")
     assert {row.job_id: row.number for row in followed.rows()} == {"a-id": 1, "b-id": 2}
 
 
-def test_ctrl_c_ends_the_wait_and_not_the_jobs(made: MadeJobs) -> None:
-    made.submit("a")
-    made.then = [lambda: None, interrupt]
-    done = made.repro("wait")
-    assert done.returncode == 130 and made.row("a-id").phase == "waiting"
+def test_ctrl_c_ends_the_wait_and_not_the_jobs(repro: Caller, slurm: SimulatedSlurm) -> None:
+    slurm.submit("a")
+    slurm.on_query = [lambda: None, press_ctrl_c]
+    done = repro("wait")
+    assert done.returncode == 130 and slurm.row("a-id").phase == "waiting"
     assert done.stderr.splitlines()[-2:] == [
         "no longer waiting; the jobs continue",
         "next: repro status figure-13 --watch   # or: repro cancel figure-13",
     ]
 
 
-def test_an_unreachable_scheduler_is_reported_once_and_waited_for(made: MadeJobs) -> None:
-    made.submit("a")
-    made.answer = RefreshResult(("squeue: no answer",), None)
-    made.then = [lambda: None, lambda: None, lambda: made.ends("a-id")]
-    done = made.repro("wait")
+def test_an_unreachable_scheduler_is_reported_once_and_waited_for(repro: Caller, slurm: SimulatedSlurm) -> None:
+    slurm.submit("a")
+    slurm.answer = RefreshResult(("squeue: no answer",), None)
+    slurm.on_query = [lambda: None, lambda: None, lambda: slurm.end("a-id")]
+    done = repro("wait")
     assert done.returncode == 0 and done.stderr.count("note: squeue: no answer") == 1
 
 
-def test_of_many_running_jobs_a_line_names_a_few(made: MadeJobs) -> None:
-    made.submit("a", "b", "c", "d", "e")
+def test_of_many_running_jobs_a_line_names_a_few(repro: Caller, slurm: SimulatedSlurm) -> None:
+    slurm.submit("a", "b", "c", "d", "e")
 
     def run() -> None:
-        for row in job_rows(made.ledger):
-            made.runs(row.job_id)
+        for row in job_rows(slurm.ledger):
+            slurm.start(row.job_id)
 
     def end() -> None:
-        for row in job_rows(made.ledger):
-            made.ends(row.job_id)
+        for row in job_rows(slurm.ledger):
+            slurm.end(row.job_id)
 
-    made.then = [run, end]
-    done = made.repro("wait")
+    slurm.on_query = [run, end]
+    done = repro("wait")
     assert done.returncode == 0
     assert "0/5 cases ended; a iteration 0/8, b iteration 0/8, c iteration 0/8, and 2 more" in done.stderr

@@ -12,41 +12,42 @@ import sqlalchemy as sa
 from orchestrator.ledger.attempts import Observation, record_observations
 from orchestrator.ledger.measurements import MeasuredMetric, Measurement, record_measurements
 from orchestrator.ledger.tables import ENDED, FAILED, RUNNING, VERIFIED, Job
+from tests.recorded_jobs import SimulatedSlurm
 from tests.stand_in_site import Site
 from tests.unit.cli.calling import Caller
-from tests.unit.cli.made_jobs import MadeJobs
 
 NOON = datetime(2026, 1, 1, 12)
 
 
 @pytest.fixture
-def made(repro: Caller, monkeypatch: pytest.MonkeyPatch) -> MadeJobs:
+def slurm(repro: Caller, monkeypatch: pytest.MonkeyPatch) -> SimulatedSlurm:
     """Return a ledger with a job that reached its time limit and was verified in its second attempt."""
-    made = MadeJobs.make(repro, monkeypatch)
-    made.submit("a", "b")
-    first = made.row("a-id").attempt_id
+    slurm = SimulatedSlurm.install(repro.site.folder, monkeypatch)
+    slurm.submit("a", "b")
+    first = slurm.row("a-id").attempt_id
     runs = Observation(state="RUNNING", phase=RUNNING, nodes="n[1-2]", started_at=NOON, seen_via="squeue")
     ended = Observation(
         state="TIMEOUT", phase=ENDED, exit_code=0, signal=15, ended_at=NOON + timedelta(hours=1), reason="TimeLimit"
     )
     for seen in (runs, ended):
-        record_observations(made.ledger, {first: seen}, [first])
+        record_observations(slurm.ledger, {first: seen}, [first])
     why = "TIMEOUT; its log ends at iteration 5 of 8"
-    record_measurements(made.ledger, [Measurement(first, 5, FAILED, why, (), (), "timeout")])
-    made.submit("a", token="18")
-    second = made.row("a-id").attempt_id
+    record_measurements(slurm.ledger, [Measurement(first, 5, FAILED, why, (), (), "timeout")])
+    slurm.submit("a", token="18")
+    second = slurm.row("a-id").attempt_id
     done = Observation(state="COMPLETED", phase=ENDED, nodes="n3", exit_code=0, ended_at=NOON + timedelta(hours=3))
-    record_observations(made.ledger, {second: done}, [second])
+    record_observations(slurm.ledger, {second: done}, [second])
     metrics = (
         MeasuredMetric("iteration_ms", 250.0, "ms", 1.0, 6),
         MeasuredMetric("tflops_per_gpu", 120.5, "TFLOP/s", 0.5, 6),
     )
-    record_measurements(made.ledger, [Measurement(second, 8, VERIFIED, None, (), metrics)])
-    return made
+    record_measurements(slurm.ledger, [Measurement(second, 8, VERIFIED, None, (), metrics)])
+    return slurm
 
 
-def test_every_attempt_and_every_event_is_shown_with_its_time_and_cause(made: MadeJobs) -> None:
-    done = made.repro("history", "a-id")
+@pytest.mark.usefixtures("slurm")
+def test_every_attempt_and_every_event_is_shown_with_its_time_and_cause(repro: Caller) -> None:
+    done = repro("history", "a-id")
     assert done.returncode == 0
     attempts, events = (part.splitlines() for part in done.stdout.split("\n\n"))
     assert len(attempts) == 3
@@ -84,8 +85,9 @@ def test_every_attempt_and_every_event_is_shown_with_its_time_and_cause(made: Ma
     assert done.stderr.splitlines()[-1].startswith("next: repro logs a-id --attempt 1 ")
 
 
-def test_json_has_the_same_a_list_of_attempts_each_with_its_events(made: MadeJobs) -> None:
-    first, second = json.loads(made.repro("history", "a-id", "--json").stdout)
+@pytest.mark.usefixtures("slurm")
+def test_json_has_the_same_a_list_of_attempts_each_with_its_events(repro: Caller) -> None:
+    first, second = json.loads(repro("history", "a-id", "--json").stdout)
     assert (first["number"], first["nodes"], first["failure"], first["signal"]) == (1, "n[1-2]", "timeout", 15)
     assert (first["started_at"], first["ended_at"]) == ("2026-01-01T12:00:00Z", "2026-01-01T13:00:00Z")
     assert first["metrics"] == {} and first["user"] == "me" and first["folder"].endswith("a-id-1")
@@ -99,35 +101,37 @@ def test_json_has_the_same_a_list_of_attempts_each_with_its_events(made: MadeJob
     }
 
 
-def test_the_digest_of_the_jobs_image_is_shown(made: MadeJobs) -> None:
+def test_the_digest_of_the_jobs_image_is_shown(repro: Caller, slurm: SimulatedSlurm) -> None:
     digest = f"sha256:{64 * 'a'}"
-    with made.ledger.writing() as session:
+    with slurm.ledger.writing() as session:
         session.execute(sa.update(Job).where(Job.id == "a-id").values(image="pretrain", image_digest=digest))
-    done = made.repro("history", "a-id")
+    done = repro("history", "a-id")
     assert f"image pretrain, {digest}" in done.stderr
-    shown = json.loads(made.repro("history", "a-id", "--json").stdout)
+    shown = json.loads(repro("history", "a-id", "--json").stdout)
     assert [(one["image"], one["image_digest"]) for one in shown] == 2 * [("pretrain", digest)]
-    assert "image" not in made.repro("history", "b-id").stderr
+    assert "image" not in repro("history", "b-id").stderr
 
 
-def test_a_value_that_no_attempt_has_gets_no_column(made: MadeJobs) -> None:
-    done = made.repro("history", "b-id")
+@pytest.mark.usefixtures("slurm")
+def test_a_value_that_no_attempt_has_gets_no_column(repro: Caller) -> None:
+    done = repro("history", "b-id")
     header, line = done.stdout.split("\n\n")[0].splitlines()
     assert header.split() == ["ATTEMPT", "ID", "STATE", "SUBMITTED"] and " 17_1 " in line
     assert done.stderr.splitlines()[-1].startswith("next: repro logs b-id ")
 
 
-def test_a_history_is_of_one_job(made: MadeJobs) -> None:
+@pytest.mark.usefixtures("slurm")
+def test_a_history_is_of_one_job(repro: Caller) -> None:
     for word, what in (
         ("figure-13", "figure-13: 2 jobs, expected one. Hint: repro status shows the jobs"),
         ("zzz", "no experiment or job of this name"),
     ):
-        done = made.repro("history", word)
+        done = repro("history", word)
         assert (done.returncode, done.stdout) == (2, "") and what in done.complaints[0]
 
 
 def test_a_job_of_this_machine_has_its_past_too(
-    finished: Site, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    repro: Caller, finished: Site, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     repro = Caller(finished, monkeypatch, capsys)
     job = json.loads(repro("status", "--json").stdout)[0]

@@ -14,20 +14,20 @@ from hypothesis import strategies as st
 from orchestrator.job_spec import Resources
 from orchestrator.ledger.attempts import RefreshResult
 from orchestrator.reading.logs import RankLines
+from tests.recorded_jobs import SimulatedSlurm, log_text
 from tests.stand_in_site import Site
 from tests.unit.cli.calling import Caller
-from tests.unit.cli.made_jobs import MadeJobs, iterations
 
 
 @pytest.fixture
-def made(repro: Caller, monkeypatch: pytest.MonkeyPatch) -> MadeJobs:
+def slurm(repro: Caller, monkeypatch: pytest.MonkeyPatch) -> SimulatedSlurm:
     for name, value in (("READ_EVERY_S", 0.0), ("SLURM_REFRESH_S", 0.0)):
         monkeypatch.setattr(f"orchestrator.api.jobs.{name}", value)
-    return MadeJobs.make(repro, monkeypatch)
+    return SimulatedSlurm.install(repro.site.folder, monkeypatch)
 
 
 def test_a_job_is_shown_by_the_start_of_its_id_or_the_schedulers(
-    finished: Site, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    repro: Caller, finished: Site, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     repro = Caller(finished, monkeypatch, capsys)
     job = json.loads(repro("status", "--json").stdout)[0]
@@ -59,17 +59,17 @@ class Stdout(io.TextIOWrapper):
 
 
 def test_a_pipe_gets_the_bytes_as_they_are_and_a_terminal_nothing_that_steers_it(
-    made: MadeJobs, monkeypatch: pytest.MonkeyPatch
+    repro: Caller, slurm: SimulatedSlurm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     evil = b"before \x1b[2J\x1b]0;title\x07 after \xff\x00 \xc3\xa4\r\n"
-    made.submit("a")
-    made.runs("a-id", evil)
+    slurm.submit("a")
+    slurm.start("a-id", evil)
     printed = {}
     for is_terminal in (False, True):
         with monkeypatch.context() as patch:
             stdout = Stdout(is_terminal)
             patch.setattr(sys, "stdout", stdout)
-            assert made.repro("logs", "a-id").returncode == 0
+            assert repro("logs", "a-id").returncode == 0
             printed[is_terminal] = stdout.written.getvalue()
     assert printed[False] == evil
     assert b"\x1b" not in printed[True] and b"\x07" not in printed[True]
@@ -113,133 +113,135 @@ def test_a_line_without_an_end_does_not_fill_the_memory(monkeypatch: pytest.Monk
     assert len(printed) + len(lines.end()) == 5000 and len(printed) > 3000
 
 
-def test_the_lines_of_one_rank_are_printed_with_their_labels_and_no_others(made: MadeJobs) -> None:
-    made.submit("a")
-    made.runs("a-id", SRUN)
-    done = made.repro("logs", "a-id", "--rank", "1")
+def test_the_lines_of_one_rank_are_printed_with_their_labels_and_no_others(
+    repro: Caller, slurm: SimulatedSlurm
+) -> None:
+    slurm.submit("a")
+    slurm.start("a-id", SRUN)
+    done = repro("logs", "a-id", "--rank", "1")
     assert (done.returncode, done.stdout.encode()) == (0, b"".join(SRUN.splitlines(True)[i] for i in (1, 3, 4, 7)))
-    silent = made.repro("logs", "a-id", "--rank", "2")
+    silent = repro("logs", "a-id", "--rank", "2")
     assert (silent.returncode, silent.stdout) == (0, "")
     assert silent.stderr.startswith("rank 2 of a-id (a) has no labelled lines")
-    outside = made.repro("logs", "a-id", "--rank", "4")
+    outside = repro("logs", "a-id", "--rank", "4")
     assert (outside.returncode, outside.complaints) == (2, ["repro: --rank 4: the job has 4 ranks. Hint: 0 to 3"])
-    assert made.repro("logs", "a-id", "--rank", "-1").returncode == 2
+    assert repro("logs", "a-id", "--rank", "-1").returncode == 2
 
 
-def test_a_task_for_each_node_is_known_by_the_script_it_has(made: MadeJobs) -> None:
-    made.submit("a")
-    made.runs("a-id", b"1: torchrun says\n0: [default1]: a\n0: [rank1]: b\n")
-    with made.ledger.writing() as session:
-        given = json.dumps(made.row("a-id").spec.to_json() | {"resources": asdict(Resources(1, 4, 4, "1:00"))})
+def test_a_task_for_each_node_is_known_by_the_script_it_has(repro: Caller, slurm: SimulatedSlurm) -> None:
+    slurm.submit("a")
+    slurm.start("a-id", b"1: torchrun says\n0: [default1]: a\n0: [rank1]: b\n")
+    with slurm.ledger.writing() as session:
+        given = json.dumps(slurm.row("a-id").spec.to_json() | {"resources": asdict(Resources(1, 4, 4, "1:00"))})
         session.connection().exec_driver_sql("update jobs set configuration = ?", (given,))
-    (made.folder("a-id") / "job.sh").write_text("#!/bin/bash\n#SBATCH --ntasks-per-node=1\n")
-    assert made.repro("logs", "a-id", "--rank", "1").stdout == "0: [default1]: a\n0: [rank1]: b\n"
+    (slurm.run_folder("a-id") / "job.sh").write_text("#!/bin/bash\n#SBATCH --ntasks-per-node=1\n")
+    assert repro("logs", "a-id", "--rank", "1").stdout == "0: [default1]: a\n0: [rank1]: b\n"
 
 
-def test_a_log_without_rank_labels_is_an_error_of_rank(made: MadeJobs) -> None:
-    made.submit("a", "b")
-    made.runs("a-id", b"one\ntwo\n")
+def test_a_log_without_rank_labels_is_an_error_of_rank(repro: Caller, slurm: SimulatedSlurm) -> None:
+    slurm.submit("a", "b")
+    slurm.start("a-id", b"one\ntwo\n")
     for job in ("a-id", "b-id"):
-        done = made.repro("logs", job, "--rank", "1")
+        done = repro("logs", job, "--rank", "1")
         assert (done.returncode, done.stdout) == (2, "")
-    assert made.repro("logs", "a-id", "--rank", "1").complaints == [
+    assert repro("logs", "a-id", "--rank", "1").complaints == [
         "repro: a-id (a): no line of its log has the label of a rank. Hint: repro logs a-id prints all lines"
     ]
 
 
-def test_an_earlier_attempt_is_shown_by_its_number(made: MadeJobs) -> None:
-    made.submit("a")
-    made.runs("a-id", b"the first time\n")
-    made.ends("a-id", "FAILED", "failed")
-    made.submit("a", token="18")
-    made.runs("a-id", b"the second time\n")
-    assert made.repro("logs", "a-id").stdout == "the second time\n"
-    assert made.repro("logs", "a-id", "--attempt", "2").stdout == "the second time\n"
+def test_an_earlier_attempt_is_shown_by_its_number(repro: Caller, slurm: SimulatedSlurm) -> None:
+    slurm.submit("a")
+    slurm.start("a-id", b"the first time\n")
+    slurm.end("a-id", "FAILED", "failed")
+    slurm.submit("a", token="18")
+    slurm.start("a-id", b"the second time\n")
+    assert repro("logs", "a-id").stdout == "the second time\n"
+    assert repro("logs", "a-id", "--attempt", "2").stdout == "the second time\n"
     for words in (("--attempt", "1"), ("--attempt", "1", "-f")):  # it has ended, whatever the other does
-        assert made.repro("logs", "a-id", *words).stdout == "the first time\n"
-    done = made.repro("logs", "a-id", "--attempt", "3")
+        assert repro("logs", "a-id", *words).stdout == "the first time\n"
+    done = repro("logs", "a-id", "--attempt", "3")
     assert (done.returncode, done.complaints) == (2, ["repro: --attempt 3: a-id has no such attempt. Hint: 1 to 2"])
 
 
-def test_follow_waits_for_a_log_that_does_not_exist_yet(made: MadeJobs) -> None:
-    made.submit("a")
+def test_follow_waits_for_a_log_that_does_not_exist_yet(repro: Caller, slurm: SimulatedSlurm) -> None:
+    slurm.submit("a")
     nothing = [lambda: None, lambda: None]
-    made.then = [*nothing, lambda: made.runs("a-id", b"begins\n"), *nothing, lambda: made.ends("a-id")]
-    done = made.repro("logs", "a-id", "-f")
-    assert (done.returncode, done.stdout, made.then) == (0, "begins\n", [])
-    assert set(made.asked) == {15.0}
-    made.submit("b", token="18")
-    done = made.repro("logs", "b-id")
+    slurm.on_query = [*nothing, lambda: slurm.start("a-id", b"begins\n"), *nothing, lambda: slurm.end("a-id")]
+    done = repro("logs", "a-id", "-f")
+    assert (done.returncode, done.stdout, slurm.on_query) == (0, "begins\n", [])
+    assert set(slurm.intervals_s) == {15.0}
+    slurm.submit("b", token="18")
+    done = repro("logs", "b-id")
     assert (done.returncode, done.stdout) == (0, "")
     assert done.stderr.splitlines()[0] == "b-id (b) has no output yet; its state is PENDING"
 
 
-def test_lines_written_just_before_the_end_are_printed(made: MadeJobs) -> None:
-    made.submit("a")
-    made.runs("a-id", b"begins\n")
+def test_lines_written_just_before_the_end_are_printed(repro: Caller, slurm: SimulatedSlurm) -> None:
+    slurm.submit("a")
+    slurm.start("a-id", b"begins\n")
 
     def ends() -> None:
-        made.writes("a-id", b"ends without an end of line")
-        made.ends("a-id")
+        slurm.write_log("a-id", b"ends without an end of line")
+        slurm.end("a-id")
 
-    made.then = [lambda: None, ends]
-    made.answer = RefreshResult(("squeue: no answer",), None)  # which is said once, and no reason to stop
-    done = made.repro("logs", "a-id", "-f")
+    slurm.on_query = [lambda: None, ends]
+    slurm.answer = RefreshResult(("squeue: no answer",), None)  # which is said once, and no reason to stop
+    done = repro("logs", "a-id", "-f")
     assert done.stdout == "begins\nends without an end of line"
     assert done.stderr.count("note: squeue: no answer") == 1
 
 
-def test_a_log_that_begins_anew_is_followed_from_its_start(made: MadeJobs) -> None:
-    made.submit("a")
-    made.runs("a-id", iterations(3))
-    log = made.folder("a-id") / "log.txt"
+def test_a_log_that_begins_anew_is_followed_from_its_start(repro: Caller, slurm: SimulatedSlurm) -> None:
+    slurm.submit("a")
+    slurm.start("a-id", log_text(3))
+    log = slurm.run_folder("a-id") / "log.txt"
 
     def requeued() -> None:
         log.write_bytes(b"anew\n")
 
     def replaced() -> None:
         log.with_name("other").write_bytes(b"another\n")
-        made.writes("a-id", b"the last of the old\n")
+        slurm.write_log("a-id", b"the last of the old\n")
         log.with_name("other").rename(log)
 
-    made.then = [lambda: None, requeued, lambda: None, replaced, lambda: made.ends("a-id")]
-    done = made.repro("logs", "a-id", "-f")
+    slurm.on_query = [lambda: None, requeued, lambda: None, replaced, lambda: slurm.end("a-id")]
+    done = repro("logs", "a-id", "-f")
     assert done.returncode == 0
-    assert done.stdout == iterations(3) + "anew\nthe last of the old\nanother\n"
+    assert done.stdout == log_text(3) + "anew\nthe last of the old\nanother\n"
     assert done.stderr.splitlines()[:2] == [
         "the log was cut off and is printed from its new start",
         "the log was replaced by another file",
     ]
 
 
-def test_follow_continues_with_a_new_attempt_and_names_it(made: MadeJobs) -> None:
-    made.submit("a")
-    made.runs("a-id", b"the first time\n")
+def test_follow_continues_with_a_new_attempt_and_names_it(repro: Caller, slurm: SimulatedSlurm) -> None:
+    slurm.submit("a")
+    slurm.start("a-id", b"the first time\n")
 
     def again() -> None:
-        made.writes("a-id", b"fails\n")
-        made.ends("a-id", "FAILED", "failed")
-        made.submit("a", token="18")
-        made.runs("a-id", b"the second time\n")
+        slurm.write_log("a-id", b"fails\n")
+        slurm.end("a-id", "FAILED", "failed")
+        slurm.submit("a", token="18")
+        slurm.start("a-id", b"the second time\n")
 
-    made.then = [lambda: None, again, lambda: None, lambda: made.ends("a-id")]
-    done = made.repro("logs", "a-id", "-f")
+    slurm.on_query = [lambda: None, again, lambda: None, lambda: slurm.end("a-id")]
+    done = repro("logs", "a-id", "-f")
     assert (done.returncode, done.stdout) == (0, "the first time\nfails\nthe second time\n")
     assert done.stderr.splitlines()[0] == "attempt 2 of a-id: 18_0"
 
 
-def test_a_link_in_a_logs_place_is_not_followed(made: MadeJobs) -> None:
-    made.submit("a")
-    made.runs("a-id")
-    log = made.folder("a-id") / "log.txt"
+def test_a_link_in_a_logs_place_is_not_followed(repro: Caller, slurm: SimulatedSlurm) -> None:
+    slurm.submit("a")
+    slurm.start("a-id")
+    log = slurm.run_folder("a-id") / "log.txt"
     log.unlink()
     log.symlink_to("/etc/hostname")
-    done = made.repro("logs", "a-id")
+    done = repro("logs", "a-id")
     assert (done.returncode, done.stdout) == (2, "") and "a link and not a file" in done.stderr
 
 
-def test_output_of_the_script_itself_follows_the_log(made: MadeJobs) -> None:
-    made.submit("a")
-    made.runs("a-id", b"the program\n")
-    (made.folder("a-id") / "batch.txt").write_bytes(b"srun: error\n")
-    assert made.repro("logs", "a-id").stdout == "the program\nsrun: error\n"
+def test_output_of_the_script_itself_follows_the_log(repro: Caller, slurm: SimulatedSlurm) -> None:
+    slurm.submit("a")
+    slurm.start("a-id", b"the program\n")
+    (slurm.run_folder("a-id") / "batch.txt").write_bytes(b"srun: error\n")
+    assert repro("logs", "a-id").stdout == "the program\nsrun: error\n"

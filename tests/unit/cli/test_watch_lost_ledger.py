@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from orchestrator.ledger.attempts import job_rows
+from tests.recorded_jobs import new_ledger
 from tests.stand_in_site import Site
 from tests.unit.cli.calling import Caller, Done
-from tests.unit.ledger.making import new_ledger
 from tests.waiting import wait_until
 
 HERE = ("figure-13", "--cluster", "here", "--scale", "cpu")

@@ -13,15 +13,15 @@ from orchestrator.ledger.attempts import Observation, record_observations
 from orchestrator.ledger.measurements import Measurement, record_measurements
 from orchestrator.ledger.tables import ENDED, VERIFIED
 from orchestrator.results.export.formats import csv_line
+from tests.recorded_jobs import new_ledger, record_jobs
 from tests.unit.cli.calling import Caller, everything_in
-from tests.unit.ledger.making import new_ledger, record
 
 
 @pytest.fixture
 def asking(repro: Caller) -> Caller:
     """`repro` where two jobs are verified."""
     ledger = new_ledger(repro.site.folder)
-    record(ledger, "a", "b")
+    record_jobs(ledger, "a", "b")
     record_observations(ledger, {one: Observation("COMPLETED", ENDED) for one in (1, 2)}, [])
     record_measurements(ledger, [Measurement(one, 8, VERIFIED, None, (), ()) for one in (1, 2)])
     return repro
@@ -106,7 +106,7 @@ def test_a_wrong_query_is_one_line(asking: Caller, words: list[str], expected: s
 
 def test_open_jobs_are_noted_as_last_recorded(asking: Caller) -> None:
     assert asking("sql", "select 1").complaints == []
-    record(new_ledger(asking.site.folder), "c", token="other")
+    record_jobs(new_ledger(asking.site.folder), "c", token="other")
     assert asking("sql", "select 1").stderr.startswith("note: open jobs have their last recorded state")
 
 

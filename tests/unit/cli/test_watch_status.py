@@ -16,22 +16,22 @@ from orchestrator.cli.job_table import bar
 from orchestrator.ledger.attempts import RefreshResult
 from orchestrator.ledger.database import now
 from orchestrator.reading.job_status import Tally, duration
+from tests.recorded_jobs import SimulatedSlurm, log_text, press_ctrl_c
 from tests.stand_in_site import Site
 from tests.unit.cli.calling import Caller, Done, everything_in
-from tests.unit.cli.made_jobs import MadeJobs, interrupt, iterations
 
 HERE = ("figure-13", "--cluster", "here", "--scale", "cpu")
 
 
 @pytest.fixture
-def made(repro: Caller, monkeypatch: pytest.MonkeyPatch) -> MadeJobs:
+def slurm(repro: Caller, monkeypatch: pytest.MonkeyPatch) -> SimulatedSlurm:
     monkeypatch.setattr("orchestrator.cli.watch.REDRAW_S", 0.0)
-    return MadeJobs.make(repro, monkeypatch)
+    return SimulatedSlurm.install(repro.site.folder, monkeypatch)
 
 
-def shown(made: MadeJobs, *words: str) -> dict[str, dict[str, Any]]:
+def shown(repro: Caller, *words: str) -> dict[str, dict[str, Any]]:
     """The rows by job."""
-    done = made.repro("status", "--json", *words)
+    done = repro("status", "--json", *words)
     assert done.returncode == 0, done.stderr
     return {row["job"]: row for row in json.loads(done.stdout)}
 
@@ -75,18 +75,18 @@ def test_status_has_state_and_verdict_in_two_columns_and_a_bar(
 
 
 def test_many_jobs_are_counted_by_experiment_and_a_named_one_lists_its_cases(
-    made: MadeJobs, monkeypatch: pytest.MonkeyPatch
+    repro: Caller, slurm: SimulatedSlurm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made.submit("a", "b", "c", "d")
-    made.ends("a-id")
-    made.ends("b-id", "TIMEOUT", "failed", failure="timeout")
-    made.runs("c-id", iterations(2))
+    slurm.submit("a", "b", "c", "d")
+    slurm.end("a-id")
+    slurm.end("b-id", "TIMEOUT", "failed", failure="timeout")
+    slurm.start("c-id", log_text(2))
     monkeypatch.setattr("orchestrator.cli.watch.MOST_JOBS", 3)
     # Not one row of a job is read for it.
     with monkeypatch.context() as patch:
         patch.setattr("orchestrator.api.jobs.job_statuses", None)
-        done = made.repro("status")
-        (counts,) = json.loads(made.repro("status", "--json").stdout)
+        done = repro("status")
+        (counts,) = json.loads(repro("status", "--json").stdout)
     assert done.returncode == 0
     assert done.stderr.splitlines()[0] == (
         "all experiments [##........] 1/4 verified, 1 running, 1 waiting, 1 failed (1 timeout)"
@@ -94,34 +94,34 @@ def test_many_jobs_are_counted_by_experiment_and_a_named_one_lists_its_cases(
     assert "1 timeout" in done.stdout.splitlines()[1]
     assert (counts["experiment"], counts["cases"], counts["verified"]) == ("sc21/figure-13", 4, 1)
     assert (counts["running"], counts["waiting"], counts["failures"]) == (1, 1, {"timeout": 1})
-    assert len(shown(made, "figure-13")) == 4
+    assert len(shown(repro, "figure-13")) == 4
 
 
-def test_a_running_job_has_progress_speed_and_remaining_time(made: MadeJobs) -> None:
-    made.submit("a")
-    made.runs("a-id", iterations(3))
-    row = shown(made)["a-id"]
+def test_a_running_job_has_progress_speed_and_remaining_time(repro: Caller, slurm: SimulatedSlurm) -> None:
+    slurm.submit("a")
+    slurm.start("a-id", log_text(3))
+    row = shown(repro)["a-id"]
     assert (row["iteration"], row["left_s"], row["left_by"]) == ("3/8", 5 * 60, "pace")
     # Equation 3 by hand, as in test_statistics: 7113539584 FLOPs in 60 s on 4 GPUs.
     assert row["tflops_per_gpu"] == pytest.approx(7113539584 / 60 / 4 / 1e12)
-    header, line = made.repro("status").stdout.splitlines()
+    header, line = repro("status").stdout.splitlines()
     assert "LEFT" in header and " 3/8 " in line and " 5m " in line
-    made.writes("a-id", iterations(4)[-400:])
-    assert shown(made)["a-id"]["iteration"] == "4/8"
+    slurm.write_log("a-id", log_text(4)[-400:])
+    assert shown(repro)["a-id"]["iteration"] == "4/8"
 
 
-def test_the_remaining_time_is_the_time_limit_if_that_comes_first(made: MadeJobs) -> None:
-    made.submit("a", "b", "c")
+def test_the_remaining_time_is_the_time_limit_if_that_comes_first(repro: Caller, slurm: SimulatedSlurm) -> None:
+    slurm.submit("a", "b", "c")
     in_two_minutes = now() + timedelta(minutes=2, seconds=1)
-    made.runs("a-id", iterations(3), ends_at=in_two_minutes)
-    made.runs("b-id", iterations(7), ends_at=in_two_minutes)
-    made.runs("c-id", "loading\n", ends_at=in_two_minutes)
-    rows = shown(made)
+    slurm.start("a-id", log_text(3), ends_at=in_two_minutes)
+    slurm.start("b-id", log_text(7), ends_at=in_two_minutes)
+    slurm.start("c-id", "loading\n", ends_at=in_two_minutes)
+    rows = shown(repro)
     assert [rows[job]["left_by"] for job in ("a-id", "b-id", "c-id")] == ["time limit", "pace", "time limit"]
     assert 115 <= rows["a-id"]["left_s"] <= 121 and rows["b-id"]["left_s"] == 60
     assert re.fullmatch("needs [23]m more than its time limit at this pace", rows["a-id"]["why"])
     assert rows["b-id"]["why"] is None and rows["c-id"]["why"] is None
-    lines = made.repro("status").stdout.splitlines()
+    lines = repro("status").stdout.splitlines()
     assert "m (time limit)" in lines[1] and "time limit" not in lines[2]
 
 
@@ -131,15 +131,15 @@ def bytes_read() -> int:
 
 
 def test_only_the_end_of_a_running_jobs_log_is_read_and_nothing_of_a_waiting_jobs(
-    made: MadeJobs, monkeypatch: pytest.MonkeyPatch
+    repro: Caller, slurm: SimulatedSlurm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made.submit("a", "b")
-    made.runs("a-id")
-    log = made.folder("a-id") / "log.txt"
+    slurm.submit("a", "b")
+    slurm.start("a-id")
+    log = slurm.run_folder("a-id") / "log.txt"
     with log.open("r+b") as file:
         file.truncate(1 << 30)  # a hole: it takes no room
-    made.writes("a-id", "\n" + iterations(5))
-    made.writes("b-id", iterations(8))
+    slurm.write_log("a-id", "\n" + log_text(5))
+    slurm.write_log("b-id", log_text(8))
     read: list[tuple[str, int]] = []
     from orchestrator import files
 
@@ -152,49 +152,49 @@ def test_only_the_end_of_a_running_jobs_log_is_read_and_nothing_of_a_waiting_job
 
     monkeypatch.setattr("orchestrator.reading.job_status.tail_bytes", counting)
     began, bytes_before = time.monotonic(), bytes_read()
-    rows = shown(made)
+    rows = shown(repro)
     assert time.monotonic() - began < 1.0 and bytes_read() - bytes_before < 1 << 20
     assert (rows["a-id"]["iteration"], rows["b-id"]["iteration"]) == ("5/8", "0/8")
     assert read == [("a-id-1", 64 * 1024)]
 
 
-def test_an_unreadable_log_is_reported_and_the_other_jobs_are_shown(made: MadeJobs) -> None:
-    made.submit("a", "b")
-    made.runs("a-id", iterations(2))
-    made.runs("b-id", iterations(2))
-    log = made.folder("a-id") / "log.txt"
+def test_an_unreadable_log_is_reported_and_the_other_jobs_are_shown(repro: Caller, slurm: SimulatedSlurm) -> None:
+    slurm.submit("a", "b")
+    slurm.start("a-id", log_text(2))
+    slurm.start("b-id", log_text(2))
+    log = slurm.run_folder("a-id") / "log.txt"
     log.unlink()
     log.symlink_to("/etc/hostname")
-    rows = shown(made)
+    rows = shown(repro)
     assert "is a link and not a file, so it is not read" in rows["a-id"]["why"]
     assert (rows["a-id"]["iteration"], rows["b-id"]["iteration"]) == ("0/8", "2/8")
 
 
-def test_a_waiting_job_has_its_start_time_and_reason(made: MadeJobs) -> None:
-    made.submit("a", "b", "c", "d")
+def test_a_waiting_job_has_its_start_time_and_reason(repro: Caller, slurm: SimulatedSlurm) -> None:
+    slurm.submit("a", "b", "c", "d")
     starts = now() + timedelta(minutes=1)
-    made.update("a-id", starts_at=starts, reason="Priority")
-    made.update("b-id", reason="JobHeldUser")
-    made.update("c-id", reason="SomethingOfNextYear")
-    made.update("d-id", state="QUEUED", scheduler_id=None, reason="the queue is full")
-    rows = shown(made)
+    slurm.update("a-id", starts_at=starts, reason="Priority")
+    slurm.update("b-id", reason="JobHeldUser")
+    slurm.update("c-id", reason="SomethingOfNextYear")
+    slurm.update("d-id", state="QUEUED", scheduler_id=None, reason="the queue is full")
+    rows = shown(repro)
     assert rows["a-id"]["starts_at"] == f"{starts.replace(microsecond=0).isoformat()}Z"
     assert rows["a-id"]["why"].startswith("Priority: waits behind jobs of higher priority")
     assert "scontrol release 17_1" in rows["b-id"]["why"] and rows["b-id"]["why"].startswith("JobHeldUser: is held")
     assert rows["c-id"]["why"].startswith("SomethingOfNextYear") and rows["d-id"]["why"] == "the queue is full"
     here = starts.replace(tzinfo=timezone.utc).astimezone()
-    line = made.repro("status").stdout.splitlines()[1]
+    line = repro("status").stdout.splitlines()[1]
     assert f"{here:%H:%M}" in line and "starts " in line
 
 
-def test_an_experiment_has_one_bar_that_counts_failures_by_their_class(made: MadeJobs) -> None:
-    made.submit("a", "b", "c", "d", "e", "f")
+def test_an_experiment_has_one_bar_that_counts_failures_by_their_class(repro: Caller, slurm: SimulatedSlurm) -> None:
+    slurm.submit("a", "b", "c", "d", "e", "f")
     for job in ("a-id", "b-id"):
-        made.ends(job)
-    made.runs("c-id")
-    made.ends("d-id", "TIMEOUT", "failed", failure="timeout")
-    made.ends("e-id", "FAILED", "failed", failure="gpu-oom")
-    done = made.repro("status")
+        slurm.end(job)
+    slurm.start("c-id")
+    slurm.end("d-id", "TIMEOUT", "failed", failure="timeout")
+    slurm.end("e-id", "FAILED", "failed", failure="gpu-oom")
+    done = repro("status")
     assert done.stderr.splitlines()[0] == (
         "figure-13 cpu local [###.......] 2/6 verified, 1 running, 1 waiting, 2 failed (1 timeout, 1 gpu-oom)"
     )
@@ -208,51 +208,51 @@ def test_a_bar_is_full_only_when_everything_is_verified() -> None:
     assert bar(Tally("x", 0, 0, 0, 0, 0)) == "x [..........] 0/0 verified"
 
 
-def test_only_values_that_differ_between_jobs_are_columns(made: MadeJobs) -> None:
-    made.submit("a", "b")
-    assert "EXPERIMENT" not in made.repro("status").stdout
-    with made.ledger.writing() as session:
+def test_only_values_that_differ_between_jobs_are_columns(repro: Caller, slurm: SimulatedSlurm) -> None:
+    slurm.submit("a", "b")
+    assert "EXPERIMENT" not in repro("status").stdout
+    with slurm.ledger.writing() as session:
         session.connection().exec_driver_sql("update jobs set repeat = 2, workload = 'megatron-2021' where id = 'b-id'")
-    done = made.repro("status")
+    done = repro("status")
     assert "WORKLOAD" in done.stdout and " b #2 " in done.stdout and "SCALE" not in done.stdout
-    rows = shown(made)
+    rows = shown(repro)
     assert (rows["b-id"]["case"], rows["b-id"]["repeat"]) == ("b", 2)
     assert {row["experiment"] for row in rows.values()} == {"figure-13"}
 
 
-def test_states_that_could_not_be_refreshed_are_shown_with_their_age(made: MadeJobs) -> None:
-    made.submit("a")
-    made.update("a-id", refreshed_at=now() - timedelta(minutes=4, seconds=5))
-    made.answer = RefreshResult(("squeue: no answer",), now())
-    done = made.repro("status")
+def test_states_that_could_not_be_refreshed_are_shown_with_their_age(repro: Caller, slurm: SimulatedSlurm) -> None:
+    slurm.submit("a")
+    slurm.update("a-id", refreshed_at=now() - timedelta(minutes=4, seconds=5))
+    slurm.answer = RefreshResult(("squeue: no answer",), now())
+    done = repro("status")
     assert done.returncode == 0 and "PENDING" in done.stdout
     assert done.stderr.splitlines()[:2] == ["note: squeue: no answer", "note: states are from 4m ago"]
-    made.update("a-id", refreshed_at=now() + timedelta(seconds=1))  # only accounting is away
-    assert "states are from" not in made.repro("status").stderr
-    made.answer = RefreshResult((), now())
-    assert "note:" not in made.repro("status").stderr
+    slurm.update("a-id", refreshed_at=now() + timedelta(seconds=1))  # only accounting is away
+    assert "states are from" not in repro("status").stderr
+    slurm.answer = RefreshResult((), now())
+    assert "note:" not in repro("status").stderr
 
 
 @pytest.mark.parametrize("every", ["4.9", "0", "-1", "nan", "inf", "1e9"])
-def test_the_interval_between_queries_has_limits(made: MadeJobs, every: str) -> None:
-    made.submit("a")
-    done = made.repro("status", "--watch", f"--every={every}")
-    assert (done.returncode, done.stdout, made.asked) == (2, "", [])
+def test_the_interval_between_queries_has_limits(repro: Caller, slurm: SimulatedSlurm, every: str) -> None:
+    slurm.submit("a")
+    done = repro("status", "--watch", f"--every={every}")
+    assert (done.returncode, done.stdout, slurm.intervals_s) == (2, "", [])
     assert len(done.complaints) == 1 and done.complaints[0].startswith("repro: --every ")
 
 
-def test_watch_into_a_file_appends_changes_and_ends_with_the_last_job(made: MadeJobs) -> None:
-    made.submit("a", "b")
+def test_watch_into_a_file_appends_changes_and_ends_with_the_last_job(repro: Caller, slurm: SimulatedSlurm) -> None:
+    slurm.submit("a", "b")
     nothing: list[Any] = [lambda: None, lambda: None]
-    made.then = [
+    slurm.on_query = [
         *nothing,
-        lambda: made.runs("a-id", iterations(2)),
-        lambda: made.writes("a-id", iterations(8)),  # an iteration is no news for a file
+        lambda: slurm.start("a-id", log_text(2)),
+        lambda: slurm.write_log("a-id", log_text(8)),  # an iteration is no news for a file
         *nothing,
-        lambda: made.ends("a-id"),
-        lambda: made.ends("b-id", "FAILED", "failed", failure="program"),
+        lambda: slurm.end("a-id"),
+        lambda: slurm.end("b-id", "FAILED", "failed", failure="program"),
     ]
-    done = made.repro("status", "--watch")
+    done = repro("status", "--watch")
     assert done.returncode == 0 and "\033" not in done.stdout
     said = [tuple(line.split()[:3]) for line in done.stdout.splitlines() if not line.startswith("JOB")]
     assert said == [
@@ -263,31 +263,31 @@ def test_watch_into_a_file_appends_changes_and_ends_with_the_last_job(made: Made
         ("b-id", "b", "FAILED"),
     ]
     assert done.stderr.splitlines()[-1] == "next: repro logs b-id   # why b failed"
-    assert set(made.asked) == {15.0} and made.then == []
+    assert set(slurm.intervals_s) == {15.0} and slurm.on_query == []
 
 
-def test_watching_json_gives_a_list_for_each_change(made: MadeJobs) -> None:
-    made.submit("a", "b")
-    made.then = [lambda: None, lambda: made.ends("a-id"), lambda: made.ends("b-id")]
-    done = made.repro("status", "--watch", "--json", "--every", "60")
+def test_watching_json_gives_a_list_for_each_change(repro: Caller, slurm: SimulatedSlurm) -> None:
+    slurm.submit("a", "b")
+    slurm.on_query = [lambda: None, lambda: slurm.end("a-id"), lambda: slurm.end("b-id")]
+    done = repro("status", "--watch", "--json", "--every", "60")
     lists = [json.loads(text + "]") for text in done.stdout.split("]\n")[:-1]]
     assert [[row["job"] for row in rows] for rows in lists] == [["a-id", "b-id"], ["a-id"], ["b-id"]]
-    assert set(made.asked) == {60.0}
+    assert set(slurm.intervals_s) == {60.0}
 
 
 def test_on_a_terminal_the_picture_is_drawn_over_the_last_without_clearing_it(
-    made: MadeJobs, monkeypatch: pytest.MonkeyPatch
+    repro: Caller, slurm: SimulatedSlurm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made.submit("a", "b")
-    made.answer = RefreshResult((), now())
-    made.then = [
-        lambda: made.runs("a-id", iterations(2)),
-        lambda: made.writes("a-id", iterations(5)),
-        lambda: made.ends("a-id"),
-        lambda: made.ends("b-id", "FAILED", "failed", failure="program", verdict_reason="it says so " * 30),
+    slurm.submit("a", "b")
+    slurm.answer = RefreshResult((), now())
+    slurm.on_query = [
+        lambda: slurm.start("a-id", log_text(2)),
+        lambda: slurm.write_log("a-id", log_text(5)),
+        lambda: slurm.end("a-id"),
+        lambda: slurm.end("b-id", "FAILED", "failed", failure="program", verdict_reason="it says so " * 30),
     ]
     on_a_terminal(monkeypatch)
-    done = made.repro("status", "--watch")
+    done = repro("status", "--watch")
     assert done.returncode == 0 and "\033[2J" not in done.stdout  # the terminal is never cleared
     pictures = frames(done)
     assert len(pictures) == 4
@@ -301,40 +301,42 @@ def test_on_a_terminal_the_picture_is_drawn_over_the_last_without_clearing_it(
     assert done.stderr.splitlines() == ["next: repro logs b-id   # why b failed"]
 
 
-def test_watch_on_a_dumb_terminal_appends_changes(made: MadeJobs, monkeypatch: pytest.MonkeyPatch) -> None:
-    made.submit("a")
-    made.then = [lambda: made.runs("a-id", iterations(2)), lambda: made.ends("a-id")]
+def test_watch_on_a_dumb_terminal_appends_changes(
+    repro: Caller, slurm: SimulatedSlurm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slurm.submit("a")
+    slurm.on_query = [lambda: slurm.start("a-id", log_text(2)), lambda: slurm.end("a-id")]
     on_a_terminal(monkeypatch)
     monkeypatch.setenv("TERM", "dumb")
-    done = made.repro("status", "--watch")
+    done = repro("status", "--watch")
     assert "\033" not in done.stdout
     states = [line.split()[2] for line in done.stdout.splitlines() if line.startswith("a-id")]
     assert states == ["RUNNING", "COMPLETED"]
 
 
 def test_a_small_terminal_shows_running_jobs_first_and_never_scrolls(
-    made: MadeJobs, monkeypatch: pytest.MonkeyPatch
+    repro: Caller, slurm: SimulatedSlurm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     names = [f"job{number}" for number in range(30)]
-    made.submit(*names)
+    slurm.submit(*names)
     for name in names[:10]:
-        made.ends(f"{name}-id")
-    made.runs("job25-id", iterations(2))
-    made.ends("job26-id", "FAILED", "failed")
-    made.then = [lambda: None, interrupt]
+        slurm.end(f"{name}-id")
+    slurm.start("job25-id", log_text(2))
+    slurm.end("job26-id", "FAILED", "failed")
+    slurm.on_query = [lambda: None, press_ctrl_c]
     on_a_terminal(monkeypatch, lines=12)
-    (picture,) = frames(made.repro("status", "--watch"))
+    (picture,) = frames(repro("status", "--watch"))
     assert len(picture) < 12
     assert [line.split()[0] for line in picture if line.startswith("job")][:3] == ["job25-id", "job26-id", "job10-id"]
     assert "10/30 verified" in picture[0]
 
 
-def test_ctrl_c_ends_the_watching_and_not_the_jobs(made: MadeJobs) -> None:
-    made.submit("a")
-    made.then = [lambda: None, interrupt]
-    done = made.repro("status", "--watch")
+def test_ctrl_c_ends_the_watching_and_not_the_jobs(repro: Caller, slurm: SimulatedSlurm) -> None:
+    slurm.submit("a")
+    slurm.on_query = [lambda: None, press_ctrl_c]
+    done = repro("status", "--watch")
     assert done.returncode == 130 and done.stderr.splitlines()[-1] == "no longer watching; the jobs continue"
-    assert made.row("a-id").phase == "waiting"
+    assert slurm.row("a-id").phase == "waiting"
 
 
 @pytest.mark.parametrize(

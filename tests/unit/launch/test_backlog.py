@@ -14,9 +14,9 @@ from orchestrator.launch.supervise import FULL_QUEUE_RETRY_S, Backlog
 from orchestrator.ledger.attempts import job_rows
 from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.tables import ENDED, QUEUED, Attempt
+from tests.recorded_jobs import new_ledger
 from tests.stand_in_site import Site
 from tests.unit.launch.slurm_stand_in import PROFILE, Slurm
-from tests.unit.ledger.making import new_ledger
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from orchestrator.ledger.submissions import record_submission
 from orchestrator.ledger.tables import ENDED, FAILED, LOST, Attempt
 from orchestrator.slurm.query import QueryAnswer
 from orchestrator.slurm.records import JobRecord
-from tests.unit.ledger.making import new_ledger, new_run, record
+from tests.recorded_jobs import new_ledger, new_run, record_jobs
 
 CLUSTER = "tests@c1:6817"
 
@@ -66,7 +66,7 @@ def ledger(tmp_path: Path) -> Ledger:
 
 def begin(ledger: Ledger, token: str, user: str | None = None) -> None:
     run = replace(new_run(), user=user or user_name())
-    record(ledger, "a", token=token, run=run, scheduler="slurm", array=False)
+    record_jobs(ledger, "a", token=token, run=run, scheduler="slurm", array=False)
     with ledger.writing() as session:
         session.execute(sa.update(Attempt).where(Attempt.token == token).values(slurm_cluster=CLUSTER))
 

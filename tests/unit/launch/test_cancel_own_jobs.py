@@ -16,9 +16,9 @@ from orchestrator.ledger.attempts import job_rows
 from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.rows import JobRow
 from orchestrator.slurm.records import JobRecord, parse_queue
+from tests.recorded_jobs import new_ledger
 from tests.stand_in_site import Site
 from tests.unit.launch.slurm_stand_in import PROFILE, Slurm
-from tests.unit.ledger.making import new_ledger
 
 
 @dataclass

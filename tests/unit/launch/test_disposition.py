@@ -35,7 +35,7 @@ from orchestrator.ledger.tables import (
 from orchestrator.planning.plan import Plan
 from orchestrator.reading.failure import BACK_OFF_S, MOST_ATTEMPTS, POLICIES, Failure, failure_named, pause_before
 from orchestrator.slurm.notation import time_limit_s
-from tests.unit.ledger.making import new_ledger, record
+from tests.recorded_jobs import new_ledger, record_jobs
 from tests.unit.render.plans import local, plans
 
 # What comes out well on another node or another day. What is left costs GPU-hours and would fail again.
@@ -274,7 +274,7 @@ def test_while_somebody_waits_only_what_was_not_its_fault_and_began_is_run_again
     tmp_path: Path, failure: Failure
 ) -> None:
     ledger = new_ledger(tmp_path)
-    record(ledger, "a")
+    record_jobs(ledger, "a")
     failed = replace(job_rows(ledger)[0], verdict=FAILED, failure=str(failure), phase=ENDED, state="FAILED")
     mends = failure in (Failure.NODE_FAIL, Failure.PREEMPTED, Failure.LOST, Failure.IMAGE, Failure.GPU_FAULT)
     assert may_be_resubmitted(failed) is mends

@@ -22,8 +22,8 @@ from orchestrator.ledger.rows import JobRow
 from orchestrator.ledger.tables import OPEN
 from orchestrator.planning.plan import repeated
 from orchestrator.reading.collect import collect
+from tests.recorded_jobs import new_ledger
 from tests.stand_in_site import Site
-from tests.unit.ledger.making import new_ledger
 from tests.waiting import wait_until
 
 

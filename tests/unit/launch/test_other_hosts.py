@@ -16,7 +16,7 @@ from orchestrator.ledger.attempts import job_rows
 from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.submissions import record_submission
 from orchestrator.ledger.tables import ENDED, SUBMITTING, WAITING, Attempt
-from tests.unit.ledger.making import new_ledger, new_run, record
+from tests.recorded_jobs import new_ledger, new_run, record_jobs
 
 ELSEWHERE = "another-host"
 
@@ -24,7 +24,7 @@ ELSEWHERE = "another-host"
 @pytest.fixture
 def ledger(tmp_path: Path) -> Ledger:
     made = new_ledger(tmp_path)
-    record(made, "a", run=replace(new_run(host=ELSEWHERE), user=user_name()))
+    record_jobs(made, "a", run=replace(new_run(host=ELSEWHERE), user=user_name()))
     return made
 
 

@@ -29,8 +29,8 @@ from orchestrator.ledger.tables import OPEN, QUEUED, SUBMITTING, WAITING, Attemp
 from orchestrator.slurm.query import QueryAnswer
 from orchestrator.slurm.records import JobRecord, Source
 from tests.forked_repro import run_forked
+from tests.recorded_jobs import new_ledger, new_run, record_jobs
 from tests.stand_in_site import CHECKOUT, Site
-from tests.unit.ledger.making import new_ledger, new_run, record
 from tests.waiting import wait_until
 
 # Submits three jobs and is killed outright where PLACE is called.
@@ -40,7 +40,7 @@ from pathlib import Path
 import orchestrator.launch.sbatch as sending
 import orchestrator.launch.submit as submitting
 from tests.stand_in_site import Site
-from tests.unit.ledger.making import new_ledger
+from tests.recorded_jobs import new_ledger
 def die(*_, **__): os.kill(os.getpid(), signal.SIGKILL)
 PLACE = die
 site = Site(Path(sys.argv[1]))
@@ -206,7 +206,7 @@ def slurm_submission(
 ) -> None:
     """Three jobs of which the ledger does not know whether Slurm has them."""
     run = replace(new_run(host=host or socket.gethostname(), pid=pid), user=user or user_name())
-    record(ledger, *(f"{token}-{name}" for name in "abc"), token=token, run=run, scheduler="slurm")
+    record_jobs(ledger, *(f"{token}-{name}" for name in "abc"), token=token, run=run, scheduler="slurm")
 
 
 def slurm_job(
@@ -504,7 +504,7 @@ def test_a_submission_that_another_users_crash_cut_off_is_left_to_that_user(
     promise="The job is ours only with our token, or with our user and time.",
 )
 def test_a_job_id_that_slurm_gave_out_again_is_not_taken_for_ours(ledger: Ledger) -> None:
-    record(ledger, "a", scheduler="slurm")
+    record_jobs(ledger, "a", scheduler="slurm")
     row = replace(job_rows(ledger)[0], scheduler_id="17_0", user="ann")
     rows, then = {"17_0": row}, row.created_at.replace(tzinfo=timezone.utc)
     for theirs, ours in (
@@ -529,7 +529,7 @@ def test_a_job_id_that_slurm_gave_out_again_is_not_taken_for_ours(ledger: Ledger
     promise="The record is ignored.",
 )
 def test_the_end_record_of_another_job_in_the_same_folder_says_nothing(ledger: Ledger, tmp_path: Path) -> None:
-    record(ledger, "a", scheduler="slurm")
+    record_jobs(ledger, "a", scheduler="slurm")
     row = replace(job_rows(ledger)[0], folder=str(tmp_path), scheduler_id="17_0")
     assert refreshing._from_end_record(row) is None
     for scheduler_id, known in (("16_0", False), ("17_0", True)):

@@ -20,7 +20,7 @@ from orchestrator.ledger.submissions import record_submission
 from orchestrator.ledger.tables import ENDED, FAILED, LOST, RUNNING, WAITING, Attempt
 from orchestrator.slurm.query import QueryAnswer
 from orchestrator.slurm.records import JobRecord
-from tests.unit.ledger.making import new_ledger, new_run, record
+from tests.recorded_jobs import new_ledger, new_run, record_jobs
 
 CLUSTER = "tests@c1:6817"
 
@@ -83,7 +83,7 @@ def submitted(
 ) -> None:
     """A job that Slurm took under the token of its name."""
     run = replace(new_run(), user=user or user_name())
-    record(ledger, name, token=f"token-{name}", run=run, scheduler="slurm", array=False)
+    record_jobs(ledger, name, token=f"token-{name}", run=run, scheduler="slurm", array=False)
     record_submission(ledger, f"token-{name}", job_id)
     changes = {"slurm_cluster": cluster} | ({"folder": folder} if folder else {})
     with ledger.writing() as session:

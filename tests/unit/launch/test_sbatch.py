@@ -33,9 +33,9 @@ from orchestrator.ledger.submissions import (
 from orchestrator.ledger.tables import ENDED, FAILED, NEVER_SUBMITTED, QUEUED, SUBMITTING, VERIFIED, Attempt
 from orchestrator.planning.plan import Plan
 from orchestrator.reading.failure import Failure
+from tests.recorded_jobs import new_ledger
 from tests.stand_in_site import Site
 from tests.unit.launch.slurm_stand_in import PROFILE, Slurm
-from tests.unit.ledger.making import new_ledger
 
 QUEUE_FULL = "QOSMaxSubmitJobPerUserLimit"
 

@@ -20,7 +20,7 @@ from orchestrator.ledger.runs import record_run_options
 from orchestrator.ledger.submissions import record_submission
 from orchestrator.ledger.tables import ENDED, FAILED, NEVER_SUBMITTED, QUEUED, RUNNING, VERIFIED, WAITING, Attempt
 from orchestrator.reading.failure import Failure
-from tests.unit.ledger.making import new_ledger, new_run, record
+from tests.recorded_jobs import new_ledger, new_run, record_jobs
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def ledger(tmp_path: Path) -> Ledger:
     """Six jobs in Slurm's queue: 17_0 to 17_5."""
     made = new_ledger(tmp_path)
     run = replace(new_run(host=socket.gethostname()), user=user_name())
-    record(made, *"abcdef", run=run, scheduler="slurm")
+    record_jobs(made, *"abcdef", run=run, scheduler="slurm")
     record_submission(made, "token", "17")
     for name in "abcdef":
         update(made, name, folder=str(job_folder(made, name)))

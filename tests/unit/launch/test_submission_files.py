@@ -26,9 +26,9 @@ from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.rows import JobRow
 from orchestrator.ledger.submissions import queued_attempts
 from orchestrator.ledger.tables import NEVER_SUBMITTED, QUEUED, Attempt
+from tests.recorded_jobs import new_ledger
 from tests.stand_in_site import Site
 from tests.unit.launch.slurm_stand_in import PROFILE, Slurm
-from tests.unit.ledger.making import new_ledger
 from tests.waiting import wait_until
 
 NOBODY = 65534

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from orchestrator.ledger.attempts import job_rows
+from tests.recorded_jobs import new_ledger
 from tests.stand_in_site import REPRO, Site
-from tests.unit.ledger.making import new_ledger
 from tests.waiting import wait_until
 
 SLURM = """

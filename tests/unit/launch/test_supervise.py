@@ -14,9 +14,9 @@ from orchestrator.launch.supervise import RunSupervisor
 from orchestrator.ledger.attempts import job_rows
 from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.tables import ENDED, FAILED, QUEUED, Attempt, Run
+from tests.recorded_jobs import new_ledger
 from tests.stand_in_site import Site
 from tests.unit.launch.slurm_stand_in import PROFILE, Slurm
-from tests.unit.ledger.making import new_ledger
 
 
 def supervised(site: Site, profile: str, request: RunOptions, where: str = "gbs=4") -> tuple[Ledger, RunSupervisor]:

@@ -18,9 +18,9 @@ from orchestrator.launch.submit import submit
 from orchestrator.ledger.attempts import job_rows
 from orchestrator.paths import Folders
 from orchestrator.planning.plan import Plan, plan_cases
+from tests.recorded_jobs import new_ledger
 from tests.unit.catalog.entries import shipped
 from tests.unit.clusters.sites import CHECKOUT, cluster_of
-from tests.unit.ledger.making import new_ledger
 
 PROFILE = """\
 about: a cluster of the tests

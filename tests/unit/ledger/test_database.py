@@ -32,7 +32,7 @@ from orchestrator.ledger.measurements import (
 )
 from orchestrator.ledger.tables import ENDED, VERIFIED, Attempt, Event, Iteration, Run, Table
 from orchestrator.megatron.logs.columns import IterationLine
-from tests.unit.ledger.making import job_spec, new_ledger, new_run, opened, record
+from tests.recorded_jobs import job_spec, ledger_at, new_ledger, new_run, record_jobs
 
 CHECKOUT = Path(__file__).resolve().parents[3]
 
@@ -76,7 +76,7 @@ def test_the_schema_the_code_names_is_the_newest_migration() -> None:
 def test_what_is_stored_comes_back_the_same_from_either_database(ledger: Ledger) -> None:
     """Text of any script, nested JSON, doubles to the last bit, times to the microsecond."""
     run = replace(new_run(), versions={"naïve": [1.5, None, True, {"Größe": "日本語 🚀"}]}, git_dirty=None, profile={})
-    record(ledger, "π=3,'\"%_\\", run=run)
+    record_jobs(ledger, "π=3,'\"%_\\", run=run)
     (row,) = job_rows(ledger)
     metrics = [MeasuredMetric("third", 1 / 3, "ms", 1e-300, 3), MeasuredMetric("huge", 1.7976931348623157e308, "B")]
     lines = (IterationLine(2**31 - 1, 0.1, 1e-17, None, True),)
@@ -97,7 +97,7 @@ def test_what_is_stored_comes_back_the_same_from_either_database(ledger: Ledger)
 @pytest.mark.parametrize("none", [math.nan, math.inf, -math.inf])
 def test_a_loss_that_is_no_number_is_none_in_either_database(ledger: Ledger, none: float) -> None:
     """SQLite makes NULL of NaN and keeps inf, PostgreSQL keeps both: who reads later must not have to know."""
-    record(ledger, "a")
+    record_jobs(ledger, "a")
     (row,) = job_rows(ledger)
     lines = tuple(IterationLine(n, 800.0, none if n == 2 else 9.5, none, True) for n in (1, 2, 3))
     record_measurements(ledger, [Measurement(row.attempt_id, 3, VERIFIED, None, lines, ())])
@@ -108,7 +108,7 @@ def test_a_loss_that_is_no_number_is_none_in_either_database(ledger: Ledger, non
 
 
 def test_a_transaction_that_fails_leaves_nothing_of_itself(ledger: Ledger) -> None:
-    record(ledger, "a")
+    record_jobs(ledger, "a")
     before = everything(ledger)
     with pytest.raises(RuntimeError, match="half way"), ledger.writing() as session:
         session.execute(sa.update(Attempt).values(state="RUNNING"))
@@ -118,7 +118,7 @@ def test_a_transaction_that_fails_leaves_nothing_of_itself(ledger: Ledger) -> No
 
 
 def test_a_ledger_of_a_newer_repro_is_refused_and_kept(ledger: Ledger) -> None:
-    record(ledger, "a")
+    record_jobs(ledger, "a")
     with ledger.engine.begin() as connection:
         connection.exec_driver_sql("update alembic_version set version_num = '9999'")
     before = everything(ledger)
@@ -148,8 +148,8 @@ def test_another_programs_database_is_refused_and_left_as_it_was(database_url: s
 @contextlib.contextmanager
 def locked_by_another_process(url: sa.URL) -> Iterator[None]:
     """The write lock is held by a process that does not give it up."""
-    script = "import sys; from tests.unit.ledger.making import opened, sa\n"
-    script += "with opened(sa.make_url(sys.argv[1])).writing(): print('locked', flush=True); sys.stdin.read()"
+    script = "import sys; import sqlalchemy as sa; from tests.recorded_jobs import ledger_at\n"
+    script += "with ledger_at(sa.make_url(sys.argv[1])).writing(): print('locked', flush=True); sys.stdin.read()"
     command = [sys.executable, "-c", script, url.render_as_string(hide_password=False)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=CHECKOUT) as holder:
         assert holder.stdout is not None and holder.stdout.readline() == "locked\n"
@@ -168,24 +168,24 @@ def test_a_locked_ledger_is_out_of_reach_and_still_readable(
     database_url: sa.URL, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(database, "BUSY_TIMEOUT_S", 0.2)
-    ledger = opened(database_url)
+    ledger = ledger_at(database_url)
     with locked_by_another_process(database_url):
         with pytest.raises(Unreachable, match="locked for more than .* Hint: another repro is writing") as caught:
-            record(ledger, "a")
+            record_jobs(ledger, "a")
         assert caught.value.exit_code == 3
         assert job_rows(ledger) == []
-    record(ledger, "a")
+    record_jobs(ledger, "a")
     assert [row.case_name for row in job_rows(ledger)] == ["a"]
     ledger.engine.dispose()
 
 
 def test_a_read_only_ledger_can_be_read_and_says_why_it_is_not_written(tmp_path: Path) -> None:
-    record(new_ledger(tmp_path), "a")
+    record_jobs(new_ledger(tmp_path), "a")
     read_only = ledger_url(f"sqlite:///file:{tmp_path}/results.db?mode=ro&uri=true", tmp_path)
     ledger = open_ledger(read_only, create=False)
     assert ledger is not None and len(job_rows(ledger)) == 1
     with pytest.raises(ReproError, match=r"cannot be written \(.*readonly.*\). Hint: check its owner and permissions"):
-        record(ledger, "b")
+        record_jobs(ledger, "b")
 
 
 def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from orchestrator.ledger.measurements import MeasuredMetric, Measurement, record
 from orchestrator.ledger.reports import failure_counts, job_history, last_seen
 from orchestrator.ledger.submissions import record_submission
 from orchestrator.ledger.tables import ENDED, FAILED, RUNNING, VERIFIED, Attempt
-from tests.unit.ledger.making import new_run, record
+from tests.recorded_jobs import new_run, record_jobs
 
 NOON = datetime(2026, 1, 1, 12)
 
@@ -33,13 +33,13 @@ def end(ledger: Ledger, verdict: str, failure: str | None = None, why: str | Non
 @pytest.fixture
 def two_attempts(ledger: Ledger) -> Ledger:
     """A job that failed, was run again, and was then found verified by a third run."""
-    record(ledger, "a", "b", token="first")
+    record_jobs(ledger, "a", "b", token="first")
     record_submission(ledger, "first", "17")
     end(ledger, FAILED, "timeout", "TIMEOUT")
-    record(ledger, "a", token="second")
+    record_jobs(ledger, "a", token="second")
     record_submission(ledger, "second", "18")
     end(ledger, VERIFIED)
-    record(ledger, "a", run=new_run("atc24/figure-9"))
+    record_jobs(ledger, "a", run=new_run("atc24/figure-9"))
     return ledger
 
 
@@ -84,7 +84,7 @@ def test_another_jobs_past_is_not_mixed_in_and_an_unknown_job_has_none(two_attem
 def test_failures_are_counted_by_class_of_the_latest_attempt_in_each_experiment(two_attempts: Ledger) -> None:
     # b's only attempt timed out; so did a's first, which does not count any more.
     assert failure_counts(two_attempts) == {("sc21/figure-13", "cpu", "local"): {"timeout": 1}}
-    record(two_attempts, "c", "d", token="more")
+    record_jobs(two_attempts, "c", "d", token="more")
     end(two_attempts, FAILED, "gpu-oom")
     counts = failure_counts(two_attempts)[("sc21/figure-13", "cpu", "local")]
     assert list(counts.items()) == [("gpu-oom", 2), ("timeout", 1)]
@@ -92,7 +92,7 @@ def test_failures_are_counted_by_class_of_the_latest_attempt_in_each_experiment(
 
 def test_the_oldest_look_is_that_of_jobs_under_way_alone(two_attempts: Ledger) -> None:
     assert last_seen(two_attempts) is None
-    record(two_attempts, "c", "d", token="more")
+    record_jobs(two_attempts, "c", "d", token="more")
     before = now() - timedelta(hours=1)
     with two_attempts.writing() as session:
         session.execute(sa.update(Attempt).where(Attempt.job_id == "d-id").values(refreshed_at=before))

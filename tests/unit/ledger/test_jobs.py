@@ -41,7 +41,7 @@ from orchestrator.ledger.tables import (
     Run,
 )
 from orchestrator.megatron.logs.columns import IterationLine
-from tests.unit.ledger.making import attempts, new_job, new_run, record, record_run, unless_verified
+from tests.recorded_jobs import new_attempts, new_job, new_run, record_jobs, record_run, unless_verified
 
 NOON = datetime(2026, 1, 1, 12)
 DONE = Observation(state="COMPLETED", phase=ENDED, exit_code=0, ended_at=NOON)
@@ -61,7 +61,7 @@ def finish(ledger: Ledger, verdict: str | None, state: str = "COMPLETED") -> Non
 
 
 def test_a_new_job_is_stored_as_submitting_before_any_scheduler_is_called(ledger: Ledger) -> None:
-    recorded = record(ledger, "a", "b")
+    recorded = record_jobs(ledger, "a", "b")
     assert (recorded.done, recorded.under_way, recorded.to_submit) == ([], [], {"a-id": 1, "b-id": 1})
     rows = job_rows(ledger)
     assert [(row.case_name, row.state, row.phase, row.verdict) for row in rows] == [
@@ -74,38 +74,38 @@ def test_a_new_job_is_stored_as_submitting_before_any_scheduler_is_called(ledger
 
 @pytest.mark.parametrize("phase", [SUBMITTING, WAITING, RUNNING])
 def test_a_job_under_way_is_not_submitted_again(ledger: Ledger, phase: str) -> None:
-    record(ledger, "a")
+    record_jobs(ledger, "a")
     attempt = job_rows(ledger)[0].attempt_id
     if phase != SUBMITTING:
         record_submission(ledger, "token", "17")
         record_observations(ledger, {attempt: Observation(state="X", phase=phase)}, [attempt])
-    again = record(ledger, "a", token="other")
+    again = record_jobs(ledger, "a", token="other")
     assert (again.under_way, again.to_submit) == (["a-id"], {})
     assert count(ledger, Attempt) == 1
 
 
 def test_a_verified_job_is_found_again(ledger: Ledger) -> None:
-    record(ledger, "a")
+    record_jobs(ledger, "a")
     finish(ledger, VERIFIED)
-    again = record(ledger, "a", "b", token="other")
+    again = record_jobs(ledger, "a", "b", token="other")
     assert (again.done, again.to_submit) == (["a-id"], {"b-id": 1})
 
 
 def test_a_failed_job_gets_another_attempt_and_the_first_is_kept(ledger: Ledger) -> None:
-    record(ledger, "a")
+    record_jobs(ledger, "a")
     finish(ledger, FAILED)
-    assert record(ledger, "a", token="second").to_submit == {"a-id": 2}
+    assert record_jobs(ledger, "a", token="second").to_submit == {"a-id": 2}
     finish(ledger, FAILED)
-    assert record(ledger, "a", token="third").to_submit == {"a-id": 3}
+    assert record_jobs(ledger, "a", token="third").to_submit == {"a-id": 3}
     assert count(ledger, Attempt) == 3
     assert [(row.number, row.token, row.verdict) for row in job_rows(ledger)] == [(3, "third", None)]
 
 
 def test_a_job_that_has_ended_but_was_not_judged_is_not_run_a_second_time(ledger: Ledger) -> None:
     """Another terminal may have seen the end a moment ago, and be about to find it good."""
-    record(ledger, "a")
+    record_jobs(ledger, "a")
     finish(ledger, verdict=None)
-    again = record(ledger, "a", token="other")
+    again = record_jobs(ledger, "a", token="other")
     assert (again.under_way, again.to_submit) == (["a-id"], {})
 
 
@@ -116,12 +116,12 @@ def test_when_the_scripts_cannot_be_made_nothing_is_stored(ledger: Ledger) -> No
     with pytest.raises(RuntimeError, match="no template"):
         record_run(ledger, new_run(), [new_job("a")], unless_verified, fails)
     assert [count(ledger, table) for table in (Run, Job, Attempt, Event)] == [0, 0, 0, 0]
-    assert record(ledger, "a").to_submit == {"a-id": 1}
+    assert record_jobs(ledger, "a").to_submit == {"a-id": 1}
 
 
 def test_a_job_that_two_experiments_share_runs_once_and_shows_in_both(ledger: Ledger) -> None:
-    record(ledger, "a", run=new_run("sc21/figure-13"))
-    assert record(ledger, "a", run=new_run("sc21/figure-14")).under_way == ["a-id"]
+    record_jobs(ledger, "a", run=new_run("sc21/figure-13"))
+    assert record_jobs(ledger, "a", run=new_run("sc21/figure-14")).under_way == ["a-id"]
     rows = job_rows(ledger)
     assert [(row.experiment, row.attempt_id) for row in rows] == [("sc21/figure-13", 1), ("sc21/figure-14", 1)]
     assert [row.experiment for row in job_rows(ledger, experiment="sc21/figure-14")] == ["sc21/figure-14"]
@@ -129,8 +129,8 @@ def test_a_job_that_two_experiments_share_runs_once_and_shows_in_both(ledger: Le
 
 
 def test_a_job_that_two_scales_share_shows_in_both(ledger: Ledger) -> None:
-    record(ledger, "a", "b", run=new_run(scale="small"))
-    record(ledger, "a", run=new_run(scale="smaller"))
+    record_jobs(ledger, "a", "b", run=new_run(scale="small"))
+    record_jobs(ledger, "a", run=new_run(scale="smaller"))
     assert [(row.scale, row.case_name) for row in job_rows(ledger)] == [
         ("small", "a"),
         ("small", "b"),
@@ -139,16 +139,16 @@ def test_a_job_that_two_scales_share_shows_in_both(ledger: Ledger) -> None:
 
 
 def test_array_elements_get_their_index_and_a_single_job_does_not(ledger: Ledger) -> None:
-    record(ledger, "a", "b")
+    record_jobs(ledger, "a", "b")
     record_submission(ledger, "token", "17")
-    record(ledger, "c", token="alone", array=False)
+    record_jobs(ledger, "c", token="alone", array=False)
     record_submission(ledger, "alone", "18")
     assert [row.scheduler_id for row in job_rows(ledger)] == ["17_0", "17_1", "18"]
     assert interrupted_submissions(ledger) == []
 
 
 def test_a_submission_found_by_a_second_terminal_does_not_reopen_what_has_ended(ledger: Ledger) -> None:
-    record(ledger, "a")
+    record_jobs(ledger, "a")
     record_submission(ledger, "token", "17")
     finish(ledger, VERIFIED)
     record_submission(ledger, "token", "17")
@@ -157,16 +157,16 @@ def test_a_submission_found_by_a_second_terminal_does_not_reopen_what_has_ended(
 
 
 def test_a_refusal_has_its_reason_and_says_nothing_of_jobs_that_were_taken(ledger: Ledger) -> None:
-    record(ledger, "taken", token="one")
+    record_jobs(ledger, "taken", token="one")
     record_submission(ledger, "one", "17")
-    record(ledger, "refused", token="two")
+    record_jobs(ledger, "refused", token="two")
     ids = [row.attempt_id for row in job_rows(ledger)]
     record_never_submitted(ledger, ids, "invalid partition", "refused")
     taken, refused = job_rows(ledger)
     assert (taken.phase, taken.verdict) == (WAITING, None)
     assert (refused.state, refused.phase, refused.verdict) == (NEVER_SUBMITTED, ENDED, FAILED)
     assert (refused.verdict_reason, refused.failure) == ("invalid partition", "refused")
-    assert record(ledger, "refused", token="three").to_submit == {"refused-id": 2}
+    assert record_jobs(ledger, "refused", token="three").to_submit == {"refused-id": 2}
 
 
 @pytest.mark.fault(
@@ -175,7 +175,7 @@ def test_a_refusal_has_its_reason_and_says_nothing_of_jobs_that_were_taken(ledge
     promise="The process that made the submission takes it back.",
 )
 def test_a_submission_given_up_too_early_is_taken_back_by_the_one_who_made_it(ledger: Ledger) -> None:
-    record(ledger, "a")
+    record_jobs(ledger, "a")
     record_never_submitted(ledger, [job_rows(ledger)[0].attempt_id], "not found", "lost")
     record_submission(ledger, "token", "17")
     row = job_rows(ledger)[0]
@@ -188,7 +188,7 @@ def test_a_submission_given_up_too_early_is_taken_back_by_the_one_who_made_it(le
     promise="A job that has ended stays ended.",
 )
 def test_what_has_ended_is_not_reopened_by_a_slower_look(ledger: Ledger) -> None:
-    record(ledger, "a")
+    record_jobs(ledger, "a")
     record_submission(ledger, "token", "17")
     record_observations(ledger, {1: DONE}, [1])
     record_observations(ledger, {1: Observation(state="RUNNING", phase=RUNNING)}, [1])
@@ -197,7 +197,7 @@ def test_what_has_ended_is_not_reopened_by_a_slower_look(ledger: Ledger) -> None
 
 
 def test_a_job_of_which_nothing_was_seen_stays_as_it_was(ledger: Ledger) -> None:
-    record(ledger, "a")
+    record_jobs(ledger, "a")
     record_submission(ledger, "token", "17")
     record_observations(ledger, {}, [1])
     row = job_rows(ledger)[0]
@@ -206,7 +206,7 @@ def test_a_job_of_which_nothing_was_seen_stays_as_it_was(ledger: Ledger) -> None
 
 
 def test_an_observation_keeps_what_it_does_not_know_and_drops_an_old_reason(ledger: Ledger) -> None:
-    record(ledger, "a")
+    record_jobs(ledger, "a")
     record_observations(ledger, {1: Observation("PENDING", WAITING, reason="Resources")}, [])
     record_observations(ledger, {1: Observation("RUNNING", RUNNING, nodes="n1", started_at=NOON)}, [])
     record_observations(ledger, {1: Observation("COMPLETED", ENDED)}, [])
@@ -219,7 +219,7 @@ def test_an_observation_keeps_what_it_does_not_know_and_drops_an_old_reason(ledg
 
 
 def test_reading_a_log_again_replaces_its_numbers(ledger: Ledger) -> None:
-    record(ledger, "a")
+    record_jobs(ledger, "a")
     lines = tuple(IterationLine(n, 100.0, 6.9, None, n > 2) for n in (1, 2, 3))
     for value, upto in ((1.0, 2), (2.0, 3)):
         metric = MeasuredMetric("iteration_ms", value, "ms", 0.1, 1)
@@ -234,7 +234,7 @@ def test_reading_a_log_again_replaces_its_numbers(ledger: Ledger) -> None:
     promise="The verdict stays.",
 )
 def test_a_slower_reader_does_not_take_a_verdict_back(ledger: Ledger) -> None:
-    record(ledger, "a")
+    record_jobs(ledger, "a")
     finish(ledger, VERIFIED)
     record_measurements(ledger, [Measurement(1, 5, None, None, (), ())])
     row = job_rows(ledger)[0]
@@ -243,7 +243,7 @@ def test_a_slower_reader_does_not_take_a_verdict_back(ledger: Ledger) -> None:
 
 def test_nothing_is_to_refresh_once_everything_is_judged(ledger: Ledger) -> None:
     assert not anything_to_refresh(ledger)
-    record(ledger, "a")
+    record_jobs(ledger, "a")
     assert anything_to_refresh(ledger)
     finish(ledger, verdict=None)
     assert anything_to_refresh(ledger)
@@ -252,18 +252,18 @@ def test_nothing_is_to_refresh_once_everything_is_judged(ledger: Ledger) -> None
 
 
 def test_jobs_are_found_by_the_start_of_their_id_taken_literally(ledger: Ledger) -> None:
-    record(ledger, "abc", "abd", "x%y")
+    record_jobs(ledger, "abc", "abd", "x%y")
     assert [row.case_name for row in job_rows(ledger, job_prefix="ab")] == ["abc", "abd"]
     assert [row.case_name for row in job_rows(ledger, job_prefix="x%")] == ["x%y"]
     assert job_rows(ledger, job_prefix="%") == []
 
 
 def test_an_experiment_is_counted_over_the_latest_attempts(ledger: Ledger) -> None:
-    record(ledger, "a", "b")
+    record_jobs(ledger, "a", "b")
     finish(ledger, FAILED)
-    record(ledger, "a", token="second")
+    record_jobs(ledger, "a", token="second")
     finish(ledger, VERIFIED)
-    record(ledger, "c", "d", token="third")
+    record_jobs(ledger, "c", "d", token="third")
     record_observations(ledger, {4: Observation("RUNNING", RUNNING)}, [])
     (counts,) = experiment_counts(ledger)
     assert (counts.cases, counts.verified, counts.failed, counts.running, counts.waiting) == (4, 1, 1, 1, 1)
@@ -275,7 +275,7 @@ def test_two_cases_that_are_one_job_are_submitted_once_and_both_have_its_result(
 
     def make(missing: Mapping[str, Missing]) -> Mapping[str, NewAttempt]:
         asked.append(list(missing))
-        return attempts()(missing)
+        return new_attempts()(missing)
 
     recorded = record_run(ledger, new_run(), [first, replace(first, case_name="b")], unless_verified, make)
     assert asked == [["a-id"]] and recorded.to_submit == {"a-id": 1}
@@ -284,7 +284,7 @@ def test_two_cases_that_are_one_job_are_submitted_once_and_both_have_its_result(
 
 
 def test_losses_come_back_in_the_order_of_iterations_without_those_that_have_none(ledger: Ledger) -> None:
-    record(ledger, "a")
+    record_jobs(ledger, "a")
     (row,) = job_rows(ledger)
     lines = tuple(IterationLine(n, 1.0, loss, None, True) for n, loss in ((2, 9.5), (1, 10.0), (3, None)))
     record_measurements(ledger, [Measurement(row.attempt_id, 3, VERIFIED, None, lines, ())])

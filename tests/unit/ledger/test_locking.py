@@ -16,8 +16,8 @@ from orchestrator.ledger import locks
 from orchestrator.ledger.attempts import job_rows
 from orchestrator.ledger.database import ledger_url, open_ledger
 from orchestrator.ledger.locks import file_system_of, require_locks
+from tests.recorded_jobs import new_ledger, record_jobs
 from tests.unit.ledger.conftest import compiled
-from tests.unit.ledger.making import new_ledger, record
 
 CHECKOUT = Path(__file__).resolve().parents[3]
 
@@ -193,7 +193,7 @@ def test_a_network_file_system_with_locks_is_taken(
 ) -> None:
     mounted_as(tmp_path, "nfs4", options, tmp_path_factory.mktemp("mounts") / "mountinfo", monkeypatch)
     ledger = new_ledger(tmp_path)
-    record(ledger, "a")
+    record_jobs(ledger, "a")
     assert [row.case_name for row in job_rows(new_ledger(tmp_path))] == ["a"]
     assert [path.name for path in tmp_path.iterdir()] == ["results.db"]
 

@@ -23,7 +23,8 @@ from orchestrator.ledger.reports import job_history
 from orchestrator.ledger.runs import run_record
 from orchestrator.ledger.submissions import queued_attempts
 from orchestrator.ledger.tables import VERIFIED, Table
-from tests.unit.ledger.making import make_old_ledger, opened, record
+from tests.recorded_jobs import ledger_at, record_jobs
+from tests.unit.ledger.old_ledger import create_old_ledger
 
 CHECKOUT = Path(__file__).resolve().parents[3]
 OLDER = [f"{number:04d}" for number in range(1, int(SCHEMA))]
@@ -91,7 +92,7 @@ def check_migrated(ledger: Ledger) -> None:
     assert metrics_of(ledger, [verified.attempt_id])[verified.attempt_id]["iteration_ms"].value == 800.1
     assert verified.execution is None, "no older repro read the execution mode"
     assert {line.host_wait_ms for line in iterations_of(ledger, verified.attempt_id)} == {None}
-    again = record(ledger, "a", "b", "c")
+    again = record_jobs(ledger, "a", "b", "c")
     assert (again.done, again.under_way, again.to_submit) == (["a-id"], ["b-id"], {"c-id": 1})
     with ledger.engine.connect() as connection:
         if ledger.url.get_backend_name() == "sqlite":  # rows of nothing are refused, as ever
@@ -105,7 +106,7 @@ def check_migrated(ledger: Ledger) -> None:
 def test_a_queued_attempt_of_an_older_ledger_keeps_its_state_its_events_and_its_run_options(
     database_url: sa.URL,
 ) -> None:
-    make_old_ledger(database_url, "0006")
+    create_old_ledger(database_url, "0006")
     engine = sa.create_engine(database_url)
     with engine.begin() as connection:
         connection.exec_driver_sql("UPDATE attempts SET state = 'IN_TURN', token = '' WHERE job_id = 'b-id'")
@@ -116,7 +117,7 @@ def test_a_queued_attempt_of_an_older_ledger_keeps_its_state_its_events_and_its_
         connection.exec_driver_sql(f"{event} 'in turn', 'the queue is full')")
         connection.exec_driver_sql(f"{event} 'state', 'PENDING -> IN_TURN')")
     engine.dispose()
-    ledger = opened(database_url)
+    ledger = ledger_at(database_url)
     assert [attempt.job_id for attempt in queued_attempts(ledger)] == ["b-id"]
     assert run_record(ledger, "old").run_options == {"max_parallel": 2}
     (attempt,) = job_history(ledger, "b-id")
@@ -126,7 +127,7 @@ def test_a_queued_attempt_of_an_older_ledger_keeps_its_state_its_events_and_its_
 
 
 def test_an_attempt_of_an_older_ledger_that_ran_out_of_gpu_memory_gets_its_failure_class(database_url: sa.URL) -> None:
-    make_old_ledger(database_url, "0002")
+    create_old_ledger(database_url, "0002")
     engine = sa.create_engine(database_url)
     failed = "UPDATE attempts SET phase = 'ended', verdict = 'failed', verdict_reason = :reason WHERE job_id = :job"
     reasons = {"a-id": "out of GPU memory: torch.OutOfMemoryError: CUDA out of memory.", "b-id": "exit code 1"}
@@ -134,15 +135,15 @@ def test_an_attempt_of_an_older_ledger_that_ran_out_of_gpu_memory_gets_its_failu
         for job, reason in reasons.items():
             connection.execute(sa.text(failed), {"reason": reason, "job": job})
     engine.dispose()
-    ledger = opened(database_url)
+    ledger = ledger_at(database_url)
     assert {row.job_id: row.failure for row in job_rows(ledger)} == {"a-id": "gpu-oom", "b-id": None}
     ledger.engine.dispose()
 
 
 @pytest.mark.parametrize("schema", OLDER)
 def test_a_ledger_of_an_older_repro_is_migrated_with_its_rows(database_url: sa.URL, schema: str) -> None:
-    make_old_ledger(database_url, schema)
-    ledger = opened(database_url)
+    create_old_ledger(database_url, schema)
+    ledger = ledger_at(database_url)
     check_migrated(ledger)
     ledger.engine.dispose()
 
@@ -150,10 +151,10 @@ def test_a_ledger_of_an_older_repro_is_migrated_with_its_rows(database_url: sa.U
 @pytest.mark.parametrize("schema", OLDER)
 def test_a_copy_of_the_older_file_is_kept_and_is_what_it_was(tmp_path: Path, schema: str) -> None:
     url = ledger_url(None, tmp_path)
-    make_old_ledger(url, schema)
+    create_old_ledger(url, schema)
     (tmp_path / "results.db").chmod(0o640)
     before = rows_of(url)
-    opened(url).engine.dispose()
+    ledger_at(url).engine.dispose()
     copy = tmp_path / f"results.db.before-{SCHEMA}"
     assert rows_of(sa.make_url(f"sqlite:///{copy}")) == before != rows_of(url)
     assert copy.stat().st_mode & 0o777 == 0o640
@@ -168,12 +169,12 @@ def test_a_copy_of_the_older_file_is_kept_and_is_what_it_was(tmp_path: Path, sch
 def test_the_copy_has_what_a_killed_writer_left_in_its_journal_taken_back(tmp_path: Path) -> None:
     """The file alone is then half of a transaction: to copy it without its journal would keep the damage."""
     url = ledger_url(None, tmp_path)
-    make_old_ledger(url, "0001")
+    create_old_ledger(url, "0001")
     before = rows_of(url)
     subprocess.run([sys.executable, "-c", KILLED_IN_A_WRITE, str(tmp_path / "results.db")], check=False)
     assert (tmp_path / "results.db-journal").stat().st_size > 0
     assert (tmp_path / "results.db").read_bytes().count(b"x" * 999) > 0, "nothing was half written"
-    opened(url).engine.dispose()
+    ledger_at(url).engine.dispose()
     assert rows_of(sa.make_url(f"sqlite:///{tmp_path}/results.db.before-{SCHEMA}")) == before
 
 
@@ -190,7 +191,7 @@ def test_the_copy_has_what_a_killed_writer_left_in_its_journal_taken_back(tmp_pa
 def test_a_migration_killed_anywhere_leaves_the_old_ledger_and_can_be_repeated(
     database_url: sa.URL, tmp_path: Path, how: str
 ) -> None:
-    make_old_ledger(database_url, "0001")
+    create_old_ledger(database_url, "0001")
     old = rows_of(database_url)
     file = tmp_path / "results.db"
     is_file = database_url.get_backend_name() == "sqlite"
@@ -201,7 +202,7 @@ def test_a_migration_killed_anywhere_leaves_the_old_ledger_and_can_be_repeated(
         assert rows_of(database_url) == old
     done = migrates(database_url)
     assert done.returncode == 0 and int(done.stdout) > 14, done.stderr
-    ledger = opened(database_url)
+    ledger = ledger_at(database_url)
     check_migrated(ledger)
     ledger.engine.dispose()
     if is_file:
@@ -214,7 +215,7 @@ def test_a_migration_killed_anywhere_leaves_the_old_ledger_and_can_be_repeated(
     promise="The old ledger remains. The migration can be repeated.",
 )
 def test_a_migration_that_fails_leaves_the_old_ledger_and_can_be_repeated(database_url: sa.URL) -> None:
-    make_old_ledger(database_url, "0001")
+    create_old_ledger(database_url, "0001")
     old = rows_of(database_url)
 
     def fails(_connection: object, _cursor: object, statement: str, *_rest: object) -> None:
@@ -228,7 +229,7 @@ def test_a_migration_that_fails_leaves_the_old_ledger_and_can_be_repeated(databa
     finally:
         sa.event.remove(sa.Engine, "after_cursor_execute", fails)
     assert rows_of(database_url) == old
-    ledger = opened(database_url)
+    ledger = ledger_at(database_url)
     check_migrated(ledger)
     ledger.engine.dispose()
 
@@ -241,7 +242,7 @@ def test_a_migration_that_fails_leaves_the_old_ledger_and_can_be_repeated(databa
 def test_an_older_ledger_that_is_damaged_is_named_and_not_migrated(tmp_path: Path) -> None:
     url = ledger_url(None, tmp_path)
     file = tmp_path / "results.db"
-    make_old_ledger(url, "0002")
+    create_old_ledger(url, "0002")
     with sqlite3.connect(file) as raw:  # a root page that no check of the schema reads
         (page,) = raw.execute("select rootpage from sqlite_master where name = 'metrics'").fetchone()
     raw.close()

@@ -30,7 +30,7 @@ from orchestrator.ledger.measurements import (
 from orchestrator.ledger.submissions import record_never_submitted
 from orchestrator.ledger.tables import ENDED, RUNNING, VERIFIED, Event
 from orchestrator.megatron.logs.columns import IterationLine
-from tests.unit.ledger.making import new_run, record
+from tests.recorded_jobs import new_run, record_jobs
 
 FACTS = {"version": 1, "settings": {"π": "日本語 🚀"}, "sizes": [1, None, 2.5]}
 
@@ -63,7 +63,7 @@ def stored(ledger: Ledger) -> list[tuple[int, float]]:
 
 @pytest.fixture(autouse=True)
 def a_job(ledger: Ledger) -> None:
-    record(ledger, "a")
+    record_jobs(ledger, "a")
 
 
 def test_how_far_a_file_was_read_comes_back_whatever_its_size_and_number(ledger: Ledger) -> None:
@@ -108,7 +108,7 @@ def test_a_line_that_was_not_finite_comes_back_as_one(ledger: Ledger) -> None:
 
 def test_many_attempts_are_one_transaction_with_an_event_for_each_verdict(ledger: Ledger) -> None:
     names = [f"job {number}" for number in range(1000)]
-    record(ledger, *names, token="many")
+    record_jobs(ledger, *names, token="many")
     ids = unjudged(ledger)
     metric = MeasuredMetric("iteration_ms", 1.0, "ms")
     record_measurements(ledger, [Measurement(one, 2, VERIFIED, None, lines(1, 2), (metric,)) for one in ids])
@@ -123,7 +123,7 @@ def unjudged(ledger: Ledger) -> list[int]:
 
 
 def test_only_attempts_that_run_or_have_ended_without_a_verdict_are_to_be_read(ledger: Ledger) -> None:
-    record(ledger, "b", "c", "d", "e", token="others")
+    record_jobs(ledger, "b", "c", "d", "e", token="others")
     seen: dict[int, Any] = {2: Observation("RUNNING", RUNNING), 3: Observation("FAILED", ENDED)}
     record_observations(ledger, seen | {4: Observation("COMPLETED", ENDED)}, [])
     record_measurements(ledger, [Measurement(4, 1, VERIFIED, None, (), ())])
@@ -132,7 +132,7 @@ def test_only_attempts_that_run_or_have_ended_without_a_verdict_are_to_be_read(l
 
 
 def test_an_attempt_is_one_row_as_the_run_has_it_that_made_it(ledger: Ledger) -> None:
-    record(ledger, "a", "b", run=new_run("sc21/figure-14"), token="other")
+    record_jobs(ledger, "a", "b", run=new_run("sc21/figure-14"), token="other")
     rows = rows_of_attempts(ledger, [2, 1, 99])
     assert [(row.attempt_id, row.experiment, row.case_name) for row in rows] == [
         (1, "sc21/figure-13", "a"),

@@ -16,15 +16,15 @@ from orchestrator.ledger.attempts import job_rows
 from orchestrator.ledger.database import Ledger, ledger_url, open_ledger
 from orchestrator.ledger.tables import Run
 from tests.postgresql import PostgresqlServer
+from tests.recorded_jobs import ledger_at, record_jobs
 from tests.unavailable import give_up
-from tests.unit.ledger.making import opened, record
 from tests.unit.ledger.test_survival import begin, check_whole, count, mount, start_writer
 
 
 @pytest.fixture
 def on_server(postgresql: PostgresqlServer) -> Iterator[Ledger]:
     with postgresql.new_database() as url:
-        ledger = opened(url)
+        ledger = ledger_at(url)
         yield ledger
         ledger.engine.dispose()
 
@@ -49,7 +49,7 @@ def test_a_server_killed_while_somebody_writes_has_whole_transactions_once_it_is
         # The connection that this process held is gone with the server: the next command makes another.
         check_whole(on_server, 20)
         assert count(on_server, Run.id.startswith(f"w{number}-"), table=Run) >= said
-    record(on_server, *(str(one) for one in range(20)), token="afterwards")
+    record_jobs(on_server, *(str(one) for one in range(20)), token="afterwards")
 
 
 @pytest.mark.fault(
@@ -60,13 +60,13 @@ def test_a_server_killed_while_somebody_writes_has_whole_transactions_once_it_is
 def test_a_server_that_is_away_is_out_of_reach_in_one_line_and_found_again(
     postgresql: PostgresqlServer, on_server: Ledger
 ) -> None:
-    record(on_server, "a")
+    record_jobs(on_server, "a")
     postgresql.stop()
     try:
         for attempt in (
             lambda: open_ledger(on_server.url),
             lambda: job_rows(on_server),
-            lambda: record(on_server, "b"),
+            lambda: record_jobs(on_server, "b"),
         ):
             with pytest.raises(Unreachable, match="does not answer .* Hint: repeat the command once it does") as caught:
                 attempt()
@@ -74,7 +74,7 @@ def test_a_server_that_is_away_is_out_of_reach_in_one_line_and_found_again(
     finally:
         postgresql.start()
     assert [row.case_name for row in job_rows(on_server)] == ["a"]
-    record(on_server, "b")
+    record_jobs(on_server, "b")
 
 
 @pytest.mark.fault(
@@ -135,7 +135,7 @@ def test_a_writer_sees_what_the_one_it_waited_for_wrote_whatever_the_servers_def
     with on_server.engine.begin() as connection:
         default = "set default_transaction_isolation = 'repeatable read'"
         connection.exec_driver_sql(f"alter database {on_server.url.database} {default}")
-    second = opened(on_server.url)
+    second = ledger_at(on_server.url)
     seen: list[int] = []
 
     def write() -> None:
@@ -158,15 +158,15 @@ def test_a_writer_sees_what_the_one_it_waited_for_wrote_whatever_the_servers_def
     promise="Reported. The ledger can be read.",
 )
 def test_a_user_who_may_not_write_is_told_so_and_can_read(postgresql: PostgresqlServer, on_server: Ledger) -> None:
-    record(on_server, "a")
+    record_jobs(on_server, "a")
     with on_server.engine.begin() as connection:
         connection.exec_driver_sql("create role reader login")
         connection.exec_driver_sql("grant select on all tables in schema public to reader")
     assert on_server.url.database is not None
-    ledger = opened(postgresql.url(on_server.url.database, user="reader"))
+    ledger = ledger_at(postgresql.url(on_server.url.database, user="reader"))
     assert [row.case_name for row in job_rows(ledger)] == ["a"]
     with pytest.raises(ReproError, match=r"cannot be written \(permission denied for table \w+\). Hint: ask") as caught:
-        record(ledger, "b")
+        record_jobs(ledger, "b")
     assert caught.value.exit_code == EXIT_USER_ERROR and "\n" not in str(caught.value)
     ledger.engine.dispose()
 
@@ -183,7 +183,7 @@ def test_a_database_set_to_read_only_says_so(on_server: Ledger) -> None:
     on_server.engine.dispose()
     assert job_rows(on_server) == []
     with pytest.raises(ReproError, match=r"cannot be written \(cannot execute INSERT in a read-only transaction\)"):
-        record(on_server, "a")
+        record_jobs(on_server, "a")
 
 
 @pytest.mark.fault(
@@ -222,12 +222,12 @@ def test_a_full_disk_of_the_server_is_said(postgresql: PostgresqlServer, on_serv
         with pytest.raises(
             ReproError, match="the server's disk is full. Hint: its administrator must make room"
         ) as caught:
-            record(on_server, *(f"job {number}" for number in range(2000)))
+            record_jobs(on_server, *(f"job {number}" for number in range(2000)))
         assert caught.value.exit_code == EXIT_USER_ERROR
         assert job_rows(on_server) == []
         with admin.connect() as connection:
             connection.exec_driver_sql("alter table attempts set tablespace pg_default")
             connection.exec_driver_sql("drop tablespace small")
-        assert len(record(on_server, *(f"job {number}" for number in range(2000))).to_submit) == 2000
+        assert len(record_jobs(on_server, *(f"job {number}" for number in range(2000))).to_submit) == 2000
     finally:
         subprocess.run(["umount", "--lazy", str(folder)], check=True)

@@ -16,7 +16,7 @@ from orchestrator.ledger.database import Ledger, ledger_url, open_ledger
 from orchestrator.ledger.migrations import VIEWS
 from orchestrator.ledger.readonly_sql import asked, relations
 from orchestrator.ledger.tables import Table
-from tests.unit.ledger.making import new_ledger, opened, record
+from tests.recorded_jobs import ledger_at, new_ledger, record_jobs
 
 ENDLESS = "with recursive n(i) as (select 1 union all select i + 1 from n) select count(*) from n where i < 0"
 
@@ -31,7 +31,7 @@ def everything(ledger: Ledger) -> dict[str, list[tuple[Any, ...]]]:
 
 
 def test_a_question_is_answered_with_columns_and_rows(ledger: Ledger) -> None:
-    record(ledger, "a", "b")
+    record_jobs(ledger, "a", "b")
     assert answer(ledger, "select id, gpus from jobs order by id") == (("id", "gpus"), [("a-id", 4), ("b-id", 4)])
     assert answer(ledger, "select case_name from v_results where case_name like '%b%' and 7 % 4 = 3")[1] == [("b",)]
     assert answer(ledger, "select id from jobs where id = 'c'") == (("id",), [])
@@ -71,7 +71,7 @@ CHANGES = [
 
 
 def test_whatever_is_asked_nothing_is_changed(ledger: Ledger) -> None:
-    record(ledger, "a")
+    record_jobs(ledger, "a")
     before = everything(ledger), relations(ledger)
     for question in CHANGES:
         assert_refused(ledger, question)
@@ -107,7 +107,7 @@ CHANGES_IN_SQLITE = [
 
 def test_sqlite_lets_a_question_out_of_nothing(tmp_path: Path) -> None:
     ledger = new_ledger(tmp_path)
-    record(ledger, "a")
+    record_jobs(ledger, "a")
     before = (tmp_path / "results.db").read_bytes()
     for question in CHANGES_IN_SQLITE:
         assert_refused(ledger, question.format(folder=tmp_path))
@@ -118,7 +118,7 @@ def test_sqlite_lets_a_question_out_of_nothing(tmp_path: Path) -> None:
 def test_sqlite_does_not_write_even_what_is_not_asked_about(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each of the two locks holds by itself."""
     ledger = new_ledger(tmp_path)
-    record(ledger, "a")
+    record_jobs(ledger, "a")
     monkeypatch.setattr("orchestrator.ledger.readonly_sql._allowed", lambda *_words: sqlite3.SQLITE_OK)
     with pytest.raises(ReproError, match=r"the ledger can only be read \(attempt to write a readonly database\)"):
         answer(ledger, "delete from jobs")
@@ -145,7 +145,7 @@ CHANGES_ON_A_SERVER = [
 
 @pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
 def test_a_server_lets_a_question_out_of_nothing(ledger: Ledger) -> None:
-    record(ledger, "a")
+    record_jobs(ledger, "a")
     before = everything(ledger)
     for question in CHANGES_ON_A_SERVER:
         assert_refused(ledger, question)
@@ -192,14 +192,14 @@ def test_a_folder_with_signs_that_mean_something_in_a_uri_is_found(tmp_path: Pat
     folder = tmp_path / "50% of #1?mode=rwc"
     folder.mkdir()
     ledger = new_ledger(folder)
-    record(ledger, "a")
+    record_jobs(ledger, "a")
     assert answer(ledger, "select id from jobs")[1] == [("a-id",)]
 
 
 def test_a_ledger_that_is_named_by_a_uri_is_as_safe(tmp_path: Path) -> None:
     new_ledger(tmp_path)
-    ledger = opened(ledger_url(f"sqlite:///file:{tmp_path}/results.db?uri=true", tmp_path))
-    record(ledger, "a")
+    ledger = ledger_at(ledger_url(f"sqlite:///file:{tmp_path}/results.db?uri=true", tmp_path))
+    record_jobs(ledger, "a")
     with pytest.raises(ReproError, match="the ledger can only be read"):
         answer(ledger, "delete from jobs")
     assert answer(ledger, "select id from jobs")[1] == [("a-id",)]

@@ -27,9 +27,10 @@ from orchestrator.errors import EXIT_USER_ERROR, ReproError
 from orchestrator.ledger.attempts import job_rows
 from orchestrator.ledger.database import SCHEMA, Ledger, ledger_url, open_ledger
 from orchestrator.ledger.tables import Attempt, Event, Iteration, Run, RunJob
+from tests.recorded_jobs import ledger_at, new_ledger, record_jobs
 from tests.unavailable import give_up
 from tests.unit.ledger.conftest import compiled
-from tests.unit.ledger.making import make_old_ledger, new_ledger, opened, record
+from tests.unit.ledger.old_ledger import create_old_ledger
 
 CHECKOUT = Path(__file__).resolve().parents[3]
 WRITING_S = 60 * float(os.environ.get("REPRO_TEST_MINUTES", "0.05"))
@@ -45,28 +46,28 @@ from orchestrator.megatron.logs.columns import IterationLine
 from orchestrator.ledger.measurements import MeasuredMetric, Measurement, record_measurements
 from orchestrator.ledger.submissions import record_submission
 from orchestrator.ledger.tables import ENDED, VERIFIED
-from tests.unit.ledger.making import new_run, opened, record
+from tests.recorded_jobs import ledger_at, new_run, record_jobs
 
 @sa.event.listens_for(sa.Engine, "connect")
 def little_memory(connection, _record):  # so that a transaction reaches the file, behind its journal, before its end
     if SPILLS:
         connection.execute("pragma cache_size=2")
 
-url, name, jobs, until = sa.make_url(sys.argv[1]), sys.argv[2], int(sys.argv[3]), float(sys.argv[4])
-SPILLS = sys.argv[5] == "spills"
-ledger = opened(url)
+url, name, jobs = sa.make_url(sys.argv[1]), sys.argv[2], int(sys.argv[3])
+SPILLS = sys.argv[4] == "spills"
+ledger = ledger_at(url)
 print("ready", flush=True)
-sys.stdin.readline()
+until = float(sys.stdin.readline())
 counts = dict(runs=0, mine=0, theirs=0)
 lines = tuple(IterationLine(n, 800.0, 9.5, 1.0, n > 2) for n in range(10))
 for turn in itertools.count():
-    if time.time() > until:
+    if turn and time.time() > until:
         break
     # Both ask for the same jobs: one gets them, the other finds them there.
     token = f"{name}-{turn}"
     run = dataclasses.replace(new_run(), id=token)
     names = [f"{turn}-{n}" for n in range(jobs)]
-    mine = record(ledger, *names, token=token, run=run).to_submit
+    mine = record_jobs(ledger, *names, token=token, run=run).to_submit
     assert len(mine) in (0, jobs), "a transaction of the other was seen half done"
     counts["runs"] += 1
     counts["mine" if mine else "theirs"] += 1
@@ -81,11 +82,9 @@ print(json.dumps(counts))
 """
 
 
-def start_writer(
-    url: sa.URL, name: str, *, jobs: int, until: float = 2**40, spills: bool = False
-) -> subprocess.Popen[str]:
-    """A process that writes runs until then; it has loaded everything and waits for a line."""
-    words = [url.render_as_string(hide_password=False), name, str(jobs), str(until), "spills" if spills else ""]
+def start_writer(url: sa.URL, name: str, *, jobs: int, spills: bool = False) -> subprocess.Popen[str]:
+    """Start a process that writes runs after a call of `begin`. Return when it has loaded everything."""
+    words = [url.render_as_string(hide_password=False), name, str(jobs), "spills" if spills else ""]
     writer = subprocess.Popen(
         [sys.executable, "-c", WRITER, *words],
         stdin=subprocess.PIPE,
@@ -98,9 +97,10 @@ def start_writer(
     return writer
 
 
-def begin(writer: subprocess.Popen[str]) -> None:
+def begin(writer: subprocess.Popen[str], until: float = 2**40) -> None:
+    """Let the process write at least one run, and more until this time."""
     assert writer.stdin is not None
-    writer.stdin.write("begin\n")
+    writer.stdin.write(f"{until}\n")
     writer.stdin.flush()
 
 
@@ -164,9 +164,9 @@ RECORDS = """
 import sys
 from pathlib import Path
 from orchestrator.errors import ReproError
-from tests.unit.ledger.making import new_ledger, record
+from tests.recorded_jobs import new_ledger, record_jobs
 try:
-    record(new_ledger(Path(sys.argv[1])), "b")
+    record_jobs(new_ledger(Path(sys.argv[1])), "b")
 except ReproError as error:
     print(error)
     sys.exit(error.exit_code)
@@ -188,7 +188,7 @@ except ReproError as error:
 )
 def test_a_writer_killed_at_any_moment_leaves_whole_transactions(database_url: sa.URL, spills: bool) -> None:
     is_file = database_url.get_backend_name() == "sqlite"
-    ledger = opened(database_url)
+    ledger = ledger_at(database_url)
     chance = random.Random(20)
     kills = journals = finished = 0
     while kills < KILLS or (spills and not journals and kills < 5 * KILLS):
@@ -210,7 +210,7 @@ def test_a_writer_killed_at_any_moment_leaves_whole_transactions(database_url: s
     assert finished > 0
     if spills:
         assert journals > 0, "no kill ever hit a write"
-    record(ledger, "afterwards")
+    record_jobs(ledger, "afterwards")
     ledger.engine.dispose()
 
 
@@ -274,16 +274,16 @@ def names(count: int) -> list[str]:
 @pytest.mark.parametrize("left_kib", [0, 8, 40, 100])
 def test_a_full_disk_is_said_and_the_same_command_works_once_there_is_room(disk: Path, left_kib: int) -> None:
     ledger = new_ledger(disk)
-    record(ledger, "a")
+    record_jobs(ledger, "a")
     before = (disk / "results.db").read_bytes()
     filler = fill(disk, left_kib * 1024)
     with pytest.raises(ReproError, match=r"results\.db: the disk is full.* Hint: make room and repeat") as caught:
-        record(ledger, *names(400))
+        record_jobs(ledger, *names(400))
     assert caught.value.exit_code == EXIT_USER_ERROR and "\n" not in str(caught.value)
     assert [row.case_name for row in job_rows(new_ledger(disk))] == ["a"]
     assert (disk / "results.db").read_bytes() == before
     filler.unlink()
-    assert len(record(ledger, *names(400)).to_submit) == 400
+    assert len(record_jobs(ledger, *names(400)).to_submit) == 400
     check_integrity(ledger)
     ledger.engine.dispose()
 
@@ -313,7 +313,7 @@ def test_a_ledger_that_is_made_on_a_full_disk_is_made_once_there_is_room(disk: P
     promise="Nothing changes, and no partial copy remains.",
 )
 def test_a_migration_that_finds_no_room_for_its_copy_changes_nothing_and_leaves_no_half_copy(disk: Path) -> None:
-    make_old_ledger(ledger_url(None, disk), "0002")
+    create_old_ledger(ledger_url(None, disk), "0002")
     before = (disk / "results.db").read_bytes()
     filler = fill(disk, 20 * 1024)
     with pytest.raises(ReproError, match=r"results\.db: the disk is full"):
@@ -332,7 +332,7 @@ def test_a_migration_that_finds_no_room_for_its_copy_changes_nothing_and_leaves_
 )
 def test_a_writer_killed_on_a_full_disk_has_its_journal_taken_back_while_it_is_still_full(disk: Path) -> None:
     ledger = new_ledger(disk)
-    record(ledger, *names(5))
+    record_jobs(ledger, *names(5))
     ledger.engine.dispose()
     subprocess.run([sys.executable, "-c", KILLED_IN_A_WRITE, str(disk / "results.db")], check=False)
     assert (disk / "results.db-journal").exists(), "nothing had reached the file"
@@ -349,7 +349,7 @@ def test_a_writer_killed_on_a_full_disk_has_its_journal_taken_back_while_it_is_s
 def test_a_used_up_quota_is_a_full_disk_though_sqlite_calls_it_an_io_error(
     tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    record(new_ledger(tmp_path), "a")
+    record_jobs(new_ledger(tmp_path), "a")
     before = (tmp_path / "results.db").read_bytes()
     library = compiled(tmp_path_factory.mktemp("shim"), NO_QUOTA)
     command = [sys.executable, "-c", RECORDS, str(tmp_path)]
@@ -359,7 +359,7 @@ def test_a_used_up_quota_is_a_full_disk_though_sqlite_calls_it_an_io_error(
         done.stderr
     )
     assert (done.returncode, (tmp_path / "results.db").read_bytes()) == (EXIT_USER_ERROR, before)
-    assert len(record(new_ledger(tmp_path), "b").to_submit) == 1
+    assert len(record_jobs(new_ledger(tmp_path), "b").to_submit) == 1
 
 
 @pytest.mark.fault(
@@ -369,16 +369,16 @@ def test_a_used_up_quota_is_a_full_disk_though_sqlite_calls_it_an_io_error(
 )
 def test_a_read_only_disk_can_be_read_and_says_why_it_is_not_written(disk: Path) -> None:
     ledger = new_ledger(disk)
-    record(ledger, "a")
+    record_jobs(ledger, "a")
     ledger.engine.dispose()
     with read_only(disk):
         ledger = new_ledger(disk)
         assert [row.case_name for row in job_rows(ledger)] == ["a"]
         with pytest.raises(ReproError, match=r"results\.db: cannot be written .* Hint: check its owner") as caught:
-            record(ledger, "b")
+            record_jobs(ledger, "b")
         assert caught.value.exit_code == EXIT_USER_ERROR
         ledger.engine.dispose()
-    record(new_ledger(disk), "b")
+    record_jobs(new_ledger(disk), "b")
 
 
 @pytest.mark.fault(
@@ -397,7 +397,7 @@ def test_a_ledger_that_cannot_be_made_on_a_read_only_disk_says_so(disk: Path) ->
     promise="Reported.",
 )
 def test_a_read_only_file_in_a_folder_that_can_be_written_says_so(disk: Path) -> None:
-    record(new_ledger(disk), "a")
+    record_jobs(new_ledger(disk), "a")
     file = str(disk / "results.db")
     assert mount("--bind", file, file) == "" and mount("-o", "remount,ro,bind", file) == ""
     try:
@@ -405,7 +405,7 @@ def test_a_read_only_file_in_a_folder_that_can_be_written_says_so(disk: Path) ->
         with pytest.raises(
             ReproError, match=r"results\.db: cannot be written \(attempt to write a readonly database\)"
         ):
-            record(ledger, "b")
+            record_jobs(ledger, "b")
         assert [row.case_name for row in job_rows(ledger)] == ["a"]
         ledger.engine.dispose()
     finally:
@@ -419,7 +419,7 @@ def test_a_read_only_file_in_a_folder_that_can_be_written_says_so(disk: Path) ->
 )
 def test_a_file_that_can_be_written_in_a_read_only_folder_says_so(disk: Path, tmp_path: Path) -> None:
     """SQLite needs a journal beside its file."""
-    record(new_ledger(tmp_path), "a")
+    record_jobs(new_ledger(tmp_path), "a")
     (disk / "results.db").touch()
     with read_only(disk):
         file = str(disk / "results.db")
@@ -427,7 +427,7 @@ def test_a_file_that_can_be_written_in_a_read_only_folder_says_so(disk: Path, tm
         try:
             ledger = new_ledger(disk)
             with pytest.raises(ReproError, match=r"results\.db: cannot be written \(Read-only file system\)"):
-                record(ledger, "b")
+                record_jobs(ledger, "b")
             assert [row.case_name for row in job_rows(ledger)] == ["a"]
             ledger.engine.dispose()
         finally:
@@ -440,7 +440,7 @@ def test_a_file_that_can_be_written_in_a_read_only_folder_says_so(disk: Path, tm
     promise="Not migrated; reported.",
 )
 def test_an_older_ledger_on_a_read_only_disk_is_not_migrated_and_says_why(disk: Path) -> None:
-    make_old_ledger(ledger_url(None, disk), "0002")
+    create_old_ledger(ledger_url(None, disk), "0002")
     said = r"results\.db: older than this repro, and no copy can be written .*Read-only file system"
     with read_only(disk), pytest.raises(ReproError, match=said):
         new_ledger(disk)
@@ -456,11 +456,11 @@ def test_an_older_ledger_on_a_read_only_disk_is_not_migrated_and_says_why(disk: 
     promise="No row is lost or duplicated.",
 )
 def test_two_writers_at_the_same_time_lose_nothing_and_submit_nothing_twice(database_url: sa.URL) -> None:
-    ledger = opened(database_url)
+    ledger = ledger_at(database_url)
+    writers = [start_writer(database_url, name, jobs=3) for name in ("one", "two")]
     until = time.time() + WRITING_S
-    writers = [start_writer(database_url, name, jobs=3, until=until) for name in ("one", "two")]
     for writer in writers:
-        begin(writer)
+        begin(writer, until)
     looks = 0
     while time.time() < until:  # and somebody looks meanwhile, as `repro status` does
         job_rows(ledger, only_open=True)
@@ -497,7 +497,7 @@ def read_everything(url: sa.URL) -> None:
 
 def filled_file(folder: Path) -> Path:
     ledger = new_ledger(folder)
-    record(ledger, *names(60))
+    record_jobs(ledger, *names(60))
     ledger.engine.dispose()
     return folder / "results.db"
 
@@ -569,7 +569,7 @@ def test_a_damaged_ledger_is_not_written_over_by_the_next_run(tmp_path: Path) ->
     content[(page - 1) * 4096 : page * 4096] = b"\xff" * 4096
     file.write_bytes(content)
     with pytest.raises(ReproError, match="results.db: not a readable SQLite database"):
-        record(new_ledger(tmp_path), "one more")
+        record_jobs(new_ledger(tmp_path), "one more")
     assert file.read_bytes() == content
 
 

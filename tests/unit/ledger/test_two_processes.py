@@ -13,21 +13,22 @@ import sqlalchemy as sa
 from orchestrator.ledger.attempts import job_rows
 from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.tables import Run
-from tests.unit.ledger.making import make_old_ledger, opened, record
+from tests.recorded_jobs import ledger_at, record_jobs
+from tests.unit.ledger.old_ledger import create_old_ledger
 
 CHECKOUT = Path(__file__).resolve().parents[3]
 
 RACER = """
 import dataclasses, json, sys, time
 import sqlalchemy as sa
-from tests.unit.ledger.making import attempts, new_job, new_run, opened, record_run, unless_verified
+from tests.recorded_jobs import ledger_at, new_attempts, new_job, new_run, record_run, unless_verified
 url, name = sa.make_url(sys.argv[1]), sys.argv[2]
 print("ready", flush=True)
 sys.stdin.readline()
-ledger = opened(url)
+ledger = ledger_at(url)
 def make(missing):
     time.sleep(0.2)  # rendering takes a while: the other process asks meanwhile
-    return attempts()(missing)
+    return new_attempts()(missing)
 run = dataclasses.replace(new_run(), id=name)
 recorded = record_run(ledger, run, [new_job(str(n)) for n in range(5)], unless_verified, make)
 print(json.dumps([sorted(recorded.to_submit), sorted(recorded.under_way)]))
@@ -70,7 +71,7 @@ def test_of_two_first_users_submitting_the_same_jobs_one_makes_the_ledger_and_on
     answers = race(database_url, ["one", "two", "three"])
     nothing, everything = "[]", str(ids).replace("'", '"')
     assert Counter(answers) == {f"[{everything}, {nothing}]": 1, f"[{nothing}, {everything}]": 2}
-    ledger = opened(database_url)
+    ledger = ledger_at(database_url)
     assert Counter(row.number for row in job_rows(ledger)) == {1: 5}
     with ledger.reading() as session:
         assert set(session.scalars(sa.select(Run.id))) == {"one", "two", "three"}
@@ -83,10 +84,10 @@ def test_of_two_first_users_submitting_the_same_jobs_one_makes_the_ledger_and_on
     promise="One migrates it, all use it.",
 )
 def test_of_two_that_find_an_older_ledger_one_migrates_it_and_both_use_it(database_url: sa.URL) -> None:
-    make_old_ledger(database_url, "0001")
+    create_old_ledger(database_url, "0001")
     answers = race(database_url, ["one", "two", "three"])
     assert Counter(answer.startswith("[[], [") for answer in answers) == {True: 2, False: 1}
-    ledger = opened(database_url)
+    ledger = ledger_at(database_url)
     assert {row.job_id for row in job_rows(ledger)} == {"a-id", "b-id", *(f"{n}-id" for n in range(5))}
     ledger.engine.dispose()
     if database_url.database is not None and database_url.get_backend_name() == "sqlite":
@@ -110,4 +111,4 @@ def test_a_process_killed_while_it_renders_leaves_nothing_and_no_lock(ledger: Le
         assert victim.stdout is not None and victim.stdout.readline() == "rendering\n"
         victim.kill()
     assert job_rows(ledger) == []
-    assert record(ledger, "0").to_submit == {"0-id": 1}
+    assert record_jobs(ledger, "0").to_submit == {"0-id": 1}

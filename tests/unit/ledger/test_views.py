@@ -15,17 +15,17 @@ from orchestrator.ledger.measurements import MeasuredMetric, Measurement, record
 from orchestrator.ledger.runs import NewJob
 from orchestrator.ledger.tables import ENDED, FAILED, VERIFIED, Attempt
 from orchestrator.megatron.logs.columns import IterationLine
-from tests.unit.ledger.making import (
-    attempts,
+from tests.recorded_jobs import (
     job_spec,
-    make_old_ledger,
+    ledger_at,
+    new_attempts,
     new_job,
     new_run,
-    opened,
-    record,
+    record_jobs,
     record_run,
     unless_verified,
 )
+from tests.unit.ledger.old_ledger import create_old_ledger
 
 NOON = datetime(2026, 1, 1, 12)
 
@@ -43,10 +43,10 @@ def judged(ledger: Ledger, attempt: int, verdict: str, *metrics: MeasuredMetric)
 
 
 def test_a_job_that_two_experiments_share_has_a_row_in_each(ledger: Ledger) -> None:
-    record(ledger, "a", "b", run=new_run("sc21/figure-13"))
-    record(ledger, "a", run=new_run("sc21/figure-14"))
-    record(ledger, "a", run=new_run("sc21/figure-14", scale="quad"))
-    record(ledger, "a", run=new_run("sc21/figure-14"))
+    record_jobs(ledger, "a", "b", run=new_run("sc21/figure-13"))
+    record_jobs(ledger, "a", run=new_run("sc21/figure-14"))
+    record_jobs(ledger, "a", run=new_run("sc21/figure-14", scale="quad"))
+    record_jobs(ledger, "a", run=new_run("sc21/figure-14"))
     record_measurements(ledger, [Measurement(1, 1, None, None, (IterationLine(1, 1.0, None, None, True),), ())])
     expected = [("sc21/figure-13", "cpu", "a"), ("sc21/figure-14", "cpu", "a"), ("sc21/figure-14", "quad", "a")]
     for view, others in (
@@ -60,15 +60,15 @@ def test_a_job_that_two_experiments_share_has_a_row_in_each(ledger: Ledger) -> N
 
 def test_two_cases_that_are_one_job_have_a_row_each(ledger: Ledger) -> None:
     first = new_job("a")
-    record_run(ledger, new_run(), [first, replace(first, case_name="b")], unless_verified, attempts())
+    record_run(ledger, new_run(), [first, replace(first, case_name="b")], unless_verified, new_attempts())
     for view in ("v_attempts", "v_results"):
         assert sorted((row["case_name"], row["attempt_id"]) for row in rows(ledger, view)) == [("a", 1), ("b", 1)]
 
 
 def test_a_result_is_the_latest_attempt_and_all_attempts_are_there(ledger: Ledger) -> None:
-    record(ledger, "a")
+    record_jobs(ledger, "a")
     judged(ledger, 1, FAILED)
-    record(ledger, "a", token="again")
+    record_jobs(ledger, "a", token="again")
     assert sorted(row["attempt"] for row in rows(ledger, "v_attempts")) == [1, 2]
     (result,) = rows(ledger, "v_results")
     assert (result["attempt"], result["verdict"]) == (2, None)
@@ -79,7 +79,7 @@ def test_of_a_case_whose_code_has_changed_the_result_is_that_of_the_latest_run(l
 
     def run(code: str) -> None:
         job = replace(new_job("a"), id=f"with-{code}", code=code)
-        record_run(ledger, new_run(), [job], unless_verified, attempts())
+        record_run(ledger, new_run(), [job], unless_verified, new_attempts())
 
     run("old")
     judged(ledger, 1, VERIFIED)
@@ -92,13 +92,13 @@ def test_of_a_case_whose_code_has_changed_the_result_is_that_of_the_latest_run(l
 def test_repeats_and_programs_are_results_of_their_own(ledger: Ledger) -> None:
     first = new_job("a")
     others = [replace(first, id="second", repeat=2), replace(first, id="other", workload="megatron-2021")]
-    record_run(ledger, new_run(), [first, *others], unless_verified, attempts())
+    record_run(ledger, new_run(), [first, *others], unless_verified, new_attempts())
     found = [(row["workload"], row["repeat"]) for row in rows(ledger, "v_results")]
     assert sorted(found) == [("megatron-2021", 1), ("pretrain", 1), ("pretrain", 2)]
 
 
 def test_the_execution_mode_and_the_host_wait_are_in_the_views(ledger: Ledger) -> None:
-    record(ledger, "a")
+    record_jobs(ledger, "a")
     lines = (IterationLine(2, 100.0, None, None, True, host_wait_ms=12.5),)
     metrics = (MeasuredMetric("host_wait_ms", 12.5, "ms"), MeasuredMetric("host_wait_percent", 12.5, "%"))
     record_measurements(ledger, [Measurement(1, 2, VERIFIED, None, lines, metrics, execution="graph")])
@@ -112,7 +112,7 @@ def on_gpus(name: str) -> NewJob:
 
 
 def test_times_hours_and_metrics_have_their_units(ledger: Ledger) -> None:
-    record_run(ledger, new_run(), [on_gpus("a"), new_job("b")], unless_verified, attempts())
+    record_run(ledger, new_run(), [on_gpus("a"), new_job("b")], unless_verified, new_attempts())
     with ledger.writing() as session:
         session.execute(sa.update(Attempt).values(submitted_at=NOON - timedelta(seconds=12.5)))
     timing = MeasuredMetric("iteration_ms", 800.25, "ms", 1.5, 17)
@@ -133,14 +133,14 @@ def test_times_hours_and_metrics_have_their_units(ledger: Ledger) -> None:
 
 
 def test_what_has_not_happened_yet_is_nothing(ledger: Ledger) -> None:
-    record(ledger, "a")
+    record_jobs(ledger, "a")
     (one,) = rows(ledger, "v_attempts")
     assert [one[name] for name in ("wait_s", "elapsed_s", "gpu_hours", "verdict", "nodes")] == [None] * 5
 
 
 def test_an_older_ledger_gets_the_views_and_they_show_what_it_has(database_url: sa.URL) -> None:
-    make_old_ledger(database_url, "0001")
-    ledger = opened(database_url)
+    create_old_ledger(database_url, "0001")
+    ledger = ledger_at(database_url)
     assert [(row["case_name"], row["iteration_ms"]) for row in rows(ledger, "v_results")] == [("a", 800.1), ("b", None)]
     assert [row["elapsed_ms"] for row in rows(ledger, "v_iterations")] == [812.5, 800.1]
     ledger.engine.dispose()

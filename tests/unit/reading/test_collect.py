@@ -36,7 +36,7 @@ from orchestrator.reading import collect as collecting
 from orchestrator.reading import logs
 from orchestrator.reading.collect import FINGERPRINT_BYTES, NewContent, collect, measure, read_new
 from tests.examples import examples
-from tests.unit.ledger.making import CONFIGURATION, new_ledger, record
+from tests.recorded_jobs import JOB_SPEC, new_ledger, record_jobs
 
 WORLD = "using world size: 4, data-parallel size: 1, tensor-model-parallel size: 2, pipeline-model-parallel size: 2\n"
 LINE = (
@@ -71,7 +71,7 @@ class Made:
         self.ledger = new_ledger(home)
         sa.event.listen(self.ledger.engine, "connect", lambda raw, _: raw.execute("pragma synchronous=off") and None)
         self.ledger.engine.dispose()
-        record(self.ledger, *names)
+        record_jobs(self.ledger, *names)
         with self.ledger.writing() as session:
             for attempt in session.scalars(sa.select(Attempt)):
                 folder = home / attempt.job_id
@@ -583,7 +583,7 @@ NOON = datetime(2026, 1, 1, 12)
 @pytest.mark.parametrize(("device", "hours"), [("gpu", 4 * 1.5), ("cpu", None)])
 def test_ended_attempt_has_its_gpu_hours_as_a_metric(made: Made, device: str, hours: float | None) -> None:
     with made.ledger.writing() as session:
-        session.execute(sa.update(Job).values(configuration=CONFIGURATION | {"device": device}))
+        session.execute(sa.update(Job).values(configuration=JOB_SPEC | {"device": device}))
     (made.folder() / "log.txt").write_text(log(8))
     made.ends(started_at=NOON, ended_at=NOON + timedelta(hours=1.5))
     collect(made.ledger)

@@ -23,7 +23,8 @@ from orchestrator.reading.parse import LogReport, read_log
 from orchestrator.workloads import (
     workloads,
 )
-from tests.unit.results.making import CHECKOUT, a_row
+from tests.recorded_jobs import job_row
+from tests.unit.catalog.entries import CHECKOUT
 from tests.unit.workloads.places import arguments_of
 
 PLANNED = Expected(
@@ -188,7 +189,7 @@ def test_world_size_comes_from_its_line_or_the_dump() -> None:
 
 
 def row_of(folder: Path, case: Case, arguments: list[str], code: str = "c0ffee1") -> JobRow:
-    return replace(planned_as(a_row(folder), case, arguments), code=code)
+    return replace(planned_as(job_row(folder), case, arguments), code=code)
 
 
 def planned_as(row: JobRow, case: Case, arguments: list[str]) -> JobRow:
@@ -239,7 +240,7 @@ def test_planned_configuration_is_read_from_the_ledger(tmp_path: Path) -> None:
 
 
 def test_incomplete_row_of_an_older_ledger_is_compared_as_far_as_possible(tmp_path: Path) -> None:
-    expected = expected_of(a_row(tmp_path))
+    expected = expected_of(job_row(tmp_path))
     assert (expected.gpus, expected.tensor_parallel, expected.pipeline_parallel) == (4, 2, 2)
     assert (expected.layers, expected.warmup_iterations) == (4, 2)
     assert (expected.data_parallel, expected.padded_vocabulary, expected.commit) == (1, None, None)
@@ -247,7 +248,7 @@ def test_incomplete_row_of_an_older_ledger_is_compared_as_far_as_possible(tmp_pa
 
 
 def test_branch_or_digest_is_not_compared_as_a_commit(tmp_path: Path) -> None:
-    row = a_row(tmp_path)
+    row = job_row(tmp_path)
     for code in ("core_r0.14.0", "pretrain-0123456789ab", "code"):
         assert expected_of(replace(row, code=code)).commit is None
 
@@ -266,7 +267,7 @@ def shipped_cases() -> list[Case]:
 
 
 def test_expected_vocabulary_is_that_of_the_workload_for_shipped_cases(tmp_path: Path) -> None:
-    row, seen = a_row(tmp_path), set()
+    row, seen = job_row(tmp_path), set()
     for case in shipped_cases():
         if case.workload not in workloads():  # reference values only
             continue

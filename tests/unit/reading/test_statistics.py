@@ -15,7 +15,7 @@ from orchestrator.ledger.measurements import MeasuredMetric
 from orchestrator.megatron.logs.columns import IterationLine, IterationLines
 from orchestrator.reading.facts import LogFacts
 from orchestrator.reading.statistics import metrics, with_used
-from tests.unit.ledger.making import job_spec
+from tests.recorded_jobs import job_spec
 
 
 def lines(*elapsed_ms: float, first: int = 1, step: int = 1, loss: float = 6.9) -> list[IterationLine]:

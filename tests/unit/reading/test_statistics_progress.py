@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.reading.statistics import TAIL_BYTES, Progress, progress
-from tests.unit.ledger.making import job_spec
+from tests.recorded_jobs import job_spec
 
 LINE = (
     " [2026-01-01 00:00:00.000000] iteration {:8d}/{:8d} | consumed samples: {:12d} | elapsed time per iteration (ms):"

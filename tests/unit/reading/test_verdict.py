@@ -21,8 +21,8 @@ from orchestrator.reading.facts import LogFacts
 from orchestrator.reading.failure import Ending, Failure, fails_as_published, ran_out_of_memory
 from orchestrator.reading.parse import LogReport, read_log
 from orchestrator.reading.verdict import ENOUGH_INTERVALS, OUT_OF_MEMORY, Judgement, judge
-from tests.unit.ledger.making import job_spec
-from tests.unit.results.making import a_row, shipped
+from tests.recorded_jobs import job_row, job_spec
+from tests.unit.catalog.entries import shipped
 
 WELL = Ending(ENDED, "COMPLETED", 0, None)
 LIMIT = Ending(ENDED, "TIMEOUT", 124, "the time limit")
@@ -466,7 +466,7 @@ def test_verdict_class_line_and_rank_of_whole_logs(
 @pytest.fixture
 def row(tmp_path: Path) -> JobRow:
     """Return a successful job of eight iterations with its log in `tmp_path`."""
-    return replace(a_row(tmp_path), folder=str(tmp_path), exit_code=0, verdict=None, iteration=None)
+    return replace(job_row(tmp_path), folder=str(tmp_path), exit_code=0, verdict=None, iteration=None)
 
 
 def test_attempt_out_of_memory_has_class_gpu_oom(row: JobRow, tmp_path: Path) -> None:

@@ -15,8 +15,8 @@ from orchestrator.ledger.tables import RUNNING
 from orchestrator.megatron.flops import flops_per_iteration, tflops_per_gpu
 from orchestrator.megatron.logs.alpa import TABLE
 from orchestrator.reading.collect import measure
+from tests.recorded_jobs import job_row
 from tests.unit.catalog.entries import find_case
-from tests.unit.results.making import a_row
 from tests.unit.workloads.places import arguments_of
 
 LOGS = Path(__file__).parent / "logs"
@@ -52,7 +52,7 @@ class Job:
             "gpu": "V100-SXM2-16GB",
             "peak_tflops": 125,
         }
-        made = replace(a_row(folder), folder=str(folder), exit_code=0, verdict=None, iteration=None)
+        made = replace(job_row(folder), folder=str(folder), exit_code=0, verdict=None, iteration=None)
         spec: dict[str, Any] = {"workload": case.workload, "spec": JobSpec.from_json(configuration), "gpus": gpus}
         self.row = replace(made, iterations=case.training.iterations, **spec)
         self.folder = folder

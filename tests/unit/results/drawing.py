@@ -14,8 +14,8 @@ from orchestrator.paths import Folders
 from orchestrator.results.cases import CaseMetric, Result
 from orchestrator.results.plot.figure import plot
 from orchestrator.results.plot.panels import published_number
-from tests.unit.catalog.entries import entry_of
-from tests.unit.results.making import CHECKOUT, a_row, measured
+from tests.recorded_jobs import job_row, measured_results
+from tests.unit.catalog.entries import CHECKOUT, entry_of
 
 EXPERIMENTS = experiment_names(Folders(CHECKOUT, CHECKOUT))
 
@@ -48,14 +48,14 @@ def words(svg: str) -> list[str]:
 def draw_own(folder: Path, text: str, rates: dict[str, float], **how: Any) -> list[str]:
     """The words of a figure of one's own at the scale paper."""
     entry = entry_of(folder, text)
-    plot(entry, "paper", "here", measured(folder, entry, "paper", rates, **how), folder / "figure.svg")
+    plot(entry, "paper", "here", measured_results(folder, entry, "paper", rates, **how), folder / "figure.svg")
     return words((folder / "figure.svg").read_text())
 
 
 def made_up(folder: Path, entry: Entry, scale: str = "paper", gpu: str | None = "H200") -> list[Result]:
     """A number of every metric for every case, 10 % off the published one where there is one; every seventh case is
     missing, every eleventh too noisy, and every other one that is published to run out of memory does."""
-    base = a_row(folder)
+    base = job_row(folder)
     axes = entry.experiment.axes
     found: list[Result] = []
     for number, case in enumerate(expand(entry, scale)):

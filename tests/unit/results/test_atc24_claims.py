@@ -17,7 +17,8 @@ from orchestrator.ledger.measurements import MeasuredMetric
 from orchestrator.ledger.rows import JobRow
 from orchestrator.results.cases import case_results
 from orchestrator.results.claims import judge_claims
-from tests.unit.results.making import a_row, shipped
+from tests.recorded_jobs import job_row
+from tests.unit.catalog.entries import shipped
 
 Numbers = dict[str, float]
 OOM: Numbers = {}
@@ -73,7 +74,7 @@ def entry_named(experiment: str) -> Entry:
 
 @pytest.fixture(scope="module")
 def base(tmp_path_factory: pytest.TempPathFactory) -> JobRow:
-    return a_row(tmp_path_factory.mktemp("row"))
+    return job_row(tmp_path_factory.mktemp("row"))
 
 
 def published(experiment: str) -> Jobs:

@@ -12,8 +12,8 @@ import pytest
 from orchestrator.catalog.expand import expand
 from orchestrator.catalog.library import Entry
 from orchestrator.results.claims import ClaimVerdict, judge_claims
-from tests.unit.catalog.entries import entry_of
-from tests.unit.results.making import ROWS, claiming, figure_13, measured
+from tests.recorded_jobs import measured_results
+from tests.unit.catalog.entries import THREE_METHODS, entry_of, figure_13, with_claims
 
 BATCHES: dict[str, Any] = {"kind": "ratio", "of": {"gbs": 16}, "over": {"gbs": 4}}
 SWITCH = """\
@@ -39,9 +39,9 @@ RECOMPUTE: dict[str, Any] = {"kind": "ratio", "of": {"recompute": "full"}, "over
 def judged(
     folder: Path, entry: Entry, scale: str, claim: dict[str, Any], rates: dict[str, float], **how: Any
 ) -> ClaimVerdict:
-    claimed = claiming(entry, claim)
+    claimed = with_claims(entry, claim)
     folder.mkdir(exist_ok=True)
-    (verdict,) = judge_claims(claimed, scale, measured(folder, claimed, scale, rates, **how), gpus_per_node=8)
+    (verdict,) = judge_claims(claimed, scale, measured_results(folder, claimed, scale, rates, **how), gpus_per_node=8)
     return verdict
 
 
@@ -58,7 +58,7 @@ def switch(tmp_path: Path) -> Entry:
 
 @pytest.fixture
 def rows(tmp_path: Path) -> Entry:
-    return entry_of(tmp_path, ROWS)
+    return entry_of(tmp_path, THREE_METHODS)
 
 
 @pytest.mark.parametrize(
@@ -211,8 +211,8 @@ def test_losses_of_a_job_that_was_not_verified_are_not_compared(tmp_path: Path, 
 
 
 def test_a_figure_may_be_given_without_its_losses(tmp_path: Path, rows: Entry) -> None:
-    claimed = claiming(rows, CURVES | {"from_iteration": 1, "smoothed_over": 1})
-    found = measured(tmp_path, claimed, "paper", {"case=theirs": 1.0, "case=ours": 1.0})
+    claimed = with_claims(rows, CURVES | {"from_iteration": 1, "smoothed_over": 1})
+    found = measured_results(tmp_path, claimed, "paper", {"case=theirs": 1.0, "case=ours": 1.0})
     bare = [replace(result, losses=()) for result in found]
     (verdict,) = judge_claims(claimed, "paper", bare, 8)
     assert verdict.because == "losses were not read"

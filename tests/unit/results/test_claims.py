@@ -16,8 +16,8 @@ from orchestrator.catalog.library import Entry
 from orchestrator.results import claims
 from orchestrator.results.claims import ClaimVerdict, Used, judge_claims
 from orchestrator.results.export.rows import claim_rows
-from tests.unit.catalog.entries import entry_of
-from tests.unit.results.making import ROWS, claiming, figure_13, measured
+from tests.recorded_jobs import measured_results
+from tests.unit.catalog.entries import THREE_METHODS, entry_of, figure_13, with_claims
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +36,7 @@ def rates(entry: Entry, scale: str, **by_point: float) -> dict[str, float]:
 def judged(
     folder: Path, entry: Entry, scale: str, numbers: dict[str, float], failed: tuple[str, ...] = ()
 ) -> dict[str, ClaimVerdict]:
-    verdicts = judge_claims(entry, scale, measured(folder, entry, scale, numbers, failed), gpus_per_node=8)
+    verdicts = judge_claims(entry, scale, measured_results(folder, entry, scale, numbers, failed), gpus_per_node=8)
     return {verdict.claim.id: verdict for verdict in verdicts}
 
 
@@ -114,8 +114,8 @@ def judged_alone(
     folder: Path, entry: Entry, scale: str, claim: dict[str, Any], numbers: dict[str, float], **how: Any
 ) -> tuple[str, str]:
     """(verdict, why) of one claim in the place of the figure's own."""
-    claimed = claiming(entry, claim)
-    (verdict,) = judge_claims(claimed, scale, measured(folder, claimed, scale, numbers, **how), gpus_per_node=8)
+    claimed = with_claims(entry, claim)
+    (verdict,) = judge_claims(claimed, scale, measured_results(folder, claimed, scale, numbers, **how), gpus_per_node=8)
     return verdict.verdict, verdict.because
 
 
@@ -183,7 +183,7 @@ PUBLISHED: dict[str, Any] = {"kind": "published", "metrics": ["tokens_per_s"], "
 
 @pytest.fixture
 def rows(tmp_path: Path) -> Entry:
-    return entry_of(tmp_path, ROWS)
+    return entry_of(tmp_path, THREE_METHODS)
 
 
 @pytest.mark.parametrize(
@@ -284,8 +284,8 @@ def test_a_published_number_is_not_judged_by_one_that_may_be_on_either_side(tmp_
 
 
 def test_a_rate_that_no_gpu_has_judges_nothing(tmp_path: Path, entry: Entry) -> None:
-    claimed = claiming(entry, SPREAD)
-    found = measured(tmp_path, claimed, "cpu", rates(entry, "cpu"))
+    claimed = with_claims(entry, SPREAD)
+    found = measured_results(tmp_path, claimed, "cpu", rates(entry, "cpu"))
     found[0] = replace(found[0], flag="j would run at 4000 % of the GPU's peak")
     (verdict,) = judge_claims(claimed, "cpu", found, gpus_per_node=8)
     assert (verdict.verdict, verdict.because) == ("not judged", "j would run at 4000 % of the GPU's peak")
@@ -303,9 +303,9 @@ def test_a_verdict_comes_with_the_numbers_behind_it(tmp_path: Path, entry: Entry
 
 def test_a_claim_about_two_settings_stands_on_their_cases_alone(tmp_path: Path, rows: Entry) -> None:
     ratio: dict[str, Any] = {"kind": "ratio", "of": {"case": "ours"}, "over": {"case": "plain"}, "at_least": 1.0}
-    claimed = claiming(rows, ratio)
+    claimed = with_claims(rows, ratio)
     numbers = THEIRS | {"case=plain": 1.0}
-    found = measured(tmp_path, claimed, "paper", numbers, metric="tokens_per_s")
+    found = measured_results(tmp_path, claimed, "paper", numbers, metric="tokens_per_s")
     (verdict,) = judge_claims(claimed, "paper", found, gpus_per_node=8)
     assert [one.case for one in verdict.used] == ["case=plain", "case=ours"]
 

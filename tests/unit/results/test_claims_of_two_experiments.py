@@ -14,8 +14,8 @@ from orchestrator.errors import ReproError
 from orchestrator.paths import Folders
 from orchestrator.results.cases import Result
 from orchestrator.results.claims import ClaimVerdict, judge_claims
+from tests.recorded_jobs import measured_results
 from tests.unit.catalog.entries import BASE, shipped, short, write_experiment
-from tests.unit.results.making import measured
 
 CLAIM = """\
 claims:
@@ -124,9 +124,9 @@ def judged(folder: Path, of: float | None, over: float | None, **other: Any) -> 
     entry = shipped("figure-12")
     (folder / "of").mkdir()
     (folder / "over").mkdir()
-    own = measured(folder / "of", entry, "paper", {} if of is None else {"vp=1,gbs=60": of}, gpu="A100")
+    own = measured_results(folder / "of", entry, "paper", {} if of is None else {"vp=1,gbs=60": of}, gpu="A100")
     rates = {} if over is None else {"scatter_gather=false,gbs=60": over}
-    beside = measured(folder / "over", entry.others["figure-18"], "paper", rates, gpu="A100", **other)
+    beside = measured_results(folder / "over", entry.others["figure-18"], "paper", rates, gpu="A100", **other)
     verdicts = judge_claims(entry, "paper", own, 8, {"figure-18": beside})
     return next(verdict for verdict in verdicts if verdict.claim.id == FIGURE_12)
 
@@ -190,9 +190,11 @@ def test_a_side_that_cannot_be_compared_judges_nothing(
 
 def test_cases_that_differ_elsewhere_are_no_pair(tmp_path: Path) -> None:
     entry = shipped("figure-12")
-    own = measured(tmp_path, entry, "paper", {"vp=1,gbs=60": 136.0})
+    own = measured_results(tmp_path, entry, "paper", {"vp=1,gbs=60": 136.0})
     (tmp_path / "other").mkdir()
-    beside = measured(tmp_path / "other", entry.others["figure-18"], "paper", {"scatter_gather=false,gbs=60": 131.0})
+    beside = measured_results(
+        tmp_path / "other", entry.others["figure-18"], "paper", {"scatter_gather=false,gbs=60": 131.0}
+    )
 
     def with_dropout(result: Result) -> Result:
         return replace(result, case=replace(result.case, training=replace(result.case.training, dropout=0.0)))

@@ -12,7 +12,8 @@ from orchestrator.job_spec import JobSpec
 from orchestrator.ledger.measurements import MeasuredMetric
 from orchestrator.ledger.rows import JobRow
 from orchestrator.results.cases import Result, case_results
-from tests.unit.results.making import a_row, figure_13
+from tests.recorded_jobs import job_row
+from tests.unit.catalog.entries import figure_13
 
 Row = tuple[str, float, dict[str, object]]
 
@@ -22,7 +23,7 @@ def job_that_counts(folder: Path, *rows: Row) -> str:
     entry = figure_13()
     case = expand(entry, "cpu")[0]
     folder.mkdir(exist_ok=True)
-    base = replace(a_row(folder), case_name=case.name, scale="cpu")
+    base = replace(job_row(folder), case_name=case.name, scale="cpu")
     made: list[JobRow] = [
         replace(base, job_id=name, attempt_id=number, **otherwise)  # type: ignore[arg-type]
         for number, (name, _, otherwise) in enumerate(rows, 1)
@@ -64,7 +65,7 @@ def result_of(folder: Path, *metrics: dict[str, MeasuredMetric]) -> Result:
     """Figure 13's first case with so many repeats."""
     entry = figure_13()
     case = expand(entry, "cpu")[0]
-    base = replace(a_row(folder), case_name=case.name, scale="cpu")
+    base = replace(job_row(folder), case_name=case.name, scale="cpu")
     rows = [replace(base, job_id=f"j{n}", attempt_id=n, repeat=n) for n in range(1, len(metrics) + 1)]
     return case_results(entry, [case], rows, dict(enumerate(metrics, 1)))[0]
 
@@ -86,7 +87,7 @@ def test_the_numbers_of_a_case_are_those_of_all_its_repeats(tmp_path: Path) -> N
 def test_repeats_that_failed_are_named_beside_those_that_count(tmp_path: Path) -> None:
     entry = figure_13()
     case = expand(entry, "cpu")[0]
-    base = replace(a_row(tmp_path), case_name=case.name, scale="cpu")
+    base = replace(job_row(tmp_path), case_name=case.name, scale="cpu")
     rows = [
         replace(base, job_id="good", attempt_id=1),
         replace(base, job_id="bad", attempt_id=2, repeat=2, verdict="failed"),

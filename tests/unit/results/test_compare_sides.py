@@ -26,8 +26,7 @@ from orchestrator.results.comparison import (
     rows_of_side,
     side_of,
 )
-from tests.unit.ledger.making import new_ledger, new_run, record
-from tests.unit.results.making import a_row
+from tests.recorded_jobs import job_row, new_ledger, new_run, record_jobs
 
 DAY = datetime(2026, 11, 20)
 
@@ -107,7 +106,7 @@ def ledger(tmp_path: Path) -> Ledger:
 def a_run(ledger: Ledger, name: str, day: int, *jobs: str, cluster: str = "local", commit: str = "aaaa1111") -> None:
     """A run of that day in January whose new attempts ended a day later, all of them failed."""
     run = replace(new_run(), id=name, cluster=cluster, git_commit=commit)
-    record(ledger, *jobs, run=run, token=name)
+    record_jobs(ledger, *jobs, run=run, token=name)
     ended = {"ended_at": datetime(2026, 1, day + 1), "phase": "ended", "state": "FAILED", "verdict": "failed"}
     with ledger.writing() as session:
         session.execute(sa.update(Run).where(Run.id == name).values(created_at=datetime(2026, 1, day)))
@@ -165,7 +164,7 @@ def test_of_two_runs_at_once_the_order_of_their_ids_decides(ledger: Ledger) -> N
 
 @pytest.fixture(scope="module")
 def base(tmp_path_factory: pytest.TempPathFactory) -> JobRow:
-    return a_row(tmp_path_factory.mktemp("row"))
+    return job_row(tmp_path_factory.mktemp("row"))
 
 
 def against(base: JobRow, a: list[float | None], b: list[float | None], spread: float = 0.0, **how: Any) -> CaseDiff:

@@ -12,8 +12,8 @@ from orchestrator.catalog.library import Entry
 from orchestrator.reading.statistics import HOST_BOUND_PERCENT
 from orchestrator.results.cases import Result
 from orchestrator.results.claims import judge_claims
-from tests.unit.catalog.entries import entry_of
-from tests.unit.results.making import ROWS, claiming, figure_13, measured
+from tests.recorded_jobs import measured_results
+from tests.unit.catalog.entries import THREE_METHODS, entry_of, figure_13, with_claims
 
 PP1, PP2, PP4 = "pp=1,tp=4,gbs=4", "pp=2,tp=2,gbs=4", "pp=4,tp=1,gbs=4"
 PP1_16, PP2_16, PP4_16 = "pp=1,tp=4,gbs=16", "pp=2,tp=2,gbs=16", "pp=4,tp=1,gbs=16"
@@ -29,12 +29,12 @@ CLAIMS = [PEAK, SPREAD, GAIN, TREND, RATIO, CLOSES]
 
 
 def judge(entry: Entry, claim: dict[str, Any], found: list[Result]) -> tuple[str, str]:
-    (verdict,) = judge_claims(claiming(entry, claim), found[0].case.scale, found, gpus_per_node=8)
+    (verdict,) = judge_claims(with_claims(entry, claim), found[0].case.scale, found, gpus_per_node=8)
     return verdict.verdict, verdict.because
 
 
 def judged(folder: Path, claim: dict[str, Any], rates: dict[str, float] = RATES, **how: Any) -> tuple[str, str]:
-    return judge(figure_13(), claim, measured(folder, figure_13(), "cpu", rates, **how))
+    return judge(figure_13(), claim, measured_results(folder, figure_13(), "cpu", rates, **how))
 
 
 @pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: claim["kind"])
@@ -175,16 +175,16 @@ THEIRS, OURS = "case=theirs", "case=ours"
 def test_a_published_rate_is_not_judged_by_a_host_bound_case(
     tmp_path: Path, rates: dict[str, float], waits: dict[str, float], expected: str
 ) -> None:
-    entry = entry_of(tmp_path, ROWS)
+    entry = entry_of(tmp_path, THREE_METHODS)
     how: dict[str, Any] = {"metric": "tokens_per_s", "gpu": "H800", "waits": waits}
-    verdict, because = judge(entry, PUBLISHED, measured(tmp_path, entry, "paper", rates, **how))
+    verdict, because = judge(entry, PUBLISHED, measured_results(tmp_path, entry, "paper", rates, **how))
     assert verdict == expected
     if verdict == "not judged":
         assert because == f"{OURS} is host-bound (its GPUs waited {waits[OURS]:.3g} % of the time for the host)"
 
 
 def test_an_unknown_mode_is_not_compared_with_a_known_one_of_the_same_program(tmp_path: Path) -> None:
-    found = measured(tmp_path, figure_13(), "cpu", RATES, modes={PP1: "graph", PP2: "graph"})
+    found = measured_results(tmp_path, figure_13(), "cpu", RATES, modes={PP1: "graph", PP2: "graph"})
     assert judge(figure_13(), SPREAD, found) == (
         "not judged",
         f"it compares graph ({PP1}; {PP2}) with an unknown mode ({PP4})",
@@ -192,13 +192,13 @@ def test_an_unknown_mode_is_not_compared_with_a_known_one_of_the_same_program(tm
 
 
 def test_an_unknown_mode_of_another_program_is_compared_as_before(tmp_path: Path) -> None:
-    found = measured(tmp_path, figure_13(), "cpu", RATES, modes={PP1: "graph", PP2: "graph"})
+    found = measured_results(tmp_path, figure_13(), "cpu", RATES, modes={PP1: "graph", PP2: "graph"})
     other = [one if one.modes else replace(one, case=replace(one.case, workload="megatron-core")) for one in found]
     assert judge(figure_13(), SPREAD, other)[0] == "holds"
 
 
 def test_repeats_of_different_modes_are_not_compared_either(tmp_path: Path) -> None:
-    found = measured(tmp_path, figure_13(), "cpu", RATES, modes=dict.fromkeys(RATES, "graph"))
+    found = measured_results(tmp_path, figure_13(), "cpu", RATES, modes=dict.fromkeys(RATES, "graph"))
     (mixed,) = [one for one in found if one.case.name == PP4]
     rows = (*mixed.rows, replace(mixed.rows[0], execution="eager", repeat=2))
     changed = [replace(one, rows=rows) if one is mixed else one for one in found]
@@ -207,7 +207,7 @@ def test_repeats_of_different_modes_are_not_compared_either(tmp_path: Path) -> N
 
 
 def test_only_a_verified_case_is_host_bound_and_one_that_was_not_measured_is_neither(tmp_path: Path) -> None:
-    found = measured(tmp_path, figure_13(), "cpu", RATES, failed=(PP2,), waits={PP1: 9.0, PP2: 31.0, PP4: 31.0})
+    found = measured_results(tmp_path, figure_13(), "cpu", RATES, failed=(PP2,), waits={PP1: 9.0, PP2: 31.0, PP4: 31.0})
     by_name = {one.case.name: one for one in found}
     states = [by_name[name].is_host_bound for name in (PP1, PP2, PP4, PP1_16)]
     assert states == [False, None, True, None]

@@ -11,19 +11,20 @@ from orchestrator.catalog.library import Entry
 from orchestrator.results.cases import Result, case_results
 from orchestrator.results.claims import judge_claims
 from orchestrator.results.export.rows import export_rows
-from tests.unit.results.making import a_row, claiming, shipped
+from tests.recorded_jobs import job_row
+from tests.unit.catalog.entries import shipped, with_claims
 
 
 def table_1(folder: Path, workload: str) -> tuple[Entry, list[Result]]:
     """Table 1 run by this program: every job verified, nothing measured."""
-    entry = claiming(
+    entry = with_claims(
         shipped("table-1"),
         {"kind": "published", "metrics": ["tflops_per_gpu"]},
         {"kind": "outcome", "outcome": "ok"},
         {"kind": "trend", "along": "gpus", "direction": "rises", "where": {"tp": 1}},
     )
     folder.mkdir(exist_ok=True)
-    cases, base = with_workload(expand(entry), workload), a_row(folder)
+    cases, base = with_workload(expand(entry), workload), job_row(folder)
     base = replace(base, workload=workload, spec=replace(base.spec, gpu="A100-SXM4-80GB"))
     rows = [replace(base, case_name=case.name, attempt_id=i) for i, case in enumerate(cases)]
     return entry, case_results(entry, cases, rows, {})

@@ -10,8 +10,8 @@ import pytest
 
 from orchestrator.catalog.library import Entry
 from orchestrator.results.comparison import OUR_TOLERANCE, ReferenceRow, equation, reference_rows
-from tests.unit.catalog.entries import entry_of, find_case
-from tests.unit.results.making import ROWS, claiming, figure_13, measured
+from tests.recorded_jobs import measured_results
+from tests.unit.catalog.entries import THREE_METHODS, entry_of, figure_13, find_case, with_claims
 
 THEIRS, OURS = "case=theirs", "case=ours"
 CLAIM: dict[str, Any] = {"kind": "published", "metrics": ["tokens_per_s"], "tolerance": 0.05}
@@ -20,12 +20,12 @@ CLAIM: dict[str, Any] = {"kind": "published", "metrics": ["tokens_per_s"], "tole
 @pytest.fixture
 def rows(tmp_path: Path) -> Entry:
     """Two methods with published tokens/s on H800, 100 and 130, and one that runs out of memory."""
-    return claiming(entry_of(tmp_path, ROWS), CLAIM)
+    return with_claims(entry_of(tmp_path, THREE_METHODS), CLAIM)
 
 
 def besides(folder: Path, entry: Entry, rates: dict[str, float], **how: Any) -> dict[tuple[str, str], ReferenceRow]:
     how = {"metric": "tokens_per_s", "gpu": "NVIDIA H800", **how}
-    found = measured(folder, entry, "paper", rates, **how)
+    found = measured_results(folder, entry, "paper", rates, **how)
     return {(one.case, one.metric): one for one in reference_rows(entry, found)}
 
 
@@ -42,7 +42,7 @@ def test_a_number_comes_out_within_the_tolerance_of_the_claim_about_it(
 
 
 def test_a_tolerance_that_the_source_gives_is_said_to_be_the_sources(tmp_path: Path, rows: Entry) -> None:
-    entry = claiming(rows, CLAIM | {"tolerance_is": "the source's", "tolerance": 0.0, "where": {"case": "theirs"}})
+    entry = with_claims(rows, CLAIM | {"tolerance_is": "the source's", "tolerance": 0.0, "where": {"case": "theirs"}})
     found = besides(tmp_path, entry, {THEIRS: 100.0, OURS: 130.0})
     assert found[THEIRS, "tokens_per_s"].tolerance_from == "the source's, claim published"
     assert found[THEIRS, "tokens_per_s"].within is True
@@ -65,7 +65,7 @@ def test_what_is_missing_is_told_apart(tmp_path: Path, rows: Entry) -> None:
     assert found[THEIRS, "tokens_per_s"].missing == "failed"
     assert found[THEIRS, "tokens_per_s"].because == 'exit 1, "oom"'
     assert found[OURS, "tokens_per_s"].missing == "not submitted"
-    results = measured(tmp_path, rows, "paper", {THEIRS: 1.0, OURS: 1.0}, metric="tokens_per_s", gpu="H800")
+    results = measured_results(tmp_path, rows, "paper", {THEIRS: 1.0, OURS: 1.0}, metric="tokens_per_s", gpu="H800")
     running, flagged = results[1], results[2]
     assert running.row is not None
     running = replace(running, row=replace(running.row, verdict=None, phase="running", state="RUNNING"))
@@ -85,14 +85,14 @@ def test_a_number_of_another_gpu_is_shown_and_not_judged(
 
 
 def test_a_number_of_another_program_is_shown_and_not_judged(tmp_path: Path, rows: Entry) -> None:
-    found = measured(tmp_path, rows, "paper", {THEIRS: 300.0}, metric="tokens_per_s", gpu="H800")
+    found = measured_results(tmp_path, rows, "paper", {THEIRS: 300.0}, metric="tokens_per_s", gpu="H800")
     other = [replace(result, instead_of="megatron-kwai") for result in found]
     one = next(one for one in reference_rows(rows, other) if one.measured)
     assert (one.ratio, one.within, one.because) == (3.0, None, "published for megatron-kwai, and pretrain ran")
 
 
 def test_what_somebody_read_off_a_plot_is_shown_and_not_judged(tmp_path: Path) -> None:
-    found = measured(tmp_path, figure_13(), "paper", {"pp=8,tp=8,gbs=32": 10.0, "pp=4,tp=16,gbs=32": 10.0})
+    found = measured_results(tmp_path, figure_13(), "paper", {"pp=8,tp=8,gbs=32": 10.0, "pp=4,tp=16,gbs=32": 10.0})
     rows = {one.case: one for one in reference_rows(figure_13(), found)}
     read = rows["pp=8,tp=8,gbs=32"]
     assert read.ratio == pytest.approx(10 / 142) and read.within is None
@@ -122,9 +122,9 @@ published:
   - {where: {case: ours}, metric: tokens_per_s, value: 3803, how: printed, confirmed: true, source: a README, gpu: A800}
   - {where: {case: ours}, metric: tokens_per_s, value: 8273, how: printed, confirmed: true, source: a README, gpu: H800}
 """
-    entry = entry_of(tmp_path, ROWS.replace(", published: {tokens_per_s: 130}", "") + published)
+    entry = entry_of(tmp_path, THREE_METHODS.replace(", published: {tokens_per_s: 130}", "") + published)
     for gpu, values in (("A800", [3803]), ("H800", [8273]), ("H100", [3803, 8273])):
-        found = measured(tmp_path, entry, "paper", {OURS: 3803.0}, metric="tokens_per_s", gpu=gpu)
+        found = measured_results(tmp_path, entry, "paper", {OURS: 3803.0}, metric="tokens_per_s", gpu=gpu)
         points = [one.published for one in reference_rows(entry, found) if one.case == OURS]
         assert [point.value for point in points if point] == values
 

@@ -11,7 +11,8 @@ from orchestrator.ledger.measurements import MeasuredMetric
 from orchestrator.results.cases import case_results, mean_metric, with_training_days
 from orchestrator.results.claims import judge_claims
 from orchestrator.results.outcome import FigureOutcome
-from tests.unit.results.making import measured, shipped
+from tests.recorded_jobs import measured_results
+from tests.unit.catalog.entries import shipped
 
 A100 = "A100-SXM4-80GB"
 
@@ -20,7 +21,7 @@ A100 = "A100-SXM4-80GB"
 def test_training_days_come_from_the_measured_rate(tmp_path: Path, share: float, verdict: str) -> None:
     entry = shipped("training-time")
     rates = {"case=GPT-3": 140.0 * share, "case=1T": 163.0 * share}
-    results = measured(tmp_path, entry, "paper", rates, gpu=A100)
+    results = measured_results(tmp_path, entry, "paper", rates, gpu=A100)
     days = [result.value("training_days") for result in results]
     assert days == [pytest.approx(33.834 / share, abs=0.001), pytest.approx(83.880 / share, abs=0.001)]
     (judged,) = judge_claims(entry, "paper", results, 8)
@@ -37,7 +38,7 @@ def test_the_interval_of_the_days_is_that_of_the_rate_the_other_way_round() -> N
 
 
 def test_a_case_without_tokens_has_no_training_days(tmp_path: Path) -> None:
-    results = measured(tmp_path, shipped("table-1"), "paper", {"case=1T": 163.0}, gpu=A100)
+    results = measured_results(tmp_path, shipped("table-1"), "paper", {"case=1T": 163.0}, gpu=A100)
     assert results[-1].value("training_days") is None
 
 
@@ -45,7 +46,7 @@ def test_ptd_is_judged_alone_because_zero_3_has_no_jobs(tmp_path: Path) -> None:
     entry = shipped("table-2")
     cases = {case.name: case for case in expand(entry)}
     printed = {name: case.published[1].value for name, case in cases.items() if not case.reference_only}
-    results = [one for one in measured(tmp_path, entry, "paper", printed, gpu=A100) if one.row is not None]
+    results = [one for one in measured_results(tmp_path, entry, "paper", printed, gpu=A100) if one.row is not None]
     verdicts = {verdict.claim.id: verdict for verdict in judge_claims(entry, "paper", results, 8)}
     assert verdicts.pop("ptd-as-printed").verdict == "holds"
     assert {verdict.verdict for verdict in verdicts.values()} == {"not judged"}

@@ -37,7 +37,7 @@ from orchestrator.results.bundle.extract import (
     read_rows,
 )
 from tests.examples import examples
-from tests.unit.ledger.making import new_ledger, new_run, record
+from tests.recorded_jobs import new_ledger, new_run, record_jobs
 
 FIGURE_13 = ("sc21/figure-13", "cpu", "local", {"pretrain"})
 
@@ -46,9 +46,9 @@ FIGURE_13 = ("sc21/figure-13", "cpu", "local", {"pretrain"})
 def ledger(tmp_path: Path) -> Ledger:
     """Figure 13 asked for `a` and `b`; figure 14 had asked for `b` before, and for `c`."""
     ledger = new_ledger(tmp_path)
-    record(ledger, "b", "c", run=new_run("sc21/figure-14"), token="1")
-    record(ledger, "a", "b", run=new_run(), token="2")
-    record(ledger, "a", run=new_run(scale="quad"), token="3")
+    record_jobs(ledger, "b", "c", run=new_run("sc21/figure-14"), token="1")
+    record_jobs(ledger, "a", "b", run=new_run(), token="2")
+    record_jobs(ledger, "a", run=new_run(scale="quad"), token="3")
     return ledger
 
 

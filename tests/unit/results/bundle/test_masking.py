@@ -14,7 +14,7 @@ from orchestrator.megatron.logs.iteration_lines import iteration_lines
 from orchestrator.results.bundle import extract as bundle_masking
 from orchestrator.results.bundle.extract import anonymized, masked_blocks, masked_bytes
 from tests.examples import examples
-from tests.unit.cli.made_jobs import LINE
+from tests.recorded_jobs import INTERVAL_LINE
 
 SECRET = "hf_abcdefghijklmnopqrstuvwxyz01234567"
 PEM = "-----BEGIN PRIVATE KEY-----\n" + "MIIEvQIBADANBgkqhkiG9w0BAQEFAASC\n" * 30 + "-----END PRIVATE KEY-----\n"
@@ -22,7 +22,7 @@ VALUE = "+ export HF_TOKEN='correct horse\nbattery staple'\n"
 
 
 def iteration(number: int) -> str:
-    return LINE.format(number, 9_000_000, number, 100.0)
+    return INTERVAL_LINE.format(number, 9_000_000, number, 100.0)
 
 
 def pieces(log: bytes) -> Iterator[bytes]:

@@ -21,9 +21,8 @@ from orchestrator.reading.gpu_samples import sampled_metrics
 from orchestrator.reading.statistics import metrics
 from orchestrator.results.cases import Result, case_results, published_for
 from orchestrator.results.export.rows import AXIS_COLUMNS, CASE_COLUMNS, METRICS, Row, complete_row, export_rows
-from tests.unit.catalog.entries import entry_of
-from tests.unit.ledger.making import new_ledger, new_run, record
-from tests.unit.results.making import ROWS, a_row, figure_13, measured, shipped
+from tests.recorded_jobs import job_row, measured_results, new_ledger, new_run, record_jobs
+from tests.unit.catalog.entries import THREE_METHODS, entry_of, figure_13, shipped
 
 VERIFIED, FAILED, ABSENT = "pp=1,tp=4,gbs=4", "pp=2,tp=2,gbs=4", "pp=4,tp=1,gbs=16"
 SAMPLE = "2026/11/21 10:00:00.123, 0, 1000, 143771, 99, 690.5, 1755, 61, 0x0000000000000004\n"
@@ -32,7 +31,7 @@ NAMES = [column.name for column in CASE_COLUMNS]
 
 @pytest.fixture
 def found(tmp_path: Path) -> list[Result]:
-    return measured(tmp_path, figure_13(), "cpu", {VERIFIED: 12.5, FAILED: 99.0}, failed=(FAILED,))
+    return measured_results(tmp_path, figure_13(), "cpu", {VERIFIED: 12.5, FAILED: 99.0}, failed=(FAILED,))
 
 
 def row_of(rows: list[Row], case: str) -> Row:
@@ -50,7 +49,7 @@ def test_every_case_has_a_row_with_what_ran_and_what_came_out(found: list[Result
     rows = export_rows(figure_13(), found)
     assert [row["case"] for row in rows] == [case.name for case in expand(figure_13(), "cpu")]
     good = row_of(rows, VERIFIED)
-    assert (good["tflops_per_gpu"], good["iteration_ms"], good["iterations_used"], good["repeats"]) == (12.5, 80, 5, 1)
+    assert (good["tflops_per_gpu"], good["iteration_ms"], good["iterations_used"], good["repeats"]) == (12.5, 80, 6, 1)
     shape = ("pipeline_parallel", "tensor_parallel", "global_batch_size", "gpus", "microbatches", "vocabulary")
     assert [good[name] for name in shape] == [1, 4, 4, 4, 4, 1024]
     assert (good["job"], good["verdict"], good["nodes"], good["scheduler_id"]) == ("job1", "verified", "n1", "7_0")
@@ -73,19 +72,19 @@ def test_a_number_that_cannot_be_right_is_left_out_and_the_row_has_the_reason(fo
 def test_a_row_has_the_execution_mode_the_host_wait_and_whether_the_case_is_host_bound(tmp_path: Path) -> None:
     rates = {VERIFIED: 12.5, FAILED: 99.0, ABSENT: 10.0}
     how: dict[str, Any] = {"waits": {VERIFIED: 31.0, FAILED: 31.0}, "modes": {VERIFIED: "eager", FAILED: "graph"}}
-    rows = export_rows(figure_13(), measured(tmp_path, figure_13(), "cpu", rates, failed=(FAILED,), **how))
+    rows = export_rows(figure_13(), measured_results(tmp_path, figure_13(), "cpu", rates, failed=(FAILED,), **how))
     names = ("execution", "host_bound", "host_wait_ms", "host_wait_percent")
     assert [row_of(rows, VERIFIED)[name] for name in names] == ["eager", True, 24.8, 31.0]
     assert [row_of(rows, FAILED)[name] for name in names] == ["graph", None, None, None]
     assert [row_of(rows, ABSENT)[name] for name in names] == [None] * 4
     (tmp_path / "quick").mkdir()
-    quick = measured(tmp_path / "quick", figure_13(), "cpu", rates, waits={VERIFIED: 10.0})
+    quick = measured_results(tmp_path / "quick", figure_13(), "cpu", rates, waits={VERIFIED: 10.0})
     assert row_of(export_rows(figure_13(), quick), VERIFIED)["host_bound"] is False
 
 
 def test_every_experiment_has_the_same_columns_in_the_same_order(found: list[Result], tmp_path: Path) -> None:
-    other = entry_of(tmp_path, ROWS)
-    rows = measured(tmp_path, other, "paper", {"case=ours": 130.0}, metric="tokens_per_s")
+    other = entry_of(tmp_path, THREE_METHODS)
+    rows = measured_results(tmp_path, other, "paper", {"case=ours": 130.0}, metric="tokens_per_s")
     assert {tuple(row) for row in export_rows(figure_13(), found)} == {tuple(NAMES)}
     assert {tuple(row) for row in export_rows(other, rows)} == {tuple(NAMES)}
     assert len(set(NAMES)) == len(NAMES)
@@ -119,8 +118,8 @@ def test_every_number_that_is_ever_measured_has_a_column_with_its_unit(tmp_path:
 
 
 def test_a_rows_own_label_does_not_take_the_place_of_the_cases_name(tmp_path: Path) -> None:
-    entry = entry_of(tmp_path, ROWS)
-    rows = export_rows(entry, measured(tmp_path, entry, "paper", {"case=ours": 130.0}, metric="tokens_per_s"))
+    entry = entry_of(tmp_path, THREE_METHODS)
+    rows = export_rows(entry, measured_results(tmp_path, entry, "paper", {"case=ours": 130.0}, metric="tokens_per_s"))
     assert [(row["case"], row["row"]) for row in rows] == [
         ("case=plain", "plain"),
         ("case=theirs", "theirs"),
@@ -154,7 +153,7 @@ def test_times_are_utc_and_what_a_job_held_gpus_for_is_counted(found: list[Resul
 
 
 def test_repeats_have_their_interval_beside_the_mean(tmp_path: Path) -> None:
-    case, base = expand(figure_13(), "cpu")[0], a_row(tmp_path)
+    case, base = expand(figure_13(), "cpu")[0], job_row(tmp_path)
     rows = [replace(base, case_name=case.name, attempt_id=i, job_id=f"job{i}", repeat=i) for i in (1, 2, 3)]
     values = {i: {"iteration_ms": MeasuredMetric("iteration_ms", 100.0 + i, "ms", 1.0, 5)} for i in (1, 2, 3)}
     (row,) = export_rows(figure_13(), case_results(figure_13(), [case], rows, values))
@@ -164,9 +163,9 @@ def test_repeats_have_their_interval_beside_the_mean(tmp_path: Path) -> None:
 
 def test_the_run_that_made_the_attempt_names_the_commit(tmp_path: Path) -> None:
     ledger = new_ledger(tmp_path)
-    record(ledger, "a")
+    record_jobs(ledger, "a")
     (row,) = job_rows(ledger)
-    record(ledger, "b", run=replace(new_run(), git_commit="beef", git_dirty=True))
+    record_jobs(ledger, "b", run=replace(new_run(), git_commit="beef", git_dirty=True))
     results = [Result(expand(figure_13(), "cpu")[0], job, {}, None) for job in job_rows(ledger)]
     assert [out["git_commit"] for out in export_rows(figure_13(), results, ledger)] == ["c0ffee", "beef"]
     (out,) = export_rows(figure_13(), [replace(results[0], row=row)], ledger)
@@ -183,8 +182,8 @@ def test_published_numbers_belong_to_the_published_scale() -> None:
 
 @pytest.mark.parametrize(("gpu", "published"), [("NVIDIA H800", 130), ("NVIDIA H200", None), (None, None)])
 def test_a_number_of_another_gpu_is_not_put_beside_ours(tmp_path: Path, gpu: str | None, published: int | None) -> None:
-    entry = entry_of(tmp_path, ROWS)
-    found = measured(tmp_path, entry, "paper", {"case=ours": 65.0}, metric="tokens_per_s", gpu=gpu)
+    entry = entry_of(tmp_path, THREE_METHODS)
+    found = measured_results(tmp_path, entry, "paper", {"case=ours": 65.0}, metric="tokens_per_s", gpu=gpu)
     row = export_rows(entry, found)[-1]
     assert (row["published"], row["gpu"]) == (published, gpu)
     assert row["ratio_to_published"] == (0.5 if published else None)
@@ -199,11 +198,11 @@ def test_beside_a_number_that_names_no_gpu_stands_the_papers_and_no_ratio_to_ano
     tmp_path: Path, gpu: str | None, ratio: float | None
 ) -> None:
     entry = figure_13()
-    row = row_of(export_rows(entry, measured(tmp_path, entry, "paper", {CASE: 71.0}, gpu=gpu)), CASE)
+    row = row_of(export_rows(entry, measured_results(tmp_path, entry, "paper", {CASE: 71.0}, gpu=gpu)), CASE)
     assert (row["published"], row["published_gpu"], row["ratio_to_published"]) == (142, "A100-SXM4-80GB", ratio)
     assert (row["published_metric"], row["published_confirmed"]) == ("tflops_per_gpu", False)
     assert row["published_source"] == "third-party reading of figure 13"
-    found = measured(tmp_path, entry, "paper", {CASE: 71.0}, gpu=gpu)
+    found = measured_results(tmp_path, entry, "paper", {CASE: 71.0}, gpu=gpu)
     rows = export_rows(entry, [replace(one, instead_of="another program") for one in found])
     assert (row_of(rows, CASE)["ratio_to_published"], rows[0]["published_workload"]) == (None, "another program")
 
@@ -219,4 +218,4 @@ def test_a_number_that_is_none_is_left_out(found: list[Result]) -> None:
     good = next(one for one in found if one.case.name == VERIFIED)
     timing = replace(good.metrics["iteration_ms"], spread=float("nan"), value=float("inf"))
     (row,) = export_rows(figure_13(), [replace(good, metrics={"iteration_ms": timing})])
-    assert (row["iteration_ms"], row["iteration_ms_spread"], row["iterations_used"]) == (None, None, 5)
+    assert (row["iteration_ms"], row["iteration_ms_spread"], row["iterations_used"]) == (None, None, 6)

@@ -14,7 +14,7 @@ from orchestrator.ledger.measurements import Measurement, record_measurements
 from orchestrator.megatron.logs.columns import IterationLine
 from orchestrator.results.export.formats import pieces
 from orchestrator.results.export.rows import ITERATION_COLUMNS, iteration_rows
-from tests.unit.ledger.making import new_ledger, record
+from tests.recorded_jobs import new_ledger, record_jobs
 
 GOOD = IterationLine(1, 812.5, 10.25, 0.5, False, 8192.0, 1, 0, 120.5, 3000.0, 399.0, host_wait_ms=12.5)
 BAD = IterationLine(2, 800.1, float("nan"), float("inf"), True, is_finite=False)
@@ -24,7 +24,7 @@ BAD = IterationLine(2, 800.1, float("nan"), float("inf"), True, is_finite=False)
 def ledger(tmp_path: Path) -> Ledger:
     """Two jobs, one that has two lines and no verdict yet, one that has none."""
     ledger = new_ledger(tmp_path)
-    record(ledger, "a", "b")
+    record_jobs(ledger, "a", "b")
     row = next(row for row in job_rows(ledger) if row.case_name == "a")
     record_measurements(ledger, [Measurement(row.attempt_id, 2, None, None, (GOOD, BAD), ())])
     return ledger

@@ -21,15 +21,17 @@ from orchestrator.results.export.formats import (
     markdown_escaped,
 )
 from orchestrator.results.export.rows import export_rows
-from tests.unit.catalog.entries import entry_of
-from tests.unit.results.making import ROWS, figure_13, measured
+from tests.recorded_jobs import measured_results
+from tests.unit.catalog.entries import THREE_METHODS, entry_of, figure_13
 
 CASE, BAD = "pp=8,tp=8,gbs=32", "pp=2,tp=32,gbs=32"
 
 
 @pytest.fixture
 def found(tmp_path: Path) -> list[Result]:
-    return measured(tmp_path, figure_13(), "paper", {CASE: 71.25, BAD: 1.0}, failed=(BAD,), gpu="A100-SXM4-80GB")
+    return measured_results(
+        tmp_path, figure_13(), "paper", {CASE: 71.25, BAD: 1.0}, failed=(BAD,), gpu="A100-SXM4-80GB"
+    )
 
 
 def table_of(entry: Entry, found: list[Result]) -> FigureTable:
@@ -59,13 +61,13 @@ def test_a_rate_stands_with_the_shares_of_the_peak_that_are_known(found: list[Re
 
 
 def test_a_number_of_another_gpu_is_marked_and_has_no_ratio(tmp_path: Path) -> None:
-    found = measured(tmp_path, figure_13(), "paper", {CASE: 71.25}, gpu="NVIDIA H200")
+    found = measured_results(tmp_path, figure_13(), "paper", {CASE: 71.25}, gpu="NVIDIA H200")
     lines = {line[0]: line for line in table_of(figure_13(), found).body}
     assert lines[CASE][-2:] == ("142 (unconfirmed, A100-SXM4-80GB)", "-")
 
 
 def test_where_nothing_was_published_there_are_no_columns_for_it(tmp_path: Path) -> None:
-    found = measured(tmp_path, figure_13(), "cpu", {})
+    found = measured_results(tmp_path, figure_13(), "cpu", {})
     assert table_of(figure_13(), found).heading[-1] == "Achieved teraFLOP/s per GPU"
 
 
@@ -87,8 +89,8 @@ def test_a_verdict_says_what_is_wrong_with_it(found: list[Result]) -> None:
 
 
 def test_a_figure_of_times_has_them_once(tmp_path: Path) -> None:
-    entry = entry_of(tmp_path, ROWS.replace("metric: tokens_per_s}", "metric: iteration_ms}"))
-    found = measured(tmp_path, entry, "paper", {})
+    entry = entry_of(tmp_path, THREE_METHODS.replace("metric: tokens_per_s}", "metric: iteration_ms}"))
+    found = measured_results(tmp_path, entry, "paper", {})
     assert table_of(entry, found).heading[2:] == ("Iteration time (ms)",)
 
 

@@ -10,15 +10,15 @@ import pytest
 from orchestrator.catalog.library import find_experiment
 from orchestrator.paths import Folders
 from orchestrator.results.plot.figure import drawn, matplotlib_as_shipped, number_text, positions_of, ticks
-from tests.unit.catalog.entries import entry_of
+from tests.recorded_jobs import measured_results
+from tests.unit.catalog.entries import CHECKOUT, THREE_METHODS, entry_of, shipped
 from tests.unit.results.drawing import EXPERIMENTS, LINES, made_up, nothing_ran, texts_of
-from tests.unit.results.making import CHECKOUT, ROWS, measured, shipped
 
 
 @pytest.mark.parametrize(("scale", "ratio"), [("even", 1.0), ("log2", 2.0), ("linear", 6.0)])
 def test_batches_of_1_2_and_8_stand_as_far_apart_as_the_scale_says(tmp_path: Path, scale: str, ratio: float) -> None:
     entry = entry_of(tmp_path, LINES.replace("log2", scale))
-    found = measured(tmp_path, entry, "paper", {"recompute=full,gbs=1": 5.0})
+    found = measured_results(tmp_path, entry, "paper", {"recompute=full,gbs=1": 5.0})
     with matplotlib_as_shipped():
         figure: Any = drawn(entry, "paper", "here", found)
         axes = figure.axes[0]
@@ -31,10 +31,10 @@ def test_batches_of_1_2_and_8_stand_as_far_apart_as_the_scale_says(tmp_path: Pat
 
 def test_numbers_stand_in_their_order_and_words_in_that_of_the_file(tmp_path: Path) -> None:
     entry = entry_of(tmp_path, LINES.replace("scale: log2", "scale: even"))
-    found = measured(tmp_path, entry, "paper", {})
+    found = measured_results(tmp_path, entry, "paper", {})
     assert ticks(positions_of(entry.experiment.axes, found), found).labels == ("1", "2", "8")
-    rows = entry_of(tmp_path, ROWS)
-    found = measured(tmp_path, rows, "paper", {})
+    rows = entry_of(tmp_path, THREE_METHODS)
+    found = measured_results(tmp_path, rows, "paper", {})
     assert ticks(positions_of(rows.experiment.axes, found), found).labels == ("plain", "theirs", "ours")
 
 
@@ -50,7 +50,7 @@ def test_the_models_of_table_1_stand_under_their_gpus_on_a_log2_axis() -> None:
 
 def test_what_no_case_has_at_a_scale_does_not_stand_under_it(tmp_path: Path) -> None:
     entry = shipped("alpa-gpt")  # at scale cpu its rows name no model
-    found = measured(tmp_path, entry, "cpu", {})
+    found = measured_results(tmp_path, entry, "cpu", {})
     assert ticks(positions_of(entry.experiment.axes, found), found).labels == ("1", "4")
 
 
@@ -150,7 +150,7 @@ def test_a_bar_of_what_was_measured_stands_beside_each_that_is_published(tmp_pat
 
 def test_a_line_is_broken_where_a_case_is_missing(tmp_path: Path) -> None:
     entry = entry_of(tmp_path, LINES)
-    found = measured(tmp_path, entry, "paper", {"recompute=full,gbs=1": 5.0, "recompute=full,gbs=8": 6.0})
+    found = measured_results(tmp_path, entry, "paper", {"recompute=full,gbs=1": 5.0, "recompute=full,gbs=8": 6.0})
     with matplotlib_as_shipped():
         figure: Any = drawn(entry, "paper", "here", found)
         axes = figure.axes[0]

@@ -12,12 +12,13 @@ import pytest
 from orchestrator.errors import ReproError
 from orchestrator.results.cases import Result
 from orchestrator.results.plot.figure import plot
+from tests.recorded_jobs import measured_results
+from tests.unit.catalog.entries import THREE_METHODS, figure_13, shipped
 from tests.unit.results.drawing import LINES, draw_own, words
-from tests.unit.results.making import ROWS, figure_13, measured, shipped
 
 
 def draw(folder: Path, scale: str, rates: dict[str, float], failed: tuple[str, ...] = (), **how: str) -> list[str]:
-    found = measured(folder, figure_13(), scale, rates, failed, gpu=how.get("gpu"))
+    found = measured_results(folder, figure_13(), scale, rates, failed, gpu=how.get("gpu"))
     plot(figure_13(), scale, "here", found, folder / "figure.svg")
     return words((folder / "figure.svg").read_text())
 
@@ -53,7 +54,7 @@ def test_a_range_that_begins_above_0_does_so_as_long_as_no_number_is_below(tmp_p
     for rate, lowest in ((100.0, "50"), (190.0, "60"), (40.0, "0")):
         folder = tmp_path / str(rate)
         folder.mkdir()
-        found = measured(folder, entry, "paper", {"vp=1,gbs=60": rate})
+        found = measured_results(folder, entry, "paper", {"vp=1,gbs=60": rate})
         plot(entry, "paper", "here", found, folder / "a.svg")
         ticks = words((folder / "a.svg").read_text())
         assert [word for word in ticks if word.isdigit()][5] == lowest  # after the five batch sizes
@@ -83,7 +84,13 @@ def test_a_number_of_a_job_that_was_not_verified_is_not_drawn(tmp_path: Path) ->
 )
 def test_the_gpus_are_named_where_they_are_not_the_same(tmp_path: Path, gpu: str | None, said: list[str]) -> None:
     rates = {"pp=8,tp=8,gbs=32": 140.0}
-    plot(figure_13(), "paper", "here", measured(tmp_path, figure_13(), "paper", rates, gpu=gpu), tmp_path / "a.svg")
+    plot(
+        figure_13(),
+        "paper",
+        "here",
+        measured_results(tmp_path, figure_13(), "paper", rates, gpu=gpu),
+        tmp_path / "a.svg",
+    )
     assert [word for word in words((tmp_path / "a.svg").read_text()) if word.startswith("published: ")] == said
 
 
@@ -98,7 +105,7 @@ def test_another_program_than_the_experiments_own_is_named(tmp_path: Path, scale
     rates = {"pp=8,tp=8,gbs=32": 140.0, "pp=1,tp=4,gbs=4": 10.0}
     found = [
         replace(result, case=replace(result.case, workload="pretrain"), instead_of="megatron-2021", gpu="A100")
-        for result in measured(tmp_path, figure_13(), scale, rates)
+        for result in measured_results(tmp_path, figure_13(), scale, rates)
     ]
     plot(figure_13(), scale, "here", found, tmp_path / "a.svg")
     assert said in words((tmp_path / "a.svg").read_text())
@@ -117,7 +124,7 @@ def test_names_go_by_the_value_as_it_is_typed(tmp_path: Path) -> None:
 
 
 def test_methods_are_the_ticks_of_an_axis_of_words(tmp_path: Path) -> None:
-    shown = draw_own(tmp_path, ROWS, {"case=ours": 130.0}, metric="tokens_per_s", gpu="H800")
+    shown = draw_own(tmp_path, THREE_METHODS, {"case=ours": 130.0}, metric="tokens_per_s", gpu="H800")
     assert [word for word in shown if word in ("plain", "theirs", "ours")] == ["plain", "theirs", "ours"]
     assert "published, printed" in shown and "out of memory (published)" in shown
 
@@ -144,14 +151,14 @@ def test_a_host_bound_case_is_marked_and_explained_in_the_legend(tmp_path: Path,
 
 
 def test_a_dollar_or_a_tag_in_a_name_is_drawn_as_it_is(tmp_path: Path) -> None:
-    found = measured(tmp_path, figure_13(), "cpu", {"pp=1,tp=4,gbs=4": 10.0})
+    found = measured_results(tmp_path, figure_13(), "cpu", {"pp=1,tp=4,gbs=4": 10.0})
     plot(figure_13(), "cpu", "a$b$_<i>&", found, tmp_path / "a.svg")
     assert [word for word in words((tmp_path / "a.svg").read_text()) if word.startswith("scale cpu on a$b$_<i>&:")]
 
 
 @pytest.fixture
 def found(tmp_path: Path) -> list[Result]:
-    return measured(tmp_path, figure_13(), "cpu", {"pp=1,tp=4,gbs=4": 10.0})
+    return measured_results(tmp_path, figure_13(), "cpu", {"pp=1,tp=4,gbs=4": 10.0})
 
 
 @pytest.mark.parametrize(("name", "start"), [("a.png", b"\x89PNG"), ("a.pdf", b"%PDF"), ("b c.SVG", b"<?xml")])
@@ -170,11 +177,12 @@ def test_the_same_data_gives_the_same_bytes_in_another_process_at_another_time(
 ) -> None:
     monkeypatch.setenv("SOURCE_DATE_EPOCH", "86400")  # what matplotlib takes for the time of today
     script = (
-        "import sys; from pathlib import Path; from tests.unit.results.making import figure_13, measured\n"
+        "import sys; from pathlib import Path\n"
+        "from tests.recorded_jobs import measured_results\nfrom tests.unit.catalog.entries import figure_13\n"
         "from orchestrator.results.plot.figure import plot\n"
         "import matplotlib; matplotlib.rcParams['xtick.direction'] = 'in'; matplotlib.rcParams['text.usetex'] = True\n"
         "folder = Path(sys.argv[1]); folder.mkdir()\n"
-        "found = measured(folder, figure_13(), 'cpu', {'pp=1,tp=4,gbs=4': 10.0})\n"
+        "found = measured_results(folder, figure_13(), 'cpu', {'pp=1,tp=4,gbs=4': 10.0})\n"
         "for name in sys.argv[2:]: plot(figure_13(), 'cpu', 'here', found, folder / name)\n"
     )
     names = ["a.png", "a.svg", "a.pdf"]

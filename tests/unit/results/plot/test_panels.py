@@ -14,9 +14,9 @@ from orchestrator.results.cases import CaseMetric, Result
 from orchestrator.results.plot import panels as content
 from orchestrator.results.plot.figure import positions_of
 from orchestrator.results.plot.panels import Panel, named_lines, panels, published_number
-from tests.unit.catalog.entries import entry_of
+from tests.recorded_jobs import measured_results
+from tests.unit.catalog.entries import THREE_METHODS, entry_of, figure_13, shipped
 from tests.unit.results.drawing import LINES, made_up, nothing_ran
-from tests.unit.results.making import ROWS, figure_13, measured, shipped
 
 
 def shown(entry: Entry, results: Sequence[Result]) -> list[Panel]:
@@ -43,22 +43,22 @@ def test_a_case_that_is_published_to_run_out_of_memory_is_marked_with_what_it_di
     tmp_path: Path, rates: dict[str, float], how: dict[str, Any], expected: tuple[str, ...]
 ) -> None:
     entry = entry_of(tmp_path, LINES)
-    found = measured(tmp_path, entry, "paper", rates, **how)
+    found = measured_results(tmp_path, entry, "paper", rates, **how)
     assert marks(entry, found, "Recomputation = none", 8) == expected
 
 
 def test_what_nobody_confirmed_of_memory_is_told_apart(tmp_path: Path) -> None:
     entry = entry_of(tmp_path, LINES.replace("outcome: oom, confirmed: true", "outcome: oom, confirmed: false"))
-    found = measured(tmp_path, entry, "paper", {})
+    found = measured_results(tmp_path, entry, "paper", {})
     assert marks(entry, found, "Recomputation = none", 8) == (content.OOM_PUBLISHED_UNCONFIRMED,)
-    found = measured(tmp_path, entry, "paper", {}, out_of_memory=("recompute=none,gbs=8",))
+    found = measured_results(tmp_path, entry, "paper", {}, out_of_memory=("recompute=none,gbs=8",))
     assert marks(entry, found, "Recomputation = none", 8) == (content.OOM_BOTH_UNCONFIRMED,)
 
 
 def test_a_missing_number_says_why_it_is_missing(tmp_path: Path) -> None:
     entry = entry_of(tmp_path, LINES)
     name = "recompute=full,gbs=1"
-    found = measured(tmp_path, entry, "paper", {name: 5.0})
+    found = measured_results(tmp_path, entry, "paper", {name: 5.0})
     (ran,) = [result for result in found if result.case.name == name]
     assert ran.row is not None
     for result, expected in (
@@ -70,7 +70,7 @@ def test_a_missing_number_says_why_it_is_missing(tmp_path: Path) -> None:
         (replace(ran, flag="faster than the GPU's peak"), (content.FLAGGED,)),
     ):
         assert marks(entry, [result if one is ran else one for one in found], "With it", 1) == expected
-    found = measured(tmp_path, entry, "paper", {}, out_of_memory=(name,))
+    found = measured_results(tmp_path, entry, "paper", {}, out_of_memory=(name,))
     assert marks(entry, found, "With it", 1) == (content.OOM_MEASURED,)
 
 
@@ -85,14 +85,14 @@ def test_every_mark_has_its_place_in_the_legend() -> None:
 
 def test_a_line_stands_from_left_to_right_whatever_the_files_order(tmp_path: Path) -> None:
     entry = entry_of(tmp_path, LINES)
-    (panel,) = shown(entry, measured(tmp_path, entry, "paper", {}))
+    (panel,) = shown(entry, measured_results(tmp_path, entry, "paper", {}))
     assert [[spot.at for spot in line.points] for line in panel.lines] == [[1, 2, 8]] * 2
     assert all(line.joined for line in panel.lines)
 
 
 def test_cases_of_words_and_several_at_one_place_are_not_joined(tmp_path: Path) -> None:
-    entry = entry_of(tmp_path, ROWS)
-    assert not shown(entry, measured(tmp_path, entry, "paper", {}))[0].lines[0].joined
+    entry = entry_of(tmp_path, THREE_METHODS)
+    assert not shown(entry, measured_results(tmp_path, entry, "paper", {}))[0].lines[0].joined
     search = shipped("alpa-search")
     assert not any(line.joined for line in shown(search, nothing_ran(search))[0].lines)
 
@@ -112,7 +112,7 @@ def test_the_lines_come_in_the_papers_order(name: str, first: str, second: str) 
 
 def test_a_value_that_the_paper_has_no_name_for_comes_after_those_it_names(tmp_path: Path) -> None:
     entry = entry_of(tmp_path, LINES.replace("recompute: [full, none]", "recompute: [selective, full, none]"))
-    names = named_lines(entry, measured(tmp_path, entry, "paper", {}))
+    names = named_lines(entry, measured_results(tmp_path, entry, "paper", {}))
     assert list(names) == ["With it", "Recomputation = selective", "Recomputation = none"]
 
 
@@ -128,7 +128,7 @@ def test_a_panel_of_another_number_is_there_only_where_that_number_is(tmp_path: 
     entry = shipped("core-sp")
     assert [panel.y.metric for panel in shown(entry, nothing_ran(entry))] == ["iteration_ms", "gpu_memory_used_gb"]
     cpu = shipped("tutorial-cp")
-    results = measured(tmp_path, cpu, "cpu", {"case=301": 5.0}, metric="iteration_ms")
+    results = measured_results(tmp_path, cpu, "cpu", {"case=301": 5.0}, metric="iteration_ms")
     assert [panel.y.metric for panel in shown(cpu, results)] == ["iteration_ms"]
 
 

@@ -9,8 +9,8 @@ import pytest
 
 from orchestrator.results.plot.figure import picture
 from orchestrator.results.plot.panels import BACKGROUND, INK, SERIES
+from tests.unit.catalog.entries import figure_13, shipped
 from tests.unit.results.drawing import made_up, nothing_ran, words
-from tests.unit.results.making import figure_13, shipped
 
 
 @pytest.fixture(scope="module")

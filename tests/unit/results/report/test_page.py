@@ -19,7 +19,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestrator.catalog.case import Case
-from orchestrator.catalog.expand import expand
 from orchestrator.catalog.library import find_experiment
 from orchestrator.errors import Problem, ReproError
 from orchestrator.ledger.database import Ledger
@@ -27,24 +26,21 @@ from orchestrator.ledger.tables import Attempt
 from orchestrator.masking import masked
 from orchestrator.paths import Folders
 from orchestrator.results.cases import CaseMetric
-from orchestrator.results.outcome import FigureOutcome
+from orchestrator.results.outcome import FigureOutcome, stored_outcome
 from orchestrator.results.report.cases import Counts, Mark, shown_hours, shown_number, with_spread
 from orchestrator.results.report.page import Page, page_of, rendered, report, require_folder, write_report
 from orchestrator.text import with_symbols
 from tests.examples import examples
-from tests.unit.ledger.making import new_ledger
-from tests.unit.results.made_ledger import (
-    OUT_OF_MEMORY,
+from tests.recorded_jobs import (
+    GPU_OOM,
+    PENDING,
     SCRIPT,
     START,
-    VERIFIED_COLUMNS,
-    WAITING,
-    Came,
-    add_figure,
-    reported,
-    write_experiment,
+    Outcome,
+    new_ledger,
+    record_figure,
 )
-from tests.unit.results.making import CHECKOUT, ROWS, figure_13, shipped
+from tests.unit.catalog.entries import CHECKOUT, THREE_METHODS, figure_13, shipped, write_experiment
 
 TEMPLATES = CHECKOUT / "templates"
 TOKEN = "hf_" + "abcdefghij0123456789ABCDEF"
@@ -87,13 +83,13 @@ def ledger(tmp_path: Path) -> Iterator[Ledger]:
     ledger.engine.dispose()
 
 
-def as_the_plot_says(_place: int, case: Case) -> Came:
-    return Came(100.0 + case.number("pp"), 1.25)
+def as_the_plot_says(_place: int, case: Case) -> Outcome:
+    return Outcome(100.0 + case.number("pp"), 1.25)
 
 
 def made(tmp_path: Path, text: str) -> Any:
     write_experiment(tmp_path, text)
-    return find_experiment(Folders(CHECKOUT, tmp_path), "made/figure-1")
+    return find_experiment(Folders(CHECKOUT, tmp_path), "p/figure-1")
 
 
 def read(ledger: Ledger, *figures: FigureOutcome) -> Read:
@@ -104,21 +100,21 @@ def read(ledger: Ledger, *figures: FigureOutcome) -> Read:
 
 
 def test_the_same_ledger_gives_the_same_bytes(ledger: Ledger) -> None:
-    figure = add_figure(ledger, figure_13(), "paper", as_the_plot_says)
+    figure = record_figure(ledger, figure_13(), "paper", as_the_plot_says)
     assert report(ledger, [figure], TEMPLATES) == report(ledger, [figure], TEMPLATES)
 
 
 def test_it_says_as_of_when_by_the_ledger_and_not_by_the_clock(ledger: Ledger) -> None:
-    figure = add_figure(ledger, figure_13(), "paper", as_the_plot_says)
+    figure = record_figure(ledger, figure_13(), "paper", as_the_plot_says)
     assert "As of 2026-01-02 03:04:05 UTC" in read(ledger, figure).text
 
 
 def test_every_case_and_claim_is_counted_once(ledger: Ledger) -> None:
-    def outcome(place: int, _case: Case) -> Came:
-        return [Came(columns=OUT_OF_MEMORY), Came(4.0), Came(columns=WAITING)][place]
+    def outcome(place: int, _case: Case) -> Outcome:
+        return [Outcome(columns=GPU_OOM), Outcome(4.0), Outcome(columns=PENDING)][place]
 
-    made_up = made(Path(str(ledger.url.database)).parent, ROWS)
-    page = page_of(ledger, [add_figure(ledger, made_up, "paper", outcome, gpu="H800")])
+    made_up = made(Path(str(ledger.url.database)).parent, THREE_METHODS)
+    page = page_of(ledger, [record_figure(ledger, made_up, "paper", outcome, gpu="H800")])
     counts = page.counts
     assert (counts.cases, counts.as_published, counts.verified, counts.failed, counts.missing) == (3, 1, 1, 0, 1)
     assert page.summary == "1 of 3 cases is verified, 1 ran out of memory as published, 1 is missing."
@@ -126,8 +122,8 @@ def test_every_case_and_claim_is_counted_once(ledger: Ledger) -> None:
 
 def test_two_figures_are_added_up(ledger: Ledger) -> None:
     figures = [
-        add_figure(ledger, figure_13(), "paper", as_the_plot_says),
-        add_figure(ledger, shipped("figure-14"), "paper", as_the_plot_says, minute=1),
+        record_figure(ledger, figure_13(), "paper", as_the_plot_says),
+        record_figure(ledger, shipped("figure-14"), "paper", as_the_plot_says, at=START + timedelta(minutes=1)),
     ]
     page = page_of(ledger, figures)
     assert page.title == "2 experiments" and page.counts.cases == sum(len(figure.results) for figure in figures)
@@ -135,7 +131,7 @@ def test_two_figures_are_added_up(ledger: Ledger) -> None:
 
 
 def test_a_measured_number_stands_beside_the_published_one_with_how_that_is_known(ledger: Ledger) -> None:
-    figure = add_figure(ledger, figure_13(), "paper", lambda *_: Came(150.0, 1.25))
+    figure = record_figure(ledger, figure_13(), "paper", lambda *_: Outcome(150.0, 1.25))
     row = next(row for row in page_of(ledger, [figure]).figures[0].cases if row.case == "pp=8,tp=8,gbs=32")
     assert (row.measured, row.used, row.published, row.ratio) == ("150 ± 1", "6 iterations", "142", "1.056")
     assert row.how == "read off the plot, unconfirmed, third-party reading of figure 13"
@@ -145,28 +141,28 @@ def test_a_measured_number_stands_beside_the_published_one_with_how_that_is_know
 def test_a_case_has_its_execution_mode_and_its_host_wait_and_a_mark_where_it_is_host_bound(ledger: Ledger) -> None:
     waits = {"pp=2,tp=32,gbs=32": 31.0, "pp=4,tp=16,gbs=32": 4.0}
 
-    def outcome(_place: int, case: Case) -> Came:
-        mode = VERIFIED_COLUMNS | {"execution": "eager" if case.name in waits else None}
-        return Came(100.0, host_wait_percent=waits.get(case.name), columns=mode)
+    def outcome(_place: int, case: Case) -> Outcome:
+        mode = "eager" if case.name in waits else None
+        return Outcome(100.0, host_wait_percent=waits.get(case.name), execution=mode)
 
-    page = page_of(ledger, [add_figure(ledger, figure_13(), "paper", outcome)])
+    page = page_of(ledger, [record_figure(ledger, figure_13(), "paper", outcome)])
     rows = {row.case: row for row in page.figures[0].cases}
     bound, quick, unknown = (rows[name] for name in (*waits, "pp=8,tp=8,gbs=32"))
-    assert (bound.execution, bound.host_wait, bound.host_bound) == ("eager", "310, 31 %", Mark("open", "host-bound"))
-    assert (quick.execution, quick.host_wait, quick.host_bound) == ("eager", "40, 4 %", None)
+    assert (bound.execution, bound.host_wait, bound.host_bound) == ("eager", "3.1, 31 %", Mark("open", "host-bound"))
+    assert (quick.execution, quick.host_wait, quick.host_bound) == ("eager", "0.4, 4 %", None)
     assert (unknown.execution, unknown.host_wait, unknown.host_bound) == ("", "", None)
     text = Read(rendered(page, TEMPLATES)).text
-    assert "Mode Host wait, ms" in text and "eager 310, 31 % – host-bound" in text
+    assert "Mode Host wait, ms" in text and "eager 3.1, 31 % – host-bound" in text
     assert "is host-bound (its GPUs waited 31 % of the time for the host)" in text
 
 
 def test_nothing_is_said_of_modes_and_waits_where_no_case_has_any(ledger: Ledger) -> None:
-    text = read(ledger, add_figure(ledger, figure_13(), "paper", as_the_plot_says)).text
+    text = read(ledger, record_figure(ledger, figure_13(), "paper", as_the_plot_says)).text
     assert not any(word in text for word in ("The mode is", "Host wait", "host-bound"))
 
 
 def test_a_rate_stands_with_its_share_by_equation_3_the_computed_share_and_the_mfu(ledger: Ledger) -> None:
-    figure = add_figure(ledger, figure_13(), "paper", lambda *_: Came(614.9, 1.5))
+    figure = record_figure(ledger, figure_13(), "paper", lambda *_: Outcome(614.9, 1.5))
 
     def shown(**shares: float) -> str:
         known = {name: CaseMetric(name, value, "%") for name, value in shares.items()}
@@ -180,7 +176,9 @@ def test_a_rate_stands_with_its_share_by_equation_3_the_computed_share_and_the_m
 
 
 def test_a_claim_has_its_verdict_what_was_seen_and_the_numbers_behind_it(ledger: Ledger) -> None:
-    figure = add_figure(ledger, figure_13(), "paper", lambda _, case: Came(100.0 if case.number("pp") == 8 else 90.0))
+    figure = record_figure(
+        ledger, figure_13(), "paper", lambda _, case: Outcome(100.0 if case.number("pp") == 8 else 90.0, spread=0.5)
+    )
     peak, poor, _ = page_of(ledger, [figure]).figures[0].claims
     assert (peak.mark.kind, poor.mark.kind) == ("good", "bad")
     assert peak.verdict.because == "gbs=32 peaks at pp=8,tp=8,gbs=32; gbs=128 peaks at pp=8,tp=8,gbs=128"
@@ -199,9 +197,11 @@ def test_a_failed_attempt_is_told_also_where_a_later_one_was_verified(ledger: Le
         "deciding_line": "slurmstepd: error: Node failure on n7",
         "deciding_rank": 5,
     }
-    figure = add_figure(ledger, entry, "paper", lambda place, _: Came(columns=lost) if place == 0 else Came(100.0))
+    figure = record_figure(
+        ledger, entry, "paper", lambda place, _: Outcome(columns=lost) if place == 0 else Outcome(100.0)
+    )
     again(ledger, figure.results[0].row.job_id if figure.results[0].row else "")
-    page = page_of(ledger, [reported(ledger, entry, expand(entry, "paper"), "selene")])
+    page = page_of(ledger, [stored_outcome(ledger, entry, "paper")])
     (failed,) = page.figures[0].failed
     assert page.counts.failed == 0 and page.counts.verified == 10
     assert (failed.attempt, failed.failure, failed.rank, failed.nodes) == (1, "node-fail", "5", "n[0-9]")
@@ -219,16 +219,16 @@ def again(ledger: Ledger, job_id: str) -> None:
 
 
 def test_gpu_hours_are_gpus_times_time_of_what_has_ended(ledger: Ledger) -> None:
-    def outcome(place: int, _case: Case) -> Came:
-        return Came(columns=WAITING) if place < 5 else Came(columns=OUT_OF_MEMORY) if place == 5 else Came(9.0)
+    def outcome(place: int, _case: Case) -> Outcome:
+        return Outcome(columns=PENDING) if place < 5 else Outcome(columns=GPU_OOM) if place == 5 else Outcome(9.0)
 
-    figure = add_figure(ledger, figure_13(), "paper", outcome)
+    figure = record_figure(ledger, figure_13(), "paper", outcome)
     said = page_of(ledger, [figure]).figures[0].hours.summary
     assert said == "32.00 GPU-hours, 6.40 of them in attempts that failed"  # 5 x 64 GPUs x 6 minutes
 
 
 def test_a_job_that_two_figures_share_is_paid_for_once(ledger: Ledger) -> None:
-    figure = add_figure(ledger, figure_13(), "paper", as_the_plot_says)
+    figure = record_figure(ledger, figure_13(), "paper", as_the_plot_says)
     page = page_of(ledger, [figure, figure])
     assert [one.hours.spent for one in page.figures] == ["64.00", "64.00"] and [one.spent for one in page.hours] == [
         "64.00"
@@ -236,14 +236,14 @@ def test_a_job_that_two_figures_share_is_paid_for_once(ledger: Ledger) -> None:
 
 
 def test_processes_on_a_cpu_are_no_gpus(ledger: Ledger) -> None:
-    figure = add_figure(ledger, figure_13(), "cpu", as_the_plot_says, cluster="local")
-    on_gpus = add_figure(ledger, figure_13(), "paper", as_the_plot_says, minute=1)
+    figure = record_figure(ledger, figure_13(), "cpu", as_the_plot_says, cluster="local")
+    on_gpus = record_figure(ledger, figure_13(), "paper", as_the_plot_says, at=START + timedelta(minutes=1))
     said = [hours.summary for hours in page_of(ledger, [figure, on_gpus]).hours]
     assert said == ["2.40 process-hours on CPUs", "64.00 GPU-hours"]
 
 
 def test_a_script_is_told_once_however_many_jobs_ran_it(ledger: Ledger) -> None:
-    figure = add_figure(ledger, figure_13(), "paper", as_the_plot_says, script="#!/bin/bash\nsrun the-one-script\n")
+    figure = record_figure(ledger, figure_13(), "paper", as_the_plot_says, script="#!/bin/bash\nsrun the-one-script\n")
     page = report(ledger, [figure, figure], TEMPLATES)
     assert page.count("srun the-one-script") == 1
     anchors = re.findall(r'href="#(script-\d+)"', page)
@@ -251,14 +251,14 @@ def test_a_script_is_told_once_however_many_jobs_ran_it(ledger: Ledger) -> None:
 
 
 def test_every_script_of_another_text_is_there(ledger: Ledger) -> None:
-    figure = add_figure(ledger, figure_13(), "paper", as_the_plot_says)
+    figure = record_figure(ledger, figure_13(), "paper", as_the_plot_says)
     page = report(ledger, [figure], TEMPLATES)
     assert page.count("srun python pretrain.py") == 10 and SCRIPT.count("srun") == 1
 
 
 def test_what_ran_from_which_code_and_how_it_was_typed_is_told(ledger: Ledger) -> None:
     command = ["repro", "submit", "figure-13", "--where", "pp=8,gbs=32", "--note", "two words"]
-    figure = add_figure(ledger, figure_13(), "paper", as_the_plot_says, command=command, git_dirty=True)
+    figure = record_figure(ledger, figure_13(), "paper", as_the_plot_says, command=command, git_dirty=True)
     text = read(ledger, figure).text
     for said in (
         "repro submit figure-13 --where pp=8,gbs=32 --note 'two words'",
@@ -273,13 +273,13 @@ def test_without_matplotlib_everything_else_is_there(ledger: Ledger, monkeypatch
         raise ReproError(Problem("drawing needs matplotlib", hint="pip install '.[plot]'"))
 
     monkeypatch.setattr("orchestrator.results.report.page.picture", none)
-    page = read(ledger, add_figure(ledger, figure_13(), "paper", as_the_plot_says))
+    page = read(ledger, record_figure(ledger, figure_13(), "paper", as_the_plot_says))
     assert "No picture: drawing needs matplotlib. Hint: pip install '.[plot]'" in page.text
     assert page.count("tr") > 10
 
 
 def test_a_figure_with_nothing_submitted_but_one_case_is_a_page_too(ledger: Ledger) -> None:
-    figure = add_figure(ledger, figure_13(), "paper", lambda *_: Came(columns=WAITING))
+    figure = record_figure(ledger, figure_13(), "paper", lambda *_: Outcome(columns=PENDING))
     page = page_of(ledger, [replace(figure, claims=())])
     assert page.summary == "0 of 10 cases are verified, 10 are missing."
     assert page.figures[0].cases[0].verdict.word == "pending" and page.figures[0].cases[0].why == "Priority"
@@ -292,16 +292,16 @@ HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(2)>{{ 7 * 7 }}<
 
 def hostile(ledger: Ledger) -> Page:
     """A page of which every text says what it should not."""
-    named = ROWS.replace("case: plain", f"case: '{HOSTILE.replace(chr(39), chr(39) * 2)}'").replace(
+    named = THREE_METHODS.replace("case: plain", f"case: '{HOSTILE.replace(chr(39), chr(39) * 2)}'").replace(
         "title: t", "title: <blink>t"
     )
-    failed = {**OUT_OF_MEMORY, "verdict_reason": HOSTILE, "deciding_line": HOSTILE, "reason": HOSTILE}
+    failed = {**GPU_OOM, "verdict_reason": HOSTILE, "deciding_line": HOSTILE, "reason": HOSTILE}
     entry = made(Path(str(ledger.url.database)).parent, named)
-    figure = add_figure(
+    figure = record_figure(
         ledger,
         entry,
         "paper",
-        lambda *_: Came(columns=failed),
+        lambda *_: Outcome(columns=failed),
         script=HOSTILE.replace("{", "{{").replace("}", "}}"),
         command=["repro", HOSTILE],
         profile={HOSTILE: HOSTILE},
@@ -330,11 +330,11 @@ def test_any_text_is_read_as_it_is_shown(text: str) -> None:
 
 def test_a_secret_stands_nowhere(ledger: Ledger) -> None:
     secret = {"deciding_line": f"401 for {TOKEN}", "verdict_reason": f"Authorization: Bearer {TOKEN}"}
-    figure = add_figure(
+    figure = record_figure(
         ledger,
         figure_13(),
         "paper",
-        lambda *_: Came(columns=OUT_OF_MEMORY | secret),
+        lambda *_: Outcome(columns=GPU_OOM | secret),
         script=f"export HF_TOKEN={TOKEN}\nexport MY_PASSWORD=hunter2hunter2\n",
         command=["repro", "submit", "--api-key", "sesame-sesame"],
         profile={"env": {"WANDB_API_KEY": "open-sesame-1", "HF_TOKEN": TOKEN}},
@@ -348,8 +348,8 @@ def test_a_secret_stands_nowhere(ledger: Ledger) -> None:
 def test_what_would_steer_is_seen_instead(ledger: Ledger) -> None:
     line = "\x1b[31mred\x07\x00 \u202eright to left\u200b half \udc80"
     assert with_symbols(line) == "␛[31mred␇␀ ⟨U+202E⟩right to left⟨U+200B⟩ half ⟨U+DC80⟩"
-    failed = OUT_OF_MEMORY | {"deciding_line": line[:-1]}
-    figure = add_figure(ledger, figure_13(), "paper", lambda *_: Came(columns=failed))
+    failed = GPU_OOM | {"deciding_line": line[:-1]}
+    figure = record_figure(ledger, figure_13(), "paper", lambda *_: Outcome(columns=failed))
     assert "␛[31mred␇␀ ⟨U+202E⟩right" in report(ledger, [figure], TEMPLATES)
 
 
@@ -368,7 +368,7 @@ def test_the_browser_is_told_to_run_our_script_and_to_load_nothing(ledger: Ledge
 
 
 def test_every_table_has_a_caption_and_every_header_says_what_it_heads(ledger: Ledger) -> None:
-    page = read(ledger, add_figure(ledger, figure_13(), "paper", as_the_plot_says))
+    page = read(ledger, record_figure(ledger, figure_13(), "paper", as_the_plot_says))
     assert page.count("table") == page.count("caption") > 5
     assert {attributes.get("scope") for tag, attributes in page.tags if tag == "th"} == {"col", "row"}
     identities = [attributes["id"] for _, attributes in page.tags if "id" in attributes]
@@ -381,7 +381,7 @@ def test_every_table_has_a_caption_and_every_header_says_what_it_heads(ledger: L
 def test_headings_skip_no_level(ledger: Ledger) -> None:
     levels = [
         int(tag[1])
-        for tag, _ in read(ledger, add_figure(ledger, figure_13(), "paper", as_the_plot_says)).tags
+        for tag, _ in read(ledger, record_figure(ledger, figure_13(), "paper", as_the_plot_says)).tags
         if tag in ("h1", "h2", "h3", "h4")
     ]
     assert levels[0] == 1 and all(after <= before + 1 for before, after in pairwise(levels))
@@ -414,7 +414,7 @@ def test_a_second_of_a_gpu_is_not_nothing() -> None:
 
 
 def test_an_earlier_page_and_what_was_left_of_one_are_written_over(tmp_path: Path, ledger: Ledger) -> None:
-    text = report(ledger, [add_figure(ledger, figure_13(), "paper", as_the_plot_says)], TEMPLATES)
+    text = report(ledger, [record_figure(ledger, figure_13(), "paper", as_the_plot_says)], TEMPLATES)
     folder = tmp_path / "new" / "page"
     require_folder(folder, force=False)
     file = write_report(text, folder)
@@ -454,8 +454,8 @@ def test_an_interrupted_command_leaves_the_earlier_page(tmp_path: Path, monkeypa
 
 
 def test_hours_of_a_clock_that_went_backwards_are_none(ledger: Ledger) -> None:
-    backwards = OUT_OF_MEMORY | {"phase": "ended", "ended_at": START - timedelta(hours=1)}
-    figure = add_figure(ledger, figure_13(), "paper", lambda *_: Came(columns=backwards))
+    backwards = GPU_OOM | {"phase": "ended", "ended_at": START - timedelta(hours=1)}
+    figure = record_figure(ledger, figure_13(), "paper", lambda *_: Outcome(columns=backwards))
     with ledger.writing() as session:
         session.execute(sa.update(Attempt).values(ended_at=START - timedelta(hours=1)))
     assert page_of(ledger, [figure]).hours[0].spent == "0.00"
