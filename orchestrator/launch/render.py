@@ -31,7 +31,7 @@ from orchestrator.launch.templates import OURS, Explained, Line, Templates, comm
 from orchestrator.paths import short_name
 from orchestrator.planning.plan import Plan
 from orchestrator.slurm.notation import time_limit_s
-from orchestrator.workloads import find_workload
+from orchestrator.workloads import workloads
 
 # Exported for every rank.
 _RANK_ENVIRONMENT: Mapping[str, str] = {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
@@ -163,7 +163,8 @@ def _render(plan: Plan, cluster: Cluster, folder: Path, engine: Templates, outpu
 
 def environment(plan: Plan, cluster: Cluster) -> list[tuple[str, Line]]:
     """Return the variables of a job: those of every job, then of its program, then of the site."""
-    is_of_2021 = find_workload(plan.program.workload).dialect == "2021"
+    workload = workloads().get(plan.program.workload)  # an auxiliary job has none
+    is_of_2021 = workload is not None and workload.dialect == "2021"
     shared = {**({} if is_of_2021 else _ONE_CONNECTION), **_RANK_ENVIRONMENT}
     variables = {name: Line.of(value) for name, value in shared.items()}
     variables |= {name: Line.of(value, workload_origin(plan)) for name, value in plan.program.environment}
