@@ -44,9 +44,10 @@ def test_the_tables_equal_the_marks_of_the_tests() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_every_test_that_the_page_names_exists() -> None:
-    named = NAMED.findall(PAGE.read_text(encoding="utf-8"))
-    assert len(named) > 100
+def test_every_test_that_the_text_names_exists() -> None:
+    lines = [line for line in PAGE.read_text(encoding="utf-8").splitlines() if not line.startswith("|")]
+    named = NAMED.findall("\n".join(lines))
+    assert named
     missing = [f"{file}::{name}" for file, name in named if not (TESTS / file).is_file() or name not in functions(file)]
     assert missing == []
 

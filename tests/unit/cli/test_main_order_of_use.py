@@ -5,11 +5,12 @@ from __future__ import annotations
 import csv
 import io
 import json
-import subprocess
+import os
 
 import pytest
 
-from tests.stand_in_site import REPRO, Site
+from tests.forked_repro import ForkedRepro
+from tests.stand_in_site import Site
 from tests.unit.cli.calling import Caller, Done
 from tests.waiting import wait_until
 
@@ -167,12 +168,13 @@ def test_cancel_names_the_jobs_and_status_shows_their_state(repro: Caller) -> No
 
 @pytest.mark.parametrize("words", ["status --json", "collect", "list", "render figure-13 --cluster here --scale cpu"])
 def test_a_pipe_that_is_closed_early_is_no_error(finished: Site, words: str) -> None:
-    done = subprocess.run(
-        ["bash", "-c", f"'{REPRO}' {words} | head -c 1 >/dev/null"],
-        cwd=finished.folder,
-        env=finished.environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert "Traceback" not in done.stderr and "Broken" not in done.stderr, done.stderr
+    (reader, stdout), (errors, stderr) = os.pipe(), os.pipe()
+    process = ForkedRepro(words.split(), finished.folder, finished.environment, stdout, stderr)
+    os.close(stdout)
+    os.close(stderr)
+    os.read(reader, 1)
+    os.close(reader)
+    with os.fdopen(errors) as file:
+        printed = file.read()
+    process.wait()
+    assert "Traceback" not in printed and "Broken" not in printed, printed

@@ -142,8 +142,8 @@ def test_single_node_is_excluded_without_reading_its_log() -> None:
     assert failed_nodes(Failure.GPU_FAULT, (never() for _ in range(1)), Allocation(("n7",))) == ("n7",)
 
 
-SIZE = 192 * 1024 * 1024
 MOST_MEMORY = 24 * LONGEST_LINE_BYTES
+SIZE = 3 * MOST_MEMORY
 
 
 def write_plain(folder: Path) -> None:
