@@ -43,6 +43,7 @@ class JobSpec:
 
     `point` has the case's values on the axes that name it, `settings` on every axis. `computes` is None for jobs that
     were recorded before it existed, `settings` is empty for them. A part that was stored incompletely is None.
+    `argument_changes` are the options `--arg` and `--no-arg` that changed the arguments.
     `gpu` and `peak_tflops` (TFLOP/s per GPU) are None for a job on CPU cores or on an unknown GPU.
     """
 
@@ -54,6 +55,7 @@ class JobSpec:
     training: Training | None = None
     resources: Resources | None = None
     arguments: tuple[str, ...] = ()
+    argument_changes: tuple[str, ...] = ()
     computes: ComputedProducts | None = None
     data: str | None = None
     image_path: str | None = None
@@ -72,15 +74,18 @@ class JobSpec:
 
     def to_json(self) -> dict[str, object]:
         """Return the JSON object that the ledger stores, with its keys in order."""
-        stored = dataclasses.asdict(self) | {"arguments": list(self.arguments)}
-        return {name: value for name, value in stored.items() if name != "computes" or value is not None}
+        stored = dataclasses.asdict(self)
+        stored |= {name: list(getattr(self, name)) for name in _WORDS}
+        left_out = {name for name in ("computes", "argument_changes") if not stored[name]}
+        return {name: value for name, value in stored.items() if name not in left_out}
 
     @classmethod
     def from_json(cls, stored: Mapping[str, Any]) -> JobSpec:
         """Read a stored configuration. Fields that an older version did not store get their defaults."""
         values = {name: value for name in _PLAIN if (value := stored.get(name)) is not None}
         parts: dict[str, Any] = {name: _part(name, stored.get(name)) for name in _PARTS}
-        return cls(**values, **parts, arguments=tuple(stored.get("arguments") or ()))
+        words: dict[str, Any] = {name: tuple(stored.get(name) or ()) for name in _WORDS}
+        return cls(**values, **parts, **words)
 
 
 _Part = ModelShape | Layout | Training | Resources | ComputedProducts
@@ -91,7 +96,8 @@ _PARTS: Mapping[str, type[_Part]] = {
     "resources": Resources,
     "computes": ComputedProducts,
 }
-_PLAIN = tuple(field.name for field in dataclasses.fields(JobSpec) if field.name not in (*_PARTS, "arguments"))
+_WORDS = ("arguments", "argument_changes")
+_PLAIN = tuple(field.name for field in dataclasses.fields(JobSpec) if field.name not in (*_PARTS, *_WORDS))
 _FIELDS = {name: frozenset(field.name for field in dataclasses.fields(part)) for name, part in _PARTS.items()}
 
 

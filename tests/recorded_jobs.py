@@ -28,6 +28,7 @@ from orchestrator.ledger.tables import VERIFIED, Attempt, Event, Metric, Run, Sc
 from orchestrator.reading.verdict import OUT_OF_MEMORY
 from orchestrator.results.cases import Result, case_results
 from orchestrator.results.outcome import FigureOutcome, stored_outcome
+from orchestrator.workloads.argument_changes import with_changes
 
 # ---- runs, jobs and attempts ---------------------------------------------------------------------------------
 
@@ -312,13 +313,15 @@ def record_results(
     code: str = "6985e589",
     repeat: int = 1,
     script: str = SCRIPT,
+    changes: Sequence[str] = (),
     **run_fields: Any,
 ) -> str:
     """Record a run of the named cases that started at this time and took six minutes. Return its id.
 
-    A number is the outcome of a verified case. `{name}` in the script is the name of the case.
+    A number is the outcome of a verified case. `{name}` in the script is the name of the case. `changes` are those of
+    the program's arguments.
     """
-    cases = {case.name: case for case in expand(entry, scale)}
+    cases = {case.name: case for case in with_changes(expand(entry, scale), changes)}
     run = replace(
         new_run(entry.name, scale, host="login-1"),
         id=f"{at:%Y%m%d-%H%M%S}-{len(runs.run_ids(ledger)):04x}",
@@ -351,7 +354,7 @@ def record_figure(
 
 
 def _job_of(case: Case, entry: Entry, cluster: str, gpu: str, code: str, repeat: int) -> NewJob:
-    identity = f"{cluster} {entry.name} {case.scale} {case.name} {code} {repeat}"
+    identity = f"{cluster} {entry.name} {case.scale} {case.name} {code} {repeat} {case.argument_changes}"
     on_gpus = case.device == "gpu"
     spec = job_spec(
         point=dict(case.point),
@@ -359,6 +362,7 @@ def _job_of(case: Case, entry: Entry, cluster: str, gpu: str, code: str, repeat:
         device=case.device,
         gpus_per_node=8,
         gpu=gpu if on_gpus else None,
+        argument_changes=case.argument_changes,
     )
     return replace(
         new_job(case.name, "slurm"),

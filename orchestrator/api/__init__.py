@@ -232,12 +232,17 @@ class JobFilter(RunFilter, total=False):
 
 
 class CaseOptions(TypedDict, total=False):
-    """Keywords that select the cases to plan, and the time that they may take together: `10m` or `0:10:00`."""
+    """Keywords that select the cases to plan, and the time that they may take together: `10m` or `0:10:00`.
+
+    `arg` are arguments of the program that are added or replaced, `--lr=0.001`, and `no_arg` flags that are left out.
+    """
 
     scale: str | None
     where: str | None
     workload: str | None
     time_budget: str | None
+    arg: Sequence[str] | None
+    no_arg: Sequence[str] | None
 
 
 P = ParamSpec("P")

@@ -104,6 +104,9 @@ def _outcome(
     figure = read_outcome(ledger, session.folders, experiment, **selection)
     if figure.program:
         session.note([f"{figure.entry.short_name} with {figure.program}"])
+    if figure.argument_changes:
+        command = f"repro submit {figure.entry.short_name} --cluster {figure.cluster} --scale {figure.scale}"
+        session.note([f"`{command}` makes a run with the published arguments the latest one"])
     return figure, figure.having(where)
 
 
@@ -263,7 +266,8 @@ def plot(
         what = f"{figure.entry.short_name} at scale {figure.scale}: no verified case"
         raise ReproError(Problem(what, hint=f"repro status {figure.entry.short_name}"))
     require_matplotlib()
-    program = f"-{results[0].case.workload}" if figure.program else ""
+    program = f"-{results[0].case.workload}" if figure.replaced_workload else ""
+    program += "-changed-arguments" if figure.argument_changes else ""
     file = Path(output or f"{figure.entry.short_name}-{figure.scale}-{figure.cluster}{program}.png")
     require_place(file)
     draw(figure.entry, figure.scale, figure.cluster, figure.drawn(selection.get("where")), file)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from orchestrator.api import CaseOptions, with_keywords
@@ -21,6 +21,7 @@ from orchestrator.planning.batch_report import BatchReport, batch_report, budget
 from orchestrator.planning.plan import Plan, cases_at, plan_cases, repeated, replace_workload
 from orchestrator.planning.target import Target
 from orchestrator.workloads import find_workload
+from orchestrator.workloads.argument_changes import parse_changes, require_known, shown_changes, with_changes
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -100,12 +101,15 @@ def plan_run(
     (entry,), profile = choice.entries, choice.cluster
     assert profile is not None
     at_scale = replace_workload(cases_at(entry, profile, options.get("scale"), workload), workload)
-    cases = _selected(entry, at_scale, choice.wanted)
+    changes = parse_changes(options.get("arg") or (), options.get("no_arg") or ())
+    require_known(at_scale, changes)
+    cases = with_changes(_selected(entry, at_scale, choice.wanted), changes)
     plans = plan_cases(entry, cases, profile, folders)
     notes = [
         *layer_notes(folders, profile),
         *replacement_notes(cases),
         *reference_notes(entry, cases[0].scale),
+        *_change_notes(entry, changes),
     ]
     if budget_s is not None:
         budgeted = within_budget(cases, Target.of_cluster(profile), budget_s)
@@ -134,6 +138,10 @@ def _selected(entry: Entry, cases: list[Case], wanted: Mapping[str, Value]) -> l
         option = ",".join(f"{axis}={shown_value(value)}" for axis, value in wanted.items())
         what = f"--where {option}: {entry.short_name} has these cases for reference only: {'; '.join(reasons)}"
         raise ReproError(Problem(what, hint=f"repro show {entry.short_name} has their numbers")) from None
+
+
+def _change_notes(entry: Entry, changes: Sequence[str]) -> list[str]:
+    return [f"{entry.short_name} with {shown_changes(changes)}: other arguments than published"] if changes else []
 
 
 def require_positive(**numbers: int | None) -> None:
@@ -188,7 +196,11 @@ def _selections(
     notes += [
         f"{entry.name} is {shown(entry.file)}, not the shipped file" for entry in runnable if replaced(folders, entry)
     ]
+    changes = parse_changes(options.get("arg") or (), options.get("no_arg") or ())
     selections = _with_cases(runnable, profile, options.get("scale"), choice.wanted, workload)
+    require_known([case for selection in selections for case in selection.cases], changes)
+    selections = [replace(one, cases=tuple(with_changes(one.cases, changes))) for one in selections]
+    notes += [note for selection in selections for note in _change_notes(selection.entry, changes)]
     for selection in selections:
         notes += replacement_notes(selection.cases)
         notes += reference_notes(selection.entry, selection.cases[0].scale)

@@ -285,7 +285,8 @@ def retry(
     for row in rows:
         failure = failure_named(row.failure)
         if failure in wanted if wanted else POLICIES[failure].retry:
-            key = (row.experiment, row.scale, row.profile_file or row.cluster, row.workload, str(row.iterations))
+            profile = row.profile_file or row.cluster
+            key = (row.experiment, row.scale, profile, row.workload, str(row.iterations), *row.spec.argument_changes)
             groups.setdefault(key, []).append(row)
     retries = [plan_again(folders, group, cluster, new_limit) for group in groups.values()]
     for group in retries:

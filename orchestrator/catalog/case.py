@@ -33,7 +33,8 @@ class Case:
     """One point of an experiment, at one scale.
 
     `point` has the values on the axes that name the case, `settings` the values on all axes. `arguments` are further
-    arguments of the program, besides those from model, layout and training. `published` are the numbers of the source.
+    arguments of the program, besides those from model, layout and training. `argument_changes` are the options `--arg`
+    and `--no-arg` of the run that change the arguments. `published` are the numbers of the source.
     `reference_only` is the reason why the case has no job. `script` is the published script with its arguments, at the
     published scale. `instead_of` is the workload of the experiment, if
     `--workload` replaced it.
@@ -50,6 +51,7 @@ class Case:
     time_limit: str | None = None
     gpu_memory_gb: int | None = None
     arguments: tuple[str, ...] = ()
+    argument_changes: tuple[str, ...] = ()
     expected: Expectation | None = None
     published: tuple[PublishedPoint, ...] = ()
     note: str | None = None

@@ -17,6 +17,7 @@ from orchestrator.cli.options import (
     ExperimentName,
     Json,
     OnCluster,
+    argument_options,
     budget_option,
     session_of,
     workload_option,
@@ -111,9 +112,9 @@ def plan(
 
 
 def _next_options(options: CaseOptions) -> str:
-    """Return the options of the next command that keep the same program and iterations."""
+    """Return the options of the next command that keep the same program, arguments and iterations."""
     budget = budget_option(options.get("time_budget"), options.get("where"))
-    return f"{workload_option(options.get('workload'))}{budget}"
+    return f"{workload_option(options.get('workload'))}{argument_options(options)}{budget}"
 
 
 def _print_next(report: api.BatchReport, cluster: str | None, options: str) -> None:
@@ -187,6 +188,9 @@ def _print_origins(rendered: api.Rendered) -> None:
     width = max(map(len, origins))
     for origin, line in zip(origins, rendered.lines, strict=True):
         data(f"{origin:<{width}}  {line.text}".rstrip())
+    changes = planned.plans[0].case.argument_changes
+    if dropped := [change for change in changes if change.startswith("--no-arg=")]:
+        message(f"left out: {' '.join(change.partition('=')[2] for change in dropped)} (--no-arg)")
     if len(planned.plans) > 1:
         message(f"this is {planned.plans[0].case.name}, the first of {len(planned.plans)}; --where selects another")
     next_command(f"repro clusters show {planned.cluster.name} --resolved", "the origin of each value of the profile")

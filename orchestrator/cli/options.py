@@ -84,6 +84,14 @@ TimeBudget = Annotated[
         "If Slurm runs several jobs at once, the time is an upper bound.",
     ),
 ]
+AddedArguments = Annotated[
+    list[str] | None,
+    typer.Option("--arg", help="Add or replace an argument of the program: --arg --lr=0.001. Repeatable."),
+]
+DroppedArguments = Annotated[
+    list[str] | None,
+    typer.Option("--no-arg", help="Leave an argument of the program out: --no-arg --overlap-sp-ag. Repeatable."),
+]
 OutputFile = Annotated[Path | None, typer.Option("--output", "-o", help="Write to this file.")]
 Force = Annotated[bool, typer.Option("--force", help="Replace an existing file.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -110,6 +118,8 @@ class CaseOptions(TypedDict, total=False):
     where: Where
     workload: WorkloadName
     time_budget: TimeBudget
+    arg: AddedArguments
+    no_arg: DroppedArguments
 
 
 def session_of(context: typer.Context, database: str | None = None) -> api.Session:
@@ -127,6 +137,13 @@ def budget_option(time_budget: str | None, where: str | None) -> str:
     if time_budget is None:
         return ""
     return f"{f' --where {shlex.quote(where)}' if where else ''} --time-budget {time_budget}"
+
+
+def argument_options(options: CaseOptions) -> str:
+    """Return the changes of the program's arguments for a suggested command."""
+    words = [word for value in options.get("arg") or () for word in ("--arg", value)]
+    words += [word for value in options.get("no_arg") or () for word in ("--no-arg", value)]
+    return f" {shlex.join(words)}" if words else ""
 
 
 def confirm_overwrite(file: Path, force: bool) -> None:

@@ -25,6 +25,7 @@ from orchestrator.cli.options import (
     OnlyWorkload,
     Targets,
     Where,
+    argument_options,
     budget_option,
     session_of,
     workload_option,
@@ -101,7 +102,8 @@ def submit(
         api.require_submittable(planned, warm_up=depends_on is not None)
         for note in planned.notes:
             message(f"note: {note}")
-        _print_plans(planned, json, options.get("workload"), budget_option(planned.budget, options.get("where")))
+        program = f"{workload_option(options.get('workload'))}{argument_options(options)}"
+        _print_plans(planned, json, program, budget_option(planned.budget, options.get("where")))
         return
     try:
         submission = api.submit(
@@ -187,13 +189,16 @@ def _print_outcome(outcome: api.FigureOutcome, json: bool) -> int:
     if failures:
         next_command(f"repro logs {failures[0].job_id}", f"why {failures[0].case_name} failed")
     else:
-        option = workload_option(outcome.results[0].case.workload if outcome.program else None)
+        option = workload_option(outcome.results[0].case.workload if outcome.replaced_workload else None)
         next_command(f"repro plot {outcome.entry.short_name}{option}", "the figure as a picture")
     return EXIT_FAILED if outcome.failed else EXIT_OK
 
 
-def _print_plans(planned: api.PlannedRun, json: bool, workload: str | None, budget: str) -> None:
-    """Print the jobs of a dry run. `budget` is the option: all cases share it, so no --where may be added."""
+def _print_plans(planned: api.PlannedRun, json: bool, program_options: str, budget: str) -> None:
+    """Print the jobs of a dry run. `budget` is the option: all cases share it, so no --where may be added.
+
+    `program_options` select the program and change its arguments.
+    """
     plans = planned.plans
     rows: list[dict[str, object]] = [
         {
@@ -220,7 +225,7 @@ def _print_plans(planned: api.PlannedRun, json: bool, workload: str | None, budg
     message(f"would submit {len(plans)} jobs at scale {planned.scale} to {planned.cluster.name}; nothing was submitted")
     render = f"repro render {planned.entry.short_name} --cluster {planned.cluster.name} --scale {planned.scale}"
     choice = f"{budget} --explain" if budget else f" --where {plans[0].case.name}"
-    next_command(f"{render}{choice}{workload_option(workload)}", "the script of the first job")
+    next_command(f"{render}{choice}{program_options}", "the script of the first job")
 
 
 def _program(plan: api.Plan) -> dict[str, str | None]:

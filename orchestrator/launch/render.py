@@ -32,6 +32,8 @@ from orchestrator.paths import short_name
 from orchestrator.planning.plan import Plan
 from orchestrator.slurm.notation import time_limit_s
 from orchestrator.workloads import workloads
+from orchestrator.workloads.argument_changes import shown_changes
+from orchestrator.workloads.changed_flags import changed_flag
 
 # Exported for every rank.
 _RANK_ENVIRONMENT: Mapping[str, str] = {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
@@ -121,6 +123,7 @@ def _render(plan: Plan, cluster: Cluster, folder: Path, engine: Templates, outpu
     shared = {
         "case": plan.case,
         "title": _title(plan),
+        "changes": shown_changes(plan.case.argument_changes),
         "layers": [str(file.absolute()) for file in cluster.files] if len(cluster.files) > 1 else [],
         "folder": str(folder),
         "resources": plan.resources,
@@ -234,8 +237,11 @@ def _all_ranks(plan: Plan, cluster: Cluster) -> list[Line]:
 def _command(plan: Plan, cluster: Cluster, argv: Sequence[str]) -> list[Line]:
     """Return the program's command line; each flag has the profile, the experiment or the workload as its origin."""
     own, experiment = set(plan.case.arguments), experiment_file(plan)
+    added = {changed_flag(change) for change in plan.case.argument_changes}
 
     def origin(words: Sequence[str]) -> str:
+        if words[0] in added:
+            return "--arg"
         if any(map(plan.program.field_of, words)):
             return program_origin(plan, cluster, *words)
         if own and set(words) <= own:

@@ -48,6 +48,7 @@ from orchestrator.reading.failure import MOST_ATTEMPTS, POLICIES, Failure, fails
 from orchestrator.slurm.command import most_in_array
 from orchestrator.slurm.notation import format_time_limit, time_limit_s
 from orchestrator.workloads import copy_programs, find_workload
+from orchestrator.workloads.argument_changes import with_changes
 
 
 @dataclass(frozen=True, slots=True)
@@ -331,8 +332,9 @@ def plan_again(folders: Folders, rows: Sequence[JobRow], cluster: str | None, ne
     cases = cases_to_run(entry, first.scale)
     if first.workload not in {case.workload for case in cases}:
         cases = replace_workload(cases, first.workload)
-    # A time budget may have changed the number of iterations.
+    # A time budget may have changed the number of iterations, and --arg the arguments.
     chosen = [with_iterations(case, first.iterations) for case in cases if case.name in names]
+    chosen = with_changes(chosen, first.spec.argument_changes)
     plans = repeated(plan_cases(entry, chosen, profile, folders), max(row.repeat for row in rows)) if chosen else []
     by_id = {plan.identity: plan for plan in plans}
     for row in rows:

@@ -313,6 +313,7 @@ def job_spec(plan: Plan, cluster: Cluster) -> JobSpec:
         training=case.training,
         resources=plan.resources,
         arguments=tuple(arguments),
+        argument_changes=case.argument_changes,
         computes=ComputedProducts(
             causal_attention=workload.causal_attention(case.training, arguments),
             skips_last_product=workload.time.skips_last_product,
@@ -350,6 +351,7 @@ def _parts(case: Case) -> dict[str, object]:
         "layout": non_default(case.layout),
         "training": non_default(case.training),
         "arguments": list(case.arguments) or None,
+        "argument_changes": list(case.argument_changes) or None,
     }
 
 

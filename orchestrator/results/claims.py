@@ -112,6 +112,9 @@ def _judge(
         own = cases[0].instead_of
         if own is not None and isinstance(claim, (PublishedClaim, OutcomeClaim)):
             raise NotJudged(f"it is about {own}, and {cases[0].case.workload} ran")
+        changed = next((result.case for result in cases if result.case.argument_changes), None)
+        if changed is not None and isinstance(claim, (PublishedClaim, OutcomeClaim)):
+            raise NotJudged(f"it is about the published arguments: {changed.name} has others, by --arg or --no-arg")
         finding = _finding(claim, evidence)
     except NotJudged as reason:
         return ClaimVerdict(claim, "not judged", str(reason), used)

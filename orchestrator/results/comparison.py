@@ -118,6 +118,8 @@ def _not_comparable(result: Result, point: PublishedPoint) -> str | None:
         return "the number is not confirmed"
     if result.instead_of is not None:
         return f"published for {result.instead_of}, and {result.case.workload} ran"
+    if result.case.argument_changes:
+        return "published for other arguments, which --arg or --no-arg changed"
     if point.gpu and point.gpu not in (result.gpu or ""):
         return f"published for {point.gpu}, measured on {result.gpu or 'a GPU without a name'}"
     if result.host_bound and point.metric not in NOT_RATES:

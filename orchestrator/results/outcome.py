@@ -21,6 +21,7 @@ from orchestrator.results.cases import Result, case_results
 from orchestrator.results.claims import ClaimVerdict, judge_claims
 from orchestrator.results.comparison import in_order_of_runs
 from orchestrator.workloads import find_workload
+from orchestrator.workloads.argument_changes import changes_of, shown_changes, with_changes
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,10 +49,17 @@ class FigureOutcome:
         return self.results[0].instead_of
 
     @property
+    def argument_changes(self) -> tuple[str, ...]:
+        """Return the options that changed the arguments of the programs."""
+        return changes_of(result.case.argument_changes for result in self.results)
+
+    @property
     def program(self) -> str | None:
-        """Return `pretrain instead of megatron-2021`, or None if the experiment's own program ran."""
+        """Return `pretrain instead of megatron-2021`, with changed arguments; None if the published program ran."""
         own = self.replaced_workload
-        return f"{self.results[0].case.workload} instead of {own}" if own else None
+        parts = [f"{self.results[0].case.workload} instead of {own}"] if own else []
+        parts += [shown_changes(self.argument_changes)] if self.argument_changes else []
+        return ", ".join(parts) or None
 
     @property
     def failures(self) -> list[JobRow]:
@@ -129,11 +137,15 @@ def outcome_of(ledger: Ledger, entry: Entry, rows: Sequence[JobRow], last: JobRo
     programs = {case.workload for case in cases}
     figure = (last.experiment, last.scale, last.cluster)
     rows = [row for row in rows if (row.experiment, row.scale, row.cluster) == figure and row.workload in programs]
-    rows = in_order_of_runs(rows, run_summaries(ledger))
+    changes = changes_of(row.spec.argument_changes for row in rows if row.run_id == last.run_id)
+    cases = with_changes(cases, changes)
+    rows = in_order_of_runs(_with_same_changes(rows, cases), run_summaries(ledger))
     with_losses = needs_losses(entry)
     results = _results(ledger, entry, cases, rows, with_losses)
     program = last.workload if programs != own_programs else None
-    others = {name: _results_of(ledger, other, last, program, with_losses) for name, other in entry.others.items()}
+    others = {
+        name: _results_of(ledger, other, last, program, changes, with_losses) for name, other in entry.others.items()
+    }
     claims = judge_claims(entry, last.scale, results, last.spec.gpus_per_node or 0, others)
     without_job = [case for case in expand(entry, last.scale) if case.reference_only]
     reference = case_results(entry, without_job, rows, {}) if programs == own_programs else []
@@ -148,20 +160,31 @@ def _results(
     return case_results(entry, cases, rows, metrics_of(ledger, ids), losses)
 
 
-def _results_of(ledger: Ledger, entry: Entry, last: JobRow, program: str | None, with_losses: bool) -> Sequence[Result]:
+def _results_of(
+    ledger: Ledger, entry: Entry, last: JobRow, program: str | None, changes: Sequence[str], with_losses: bool
+) -> Sequence[Result]:
     """Return the results of another experiment at the scale and on the cluster of the job `last`.
 
-    `program` is the program that replaces the experiment's own programs, if any.
+    `program` is the program that replaces the experiment's own programs, if any, and `changes` are those of the
+    arguments.
     """
     if last.scale not in scale_names(entry.experiment):
         return ()
     cases = cases_to_run(entry, last.scale)
     if program is not None:
         cases = with_workload(cases, program)
+    cases = with_changes(cases, changes)
     programs, figure = {case.workload for case in cases}, (last.scale, last.cluster)
     rows = [row for row in job_rows(ledger, experiment=entry.name) if (row.scale, row.cluster) == figure]
-    rows = in_order_of_runs([row for row in rows if row.workload in programs], run_summaries(ledger))
+    rows = _with_same_changes([row for row in rows if row.workload in programs], cases)
+    rows = in_order_of_runs(rows, run_summaries(ledger))
     return _results(ledger, entry, cases, rows, with_losses)
+
+
+def _with_same_changes(rows: Sequence[JobRow], cases: Sequence[Case]) -> list[JobRow]:
+    """Return the jobs that ran with the arguments of their case."""
+    changes = {case.name: case.argument_changes for case in cases}
+    return [row for row in rows if row.spec.argument_changes == changes.get(row.case_name, ())]
 
 
 def needs_losses(entry: Entry) -> bool:

@@ -17,6 +17,7 @@ from orchestrator.megatron.memory import MemoryEstimate, MemoryFacts, estimate_m
 from orchestrator.megatron.model import Layout, ModelShape, Training
 from orchestrator.megatron.rules.rules import Dialect
 from orchestrator.paths import Folders
+from orchestrator.workloads.changed_flags import without_flags
 
 SYNTHETIC = "synthetic"
 """Data of a program that generates them itself without an argument that requests it."""
@@ -266,7 +267,7 @@ class Workload(Generic[Site]):
         lacking = self.unsupported_settings(case, site)
         if lacking is not None:
             raise ReproError(Problem(f"{case.name}: {lacking}"))
-        own = self.arguments(case, site)
+        own = without_flags(self.arguments(case, site), case.argument_changes)
         return [*case.arguments, *own] if self.case_arguments_first else [*own, *case.arguments]
 
     def memory_of(self, case: Case) -> MemoryFacts:

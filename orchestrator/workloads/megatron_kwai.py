@@ -212,6 +212,7 @@ def _ending(case: Case, data_path: str) -> Flags:
 
 def _kwai_program(job: JobContext[MegatronSite], arguments: Sequence[str]) -> Program:
     # With tensor parallelism --overlap-sp-ag and -rs stay on, and create an MPI group (initialize.py:186).
+    overlaps = not {"--overlap-sp-ag", "--overlap-sp-rs"}.isdisjoint(arguments)
     options = "masked_softmax_fusion=False, use_fast_rope=True, context_parallel_size=2"
     return megatron_program(
         job,
@@ -219,7 +220,7 @@ def _kwai_program(job: JobContext[MegatronSite], arguments: Sequence[str]) -> Pr
         arguments,
         data=job.site.data_path,
         environment=ENVIRONMENT,
-        needs_mpi=job.case.layout.tensor_parallel > 1,
+        needs_mpi=overlaps and job.case.layout.tensor_parallel > 1,
         warm_up=compile_command(job.site.checkout, f"{options}, kaimm_offload_activation_ratio=1.0"),
     )
 
@@ -227,7 +228,7 @@ def _kwai_program(job: JobContext[MegatronSite], arguments: Sequence[str]) -> Pr
 def _origin_program(job: JobContext[MegatronSite], arguments: Sequence[str]) -> Program:
     # --tp-comm-overlap, which the script passes without context parallelism, creates an MPI group with every
     # tensor-parallel size (initialize.py:196). Nothing is compiled: fused_kernels.load is empty.
-    needs_mpi = job.case.layout.context_parallel == 1
+    needs_mpi = "--tp-comm-overlap" in arguments
     return megatron_program(
         job, job.site, arguments, data=job.site.data_path, environment=ENVIRONMENT, needs_mpi=needs_mpi
     )

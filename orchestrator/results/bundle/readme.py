@@ -25,7 +25,8 @@ def submit_command(outcome: FigureOutcome) -> str:
     """Return the command that runs the experiment again."""
     argv = ["repro", "submit", outcome.entry.name, "--scale", outcome.scale, "--cluster", outcome.cluster]
     program = ["--workload", *outcome.workloads] if outcome.replaced_workload else []
-    return shlex.join([*argv, *program, "--wait"])
+    changes = [word for change in outcome.argument_changes for word in change.split("=", 1)]
+    return shlex.join([*argv, *program, *changes, "--wait"])
 
 
 _README = """\

@@ -365,7 +365,8 @@ def _published(entry: Entry, result: Result) -> Row:
         return {}
     gpu = point.gpu or (entry.paper.machine.gpu if entry.paper.machine else None)
     value = result.value(point.metric)
-    is_same_setup = result.instead_of is None and bool(gpu and result.gpu and gpu in result.gpu)
+    is_same_program = result.instead_of is None and not result.case.argument_changes
+    is_same_setup = is_same_program and bool(gpu and result.gpu and gpu in result.gpu)
     return {
         "published": point.value,
         "published_metric": point.metric,

@@ -39,6 +39,7 @@ from orchestrator.results.report.provenance import (
     scripts_of,
 )
 from orchestrator.text import counted, shown_time, with_symbols
+from orchestrator.workloads.argument_changes import shown_changes
 
 _MOST_DRAWN = 2000
 """Cases in a picture on the page. More do not fit side by side, and a browser draws them slowly."""
@@ -170,7 +171,7 @@ def _section(records: Records, number: int, anchors: dict[str, str], texts: dict
         about=(scale.about if scale else None) or "",
         cluster=outcome.cluster,
         gpu=first.gpu or "",
-        program=f"{first.case.workload} instead of {first.instead_of}" if first.instead_of else first.case.workload,
+        program=_program(outcome),
         metric=entry.experiment.axes.y.label,
         counts=counts_of(outcome.results, outcome.claims),
         hours=hours_of(attempts, records.device),
@@ -192,6 +193,13 @@ def _names(jobs: Sequence[JobSummary]) -> dict[str, str]:
     for row in jobs:
         names.setdefault(row.job_id, {})[row.label] = None
     return {job: "; ".join(labels) for job, labels in names.items()}
+
+
+def _program(outcome: FigureOutcome) -> str:
+    """Return the program, what it replaced, and the changes of its arguments."""
+    workload, changes = outcome.results[0].case.workload, shown_changes(outcome.argument_changes)
+    own = outcome.replaced_workload
+    return f"{workload}{f' instead of {own}' if own else ''}{f' with {changes}' if changes else ''}"
 
 
 def _picture(outcome: FigureOutcome, number: int) -> tuple[str, str]:

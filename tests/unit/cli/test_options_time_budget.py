@@ -147,7 +147,7 @@ def test_a_budget_is_for_one_experiment(repro: Caller) -> None:
     done = repro("plan", "atc24", "--time-budget", "10h")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.complaints == [
-        "repro: --time-budget: needs one experiment, got 4. Hint: for example repro plan atc-demo --time-budget 10h"
+        "repro: --time-budget: needs one experiment, got 5. Hint: for example repro plan atc-32k --time-budget 10h"
     ]
 
 

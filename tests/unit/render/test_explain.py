@@ -116,6 +116,19 @@ def test_origin_of_an_argument_is_the_experiment() -> None:
     assert origins(lines, "--hidden-size").startswith("workload megatron-2021, experiments/sc21/figure-13.yaml")
 
 
+def test_origin_of_a_changed_argument_is_its_option_and_the_script_names_the_changes() -> None:
+    plan = plan_of("selene", "megatron-2021")
+    changes = ("--no-arg=--clip-grad", "--arg=--seed=7")
+    case = replace(plan.case, arguments=("--seed", "7"), argument_changes=changes)
+    program = replace(plan.program, arguments=(*plan.program.arguments, "--seed", "7"))
+    lines = explained(replace(plan, case=case, program=program), site("selene"))
+    assert origins(lines, "--seed 7").startswith("--arg, templates/")
+    comment = "# Other arguments than published: --no-arg --clip-grad --arg --seed=7"
+    assert [line.text for line in lines if line.text.startswith("# Other arguments")] == [comment]
+    plain = [line.text for line in explained(plan, site("selene"))]
+    assert not any(text.startswith("# Other arguments") for text in plain)
+
+
 def test_origin_of_a_line_of_every_script_is_repro() -> None:
     lines = explained(plan_of("selene", "megatron-2021"), site("selene"))
     for start in ("#SBATCH --no-requeue", "export OMP_NUM_THREADS", "--label", "--no-container-mount-home"):
