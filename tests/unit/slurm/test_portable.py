@@ -18,6 +18,7 @@ from tests.slurm.configuration import Shape, gres_conf, slurm_conf, slurmdbd_con
 from tests.slurm.host import ClusterUnavailable, link_devices, nameless, needs_ipv6
 from tests.slurm.packing import is_of_the_c_library, needed_libraries, place, unpack
 from tests.slurm.portable import gpu_type, machine_shape, main, memory_mb
+from tests.stand_in_site import CHECKOUT
 
 H200S = Shape(
     nodes=1, cpus_per_node=64, gpus_per_node=4, gpu_type="h200", carried=True, real_gpus=True, first_port=9000
@@ -270,27 +271,27 @@ def test_no_cluster_no_file_and_a_wrong_number_are_one_line(tmp_path: Path, caps
 
 
 def test_it_runs_on_a_machine_that_has_python_and_nothing_else() -> None:
-    left, seen = [Path(packing.__file__), Path(packing.__file__).with_name("portable.py")], set()
+    left, read = [Path(packing.__file__), Path(packing.__file__).with_name("portable.py")], set()
     while left:
         file = left.pop()
-        if file in seen:
+        if file in read:
             continue
-        seen.add(file)
+        read.add(file)
         for module in _imported(file):
-            if module.startswith("tests.slurm."):
-                left.append(Path(cluster.__file__).with_name(module.removeprefix("tests.slurm.") + ".py"))
+            if module.startswith("tests."):
+                left.append(CHECKOUT / Path(*module.split(".")).with_suffix(".py"))
             else:
                 assert module.partition(".")[0] in sys.stdlib_module_names, f"{file.name}: {module}"
-    assert Path(cluster.__file__) in seen
+    assert Path(cluster.__file__) in read
 
 
 def _imported(file: Path) -> set[str]:
-    found = set()
+    modules = set()
     for node in ast.walk(ast.parse(file.read_text())):
         if isinstance(node, ast.Import):
-            found |= {name.name for name in node.names}
+            modules |= {name.name for name in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module == "tests.slurm":
-            found |= {f"tests.slurm.{name.name}" for name in node.names}
+            modules |= {f"tests.slurm.{name.name}" for name in node.names}
         elif isinstance(node, ast.ImportFrom):
-            found.add(node.module or "")
-    return found
+            modules.add(node.module or "")
+    return modules
