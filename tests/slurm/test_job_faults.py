@@ -231,7 +231,12 @@ def test_suspended_and_requeued_held_jobs_are_shown_and_not_submitted_again(
     ids = [row["id"] for row in site.wait_for(lambda rows: all(row["state"] == "RUNNING" for row in rows))]
     slurm_cluster.run("scontrol", "suspend", ids[0])
     slurm_cluster.run("scontrol", "requeuehold", ids[1])
-    site.wait_for(lambda rows: rows[0]["state"] == "SUSPENDED" and "eld" in f"{rows[1]['state']} {rows[1]['why']}")
+
+    def is_held(row: dict[str, Any]) -> bool:
+        """Return whether the job is held and its first start has ended. Slurm gives the reason before that end."""
+        return "eld" in f"{row['state']} {row['why']}" and row["state"] not in ("RUNNING", "COMPLETING")
+
+    site.wait_for(lambda rows: rows[0]["state"] == "SUSPENDED" and is_held(rows[1]))
     assert "2 running" in site.submit("--where", "gbs=4").stderr
     slurm_cluster.run("scontrol", "resume", ids[0])
     site.wait_for(lambda rows: rows[0]["state"] == "RUNNING")
