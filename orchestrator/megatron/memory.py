@@ -25,6 +25,9 @@ class MemoryFacts:
     """Whether the data-parallel ranks share Adam's state (Megatron-LM's distributed optimizer)."""
     gradient_bytes: int = 4
     """Bytes per parameter. With two bytes a rank makes fp32 copies for its share of the optimizer step."""
+    keeps_gradient_buffers: bool = True
+    """Whether the gradients are one buffer for the whole run. Without it, as in SC21's scripts, the optimizer step
+    frees each 16-bit gradient once its fp32 copy exists, and torch's DDP keeps its buckets beside the gradients."""
     logit_bytes: int = 10
     """Largest number of live bytes per logit: the 16-bit logits, their fp32 copy and, in the fused loss, their
     exponentials; 6 without the fused loss, as in 2021; 2 if the loss keeps only the 16-bit logits."""
@@ -33,6 +36,9 @@ class MemoryFacts:
     kernel."""
     frees_outputs: bool = True
     """Whether a stage frees the outputs that it has sent; false in 2021."""
+    fills_pipeline_first: bool = False
+    """Whether an interleaved schedule with as many microbatches as stages runs all forward passes before the first
+    backward pass; true in 2021."""
     fuses_weight_gradients: bool = True
     """Whether the matrix product accumulates the gradient of a weight; false in 2021."""
     keeps_gathered_keys: bool = False
@@ -71,25 +77,44 @@ class MemoryEstimate:
 
 
 def estimate_memory(model: ModelShape, layout: Layout, training: Training, facts: MemoryFacts) -> MemoryEstimate:
-    """Return the estimate of the stage that needs most: the first or the last one."""
-    first = _estimate_stage(0, model, layout, training, facts)
+    """Return the estimate of the stage that needs most: the first or the last one.
+
+    No other stage needs more than the first: it has as many layers, no table, and no more microbatches in flight.
+    """
+    first = estimate_stage(0, model, layout, training, facts)
     if layout.pipeline_parallel == 1:
         return first
-    last = _estimate_stage(layout.pipeline_parallel - 1, model, layout, training, facts)
+    last = estimate_stage(layout.pipeline_parallel - 1, model, layout, training, facts)
     return max(first, last, key=lambda estimate: estimate.total_bytes)
 
 
-def chunks_in_flight(layout: Layout, stage: int) -> int:
+def chunks_in_flight(layout: Layout, stage: int, *, fills_pipeline_first: bool = False) -> int:
     """Return the largest number of chunks of one microbatch whose activations a stage holds (schedules.py)."""
     p, v, m = layout.pipeline_parallel, layout.virtual_stages, max(1, layout.microbatches)
     if v == 1:
         return min(p - stage, m)
+    if fills_pipeline_first and m == p:
+        return m * v
     return min(2 * (p - stage - 1) + (v - 1) * p + 1, m * v)
 
 
-def _estimate_stage(
+def gradient_width(facts: MemoryFacts, training: Training) -> int:
+    """Return the bytes of a parameter's gradient, with its copy in the buckets of torch's DDP if it has one."""
+    in_buckets = training.ddp == "torch" and not facts.keeps_gradient_buffers
+    return facts.gradient_bytes * (2 if in_buckets else 1)
+
+
+def step_width(facts: MemoryFacts) -> int:
+    """Return the bytes that a parameter needs in the optimizer step beside its state: the fp32 copy of its gradient."""
+    if facts.gradient_bytes == 4:
+        return 0
+    return 4 if facts.keeps_gradient_buffers else 4 - facts.gradient_bytes
+
+
+def estimate_stage(
     stage: int, model: ModelShape, layout: Layout, training: Training, facts: MemoryFacts
 ) -> MemoryEstimate:
+    """Return the estimate of one pipeline stage, at the fullest moment of its GPUs."""
     vocabulary = padded_vocabulary(model.vocab, layout.tensor_parallel)
     dense, experts = parameters_of_stage(model, layout, stage, vocabulary)
     parameters = dense + experts
@@ -107,17 +132,16 @@ def _estimate_stage(
         activations, working = _graphs_of_stage(stage, model, layout, facts.microbatch_slots, layer, width)
     chunk = model.layers / (layout.pipeline_parallel * layout.virtual_stages) * layer.kept
     offloaded = training.offload * chunk * max(0, chunks_in_flight(layout, stage) - _CHUNKS_ON_DEVICE)
-    copies_gradients = width == 2 and facts.gradient_bytes == 2
     return MemoryEstimate(
         stage=stage,
         parameters=parameters,
         weights_bytes=width * parameters,
-        gradients_bytes=facts.gradient_bytes * parameters,
+        gradients_bytes=gradient_width(facts, training) * parameters,
         optimizer_bytes=optimizer,
         activations_bytes=activations - offloaded,
         working_bytes=working,
         offloaded_bytes=offloaded,
-        step_bytes=4 * optimizer / adam if copies_gradients else 0.0,
+        step_bytes=step_width(facts) * optimizer / adam if width == 2 else 0.0,
     )
 
 
@@ -143,10 +167,14 @@ class _LayerActivations:
         token = width * tokens * model.hidden
         between = token / t if layout.sequence_parallel else token  # outside the tensor-parallel regions
         mask = between / width if training.dropout else 0.0  # one byte each
-        inputs, scores = width, 0.0
+        inputs, scores, score_gradients = width, 0.0, 0.0
         if facts.attention == "unfused":  # the softmax and, with dropout, its mask and its output
             inputs = max(width, facts.score_bytes)
-            scores = (2 * inputs + 1 if training.dropout else inputs) * tokens * model.seq * model.heads / t
+            pairs = tokens * model.seq * model.heads / t
+            scores = (2 * inputs + 1 if training.dropout else inputs) * pairs
+            score_gradients = (
+                (2 if training.dropout else 1) * inputs * pairs
+            )  # the softmax's overwrites that of its output
         queries_and_keys = inputs * (model.hidden + 2 * model.kv_hidden)
         attention = tokens * (queries_and_keys + width * model.hidden) / t  # and its output
         if facts.keeps_gathered_keys and layout.context_parallel > 1:
@@ -167,7 +195,9 @@ class _LayerActivations:
         if not facts.fuses_weight_gradients:
             gradients += width * model.hidden * model.ffn_hidden / t
         forward = {"full": inner + wide + 2 * between + token, "ours": wide + between}.get(training.recompute, between)
-        return cls(between, mask, kept, full - kept + gradients, forward)
+        # The backward pass of unfused attention runs when that of the feed-forward layer has freed its tensors.
+        in_attention = score_gradients + 2 * token - (2 * between + mask + inner + wide)
+        return cls(between, mask, kept, full - kept + max(gradients, in_attention), forward)
 
 
 def _activations_of_stage(
@@ -175,7 +205,7 @@ def _activations_of_stage(
 ) -> tuple[float, float]:
     """Return the bytes kept for the backward pass, and the bytes that are live beside them for a moment."""
     p, t = layout.pipeline_parallel, layout.tensor_parallel
-    chunks = chunks_in_flight(layout, stage)
+    chunks = chunks_in_flight(layout, stage, fills_pipeline_first=facts.fills_pipeline_first)
     layers = model.layers / (p * layout.virtual_stages)
     kept = chunks * layers * layer.kept
     if not facts.frees_outputs:
@@ -248,10 +278,11 @@ _SOLVER_LIMIT_BYTES = 63.484 * 2**30
 
 
 def estimate_memory_atc24(model: ModelShape, layout: Layout, training: Training) -> MemoryEstimate:
-    """Return the memory of the first stage of ATC'24's program: within 1.2 % of Figure 7's 19 published counts.
+    """Return the memory of the first stage of ATC'24's program.
 
-    Inferred from its code and fitted to its published bytes (torch.cuda.max_memory_allocated). Calibrated for
-    recomputation `none` and `ours` with tensor parallelism; no bytes of other cases were published.
+    The sizes of tensors are inferred from its code, and the working memory is fitted to Figure 7's 19 published counts
+    (torch.cuda.max_memory_allocated). The fit meets them within 1.2 %. Calibrated for recomputation `none` and `ours`
+    with tensor parallelism; no bytes of other cases were published.
     """
     parts = _Atc24Sizes.of(model, layout, training)
     offloaded_chunks = max(0, parts.chunks - _ATC24_CHUNKS_ON_DEVICE)
@@ -272,7 +303,8 @@ def estimate_memory_atc24(model: ModelShape, layout: Layout, training: Training)
 def solve_offload(model: ModelShape, layout: Layout, training: Training) -> float:
     """Return the least share of activations to offload (ATC'24's alpha); above 1 if offloading all is not enough.
 
-    To three decimals it equals 39 of Figure 9's 41 alphas; the other two differ by at most 0.001.
+    The limit is fitted to Figure 9's 41 alphas. To three decimals the result equals 39 of them; the other two differ by
+    at most 0.001.
     """
     parts = _Atc24Sizes.of(model, layout, training)
     excess = parts.states_bytes + parts.chunks * parts.chunk_bytes - _SOLVER_LIMIT_BYTES

@@ -21,7 +21,8 @@ from pathlib import Path
 from typing import Literal
 
 from orchestrator.catalog.case import Case
-from orchestrator.megatron.memory import MemoryFacts
+from orchestrator.megatron.memory import MemoryFacts, gradient_width, step_width
+from orchestrator.megatron.model import Training
 from orchestrator.workloads import find_workload, pretrain
 
 _COMMAND = [sys.executable, "-m", "orchestrator.planning.meta_memory"]
@@ -200,9 +201,10 @@ def plan_exactly(cases: Sequence[Case]) -> list[ExactCase | str]:
         if isinstance(memory, str):
             results[i] = memory
             continue
-        facts = find_workload(cases[i].workload).memory_of(cases[i])
-        worst = max(memory.ranks, key=lambda rank: _total_bytes(rank, facts))
-        results[i] = ExactCase(worst.parameters, worst.pipeline_rank, _total_bytes(worst, facts))
+        facts, training = find_workload(cases[i].workload).memory_of(cases[i]), cases[i].training
+        totals = {rank.pipeline_rank: _total_bytes(rank, facts, training) for rank in memory.ranks}
+        worst = max(memory.ranks, key=lambda rank: totals[rank.pipeline_rank])
+        results[i] = ExactCase(worst.parameters, worst.pipeline_rank, totals[worst.pipeline_rank])
     return results
 
 
@@ -227,13 +229,9 @@ def _unsupported(case: Case) -> str | None:
     return None
 
 
-def _total_bytes(rank: RankMemory, facts: MemoryFacts) -> int:
-    """Return the bytes of a rank, with the workload's size of gradients.
-
-    Megatron-Core keeps gradients of four bytes. With two bytes the optimizer step makes fp32 copies of them, when there
-    are no activations.
-    """
-    narrower = (4 - facts.gradient_bytes) * rank.parameters
+def _total_bytes(rank: RankMemory, facts: MemoryFacts, training: Training) -> int:
+    """Return the bytes of a rank, with the workload's size of gradients; Megatron-Core's have four bytes."""
+    narrower = (4 - gradient_width(facts, training)) * rank.parameters
     states = rank.weights_and_gradients_bytes - narrower + rank.optimizer_bytes
-    step = 4 * rank.parameters if narrower and not facts.shards_optimizer else 0
+    step = 0 if facts.shards_optimizer else step_width(facts) * rank.parameters
     return states + max(rank.activations_peak_bytes, step)

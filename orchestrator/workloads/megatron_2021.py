@@ -34,14 +34,19 @@ SCHEDULE: Flags = {
 _RECOMPUTATION: Mapping[str, Flags] = {"none": {}, "full": {"--activations-checkpoint-method": "uniform"}}
 
 
-# Scores are kept; gradients have the 16 bits of the weights unless requested otherwise; every rank holds the whole
-# optimizer (arguments.py and optimizer/ at 6985e58938). Alpa's fork branched two months later.
+# At 6985e58938: attention keeps its scores (model/transformer.py). The loss copies the 16-bit logits to fp32 and
+# overwrites this copy (mpu/cross_entropy.py). Gradients have the 16 bits of the weights (arguments.py), and one buffer
+# only with --use-contiguous-buffers-in-ddp, which no script sets (model/distributed.py). Every rank holds the whole
+# optimizer (optimizer/optimizer.py). Stages keep the outputs that they have sent, and an interleaved schedule can start
+# with all forward passes (schedules.py).
 MEMORY = MemoryFacts(
     "unfused",
     shards_optimizer=False,
     gradient_bytes=2,
+    keeps_gradient_buffers=False,
     logit_bytes=6,
     frees_outputs=False,
+    fills_pipeline_first=True,
     fuses_weight_gradients=False,
 )
 TIME = TimeFacts("unfused", False, fp32_gradients=False, hides_interleaved_transfers=False, fitted_on={"A100": "A100"})

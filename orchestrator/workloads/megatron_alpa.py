@@ -178,7 +178,7 @@ WORKLOAD = Workload(
     name=PROGRAM,
     site=BenchmarkSite,
     dialect="2021",
-    memory=MEMORY,
+    memory=replace(MEMORY, keeps_gradient_buffers=True),  # the default since October 2021 (arguments.py)
     arguments=arguments,
     unsupported=_unsupported,
     program=_program,

@@ -12,22 +12,16 @@ from hypothesis import strategies as st
 from orchestrator.megatron.memory import (
     MemoryEstimate,
     MemoryFacts,
-    _estimate_stage,
     chunks_in_flight,
     estimate_memory,
+    estimate_stage,
 )
-from orchestrator.megatron.model import Dtype, Layout, ModelShape, Recompute, Training
+from orchestrator.megatron.model import DdpKind, Dtype, Layout, ModelShape, Recompute, Training
 from orchestrator.pretrain.layout import microbatch_slots
+from orchestrator.workloads import find_workload
 
 CORE = MemoryFacts(attention="flash", shards_optimizer=True)
-MEGATRON_2021 = MemoryFacts(
-    attention="unfused",
-    shards_optimizer=False,
-    gradient_bytes=2,
-    logit_bytes=6,
-    frees_outputs=False,
-    fuses_weight_gradients=False,
-)
+MEGATRON_2021, MEGATRON_ALPA = find_workload("megatron-2021").memory, find_workload("megatron-alpa").memory
 MODEL = ModelShape(layers=32, hidden=4096, heads=32, seq=2048, vocab=51200)
 LAYOUT = Layout(gpus=4, tensor_parallel=1, pipeline_parallel=4, micro_batch_size=1, global_batch_size=32)
 TRAINING = Training(dtype="bf16", dropout=0.0)
@@ -144,7 +138,7 @@ def test_a_measured_stage_with_graphs_is_met_within_0_6_percent(row: tuple[int, 
     facts = replace(CORE, logit_bytes=2, keeps_gathered_keys=True, microbatch_slots=microbatch_slots)
     layout = Layout(2, 1, 2, 1, batch, virtual_stages=virtual)
     training = replace(TRAINING, recompute=recompute)
-    predicted = _estimate_stage(stage, replace(MODEL, layers=16), layout, training, facts)
+    predicted = estimate_stage(stage, replace(MODEL, layers=16), layout, training, facts)
     assert predicted.total_bytes == pytest.approx(measured, rel=0.006)
 
 
@@ -197,7 +191,7 @@ def test_alpas_best_cases_fit_16_gb_and_data_parallelism_alone_does_not(
         ModelShape(layers, hidden, heads, seq=1024, vocab=51200),
         Layout(gpus, tensor, pipeline, micro, batch),
         Training(dtype="fp16", recompute="full"),
-        MEGATRON_2021,
+        MEGATRON_ALPA,
     )
     usable_bytes = 15e9  # of 16 GB
     assert (needed.total_bytes < usable_bytes) == ran
@@ -264,10 +258,43 @@ def test_context_parallel_ranks_share_the_optimizer_too() -> None:
     assert wide.optimizer_bytes == pytest.approx(12 * wide.parameters / 2)
 
 
-def test_16_bit_gradients_are_copied_for_the_step_when_activations_are_gone() -> None:
-    small = estimate(replace(MODEL, seq=128), replace(LAYOUT, pipeline_parallel=1), facts=MEGATRON_2021)
-    assert small.step_bytes == 4 * small.parameters > small.activations_bytes + small.working_bytes
-    assert small.total_bytes == pytest.approx((2 + 2 + 12 + 4) * small.parameters)
+@pytest.mark.parametrize(
+    ("facts", "ddp", "during_passes", "in_step"),
+    [(MEGATRON_ALPA, "local", 16, 20), (MEGATRON_2021, "local", 16, 18), (MEGATRON_2021, "torch", 18, 20)],
+)
+def test_16_bit_gradients_are_copied_for_the_step_when_activations_are_gone(
+    facts: MemoryFacts, ddp: DdpKind, during_passes: int, in_step: int
+) -> None:
+    """Buffers of gradients, separate gradients that the step frees, and those beside the buckets of torch's DDP."""
+    small = estimate(replace(MODEL, seq=128), Layout(4, 1, 1, 1, 4), replace(TRAINING, ddp=ddp), facts)
+    states = small.weights_bytes + small.gradients_bytes + small.optimizer_bytes
+    assert states == pytest.approx(during_passes * small.parameters)
+    assert small.step_bytes > small.activations_bytes + small.working_bytes
+    assert small.total_bytes == pytest.approx(in_step * small.parameters)
+
+
+def test_an_interleaved_schedule_of_2021_fills_the_pipeline_first_if_microbatches_equal_stages() -> None:
+    layout = Layout(4, 1, 4, 1, 4, virtual_stages=2)
+    first, last = (chunks_in_flight(layout, stage, fills_pipeline_first=True) for stage in (0, 3))
+    assert (first, last, chunks_in_flight(layout, 3)) == (8, 8, 5)
+    assert chunks_in_flight(replace(layout, global_batch_size=8), 3, fills_pipeline_first=True) == 5
+
+
+def test_no_stage_between_the_first_and_the_last_needs_more_than_both() -> None:
+    for virtual, batch in ((1, 32), (2, 32), (2, 4)):
+        layout = replace(LAYOUT, virtual_stages=virtual, global_batch_size=batch)
+        needs = [estimate_stage(stage, MODEL, layout, TRAINING, MEGATRON_2021).total_bytes for stage in range(4)]
+        assert max(needs) == max(needs[0], needs[-1]) == estimate(layout=layout, facts=MEGATRON_2021).total_bytes
+
+
+def test_gradients_of_long_sequences_scores_outweigh_those_of_the_feed_forward_layer() -> None:
+    """Backward, two gradients of each score are live when the tensors of the feed-forward layer are freed."""
+    layout, training = Layout(1, 1, 1, 1, 1), Training(dtype="fp16", recompute="full")
+    token, pairs = 2 * 8192 * 1024, 16 * 8192**2
+    needed = estimate(ModelShape(2, 1024, 16, 8192, 51200), layout, training, replace(MEGATRON_2021, logit_bytes=0))
+    # Of the layer: its norm's input and output, queries, keys, values, attention's output, and five bytes for a score.
+    layer = token + token + 3 * token + token + token / 2 + 5 * pairs
+    assert needed.working_bytes == pytest.approx(layer - token + 4 * pairs + 2 * token, rel=0.01)
 
 
 def test_a_wide_vocabulary_makes_the_last_stage_the_fullest() -> None:

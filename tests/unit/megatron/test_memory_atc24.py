@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from orchestrator.megatron.memory import MemoryEstimate, estimate_memory_atc24, solve_offload
 from orchestrator.megatron.model import Layout, ModelShape, Recompute, Training
+from orchestrator.workloads.base import USABLE_SHARE
 
 LLAMA_7B = ModelShape(layers=32, hidden=4096, heads=32, seq=12288, vocab=32004, ffn=11008, family="llama")
 LLAMA_65B = ModelShape(layers=80, hidden=8192, heads=64, seq=4096, vocab=32004, ffn=22016, family="llama")
@@ -101,7 +102,7 @@ SCRIPTS: list[tuple[int, ModelShape, int, int, int, int, int, int, Recompute, fl
     (6, replace(LLAMA_175B, seq=8192), 256, 256, 4, 1, 8, 6, "ours", 0.63, False),
     (8, replace(LLAMA_175B, seq=8192), 256, 256, 2, 2, 16, 6, "none", 0.0, True),
 ]
-USABLE_BYTES = 75e9  # of 80
+USABLE_BYTES = USABLE_SHARE * 80e9
 
 
 def training(recompute: Recompute, offload: float) -> Training:
@@ -119,7 +120,6 @@ def figure_7(recompute: Recompute, offload: float) -> MemoryEstimate:
 
 
 def runs_out(needed: MemoryEstimate) -> bool:
-    assert USABLE_BYTES == 75e9
     return needed.total_bytes > USABLE_BYTES
 
 
