@@ -1,6 +1,8 @@
 """Published and measured times of an iteration, for the benchmark and the tests of the time model.
 
-Every set of times has a fixed order: that of its files by name, then that of the rows in each file.
+Every set of times has a fixed order: that of its files by name, then that of the rows in each file. The sets of
+`rows` are those that constants are fitted to, with the measurements of `pretrain`. `published` has the other times of
+the catalogue.
 """
 
 from __future__ import annotations
@@ -37,7 +39,11 @@ TIMES = CHECKOUT / "benchmarks"
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A published or measured time. Rows 1, 3, 5, ... of a set are `fitted`, in some sets none (see `rows`)."""
+    """A published or measured time. Rows 1, 3, 5, ... of a set are `fitted`, in some sets none (see `rows`).
+
+    `shown` is the published value on the y axis of the figure, and `shown_error` its error. `shown_is_time` if the axis
+    is a time; on all other axes more is faster.
+    """
 
     name: str
     fitted: bool
@@ -47,6 +53,9 @@ class Row:
     hardware: Hardware
     program: str
     actual_ms: float
+    shown: float = 0.0
+    shown_error: float = 0.0
+    shown_is_time: bool = True
 
     def predicted(self, constants: Constants) -> Duration:
         duration = predict_with(constants, self.model, self.layout, self.training, self.hardware, self.program)
@@ -56,6 +65,11 @@ class Row:
     def error(self, constants: Constants) -> float:
         """Return the signed relative error."""
         return self.predicted(constants).iteration_ms / self.actual_ms - 1
+
+    def predicted_shown(self, constants: Constants) -> float:
+        """Return the prediction of the value on the y axis of the figure."""
+        ratio = self.predicted(constants).iteration_ms / self.actual_ms
+        return self.shown * (ratio if self.shown_is_time else 1 / ratio)
 
     @property
     def is_inside(self) -> bool:
@@ -75,6 +89,71 @@ def rows() -> dict[str, list[Row]]:
         H100: pretrain_on_h100(),
         HOST_BOUND: host_bound(),
     }
+
+
+def published(*experiments: str) -> list[Row]:
+    """Return the cases of experiments that have a published time on the machine of their paper, none of them fitted."""
+    found = []
+    for name in experiments:
+        entry = find_experiment(find_folders(), name)
+        assert entry.paper.machine is not None
+        for case in expand(entry):
+            row = None if case.reference_only else _published_row(entry, case, entry.paper.machine)
+            if row is not None:
+                found.append(row)
+    return found
+
+
+_TIMES = (
+    "iteration_ms",
+    "aggregate_pflops",
+    "tflops_per_gpu",
+    "tokens_per_s_per_gpu",
+    "tokens_per_s",
+    "sequences_per_s",
+)
+"""Metrics that give the time of an iteration, the one with the most digits first."""
+_READ_OFF_ERROR = {"tflops_per_gpu": 1.0, "sequences_per_s": 0.1}
+"""Error of a value that was read off a plot. Two readers of SC21's figures 12 and 18 differ by at most 1 TFLOP/s."""
+_PRINTED_ERROR = 0.01
+"""Relative error of a printed value: it is rounded, and comes from one run."""
+
+
+def _published_row(entry: Entry, case: Case, machine: Hardware) -> Row | None:
+    points = {point.metric: point for point in case.published if point.gpu is None or point.gpu in (machine.gpu or "")}
+    metric = next((name for name in _TIMES if name in points), None)
+    if metric is None:
+        return None
+    point = points[metric]
+    shown = points.get(entry.experiment.axes.y.metric, point)
+    is_read_off = point.how == "read off the plot"
+    return Row(
+        name=f"{entry.short_name} {case.name}",
+        fitted=False,
+        model=case.model,
+        layout=case.layout,
+        training=case.training,
+        hardware=machine,
+        program=case.workload,
+        actual_ms=_ms_of(case, metric, point.value),
+        shown=shown.value,
+        shown_error=_READ_OFF_ERROR[metric] if is_read_off else _PRINTED_ERROR * shown.value,
+        shown_is_time=shown.metric == "iteration_ms",
+    )
+
+
+def _ms_of(case: Case, metric: str, value: float) -> float:
+    """Return the time of an iteration from a published metric."""
+    batch, gpus = case.layout.global_batch_size, case.layout.gpus
+    flops = flops_per_iteration(case.model, batch, case.training.recompute == "full")
+    return {
+        "iteration_ms": value,
+        "aggregate_pflops": flops / (value * 1e12),
+        "tflops_per_gpu": flops / gpus / (value * 1e9),
+        "tokens_per_s_per_gpu": 1e3 * batch * case.model.seq / (value * gpus),
+        "tokens_per_s": 1e3 * batch * case.model.seq / value,
+        "sequences_per_s": 1e3 * batch / value,
+    }[metric]
 
 
 def table_1() -> list[Row]:

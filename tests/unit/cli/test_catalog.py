@@ -27,7 +27,8 @@ def write(repro: Caller, text: str = FIGURE, name: str = "own/figure-99", paper:
 
 def test_list_shows_cases_gpus_hours_and_progress_of_every_experiment(repro: Caller) -> None:
     rows = {row["experiment"]: row for row in json.loads(repro("list", "--json").stdout)}
-    assert {name.partition("/")[0] for name in rows} == {"sc21", "atc24", "alpa", "tutorials"}
+    papers = {name.partition("/")[0] for name in rows}
+    assert papers == {"sc21", "atc24", "mlsys23", "megatron-core", "alpa", "tutorials"}
     assert (rows["sc21/table-1"]["cases"], rows["sc21/table-1"]["gpus"]) == (10, "32-3072")
     assert rows["sc21/table-1"]["gpu_hours"] > 1000 and rows["sc21/table-2"]["gpu_hours"] > 1000
     assert all(row["done"] == "" for row in rows.values())

@@ -1,0 +1,149 @@
+"""Tables of docs/predictions.md: errors of predicted times, and their order within a figure."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+from benchmarks.measured_times import (
+    ATC24,
+    H100,
+    H200,
+    H200_LATER,
+    H200_QUAD,
+    SC21,
+    Row,
+    published,
+    rows,
+)
+from orchestrator.planning.time_constants import FITTED
+
+FIT, FORM, SPREAD, VALIDATION = "fit", "choice of form", "choice of uncertainty", "validation"
+"""Uses of a data set: constants are fitted to it; the form of the model, or the uncertainty that `plan` prints, was
+chosen with it in view; none of these."""
+
+
+@dataclass(frozen=True, slots=True)
+class DataSet:
+    """Rows with one use. `is_published`: the times are those of papers and tutorials."""
+
+    title: str
+    use: str
+    rows: Sequence[Row]
+    is_published: bool = True
+
+
+def data_sets() -> list[DataSet]:
+    """Return all data sets that are compared with predictions, in the order of the page."""
+    sets = rows()
+    measured = [
+        *_halves("SC21 table 1", sets[SC21], is_published=True),
+        *_halves("ATC'24 figure 9", sets[ATC24], is_published=True),
+        *_halves("`pretrain` on one and two H200", sets[H200], is_published=False),
+        *_halves("`pretrain` on four H200", sets[H200_QUAD], is_published=False),
+        DataSet("`pretrain` on one H100", SPREAD, sets[H100], is_published=False),
+        DataSet("`pretrain` on two H200, predicted before they ran", VALIDATION, sets[H200_LATER], is_published=False),
+    ]
+    return [*measured, *(DataSet(title, use, published(*names)) for title, use, names in _PUBLISHED)]
+
+
+_TUTORIALS = ("core-cp", "core-dp", "core-ep", "core-pp", "core-sp", "core-tp-pp", "core-tp-strong", "core-tp-weak")
+_PUBLISHED = (
+    ("SC21 table 2", VALIDATION, ("sc21/table-2",)),
+    ("SC21 figures 11, 13, 14, 17, read off plots", VALIDATION, tuple(f"sc21/figure-{n}" for n in (11, 13, 14, 17))),
+    ("SC21 figures 12, 15, 16, 18, read off plots", VALIDATION, tuple(f"sc21/figure-{n}" for n in (12, 15, 16, 18))),
+    ("SC21 section 5.8, with and without fused operators", VALIDATION, ("sc21/fused-operators",)),
+    ("ATC'24 demo and table 8", SPREAD, ("atc24/atc-demo", "atc24/atc-table-8")),
+    ("MLSys'23 table 5", VALIDATION, ("mlsys23/table-5",)),
+    ("Megatron-Core 0.8 on H100, weak scaling", VALIDATION, ("megatron-core/weak-scaling",)),
+    ("Alpa's Megatron-LM on V100", SPREAD, ("alpa/alpa-gpt",)),
+    ("tutorials on H100", VALIDATION, ("tutorials/tutorial-cp", *(f"tutorials/{name}" for name in _TUTORIALS))),
+)
+
+
+def _halves(title: str, both: Sequence[Row], *, is_published: bool) -> Iterator[DataSet]:
+    yield DataSet(f"{title}, rows 1, 3, 5, ...", FIT, [row for row in both if row.fitted], is_published)
+    yield DataSet(f"{title}, rows 2, 4, 6, ...", FORM, [row for row in both if not row.fitted], is_published)
+
+
+def error_table(sets: Sequence[DataSet]) -> str:
+    """Return the table of errors in Markdown, with sums over all validation rows and all published times."""
+    lines = [
+        "| data set | used for | rows | mean error | worst | inside the printed uncertainty |",
+        "|---|---|---|---|---|---|",
+        *(_errors(one.title, one.use, one.rows) for one in sets),
+        _errors("**all validation rows**", "", [row for one in sets if one.use == VALIDATION for row in one.rows]),
+        _errors("**all published times**", "", [row for one in sets if one.is_published for row in one.rows]),
+    ]
+    return "\n".join(lines)
+
+
+def _errors(title: str, use: str, part: Sequence[Row]) -> str:
+    errors = [row.error(FITTED) for row in part]
+    worst = max(errors, key=abs)
+    inside = sum(row.is_inside for row in part)
+    mean = 100 * statistics.fmean(map(abs, errors))
+    return f"| {title} | {use} | {len(part)} | {mean:.1f} % | {100 * worst:+.0f} % | {inside} of {len(part)} |"
+
+
+_FIGURES = (
+    "sc21/figure-11",
+    "sc21/figure-12",
+    "sc21/figure-13",
+    "sc21/figure-14",
+    "sc21/figure-15",
+    "sc21/figure-16",
+    "sc21/figure-17",
+    "sc21/figure-18",
+    "sc21/fused-operators",
+    "atc24/atc-demo",
+    "atc24/atc-table-8",
+    "mlsys23/table-5",
+    *(f"tutorials/{name}" for name in ("tutorial-cp", *_TUTORIALS)),
+)
+
+
+def order_table() -> str:
+    """Return the table of Kendall's tau for each figure that has comparable cases, in Markdown."""
+    figures = {name: combinations(published(name), 2) for name in _FIGURES}
+    comparable = {name: [pair for pair in pairs if _are_one_task(*pair)] for name, pairs in figures.items()}
+    comparable[_REVERSAL] = list(_schedules())
+    lines = ["| figure | pairs | Kendall's tau |", "|---|---|---|"]
+    for figure, pairs in comparable.items():
+        different = [pair for pair in pairs if _differ(*pair)]
+        if different:
+            lines.append(f"| {figure} | {len(different)} | {kendall_tau(different):.2f} |")
+    return "\n".join(lines)
+
+
+_REVERSAL = "section 5.3.2: figure 12 without virtual stages, figure 18 without scatter/gather"
+
+
+def _schedules() -> Iterator[tuple[Row, Row]]:
+    """Yield the default and the interleaved schedule without scatter/gather at each batch size (SC21 5.3.2)."""
+    for default in published("sc21/figure-12"):
+        for interleaved in published("sc21/figure-18"):
+            same_batch = default.layout.global_batch_size == interleaved.layout.global_batch_size
+            if same_batch and default.layout.virtual_stages == 1 and not interleaved.training.scatter_gather:
+                yield default, interleaved
+
+
+def _differ(first: Row, second: Row) -> bool:
+    """Return whether the published values differ by more than their errors."""
+    return abs(first.shown - second.shown) > first.shown_error + second.shown_error
+
+
+def _are_one_task(first: Row, second: Row) -> bool:
+    """Return whether two cases train the same model with the same batch size."""
+    return (first.model, first.layout.global_batch_size) == (second.model, second.layout.global_batch_size)
+
+
+def kendall_tau(pairs: Sequence[tuple[Row, Row]]) -> float:
+    """Return the pairs that are predicted in the published order, less those in the reverse order, per pair."""
+    total = 0
+    for first, second in pairs:
+        predicted = first.predicted_shown(FITTED) - second.predicted_shown(FITTED)
+        total += 0 if predicted == 0 else 1 if (predicted > 0) == (first.shown > second.shown) else -1
+    return total / len(pairs)
