@@ -102,8 +102,10 @@ GPUS = "#!/bin/sh\n" + "".join(f"echo '{index}, GPU-{index}, V100-SXM2-16GB, 163
 
 
 def workloads(folder: Path) -> str:
-    """Return the `workloads` of a profile with the checkouts in this folder, which may not exist."""
+    """Return the `workloads` of a profile; its checkouts are empty folders in this one."""
     site = {"checkout": f"{folder}/Megatron-LM", "benchmark": f"{folder}/alpa/osdi22_artifact/megatron"}
+    for path in site.values():
+        Path(path).mkdir(parents=True, exist_ok=True)
     return f"workloads: {json.dumps({'megatron-alpa': site})}\n"  # JSON is YAML
 
 

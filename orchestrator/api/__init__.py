@@ -53,6 +53,13 @@ if TYPE_CHECKING:
     from orchestrator.api.jobs import query as query
     from orchestrator.api.jobs import relations as relations
     from orchestrator.api.jobs import status as status
+    from orchestrator.api.needs import Fetch as Fetch
+    from orchestrator.api.needs import NeedStatus as NeedStatus
+    from orchestrator.api.needs import WorkloadNeeds as WorkloadNeeds
+    from orchestrator.api.needs import offline_fetch as offline_fetch
+    from orchestrator.api.needs import plan_fetch as plan_fetch
+    from orchestrator.api.needs import show_workload as show_workload
+    from orchestrator.api.needs import workload_needs as workload_needs
     from orchestrator.api.plans import PlannedRun as PlannedRun
     from orchestrator.api.plans import plan as plan
     from orchestrator.api.plans import plan_run as plan_run
@@ -301,6 +308,7 @@ _NAMES = {
         "write_file"
     ),
     "api.jobs": "JobHistory JobLog Status history job_ids logs query relations status",
+    "api.needs": "Fetch NeedStatus WorkloadNeeds offline_fetch plan_fetch show_workload workload_needs",
     "api.plans": "PlannedRun plan plan_run require_submittable",
     "api.runs": (
         "Retried RetriedGroup Submission Waited cancel cancel_jobs cancellable_jobs retry submit supervise wait"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from orchestrator.catalog.axes import AXES, Matrix, axis_hint, checked_value
 from orchestrator.catalog.claims import ClosesClaim, GainClaim, PairFields, PeakClaim, TrendClaim
-from orchestrator.catalog.experiment import Experiment, Paper, ScaleFields, scale_names
+from orchestrator.catalog.experiment import CodeFields, Experiment, Paper, ScaleFields, scale_names
 from orchestrator.config.model import read_model
 from orchestrator.config.yaml import Document, KeyPath, read_document, shown
 from orchestrator.errors import Problem, ReproError, did_you_mean
@@ -146,6 +146,21 @@ def read_experiment(
     if document is None or experiment is None or paper is None or problems:
         raise ReproError(*dict.fromkeys(problems))
     return Entry(name, file, document, experiment, paper, others)
+
+
+def published_code(folders: Folders) -> dict[str, CodeFields]:
+    """Return the published code of each workload that a paper names; ReproError has every problem of the papers."""
+    files = dict.fromkeys(file.parent / "paper.yaml" for file in experiment_names(folders).values())
+    code: dict[str, CodeFields] = {}
+    problems: list[Problem] = []
+    for file in files:
+        try:
+            code |= read_model(Paper, read_document(file)).code
+        except ReproError as error:
+            problems.extend(error.problems)
+    if problems:
+        raise ReproError(*problems)
+    return code
 
 
 def _others(

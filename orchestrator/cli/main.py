@@ -47,6 +47,7 @@ PANELS = {
     "Sites": {
         "clusters": ("sites", "Cluster profiles: list, show, check, create."),
         "images": ("sites", "Container images of a cluster: list, import."),
+        "workloads": ("workloads", "Programs: list, show, fetch code and data."),
     },
 }
 """Panel of the help -> command -> (module, summary). A module is imported when its command is used."""

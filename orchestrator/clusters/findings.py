@@ -5,15 +5,20 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 from orchestrator.clusters.container import MountFields
+from orchestrator.clusters.needs import fetch_command, fetch_record, needed_paths
 from orchestrator.clusters.profile import SlurmFields
 from orchestrator.clusters.resolve import Cluster
+from orchestrator.config.yaml import dotted
 from orchestrator.errors import did_you_mean
 from orchestrator.slurm.notation import time_limit_s
 from orchestrator.slurm.site import Site
 from orchestrator.slurm.site_parsers import Partition
+from orchestrator.workloads import workloads
+from orchestrator.workloads.pretrain import PRETRAIN
 
 Result = Literal["ok", "wrong", "open", "later", "unknown", "not checked"]
 """Result of a check. `open`: the value must be filled in. `later`: only some jobs need the value. `unknown`: Slurm does
@@ -89,7 +94,8 @@ Presence = Literal["yes", "no", "unreadable"]
 class SitePath:
     """Path that must exist. `check` is the field of the profile, `hint` is for a missing path.
 
-    If `is_read`, jobs read the file as the user who submits them.
+    If `is_read`, jobs read the file as the user who submits them. `record` is the record of its fetch, if it can have
+    one.
     """
 
     check: str
@@ -97,6 +103,7 @@ class SitePath:
     location: str
     hint: str = CORRECT
     is_read: bool = False
+    record: Path | None = None
 
 
 def site_paths(cluster: Cluster) -> list[SitePath]:
@@ -142,7 +149,8 @@ def _finding(cluster: Cluster, wanted: SitePath, place: Place, seen: dict[str, P
         # Jobs do not need write permission: another user may have imported the images.
         hint = "ask its owner to import images, or to give you write permission"
         return finding("later", f"{path}: you cannot write to it", hint)
-    return finding("ok", path)
+    record = fetch_record(wanted.record) if wanted.record and seen is None else None
+    return finding("ok", f"{path}, fetched {record.fetched}" if record else path)
 
 
 def _images(cluster: Cluster) -> Iterator[SitePath]:
@@ -166,28 +174,15 @@ def _mounts(cluster: Cluster) -> Iterator[SitePath]:
 
 
 def _workloads(cluster: Cluster) -> Iterator[SitePath]:
-    has_container = cluster.profile.container is not None
-    for name, fields in cluster.layered.mapping("workloads").items():
-        for field, value in fields.items() if isinstance(fields, dict) else ():
-            if not isinstance(value, str) or not value.startswith("/"):
-                continue
-            if has_container and field == "python":  # a path inside the image; only a job can check it
-                continue
-            # A data set of Megatron-LM is two files, and `data_path` is their path without the extension.
-            path = f"{value}.idx" if field == "data_path" else value
-            location = cluster.location(("workloads", name, field))
-            yield SitePath(f"workloads.{name}.{field}", _host_path(path, cluster), location)
-
-
-def _host_path(path: str, cluster: Cluster) -> str:
-    """Return the path on the node of a path in the container."""
-    container = cluster.profile.container
-    for item in container.mounts if container else ():
-        source, _, rest = (item.mount if isinstance(item, MountFields) else item).partition(":")
-        target = rest.partition(":")[0].rstrip("/")
-        if source.startswith("/") and target and f"{path}/".startswith(f"{target}/"):
-            return source.rstrip("/") + path[len(target) :]
-    return path
+    for name in cluster.layered.mapping("workloads"):
+        hint = fetch_command(name, cluster.name)
+        for needed in needed_paths(workloads()[name], cluster):
+            check = f"workloads.{name}.{needed.field}"
+            yield SitePath(check, needed.path, needed.location, hint, record=needed.record_file)
+    python = cluster.profile.workloads.pretrain_python
+    if python and python.startswith("/") and cluster.profile.container is None:  # in an image only a job can check it
+        path = ("workloads", PRETRAIN, "python")
+        yield SitePath(dotted(path), python, cluster.location(path))
 
 
 def _working_folder(cluster: Cluster) -> Iterator[SitePath]:

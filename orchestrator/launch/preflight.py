@@ -16,11 +16,13 @@ from orchestrator.catalog.library import Entry
 from orchestrator.clusters.check import open_fields
 from orchestrator.clusters.findings import Finding, Result
 from orchestrator.clusters.machine import GpuMemory, GpuProcess, gpu_memory
+from orchestrator.clusters.needs import fetch_command, needed_paths
 from orchestrator.clusters.profile import MpirunFields
 from orchestrator.clusters.program import image_uri, import_record, imported_file, is_there
 from orchestrator.clusters.resolve import Cluster
 from orchestrator.config.yaml import KeyPath
 from orchestrator.errors import Problem, ReproError, Unreachable, did_you_mean
+from orchestrator.launch.checkouts import is_at
 from orchestrator.launch.containers import require_mountable
 from orchestrator.launch.directives import output_pattern
 from orchestrator.launch.executors import clean_env_prefix
@@ -35,6 +37,7 @@ from orchestrator.slurm.query import require_controller
 from orchestrator.slurm.reasons import explain_rejection, own_words
 from orchestrator.slurm.site import parse_options
 from orchestrator.text import counted
+from orchestrator.workloads import find_workload
 
 
 def require_ready(plans: Sequence[Plan], cluster: Cluster, folders: Folders) -> None:
@@ -44,6 +47,7 @@ def require_ready(plans: Sequence[Plan], cluster: Cluster, folders: Folders) -> 
         lambda: require_scheduler(cluster, folders),
         lambda: _require_mountable(cluster, folders),
         lambda: require_images(plans, cluster),
+        lambda: _require_needs(plans, cluster),
         lambda: _require_commits(plans),
     )
     for check in checks:
@@ -99,12 +103,30 @@ def _require_mpirun(mpirun: MpirunFields) -> None:
         raise ReproError(Problem("no such hostfile", f"{mpirun.hostfile}:", "correct mpirun: hostfile:"))
 
 
+def _require_needs(plans: Sequence[Plan], cluster: Cluster) -> None:
+    """Raise ReproError for code and data of the jobs that are missing, where this machine sees their file system."""
+    if not cluster.profile.site.login_sees_paths:
+        return
+    problems = [
+        Problem(
+            f"workloads.{name}.{needed.field}: {needed.path}: no such file or folder",
+            needed.location,
+            fetch_command(name, cluster.name),
+        )
+        for name in dict.fromkeys(plan.program.workload for plan in plans)
+        for needed in needed_paths(find_workload(name), cluster)
+        if not is_there(Path(needed.path)) and is_there(Path(*Path(needed.path).parts[:2]))
+    ]
+    if problems:
+        raise ReproError(*problems)
+
+
 def _require_commits(plans: Sequence[Plan]) -> None:
     """Raise ReproError if a checkout is not at the commit that its jobs are recorded with."""
     problems = []
     for folder, commit in dict.fromkeys((plan.program.checkout, plan.program.code) for plan in plans):
         head = git_output(Path(folder), "rev-parse", "HEAD") if folder else None
-        if head is not None and not head.startswith(commit):
+        if head is not None and not is_at(Path(str(folder)), commit):
             what = f"{folder} is at commit {head[:10]}, and the jobs are recorded with {commit[:10]}"
             problems.append(Problem(what, hint=f"git -C {shlex.quote(str(folder))} checkout {commit}"))
     if problems:

@@ -12,7 +12,8 @@ from orchestrator.megatron.model import Layout, ModelShape, padded_vocabulary, p
 from orchestrator.megatron.rules.rule_context import read_flags
 from orchestrator.reading.parse import LogReport
 from orchestrator.workloads import workloads
-from orchestrator.workloads.base import GPT2_TOKENS, AnyWorkload
+from orchestrator.workloads.base import AnyWorkload
+from orchestrator.workloads.needs import GPT2_TOKENS
 
 _DEFAULT_DIVISOR = 128  # of --make-vocab-size-divisible-by, in every version
 _LLAMAS = {"--swiglu", "--normalization", "--position-embedding-type", "--disable-bias-linear"} | {

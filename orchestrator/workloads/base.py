@@ -18,6 +18,7 @@ from orchestrator.megatron.model import Layout, ModelShape, Training
 from orchestrator.megatron.rules.rules import Dialect
 from orchestrator.paths import Folders
 from orchestrator.workloads.changed_flags import without_flags
+from orchestrator.workloads.needs import GPT2_TOKENS, Need
 
 SYNTHETIC = "synthetic"
 """Data of a program that generates them itself without an argument that requests it."""
@@ -31,9 +32,6 @@ of Alpa's search (docs/predictions.md). ATC'24's figure 7 brackets it: 0.905 of 
 ASSUMED_START_UP_S = 60.0
 """Seconds from the start of a job until its first iteration has ended, with container, process groups and data index:
 assumed, not measured."""
-
-GPT2_TOKENS = 50257
-"""Entries of GPT-2's vocabulary, which --vocab-file and --merge-file name."""
 
 
 class WorkloadSite(Strict):
@@ -209,7 +207,7 @@ def gpt2_tokens(_model: ModelShape, _tensor_parallel: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Workload(Generic[Site]):
-    """A program that a case can run.
+    """A program that a case can run. `about` describes it, and `needs` are the code and data that a site must have.
 
     `arguments` returns the arguments of a case without those that the case itself gives, and `unsupported` the settings
     that the program lacks, for a site or (None) for any site. `program` builds the command from the whole list.
@@ -230,6 +228,7 @@ class Workload(Generic[Site]):
     """
 
     name: str
+    about: str
     site: type[Site]
     dialect: Dialect
     memory: MemoryFacts
@@ -250,6 +249,7 @@ class Workload(Generic[Site]):
     runs_on_cpu: bool = False
     write_files: Callable[[Folders], None] = lambda _folders: None
     other_names: tuple[str, ...] = ()
+    needs: tuple[Need, ...] = ()
 
     @property
     def default_site(self) -> Site | None:
@@ -385,16 +385,3 @@ def megatron_program(
         warm_up=warm_up,
         site_values=((script, job.field("checkout")), *values, *site_values),
     )
-
-
-# The compilation at each start (initialize.py, _compile_dependencies), with all values that load() reads. It needs no
-# data and no layout: a run on one GPU would not compile Kwai's kernels for context parallelism.
-_COMPILE = (
-    "import sys; sys.path.insert(0, sys.argv[1]); from argparse import Namespace; from megatron import fused_kernels; "
-    "from megatron.data.dataset_utils import compile_helper; compile_helper(); fused_kernels.load(Namespace(rank=0, "
-)
-
-
-def compile_command(checkout: str, options: str) -> tuple[str, ...]:
-    """Return the command that compiles the kernels of a Megatron-LM with these options of its fused_kernels.load."""
-    return ("python", "-c", f"{_COMPILE}{options}))", checkout)

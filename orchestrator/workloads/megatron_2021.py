@@ -13,11 +13,12 @@ from orchestrator.workloads.base import (
     TimeFacts,
     VocabularySite,
     Workload,
-    compile_command,
     flag_arguments,
     interleaving,
     megatron_program,
 )
+from orchestrator.workloads.kernels import compile_command
+from orchestrator.workloads.needs import GPT2_TOKENS, MERGES, VOCABULARY, Repository, TokenData
 
 DROPOUT = 0.1
 """Megatron-LM's default in all versions; no script of SC21 sets it."""
@@ -132,6 +133,7 @@ def _program(job: JobContext[VocabularySite], arguments: Sequence[str]) -> Progr
 
 WORKLOAD = Workload(
     name="megatron-2021",
+    about="Megatron-LM at the commit of SC21's scripts",
     site=VocabularySite,
     dialect="2021",
     memory=MEMORY,
@@ -139,4 +141,10 @@ WORKLOAD = Workload(
     unsupported=_unsupported,
     program=_program,
     time=TIME,
+    needs=(
+        Repository(),
+        VOCABULARY,
+        MERGES,
+        TokenData(GPT2_TOKENS, "GPT-2 tokens; the published scripts name no data set"),
+    ),
 )

@@ -18,7 +18,6 @@ from orchestrator.megatron.model import ModelShape
 from orchestrator.megatron.rules.rule_context import read_flags
 from orchestrator.workloads.base import (
     FULL_RECOMPUTATION,
-    GPT2_TOKENS,
     CheckoutSite,
     Flags,
     JobContext,
@@ -30,6 +29,7 @@ from orchestrator.workloads.base import (
 )
 from orchestrator.workloads.megatron_2021 import SCHEDULE, dropout, shape
 from orchestrator.workloads.megatron_core import MEMORY, experts
+from orchestrator.workloads.needs import GPT2_TOKENS, MERGES, VOCABULARY, Repository, TokenData
 
 COMMIT = "d98e8a64ddf34856e74b24714e3bedb2f5a39553"
 """The commit of NVIDIA/Megatron-LM with these arguments; no paper names it."""
@@ -222,6 +222,7 @@ def _tokens(model: ModelShape, tensor_parallel: int) -> int | None:
 
 WORKLOAD = Workload(
     name="megatron-2026",
+    about="Megatron-LM of August 2026, core 0.20",
     site=TodaySite,
     dialect="now",
     memory=MEMORY,
@@ -230,4 +231,10 @@ WORKLOAD = Workload(
     program=_program,
     tokens=_tokens,
     other_names=("megatron-core",),
+    needs=(
+        Repository(name="NVIDIA/Megatron-LM", commit=COMMIT),
+        VOCABULARY,
+        MERGES,
+        TokenData(GPT2_TOKENS, "mock data, if the profile sets no data_path"),
+    ),
 )

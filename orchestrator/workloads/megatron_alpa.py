@@ -19,8 +19,10 @@ from orchestrator.config.model import Text
 from orchestrator.megatron.logs.alpa import PROGRAM, TABLE, RowKey, key_of_case
 from orchestrator.megatron.model import Layout, ModelShape, Training
 from orchestrator.megatron.rules.rule_context import read_flags
-from orchestrator.workloads.base import CheckoutSite, JobContext, Program, Workload, compile_command
+from orchestrator.workloads.base import CheckoutSite, JobContext, Program, Workload
+from orchestrator.workloads.kernels import compile_command
 from orchestrator.workloads.megatron_2021 import COMPILED, DROPOUT, MEMORY, TIME
+from orchestrator.workloads.needs import Repository
 
 SCRIPT = "benchmark_gpt_one_case.py"
 ITERATIONS, WARM_UP = 3, 1
@@ -37,9 +39,14 @@ SET_BY_SCRIPT = (
 """Flags that the script appends to those of a case. Of a flag that is given twice, Megatron-LM uses the last value."""
 
 
+BENCHMARKS = Repository(
+    "benchmark", "alpa-projects/alpa", "e0ae8bf849ead61e65197cbeb24ce6435712e170", "osdi22_artifact/megatron"
+)
+
+
 def _benchmark(value: str) -> str:
-    if not value.startswith("<") and not value.endswith("/osdi22_artifact/megatron"):
-        raise ValueError("must be the folder .../osdi22_artifact/megatron in a checkout of alpa-projects/alpa")
+    if not value.startswith("<") and not value.endswith(f"/{BENCHMARKS.subfolder}"):
+        raise ValueError(f"must be the folder .../{BENCHMARKS.subfolder} in a checkout of {BENCHMARKS.name}")
     return value
 
 
@@ -176,6 +183,7 @@ def _no_padding(_model: ModelShape, _tensor_parallel: int) -> None:
 
 WORKLOAD = Workload(
     name=PROGRAM,
+    about="Alpa's fork of Megatron-LM, and its benchmark script",
     site=BenchmarkSite,
     dialect="2021",
     memory=replace(MEMORY, keeps_gradient_buffers=True),  # the default since October 2021 (arguments.py)
@@ -188,4 +196,5 @@ WORKLOAD = Workload(
     printed_settings=_printed_settings,
     exact_parameters=True,
     time=replace(TIME, fitted_on={}),
+    needs=(Repository(), BENCHMARKS),
 )

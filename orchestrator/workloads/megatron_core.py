@@ -25,6 +25,7 @@ from orchestrator.workloads.base import (
     megatron_program,
 )
 from orchestrator.workloads.megatron_2021 import dropout
+from orchestrator.workloads.needs import GPT2_TOKENS, MERGES, VOCABULARY, Repository, TokenData
 
 _RECOMPUTATION: Mapping[str, Flags] = {"none": {}, "full": FULL_RECOMPUTATION}
 
@@ -152,6 +153,7 @@ def _program(job: JobContext[VocabularySite], arguments: Sequence[str]) -> Progr
 
 CORE = Workload(
     name="megatron-core-0.14",
+    about="Megatron-LM of the tutorials, core 0.14",
     site=VocabularySite,
     dialect="now",
     memory=MEMORY,
@@ -159,5 +161,16 @@ CORE = Workload(
     unsupported=_unsupported,
     program=_program,
     usable_share=USABLE_SHARE_CORE,
+    needs=(
+        Repository(),
+        VOCABULARY,
+        MERGES,
+        TokenData(
+            GPT2_TOKENS,
+            "openwebtext-10k with GPT-2's vocabulary (target prepare-ds-openwebtext-10k of the tutorials' Makefile)",
+        ),
+    ),
 )
-TUTORIAL_FORK = replace(CORE, name="megatron-tutorial-fork")
+TUTORIAL_FORK = replace(
+    CORE, name="megatron-tutorial-fork", about="fork of Megatron-LM, first generation of the tutorials"
+)

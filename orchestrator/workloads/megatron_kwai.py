@@ -19,11 +19,12 @@ from orchestrator.workloads.base import (
     Program,
     TimeFacts,
     Workload,
-    compile_command,
     flag_arguments,
     layers_per_chunk,
     megatron_program,
 )
+from orchestrator.workloads.kernels import compile_command
+from orchestrator.workloads.needs import LLAMA_TOKENS, Repository, TokenData
 
 ENVIRONMENT = (
     ("MPI_THREAD_SINGLE", "1"),
@@ -246,9 +247,14 @@ def _atc24_memory(case: Case) -> MemoryEstimate | None:
 
 
 _MEMORY = MemoryFacts("flash", shards_optimizer=True)
+_NEEDS = (
+    Repository(),
+    TokenData(LLAMA_TOKENS, "/root/dataset/enwiki-100m_text_document in the image, 100 million tokens of Wikipedia"),
+)
 
 KWAI = Workload(
     name="megatron-kwai",
+    about="Megatron-Kwai, the program of ATC'24",
     site=MegatronSite,
     dialect="kwai",
     memory=_MEMORY,
@@ -259,10 +265,12 @@ KWAI = Workload(
     tokens=_null_tokens,
     time=TimeFacts(hides_layer_communication=True, fitted_on={"H800": "H800"}),
     counts_context_as_data=True,  # its arguments.py divides the world by tensor x pipeline alone (b2646e4d9f, line 85)
+    needs=_NEEDS,
 )
 
 JAN_2024 = Workload(
     name="megatron-jan-2024",
+    about="Megatron-LM of January 2024, the origin of ATC'24",
     site=MegatronSite,
     dialect="2024",
     memory=_MEMORY,
@@ -270,4 +278,5 @@ JAN_2024 = Workload(
     unsupported=_unsupported_by_origin,
     program=_origin_program,
     tokens=_null_tokens,
+    needs=_NEEDS,
 )

@@ -214,6 +214,7 @@ def _tokens(model: ModelShape, _tensor_parallel: int) -> int | None:
 
 WORKLOAD = Workload(
     name=PRETRAIN,
+    about="the training program of this project, on megatron-core",
     site=PretrainSite,
     dialect="pretrain",
     memory=MemoryFacts(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
@@ -45,6 +46,7 @@ def test_every_path_that_can_be_checked_before_a_job_has_its_field_and_line(tmp_
         "/scratch/images/team+torch+1.sqsh": "container.images.pretrain site.local.yaml:7:5",
         "/lustre/data": "container.mounts site.local.yaml:9:7",
         "/code/Megatron-LM": "workloads.megatron-2021.checkout site.local.yaml:17:5",
+        "/lustre/data/gpt2_text_document.bin": "workloads.megatron-2021.data_path site.local.yaml:18:5",
         "/lustre/data/gpt2_text_document.idx": "workloads.megatron-2021.data_path site.local.yaml:18:5",
         "/lustre/data/gpt2-vocab.json": "workloads.megatron-2021.vocab_file site.local.yaml:19:5",
         "/vocab/gpt2-merges.txt": "workloads.megatron-2021.merge_file site.local.yaml:20:5",
@@ -141,3 +143,21 @@ def test_a_missing_import_of_a_registry_image_has_the_command_as_hint(files: Pat
     image, folder = path_findings(cluster_of(files, PLAIN, text), "login")
     assert (image.result, image.hint) == ("wrong", "repro images import --cluster site")
     assert folder.result == "ok"
+
+
+def test_missing_code_and_data_have_the_fetch_as_hint_and_fetched_ones_their_time(tmp_path: Path) -> None:
+    (tmp_path / "vocab.json").touch()
+    record: dict[str, object] = {"source": "https://example.org/v", "commit": None, "sha256": {}, "fetched": "2026-11-01T10:00:00Z"}
+    (tmp_path / "vocab.json.fetched.json").write_text(json.dumps(record | {"user": "ann"}))
+    values = {"checkout": "code", "data_path": "tokens", "vocab_file": "vocab.json", "merge_file": "merges.txt"}
+    settings = ", ".join(f"{field}: {tmp_path / name}" for field, name in values.items())
+    results = path_findings(cluster_of(tmp_path, PLAIN, f"workloads: {{megatron-2021: {{{settings}}}}}\n"), "login")
+    hints = {finding.message.removeprefix(f"{tmp_path}/"): finding.hint for finding in results}
+    command = "repro workloads fetch megatron-2021 --cluster site"
+    assert hints == {
+        "code: no such file or folder": command,
+        "tokens.bin: no such file or folder": command,
+        "tokens.idx: no such file or folder": command,
+        "vocab.json, fetched 2026-11-01T10:00:00Z": None,
+        "merges.txt: no such file or folder": command,
+    }

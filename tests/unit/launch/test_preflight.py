@@ -50,6 +50,31 @@ def test_jobs_are_not_recorded_with_a_commit_that_the_checkout_is_not_at(checkou
     assert only.hint == f"git -C {checkout} checkout 6985e58938d40ad91ac07b0fddcfad8132e1447e"
 
 
+def test_a_checkout_of_a_branch_is_at_its_head_or_refused(checkout: Path) -> None:
+    git(checkout, "branch", "release")
+    require([job_of(checkout, checkout, "release")], checkout)
+    git(checkout, "-c", "user.name=a", "-c", "user.email=a@b", "commit", "-q", "--allow-empty", "-m", "another")
+    with pytest.raises(ReproError, match="and the jobs are recorded with release"):
+        require([job_of(checkout, checkout, "release")], checkout)
+
+
+def test_missing_code_and_data_are_refused_with_the_command_that_fetches_them(checkout: Path) -> None:
+    values = {"checkout": checkout, "data_path": "/tmp/none/d", "vocab_file": "/none/v", "merge_file": "/none/m"}
+    settings = ", ".join(f"{field}: {value}" for field, value in values.items())
+    overlay = f"workloads: {{megatron-2021: {{{settings}}}}}\n"
+    job = job_of(checkout, checkout, git(checkout, "rev-parse", "HEAD"))
+    with pytest.raises(ReproError) as error:
+        require([job], checkout, overlay)
+    # /none is not on this machine, so nothing is known about its files.
+    assert [problem.what for problem in error.value.problems] == [
+        "workloads.megatron-2021.data_path: /tmp/none/d.bin: no such file or folder",
+        "workloads.megatron-2021.data_path: /tmp/none/d.idx: no such file or folder",
+    ]
+    assert {problem.hint for problem in error.value.problems} == {"repro workloads fetch megatron-2021 --cluster site"}
+    assert "site.yaml:3:" in (error.value.problems[0].location or "")
+    require([job], checkout, overlay + "site: {login_sees_paths: false}\n")
+
+
 def test_a_checkout_that_only_the_nodes_see_is_not_judged_from_here(tmp_path: Path) -> None:
     require([job_of(tmp_path, tmp_path / "not here", "6985e58938")], tmp_path)
 

@@ -36,6 +36,7 @@ def _program(job, arguments):
 
 WORKLOAD = Workload(
     name="toy",
+    about="a program of one module",
     site=CheckoutSite,
     dialect="2021",
     memory=MEMORY,

@@ -1,0 +1,129 @@
+"""Commands for programs: what they need, and the fetch of their code and data."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from json import dumps
+from pathlib import Path
+from typing import Annotated, TypedDict
+
+import typer
+
+from orchestrator import api
+from orchestrator.cli import completion
+from orchestrator.cli.options import ClusterName, Json, OnCluster
+from orchestrator.cli.output import as_json, data, filled_columns, message, next_command, table
+
+workloads = typer.Typer(
+    rich_markup_mode=None, no_args_is_help=True, help="Programs that cases run, with their code and data."
+)
+
+Name = Annotated[str, typer.Argument(help="Name of a workload.", autocompletion=completion.workloads)]
+Directory = Annotated[
+    Path | None,
+    typer.Option("--directory", help="Fetch into this folder. Default: the paths in the profile's workloads: section."),
+]
+Offline = Annotated[
+    bool, typer.Option("--offline", help="Print the commands for a machine with internet. Fetches nothing.")
+]
+
+
+@workloads.command("list")
+def list_workloads(json: Json = False) -> None:
+    """List the programs and what each one needs."""
+    rows = [_list_row(listed) for listed in api.workload_needs()]
+    if json:
+        as_json(rows)
+    else:
+        table([row | {"commit": row["commit"][:12], "needs": ", ".join(row["needs"])} for row in rows], list(rows[0]))
+    next_command("repro workloads show NAME", "the source of each")
+
+
+@workloads.command()
+def show(name: Name, cluster: ClusterName = None, json: Json = False) -> None:
+    """Show what a program needs and where it comes from; with --cluster also what is there."""
+    shown = api.show_workload(name, cluster)
+    rows = [_row(status) for status in shown.needs]
+    if json:
+        as_json(rows)
+    elif rows:
+        short = [_short(row) for row in rows]
+        table(short, filled_columns(short))
+    workload = shown.workload
+    message(f"{workload.name}: {workload.about}")
+    for status in shown.needs:
+        if status.source.published_data:
+            message(f"data of the paper: {status.source.published_data}")
+    if rows:
+        where = "NAME" if cluster is None else shlex.quote(cluster)
+        next_command(f"repro workloads fetch {workload.name} --cluster {where}", "fetch what is missing")
+    else:
+        message("needs no code or data from elsewhere")
+
+
+@workloads.command()
+def fetch(name: Name, cluster: OnCluster, directory: Directory = None, offline: Offline = False) -> None:
+    """Fetch a program's code and data to the shared file system.
+
+    It runs on this machine, the login node, and starts no job. Existing files and folders are checked and not changed.
+    """
+    if offline:
+        data(api.offline_fetch(name, cluster, directory).rstrip("\n"))
+        return
+    planned = api.plan_fetch(name, cluster, directory)
+    if not planned.items:
+        message(f"{planned.workload.name} needs no code or data from elsewhere")
+    else:
+        message("fetching on this machine; no job is started")
+    for fetched in planned.run():
+        message(f"{fetched.item.source.need.field}: {fetched.how}, {', '.join(map(str, fetched.item.files))}")
+    quoted = shlex.quote(cluster)
+    if planned.settings:
+        data(f"workloads:\n  {planned.workload.name}:")
+        for field, value in planned.settings:
+            data(f"    {field}: {_yaml_text(value)}")
+        message(f"set these fields in {api.shown(planned.cluster.overlay)}")
+    next_command(f"repro clusters check {quoted}", "the profile and its paths")
+
+
+class _ListRow(TypedDict):
+    workload: str
+    program: str
+    commit: str
+    needs: list[str]
+
+
+def _list_row(listed: api.WorkloadNeeds) -> _ListRow:
+    return {
+        "workload": listed.workload.name,
+        "program": listed.workload.about,
+        "commit": next((status.source.commit for status in listed.needs if status.source.commit), ""),
+        "needs": [status.source.need.field for status in listed.needs if status.source.is_required],
+    }
+
+
+def _short(row: dict[str, object]) -> dict[str, object]:
+    """Return a row of the table: commit and checksum in one column, with their first digits."""
+    kept = {name: value for name, value in row.items() if name not in ("commit", "sha256", "source")}
+    digest = f"sha256:{row['sha256']}"[:19] if row["sha256"] else None
+    return {**kept, "version": digest or str(row["commit"] or "")[:12], "source": row["source"]}
+
+
+def _row(status: api.NeedStatus) -> dict[str, object]:
+    source, record = status.source, status.record
+    return {
+        "field": source.need.field,
+        "what": source.kind if source.is_required else f"{source.kind}, optional",
+        "state": status.state,
+        "path": None if status.item is None else str(status.item.path),
+        "fetched": None if record is None else record.fetched,
+        "commit": source.commit if record is None else record.commit or source.commit,
+        "source": source.address,
+        "sha256": getattr(source.need, "sha256", None),
+    }
+
+
+def _yaml_text(value: str) -> str:
+    """Return a path as YAML: in quotes unless its characters are harmless. JSON's quotes are YAML's."""
+    return value if re.fullmatch(r"/[\w./-]*", value, re.ASCII) else dumps(value, ensure_ascii=False)

@@ -1,0 +1,232 @@
+"""Code and data that a workload needs on a cluster: where they come from, where they must be, and their records."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from orchestrator.catalog.experiment import CodeFields
+from orchestrator.clusters.container import MountFields
+from orchestrator.clusters.resolve import Cluster
+from orchestrator.config.yaml import shown
+from orchestrator.errors import Problem, ReproError
+from orchestrator.workloads.base import AnyWorkload
+from orchestrator.workloads.needs import GITHUB, Need, PublicFile, Repository, TokenData
+
+DATA_FILES = (".bin", ".idx")
+"""Extensions of the two files of a data set."""
+
+OFFLINE_HINT = "without internet on this machine, --offline prints the commands for another one"
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Origin of what a field of the profile names.
+
+    `address` is a URL, or how the data are made. `commit` is a full hash or a branch; None for files and data.
+    `is_required`: a profile must set the field.
+    """
+
+    need: Need
+    address: str
+    commit: str | None
+    is_required: bool
+
+    @property
+    def kind(self) -> str:
+        """Return what it is, for people."""
+        return {Repository: "git checkout", PublicFile: "file", TokenData: "token data"}[type(self.need)]
+
+    @property
+    def default_name(self) -> str:
+        """Return the name in a folder of `--directory`."""
+        if isinstance(self.need, PublicFile):
+            return self.need.name
+        if isinstance(self.need, TokenData):
+            return f"random-tokens-{self.need.vocabulary}"
+        commit = self.commit or ""
+        return f"{self.address.rpartition('/')[2]}-{commit[:10] if len(commit) == 40 else commit}"
+
+    @property
+    def published_data(self) -> str | None:
+        """Return the description of the paper's data; None for code and files."""
+        return self.need.published if isinstance(self.need, TokenData) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """What a workload needs at a place: a checkout, a file, or the prefix of a data set.
+
+    `path` is its absolute path on this machine, `value` the value of the field in the profile: for a checkout it can be
+    one of its folders, and in a container a path can have another name. `location` is the place of the value.
+    """
+
+    source: Source
+    path: Path
+    value: str
+    location: str | None = None
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """Paths that must exist."""
+        if isinstance(self.source.need, TokenData):
+            return tuple(self.path.with_name(self.path.name + ending) for ending in DATA_FILES)
+        return (self.path,)
+
+    @property
+    def record_file(self) -> Path:
+        """File with the record of the fetch, beside what was fetched."""
+        return record_file(self.path)
+
+
+@dataclass(frozen=True, slots=True)
+class NeededPath:
+    """Path on the host that a field of the profile requires, and the record of its fetch, if there is one."""
+
+    field: str
+    path: str
+    location: str
+    record_file: Path
+
+
+@dataclass(frozen=True, slots=True)
+class FetchRecord:
+    """Record of a fetch. `sha256` has the checksum of each file by name; `fetched` is a time in UTC."""
+
+    source: str
+    commit: str | None
+    sha256: Mapping[str, str]
+    fetched: str
+    user: str
+
+
+def sources_of(workload: AnyWorkload, code: Mapping[str, CodeFields]) -> list[Source]:
+    """Return what the workload needs, with the published code of the papers where it has no commit of its own."""
+    return [_source(workload, need, code) for need in workload.needs]
+
+
+def _source(workload: AnyWorkload, need: Need, code: Mapping[str, CodeFields]) -> Source:
+    is_required = workload.site.model_fields[need.field].is_required()
+    if isinstance(need, PublicFile):
+        return Source(need, need.url, None, is_required)
+    if isinstance(need, TokenData):
+        return Source(need, f"random tokens below {need.vocabulary}, made by repro", None, is_required)
+    name, commit = need.name, need.commit
+    if name is None or commit is None:
+        published = code.get(workload.name)
+        if published is None:
+            raise ReproError(Problem(f"no paper.yaml names the code of {workload.name}"))
+        name, commit = published.repository, published.commit
+    return Source(need, f"{GITHUB}/{name}", commit, is_required)
+
+
+def items_at(sources: Sequence[Source], directory: Path) -> list[Item]:
+    """Return the required items in a folder, under their default names."""
+    required = [source for source in sources if source.is_required]
+    return [_placed(source, directory / source.default_name) for source in required]
+
+
+def _placed(source: Source, path: Path) -> Item:
+    subfolder = source.need.subfolder if isinstance(source.need, Repository) else ""
+    return Item(source, path, str(path / subfolder))
+
+
+def items_of(workload: AnyWorkload, cluster: Cluster, sources: Sequence[Source]) -> list[Item]:
+    """Return the items at the paths of the profile. Open values, and optional fields without a value, are left out."""
+    site = cluster.profile.workloads.site(workload.name)
+    values = {source.need.field: getattr(site, source.need.field, None) for source in sources}
+    return [
+        _item(workload, cluster, source, value)
+        for source in sources
+        if (value := values[source.need.field]) is not None and not value.startswith("<")
+    ]
+
+
+def needed_paths(workload: AnyWorkload, cluster: Cluster) -> Iterator[NeededPath]:
+    """Yield the absolute paths of the profile that jobs of the workload read. Open values are left out."""
+    site = cluster.profile.workloads.site(workload.name)
+    for need in workload.needs:
+        value = getattr(site, need.field, None)
+        if value is None or not value.startswith("/"):
+            continue
+        path, location = host_path(value, cluster), cluster.location(("workloads", workload.name, need.field))
+        for ending in DATA_FILES if isinstance(need, TokenData) else ("",):
+            yield NeededPath(need.field, path + ending, location, record_file(Path(path)))
+
+
+def _item(workload: AnyWorkload, cluster: Cluster, source: Source, value: str) -> Item:
+    need, on_host = source.need, host_path(value, cluster)
+    if isinstance(need, Repository) and need.subfolder:
+        on_host = on_host.removesuffix(f"/{need.subfolder}")
+    return Item(source, Path(on_host), value, cluster.location(("workloads", workload.name, need.field)))
+
+
+def require_placed(
+    workload: AnyWorkload, cluster: Cluster, sources: Sequence[Source], items: Sequence[Item], *, is_written_here: bool
+) -> None:
+    """Raise ReproError if the profile lacks a required path or has a relative one.
+
+    With `is_written_here`, also if this machine does not see the paths.
+    """
+    problems = list(_unplaced(workload, cluster, sources, items))
+    problems += [
+        Problem(f"{item.source.need.field}: {item.value} is not an absolute path", item.location, "start it with /")
+        for item in items
+        if not item.path.is_absolute()
+    ]
+    if is_written_here and not cluster.profile.site.login_sees_paths:
+        location = cluster.location(("site", "login_sees_paths"))
+        hint = "add --offline: it prints commands, which you can run on a machine that sees them"
+        problems.append(Problem("this machine does not see the paths of the profile", location, hint))
+    if problems:
+        raise ReproError(*problems)
+
+
+def _unplaced(
+    workload: AnyWorkload, cluster: Cluster, sources: Sequence[Source], items: Sequence[Item]
+) -> Iterator[Problem]:
+    placed = {item.source.need.field for item in items}
+    missing = [source.need.field for source in sources if source.is_required and source.need.field not in placed]
+    if missing:
+        what = f"workloads.{workload.name}: {', '.join(missing)} not filled in"
+        hint = f"set them in {shown(cluster.overlay)}, or choose a folder: --directory /SHARED/FOLDER"
+        yield Problem(what, cluster.location(("workloads", workload.name)), hint)
+
+
+def host_path(path: str, cluster: Cluster) -> str:
+    """Return the path on the host of a path in the container."""
+    container = cluster.profile.container
+    for item in container.mounts if container else ():
+        source, _, rest = (item.mount if isinstance(item, MountFields) else item).partition(":")
+        target = rest.partition(":")[0].rstrip("/")
+        if source.startswith("/") and target and f"{path}/".startswith(f"{target}/"):
+            return source.rstrip("/") + path[len(target) :]
+    return path
+
+
+def fetch_command(workload: str, cluster: str) -> str:
+    """Return the command that fetches what a workload needs."""
+    return f"repro workloads fetch {workload} --cluster {shlex.quote(cluster)}"
+
+
+def record_file(path: Path) -> Path:
+    """Return the file with the record of what was fetched to this path."""
+    return path.with_name(f"{path.name}.fetched.json")
+
+
+def fetch_record(file: Path) -> FetchRecord | None:
+    """Return the record in this file; None if there is none, or if it cannot be read."""
+    try:
+        record = json.loads(file.read_text(encoding="utf-8"))
+        return FetchRecord(
+            source=str(record["source"]),
+            commit=None if record["commit"] is None else str(record["commit"]),
+            sha256={str(name): str(digest) for name, digest in record["sha256"].items()},
+            fetched=str(record["fetched"]),
+            user=str(record["user"]),
+        )
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None

@@ -1,0 +1,72 @@
+"""Public code and data that a program needs on the shared file system: facts of the program, of no site."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+GITHUB = "https://github.com"
+
+GPT2_TOKENS = 50257
+"""Entries of GPT-2's vocabulary, which --vocab-file and --merge-file name."""
+
+LLAMA_TOKENS = 32000
+"""Entries of Llama's vocabulary. Programs with NullTokenizer are given at least as many."""
+
+
+@dataclass(frozen=True, slots=True)
+class Repository:
+    """Git repository whose checkout a field of the profile names.
+
+    `name` is OWNER/NAME on GitHub. `commit` is a full hash, or a branch where the paper names no commit. Both are None
+    if a paper has them (`code:` in paper.yaml). `subfolder`: the field names this folder of the checkout.
+    """
+
+    field: str = "checkout"
+    name: str | None = None
+    commit: str | None = None
+    subfolder: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PublicFile:
+    """File with a public address. `name` is its usual name, `sha256` its checksum in hexadecimal digits."""
+
+    field: str
+    name: str
+    url: str
+    sha256: str
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class TokenData:
+    """Data set of tokens, PREFIX.bin and PREFIX.idx; the field of the profile names PREFIX.
+
+    Tokens are below `vocabulary`. `published` describes the data of the paper.
+    """
+
+    vocabulary: int
+    published: str
+    field: str = "data_path"
+
+
+Need = Repository | PublicFile | TokenData
+
+# OpenAI's addresses. Size and checksum were computed from copies of both files, and tiktoken publishes the same
+# checksums for these addresses (tiktoken_ext/openai_public.py, `gpt2`).
+_OPENAI = "https://openaipublic.blob.core.windows.net/gpt-2/encodings/main"
+
+VOCABULARY = PublicFile(
+    field="vocab_file",
+    name="gpt2-vocab.json",
+    url=f"{_OPENAI}/encoder.json",
+    sha256="196139668be63f3b5d6574427317ae82f612a97c5d1cdaf36ed2256dbf636783",
+    bytes=1_042_301,
+)
+MERGES = PublicFile(
+    field="merge_file",
+    name="gpt2-merges.txt",
+    url=f"{_OPENAI}/vocab.bpe",
+    sha256="1ce1664773c50f3e0cc8842619a93edc4624525b728b188a9e0be33b7726adc5",
+    bytes=456_318,
+)
