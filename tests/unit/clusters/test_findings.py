@@ -147,8 +147,9 @@ def test_a_missing_import_of_a_registry_image_has_the_command_as_hint(files: Pat
 
 def test_missing_code_and_data_have_the_fetch_as_hint_and_fetched_ones_their_time(tmp_path: Path) -> None:
     (tmp_path / "vocab.json").touch()
-    record: dict[str, object] = {"source": "https://example.org/v", "commit": None, "sha256": {}, "fetched": "2026-11-01T10:00:00Z"}
-    (tmp_path / "vocab.json.fetched.json").write_text(json.dumps(record | {"user": "ann"}))
+    record: dict[str, object] = {"source": "https://example.org/v", "commit": "", "sha256": {}, "user": "ann"}
+    record["fetched"] = "2026-11-01T10:00:00Z"
+    (tmp_path / "vocab.json.fetched.json").write_text(json.dumps(record))
     values = {"checkout": "code", "data_path": "tokens", "vocab_file": "vocab.json", "merge_file": "merges.txt"}
     settings = ", ".join(f"{field}: {tmp_path / name}" for field, name in values.items())
     results = path_findings(cluster_of(tmp_path, PLAIN, f"workloads: {{megatron-2021: {{{settings}}}}}\n"), "login")
