@@ -18,7 +18,9 @@ from pathlib import Path
 DOCUMENTS = 1000
 """Documents of random data: the least number of which the smallest part of SC21's --split 969,30,1 is a document."""
 
-DOCUMENT_TOKENS = 16_384
+DOCUMENT_TOKENS = 16_385
+"""A sample of 16,384 tokens and its last label. With one token fewer, the only document for tests has no whole sample of
+the tutorials' longest sequence, and Megatron-LM stops."""
 
 _SEED = 1234
 _UINT16, _UINT16_BYTES = 8, 2
@@ -28,7 +30,7 @@ HEADER = b"MMIDIDX\x00\x00"
 
 
 def write_random_tokens(vocabulary: int, data: Path, index: Path) -> None:
-    """Write 1,000 documents of 16,384 random tokens below `vocabulary`: 33 MB, the same bytes on each machine.
+    """Write 1,000 documents of 16,385 random tokens below `vocabulary`: 33 MB, the same bytes on each machine.
 
     All documents have the same tokens, each in another rotation.
     """
