@@ -19,8 +19,8 @@ DOCUMENTS = 1000
 """Documents of random data: the least number of which the smallest part of SC21's --split 969,30,1 is a document."""
 
 DOCUMENT_TOKENS = 16_385
-"""A sample of 16,384 tokens and its last label. With one token fewer, the only document for tests has no whole sample of
-the tutorials' longest sequence, and Megatron-LM stops."""
+"""A sample of 16,384 tokens and its last label. With one token fewer, the only document of the
+smallest part has no whole sample of the tutorials' longest sequence, and Megatron-LM stops."""
 
 _SEED = 1234
 _UINT16, _UINT16_BYTES = 8, 2
