@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import shlex
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, TypedDict
 
-from orchestrator.api import DEFAULT, Session
+from orchestrator.api import DEFAULT, Session, with_keywords
 from orchestrator.catalog.library import published_code
 from orchestrator.clusters.needs import (
     FetchRecord,
@@ -24,8 +26,12 @@ from orchestrator.clusters.resolve import Cluster, find_cluster
 from orchestrator.errors import Problem, ReproError
 from orchestrator.launch.fetch import Fetched, fetch_items, item_state
 from orchestrator.launch.offline import offline_commands
+from orchestrator.launch.text_data import Text, require_text
 from orchestrator.workloads import find_workload, workload_name, workloads
 from orchestrator.workloads.base import AnyWorkload
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,16 +57,20 @@ class WorkloadNeeds:
 
 @dataclass(frozen=True, slots=True)
 class Fetch:
-    """Items of a workload at their places. `settings` are the fields that the profile must have for them."""
+    """Items of a workload at their places. `settings` are the fields that the profile must have for them.
+
+    With `text`, data are those of the text.
+    """
 
     workload: AnyWorkload
     cluster: Cluster
     items: tuple[Item, ...]
     settings: tuple[tuple[str, str], ...]
+    text: Text | None = None
 
     def run(self) -> Iterator[Fetched]:
         """Fetch what is missing, on this machine. Errors are those of `fetch_items`."""
-        return fetch_items(self.items)
+        return fetch_items(self.items, self.text)
 
 
 def workload_needs(session: Session = DEFAULT) -> list[WorkloadNeeds]:
@@ -92,30 +102,60 @@ def _status(source: Source, item: Item | None, is_seen: bool) -> NeedStatus:
     return NeedStatus(source, item, item_state(item), fetch_record(item.record_file))
 
 
-def plan_fetch(
-    name: str, cluster: str, directory: Path | str | None = None, *, offline: bool = False, session: Session = DEFAULT
-) -> Fetch:
-    """Return what `Fetch.run` fetches: at the paths of the profile, or in a folder. Nothing is fetched yet.
+class FetchOptions(TypedDict, total=False):
+    """Keywords of a fetch. None is the default of each.
 
-    ReproError if the profile lacks a path, or if this machine does not see its paths (unless `offline`).
+    `directory` is the folder for all items, in place of the paths of the profile. `text` is a file to make data of, and
+    `python` the Python that has the program's packages, by default the one of this process.
     """
+
+    directory: Path | str | None
+    text: Path | str | None
+    python: str | None
+
+
+@with_keywords(FetchOptions)
+def plan_fetch(name: str, cluster: str, *, session: Session = DEFAULT, **options: Unpack[FetchOptions]) -> Fetch:
+    """Return what `Fetch.run` fetches. Nothing is fetched yet.
+
+    ReproError if the profile lacks a path, if this machine does not see its paths, or if the text cannot be used.
+    """
+    return _planned(name, cluster, session, options, is_written_here=True)
+
+
+def _planned(name: str, cluster: str, session: Session, options: FetchOptions, *, is_written_here: bool) -> Fetch:
     workload, profile = find_workload(workload_name(name)), find_cluster(session.folders, cluster)
     sources = sources_of(workload, published_code(session.folders))
+    directory, text = options.get("directory"), options.get("text")
     if directory is None:
         items = items_of(workload, profile, sources)
-        require_placed(workload, profile, sources, items, is_written_here=not offline)
-        return Fetch(workload, profile, tuple(items), ())
-    folder = Path(directory).expanduser().absolute()
-    items = items_at(sources, folder)
-    return Fetch(workload, profile, tuple(items), tuple((item.source.need.field, item.value) for item in items))
+        require_placed(workload, profile, sources, items, is_written_here=is_written_here)
+        settings: tuple[tuple[str, str], ...] = ()
+    else:
+        # The name that the tool gives to the data of a text.
+        items = items_at(sources, _absolute(directory), None if text is None else f"{Path(text).stem}_text_document")
+        settings = tuple((item.source.need.field, item.value) for item in items)
+    given = None
+    if text is not None:
+        given = Text(_absolute(text), options.get("python") or sys.executable)
+        require_text(given, workload.name, items)
+    return Fetch(workload, profile, tuple(items), settings, given)
 
 
-def offline_fetch(name: str, cluster: str, directory: Path | str | None = None, *, session: Session = DEFAULT) -> str:
+def _absolute(path: Path | str) -> Path:
+    return Path(path).expanduser().absolute()
+
+
+@with_keywords(FetchOptions)
+def offline_fetch(name: str, cluster: str, *, session: Session = DEFAULT, **options: Unpack[FetchOptions]) -> str:
     """Return the shell commands that fetch the items on another machine, with what to copy and how to check it."""
-    fetch = plan_fetch(name, cluster, directory, offline=True, session=session)
+    fetch = _planned(name, cluster, session, options, is_written_here=False)
     if not fetch.items:
         raise ReproError(Problem(f"{fetch.workload.name} needs nothing from elsewhere"))
-    again = fetch_command(fetch.workload.name, cluster)
-    if directory is not None:
-        again += f" --directory {shlex.quote(str(Path(directory).expanduser().absolute()))}"
-    return offline_commands(fetch.workload.name, fetch.items, again)
+    words = [fetch_command(fetch.workload.name, cluster)]
+    for option, path in (("--directory", options.get("directory")), ("--text", options.get("text"))):
+        if path is not None:
+            words += [option, shlex.quote(str(_absolute(path)))]
+    if options.get("python") is not None:
+        words += ["--python", shlex.quote(str(options["python"]))]
+    return offline_commands(fetch.workload.name, fetch.items, " ".join(words))

@@ -24,6 +24,14 @@ Directory = Annotated[
     Path | None,
     typer.Option("--directory", help="Fetch into this folder. Default: the paths in the profile's workloads: section."),
 ]
+Text = Annotated[
+    Path | None,
+    typer.Option("--text", help="Make the data of this text, a .jsonl file with key text. Default: random tokens."),
+]
+Python = Annotated[
+    str | None,
+    typer.Option("--python", help="With --text: a Python with the program's packages. Default: the one of repro."),
+]
 Offline = Annotated[
     bool, typer.Option("--offline", help="Print the commands for a machine with internet. Fetches nothing.")
 ]
@@ -63,15 +71,23 @@ def show(name: Name, cluster: ClusterName = None, json: Json = False) -> None:
 
 
 @workloads.command()
-def fetch(name: Name, cluster: OnCluster, directory: Directory = None, offline: Offline = False) -> None:
+def fetch(
+    name: Name,
+    cluster: OnCluster,
+    directory: Directory = None,
+    text: Text = None,
+    python: Python = None,
+    offline: Offline = False,
+) -> None:
     """Fetch a program's code and data to the shared file system.
 
     It runs on this machine, the login node, and starts no job. Existing files and folders are checked and not changed.
     """
     if offline:
-        data(api.offline_fetch(name, cluster, directory).rstrip("\n"))
+        commands = api.offline_fetch(name, cluster, directory=directory, text=text, python=python)
+        data(commands.rstrip("\n"))
         return
-    planned = api.plan_fetch(name, cluster, directory)
+    planned = api.plan_fetch(name, cluster, directory=directory, text=text, python=python)
     if not planned.items:
         message(f"{planned.workload.name} needs no code or data from elsewhere")
     else:

@@ -123,10 +123,14 @@ def _source(workload: AnyWorkload, need: Need, code: Mapping[str, CodeFields]) -
     return Source(need, f"{GITHUB}/{name}", commit, is_required)
 
 
-def items_at(sources: Sequence[Source], directory: Path) -> list[Item]:
-    """Return the required items in a folder, under their default names."""
-    required = [source for source in sources if source.is_required]
-    return [_placed(source, directory / source.default_name) for source in required]
+def items_at(sources: Sequence[Source], directory: Path, data_name: str | None = None) -> list[Item]:
+    """Return the required items in a folder, under their default names, or with another name of the data set."""
+    names = {
+        source: data_name if data_name and isinstance(source.need, TokenData) else source.default_name
+        for source in sources
+        if source.is_required
+    }
+    return [_placed(source, directory / name) for source, name in names.items()]
 
 
 def _placed(source: Source, path: Path) -> Item:

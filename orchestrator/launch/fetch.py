@@ -11,6 +11,7 @@ import errno
 import fcntl
 import json
 import os
+import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -23,6 +24,7 @@ from orchestrator.files import written_whole
 from orchestrator.identity import name_of_user
 from orchestrator.launch.checkouts import fetch_checkout, require_checkout
 from orchestrator.launch.download import download, file_digest
+from orchestrator.launch.text_data import Text, tokenize_text
 from orchestrator.launch.token_data import HEADER, write_random_tokens
 from orchestrator.text import utc_stamp
 from orchestrator.workloads.needs import PublicFile, Repository, TokenData
@@ -44,15 +46,16 @@ class Fetched:
     how: Literal["fetched", "made", "there already"]
 
 
-def fetch_items(items: Sequence[Item]) -> Iterator[Fetched]:
+def fetch_items(items: Sequence[Item], text: Text | None = None) -> Iterator[Fetched]:
     """Fetch the items that are missing, check the others, and yield each one that is in its place.
 
-    At the end, raise ReproError with the problem of each other item; Unreachable if all of these lack a connection.
+    Data are random tokens, or those of the text. At the end, raise ReproError with the problem of each other item;
+    Unreachable if all of these lack a connection.
     """
     errors: list[ReproError] = []
     for item in items:
         try:
-            yield _in_place(item)
+            yield _in_place(item, items, text)
         except ReproError as error:
             errors.append(error)
         except OSError as error:
@@ -83,7 +86,7 @@ def item_state(item: Item) -> str:
     return "there"
 
 
-def _in_place(item: Item) -> Fetched:
+def _in_place(item: Item, items: Sequence[Item], text: Text | None) -> Fetched:
     present = _present(item)
     if present is not None:
         return present
@@ -102,7 +105,10 @@ def _in_place(item: Item) -> Fetched:
             download(need, item.path, _part(item.path))
             _write_record(item, None, {item.path.name: need.sha256})
             return Fetched(item, "fetched")
-        _write_record(item, None, _make_data(item, need))
+        if text is None:
+            _write_record(item, None, _make_data(item, need))
+        else:
+            _write_record(item, None, _make_text_data(item, items, text), text.source)
         return Fetched(item, "made")
 
 
@@ -163,14 +169,30 @@ def _make_data(item: Item, need: TokenData) -> dict[str, str]:
     return digests
 
 
+def _make_text_data(item: Item, items: Sequence[Item], text: Text) -> dict[str, str]:
+    """Write the data set of a text; return the checksum of each file by name."""
+    for file in item.files:
+        if file.exists():
+            raise ReproError(Problem("exists, and is half of a data set", f"{file}:", "move it away"))
+    part = _part(item.path)
+    try:
+        made = tokenize_text(text, items, part)
+        digests = {file.name: file_digest(written) for file, written in zip(item.files, made, strict=True)}
+        for file, written in zip(item.files, made, strict=True):
+            written.replace(file)
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+    return digests
+
+
 def _part(path: Path) -> Path:
     """Return the temporary name of a file or folder."""
     return path.with_name(f".{path.name}.part")
 
 
-def _write_record(item: Item, commit: str | None, sha256: dict[str, str]) -> None:
+def _write_record(item: Item, commit: str | None, sha256: dict[str, str], source: str | None = None) -> None:
     record = {
-        "source": item.source.address,
+        "source": source or item.source.address,
         "commit": commit,
         "sha256": sha256,
         "fetched": utc_stamp(datetime.now(timezone.utc).replace(tzinfo=None)),

@@ -190,3 +190,18 @@ def test_the_own_program_needs_nothing(repro: Caller) -> None:
     done = repro("workloads", "fetch", "pretrain", "--cluster", "selene")
     assert done.returncode == 0
     assert "pretrain needs no code or data from elsewhere" in done.stderr
+
+
+def test_a_text_gives_the_data_their_name_and_is_part_of_the_offline_commands(repro: Caller, shared: Path) -> None:
+    text = repro.site.folder / "news.jsonl"
+    text.write_text("")
+    place = ("--cluster", "site", "--directory", str(shared), "--text", str(text))
+    done = repro("workloads", "fetch", "megatron-2021", *place)
+    assert done.returncode == 2  # the stand-in for the checkout has no such tool
+    assert f"{text}: tools/preprocess_data.py failed" in done.stderr
+    assert f"--output-prefix {shared}/.news_text_document.part/data" in done.stderr.replace("'", "")
+    printed = repro("workloads", "fetch", "megatron-2021", *place, "--offline").stdout.splitlines()
+    assert f"--text {text}" in printed[-1].replace("'", "")
+    refused = repro("workloads", "fetch", "megatron-kwai", *place)
+    assert (refused.returncode, len(refused.complaints)) == (2, 1)
+    assert "megatron-kwai gets no data of a text here" in refused.stderr

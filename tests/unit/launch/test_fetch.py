@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import json
 import socket
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,7 +18,8 @@ from orchestrator.errors import ReproError, Unreachable
 from orchestrator.launch import download as downloads
 from orchestrator.launch import fetch as fetching
 from orchestrator.launch.fetch import fetch_items, item_state
-from orchestrator.workloads.needs import TokenData
+from orchestrator.launch.text_data import Text, require_text
+from orchestrator.workloads.needs import PublicFile, Repository, TokenData
 from tests.loopback_files import FileServer, file_server
 from tests.unit.launch.repositories import checkout, git, item, make_repository
 
@@ -407,4 +410,65 @@ def test_all_problems_are_reported_together(tmp_path: Path, server: FileServer, 
     assert [problem.location for problem in error.problems] == [
         f"{code.source.address}:",
         f"{vocabulary.source.address}:",
+    ]
+
+
+# ---- data of a text ----------------------------------------------------------------------------------------------
+
+STAND_IN = """\
+import sys
+given = dict(zip(sys.argv[1::2], sys.argv[2::2]))
+if "fail" in open(given["--input"]).read():
+    sys.exit("ModuleNotFoundError: No module named 'six'")
+assert given["--tokenizer-type"] == "GPT2BPETokenizer" and open(given["--vocab-file"]) and open(given["--merge-file"])
+import megatron
+for ending in ("bin", "idx"):
+    open(f"{given['--output-prefix']}_text_document.{ending}", "w").write("MMIDIDX\\0\\0")
+"""
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> list[Item]:
+    """The items of a program whose tool for texts is a stand-in."""
+    checkout = tmp_path / "Megatron-LM"
+    (checkout / "tools").mkdir(parents=True)
+    (checkout / "megatron").mkdir()
+    (checkout / "tools" / "preprocess_data.py").write_text(STAND_IN)
+    git(checkout, "init", "-q")
+    git(checkout, "add", ".")
+    git(checkout, "commit", "-q", "-m", "a stand-in")
+    for name in ("vocab", "merges"):
+        (tmp_path / name).write_text("")
+    empty = hashlib.sha256(b"").hexdigest()
+    files = [PublicFile(f"{name}_file", name, "http://127.0.0.1:9/", empty, 0) for name in ("vocab", "merge")]
+    return [
+        item(Repository(), checkout, f"file://{checkout}", git(checkout, "rev-parse", "HEAD")),
+        item(files[0], tmp_path / "vocab"),
+        item(files[1], tmp_path / "merges"),
+        item(DATA, tmp_path / "data" / "mine"),
+    ]
+
+
+def test_data_of_a_text_are_made_by_the_tool_of_the_checkout(tmp_path: Path, program: list[Item]) -> None:
+    text = Text(tmp_path / "text.jsonl", sys.executable)
+    text.file.write_text('{"text": "fail"}')
+    with pytest.raises(ReproError) as error:
+        list(fetch_items(program, text))
+    assert "tools/preprocess_data.py failed: ModuleNotFoundError: No module named 'six'" in str(error.value)
+    assert names(tmp_path / "data") == []
+    text.file.write_text('{"text": "works"}')
+    assert [fetched.how for fetched in fetch_items(program, text)] == [*["there already"] * 3, "made"]
+    assert names(tmp_path / "data") == ["mine.bin", "mine.fetched.json", "mine.idx"]
+    record = fetch_record(program[-1].record_file)
+    assert record is not None and record.source == f"{text.file}, by tools/preprocess_data.py"
+    assert fetch(*program)[-1] == "there already"
+
+
+def test_a_text_that_cannot_be_used_is_refused_before_anything_is_fetched(tmp_path: Path, program: list[Item]) -> None:
+    with pytest.raises(ReproError) as error:
+        require_text(Text(tmp_path / "none.jsonl", "no-such-python"), "megatron-kwai", program[:1])
+    assert [problem.location or problem.what for problem in error.value.problems] == [
+        f"--text {tmp_path}/none.jsonl:",
+        "--python no-such-python:",
+        "--text:",
     ]
