@@ -21,12 +21,13 @@ from orchestrator.clusters.needs import (
     items_of,
     require_placed,
     sources_of,
+    unmounted,
 )
 from orchestrator.clusters.resolve import Cluster, find_cluster
 from orchestrator.errors import Problem, ReproError
 from orchestrator.launch.fetch import Fetched, fetch_items, item_state
 from orchestrator.launch.offline import offline_commands
-from orchestrator.launch.text_data import Text, require_text
+from orchestrator.launch.text_data import Text, require_usable_text
 from orchestrator.workloads import find_workload, workload_name, workloads
 from orchestrator.workloads.base import AnyWorkload
 
@@ -67,6 +68,11 @@ class Fetch:
     items: tuple[Item, ...]
     settings: tuple[tuple[str, str], ...]
     text: Text | None = None
+
+    @property
+    def unmounted(self) -> list[str]:
+        """Return the folders that `container: mounts:` of the profile lacks."""
+        return sorted({str(Path(item.value).parent) for item in unmounted(self.cluster, self.items)})
 
     def run(self) -> Iterator[Fetched]:
         """Fetch what is missing, on this machine. Errors are those of `fetch_items`."""
@@ -138,7 +144,7 @@ def _planned(name: str, cluster: str, session: Session, options: FetchOptions, *
     given = None
     if text is not None:
         given = Text(_absolute(text), options.get("python") or sys.executable)
-        require_text(given, workload.name, items)
+        require_usable_text(given, workload.name, items)
     return Fetch(workload, profile, tuple(items), settings, given)
 
 

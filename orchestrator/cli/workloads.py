@@ -63,11 +63,16 @@ def show(name: Name, cluster: ClusterName = None, json: Json = False) -> None:
     for status in shown.needs:
         if status.source.published_data:
             message(f"data of the paper: {status.source.published_data}")
-    if rows:
-        where = "NAME" if cluster is None else shlex.quote(cluster)
-        next_command(f"repro workloads fetch {workload.name} --cluster {where}", "fetch what is missing")
-    else:
+    command = f"repro workloads fetch {workload.name} --cluster {'NAME' if cluster is None else shlex.quote(cluster)}"
+    states = {status.state for status in shown.needs if status.source.is_required}
+    if not rows:
         message("needs no code or data from elsewhere")
+    elif states == {"there"}:
+        next_command(f"repro clusters check {shlex.quote(str(cluster))}", "the profile and its paths")
+    elif "not in the profile" in states:
+        next_command(f"{command} --directory /SHARED/FOLDER", "fetch, and print the fields to set")
+    else:
+        next_command(command, "fetch what is missing")
 
 
 @workloads.command()
@@ -100,6 +105,8 @@ def fetch(
         for field, value in planned.settings:
             data(f"    {field}: {_yaml_text(value)}")
         message(f"set these fields in {api.shown(planned.cluster.overlay)}")
+    if planned.unmounted:
+        message(f"jobs run in containers: add {' and '.join(planned.unmounted)} to container: mounts: of the profile")
     next_command(f"repro clusters check {quoted}", "the profile and its paths")
 
 

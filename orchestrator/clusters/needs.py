@@ -202,13 +202,36 @@ def _unplaced(
 
 def host_path(path: str, cluster: Cluster) -> str:
     """Return the path on the host of a path in the container."""
+    for source, target in _mounts(cluster):
+        if f"{path}/".startswith(f"{target}/"):
+            return source + path[len(target) :]
+    return path
+
+
+def _mounts(cluster: Cluster) -> Iterator[tuple[str, str]]:
+    """Yield the folders of the host that containers of jobs have, each with its path in the container."""
     container = cluster.profile.container
     for item in container.mounts if container else ():
         source, _, rest = (item.mount if isinstance(item, MountFields) else item).partition(":")
-        target = rest.partition(":")[0].rstrip("/")
-        if source.startswith("/") and target and f"{path}/".startswith(f"{target}/"):
-            return source.rstrip("/") + path[len(target) :]
-    return path
+        if source.startswith("/"):
+            yield source.rstrip("/"), (rest.partition(":")[0] or source).rstrip("/")
+
+
+def unmounted(cluster: Cluster, items: Sequence[Item]) -> list[Item]:
+    """Return the files and data that jobs do not see in their container. Job scripts mount the checkout themselves.
+
+    Empty for runtimes that mount file systems of the site by themselves.
+    """
+    container = cluster.profile.container
+    if container is None or container.runtime not in ("pyxis", "edf"):
+        return []
+    targets = [target for _, target in _mounts(cluster)]
+    return [
+        item
+        for item in items
+        if not isinstance(item.source.need, Repository)
+        and not any(f"{item.value}/".startswith(f"{target}/") for target in targets)
+    ]
 
 
 def fetch_command(workload: str, cluster: str) -> str:

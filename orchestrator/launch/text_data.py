@@ -33,7 +33,7 @@ class Text:
         return f"{self.file}, by {TOOL}"
 
 
-def require_text(text: Text, workload: str, items: Sequence[Item]) -> None:
+def require_usable_text(text: Text, workload: str, items: Sequence[Item]) -> None:
     """Raise ReproError if there is no such text or Python, or if the workload has no vocabulary for text."""
     problems = []
     if not text.file.is_file():

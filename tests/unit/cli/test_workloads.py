@@ -69,6 +69,35 @@ def test_every_program_is_listed_with_its_commit_and_needs(repro: Caller) -> Non
     assert listed["megatron-alpa"]["needs"] == ["checkout", "benchmark"]
 
 
+def test_show_ends_with_the_command_for_the_state_of_the_needs(repro: Caller, shared: Path) -> None:
+    def last() -> str:
+        done = repro("workloads", "show", "megatron-2026", "--cluster", "site")
+        return done.stderr.splitlines()[-1].partition("   #")[0]
+
+    assert last() == "next: repro workloads fetch megatron-2026 --cluster site --directory /SHARED/FOLDER"
+    write_overlay(repro, f"workloads: {{megatron-2026: {{checkout: {json.dumps(str(shared / 'code'))}}}}}\n")
+    assert last() == "next: repro workloads fetch megatron-2026 --cluster site"
+    assert repro("workloads", "show", "pretrain").stderr.splitlines()[-1] == "needs no code or data from elsewhere"
+
+
+@pytest.mark.parametrize(
+    ("container", "note"),
+    [
+        ("", ""),
+        ("container: {runtime: pyxis, mounts: ['%s']}", ""),
+        ("container: {runtime: pyxis, mounts: ['%s:/elsewhere']}", "add %s to container: mounts:"),
+        ("container: {runtime: pyxis}", "add %s to container: mounts:"),
+        ("container: {runtime: shifter}", ""),
+    ],
+)
+def test_a_folder_that_containers_do_not_see_is_named(repro: Caller, shared: Path, container: str, note: str) -> None:
+    write_overlay(repro, container.replace("%s", str(shared)))
+    done = repro("workloads", "fetch", "megatron-2021", "--cluster", "site", "--directory", str(shared))
+    assert done.returncode == 0
+    assert note.replace("%s", str(shared)) in done.stderr
+    assert ("jobs run in containers" in done.stderr) == bool(note)
+
+
 def test_show_names_the_source_of_each_need(repro: Caller) -> None:
     done = repro("workloads", "show", "megatron-kwai")
     assert done.returncode == 0
@@ -116,6 +145,8 @@ def test_a_fetch_into_a_folder_prints_the_settings_with_which_the_profile_is_com
     assert cluster.unfilled == ()
     rows = _shown(repro, "megatron-2021", "site")
     assert {row["state"] for row in rows} == {"there"}
+    shown = repro("workloads", "show", "megatron-2021", "--cluster", "site")
+    assert shown.stderr.splitlines()[-1].startswith("next: repro clusters check site")
     assert rows[0]["commit"] == git(shared / "Megatron-LM-release", "rev-parse", "HEAD")
     before = everything_in(shared)
     again = repro("workloads", "fetch", "megatron-2021", "--cluster", "site")

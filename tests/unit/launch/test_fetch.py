@@ -18,7 +18,7 @@ from orchestrator.errors import ReproError, Unreachable
 from orchestrator.launch import download as downloads
 from orchestrator.launch import fetch as fetching
 from orchestrator.launch.fetch import fetch_items, item_state
-from orchestrator.launch.text_data import Text, require_text
+from orchestrator.launch.text_data import Text, require_usable_text
 from orchestrator.workloads.needs import PublicFile, Repository, TokenData
 from tests.loopback_files import FileServer, file_server
 from tests.unit.launch.repositories import checkout, git, item, make_repository
@@ -466,7 +466,7 @@ def test_data_of_a_text_are_made_by_the_tool_of_the_checkout(tmp_path: Path, pro
 
 def test_a_text_that_cannot_be_used_is_refused_before_anything_is_fetched(tmp_path: Path, program: list[Item]) -> None:
     with pytest.raises(ReproError) as error:
-        require_text(Text(tmp_path / "none.jsonl", "no-such-python"), "megatron-kwai", program[:1])
+        require_usable_text(Text(tmp_path / "none.jsonl", "no-such-python"), "megatron-kwai", program[:1])
     assert [problem.location or problem.what for problem in error.value.problems] == [
         f"--text {tmp_path}/none.jsonl:",
         "--python no-such-python:",
