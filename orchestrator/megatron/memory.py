@@ -172,9 +172,7 @@ class _LayerActivations:
             inputs = max(width, facts.score_bytes)
             pairs = tokens * model.seq * model.heads / t
             scores = (2 * inputs + 1 if training.dropout else inputs) * pairs
-            score_gradients = (
-                (2 if training.dropout else 1) * inputs * pairs
-            )  # the softmax's overwrites that of its output
+            score_gradients = inputs * pairs  # one at a time: dropout's output is freed before the second is made
         queries_and_keys = inputs * (model.hidden + 2 * model.kv_hidden)
         attention = tokens * (queries_and_keys + width * model.hidden) / t  # and its output
         if facts.keeps_gathered_keys and layout.context_parallel > 1:
