@@ -149,6 +149,8 @@ def _planned(name: str, cluster: str, session: Session, options: FetchOptions, *
 
 
 def _absolute(path: Path | str) -> Path:
+    if not str(path):
+        raise ReproError(Problem("the name of a folder or file is empty", hint="give a path"))
     return Path(path).expanduser().absolute()
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import shlex
 from json import dumps
-from pathlib import Path
 from typing import Annotated, TypedDict
 
 import typer
@@ -21,11 +20,11 @@ workloads = typer.Typer(
 
 Name = Annotated[str, typer.Argument(help="Name of a workload.", autocompletion=completion.workloads)]
 Directory = Annotated[
-    Path | None,
+    str | None,
     typer.Option("--directory", help="Fetch into this folder. Default: the paths in the profile's workloads: section."),
 ]
 Text = Annotated[
-    Path | None,
+    str | None,
     typer.Option("--text", help="Make the data of this text, a .jsonl file with key text. Default: random tokens."),
 ]
 Python = Annotated[
@@ -50,7 +49,7 @@ def list_workloads(json: Json = False) -> None:
 
 @workloads.command()
 def show(name: Name, cluster: ClusterName = None, json: Json = False) -> None:
-    """Show what a program needs and where it comes from; with --cluster also what is there."""
+    """Show what a program needs, its sources, and what is there."""
     shown = api.show_workload(name, cluster)
     rows = [_row(status) for status in shown.needs]
     if json:

@@ -63,7 +63,7 @@ def fetch_items(items: Sequence[Item], text: Text | None = None) -> Iterator[Fet
             path = error.filename2 or error.filename or item.path
             errors.append(ReproError(Problem(what, f"{path}:", _HINTS.get(error.errno or 0))))
     if errors:
-        problems = [problem for error in errors for problem in error.problems]
+        problems = dict.fromkeys(problem for error in errors for problem in error.problems)
         kind = Unreachable if all(isinstance(error, Unreachable) for error in errors) else ReproError
         raise kind(*problems)
 

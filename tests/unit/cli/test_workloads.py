@@ -183,6 +183,7 @@ def test_open_paths_are_one_problem_with_the_two_ways_on(repro: Caller) -> None:
         (("fetch", "megatron-2021", "--cluster", "selen"), 'Did you mean "selene"?'),
         (("fetch", "megatron-2021"), "missing option '--cluster'"),
         (("fetch", "pretrain", "--cluster", "selene", "--offline"), "pretrain needs nothing from elsewhere"),
+        (("fetch", "megatron-2021", "--cluster", "selene", "--directory", ""), "the name of a folder or file is empty"),
         (("show", "nothing"), "nothing: no such workload"),
         (("show", "megatron-2021", "--cluster", "nowhere"), "nowhere"),
     ],

@@ -192,7 +192,7 @@ def test_a_full_disk_is_one_message_and_the_command_continues_with_space(
 
 def test_a_folder_that_may_not_be_written_is_one_message(tmp_path: Path, server: FileServer) -> None:
     (tmp_path / "file").write_text("")
-    error = refused(item(server.file(), tmp_path / "file" / "vocab.json"))
+    error = refused(*(item(server.file(), tmp_path / "file" / name) for name in ("vocab.json", "merges.txt")))
     assert (error.exit_code, len(error.problems)) == (2, 1)
     assert "cannot be written" in str(error)
 
