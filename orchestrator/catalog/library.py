@@ -149,13 +149,16 @@ def read_experiment(
 
 
 def published_code(folders: Folders) -> dict[str, CodeFields]:
-    """Return the published code of each workload that a paper names; ReproError has every problem of the papers."""
+    """Return the published code of each workload that a paper names; the first paper counts, a user's before shipped.
+
+    ReproError has every problem of the papers.
+    """
     files = dict.fromkeys(file.parent / "paper.yaml" for file in experiment_names(folders).values())
     code: dict[str, CodeFields] = {}
     problems: list[Problem] = []
     for file in files:
         try:
-            code |= read_model(Paper, read_document(file)).code
+            code = read_model(Paper, read_document(file)).code | code
         except ReproError as error:
             problems.extend(error.problems)
     if problems:

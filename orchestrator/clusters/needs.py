@@ -104,7 +104,7 @@ class FetchRecord:
 
 
 def sources_of(workload: AnyWorkload, code: Mapping[str, CodeFields]) -> list[Source]:
-    """Return what the workload needs, with the published code of the papers where it has no commit of its own."""
+    """Return what the workload needs. Published code of a paper replaces the repository of the workload."""
     return [_source(workload, need, code) for need in workload.needs]
 
 
@@ -115,11 +115,11 @@ def _source(workload: AnyWorkload, need: Need, code: Mapping[str, CodeFields]) -
     if isinstance(need, TokenData):
         return Source(need, f"random tokens below {need.vocabulary}, made by repro", None, is_required)
     name, commit = need.name, need.commit
-    if name is None or commit is None:
-        published = code.get(workload.name)
-        if published is None:
-            raise ReproError(Problem(f"no paper.yaml names the code of {workload.name}"))
+    published = code.get(workload.name) if need.field == "checkout" else None
+    if published is not None:  # as for the jobs (JobContext.commit)
         name, commit = published.repository, published.commit
+    if name is None or commit is None:
+        raise ReproError(Problem(f"no paper.yaml names the code of {workload.name}"))
     return Source(need, f"{GITHUB}/{name}", commit, is_required)
 
 

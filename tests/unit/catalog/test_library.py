@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.catalog.library import experiment_names, find_experiment
+from orchestrator.catalog.library import experiment_names, find_experiment, published_code
 from orchestrator.errors import ReproError
 from orchestrator.paths import Folders
 from tests.unit.catalog.entries import BASE, CHECKOUT, entry_of, shipped, short, write_experiment
@@ -127,3 +127,19 @@ def test_a_figure_without_its_paper_names_the_missing_file(tmp_path: Path) -> No
     (file.parent / "paper.yaml").unlink()
     with pytest.raises(ReproError, match=r"paper\.yaml: no such file"):
         find_experiment(Folders(shipped=tmp_path, home=tmp_path), "figure-1")
+
+
+def test_the_code_of_a_users_paper_comes_before_the_shipped_one_and_a_broken_paper_is_an_error(tmp_path: Path) -> None:
+    shipped_code = published_code(SHIPPED)
+    assert shipped_code["megatron-alpa"].repository == "zhisbug/Megatron-LM"
+    paper = tmp_path / "experiments" / "mine" / "paper.yaml"
+    paper.parent.mkdir(parents=True)
+    (paper.parent / "figure-1.yaml").write_text("")
+    code = "code: {megatron-2021: {repository: ann/Megatron-LM, commit: my-branch}}\n"
+    paper.write_text((CHECKOUT / "experiments" / "alpa" / "paper.yaml").read_text().partition("code:")[0] + code)
+    mine = published_code(Folders(shipped=CHECKOUT, home=tmp_path))
+    assert mine["megatron-2021"].commit == "my-branch"
+    assert mine["megatron-kwai"] == shipped_code["megatron-kwai"]
+    paper.write_text("titel: x\n")
+    with pytest.raises(ReproError, match="titel"):
+        published_code(Folders(shipped=CHECKOUT, home=tmp_path))
