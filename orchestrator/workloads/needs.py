@@ -18,7 +18,8 @@ class Repository:
     """Git repository whose checkout a field of the profile names.
 
     `name` is OWNER/NAME on GitHub. `commit` is a full hash, or a branch where the paper names no commit. `code:` of a
-    paper.yaml replaces both of a `checkout`; they are None if only a paper has them. `subfolder`: the field names this folder of the checkout.
+    paper.yaml replaces both of a `checkout`; they are None if only a paper has them. `subfolder`: the field names this
+    folder of the checkout.
     """
 
     field: str = "checkout"

@@ -129,7 +129,10 @@ def test_a_figure_without_its_paper_names_the_missing_file(tmp_path: Path) -> No
         find_experiment(Folders(shipped=tmp_path, home=tmp_path), "figure-1")
 
 
-def test_the_code_of_a_users_paper_comes_before_the_shipped_one_and_a_broken_paper_is_an_error(tmp_path: Path) -> None:
+def test_the_code_of_a_users_paper_comes_before_the_shipped_one_and_a_broken_paper_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     shipped_code = published_code(SHIPPED)
     assert shipped_code["megatron-alpa"].repository == "zhisbug/Megatron-LM"
     paper = tmp_path / "experiments" / "mine" / "paper.yaml"

@@ -34,7 +34,7 @@ def server() -> Iterator[FileServer]:
 
 @pytest.fixture
 def shared(repro: Caller, server: FileServer, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A shared folder. The sources of megatron-2021 are on this machine, and its commit is a branch."""
+    """A shared folder. The sources of megatron-2021 are on this machine, and a paper of the user names a branch."""
     folder = repro.site.folder
     (folder / "clusters" / "site.yaml").write_text(PROFILE)
     make_repository(folder / "origin")
@@ -46,7 +46,12 @@ def shared(repro: Caller, server: FileServer, monkeypatch: pytest.MonkeyPatch) -
         server.file(field=need.field, name=need.name) if isinstance(need, PublicFile) else need
         for need in workload.needs
     ]
-    needs[0] = dataclasses.replace(needs[0], name="NVIDIA/Megatron-LM", commit="release")  # type: ignore[arg-type]
+    paper = folder / "experiments" / "here" / "paper.yaml"
+    paper.parent.mkdir(parents=True)
+    (paper.parent / "figure-1.yaml").write_text("")  # a folder without experiments is no paper
+    paper.write_text(
+        "title: Here\nvenue: A conference\ncode: {megatron-2021: {repository: NVIDIA/Megatron-LM, commit: release}}\n"
+    )
     here = dict(workloads()) | {"megatron-2021": dataclasses.replace(workload, needs=tuple(needs))}
     for module in ("orchestrator.workloads", "orchestrator.api.needs", "orchestrator.clusters.findings"):
         monkeypatch.setattr(f"{module}.workloads", lambda: here)
