@@ -56,9 +56,11 @@ class Row:
     shown: float = 0.0
     shown_error: float = 0.0
     shown_is_time: bool = True
+    arguments: tuple[str, ...] = ()
 
     def predicted(self, constants: Constants) -> Duration:
-        duration = predict_with(constants, self.model, self.layout, self.training, self.hardware, self.program)
+        case = (self.model, self.layout, self.training, self.hardware, self.program, self.arguments)
+        duration = predict_with(constants, *case)
         assert duration is not None
         return duration
 
@@ -89,6 +91,32 @@ def rows() -> dict[str, list[Row]]:
         H100: pretrain_on_h100(),
         HOST_BOUND: host_bound(),
     }
+
+
+def schedules() -> list[Row]:
+    """Return figure 12, and figure 18 without the jobs of figure 12. Batches 12, 36 and 60 are fitted."""
+    every = published("sc21/figure-12", "sc21/figure-18")
+    own = [row for row in every if row.name.startswith("figure-12") or not row.training.scatter_gather]
+    return [replace(row, fitted=row.layout.global_batch_size in (12, 36, 60)) for row in own]
+
+
+def tutorials() -> list[Row]:
+    """Return the times of the tutorials in the order of their files and rows. Rows 1, 3, 5, ... are fitted."""
+    every = published(*(f"tutorials/{name}" for name in TUTORIALS))
+    return [replace(row, fitted=index % 2 == 0) for index, row in enumerate(every)]
+
+
+TUTORIALS = (
+    "core-cp",
+    "core-dp",
+    "core-ep",
+    "core-pp",
+    "core-sp",
+    "core-tp-pp",
+    "core-tp-strong",
+    "core-tp-weak",
+    "tutorial-cp",
+)
 
 
 def published(*experiments: str) -> list[Row]:
@@ -139,6 +167,7 @@ def _published_row(entry: Entry, case: Case, machine: Hardware) -> Row | None:
         shown=shown.value,
         shown_error=_READ_OFF_ERROR[metric] if is_read_off else _PRINTED_ERROR * shown.value,
         shown_is_time=shown.metric == "iteration_ms",
+        arguments=case.arguments,
     )
 
 

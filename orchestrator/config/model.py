@@ -150,6 +150,7 @@ class Hardware(Strict):
 
     `peak_tflops` is the dense peak for each dtype. The GPU does not support a dtype that is not listed. Bandwidths are
     in GB/s for one GPU and one direction: `nvlink_gb_s` inside a node, `network_gb_s` between nodes. None is unknown.
+    `network_cards` is the number of network cards of a node if GPUs share them; `network_gb_s` is then a GPU's share.
     """
 
     nodes: Count
@@ -159,6 +160,7 @@ class Hardware(Strict):
     peak_tflops: dict[Literal["fp32", "fp16", "bf16"], Positive] = {}
     nvlink_gb_s: Positive | None = None
     network_gb_s: Positive | None = None
+    network_cards: Count | None = None
 
     def peak(self, dtype: str) -> float | None:
         """Return the dense peak in TFLOP/s; None if it is unknown."""

@@ -210,7 +210,7 @@ def _runs(cases: Sequence[Case], target: Target) -> tuple[dict[str, Run], float]
         if case.device == "cpu":
             what = f"{short_name(case.experiment)} at scale {case.scale} runs on CPU cores, whose time is not predicted"
             raise ReproError(Problem(f"--time-budget: {what}", hint="leave it out; --where selects fewer cases"))
-        duration = predict(case.model, case.layout, case.training, hardware, case.workload)
+        duration = predict(case.model, case.layout, case.training, hardware, case.workload, case.arguments)
         if duration is None:
             what = f"no time is predicted on {target.name}: the GPUs' peak in {case.training.dtype} is unknown"
             hint = f"add hardware: peak_tflops: {{{case.training.dtype}: ...}}, or leave it out"

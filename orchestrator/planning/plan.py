@@ -72,7 +72,7 @@ def cost_of(case: Case, target: Target) -> Cost:
     share = find_workload(case.workload).usable_share
     usable = None if hardware.gpu_memory_gb is None else hardware.gpu_memory_gb * 1e9 * share
     fit = None if usable is None else fit_of(case, memory.total_bytes, usable)
-    duration = predict(case.model, case.layout, case.training, hardware, case.workload)
+    duration = predict(case.model, case.layout, case.training, hardware, case.workload, case.arguments)
     if duration is None:
         return Cost(nodes, memory, usable, fit, None, None, None)
     if fit in ("OOM expected", "OOM unexpected"):

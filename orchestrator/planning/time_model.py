@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from orchestrator.config.model import Hardware
 from orchestrator.megatron.model import Layout, ModelShape, Training
 from orchestrator.planning import time_constants
-from orchestrator.planning.time_constants import FITTED, Constants, Rates, TimedJob
+from orchestrator.planning.communication_time import (
+    context_parallel,
+    expert_parallel,
+    gradients,
+    pipeline_transfers,
+    shared_embedding,
+    tensor_parallel,
+)
+from orchestrator.planning.time_constants import FITTED, Constants, TimedJob
 from orchestrator.workloads import find_workload
 
 
@@ -37,29 +47,54 @@ DURATION_PARTS = tuple(name for name in Duration.__slots__ if name.endswith("_ms
 """Names of the parts of an iteration's time in a `Duration`."""
 
 
-def predict(model: ModelShape, layout: Layout, training: Training, hardware: Hardware, program: str) -> Duration | None:
-    """Return the time of one iteration; None if the peak of the dtype is unknown. The layout must be valid."""
-    return predict_with(FITTED, model, layout, training, hardware, program)
+def predict(
+    model: ModelShape,
+    layout: Layout,
+    training: Training,
+    hardware: Hardware,
+    program: str,
+    arguments: Sequence[str] = (),
+) -> Duration | None:
+    """Return the time of one iteration; None if the peak of the dtype is unknown. The layout must be valid.
+
+    `arguments` are the further arguments of the case. Those that overlap communication (`--overlap-grad-reduce`,
+    `--overlap-param-gather`, `--tp-comm-overlap`) or replace fused kernels (`--no-masked-softmax-fusion`,
+    `--no-bias-gelu-fusion`, `--no-bias-dropout-fusion`) change the time.
+    """
+    return predict_with(FITTED, model, layout, training, hardware, program, arguments)
 
 
 def predict_with(
-    constants: Constants, model: ModelShape, layout: Layout, training: Training, hardware: Hardware, program: str
+    constants: Constants,
+    model: ModelShape,
+    layout: Layout,
+    training: Training,
+    hardware: Hardware,
+    program: str,
+    arguments: Sequence[str] = (),
 ) -> Duration | None:
     """Return the time of one iteration with other constants than the fitted ones."""
-    duration = _predicted(constants, model, layout, training, hardware, program)
+    given = frozenset(arguments)
+    duration = _predicted(constants, model, layout, training, hardware, program, given)
     if duration is None:
         return None
     slower = time_constants.with_halved_assumptions(hardware)
     if slower == hardware:
         return duration
-    slow = _predicted(constants, model, layout, training, slower, program)
+    slow = _predicted(constants, model, layout, training, slower, program, given)
     assert slow is not None
     longer = (slow.iteration_ms - duration.iteration_ms) / duration.iteration_ms
     return replace(duration, uncertainty=duration.uncertainty + longer)
 
 
 def _predicted(
-    constants: Constants, model: ModelShape, layout: Layout, training: Training, hardware: Hardware, program: str
+    constants: Constants,
+    model: ModelShape,
+    layout: Layout,
+    training: Training,
+    hardware: Hardware,
+    program: str,
+    arguments: frozenset[str],
 ) -> Duration | None:
     """Return the prediction with its uncertainty for known bandwidths."""
     peak = hardware.peak(training.dtype)
@@ -67,18 +102,19 @@ def _predicted(
         return None
     fit = time_constants.fit_of(hardware.gpu, program)
     machine = time_constants.rates(constants, hardware, layout.gpus, peak, fit, model.hidden / model.heads)
-    job = TimedJob(model, layout, training, find_workload(program).time, machine)
+    job = TimedJob(model, layout, training, find_workload(program).time, machine, arguments)
     passes = _passes(job)
     layer = passes.forward + passes.backward + passes.recomputed + _offload_wait(job, passes.forward)
     tensor, context, expert = tensor_parallel(job), context_parallel(job), expert_parallel(job)
+    layer += max(0.0, _host(job) - layer - tensor - context - expert)
     microbatches = max(1, layout.microbatches)
     rounds = microbatches * job.layers
     compute = rounds * layer + microbatches * _output_layer(job) + _optimizer_step(job)
     communication = tensor + context + expert
     bubble = (layout.pipeline_parallel - 1) / layout.virtual_stages * job.layers * (layer + communication)
     transfer = pipeline_transfers(job, microbatches)
-    last_backward_ms = job.layers * (passes.backward + passes.recomputed)
-    summed = gradients(job, last_backward_ms) + shared_embedding(job)
+    stage_ms = (job.layers * passes.forward, job.layers * (passes.backward + passes.recomputed))
+    summed = gradients(job, *stage_ms) + shared_embedding(job)
     waiting = rounds * communication + transfer + summed
     total = compute + bubble + waiting
     gpu = None if model.experts else hardware.gpu  # no published time with experts was compared with
@@ -131,7 +167,56 @@ def _matrix_products(job: TimedJob) -> float:
     whole = (2 + 2 * copies) * model.hidden
     split = (2 * model.hidden + 2 * model.kv_hidden + copies * matrices * model.ffn_hidden) / t
     moved = job.word * (job.layer_weights + job.tokens * (whole + split))
-    return flops / job.machine.gemm + moved / job.machine.memory
+    return flops / job.machine.gemm * _waves(job) + moved / job.machine.memory
+
+
+def _waves(job: TimedJob) -> float:
+    """Return the time of one layer's products over their time without idle multiprocessors.
+
+    A product is computed in waves of one tile for each multiprocessor. In the last wave some are idle. `WAVE_SHARE`
+    of this time counts, because kernels with smaller tiles avoid a part.
+    """
+    count, model, t = job.machine.multiprocessors, job.model, job.layout.tensor_parallel
+    if count is None:
+        return 1.0
+    first = (2 if model.family == "llama" else 1) * model.ffn_hidden
+    products = (
+        ((model.hidden + 2 * model.kv_hidden) / t, model.hidden),
+        (model.hidden, model.hidden / t),
+        (first / t, model.hidden),
+        (model.hidden, model.ffn_hidden / t),
+    )
+    flops = sum(columns * depth for columns, depth in products)
+    busy = sum(columns * depth * _tail(job.tokens, columns, count) for columns, depth in products)
+    return 1 + time_constants.WAVE_SHARE * (busy / flops - 1)
+
+
+@lru_cache(maxsize=4096)
+def _tail(rows: float, columns: float, multiprocessors: int) -> float:
+    """Return whole waves over waves of a product with its better shape of tile."""
+    tall, wide = time_constants.TILE
+    waves = [
+        math.ceil(rows / height) * math.ceil(columns / width) / multiprocessors
+        for height, width in ((tall, wide), (wide, tall))
+    ]
+    return min(math.ceil(count) / count for count in waves)
+
+
+def _host(job: TimedJob) -> float:
+    """Return the time in which the host starts the kernels of one layer and microbatch, forward and backward.
+
+    CUDA graphs need none. Context parallelism starts more kernels: one set for each block of keys that is exchanged
+    (p2p), about four in all otherwise. A router adds kernels, and each expert of the GPU its own products. A
+    recomputed forward pass is assumed to take half of the time of both passes.
+    """
+    if job.graphed or not job.program.limited_by_host:
+        return 0.0
+    machine, layout, experts = job.machine, job.layout, job.model.experts
+    steps = layout.context_parallel if job.training.cp_comm == "p2p" else min(4, layout.context_parallel)
+    started = machine.host_layer_ms + (machine.host_step_ms * steps if layout.context_parallel > 1 else 0.0)
+    if experts:
+        started += machine.host_router_ms + machine.host_expert_ms * experts / layout.expert_parallel
+    return started * (1.5 if job.recomputes_all else 1.0)
 
 
 def _last_product(job: TimedJob) -> float:
@@ -146,8 +231,9 @@ def _attention(job: TimedJob) -> tuple[float, float]:
     """Return the forward and backward time of attention without its projections.
 
     Unfused as in 2021: all s x s scores (SC21's 4 b s^2 h FLOPs), and the memory traffic of 13 bytes per score forward
-    (product 2, masked softmax 4, dropout 4, its mask 1, product 2) and 17 backward. Flash: the causal half, no scores
-    in memory; the backward pass computes the scores again and takes 2.5 times the FLOPs.
+    (product 2, masked softmax 4, dropout 4, its mask 1, product 2) and 17 backward. Without the fused softmax 32 and 34
+    more: made fp32 6, scaled 8, masked 8, normalised 8 and made 16-bit 6 in place of 4, and the same backward. Flash:
+    the causal half, no scores in memory; the backward pass computes the scores again and takes 2.5 times the FLOPs.
     """
     machine, t = job.machine, job.layout.tensor_parallel
     flops = 4 * job.tokens * job.model.seq * job.model.hidden / t
@@ -156,7 +242,17 @@ def _attention(job: TimedJob) -> tuple[float, float]:
         forward = flops / 2 / machine.flash_forward
         return forward + copied, 2.5 * flops / 2 / machine.flash_backward + copied_back
     scores = job.tokens * job.model.seq * job.model.heads / t * job.word / 2
-    return flops / machine.gemm + 13 * scores / machine.memory, 2 * flops / machine.gemm + 17 * scores / machine.memory
+    forward, backward = (13, 17) if _fuses_softmax(job) else (45, 51)
+    return (
+        flops / machine.gemm + forward * scores / machine.memory,
+        2 * flops / machine.gemm + backward * scores / machine.memory,
+    )
+
+
+def _fuses_softmax(job: TimedJob) -> bool:
+    """Return whether one kernel scales, masks and normalises the scores (fused_softmax.py at 6985e58938)."""
+    heads = job.model.heads / job.layout.tensor_parallel * job.layout.micro_batch_size
+    return "--no-masked-softmax-fusion" not in job.arguments and heads % 4 == 0
 
 
 def _key_copies(job: TimedJob) -> tuple[float, float]:
@@ -182,7 +278,10 @@ def _element_wise(job: TimedJob) -> tuple[float, float, float]:
     scale = job.tokens * job.word / 2 / job.machine.memory
     width = model.ffn_hidden * max(1, model.experts_per_token if model.experts else 1)
     activation = (6 if model.family == "llama" else 4) * width / t
-    rest = 14 * model.hidden / across + 4 * (model.hidden + 2 * model.kv_hidden) / t
+    # Separate kernels add the bias, drop and add the residual: 15 for 7. A separate bias of GELU is read and written.
+    activation += 4 * width / t if "--no-bias-gelu-fusion" in job.arguments else 0
+    residual = 30 if "--no-bias-dropout-fusion" in job.arguments else 14
+    rest = residual * model.hidden / across + 4 * (model.hidden + 2 * model.kv_hidden) / t
     return scale * 8 * model.hidden / across, scale * activation, scale * rest
 
 
@@ -234,125 +333,3 @@ def _optimizer_step(job: TimedJob) -> float:
     shares = layout.data_parallel * layout.context_parallel if job.shards_optimizer else 1
     started = job.machine.step_ms if job.program.starts_step_by_host else 0.0
     return job.program.optimizer_bytes * job.parameters / max(1, shares) / job.machine.memory + started
-
-
-def tensor_parallel(job: TimedJob) -> float:
-    """Return the exposed communication of one layer and microbatch.
-
-    Each pass has two all-reduces, each a reduce-scatter and an all-gather (a half). With sequence parallelism the
-    backward pass gathers the two inputs again. Full recomputation repeats the halves of the forward pass (SC21 3.2)
-    except for a skipped product. Four halves of the backward pass may overlap with products.
-    """
-    t = job.layout.tensor_parallel
-    repeated = 4 if not job.program.skips_last_product else 3 if job.layout.sequence_parallel else 2
-    halves = 4 + (2 if job.layout.sequence_parallel else 0) + (repeated if job.recomputes_all else 0)
-    half = _collective(job.machine, job.hidden_bytes, t, math.gcd(t, job.machine.node))
-    if not job.program.overlaps_backward_communication:
-        return (halves + 4) * half * _exposed(job)
-    return halves * half + _beside_products(job, half)
-
-
-def _beside_products(job: TimedJob, half: float) -> float:
-    """Return the exposed backward communication of one layer's two column-parallel products.
-
-    These are queries, keys and values, and the first product of the feed-forward layer. The all-reduce of the input's
-    gradient overlaps with the product of the weights' gradient. With sequence parallelism the input is gathered during
-    the product of its gradient, which is scattered during the product of the weights' gradient.
-    """
-    model, machine, t = job.model, job.machine, job.layout.tensor_parallel
-    first = (2 if model.family == "llama" else 1) * model.ffn_hidden
-    exposed = 0.0
-    for width in (model.hidden + 2 * model.kv_hidden, first):
-        product = 2 * job.tokens * model.hidden * width / t / machine.gemm
-        for sent in (half, half) if job.layout.sequence_parallel else (2 * half,):
-            exposed += max(0.0, sent - product) + machine.overlap_cost * min(sent, product)
-    return exposed
-
-
-def context_parallel(job: TimedJob) -> float:
-    """Return the exposed communication of keys and values of the whole sequence, and of their gradients.
-
-    The backward pass gathers keys and values again unless they were kept.
-    """
-    layout = job.layout
-    t, c = layout.tensor_parallel, layout.context_parallel
-    times = 3 - job.program.keeps_keys + job.recomputes_all
-    return times * _collective(job.machine, job.gathered_key_bytes, c, _members(job.machine, t * c, t)) * _exposed(job)
-
-
-def expert_parallel(job: TimedJob) -> float:
-    """Return the communication of tokens to their experts and back, in both passes."""
-    layout = job.layout
-    t, e = layout.tensor_parallel, layout.expert_parallel
-    size = job.hidden_bytes * job.model.experts_per_token / t
-    times = 6 if job.recomputes_all else 4
-    return times * _collective(job.machine, size, e, _members(job.machine, t * e, t))
-
-
-def _exposed(job: TimedJob) -> float:
-    return job.machine.exposed_share if job.program.hides_layer_communication else 1.0
-
-
-def pipeline_transfers(job: TimedJob, microbatches: int) -> float:
-    """Return the exposed transfers between stages: b s h words, or 1/t of them with scatter/gather (SC21 4.1).
-
-    Filling and draining the pipeline always waits for transfers; other microbatches wait unless an interleaved schedule
-    sends while it computes.
-    """
-    layout, machine = job.layout, job.machine
-    if layout.pipeline_parallel == 1:
-        return 0.0
-    divided = layout.sequence_parallel or job.training.scatter_gather
-    size = job.hidden_bytes / (layout.tensor_parallel if divided else 1)
-    # The slowest hop sets the pace: any pipeline over several nodes has one between nodes.
-    link = machine.nvlink if layout.gpus == machine.node else min(machine.network, machine.nvlink)
-    hidden = job.program.hides_interleaved_transfers and layout.virtual_stages > 1
-    hops = 2 * (layout.pipeline_parallel - 1) + (0 if hidden else 2 * layout.virtual_stages * microbatches)
-    return hops * (size / link + time_constants.COLLECTIVE_MS)
-
-
-def gradients(job: TimedJob, last_backward_ms: float) -> float:
-    """Return the exposed sum of gradients over data- and context-parallel GPUs, and the gather of sharded weights.
-
-    `last_backward_ms` is the backward time of one microbatch on a stage.
-    """
-    layout = job.layout
-    group = layout.data_parallel * layout.context_parallel
-    members = _members(job.machine, layout.gpus // layout.pipeline_parallel, layout.tensor_parallel)
-    gradient = 4 if job.program.fp32_gradients else job.word
-    if job.shards_optimizer:
-        return _collective(job.machine, (gradient + job.word) * job.parameters, group, members)
-    exposed = 2 * _collective(job.machine, gradient * job.parameters, group, members)
-    if job.training.ddp == "torch" and layout.pipeline_parallel == 1:
-        # PyTorch's own DDP reduces during the last microbatch's backward pass.
-        exposed = max(0.0, exposed - last_backward_ms)
-    return exposed
-
-
-def shared_embedding(job: TimedJob) -> float:
-    """Return the all-reduce of the gradients of an embedding that the first and last stage share."""
-    layout = job.layout
-    if not job.program.sums_shared_embedding or job.model.family != "gpt" or layout.pipeline_parallel == 1:
-        return 0.0
-    gradient = 4 if job.program.fp32_gradients else job.word
-    members = 2 if layout.gpus == job.machine.node else 1
-    return 2 * _collective(job.machine, gradient * job.embedding_weights, 2, members)
-
-
-def _members(machine: Rates, block: int, tensor_parallel: int) -> int:
-    """Return the smallest number of GPUs of a group that share a node.
-
-    Ranks count tensor-parallel first, pipeline last, so a stage is a block of consecutive GPUs. A block that does not
-    fill whole nodes starts or ends inside one, and the ring is narrowest there.
-    """
-    return max(1, math.gcd(block, machine.node) // tensor_parallel)
-
-
-def _collective(machine: Rates, size: float, group: int, members: int) -> float:
-    """Return the time of a ring all-gather or reduce-scatter of `size` bytes, with one network card per member."""
-    if group <= 1:
-        return 0.0
-    nodes = -(-group // members)
-    link = machine.nvlink if nodes == 1 else min(machine.nvlink, members * machine.network)
-    steps = (nodes - 1) * time_constants.NETWORK_STEP_MS + (group - nodes) * time_constants.NVLINK_STEP_MS
-    return (group - 1) / group * size / link + steps + time_constants.COLLECTIVE_MS

@@ -153,6 +153,11 @@ class JobContext(Generic[Site]):
         return ("workloads", self.case.workload, name)
 
 
+COMPARED_ON: Mapping[str, float] = {"A100": 0.1, "A800": 0.1, "H800": 0.1, "H100": 0.2}
+"""Relative uncertainty on kinds of GPU on which times of a Megatron-LM were compared with predictions: MLSys'23 table
+5, ATC'24's demo and table 8 (A800 is A100 with less NVLink), Megatron-Core's weak scaling and the tutorials."""
+
+
 @dataclass(frozen=True, slots=True)
 class TimeFacts:
     """Defaults and costs of a program that the time model uses.
@@ -170,12 +175,15 @@ class TimeFacts:
     sequence. `sums_shared_embedding`: the cost of weights that embedding and output layer share is counted.
     `overlaps_backward_communication`: the backward pass of a layer whose output is split (queries, keys and values, and
     the first of the feed-forward layer) communicates during its products. `starts_step_by_host`: kernels of the
-    optimizer step are started one by one.
+    optimizer step are started one by one. `synchronizes_transfers`: the host waits for every transfer between pipeline
+    stages. `ring_uses_one_card`: a ring over nodes uses one network card of each node, unless the ring has all GPUs of
+    its nodes. `limited_by_host`: the host may need longer to start the kernels of a layer than the GPU to run them.
 
     `start_up_s` is the time of a job beside its iterations. It includes the first iteration, which is counted twice.
     `fitted_on` and `same_chip` are the kinds of GPU on which the constants of the time model were fitted for this
     program, and those with the chip, dense peak and power limit of a fitted one; each with the constants to use.
-    `compared_on` are the kinds on which published times of similar programs were compared with predictions.
+    `compared_on` are the kinds on which published times of similar programs were compared with predictions, each with
+    the relative uncertainty of the predictions.
     """
 
     attention: str = "flash"
@@ -189,6 +197,9 @@ class TimeFacts:
     sums_shared_embedding: bool = False
     overlaps_backward_communication: bool = False
     starts_step_by_host: bool = False
+    synchronizes_transfers: bool = False
+    ring_uses_one_card: bool = False
+    limited_by_host: bool = True
     rotary_bytes: tuple[int, int] = (0, 0)
     logit_bytes: int = 56
     sharded_logit_bytes: int = 0
@@ -197,7 +208,7 @@ class TimeFacts:
     start_up_s: float = ASSUMED_START_UP_S
     fitted_on: Mapping[str, Fit] = field(default_factory=dict)
     same_chip: Mapping[str, Fit] = field(default_factory=dict)
-    compared_on: tuple[str, ...] = ("A100", "A800", "H800")  # A800 is A100 with less NVLink
+    compared_on: Mapping[str, float] = field(default_factory=lambda: COMPARED_ON)
 
 
 def gpt2_tokens(_model: ModelShape, _tensor_parallel: int) -> int:

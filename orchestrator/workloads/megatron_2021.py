@@ -50,7 +50,16 @@ MEMORY = MemoryFacts(
     fills_pipeline_first=True,
     fuses_weight_gradients=False,
 )
-TIME = TimeFacts("unfused", False, fp32_gradients=False, hides_interleaved_transfers=False, fitted_on={"A100": "A100"})
+TIME = TimeFacts(
+    "unfused",
+    distributed_optimizer=False,
+    fp32_gradients=False,
+    hides_interleaved_transfers=False,
+    synchronizes_transfers=True,  # p2p_communication.py: torch.cuda.synchronize after batch_isend_irecv
+    ring_uses_one_card=True,  # inferred from figure 15, where rings have 4 of 8 GPUs of a node
+    limited_by_host=False,  # layers of 4 ms are not (figure 15)
+    fitted_on={"A100": "A100"},
+)
 COMPILED = "masked_softmax_fusion=True"
 
 

@@ -19,7 +19,7 @@ from orchestrator.config.model import Text
 from orchestrator.megatron.logs.alpa import PROGRAM, TABLE, RowKey, key_of_case
 from orchestrator.megatron.model import Layout, ModelShape, Training
 from orchestrator.megatron.rules.rule_context import read_flags
-from orchestrator.workloads.base import CheckoutSite, JobContext, Program, Workload
+from orchestrator.workloads.base import COMPARED_ON, CheckoutSite, JobContext, Program, Workload
 from orchestrator.workloads.kernels import compile_command
 from orchestrator.workloads.megatron_2021 import COMPILED, DROPOUT, MEMORY, TIME
 from orchestrator.workloads.needs import Repository
@@ -195,6 +195,6 @@ WORKLOAD = Workload(
     result_row=_result_row,
     printed_settings=_printed_settings,
     exact_parameters=True,
-    time=replace(TIME, fitted_on={}),
+    time=replace(TIME, fitted_on={}, compared_on={**COMPARED_ON, "V100": 0.2}),
     needs=(Repository(), BENCHMARKS),
 )

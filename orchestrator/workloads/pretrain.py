@@ -258,6 +258,6 @@ WORKLOAD = Workload(
         # parallelism over more than two, several nodes, dropout. One H100 was measured.
         fitted_on={"H200": "GH100"},
         same_chip={"H100": "GH100", "H800": "GH100"},
-        compared_on=(),
+        compared_on={},
     ),
 )

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from benchmarks.measured_times import CHECKOUT
-from benchmarks.prediction_tables import data_sets, error_table, order_table
+from benchmarks.prediction_tables import VALIDATION, data_sets, error_table, order_table
+from orchestrator.planning.time_constants import CALIBRATED_UNCERTAINTY, FITTED
+from orchestrator.workloads.base import COMPARED_ON
 
 PAGE = (CHECKOUT / "docs" / "predictions.md").read_text()
 
@@ -16,6 +18,19 @@ def test_page_has_the_printed_table_of_orders() -> None:
     assert order_table() in PAGE, "run python -m benchmarks.duration and copy its tables"
 
 
-def test_data_sets_have_no_case_twice() -> None:
-    names = [row.name for one in data_sets() for row in one.rows if one.is_published]
-    assert len(names) == len(set(names)) >= 210
+def test_data_sets_have_no_time_twice() -> None:
+    times = [(row.name, row.actual_ms) for one in data_sets() for row in one.rows if one.is_published]
+    assert len(times) == len(set(times)) >= 200
+
+
+def test_most_published_times_are_inside_the_printed_uncertainty() -> None:
+    published = [row for one in data_sets() if one.is_published for row in one.rows]
+    assert sum(row.is_inside for row in published) >= 0.9 * len(published)
+    for uncertainty in (CALIBRATED_UNCERTAINTY, COMPARED_ON["A100"], COMPARED_ON["H100"]):
+        of_class = [row for row in published if row.predicted(FITTED).uncertainty == uncertainty]
+        assert len(of_class) >= 10 and sum(row.is_inside for row in of_class) >= 0.9 * len(of_class)
+
+
+def test_validation_rows_are_not_fitted() -> None:
+    sets = [one for one in data_sets() if one.use == VALIDATION]
+    assert len(sets) >= 4 and not any(row.fitted for one in sets for row in one.rows)

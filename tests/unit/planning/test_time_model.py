@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from dataclasses import astuple, replace
+from dataclasses import asdict, astuple, replace
 
 import pytest
 from hypothesis import given
@@ -18,13 +18,14 @@ from orchestrator.megatron.model import Layout, ModelShape, Recompute, Training
 from orchestrator.megatron.rules.rules import RuleContext, broken_rules
 from orchestrator.planning.time_constants import (
     CALIBRATED_UNCERTAINTY,
+    COMPARED_SMALL_UNCERTAINTY,
     FITTED,
     OTHER_UNCERTAINTY,
     SAME_CHIP_UNCERTAINTY,
-    SAME_GPU_UNCERTAINTY,
     flash_share,
 )
 from orchestrator.planning.time_model import Duration, predict
+from orchestrator.workloads.base import COMPARED_ON
 
 
 def machine_of(
@@ -73,9 +74,10 @@ def duration(
     training: Training = FP16,
     hardware: Hardware = A100,
     program: str = "megatron-2021",
+    arguments: tuple[str, ...] = (),
 ) -> Duration:
     assert broken_rules(RuleContext(model, layout, Training("bf16"))) == []
-    result = predict(model, layout, training, hardware, program)
+    result = predict(model, layout, training, hardware, program, arguments)
     assert result is not None
     return result
 
@@ -141,9 +143,9 @@ def test_fitted_h200_rows_follow_from_file_and_row_order() -> None:
     assert names[-1] == "table-1 case=7.5B"
 
 
-def test_fitted_constants_are_shares_and_a_time() -> None:
-    assert all(0 < share < 1 for share in astuple(replace(FITTED, step_ms=0.5)))
-    assert 0 < FITTED.step_ms < 20
+def test_fitted_constants_are_shares_and_times() -> None:
+    for name, value in asdict(FITTED).items():
+        assert 0 < value < (20 if name.endswith("_ms") else 1), name
 
 
 # ATC'24 artifact, README: the 7B demo at 12,288 tokens on 4 GPUs and 175B of table 8 at 8,192 tokens on 256 H800;
@@ -201,7 +203,26 @@ def test_interleaving_gains_most_at_small_batches_as_in_figure_12() -> None:
     layouts = [Layout(96, 8, 12, 1, batch) for batch in (12, 24, 36, 48, 60)]
     gains = [tflops(GPT_175B, replace(plain, virtual_stages=4)) / tflops(GPT_175B, plain) for plain in layouts]
     assert gains == sorted(gains, reverse=True)
-    assert gains[-1] > 1.1  # "10+ %" in SC21's abstract
+    assert gains[0] > 1.3 and gains[-1] == pytest.approx(147 / 136, rel=0.03)  # values read off the plot
+
+
+@pytest.mark.parametrize("batch", [128, 512])
+def test_figure_16_is_best_at_a_microbatch_of_two(batch: int) -> None:
+    """Batch 128 decides `WAVE_SHARE`, batch 512 checks it."""
+    model = ModelShape(32, 15360, 128, 2048, 51200)
+    at = {micro: tflops(model, Layout(64, 8, 8, micro, batch)) for micro in (1, 2, 4, 8)}
+    assert max(at, key=at.__getitem__) == 2
+
+
+def test_default_schedule_wins_without_scatter_gather_only_at_large_batches() -> None:
+    """Section 5.3.2."""
+
+    def gain(batch: int) -> float:
+        plain = Layout(96, 8, 12, 1, batch)
+        interleaved = replace(plain, virtual_stages=4)
+        return tflops(GPT_175B, interleaved, replace(FP16, scatter_gather=False)) / tflops(GPT_175B, plain)
+
+    assert gain(12) > 1.1 and gain(60) < 1
 
 
 def test_scatter_gather_gain_matches_section_5_7() -> None:
@@ -295,13 +316,13 @@ def test_context_parallelism_sends_fewer_bytes_with_grouped_keys() -> None:
         (H200, "megatron-core-0.14", False, OTHER_UNCERTAINTY),
         (H100, "pretrain", False, SAME_CHIP_UNCERTAINTY),
         (H800, "pretrain", False, SAME_CHIP_UNCERTAINTY),
-        (H100, "megatron-core-0.14", False, OTHER_UNCERTAINTY),
+        (H100, "megatron-core-0.14", False, COMPARED_ON["H100"]),
         (H100.model_copy(update={"gpu": "NVIDIA H100 PCIe"}), "pretrain", False, OTHER_UNCERTAINTY),
         (H100.model_copy(update={"gpu": "NVIDIA H100 NVL"}), "pretrain", False, OTHER_UNCERTAINTY),
-        (A100.model_copy(update={"gpu": "NVIDIA A100 80GB PCIe"}), "megatron-2021", False, SAME_GPU_UNCERTAINTY),
+        (A100.model_copy(update={"gpu": "NVIDIA A100 80GB PCIe"}), "megatron-2021", False, OTHER_UNCERTAINTY),
         (H200.model_copy(update={"gpu": "NVIDIA H200 NVL"}), "pretrain", False, OTHER_UNCERTAINTY),
         (H200.model_copy(update={"gpu": "NVIDIA GH200 480GB"}), "pretrain", False, OTHER_UNCERTAINTY),
-        (A100.model_copy(update={"gpu": "V100-SXM2-16GB"}), "megatron-alpa", False, OTHER_UNCERTAINTY),
+        (A100.model_copy(update={"gpu": "V100-SXM2-16GB"}), "megatron-alpa", False, 0.2),
         (A100.model_copy(update={"gpu": None}), "pretrain", False, OTHER_UNCERTAINTY),
     ],
 )
@@ -314,9 +335,9 @@ def test_unfitted_predictions_have_a_larger_uncertainty(
 
 
 def test_small_layers_have_a_larger_uncertainty() -> None:
-    """SC21 figure 15 at 5.9 billion parameters, tensor-parallel 2 and a microbatch of one has a large error."""
+    """No layer as small as those of SC21 figure 15 (5.9 billion parameters, tensor-parallel 2) was fitted."""
     result = duration(GPT_6B, Layout(64, 2, 1, 1, 32), Training("fp16", recompute="full"), A100, "megatron-2021")
-    assert (result.calibrated, result.uncertainty) == (False, OTHER_UNCERTAINTY)
+    assert (result.calibrated, result.uncertainty) == (False, COMPARED_SMALL_UNCERTAINTY)
 
 
 def test_small_layers_are_calibrated_only_with_cuda_graphs() -> None:
@@ -459,6 +480,84 @@ def test_attention_share_depends_on_the_head_width_on_h200() -> None:
     assert flash_share("A100", 64) == flash_share("A100", 160) == (0.73, 0.63)
 
 
+OVERLAP = ("--overlap-grad-reduce", "--overlap-param-gather", "--tp-comm-overlap")
+
+
+def test_overlap_arguments_hide_communication() -> None:
+    layout = Layout(384, 8, 1, 4, 192, sequence_parallel=True)
+    model, training = ModelShape(48, 7168, 56, 4096, 131072), replace(BF16, distributed_optimizer=True)
+    hardware = H100.model_copy(update={"nodes": 48})
+    none, reduced, gathered, tensor, every = (
+        duration(model, layout, training, hardware, "megatron-2026", arguments)
+        for arguments in ((), *((flag,) for flag in OVERLAP), OVERLAP)
+    )
+    # The sum has 4 of 6 bytes of each parameter and fits into the backward pass; the weights' 2 into the forward pass.
+    assert reduced.data_parallel_ms == pytest.approx(none.data_parallel_ms / 3, rel=0.01)
+    assert gathered.data_parallel_ms == pytest.approx(none.data_parallel_ms * 2 / 3, rel=0.01)
+    assert every.data_parallel_ms == 0
+    assert tensor.tensor_parallel_ms == every.tensor_parallel_ms
+    assert tensor.tensor_parallel_ms == pytest.approx(FITTED.exposed_share * none.tensor_parallel_ms)
+
+
+def test_overlap_hides_no_more_than_the_last_backward_pass() -> None:
+    layout, training = Layout(384, 1, 1, 1, 384), replace(BF16, distributed_optimizer=True)
+    hardware = H100.model_copy(update={"nodes": 48, "network_gb_s": 1})
+    none, every = (
+        duration(GPT_3B, layout, training, hardware, "megatron-2026", arguments) for arguments in ((), OVERLAP)
+    )
+    assert none.data_parallel_ms - none.compute_ms < every.data_parallel_ms < none.data_parallel_ms
+
+
+def test_host_limits_small_layers_without_graphs() -> None:
+    """Tutorials, row 238: 40 layers take 205 ms on eight GPUs, which need 66 ms."""
+    model, layout = ModelShape(40, 1536, 16, 1024, 50304), Layout(8, 8, 1, 8, 8)
+    limited = duration(model, layout, BF16, H100, "megatron-core-0.14")
+    assert limited.iteration_ms > 40 * FITTED.host_layer_ms
+    assert duration(model, layout, BF16, H100, "pretrain").iteration_ms < 100
+    kinds = [replace(BF16, cp_comm=kind) for kind in ("p2p", "all_gather")]
+    steps, gathered = (
+        duration(model, Layout(8, 1, 1, 1, 1, context_parallel=8), kind, H100, "megatron-core-0.14") for kind in kinds
+    )
+    assert steps.iteration_ms - gathered.iteration_ms == pytest.approx(40 * 4 * FITTED.host_step_ms)
+
+
+def test_experts_of_a_gpu_take_the_host_time() -> None:
+    def of_experts(parallel: int) -> float:
+        model = ModelShape(16, 1024, 16, 1024, 50304, 1024, experts=64, experts_per_token=2)
+        layout = Layout(8, 1, 1, 1, 8, expert_parallel=parallel)
+        return duration(model, layout, BF16, H100, "megatron-core-0.14").compute_ms
+
+    assert of_experts(1) - of_experts(8) > 16 * 56 * FITTED.host_expert_ms * 0.9
+
+
+def test_unfused_operators_cost_memory_traffic_as_in_section_5_8() -> None:
+    layout = Layout(96, 8, 12, 1, 60)
+    flags = ("--no-masked-softmax-fusion", "--no-bias-gelu-fusion", "--no-bias-dropout-fusion")
+    fused, *separate, none = (
+        duration(GPT_175B, layout, arguments=arguments).iteration_ms
+        for arguments in ((), *((flag,) for flag in flags), flags)
+    )
+    assert all(fused < time < none for time in separate)
+    assert 1.14 < none / fused < 1.24  # 19 % in section 5.8
+
+
+def test_shared_network_card_serves_the_sending_stage() -> None:
+    """Alpa's nodes have one card for 8 GPUs; two of them send from a stage of two."""
+    layout, model = Layout(16, 2, 8, 4, 1024), ModelShape(32, 4096, 32, 1024, 51200)
+    hardware = machine_of(8, 8, "V100-SXM2-16GB", 16, {"fp16": 125}, 150, 25 / 64)
+    shared = hardware.model_copy(update={"network_cards": 1})
+    own, one = (
+        duration(model, layout, FP16, machine, "megatron-alpa").pipeline_transfer_ms for machine in (hardware, shared)
+    )
+    assert 3 < own / one < 4
+
+
+def test_rings_of_some_gpus_of_a_node_use_one_card_in_2021() -> None:
+    """SC21 figure 15 at (2, 32): half of the 8 GPUs of a node are in a ring."""
+    every, half = (duration(GPT_6B, Layout(64, t, 1, 1, 64)).data_parallel_ms for t in (1, 2))
+    assert half > 2 * every
+
+
 def test_unknown_peak_gives_no_prediction() -> None:
     assert predict(GPT_6B, Layout(8, 8, 1, 1, 8), Training("fp32"), A100, "pretrain") is None
 
@@ -562,7 +661,8 @@ def test_slower_link_never_takes_less_time(
 ) -> None:
     slower = H800.model_copy(update={link: getattr(H800, link) * share})
     fast = duration(model, layout, training, H800, program).iteration_ms
-    assert duration(model, layout, training, slower, program).iteration_ms >= fast
+    # Not less than rounding: the host may hide the difference.
+    assert duration(model, layout, training, slower, program).iteration_ms >= fast * (1 - 1e-9)
 
 
 @given(MODELS, layouts(), TRAININGS, PROGRAMS)

@@ -279,7 +279,7 @@ def test_expected_vocabulary_is_that_of_the_workload_for_shipped_cases(tmp_path:
         planned = expected_of(planned_as(row, case, arguments_of(case.workload, case))).padded_vocabulary
         assert planned == setting.vocabulary, (case.experiment, case.name)
         seen.add(case.workload)
-    assert seen == set(workloads()) - {"megatron-2026"}
+    assert seen == set(workloads())
 
 
 def test_site_data_are_padded_to_the_planned_vocabulary(tmp_path: Path) -> None:
