@@ -17,6 +17,11 @@ from orchestrator.errors import Problem, ReproError
 from orchestrator.paths import Folders, find_folders
 
 if TYPE_CHECKING:
+    from orchestrator.api.bundles import Bundle as Bundle
+    from orchestrator.api.bundles import BundleCheck as BundleCheck
+    from orchestrator.api.bundles import bundle as bundle
+    from orchestrator.api.bundles import bundle_file as bundle_file
+    from orchestrator.api.bundles import verify_bundle as verify_bundle
     from orchestrator.api.catalog import ExperimentCases as ExperimentCases
     from orchestrator.api.catalog import ExperimentList as ExperimentList
     from orchestrator.api.catalog import PaperContents as PaperContents
@@ -24,16 +29,12 @@ if TYPE_CHECKING:
     from orchestrator.api.catalog import is_paper as is_paper
     from orchestrator.api.catalog import show as show
     from orchestrator.api.catalog import show_paper as show_paper
-    from orchestrator.api.figures import Bundle as Bundle
-    from orchestrator.api.figures import BundleCheck as BundleCheck
     from orchestrator.api.figures import Collected as Collected
     from orchestrator.api.figures import JudgedClaims as JudgedClaims
     from orchestrator.api.figures import Plotted as Plotted
     from orchestrator.api.figures import PublishedComparison as PublishedComparison
     from orchestrator.api.figures import Report as Report
     from orchestrator.api.figures import RunComparison as RunComparison
-    from orchestrator.api.figures import bundle as bundle
-    from orchestrator.api.figures import bundle_file as bundle_file
     from orchestrator.api.figures import claims as claims
     from orchestrator.api.figures import collect as collect
     from orchestrator.api.figures import compare as compare
@@ -42,8 +43,11 @@ if TYPE_CHECKING:
     from orchestrator.api.figures import plot as plot
     from orchestrator.api.figures import report as report
     from orchestrator.api.figures import require_plot_file as require_plot_file
-    from orchestrator.api.figures import verify_bundle as verify_bundle
     from orchestrator.api.figures import write_file as write_file
+    from orchestrator.api.forgetting import Forgotten as Forgotten
+    from orchestrator.api.forgetting import forget as forget
+    from orchestrator.api.forgetting import forget_attempts as forget_attempts
+    from orchestrator.api.forgetting import forgettable as forgettable
     from orchestrator.api.jobs import JobHistory as JobHistory
     from orchestrator.api.jobs import JobLog as JobLog
     from orchestrator.api.jobs import Status as Status
@@ -301,12 +305,13 @@ def require_text(words: Iterable[str]) -> None:
 
 
 _NAMES = {
+    "api.bundles": "Bundle BundleCheck bundle bundle_file verify_bundle",
     "api.catalog": "ExperimentCases ExperimentList PaperContents experiments is_paper show show_paper",
     "api.figures": (
-        "Bundle BundleCheck Collected JudgedClaims Plotted PublishedComparison Report RunComparison bundle "
-        "bundle_file claims collect compare compare_runs outcome plot report require_plot_file verify_bundle "
-        "write_file"
+        "Collected JudgedClaims Plotted PublishedComparison Report RunComparison claims collect compare compare_runs "
+        "outcome plot report require_plot_file write_file"
     ),
+    "api.forgetting": "Forgotten forget forget_attempts forgettable",
     "api.jobs": "JobHistory JobLog Status history job_ids logs query relations status",
     "api.needs": "Fetch NeedStatus WorkloadNeeds offline_fetch plan_fetch show_workload workload_needs",
     "api.plans": "PlannedRun plan plan_run require_submittable",

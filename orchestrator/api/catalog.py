@@ -68,11 +68,12 @@ def _done(folders: Folders, session: Session) -> dict[str, Done]:
     if session.database is None and folders.refused is None and not (folders.home / "results.db").exists():
         return {}
     from orchestrator.ledger.attempts import job_summaries
+    from orchestrator.ledger.result_attempts import result_rows
     from orchestrator.ledger.tables import VERIFIED
 
     ledger = session.existing_ledger()
     done: dict[str, Done] = {}
-    for row in job_summaries(ledger) if ledger is not None else []:
+    for row in result_rows(ledger, job_summaries(ledger)).rows if ledger is not None else []:
         jobs = done.setdefault(row.experiment, {}).setdefault((row.scale, row.cluster, row.workload), {})
         jobs[row.job_id] = row.verdict == VERIFIED
     return done

@@ -1,4 +1,4 @@
-"""Results of experiments: export, comparison, claims, plots, reports, bundles and SQL."""
+"""Results of experiments: export, comparison, claims, plots and reports."""
 
 from __future__ import annotations
 
@@ -17,11 +17,8 @@ from orchestrator.ledger.attempts import job_rows, job_summaries
 from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.measurements import metrics_of
 from orchestrator.ledger.reports import run_summaries
+from orchestrator.ledger.result_attempts import result_rows
 from orchestrator.ledger.rows import JobRow
-from orchestrator.results.bundle.archive import Signature, check_signature, require_key, sign, signature_of
-from orchestrator.results.bundle.readme import bundle_name
-from orchestrator.results.bundle.verify import Verified, verify
-from orchestrator.results.bundle.write import Bundled, write_bundle
 from orchestrator.results.cases import Result
 from orchestrator.results.comparison import (
     CaseDiff,
@@ -46,23 +43,30 @@ from orchestrator.results.plot.figure import known_format, require_matplotlib
 from orchestrator.results.plot.figure import plot as draw
 from orchestrator.results.report.page import report as report_page
 from orchestrator.results.report.page import require_folder, write_report
+from orchestrator.text import counted
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 TABLE_FORMATS = ("md", "latex")
 """Export formats for readers: a table of cases, without iterations."""
+MOST_NAMED = 3
+"""Cases with a later attempt that a note names."""
 
 
 @dataclass(frozen=True, slots=True)
 class Collected:
-    """Measured cases and claim verdicts of an experiment. `rows` and `claims` are the exported formats."""
+    """Measured cases and claim verdicts of an experiment. `rows` and `claims` are the exported formats.
+
+    `attempt` is the number of the attempts that were selected; None for the results of the jobs.
+    """
 
     outcome: FigureOutcome
     rows: list[Row]
     claims: list[dict[str, str]]
     results: list[Result] = field(repr=False)
     ledger: Ledger = field(repr=False)
+    attempt: int | None = None
 
     def iterations(self) -> Iterator[Row]:
         """Yield a row for each iteration of every job of the cases, including repeats and earlier jobs."""
@@ -74,6 +78,7 @@ class Collected:
             for row in job_rows(self.ledger, experiment=self.outcome.entry.name)
             if (row.scale, row.cluster) == figure and workloads.get(row.case_name) == row.workload
         ]
+        rows = result_rows(self.ledger, rows, self.attempt).rows
         return iteration_rows(self.ledger, sorted(rows, key=lambda row: positions[row.case_name]))
 
     def export(self, file_format: str = "csv", *, iterations: bool = False) -> Iterator[bytes]:
@@ -98,25 +103,50 @@ def outcome(
 
 
 def _outcome(
-    ledger: Ledger, session: Session, experiment: str | None, where: str | None = None, **selection: Unpack[RunFilter]
+    ledger: Ledger,
+    session: Session,
+    experiment: str | None,
+    attempt: int | None = None,
+    where: str | None = None,
+    **selection: Unpack[RunFilter],
 ) -> tuple[FigureOutcome, list[Result]]:
     """Return the outcome of the latest matching run, and the results of its cases that match `where`."""
-    figure = read_outcome(ledger, session.folders, experiment, **selection)
+    figure = read_outcome(ledger, session.folders, experiment, **selection, attempt=attempt)
     if figure.program:
         session.note([f"{figure.entry.short_name} with {figure.program}"])
     if figure.argument_changes:
         command = f"repro submit {figure.entry.short_name} --cluster {figure.cluster} --scale {figure.scale}"
         session.note([f"`{command}` makes a run with the published arguments the latest one"])
+    _note_newer(session, figure)
     return figure, figure.having(where)
 
 
+def _note_newer(session: Session, figure: FigureOutcome) -> None:
+    """Report the cases that have a later attempt than their result."""
+    newer = [f"{result.case.name} ({result.newer_text})" for result in figure.results if result.newer]
+    if newer:
+        name = figure.entry.short_name
+        more = f"; ... and {len(newer) - MOST_NAMED} more: repro status {name}" if len(newer) > MOST_NAMED else ""
+        what = f"{counted(len(newer), 'case')} of {name} with a later attempt than the result"
+        session.note([f"{what}: {'; '.join(newer[:MOST_NAMED])}{more}"])
+
+
 @with_keywords(JobFilter)
-def collect(experiment: str | None = None, *, session: Session = DEFAULT, **selection: Unpack[JobFilter]) -> Collected:
-    """Read the logs and return the rows and claims of the experiment's latest matching run."""
+def collect(
+    experiment: str | None = None,
+    *,
+    attempt: int | None = None,
+    session: Session = DEFAULT,
+    **selection: Unpack[JobFilter],
+) -> Collected:
+    """Read the logs and return the rows and claims of the experiment's latest matching run.
+
+    `attempt` selects the attempts of this number, where jobs have one, instead of the last verified ones.
+    """
     ledger = updated_ledger(session, running=True)
-    figure, results = _outcome(ledger, session, experiment, **selection)
+    figure, results = _outcome(ledger, session, experiment, attempt, **selection)
     rows = export_rows(figure.entry, results, ledger)
-    return Collected(figure, rows, claim_rows(figure.claims), results, ledger)
+    return Collected(figure, rows, claim_rows(figure.claims), results, ledger, attempt)
 
 
 def write_file(pieces: Iterator[bytes], file: Path) -> None:
@@ -146,10 +176,14 @@ class PublishedComparison:
 
 @with_keywords(JobFilter)
 def compare(
-    experiment: str | None = None, *, session: Session = DEFAULT, **selection: Unpack[JobFilter]
+    experiment: str | None = None,
+    *,
+    attempt: int | None = None,
+    session: Session = DEFAULT,
+    **selection: Unpack[JobFilter],
 ) -> PublishedComparison:
-    """Compare the measured numbers of an experiment with the published ones."""
-    figure, results = _outcome(updated_ledger(session), session, experiment, **selection)
+    """Compare the measured numbers of an experiment with the published ones. `attempt` is that of `collect`."""
+    figure, results = _outcome(updated_ledger(session), session, experiment, attempt, **selection)
     by_name = {result.case.name: result for result in results}
     return PublishedComparison(figure, by_name, reference_rows(figure.entry, results))
 
@@ -175,7 +209,7 @@ def compare_runs(
     """Compare two sets of runs case by case. `a` and `b` are each a cluster, a date, a commit or a run."""
     ledger, matches = updated_ledger(session), job_filter(**selection)
     name = full_name(session.folders, experiment) if experiment else None
-    rows = [row for row in job_rows(ledger, experiment=name) if matches(row)]
+    rows = result_rows(ledger, [row for row in job_rows(ledger, experiment=name) if matches(row)]).rows
     runs, codes = run_summaries(ledger), {row.code for row in rows}
     sides = [side_of(word, runs, codes) for word in (a, b)]
     if sides[0] == sides[1]:
@@ -219,9 +253,16 @@ class JudgedClaims:
 
 @with_keywords(RunFilter)
 def claims(
-    experiments: Sequence[str] | str = (), *, session: Session = DEFAULT, **selection: Unpack[RunFilter]
+    experiments: Sequence[str] | str = (),
+    *,
+    attempt: int | None = None,
+    session: Session = DEFAULT,
+    **selection: Unpack[RunFilter],
 ) -> JudgedClaims:
-    """Judge the claims of these experiments, or of all submitted ones, each at its latest matching run."""
+    """Judge the claims of these experiments, or of all submitted ones, each at its latest matching run.
+
+    `attempt` is that of `collect`.
+    """
     ledger = updated_ledger(session)
     names = [experiments] if isinstance(experiments, str) else experiments
     names = names or _submitted(ledger, **selection)
@@ -230,9 +271,11 @@ def claims(
     judged = JudgedClaims([], [])
     for name in names:
         try:
-            judged.outcomes.append(read_outcome(ledger, session.folders, name, **selection))
+            judged.outcomes.append(read_outcome(ledger, session.folders, name, **selection, attempt=attempt))
         except ReproError as error:  # the claims of the others are judged all the same
             judged.problems.extend(error.problems)
+    for figure in judged.outcomes:
+        _note_newer(session, figure)
     return judged
 
 
@@ -255,19 +298,24 @@ def plot(
     experiment: str | None = None,
     output: Path | str | None = None,
     *,
+    attempt: int | None = None,
     session: Session = DEFAULT,
     **selection: Unpack[JobFilter],
 ) -> Plotted:
-    """Draw an experiment on the paper's axes as png, svg or pdf. Replaces the file. Needs matplotlib."""
+    """Draw an experiment on the paper's axes as png, svg or pdf. Replaces the file. Needs matplotlib.
+
+    `attempt` is that of `collect`.
+    """
     if output is not None:
         require_plot_file(Path(output))
-    figure, results = _outcome(updated_ledger(session), session, experiment, **selection)
+    figure, results = _outcome(updated_ledger(session), session, experiment, attempt, **selection)
     if not any(result.is_verified for result in results):
         what = f"{figure.entry.short_name} at scale {figure.scale}: no verified case"
         raise ReproError(Problem(what, hint=f"repro status {figure.entry.short_name}"))
     require_matplotlib()
     program = f"-{results[0].case.workload}" if figure.replaced_workload else ""
     program += "-changed-arguments" if figure.argument_changes else ""
+    program += f"-attempt-{attempt}" if attempt is not None else ""
     file = Path(output or f"{figure.entry.short_name}-{figure.scale}-{figure.cluster}{program}.png")
     require_place(file)
     draw(figure.entry, figure.scale, figure.cluster, figure.drawn(selection.get("where")), file)
@@ -319,53 +367,3 @@ def report(
         what = f"no submitted experiment can be reported{''.join(filters)}"
         raise ReproError(Problem(what, hint="repro status shows the jobs"))
     return Report(write_report(report_page(ledger, outcomes, session.folders.templates), output), outcomes)
-
-
-@dataclass(frozen=True, slots=True)
-class Bundle:
-    """A bundle file, what it contains, and its signature file if it is signed."""
-
-    file: Path
-    contents: Bundled
-    signature: Path | None = None
-
-
-def bundle_file(figure: FigureOutcome) -> Path:
-    """Return the default file of a bundle: `figure-13-cpu-local.tar.zst`."""
-    return Path(f"{bundle_name(figure)}.tar.zst")
-
-
-def bundle(
-    figure: FigureOutcome,
-    output: Path | None = None,
-    *,
-    key: Path | None = None,
-    session: Session = DEFAULT,
-) -> Bundle:
-    """Write everything a reviewer needs into one file, signed if an SSH key is given. Replaces the file."""
-    if key is not None:
-        require_key(key)
-    file = output or bundle_file(figure)
-    ledger = session.ledger(whole=True)
-    contents = write_bundle(ledger, figure, session.folders.templates, file)
-    signature_of(file).unlink(missing_ok=True)  # the signature of an earlier bundle
-    return Bundle(file, contents, None if key is None else sign(file, key))
-
-
-@dataclass(frozen=True, slots=True)
-class BundleCheck:
-    """Checks of a bundle, and of its signature if allowed signers were given."""
-
-    checks: Verified
-    signature: Signature | None
-
-    @property
-    def holds(self) -> bool:
-        """Return whether every check passed and, if it was checked, the signature is valid."""
-        return self.checks.holds and (self.signature is None or self.signature.signer is not None)
-
-
-def verify_bundle(file: Path, allowed_signers: Path | None = None) -> BundleCheck:
-    """Recompute the numbers and claims of a bundle from its own logs and compare them with what it stores."""
-    signature = None if allowed_signers is None else check_signature(file, allowed_signers)
-    return BundleCheck(verify(file, DEFAULT.folders.templates), signature)

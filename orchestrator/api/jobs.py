@@ -18,8 +18,9 @@ from orchestrator.ledger.database import Ledger, ledger_url, now, open_ledger
 from orchestrator.ledger.readonly_sql import Answer, Relation, asked
 from orchestrator.ledger.readonly_sql import relations as ledger_relations
 from orchestrator.ledger.reports import PastAttempt, job_history, last_seen
+from orchestrator.ledger.result_attempts import result_rows
 from orchestrator.ledger.rows import JobRow, JobSummary
-from orchestrator.ledger.tables import OPEN
+from orchestrator.ledger.tables import FAILED, OPEN
 from orchestrator.paths import Folders, find_folders
 from orchestrator.reading.job_status import (
     ExperimentStatus,
@@ -92,25 +93,37 @@ def job_filter(
 
 
 def select_jobs(
-    ledger: Ledger, folders: Folders, targets: Sequence[str], **selection: Unpack[JobFilter]
+    ledger: Ledger,
+    folders: Folders,
+    targets: Sequence[str],
+    *,
+    forgotten: bool = False,
+    **selection: Unpack[JobFilter],
 ) -> list[JobRow]:
-    """Return the jobs of these experiments, job ids, starts of job ids and scheduler ids."""
+    """Return the jobs of these experiments, job ids, starts of job ids and scheduler ids.
+
+    Jobs whose attempts are all forgotten are included with `forgotten` only.
+    """
     from orchestrator.catalog.library import experiment_names, full_name, names_meant  # not for `status`
 
     matches, names = job_filter(**selection), experiment_names(folders)
     chosen: dict[int, JobRow] = {}
     for target in targets:
         if names_meant(names, target):
-            rows = job_rows(ledger, experiment=full_name(folders, target))
+            rows = job_rows(ledger, experiment=full_name(folders, target), forgotten=forgotten)
         else:
-            rows = [_job_with_id(ledger, target)]
+            rows = [_job_with_id(ledger, target, forgotten)]
         chosen |= {row.attempt_id: row for row in rows if matches(row)}
     return list(chosen.values())
 
 
-def _job_with_id(ledger: Ledger, target: str) -> JobRow:
-    rows = job_rows(ledger, job_prefix=target) or [row for row in job_rows(ledger) if row.scheduler_id == target]
+def _job_with_id(ledger: Ledger, target: str, forgotten: bool) -> JobRow:
+    rows = job_rows(ledger, job_prefix=target, forgotten=forgotten)
+    rows = rows or [row for row in job_rows(ledger, forgotten=forgotten) if row.scheduler_id == target]
     ids = sorted({row.job_id for row in rows})
+    if not ids and not forgotten and job_rows(ledger, job_prefix=target, forgotten=True):
+        what, hint = "all attempts are forgotten", f"repro history {target} --all; repro forget {target} --undo"
+        raise ReproError(Problem(what, f"{target}:", hint))
     if not ids:
         raise ReproError(Problem("no experiment or job of this name", f"{target}:", "repro status shows the jobs"))
     if len(ids) > 1:
@@ -118,20 +131,20 @@ def _job_with_id(ledger: Ledger, target: str) -> JobRow:
     return rows[0]
 
 
-def one_job(ledger: Ledger, folders: Folders, target: str) -> JobRow:
+def one_job(ledger: Ledger, folders: Folders, target: str, *, forgotten: bool = False) -> JobRow:
     """Return the only job of a target; ReproError if it has several or none."""
-    rows = select_jobs(ledger, folders, [target])
+    rows = select_jobs(ledger, folders, [target], forgotten=forgotten)
     if len(rows) != 1:
         raise ReproError(Problem(f"{len(rows)} jobs, expected one", f"{target}:", "repro status shows the jobs"))
     return rows[0]
 
 
-def history(job: str, *, session: Session = DEFAULT) -> JobHistory:
-    """Return every attempt of a job with its measurements and events."""
+def history(job: str, *, forgotten: bool = False, session: Session = DEFAULT) -> JobHistory:
+    """Return every attempt of a job with its measurements and events; forgotten ones only with `forgotten`."""
     ledger = session.ledger()
-    row = one_job(ledger, session.folders, job)
+    row = one_job(ledger, session.folders, job, forgotten=forgotten)
     session.note(update(ledger).complaints)
-    attempts = job_history(ledger, row.job_id)
+    attempts = [one for one in job_history(ledger, row.job_id) if forgotten or one.forgotten_at is None]
     if not attempts:
         raise ReproError(Problem("no attempt can be read", f"{row.job_id}:"))
     return JobHistory(row, tuple(attempts))
@@ -165,6 +178,7 @@ class Status:
 def status(
     experiment: str | None = None,
     *,
+    failed: bool = False,
     most_jobs: int | None = None,
     at_most_every_s: float = 0.0,
     session: Session = DEFAULT,
@@ -172,8 +186,8 @@ def status(
 ) -> Status:
     """Return the status of all jobs, or of those that match.
 
-    If nothing is selected and there are more than `most_jobs`, the experiments are counted instead. An empty ledger
-    has no jobs.
+    With `failed`, only jobs whose latest attempt failed. If nothing is selected and there are more than `most_jobs`,
+    the experiments are counted instead. An empty ledger has no jobs.
     """
     matches, ledger = job_filter(**selection), session.existing_ledger()
     if ledger is None:
@@ -185,16 +199,17 @@ def status(
         name = full_name(session.folders, experiment)
     result = update(ledger, at_most_every_s)
     notes = tuple(_notes(ledger, result))
-    selects = experiment is not None or any(selection.values())
+    selects = experiment is not None or failed or any(selection.values())
     if most_jobs is not None and not selects:
         experiments = experiment_statuses(ledger)
         if sum(count.cases for count in experiments) > most_jobs:
             is_open = any(count.running or count.waiting for count in experiments)
             return Status((), tuple(experiments), (total(experiments),), notes, is_open, result.asked_at)
     read = job_summaries if selection.get("where") is None else job_rows
-    rows = [row for row in read(ledger, experiment=name) if matches(row)]
+    rows = [row for row in read(ledger, experiment=name) if matches(row) and (not failed or row.verdict == FAILED)]
     is_open = any(row.phase in OPEN for row in rows)
-    jobs, sums = tuple(job_statuses(ledger, rows)), tuple(tallies(rows))
+    results = result_rows(ledger, rows)
+    jobs, sums = tuple(job_statuses(ledger, results)), tuple(tallies(results))
     return Status(jobs, (), sums, notes, is_open, result.asked_at, is_submitted=selects or bool(rows))
 
 

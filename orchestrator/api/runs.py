@@ -22,9 +22,10 @@ from orchestrator.launch.run_options import FollowedJob, RunOptions
 from orchestrator.launch.submit import changed_limit, failure_classes, plan_again
 from orchestrator.launch.submit import submit as submit_plans
 from orchestrator.launch.supervise import Backlog, FollowedJobs, RunSupervisor, wait_for
-from orchestrator.ledger.attempts import job_rows
+from orchestrator.ledger.attempts import job_rows, job_summaries
 from orchestrator.ledger.database import DiskFull, Ledger
-from orchestrator.ledger.rows import JobRow
+from orchestrator.ledger.result_attempts import result_rows
+from orchestrator.ledger.rows import JobRow, JobSummary
 from orchestrator.ledger.tables import ENDED, FAILED, OPEN, RUNNING, VERIFIED
 from orchestrator.paths import Folders
 from orchestrator.reading.failure import POLICIES, Failure, fails_as_published, failure_named, ran_out_of_memory
@@ -209,8 +210,26 @@ def wait(targets: Sequence[str] | str = (), *, session: Session = DEFAULT) -> Wa
         session.reporter.progress,
     )
     rows = followed.rows()
-    failed = tuple(row for row in rows if not _ended_well(folders, row))
-    return Waited(tuple(job_statuses(ledger, rows)), tuple(tallies(rows)), failed)
+    results = result_rows(ledger, rows)
+    verified = _verified_cases(ledger, [row for row in rows if row.failure == str(Failure.CANCELLED)])
+    failed = tuple(
+        row
+        for row in rows
+        if not _ended_well(folders, row) and not (row.failure == str(Failure.CANCELLED) and _case_of(row) in verified)
+    )
+    return Waited(tuple(job_statuses(ledger, results)), tuple(tallies(results)), failed)
+
+
+def _verified_cases(ledger: Ledger, cancelled: Sequence[JobRow]) -> set[tuple[str, ...]]:
+    """Return the cases that have a verified result, of those that a user cancelled."""
+    cases = {_case_of(row) for row in cancelled}
+    latest = [row for name in {row.experiment for row in cancelled} for row in job_summaries(ledger, experiment=name)]
+    same = [row for row in latest if _case_of(row) in cases]
+    return {_case_of(row) for row in result_rows(ledger, same).rows if row.verdict == VERIFIED}
+
+
+def _case_of(row: JobSummary) -> tuple[str, ...]:
+    return row.experiment, row.scale, row.cluster, row.case_name, row.workload
 
 
 def _open_or_unjudged(ledger: Ledger) -> list[JobRow]:

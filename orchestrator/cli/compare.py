@@ -10,8 +10,16 @@ import typer
 
 from orchestrator import api
 from orchestrator.cli import completion
-from orchestrator.cli.options import Database, JobOptions, Json, session_of
-from orchestrator.cli.output import as_json, filled_columns, message, next_command, table
+from orchestrator.cli.options import Database, JobOptions, Json, ResultAttempt, session_of
+from orchestrator.cli.output import (
+    MOST_LINES,
+    as_json,
+    filled_columns,
+    message,
+    next_command,
+    print_shortened,
+    table,
+)
 from orchestrator.errors import EXIT_FAILED, Problem, ReproError, did_you_mean
 from orchestrator.paths import find_folders, short_name
 from orchestrator.text import counted
@@ -39,6 +47,7 @@ def compare(
     context: typer.Context,
     arguments: Arguments = None,
     *,
+    attempt: ResultAttempt = None,
     json: Json = False,
     database: Database = None,
     **options: Unpack[JobOptions],
@@ -47,7 +56,9 @@ def compare(
     experiment, sides = _parse(arguments or [])
     session = session_of(context, database)
     if sides is None:
-        _print_published(api.compare(experiment, session=session, **options), json)
+        _print_published(api.compare(experiment, attempt=attempt, session=session, **options), json)
+    elif attempt is not None:
+        raise ReproError(Problem("--attempt: not with A and B", hint="repro compare EXPERIMENT --attempt 1"))
     else:
         _print_runs(api.compare_runs(*sides, experiment, session=session, **options), json)
 
@@ -116,15 +127,22 @@ def _print_summary(comparison: api.PublishedComparison) -> None:
     if judged:
         within = sum(row.within is True for row in judged)
         message(f"{within} of {counted(len(judged), 'judged number')} within tolerance")
-    for row in judged:
-        if not row.within:
-            ratio = f"{row.ratio:.3g} of the published number, {_tolerance(row)} allowed"
-            message(f"outside tolerance: {row.metric} of {row.case} is {ratio}")
+    name = comparison.outcome.entry.short_name
+    print_shortened(
+        [
+            f"outside tolerance: {row.metric} of {row.case} is {row.ratio:.3g} of the published number, "
+            f"{_tolerance(row)} allowed"
+            for row in judged
+            if not row.within
+        ],
+        f"repro compare {name} --json",
+    )
     host_bound = [f"{result.case.name} ({result.host_bound})" for result in results if result.host_bound]
     if host_bound:
         message(f"host-bound: {counted(len(host_bound), 'case')}: {'; '.join(host_bound)}")
     for kind, cases in _missing(rows).items():
-        message(f"{kind}: {counted(len(cases), 'case')}: {'; '.join(cases)}")
+        more = f"; ... and {len(cases) - MOST_LINES} more: repro status {name}" if len(cases) > MOST_LINES else ""
+        message(f"{kind}: {counted(len(cases), 'case')}: {'; '.join(cases[:MOST_LINES])}{more}")
 
 
 def _missing(rows: Sequence[api.ReferenceRow]) -> dict[str, list[str]]:
@@ -155,6 +173,7 @@ def _reference_row(row: api.ReferenceRow, result: api.Result) -> dict[str, objec
         **{name: result.value(name) for name in _EFFICIENCY if name != row.metric},
         "how": point and f"{point.how}{'' if point.confirmed else ', unconfirmed'} ({point.source})",
         "not_judged": row.because,
+        "newer": result.newer_text,
     }
 
 
@@ -175,6 +194,8 @@ def _reference_json(row: api.ReferenceRow, result: api.Result) -> dict[str, obje
         "host_wait_percent": result.value("host_wait_percent"),
         "host_bound": result.is_host_bound,
         "job": result.row.job_id if result.row else None,
+        "attempt": result.row.number if result.row else None,
+        "newer": result.newer_text,
         **{name: result.value(name) for name in _EFFICIENCY},
         "flops": api.equation(result.case),
     }
@@ -209,14 +230,17 @@ def _print_runs(comparison: api.RunComparison, json: bool) -> None:
 
 def _print_changes(cases: Sequence[api.CaseDiff]) -> None:
     for change in ("regression", "now fails"):
-        for case in (case for case in cases if case.change == change):
-            ratio = (
-                f"{case.metric} is {case.ratio:.3g} of A, noise {_percent(case.noise)}" if case.ratio else case.because
-            )
-            message(f"{change}: {_name(case)}: {ratio}")
+        changed = [case for case in cases if case.change == change]
+        print_shortened([f"{change}: {_name(case)}: {_change_text(case)}" for case in changed], "add --json")
     changes = [case.change for case in cases]
     counts = ", ".join(f"{changes.count(change)} {change}" for change in dict.fromkeys(changes))
     message(f"{counted(len(cases), 'case')}: {counts}")
+
+
+def _change_text(case: api.CaseDiff) -> str | None:
+    if not case.ratio:
+        return case.because
+    return f"{case.metric} is {case.ratio:.3g} of A, noise {_percent(case.noise)}"
 
 
 def _name(case: api.CaseDiff) -> str:

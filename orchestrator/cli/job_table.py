@@ -17,9 +17,9 @@ MOST_NAMED = 3
 """Running jobs that the progress of a waiting command names."""
 
 _FIRST_COLUMNS = ("job", "experiment", "scale", "cluster", "case", "state", "verdict", "failure", "iteration")
-_COLUMNS = (*_FIRST_COLUMNS, "workload", "tflops_per_gpu", "left", "id", "why")
+_COLUMNS = (*_FIRST_COLUMNS, "workload", "tflops_per_gpu", "left", "id", "why", "newer")
 _ONLY_IF_DIFFERENT = ("experiment", "scale", "cluster", "workload")
-_ONLY_IF_FILLED = ("failure", "left", "why")
+_ONLY_IF_FILLED = ("failure", "left", "why", "newer")
 _PEAK_SHARES = ("percent_of_peak", "percent_of_peak_computed", "mfu_percent")
 """Shares of a GPU's dense peak: by SC21's equation 3, of the products that were computed, and model FLOPs only."""
 
@@ -76,6 +76,7 @@ def case_rows(outcome: api.FigureOutcome) -> list[dict[str, object]]:
                 "host_wait_percent": result.value("host_wait_percent"),
                 "host_bound": result.is_host_bound,
                 "why": _why(result),
+                "newer": result.newer_text,
             }
         )
     return rows
@@ -93,7 +94,7 @@ def print_cases(outcome: api.FigureOutcome) -> None:
     rows, metric = case_rows(outcome), outcome.entry.experiment.axes.y.metric
     filled = [name for name in rows[0] if any(row[name] is not None for row in rows)]
     repeats = [name for name in ("repeats",) if name in filled]
-    optional = [name for name in (*_PEAK_SHARES, "published", "why") if name in filled and name != metric]
+    optional = [name for name in (*_PEAK_SHARES, "published", "why", "newer") if name in filled and name != metric]
     always = ("job", "case", "state", "verdict", "iteration_ms", "spread_ms", "used")
     table(rows, [*always, *repeats, metric, *optional])
 

@@ -33,6 +33,7 @@ PANELS = {
         "wait": ("run", "Wait until jobs have ended."),
         "retry": ("run", "Submit failed jobs again."),
         "cancel": ("run", "Cancel jobs."),
+        "forget": ("forgetting", "Hide attempts from tables and exit codes."),
     },
     "Judge": {
         "collect": ("results", "Export the measured numbers of each case."),

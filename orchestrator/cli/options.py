@@ -92,8 +92,13 @@ DroppedArguments = Annotated[
     list[str] | None,
     typer.Option("--no-arg", help="Leave an argument of the program out: --no-arg --overlap-sp-ag. Repeatable."),
 ]
+ResultAttempt = Annotated[
+    int | None,
+    typer.Option("--attempt", min=1, help="Use the attempts of this number. Default: the last verified ones."),
+]
 OutputFile = Annotated[Path | None, typer.Option("--output", "-o", help="Write to this file.")]
 Force = Annotated[bool, typer.Option("--force", help="Replace an existing file.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 

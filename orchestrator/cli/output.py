@@ -105,6 +105,18 @@ def filled_columns(rows: Sequence[Mapping[str, object]]) -> list[str]:
     return [column for column in columns if any(row.get(column) not in (None, "") for row in rows)]
 
 
+MOST_LINES = 10
+"""Number of lines of a list on stderr. A command for the other lines follows."""
+
+
+def print_shortened(lines: Sequence[str], command: str) -> None:
+    """Print the first lines of a list to stderr, then the number of the others and the command that shows them."""
+    for line in lines[:MOST_LINES]:
+        message(line)
+    if len(lines) > MOST_LINES:
+        message(f"... and {len(lines) - MOST_LINES} more: {command}")
+
+
 def as_json(value: object) -> None:
     """Print JSON."""
     data(json.dumps(value, indent=2, default=str))

@@ -23,13 +23,15 @@ from orchestrator.cli.options import (
     Json,
     MaybeExperiment,
     OutputFile,
+    ResultAttempt,
     RunOptions,
     confirm_overwrite,
     session_of,
     workload_option,
 )
-from orchestrator.cli.output import as_json, data, message, next_command
+from orchestrator.cli.output import as_json, data, message, next_command, print_shortened
 from orchestrator.errors import EXIT_FAILED, Problem, ReproError
+from orchestrator.paths import short_name
 from orchestrator.text import counted
 
 if TYPE_CHECKING:
@@ -92,6 +94,7 @@ def collect(
     export: Export = None,
     output: OutputFile = None,
     iterations: Iterations = False,
+    attempt: ResultAttempt = None,
     force: Force = False,
     database: Database = None,
     **options: Unpack[JobOptions],
@@ -107,7 +110,7 @@ def collect(
             raise ReproError(Problem("parquet is binary and cannot go to a terminal", hint="add -o FILE.parquet"))
     if output is not None:
         confirm_overwrite(output, force)
-    collected = api.collect(experiment, session=session_of(context, database), **options)
+    collected = api.collect(experiment, attempt=attempt, session=session_of(context, database), **options)
     pieces = collected.export(file_format.value, iterations=iterations)
     if output is not None:
         api.write_file(pieces, output)
@@ -144,6 +147,7 @@ def claims(
     context: typer.Context,
     experiment: AnyExperiment = None,
     *,
+    attempt: ResultAttempt = None,
     json: Json = False,
     database: Database = None,
     **options: Unpack[RunOptions],
@@ -152,7 +156,7 @@ def claims(
 
     Without a name, all submitted experiments are judged, each at its latest matching run.
     """
-    judged = api.claims(experiment or (), session=session_of(context, database), **options)
+    judged = api.claims(experiment or (), attempt=attempt, session=session_of(context, database), **options)
     if json:
         as_json([row for outcome in judged.outcomes for row in _claim_rows(outcome)])
     else:
@@ -162,8 +166,10 @@ def claims(
     if judged.problems:
         raise ReproError(*judged.problems)
     failures = [row for outcome in judged.outcomes for row in outcome.failures]
-    for row in failures:
-        message(f"failed: {row.label} of {row.experiment} (job {row.job_id}): {row.verdict_reason}")
+    print_shortened(
+        [f"failed: {row.label} of {row.experiment} (job {row.job_id}): {row.verdict_reason}" for row in failures],
+        f"repro status {short_name(failures[0].experiment)} --failed" if failures else "",
+    )
     if failures:
         next_command(f"repro logs {failures[0].job_id}", f"why {failures[0].case_name} failed")
     else:
@@ -198,6 +204,7 @@ def plot(
     experiment: MaybeExperiment = None,
     *,
     output: OutputFile = None,
+    attempt: ResultAttempt = None,
     force: Force = False,
     database: Database = None,
     **options: Unpack[JobOptions],
@@ -209,7 +216,7 @@ def plot(
     if output is not None:
         api.require_plot_file(output)
         confirm_overwrite(output, force)
-    plotted = api.plot(experiment, output, session=session_of(context, database), **options)
+    plotted = api.plot(experiment, output, attempt=attempt, session=session_of(context, database), **options)
     data(str(plotted.file))
     print_claims(plotted.outcome, to_stdout=False)
     next_command(f"repro collect --export csv{workload_option(options.get('workload'))}", "the numbers in it")

@@ -25,6 +25,7 @@ from orchestrator.cli.options import (
     OnlyWorkload,
     Targets,
     Where,
+    Yes,
     argument_options,
     budget_option,
     session_of,
@@ -70,7 +71,6 @@ Classes = Annotated[
     typer.Option("--class", help="node-fail,preempted,timeout,... Default: those that may succeed unchanged."),
 ]
 TimeLimit = Annotated[str | None, typer.Option("--time", help="New time limit: +50%, +0:30:00 or 2:00:00.")]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
 app = typer.Typer(rich_markup_mode=None)
 

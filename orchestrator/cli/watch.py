@@ -46,6 +46,7 @@ ROWS_AT_ONCE = 1000
 """Rows of `sql` that are fetched and printed together. Each block of a table has its own head."""
 
 Watch = Annotated[bool, typer.Option("--watch", help="Continue until every job has ended.")]
+Failed = Annotated[bool, typer.Option("--failed", help="Only jobs whose latest attempt failed.")]
 Every = Annotated[
     float,
     typer.Option(
@@ -57,13 +58,25 @@ Every = Annotated[
 Follow = Annotated[bool, typer.Option("--follow", "-f", help="Continue until the job has ended.")]
 Rank = Annotated[int | None, typer.Option("--rank", min=0, help="Only the lines of this rank.")]
 AttemptNumber = Annotated[int | None, typer.Option("--attempt", min=1, help="Number of an earlier attempt.")]
+ShowAll = Annotated[bool, typer.Option("--all", help="Show forgotten attempts, too.")]
 Query = Annotated[
     str | None, typer.Argument(help='One SELECT: "select * from v_results". Without it: the views and tables.')
 ]
 AsCsv = Annotated[bool, typer.Option("--csv", help="Print CSV.")]
 _IDENTITY = ("number", "run_id", "scheduler", "scheduler_id", "host", "user", "nodes")
-_PLAIN = (*_IDENTITY, "state", "reason", "verdict", "verdict_reason", "failure", "execution", "exit_code", "signal")
-_TIMES = ("created_at", "submitted_at", "started_at", "ended_at")
+_PLAIN = (
+    *_IDENTITY,
+    "state",
+    "reason",
+    "verdict",
+    "verdict_reason",
+    "failure",
+    "execution",
+    "exit_code",
+    "signal",
+    "forgotten_by",
+)
+_TIMES = ("created_at", "submitted_at", "started_at", "ended_at", "forgotten_at")
 _MEASURED = ("iteration_ms", "tflops_per_gpu")
 
 app = typer.Typer(rich_markup_mode=None)
@@ -75,6 +88,7 @@ def status(
     context: typer.Context,
     experiment: AnyExperiment = None,
     *,
+    failed: Failed = False,
     watch: Watch = False,
     every: Every = POLL_EVERY_S,
     json: Json = False,
@@ -89,7 +103,9 @@ def status(
     session = session_of(context, database)
     interval = every if watch else 0.0
     updates = _updates(
-        lambda: api.status(experiment, most_jobs=MOST_JOBS, at_most_every_s=interval, session=session, **options)
+        lambda: api.status(
+            experiment, failed=failed, most_jobs=MOST_JOBS, at_most_every_s=interval, session=session, **options
+        )
     )
     now = next(updates)
     if not now.is_submitted:
@@ -149,7 +165,7 @@ def _key(row: api.JobStatus | api.ExperimentStatus) -> object:
 
 def _state(row: api.JobStatus | api.ExperimentStatus) -> object:
     if isinstance(row, api.JobStatus):
-        return row.attempt, row.state, row.verdict
+        return row.attempt, row.state, row.verdict, row.newer
     return row.verified, row.failed, row.running, row.waiting
 
 
@@ -223,9 +239,11 @@ def logs(
 
 
 @app.command()
-def history(context: typer.Context, job: JobName, json: Json = False, database: Database = None) -> None:
+def history(
+    context: typer.Context, job: JobName, show_all: ShowAll = False, json: Json = False, database: Database = None
+) -> None:
     """Show each attempt of a job and what it measured, then each event with its time (UTC) and cause."""
-    job_history = api.history(job, session=session_of(context, database))
+    job_history = api.history(job, forgotten=show_all, session=session_of(context, database))
     row, attempts = job_history.job, job_history.attempts
     if json:
         image = {"image": row.image, "image_digest": row.image_digest}
@@ -273,6 +291,7 @@ def _attempt_row(attempt: api.PastAttempt) -> dict[str, object]:
         **{name: measured.get(name) for name in _MEASURED},
         "used": timing.count if timing else None,
         "why": attempt.verdict_reason or attempt.reason,
+        "forgotten": attempt.forgotten_at and f"{utc_stamp(attempt.forgotten_at)} by {attempt.forgotten_by}",
     }
 
 

@@ -128,9 +128,10 @@ def disposition_of(
 ) -> Disposition:
     """Return whether this job is done, under way, left alone or missing.
 
+    A job is done if any of its attempts is verified, unless a failed repetition of it is what the caller repeats.
     With `slurm_requeues` Slurm itself runs a job again that lost its node or was preempted.
     """
-    if latest is None:
+    if latest is None or latest.forgotten_at is not None:
         return Disposition.LEFT if options.only_failed else Disposition.MISSING
     if latest.phase in OPEN:
         is_missing = is_orphan(latest) and not options.only_failed
@@ -140,7 +141,9 @@ def disposition_of(
     failure = failure_named(latest.failure)
     if options.rerun_verified or (latest.verdict != VERIFIED and failure in options.rerun_classes):
         return Disposition.MISSING
-    if latest.verdict == VERIFIED or fails_as_published(plan.case, latest.failure):
+    if latest.verdict == VERIFIED or (latest.verified and not options.only_failed):
+        return Disposition.DONE
+    if fails_as_published(plan.case, latest.failure):
         return Disposition.DONE
     if options.rerun_classes or latest.submitted >= MOST_ATTEMPTS:
         return Disposition.LEFT

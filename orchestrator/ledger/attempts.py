@@ -171,15 +171,18 @@ def job_rows(
     job_prefix: str | None = None,
     only_open: bool = False,
     unjudged: bool = False,
+    forgotten: bool = False,
 ) -> list[JobRow]:
     """Return jobs with their latest attempts, oldest run first. A job that cases share has a row for each case.
+
+    Forgotten attempts are left out, and so are jobs that have no other attempt, unless `forgotten` includes them.
 
     `only_open` selects attempts that have not ended, `unjudged` those that run or have ended without a verdict.
     """
     wanted = _selection(experiment=experiment, run_id=run_id, job_prefix=job_prefix)
     wanted += [Attempt.phase.in_(OPEN)] if only_open else []
     wanted += [Attempt.phase.in_((RUNNING, ENDED)), Attempt.verdict.is_(None)] if unjudged else []
-    return _latest(ledger, JOB_ROWS, wanted)
+    return _latest(ledger, JOB_ROWS, wanted, forgotten=forgotten)
 
 
 def job_summaries(ledger: Ledger, *, experiment: str | None = None) -> list[JobSummary]:
@@ -215,8 +218,12 @@ def _selection(
     return wanted
 
 
-def _latest(ledger: Ledger, reader: RowReader[S], wanted: Sequence[sa.ColumnElement[bool]]) -> list[S]:
-    newest = sa.select(sa.func.max(Attempt.number)).where(Attempt.job_id == Job.id).correlate(Job).scalar_subquery()
+def _latest(
+    ledger: Ledger, reader: RowReader[S], wanted: Sequence[sa.ColumnElement[bool]], *, forgotten: bool = False
+) -> list[S]:
+    of_job = sa.select(sa.func.max(Attempt.number)).where(Attempt.job_id == Job.id)
+    shown = of_job if forgotten else of_job.where(Attempt.forgotten_at.is_(None))
+    newest = shown.correlate(Job).scalar_subquery()
     query = (
         sa.select(*reader.columns)
         .select_from(RunJob)
@@ -282,7 +289,7 @@ def anything_to_refresh(ledger: Ledger) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class ExperimentCount:
-    """Progress of an experiment, counted over the latest attempts of its jobs."""
+    """Progress of an experiment: jobs by their results. A verified job whose latest attempt is open counts twice."""
 
     experiment: str
     scale: str
@@ -296,7 +303,13 @@ class ExperimentCount:
 
 def experiment_counts(ledger: Ledger) -> list[ExperimentCount]:
     """Return a row for each experiment, scale and cluster, counted by the database."""
-    newest = sa.select(Attempt.job_id, sa.func.max(Attempt.number).label("number")).group_by(Attempt.job_id).subquery()
+    is_verified = sa.func.max(sa.case((Attempt.verdict == VERIFIED, 1), else_=0)) == 1
+    newest = (
+        sa.select(Attempt.job_id, sa.func.max(Attempt.number).label("number"), is_verified.label("is_verified"))
+        .where(Attempt.forgotten_at.is_(None))
+        .group_by(Attempt.job_id)
+        .subquery()
+    )
     jobs = (
         sa.select(Run.experiment, Run.scale, Run.cluster, RunJob.job_id)
         .join(Run, Run.id == RunJob.run_id)
@@ -313,8 +326,8 @@ def experiment_counts(ledger: Ledger) -> list[ExperimentCount]:
             jobs.c.scale,
             jobs.c.cluster,
             sa.func.count().label("cases"),
-            count(Attempt.verdict == VERIFIED).label("verified"),
-            count(Attempt.verdict == FAILED).label("failed"),
+            count(newest.c.is_verified).label("verified"),
+            count(sa.and_(Attempt.verdict == FAILED, ~newest.c.is_verified)).label("failed"),
             count(Attempt.phase == RUNNING).label("running"),
             count(Attempt.phase.in_((SUBMITTING, WAITING))).label("waiting"),
         )

@@ -20,7 +20,19 @@ from orchestrator.ledger.rows import (
     RunRecord,
     RunSummary,
 )
-from orchestrator.ledger.tables import FAILED, OPEN, QUEUED, Attempt, Event, Job, Run, RunJob, batched, field_values
+from orchestrator.ledger.tables import (
+    FAILED,
+    OPEN,
+    QUEUED,
+    VERIFIED,
+    Attempt,
+    Event,
+    Job,
+    Run,
+    RunJob,
+    batched,
+    field_values,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +56,10 @@ class PastAttempt(AttemptRow):
 
 
 def job_history(ledger: Ledger, job_id: str) -> list[PastAttempt]:
-    """Return the attempts of a job, the first one first, each with its events in the order in which they happened."""
+    """Return the attempts of a job, the first one first, each with its events in the order in which they happened.
+
+    Forgotten attempts are included.
+    """
     with ledger.reading() as session:
         query = sa.select(*ATTEMPTS.columns).where(Attempt.job_id == job_id).order_by(Attempt.number)
         attempts = list(ATTEMPTS.rows(session.execute(query), ledger.run_folders()))
@@ -80,20 +95,21 @@ def _attempt_of_run_event(event: Event, attempts: Sequence[AttemptRow]) -> int:
 
 
 def attempts_of_jobs(ledger: Ledger, job_ids: Iterable[str]) -> dict[str, list[AttemptRow]]:
-    """Return every attempt of each of these jobs, the first one first. Folders are as recorded."""
+    """Return the attempts of each of these jobs, the first one first, without forgotten ones. Folders: as recorded."""
     attempts: dict[str, list[AttemptRow]] = {job_id: [] for job_id in job_ids}
     with ledger.reading() as session:
         for ids in batched(list(attempts)):
-            query = sa.select(*ATTEMPTS.columns).where(Attempt.job_id.in_(ids)).order_by(Attempt.number)
+            shown = (Attempt.job_id.in_(ids), Attempt.forgotten_at.is_(None))
+            query = sa.select(*ATTEMPTS.columns).where(*shown).order_by(Attempt.number)
             for attempt in ATTEMPTS.rows(session.execute(query)):
                 attempts[attempt.job_id].append(attempt)
     return attempts
 
 
 def attempt_origins(ledger: Ledger, job_ids: Collection[str]) -> list[AttemptOrigin]:
-    """Return every attempt of these jobs, by job and number."""
+    """Return the attempts of these jobs, by job and number, without forgotten ones."""
     query = sa.select(*ATTEMPT_ORIGINS.columns).join(Job, Job.id == Attempt.job_id)
-    query = query.order_by(Attempt.job_id, Attempt.number)
+    query = query.where(Attempt.forgotten_at.is_(None)).order_by(Attempt.job_id, Attempt.number)
     with ledger.reading() as session:
         return [
             attempt
@@ -147,15 +163,16 @@ def latest_moment(ledger: Ledger) -> datetime | None:
 
 
 def failure_counts(ledger: Ledger) -> dict[tuple[str, str, str], dict[str, int]]:
-    """Count jobs by the failure class of their latest attempt, for each (experiment, scale, cluster)."""
-    later = sa.orm.aliased(Attempt)
-    is_latest = ~sa.exists().where(later.job_id == Attempt.job_id, later.number > Attempt.number)
+    """Count jobs without a verified attempt by the failure class of the latest: (experiment, scale, cluster)."""
+    other = sa.orm.aliased(Attempt)
+    replaces = sa.or_(other.number > Attempt.number, other.verdict == VERIFIED)
+    is_result = ~sa.exists().where(other.job_id == Attempt.job_id, other.forgotten_at.is_(None), replaces)
     jobs = (
         sa.select(Run.experiment, Run.scale, Run.cluster, Attempt.job_id, Attempt.failure)
         .select_from(Attempt)
         .join(RunJob, RunJob.job_id == Attempt.job_id)
         .join(Run, Run.id == RunJob.run_id)
-        .where(Attempt.verdict == FAILED, Attempt.failure.is_not(None), is_latest)
+        .where(Attempt.verdict == FAILED, Attempt.failure.is_not(None), Attempt.forgotten_at.is_(None), is_result)
         .distinct()
         .subquery()
     )

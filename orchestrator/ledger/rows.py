@@ -15,7 +15,7 @@ from sqlalchemy.orm import InstrumentedAttribute
 from orchestrator.job_spec import JobSpec
 from orchestrator.ledger.column_types import JsonObject
 from orchestrator.ledger.database import RunFolders
-from orchestrator.ledger.tables import Attempt, Job, Run, RunJob, SchedulerKind, Table
+from orchestrator.ledger.tables import VERIFIED, Attempt, Job, Run, RunJob, SchedulerKind, Table
 
 R = TypeVar("R")
 
@@ -64,6 +64,8 @@ class AttemptRow:
     deciding_line: str | None = None
     deciding_rank: int | None = None
     execution: str | None = None
+    forgotten_at: datetime | None = None
+    forgotten_by: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,10 +112,16 @@ class PendingAttempt(AttemptRow):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LatestAttempt(AttemptRow):
-    """The latest attempt of a job. `submitted` counts the attempts of the job that a scheduler has had."""
+    """The latest attempt of a job that is not forgotten; the latest one of a job without such an attempt.
+
+    `submitted` counts the attempts that a scheduler has had, `verified` the verified ones; both without forgotten
+    attempts. `last_number` is the highest number of an attempt, forgotten ones included.
+    """
 
     options: tuple[str, ...]
     submitted: int
+    verified: int
+    last_number: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -235,11 +243,14 @@ JOB_ROWS = RowReader(JobRow, JOB_TABLES, attempt_id=Attempt.id, run_id=Run.id, s
 ATTEMPTS = RowReader(AttemptRow, [Attempt], attempt_id=Attempt.id)
 PENDING_ATTEMPTS = RowReader(PendingAttempt, [Attempt], attempt_id=Attempt.id)
 _OTHER = sa.orm.aliased(Attempt)
+_COUNTED = (_OTHER.job_id == Attempt.job_id, _OTHER.forgotten_at.is_(None))
 LATEST_ATTEMPTS = RowReader(
     LatestAttempt,
     [Attempt],
     attempt_id=Attempt.id,
-    submitted=sa.select(sa.func.count(_OTHER.scheduler_id)).where(_OTHER.job_id == Attempt.job_id).label("submitted"),
+    submitted=sa.select(sa.func.count(_OTHER.scheduler_id)).where(*_COUNTED).label("submitted"),
+    verified=sa.select(sa.func.count()).where(*_COUNTED, _OTHER.verdict == VERIFIED).label("verified"),
+    last_number=sa.select(sa.func.max(_OTHER.number)).where(_OTHER.job_id == Attempt.job_id).label("last_number"),
 )
 ATTEMPT_ORIGINS = RowReader(AttemptOrigin, [Attempt, Job], attempt_id=Attempt.id)
 RUN_SUMMARIES = RowReader(RunSummary, [Run])

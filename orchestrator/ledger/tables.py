@@ -139,6 +139,9 @@ class Attempt(Table):
     source lists the attempt, and `unseen_log_bytes` is the size of its log at that time. `unsettled_since` has, for
     each boot of a machine that waits for an answer about this attempt, the seconds since boot at which it began to
     wait. So clocks of two machines are never compared.
+
+    `forgotten_at` and `forgotten_by` are the time and the user of a `repro forget`; a forgotten attempt is left out of
+    every table and exit code.
     """
 
     __tablename__ = "attempts"
@@ -188,6 +191,8 @@ class Attempt(Table):
     deciding_line: Mapped[str | None]
     deciding_rank: Mapped[int | None]
     execution: Mapped[str | None]
+    forgotten_at: Mapped[datetime | None]
+    forgotten_by: Mapped[str | None]
 
 
 class Metric(Table):

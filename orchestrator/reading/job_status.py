@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -16,6 +16,7 @@ from orchestrator.ledger.attempts import experiment_counts, job_specs
 from orchestrator.ledger.database import Ledger, now
 from orchestrator.ledger.measurements import metrics_of
 from orchestrator.ledger.reports import failure_counts
+from orchestrator.ledger.result_attempts import ResultRows, S
 from orchestrator.ledger.rows import JobSummary
 from orchestrator.ledger.tables import FAILED, QUEUED, RUNNING, SUBMITTING, VERIFIED, WAITING, field_values
 from orchestrator.megatron.logs.alpa import PROGRAM
@@ -31,7 +32,9 @@ class JobStatus:
 
     `tflops_per_gpu` is measured in a job that has ended, and current in a running job. `left_by` says what ends a
     running job first: its pace or its time limit. `left` is the remaining time, or the start time, as text.
-    `iteration` is `3/8`, or `-` for a program that prints no iterations.
+    `iteration` is `3/8`, or `-` for a program that prints no iterations. The attempt is the job's result: the last
+    verified one, else the latest. `newer` is the state of a later attempt: `attempt 2: failed (cancelled)`; then `left`
+    and `starts_at` are of that attempt.
     """
 
     job: str
@@ -54,11 +57,12 @@ class JobStatus:
     id: str | None
     nodes: str | None
     why: str | None
+    newer: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """Number of jobs by verdict and state, and failures by class."""
+    """Number of jobs by verdict and state, and failures by class. A verified job may run again: it counts twice."""
 
     name: str
     jobs: int
@@ -91,17 +95,19 @@ class ExperimentStatus:
     failures: Mapping[str, int]
 
 
-def job_statuses(ledger: Ledger, rows: Sequence[JobSummary]) -> list[JobStatus]:
+def job_statuses(ledger: Ledger, results: ResultRows[S]) -> list[JobStatus]:
     """Return the status of each job. Of the logs, only the ends of running jobs are read."""
     at = now()
-    metrics = metrics_of(ledger, [row.attempt_id for row in rows if row.phase != RUNNING])
-    specs = job_specs(ledger, [row.job_id for row in rows if row.phase == RUNNING])
+    metrics = metrics_of(ledger, [row.attempt_id for row in results.rows if row.phase != RUNNING])
+    latest = [results.newer.get(row.attempt_id, row) for row in results.rows]
+    specs = job_specs(ledger, [row.job_id for row in latest if row.phase == RUNNING])
     statuses = []
-    for row in rows:
-        current, problem = running_progress(row, specs[row.job_id]) if row.job_id in specs else (None, None)
+    for row, last in zip(results.rows, latest, strict=True):
+        progress, problem = running_progress(last, specs[last.job_id]) if last.job_id in specs else (None, None)
+        current = progress if last is row else None
         measured = metrics.get(row.attempt_id, {})
         rate = measured.get("tflops_per_gpu")
-        left_s, left_by = _left(row, current, at)
+        left_s, left_by = _left(last, progress, at)
         host_bound = host_bound_reason(measured)
         statuses.append(
             JobStatus(
@@ -120,14 +126,23 @@ def job_statuses(ledger: Ledger, rows: Sequence[JobSummary]) -> list[JobStatus]:
                 tflops_per_gpu=current.tflops_per_gpu if current else rate.value if rate else None,
                 left_s=None if left_s is None else round(left_s),
                 left_by=left_by,
-                starts_at=utc_stamp(row.starts_at) if row.phase == WAITING else None,
-                left=_left_text(row, left_s, left_by, at),
+                starts_at=utc_stamp(last.starts_at) if last.phase == WAITING else None,
+                left=_left_text(last, left_s, left_by, at),
                 id=row.scheduler_id,
                 nodes=row.nodes,
                 why=problem or _why(row, current, at) or (f"host-bound: {host_bound}" if host_bound else None),
+                newer=None if last is row else attempt_text(last, _iteration_text(last, progress)),
             )
         )
     return statuses
+
+
+def attempt_text(row: JobSummary, iteration: str = "") -> str:
+    """Return the state of an attempt: `attempt 2: RUNNING 3/8`, `attempt 2: failed (cancelled)`."""
+    if row.verdict == FAILED:
+        return f"attempt {row.number}: failed" + (f" ({row.failure})" if row.failure else "")
+    shown = iteration if row.phase == RUNNING and iteration != "-" else ""
+    return f"attempt {row.number}: {row.verdict or ' '.join(filter(None, [row.state, shown]))}"
 
 
 def wait_reason(row: JobSummary) -> WaitReason | None:
@@ -216,16 +231,17 @@ def duration(seconds: float) -> str:
     return f"{hours}h{minutes % 60:02}m" if hours < 24 else f"{hours // 24}d{hours % 24:02}h"
 
 
-def tallies(rows: Iterable[JobSummary]) -> list[Tally]:
-    """Return one tally for each experiment, scale and cluster, in their order. A job counts once."""
-    groups: dict[str, dict[str, JobSummary]] = {}
-    for row in rows:
+def tallies(results: ResultRows[S]) -> list[Tally]:
+    """Return one tally for each experiment, scale and cluster, in their order."""
+    groups: dict[str, dict[str, S]] = {}
+    for row in results.rows:
         groups.setdefault(f"{short_name(row.experiment)} {row.scale} {row.cluster}", {})[row.job_id] = row
-    return [_tally(name, list(jobs.values())) for name, jobs in groups.items()]
+    return [_tally(name, list(jobs.values()), results.newer) for name, jobs in groups.items()]
 
 
-def _tally(name: str, rows: Sequence[JobSummary]) -> Tally:
-    phases, verdicts = Counter(row.phase for row in rows), Counter(row.verdict for row in rows)
+def _tally(name: str, rows: Sequence[S], newer: Mapping[int, S]) -> Tally:
+    phases = Counter(newer.get(row.attempt_id, row).phase for row in rows)
+    verdicts = Counter(row.verdict for row in rows)
     failures = Counter(row.failure for row in rows if row.verdict == FAILED and row.failure)
     waiting = phases[WAITING] + phases[SUBMITTING]
     return Tally(

@@ -17,7 +17,8 @@ from orchestrator.ledger.measurements import MeasuredMetric
 from orchestrator.ledger.rows import JobRow
 from orchestrator.ledger.tables import FAILED, VERIFIED
 from orchestrator.megatron.flops import training_days
-from orchestrator.reading.failure import fails_as_published, ran_out_of_memory
+from orchestrator.reading.failure import Failure, fails_as_published, ran_out_of_memory
+from orchestrator.reading.job_status import attempt_text
 from orchestrator.reading.statistics import host_bound_reason, is_host_bound
 
 MOST_NOISE = 0.05
@@ -148,7 +149,8 @@ class Result:
 
     `losses` are (iteration, loss) pairs, empty unless requested; `gpu` is the name of the cluster's GPU; `instead_of`
     is the experiment's own program if another program ran (published numbers belong to the own program). `row`, `rows`,
-    `failed`, `noise` and `flag` are those of `Combined`.
+    `failed`, `noise` and `flag` are those of `Combined`. `newer` has the latest attempts of these jobs where a later
+    attempt than the result exists.
     """
 
     case: Case
@@ -162,6 +164,23 @@ class Result:
     noise: str | None = None
     flag: str | None = None
     failed: tuple[JobRow, ...] = ()
+    newer: tuple[JobRow, ...] = ()
+
+    @property
+    def failures(self) -> list[JobRow]:
+        """Return its jobs and repeats that failed unexpectedly. A verified case has no failures that a user cancelled.
+
+        A later attempt that failed counts, too.
+        """
+        if self.ended_as_published or self.row is None:
+            return []
+        failed = [row for row in (self.row, *self.failed, *self.newer) if row.verdict == FAILED]
+        return [row for row in failed if not self.is_verified or row.failure != str(Failure.CANCELLED)]
+
+    @property
+    def newer_text(self) -> str | None:
+        """Return the later attempts of its jobs: `attempt 2: failed (cancelled)`; None if there is none."""
+        return "; ".join(map(attempt_text, self.newer)) or None
 
     @property
     def is_verified(self) -> bool:
@@ -218,12 +237,14 @@ def case_results(
     rows: Sequence[JobRow],
     metrics: Mapping[int, Mapping[str, MeasuredMetric]],
     losses: Mapping[int, Sequence[tuple[int, float]]] | None = None,
+    newer: Mapping[int, JobRow] | None = None,
 ) -> list[Result]:
     """Return a result for each case of the scale, measured or not.
 
-    `rows` are of one cluster, oldest first; `metrics` and `losses` are by attempt. A case that ran more than once
-    counts with its last job and its repeats.
+    `rows` are of one cluster, oldest first; `metrics` and `losses` are by attempt, `newer` are the latest attempts by
+    the attempt that is the result. A case that ran more than once counts with its last job and its repeats.
     """
+    newer = newer or {}
     by_name: dict[str, list[JobRow]] = {}
     for row in rows:
         by_name.setdefault(row.case_name, []).append(row)
@@ -243,6 +264,7 @@ def case_results(
                 noise=job.noise,
                 flag=job.flag,
                 losses=tuple((losses or {}).get(job.row.attempt_id, ())),
+                newer=tuple(newer[row.attempt_id] for row in (*job.rows, *job.failed) if row.attempt_id in newer),
             )
         results.append(result)
     return results

@@ -17,8 +17,9 @@ from orchestrator.errors import Problem, ReproError, did_you_mean
 from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.measurements import MeasuredMetric
 from orchestrator.ledger.reports import attempts_of_jobs, cases_asked_for
+from orchestrator.ledger.result_attempts import last_result, with_attempt
 from orchestrator.ledger.rows import AttemptRow, JobRow, RunSummary
-from orchestrator.ledger.tables import ENDED, FAILED, VERIFIED, field_values
+from orchestrator.ledger.tables import ENDED, FAILED, VERIFIED
 from orchestrator.reading.statistics import host_bound_reason
 from orchestrator.results.cases import NOT_RATES, CaseMetric, Combined, Result, combine_repeats, modes, published_on
 from orchestrator.results.evidence import SMALLER_IS_BETTER
@@ -240,8 +241,8 @@ def side_of(name: str, runs: Sequence[RunSummary], codes: Collection[str]) -> Si
 def rows_of_side(ledger: Ledger, side: Side, rows: Sequence[JobRow], runs: Sequence[RunSummary]) -> list[JobRow]:
     """Return the jobs of a side, each with its attempt on that side, in order: a later job replaces an earlier one.
 
-    A cluster has the latest attempts. A date has the latest attempts that had ended by the end of that day in UTC. A
-    run or a commit has the attempts that it submitted or reused.
+    `rows` have the results of the jobs. A cluster has these. A date has the results of the attempts that had ended by
+    the end of that day in UTC. A run or a commit has the results of the attempts that it submitted or reused.
     """
     if side.kind == "cluster":
         return in_order_of_runs((row for row in rows if row.cluster == side.name), runs)
@@ -252,7 +253,7 @@ def rows_of_side(ledger: Ledger, side: Side, rows: Sequence[JobRow], runs: Seque
             job_id: [attempt for attempt in of_job if attempt.ended_at and attempt.ended_at < end]
             for job_id, of_job in attempts.items()
         }
-        chosen = [_with_attempt(row, ended[row.job_id][-1]) for row in rows if ended[row.job_id]]
+        chosen = [_with_attempt(row, ended[row.job_id]) for row in rows if ended[row.job_id]]
         return sorted(chosen, key=lambda row: row.ended_at or end)
     run_ids = {run.id for run in runs if side.name in (run.id, run.git_commit)}
     requested = cases_asked_for(ledger, run_ids)
@@ -260,7 +261,7 @@ def rows_of_side(ledger: Ledger, side: Side, rows: Sequence[JobRow], runs: Seque
     for row in rows:
         if (row.experiment, row.scale, row.case_name, row.job_id) in requested or row.code == side.name:
             submitted = [attempt for attempt in attempts[row.job_id] if attempt.run_id in run_ids]
-            chosen.append(_with_attempt(row, submitted[-1]) if submitted else row)
+            chosen.append(_with_attempt(row, submitted) if submitted else row)
     return in_order_of_runs(chosen, runs)
 
 
@@ -364,5 +365,7 @@ def _begins_with(commit: str, prefix: str) -> bool:
     return commit.startswith(prefix) or commit.rpartition("-")[2].startswith(prefix)
 
 
-def _with_attempt(row: JobRow, attempt: AttemptRow) -> JobRow:
-    return replace(row, **field_values(attempt))
+def _with_attempt(row: JobRow, attempts: Sequence[AttemptRow]) -> JobRow:
+    """Return the job with the result of these attempts, and with the run that made it."""
+    result = last_result(attempts)
+    return replace(with_attempt(row, result), run_id=result.run_id)

@@ -13,9 +13,9 @@ from orchestrator.errors import Problem, ReproError
 from orchestrator.ledger.attempts import job_rows
 from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.measurements import losses_of, metrics_of
-from orchestrator.ledger.reports import run_summaries
+from orchestrator.ledger.reports import attempts_of_jobs, run_summaries
+from orchestrator.ledger.result_attempts import result_rows
 from orchestrator.ledger.rows import JobRow
-from orchestrator.ledger.tables import FAILED
 from orchestrator.paths import Folders
 from orchestrator.results.cases import Result, case_results
 from orchestrator.results.claims import ClaimVerdict, judge_claims
@@ -63,10 +63,8 @@ class FigureOutcome:
 
     @property
     def failures(self) -> list[JobRow]:
-        """Return the jobs that failed unexpectedly, including failed repeats of a verified case."""
-        unexpected = [result for result in self.results if not result.ended_as_published]
-        rows = [row for result in unexpected for row in (result.row, *result.failed)]
-        return [row for row in rows if row is not None and row.verdict == FAILED]
+        """Return the jobs that failed unexpectedly: see `Result.failures`."""
+        return [row for result in self.results for row in result.failures]
 
     @property
     def failed(self) -> bool:
@@ -91,10 +89,13 @@ def read_outcome(
     scale: str | None = None,
     cluster: str | None = None,
     workload: str | None = None,
+    attempt: int | None = None,
 ) -> FigureOutcome:
     """Return the outcome of the latest run that matches the arguments; None matches everything.
 
-    Raises ReproError if no job matches, or if the name of the experiment or the workload is unknown.
+    The result of a job is its last verified attempt, else its latest one; with `attempt`, the attempt of this number,
+    for the jobs that have it. Raises ReproError if no job matches or has this attempt, or if the name of the experiment
+    or the workload is unknown.
     """
     name = full_name(folders, experiment) if experiment else None
     if workload is not None:
@@ -114,7 +115,7 @@ def read_outcome(
         hint = f"{command} --workload {workload}" if workload else command
         raise ReproError(Problem(what, hint=hint))
     last = in_order_of_runs(matching, run_summaries(ledger))[-1]
-    return outcome_of(ledger, find_experiment(folders, last.experiment), rows, last)
+    return outcome_of(ledger, find_experiment(folders, last.experiment), rows, last, attempt)
 
 
 def stored_outcome(ledger: Ledger, entry: Entry, scale: str) -> FigureOutcome:
@@ -125,7 +126,9 @@ def stored_outcome(ledger: Ledger, entry: Entry, scale: str) -> FigureOutcome:
     return outcome_of(ledger, entry, rows, in_order_of_runs(rows, run_summaries(ledger))[-1])
 
 
-def outcome_of(ledger: Ledger, entry: Entry, rows: Sequence[JobRow], last: JobRow) -> FigureOutcome:
+def outcome_of(
+    ledger: Ledger, entry: Entry, rows: Sequence[JobRow], last: JobRow, attempt: int | None = None
+) -> FigureOutcome:
     """Return the outcome of an experiment from the jobs with the experiment, scale and cluster of the job `last`.
 
     All cases run the experiment's own programs, or all cases run the program that replaced them in `last`.
@@ -141,7 +144,9 @@ def outcome_of(ledger: Ledger, entry: Entry, rows: Sequence[JobRow], last: JobRo
     cases = with_changes(cases, changes)
     rows = in_order_of_runs(_with_same_changes(rows, cases), run_summaries(ledger))
     with_losses = needs_losses(entry)
-    results = _results(ledger, entry, cases, rows, with_losses)
+    if attempt is not None:
+        _require_attempt(ledger, entry, rows, attempt)
+    results = _results(ledger, entry, cases, rows, with_losses, attempt)
     program = last.workload if programs != own_programs else None
     others = {
         name: _results_of(ledger, other, last, program, changes, with_losses) for name, other in entry.others.items()
@@ -152,12 +157,27 @@ def outcome_of(ledger: Ledger, entry: Entry, rows: Sequence[JobRow], last: JobRo
     return FigureOutcome(entry, last.scale, last.cluster, results, claims, reference)
 
 
+def _require_attempt(ledger: Ledger, entry: Entry, rows: Sequence[JobRow], attempt: int) -> None:
+    """Raise ReproError if no job has an attempt of this number that is not forgotten."""
+    attempts = attempts_of_jobs(ledger, {row.job_id for row in rows if row.number >= attempt})
+    if not any(one.number == attempt for of_job in attempts.values() for one in of_job):
+        last = max(row.number for row in rows)
+        hint = f"1 to {last}; repro history JOB shows the attempts of a job" if last > 1 else "there is only the first"
+        raise ReproError(Problem(f"--attempt {attempt}: no job of {entry.short_name} has such an attempt", hint=hint))
+
+
 def _results(
-    ledger: Ledger, entry: Entry, cases: Sequence[Case], rows: Sequence[JobRow], with_losses: bool
+    ledger: Ledger,
+    entry: Entry,
+    cases: Sequence[Case],
+    latest: Sequence[JobRow],
+    with_losses: bool,
+    attempt: int | None = None,
 ) -> list[Result]:
-    ids = [row.attempt_id for row in rows]
+    chosen = result_rows(ledger, latest, attempt)
+    ids = [row.attempt_id for row in chosen.rows]
     losses = losses_of(ledger, ids) if with_losses else None
-    return case_results(entry, cases, rows, metrics_of(ledger, ids), losses)
+    return case_results(entry, cases, chosen.rows, metrics_of(ledger, ids), losses, chosen.newer)
 
 
 def _results_of(

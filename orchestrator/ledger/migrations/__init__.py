@@ -38,6 +38,7 @@ _ATTEMPTS = """
     JOIN jobs ON jobs.id = attempts.job_id
     JOIN runs ON runs.id = attempts.run_id
     JOIN ({asked}) AS asked ON asked.job_id = attempts.job_id
+    WHERE attempts.forgotten_at IS NULL
 """
 
 # Metrics with a column. The first one also has columns for spread and count.
@@ -51,7 +52,8 @@ _METRICS = (
 )
 _OF_FIRST = ("iteration_ms_spread", "iterations_used")
 
-# The latest attempt of each case: a case has several jobs if its code or image changed; the latest run decides.
+# The result of each case: the last verified attempt of its job, else the latest one. A case has several jobs if its
+# code or image changed; the latest run decides.
 _RESULTS = """
     SELECT v.experiment, v.scale, v.cluster, v.case_name, v.repeat, v.workload, v.job_id, v.attempt, v.attempt_id,
         v.state, v.verdict, v.failure, v.verdict_reason, v.deciding_line, v.execution, v.gpus, v.nodes,
@@ -78,7 +80,11 @@ _RESULTS = """
         SELECT 1 FROM run_jobs
         WHERE run_jobs.run_id = latest.run_id AND run_jobs.job_id = v.job_id AND run_jobs.case_name = v.case_name
     ) AND NOT EXISTS (
-        SELECT 1 FROM attempts AS later WHERE later.job_id = v.job_id AND later.number > v.attempt
+        SELECT 1 FROM attempts AS other
+        WHERE other.job_id = v.job_id AND other.forgotten_at IS NULL AND (
+            (other.verdict = 'verified' AND (other.number > v.attempt OR v.verdict IS NULL OR v.verdict <> 'verified'))
+            OR (other.number > v.attempt AND (v.verdict IS NULL OR v.verdict <> 'verified'))
+        )
     )
 """
 

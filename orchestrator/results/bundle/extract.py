@@ -146,12 +146,10 @@ _LEFT_OUT: Mapping[str, frozenset[str]] = {
     "runs": frozenset({"user", "host", "pid", "run_options"}),
     "attempts": frozenset(
         {"user", "host", "pid", "token", "machine", "pid_start_ticks", "unsettled_since", "unseen_log_bytes"}
+        | {"forgotten_at", "forgotten_by"}
     ),
 }
-_PATHS: Mapping[str, frozenset[str]] = {
-    "runs": frozenset({"profile"}),
-    "attempts": frozenset({"folder", "script", "file"}),
-}
+_PATHS = {"runs": frozenset({"profile"}), "attempts": frozenset({"folder", "script", "file"})}
 _ADDED: Mapping[str, frozenset[str]] = {
     "jobs": frozenset({"image_digest"}),
     "attempts": frozenset({"execution", "slurm_cluster"}),
@@ -202,7 +200,7 @@ def extract_of(
     workloads: set[str],
     others: Mapping[str, Collection[str]] | None = None,
 ) -> Extract:
-    """Return the ledger's rows about the jobs of a figure that run one of these programs, without scripts.
+    """Return the ledger's rows about the jobs of a figure that run one of these programs, without forgotten attempts.
 
     `others` are the cases of other experiments, by full name, whose jobs are included.
     """
@@ -222,8 +220,9 @@ def extract_of(
     with ledger.reading() as session:
         run_jobs: list[Row] = [dict(row) for row in session.execute(query).mappings()]
         job_ids, run_ids = {row["job_id"] for row in run_jobs}, {row["run_id"] for row in run_jobs}
-        attempts = _rows(session, Attempt, "job_id", job_ids, order="id")
-        ids = {row["id"] for row in attempts}
+        attempts = [row for row in _rows(session, Attempt, "job_id", job_ids, order="id") if not row["forgotten_at"]]
+        ids, job_ids = {row["id"] for row in attempts}, {row["job_id"] for row in attempts}
+        run_jobs = [row for row in run_jobs if row["job_id"] in job_ids]
         events = [row for row in _rows(session, Event, "run_id", run_ids, order="id") if row["attempt_id"] is None]
         events += _rows(session, Event, "attempt_id", ids, order="id")
         metrics = _rows(session, Metric, "attempt_id", ids, order="attempt_id name")

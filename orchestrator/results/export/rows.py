@@ -64,7 +64,7 @@ _IDENTITY = (
     Column("cluster", "text", "cluster of the run"),
     Column("job", "text", "job id; empty if the case was never submitted"),
     Column("run", "text", "latest `repro submit` that requested the job"),
-    Column("attempt", "integer", "number of the submission of the job"),
+    Column("attempt", "integer", "number of the submission of the job: the last verified one, else the latest"),
     Column("repeat", "integer", "number of the repeat; with several repeats, the row is of the median one"),
     Column("scheduler_id", "text", "job id of the scheduler"),
 )
@@ -123,6 +123,7 @@ _OUTCOME = (
     Column("verdict", "text", "`verified` or `failed`; empty while the job is open"),
     Column("verdict_reason", "text", "reason of the verdict"),
     Column("failure", "text", "failure class: `gpu-oom`, `timeout`, ..."),
+    Column("newer", "text", "state of a later attempt that is not the result: `attempt 2: failed (cancelled)`"),
     Column("deciding_line", "text", "log line that decided the verdict"),
     Column("deciding_rank", "integer", "rank that printed this line"),
     Column("expected_outcome", "text", "`oom` if the source reports that the case runs out of memory"),
@@ -318,6 +319,7 @@ def _row(entry: Entry, result: Result, runs: Mapping[int, RunRecord]) -> Row:
     values |= {"expected_outcome": case.expected.outcome if case.expected else None}
     values |= {"execution": " and ".join(result.modes) or None, "host_bound": result.is_host_bound}
     values |= {"flag": result.flag, "noise": result.noise, "published_workload": result.instead_of}
+    values |= {"newer": result.newer_text}
     return values | _numbers(entry, result) | _published(entry, result)
 
 

@@ -231,7 +231,7 @@ def _why(result: Result) -> str:
     """Return the reasons why the number of a case is missing or not comparable, each once."""
     row = result.row
     reason = (row.verdict_reason or (row.reason if row.verdict is None else None)) if row else None
-    return "; ".join(filter(None, (reason, result.flag, result.noise)))
+    return "; ".join(filter(None, (reason, result.flag, result.noise, result.newer_text)))
 
 
 def shown_number(value: float | None) -> str:

@@ -84,6 +84,8 @@ def latest(failure: Failure | str | None = None, **changes: object) -> LatestAtt
         nodes="n1",
         options=(),
         submitted=1,
+        verified=0 if failure else 1,
+        last_number=1,
     )
     return replace(value, **changes)  # type: ignore[arg-type]  # fields of it
 

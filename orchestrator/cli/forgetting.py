@@ -1,0 +1,76 @@
+"""Command that hides attempts, and shows them again."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from orchestrator import api
+from orchestrator.cli.options import Database, JobOptions, Json, Targets, Yes, session_of
+from orchestrator.cli.output import as_json, message, next_command, print_shortened
+from orchestrator.errors import EXIT_FAILED, Problem, ReproError
+from orchestrator.paths import short_name
+from orchestrator.text import counted
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+OneAttempt = Annotated[int | None, typer.Option("--attempt", min=1, help="Only the attempts of this number.")]
+OnlyFailed = Annotated[bool, typer.Option("--failed", help="Only attempts that are not verified.")]
+Undo = Annotated[bool, typer.Option("--undo", help="Show forgotten attempts again.")]
+
+app = typer.Typer(rich_markup_mode=None)
+
+
+@app.command()
+@api.with_keywords(JobOptions)
+def forget(
+    context: typer.Context,
+    targets: Targets,
+    *,
+    attempt: OneAttempt = None,
+    failed: OnlyFailed = False,
+    undo: Undo = False,
+    yes: Yes = False,
+    json: Json = False,
+    database: Database = None,
+    **options: Unpack[JobOptions],
+) -> None:
+    """Hide attempts from every table and exit code. They stay in the ledger, and --undo shows them again."""
+    session = session_of(context, database)
+    chosen = api.forgettable(targets, attempt=attempt, failed=failed, undo=undo, session=session, **options)
+    if chosen.verified and not undo and not yes:
+        what = f"{counted(chosen.verified, 'verified attempt')} would be forgotten"
+        if json or not sys.stdin.isatty():
+            raise ReproError(Problem(what, hint="--failed keeps verified attempts; or confirm with --yes"))
+        typer.confirm(f"{what}. Continue?", abort=True, err=True)
+    api.forget_attempts(chosen, undo=undo, session=session)
+    _print(chosen, undo, json)
+    if chosen.attempts:
+        first, name = chosen.attempts[0], short_name(chosen.attempts[0].experiment)
+        if undo:
+            next_command(f"repro status {name}", "the attempts are shown again")
+        else:
+            next_command(f"repro history {first.job_id} --all", f"undo: repro forget {' '.join(targets)} --undo")
+    else:
+        next_command("repro status", "the state of all jobs")
+    if chosen.refused:
+        raise typer.Exit(EXIT_FAILED)
+
+
+def _print(chosen: api.Forgotten, undo: bool, json: bool) -> None:
+    """Print the attempts that are hidden or shown again, and those that are not changed."""
+    if json:
+        names = ("job_id", "experiment", "case_name", "repeat", "number", "state", "verdict")
+        rows = [{name: getattr(row, name) for name in names} for row in chosen.attempts]
+        as_json({"attempts": rows, "refused": [str(problem) for problem in chosen.refused]})
+    elif chosen.attempts:
+        lines = [
+            f"{row.job_id}  {row.label}  attempt {row.number}  {row.verdict or row.state}" for row in chosen.attempts
+        ]
+        print_shortened(lines, "add --json")
+    print_shortened([f"repro: {problem}" for problem in chosen.refused], "add --json")
+    done = "shown again" if undo else "forgotten"
+    message(f"{counted(len(chosen.attempts), 'attempt')} {done}" if chosen.attempts else f"no attempt {done}")

@@ -1,0 +1,72 @@
+"""Results of jobs: the last verified attempt of each job, or its latest attempt if none is verified."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Generic, TypeVar
+
+import sqlalchemy as sa
+
+from orchestrator.ledger.database import Ledger
+from orchestrator.ledger.rows import ATTEMPTS, AttemptRow, JobSummary
+from orchestrator.ledger.tables import VERIFIED, Attempt, batched, field_values
+
+S = TypeVar("S", bound=JobSummary)
+
+
+@dataclass(frozen=True, slots=True)
+class ResultRows(Generic[S]):
+    """Jobs with the attempts that are their results.
+
+    `newer` has the latest attempt of each job whose result is an earlier one, by the attempt id of the result.
+    """
+
+    rows: list[S]
+    newer: Mapping[int, S]
+
+
+def result_rows(ledger: Ledger, latest: Sequence[S], attempt: int | None = None) -> ResultRows[S]:
+    """Return these jobs with their results. `latest` has the latest attempt of each job, as `job_rows` returns it.
+
+    With `attempt`, the result is the attempt of that number; jobs without such an attempt keep their result.
+    """
+    wanted = [row for row in latest if row.number > 1 and (attempt is not None or row.verdict != VERIFIED)]
+    chosen = _chosen(ledger, [row.job_id for row in wanted], attempt) if wanted else {}
+    rows, newer = [], {}
+    for row in latest:
+        result = chosen.get(row.job_id)
+        if result is None or result.attempt_id == row.attempt_id:
+            rows.append(row)
+            continue
+        rows.append(with_attempt(row, result))
+        newer[result.attempt_id] = row
+    return ResultRows(rows, newer)
+
+
+def with_attempt(row: S, attempt: AttemptRow) -> S:
+    """Return the job with another of its attempts. Its run is still the one that asked for the job."""
+    return replace(row, **{**field_values(attempt), "run_id": row.run_id})
+
+
+def last_result(attempts: Sequence[AttemptRow]) -> AttemptRow:
+    """Return the last verified attempt, or the last one if none is verified; the attempts are in their order."""
+    return next((attempt for attempt in reversed(attempts) if attempt.verdict == VERIFIED), attempts[-1])
+
+
+def _chosen(ledger: Ledger, job_ids: Sequence[str], number: int | None) -> dict[str, AttemptRow]:
+    """Return the attempt of this number, else the last verified one, of each of these jobs that has one."""
+    is_wanted = Attempt.verdict == VERIFIED
+    order: list[sa.ColumnElement[bool] | sa.orm.InstrumentedAttribute[int]] = [Attempt.number]
+    if number is not None:
+        is_wanted = sa.or_(is_wanted, Attempt.number == number)
+        order.insert(0, Attempt.number == number)
+    chosen: dict[str, AttemptRow] = {}
+    with ledger.reading() as session:
+        for ids in batched(sorted(set(job_ids))):
+            query = sa.select(*ATTEMPTS.columns).where(
+                Attempt.job_id.in_(ids), Attempt.forgotten_at.is_(None), is_wanted
+            )
+            rows = ATTEMPTS.rows(session.execute(query.order_by(*order)), ledger.run_folders())
+            chosen |= {row.job_id: row for row in rows}
+    return chosen
