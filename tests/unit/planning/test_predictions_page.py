@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import statistics
+
+import pytest
+
 from benchmarks.measured_times import CHECKOUT
 from benchmarks.prediction_tables import VALIDATION, data_sets, error_table, order_table
 from orchestrator.planning.time_constants import CALIBRATED_UNCERTAINTY, FITTED
@@ -16,6 +20,18 @@ def test_page_has_the_printed_table_of_errors() -> None:
 
 def test_page_has_the_printed_table_of_orders() -> None:
     assert order_table() in PAGE, "run python -m benchmarks.duration and copy its tables"
+
+
+@pytest.mark.parametrize("text", [PAGE, (CHECKOUT / "README.md").read_text()], ids=["page", "README"])
+def test_sentences_have_the_numbers_of_the_table(text: str) -> None:
+    sets = data_sets()
+    judged = [row for one in sets if one.use == VALIDATION for row in one.rows]
+    published = [row for one in sets if one.is_published for row in one.rows]
+    mean = 100 * statistics.fmean(abs(row.error(FITTED)) for row in judged)
+    inside = sum(row.is_inside for row in published)
+    words = " ".join(text.split())
+    assert f"with a mean error of {mean:.1f} %" in words
+    assert f"Of all {len(published)} published times {inside} are inside" in words
 
 
 def test_data_sets_have_no_time_twice() -> None:
