@@ -11,7 +11,6 @@ from pathlib import Path
 
 from orchestrator.clusters.needs import OFFLINE_HINT
 from orchestrator.errors import Problem, ReproError, Unreachable
-from orchestrator.launch.run_record import git_output
 
 _FULL_HASH = re.compile("[0-9a-f]{40}")
 
@@ -26,6 +25,19 @@ _NETWORK = re.compile(
 )
 _NOT_OFFERED = re.compile("not our ref|unadvertised object|couldn't find remote ref|no such remote ref", re.IGNORECASE)
 _NO_SPACE = re.compile("no space left|disk quota exceeded", re.IGNORECASE)
+
+
+def git_output(folder: Path, *arguments: str) -> str | None:
+    """Return the output of a git command; None if the folder is not a checkout, or git fails."""
+    if not (folder / ".git").exists():
+        return None
+    try:
+        answer = subprocess.run(
+            ["git", "-C", str(folder), *arguments], capture_output=True, text=True, timeout=30, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return answer.stdout.strip() if answer.returncode == 0 else None
 
 
 def is_hash(commit: str) -> bool:

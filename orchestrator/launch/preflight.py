@@ -22,12 +22,11 @@ from orchestrator.clusters.program import image_uri, import_record, imported_fil
 from orchestrator.clusters.resolve import Cluster
 from orchestrator.config.yaml import KeyPath
 from orchestrator.errors import Problem, ReproError, Unreachable, did_you_mean
-from orchestrator.launch.checkouts import is_at
+from orchestrator.launch.checkouts import git_output, is_at
 from orchestrator.launch.containers import require_mountable
 from orchestrator.launch.directives import output_pattern
 from orchestrator.launch.executors import clean_env_prefix
 from orchestrator.launch.render import render_job
-from orchestrator.launch.run_record import git_output
 from orchestrator.paths import Folders
 from orchestrator.planning.exact import absent_packages, install_command
 from orchestrator.planning.plan import Plan, check_case, plan_cases, refusal_problems

@@ -9,7 +9,6 @@ import re
 import secrets
 import shlex
 import socket
-import subprocess
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -22,6 +21,7 @@ from orchestrator.errors import Problem, ReproError
 from orchestrator.files import private_folder, read_job_file
 from orchestrator.identity import own_start_ticks, read_own_file, require_own_folder, this_machine_identity, user_name
 from orchestrator.job_spec import JobSpec
+from orchestrator.launch.checkouts import git_output
 from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.rows import PendingAttempt
 from orchestrator.ledger.runs import NewJob, NewRun, Provenance
@@ -59,19 +59,6 @@ def _versions() -> dict[str, object]:
         except metadata.PackageNotFoundError:
             continue
     return versions
-
-
-def git_output(folder: Path, *arguments: str) -> str | None:
-    """Return the output of a git command; None if the folder is not a checkout, or git fails."""
-    if not (folder / ".git").exists():
-        return None
-    try:
-        answer = subprocess.run(
-            ["git", "-C", str(folder), *arguments], capture_output=True, text=True, timeout=30, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return answer.stdout.strip() if answer.returncode == 0 else None
 
 
 def profile_secrets(cluster: Cluster) -> frozenset[str]:

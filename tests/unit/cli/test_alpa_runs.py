@@ -41,6 +41,15 @@ def job_folders(alpa: Caller) -> list[Path]:
     return sorted(path.parent for path in alpa.site.folder.glob("runs/*/*/job.sh"))
 
 
+def test_jobs_without_their_code_are_refused_with_the_command_that_fetches_it(alpa: Caller) -> None:
+    (alpa.site.folder / "alpa" / "osdi22_artifact" / "megatron").rmdir()
+    done = alpa("submit", *ALPA, "gpus=1")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "alpa/osdi22_artifact/megatron: no such file or folder" in done.stderr
+    assert "Hint: repro workloads fetch megatron-alpa --cluster here" in done.stderr
+    assert job_folders(alpa) == []
+
+
 def test_figure_is_submitted_verified_compared_and_judged(alpa: Caller) -> None:
     for case in ("gpus=1", "gpus=4", "gpus=8"):
         done = alpa("submit", *ALPA, case, "--wait")

@@ -51,6 +51,11 @@ def test_list_needs_neither_the_database_nor_the_scheduler(site: Site) -> None:
     assert loaded(site, "list") & HEAVY == set()
 
 
+@pytest.mark.parametrize("words", ["workloads list", "workloads show megatron-2021 --cluster selene"])
+def test_the_needs_of_a_workload_load_nothing_heavy(words: str, site: Site) -> None:
+    assert loaded(site, *words.split()) & HEAVY == set()
+
+
 def test_a_dry_run_loads_neither_database_nor_submitit_nor_torch(site: Site) -> None:
     names = loaded(site, "submit", "figure-13", "--cluster", "here", "--scale", "cpu", "--dry-run")
     assert names & {*HEAVY, "http"} == set()  # http: for downloads

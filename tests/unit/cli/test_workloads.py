@@ -12,8 +12,9 @@ import yaml
 
 from orchestrator.clusters.resolve import find_cluster
 from orchestrator.workloads import workloads
-from orchestrator.workloads.needs import PublicFile
+from orchestrator.workloads.needs import MERGES, VOCABULARY, PublicFile
 from tests.loopback_files import FileServer, file_server
+from tests.stand_in_site import CHECKOUT
 from tests.unit.cli.calling import Caller, everything_in
 from tests.unit.launch.repositories import git, make_repository
 
@@ -242,3 +243,15 @@ def test_a_text_gives_the_data_their_name_and_is_part_of_the_offline_commands(re
     refused = repro("workloads", "fetch", "megatron-kwai", *place)
     assert (refused.returncode, len(refused.complaints)) == (2, 1)
     assert "megatron-kwai gets no data of a text here" in refused.stderr
+
+
+def test_the_page_about_workloads_has_each_program_and_the_real_output_of_its_commands(repro: Caller) -> None:
+    page = (CHECKOUT / "docs" / "workloads.md").read_text()
+    headings = " ".join(line for line in page.splitlines() if line.startswith("### "))
+    assert [name for name in workloads() if f"`{name}`" not in headings] == []
+    offline = "workloads fetch megatron-kwai --cluster kwai-h800 --directory /shared/data --offline"
+    for command in ("workloads list", offline):
+        printed = "".join(f"    {line}".rstrip() + "\n" for line in repro(*command.split()).stdout.splitlines())
+        assert f"    $ repro {command}\n{printed}" in page
+    for file in (VOCABULARY, MERGES):
+        assert f"| {file.bytes:,} | `{file.sha256}` |" in page
