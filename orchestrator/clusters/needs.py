@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,6 +19,10 @@ from orchestrator.workloads.needs import GITHUB, Need, PublicFile, Repository, T
 
 DATA_FILES = (".bin", ".idx")
 """Extensions of the two files of a data set."""
+
+# Neither a git option nor a path that leaves a folder.
+_REPOSITORY = re.compile(r"\w[\w.-]*/\w[\w.-]*", re.ASCII)
+_REVISION = re.compile(r"\w[\w.+-]*(/\w[\w.+-]*)*", re.ASCII)
 
 OFFLINE_HINT = "without internet on this machine, --offline prints the commands for another one"
 
@@ -48,7 +53,8 @@ class Source:
         if isinstance(self.need, TokenData):
             return f"random-tokens-{self.need.vocabulary}"
         commit = self.commit or ""
-        return f"{self.address.rpartition('/')[2]}-{commit[:10] if len(commit) == 40 else commit}"
+        short = commit[:10] if len(commit) == 40 else commit.replace("/", "-")
+        return f"{self.address.rpartition('/')[2]}-{short}"
 
     @property
     def published_data(self) -> str | None:
@@ -120,6 +126,9 @@ def _source(workload: AnyWorkload, need: Need, code: Mapping[str, CodeFields]) -
         name, commit = published.repository, published.commit
     if name is None or commit is None:
         raise ReproError(Problem(f"no paper.yaml names the code of {workload.name}"))
+    if not _REPOSITORY.fullmatch(name) or not _REVISION.fullmatch(commit):
+        what = f"code of {workload.name}: {name} at {commit}: not a repository of GitHub with a commit, branch or tag"
+        raise ReproError(Problem(what, hint="correct code: in paper.yaml"))
     return Source(need, f"{GITHUB}/{name}", commit, is_required)
 
 

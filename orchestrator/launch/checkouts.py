@@ -41,12 +41,12 @@ def git_output(folder: Path, *arguments: str) -> str | None:
 
 
 def is_hash(commit: str) -> bool:
-    """Return whether this is a full hash, and not a branch."""
+    """Return whether this is a full hash, and not a branch or tag."""
     return _FULL_HASH.fullmatch(commit) is not None
 
 
 def is_at(folder: Path, commit: str) -> bool:
-    """Return whether HEAD of a checkout is this commit (a hash or the start of one), or the head of this branch."""
+    """Return whether HEAD of a checkout is this commit (a hash or the start of one), or this branch or tag."""
     head = git_output(folder, "rev-parse", "HEAD")
     if head is None:
         return False
@@ -78,7 +78,7 @@ def require_checkout(folder: Path, url: str, commit: str) -> str:
 
 
 def fetch_checkout(url: str, commit: str, target: Path, part: Path) -> str:
-    """Fetch a commit, or the head of a branch, into `part`, and rename it to `target`. Return the hash.
+    """Fetch a commit, or a branch or tag, into `part`, and rename it to `target`. Return the full hash.
 
     An existing `part` is continued. ReproError if the repository does not have the commit; Unreachable without a
     connection.
@@ -90,26 +90,27 @@ def fetch_checkout(url: str, commit: str, target: Path, part: Path) -> str:
     _git(url, "init", "-q", str(part))
     if git_output(part, "remote", "get-url", "origin") is None:
         _git(url, "-C", str(part), "remote", "add", "origin", url)
-    wanted = commit if is_hash(commit) else f"+refs/heads/{commit}:refs/remotes/origin/{commit}"
     try:
-        _git(url, "-C", str(part), "fetch", "-q", "--no-tags", "--depth", "1", "origin", wanted)
-    except _NotOffered as missing:
-        if not is_hash(commit):
-            raise ReproError(Problem(f"the repository has no branch {commit}", f"{url}:")) from None
-        _fetch_everything(url, commit, part, missing)
-    name = commit if is_hash(commit) else f"refs/remotes/origin/{commit}"
-    _git(url, "-C", str(part), "checkout", "-q", "--force", "--detach", name)
+        _git(url, "-C", str(part), "fetch", "-q", "--no-tags", "--depth", "1", "origin", commit)
+        revision = "FETCH_HEAD"
+    except _NotOffered:
+        _fetch_everything(url, commit, part)
+        revision = commit
+    if not is_hash(commit):  # by which `is_at` knows the branch or tag
+        _git(url, "-C", str(part), "update-ref", f"refs/remotes/origin/{commit}", f"{revision}^{{commit}}")
+    _git(url, "-C", str(part), "checkout", "-q", "--force", "--detach", revision)
     head = require_checkout(part, url, commit)
     os.rename(part, target)  # noqa: PTH104  replaces an empty folder; Path.replace is the same call
     return head
 
 
-def _fetch_everything(url: str, commit: str, part: Path, missing: _NotOffered) -> None:
-    """Fetch all branches and tags, of a server that does not offer single commits."""
+def _fetch_everything(url: str, commit: str, part: Path) -> None:
+    """Fetch all branches and tags: the server offers no single commits, or the hash is abbreviated."""
     unshallow = ("--unshallow",) if (part / ".git" / "shallow").exists() else ()
     _git(url, "-C", str(part), "fetch", "-q", "--tags", *unshallow, "origin", "+refs/heads/*:refs/remotes/origin/*")
     if git_output(part, "cat-file", "-t", commit) != "commit":
-        raise ReproError(Problem(f"the repository does not have commit {_shown(commit)}", f"{url}:")) from missing
+        what = f"the repository has no commit, branch or tag {_shown(commit)}"
+        raise ReproError(Problem(what, f"{url}:"))
 
 
 class _NotOffered(Exception):

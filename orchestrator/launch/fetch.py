@@ -70,7 +70,7 @@ def fetch_items(items: Sequence[Item], text: Text | None = None) -> Iterator[Fet
 
 def item_state(item: Item) -> str:
     """Return "there", "missing", or what is wrong. Reads no content of files, and needs no network."""
-    if not any(os.path.lexists(file) for file in item.files):
+    if not any(os.path.lexists(file) for file in item.files) or _is_empty(item.path):
         return "missing"
     missing = [file.name for file in item.files if not file.exists()]
     if missing:
@@ -87,12 +87,12 @@ def item_state(item: Item) -> str:
 
 
 def _in_place(item: Item, items: Sequence[Item], text: Text | None) -> Fetched:
-    present = _present(item)
+    present = _present(item, text)
     if present is not None:
         return present
     item.path.parent.mkdir(parents=True, exist_ok=True)
     with _alone(item.path):
-        present = _present(item)  # another command may have fetched it in the meantime
+        present = _present(item, text)  # another command may have fetched it in the meantime
         if present is not None:
             return present
         source, need = item.source, item.source.need
@@ -112,12 +112,17 @@ def _in_place(item: Item, items: Sequence[Item], text: Text | None) -> Fetched:
         return Fetched(item, "made")
 
 
-def _present(item: Item) -> Fetched | None:
+def _is_empty(path: Path) -> bool:
+    return path.is_dir() and not any(path.iterdir())
+
+
+def _present(item: Item, text: Text | None) -> Fetched | None:
     """Check an item that exists; None if it does not exist. ReproError if it is something else."""
     source, need = item.source, item.source.need
     commit, sha256 = None, dict[str, str]()
-    if not all(file.exists() for file in item.files) or (item.path.is_dir() and not any(item.path.iterdir())):
+    if not all(file.exists() for file in item.files) or _is_empty(item.path):
         return None
+    known = fetch_record(item.record_file)
     if isinstance(need, Repository):
         assert source.commit is not None
         commit = require_checkout(item.path, source.address, source.commit)
@@ -126,8 +131,12 @@ def _present(item: Item) -> Fetched | None:
         sha256 = {item.path.name: need.sha256}
     else:
         _require_index(item.files[-1])
-    known = fetch_record(item.record_file)
-    if known is None and not isinstance(need, TokenData) and os.access(item.path.parent, os.W_OK):
+        if text is not None and (known is None or known.source != text.source):
+            what = "exists already, so --text would not be used"
+            raise ReproError(Problem(what, f"{item.files[0]}:", "move both files away, or leave --text out"))
+        return Fetched(item, "there already")
+    is_recorded = known is not None and (known.commit, known.sha256) == (commit, sha256)
+    if not is_recorded and os.access(item.path.parent, os.W_OK):
         _write_record(item, commit, sha256)
     return Fetched(item, "there already")
 

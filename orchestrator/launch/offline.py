@@ -50,15 +50,14 @@ def _fetch(items: Sequence[Item]) -> Iterator[str]:
             yield f"{{ test -f {name} || {{ {get}; }}; }}"
             continue
         assert source.commit is not None
-        wanted = source.commit
-        branch = f"refs/remotes/origin/{wanted}"
-        if not is_hash(wanted):
-            wanted = f"+refs/heads/{wanted}:{branch}"
+        commit = shlex.quote(source.commit)
         yield f"git init -q {name}"
-        yield f"git -C {name} fetch -q --no-tags --depth 1 {source.address} {shlex.quote(wanted)}"
-        yield f"git -C {name} checkout -q --force --detach {'FETCH_HEAD' if is_hash(wanted) else shlex.quote(branch)}"
-        if is_hash(wanted):
-            yield f'test "$(git -C {name} rev-parse HEAD)" = {wanted}'
+        yield f"git -C {name} fetch -q --no-tags --depth 1 {shlex.quote(source.address)} {commit}"
+        yield f"git -C {name} checkout -q --force --detach FETCH_HEAD"
+        if is_hash(source.commit):
+            yield f'test "$(git -C {name} rev-parse HEAD)" = {commit}'
+        else:
+            yield f"git -C {name} update-ref refs/remotes/origin/{commit} HEAD"
     files = [item for item in items if isinstance(item.source.need, PublicFile)]
     if files:
         yield f"printf '%s\\n' {' '.join(shlex.quote(_sum_line(item)) for item in files)} >{SUMS}"

@@ -17,9 +17,9 @@ LLAMA_TOKENS = 32000
 class Repository:
     """Git repository whose checkout a field of the profile names.
 
-    `name` is OWNER/NAME on GitHub. `commit` is a full hash, or a branch where the paper names no commit. `code:` of a
-    paper.yaml replaces both of a `checkout`; they are None if only a paper has them. `subfolder`: the field names this
-    folder of the checkout.
+    `name` is OWNER/NAME on GitHub. `commit` is a full hash; a branch or tag where the paper names no commit. `code:` in
+    a paper.yaml replaces both of a `checkout`; they are None if only a paper has them. `subfolder`: the field names
+    this folder of the checkout.
     """
 
     field: str = "checkout"

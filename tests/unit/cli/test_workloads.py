@@ -224,6 +224,18 @@ def test_a_machine_that_does_not_see_the_paths_prints_commands_only(repro: Calle
     assert _shown(repro, "megatron-2026", "site")[0]["state"] == "on the nodes"
 
 
+@pytest.mark.parametrize(
+    "code", ["NVIDIA/x, commit: --upload-pack=id", "../../x, commit: main", "a/b, commit: x/../../y"]
+)
+def test_code_of_a_paper_is_no_option_of_git_and_no_other_folder(repro: Caller, shared: Path, code: str) -> None:
+    paper = repro.site.folder / "experiments" / "here" / "paper.yaml"
+    paper.write_text(f"title: Here\nvenue: A conference\ncode: {{megatron-2021: {{repository: {code}}}}}\n")
+    done = repro("workloads", "fetch", "megatron-2021", "--cluster", "site", "--directory", str(shared))
+    assert (done.returncode, len(done.complaints)) == (2, 1)
+    assert "not a repository of GitHub with a commit, branch or tag" in done.stderr
+    assert not shared.exists()
+
+
 def test_the_own_program_needs_nothing(repro: Caller) -> None:
     done = repro("workloads", "fetch", "pretrain", "--cluster", "selene")
     assert done.returncode == 0

@@ -273,7 +273,22 @@ def test_a_server_that_offers_no_single_commits_sends_all_branches(
     assert git(wanted.path, "rev-parse", "HEAD") == first
 
 
-@pytest.mark.parametrize("commit", ["0" * 40, "no-such-branch"])
+@pytest.mark.parametrize("name", ["v1.0", "annotated", "feature/x", "short hash"])
+def test_a_tag_a_branch_with_a_slash_and_a_short_hash_are_fetched_and_accepted(tmp_path: Path, name: str) -> None:
+    first, second, _ = make_repository(tmp_path / "origin")
+    git(tmp_path / "origin", "tag", "v1.0", second)
+    git(tmp_path / "origin", "tag", "-a", "-m", "a tag", "annotated", second)
+    git(tmp_path / "origin", "branch", "feature/x", second)
+    wanted = checkout(tmp_path / "origin", second[:9] if name == "short hash" else name, tmp_path / "Megatron-LM")
+    assert fetch(wanted) == ["fetched"]
+    assert git(wanted.path, "rev-parse", "HEAD") == second
+    assert fetch(wanted) == ["there already"]
+    git(wanted.path, "fetch", "-q", "origin", first)
+    git(wanted.path, "checkout", "-q", first)
+    assert "and must be at" in str(refused(wanted))
+
+
+@pytest.mark.parametrize("commit", ["0" * 40, "no-such-branch", "0000000"])
 def test_a_commit_that_the_repository_lacks_is_exit_code_2(
     tmp_path: Path, origin: tuple[Path, list[str]], commit: str
 ) -> None:
@@ -334,6 +349,8 @@ def test_a_checkout_at_another_commit_is_refused_and_the_command_of_the_hint_cor
     command = (error.problems[0].hint or "").partition(";")[0]
     subprocess.run(command, shell=True, check=True, capture_output=True)
     assert fetch(wanted) == ["there already"]
+    record = fetch_record(wanted.record_file)
+    assert record is not None and record.commit == last
 
 
 @pytest.mark.parametrize("name", ["notes.txt", ".git/HEAD"])
@@ -348,6 +365,7 @@ def test_a_folder_with_other_content_is_no_checkout(tmp_path: Path, origin: tupl
 
 def test_an_empty_folder_becomes_the_checkout(tmp_path: Path, origin: tuple[Path, list[str]]) -> None:
     (tmp_path / "Megatron-LM").mkdir()
+    assert item_state(checkout(origin[0], origin[1][0], tmp_path / "Megatron-LM")) == "missing"
     assert fetch(checkout(origin[0], origin[1][0], tmp_path / "Megatron-LM")) == ["fetched"]
 
 
@@ -462,6 +480,9 @@ def test_data_of_a_text_are_made_by_the_tool_of_the_checkout(tmp_path: Path, pro
     record = fetch_record(program[-1].record_file)
     assert record is not None and record.source == f"{text.file}, by tools/preprocess_data.py"
     assert fetch(*program)[-1] == "there already"
+    assert [fetched.how for fetched in fetch_items(program, text)][-1] == "there already"
+    with pytest.raises(ReproError, match="exists already, so --text would not be used"):
+        list(fetch_items(program, Text(tmp_path / "other.jsonl", sys.executable)))
 
 
 def test_a_text_that_cannot_be_used_is_refused_before_anything_is_fetched(tmp_path: Path, program: list[Item]) -> None:
