@@ -21,7 +21,7 @@ def tensor_parallel(job: TimedJob) -> float:
     half = _collective(job.machine, job.hidden_bytes, t, math.gcd(t, job.machine.node))
     if not job.program.overlaps_backward_communication:
         overlaps = "--tp-comm-overlap" in job.arguments and job.layout.sequence_parallel
-        return (halves + 4) * half * (job.machine.exposed_share if overlaps else _exposed(job))
+        return (halves + 4) * half * (job.machine.constants.exposed_share if overlaps else _exposed(job))
     return halves * half + _beside_products(job, half)
 
 
@@ -38,7 +38,7 @@ def _beside_products(job: TimedJob, half: float) -> float:
     for width in (model.hidden + 2 * model.kv_hidden, first):
         product = 2 * job.tokens * model.hidden * width / t / machine.gemm
         for sent in (half, half) if job.layout.sequence_parallel else (2 * half,):
-            exposed += max(0.0, sent - product) + machine.overlap_cost * min(sent, product)
+            exposed += max(0.0, sent - product) + machine.constants.overlap_cost * min(sent, product)
     return exposed
 
 
@@ -63,7 +63,7 @@ def expert_parallel(job: TimedJob) -> float:
 
 
 def _exposed(job: TimedJob) -> float:
-    return job.machine.exposed_share if job.program.hides_layer_communication else 1.0
+    return job.machine.constants.exposed_share if job.program.hides_layer_communication else 1.0
 
 
 def pipeline_transfers(job: TimedJob, microbatches: int) -> float:
@@ -82,7 +82,7 @@ def pipeline_transfers(job: TimedJob, microbatches: int) -> float:
     link = machine.nvlink if layout.gpus == machine.node else min(network, machine.nvlink)
     if job.program.synchronizes_transfers:
         hops = 2 * (layout.pipeline_parallel - 1) + 2 * layout.virtual_stages * microbatches
-        return hops * (size / link + machine.transfer_ms)
+        return hops * (size / link + machine.constants.transfer_ms)
     hidden = job.program.hides_interleaved_transfers and layout.virtual_stages > 1
     hops = 2 * (layout.pipeline_parallel - 1) + (0 if hidden else 2 * layout.virtual_stages * microbatches)
     return hops * (size / link + time_constants.COLLECTIVE_MS)

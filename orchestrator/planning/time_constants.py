@@ -133,11 +133,13 @@ OTHER_UNCERTAINTY = 0.4
 """Extrapolations: no time of a similar program on this kind of GPU was compared, or the model has experts."""
 
 
+@cache
 def is_fitted(gpu: str | None, program: str) -> bool:
     """Return whether constants were fitted on this kind of GPU and program."""
     return _fit_in(find_workload(program).time.fitted_on, gpu) is not None
 
 
+@cache
 def fit_of(gpu: str | None, program: str) -> Fit | None:
     """Return the fit made for this program on this kind of GPU, or on another with the same chip; None without one."""
     time = find_workload(program).time
@@ -184,18 +186,10 @@ class Rates:
     network: float
     host: float
     node: int
-    exposed_share: float
-    overlap_cost: float
-    accumulated_share: float
-    step_ms: float
+    constants: Constants
     multiprocessors: int | None
     transfer: float
-    transfer_ms: float
     cards: int
-    host_layer_ms: float
-    host_step_ms: float
-    host_router_ms: float
-    host_expert_ms: float
 
 
 def rates(
@@ -217,18 +211,10 @@ def rates(
         network=network * 1e6 * constants.network_share,
         host=like.host_gb_s * 1e6,
         node=min(hardware.gpus_per_node, gpus),
-        exposed_share=constants.exposed_share,
-        overlap_cost=constants.overlap_cost,
-        accumulated_share=constants.accumulated_share,
-        step_ms=constants.step_ms,
+        constants=constants,
         multiprocessors=MULTIPROCESSORS.get(fit or like.fit),
         transfer=network * 1e6 * constants.transfer_share,
-        transfer_ms=constants.transfer_ms,
         cards=hardware.network_cards or hardware.gpus_per_node,
-        host_layer_ms=constants.host_layer_ms,
-        host_step_ms=constants.host_step_ms,
-        host_router_ms=constants.host_router_ms,
-        host_expert_ms=constants.host_expert_ms,
     )
 
 
@@ -237,6 +223,8 @@ def with_halved_assumptions(hardware: Hardware) -> Hardware:
 
     The NVLink of the data sheet counts as known if the GPU is in the table and is not a PCI Express card.
     """
+    if hardware.nvlink_gb_s and hardware.network_gb_s:
+        return hardware
     facts = gpu_facts(hardware.gpu)
     nvlink = None if facts is None else facts.nvlink_gb_s / (2 if _is_card(hardware.gpu) else 1)
     links = {

@@ -176,30 +176,37 @@ def _waves(job: TimedJob) -> float:
     A product is computed in waves of one tile for each multiprocessor. In the last wave some are idle. `WAVE_SHARE`
     of this time counts, because kernels with smaller tiles avoid a part.
     """
-    count, model, t = job.machine.multiprocessors, job.model, job.layout.tensor_parallel
+    count = job.machine.multiprocessors
     if count is None:
         return 1.0
+    model = job.model
     first = (2 if model.family == "llama" else 1) * model.ffn_hidden
-    products = (
-        ((model.hidden + 2 * model.kv_hidden) / t, model.hidden),
-        (model.hidden, model.hidden / t),
-        (first / t, model.hidden),
-        (model.hidden, model.ffn_hidden / t),
+    split = (model.hidden + 2 * model.kv_hidden, first)
+    return 1 + time_constants.WAVE_SHARE * _idle(
+        job.tokens, model.hidden, split, model.ffn_hidden, job.layout.tensor_parallel, count
     )
-    flops = sum(columns * depth for columns, depth in products)
-    busy = sum(columns * depth * _tail(job.tokens, columns, count) for columns, depth in products)
-    return 1 + time_constants.WAVE_SHARE * (busy / flops - 1)
 
 
 @lru_cache(maxsize=4096)
-def _tail(rows: float, columns: float, multiprocessors: int) -> float:
-    """Return whole waves over waves of a product with its better shape of tile."""
+def _idle(tokens: float, hidden: int, split: tuple[int, int], ffn: int, tensor: int, multiprocessors: int) -> float:
+    """Return the idle time over the busy time of the four products of a layer, each with its better shape of tile.
+
+    `split` are the columns of the two products whose output is split over the tensor-parallel GPUs.
+    """
     tall, wide = time_constants.TILE
-    waves = [
-        math.ceil(rows / height) * math.ceil(columns / width) / multiprocessors
-        for height, width in ((tall, wide), (wide, tall))
-    ]
-    return min(math.ceil(count) / count for count in waves)
+    flops = idle = 0.0
+    sizes = (
+        (split[0] / tensor, hidden),
+        (hidden, hidden / tensor),
+        (split[1] / tensor, hidden),
+        (hidden, ffn / tensor),
+    )
+    for columns, depth in sizes:
+        upright = math.ceil(tokens / tall) * math.ceil(columns / wide) / multiprocessors
+        lying = math.ceil(tokens / wide) * math.ceil(columns / tall) / multiprocessors
+        flops += columns * depth
+        idle += columns * depth * (min(math.ceil(upright) / upright, math.ceil(lying) / lying) - 1)
+    return idle / flops
 
 
 def _host(job: TimedJob) -> float:
@@ -213,9 +220,13 @@ def _host(job: TimedJob) -> float:
         return 0.0
     machine, layout, experts = job.machine, job.layout, job.model.experts
     steps = layout.context_parallel if job.training.cp_comm == "p2p" else min(4, layout.context_parallel)
-    started = machine.host_layer_ms + (machine.host_step_ms * steps if layout.context_parallel > 1 else 0.0)
+    started = machine.constants.host_layer_ms + (
+        machine.constants.host_step_ms * steps if layout.context_parallel > 1 else 0.0
+    )
     if experts:
-        started += machine.host_router_ms + machine.host_expert_ms * experts / layout.expert_parallel
+        started += (
+            machine.constants.host_router_ms + machine.constants.host_expert_ms * experts / layout.expert_parallel
+        )
     return started * (1.5 if job.recomputes_all else 1.0)
 
 
@@ -298,7 +309,7 @@ def _rotation(job: TimedJob) -> tuple[float, float]:
 
 def _accumulated_bytes(job: TimedJob) -> float:
     """Return the exposed bytes per weight of adding its gradient to the sum."""
-    return job.program.accumulated_bytes * job.machine.accumulated_share
+    return job.program.accumulated_bytes * job.machine.constants.accumulated_share
 
 
 def _offload_wait(job: TimedJob, forward: float) -> float:
@@ -331,5 +342,5 @@ def _optimizer_step(job: TimedJob) -> float:
     """Return the time of mixed-precision Adam, with the host's time to start its kernels."""
     layout = job.layout
     shares = layout.data_parallel * layout.context_parallel if job.shards_optimizer else 1
-    started = job.machine.step_ms if job.program.starts_step_by_host else 0.0
+    started = job.machine.constants.step_ms if job.program.starts_step_by_host else 0.0
     return job.program.optimizer_bytes * job.parameters / max(1, shares) / job.machine.memory + started
