@@ -14,7 +14,7 @@ from orchestrator.catalog.library import find_experiment, full_name
 from orchestrator.errors import Problem, ReproError
 from orchestrator.files import require_place, written_whole
 from orchestrator.ledger.attempts import job_rows, job_summaries
-from orchestrator.ledger.database import Ledger
+from orchestrator.ledger.database import Ledger, now
 from orchestrator.ledger.measurements import metrics_of
 from orchestrator.ledger.reports import run_summaries
 from orchestrator.ledger.result_attempts import result_rows
@@ -157,11 +157,15 @@ def write_file(pieces: Iterator[bytes], file: Path) -> None:
 
 @dataclass(frozen=True, slots=True)
 class PublishedComparison:
-    """Measured and published numbers of an experiment. `results` are the chosen cases by name."""
+    """Measured and published numbers of an experiment. `results` are the chosen cases by name.
+
+    `reused` has the origin and age of each case that another experiment measured: `from figure-13, 3h05m ago`.
+    """
 
     outcome: FigureOutcome
     results: Mapping[str, Result]
     rows: list[ReferenceRow]
+    reused: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def failures(self) -> list[JobRow]:
@@ -185,7 +189,10 @@ def compare(
     """Compare the measured numbers of an experiment with the published ones. `attempt` is that of `collect`."""
     figure, results = _outcome(updated_ledger(session), session, experiment, attempt, **selection)
     by_name = {result.case.name: result for result in results}
-    return PublishedComparison(figure, by_name, reference_rows(figure.entry, results))
+    at = now()
+    texts = {name: result.reused_text(at) for name, result in by_name.items()}
+    reused = {name: text for name, text in texts.items() if text is not None}
+    return PublishedComparison(figure, by_name, reference_rows(figure.entry, results), reused)
 
 
 @dataclass(frozen=True, slots=True)

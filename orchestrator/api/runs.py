@@ -23,13 +23,13 @@ from orchestrator.launch.submit import changed_limit, failure_classes, plan_agai
 from orchestrator.launch.submit import submit as submit_plans
 from orchestrator.launch.supervise import Backlog, FollowedJobs, RunSupervisor, wait_for
 from orchestrator.ledger.attempts import job_rows, job_summaries
-from orchestrator.ledger.database import DiskFull, Ledger
-from orchestrator.ledger.result_attempts import result_rows
+from orchestrator.ledger.database import DiskFull, Ledger, now
+from orchestrator.ledger.result_attempts import measured_for, result_rows
 from orchestrator.ledger.rows import JobRow, JobSummary
 from orchestrator.ledger.tables import ENDED, FAILED, OPEN, RUNNING, VERIFIED
 from orchestrator.paths import Folders
 from orchestrator.reading.failure import POLICIES, Failure, fails_as_published, failure_named, ran_out_of_memory
-from orchestrator.reading.job_status import JobStatus, Tally, job_statuses, tallies
+from orchestrator.reading.job_status import JobStatus, Tally, job_statuses, reuse_text, tallies
 from orchestrator.results.outcome import FigureOutcome, read_outcome
 
 if TYPE_CHECKING:
@@ -40,7 +40,8 @@ if TYPE_CHECKING:
 class Submission:
     """Jobs of a submission: how many were done, open or failed before, and what was submitted now.
 
-    `left` are failed jobs that are not run again. `queued` jobs wait in the ledger for the reason `queued_because`.
+    `left` are failed jobs that are not run again. `reused` has the origin and the age of measurements that another
+    experiment made, by job id. `queued` jobs wait in the ledger for the reason `queued_because`.
     """
 
     planned: PlannedRun
@@ -58,6 +59,7 @@ class Submission:
     options: RunOptions = field(repr=False)
     command: tuple[str, ...] = field(repr=False)
     ledger: Ledger = field(repr=False)
+    reused: Mapping[str, str] = field(default_factory=dict)
 
 
 @with_keywords(CaseOptions)
@@ -111,10 +113,11 @@ def submit(
     submitted = submit_plans(plans, profile, ledger, folders, command, chosen, session.reporter.message)
     recorded, sent = submitted.recorded, submitted.sent
     running = sum(job in before and before[job].phase == RUNNING for job in recorded.under_way)
+    jobs = tuple(job_rows(ledger, run_id=submitted.run_id))
     return Submission(
         planned=planned,
         run_id=submitted.run_id,
-        jobs=tuple(job_rows(ledger, run_id=submitted.run_id)),
+        jobs=jobs,
         done=len(recorded.done),
         running=running,
         waiting=len(recorded.under_way) - running,
@@ -127,7 +130,16 @@ def submit(
         options=chosen,
         command=command,
         ledger=ledger,
+        reused=_reused(ledger, jobs),
     )
+
+
+def _reused(ledger: Ledger, jobs: Sequence[JobRow]) -> dict[str, str]:
+    """Return the origin and the age of each attempt that another experiment made, by job id."""
+    rows, at = result_rows(ledger, jobs).rows, now()
+    made_for = measured_for(ledger, rows)
+    texts = {row.job_id: reuse_text(row, made_for, at) for row in rows}
+    return {job_id: text for job_id, text in texts.items() if text is not None}
 
 
 def _command(session: Session, name: str, targets: Sequence[str], options: Mapping[str, object]) -> tuple[str, ...]:

@@ -95,12 +95,12 @@ def _require_experiment(name: str) -> None:
 def _print_published(comparison: api.PublishedComparison, json: bool) -> None:
     outcome, rows = comparison.outcome, comparison.rows
     if json:
-        cases = [_reference_json(row, comparison.results[row.case]) for row in rows]
+        cases = [_reference_json(row, comparison) for row in rows]
         figure = {"experiment": outcome.entry.name, "scale": outcome.scale, "cluster": outcome.cluster}
         as_json({**figure, "cases": cases, "missing": _missing(rows)})
     else:
         message(f"{outcome.entry.short_name} at scale {outcome.scale} on {outcome.cluster}")  # a note names the program
-        shown = [_reference_row(row, comparison.results[row.case]) for row in rows if row.measured is not None]
+        shown = [_reference_row(row, comparison) for row in rows if row.measured is not None]
         table(shown, filled_columns(shown))
         _print_summary(comparison)
     failures = comparison.failures
@@ -159,8 +159,8 @@ def _missing(rows: Sequence[api.ReferenceRow]) -> dict[str, list[str]]:
     }
 
 
-def _reference_row(row: api.ReferenceRow, result: api.Result) -> dict[str, object]:
-    point = row.published
+def _reference_row(row: api.ReferenceRow, comparison: api.PublishedComparison) -> dict[str, object]:
+    result, point = comparison.results[row.case], row.published
     return {
         "case": row.case,
         "metric": row.metric,
@@ -174,10 +174,12 @@ def _reference_row(row: api.ReferenceRow, result: api.Result) -> dict[str, objec
         "how": point and f"{point.how}{'' if point.confirmed else ', unconfirmed'} ({point.source})",
         "not_judged": row.because,
         "newer": result.newer_text,
+        "reused": comparison.reused.get(row.case),
     }
 
 
-def _reference_json(row: api.ReferenceRow, result: api.Result) -> dict[str, object]:
+def _reference_json(row: api.ReferenceRow, comparison: api.PublishedComparison) -> dict[str, object]:
+    result = comparison.results[row.case]
     metric, point = result.metric(row.metric), row.published
     return {
         **api.field_values(row),
@@ -196,6 +198,8 @@ def _reference_json(row: api.ReferenceRow, result: api.Result) -> dict[str, obje
         "job": result.row.job_id if result.row else None,
         "attempt": result.row.number if result.row else None,
         "newer": result.newer_text,
+        "measured_for": result.measured_for,
+        "reused": comparison.reused.get(row.case),
         **{name: result.value(name) for name in _EFFICIENCY},
         "flops": api.equation(result.case),
     }

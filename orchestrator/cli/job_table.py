@@ -10,6 +10,7 @@ from typing import TextIO
 
 from orchestrator import api
 from orchestrator.cli.output import Console, as_row, data, message, table
+from orchestrator.paths import short_name
 from orchestrator.text import printable
 
 BAR_WIDTH = 10
@@ -17,9 +18,9 @@ MOST_NAMED = 3
 """Running jobs that the progress of a waiting command names."""
 
 _FIRST_COLUMNS = ("job", "experiment", "scale", "cluster", "case", "state", "verdict", "failure", "iteration")
-_COLUMNS = (*_FIRST_COLUMNS, "workload", "tflops_per_gpu", "left", "id", "why", "newer")
+_COLUMNS = (*_FIRST_COLUMNS, "workload", "tflops_per_gpu", "left", "id", "why", "newer", "reused")
 _ONLY_IF_DIFFERENT = ("experiment", "scale", "cluster", "workload")
-_ONLY_IF_FILLED = ("failure", "left", "why", "newer")
+_ONLY_IF_FILLED = ("failure", "left", "why", "newer", "reused")
 _PEAK_SHARES = ("percent_of_peak", "percent_of_peak_computed", "mfu_percent")
 """Shares of a GPU's dense peak: by SC21's equation 3, of the products that were computed, and model FLOPs only."""
 
@@ -77,6 +78,7 @@ def case_rows(outcome: api.FigureOutcome) -> list[dict[str, object]]:
                 "host_bound": result.is_host_bound,
                 "why": _why(result),
                 "newer": result.newer_text,
+                "reused": result.measured_for and f"from {short_name(result.measured_for)}",
             }
         )
     return rows
@@ -94,7 +96,9 @@ def print_cases(outcome: api.FigureOutcome) -> None:
     rows, metric = case_rows(outcome), outcome.entry.experiment.axes.y.metric
     filled = [name for name in rows[0] if any(row[name] is not None for row in rows)]
     repeats = [name for name in ("repeats",) if name in filled]
-    optional = [name for name in (*_PEAK_SHARES, "published", "why", "newer") if name in filled and name != metric]
+    optional = [
+        name for name in (*_PEAK_SHARES, "published", "why", "newer", "reused") if name in filled and name != metric
+    ]
     always = ("job", "case", "state", "verdict", "iteration_ms", "spread_ms", "used")
     table(rows, [*always, *repeats, metric, *optional])
 

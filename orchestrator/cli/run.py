@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import enum
 import sys
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -31,7 +30,7 @@ from orchestrator.cli.options import (
     session_of,
     workload_option,
 )
-from orchestrator.cli.output import as_json, data, message, next_command, table
+from orchestrator.cli.output import as_json, data, message, next_command, print_shortened, table
 from orchestrator.errors import EXIT_FAILED, EXIT_OK, EXIT_USER_ERROR, Problem, ReproError
 from orchestrator.paths import short_name
 from orchestrator.text import counted
@@ -127,7 +126,7 @@ def submit(
     _print_submission(submission)
     name = submission.planned.entry.short_name
     if not wait:
-        _print_submitted_jobs(submission.jobs, name, json)
+        _print_submitted_jobs(submission, name, json)
         return
     try:
         with waiting(context.obj):
@@ -151,6 +150,9 @@ def _print_submission(submission: api.Submission) -> None:
     parts += [f"{submission.queued} queued"] if submission.queued else []
     name, cases = planned.entry.short_name, counted(len(planned.plans), "case")
     message(f"{name} at scale {planned.scale} on {planned.cluster.name}: {cases}: {', '.join(parts)}")
+    labels = {job.job_id: job.label for job in submission.jobs}
+    reused = [f"reused: {labels[job]} {text}" for job, text in submission.reused.items()]
+    print_shortened(reused, f"repro status {name}")
     for job_id in submission.warm_ups:
         message(f"job {job_id} compiles the program's kernels first, so that no two jobs compile at once")
     if submission.canary is not None:
@@ -164,12 +166,14 @@ def _print_submission(submission: api.Submission) -> None:
         message(f"to run these jobs all the same: repro retry {name} --class {classes}")
 
 
-def _print_submitted_jobs(jobs: Sequence[api.JobRow], experiment: str, json: bool) -> None:
+def _print_submitted_jobs(submission: api.Submission, experiment: str, json: bool) -> None:
+    jobs = submission.jobs
     rows = [{"job": job.job_id, "case": job.label, "state": job.state, "id": job.scheduler_id} for job in jobs]
+    rows = [row | {"reused": submission.reused.get(job.job_id)} for row, job in zip(rows, jobs, strict=True)]
     if json:
         as_json(rows)
     else:
-        table(rows, ["job", "case", "state", "id"])
+        table(rows, ["job", "case", "state", "id", *(["reused"] if submission.reused else [])])
     if any(job.state == api.QUEUED for job in jobs):
         next_command(f"repro wait {experiment}", "submit the queued jobs when there is room")
     elif any(job.phase in api.OPEN for job in jobs):

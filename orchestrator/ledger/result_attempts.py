@@ -10,7 +10,7 @@ import sqlalchemy as sa
 
 from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.rows import ATTEMPTS, AttemptRow, JobSummary
-from orchestrator.ledger.tables import VERIFIED, Attempt, batched, field_values
+from orchestrator.ledger.tables import VERIFIED, Attempt, Run, batched, field_values
 
 S = TypeVar("S", bound=JobSummary)
 
@@ -52,6 +52,16 @@ def with_attempt(row: S, attempt: AttemptRow) -> S:
 def last_result(attempts: Sequence[AttemptRow]) -> AttemptRow:
     """Return the last verified attempt, or the last one if none is verified; the attempts are in their order."""
     return next((attempt for attempt in reversed(attempts) if attempt.verdict == VERIFIED), attempts[-1])
+
+
+def measured_for(ledger: Ledger, rows: Sequence[JobSummary]) -> dict[int, str]:
+    """Return the experiment whose run made the attempt, by attempt id. Experiments that share a job share attempts."""
+    made: dict[int, str] = {}
+    with ledger.reading() as session:
+        for ids in batched(sorted({row.attempt_id for row in rows})):
+            query = sa.select(Attempt.id, Run.experiment).join(Run, Run.id == Attempt.run_id)
+            made |= {row[0]: row[1] for row in session.execute(query.where(Attempt.id.in_(ids)))}
+    return made
 
 
 def _chosen(ledger: Ledger, job_ids: Sequence[str], number: int | None) -> dict[str, AttemptRow]:

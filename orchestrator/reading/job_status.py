@@ -16,7 +16,7 @@ from orchestrator.ledger.attempts import experiment_counts, job_specs
 from orchestrator.ledger.database import Ledger, now
 from orchestrator.ledger.measurements import metrics_of
 from orchestrator.ledger.reports import failure_counts
-from orchestrator.ledger.result_attempts import ResultRows, S
+from orchestrator.ledger.result_attempts import ResultRows, S, measured_for
 from orchestrator.ledger.rows import JobSummary
 from orchestrator.ledger.tables import FAILED, QUEUED, RUNNING, SUBMITTING, VERIFIED, WAITING, field_values
 from orchestrator.megatron.logs.alpa import PROGRAM
@@ -34,7 +34,7 @@ class JobStatus:
     running job first: its pace or its time limit. `left` is the remaining time, or the start time, as text.
     `iteration` is `3/8`, or `-` for a program that prints no iterations. The attempt is the job's result: the last
     verified one, else the latest. `newer` is the state of a later attempt: `attempt 2: failed (cancelled)`; then `left`
-    and `starts_at` are of that attempt.
+    and `starts_at` are of that attempt. `reused` is the origin and the age of an attempt that another experiment made.
     """
 
     job: str
@@ -58,6 +58,7 @@ class JobStatus:
     nodes: str | None
     why: str | None
     newer: str | None = None
+    reused: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +102,7 @@ def job_statuses(ledger: Ledger, results: ResultRows[S]) -> list[JobStatus]:
     metrics = metrics_of(ledger, [row.attempt_id for row in results.rows if row.phase != RUNNING])
     latest = [results.newer.get(row.attempt_id, row) for row in results.rows]
     specs = job_specs(ledger, [row.job_id for row in latest if row.phase == RUNNING])
+    made_for = measured_for(ledger, results.rows)
     statuses = []
     for row, last in zip(results.rows, latest, strict=True):
         progress, problem = running_progress(last, specs[last.job_id]) if last.job_id in specs else (None, None)
@@ -132,6 +134,7 @@ def job_statuses(ledger: Ledger, results: ResultRows[S]) -> list[JobStatus]:
                 nodes=row.nodes,
                 why=problem or _why(row, current, at) or (f"host-bound: {host_bound}" if host_bound else None),
                 newer=None if last is row else attempt_text(last, _iteration_text(last, progress)),
+                reused=reuse_text(row, made_for, at),
             )
         )
     return statuses
@@ -143,6 +146,18 @@ def attempt_text(row: JobSummary, iteration: str = "") -> str:
         return f"attempt {row.number}: failed" + (f" ({row.failure})" if row.failure else "")
     shown = iteration if row.phase == RUNNING and iteration != "-" else ""
     return f"attempt {row.number}: {row.verdict or ' '.join(filter(None, [row.state, shown]))}"
+
+
+def reuse_text(row: JobSummary, made_for: Mapping[int, str], at: datetime) -> str | None:
+    """Return `from figure-13, 3h05m ago` for an attempt that another experiment made, else None.
+
+    `made_for` is that of `measured_for`; the age is the time from the attempt's end to `at` (UTC).
+    """
+    origin = made_for.get(row.attempt_id, row.experiment)
+    if origin == row.experiment:
+        return None
+    age = f", {duration((at - row.ended_at).total_seconds())} ago" if row.ended_at else ""
+    return f"from {short_name(origin)}{age}"
 
 
 def wait_reason(row: JobSummary) -> WaitReason | None:

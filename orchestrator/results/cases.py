@@ -6,6 +6,7 @@ import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import Literal
 
 from orchestrator.catalog.axes import Settings
@@ -18,7 +19,7 @@ from orchestrator.ledger.rows import JobRow
 from orchestrator.ledger.tables import FAILED, VERIFIED
 from orchestrator.megatron.flops import training_days
 from orchestrator.reading.failure import Failure, fails_as_published, ran_out_of_memory
-from orchestrator.reading.job_status import attempt_text
+from orchestrator.reading.job_status import attempt_text, reuse_text
 from orchestrator.reading.statistics import host_bound_reason, is_host_bound
 
 MOST_NOISE = 0.05
@@ -150,7 +151,7 @@ class Result:
     `losses` are (iteration, loss) pairs, empty unless requested; `gpu` is the name of the cluster's GPU; `instead_of`
     is the experiment's own program if another program ran (published numbers belong to the own program). `row`, `rows`,
     `failed`, `noise` and `flag` are those of `Combined`. `newer` has the latest attempts of these jobs where a later
-    attempt than the result exists.
+    attempt than the result exists. `measured_for` is another experiment that made the job's result, by its full name.
     """
 
     case: Case
@@ -165,6 +166,7 @@ class Result:
     flag: str | None = None
     failed: tuple[JobRow, ...] = ()
     newer: tuple[JobRow, ...] = ()
+    measured_for: str | None = None
 
     @property
     def failures(self) -> list[JobRow]:
@@ -176,6 +178,12 @@ class Result:
             return []
         failed = [row for row in (self.row, *self.failed, *self.newer) if row.verdict == FAILED]
         return [row for row in failed if not self.is_verified or row.failure != str(Failure.CANCELLED)]
+
+    def reused_text(self, at: datetime) -> str | None:
+        """Return the origin and the age, at a time in UTC, of a result that another experiment measured, else None."""
+        if self.row is None or self.measured_for is None:
+            return None
+        return reuse_text(self.row, {self.row.attempt_id: self.measured_for}, at)
 
     @property
     def newer_text(self) -> str | None:
@@ -238,11 +246,13 @@ def case_results(
     metrics: Mapping[int, Mapping[str, MeasuredMetric]],
     losses: Mapping[int, Sequence[tuple[int, float]]] | None = None,
     newer: Mapping[int, JobRow] | None = None,
+    made_for: Mapping[int, str] | None = None,
 ) -> list[Result]:
     """Return a result for each case of the scale, measured or not.
 
     `rows` are of one cluster, oldest first; `metrics` and `losses` are by attempt, `newer` are the latest attempts by
-    the attempt that is the result. A case that ran more than once counts with its last job and its repeats.
+    the attempt that is the result, `made_for` the experiments that made the attempts. A case that ran more than once
+    counts with its last job and its repeats.
     """
     newer = newer or {}
     by_name: dict[str, list[JobRow]] = {}
@@ -255,6 +265,7 @@ def case_results(
         result = Result(case, None, {}, published_for(entry, case, gpu), gpu=gpu, instead_of=own)
         if case.name in by_name:
             job = combine_repeats(by_name[case.name], metrics)
+            origin = (made_for or {}).get(job.row.attempt_id, job.row.experiment)
             result = replace(
                 result,
                 row=job.row,
@@ -264,6 +275,7 @@ def case_results(
                 noise=job.noise,
                 flag=job.flag,
                 losses=tuple((losses or {}).get(job.row.attempt_id, ())),
+                measured_for=None if origin == job.row.experiment else origin,
                 newer=tuple(newer[row.attempt_id] for row in (*job.rows, *job.failed) if row.attempt_id in newer),
             )
         results.append(result)

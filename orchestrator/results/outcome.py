@@ -14,7 +14,7 @@ from orchestrator.ledger.attempts import job_rows
 from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.measurements import losses_of, metrics_of
 from orchestrator.ledger.reports import attempts_of_jobs, run_summaries
-from orchestrator.ledger.result_attempts import result_rows
+from orchestrator.ledger.result_attempts import measured_for, result_rows
 from orchestrator.ledger.rows import JobRow
 from orchestrator.paths import Folders
 from orchestrator.results.cases import Result, case_results
@@ -177,7 +177,8 @@ def _results(
     chosen = result_rows(ledger, latest, attempt)
     ids = [row.attempt_id for row in chosen.rows]
     losses = losses_of(ledger, ids) if with_losses else None
-    return case_results(entry, cases, chosen.rows, metrics_of(ledger, ids), losses, chosen.newer)
+    made_for = measured_for(ledger, chosen.rows)
+    return case_results(entry, cases, chosen.rows, metrics_of(ledger, ids), losses, chosen.newer, made_for)
 
 
 def _results_of(

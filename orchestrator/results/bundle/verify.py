@@ -267,9 +267,11 @@ def _same(stored: object, derived: object) -> bool:
 def _check_results(folder: Path, about: About, entry: Entry, ledger: Ledger) -> Check:
     """Judge cases and claims from the derived numbers, and compare them with results/."""
     outcome = stored_outcome(ledger, entry, about.scale)
-    cases = anonymized(export_rows(entry, outcome.results, ledger), ())
-    claims = claim_rows(outcome.claims)
     stored = json.loads(text_of(folder, "results/results.json"))
+    names = {column["name"] for column in stored["columns"]}  # an older bundle has fewer
+    rows = anonymized(export_rows(entry, outcome.results, ledger), ())
+    cases = [{name: value for name, value in row.items() if name in names} for row in rows]
+    claims = claim_rows(outcome.claims)
     differences = [
         *_row_differences("case", stored["cases"], cases),
         *_row_differences("claim", stored["claims"], claims),
@@ -278,8 +280,7 @@ def _check_results(folder: Path, about: About, entry: Entry, ledger: Ledger) -> 
         differences.append(
             f"bundle.json: workloads are {', '.join(about.workloads)}, not {', '.join(outcome.workloads)}"
         )
-    names = {column["name"] for column in stored["columns"]}
-    columns = [column for column in CASE_COLUMNS if column.name in names]  # an older bundle has fewer
+    columns = [column for column in CASE_COLUMNS if column.name in names]
     if text_of(folder, "results/cases.csv") != as_csv(stored["cases"], columns):
         differences.append("results/cases.csv: rows differ from results/results.json")
     return Check("results", f"{len(cases)} cases and {len(claims)} claims judged again", tuple(differences))

@@ -209,6 +209,7 @@ _PUBLISHED = (
 )
 
 _PROVENANCE = (
+    Column("measured_for", "text", "other experiment that submitted the attempt, if its number is reused here"),
     Column("code", "text", "code of the program: a commit or a digest"),
     Column("image", "text", "container image"),
     Column("image_digest", "text", "digest of the image, if `repro images import` recorded it"),
@@ -319,7 +320,7 @@ def _row(entry: Entry, result: Result, runs: Mapping[int, RunRecord]) -> Row:
     values |= {"expected_outcome": case.expected.outcome if case.expected else None}
     values |= {"execution": " and ".join(result.modes) or None, "host_bound": result.is_host_bound}
     values |= {"flag": result.flag, "noise": result.noise, "published_workload": result.instead_of}
-    values |= {"newer": result.newer_text}
+    values |= {"newer": result.newer_text, "measured_for": result.measured_for}
     return values | _numbers(entry, result) | _published(entry, result)
 
 
