@@ -358,6 +358,11 @@ class _Container:
         """Return whether a message names the error."""
         return bool(self._error)
 
+    @property
+    def has_reason(self) -> bool:
+        """Return whether a message of enroot names the reason."""
+        return bool(self._reasons)
+
     def text(self) -> str:
         """Return the error and its reason in one line."""
         error = (self._error or self.first).strip()
@@ -385,12 +390,14 @@ class ContainerReport:
     def failed(self) -> tuple[Origin, ...]:
         """Origins of the containers that failed by themselves; not those that Slurm ended because of another task.
 
-        Lines without an origin may be of several containers: an ended container does not exclude the others. If tasks
-        share a container, one task prints the error, and any task may print that the removal failed.
+        Containers with a reason come first, because srun can lose the first lines of a task. Lines without an origin
+        may be of several containers: an ended container does not exclude the others. If tasks share a container, one
+        task prints the error, and any task may print that the removal failed.
         """
         own = {origin: c for origin, c in self._containers.items() if origin == Origin() or not c.was_ended}
-        named = tuple(origin for origin, container in own.items() if container.has_failed and container.names_error)
-        unnamed = tuple(origin for origin, container in own.items() if container.has_failed)
+        failed = sorted((item for item in own.items() if item[1].has_failed), key=lambda item: not item[1].has_reason)
+        named = tuple(origin for origin, container in failed if container.names_error)
+        unnamed = tuple(origin for origin, _ in failed)
         return named or unnamed or tuple(origin for origin, container in own.items() if container.has_exited)
 
     def text(self) -> str:

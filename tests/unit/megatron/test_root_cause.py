@@ -453,6 +453,13 @@ TOLD_BY_THE_THIRD = b"""\
 2: slurmstepd-n1: error: pyxis:     [ERROR] No such file or directory: /images/x.sqsh
 0: slurmstepd-n1: error: pyxis: child 23904 failed with error code: 1
 """
+# srun can lose the first lines of a task.
+FIRST_LINES_LOST = b"""\
+0: slurmstepd-n1: error: pyxis: couldn't start container
+1: slurmstepd-n1: error: pyxis: container start failed with error code: 1
+1: slurmstepd-n1: error: pyxis: printing enroot log file:
+1: slurmstepd-n1: error: pyxis:     enroot-mount: failed to mount: /nosuch at /run/x/data: No such file or directory
+"""
 STARTED = "container start failed with error code: 1"
 
 
@@ -495,11 +502,12 @@ def enroot(*lines: str) -> bytes:
          f"{STARTED}; Write on output file failed: No space left on device"),
         (ENDED_ON_N1 + NO_IMAGE.replace(b"n2", b"n4").replace(b"n1", b"n3"),
          "failed to create container filesystem for image: /images/x.sqsh; [ERROR] No such file or directory"),
+        (FIRST_LINES_LOST, f"{STARTED}; enroot-mount: failed to mount: /nosuch at /run/x/data: No such file or directory"),
         (b"slurmstepd: error: pyxis: couldn't chdir to /work: No such file or directory", None),
         (b"slurmstepd: error: pyxis: child 1 failed with error code: 1", None),
     ],
     ids=["no image", "told by the third", "no mount", "no registry", "no mount source", "no mount target", "no shell",
-         "disk full", "one ended, one failed", "no folder", "nothing else"],
+         "disk full", "one ended, one failed", "lines lost", "no folder", "nothing else"],
 )  # fmt: skip
 def test_the_failed_container_among_pyxis_lines_has_its_reason(log: bytes, reason: str | None) -> None:
     finder = CauseFinder()
