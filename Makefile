@@ -32,8 +32,11 @@ test: .venv/installed-test
 	$(pytest) tests/slurm -n 4 --dist loadfile --no-loadscope-reorder >.venv/tests-slurm.txt 2>&1 </dev/null & \
 	  slurm=$$!; \
 	  ruff check . && ruff format --check . && mypy && vulture; code=$$?; \
-	  $(pytest) tests/training tests/mpirun tests/unit tests/browser -n 2 --dist worksteal || code=1; \
+	  $(pytest) tests/training tests/mpirun tests/unit tests/browser -n 3 --dist worksteal || code=1; \
 	  wait $$slurm || code=1; cat .venv/tests-slurm.txt; exit $$code
+
+# pip would compile each module of torch; Python compiles the modules that are imported.
+pip_install := pip install --quiet --disable-pip-version-check --no-compile
 
 .venv/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
@@ -44,15 +47,15 @@ test: .venv/installed-test
 
 .venv/installed-run: .venv/bin/python pyproject.toml
 	@echo "installing the packages for training and plots; the first time this downloads torch"
-	@pip install --quiet --disable-pip-version-check --editable '.[local,plot]'
+	@$(pip_install) --editable '.[local,plot]'
 	@touch $@
 
 .venv/installed-check: .venv/bin/python pyproject.toml
 	@echo "installing the packages for unit tests and linters"
-	@pip install --quiet --disable-pip-version-check --editable '.[plot,test]'
+	@$(pip_install) --editable '.[plot,test]'
 	@touch $@
 
 .venv/installed-test: .venv/bin/python pyproject.toml
 	@echo "installing the packages for tests; the first time this downloads torch"
-	@pip install --quiet --disable-pip-version-check --editable '.[local,plot,test]'
+	@$(pip_install) --editable '.[local,plot,test]'
 	@touch $@
