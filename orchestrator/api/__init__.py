@@ -99,6 +99,7 @@ if TYPE_CHECKING:
     from orchestrator.clusters.resolve import Cluster as Cluster
     from orchestrator.clusters.resolve import cluster_names as cluster_names
     from orchestrator.clusters.resolve import find_cluster as find_cluster
+    from orchestrator.config.settings import parse_settings as parse_settings
     from orchestrator.config.yaml import dotted as dotted
     from orchestrator.config.yaml import shown as shown
     from orchestrator.files import require_place as require_place
@@ -246,6 +247,7 @@ class CaseOptions(TypedDict, total=False):
     """Keywords that select the cases to plan, and the time that they may take together: `10m` or `0:10:00`.
 
     `arg` are arguments of the program that are added or replaced, `--lr=0.001`, and `no_arg` flags that are left out.
+    `settings` are fields of the profile or the experiment, `slurm.qos=high` or `training.iterations=50`.
     """
 
     scale: str | None
@@ -254,6 +256,7 @@ class CaseOptions(TypedDict, total=False):
     time_budget: str | None
     arg: Sequence[str] | None
     no_arg: Sequence[str] | None
+    settings: Sequence[str] | None
 
 
 P = ParamSpec("P")
@@ -327,6 +330,7 @@ _NAMES = {
     "clusters.profile": "schema_text",
     "clusters.program": "ImageRow image_rows imported_file",
     "clusters.resolve": "Cluster cluster_names find_cluster",
+    "config.settings": "parse_settings",
     "config.yaml": "dotted shown",
     "files": "require_place",
     "launch.cluster_check": "ClusterCheck check_cluster new_cluster",

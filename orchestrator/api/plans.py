@@ -19,6 +19,7 @@ from orchestrator.paths import Folders, find_folders
 from orchestrator.planning.batch_plan import CaseSelection, read_budget, within_budget
 from orchestrator.planning.batch_report import BatchReport, batch_report, budget_text, with_exact_memory
 from orchestrator.planning.plan import Plan, cases_at, plan_cases, repeated, replace_workload
+from orchestrator.planning.run_settings import RunSettings, read_settings
 from orchestrator.planning.target import Target
 from orchestrator.workloads import find_workload
 from orchestrator.workloads.argument_changes import parse_changes, require_known, shown_changes, with_changes
@@ -29,27 +30,33 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class _Choice:
-    """Experiments, the cluster if one was given, and the axis values of `--where`."""
+    """Experiments, the cluster if one was given, the axis values of `--where`, and the settings of `--set`."""
 
     entries: list[Entry]
     cluster: Cluster | None
     wanted: Mapping[str, Value]
+    settings: RunSettings
 
 
 def _choice(
-    folders: Folders, names: Sequence[str], cluster: str | None, where: str | None, workload: str | None, papers: bool
+    folders: Folders, names: Sequence[str], cluster: str | None, options: CaseOptions, *, papers: bool
 ) -> _Choice:
     """Read the files; ReproError has every problem of the files and of the options."""
+    where, workload = options.get("where"), options.get("workload")
     problems: list[Problem] = []
     entries: dict[str, Entry] = {}
     profile: Cluster | None = None
     wanted: Mapping[str, Value] = {}
+    settings = RunSettings()
+    with added_to(problems):
+        settings = _settings(options, cluster)
     for name in names:
         with added_to(problems):
             group = find_entries(folders, name) if papers else [find_experiment(folders, name)]
             entries |= {entry.name: entry for entry in group}
     with added_to(problems):
-        profile = find_cluster(folders, cluster) if cluster is not None else None
+        if cluster is not None:
+            profile = replace(find_cluster(folders, cluster, settings.of_profile), settings=settings.all)
     with added_to(problems):
         wanted = parse_where(where)
     with added_to(problems):
@@ -57,14 +64,25 @@ def _choice(
             find_workload(workload)
     if problems:
         raise ReproError(*dict.fromkeys(problems))
-    return _Choice(list(entries.values()), profile, wanted)
+    return _Choice(list(entries.values()), profile, wanted, settings)
+
+
+def _settings(options: CaseOptions, cluster: str | None) -> RunSettings:
+    """Read the settings of the command line. ReproError if one contradicts another option."""
+    settings = read_settings(options.get("settings") or ())
+    if settings.iterations is not None and options.get("time_budget") is not None:
+        raise ReproError(Problem("--set training.iterations and --time-budget exclude each other", hint="give one"))
+    if settings.of_profile and cluster is None:
+        what = f"--set {settings.of_profile[0].text}: a field of a cluster profile, and no cluster is given"
+        raise ReproError(Problem(what, hint="add --cluster NAME"))
+    return settings
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedRun:
     """Checked cases of an experiment on a cluster, with notes for the user.
 
-    `budget` is the time budget of each repeat, as an option value.
+    `budget` is the time budget of each repeat, as an option value. `settings` are the values of `--set`.
     """
 
     entry: Entry
@@ -72,6 +90,7 @@ class PlannedRun:
     plans: tuple[Plan, ...]
     notes: tuple[str, ...] = ()
     budget: str | None = None
+    settings: tuple[str, ...] = ()
 
     @property
     def scale(self) -> str:
@@ -97,13 +116,13 @@ def plan_run(
     # All repeats share the budget.
     budget_s = read_budget(time_budget) // repeat if time_budget is not None else None
     folders = find_folders()
-    choice = _choice(folders, [experiment], cluster, options.get("where"), workload, papers=False)
+    choice = _choice(folders, [experiment], cluster, options, papers=False)
     (entry,), profile = choice.entries, choice.cluster
     assert profile is not None
     at_scale = replace_workload(cases_at(entry, profile, options.get("scale"), workload), workload)
     changes = parse_changes(options.get("arg") or (), options.get("no_arg") or ())
     require_known(at_scale, changes)
-    cases = with_changes(_selected(entry, at_scale, choice.wanted), changes)
+    cases = choice.settings.applied(with_changes(_selected(entry, at_scale, choice.wanted), changes))
     plans = plan_cases(entry, cases, profile, folders)
     notes = [
         *layer_notes(folders, profile),
@@ -120,7 +139,8 @@ def plan_run(
     if max_parallel is not None and max_parallel > 1 and not profile.is_slurm:
         notes.append(f"{profile.name} runs one job at a time; --max-parallel has no effect")
     budget = None if budget_s is None else f"{budget_s}s"
-    return PlannedRun(entry, profile, tuple(repeated(plans, repeat)), tuple(notes), budget)
+    settings = choice.settings.texts
+    return PlannedRun(entry, profile, tuple(repeated(plans, repeat)), tuple(notes), budget, settings)
 
 
 def _selected(entry: Entry, cases: list[Case], wanted: Mapping[str, Value]) -> list[Case]:
@@ -183,7 +203,7 @@ def _selections(
 ) -> tuple[list[CaseSelection], list[str]]:
     """Return the cases to plan with their machine, and notes on the choice."""
     folders, workload = find_folders(), options.get("workload")
-    choice = _choice(folders, names, cluster, options.get("where"), workload, papers=True)
+    choice = _choice(folders, names, cluster, options, papers=True)
     profile = choice.cluster
     runnable = [entry for entry in choice.entries if not entry.experiment.reference_only]
     notes = [
@@ -199,7 +219,9 @@ def _selections(
     changes = parse_changes(options.get("arg") or (), options.get("no_arg") or ())
     selections = _with_cases(runnable, profile, options.get("scale"), choice.wanted, workload)
     require_known([case for selection in selections for case in selection.cases], changes)
-    selections = [replace(one, cases=tuple(with_changes(one.cases, changes))) for one in selections]
+    selections = [
+        replace(one, cases=tuple(choice.settings.applied(with_changes(one.cases, changes)))) for one in selections
+    ]
     notes += [note for selection in selections for note in _change_notes(selection.entry, changes)]
     for selection in selections:
         notes += replacement_notes(selection.cases)

@@ -19,7 +19,7 @@ from orchestrator.launch.cancel import cancel as cancel_attempts
 from orchestrator.launch.preflight import gpu_warnings, image_warnings, require_ready
 from orchestrator.launch.refresh import refresh
 from orchestrator.launch.run_options import FollowedJob, RunOptions
-from orchestrator.launch.submit import changed_limit, failure_classes, plan_again
+from orchestrator.launch.submit import changed_limit, failure_classes, plan_again, recorded_settings
 from orchestrator.launch.submit import submit as submit_plans
 from orchestrator.launch.supervise import Backlog, FollowedJobs, RunSupervisor, wait_for
 from orchestrator.ledger.attempts import job_rows, job_summaries
@@ -28,6 +28,7 @@ from orchestrator.ledger.result_attempts import measured_for, result_rows
 from orchestrator.ledger.rows import JobRow, JobSummary
 from orchestrator.ledger.tables import ENDED, FAILED, OPEN, RUNNING, VERIFIED
 from orchestrator.paths import Folders
+from orchestrator.planning.run_settings import over
 from orchestrator.reading.failure import POLICIES, Failure, fails_as_published, failure_named, ran_out_of_memory
 from orchestrator.reading.job_status import JobStatus, Tally, job_statuses, reuse_text, tallies
 from orchestrator.results.outcome import FigureOutcome, read_outcome
@@ -107,6 +108,7 @@ def submit(
         canary=canary,
         stop_after=stop_after,
         warm_up=warm_up,
+        settings=planned.settings,
     )
     session.note(update(ledger).complaints)
     before = {row.job_id: row for row in job_rows(ledger, experiment=planned.entry.name)}
@@ -148,7 +150,8 @@ def _command(session: Session, name: str, targets: Sequence[str], options: Mappi
     for option, value in {**options, "database": session.database}.items():
         values = value if isinstance(value, (list, tuple)) else [value]
         for each in (each for each in values if each not in (None, False)):
-            words += [f"--{option.replace('_', '-')}"] + ([] if each is True else [str(each)])
+            name = "set" if option == "settings" else option.replace("_", "-")
+            words += [f"--{name}"] if each is True else [f"--{name}", str(each)]
     require_text([*words, *session.command])
     return session.command or tuple(words)
 
@@ -295,17 +298,21 @@ def retry(
     *,
     classes: str | None = None,
     time_limit: str | None = None,
+    settings: Sequence[str] = (),
     on_group: Callable[[RetriedGroup], None] = lambda _group: None,
     session: Session = DEFAULT,
     **selection: Unpack[JobFilter],
 ) -> Retried:
     """Submit failed jobs again, planned from the current files, on `cluster` if it is given.
 
-    `classes` are failure classes, else those that may succeed without a change. ReproError if a job would become
-    another job. `on_group` gets each group when it is submitted; a later group may fail.
+    `classes` are failure classes, else those that may succeed without a change. `settings` are fields of the profile
+    over those of the first submission, for example `slurm.qos=high`. ReproError if a job would become another job.
+    `on_group` gets each group when it is submitted; a later group may fail.
     """
     targets = _names(targets)
-    command = _command(session, "retry", targets, {**selection, "class": classes, "time": time_limit})
+    command = _command(
+        session, "retry", targets, {**selection, "class": classes, "time": time_limit, "settings": settings}
+    )
     cluster = selection.get("cluster")
     wanted, new_limit = failure_classes(classes), changed_limit(time_limit)
     folders, ledger = session.folders, updated_ledger(session)
@@ -313,18 +320,24 @@ def retry(
     rows = select_jobs(ledger, folders, targets, where=where, scale=scale, workload=workload)
     rows = [row for row in rows if row.verdict == FAILED]
     groups: dict[tuple[str, ...], list[JobRow]] = {}
+    settings_of = {run_id: recorded_settings(ledger, run_id) for run_id in {row.run_id for row in rows}}
     for row in rows:
         failure = failure_named(row.failure)
         if failure in wanted if wanted else POLICIES[failure].retry:
             profile = row.profile_file or row.cluster
             key = (row.experiment, row.scale, profile, row.workload, str(row.iterations), *row.spec.argument_changes)
+            key = (*key, *settings_of[row.run_id])
             groups.setdefault(key, []).append(row)
-    retries = [plan_again(folders, group, cluster, new_limit) for group in groups.values()]
+    retries = [
+        plan_again(folders, group, cluster, new_limit, over(settings_of[group[0].run_id], settings))
+        for group in groups.values()
+    ]
     for group in retries:
         require_ready(group.plans, group.cluster, folders)
     done: list[RetriedGroup] = []
-    run_options, notify = RunOptions(rerun_classes=wanted, only_failed=True), session.reporter.message
+    notify = session.reporter.message
     for group in retries:
+        run_options = RunOptions(rerun_classes=wanted, only_failed=True, settings=group.settings)
         submitted = submit_plans(group.plans, group.cluster, ledger, folders, command, run_options, notify)
         labels = {plan.identity: plan.label for plan in group.plans}
         jobs = [RetriedJob(job, labels[job], number) for job, number in submitted.recorded.to_submit.items()]

@@ -17,8 +17,10 @@ from orchestrator.cli.options import (
     ExperimentName,
     Json,
     OnCluster,
+    PlanOptions,
     argument_options,
     budget_option,
+    case_options,
     session_of,
     workload_option,
 )
@@ -66,7 +68,7 @@ def list_experiments(context: typer.Context, json: Json = False, database: Datab
 
 
 @app.command()
-@api.with_keywords(CaseOptions)
+@api.with_keywords(PlanOptions)
 def plan(
     names: Names,
     *,
@@ -74,9 +76,10 @@ def plan(
     exact: Exact = False,
     solve_alpha: SolveAlpha = False,
     json: Json = False,
-    **options: Unpack[CaseOptions],
+    **given: Unpack[PlanOptions],
 ) -> None:
     """Check each case: is it valid, does it fit in memory, how long does it take and what does it cost."""
+    options = case_options(given)
     report = api.plan(names, cluster, solve_alpha=solve_alpha, **options)
     if exact:
         count = counted(len(api.exact_jobs(report)), "job")
@@ -153,7 +156,7 @@ def _summary(report: api.BatchReport) -> str:
 
 
 @app.command()
-@api.with_keywords(CaseOptions)
+@api.with_keywords(PlanOptions)
 def render(
     context: typer.Context,
     experiment: ExperimentName,
@@ -161,9 +164,10 @@ def render(
     cluster: OnCluster,
     output: OutputFolder = None,
     explain: Explain = False,
-    **options: Unpack[CaseOptions],
+    **given: Unpack[PlanOptions],
 ) -> None:
     """Print the batch script of each case; with -o, write the scripts and what they import, ready to submit."""
+    options = case_options(given)
     rendered = api.render(experiment, cluster, output, explain=explain, session=session_of(context), **options)
     profile, scripts = rendered.planned.cluster, rendered.scripts
     if explain:

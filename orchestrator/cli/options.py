@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import re
 import shlex
 import sys
 from pathlib import Path
-from typing import Annotated, TypedDict
+from typing import Annotated, TypedDict, cast
 
 import typer
 
@@ -96,6 +98,21 @@ ResultAttempt = Annotated[
     int | None,
     typer.Option("--attempt", min=1, help="Use the attempts of this number. Default: the last verified ones."),
 ]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="PATH=VALUE",
+        help="Set a field of the profile or the experiment: slurm.qos=high, container.mounts+=/data, "
+        "training.iterations=50. Repeatable.",
+    ),
+]
+Partition = Annotated[str | None, typer.Option("--partition", help="Short for --set slurm.partition=...")]
+QosName = Annotated[str | None, typer.Option("--qos", help="Short for --set slurm.qos=...")]
+Reservation = Annotated[str | None, typer.Option("--reservation", help="Short for --set slurm.reservation=...")]
+NodeList = Annotated[str | None, typer.Option("--nodelist", help="Short for --set slurm.nodelist=...")]
+Exclude = Annotated[str | None, typer.Option("--exclude", help="Short for --set slurm.exclude+=...")]
+JobTime = Annotated[str | None, typer.Option("--time", help="Time limit of each job. Short for --set time_limit=...")]
 OutputFile = Annotated[Path | None, typer.Option("--output", "-o", help="Write to this file.")]
 Force = Annotated[bool, typer.Option("--force", help="Replace an existing file.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
@@ -125,6 +142,42 @@ class CaseOptions(TypedDict, total=False):
     time_budget: TimeBudget
     arg: AddedArguments
     no_arg: DroppedArguments
+    settings: Settings
+
+
+class PlanOptions(CaseOptions, total=False):
+    """Options that select the cases to plan, with short forms of settings."""
+
+    partition: Partition
+    qos: QosName
+    reservation: Reservation
+    nodelist: NodeList
+    exclude: Exclude
+    time: JobTime
+
+
+_SHORT_FORMS = {
+    "partition": "slurm.partition=",
+    "qos": "slurm.qos=",
+    "reservation": "slurm.reservation=",
+    "nodelist": "slurm.nodelist=",
+    "exclude": "slurm.exclude+=",
+    "time": "time_limit=",
+}
+_PLAIN_VALUE = re.compile(r"[A-Za-z][\w./-]*|[0-9]+(?:-[0-9]+)?(?::[0-9]+){2}")
+
+
+def case_options(options: PlanOptions) -> CaseOptions:
+    """Return the options with each short form as a setting."""
+    given = {name: value for name, value in options.items() if name in _SHORT_FORMS and value is not None}
+    short = [f"{_SHORT_FORMS[name]}{_as_yaml(str(value))}" for name, value in given.items()]
+    kept = {name: value for name, value in options.items() if name not in _SHORT_FORMS}
+    return cast(CaseOptions, kept | {"settings": [*(options.get("settings") or ()), *short]})
+
+
+def _as_yaml(text: str) -> str:
+    """Return the text as a YAML value that is read as this text."""
+    return text if _PLAIN_VALUE.fullmatch(text) and text not in ("true", "false", "null") else json.dumps(text)
 
 
 def session_of(context: typer.Context, database: str | None = None) -> api.Session:
@@ -145,9 +198,10 @@ def budget_option(time_budget: str | None, where: str | None) -> str:
 
 
 def argument_options(options: CaseOptions) -> str:
-    """Return the changes of the program's arguments for a suggested command."""
+    """Return the changes of the program's arguments, and the settings, for a suggested command."""
     words = [word for value in options.get("arg") or () for word in ("--arg", value)]
     words += [word for value in options.get("no_arg") or () for word in ("--no-arg", value)]
+    words += [word for value in options.get("settings") or () for word in ("--set", value)]
     return f" {shlex.join(words)}" if words else ""
 
 

@@ -12,7 +12,6 @@ from orchestrator import api
 from orchestrator.cli import completion
 from orchestrator.cli.job_table import bar, case_rows, print_cases, print_claims, print_jobs, waiting
 from orchestrator.cli.options import (
-    CaseOptions,
     ClusterName,
     Database,
     ExperimentName,
@@ -22,11 +21,14 @@ from orchestrator.cli.options import (
     OnCluster,
     OnlyScale,
     OnlyWorkload,
+    PlanOptions,
+    Settings,
     Targets,
     Where,
     Yes,
     argument_options,
     budget_option,
+    case_options,
     session_of,
     workload_option,
 )
@@ -75,7 +77,7 @@ app = typer.Typer(rich_markup_mode=None)
 
 
 @app.command()
-@api.with_keywords(CaseOptions)
+@api.with_keywords(PlanOptions)
 def submit(
     context: typer.Context,
     experiment: ExperimentName,
@@ -92,9 +94,10 @@ def submit(
     depends_on: DependsOn = None,
     json: Json = False,
     database: Database = None,
-    **options: Unpack[CaseOptions],
+    **given: Unpack[PlanOptions],
 ) -> None:
     """Submit every case that is neither verified nor open, the smallest first."""
+    options = case_options(given)
     session = session_of(context, database)
     if dry_run:
         planned = api.plan_run(experiment, cluster, repeat=repeat, max_parallel=max_parallel, **options)
@@ -284,6 +287,7 @@ def retry(
     scale: OnlyScale = None,
     workload: OnlyWorkload = None,
     cluster: ClusterName = None,
+    settings: Settings = None,
     database: Database = None,
 ) -> None:
     """Submit failed jobs again, planned from the current profile, on other nodes or with more time."""
@@ -295,6 +299,7 @@ def retry(
         scale=scale,
         workload=workload,
         cluster=cluster,
+        settings=settings or (),
         on_group=_print_retried,
         session=session_of(context, database),
     )

@@ -12,7 +12,7 @@ import typer
 
 from orchestrator import api
 from orchestrator.cli import completion
-from orchestrator.cli.options import Json, OnCluster, Scale, session_of
+from orchestrator.cli.options import Json, OnCluster, Scale, Settings, session_of
 from orchestrator.cli.output import as_json, data, filled_columns, message, next_command, table
 from orchestrator.errors import EXIT_FAILED, Problem, ReproError
 from orchestrator.paths import find_folders
@@ -69,9 +69,9 @@ def list_clusters(json: Json = False) -> None:
 
 
 @clusters.command()
-def show(name: Name, resolved: Resolved = False, json: Json = False) -> None:
+def show(name: Name, resolved: Resolved = False, settings: Settings = None, json: Json = False) -> None:
     """Show a profile with all layers merged."""
-    cluster = api.find_cluster(find_folders(), name)
+    cluster = api.find_cluster(find_folders(), name, api.parse_settings(settings or ()))
     layered = cluster.layered
     values = [
         {"field": api.dotted(path), "value": value, "from": layered.location(path)}
@@ -86,7 +86,8 @@ def show(name: Name, resolved: Resolved = False, json: Json = False) -> None:
         import yaml  # not for --help
 
         data(yaml.safe_dump(layered.value, sort_keys=False, allow_unicode=True, width=120).rstrip("\n"))
-    message(f"{cluster.name}: {', then '.join(api.shown(file) for file in cluster.files)}")
+    layers = [*(api.shown(file) for file in cluster.files), *(str(setting.location) for setting in cluster.settings)]
+    message(f"{cluster.name}: {', then '.join(layers)}")
     for blank in cluster.unfilled:
         message(f"open: {api.dotted(blank.path)}: {blank.text}")
     if cluster.unfilled:

@@ -30,6 +30,10 @@ class Layered:
         """Return the `file:line:column` of the value at `path`, or of its nearest parent."""
         return str(nearest(self.locations, path) or Location(self.file, 1, 1))
 
+    def problem_location(self, path: KeyPath) -> str:
+        """Return the location of the value at `path`, or of its nearest parent, as the first part of a message."""
+        return (nearest(self.locations, path) or Location(self.file, 1, 1)).in_message
+
     def mapping(self, *path: str) -> dict[str, YamlValue]:
         """Return the mapping at `path`; {} if there is none."""
         value: YamlValue = self.value
@@ -91,7 +95,7 @@ class _Merge:
         for number, unwanted in enumerate(_listed(steps.get("remove"))):
             remaining = [(item, locations) for item, locations in kept if not _matches(item, unwanted)]
             if len(remaining) == len(kept):
-                location = str(self.document.place((*path, "remove", number)))
+                location = self.document.place((*path, "remove", number)).in_message
                 self.problems.append(Problem(f"{dotted(path)}: the list has no {unwanted!r} to remove", location))
             kept = remaining
         self._forget(path)

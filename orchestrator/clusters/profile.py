@@ -24,7 +24,7 @@ _RESERVED_OPTIONS = {
     "--array": "repro groups jobs into arrays",
     "--requeue": "repro decides which jobs run again; set requeue: true to let Slurm decide",
     "--no-requeue": "every job has it, unless requeue: true is set",
-    "--exclude": "repro excludes nodes that failed; use constraint: or reservation: to exclude others",
+    "--exclude": "repro excludes nodes that failed; set exclude: to exclude others",
 }
 
 
@@ -42,6 +42,10 @@ def _free_argument(value: str) -> str:
 
 
 Argument = Annotated[str, Field(pattern=r"^[^\n\r\x00]+$"), AfterValidator(_free_argument)]
+
+
+NodeNames = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.,\[\]-]+$")]
+"""Names of nodes as Slurm writes them: `n1`, `n[1-3,7]`."""
 
 
 def _account(value: str) -> str:
@@ -72,8 +76,8 @@ Qos = Annotated[Annotated[Text, Tag("plain")] | Annotated[list[QosFields], Tag("
 class SlurmFields(Strict):
     """Partition, account, resources and binding. `account` may contain {project}.
 
-    `sbatch` and `srun` are further arguments. `requeue`: Slurm, and not repro, runs a job again after a node failure or
-    a preemption.
+    `sbatch` and `srun` are further arguments. Jobs run on no node of `exclude`, such as `n[1-3]`. `requeue`: Slurm, and
+    not repro, runs a job again after a node failure or a preemption.
 
     `tasks`: srun starts one process for each GPU, or one launcher on each node. The launcher, torchrun or that of
     `pretrain`, starts the processes of its node.
@@ -85,6 +89,8 @@ class SlurmFields(Strict):
     qos: Qos | None = None
     constraint: Text | None = None
     reservation: Text | None = None
+    nodelist: NodeNames | None = None
+    exclude: list[NodeNames] = []
 
     time_limit: TimeLimit
     max_time: TimeLimit | None = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -15,6 +15,7 @@ from orchestrator.clusters.layers import Layered, lay
 from orchestrator.clusters.machine import Machine, this_machine
 from orchestrator.clusters.profile import ClusterProfile, NetworkFields
 from orchestrator.config.model import Hardware, placeholders, read_model
+from orchestrator.config.settings import Setting, settings_document
 from orchestrator.config.yaml import Document, KeyPath, dotted, read_document, shown
 from orchestrator.errors import Problem, ReproError, did_you_mean
 from orchestrator.identity import name_of_user, why_not_own_path
@@ -46,7 +47,8 @@ class Cluster:
     """A validated profile with its sources.
 
     `layered` is the merged YAML; its value is recorded with each run. `layers` are the merged files. The last one is
-    the overlay of this cluster if it `has_overlay`.
+    the overlay of this cluster if it `has_overlay`. `settings` are those of the command line: the last layer,
+    and settings of the experiment's cases.
     """
 
     name: str
@@ -58,6 +60,7 @@ class Cluster:
     overlay: Path
     has_overlay: bool
     layers: tuple[Layer, ...]
+    settings: tuple[Setting, ...] = ()
 
     @property
     def files(self) -> tuple[Path, ...]:
@@ -110,8 +113,11 @@ def cluster_names(folders: Folders) -> dict[str, Path]:
     return {path.stem: path for path in folders.cluster_files() if not _is_overlay(path)}
 
 
-def find_cluster(folders: Folders, name: str) -> Cluster:
-    """Read the profile with this name or path. ReproError has all problems of its files."""
+def find_cluster(folders: Folders, name: str, settings: Sequence[Setting] = ()) -> Cluster:
+    """Read the profile with this name or path, with settings of the command line over it.
+
+    ReproError has all problems of its files, or of the settings.
+    """
     file = _profile_file(folders, name)
     layers = list(_layers(folders, file))
     problems = [problem for _, layer in layers if isinstance(layer, ReproError) for problem in layer.problems]
@@ -119,7 +125,10 @@ def find_cluster(folders: Folders, name: str) -> Cluster:
         raise ReproError(*problems)
     documents = [layer for _, layer in layers if isinstance(layer, Document)]
     layered = lay(documents)
-    profile = read_model(ClusterProfile, Document(documents[0].file, layered.value), layered.location)
+    if settings:
+        _require_lists(settings, layered)
+        layered = lay([*documents, settings_document(settings)])
+    profile = read_model(ClusterProfile, Document(documents[0].file, layered.value), layered.problem_location)
     machine = this_machine() if profile.scheduler == "local" else None
     hardware = profile.hardware or (machine.hardware() if machine else None)
     assert hardware is not None
@@ -136,7 +145,21 @@ def find_cluster(folders: Folders, name: str) -> Cluster:
         overlay=overlay,
         has_overlay=overlay in files,
         layers=tuple(map(Layer, files, map(_field_names, documents))),
+        settings=tuple(settings),
     )
+
+
+def _require_lists(settings: Sequence[Setting], layered: Layered) -> None:
+    """Raise ReproError for `+=` and `-=` with a field of the profile that is not a list."""
+    problems = []
+    for setting in settings:
+        block = layered.mapping(*map(str, setting.path[:-1]))
+        before = block.get(str(setting.path[-1]))
+        if setting.operator != "=" and not isinstance(before, (list, type(None))):
+            what = f"{dotted(setting.path)} is not a list"
+            problems.append(Problem(what, setting.location.in_message, f"set it: {dotted(setting.path)}=VALUE"))
+    if problems:
+        raise ReproError(*problems)
 
 
 def _field_names(document: Document) -> tuple[str, ...]:
@@ -153,6 +176,8 @@ def layer_notes(folders: Folders, cluster: Cluster) -> list[str]:
         elif layer.file != cluster.file:
             fields = ", ".join(layer.fields) or "nothing"
             notes.append(f"profile {cluster.name}: the layer {shown(layer.file)} sets {fields}")
+    if cluster.settings:
+        notes.append(f"profile {cluster.name}: the command line sets {', '.join(s.text for s in cluster.settings)}")
     return notes
 
 
@@ -270,18 +295,18 @@ def _matters(path: KeyPath, workload: str, image: str | None) -> bool:
     return True
 
 
-def recorded_cluster(folders: Folders, name: str, file: str | None) -> Cluster:
+def recorded_cluster(folders: Folders, name: str, file: str | None, settings: Sequence[Setting] = ()) -> Cluster:
     """Return the profile of a recorded run: by its name if its file is still the recorded one, otherwise by file.
 
     ReproError if another user can change a file of the profile.
     """
     named = cluster_names(folders).get(name)
     if named is not None and (file is None or _is_same(named, Path(file))):
-        return find_cluster(folders, name)
+        return find_cluster(folders, name, settings)
     if file is None:
         raise ReproError(Problem(f"{name}: no such cluster", hint=_cluster_hint(name)))
     _require_own(Path(file), name)
-    cluster = find_cluster(folders, file)
+    cluster = find_cluster(folders, file, settings)
     for path in cluster.files:
         if not path.is_relative_to(folders.shipped):
             _require_own(path, name)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Annotated, Literal, TypeVar, get_args
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, WithJsonSchema
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
@@ -20,7 +20,12 @@ class Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=(), allow_inf_nan=False)
 
 
+_TIME = r"^([0-9]{1,4}-)?[0-9]{1,2}:[0-9]{2}:[0-9]{2}$"
+
+
 def _time(value: str) -> str:
+    if not re.fullmatch(_TIME, value, re.ASCII):
+        raise ValueError('must be a time such as "4:00:00" or "1-00:00:00"')
     if not value.strip("0:-"):
         raise ValueError("must not be zero, which Slurm reads as no limit")
     return value
@@ -33,7 +38,7 @@ Count = Annotated[int, Field(strict=True, ge=1, le=LARGEST_COUNT)]
 NonNegative = Annotated[int, Field(strict=True, ge=0, le=LARGEST_COUNT)]
 Positive = Annotated[float, Field(gt=0, le=1e15)]
 Text = Annotated[str, Field(min_length=1)]
-TimeLimit = Annotated[str, Field(pattern=r"^([0-9]{1,4}-)?[0-9]{1,2}:[0-9]{2}:[0-9]{2}$"), AfterValidator(_time)]
+TimeLimit = Annotated[str, AfterValidator(_time), WithJsonSchema({"type": "string", "pattern": _TIME})]
 """Time limit in the syntax of Slurm: `[D-]H:MM:SS`."""
 
 _LONGEST_QUOTED = 100

@@ -41,14 +41,22 @@ _Loader: type[yaml.SafeLoader] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """Position of a value, `file:line:column`. Lines and columns start at 1."""
+    """Position of a value, `file:line:column`. Lines and columns start at 1.
+
+    A value of the command line has line 0, and `file` is the option.
+    """
 
     file: str
-    line: int
-    column: int
+    line: int = 0
+    column: int = 0
 
     def __str__(self) -> str:
-        return f"{self.file}:{self.line}:{self.column}"
+        return f"{self.file}:{self.line}:{self.column}" if self.line else self.file
+
+    @property
+    def in_message(self) -> str:
+        """Return the location as the first part of a message: `file:line:column`, or `--set slurm.qos=high:`."""
+        return str(self) if self.line else f"{self}:"
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,6 +50,12 @@ class FailedNodes:
         self._cluster = cluster
         self._by_attempt: dict[int, tuple[str, ...]] = {}
 
+    @property
+    def excluded_by_profile(self) -> Sequence[str]:
+        """Names of the nodes that no job of the cluster uses, as in the profile."""
+        slurm = self._cluster.profile.slurm
+        return slurm.exclude if slurm is not None else ()
+
     def of(self, plan: Plan, before: LatestAttempt) -> tuple[str, ...]:
         """Return the nodes that an attempt after this one has to exclude because of it."""
         failure = failure_named(before.failure)
@@ -186,6 +192,7 @@ def _options(plan: Plan, before: LatestAttempt | None, failed: FailedNodes) -> t
     nodes = {node for word in before.options if word.startswith("--exclude=") for node in word[10:].split(",")}
     nodes |= set(failed.of(plan, before))
     if nodes:
+        nodes.update(failed.excluded_by_profile)  # this option replaces the script's
         options.append(f"--exclude={','.join(sorted(nodes))}")
     pause_s = pause_before(before.submitted, failure_named(before.failure))
     if pause_s:

@@ -82,6 +82,9 @@ def output_pattern(path: Path) -> str:
 def time_limit_origin(plan: Plan, cluster: Cluster) -> str:
     """Return the origin of the time limit."""
     scheduler = cluster.profile.scheduler
+    for setting in cluster.settings:
+        if setting.path == ("time_limit",):
+            return str(setting.location)
     if plan.case.time_limit:
         return experiment_file(plan)
     return OURS if scheduler == "local" else cluster.location((scheduler, "time_limit"))
@@ -99,7 +102,7 @@ def program_origin(plan: Plan, cluster: Cluster, *words: str) -> str:
 
 
 def placement(cluster: Cluster, resources: Resources) -> Iterator[Line]:
-    """Yield account, partition, QOS, constraint and reservation for a job of this size."""
+    """Yield account, partition, QOS, constraint, reservation and nodes for a job of this size."""
     slurm, location_of = slurm_of(cluster), cluster.location
     if slurm.account_name is not None:
         fields = ("account", "project") if "{project}" in (slurm.account or "") else ("account",)
@@ -110,7 +113,10 @@ def placement(cluster: Cluster, resources: Resources) -> Iterator[Line]:
     if qos is not None:
         names = [limits.name for limits in slurm.qos] if isinstance(slurm.qos, list) else []
         yield directive("qos", qos, location_of(("slurm", "qos", names.index(qos)) if names else ("slurm", "qos")))
-    yield from named(cluster, ("constraint", "reservation"))
+    yield from named(cluster, ("constraint", "reservation", "nodelist"))
+    if slurm.exclude:
+        origins = dict.fromkeys(location_of(("slurm", "exclude", i)) for i in range(len(slurm.exclude)))
+        yield directive("exclude", ",".join(slurm.exclude), ", ".join(origins))
 
 
 def named(cluster: Cluster, names: tuple[str, ...]) -> Iterator[Line]:

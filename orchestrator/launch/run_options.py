@@ -132,7 +132,7 @@ class RunOptions:
     `rerun_verified` measures verified jobs again. `rerun_classes` are failure classes that run again, whatever their
     policy. `only_failed` leaves jobs alone that never ran. `max_parallel` limits the running jobs of the run. `after`
     contains scheduler ids, and `follows` local jobs, that must end first. `stop_after` is the number of equal failures
-    after which no other job starts. `warm_up` compiles kernels first in any case.
+    after which no other job starts. `warm_up` compiles kernels first in any case. `settings` are the values of `--set`.
     """
 
     rerun_verified: bool = False
@@ -144,6 +144,7 @@ class RunOptions:
     canary: bool = False
     stop_after: int | None = None
     warm_up: bool = False
+    settings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +152,8 @@ class RunPlan:
     """Resolved options of a run. The ledger stores them for every process that submits jobs of the run later.
 
     `at_once` is the number of elements of one array that run at the same time. `canary` is a job id. `warm_ups` maps
-    the scheduler id of a job that compiles kernels to the jobs that need them. `gate` is rendered and not stored.
+    the scheduler id of a job that compiles kernels to the jobs that need them. `settings` are the values of `--set`,
+    with which failed jobs are planned again. `gate` is rendered and not stored.
     """
 
     at_once: int = 1
@@ -161,6 +163,7 @@ class RunPlan:
     canary: str | None = None
     stop_after: int | None = None
     warm_ups: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    settings: tuple[str, ...] = ()
     gate: Gate | None = None
 
     def as_json(self) -> dict[str, Any]:
@@ -176,5 +179,6 @@ class RunPlan:
         given = {name: stored for name, stored in value.items() if name in names}
         given["after"] = tuple(given.get("after", ()))
         given["follows"] = tuple(FollowedJob(folder, queue) for folder, queue in given.get("follows", ()))
+        given["settings"] = tuple(given.get("settings", ()))
         given["warm_ups"] = {name: tuple(jobs) for name, jobs in given.get("warm_ups", {}).items()}
         return cls(**given)

@@ -38,12 +38,21 @@ from orchestrator.launch.run_record import new_jobs, new_run_id, new_run_of
 from orchestrator.launch.sbatch import Reporter, Sent, mark_cancelled, send
 from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.rows import JobRow, LatestAttempt
-from orchestrator.ledger.runs import Disposition, Missing, Recorded, latest_attempts, new_run, record_run_options
+from orchestrator.ledger.runs import (
+    Disposition,
+    Missing,
+    Recorded,
+    latest_attempts,
+    new_run,
+    record_run_options,
+    run_record,
+)
 from orchestrator.ledger.submissions import queued_attempts, record_never_submitted
 from orchestrator.ledger.tables import FAILED, LOST, OPEN, QUEUED, VERIFIED
 from orchestrator.paths import Folders, short_name
 from orchestrator.planning.batch_plan import with_iterations
 from orchestrator.planning.plan import Plan, plan_cases, repeated, replace_workload
+from orchestrator.planning.run_settings import read_settings
 from orchestrator.reading.failure import MOST_ATTEMPTS, POLICIES, Failure, fails_as_published, failure_named
 from orchestrator.slurm.command import most_in_array
 from orchestrator.slurm.notation import format_time_limit, time_limit_s
@@ -227,6 +236,7 @@ def _run_plan(
         follows=options.follows,
         canary=smallest.identity if canary else None,
         stop_after=options.stop_after,
+        settings=options.settings,
         gate=Gate(folders.run(run_id), options.stop_after, canary) if has_gate else None,
     )
 
@@ -321,23 +331,36 @@ class Retry:
 
     cluster: Cluster
     plans: tuple[Plan, ...]
+    settings: tuple[str, ...]
 
 
-def plan_again(folders: Folders, rows: Sequence[JobRow], cluster: str | None, new_limit: Callable[[str], str]) -> Retry:
-    """Return the same jobs, planned again; ReproError if one would become another job."""
-    first = rows[0]
+def recorded_settings(ledger: Ledger, run_id: str) -> tuple[str, ...]:
+    """Return the settings of the command line that a run was submitted with."""
+    return RunPlan.from_json(run_record(ledger, run_id).run_options).settings
+
+
+def plan_again(
+    folders: Folders,
+    rows: Sequence[JobRow],
+    cluster: str | None,
+    new_limit: Callable[[str], str],
+    settings: tuple[str, ...],
+) -> Retry:
+    """Return the same jobs, planned again with these settings; ReproError if one would become another job."""
+    first, run_settings = rows[0], read_settings(settings)
     entry = find_experiment(folders, first.experiment)
     if cluster is None:
-        profile = recorded_cluster(folders, first.cluster, first.profile_file)
+        profile = recorded_cluster(folders, first.cluster, first.profile_file, run_settings.of_profile)
     else:
-        profile = find_cluster(folders, cluster)
+        profile = find_cluster(folders, cluster, run_settings.of_profile)
+    profile = dataclasses.replace(profile, settings=run_settings.all)
     names = {row.case_name for row in rows}
     cases = cases_to_run(entry, first.scale)
     if first.workload not in {case.workload for case in cases}:
         cases = replace_workload(cases, first.workload)
     # A time budget may have changed the number of iterations, and --arg the arguments.
     chosen = [with_iterations(case, first.iterations) for case in cases if case.name in names]
-    chosen = with_changes(chosen, first.spec.argument_changes)
+    chosen = run_settings.applied(with_changes(chosen, first.spec.argument_changes))
     plans = repeated(plan_cases(entry, chosen, profile, folders), max(row.repeat for row in rows)) if chosen else []
     by_id = {plan.identity: plan for plan in plans}
     for row in rows:
@@ -345,7 +368,7 @@ def plan_again(folders: Folders, rows: Sequence[JobRow], cluster: str | None, ne
             why = "its experiment, profile, code or image has changed"
             hint = f"repro submit {short_name(first.experiment)} --cluster {first.cluster}"
             raise ReproError(Problem(f"{row.label} ({row.job_id}) would be another job now: {why}", hint=hint))
-    return Retry(profile, tuple(_with_limit(by_id[row.job_id], new_limit) for row in rows))
+    return Retry(profile, tuple(_with_limit(by_id[row.job_id], new_limit) for row in rows), settings)
 
 
 def _with_limit(plan: Plan, new_limit: Callable[[str], str]) -> Plan:

@@ -62,6 +62,13 @@ def test_a_job_that_lost_its_node_is_submitted_again_once_for_each_time(
     assert said == "pp=1,tp=4,gbs=4 failed (node-fail) and is submitted again\n"
 
 
+def test_a_retry_excludes_the_failed_nodes_and_those_of_the_profile(site: Site, slurm: Slurm) -> None:
+    ledger, supervisor = supervised(site, PROFILE.replace("max_running: 4", "exclude: [n1, 'n[3-4]']"), RunOptions())
+    fails(ledger, "node-fail", nodes="n7")
+    supervisor.supervise()
+    assert slurm.options() == ["--array=0-2%4", "--exclude=n1,n7,n[3-4]"]
+
+
 @pytest.mark.parametrize("failure", ["gpu-oom", "program", "timeout", "cancelled", "refused", "stopped"])
 def test_what_would_fail_again_or_never_began_is_left(site: Site, slurm: Slurm, failure: str) -> None:
     ledger, supervisor = supervised(site, PROFILE, RunOptions())

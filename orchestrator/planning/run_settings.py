@@ -1,0 +1,89 @@
+"""Settings of the command line for a run: those of the cluster profile, and those of the experiment's cases."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from orchestrator.catalog.case import Case
+from orchestrator.catalog.experiment import Experiment
+from orchestrator.clusters.profile import ClusterProfile
+from orchestrator.config.model import Count, Strict, TimeLimit, read_model
+from orchestrator.config.settings import Setting, parse_settings, settings_document
+from orchestrator.config.yaml import dotted
+from orchestrator.errors import Problem, ReproError, did_you_mean
+from orchestrator.planning.batch_plan import with_iterations
+
+
+class _TrainingSettings(Strict):
+    iterations: Count | None = None
+
+
+class _CaseSettings(Strict):
+    """Settings of cases that change the length of a job and not what it measures."""
+
+    training: _TrainingSettings = _TrainingSettings()
+    time_limit: TimeLimit | None = None
+
+
+_OF_FILES = {"extends", "about", "scheduler"}
+_OF_PROFILE = ClusterProfile.model_fields.keys() - _OF_FILES
+
+
+@dataclass(frozen=True, slots=True)
+class RunSettings:
+    """Settings of a run. `iterations` and `time_limit` replace those of every case."""
+
+    all: tuple[Setting, ...] = ()
+    of_profile: tuple[Setting, ...] = ()
+    iterations: int | None = None
+    time_limit: str | None = None
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """Return the values of `--set`."""
+        return tuple(setting.text for setting in self.all)
+
+    def applied(self, cases: Sequence[Case]) -> list[Case]:
+        """Return the cases with these iterations and this time limit."""
+        changed = [case if self.iterations is None else with_iterations(case, self.iterations) for case in cases]
+        return changed if self.time_limit is None else [replace(case, time_limit=self.time_limit) for case in changed]
+
+
+def read_settings(texts: Sequence[str]) -> RunSettings:
+    """Parse values of `--set`. ReproError has every problem of their form, and unknown fields of experiments."""
+    settings = parse_settings(texts)
+    of_profile = tuple(setting for setting in settings if setting.path[0] in _OF_PROFILE)
+    of_cases = [setting for setting in settings if setting.path[0] in _CaseSettings.model_fields]
+    problems = [_unknown(setting) for setting in settings if setting not in of_profile and setting not in of_cases]
+    cases = _CaseSettings()
+    try:
+        document = settings_document(of_cases)
+        cases = read_model(_CaseSettings, document, lambda path: document.place(path).in_message)
+    except ReproError as error:
+        problems += error.problems
+    if problems:
+        raise ReproError(*problems)
+    return RunSettings(settings, of_profile, cases.training.iterations, cases.time_limit)
+
+
+def _unknown(setting: Setting) -> Problem:
+    field, location = str(setting.path[0]), setting.location.in_message
+    if field in Experiment.model_fields or field in _OF_FILES:
+        what = f"{dotted(setting.path)} can be changed in a file only"
+        if field in _OF_FILES:
+            return Problem(what, location, "write a profile of your own with extends:")
+        return Problem(what, location, "write an experiment of your own; --arg changes arguments of the program")
+    known = sorted({*_OF_PROFILE, *_CaseSettings.model_fields})
+    return Problem(f"{field}: no such field", location, did_you_mean(field, known) or f"fields: {', '.join(known)}")
+
+
+def over(recorded: Sequence[str], given: Sequence[str]) -> tuple[str, ...]:
+    """Return recorded settings with given ones over them: a given path replaces recorded ones at or below it."""
+    paths = [setting.path for setting in parse_settings(given)]
+    kept = [
+        setting.text
+        for setting in parse_settings(recorded)
+        if not any(setting.path[: len(path)] == path for path in paths)
+    ]
+    return (*kept, *given)
