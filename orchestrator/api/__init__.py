@@ -92,7 +92,7 @@ if TYPE_CHECKING:
     from orchestrator.catalog.library import names_meant as names_meant
     from orchestrator.catalog.library import papers as papers
     from orchestrator.clusters.layers import leaves as leaves
-    from orchestrator.clusters.profile import schema_text as schema_text
+    from orchestrator.clusters.profile_schema import schema_text as schema_text
     from orchestrator.clusters.program import ImageRow as ImageRow
     from orchestrator.clusters.program import image_rows as image_rows
     from orchestrator.clusters.program import imported_file as imported_file
@@ -327,7 +327,7 @@ _NAMES = {
     "catalog.experiment": "Difference scale_names",
     "catalog.library": "Entry experiment_names find_entries names_meant papers",
     "clusters.layers": "leaves",
-    "clusters.profile": "schema_text",
+    "clusters.profile_schema": "schema_text",
     "clusters.program": "ImageRow image_rows imported_file",
     "clusters.resolve": "Cluster cluster_names find_cluster",
     "config.settings": "parse_settings",
