@@ -18,8 +18,8 @@ from orchestrator.launch.cancel import Cancelled, may_have_jobs
 from orchestrator.launch.cancel import cancel as cancel_attempts
 from orchestrator.launch.preflight import gpu_warnings, image_warnings, require_ready
 from orchestrator.launch.refresh import refresh
+from orchestrator.launch.retry import changed_limit, failure_classes, plan_again, recorded_settings
 from orchestrator.launch.run_options import FollowedJob, RunOptions
-from orchestrator.launch.submit import changed_limit, failure_classes, plan_again, recorded_settings
 from orchestrator.launch.submit import submit as submit_plans
 from orchestrator.launch.supervise import Backlog, FollowedJobs, RunSupervisor, wait_for
 from orchestrator.ledger.attempts import job_rows, job_summaries
