@@ -19,9 +19,10 @@ def tensor_parallel(job: TimedJob) -> float:
     repeated = 4 if not job.program.skips_last_product else 3 if job.layout.sequence_parallel else 2
     halves = 4 + (2 if job.layout.sequence_parallel else 0) + (repeated if job.recomputes_all else 0)
     half = _collective(job.machine, job.hidden_bytes, t, math.gcd(t, job.machine.node))
+    if "--tp-comm-overlap" in job.arguments and job.layout.sequence_parallel:
+        return (halves + 4) * half * job.machine.constants.exposed_share
     if not job.program.overlaps_backward_communication:
-        overlaps = "--tp-comm-overlap" in job.arguments and job.layout.sequence_parallel
-        return (halves + 4) * half * (job.machine.constants.exposed_share if overlaps else _exposed(job))
+        return (halves + 4) * half * _exposed(job)
     return halves * half + _beside_products(job, half)
 
 

@@ -28,7 +28,7 @@ from orchestrator.workloads.base import (
     megatron_program,
 )
 from orchestrator.workloads.megatron_2021 import SCHEDULE, dropout, shape
-from orchestrator.workloads.megatron_core import MEMORY, experts
+from orchestrator.workloads.megatron_core import MEMORY, TIME, experts
 from orchestrator.workloads.needs import GPT2_TOKENS, MERGES, VOCABULARY, Repository, TokenData
 
 COMMIT = "d98e8a64ddf34856e74b24714e3bedb2f5a39553"
@@ -230,6 +230,7 @@ WORKLOAD = Workload(
     unsupported=_unsupported,
     program=_program,
     tokens=_tokens,
+    time=TIME,
     other_names=("megatron-core",),
     needs=(
         Repository(name="NVIDIA/Megatron-LM", commit=COMMIT),

@@ -18,6 +18,7 @@ from orchestrator.workloads.base import (
     Flags,
     JobContext,
     Program,
+    TimeFacts,
     VocabularySite,
     Workload,
     flag_arguments,
@@ -36,6 +37,8 @@ row that ran fits. Row 228 is predicted to need 79.30e9 bytes of 80 GB and ran. 
 79.19e9 and 79.28e9, are therefore predicted to fit."""
 
 MEMORY = MemoryFacts("flash", shards_optimizer=False)
+TIME = TimeFacts(overlaps_backward_communication=True)
+"""transformer-engine's column-parallel layers overlap their backward communication with products by default."""
 
 
 def arguments(case: Case, site: VocabularySite) -> list[str]:
@@ -161,6 +164,7 @@ CORE = Workload(
     unsupported=_unsupported,
     program=_program,
     usable_share=USABLE_SHARE_CORE,
+    time=TIME,
     needs=(
         Repository(),
         VOCABULARY,
