@@ -17,6 +17,8 @@ from orchestrator.errors import Problem, ReproError
 from orchestrator.paths import Folders, find_folders
 
 if TYPE_CHECKING:
+    from orchestrator.api.adopting import Adopted as Adopted
+    from orchestrator.api.adopting import adopt as adopt
     from orchestrator.api.bundles import Bundle as Bundle
     from orchestrator.api.bundles import BundleCheck as BundleCheck
     from orchestrator.api.bundles import bundle as bundle
@@ -308,6 +310,7 @@ def require_text(words: Iterable[str]) -> None:
 
 
 _NAMES = {
+    "api.adopting": "Adopted adopt",
     "api.bundles": "Bundle BundleCheck bundle bundle_file verify_bundle",
     "api.catalog": "ExperimentCases ExperimentList PaperContents experiments is_paper show show_paper",
     "api.figures": (

@@ -9,7 +9,10 @@ from typing import TYPE_CHECKING
 from orchestrator.api import DEFAULT, CaseOptions, Session, with_keywords
 from orchestrator.api.plans import PlannedRun, plan_run
 from orchestrator.errors import Problem, ReproError
+from orchestrator.files import private_folder
+from orchestrator.launch.by_hand import token_of, write_records
 from orchestrator.launch.render import explain_job, render_job
+from orchestrator.launch.sbatch import comment_of
 from orchestrator.launch.templates import Explained
 from orchestrator.workloads import copy_programs
 
@@ -47,7 +50,8 @@ def render(
 ) -> Rendered:
     """Render the batch script of each case; with `output`, write them and what they import, ready to submit.
 
-    With `explain`, only the first script is explained and nothing is written.
+    Beside each script is a record without secrets, by which `adopt` reads the job into the ledger. With `explain`, only
+    the first script is explained and nothing is written.
     """
     planned = plan_run(experiment, cluster, **options)
     session.note(planned.notes)
@@ -60,15 +64,24 @@ def render(
         return Rendered(planned, (), tuple(explain_job(plan, profile, base / name, folders.templates, output=log)))
     scripts = []
     for plan, name in zip(planned.plans, names, strict=True):
-        text = render_job(plan, profile, base / name, folders.templates, output=base / f"{name}.batch.txt")
-        scripts.append(Script(name, text, base / f"{name}.sh" if output is not None else None))
+        folder, log = base / name, base / f"{name}.batch.txt"
+        if output is None:
+            scripts.append(Script(name, render_job(plan, profile, folder, folders.templates, output=log)))
+        else:
+            comment = comment_of(token_of(plan, folder))
+            text = render_job(plan, profile, folder, folders.templates, comment=comment)
+            scripts.append(Script(name, text, base / f"{name}.sh"))
     if output is not None:
         if base.exists() and not base.is_dir():
             raise ReproError(Problem("not a folder", f"{output}:", "give a folder for the scripts"))
         copy_programs((plan.program.workload for plan in planned.plans), folders)
         base.mkdir(parents=True, exist_ok=True)
-    for script in scripts:
-        if script.path is not None:
-            script.path.write_text(script.text, encoding="utf-8")
-            script.path.chmod(0o750)
+    command = session.command or ("repro", "render", experiment, "--cluster", cluster)
+    texts = {script.path: script.text for script in scripts if script.path is not None}
+    for file, text in texts.items():
+        private_folder(file.with_suffix(""))  # Slurm opens the output of the script before it runs
+        file.write_text(text, encoding="utf-8")
+        file.chmod(0o750)
+    if texts:
+        write_records(planned.plans, profile, folders, command, texts)
     return Rendered(planned, tuple(scripts))

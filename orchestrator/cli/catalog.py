@@ -183,7 +183,10 @@ def render(
         return
     for script in scripts:
         data(str(script.path))
-    next_command(f"{launcher} {shlex.quote(str(scripts[0].path))}", "or another script")
+    next_command(
+        f"{launcher} {shlex.quote(str(scripts[0].path))}",
+        f"or another script; then: repro adopt {shlex.quote(str(output))}",
+    )
 
 
 def _print_origins(rendered: api.Rendered) -> None:

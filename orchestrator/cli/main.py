@@ -30,6 +30,7 @@ PANELS = {
     "Run": {
         "submit": ("run", "Submit the cases that are not verified or open."),
         "render": ("catalog", "Print the batch script of each case."),
+        "adopt": ("adopting", "Read jobs that were submitted by hand."),
         "wait": ("run", "Wait until jobs have ended."),
         "retry": ("run", "Submit failed jobs again."),
         "cancel": ("run", "Cancel jobs."),

@@ -74,6 +74,7 @@ _PLAIN = (
     "execution",
     "exit_code",
     "signal",
+    "origin",
     "forgotten_by",
 )
 _TIMES = ("created_at", "submitted_at", "started_at", "ended_at", "forgotten_at")
@@ -291,6 +292,7 @@ def _attempt_row(attempt: api.PastAttempt) -> dict[str, object]:
         **{name: measured.get(name) for name in _MEASURED},
         "used": timing.count if timing else None,
         "why": attempt.verdict_reason or attempt.reason,
+        "origin": attempt.origin,
         "forgotten": attempt.forgotten_at and f"{utc_stamp(attempt.forgotten_at)} by {attempt.forgotten_by}",
     }
 

@@ -26,6 +26,7 @@ from orchestrator.ledger.attempts import (
     record_complaints,
     record_observations,
     refreshable_jobs,
+    rows_of_attempts,
 )
 from orchestrator.ledger.database import Ledger, now
 from orchestrator.ledger.rows import JobSummary
@@ -250,6 +251,14 @@ def _reason(record: JobRecord, is_asked_to_end: bool) -> str | None:
         return "by repro cancel"
     by = record.cancelled_by
     return f"by {by}, not by repro" if by and by != user_name() else "not by repro"
+
+
+def observe_end_records(ledger: Ledger, attempt_ids: Sequence[int]) -> bool:
+    """Record the end of each attempt that left an end record, also if no scheduler answers. Return whether any did."""
+    rows = [row for row in rows_of_attempts(ledger, attempt_ids) if row.phase != ENDED]
+    seen = {row.attempt_id: observation for row in rows if (observation := _from_end_record(row)) is not None}
+    record_observations(ledger, seen, [])
+    return bool(seen)
 
 
 def _from_end_record(row: JobSummary) -> Observation | None:

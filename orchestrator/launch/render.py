@@ -42,13 +42,20 @@ _RANK_ENVIRONMENT: Mapping[str, str] = {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERE
 _ONE_CONNECTION: Mapping[str, str] = {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}
 
 
-def render_job(plan: Plan, cluster: Cluster, folder: Path, templates: Path, output: Path | None = None) -> str:
+def render_job(
+    plan: Plan,
+    cluster: Cluster,
+    folder: Path,
+    templates: Path,
+    output: Path | None = None,
+    comment: str | None = None,
+) -> str:
     """Return the complete script of one job. `folder` is the folder of its log and records.
 
     The output of the script itself goes to `output`, else to batch.txt in the folder. Slurm opens it before the script
-    runs, so the folder must exist.
+    runs, so the folder must exist. `comment` is the comment of the Slurm job.
     """
-    return _render(plan, cluster, folder, templates_in(templates), output)
+    return _render(plan, cluster, folder, templates_in(templates), output, comment)
 
 
 def explain_job(
@@ -119,7 +126,9 @@ def _gate(gate: Gate | None) -> dict[str, object]:
     }
 
 
-def _render(plan: Plan, cluster: Cluster, folder: Path, engine: Templates, output: Path | None) -> str:
+def _render(
+    plan: Plan, cluster: Cluster, folder: Path, engine: Templates, output: Path | None, comment: str | None = None
+) -> str:
     shared = {
         "case": plan.case,
         "title": _title(plan),
@@ -150,6 +159,7 @@ def _render(plan: Plan, cluster: Cluster, folder: Path, engine: Templates, outpu
     if cluster.profile.mpirun is not None:
         return engine.render("mpirun.sh.j2", **shared, **_mpirun(plan, cluster))
     all_directives = [*directives(plan, cluster), directive("output", output_pattern(output or folder / "batch.txt"))]
+    all_directives += [directive("comment", comment)] if comment is not None else []
     shared |= {"directives": all_directives, "srun_options": srun_options(plan, cluster)}
     container = cluster.profile.container
     argv = plan.program.per_rank() if shared["per_node"] is None else plan.program.below_launcher()

@@ -66,6 +66,7 @@ class AttemptRow:
     execution: str | None = None
     forgotten_at: datetime | None = None
     forgotten_by: str | None = None
+    origin: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -149,9 +149,7 @@ class RunTransaction:
 
     def add(self, attempts: Mapping[str, NewAttempt], run_plan: Mapping[str, object]) -> Recorded:
         """Store the run, its jobs, and one attempt for each missing job."""
-        run = {"created_at": now(), **_run_fields(self._run), "run_options": dict(run_plan)}
-        self._session.execute(sa.insert(rows_of(Run)), [run])
-        _add_jobs(self._session, self._run.id, self._jobs)
+        add_run(self._session, self._run, self._jobs, run_plan)
         _add_attempts(self._session, self._run, self._by_id, self._missing, attempts)
         ids = {
             disposition: [job_id for job_id in self._by_id if self._dispositions[job_id] is disposition]
@@ -195,6 +193,13 @@ def record_run_options(ledger: Ledger, run_id: str, run_options: Mapping[str, ob
     """Replace the options of a run: later commands that submit its queued attempts follow them."""
     with ledger.writing() as session:
         session.get_one(Run, run_id).run_options = dict(run_options)
+
+
+def add_run(session: Session, run: NewRun, jobs: Sequence[NewJob], run_options: Mapping[str, object]) -> None:
+    """Store a run and the jobs that it requests, in the caller's transaction."""
+    row = {"created_at": now(), **_run_fields(run), "run_options": dict(run_options)}
+    session.execute(sa.insert(rows_of(Run)), [row])
+    _add_jobs(session, run.id, jobs)
 
 
 def _run_fields(run: NewRun) -> dict[str, object]:

@@ -141,7 +141,8 @@ class Attempt(Table):
     wait. So clocks of two machines are never compared.
 
     `forgotten_at` and `forgotten_by` are the time and the user of a `repro forget`; a forgotten attempt is left out of
-    every table and exit code.
+    every table and exit code. `origin` is `by hand` for an adopted attempt, with a remark if its script is not the
+    rendered one; NULL for attempts that `repro` submitted.
     """
 
     __tablename__ = "attempts"
@@ -193,6 +194,7 @@ class Attempt(Table):
     execution: Mapped[str | None]
     forgotten_at: Mapped[datetime | None]
     forgotten_by: Mapped[str | None]
+    origin: Mapped[str | None]
 
 
 class Metric(Table):

@@ -111,6 +111,7 @@ def job_statuses(ledger: Ledger, results: ResultRows[S]) -> list[JobStatus]:
         rate = measured.get("tflops_per_gpu")
         left_s, left_by = _left(last, progress, at)
         host_bound = host_bound_reason(measured)
+        remark = f"host-bound: {host_bound}" if host_bound else _edited(row)
         statuses.append(
             JobStatus(
                 job=row.job_id,
@@ -132,7 +133,7 @@ def job_statuses(ledger: Ledger, results: ResultRows[S]) -> list[JobStatus]:
                 left=_left_text(last, left_s, left_by, at),
                 id=row.scheduler_id,
                 nodes=row.nodes,
-                why=problem or _why(row, current, at) or (f"host-bound: {host_bound}" if host_bound else None),
+                why=problem or _why(row, current, at) or remark,
                 newer=None if last is row else attempt_text(last, _iteration_text(last, progress)),
                 reused=reuse_text(row, made_for, at),
             )
@@ -158,6 +159,11 @@ def reuse_text(row: JobSummary, made_for: Mapping[int, str], at: datetime) -> st
         return None
     age = f", {duration((at - row.ended_at).total_seconds())} ago" if row.ended_at else ""
     return f"from {short_name(origin)}{age}"
+
+
+def _edited(row: JobSummary) -> str | None:
+    """Return the origin of an attempt whose script is not the rendered one."""
+    return row.origin if row.origin and "," in row.origin else None
 
 
 def wait_reason(row: JobSummary) -> WaitReason | None:

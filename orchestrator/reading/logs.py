@@ -253,12 +253,15 @@ def job_secrets(folder: Path) -> frozenset[str]:
     """Return the secrets that the script of this job's folder sets, or takes from the submitting shell.
 
     They are masked by value in everything that is recorded of its logs. Repeats of a case share the script of the first
-    one. A script that this user may not read gives no secrets.
+    one. The script of a job that was submitted by hand is beside the folder. A script that this user may not read
+    gives no secrets.
     """
     script = ""
-    for place in dict.fromkeys((folder, folder.with_name(_REPEAT.sub("", folder.name)))):
+    same_case = folder.with_name(_REPEAT.sub("", folder.name))
+    by_hand = (folder.parent, f"{folder.name}.sh")
+    for place, name in dict.fromkeys(((folder, _SCRIPT), (same_case, _SCRIPT), by_hand)):
         with contextlib.suppress(ReproError):
-            script = script or tail_bytes(place, _SCRIPT, _LONGEST_SCRIPT_BYTES).decode("utf-8", "replace")
+            script = script or tail_bytes(place, name, _LONGEST_SCRIPT_BYTES).decode("utf-8", "replace")
     values, names = _script_secrets(script)
     return values | secret_values({name: os.environ[name] for name in names if name in os.environ})
 

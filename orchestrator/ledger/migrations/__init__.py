@@ -33,6 +33,7 @@ _ATTEMPTS = """
         {wait_s} AS wait_s, {elapsed_s} AS elapsed_s,
         CASE WHEN {device} = 'cpu' THEN NULL ELSE jobs.gpus * {elapsed_s} / 3600.0 END AS gpu_hours,
         attempts.exit_code, attempts.signal, attempts.scheduler, attempts.scheduler_id, attempts.host, attempts.folder,
+        attempts.origin,
         runs.git_commit, runs.git_dirty, jobs.code, jobs.image, jobs.image_digest
     FROM attempts
     JOIN jobs ON jobs.id = attempts.job_id
