@@ -15,7 +15,6 @@ from orchestrator.clusters.needs import (
     FetchRecord,
     Item,
     Source,
-    fetch_command,
     fetch_record,
     items_at,
     items_of,
@@ -30,6 +29,7 @@ from orchestrator.launch.offline import offline_commands
 from orchestrator.launch.text_data import Text, require_usable_text
 from orchestrator.workloads import find_workload, workload_name, workloads
 from orchestrator.workloads.base import AnyWorkload
+from orchestrator.workloads.needs import fetch_command
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -58,9 +58,10 @@ class WorkloadNeeds:
 
 @dataclass(frozen=True, slots=True)
 class Fetch:
-    """Items of a workload at their places. `settings` are the fields that the profile must have for them.
+    """Items of a workload at their places.
 
-    With `text`, data are those of the text.
+    `settings` are the fields that the profile must have for them; empty if it has them. With `text`, data are those of
+    the text.
     """
 
     workload: AnyWorkload
@@ -141,6 +142,9 @@ def _planned(name: str, cluster: str, session: Session, options: FetchOptions, *
         # The name that the tool gives to the data of a text.
         items = items_at(sources, _absolute(directory), None if text is None else f"{Path(text).stem}_text_document")
         settings = tuple((item.source.need.field, item.value) for item in items)
+        site = profile.profile.workloads.site(workload.name)
+        if all(getattr(site, field, None) == value for field, value in settings):
+            settings = ()
     given = None
     if text is not None:
         given = Text(_absolute(text), options.get("python") or sys.executable)

@@ -9,7 +9,7 @@ from functools import cached_property
 from orchestrator.clusters.findings import Finding, Result, SiteChecks, is_blank, nearest_name, there_are
 from orchestrator.clusters.profile import QosFields
 from orchestrator.clusters.resolve import Cluster
-from orchestrator.config.yaml import KeyPath, dotted, shown
+from orchestrator.config.yaml import KeyPath, dotted
 from orchestrator.errors import did_you_mean
 from orchestrator.slurm.notation import format_time_limit, time_limit_s
 from orchestrator.slurm.site import Site
@@ -38,7 +38,7 @@ def open_fields(cluster: Cluster) -> Iterator[Finding]:
         name = dotted(blank.path)
         can_wait = blank.path[0] == "workloads" or blank.path[:2] == ("container", "images")
         result: Result = "later" if can_wait else "open"
-        yield Finding(name, "login", result, blank.text, blank.location, f"set it in {shown(cluster.overlay)}")
+        yield Finding(name, "login", result, blank.text, blank.location, cluster.fill_hint(blank))
     if cluster.profile.hardware is not None:
         for fact in ("gpu", "gpu_memory_gb", "peak_tflops"):
             if not getattr(cluster.hardware, fact):

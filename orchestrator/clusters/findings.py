@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from orchestrator.clusters.container import MountFields
-from orchestrator.clusters.needs import fetch_command, fetch_record, needed_paths
+from orchestrator.clusters.needs import fetch_record, needed_paths
 from orchestrator.clusters.profile import SlurmFields
 from orchestrator.clusters.resolve import Cluster
 from orchestrator.config.yaml import dotted
@@ -18,6 +18,7 @@ from orchestrator.slurm.notation import time_limit_s
 from orchestrator.slurm.site import Site
 from orchestrator.slurm.site_parsers import Partition
 from orchestrator.workloads import workloads
+from orchestrator.workloads.needs import fetch_command
 from orchestrator.workloads.pretrain import PRETRAIN
 
 Result = Literal["ok", "wrong", "open", "later", "unknown", "not checked"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -241,11 +240,6 @@ def unmounted(cluster: Cluster, items: Sequence[Item]) -> list[Item]:
         if not isinstance(item.source.need, Repository)
         and not any(f"{item.value}/".startswith(f"{target}/") for target in targets)
     ]
-
-
-def fetch_command(workload: str, cluster: str) -> str:
-    """Return the command that fetches what a workload needs."""
-    return f"repro workloads fetch {workload} --cluster {shlex.quote(cluster)}"
 
 
 def record_file(path: Path) -> Path:

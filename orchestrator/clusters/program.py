@@ -20,6 +20,7 @@ from orchestrator.errors import Problem, ReproError
 from orchestrator.paths import Folders
 from orchestrator.workloads import find_workload
 from orchestrator.workloads.base import ContainerImage, JobContext, Program
+from orchestrator.workloads.needs import directory_hint
 
 
 def program_for(case: Case, paper: Paper, cluster: Cluster, folders: Folders) -> Program:
@@ -33,6 +34,8 @@ def program_for(case: Case, paper: Paper, cluster: Cluster, folders: Folders) ->
     if site is None:
         needed = [name for name, field in workload.site.model_fields.items() if field.is_required()]
         hint = f"set in the profile: workloads: {workload.name}: {', '.join(needed)}"
+        if workload.needs:
+            hint += f"; {directory_hint(workload.name, cluster.name)}"
         raise ReproError(Problem(f"{cluster.name} does not define workload {workload.name}", hint=hint))
     job = JobContext(case, paper, site, _image(workload.name, paper, cluster), folders)
     return workload.program(job, workload.all_arguments(case, site))

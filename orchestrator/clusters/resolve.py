@@ -20,6 +20,8 @@ from orchestrator.config.yaml import Document, KeyPath, dotted, read_document, s
 from orchestrator.errors import Problem, ReproError, did_you_mean
 from orchestrator.identity import name_of_user, why_not_own_path
 from orchestrator.paths import Folders
+from orchestrator.workloads import workloads
+from orchestrator.workloads.needs import directory_hint
 
 FILE_RUNTIMES: Mapping[str, str] = {"pyxis": ".sqsh", "edf": ".sqsh", "apptainer": ".sif"}
 """Runtimes that read images from files, with the extension of these files."""
@@ -104,8 +106,15 @@ class Cluster:
         if not self.has_overlay:
             hint = f"create it with the private values of {shown(self.files[-1])}: {names}"
             return [Problem("no such file", f"{shown(self.overlay)}:", hint)]
+        return [Problem(f"{dotted(b.path)}: not filled in, {b.text}", b.location, self.fill_hint(b)) for b in blanks]
+
+    def fill_hint(self, blank: Unfilled) -> str:
+        """Return how to fill in an open value."""
         hint = f"set it in {shown(self.overlay)}"
-        return [Problem(f"{dotted(b.path)}: not filled in, {b.text}", b.location, hint) for b in blanks]
+        name = str(blank.path[1]) if blank.path[0] == "workloads" else ""
+        workload = workloads().get(name)
+        can_be_fetched = workload is not None and blank.path[-1] in [need.field for need in workload.needs]
+        return f"{hint}; {directory_hint(name, self.name)}" if can_be_fetched else hint
 
 
 def cluster_names(folders: Folders) -> dict[str, Path]:

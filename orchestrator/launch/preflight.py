@@ -16,7 +16,7 @@ from orchestrator.catalog.library import Entry
 from orchestrator.clusters.check import open_fields
 from orchestrator.clusters.findings import Finding, Result
 from orchestrator.clusters.machine import GpuMemory, GpuProcess, gpu_memory
-from orchestrator.clusters.needs import fetch_command, needed_paths
+from orchestrator.clusters.needs import needed_paths
 from orchestrator.clusters.profile import MpirunFields
 from orchestrator.clusters.program import image_uri, import_record, imported_file, is_there
 from orchestrator.clusters.resolve import Cluster
@@ -37,6 +37,7 @@ from orchestrator.slurm.reasons import explain_rejection, own_words
 from orchestrator.slurm.site import parse_options
 from orchestrator.text import counted
 from orchestrator.workloads import find_workload
+from orchestrator.workloads.needs import fetch_command
 
 
 def require_ready(plans: Sequence[Plan], cluster: Cluster, folders: Folders) -> None:

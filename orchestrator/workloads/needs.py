@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass
 
 GITHUB = "https://github.com"
@@ -71,3 +72,13 @@ MERGES = PublicFile(
     sha256="1ce1664773c50f3e0cc8842619a93edc4624525b728b188a9e0be33b7726adc5",
     bytes=456_318,
 )
+
+
+def fetch_command(workload: str, cluster: str) -> str:
+    """Return the command that fetches what a workload needs to the paths of a profile."""
+    return f"repro workloads fetch {workload} --cluster {shlex.quote(cluster)}"
+
+
+def directory_hint(workload: str, cluster: str) -> str:
+    """Return the hint for paths that a profile lacks."""
+    return f"{fetch_command(workload, cluster)} --directory /SHARED/FOLDER fetches what is needed, and prints the paths"

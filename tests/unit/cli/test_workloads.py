@@ -158,6 +158,10 @@ def test_a_fetch_into_a_folder_prints_the_settings_with_which_the_profile_is_com
     again = repro("workloads", "fetch", "megatron-2021", "--cluster", "site")
     assert (again.returncode, again.stdout) == (0, "")
     assert again.stderr.count("there already") == 4
+    place = ("--directory", str(shared))
+    assert (
+        repro("workloads", "fetch", "megatron-2021", "--cluster", "site", *place).stdout == ""
+    )  # the profile has them
     assert everything_in(shared) == before
 
 

@@ -65,7 +65,10 @@ def test_each_blank_left_in_the_overlay_is_one_line_that_names_the_overlay(tmp_p
     partly = "slurm:\n  account: proj\ncontainer:\n  mounts: [/data, <your scratch>]\n"
     lines = open_ends(selene(tmp_path, partly))
     assert len(lines) == 7
-    assert all(line.endswith(". Hint: set it in selene.local.yaml") for line in lines)
+    fetch = "; repro workloads fetch megatron-2021 --cluster selene --directory /SHARED/FOLDER fetches what is needed"
+    for line in lines:
+        assert f". Hint: set it in selene.local.yaml{fetch if ' workloads.' in line else ''}" in line
+        assert (fetch in line) == (" workloads." in line)
     row = 1 + (CHECKOUT / "clusters" / "selene.yaml").read_text().partition("  partition: <")[0].count("\n")
     assert lines[0].startswith(f"selene.yaml:{row}:3 slurm.partition: not filled in, <a partition of A100-80GB nodes")
     assert any(line.startswith("selene.local.yaml:4:19 container.mounts.1: not filled in, <your") for line in lines)

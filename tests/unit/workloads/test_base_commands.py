@@ -133,7 +133,10 @@ def test_missing_workload_names_exactly_its_required_fields(experiment: str, fie
     assert not is_offered(case.workload, cluster)
     with pytest.raises(ReproError) as caught:
         program_for(case, entry.paper, cluster, FOLDERS)
-    assert str(caught.value) == f"site does not define workload {case.workload}. Hint: set in the profile: {fields}"
+    hint = f"{fields}; repro workloads fetch {case.workload} --cluster site --directory /SHARED/FOLDER fetches"
+    assert str(caught.value).startswith(
+        f"site does not define workload {case.workload}. Hint: set in the profile: {hint}"
+    )
 
 
 def test_vocabulary_files_are_required_only_by_workloads_that_read_them(tmp_path: Path) -> None:
