@@ -18,8 +18,9 @@ from orchestrator.job_spec import Value
 from orchestrator.paths import Folders, find_folders
 from orchestrator.planning.batch_plan import CaseSelection, read_budget, within_budget
 from orchestrator.planning.batch_report import BatchReport, batch_report, budget_text, with_exact_memory
-from orchestrator.planning.plan import Plan, cases_at, plan_cases, repeated, replace_workload
+from orchestrator.planning.plan import Plan, plan_cases, repeated
 from orchestrator.planning.run_settings import RunSettings, read_settings
+from orchestrator.planning.scales import cases_at, replace_workload, scale_notes
 from orchestrator.planning.target import Target
 from orchestrator.workloads import find_workload
 from orchestrator.workloads.argument_changes import parse_changes, require_known, shown_changes, with_changes
@@ -119,13 +120,14 @@ def plan_run(
     choice = _choice(folders, [experiment], cluster, options, papers=False)
     (entry,), profile = choice.entries, choice.cluster
     assert profile is not None
-    at_scale = replace_workload(cases_at(entry, profile, options.get("scale"), workload), workload)
+    at_scale = replace_workload(cases_at(entry, profile, options.get("scale"), workload, choice.wanted), workload)
     changes = parse_changes(options.get("arg") or (), options.get("no_arg") or ())
     require_known(at_scale, changes)
     cases = choice.settings.applied(with_changes(_selected(entry, at_scale, choice.wanted), changes))
     plans = plan_cases(entry, cases, profile, folders)
     notes = [
         *layer_notes(folders, profile),
+        *scale_notes(entry, cases, profile, options.get("scale")),
         *replacement_notes(cases),
         *reference_notes(entry, cases[0].scale),
         *_change_notes(entry, changes),
@@ -224,6 +226,8 @@ def _selections(
     ]
     notes += [note for selection in selections for note in _change_notes(selection.entry, changes)]
     for selection in selections:
+        if profile is not None:
+            notes += scale_notes(selection.entry, selection.cases, profile, options.get("scale"))
         notes += replacement_notes(selection.cases)
         notes += reference_notes(selection.entry, selection.cases[0].scale)
     _require_gpu_facts(selections, profile)
@@ -246,7 +250,7 @@ def _with_cases(
     refused: list[Problem] = []
     for entry in entries:
         try:
-            cases = cases_at(entry, cluster, scale, workload)
+            cases = cases_at(entry, cluster, scale, workload, wanted)
             try:
                 cases = replace_workload(cases, workload)
             except ReproError as error:  # never left out silently

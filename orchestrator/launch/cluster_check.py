@@ -18,7 +18,7 @@ from orchestrator.errors import Problem, ReproError
 from orchestrator.launch.preflight import check_this_machine, option_findings, submission_findings
 from orchestrator.launch.probe import job_findings
 from orchestrator.paths import Folders
-from orchestrator.planning.plan import cases_at
+from orchestrator.planning.scales import cases_at
 from orchestrator.slurm import site as slurm_site
 
 

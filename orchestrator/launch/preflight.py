@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from orchestrator.catalog.case import Case
-from orchestrator.catalog.experiment import scale_names
 from orchestrator.catalog.library import Entry
 from orchestrator.clusters.check import open_fields
 from orchestrator.clusters.findings import Finding, Result
@@ -216,9 +215,9 @@ def submission_findings(entry: Entry, cases: Sequence[Case], cluster: Cluster, f
     checked = [check_case(case, target) for case in cases]
     fitting = [plan.case for plan in checked if not plan.refusals]
     result: Result = "not checked" if fitting else "wrong"
-    other = f"another --scale, of {', '.join(scale_names(entry.experiment))}" if not fitting else None
     findings = [
-        Finding("plan", "login", result, finding.what, hint=other) for finding in refusal_problems(entry, checked)
+        Finding("plan", "login", result, refusal.what, hint=None if fitting else refusal.hint)
+        for refusal in refusal_problems(entry, checked, target)
     ]
     plans: list[Plan] = []
     for workload in dict.fromkeys(case.workload for case in fitting):

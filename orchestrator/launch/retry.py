@@ -17,8 +17,9 @@ from orchestrator.ledger.rows import JobRow
 from orchestrator.ledger.runs import run_record
 from orchestrator.paths import Folders, short_name
 from orchestrator.planning.batch_plan import with_iterations
-from orchestrator.planning.plan import Plan, plan_cases, repeated, replace_workload
+from orchestrator.planning.plan import Plan, plan_cases, repeated
 from orchestrator.planning.run_settings import read_settings
+from orchestrator.planning.scales import replace_workload
 from orchestrator.reading.failure import Failure
 from orchestrator.slurm.notation import format_time_limit, time_limit_s
 from orchestrator.workloads.argument_changes import with_changes

@@ -33,6 +33,7 @@ class PlannedCase:
     """A checked case of an experiment. `same_as` is the label of an earlier case that is the same job."""
 
     entry: Entry
+    target: Target
     checked: CheckedCase
     same_as: str | None
 
@@ -72,7 +73,7 @@ class BatchPlan:
         return [
             problem
             for group in by_entry.values()
-            for problem in refusal_problems(group[0].entry, [planned.checked for planned in group])
+            for problem in refusal_problems(group[0].entry, [planned.checked for planned in group], group[0].target)
         ]
 
     @property
@@ -89,9 +90,10 @@ def plan_batch(selections: Iterable[CaseSelection]) -> BatchPlan:
     for selection in selections:
         for case in selection.cases:
             label = _label(selection.entry, case)
-            same_as = first.setdefault((selection.target.name, job_content(case)), label)
+            earliest = first.setdefault((selection.target.name, job_content(case)), label)
             checked = check_case(case, selection.target)
-            planned.append(PlannedCase(selection.entry, checked, None if same_as == label else same_as))
+            same_as = None if earliest == label else earliest
+            planned.append(PlannedCase(selection.entry, selection.target, checked, same_as))
     return BatchPlan(tuple(planned))
 
 

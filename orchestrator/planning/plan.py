@@ -15,19 +15,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from orchestrator.catalog.case import Case, with_workload
-from orchestrator.catalog.expand import cases_to_run
-from orchestrator.catalog.experiment import PAPER, scale_names
+from orchestrator.catalog.case import Case
 from orchestrator.catalog.library import Entry
-from orchestrator.clusters.program import image_of, is_offered, program_for
+from orchestrator.clusters.program import image_of, program_for
 from orchestrator.clusters.resolve import Cluster
 from orchestrator.config.yaml import shown
 from orchestrator.errors import Problem, ReproError
 from orchestrator.job_spec import ComputedProducts, JobSpec, Resources
 from orchestrator.megatron.memory import MemoryEstimate
 from orchestrator.megatron.model import Layout, ModelShape, Training
-from orchestrator.paths import Folders, short_name
+from orchestrator.paths import Folders
 from orchestrator.planning.exact import absent_packages, install_command
+from orchestrator.planning.scales import scale_hint
 from orchestrator.planning.target import (
     Target,
     case_context,
@@ -144,42 +143,6 @@ def repeated(plans: Sequence[Plan], times: int) -> list[Plan]:
     ]
 
 
-def replace_workload(cases: list[Case], workload: str | None) -> list[Case]:
-    """Return the cases with the given workload, if any; ReproError if it is unknown or cannot run them."""
-    if workload is None:
-        return cases
-    runs_on_cpu = find_workload(workload).runs_on_cpu
-    replaced = with_workload(cases, workload)
-    if not runs_on_cpu and any(case.device == "cpu" for case in replaced):
-        figure = f"{short_name(cases[0].experiment)} at scale {cases[0].scale}"
-        what = f"--workload {workload}: {figure} runs on CPU cores, and {workload} on GPUs only"
-        raise ReproError(Problem(what, hint="leave --workload out, or choose another --scale"))
-    return replaced
-
-
-def cases_at(entry: Entry, cluster: Cluster | None, scale: str | None, workload: str | None = None) -> list[Case]:
-    """Return the experiment's own cases at a scale: the given one, else the largest that fits the cluster.
-
-    With `workload` it is the largest scale that this program can run. The published scale is the choice for a cluster
-    with Slurm and where there is no cluster.
-    """
-    if scale is not None or cluster is None or cluster.machine is None:
-        return cases_to_run(entry, scale or PAPER)
-    target = Target.of_cluster(cluster)
-    for name in scale_names(entry.experiment):
-        own = cases_to_run(entry, name)
-        try:
-            cases = replace_workload(own, workload)
-        except ReproError:  # this scale compares programs or has no GPUs; a smaller one may fit
-            continue
-        fits = not any(list(fit_refusals(case, target)) for case in cases)
-        if fits and all(is_offered(case.workload, cluster) for case in cases):
-            return own
-    names = ", ".join(scale_names(entry.experiment))
-    program = f" with {workload}" if workload else ""
-    raise ReproError(Problem(f"no scale of {entry.short_name} ({names}) fits {cluster.name}{program}"))
-
-
 def check_case(case: Case, target: Target) -> CheckedCase:
     """Check a case against a machine and cost it. Pure: no scheduler, no torch, no file is touched."""
     context = case_context(case, target)
@@ -207,31 +170,35 @@ def plan_cases(entry: Entry, cases: Sequence[Case], cluster: Cluster, folders: F
         raise ReproError(Problem(f"{entry.short_name} is reference only: {entry.experiment.reference_only}"))
     target = Target.of_cluster(cluster)
     checked = [check_case(case, target) for case in cases]
-    problems = refusal_problems(entry, checked)
+    problems = refusal_problems(entry, checked, target)
     for workload in dict.fromkeys(case.workload for case in cases):
         problems += _site_problems(entry, workload, cluster)
     if problems:
         raise ReproError(*dict.fromkeys(problems))
     plans = _plans(entry, checked, cluster, folders)
-    problems = refusal_problems(entry, plans)
+    problems = refusal_problems(entry, plans, target)
     if problems:
         raise ReproError(*problems)
     _require_different_jobs(entry, plans)
     return plans
 
 
-def refusal_problems(entry: Entry, checked: Sequence[CheckedCase]) -> list[Problem]:
-    """Return each refusal once, with all the cases that it stops. `checked` are all cases, refused or not."""
+def refusal_problems(entry: Entry, checked: Sequence[CheckedCase], target: Target) -> list[Problem]:
+    """Return each refusal once, with all the cases that it stops. `checked` are all cases, refused or not.
+
+    If cases are too large for the target, the hint names the scales that fit.
+    """
     by_reason: dict[str, list[str]] = {}
     for plan in checked:
         for reason in plan.refusals:
             by_reason.setdefault(reason, []).append(plan.case.name)
-    return [_refusal(entry, reason, names, len(checked)) for reason, names in by_reason.items()]
-
-
-def _refusal(entry: Entry, reason: str, names: Sequence[str], total: int) -> Problem:
-    cases = f"all {total} cases" if len(names) == total > 1 else " and ".join(names)
-    return Problem(f"{entry.short_name} {cases}: {reason}")
+    too_large = {reason for plan in checked if plan.refusals for reason in fit_refusals(plan.case, target)}
+    hint = scale_hint(entry, target) if too_large else None
+    problems = []
+    for reason, names in by_reason.items():
+        cases = f"all {len(checked)} cases" if len(names) == len(checked) > 1 else " and ".join(names)
+        problems.append(Problem(f"{entry.short_name} {cases}: {reason}", hint=hint if reason in too_large else None))
+    return problems
 
 
 def _plans(entry: Entry, checked: Sequence[CheckedCase], cluster: Cluster, folders: Folders) -> list[Plan]:

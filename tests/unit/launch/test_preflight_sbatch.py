@@ -139,7 +139,7 @@ def test_an_experiment_that_fits_nowhere_is_a_fault_with_the_scales_and_asks_slu
     (fault,) = submitted(cluster, tmp_path, scale="paper")
     assert (fault.result, fault.check) == ("wrong", "plan")
     assert fault.message == "figure-13 all 10 cases: needs 64 GPUs, site has 2 x 8 = 16"
-    assert fault.hint == "another --scale, of paper, quad, pair, cpu" and not commands.exists()
+    assert fault.hint == "--scale quad, pair or cpu fits" and not commands.exists()
 
 
 @pytest.mark.usefixtures("commands")

@@ -17,7 +17,8 @@ from orchestrator.errors import ReproError
 from orchestrator.job_spec import Resources
 from orchestrator.paths import Folders
 from orchestrator.planning.exact import install_command
-from orchestrator.planning.plan import Plan, cases_at, plan_cases, resources_of
+from orchestrator.planning.plan import Plan, plan_cases, resources_of
+from orchestrator.planning.scales import cases_at
 from orchestrator.planning.target import Target
 from orchestrator.workloads import megatron_2021
 from orchestrator.workloads.base import Flags, flag_arguments
@@ -115,7 +116,9 @@ def test_cases_with_the_same_reason_are_reported_together(tmp_path: Path) -> Non
 
 def test_more_gpus_than_the_cluster_has_are_refused(tmp_path: Path) -> None:
     cluster = replace(selene(tmp_path), hardware=selene(tmp_path).hardware.model_copy(update={"nodes": 7}))
-    assert refusals(cluster) == ["figure-13 all 10 cases: needs 64 GPUs, selene has 7 x 8 = 56"]
+    assert refusals(cluster) == [
+        "figure-13 all 10 cases: needs 64 GPUs, selene has 7 x 8 = 56. Hint: --scale quad, pair or cpu fits"
+    ]
 
 
 def test_part_of_a_node_is_refused(tmp_path: Path) -> None:
@@ -124,14 +127,18 @@ def test_part_of_a_node_is_refused(tmp_path: Path) -> None:
         "figure-1 all 6 cases: 8 GPUs do not fill whole nodes of 6 GPUs"
     ]
     few = cluster_of(tmp_path, PLAIN.replace("gpus_per_node: 8", "gpus_per_node: 3"))
-    assert refusals(few, "cpu") == ["figure-13 all 6 cases: 4 processes do not fill whole nodes of 3 places"]
+    assert refusals(few, "cpu") == [
+        "figure-13 all 6 cases: 4 processes do not fill whole nodes of 3 places. Hint: --scale pair fits"
+    ]
 
 
 def test_dtype_that_the_gpu_lacks_is_refused(tmp_path: Path) -> None:
     cluster = cluster_of(
         tmp_path, PLAIN.replace("gpu: A100", "gpu: V100").replace("{bf16: 312}", "{fp16: 125, fp32: 16}")
     )
-    assert refusals(cluster, "quad") == ["figure-13 all 6 cases: V100 of site has no bf16 (it has fp16, fp32)"]
+    assert refusals(cluster, "quad") == [
+        "figure-13 all 6 cases: V100 of site has no bf16 (it has fp16, fp32). Hint: --scale cpu fits"
+    ]
 
 
 def test_profile_without_peaks_accepts_any_dtype(tmp_path: Path) -> None:
@@ -141,16 +148,22 @@ def test_profile_without_peaks_accepts_any_dtype(tmp_path: Path) -> None:
 
 def test_cpu_places_are_counted_over_all_nodes(tmp_path: Path) -> None:
     cluster = cluster_of(tmp_path, PLAIN.replace("nodes: 4, gpus_per_node: 8", "nodes: 3, gpus_per_node: 1"))
-    assert refusals(cluster, "cpu") == ["figure-13 all 6 cases: needs 4 processes, site has places for 3 x 1 = 3"]
+    assert refusals(cluster, "cpu") == [
+        "figure-13 all 6 cases: needs 4 processes, site has places for 3 x 1 = 3. Hint: --scale pair fits"
+    ]
 
 
 def test_machine_without_gpus_refuses_gpu_scales(tmp_path: Path) -> None:
-    assert refusals(local(tmp_path, Machine(2)), "quad") == ["figure-13 all 6 cases: needs 4 GPUs, local has none"]
+    assert refusals(local(tmp_path, Machine(2)), "quad") == [
+        "figure-13 all 6 cases: needs 4 GPUs, local has none. Hint: --scale cpu fits"
+    ]
 
 
 def test_gpus_with_too_little_memory_are_refused_on_the_local_machine(tmp_path: Path) -> None:
     machine = Machine(16, gpus=4, gpu="NVIDIA A100", gpu_memory_gb=42)
-    assert refusals(local(tmp_path, machine), "quad") == ["figure-13 all 6 cases: needs GPUs of 79 GB, local has 42 GB"]
+    assert refusals(local(tmp_path, machine), "quad") == [
+        "figure-13 all 6 cases: needs GPUs of 79 GB, local has 42 GB. Hint: --scale cpu fits"
+    ]
 
 
 @pytest.mark.parametrize(
@@ -178,8 +191,29 @@ def test_machine_with_few_gpus_can_use_the_cpu_scale(tmp_path: Path, gpus: int) 
     assert (resources.nodes, resources.tasks, resources.gpus_per_node) == (1, 4, 0)
 
 
-def test_slurm_cluster_gets_the_paper_scale_by_default(tmp_path: Path) -> None:
-    assert cases_at(shipped(), selene(tmp_path), None)[0].scale == "paper"
+@pytest.mark.parametrize(("nodes", "scale"), [(8, "paper"), (7, "quad"), (1, "quad")])
+def test_slurm_cluster_gets_the_largest_scale_that_fits(tmp_path: Path, nodes: int, scale: str) -> None:
+    cluster = selene(tmp_path)
+    small = replace(cluster, hardware=cluster.hardware.model_copy(update={"nodes": nodes}))
+    assert cases_at(shipped(), small, None)[0].scale == scale
+
+
+def test_only_the_chosen_cases_must_fit(tmp_path: Path) -> None:
+    cluster = selene(tmp_path)
+    small = replace(cluster, hardware=cluster.hardware.model_copy(update={"nodes": 4}))
+    table = shipped("table-1")
+    assert cases_at(table, small, None)[0].scale != "paper"
+    assert cases_at(table, small, None, wanted={"case": "1.7B"})[0].scale == "paper"
+
+
+def test_slurm_cluster_that_fits_no_scale_gets_the_reasons_of_the_paper_scale(tmp_path: Path) -> None:
+    cluster = cluster_of(
+        tmp_path, "about: x\nscheduler: slurm\nhardware: {nodes: 1, gpus_per_node: 1}\nslurm: {time_limit: 1:00:00}\n"
+    )
+    assert cases_at(entry_of(tmp_path), cluster, None)[0].scale == "paper"
+
+
+def test_given_scale_is_used(tmp_path: Path) -> None:
     assert cases_at(shipped(), selene(tmp_path), "cpu")[0].scale == "cpu"
 
 

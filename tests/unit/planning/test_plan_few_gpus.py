@@ -11,7 +11,8 @@ from orchestrator.catalog.expand import expand
 from orchestrator.clusters.machine import parse_nvidia_smi
 from orchestrator.clusters.resolve import Cluster
 from orchestrator.megatron.flops import flops_per_iteration
-from orchestrator.planning.plan import cases_at, cost_of, plan_cases
+from orchestrator.planning.plan import cost_of, plan_cases
+from orchestrator.planning.scales import cases_at
 from orchestrator.planning.target import Target
 from orchestrator.workloads.base import USABLE_SHARE
 from tests.unit.catalog.entries import shipped

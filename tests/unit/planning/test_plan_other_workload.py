@@ -13,7 +13,8 @@ from orchestrator.clusters.resolve import Cluster
 from orchestrator.errors import ReproError
 from orchestrator.paths import Folders
 from orchestrator.planning.batch_plan import CaseSelection, plan_batch
-from orchestrator.planning.plan import Plan, cases_at, plan_cases, replace_workload
+from orchestrator.planning.plan import Plan, plan_cases
+from orchestrator.planning.scales import cases_at, replace_workload
 from orchestrator.planning.target import Target
 from tests.unit.catalog.entries import BASE, CHECKOUT, entry_of, shipped
 from tests.unit.clusters.sites import cluster_of
