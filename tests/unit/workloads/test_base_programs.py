@@ -25,9 +25,7 @@ def test_todays_megatron_needs_only_a_checkout(
     entry = shipped()
     case = replace(expand(entry)[0], workload="megatron-2026")
     assert not is_offered("megatron-2026", cluster_of(tmp_path))
-    with pytest.raises(
-        ReproError, match=r"^site does not define workload megatron-2026. Hint: .* megatron-2026: checkout$"
-    ):
+    with pytest.raises(ReproError, match=r"does not define workload megatron-2026. .* megatron-2026: checkout; repro"):
         program_for(case, entry.paper, cluster_of(tmp_path), FOLDERS)
     program = program_for(case, entry.paper, cluster_of(tmp_path, PLAIN + EVERYWHERE), FOLDERS)
     assert (program.target, program.python_path, program.mounts) == (("/today/pretrain_gpt.py",), "/today", ("/today",))
