@@ -194,7 +194,9 @@ def _require_canary(
 ) -> None:
     """Raise ReproError if the canary failed and would fail again."""
     latest = before.get(canary.identity)
-    if not options.canary or latest is None or canary.identity in missing or latest.verdict != FAILED:
+    if not options.canary or latest is None or canary.identity in missing:
+        return
+    if latest.verdict != FAILED or latest.verified:
         return
     failure = failure_named(latest.failure)
     if not fails_as_published(canary.case, latest.failure):

@@ -47,9 +47,16 @@ def add_cancelled_attempts(ledger: Ledger) -> None:
     with ledger.writing() as session:
         for attempt in session.scalars(sa.select(Attempt)).all():
             values = {name: getattr(attempt, name) for name in columns}
-            session.add(Attempt(**{**values, **CANCELLED, "number": attempt.number + 1, "token": ""}))
+            other = {"number": attempt.number + 1, "token": "", "folder": f"{attempt.folder}-2"}
+            other |= {"file": None, "iteration": None, "execution": None}
+            session.add(Attempt(**{**values, **CANCELLED, **other}))
 
 
+@pytest.mark.fault(
+    section="Faults of jobs",
+    fault="Verified cases are run again, and the new attempts are cancelled",
+    promise="The verified attempts stay the results of every command. The exit codes are 0.",
+)
 def test_a_cancelled_rerun_leaves_the_verified_attempts_as_results_of_every_command(
     repro: Caller, ledger: Ledger
 ) -> None:
@@ -71,6 +78,24 @@ def test_a_cancelled_rerun_leaves_the_verified_attempts_as_results_of_every_comm
     assert "6/6 verified" in repro("status", "figure-13").stderr
     results = json.loads(repro("sql", "select verdict, attempt from v_results", "--json").stdout)
     assert results == [{"verdict": "verified", "attempt": 1}] * 6
+
+
+def test_a_cancelled_rerun_leaves_report_plot_and_bundle_as_they_were(repro: Caller) -> None:
+    assert repro.site.submit("--wait").returncode == 0
+    add_cancelled_attempts(new_ledger(repro.site.folder))
+    assert repro("report", "-o", "report").returncode == 0
+    assert "All 6 cases are verified" in (repro.site.folder / "report" / "index.html").read_text()
+    assert repro("bundle", "figure-13", "-o", "figure.tar.zst").returncode == 0
+    verified = repro("bundle", "verify", "figure.tar.zst")
+    assert verified.returncode == 0, verified.stdout
+    assert "no verified case" not in repro("plot", "figure-13").stderr
+
+
+def test_a_canary_that_was_verified_before_its_cancelled_rerun_stops_nothing(repro: Caller) -> None:
+    assert repro.site.submit("--wait").returncode == 0
+    add_cancelled_attempts(new_ledger(repro.site.folder))
+    done = repro.site.submit("--canary")
+    assert done.returncode == 0 and "6 done, 0 submitted" in done.stderr, done.stderr
 
 
 def test_a_running_rerun_is_shown_beside_the_verified_result(repro: Caller, ledger: Ledger, monkeypatch: Any) -> None:
