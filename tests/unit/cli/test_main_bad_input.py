@@ -134,10 +134,10 @@ workloads: {megatron-2021: {checkout: /m, data_path: /d, vocab_file: /v, merge_f
 
 def test_more_gpus_than_the_cluster_has_and_a_dtype_it_lacks_are_refused_before_anything_else(repro: Caller) -> None:
     (repro.site.folder / "clusters" / "small.yaml").write_text(SLURM)
-    done = repro("submit", "figure-13", "--cluster", "small")
+    done = repro("submit", "figure-13", "--cluster", "small", "--scale", "paper")
     assert (done.returncode, done.complaints) == (
         2,
-        ["repro: figure-13 all 10 cases: needs 64 GPUs, small has 2 x 8 = 16"],
+        ["repro: figure-13 all 10 cases: needs 64 GPUs, small has 2 x 8 = 16. Hint: --scale cpu fits"],
     )
     done = repro("submit", "figure-13", "--cluster", "small", "--scale", "quad")
     assert done.returncode == 2 and "V100 of small has no bf16 (it has fp16)" in done.stderr

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import socket
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -15,7 +16,7 @@ from orchestrator.clusters.resolve import Cluster
 from orchestrator.errors import ReproError, Unreachable
 from orchestrator.job_spec import ComputedProducts
 from orchestrator.launch import sbatch
-from orchestrator.launch.run_options import FollowedJob, RunOptions, RunPlan
+from orchestrator.launch.run_options import CanaryJob, FollowedJob, RunOptions, RunPlan, canary_checks
 from orchestrator.launch.sbatch import Reporter, Sent, send
 from orchestrator.launch.submit import Submitted, submit
 from orchestrator.ledger.attempts import job_rows
@@ -106,6 +107,22 @@ def test_jobs_that_ask_for_different_things_are_submitted_one_by_one_without_an_
     assert done.sent.ids == ["100", "101", "102"] and sender.slurm.options() == ["", "", ""]
     assert [row.scheduler_id for row in sender.rows()] == ["100", "101", "102"]
     assert len(set(sender.slurm.comments())) == 3
+
+
+def test_jobs_behind_a_canary_check_the_records_of_the_smallest_job(sender: Sender) -> None:
+    submitted = sender.submit(RunOptions(canary=True))
+    smallest = sender.plans()[0]
+    assert submitted.canary == smallest.identity
+    folder = sender.site.folders.job(submitted.run_id, smallest.slug)
+    expected = CanaryJob(smallest.label, folder, 8, 4, 4, 1)
+    files = list(sender.site.folders.submissions(submitted.run_id).glob("*.array.sh"))
+    assert len(files) == 2  # the canary, and the others
+    for script in (file.read_text() for file in files):
+        assert f"canary={shlex.quote(str(folder))}" in script
+        assert f"'its canary, '{shlex.quote(smallest.label)}" in script
+        assert script.count("grep -aEqs") == len(canary_checks(expected))
+        for check in canary_checks(expected):
+            assert f'grep -aEqs {shlex.quote(check.pattern)} "$canary/{check.file}"' in script
 
 
 # ---- a full queue --------------------------------------------------------------------------------------------
