@@ -141,8 +141,6 @@ _TIMES = (
     "sequences_per_s",
 )
 """Metrics that give the time of an iteration, the one with the most digits first."""
-_READ_OFF_ERROR = {"tflops_per_gpu": 1.0, "sequences_per_s": 0.1}
-"""Error of a value that was read off a plot. Two readers of SC21's figures 12 and 18 differ by at most 1 TFLOP/s."""
 _PRINTED_ERROR = 0.01
 """Relative error of a printed value: it is rounded, and comes from one run."""
 
@@ -154,7 +152,6 @@ def _published_row(entry: Entry, case: Case, machine: Hardware) -> Row | None:
         return None
     point = points[metric]
     shown = points.get(entry.experiment.axes.y.metric, point)
-    is_read_off = point.how == "read off the plot"
     return Row(
         name=f"{entry.short_name} {case.name}",
         fitted=False,
@@ -165,7 +162,7 @@ def _published_row(entry: Entry, case: Case, machine: Hardware) -> Row | None:
         program=case.workload,
         actual_ms=_ms_of(case, metric, point.value),
         shown=shown.value,
-        shown_error=_READ_OFF_ERROR[metric] if is_read_off else _PRINTED_ERROR * shown.value,
+        shown_error=_PRINTED_ERROR * shown.value if shown.error is None else shown.error,
         shown_is_time=shown.metric == "iteration_ms",
         arguments=case.arguments,
     )

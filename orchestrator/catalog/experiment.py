@@ -139,11 +139,16 @@ class PublishedAs(Strict):
     gpu: Text | None = None
 
 
-HowObtained = Literal["printed", "derived", "read off the plot"]
+HowObtained = Literal["printed", "derived", "traced from the plot", "read off the plot"]
+_FROM_PLOTS = ("traced from the plot", "read off the plot")
 
 
 class PublishedPoint(Strict):
-    """A number that the paper prints or that was read off its plot."""
+    """A number that the paper prints or that comes from its plot: from its vector graphics, or read by eye.
+
+    `error` is the largest difference from the number behind the plot, in the unit of the metric. Without it a plotted
+    number decides no comparison.
+    """
 
     where: Settings
     metric: Metric
@@ -152,6 +157,27 @@ class PublishedPoint(Strict):
     confirmed: bool
     source: Text
     gpu: Text | None = None
+    error: Positive | None = None
+
+    @property
+    def origin(self) -> str:
+        """How the number was obtained, with its error: `traced from the plot, ±0.5, unconfirmed`."""
+        error = [] if self.error is None else [f"±{self.error:g}"]
+        return ", ".join([self.how, *error, *([] if self.confirmed else ["unconfirmed"])])
+
+    @property
+    def doubt(self) -> str:
+        """Reason why a comparison with the number can stay open."""
+        return "its error is unknown" if self.error is None else f"the published number is known to ±{self.error:g}"
+
+    def agrees(self, value: float, tolerance: float) -> bool | None:
+        """Return whether a value is within a relative tolerance; None if the error of the number leaves it open."""
+        if self.error is None and self.how in _FROM_PLOTS:
+            return None
+        distance, allowed, error = abs(value - self.value), tolerance * self.value, self.error or 0.0
+        if distance <= allowed - error:
+            return True
+        return False if distance > allowed + error else None
 
 
 class ExpectedOutcome(Strict):

@@ -185,8 +185,7 @@ def _print_cases(cases: Sequence[api.Case]) -> None:
         for point in case.published:
             name = f"{point.metric}@{point.gpu}" if len(gpus) > 1 and point.gpu else point.metric
             row[f"paper_{name}"] = point.value
-        sources = [f"{point.how}{'' if point.confirmed else ', unconfirmed'}" for point in case.published]
-        row["paper_how"] = "; ".join(dict.fromkeys(sources))
+        row["paper_how"] = "; ".join(dict.fromkeys(point.origin for point in case.published))
         rows.append(row)
     filled = filled_columns(rows)
     if len(rows) == 1:

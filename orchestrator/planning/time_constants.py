@@ -75,7 +75,7 @@ FITTED = Constants(
     host_expert_ms=0.1934,
 )
 """Least squares of the relative error. Seven constants are fitted to the odd rows of SC21 table 1 (5 of 10), of ATC'24
-figure 9 (21 of 41), and to batches 12, 36 and 60 of SC21's figures 12 and 18 (9 of 15 jobs, read off plots). Those of
+figure 9 (21 of 41), and to batches 12, 36 and 60 of SC21's figures 12 and 18 (9 of 15 jobs, from plots). Those of
 `pretrain` are then fitted to its odd rows on one and two H200 (13 of 26) and on four (8 of 15), and those of the host
 to the odd rows of the tutorials (34 of 68)."""
 
@@ -120,14 +120,14 @@ SAME_CHIP_UNCERTAINTY = 0.15
 """`pretrain` on a GPU with the chip of a fitted one: H100 with the constants of H200."""
 SMALLEST_LAYER_FLOPS = 8e11
 """Half of the FLOPs of the smallest fitted layer, per microbatch, GPU and forward pass. Smaller ones were
-compared only with values that were read off SC21's figures 14 and 15."""
+compared only with values of SC21's figures 14 and 15, traced from plots."""
 SMALLEST_EAGER_LAYER_FLOPS = 1.6e12
 """The same where Python starts every kernel of `pretrain`. Such a layer takes 12 ms of an H200 for a microbatch, with
 its recomputation and backward pass. On the slowest host that was measured Python needs 6 to 9 ms to start it."""
 SMALLEST_GRAPHED_LAYER_FLOPS = 1.8e11
 """The same where `pretrain` starts kernels by CUDA graphs, without gaps between them: the smallest layer that was
 measured on H200 (hidden size 3840, tensor-parallel 4, a microbatch of one, an iteration as one graph)."""
-COMPARED_SMALL_UNCERTAINTY = 0.2
+COMPARED_SMALL_UNCERTAINTY = 0.22
 """Layers smaller than fitted ones, on a kind of GPU on which times of similar programs were compared."""
 OTHER_UNCERTAINTY = 0.4
 """Extrapolations: no time of a similar program on this kind of GPU was compared, or the model has experts."""

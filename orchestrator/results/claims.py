@@ -262,11 +262,13 @@ def _judge_trend(claim: TrendClaim, evidence: Evidence) -> Finding:
 
 def _judge_published(claim: PublishedClaim, evidence: Evidence) -> Finding:
     """Judge numbers against confirmed published ones; unconfirmed numbers are drawn only."""
+    sources = evidence.source_gpus()
     points = [
         (result, point)
         for result in evidence.results
         for point in published_on(result.case, result.gpu)
         if point.metric in claim.metrics and point.confirmed
+        if point.gpu or not sources or any(source in (result.gpu or "") for source in sources)
     ]
     if not points:
         raise NotJudged(f"none of its numbers was published for {evidence.results[0].gpu or 'a GPU without a name'}")
@@ -275,21 +277,24 @@ def _judge_published(claim: PublishedClaim, evidence: Evidence) -> Finding:
     def deviation(result: Result, point: PublishedPoint) -> float:
         return value_of(result, point.metric) - point.value
 
-    def is_within(result: Result, point: PublishedPoint) -> bool:
-        return abs(deviation(result, point)) <= claim.tolerance * point.value
+    def is_within(result: Result, point: PublishedPoint) -> bool | None:
+        return point.agrees(value_of(result, point.metric), claim.tolerance)
 
     judged = comparable(
         [(result, point) for result, point in points if result.case.name in names],
         lambda pair: unlike([pair[0]], pair[1].metric),
-        lambda pair: is_within(*pair),
+        lambda pair: is_within(*pair) is True,
     )
-    result, point = max(judged, key=lambda pair: abs(deviation(*pair)) / pair[1].value)
+    result, point = max(judged, key=lambda pair: (is_within(*pair) is False, abs(deviation(*pair)) / pair[1].value))
     measured, published = shown_number(value_of(result, point.metric)), shown_number(point.value)
     because = (
         f"the farthest of {len(judged)}: {point.metric} {measured} against {published} at {result.case.name}, "
         f"{100 * deviation(result, point) / point.value:+.2f} %; {100 * claim.tolerance:.4g} % allowed"
     )
-    return Finding(is_within(result, point), because)
+    holds = is_within(result, point)
+    if holds is None:
+        raise NotJudged(f"{because}, and {point.doubt}")
+    return Finding(holds, because)
 
 
 def _judge_outcome(claim: OutcomeClaim, evidence: Evidence) -> Finding:

@@ -91,18 +91,16 @@ def _reference_row(entry: Entry, result: Result, point: PublishedPoint) -> Refer
         return row
     tolerance, origin = _tolerance(entry, result, point)
     row = replace(row, ratio=metric.value / point.value, tolerance=tolerance, tolerance_from=origin)
-    reason = _not_comparable(result, point)
+    reason = _not_comparable(entry, result, point)
     if reason is not None:
         return replace(row, because=reason)
-    within = _is_within(metric.value, point, tolerance)
-    ends = [_is_within(metric.moved(way).value, point, tolerance) for way in (-1, 1)]
+    within = point.agrees(metric.value, tolerance)
+    ends = [point.agrees(metric.moved(way).value, tolerance) for way in (-1, 1)]
     if metric.too_noisy and ends != [within, within]:
         return replace(row, missing=TOO_NOISY, because=metric.too_noisy)
+    if within is None:
+        return replace(row, because=point.doubt)
     return replace(row, within=within)
-
-
-def _is_within(value: float, point: PublishedPoint, tolerance: float) -> bool:
-    return abs(value - point.value) <= tolerance * point.value
 
 
 def _tolerance(entry: Entry, result: Result, point: PublishedPoint) -> tuple[float, str]:
@@ -113,7 +111,7 @@ def _tolerance(entry: Entry, result: Result, point: PublishedPoint) -> tuple[flo
     return OUR_TOLERANCE, "default, no claim is about it"
 
 
-def _not_comparable(result: Result, point: PublishedPoint) -> str | None:
+def _not_comparable(entry: Entry, result: Result, point: PublishedPoint) -> str | None:
     """Return why the ratio is not judged, or None."""
     if not point.confirmed:
         return "the number is not confirmed"
@@ -121,8 +119,9 @@ def _not_comparable(result: Result, point: PublishedPoint) -> str | None:
         return f"published for {result.instead_of}, and {result.case.workload} ran"
     if result.case.argument_changes:
         return "published for other arguments, which --arg or --no-arg changed"
-    if point.gpu and point.gpu not in (result.gpu or ""):
-        return f"published for {point.gpu}, measured on {result.gpu or 'a GPU without a name'}"
+    gpu = point.gpu or (entry.paper.machine.gpu if entry.paper.machine else None)
+    if gpu and gpu not in (result.gpu or ""):
+        return f"published for {gpu}, measured on {result.gpu or 'a GPU without a name'}"
     if result.host_bound and point.metric not in NOT_RATES:
         return f"host-bound: {result.host_bound}"
     return None

@@ -206,10 +206,11 @@ def _measured(row: Row, metric: str) -> str:
 
 
 def _published(row: Row) -> str:
-    """Return the published number, with the reason if it is not compared: unconfirmed, or of another GPU."""
+    """Return the published number with its error, and the reason if it is not compared: unconfirmed, or another GPU."""
     if row["published"] is None:
         return _NONE
-    notes = [] if row["published_confirmed"] else ["unconfirmed"]
+    notes = [f"±{row['published_error']:g}"] if row["published_error"] else []
+    notes += [] if row["published_confirmed"] else ["unconfirmed"]
     if row["gpu"] and row["published_gpu"] and row["published_gpu"] not in row["gpu"]:
         notes.append(row["published_gpu"])
     return _number(row["published"]) + (f" ({', '.join(notes)})" if notes else "")

@@ -200,8 +200,9 @@ _NUMBERS = (
 _PUBLISHED = (
     Column("published", "number", "published number of the case, in the unit of `published_metric`"),
     Column("published_metric", "text", "metric of the published number: the figure's own metric"),
-    Column("published_how", "text", "`printed`, `derived`, or `read off the plot`"),
+    Column("published_how", "text", "`printed`, `derived`, `traced from the plot`, or `read off the plot`"),
     Column("published_confirmed", "boolean", "whether the number was confirmed in the source"),
+    Column("published_error", "number", "largest error of a number from a plot, in its unit"),
     Column("published_source", "text", "place in the source"),
     Column("published_gpu", "text", "GPU of the published number, if the source names it"),
     Column("published_workload", "text", "program of the published number, if another program ran here"),
@@ -375,6 +376,7 @@ def _published(entry: Entry, result: Result) -> Row:
         "published_metric": point.metric,
         "published_how": point.how,
         "published_confirmed": point.confirmed,
+        "published_error": point.error,
         "published_source": point.source,
         "published_gpu": gpu,
         "ratio_to_published": value / point.value if value is not None and is_same_setup else None,

@@ -74,6 +74,7 @@ class SourceStyle:
 HOW: dict[str, SourceStyle] = {
     "printed": SourceStyle("", None, True),
     "derived": SourceStyle("---", "_", False),
+    "traced from the plot": SourceStyle("...", "+", False),
     "read off the plot": SourceStyle("xxx", "x", False),
 }
 

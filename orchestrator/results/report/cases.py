@@ -207,7 +207,7 @@ def _used(metric: CaseMetric | None) -> str:
 
 
 def _how(point: PublishedPoint) -> str:
-    return ", ".join([point.how, *([] if point.confirmed else ["unconfirmed"]), point.source])
+    return f"{point.origin}, {point.source}"
 
 
 def _within(reference: ReferenceRow) -> Mark | None:

@@ -94,13 +94,13 @@ def test_scales_are_listed_largest_first_and_paper_is_one_of_them() -> None:
     assert scale_names(shipped().experiment) == ["paper", "quad", "pair", "cpu"]
 
 
-def test_claims_have_their_sources_and_read_off_numbers_are_not_called_printed() -> None:
+def test_claims_have_their_sources_and_plotted_numbers_are_not_called_printed() -> None:
     experiment = shipped().experiment
     assert all(claim.source for claim in experiment.claims)
     assert [type(claim) for claim in experiment.claims if isinstance(claim, (PeakClaim, GainClaim))] == [
         PeakClaim,
         GainClaim,
     ]
-    assert {(point.how, point.confirmed) for point in experiment.published} == {("read off the plot", False)}
+    assert {(point.how, point.error) for point in experiment.published} == {("traced from the plot", 0.5)}
     drawn = [point.where.given() for point in experiment.published]
     assert all(len(select(expand(shipped()), where)) == 1 for where in drawn)

@@ -194,7 +194,7 @@ def test_every_case_logs_past_its_warm_up(name: str, scale: str) -> None:
 
 
 def iteration_seconds(case: Case) -> float | None:
-    """Return the time at the rate that was printed or read off the plot; None if there is no rate."""
+    """Return the time at the rate that was printed or plotted; None if there is no rate."""
     flops = flops_per_iteration(case.model, case.layout.global_batch_size, case.training.recompute == "full")
     for point in case.published:
         if point.metric == "tflops_per_gpu":
@@ -311,13 +311,23 @@ def test_jobs_without_a_script_end_well_inside_their_time_limit_and_keep_the_rul
 
 
 @pytest.mark.parametrize("name", RUN)
-def test_readings_off_plots_are_not_called_confirmed_and_belong_to_one_case_each(name: str) -> None:
+def test_every_plotted_case_has_the_rounded_number_of_the_plot(name: str) -> None:
     experiment = shipped(f"sc21/{name}").experiment
+    for point in experiment.published:
+        unit, error = (0.1, 0.05) if point.metric == "sequences_per_s" else (1, 0.5)
+        assert (point.how, point.confirmed, point.error) == ("traced from the plot", True, error)
+        assert point.value == pytest.approx(unit * round(point.value / unit))
     places = [tuple(point.where.given().items()) for point in experiment.published]
-    assert {(point.how, point.confirmed) for point in experiment.published} <= {("read off the plot", False)}
     assert len(set(places)) == len(places)
-    assert all(len(select(cases_of(name), dict(place))) == 1 for place in places)
-    assert bool(places) == (name != "table-1")
+    drawn = {case.name for case in cases_of(name) if case.expected is None} if name != "table-1" else set()
+    assert sorted(case.name for place in places for case in select(cases_of(name), dict(place))) == sorted(drawn)
+
+
+def test_figures_12_and_18_have_the_same_numbers_for_the_jobs_that_they_share() -> None:
+    interleaved = select(cases_of("figure-12"), {"vp": 4})
+    scattered = select(cases_of("figure-18"), {"scatter_gather": True})
+    numbers = [[case.published[0].value for case in cases] for cases in (interleaved, scattered)]
+    assert numbers[0] == numbers[1] and len(numbers[0]) == 5
 
 
 def test_without_recomputation_memory_may_end_from_batch_16_on() -> None:

@@ -203,7 +203,7 @@ def test_interleaving_gains_most_at_small_batches_as_in_figure_12() -> None:
     layouts = [Layout(96, 8, 12, 1, batch) for batch in (12, 24, 36, 48, 60)]
     gains = [tflops(GPT_175B, replace(plain, virtual_stages=4)) / tflops(GPT_175B, plain) for plain in layouts]
     assert gains == sorted(gains, reverse=True)
-    assert gains[0] > 1.3 and gains[-1] == pytest.approx(147 / 136, rel=0.03)  # values read off the plot
+    assert gains[0] > 1.3 and gains[-1] == pytest.approx(146 / 135, rel=0.03)  # values of the plot
 
 
 @pytest.mark.parametrize("batch", [128, 512])
@@ -322,7 +322,7 @@ def test_context_parallelism_sends_fewer_bytes_with_grouped_keys() -> None:
         (A100.model_copy(update={"gpu": "NVIDIA A100 80GB PCIe"}), "megatron-2021", False, OTHER_UNCERTAINTY),
         (H200.model_copy(update={"gpu": "NVIDIA H200 NVL"}), "pretrain", False, OTHER_UNCERTAINTY),
         (H200.model_copy(update={"gpu": "NVIDIA GH200 480GB"}), "pretrain", False, OTHER_UNCERTAINTY),
-        (A100.model_copy(update={"gpu": "V100-SXM2-16GB"}), "megatron-alpa", False, 0.2),
+        (A100.model_copy(update={"gpu": "V100-SXM2-16GB"}), "megatron-alpa", False, 0.22),
         (A100.model_copy(update={"gpu": None}), "pretrain", False, OTHER_UNCERTAINTY),
     ],
 )

@@ -202,6 +202,15 @@ def test_every_published_number_is_to_come_out_and_the_farthest_is_named(
     assert found == (expected, f"the farthest of 2: tokens_per_s {farthest}; 5 % allowed")
 
 
+@pytest.mark.parametrize(("rate", "expected"), [(153.0, "holds"), (154.0, "not judged"), (155.0, "fails")])
+def test_the_error_of_a_plotted_number_decides_no_claim(tmp_path: Path, rate: float, expected: str) -> None:
+    """Figure 13 has 140 ± 0.5 in this case; 10 % are 14."""
+    entry, claim = figure_13(), PUBLISHED | {"metrics": ["tflops_per_gpu"], "tolerance": 0.1}
+    numbers = {case.name: case.published[0].value for case in expand(entry)} | {"pp=8,tp=8,gbs=32": rate}
+    found = judged_alone(tmp_path, entry, "paper", claim, numbers, gpu="NVIDIA A100-SXM4-80GB")
+    assert found[0] == expected and ("known to ±0.5" in str(found[1])) == (expected == "not judged")
+
+
 def test_numbers_that_must_come_out_exactly_are_compared_to_the_last_byte(tmp_path: Path, rows: Entry) -> None:
     exact = PUBLISHED | {"tolerance": 0.0}
     how: dict[str, Any] = {"metric": "tokens_per_s", "gpu": "H800"}
@@ -226,7 +235,7 @@ def test_numbers_of_another_gpu_or_that_are_missing_are_not_judged(
     assert found == ("not judged", because)
 
 
-def test_what_somebody_read_off_a_plot_is_never_judged(tmp_path: Path, entry: Entry) -> None:
+def test_numbers_of_the_papers_machine_are_not_judged_on_a_gpu_without_a_name(tmp_path: Path, entry: Entry) -> None:
     claim = {"kind": "published", "metrics": ["tflops_per_gpu"]}
     found = judged_alone(tmp_path, entry, "paper", claim, rates(entry, "paper"))
     assert found == ("not judged", "none of its numbers was published for a GPU without a name")

@@ -11,7 +11,7 @@ import pytest
 from orchestrator.catalog.library import Entry
 from orchestrator.results.comparison import OUR_TOLERANCE, ReferenceRow, equation, reference_rows
 from tests.recorded_jobs import measured_results
-from tests.unit.catalog.entries import THREE_METHODS, entry_of, figure_13, find_case, with_claims
+from tests.unit.catalog.entries import THREE_METHODS, entry_of, figure_13, find_case, shipped, with_claims
 
 THEIRS, OURS = "case=theirs", "case=ours"
 CLAIM: dict[str, Any] = {"kind": "published", "metrics": ["tokens_per_s"], "tolerance": 0.05}
@@ -39,6 +39,16 @@ def test_a_number_comes_out_within_the_tolerance_of_the_claim_about_it(
     assert (one.measured, one.within) == (rate, within) and one.ratio == pytest.approx(rate / 100)
     assert (one.tolerance, one.tolerance_from) == (0.05, "ours, claim published")
     assert one.published is not None and (one.published.how, one.published.source) == ("printed", "a table")
+
+
+@pytest.mark.parametrize(("rate", "within"), [(153.4, True), (153.6, None), (154.4, None), (154.6, False)])
+def test_the_error_of_a_plotted_number_decides_no_comparison(tmp_path: Path, rate: float, within: bool | None) -> None:
+    """The plot has 140 ± 0.5; 10 % are 14."""
+    case = "pp=8,tp=8,gbs=32"
+    found = besides(tmp_path, figure_13(), {case: rate}, metric="tflops_per_gpu", gpu="NVIDIA A100-SXM4-80GB")
+    one = found[case, "tflops_per_gpu"]
+    assert one.within is within
+    assert one.because == (None if within is not None else "the published number is known to ±0.5")
 
 
 def test_a_tolerance_that_the_source_gives_is_said_to_be_the_sources(tmp_path: Path, rows: Entry) -> None:
@@ -91,13 +101,23 @@ def test_a_number_of_another_program_is_shown_and_not_judged(tmp_path: Path, row
     assert (one.ratio, one.within, one.because) == (3.0, None, "published for megatron-kwai, and pretrain ran")
 
 
-def test_what_somebody_read_off_a_plot_is_shown_and_not_judged(tmp_path: Path) -> None:
-    found = measured_results(tmp_path, figure_13(), "paper", {"pp=8,tp=8,gbs=32": 10.0, "pp=4,tp=16,gbs=32": 10.0})
-    rows = {one.case: one for one in reference_rows(figure_13(), found)}
-    read = rows["pp=8,tp=8,gbs=32"]
-    assert read.ratio == pytest.approx(10 / 142) and read.within is None
-    assert read.because == "the number is not confirmed"
-    none = rows["pp=4,tp=16,gbs=32"]
+def test_a_number_of_the_papers_machine_is_shown_and_not_judged_on_another_gpu(tmp_path: Path) -> None:
+    rates = {"pp=8,tp=8,gbs=32": 10.0}
+    found = measured_results(tmp_path, figure_13(), "paper", rates, gpu="NVIDIA H200")
+    drawn = {one.case: one for one in reference_rows(figure_13(), found)}["pp=8,tp=8,gbs=32"]
+    assert drawn.ratio == pytest.approx(10 / 140) and drawn.within is None
+    assert drawn.because == "published for A100-SXM4-80GB, measured on NVIDIA H200"
+
+
+def test_an_unconfirmed_number_is_shown_and_a_case_without_one_is_listed(tmp_path: Path) -> None:
+    entry = shipped("alpa-gpt")
+    found = measured_results(tmp_path, entry, "paper", {"gpus=64": 29.0}, metric="tflops_per_gpu", gpu="V100")
+    row = next(one for one in reference_rows(entry, found) if (one.case, one.metric) == ("gpus=64", "tflops_per_gpu"))
+    assert (row.within, row.because) == (None, "the number is not confirmed")
+    search = shipped("alpa-search")
+    (tmp_path / "search").mkdir()
+    found = measured_results(tmp_path / "search", search, "paper", {"case=L92": 10.0})
+    none = next(one for one in reference_rows(search, found) if one.case == "case=L92")
     assert (none.measured, none.published, none.missing) == (10.0, None, "no published number")
 
 

@@ -43,8 +43,8 @@ def test_the_telling_columns_stand_beside_what_was_published(found: list[Result]
     rate = "Achieved teraFLOP/s per GPU"
     assert table.heading == ("Case", "Verdict", "Iteration time (ms)", rate, "Published", "Ratio")
     lines = {line[0]: line[1:] for line in table.body}
-    assert lines[CASE] == ("verified", "14.04 ± 0.1404", "71.25 ± 0.7125", "142 (unconfirmed)", "0.5018")
-    assert lines[BAD] == ("failed, program", "-", "-", "-", "-") and len(lines) == 10
+    assert lines[CASE] == ("verified", "14.04 ± 0.1404", "71.25 ± 0.7125", "140 (±0.5)", "0.5089")
+    assert lines[BAD] == ("failed, program", "-", "-", "103 (±0.5)", "-") and len(lines) == 10
     assert "not submitted" in {line[0] for line in lines.values()}
 
 
@@ -63,7 +63,7 @@ def test_a_rate_stands_with_the_shares_of_the_peak_that_are_known(found: list[Re
 def test_a_number_of_another_gpu_is_marked_and_has_no_ratio(tmp_path: Path) -> None:
     found = measured_results(tmp_path, figure_13(), "paper", {CASE: 71.25}, gpu="NVIDIA H200")
     lines = {line[0]: line for line in table_of(figure_13(), found).body}
-    assert lines[CASE][-2:] == ("142 (unconfirmed, A100-SXM4-80GB)", "-")
+    assert lines[CASE][-2:] == ("140 (±0.5, A100-SXM4-80GB)", "-")
 
 
 def test_where_nothing_was_published_there_are_no_columns_for_it(tmp_path: Path) -> None:

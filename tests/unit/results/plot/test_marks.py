@@ -37,11 +37,11 @@ def test_figure_scale_cluster_and_what_the_scale_is_stand_above(tmp_path: Path) 
     assert "scale cpu on here: 3.4 million parameters in 4 processes" in shown
 
 
-def test_the_published_scale_has_the_papers_range_and_marks_numbers_that_nobody_confirmed(tmp_path: Path) -> None:
+def test_the_published_scale_has_the_papers_range_and_marks_numbers_of_the_plot(tmp_path: Path) -> None:
     shown = draw(tmp_path, "paper", {"pp=8,tp=8,gbs=32": 140.0})
     assert "(32, 2)" in shown
     assert [word for word in shown if word.isdigit()] == ["0", "50", "100", "150", "200"]
-    assert "published, read off the plot, unconfirmed" in shown
+    assert "published, traced from the plot" in shown
 
 
 def test_a_number_beyond_the_papers_range_is_not_cut_off(tmp_path: Path) -> None:

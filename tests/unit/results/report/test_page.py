@@ -133,9 +133,10 @@ def test_two_figures_are_added_up(ledger: Ledger) -> None:
 def test_a_measured_number_stands_beside_the_published_one_with_how_that_is_known(ledger: Ledger) -> None:
     figure = record_figure(ledger, figure_13(), "paper", lambda *_: Outcome(150.0, 1.25))
     row = next(row for row in page_of(ledger, [figure]).figures[0].cases if row.case == "pp=8,tp=8,gbs=32")
-    assert (row.measured, row.used, row.published, row.ratio) == ("150 ± 1", "6 iterations", "142", "1.056")
-    assert row.how == "read off the plot, unconfirmed, third-party reading of figure 13"
-    assert row.within is not None and (row.within.word, row.tolerance) == ("not judged", "the number is not confirmed")
+    assert (row.measured, row.used, row.published, row.ratio) == ("150 ± 1", "6 iterations", "140", "1.071")
+    assert row.how == "traced from the plot, ±0.5, figure 13"
+    assert row.within is not None and row.within.word == "within"
+    assert row.tolerance == "± 10 %, default, no claim is about it"
 
 
 def test_a_case_has_its_execution_mode_and_its_host_wait_and_a_mark_where_it_is_host_bound(ledger: Ledger) -> None:
