@@ -114,7 +114,7 @@ def test_dry_run_and_scripts_use_the_chosen_program(both: Caller, tmp_path: Path
     assert "/code/pretrain_gpt.py" in own.stdout and "note:" not in own.stderr
     for more in ((), ("--workload", "pretrain")):
         assert both("render", *words, *more, "-o", str(tmp_path / "jobs")).returncode == 0
-    assert sorted(file.name for file in (tmp_path / "jobs").iterdir()) == [
+    assert sorted(file.name for file in (tmp_path / "jobs").glob("*.sh")) == [
         "figure-99-pp1-tp4-gbs4.sh",
         "figure-99-pretrain-pp1-tp4-gbs4.sh",
     ]
