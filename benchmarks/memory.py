@@ -158,10 +158,9 @@ def wrong_table(rows: Sequence[Row]) -> list[str]:
 
 _METRICS = {
     "max_memory_allocated_bytes": ("allocated by the framework", 1.0),
-    "gpu_memory_used_gb": ("in use on the whole GPU", 1000 * 2**20),
+    "gpu_memory_used_gb": ("in use on the whole GPU", 1e9),
 }
-"""Metrics of memory, each with its description and its unit in bytes. The tutorials print thousands of the MiB that
-gpustat and nvidia-smi call MB: an H100 has 81,559 of them."""
+"""Metrics of memory, each with its description and its unit in bytes."""
 _FITTED_BYTES = "atc24/atc-figure-7"
 
 

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from orchestrator.catalog.axes import AXES, ModelAxes, Settings
+from orchestrator.catalog.axes import AXES, ModelAxes
 from orchestrator.catalog.case import Case, Expectation, alike, shown_value
 from orchestrator.catalog.claims import PairFields
 from orchestrator.catalog.experiment import (
@@ -315,7 +315,7 @@ def _published(entry: Entry, row: CaseFields, settings: Mapping[str, Value]) -> 
     source = entry.experiment.published_as
     for metric, value in row.published.items():
         assert source is not None
-        yield PublishedPoint(where=Settings(), metric=metric, value=value, **source.model_dump())
+        yield source.point(metric, value)
     for point in entry.experiment.published:
         if point.where.given().items() <= settings.items():
             yield point

@@ -131,12 +131,30 @@ class Axes(Strict):
 
 
 class PublishedAs(Strict):
-    """Source of the numbers in `cases`. `gpu` is a part of the name of the GPU that was measured."""
+    """Source of the numbers in `cases`. `gpu` is a part of the name of the GPU that was measured.
+
+    `gpu_memory_in` is the unit in which the source has `gpu_memory_used_gb`.
+    """
 
     how: HowStated
     source: Text
     confirmed: bool = True
     gpu: Text | None = None
+    gpu_memory_in: Literal["10^9 bytes", "1000 MiB"] = "10^9 bytes"
+
+    def point(self, metric: Metric, value: float) -> PublishedPoint:
+        """Return a number of a row of `cases`, in the unit of the metric."""
+        if metric == "gpu_memory_used_gb" and self.gpu_memory_in == "1000 MiB":
+            value = round(value * 1000 * 2**20 / 1e9, 1)
+        return PublishedPoint(
+            where=Settings(),
+            metric=metric,
+            value=value,
+            how=self.how,
+            confirmed=self.confirmed,
+            source=self.source,
+            gpu=self.gpu,
+        )
 
 
 HowObtained = Literal["printed", "derived", "traced from the plot", "read off the plot"]

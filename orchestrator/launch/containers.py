@@ -29,14 +29,14 @@ class Wrapping:
 
     `srun_options` are options of srun, `argv` the runtime's command before the task. `description` contains the lines
     of the environment file of CSCS's engine. `inside_test` is true only inside the image, where the job's folder is
-    `inside_folder`.
+    `inside_folder`, or None if it has its own path there.
     """
 
     srun_options: tuple[Line, ...] = ()
     argv: tuple[Line, ...] = ()
     description: tuple[Line, ...] = ()
     inside_test: str = f"[ -e {INSIDE}/start ]"
-    inside_folder: str = INSIDE
+    inside_folder: str | None = INSIDE
 
 
 def wrapping_of(plan: Plan, cluster: Cluster, folder: Path) -> Wrapping:
@@ -49,7 +49,7 @@ def wrapping_of(plan: Plan, cluster: Cluster, folder: Path) -> Wrapping:
     image = Line.of(plan.program.image_path, cluster.location(("container", "images", str(plan.program.image))))
     mounts = list(_mounts(plan, cluster))
     if container.runtime == "shifter":
-        return _shifter(cluster, image, mounts, folder)
+        return _shifter(cluster, image, mounts)
     make = {"pyxis": _pyxis, "edf": _edf, "podman-hpc": _podman, "apptainer": _apptainer}[container.runtime]
     return make(container, cluster, image, mounts)
 
@@ -125,7 +125,7 @@ def _edf(container: ContainerFields, cluster: Cluster, image: Line, mounts: list
     return Wrapping(description=tuple(lines))
 
 
-def _shifter(cluster: Cluster, image: Line, mounts: list[Line], folder: Path) -> Wrapping:
+def _shifter(cluster: Cluster, image: Line, mounts: list[Line]) -> Wrapping:
     container = cluster.profile.container
     assert container is not None
     image_name = read_image(image.words[0])
@@ -139,7 +139,7 @@ def _shifter(cluster: Cluster, image: Line, mounts: list[Line], folder: Path) ->
     return Wrapping(
         argv=(*argv, *_options(container, cluster)),
         inside_test='[ -n "${SHIFTER_RUNTIME:-}" ]',
-        inside_folder=str(folder),
+        inside_folder=None,
     )
 
 

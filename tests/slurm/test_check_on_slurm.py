@@ -212,7 +212,7 @@ def test_a_refusal_by_sbatch_is_reported_at_the_field_to_correct(mine: Checked) 
 
 
 def test_an_experiment_too_large_for_the_cluster_is_a_finding(mine: Checked) -> None:
-    assert mine.check("--experiment", "figure-13") == 2
+    assert mine.check("--experiment", "figure-13", "--scale", "paper") == 2
     assert mine.stderr == [
         "repro: plan: figure-13 all 10 cases: needs 64 GPUs, mine has 4 x 4 = 16. Hint: --scale quad, pair or cpu fits"
     ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import replace
 from pathlib import Path
 
@@ -185,6 +186,20 @@ def test_record_counts_the_nodes_that_ran_inside_the_image(runtime: str, tmp_pat
     record = read_record(stage.job / "end")
     assert record is not None
     assert (record.inside_image, record.image, record.outside_image) == ("2/2", "pretrain", None)
+
+
+@pytest.mark.parametrize("runtime", RUNTIMES)
+def test_a_repeat_has_the_proof_in_its_own_folder(runtime: str, tmp_path: Path) -> None:
+    """Repeats of a case share a script. The array passes the folder of each."""
+    cluster, plan = cluster_and_plan(runtime)
+    stage, repeat = Stage.at(tmp_path), tmp_path / "repeat"
+    script = f"set -- {shlex.quote(str(repeat))}\n{stage.render(on_two_nodes(plan), cluster)}"
+    answer = stage.run(script, {"TASKS": "0:0:0 1:1:0 4:0:1 5:1:1"})
+    assert answer.returncode == 0, answer.stderr
+    assert sorted(path.name for path in repeat.glob("inside.*")) == ["inside.0", "inside.1"]
+    assert not list(stage.job.glob("inside.*"))
+    record = read_record(repeat / "end")
+    assert record is not None and record.inside_image == "2/2"
 
 
 def test_record_does_not_count_a_node_without_proof(tmp_path: Path) -> None:
