@@ -121,15 +121,15 @@ TUTORIALS = (
 
 def published(*experiments: str) -> list[Row]:
     """Return the cases of experiments that have a published time on the machine of their paper, none of them fitted."""
-    found = []
+    all_rows = []
     for name in experiments:
         entry = find_experiment(find_folders(), name)
         assert entry.paper.machine is not None
         for case in expand(entry):
             row = None if case.reference_only else _published_row(entry, case, entry.paper.machine)
             if row is not None:
-                found.append(row)
-    return found
+                all_rows.append(row)
+    return all_rows
 
 
 _TIMES = (

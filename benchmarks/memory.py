@@ -57,30 +57,30 @@ class Row:
 
     @property
     def fits(self) -> bool:
-        """Whether the case is predicted to fit."""
+        """Return whether the case is predicted to fit."""
         return self.needed_bytes <= self.usable_bytes
 
     @property
     def fitted(self) -> bool:
-        """Whether a constant was fitted to the case."""
+        """Return whether a constant was fitted to the case."""
         return any(self.experiment.startswith(start) and used(self.case) for start, used in FITTED.items())
 
     @property
     def is_wrong(self) -> bool:
-        """Whether the published outcome is not the predicted one."""
+        """Return whether the published outcome differs from the predicted one."""
         return self.outcome is not None and self.fits != (self.outcome == "ran")
 
 
 def rows() -> list[Row]:
     """Return all cases of the published scales that have a prediction of their memory."""
     folders = find_folders()
-    found: list[Row] = []
+    all_rows: list[Row] = []
     for name in sorted(experiment_names(folders)):
         entry = find_experiment(folders, name)
         if entry.experiment.reference_only or entry.paper.machine is None:
             continue
-        found += _rows_of(name, entry)
-    return found
+        all_rows += _rows_of(name, entry)
+    return all_rows
 
 
 def _rows_of(name: str, entry: Entry) -> Iterator[Row]:

@@ -139,7 +139,7 @@ class Stage:
 
     @property
     def is_last(self) -> bool:
-        """Whether the stage has the loss."""
+        """Return whether the stage has the loss."""
         return self.stage == self.case.layout.pipeline_parallel - 1
 
     def run(self, iterations: int = 3) -> None:

@@ -31,14 +31,14 @@ def adopt(folder: Path | str, *, session: Session = DEFAULT) -> Adopted:
     records and for a record of another version; then nothing is adopted.
     """
     rendered = read_rendered(Path(folder))
-    found = started_jobs(rendered)
-    session.note(found.complaints)
+    submitted = started_jobs(rendered)
+    session.note(submitted.complaints)
     ledger = session.existing_ledger(create=True)
     assert ledger is not None
     recorded = adopted_ids(ledger, [job.job.id for job in rendered])
     new = {
         job.file: (job, attempt)
-        for job, attempt in found.attempts
+        for job, attempt in submitted.attempts
         if (attempt.folder, attempt.scheduler_id) not in recorded
     }
     ids: list[int] = []
@@ -48,7 +48,7 @@ def adopt(folder: Path | str, *, session: Session = DEFAULT) -> Adopted:
     session.note(update(ledger).complaints)
     if observe_end_records(ledger, ids):
         session.note(update(ledger).complaints)
-    started = {job.file for job, _ in found.attempts}
+    started = {job.file for job, _ in submitted.attempts}
     return Adopted(
         tuple(rows_of_attempts(ledger, ids)),
         tuple(job for job in rendered if job.file in started and job.file not in new),

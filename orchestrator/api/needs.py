@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class NeedStatus:
-    """What a workload needs; with a cluster that has a place for it, also the item, its state and its record.
+    """Need of a workload; with a cluster that has a place for it, also the item, its state and its record.
 
     `state` is "there", "missing", or what is wrong.
     """

@@ -63,7 +63,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """What a workload needs at a place: a checkout, a file, or the prefix of a data set.
+    """Need of a workload at a place: a checkout, a file, or the prefix of a data set.
 
     `path` is its absolute path on this machine, `value` the value of the field in the profile: for a checkout it can be
     one of its folders, and in a container a path can have another name. `location` is the place of the value.
@@ -83,7 +83,7 @@ class Item:
 
     @property
     def record_file(self) -> Path:
-        """File with the record of the fetch, beside what was fetched."""
+        """Return the file with the record of the fetch, in the folder of the item."""
         return record_file(self.path)
 
 

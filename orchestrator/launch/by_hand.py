@@ -1,4 +1,4 @@
-"""Jobs that a user submits by hand: the record beside each rendered script, and the job that the script started."""
+"""Jobs that a user submits by hand: the record of each rendered script, and the job that the script started."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def token_of(plan: Plan, folder: Path) -> str:
 def write_records(
     plans: Sequence[Plan], cluster: Cluster, folders: Folders, command: Sequence[str], scripts: Mapping[Path, str]
 ) -> None:
-    """Write the record of each rendered script beside it: the job's configuration without secrets.
+    """Write the record of each rendered script into its folder: the job's configuration without secrets.
 
     `scripts` are the texts by file, in the order of the plans.
     """
@@ -134,7 +134,7 @@ def read_rendered(folder: Path) -> list[RenderedJob]:
         except ReproError as error:
             problems += error.problems
     if not jobs and not problems:
-        hint = "`repro render -o FOLDER` of this version writes them beside the scripts"
+        hint = "`repro render -o FOLDER` of this version writes them next to the scripts"
         problems.append(Problem("no records of rendered scripts", f"{folder}:", hint))
     if problems:
         raise ReproError(*problems)

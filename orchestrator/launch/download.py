@@ -39,14 +39,14 @@ def download(file: PublicFile, target: Path, part: Path) -> None:
     kept = part.stat().st_size if part.exists() else 0
     if kept < file.bytes:
         kept = _receive(file, part, kept)
-    found = file_digest(part)
-    if found != file.sha256 and kept:
+    digest = file_digest(part)
+    if digest != file.sha256 and kept:
         part.unlink()
         _receive(file, part, 0)
-        found = file_digest(part)
-    if found != file.sha256:
+        digest = file_digest(part)
+    if digest != file.sha256:
         part.unlink()
-        what = f"the checksum of the download is {found}, and must be {file.sha256}"
+        what = f"the checksum of the download is {digest}, and must be {file.sha256}"
         hint = "nothing is kept; a proxy may have replaced the file, or the source has changed"
         raise ReproError(Problem(what, f"{file.url}:", hint))
     part.replace(target)

@@ -1,6 +1,6 @@
 """Fetch of a workload's code and data to the shared file system, on this machine and without a job.
 
-Each item is written under a temporary name beside its place, checked, and renamed. What exists is never changed. A
+Each item is written under a temporary name in its folder, checked, and renamed. What exists is never changed. A
 command that was interrupted continues when it is repeated.
 """
 

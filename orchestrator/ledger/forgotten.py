@@ -24,9 +24,9 @@ def record_forgotten(ledger: Ledger, attempt_ids: Sequence[int], by: str, *, und
 
 def attempt_ids_of(ledger: Ledger, job_ids: Collection[str]) -> list[int]:
     """Return the ids of all attempts of these jobs, forgotten or not, by job and number."""
-    found: list[int] = []
+    attempt_ids: list[int] = []
     with ledger.reading() as session:
         for ids in batched(sorted(job_ids)):
             query = sa.select(Attempt.id).where(Attempt.job_id.in_(ids)).order_by(Attempt.job_id, Attempt.number)
-            found += session.scalars(query)
-    return found
+            attempt_ids += session.scalars(query)
+    return attempt_ids

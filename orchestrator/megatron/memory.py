@@ -26,7 +26,7 @@ class MemoryFacts:
     gradient_bytes: int = 4
     """Bytes per parameter. With two bytes a rank makes fp32 copies for its share of the optimizer step."""
     keeps_gradient_buffers: bool = True
-    """Whether the gradients are one buffer for the whole run. Without it, as in SC21's scripts, the optimizer step
+    """True if the gradients are one buffer for the whole run. Without it, as in SC21's scripts, the optimizer step
     frees each 16-bit gradient once its fp32 copy exists, and torch's DDP keeps its buckets beside the gradients."""
     logit_bytes: int = 10
     """Largest number of live bytes per logit: the 16-bit logits, their fp32 copy and, in the fused loss, their
@@ -37,7 +37,7 @@ class MemoryFacts:
     frees_outputs: bool = True
     """Whether a stage frees the outputs that it has sent; false in 2021."""
     fills_pipeline_first: bool = False
-    """Whether an interleaved schedule with as many microbatches as stages runs all forward passes before the first
+    """True if an interleaved schedule with as many microbatches as stages runs all forward passes before the first
     backward pass; true in 2021."""
     fuses_weight_gradients: bool = True
     """Whether the matrix product accumulates the gradient of a weight; false in 2021."""

@@ -62,20 +62,20 @@ def _can_run(cases: list[Case], cluster: Cluster, workload: str | None, wanted: 
     except ReproError:  # this scale compares programs or has no GPUs; a smaller one may fit
         return False
     chosen = [case for case in cases if wanted.items() <= case.settings.items()]
-    target = Target.of_cluster(cluster)
-    if not chosen or any(list(fit_refusals(case, target)) for case in chosen):
+    if not chosen or not _fit(chosen, Target.of_cluster(cluster)):
         return False
     # A cluster of several machines gets a refusal that names the missing program, not a smaller scale.
     return cluster.machine is None or all(is_offered(case.workload, cluster) for case in chosen)
 
 
+def _fit(cases: Sequence[Case], target: Target) -> bool:
+    """Return whether the target's hardware can hold all cases."""
+    return not any(reason for case in cases for reason in fit_refusals(case, target))
+
+
 def scale_hint(entry: Entry, target: Target) -> str | None:
     """Return the hint that names the scales that fit; None if none does."""
-    names = [
-        name
-        for name in scale_names(entry.experiment)
-        if not any(list(fit_refusals(case, target)) for case in cases_to_run(entry, name))
-    ]
+    names = [name for name in scale_names(entry.experiment) if _fit(cases_to_run(entry, name), target)]
     if not names:
         return None
     return f"--scale {', '.join(names[:-1])} or {names[-1]} fits" if len(names) > 1 else f"--scale {names[0]} fits"

@@ -88,9 +88,9 @@ def test_running_jobs_and_jobs_of_other_users_are_refused(
     running = repro("forget", "figure-13", "--where", "pp=1,gbs=4", "--failed")
     assert running.returncode == 1 and "2 attempts forgotten" in running.stderr
     assert "attempt 2 is RUNNING. Hint: cancel it first: repro cancel " in running.stderr
-    own(ledger, "somebody-else")
+    own(ledger, "ann")
     others = repro("forget", "figure-13", "--failed")
-    assert others.returncode == 1 and "belongs to somebody-else" in others.stderr and "no attempt" in others.stderr
+    assert others.returncode == 1 and "belongs to ann" in others.stderr and "no attempt" in others.stderr
 
 
 def test_an_unknown_job_changes_nothing(repro: Caller, ledger: Ledger) -> None:

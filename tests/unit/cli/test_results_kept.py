@@ -147,8 +147,8 @@ def test_cancelled_jobs_of_a_case_without_a_result_are_failures(repro: Caller, l
 def test_a_long_list_of_failures_is_shortened_with_the_command_that_shows_all(repro: Caller, ledger: Ledger) -> None:
     for repeat in (2, 3):
         again(ledger, CRASHED, repeat=repeat, at=START + timedelta(days=repeat))
-    told = repro("claims", "figure-13").stderr
-    assert told.count("failed: ") == 10 and "... and 2 more: repro status figure-13 --failed\n" in told
+    stderr = repro("claims", "figure-13").stderr
+    assert stderr.count("failed: ") == 10 and "... and 2 more: repro status figure-13 --failed\n" in stderr
     assert len(json.loads(repro("status", "figure-13", "--failed", "--json").stdout)) == 12
 
 

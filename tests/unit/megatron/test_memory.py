@@ -292,7 +292,7 @@ def test_gradients_of_long_sequences_scores_outweigh_those_of_the_feed_forward_l
     layout, training = Layout(1, 1, 1, 1, 1), Training(dtype="fp16", recompute="full")
     token, pairs = 2 * 8192 * 1024, 16 * 8192**2
     needed = estimate(ModelShape(2, 1024, 16, 8192, 51200), layout, training, replace(MEGATRON_2021, logit_bytes=0))
-    # Of the layer: its norm's input and output, queries, keys, values, attention's output, and five bytes for a score.
+    # The layer has its norm's input and output, queries, keys, values, attention's output, and five bytes for a score.
     layer = token + token + 3 * token + token + token / 2 + 5 * pairs
     assert needed.working_bytes == pytest.approx(layer - token + 2 * pairs + 2 * token, rel=0.01)
 
