@@ -66,6 +66,11 @@ if TYPE_CHECKING:
     from orchestrator.api.needs import plan_fetch as plan_fetch
     from orchestrator.api.needs import show_workload as show_workload
     from orchestrator.api.needs import workload_needs as workload_needs
+    from orchestrator.api.nodes import DenyList as DenyList
+    from orchestrator.api.nodes import allow_nodes as allow_nodes
+    from orchestrator.api.nodes import deny_nodes as deny_nodes
+    from orchestrator.api.nodes import exclusion_notes as exclusion_notes
+    from orchestrator.api.nodes import list_denied_nodes as list_denied_nodes
     from orchestrator.api.plans import PlannedRun as PlannedRun
     from orchestrator.api.plans import plan as plan
     from orchestrator.api.plans import plan_run as plan_run
@@ -320,6 +325,7 @@ _NAMES = {
     "api.forgetting": "Forgotten forget forget_attempts forgettable",
     "api.jobs": "JobHistory JobLog Status history job_ids logs query relations status",
     "api.needs": "Fetch NeedStatus WorkloadNeeds offline_fetch plan_fetch show_workload workload_needs",
+    "api.nodes": "DenyList allow_nodes deny_nodes exclusion_notes list_denied_nodes",
     "api.plans": "PlannedRun plan plan_run require_submittable",
     "api.runs": (
         "Retried RetriedGroup Submission Waited cancel cancel_jobs cancellable_jobs retry submit supervise wait"

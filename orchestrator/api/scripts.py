@@ -11,6 +11,7 @@ from orchestrator.api.plans import PlannedRun, plan_run
 from orchestrator.errors import Problem, ReproError
 from orchestrator.files import private_folder
 from orchestrator.launch.by_hand import token_of, write_records
+from orchestrator.launch.denied_nodes import denied_note, with_denied_nodes
 from orchestrator.launch.render import explain_job, render_job
 from orchestrator.launch.sbatch import comment_of
 from orchestrator.launch.templates import Explained
@@ -55,7 +56,9 @@ def render(
     """
     planned = plan_run(experiment, cluster, **options)
     session.note(planned.notes)
-    folders, base, profile = session.folders, Path(output or "").resolve(), planned.cluster
+    folders, base = session.folders, Path(output or "").resolve()
+    profile = with_denied_nodes(planned.cluster, session.existing_ledger())
+    session.note(denied_note(profile))
     stem = "-".join(filter(None, [planned.entry.short_name, options.get("workload")]))
     names = [f"{stem}-{plan.case.slug}" for plan in planned.plans]
     if explain:

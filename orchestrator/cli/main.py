@@ -48,6 +48,7 @@ PANELS = {
     },
     "Sites": {
         "clusters": ("sites", "Cluster profiles: list, show, check, create."),
+        "nodes": ("nodes", "Nodes that jobs may not use: deny, list, allow."),
         "images": ("sites", "Container images of a cluster: list, import."),
         "workloads": ("workloads", "Programs: list, show, fetch code and data."),
     },

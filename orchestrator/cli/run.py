@@ -102,7 +102,9 @@ def submit(
     if dry_run:
         planned = api.plan_run(experiment, cluster, repeat=repeat, max_parallel=max_parallel, **options)
         api.require_submittable(planned, warm_up=depends_on is not None)
-        for note in planned.notes:
+        # Only for Slurm: the ledger's modules take longer to import than a dry run.
+        denied = api.exclusion_notes(planned.cluster, session=session) if planned.cluster.is_slurm else []
+        for note in [*planned.notes, *denied]:
             message(f"note: {note}")
         program = f"{workload_option(options.get('workload'))}{argument_options(options)}"
         _print_plans(planned, json, program, budget_option(planned.budget, options.get("where")))

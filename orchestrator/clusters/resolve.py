@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from orchestrator.clusters.container import read_image
 from orchestrator.clusters.layers import Layered, lay
@@ -22,6 +23,9 @@ from orchestrator.identity import name_of_user, why_not_own_path
 from orchestrator.paths import Folders
 from orchestrator.workloads import workloads
 from orchestrator.workloads.needs import directory_hint
+
+if TYPE_CHECKING:
+    from orchestrator.ledger.denied_nodes import DeniedNode  # loads the database
 
 FILE_RUNTIMES: Mapping[str, str] = {"pyxis": ".sqsh", "edf": ".sqsh", "apptainer": ".sif"}
 """Runtimes that read images from files, with the extension of these files."""
@@ -50,7 +54,7 @@ class Cluster:
 
     `layered` is the merged YAML; its value is recorded with each run. `layers` are the merged files. The last one is
     the overlay of this cluster if it `has_overlay`. `settings` are those of the command line: the last layer,
-    and settings of the experiment's cases.
+    and settings of the experiment's cases. `denied` are the nodes of the ledger's deny list, which jobs exclude.
     """
 
     name: str
@@ -63,6 +67,7 @@ class Cluster:
     has_overlay: bool
     layers: tuple[Layer, ...]
     settings: tuple[Setting, ...] = ()
+    denied: tuple[DeniedNode, ...] = ()
 
     @property
     def files(self) -> tuple[Path, ...]:

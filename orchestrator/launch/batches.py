@@ -50,12 +50,6 @@ class FailedNodes:
         self._cluster = cluster
         self._by_attempt: dict[int, tuple[str, ...]] = {}
 
-    @property
-    def excluded_by_profile(self) -> Sequence[str]:
-        """Names of the nodes that no job of the cluster uses, as in the profile."""
-        slurm = self._cluster.profile.slurm
-        return slurm.exclude if slurm is not None else ()
-
     def of(self, plan: Plan, before: LatestAttempt) -> tuple[str, ...]:
         """Return the nodes that an attempt after this one has to exclude because of it."""
         failure = failure_named(before.failure)
@@ -185,19 +179,17 @@ def _text_of_several(
 
 
 def _options(plan: Plan, before: LatestAttempt | None, failed: FailedNodes) -> tuple[str, ...]:
-    """Return the options of an attempt after a failed one: without the failed nodes, and after a pause."""
-    if before is None or before.state == QUEUED:
+    """Return the options of an attempt after another: without the nodes that failed, and after a pause."""
+    if before is None:
         return ()
-    options = []
-    nodes = {node for word in before.options if word.startswith("--exclude=") for node in word[10:].split(",")}
-    nodes |= set(failed.of(plan, before))
-    if nodes:
-        nodes.update(failed.excluded_by_profile)  # this option replaces the script's
-        options.append(f"--exclude={','.join(sorted(nodes))}")
-    pause_s = pause_before(before.submitted, failure_named(before.failure))
-    if pause_s:
-        options.append(f"--begin=now+{pause_s}")
-    return tuple(options)
+    excluded = [word.removeprefix("--exclude=") for word in before.options if word.startswith("--exclude=")]
+    nodes = {node for names in excluded for node in expand_node_names(names)}
+    pause_s = 0
+    if before.state != QUEUED:
+        nodes |= set(failed.of(plan, before))
+        pause_s = pause_before(before.submitted, failure_named(before.failure))
+    options = [f"--exclude={','.join(sorted(nodes))}"] if nodes else []
+    return (*options, f"--begin=now+{pause_s}") if pause_s else tuple(options)
 
 
 def _write(texts: Mapping[Path, str]) -> None:

@@ -114,9 +114,20 @@ def placement(cluster: Cluster, resources: Resources) -> Iterator[Line]:
         names = [limits.name for limits in slurm.qos] if isinstance(slurm.qos, list) else []
         yield directive("qos", qos, location_of(("slurm", "qos", names.index(qos)) if names else ("slurm", "qos")))
     yield from named(cluster, ("constraint", "reservation", "nodelist"))
-    if slurm.exclude:
-        origins = dict.fromkeys(location_of(("slurm", "exclude", i)) for i in range(len(slurm.exclude)))
-        yield directive("exclude", ",".join(slurm.exclude), ", ".join(origins))
+    yield from _excluded(cluster)
+
+
+def _excluded(cluster: Cluster) -> Iterator[Line]:
+    """Yield the option with the nodes of the profile and of the deny list."""
+    excluded = slurm_of(cluster).exclude
+    origins = [cluster.location(("slurm", "exclude", i)) for i in range(len(excluded))]
+    denied: dict[str, list[str]] = {}
+    for entry in cluster.denied:
+        denied.setdefault(entry.explanation, []).append(entry.node)
+    origins += [f"{','.join(nodes)} {explanation}" for explanation, nodes in denied.items()]
+    if origins:
+        names = dict.fromkeys([*excluded, *(entry.node for entry in cluster.denied)])
+        yield directive("exclude", ",".join(names), ", ".join(dict.fromkeys(origins)))
 
 
 def named(cluster: Cluster, names: tuple[str, ...]) -> Iterator[Line]:

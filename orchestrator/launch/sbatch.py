@@ -17,11 +17,13 @@ from pathlib import Path
 
 from orchestrator.errors import ReproError, Unreachable
 from orchestrator.files import FOLDER_MODE, Unreadable
+from orchestrator.launch.denied_nodes import exclude_options
 from orchestrator.launch.executors import LocalScriptExecutor, QueueFull, SlurmScriptExecutor
 from orchestrator.launch.run_options import RunPlan
 from orchestrator.launch.run_record import COMMENT, OwnScript, read_own_script, this_submitter, write_sent
 from orchestrator.ledger.attempts import job_rows
 from orchestrator.ledger.database import Ledger
+from orchestrator.ledger.denied_nodes import denied_nodes
 from orchestrator.ledger.rows import JobRow, PendingAttempt
 from orchestrator.ledger.runs import run_record
 from orchestrator.ledger.submissions import (
@@ -71,8 +73,9 @@ def send(ledger: Ledger, run_id: str, reporter: Reporter) -> Sent:
     Raise ReproError if the scheduler refuses. Jobs that it accepted before stay, and the others are recorded as not
     submitted. Raise Unreachable if the scheduler does not answer; the next command recovers the last submission.
     """
-    sent = Sent()
-    run_plan = RunPlan.from_json(run_record(ledger, run_id).run_options)
+    sent, run = Sent(), run_record(ledger, run_id)
+    run_plan = RunPlan.from_json(run.run_options)
+    denied = [entry.node for entry in denied_nodes(ledger, run.cluster)]
     groups = [
         list(group) for _, group in groupby(queued_attempts(ledger, run_id=run_id), key=lambda attempt: attempt.file)
     ]
@@ -81,7 +84,7 @@ def send(ledger: Ledger, run_id: str, reporter: Reporter) -> Sent:
             sent.queued += len(attempts)
             continue
         try:
-            _send_group(ledger, run_id, attempts, run_plan, sent, reporter)
+            _send_group(ledger, run_id, attempts, run_plan, denied, sent, reporter)
         except (Unreachable, Unreadable):  # the scheduler may have accepted the job
             raise
         except ReproError:
@@ -94,9 +97,18 @@ def send(ledger: Ledger, run_id: str, reporter: Reporter) -> Sent:
 
 
 def _send_group(
-    ledger: Ledger, run_id: str, attempts: Sequence[PendingAttempt], run_plan: RunPlan, sent: Sent, reporter: Reporter
+    ledger: Ledger,
+    run_id: str,
+    attempts: Sequence[PendingAttempt],
+    run_plan: RunPlan,
+    denied: Sequence[str],
+    sent: Sent,
+    reporter: Reporter,
 ) -> None:
-    """Submit the attempts of one file, in several submissions if the queue has too little room for one."""
+    """Submit the attempts of one file, in several submissions if the queue has too little room for one.
+
+    The jobs exclude the denied nodes, also those that were denied after the file was written.
+    """
     try:
         script = read_own_script(ledger, attempts)
     except ReproError as refused:
@@ -119,7 +131,7 @@ def _send_group(
             record_never_submitted(ledger, [attempt.attempt_id for attempt in rest], why, str(Failure.STOPPED))
             return
         try:
-            scheduler_id = _send_slice(ledger, part, script, [*_array(part, run_plan), *options], reporter)
+            scheduler_id = _send_slice(ledger, part, script, [*_array(part, run_plan), *options], denied, reporter)
         except QueueFull as full:
             if size > 1:
                 size = max(1, size // 2)
@@ -137,6 +149,7 @@ def _send_slice(
     attempts: Sequence[PendingAttempt],
     script: OwnScript,
     dependencies: Sequence[str],
+    denied: Sequence[str],
     reporter: Reporter,
 ) -> str | None:
     """Submit these attempts. Return the scheduler's id; None if another sender has taken them over."""
@@ -145,10 +158,10 @@ def _send_slice(
     file, cluster = attempts[0].file, cluster_identity()
     if not claim(ledger, attempt_ids, token, this_submitter(), file=file, slurm_cluster=cluster):
         return None
-    options = [*attempts[0].options, *dependencies]
+    options, anywhere = exclude_options([*attempts[0].options, *dependencies], script.text, denied)
     _write_sent(ledger, attempts, script, token)
     try:
-        scheduler_id = _sbatch_without_failed_nodes(script, token, options, reporter)
+        scheduler_id = _sbatch_without_failed_nodes(script, token, options, anywhere, reporter)
     except QueueFull as full:
         record_queued_again(ledger, token, full.problems[0].what)
         raise
@@ -165,15 +178,19 @@ def _send_slice(
     return scheduler_id
 
 
-def _sbatch_without_failed_nodes(script: OwnScript, token: str, options: Sequence[str], reporter: Reporter) -> str:
-    """Submit without the nodes that failed before, or on any node if there are not enough others."""
-    anywhere = [word for word in options if not word.startswith("--exclude=")]
+def _sbatch_without_failed_nodes(
+    script: OwnScript, token: str, options: Sequence[str], anywhere: Sequence[str], reporter: Reporter
+) -> str:
+    """Submit without the nodes that failed before. If there are not enough others, submit with the options `anywhere`.
+
+    These exclude only the nodes of the profile and of the deny list.
+    """
     try:
         return _sbatch(script, token, options, reporter)
     except ReproError as error:
-        if len(anywhere) == len(options) or isinstance(error, (QueueFull, Unreachable)):
+        if anywhere == options or isinstance(error, (QueueFull, Unreachable)):
             raise
-        reporter.notify(f"{error.problems[0].what}; submitted again without --exclude")
+        reporter.notify(f"{error.problems[0].what}; submitted again without excluding the nodes that failed")
     return _sbatch(script, token, anywhere, reporter)
 
 

@@ -27,6 +27,7 @@ from orchestrator.launch.batches import (
     warm_ups,
     write_scripts,
 )
+from orchestrator.launch.denied_nodes import denied_note, require_enough_nodes, with_denied_nodes
 from orchestrator.launch.executors import SlurmScriptExecutor
 from orchestrator.launch.recover import Unrecorded, sender_is_alive, unrecorded_attempts
 from orchestrator.launch.render import render_job
@@ -81,6 +82,8 @@ def submit(
     Raise ReproError or Unreachable if the scheduler refuses. Jobs that it accepted before stay submitted and recorded,
     and the next `submit` submits the others.
     """
+    cluster = with_denied_nodes(cluster, ledger)
+    require_enough_nodes(plans, cluster)
     options, run_id, slurm = options or RunOptions(), new_run_id(), cluster.profile.slurm
     slurm_requeues = slurm is not None and slurm.requeue
     by_id: dict[str, Plan] = {}  # cases may share a job
@@ -95,6 +98,8 @@ def submit(
         for job_id, latest in latest_attempts(ledger, list(by_id)).items():
             if disposition_of(by_id[job_id], latest, options, slurm_requeues=slurm_requeues) is Disposition.MISSING:
                 failed_nodes.of(by_id[job_id], latest)
+    for note in denied_note(cluster):
+        notify(f"note: {note}")
     jobs = new_jobs(plans, cluster)
     unrecorded = unrecorded_attempts(ledger, jobs)
     with uninterrupted() as is_interrupted:

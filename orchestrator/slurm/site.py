@@ -17,6 +17,7 @@ from orchestrator.slurm.site_parsers import (
     Partition,
     Qos,
     parse_associations,
+    parse_node_names,
     parse_partitions,
     parse_qos,
     records,
@@ -183,6 +184,11 @@ def read_site(user: str) -> Site:
         reservations=if_shown(_reservations, ()),
         complaints=tuple(dict.fromkeys(complaints)),
     )
+
+
+def read_node_names() -> dict[str, frozenset[str]]:
+    """Return the nodes of each partition; Unreachable if Slurm does not answer, or does not show nodes to the user."""
+    return parse_node_names(_stdout("scontrol", "--oneliner", "show", "node"))
 
 
 def _accounting(what: Sequence[str], fields: Sequence[str]) -> str:

@@ -207,6 +207,15 @@ def parse_partitions(partitions: str, nodes: str) -> tuple[Partition, ...]:
     return tuple(_partition(record, members) for record in records(partitions, "PartitionName"))
 
 
+def parse_node_names(nodes: str) -> dict[str, frozenset[str]]:
+    """Parse `scontrol --oneliner show node`: the nodes of each partition. Nodes without a partition are under ""."""
+    members: dict[str, set[str]] = {}
+    for record in records(nodes, "NodeName"):
+        for name in names(record.get("Partitions", "")) or ("",):
+            members.setdefault(name, set()).add(record["NodeName"])
+    return {name: frozenset(group) for name, group in members.items()}
+
+
 def _partition(record: dict[str, str], members: dict[str, list[NodeKind]]) -> Partition:
     name = record["PartitionName"]
     kinds = _alike(members.get(name, []))

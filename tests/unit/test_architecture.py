@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import orchestrator
-from orchestrator.cli import sites, workloads
+from orchestrator.cli import nodes, sites, workloads
 from orchestrator.cli.main import COMMANDS
 
 PACKAGE = Path(orchestrator.__file__).parent
@@ -190,7 +190,7 @@ def test_the_architecture_page_names_modules_that_exist() -> None:
 
 def test_the_readme_shows_every_command() -> None:
     names = set(COMMANDS)
-    apps = {"clusters": sites.clusters, "images": sites.images, "workloads": workloads.workloads}
+    apps = {"clusters": sites.clusters, "images": sites.images, "workloads": workloads.workloads, "nodes": nodes.nodes}
     for group, app in apps.items():
         commands = [info.name or getattr(info.callback, "__name__", "") for info in app.registered_commands]
         names = names - {group} | {f"{group} {name}" for name in commands}

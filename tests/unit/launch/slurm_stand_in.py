@@ -81,6 +81,7 @@ case $* in
     echo 'ClusterName             = tests'
     echo 'SlurmctldHost[0]        = c1(127.0.0.1)'
     echo 'SlurmctldPort           = 6817' ;;
+  *'show node'*) cat "$(dirname "$0")/nodes" ;;
   *) echo 'Slurmctld(primary) at c1 is UP' ;;
 esac
 """
@@ -116,7 +117,7 @@ class Slurm:
         for name, text in programs.items():
             (folder / name).write_text(text)
             (folder / name).chmod(0o755)
-        for name in ("calls", "queue", "next"):
+        for name in ("calls", "queue", "next", "nodes"):
             (folder / name).touch()
         monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
         slurm = cls(folder)
@@ -125,6 +126,10 @@ class Slurm:
 
     def has_room_for(self, jobs: int) -> None:
         (self.folder / "room").write_text(f"{jobs}\n")
+
+    def has_nodes(self, *names: str) -> None:
+        """Nodes that scontrol shows; at first it shows none."""
+        (self.folder / "nodes").write_text("".join(f"NodeName={name} Partitions=batch\n" for name in names))
 
     def then(self, *words: str) -> None:
         """What the next calls of sbatch do: late, twice, away, refuse, or take."""

@@ -1,0 +1,105 @@
+"""Commands for the deny list of nodes."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated
+
+import typer
+
+from orchestrator import api
+from orchestrator.cli import completion
+from orchestrator.cli.options import Database, Json, session_of
+from orchestrator.cli.output import as_json, message, next_command, table
+from orchestrator.text import counted, shown_time, utc_stamp
+
+nodes = typer.Typer(
+    rich_markup_mode=None, no_args_is_help=True, help="Nodes that jobs may not use, per cluster, in the ledger."
+)
+
+Nodes = Annotated[list[str], typer.Argument(help="Nodes as Slurm writes them: n7, n[1-4,7].", metavar="NODES...")]
+Because = Annotated[str, typer.Option("--because", help="The reason, for other users and for later.")]
+Until = Annotated[
+    str | None,
+    typer.Option("--until", help="Last day, 2026-12-31, or a time in UTC, 2026-12-31T18:00. Default: no end."),
+]
+OfCluster = Annotated[
+    str | None,
+    typer.Option(
+        "--cluster", help="Default: the only Slurm cluster of the ledger.", autocompletion=completion.clusters
+    ),
+]
+OnlyCluster = Annotated[
+    str | None, typer.Option("--cluster", help="Only nodes of this cluster.", autocompletion=completion.clusters)
+]
+Ended = Annotated[bool, typer.Option("--all", help="Also entries that have ended.")]
+
+
+@nodes.command()
+def deny(
+    context: typer.Context,
+    names: Nodes,
+    *,
+    because: Because,
+    until: Until = None,
+    cluster: OfCluster = None,
+    database: Database = None,
+) -> None:
+    """Exclude nodes from each submission from now on. Jobs that are already in Slurm's queue stay as they are."""
+    session = session_of(context, database)
+    denied = api.deny_nodes(names, because, until=until, cluster=cluster, session=session)
+    first = denied.entries[0]
+    listed = ", ".join(entry.node for entry in denied.entries)
+    message(f"{first.cluster}: {counted(len(denied.entries), 'node')} {first.explanation}: {listed}")
+    if not denied.was_checked:
+        message(f"note: this machine does not see the Slurm of {first.cluster}, so the names were not checked")
+    next_command(f"repro nodes allow {' '.join(names)} --cluster {first.cluster}", "when they are repaired")
+
+
+@nodes.command("list")
+def list_nodes(
+    context: typer.Context,
+    *,
+    cluster: OnlyCluster = None,
+    ended: Ended = False,
+    json: Json = False,
+    database: Database = None,
+) -> None:
+    """List the denied nodes."""
+    entries = api.list_denied_nodes(cluster=cluster, ended=ended, session=session_of(context, database))
+    rows: list[dict[str, object]] = [
+        {
+            "cluster": entry.cluster,
+            "node": entry.node,
+            "reason": entry.reason,
+            "until": utc_stamp(entry.until) if json else entry.shown_until,
+            "denied_by": entry.denied_by,
+            "denied_at": _time(entry.denied_at, json),
+            "allowed_by": entry.allowed_by,
+            "allowed_at": _time(entry.allowed_at, json),
+        }
+        for entry in entries
+    ]
+    if json:
+        as_json(rows)
+    elif rows:
+        table(rows, [name for name in rows[0] if ended or not name.startswith("allowed")])
+    else:
+        message("no node is denied")
+    if not rows:
+        next_command("repro nodes deny NODE --because REASON --cluster NAME", "exclude a node from submissions")
+    elif not ended:
+        next_command(f"repro nodes allow {entries[0].node} --cluster {entries[0].cluster}", "use the node again")
+
+
+def _time(at: datetime | None, json: bool) -> str | None:
+    return utc_stamp(at) if json else shown_time(at)
+
+
+@nodes.command()
+def allow(context: typer.Context, names: Nodes, *, cluster: OfCluster = None, database: Database = None) -> None:
+    """Take nodes off the deny list."""
+    entries = api.allow_nodes(names, cluster=cluster, session=session_of(context, database))
+    listed = ", ".join(entry.node for entry in entries)
+    message(f"{entries[0].cluster}: {counted(len(entries), 'node')} allowed again: {listed}")
+    next_command("repro nodes list", "the nodes that are denied")
