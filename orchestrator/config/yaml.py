@@ -12,6 +12,7 @@ import re
 import stat
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import TypeAlias
 
@@ -159,8 +160,12 @@ def _not_regular(kind: str, name: str) -> Problem:
     return Problem(f"is {kind}, not a YAML file", f"{name}:", "remove it, or correct the path")
 
 
+@lru_cache(maxsize=256)  # a notebook and a waiting command read the same files again and again
 def parse_document(text: str, name: str) -> Document:
-    """Parse YAML text. `name` is the file name in locations. ReproError as for `read_document`."""
+    """Parse YAML text. `name` is the file name in locations. ReproError as for `read_document`.
+
+    Callers share the document, and do not change it.
+    """
     loader = _Loader(text)
     try:
         problems = list(_unsupported(text, name))

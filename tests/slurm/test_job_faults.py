@@ -321,7 +321,7 @@ def test_a_gpu_fault_on_one_of_four_nodes_excludes_only_that_node(site: SlurmSit
     (row,) = site.wait_until_ended()
     assert (row["failure"], row["nodes"]) == ("gpu-fault", "n[1-4]"), row["why"]
     batch = next(site.folder.glob("runs/*/*/batch.txt")).read_text()
-    assert len(re.findall(r"error: n[124]: tasks? [0-9]: Terminated", batch)) == 3, batch
+    assert len(re.findall(r"error: n[124]: tasks? [0-9]: (?:Terminated|Killed)", batch)) == 3, batch
     site.use_stand_in(gpus=2)  # so that the other nodes are enough
     done = site.submit(*CASE)
     assert done.returncode == 0 and "any node" not in done.stderr, done.stderr

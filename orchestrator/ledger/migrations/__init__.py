@@ -1,4 +1,4 @@
-"""Upgrade of a ledger to the newest migration by alembic, and the views for people (`datasette`, `repro sql`).
+"""Tables of a new ledger, upgrade of an older one by alembic, and the views for people (`datasette`, `repro sql`).
 
 An older SQLite file is copied first. The views have no state, and are created again by every upgrade. A job that two
 experiments, scales or cases share has a row for each. Columns and units: docs/ledger.md.
@@ -13,6 +13,7 @@ from pathlib import Path
 import sqlalchemy as sa
 from alembic.config import Config
 from alembic.runtime.environment import EnvironmentContext
+from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 
 from orchestrator.errors import Problem, ReproError
@@ -103,32 +104,41 @@ VIEWS = ("v_attempts", "v_results", "v_iterations")
 
 
 def upgrade(connection: sa.Connection, *, is_new: bool, copy_name: str) -> None:
-    """Upgrade the tables to the newest migration, in the transaction that the caller has opened with the write lock.
+    """Create or upgrade the tables, in the transaction that the caller has opened with the write lock.
 
-    If the process is killed, the ledger stays as it was. Before an existing SQLite ledger is changed it is copied to
-    `FILE.COPY_NAME`; the backup of a PostgreSQL database is the administrator's task.
+    A new ledger gets the tables of the models, which are those of the newest migration. If the process is killed, the
+    ledger stays as it was. Before an existing SQLite ledger is changed it is copied to `FILE.COPY_NAME`; the backup of
+    a PostgreSQL database is the administrator's task.
     """
-    if connection.dialect.name == "sqlite" and not is_new:
-        _refuse_damage(connection)
-        _keep_copy(connection, copy_name)
-    drop_views(connection)
-    run_migrations(connection)
+    if is_new:
+        Table.metadata.create_all(connection, checkfirst=False)
+        MigrationContext.configure(connection).stamp(_scripts(), "head")
+    else:
+        if connection.dialect.name == "sqlite":
+            _refuse_damage(connection)
+            _keep_copy(connection, copy_name)
+        drop_views(connection)
+        run_migrations(connection)
     create_views(connection)
 
 
 def run_migrations(connection: sa.Connection, revision: str = "head") -> None:
     """Upgrade the tables to a migration, in the caller's transaction."""
-    config = Config()
-    config.set_main_option("script_location", str(Path(__file__).parent).replace("%", "%%"))
-    scripts = ScriptDirectory.from_config(config)
+    scripts = _scripts()
     with EnvironmentContext(
-        config, scripts, fn=lambda done, _context: scripts._upgrade_revs(revision, done)
+        Config(), scripts, fn=lambda done, _context: scripts._upgrade_revs(revision, done)
     ) as alembic:
         # SQLite cannot alter a column in place. The caller's transaction contains everything.
         alembic.configure(
             connection=connection, target_metadata=Table.metadata, render_as_batch=True, transactional_ddl=False
         )
         alembic.run_migrations()
+
+
+def _scripts() -> ScriptDirectory:
+    config = Config()
+    config.set_main_option("script_location", str(Path(__file__).parent).replace("%", "%%"))
+    return ScriptDirectory.from_config(config)
 
 
 def _refuse_damage(connection: sa.Connection) -> None:

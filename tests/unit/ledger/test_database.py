@@ -30,6 +30,7 @@ from orchestrator.ledger.measurements import (
     metrics_of,
     record_measurements,
 )
+from orchestrator.ledger.migrations import run_migrations
 from orchestrator.ledger.tables import ENDED, VERIFIED, Attempt, Event, Iteration, Run, Table
 from orchestrator.megatron.logs.columns import IterationLine
 from tests.recorded_jobs import job_spec, ledger_at, new_ledger, new_run, record_jobs
@@ -61,10 +62,36 @@ def test_looking_for_a_ledger_does_not_make_one(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_migrations_make_exactly_the_tables_of_the_models(ledger: Ledger) -> None:
-    with ledger.engine.connect() as connection:
+def tables_of(engine: sa.Engine) -> dict[str, object]:
+    """Return everything that the database reports about its tables, whatever the order of their columns."""
+    inspector = sa.inspect(engine)
+    tables: dict[str, object] = {}
+    for name in inspector.get_table_names():
+        tables[name] = [
+            {column["name"]: str(column) for column in inspector.get_columns(name)},
+            inspector.get_pk_constraint(name),
+            sorted(map(str, inspector.get_indexes(name))),
+            sorted(map(str, inspector.get_foreign_keys(name))),
+            sorted(map(str, inspector.get_unique_constraints(name))),
+            sorted(map(str, inspector.get_check_constraints(name))),
+        ]
+    return tables
+
+
+def test_the_migrations_make_exactly_the_tables_of_a_new_ledger(database_url: sa.URL) -> None:
+    engine = sa.create_engine(database_url)
+    with engine.begin() as connection:
+        run_migrations(connection)
+    migrated = tables_of(engine)
+    with engine.begin() as connection:
         context = MigrationContext.configure(connection, opts={"compare_type": True})
         assert compare_metadata(context, Table.metadata) == []
+        connection.exec_driver_sql("DROP TABLE alembic_version")
+        Table.metadata.drop_all(connection)
+    ledger = ledger_at(database_url)
+    assert tables_of(ledger.engine) == migrated
+    ledger.engine.dispose()
+    engine.dispose()
 
 
 def test_the_schema_the_code_names_is_the_newest_migration() -> None:
