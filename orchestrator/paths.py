@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+
+import platformdirs
 
 from orchestrator.errors import Problem
 from orchestrator.files import single_name
@@ -20,16 +22,22 @@ def short_name(experiment: str) -> str:
     return experiment.rpartition("/")[2]
 
 
+DATABASE_VARIABLE = "REPRO_DATABASE"
+HOME_VARIABLE = "REPRO_HOME"
+CONFIG_VARIABLE = "REPRO_CONFIG"
+
+
 @dataclass(frozen=True, slots=True)
 class Folders:
     """Folders of the project: `shipped` contains the data folders, `home` the results and private files.
 
-    `refused` is the problem with a ledger in or above the working folder that another user can change. Such a ledger is
-    used only if the user names it.
+    `home_origin` is the reason for this home folder. `refused` is the problem with a ledger in or above the working
+    folder that another user can change. Such a ledger is used only if the user names it.
     """
 
     shipped: Path
     home: Path
+    home_origin: str = field(default="", compare=False)
     refused: Problem | None = None
 
     @property
@@ -86,17 +94,32 @@ def find_folders() -> Folders:
 
     A folder that another user can change is never home, because its ledger and profiles decide what runs.
     """
-    checkout, given = _PACKAGE.parent, os.environ.get("REPRO_HOME")
-    wanted = Path(given).expanduser().absolute() if given else None
-    if (checkout / "experiments").is_dir() and (checkout / "clusters").is_dir():
-        return Folders(shipped=checkout, home=wanted or checkout)
-    shipped = _PACKAGE / "shipped"
-    if wanted is not None:
-        return Folders(shipped=shipped, home=wanted)
+    checkout, given = _PACKAGE.parent, os.environ.get(HOME_VARIABLE)
+    in_checkout = (checkout / "experiments").is_dir() and (checkout / "clusters").is_dir()
+    shipped = checkout if in_checkout else _PACKAGE / "shipped"
+    if given:
+        return Folders(shipped, Path(given).expanduser().absolute(), HOME_VARIABLE)
+    if in_checkout:
+        return Folders(shipped, checkout, "top of the checkout")
     here = Path.cwd()
-    nearest = next((folder for folder in (here, *here.parents) if (folder / "results.db").is_file()), here)
+    nearest = next((folder for folder in (here, *here.parents) if (folder / "results.db").is_file()), None)
+    if nearest is None:
+        return Folders(shipped, here, "working folder")
     refused = _refused(nearest / "results.db")
-    return Folders(shipped=shipped, home=here if refused else nearest, refused=refused)
+    home = here if refused else nearest
+    return Folders(shipped, home, "working folder" if home == here else "nearest folder with results.db", refused)
+
+
+def user_config_file() -> Path | None:
+    """Return the user's configuration file; None if there is none. A file that REPRO_CONFIG names must exist."""
+    given = os.environ.get(CONFIG_VARIABLE)
+    file = Path(given).expanduser() if given else default_config_file()
+    return file if given or file.exists() else None
+
+
+def default_config_file() -> Path:
+    """Return `~/.config/repro/config.yaml`, or the same below XDG_CONFIG_HOME."""
+    return platformdirs.user_config_path("repro") / "config.yaml"
 
 
 def _refused(ledger: Path) -> Problem | None:

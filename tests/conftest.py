@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import tempfile
 from collections.abc import Generator, Iterator
 from pathlib import Path
 from types import ModuleType
@@ -16,6 +18,8 @@ from tests.unavailable import give_up
 register_profiles()
 
 _TESTS = Path(__file__).parent
+_NO_CONFIGURATION = tempfile.TemporaryDirectory()
+"""Folder without a configuration of `repro`: the developer's own one must not change a test."""
 _MARKERS_OF_FOLDERS = {
     "slurm": ("slurm",),
     "training": ("torch",),
@@ -32,6 +36,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     host.may_install_packages = config.getoption("--install")
+    os.environ["XDG_CONFIG_HOME"] = _NO_CONFIGURATION.name
+    for name in ("REPRO_CONFIG", "REPRO_CLUSTER"):
+        os.environ.pop(name, None)
     signal.signal(
         signal.SIGINT, signal.default_int_handler
     )  # a shell's background process ignores it; tests press Ctrl-C

@@ -10,11 +10,9 @@ import functools
 import importlib
 import inspect
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ParamSpec, Protocol, TypedDict, TypeVar, get_type_hints
+from typing import TYPE_CHECKING, ParamSpec, TypedDict, TypeVar, get_type_hints
 
 from orchestrator.errors import Problem, ReproError
-from orchestrator.paths import Folders, find_folders
 
 if TYPE_CHECKING:
     from orchestrator.api.adopting import Adopted as Adopted
@@ -31,6 +29,9 @@ if TYPE_CHECKING:
     from orchestrator.api.catalog import is_paper as is_paper
     from orchestrator.api.catalog import show as show
     from orchestrator.api.catalog import show_paper as show_paper
+    from orchestrator.api.configuration import ConfigRow as ConfigRow
+    from orchestrator.api.configuration import config_rows as config_rows
+    from orchestrator.api.configuration import default_cluster as default_cluster
     from orchestrator.api.figures import Collected as Collected
     from orchestrator.api.figures import JudgedClaims as JudgedClaims
     from orchestrator.api.figures import Plotted as Plotted
@@ -88,6 +89,11 @@ if TYPE_CHECKING:
     from orchestrator.api.runs import wait as wait
     from orchestrator.api.scripts import Rendered as Rendered
     from orchestrator.api.scripts import render as render
+    from orchestrator.api.session import DEFAULT as DEFAULT
+    from orchestrator.api.session import SILENT as SILENT
+    from orchestrator.api.session import Reporter as Reporter
+    from orchestrator.api.session import Session as Session
+    from orchestrator.api.session import Silent as Silent
     from orchestrator.catalog.case import Case as Case
     from orchestrator.catalog.case import shown_value as shown_value
     from orchestrator.catalog.expand import expand as expand
@@ -117,7 +123,6 @@ if TYPE_CHECKING:
     from orchestrator.launch.images import import_images as import_images
     from orchestrator.launch.images import import_progress as import_progress
     from orchestrator.launch.images import wanted_images as wanted_images
-    from orchestrator.ledger.database import Ledger
     from orchestrator.ledger.readonly_sql import Answer as Answer
     from orchestrator.ledger.readonly_sql import Relation as Relation
     from orchestrator.ledger.reports import PastAttempt as PastAttempt
@@ -149,91 +154,6 @@ if TYPE_CHECKING:
     from orchestrator.results.outcome import FigureOutcome as FigureOutcome
     from orchestrator.workloads import workload_name as workload_name
     from orchestrator.workloads import workloads as workloads
-
-
-NOTHING_SUBMITTED = Problem("nothing was submitted yet", hint="repro submit figure-13 --cluster local --wait")
-
-
-class Reporter(Protocol):
-    """Receiver of messages while a function works."""
-
-    def message(self, text: str) -> None:
-        """Receive a line for the user: a note, a warning or what was done."""
-
-    def progress(self, jobs: Sequence[JobRow]) -> None:
-        """Receive the jobs that a function waits for, each time their states were read."""
-
-    def wrong_value(self, problem: Problem) -> None:
-        """Receive a wrong value in the ledger. Its row is left out."""
-
-
-class Silent:
-    """Reporter that does nothing. A wrong value in the ledger is an error."""
-
-    def message(self, text: str) -> None:
-        """Ignore the line."""
-
-    def progress(self, jobs: Sequence[JobRow]) -> None:
-        """Ignore the jobs."""
-
-    def wrong_value(self, problem: Problem) -> None:
-        """Raise ReproError: nobody would see that the row is left out."""
-        raise ReproError(problem)
-
-
-SILENT = Silent()
-
-
-@dataclass(frozen=True, slots=True)
-class Session:
-    """Ledger and reporter of a function. `database` is a file or a URL; None is `results.db` in the home folder.
-
-    `command` is the command line that is recorded with new runs; without one, it is the same command of `repro`.
-    """
-
-    database: str | None = None
-    reporter: Reporter = SILENT
-    command: tuple[str, ...] = ()
-    _opened: dict[str, Ledger] = field(default_factory=dict, repr=False, compare=False)
-
-    @property
-    def folders(self) -> Folders:
-        """Return the folders of the project as seen from the working folder."""
-        return find_folders()
-
-    def existing_ledger(self, *, create: bool = False, whole: bool = False) -> Ledger | None:
-        """Return the ledger; None if it does not exist and is not created.
-
-        The reporter gets each wrong value, whose row is left out. With `whole`, a wrong value is an error.
-        """
-        folders = self.folders
-        if not self.database and folders.refused is not None:
-            raise ReproError(folders.refused)
-        # Only here: a dry run must start without the database's modules.
-        from orchestrator.ledger.database import ledger_url, open_ledger
-
-        listener = None if whole or self.reporter is SILENT else self.reporter.wrong_value
-        url = ledger_url(self.database, folders.home)
-        key = f"{url} {whole}"
-        ledger = self._opened.get(key) or open_ledger(url, create=create, home=folders.home, listener=listener)
-        if ledger is not None:
-            self._opened[key] = ledger
-        return ledger
-
-    def ledger(self, *, whole: bool = False) -> Ledger:
-        """Return the ledger, or raise ReproError if nothing was submitted yet."""
-        ledger = self.existing_ledger(whole=whole)
-        if ledger is None:
-            raise ReproError(NOTHING_SUBMITTED)
-        return ledger
-
-    def note(self, texts: Iterable[str]) -> None:
-        """Report notes."""
-        for text in texts:
-            self.reporter.message(f"note: {text}")
-
-
-DEFAULT = Session()
 
 
 class RunFilter(TypedDict, total=False):
@@ -318,6 +238,7 @@ _NAMES = {
     "api.adopting": "Adopted adopt",
     "api.bundles": "Bundle BundleCheck bundle bundle_file verify_bundle",
     "api.catalog": "ExperimentCases ExperimentList PaperContents experiments is_paper show show_paper",
+    "api.configuration": "ConfigRow config_rows default_cluster",
     "api.figures": (
         "Collected JudgedClaims Plotted PublishedComparison Report RunComparison claims collect compare compare_runs "
         "outcome plot report require_plot_file write_file"
@@ -331,6 +252,7 @@ _NAMES = {
         "Retried RetriedGroup Submission Waited cancel cancel_jobs cancellable_jobs retry submit supervise wait"
     ),
     "api.scripts": "Rendered render",
+    "api.session": "DEFAULT SILENT Reporter Session Silent",
     "catalog.case": "Case shown_value",
     "catalog.expand": "expand",
     "catalog.experiment": "Difference scale_names",
@@ -375,4 +297,4 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    return sorted([*_MODULES, "CaseOptions", "JobFilter", "Reporter", "RunFilter", "Session", "Silent"])
+    return sorted([*_MODULES, "CaseOptions", "JobFilter", "RunFilter"])

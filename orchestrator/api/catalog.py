@@ -65,7 +65,7 @@ def experiments(session: Session = DEFAULT) -> ExperimentList:
 
 def _done(folders: Folders, session: Session) -> dict[str, Done]:
     """Return the submitted jobs of each experiment. Without a ledger, the database's modules are not loaded."""
-    if session.database is None and folders.refused is None and not (folders.home / "results.db").exists():
+    if session.given_ledger is None and folders.refused is None and not (folders.home / "results.db").exists():
         return {}
     from orchestrator.ledger.attempts import job_summaries
     from orchestrator.ledger.result_attempts import result_rows

@@ -51,6 +51,7 @@ PANELS = {
         "nodes": ("nodes", "Nodes that jobs may not use: deny, list, allow."),
         "images": ("sites", "Container images of a cluster: list, import."),
         "workloads": ("workloads", "Programs: list, show, fetch code and data."),
+        "config": ("configuration", "Your settings, and where each one comes from."),
     },
 }
 """Panel of the help -> command -> (module, summary). A module is imported when its command is used."""

@@ -14,6 +14,7 @@ import typer
 from orchestrator import api
 from orchestrator.cli import completion
 from orchestrator.errors import Problem, ReproError
+from orchestrator.paths import default_config_file
 
 _EXPERIMENT = "figure-13, or with its paper sc21/figure-13."
 _CLUSTER = "Name of a cluster, or path of its profile."
@@ -21,6 +22,21 @@ _CLUSTER = "Name of a cluster, or path of its profile."
 
 def _workload(name: str | None) -> str | None:
     return None if name is None else api.workload_name(name)
+
+
+def _maybe_cluster(context: typer.Context, name: str | None) -> str | None:
+    """Return the cluster of the command line, else the default of the environment or the configuration."""
+    source = context.get_parameter_source("cluster")
+    is_given = source is not None and source.name == "COMMANDLINE"
+    return name if is_given or context.resilient_parsing else api.default_cluster()
+
+
+def _required_cluster(context: typer.Context, name: str) -> str:
+    chosen = _maybe_cluster(context, name)
+    if chosen or context.resilient_parsing:
+        return chosen or name
+    hint = f"name a cluster, or set a default: REPRO_CLUSTER, or `cluster:` in {default_config_file()}"
+    raise ReproError(Problem("missing option '--cluster'", f"{context.info_name}:", hint))
 
 
 ExperimentName = Annotated[str, typer.Argument(help=_EXPERIMENT, autocompletion=completion.experiments)]
@@ -76,8 +92,32 @@ Where = Annotated[
     str | None,
     typer.Option("--where", help="Only these cases, for example pp=8,gbs=32.", autocompletion=completion.cases),
 ]
-ClusterName = Annotated[str | None, typer.Option("--cluster", help=_CLUSTER, autocompletion=completion.clusters)]
-OnCluster = Annotated[str, typer.Option("--cluster", help=_CLUSTER, autocompletion=completion.clusters)]
+ClusterName = Annotated[
+    str | None,
+    typer.Option(
+        "--cluster", envvar="REPRO_CLUSTER", help=_CLUSTER, callback=_maybe_cluster, autocompletion=completion.clusters
+    ),
+]
+OnCluster = Annotated[
+    str,
+    typer.Option(
+        "--cluster",
+        envvar="REPRO_CLUSTER",
+        default_factory=str,  # not required, because the configuration may have it
+        show_default=False,
+        help=_CLUSTER,
+        callback=_required_cluster,
+        autocompletion=completion.clusters,
+    ),
+]
+PlannedCluster = Annotated[
+    str | None,
+    typer.Option(
+        "--cluster",
+        help="Plan with this cluster or profile. Default: the recorded one.",
+        autocompletion=completion.clusters,
+    ),
+]
 TimeBudget = Annotated[
     str | None,
     typer.Option(

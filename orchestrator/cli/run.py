@@ -12,7 +12,6 @@ from orchestrator import api
 from orchestrator.cli import completion
 from orchestrator.cli.job_table import bar, case_rows, print_cases, print_claims, print_jobs, waiting
 from orchestrator.cli.options import (
-    ClusterName,
     Database,
     ExperimentName,
     JobOptions,
@@ -21,6 +20,7 @@ from orchestrator.cli.options import (
     OnCluster,
     OnlyScale,
     OnlyWorkload,
+    PlannedCluster,
     PlanOptions,
     Settings,
     Targets,
@@ -288,7 +288,7 @@ def retry(
     where: Where = None,
     scale: OnlyScale = None,
     workload: OnlyWorkload = None,
-    cluster: ClusterName = None,
+    cluster: PlannedCluster = None,
     settings: Settings = None,
     database: Database = None,
 ) -> None:

@@ -112,7 +112,7 @@ def status(
     if not now.is_submitted:
         if json:
             as_json([])
-        message("nothing was submitted yet")
+        message(str(session.no_jobs()))
         next_command("repro list", "the experiments")
         return
     if watch:

@@ -132,7 +132,7 @@ def find_cluster(folders: Folders, name: str, settings: Sequence[Setting] = ()) 
 
     ReproError has all problems of its files, or of the settings.
     """
-    file = _profile_file(folders, name)
+    file = profile_file(folders, name)
     layers = list(_layers(folders, file))
     problems = [problem for _, layer in layers if isinstance(layer, ReproError) for problem in layer.problems]
     if problems:
@@ -243,7 +243,7 @@ def _base_file(folders: Folders, file: Path, base: str) -> Path:
     if "/" in base or base.endswith(".yaml"):
         return _with_name(file.parent / base)
     sibling = _with_name(file.parent / f"{base}.yaml")
-    return sibling if sibling.is_file() and sibling != file else _profile_file(folders, base)
+    return sibling if sibling.is_file() and sibling != file else profile_file(folders, base)
 
 
 def _with_name(path: Path) -> Path:
@@ -282,7 +282,8 @@ def _with_network(hardware: Hardware, network: NetworkFields | None) -> Hardware
     return hardware.model_copy(update={"network_gb_s": per_gpu})
 
 
-def _profile_file(folders: Folders, name: str) -> Path:
+def profile_file(folders: Folders, name: str) -> Path:
+    """Return the file of the profile with this name or path. ReproError if no profile has the name."""
     if "/" in name or name.endswith(".yaml"):
         return _with_name(Path(name))
     names = cluster_names(folders)

@@ -59,7 +59,7 @@ MOST_ANY = 400
 LOCAL_IMPORTS = {
     "api.jobs": "start-up time: what only some commands need",
     "api.catalog": "start-up time: what only some commands need",
-    "api.__init__": "start-up time: what only some commands need",
+    "api.session": "start-up time: what only some commands need",
     "cli.sites": "start-up time: what only some commands need",
     "cli.job_table": "rich is slow to import",
     "ledger.database": "Alembic is slow to import",

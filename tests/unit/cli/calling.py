@@ -31,6 +31,13 @@ class Caller:
     monkeypatch: pytest.MonkeyPatch
     capsys: pytest.CaptureFixture[str]
 
+    @property
+    def no_jobs(self) -> str:
+        """Start of the message that the site has no ledger."""
+        ledger = self.site.folder / "results.db"
+        hint = "if you submitted elsewhere, cd there or set REPRO_HOME"
+        return f"repro: no jobs in {ledger}, which does not exist. Hint: {hint}"
+
     def __call__(self, *words: str, folder: Path | None = None) -> Done:
         self.capsys.readouterr()
         with self.monkeypatch.context() as patch:

@@ -130,7 +130,7 @@ def test_an_experiment_whose_file_is_gone_does_not_keep_the_others_from_being_ju
 
 def test_with_nothing_submitted_there_is_nothing_to_judge(repro: Caller) -> None:
     done = repro("claims")
-    assert done.returncode == 2 and "repro: nothing was submitted yet" in done.stderr
+    assert done.returncode == 2 and done.stderr.startswith(repro.no_jobs)
 
 
 def test_of_two_runs_in_one_second_the_later_one_is_the_latest(repro: Caller, ledger: Ledger) -> None:

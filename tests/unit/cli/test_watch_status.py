@@ -55,7 +55,8 @@ def test_status_before_a_submission_prints_that_and_creates_nothing(repro: Calle
     for words in (("status",), ("status", "--watch")):
         done = repro(*words)
         assert (done.returncode, done.stdout) == (0, "")
-        assert done.stderr.splitlines() == ["nothing was submitted yet", "next: repro list   # the experiments"]
+        assert f"repro: {done.complaints[0]}".startswith(repro.no_jobs) and len(done.complaints) == 1
+        assert done.stderr.splitlines()[1:] == ["next: repro list   # the experiments"]
     assert json.loads(repro("status", "--json").stdout) == []
     assert everything_in(repro.site.folder) == before
 

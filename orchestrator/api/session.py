@@ -1,0 +1,126 @@
+"""Session of a function of the api: its ledger, its home folder and the receiver of its messages."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from orchestrator.errors import Problem, ReproError
+from orchestrator.paths import DATABASE_VARIABLE, Folders, find_folders, user_config_file
+
+if TYPE_CHECKING:
+    from orchestrator.ledger.database import Ledger
+    from orchestrator.ledger.rows import JobRow
+
+
+class Reporter(Protocol):
+    """Receiver of messages while a function works."""
+
+    def message(self, text: str) -> None:
+        """Receive a line for the user: a note, a warning or what was done."""
+
+    def progress(self, jobs: Sequence[JobRow]) -> None:
+        """Receive the jobs that a function waits for, each time their states were read."""
+
+    def wrong_value(self, problem: Problem) -> None:
+        """Receive a wrong value in the ledger. Its row is left out."""
+
+
+class Silent:
+    """Reporter that does nothing. A wrong value in the ledger is an error."""
+
+    def message(self, text: str) -> None:
+        """Ignore the line."""
+
+    def progress(self, jobs: Sequence[JobRow]) -> None:
+        """Ignore the jobs."""
+
+    def wrong_value(self, problem: Problem) -> None:
+        """Raise ReproError: nobody would see that the row is left out."""
+        raise ReproError(problem)
+
+
+SILENT = Silent()
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """Ledger and reporter of a function. `database` is a file or a URL.
+
+    None is the ledger of REPRO_DATABASE or the user's configuration, else `results.db` in the home folder.
+
+    `command` is the command line that is recorded with new runs; without one, it is the same command of `repro`.
+    """
+
+    database: str | None = None
+    reporter: Reporter = SILENT
+    command: tuple[str, ...] = ()
+    _opened: dict[str, Ledger] = field(default_factory=dict, repr=False, compare=False)
+
+    @property
+    def given_ledger(self) -> str | None:
+        """Return the ledger of the session, else that of REPRO_DATABASE or of the user's configuration; else None."""
+        given = self.database or os.environ.get(DATABASE_VARIABLE)
+        if given or DATABASE_VARIABLE in os.environ or user_config_file() is None:
+            return given
+        from orchestrator.config.user import user_defaults  # reads YAML
+
+        return user_defaults().database
+
+    @property
+    def folders(self) -> Folders:
+        """Return the folders of the project as seen from the working folder."""
+        return find_folders()
+
+    def existing_ledger(self, *, create: bool = False, whole: bool = False) -> Ledger | None:
+        """Return the ledger; None if it does not exist and is not created.
+
+        The reporter gets each wrong value, whose row is left out. With `whole`, a wrong value is an error.
+        """
+        folders, given = self.folders, self.given_ledger
+        if not given and folders.refused is not None:
+            raise ReproError(folders.refused)
+        # Only here: a dry run must start without the database's modules.
+        from orchestrator.ledger.database import ledger_url, open_ledger
+
+        listener = None if whole or self.reporter is SILENT else self.reporter.wrong_value
+        url = ledger_url(given, folders.home)
+        key = f"{url} {whole}"
+        ledger = self._opened.get(key) or open_ledger(url, create=create, home=folders.home, listener=listener)
+        if ledger is not None:
+            self._opened[key] = ledger
+        return ledger
+
+    def ledger(self, *, whole: bool = False) -> Ledger:
+        """Return the ledger, or raise ReproError if it does not exist."""
+        ledger = self.existing_ledger(whole=whole)
+        if ledger is None:
+            raise ReproError(self.no_jobs())
+        return ledger
+
+    def no_jobs(self) -> Problem:
+        """Return the problem that the ledger has no jobs, with its file and how to use another one."""
+        from orchestrator.masking import masked  # not for --help
+
+        given, home = self.given_ledger, self.folders.home
+        file = (
+            None
+            if given and "://" in given
+            else (Path(given).expanduser().absolute() if given else home / "results.db")
+        )
+        name = masked(str(given)) if file is None else str(file)
+        missing = ", which does not exist" if file is not None and not file.exists() else ""
+        elsewhere = "correct the name (repro config show)" if given else "cd there or set REPRO_HOME"
+        hint = f"if you submitted elsewhere, {elsewhere}; else: repro submit figure-13 --cluster local --wait"
+        return Problem(f"no jobs in {name}{missing}", hint=hint)
+
+    def note(self, texts: Iterable[str]) -> None:
+        """Report notes."""
+        for text in texts:
+            self.reporter.message(f"note: {text}")
+
+
+DEFAULT = Session()
