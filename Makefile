@@ -1,5 +1,5 @@
-# Three commands: `make run` reproduces a figure on this machine, `make check` runs the linters and the unit tests that
-# need no other software, `make test` runs all tests.
+# Three commands: `make run` reproduces a figure on this machine, `make check` runs the linters and the fast unit
+# tests, which need no other software, `make test` runs all tests.
 SHELL := /bin/bash
 PYTHON ?= python3
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
@@ -23,7 +23,7 @@ check: .venv/installed-check
 	ruff format --check .
 	mypy $(if $(wildcard .venv/lib/*/site-packages/torch),,$(mypy_without_torch))
 	vulture
-	python -m pytest tests/unit -n auto --maxprocesses 8 --dist worksteal -m "not torch and not postgresql"
+	python -m pytest tests/unit -n auto --maxprocesses 8 --dist worksteal -m "not slow and not torch and not postgresql"
 
 # --install: tests install missing Debian packages, for example a real Slurm. The tests on Slurm mostly wait, so they
 # run beside everything else, each worker on its own cluster.

@@ -21,6 +21,8 @@ from orchestrator.job_spec import Value
 from orchestrator.paths import Folders, find_folders
 from tests.unit.catalog.entries import shipped
 
+pytestmark = pytest.mark.slow
+
 FOLDERS = Folders(shipped=Path("/checkout"), home=Path("/home/me"))
 RUN = "20261121-092041-bd57"
 TEXT = st.text(max_size=30) | st.text(st.sampled_from("./-_~$ \0\n\\"), max_size=6)

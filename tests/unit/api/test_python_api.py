@@ -17,6 +17,8 @@ from orchestrator import api
 from orchestrator.errors import ReproError
 from tests.stand_in_site import CHECKOUT, Site
 
+pytestmark = pytest.mark.slow
+
 PAGE = CHECKOUT / "docs" / "python-api.md"
 
 

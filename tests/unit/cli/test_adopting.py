@@ -13,6 +13,8 @@ from tests.stand_in_site import Site
 from tests.unit.cli.calling import Caller
 from tests.waiting import wait_until
 
+pytestmark = pytest.mark.slow
+
 HERE = ("figure-13", "--cluster", "here", "--scale", "cpu")
 
 

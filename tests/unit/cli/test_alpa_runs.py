@@ -17,6 +17,8 @@ from tests import alpa_stand_in
 from tests.unit.cli.calling import Caller
 from tests.waiting import LIMIT_S, wait_until
 
+pytestmark = pytest.mark.slow
+
 ALPA = ("alpa-gpt", "--cluster", "here", "--scale", "paper", "--where")
 
 

@@ -16,6 +16,8 @@ from tests.unit.catalog.entries import figure_13
 from tests.unit.cli.calling import Caller
 from tests.unit.cli.test_results_kept import CANCELLED, GOOD, RUNNING, again
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def ledger(repro: Caller) -> Ledger:

@@ -14,6 +14,8 @@ from tests.stand_in_site import Site
 from tests.unit.cli.calling import Caller, Done
 from tests.waiting import wait_until
 
+pytestmark = pytest.mark.slow
+
 CASES = [f"pp={pp},tp={4 // pp},gbs={gbs}" for pp in (1, 2, 4) for gbs in (4, 16)]
 
 

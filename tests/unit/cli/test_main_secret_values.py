@@ -15,6 +15,8 @@ from orchestrator.masking import MASK
 from tests.stand_in_site import Site
 from tests.unit.cli.test_results_bundle import content
 
+pytestmark = pytest.mark.slow
+
 # Values without any shape of a token: only their names tell that they are secret.
 DB_PASS, OPENAI_KEY, INDEX_TOKEN, SHELL_TOKEN = "tulip-Meadow+41", "kq81zLm27xcvbN", "vulpes.lagopus77", "grebe nest 19"
 VALUES = (DB_PASS, OPENAI_KEY, INDEX_TOKEN, SHELL_TOKEN)

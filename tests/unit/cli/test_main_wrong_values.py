@@ -17,6 +17,8 @@ from orchestrator.ledger.database import ledger_url, open_ledger
 from orchestrator.ledger.tables import Attempt, Table
 from tests.unit.cli.calling import Caller, Done
 
+pytestmark = pytest.mark.slow
+
 COLUMNS = [column for table in Table.metadata.sorted_tables for column in table.columns]
 # A row whose key leads nowhere belongs to no job, and is not read.
 KEYS = {str(column) for column in COLUMNS if column.primary_key or column.foreign_keys}

@@ -16,6 +16,8 @@ from tests.stand_in_site import CHECKOUT, Site
 from tests.unit.cli.calling import Caller, Done
 from tests.waiting import wait_until
 
+pytestmark = pytest.mark.slow
+
 QUAD = ("figure-13", "--cluster", "here", "--scale", "quad")
 
 

@@ -16,6 +16,8 @@ from tests.unit.cli.calling import Caller, Done
 from tests.unit.cli.test_catalog import FIGURE, write
 from tests.waiting import wait_until
 
+pytestmark = pytest.mark.slow
+
 SITE = "{checkout: /code, data_path: /data, vocab_file: /vocab, merge_file: /merges}"
 HERE = ("--cluster", "here", "--scale", "cpu")
 PAPER_WITH_CODE = "title: t\nvenue: v\ncode: {megatron-2021: {repository: r, commit: c}}\n"

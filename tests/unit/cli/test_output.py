@@ -22,6 +22,8 @@ from tests.forked_repro import ForkedRepro
 from tests.stand_in_site import Site
 from tests.unit.catalog.entries import BASE, write_experiment
 
+pytestmark = pytest.mark.slow
+
 # It would set the window's title, clear the screen, turn the writing round and hide what follows.
 EVIL = "\x1b]0;owned\x07\x1b[2J\x1b[31m\u009b1m\u202e\u200b\x08\x7f\rX"
 # A terminal's own line ends, and nothing else that is not written.

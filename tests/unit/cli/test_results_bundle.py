@@ -30,6 +30,8 @@ from tests.examples import examples
 from tests.stand_in_site import Site
 from tests.unit.cli.calling import Caller, Done
 
+pytestmark = pytest.mark.slow
+
 TOP = "figure-13-cpu-here"
 TEMPLATES = find_folders().templates
 

@@ -21,6 +21,8 @@ from tests.stand_in_site import Site
 from tests.unit.cli.calling import Caller
 from tests.unit.cli.test_results_bundle import content, packed
 
+pytestmark = pytest.mark.slow
+
 SECRETS = [f"hf_{place}{'x7Q' * 9}" for place in ("inLog", "inBatch", "inScript", "inProfile", "inCommand", "inEvent")]
 SECRETS += [
     f"hf_{place}{'x7Q' * 9}" for place in ("inReason", "inLine", "inSettings", "inQueue", "inVersions", "inGpus")

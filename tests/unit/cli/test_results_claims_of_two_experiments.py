@@ -6,9 +6,13 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.recorded_jobs import new_ledger, record_results
 from tests.unit.catalog.entries import CHECKOUT, shipped
 from tests.unit.cli.calling import Caller
+
+pytestmark = pytest.mark.slow
 
 FIGURE_12 = "default-schedule-wins-without-scatter-gather"
 CLAIM = """\

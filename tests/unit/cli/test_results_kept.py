@@ -17,6 +17,8 @@ from tests.recorded_jobs import CRASHED, START, Outcome, new_ledger, record_resu
 from tests.unit.catalog.entries import figure_13
 from tests.unit.cli.calling import Caller
 
+pytestmark = pytest.mark.slow
+
 GOOD = {f"pp={pp},tp={4 // pp},gbs={gbs}": gbs / 4 + 4.0 / pp for pp in (1, 2, 4) for gbs in (4, 16)}
 CANCELLED: dict[str, Any] = {
     "state": "CANCELLED",

@@ -11,6 +11,8 @@ from tests.recorded_jobs import SimulatedSlurm
 from tests.unit.cli.calling import Caller
 from tests.unit.cli.test_results_collect import Typed
 
+pytestmark = pytest.mark.slow
+
 DRAWN = "figure-13-cpu-here.png"
 PNG = b"\x89PNG"
 

@@ -12,6 +12,8 @@ from tests.recorded_jobs import GPU_OOM, START, Outcome, new_ledger, record_figu
 from tests.unit.catalog.entries import shipped
 from tests.unit.cli.calling import Caller, everything_in
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(autouse=True)
 def drawn(monkeypatch: pytest.MonkeyPatch) -> None:

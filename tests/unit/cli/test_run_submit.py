@@ -32,6 +32,8 @@ from tests.unit.cli.calling import Caller, Done
 from tests.unit.launch.slurm_stand_in import PROFILE, Slurm
 from tests.waiting import wait_until
 
+pytestmark = pytest.mark.slow
+
 HERE = ("figure-13", "--cluster", "here", "--scale", "cpu")
 ONE = ("--where", "pp=1,gbs=4")
 SMALL = ("--where", "gbs=4")

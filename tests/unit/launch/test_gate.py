@@ -34,6 +34,8 @@ from tests.unit.render.plans import TEMPLATES, plain_slurm, plans
 from tests.unit.render.stand_ins import Stage, cluster_and_plan, with_arguments
 from tests.waiting import wait_until
 
+pytestmark = pytest.mark.slow
+
 # Stands in for a job's script: leaves its record, and ends as it is told.
 JOB = """#!/bin/bash
 folder=$1

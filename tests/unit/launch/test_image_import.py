@@ -30,6 +30,8 @@ from tests.unit.launch.enroot import DIGEST, FILE, OTHER_DIGEST, SITE, URI, Work
 from tests.unit.render.plans import TEMPLATES
 from tests.waiting import wait_until
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def shop(tmp_path: Path) -> Workshop:

@@ -26,6 +26,8 @@ from tests.recorded_jobs import new_ledger
 from tests.stand_in_site import Site
 from tests.waiting import wait_until
 
+pytestmark = pytest.mark.slow
+
 
 def states(ledger: Ledger) -> list[str]:
     refresh(ledger)

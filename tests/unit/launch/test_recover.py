@@ -33,6 +33,8 @@ from tests.recorded_jobs import new_ledger, new_run, record_jobs
 from tests.stand_in_site import CHECKOUT, Site
 from tests.waiting import wait_until
 
+pytestmark = pytest.mark.slow
+
 # Submits three jobs and is killed outright where PLACE is called.
 DIES = """
 import os, signal, sys

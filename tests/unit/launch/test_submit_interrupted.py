@@ -14,6 +14,8 @@ from tests.recorded_jobs import new_ledger
 from tests.stand_in_site import REPRO, Site
 from tests.waiting import wait_until
 
+pytestmark = pytest.mark.slow
+
 SLURM = """
 about: a cluster
 scheduler: slurm

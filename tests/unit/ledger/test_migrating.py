@@ -26,6 +26,8 @@ from orchestrator.ledger.tables import VERIFIED, Table
 from tests.recorded_jobs import ledger_at, record_jobs
 from tests.unit.ledger.old_ledger import create_old_ledger
 
+pytestmark = pytest.mark.slow
+
 CHECKOUT = Path(__file__).resolve().parents[3]
 OLDER = [f"{number:04d}" for number in range(1, int(SCHEMA))]
 

@@ -32,6 +32,8 @@ from tests.unavailable import give_up
 from tests.unit.ledger.conftest import compiled
 from tests.unit.ledger.old_ledger import create_old_ledger
 
+pytestmark = pytest.mark.slow
+
 CHECKOUT = Path(__file__).resolve().parents[3]
 WRITING_S = 60 * float(os.environ.get("REPRO_TEST_MINUTES", "0.05"))
 KILLS = 4

@@ -27,6 +27,8 @@ from tests.recorded_jobs import (
 )
 from tests.unit.ledger.old_ledger import create_old_ledger
 
+pytestmark = pytest.mark.slow
+
 NOON = datetime(2026, 1, 1, 12)
 
 

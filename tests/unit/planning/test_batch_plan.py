@@ -18,6 +18,8 @@ from orchestrator.planning.plan import cost_of, fit_of, memory_of
 from orchestrator.planning.target import Target
 from tests.unit.catalog.entries import BASE, CHECKOUT, entry_of, shipped
 
+pytestmark = pytest.mark.slow
+
 FOLDERS = Folders(shipped=CHECKOUT, home=CHECKOUT / "no-such-home")
 A100S = Hardware.model_validate(
     {"nodes": 8, "gpus_per_node": 8, "gpu": "A100", "gpu_memory_gb": 80, "peak_tflops": {"fp16": 312, "bf16": 312}}

@@ -12,6 +12,8 @@ from benchmarks.prediction_tables import VALIDATION, DataSet, data_sets, error_t
 from orchestrator.planning.time_constants import CALIBRATED_UNCERTAINTY, FITTED
 from orchestrator.workloads.base import COMPARED_ON
 
+pytestmark = pytest.mark.slow
+
 PAGE = (CHECKOUT / "docs" / "predictions.md").read_text()
 
 

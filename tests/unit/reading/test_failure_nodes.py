@@ -14,6 +14,8 @@ import zstandard
 from orchestrator.reading.failure import Allocation, Failure, failed_nodes
 from orchestrator.reading.logs import LONGEST_LINE_BYTES, log_blocks
 
+pytestmark = pytest.mark.slow
+
 FOUR = Allocation(("n1", "n2", "n3", "n4"), tasks_per_node=2, ranks_per_node=2)
 TORCHRUN = Allocation(("n1", "n2", "n3", "n4"), tasks_per_node=1, ranks_per_node=8)
 UNKNOWN = Allocation(())

@@ -37,6 +37,8 @@ from tests.unit.clusters.sites import cluster_of
 from tests.unit.render.plans import TEMPLATES, planned
 from tests.unit.render.stand_ins import Stage, executable, sbatch_arguments
 
+pytestmark = pytest.mark.slow
+
 toml: Any = import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
 
 # An executed text creates a file in the empty folder in which the script runs, or prints EXECUTED.

@@ -30,6 +30,8 @@ from tests.unit.render.stand_ins import (
     with_fields,
 )
 
+pytestmark = pytest.mark.slow
+
 toml: Any = import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")  # pytest depends on it
 
 NASTY = "'\"\\`$(){}[]<>|&;*?!~#%=, \t-_aZ0/.:@é€中\u2028"

@@ -18,6 +18,8 @@ from tests.unit.render.site_scripts import SITES, STORED_IN_FULL, runs, site_scr
 from tests.unit.render.special_scripts import SPECIAL_SCRIPTS, special_script
 from tests.unit.render.stand_ins import KINDS, cluster_and_plan, with_fields
 
+pytestmark = pytest.mark.slow
+
 RARE_FIELDS = {
     "environment": {"A": "it's $HOME", "B": ""},
     "env_prepend": {"P": "/a b"},

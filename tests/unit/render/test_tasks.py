@@ -26,6 +26,8 @@ from tests.unit.render.stand_ins import (
     with_fields,
 )
 
+pytestmark = pytest.mark.slow
+
 
 def on_nodes(plan: Plan, nodes: int) -> Plan:
     return replace(plan, resources=Resources(nodes, 4, 4, plan.resources.time_limit))

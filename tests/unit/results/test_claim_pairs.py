@@ -15,6 +15,8 @@ from orchestrator.results.claims import ClaimVerdict, judge_claims
 from tests.recorded_jobs import measured_results
 from tests.unit.catalog.entries import THREE_METHODS, entry_of, figure_13, with_claims
 
+pytestmark = pytest.mark.slow
+
 BATCHES: dict[str, Any] = {"kind": "ratio", "of": {"gbs": 16}, "over": {"gbs": 4}}
 SWITCH = """\
 figure: Figure 1

@@ -28,6 +28,8 @@ from orchestrator.results.comparison import (
 )
 from tests.recorded_jobs import job_row, new_ledger, new_run, record_jobs
 
+pytestmark = pytest.mark.slow
+
 DAY = datetime(2026, 11, 20)
 
 

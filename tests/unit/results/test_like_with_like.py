@@ -15,6 +15,8 @@ from orchestrator.results.claims import judge_claims
 from tests.recorded_jobs import measured_results
 from tests.unit.catalog.entries import THREE_METHODS, entry_of, figure_13, with_claims
 
+pytestmark = pytest.mark.slow
+
 PP1, PP2, PP4 = "pp=1,tp=4,gbs=4", "pp=2,tp=2,gbs=4", "pp=4,tp=1,gbs=4"
 PP1_16, PP2_16, PP4_16 = "pp=1,tp=4,gbs=16", "pp=2,tp=2,gbs=16", "pp=4,tp=1,gbs=16"
 RATES = {PP1: 80.0, PP2: 60.0, PP4: 50.0, PP1_16: 100.0, PP2_16: 100.0, PP4_16: 100.0}

@@ -17,6 +17,8 @@ from orchestrator.workloads.base import flag_arguments
 from tests.unit.catalog.entries import CHECKOUT, find_case
 from tests.unit.workloads.places import arguments_of
 
+pytestmark = pytest.mark.slow
+
 PACKAGE = Path(orchestrator.__file__).parent
 
 TOY = '''

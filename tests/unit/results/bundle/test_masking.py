@@ -16,6 +16,8 @@ from orchestrator.results.bundle.extract import anonymized, masked_blocks, maske
 from tests.examples import examples
 from tests.recorded_jobs import INTERVAL_LINE
 
+pytestmark = pytest.mark.slow
+
 SECRET = "hf_abcdefghijklmnopqrstuvwxyz01234567"
 PEM = "-----BEGIN PRIVATE KEY-----\n" + "MIIEvQIBADANBgkqhkiG9w0BAQEFAASC\n" * 30 + "-----END PRIVATE KEY-----\n"
 VALUE = "+ export HF_TOKEN='correct horse\nbattery staple'\n"

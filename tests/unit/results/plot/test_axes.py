@@ -14,6 +14,8 @@ from tests.recorded_jobs import measured_results
 from tests.unit.catalog.entries import CHECKOUT, THREE_METHODS, entry_of, shipped
 from tests.unit.results.drawing import EXPERIMENTS, LINES, made_up, nothing_ran, texts_of
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize(("scale", "ratio"), [("even", 1.0), ("log2", 2.0), ("linear", 6.0)])
 def test_batches_of_1_2_and_8_stand_as_far_apart_as_the_scale_says(tmp_path: Path, scale: str, ratio: float) -> None:

@@ -16,6 +16,8 @@ from tests.recorded_jobs import measured_results
 from tests.unit.catalog.entries import THREE_METHODS, figure_13, shipped
 from tests.unit.results.drawing import LINES, draw_own, words
 
+pytestmark = pytest.mark.slow
+
 
 def draw(folder: Path, scale: str, rates: dict[str, float], failed: tuple[str, ...] = (), **how: str) -> list[str]:
     found = measured_results(folder, figure_13(), scale, rates, failed, gpu=how.get("gpu"))
