@@ -315,3 +315,19 @@ def test_jobs_that_exceed_the_queue_limit_stay_queued_until_a_wait_submits_them(
         "squeue", "-h", "-r", "--states=all", "-o", "%i", "-j", ",".join(row["id"] for row in rows)
     )
     assert sorted(names.split()) == sorted(row["id"] for row in rows), "each once"
+
+
+def test_slurm_keeps_a_job_off_denied_nodes_and_unknown_or_too_many_denied_nodes_are_refused(
+    site: SlurmSite, paused_cluster: SlurmCluster
+) -> None:
+    deny = ("nodes", "deny", "--cluster", "site.yaml", "--because", "ECC")
+    unknown = site.repro(*deny, "n2", "n99")
+    assert unknown.returncode == 2 and "n99: the Slurm of site has no such node" in unknown.stderr
+    assert site.repro(*deny, "n[2-3]").returncode == 0
+    assert site.submit("--where", "pp=1,gbs=4").returncode == 0
+    (job_id,) = ids_in_queue(paused_cluster.run, site.folder)
+    assert "ExcNodeList=n[2-3]" in paused_cluster.run("scontrol", "show", "job", job_id)
+    site.repro(*deny, "n1", "n4")
+    refused = site.submit("--where", "pp=2,gbs=4")
+    assert refused.returncode == 2 and "0 of 4 left: 4 denied" in refused.stderr
+    assert ids_in_queue(paused_cluster.run, site.folder) == [job_id]
