@@ -171,7 +171,7 @@ class JobFilter(RunFilter, total=False):
 
 
 class CaseOptions(TypedDict, total=False):
-    """Keywords that select the cases to plan, and the time that they may take together: `10m` or `0:10:00`.
+    """Keywords that select the cases to plan, and what they may take together: `10m` or `0:10:00`, and `50USD`.
 
     `arg` are arguments of the program that are added or replaced, `--lr=0.001`, and `no_arg` flags that are left out.
     `settings` are fields of the profile or the experiment, `slurm.qos=high` or `training.iterations=50`.
@@ -181,6 +181,7 @@ class CaseOptions(TypedDict, total=False):
     where: str | None
     workload: str | None
     time_budget: str | None
+    cost_budget: str | None
     arg: Sequence[str] | None
     no_arg: Sequence[str] | None
     settings: Sequence[str] | None

@@ -30,14 +30,8 @@ from orchestrator.results.comparison import (
     side_of,
 )
 from orchestrator.results.export import formats
-from orchestrator.results.export.rows import (
-    CASE_COLUMNS,
-    ITERATION_COLUMNS,
-    Row,
-    claim_rows,
-    export_rows,
-    iteration_rows,
-)
+from orchestrator.results.export.columns import CASE_COLUMNS, ITERATION_COLUMNS
+from orchestrator.results.export.rows import Row, claim_rows, export_rows, iteration_rows
 from orchestrator.results.outcome import FigureOutcome, read_outcome
 from orchestrator.results.plot.figure import known_format, require_matplotlib
 from orchestrator.results.plot.figure import plot as draw

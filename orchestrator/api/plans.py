@@ -12,6 +12,7 @@ from orchestrator.catalog.case import Case, parse_where, replacement_notes, sele
 from orchestrator.catalog.expand import expand, reference_notes
 from orchestrator.catalog.library import Entry, find_entries, find_experiment, replaced
 from orchestrator.clusters.resolve import Cluster, find_cluster, layer_notes
+from orchestrator.config.money import read_cost_budget
 from orchestrator.config.yaml import shown
 from orchestrator.errors import Problem, ReproError
 from orchestrator.job_spec import Value
@@ -71,8 +72,9 @@ def _choice(
 def _settings(options: CaseOptions, cluster: str | None) -> RunSettings:
     """Read the settings of the command line. ReproError if one contradicts another option."""
     settings = read_settings(options.get("settings") or ())
-    if settings.iterations is not None and options.get("time_budget") is not None:
-        raise ReproError(Problem("--set training.iterations and --time-budget exclude each other", hint="give one"))
+    for name in ("time-budget", "cost-budget"):
+        if settings.iterations is not None and options.get(name.replace("-", "_")) is not None:
+            raise ReproError(Problem(f"--set training.iterations and --{name} exclude each other", hint="give one"))
     if settings.of_profile and cluster is None:
         what = f"--set {settings.of_profile[0].text}: a field of a cluster profile, and no cluster is given"
         raise ReproError(Problem(what, hint="add --cluster NAME"))
@@ -83,14 +85,15 @@ def _settings(options: CaseOptions, cluster: str | None) -> RunSettings:
 class PlannedRun:
     """Checked cases of an experiment on a cluster, with notes for the user.
 
-    `budget` is the time budget of each repeat, as an option value. `settings` are the values of `--set`.
+    `time_budget` and `cost_budget` are those of each repeat, as option values. `settings` are the values of `--set`.
     """
 
     entry: Entry
     cluster: Cluster
     plans: tuple[Plan, ...]
     notes: tuple[str, ...] = ()
-    budget: str | None = None
+    time_budget: str | None = None
+    cost_budget: str | None = None
     settings: tuple[str, ...] = ()
 
     @property
@@ -110,10 +113,11 @@ def plan_run(
 ) -> PlannedRun:
     """Check each chosen case against a cluster; ReproError has every problem of the files, options and cases.
 
-    A time budget reduces the iterations, so that all jobs one after another are predicted to fit it.
+    A budget of time or money reduces the iterations, so that all jobs one after another are predicted to fit it.
     """
     require_positive(repeat=repeat)
-    workload, time_budget = options.get("workload"), options.get("time_budget")
+    workload = options.get("workload")
+    time_budget, cost_budget = options.get("time_budget"), options.get("cost_budget")
     # All repeats share the budget.
     budget_s = read_budget(time_budget) // repeat if time_budget is not None else None
     folders = find_folders()
@@ -132,17 +136,29 @@ def plan_run(
         *reference_notes(entry, cases[0].scale),
         *_change_notes(entry, changes),
     ]
-    if budget_s is not None:
-        budgeted = within_budget(cases, Target.of_cluster(profile), budget_s)
+    target, money = Target.of_cluster(profile), None
+    if cost_budget is not None:
+        money = read_cost_budget(cost_budget, target.price, target.name)
+        money = replace(money, amount=money.amount / repeat)
+    if budget_s is not None or money is not None:
+        budgeted = within_budget(cases, target, budget_s, money)
         plans = plan_cases(entry, list(budgeted.cases), profile, folders)
         notes.append(budget_text(budgeted))
-        if repeat > 1:
+        if repeat > 1 and budget_s is not None:
             notes.append(f"each of the {repeat} repeats has {budget_s}s of --time-budget {time_budget}")
+        if repeat > 1 and money is not None:
+            notes.append(f"each of the {repeat} repeats has {money} of --cost-budget {cost_budget}")
     if max_parallel is not None and max_parallel > 1 and not profile.is_slurm:
         notes.append(f"{profile.name} runs one job at a time; --max-parallel has no effect")
-    budget = None if budget_s is None else f"{budget_s}s"
-    settings = choice.settings.texts
-    return PlannedRun(entry, profile, tuple(repeated(plans, repeat)), tuple(notes), budget, settings)
+    return PlannedRun(
+        entry,
+        profile,
+        tuple(repeated(plans, repeat)),
+        tuple(notes),
+        time_budget=None if budget_s is None else f"{budget_s}s",
+        cost_budget=None if money is None else f"{money.amount:g}{money.currency}",
+        settings=choice.settings.texts,
+    )
 
 
 def _selected(entry: Entry, cases: list[Case], wanted: Mapping[str, Value]) -> list[Case]:
@@ -196,7 +212,8 @@ def plan(
 ) -> BatchReport:
     """Check and cost the cases of experiments or papers, for a cluster or the paper's machine."""
     selections, notes = _selections([names] if isinstance(names, str) else names, cluster, options)
-    report = batch_report(selections, notes, options.get("time_budget"), solve_alpha=solve_alpha)
+    time_budget, cost_budget = options.get("time_budget"), options.get("cost_budget")
+    report = batch_report(selections, notes, time_budget, cost_budget, solve_alpha=solve_alpha)
     return with_exact_memory(report) if exact else report
 
 

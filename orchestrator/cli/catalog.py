@@ -116,7 +116,7 @@ def plan(
 
 def _next_options(options: CaseOptions) -> str:
     """Return the options of the next command that keep the same program, arguments and iterations."""
-    budget = budget_option(options.get("time_budget"), options.get("where"))
+    budget = budget_option(options.get("time_budget"), options.get("cost_budget"), options.get("where"))
     return f"{workload_option(options.get('workload'))}{argument_options(options)}{budget}"
 
 
@@ -151,7 +151,8 @@ def _summary(report: api.BatchReport) -> str:
     text += f", {len(batch.refused)} refused" if batch.refused else ""
     text += f": {counted(len(batch.jobs), 'job')}"
     if batch.gpu_hours:
-        text += f", {batch.gpu_hours:.4g} GPU-hours predicted, at most {report.totals['most_gpus']} GPUs"
+        money = f" ({batch.cost})" if batch.cost else ""
+        text += f", {batch.gpu_hours:.4g} GPU-hours{money} predicted, at most {report.totals['most_gpus']} GPUs"
     return text
 
 

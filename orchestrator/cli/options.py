@@ -126,6 +126,14 @@ TimeBudget = Annotated[
         "If Slurm runs several jobs at once, the time is an upper bound.",
     ),
 ]
+CostBudget = Annotated[
+    str | None,
+    typer.Option(
+        "--cost-budget",
+        help="Reduce iterations: all chosen jobs are predicted to cost at most 50USD, or 50 in the currency of the "
+        "profile's price_per_gpu_hour.",
+    ),
+]
 AddedArguments = Annotated[
     list[str] | None,
     typer.Option("--arg", help="Add or replace an argument of the program: --arg --lr=0.001. Repeatable."),
@@ -180,6 +188,7 @@ class CaseOptions(TypedDict, total=False):
     where: Where
     workload: WorkloadName
     time_budget: TimeBudget
+    cost_budget: CostBudget
     arg: AddedArguments
     no_arg: DroppedArguments
     settings: Settings
@@ -230,11 +239,13 @@ def workload_option(workload: str | None) -> str:
     return f" --workload {workload}" if workload else ""
 
 
-def budget_option(time_budget: str | None, where: str | None) -> str:
-    """Return the option for a suggested command, with the filter of the cases that share the budget."""
-    if time_budget is None:
+def budget_option(time_budget: str | None, cost_budget: str | None, where: str | None) -> str:
+    """Return the options for a suggested command, with the filter of the cases that share the budget."""
+    if time_budget is None and cost_budget is None:
         return ""
-    return f"{f' --where {shlex.quote(where)}' if where else ''} --time-budget {time_budget}"
+    text = f" --where {shlex.quote(where)}" if where else ""
+    text += f" --time-budget {time_budget}" if time_budget is not None else ""
+    return text + (f" --cost-budget {shlex.quote(cost_budget)}" if cost_budget is not None else "")
 
 
 def argument_options(options: CaseOptions) -> str:

@@ -107,7 +107,8 @@ def submit(
         for note in [*planned.notes, *denied]:
             message(f"note: {note}")
         program = f"{workload_option(options.get('workload'))}{argument_options(options)}"
-        _print_plans(planned, json, program, budget_option(planned.budget, options.get("where")))
+        budget = budget_option(planned.time_budget, planned.cost_budget, options.get("where"))
+        _print_plans(planned, json, program, budget)
         return
     try:
         submission = api.submit(

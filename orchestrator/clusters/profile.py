@@ -10,6 +10,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, Tag, WithJsonSchema
 
 from orchestrator.clusters.container import BY_KIND, ContainerFields, SetupLine, VariableFields, checked_names, holds
 from orchestrator.config.model import Count, Hardware, Positive, Strict, Text, TimeLimit
+from orchestrator.config.money import Price
 from orchestrator.slurm.notation import time_limit_s
 from orchestrator.workloads import workloads
 from orchestrator.workloads.base import AnyWorkload, WorkloadSite
@@ -274,6 +275,7 @@ class ClusterProfile(Strict):
     variable, and `env_unset` removes a variable. `env_from` lists variables that jobs take from the submitting shell;
     their values are not written to any file. `setup` lines run on the first node of a job, before its processes start.
     `sample_gpus_every_s` is the interval in which nvidia-smi records memory, power and clocks of the GPUs of a job.
+    `price_per_gpu_hour` is the price of one GPU for one hour, by which GPU-hours are shown as money.
     """
 
     extends: Text | None = None
@@ -292,6 +294,7 @@ class ClusterProfile(Strict):
     env_unset: list[VariableName] = []
     setup: list[SetupLine] = []
     sample_gpus_every_s: Count | None = None
+    price_per_gpu_hour: Price | None = None
     workloads: AllWorkloadSites = AllWorkloadSites()
 
     @model_validator(mode="after")

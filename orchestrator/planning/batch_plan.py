@@ -1,15 +1,16 @@
-"""Plans of many cases: jobs that figures share counted once, totals, and iterations that fit a time budget."""
+"""Plans of many cases: jobs that figures share counted once, totals, and iterations that fit a budget."""
 
 from __future__ import annotations
 
 import math
 import re
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from orchestrator.catalog.case import Case
 from orchestrator.catalog.library import Entry
+from orchestrator.config.money import Money, Price
 from orchestrator.errors import Problem, ReproError
 from orchestrator.megatron.model import Training
 from orchestrator.paths import short_name
@@ -82,6 +83,12 @@ class BatchPlan:
         costs = [job.checked.cost for job in self.jobs]
         return sum(cost.gpu_hours for cost in costs if cost and cost.gpu_hours)
 
+    @property
+    def cost(self) -> Money | None:
+        """Price of these GPU-hours; None if the profile has no price, or no time is predicted."""
+        price = next((planned.target.price for planned in self.planned), None)
+        return price.of(self.gpu_hours) if price is not None and self.gpu_hours else None
+
 
 def plan_batch(selections: Iterable[CaseSelection]) -> BatchPlan:
     """Check and cost every chosen case, in order."""
@@ -116,6 +123,7 @@ class Run:
     training: Training
     iteration_ms: float
     program: str
+    gpus: int
 
     def iterations(self, measured: int) -> int:
         """Return the iterations of the job for a number of measured ones, in whole log intervals.
@@ -132,13 +140,17 @@ class Run:
         training = replace(self.training, iterations=self.iterations(measured))
         return run_s(training, self.iteration_ms, self.program)
 
+    def gpu_hours(self, measured: int) -> float:
+        """Return the GPU-hours with this number of measured iterations."""
+        return self.gpus * self.run_s(measured) / 3600
+
 
 @dataclass(frozen=True, slots=True)
 class Budgeted:
-    """Cases with as many iterations as fit a time budget.
+    """Cases with as many iterations as fit a time budget, a cost budget, or both.
 
-    For each case, in order, `own` has the experiment's iterations and `run_s` the seconds of its job. `total_s` counts
-    a shared job once. `uncertainty` is the largest relative uncertainty of the predictions.
+    For each case, in order, `own` has the experiment's iterations and `run_s` the seconds of its job. `total_s` and
+    `cost` count a shared job once. `uncertainty` is the largest relative uncertainty of the predictions.
     """
 
     cases: tuple[Case, ...]
@@ -146,8 +158,10 @@ class Budgeted:
     run_s: tuple[float, ...]
     jobs: int
     total_s: float
-    budget_s: int
+    budget_s: int | None
     uncertainty: float
+    cost: Money | None = None
+    cost_budget: Money | None = None
 
 
 def read_budget(text: str) -> int:
@@ -163,34 +177,42 @@ def read_budget(text: str) -> int:
     return budget_s
 
 
-def within_budget(cases: Sequence[Case], target: Target, budget_s: int) -> Budgeted:
-    """Return the cases, none of which the target refuses, with as many iterations as fit the budget.
+def within_budget(
+    cases: Sequence[Case], target: Target, budget_s: int | None, cost_budget: Money | None = None
+) -> Budgeted:
+    """Return the cases, none of which the target refuses, with as many iterations as fit the budgets.
 
     All jobs, one after another, keep the same number of measured iterations, the largest that fits; a case with fewer
-    iterations keeps its own. The result depends only on cases, machine and budget. ReproError if the time of a case is
-    not predicted, or if the smallest number of iterations does not fit.
+    iterations keeps its own. The result depends only on cases, machine and budgets. ReproError if the time of a case is
+    not predicted, or if the smallest number of iterations does not fit. A cost budget needs the price of the target.
     """
-    runs, uncertainty = _runs(cases, target)
-    measured = most_measured(list(runs.values()), budget_s)
-    if measured is None:
-        raise ReproError(_too_short(list(runs.values()), budget_s))
+    options = [*(["--time-budget"] if budget_s is not None else []), *(["--cost-budget"] if cost_budget else [])]
+    runs, uncertainty = _runs(cases, target, " and ".join(options))
+    jobs, price = list(runs.values()), target.price
+    limits: list[int | None] = []
+    problems: list[Problem] = []
+    if budget_s is not None:
+        limits.append(most_measured(jobs, budget_s))
+        problems += [_too_short(jobs, budget_s)] if limits[-1] is None else []
+    if cost_budget is not None:
+        assert price is not None
+        limits.append(most_measured(jobs, cost_budget.amount / price.value, total_gpu_hours))
+        problems += [_too_expensive(jobs, cost_budget, price)] if limits[-1] is None else []
+    if problems:
+        raise ReproError(*problems)
+    measured = min(limit for limit in limits if limit is not None)
     of_each = [runs[job_content(case)] for case in cases]
     return Budgeted(
         cases=tuple(with_iterations(case, run.iterations(measured)) for case, run in zip(cases, of_each, strict=True)),
         own=tuple(case.training.iterations for case in cases),
         run_s=tuple(run.run_s(measured) for run in of_each),
         jobs=len(runs),
-        total_s=total_s(list(runs.values()), measured),
+        total_s=total_s(jobs, measured),
         budget_s=budget_s,
         uncertainty=uncertainty,
+        cost=price.of(total_gpu_hours(jobs, measured)) if price is not None else None,
+        cost_budget=cost_budget,
     )
-
-
-def most_measured(runs: Sequence[Run], budget_s: float) -> int | None:
-    """Return the largest common number of measured iterations that fits the budget; None if none fits."""
-    enough = max((run.training.iterations for run in runs), default=0)
-    fitting = bisect_right(range(enough + 1), budget_s, key=lambda measured: total_s(runs, measured))
-    return fitting - 1 if fitting else None
 
 
 def total_s(runs: Sequence[Run], measured: int) -> float:
@@ -198,26 +220,44 @@ def total_s(runs: Sequence[Run], measured: int) -> float:
     return sum(run.run_s(measured) for run in runs)
 
 
+def total_gpu_hours(runs: Sequence[Run], measured: int) -> float:
+    """Return the GPU-hours of all jobs."""
+    return sum(run.gpu_hours(measured) for run in runs)
+
+
+def most_measured(
+    runs: Sequence[Run], budget: float, total: Callable[[Sequence[Run], int], float] = total_s
+) -> int | None:
+    """Return the largest common number of measured iterations whose total fits the budget; None if none fits."""
+    enough = max((run.training.iterations for run in runs), default=0)
+    fitting = bisect_right(range(enough + 1), budget, key=lambda measured: total(runs, measured))
+    return fitting - 1 if fitting else None
+
+
 def with_iterations(case: Case, iterations: int) -> Case:
     """Return the case with another number of iterations."""
     return replace(case, training=replace(case.training, iterations=iterations))
 
 
-def _runs(cases: Sequence[Case], target: Target) -> tuple[dict[str, Run], float]:
-    """Return every job once, by the part of its identity that the case decides, and the largest uncertainty."""
+def _runs(cases: Sequence[Case], target: Target, options: str) -> tuple[dict[str, Run], float]:
+    """Return every job once, by the part of its identity that the case decides, and the largest uncertainty.
+
+    `options` are the names of the budgets, for messages.
+    """
     hardware = target.hardware
     runs: dict[str, Run] = {}
     uncertainty = 0.0
     for case in cases:
         if case.device == "cpu":
             what = f"{short_name(case.experiment)} at scale {case.scale} runs on CPU cores, whose time is not predicted"
-            raise ReproError(Problem(f"--time-budget: {what}", hint="leave it out; --where selects fewer cases"))
+            raise ReproError(Problem(f"{options}: {what}", hint="leave it out; --where selects fewer cases"))
         duration = predict(case.model, case.layout, case.training, hardware, case.workload, case.arguments)
         if duration is None:
             what = f"no time is predicted on {target.name}: the GPUs' peak in {case.training.dtype} is unknown"
             hint = f"add hardware: peak_tflops: {{{case.training.dtype}: ...}}, or leave it out"
-            raise ReproError(Problem(f"--time-budget: {what}", hint=hint))
-        runs.setdefault(job_content(case), Run(case.name, case.training, duration.iteration_ms, case.workload))
+            raise ReproError(Problem(f"{options}: {what}", hint=hint))
+        run = Run(case.name, case.training, duration.iteration_ms, case.workload, case.layout.gpus)
+        runs.setdefault(job_content(case), run)
         uncertainty = max(uncertainty, duration.uncertainty)
     return runs, uncertainty
 
@@ -230,3 +270,14 @@ def _too_short(runs: Sequence[Run], budget_s: int) -> Problem:
     what = f"{jobs} {math.ceil(total_s(runs, 0))} s even with no more than {LEAST_INTERVALS} measured intervals each"
     hint = "give more time, or select fewer cases with --where"
     return Problem(f"--time-budget {budget_s}s: {what}; longest: {named}", hint=hint)
+
+
+def _too_expensive(runs: Sequence[Run], budget: Money, price: Price) -> Problem:
+    """Return the problem with the amount that would suffice and the most expensive jobs."""
+    most = sorted(runs, key=lambda run: -run.gpu_hours(0))[:_MOST_NAMED]
+    named = ", ".join(f"{run.name} ({price.of(run.gpu_hours(0))})" for run in most)
+    jobs = "the job costs" if len(runs) == 1 else f"the {len(runs)} jobs cost"
+    needed = price.of(total_gpu_hours(runs, 0))
+    what = f"{jobs} {needed} even with no more than {LEAST_INTERVALS} measured intervals each"
+    hint = "give more money, or select fewer cases with --where"
+    return Problem(f"--cost-budget {budget}: {what}; most expensive: {named}", hint=hint)

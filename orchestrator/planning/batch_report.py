@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from orchestrator.config.money import read_cost_budget
 from orchestrator.errors import Problem, ReproError
 from orchestrator.megatron.memory import solve_offload
 from orchestrator.planning.batch_plan import (
@@ -65,27 +66,39 @@ class BatchReport:
         ]
 
     @property
-    def totals(self) -> dict[str, int | float]:
-        """Return the numbers of cases and jobs, their GPU-hours and the largest job."""
+    def totals(self) -> dict[str, int | float | str | None]:
+        """Return the numbers of cases and jobs, their GPU-hours and cost, and the largest job."""
         jobs, budgeted = self.batch.jobs, self.budgeted
-        budget = {"run_s": round(budgeted.total_s, 1), "time_budget_s": budgeted.budget_s} if budgeted else {}
+        budget: dict[str, int | float | str | None] = {}
+        if budgeted:
+            limit = budgeted.cost_budget
+            budget = {"run_s": round(budgeted.total_s, 1), "time_budget_s": budgeted.budget_s}
+            budget |= {"cost_budget": limit.amount if limit else None}
+        cost = self.batch.cost
         return {
             "cases": len(self.batch.planned),
             "refused": len(self.batch.refused),
             "jobs": len(jobs),
             "gpu_hours": round(self.batch.gpu_hours, 2),
+            "cost": round(cost.amount, 2) if cost else None,
+            "currency": cost.currency if cost else None,
             "most_gpus": max((job.case.layout.gpus for job in jobs), default=0),
             **budget,
         }
 
 
 def batch_report(
-    selections: list[CaseSelection], notes: list[str], time_budget: str | None = None, *, solve_alpha: bool = False
+    selections: list[CaseSelection],
+    notes: list[str],
+    time_budget: str | None = None,
+    cost_budget: str | None = None,
+    *,
+    solve_alpha: bool = False,
 ) -> BatchReport:
-    """Plan the chosen cases; with a time budget, with as many iterations as fit."""
+    """Plan the chosen cases; with a budget, with as many iterations as fit."""
     batch, budgeted = plan_batch(selections), None
-    if time_budget is not None:
-        batch, budgeted = _within_budget(selections, batch, time_budget)
+    if time_budget is not None or cost_budget is not None:
+        batch, budgeted = _within_budget(selections, batch, time_budget, cost_budget)
     several = len(selections) > 1
     rows = {planned.label: _row(planned, several) for planned in batch.planned if not planned.checked.refusals}
     if budgeted is not None:
@@ -97,12 +110,20 @@ def batch_report(
 
 
 def budget_text(budgeted: Budgeted) -> str:
-    """Return `5 iterations instead of 8: 6 jobs, one after another, 581 s of the 600 s of --time-budget, ...`."""
+    """Return `5 iterations instead of 8: 6 jobs, one after another, 581 s of the 600 s of --time-budget, ...`.
+
+    For a cost budget it is `48.20 USD of the 50.00 USD of --cost-budget`.
+    """
     now, own = _range([case.training.iterations for case in budgeted.cases]), _range(budgeted.own)
     iterations = f"{now} iterations, as in the experiment" if now == own else f"{now} iterations instead of {own}"
-    jobs = f"{budgeted.jobs} jobs, one after another," if budgeted.jobs > 1 else "1 job"
-    predicted = f"{budgeted.total_s:.0f} s of the {budgeted.budget_s} s of --time-budget"
-    return f"{iterations}: {jobs} {predicted}, predicted within {100 * budgeted.uncertainty:.0f} %"
+    in_turn = ", one after another," if budgeted.budget_s is not None else ""
+    jobs = f"{budgeted.jobs} jobs{in_turn}" if budgeted.jobs > 1 else "1 job"
+    used = []
+    if budgeted.budget_s is not None:
+        used.append(f"{budgeted.total_s:.0f} s of the {budgeted.budget_s} s of --time-budget")
+    if budgeted.cost_budget is not None:
+        used.append(f"{budgeted.cost} of the {budgeted.cost_budget} of --cost-budget")
+    return f"{iterations}: {jobs} {' and '.join(used)}, predicted within {100 * budgeted.uncertainty:.0f} %"
 
 
 def _range(counts: Sequence[int]) -> str:
@@ -111,17 +132,20 @@ def _range(counts: Sequence[int]) -> str:
 
 
 def _within_budget(
-    selections: Sequence[CaseSelection], batch: BatchPlan, time_budget: str
+    selections: Sequence[CaseSelection], batch: BatchPlan, time_budget: str | None, cost_budget: str | None
 ) -> tuple[BatchPlan, Budgeted | None]:
     """Plan the valid cases again with as many iterations as fit."""
-    budget_s = read_budget(time_budget)
+    target = selections[0].target
+    budget_s = read_budget(time_budget) if time_budget is not None else None
+    budget = read_cost_budget(cost_budget, target.price, target.name) if cost_budget is not None else None
     if len(selections) > 1:
-        hint = f"for example repro plan {selections[0].entry.short_name} --time-budget {time_budget}"
-        raise ReproError(Problem(f"--time-budget: needs one experiment, got {len(selections)}", hint=hint))
+        name, text = ("--cost-budget", cost_budget) if time_budget is None else ("--time-budget", time_budget)
+        hint = f"for example repro plan {selections[0].entry.short_name} {name} {text}"
+        raise ReproError(Problem(f"{name}: needs one experiment, got {len(selections)}", hint=hint))
     valid = [planned.case for planned in batch.planned if not planned.checked.refusals]
     if not valid:
         return batch, None
-    budgeted = within_budget(valid, selections[0].target, budget_s)
+    budgeted = within_budget(valid, target, budget_s, budget)
     by_name = {case.name: case for case in budgeted.cases}
     cases = tuple(by_name.get(case.name, case) for case in selections[0].cases)
     return plan_batch([replace(selections[0], cases=cases)]), budgeted
@@ -187,6 +211,8 @@ def _row(planned: PlannedCase, several: bool) -> PlanRow:
     case, cost = planned.case, planned.checked.cost
     assert cost is not None
     memory, duration = cost.memory, cost.duration
+    price = planned.target.price
+    money = price.of(cost.gpu_hours) if price is not None and cost.gpu_hours else None
     pinned_gb = memory.offloaded_bytes * case.layout.gpus / cost.nodes / 1e9 if memory else 0.0
     return {
         **({"experiment": planned.entry.short_name} if several else {}),
@@ -205,5 +231,7 @@ def _row(planned: PlannedCase, several: bool) -> PlanRow:
         "job_min": cost.job_s and round(cost.job_s / 60, 1),
         "time_limit": planned.checked.resources.time_limit,
         "gpu_hours": cost.gpu_hours and round(cost.gpu_hours, 2),
+        "cost": round(money.amount, 2) if money else None,
+        "currency": money.currency if money else None,
         "same_job_as": planned.same_as,
     }

@@ -12,6 +12,7 @@ from orchestrator.clusters.machine import Machine
 from orchestrator.clusters.profile import ClusterProfile
 from orchestrator.clusters.resolve import FILE_RUNTIMES, Cluster
 from orchestrator.config.model import Hardware
+from orchestrator.config.money import Price
 from orchestrator.errors import Problem, ReproError
 from orchestrator.megatron.rules.rules import RuleContext, broken_rules, layout_warnings
 from orchestrator.workloads import find_workload
@@ -36,6 +37,11 @@ class Target:
     def time_limit(self) -> str | None:
         """Time limit of jobs whose experiment sets none."""
         return self.profile.time_limit if self.profile else None
+
+    @property
+    def price(self) -> Price | None:
+        """Price of a GPU-hour; None if the profile has none."""
+        return self.profile.price_per_gpu_hour if self.profile else None
 
     @classmethod
     def of_paper(cls, entry: Entry) -> Target:

@@ -27,8 +27,9 @@ from orchestrator.results.bundle.experiments import read_entry
 from orchestrator.results.bundle.extract import Extract, anonymized, memory_ledger, read_extract, read_rows
 from orchestrator.results.bundle.readme import readme
 from orchestrator.results.bundle.write import ABOUT, FORMAT, README, REPORT, code_sha256
+from orchestrator.results.export.columns import CASE_COLUMNS
 from orchestrator.results.export.formats import as_csv
-from orchestrator.results.export.rows import CASE_COLUMNS, Row, claim_rows, export_rows
+from orchestrator.results.export.rows import Row, claim_rows, export_rows
 from orchestrator.results.outcome import needs_losses, stored_outcome
 from orchestrator.results.report.page import report
 from orchestrator.text import counted

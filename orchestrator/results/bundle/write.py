@@ -37,8 +37,9 @@ from orchestrator.results.bundle.extract import (
     row_of,
 )
 from orchestrator.results.bundle.readme import SCRIPT, bundle_name, readme
+from orchestrator.results.export.columns import CASE_COLUMNS
 from orchestrator.results.export.formats import as_csv, as_json
-from orchestrator.results.export.rows import CASE_COLUMNS, Row, claim_rows, export_rows
+from orchestrator.results.export.rows import Row, claim_rows, export_rows
 from orchestrator.results.outcome import FigureOutcome, needs_losses, stored_outcome
 from orchestrator.results.report.page import report
 

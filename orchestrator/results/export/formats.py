@@ -16,7 +16,8 @@ from datetime import datetime
 
 from orchestrator.catalog.library import Entry
 from orchestrator.errors import Problem, ReproError
-from orchestrator.results.export.rows import CASE_COLUMNS, Column, Row
+from orchestrator.results.export.columns import CASE_COLUMNS, Column
+from orchestrator.results.export.rows import Row
 
 _ROWS_AT_ONCE = 10_000
 """Rows per write of a Parquet file; memory does not grow with the number of rows."""

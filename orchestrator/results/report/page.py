@@ -174,7 +174,7 @@ def _section(records: Records, number: int, anchors: dict[str, str], texts: dict
         program=_program(outcome),
         metric=entry.experiment.axes.y.label,
         counts=counts_of(outcome.results, outcome.claims),
-        hours=hours_of(attempts, records.device),
+        hours=hours_of(attempts, records.device, runs),
         picture=drawn,
         no_picture=not_drawn,
         cases=case_rows(entry, outcome.results),
@@ -245,9 +245,10 @@ def _is(number: int) -> str:
 def _all_hours(records: Sequence[Records]) -> tuple[Hours, ...]:
     """Return the hours of all figures by device, each attempt once; figures may share a job."""
     by_device: dict[str, dict[int, AttemptOrigin]] = {}
+    runs = [run for figure in records for run in figure.runs]
     for figure in records:
         by_device.setdefault(figure.device, {}).update({attempt.attempt_id: attempt for attempt in figure.attempts})
-    return tuple(hours_of(attempts.values(), device) for device, attempts in by_device.items())
+    return tuple(hours_of(attempts.values(), device, runs) for device, attempts in by_device.items())
 
 
 def _link(entry: Entry) -> str:

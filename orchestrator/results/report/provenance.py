@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from orchestrator.config.money import Money, recorded_price, totals
 from orchestrator.ledger.rows import AttemptOrigin, RunRecord
 from orchestrator.ledger.tables import FAILED, VERIFIED
 from orchestrator.masking import masked_tree, masked_words
@@ -80,11 +81,12 @@ class Script:
 
 @dataclass(frozen=True, slots=True)
 class Hours:
-    """Cost of attempts in GPU-hours, or in process-hours for the device `cpu`."""
+    """Cost of attempts in GPU-hours, or in process-hours for the device `cpu`; `costs` in each currency."""
 
     device: str
     number: float
     in_failed: float
+    costs: tuple[Money, ...] = ()
 
     @property
     def unit(self) -> str:
@@ -100,13 +102,21 @@ class Hours:
     def summary(self) -> str:
         """Return `12.40 GPU-hours, 0.31 of them in attempts that failed`."""
         lost = f", {shown_hours(self.in_failed)} of them in attempts that failed" if self.in_failed else ""
-        return f"{self.spent} {self.unit}{lost}"
+        return f"{self.spent} {self.unit}{f' ({self.money})' if self.costs else ''}{lost}"
+
+    @property
+    def money(self) -> str:
+        """Return `31.00 USD`; nothing without a price."""
+        return " + ".join(map(str, self.costs))
 
 
-def hours_of(attempts: Iterable[AttemptOrigin], device: str) -> Hours:
-    """Return the cost of the attempts that have ended."""
-    hours = [(attempt.gpu_hours, attempt.verdict == FAILED) for attempt in attempts]
-    return Hours(device, sum(number for number, _ in hours), sum(number for number, failed in hours if failed))
+def hours_of(attempts: Iterable[AttemptOrigin], device: str, runs: Iterable[RunRecord]) -> Hours:
+    """Return the cost of the attempts that have ended, with the prices in the profiles of their runs."""
+    hours = [(attempt.gpu_hours, attempt.verdict == FAILED, attempt.run_id) for attempt in attempts]
+    prices = {run.id: price for run in runs if device != "cpu" and (price := recorded_price(run.profile))}
+    costs = totals(prices[run_id].of(number) for number, _, run_id in hours if number and run_id in prices)
+    in_failed = sum(number for number, failed, _ in hours if failed)
+    return Hours(device, sum(number for number, *_ in hours), in_failed, costs)
 
 
 def failed_entries(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from orchestrator.ledger.migrations import VIEWS
 from orchestrator.ledger.readonly_sql import asked, relations
-from orchestrator.results.export.rows import METRICS
+from orchestrator.results.export.columns import METRICS
 from tests.recorded_jobs import new_ledger
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "ledger.md"

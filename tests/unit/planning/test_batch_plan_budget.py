@@ -45,15 +45,15 @@ runs = st.builds(
     training=trainings,
     iteration_ms=st.floats(0.01, 1e6),
     program=st.sampled_from(["pretrain", "megatron-2021"]),
+    gpus=st.integers(1, 8),
 )
 some = st.lists(runs, min_size=1, max_size=8)
 budgets = st.floats(0, 1e7)
 
 
 def run(iterations: int = 20, warmup: int = 2, every: int = 1, iteration_ms: float = 1000.0) -> Run:
-    return Run(
-        "a", Training(iterations=iterations, warmup_iterations=warmup, log_interval=every), iteration_ms, "pretrain"
-    )
+    training = Training(iterations=iterations, warmup_iterations=warmup, log_interval=every)
+    return Run("a", training, iteration_ms, "pretrain", gpus=4)
 
 
 def iterations(some_runs: list[Run], budget_s: float) -> list[int] | None:
@@ -125,7 +125,7 @@ def test_budget_changes_only_iterations() -> None:
     budgeted = within_budget(QUAD, H200S, int(own.total_s) - 10)
     assert {case.training.iterations for case in budgeted.cases} == {7}
     assert [replace(case, training=old.training) for case, old in zip(budgeted.cases, QUAD, strict=True)] == QUAD
-    assert budgeted.total_s == pytest.approx(sum(budgeted.run_s)) and budgeted.total_s <= budgeted.budget_s
+    assert budgeted.total_s == pytest.approx(sum(budgeted.run_s)) and budgeted.total_s <= (budgeted.budget_s or 0)
     assert (budgeted.jobs, budgeted.own) == (6, (8,) * 6) and 0 < budgeted.uncertainty < 1
 
 

@@ -1,11 +1,11 @@
-"""docs/export.md says of every column what `results/export/rows.py` says, in its order."""
+"""docs/export.md says of every column what `results/export/columns.py` says, in its order."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
 
-from orchestrator.results.export.rows import CASE_COLUMNS, ITERATION_COLUMNS, JOB_COLUMNS, Column
+from orchestrator.results.export.columns import CASE_COLUMNS, ITERATION_COLUMNS, JOB_COLUMNS, Column
 
 DOCUMENT = Path(__file__).resolve().parents[4] / "docs" / "export.md"
 

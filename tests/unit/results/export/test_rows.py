@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, get_args
 
@@ -20,7 +20,8 @@ from orchestrator.reading.facts import LogFacts
 from orchestrator.reading.gpu_samples import sampled_metrics
 from orchestrator.reading.statistics import metrics
 from orchestrator.results.cases import Result, case_results, published_for
-from orchestrator.results.export.rows import AXIS_COLUMNS, CASE_COLUMNS, METRICS, Row, complete_row, export_rows
+from orchestrator.results.export.columns import AXIS_COLUMNS, CASE_COLUMNS, METRICS
+from orchestrator.results.export.rows import Row, complete_row, export_rows
 from tests.recorded_jobs import job_row, measured_results, new_ledger, new_run, record_jobs
 from tests.unit.catalog.entries import THREE_METHODS, entry_of, figure_13, shipped
 
@@ -170,6 +171,28 @@ def test_the_run_that_made_the_attempt_names_the_commit(tmp_path: Path) -> None:
     assert [out["git_commit"] for out in export_rows(figure_13(), results, ledger)] == ["c0ffee", "beef"]
     (out,) = export_rows(figure_13(), [replace(results[0], row=row)], ledger)
     assert (out["git_commit"], out["git_dirty"], out["code"], out["image"]) == ("c0ffee", False, "code", None)
+
+
+@pytest.mark.parametrize(
+    ("profile", "device", "cost"),
+    [
+        ({"price_per_gpu_hour": {"value": 2.5, "currency": "EUR"}}, "gpu", (5.0, "EUR")),
+        ({"price_per_gpu_hour": {"value": 2.5, "currency": "EUR"}}, "cpu", (None, None)),
+        ({"price_per_gpu_hour": "much"}, "gpu", (None, None)),
+        ({}, "gpu", (None, None)),
+    ],
+)
+def test_the_cost_is_gpu_hours_times_the_price_that_was_recorded(
+    tmp_path: Path, profile: dict[str, object], device: str, cost: tuple[float | None, str | None]
+) -> None:
+    ledger = new_ledger(tmp_path)
+    record_jobs(ledger, "a", run=replace(new_run(), profile=profile))
+    start = datetime(2026, 1, 2)
+    times = {"started_at": start, "ended_at": start + timedelta(minutes=30), "gpus": 4}
+    (row,) = job_rows(ledger)
+    case = replace(expand(figure_13(), "cpu")[0], device=device)
+    (out,) = export_rows(figure_13(), [changed(Result(case, row, {}, None), **times)], ledger)
+    assert (out["cost"], out["currency"]) == cost
 
 
 def test_published_numbers_belong_to_the_published_scale() -> None:

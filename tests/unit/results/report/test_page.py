@@ -22,7 +22,7 @@ from orchestrator.catalog.case import Case
 from orchestrator.catalog.library import find_experiment
 from orchestrator.errors import Problem, ReproError
 from orchestrator.ledger.database import Ledger
-from orchestrator.ledger.tables import Attempt
+from orchestrator.ledger.tables import Attempt, Run
 from orchestrator.masking import masked
 from orchestrator.paths import Folders
 from orchestrator.results.cases import CaseMetric
@@ -226,6 +226,12 @@ def test_gpu_hours_are_gpus_times_time_of_what_has_ended(ledger: Ledger) -> None
     figure = record_figure(ledger, figure_13(), "paper", outcome)
     said = page_of(ledger, [figure]).figures[0].hours.summary
     assert said == "32.00 GPU-hours, 6.40 of them in attempts that failed"  # 5 x 64 GPUs x 6 minutes
+    with ledger.writing() as session:
+        price = {"price_per_gpu_hour": {"value": 2.5, "currency": "USD"}}
+        session.execute(sa.update(Run).values(profile=price))
+    page = page_of(ledger, [figure])
+    assert page.figures[0].hours.summary == ("32.00 GPU-hours (80.00 USD), 6.40 of them in attempts that failed")
+    assert [hours.money for hours in page.hours] == ["80.00 USD"]
 
 
 def test_a_job_that_two_figures_share_is_paid_for_once(ledger: Ledger) -> None:
