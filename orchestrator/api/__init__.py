@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from orchestrator.api.bundles import verify_bundle as verify_bundle
     from orchestrator.api.catalog import ExperimentCases as ExperimentCases
     from orchestrator.api.catalog import ExperimentList as ExperimentList
+    from orchestrator.api.catalog import ListedExperiment as ListedExperiment
     from orchestrator.api.catalog import PaperContents as PaperContents
     from orchestrator.api.catalog import experiments as experiments
     from orchestrator.api.catalog import is_paper as is_paper
@@ -98,6 +99,7 @@ if TYPE_CHECKING:
     from orchestrator.catalog.case import shown_value as shown_value
     from orchestrator.catalog.expand import expand as expand
     from orchestrator.catalog.experiment import Difference as Difference
+    from orchestrator.catalog.experiment import PublishedPoint as PublishedPoint
     from orchestrator.catalog.experiment import scale_names as scale_names
     from orchestrator.catalog.library import Entry as Entry
     from orchestrator.catalog.library import experiment_names as experiment_names
@@ -123,6 +125,8 @@ if TYPE_CHECKING:
     from orchestrator.launch.images import import_images as import_images
     from orchestrator.launch.images import import_progress as import_progress
     from orchestrator.launch.images import wanted_images as wanted_images
+    from orchestrator.ledger.denied_nodes import DeniedNode as DeniedNode
+    from orchestrator.ledger.measurements import MeasuredMetric as MeasuredMetric
     from orchestrator.ledger.readonly_sql import Answer as Answer
     from orchestrator.ledger.readonly_sql import Relation as Relation
     from orchestrator.ledger.reports import PastAttempt as PastAttempt
@@ -132,6 +136,7 @@ if TYPE_CHECKING:
     from orchestrator.ledger.tables import RUNNING as RUNNING
     from orchestrator.ledger.tables import field_values as field_values
     from orchestrator.planning.batch_report import BatchReport as BatchReport
+    from orchestrator.planning.batch_report import PlanTotals as PlanTotals
     from orchestrator.planning.batch_report import budget_text as budget_text
     from orchestrator.planning.batch_report import exact_jobs as exact_jobs
     from orchestrator.planning.batch_report import with_exact_memory as with_exact_memory
@@ -143,15 +148,19 @@ if TYPE_CHECKING:
     from orchestrator.reading.job_status import prints_iterations as prints_iterations
     from orchestrator.reading.job_status import running_progress as running_progress
     from orchestrator.results.bundle.archive import require_key as require_key
+    from orchestrator.results.bundle.write import MissingFile as MissingFile
     from orchestrator.results.cases import Result as Result
+    from orchestrator.results.claims import Used as Used
     from orchestrator.results.comparison import CaseDiff as CaseDiff
     from orchestrator.results.comparison import ReferenceRow as ReferenceRow
+    from orchestrator.results.comparison import Side as Side
     from orchestrator.results.comparison import equation as equation
     from orchestrator.results.evidence import shown_number as shown_number
     from orchestrator.results.export.formats import csv_line as csv_line
     from orchestrator.results.export.formats import require_parquet as require_parquet
     from orchestrator.results.export.rows import claim_rows as claim_rows
     from orchestrator.results.outcome import FigureOutcome as FigureOutcome
+    from orchestrator.slurm.notation import time_limit_s as time_limit_s
     from orchestrator.workloads import workload_name as workload_name
     from orchestrator.workloads import workloads as workloads
 
@@ -238,7 +247,7 @@ def require_text(words: Iterable[str]) -> None:
 _NAMES = {
     "api.adopting": "Adopted adopt",
     "api.bundles": "Bundle BundleCheck bundle bundle_file verify_bundle",
-    "api.catalog": "ExperimentCases ExperimentList PaperContents experiments is_paper show show_paper",
+    "api.catalog": "ExperimentCases ExperimentList ListedExperiment PaperContents experiments is_paper show show_paper",
     "api.configuration": "ConfigRow config_rows default_cluster",
     "api.figures": (
         "Collected JudgedClaims Plotted PublishedComparison Report RunComparison claims collect compare compare_runs "
@@ -256,7 +265,7 @@ _NAMES = {
     "api.session": "DEFAULT SILENT Reporter Session Silent",
     "catalog.case": "Case shown_value",
     "catalog.expand": "expand",
-    "catalog.experiment": "Difference scale_names",
+    "catalog.experiment": "Difference PublishedPoint scale_names",
     "catalog.library": "Entry experiment_names find_entries names_meant papers",
     "clusters.layers": "leaves",
     "clusters.profile_schema": "schema_text",
@@ -267,21 +276,26 @@ _NAMES = {
     "files": "require_place",
     "launch.cluster_check": "ClusterCheck check_cluster new_cluster",
     "launch.images": "Import import_images import_progress wanted_images",
+    "ledger.denied_nodes": "DeniedNode",
+    "ledger.measurements": "MeasuredMetric",
     "ledger.readonly_sql": "Answer Relation",
     "ledger.reports": "PastAttempt",
     "ledger.rows": "JobRow",
     "ledger.tables": "OPEN QUEUED RUNNING field_values",
-    "planning.batch_report": "BatchReport budget_text exact_jobs with_exact_memory",
+    "planning.batch_report": "BatchReport PlanTotals budget_text exact_jobs with_exact_memory",
     "planning.plan": "Plan",
     "reading.failure": "POLICIES",
     "reading.job_status": "ExperimentStatus JobStatus Tally prints_iterations running_progress",
     "results.bundle.archive": "require_key",
+    "results.bundle.write": "MissingFile",
     "results.cases": "Result",
-    "results.comparison": "CaseDiff ReferenceRow equation",
+    "results.claims": "Used",
+    "results.comparison": "CaseDiff ReferenceRow Side equation",
     "results.evidence": "shown_number",
     "results.export.formats": "csv_line require_parquet",
     "results.export.rows": "claim_rows",
     "results.outcome": "FigureOutcome",
+    "slurm.notation": "time_limit_s",
     "workloads": "workload_name workloads",
 }
 """Module -> its exported names. A test compares it with the imports above."""

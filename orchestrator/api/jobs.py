@@ -26,6 +26,7 @@ from orchestrator.reading.job_status import (
     ExperimentStatus,
     JobStatus,
     Tally,
+    counted_jobs,
     duration,
     experiment_statuses,
     job_statuses,
@@ -160,7 +161,7 @@ class JobHistory:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """Status of jobs, or of experiments where there are too many jobs to list.
+    """Status of jobs and the counts of their experiments; only the counts where there are too many jobs to list.
 
     `asked_at` is when the scheduler was last asked (UTC). `is_submitted` is False if the ledger has no jobs.
     """
@@ -209,8 +210,9 @@ def status(
     rows = [row for row in read(ledger, experiment=name) if matches(row) and (not failed or row.verdict == FAILED)]
     is_open = any(row.phase in OPEN for row in rows)
     results = result_rows(ledger, rows)
-    jobs, sums = tuple(job_statuses(ledger, results)), tuple(tallies(results))
-    return Status(jobs, (), sums, notes, is_open, result.asked_at, is_submitted=selects or bool(rows))
+    jobs, counts = tuple(job_statuses(ledger, results)), tuple(counted_jobs(results))
+    submitted = selects or bool(rows)
+    return Status(jobs, counts, tuple(tallies(counts)), notes, is_open, result.asked_at, is_submitted=submitted)
 
 
 def _notes(ledger: Ledger, result: RefreshResult) -> list[str]:

@@ -30,7 +30,7 @@ from orchestrator.ledger.tables import ENDED, FAILED, OPEN, RUNNING, VERIFIED
 from orchestrator.paths import Folders
 from orchestrator.planning.run_settings import over
 from orchestrator.reading.failure import POLICIES, Failure, fails_as_published, failure_named, ran_out_of_memory
-from orchestrator.reading.job_status import JobStatus, Tally, job_statuses, reuse_text, tallies
+from orchestrator.reading.job_status import JobStatus, Tally, counted_jobs, job_statuses, reuse_text, tallies
 from orchestrator.results.outcome import FigureOutcome, read_outcome
 
 if TYPE_CHECKING:
@@ -232,7 +232,7 @@ def wait(targets: Sequence[str] | str = (), *, session: Session = DEFAULT) -> Wa
         for row in rows
         if not _ended_well(folders, row) and not (row.failure == str(Failure.CANCELLED) and _case_of(row) in verified)
     )
-    return Waited(tuple(job_statuses(ledger, results)), tuple(tallies(results)), failed)
+    return Waited(tuple(job_statuses(ledger, results)), tuple(tallies(counted_jobs(results))), failed)
 
 
 def _verified_cases(ledger: Ledger, cancelled: Sequence[JobRow]) -> set[tuple[str, ...]]:

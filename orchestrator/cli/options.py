@@ -39,6 +39,13 @@ def _required_cluster(context: typer.Context, name: str) -> str:
     raise ReproError(Problem("missing option '--cluster'", f"{context.info_name}:", hint))
 
 
+def _use_json(context: typer.Context, value: bool) -> bool:
+    """Let the console print a document of this command at its end."""
+    if value and context.obj is not None:
+        context.obj.json.command = context.command_path.removeprefix("repro ")
+    return value
+
+
 ExperimentName = Annotated[str, typer.Argument(help=_EXPERIMENT, autocompletion=completion.experiments)]
 MaybeExperiment = Annotated[
     str | None,
@@ -164,7 +171,7 @@ JobTime = Annotated[str | None, typer.Option("--time", help="Time limit of each 
 OutputFile = Annotated[Path | None, typer.Option("--output", "-o", help="Write to this file.")]
 Force = Annotated[bool, typer.Option("--force", help="Replace an existing file.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document, also for errors.", callback=_use_json)]
 
 
 class RunOptions(TypedDict, total=False):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import enum
 import shlex
 import sys
@@ -15,6 +14,7 @@ import typer
 from orchestrator import __version__, api
 from orchestrator.cli import completion
 from orchestrator.cli.job_table import print_claims
+from orchestrator.cli.json_jobs import claim_rows, job_refs
 from orchestrator.cli.options import (
     AnyExperiment,
     Database,
@@ -29,13 +29,23 @@ from orchestrator.cli.options import (
     session_of,
     workload_option,
 )
-from orchestrator.cli.output import as_json, data, message, next_command, print_shortened
+from orchestrator.cli.output import data, message, next_command, print_shortened
 from orchestrator.errors import EXIT_FAILED, Problem, ReproError
 from orchestrator.paths import short_name
 from orchestrator.text import counted
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
+
+    from orchestrator.cli.documents import (
+        BundleDocument,
+        BundleVerifyDocument,
+        ClaimsDocument,
+        CollectDocument,
+        PlotDocument,
+        ReportDocument,
+    )
+    from orchestrator.cli.json_site_rows import FileRow
 
 
 class Format(str, enum.Enum):
@@ -96,6 +106,7 @@ def collect(
     iterations: Iterations = False,
     attempt: ResultAttempt = None,
     force: Force = False,
+    json: Json = False,
     database: Database = None,
     **options: Unpack[JobOptions],
 ) -> None:
@@ -106,7 +117,7 @@ def collect(
         raise ReproError(Problem(f"--iterations: {file_format.value} is a table of cases", hint=hint))
     if file_format is Format.parquet:
         api.require_parquet()
-        if output is None and sys.stdout.isatty():
+        if output is None and sys.stdout.isatty() and not json:
             raise ReproError(Problem("parquet is binary and cannot go to a terminal", hint="add -o FILE.parquet"))
     if output is not None:
         confirm_overwrite(output, force)
@@ -114,10 +125,19 @@ def collect(
     pieces = collected.export(file_format.value, iterations=iterations)
     if output is not None:
         api.write_file(pieces, output)
-        data(str(output))
-    elif sys.stdout.isatty():
+        if not json:
+            data(str(output))
+    if json:
+        document: CollectDocument = {
+            "cases": [] if iterations else collected.rows,
+            "iterations": list(collected.iterations()) if iterations else [],
+            "claims": claim_rows(collected.outcome),
+            "files": [] if output is None else _file_rows("export", output),
+        }
+        context.obj.json.put(document)
+    elif output is None and sys.stdout.isatty():
         data(b"".join(pieces).decode().replace("\r\n", "\n").rstrip("\n"))
-    else:
+    elif output is None:
         sys.stdout.buffer.writelines(pieces)
         sys.stdout.buffer.flush()
     print_claims(collected.outcome, to_stdout=False)
@@ -157,15 +177,17 @@ def claims(
     Without a name, all submitted experiments are judged, each at its latest matching run.
     """
     judged = api.claims(experiment or (), attempt=attempt, session=session_of(context, database), **options)
+    failures = [row for outcome in judged.outcomes for row in outcome.failures]
     if json:
-        as_json([row for outcome in judged.outcomes for row in _claim_rows(outcome)])
+        rows = [row for outcome in judged.outcomes for row in claim_rows(outcome)]
+        document: ClaimsDocument = {"claims": rows, "failed_jobs": job_refs(failures)}
+        context.obj.json.put(document)
     else:
         for outcome in judged.outcomes:
             data(_claims_title(outcome))
             print_claims(outcome, to_stdout=True, with_numbers=True)
     if judged.problems:
         raise ReproError(*judged.problems)
-    failures = [row for outcome in judged.outcomes for row in outcome.failures]
     print_shortened(
         [f"failed: {row.label} of {row.experiment} (job {row.job_id}): {row.verdict_reason}" for row in failures],
         f"repro status {short_name(failures[0].experiment)} --failed" if failures else "",
@@ -189,12 +211,9 @@ def _claims_title(outcome: api.FigureOutcome) -> str:
     return f"{figure}: {', '.join(counts) or 'no claims'}"
 
 
-def _claim_rows(outcome: api.FigureOutcome) -> list[dict[str, object]]:
-    figure = {"experiment": outcome.entry.name, "scale": outcome.scale, "cluster": outcome.cluster}
-    return [
-        {**figure, "kind": verdict.claim.kind, **row, "used": [dataclasses.asdict(used) for used in verdict.used]}
-        for row, verdict in zip(api.claim_rows(outcome.claims), outcome.claims, strict=True)
-    ]
+def _file_rows(kind: str, *files: Path | None) -> list[FileRow]:
+    """Return the rows of the files that were written."""
+    return [{"file": file, "kind": kind, "bytes": file.stat().st_size} for file in files if file is not None]
 
 
 @app.command()
@@ -206,6 +225,7 @@ def plot(
     output: OutputFile = None,
     attempt: ResultAttempt = None,
     force: Force = False,
+    json: Json = False,
     database: Database = None,
     **options: Unpack[JobOptions],
 ) -> None:
@@ -217,7 +237,11 @@ def plot(
         api.require_plot_file(output)
         confirm_overwrite(output, force)
     plotted = api.plot(experiment, output, attempt=attempt, session=session_of(context, database), **options)
-    data(str(plotted.file))
+    if json:
+        document: PlotDocument = {"files": _file_rows("picture", plotted.file), "claims": claim_rows(plotted.outcome)}
+        context.obj.json.put(document)
+    else:
+        data(str(plotted.file))
     print_claims(plotted.outcome, to_stdout=False)
     next_command(f"repro collect --export csv{workload_option(options.get('workload'))}", "the numbers in it")
 
@@ -230,12 +254,18 @@ def report(
     *,
     output: OutputFolder,
     force: ForceFolder = False,
+    json: Json = False,
     database: Database = None,
     **options: Unpack[RunOptions],
 ) -> None:
     """Write one HTML page with outcomes, pictures and provenance."""
     page = api.report(output, experiments or (), force=force, session=session_of(context, database), **options)
-    data(str(page.file))
+    if json:
+        claims = [row for outcome in page.outcomes for row in claim_rows(outcome)]
+        document: ReportDocument = {"files": _file_rows("page", page.file), "claims": claims}
+        context.obj.json.put(document)
+    else:
+        data(str(page.file))
     cases = counted(sum(len(outcome.results) for outcome in page.outcomes), "case")
     message(f"{counted(len(page.outcomes), 'experiment')}, {cases}; the page is one file and needs no other")
     failures = [row for outcome in page.outcomes for row in outcome.failures]
@@ -256,15 +286,21 @@ def bundle(
     sign: Key = None,
     allowed_signers: Signers = None,
     force: Force = False,
+    json: Json = False,
     database: Database = None,
     **options: Unpack[RunOptions],
 ) -> None:
     """Write everything a reviewer needs to one file, or verify such a file from its own logs."""
     if what == "verify":
+        if json:
+            context.obj.json.command = "bundle verify"
         if file is None or output or any(options.values()) or sign or force:
             hint = "repro bundle verify FILE.tar.zst"
             raise ReproError(Problem("verify needs a file, and its only option is --allowed-signers", hint=hint))
-        _verify(file, allowed_signers)
+        verified = api.verify_bundle(file, allowed_signers)
+        if json:
+            context.obj.json.put(_verify_document(verified))
+        _print_verified(verified, file, allowed_signers, not json)
         return
     if file is not None:
         raise ReproError(Problem("only verify reads a file", f"{file}:", "-o names the file to write"))
@@ -279,13 +315,19 @@ def bundle(
     if output is None:
         output = api.bundle_file(outcome)
         confirm_overwrite(output, force)
-    _write_bundle(api.bundle(outcome, output, key=sign, session=session))
+    written = api.bundle(outcome, output, key=sign, session=session)
+    if json:
+        files = [*_file_rows("bundle", written.file), *_file_rows("signature", written.signature)]
+        document: BundleDocument = {"files": files, "missing": written.contents.missing}
+        context.obj.json.put(document)
+    else:
+        data(str(written.file))
+    _print_contents(written)
 
 
-def _write_bundle(written: api.Bundle) -> None:
+def _print_contents(written: api.Bundle) -> None:
     """Print what a bundle contains and what is missing in it."""
     file, contents = written.file, written.contents
-    data(str(file))
     if written.signature is not None:
         message(f"signature: {written.signature}")
     for missing in contents.missing:
@@ -299,13 +341,24 @@ def _write_bundle(written: api.Bundle) -> None:
         raise typer.Exit(EXIT_FAILED)
 
 
-def _verify(file: Path, allowed_signers: Path | None) -> None:
-    verified = api.verify_bundle(file, allowed_signers)
-    if verified.signature is not None:
+def _verify_document(verified: api.BundleCheck) -> BundleVerifyDocument:
+    signature = verified.signature
+    return {
+        "checks": [
+            {"check": check.name, "what": check.what, "proven": check.is_proven, "differences": check.differences}
+            for check in verified.checks.checks
+        ],
+        "signatures": [{"signer": signature.signer, "problem": signature.problem}] if signature else [],
+    }
+
+
+def _print_verified(verified: api.BundleCheck, file: Path, allowed_signers: Path | None, with_checks: bool) -> None:
+    """Print the checks and their sum; exit code 1 if one found a difference."""
+    if verified.signature is not None and with_checks:
         signer = verified.signature.signer
         data(f"signature {f'by {signer}: valid' if signer else verified.signature.problem}")
     checks = verified.checks
-    for check in checks.checks:
+    for check in checks.checks if with_checks else ():
         differences = counted(len(check.differences), "difference") if check.differences else "no difference"
         data(f"{check.name:<8}  {check.what}{f': {differences}' if check.is_proven else ''}")
         for difference in check.differences:

@@ -10,7 +10,8 @@ import typer
 
 from orchestrator import api
 from orchestrator.cli import completion
-from orchestrator.cli.job_table import bar, case_rows, print_cases, print_claims, print_jobs, waiting
+from orchestrator.cli.job_table import bar, print_cases, print_claims, print_jobs, waiting
+from orchestrator.cli.json_jobs import case_rows, claim_rows, job_refs, planned_jobs, retried_jobs
 from orchestrator.cli.options import (
     Database,
     ExperimentName,
@@ -32,13 +33,16 @@ from orchestrator.cli.options import (
     session_of,
     workload_option,
 )
-from orchestrator.cli.output import as_json, data, message, next_command, print_shortened, table
+from orchestrator.cli.output import data, message, next_command, print_shortened, table
 from orchestrator.errors import EXIT_FAILED, EXIT_OK, EXIT_USER_ERROR, Problem, ReproError
 from orchestrator.paths import short_name
 from orchestrator.text import counted
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
+
+    from orchestrator.cli.documents import CancelDocument, RetryDocument, SubmitDocument, WaitDocument
+    from orchestrator.cli.json_rows import RetriedJob
 
 ASK_ABOVE = 10
 """Number of jobs above which `cancel` asks."""
@@ -107,8 +111,11 @@ def submit(
         for note in [*planned.notes, *denied]:
             message(f"note: {note}")
         program = f"{workload_option(options.get('workload'))}{argument_options(options)}"
+        if json:
+            dry: SubmitDocument = {"plans": planned_jobs(planned), "jobs": [], "cases": [], "claims": []}
+            context.obj.json.put(dry)
         budget = budget_option(planned.time_budget, planned.cost_budget, options.get("where"))
-        _print_plans(planned, json, program, budget)
+        _print_plans(planned, not json, program, budget)
         return
     try:
         submission = api.submit(
@@ -131,8 +138,12 @@ def submit(
         raise
     _print_submission(submission)
     name = submission.planned.entry.short_name
+    if json:
+        jobs = job_refs(submission.jobs, submission.reused)
+        document: SubmitDocument = {"plans": [], "jobs": jobs, "cases": [], "claims": []}
+        context.obj.json.put(document)
     if not wait:
-        _print_submitted_jobs(submission, name, json)
+        _print_submitted_jobs(submission, name, not json)
         return
     try:
         with waiting(context.obj):
@@ -140,7 +151,16 @@ def submit(
     except KeyboardInterrupt:
         _print_no_longer_waiting(name)
         raise
-    raise typer.Exit(_print_outcome(outcome, json))
+    if json:
+        jobs = job_refs([result.row for result in outcome.results if result.row is not None])
+        ended: SubmitDocument = {
+            "plans": [],
+            "jobs": jobs,
+            "cases": case_rows(outcome),
+            "claims": claim_rows(outcome),
+        }
+        context.obj.json.put(ended)
+    raise typer.Exit(_print_outcome(outcome, not json))
 
 
 def _print_submission(submission: api.Submission) -> None:
@@ -172,13 +192,11 @@ def _print_submission(submission: api.Submission) -> None:
         message(f"to run these jobs all the same: repro retry {name} --class {classes}")
 
 
-def _print_submitted_jobs(submission: api.Submission, experiment: str, json: bool) -> None:
+def _print_submitted_jobs(submission: api.Submission, experiment: str, with_table: bool) -> None:
     jobs = submission.jobs
     rows = [{"job": job.job_id, "case": job.label, "state": job.state, "id": job.scheduler_id} for job in jobs]
     rows = [row | {"reused": submission.reused.get(job.job_id)} for row, job in zip(rows, jobs, strict=True)]
-    if json:
-        as_json(rows)
-    else:
+    if with_table:
         table(rows, ["job", "case", "state", "id", *(["reused"] if submission.reused else [])])
     if any(job.state == api.QUEUED for job in jobs):
         next_command(f"repro wait {experiment}", "submit the queued jobs when there is room")
@@ -188,11 +206,9 @@ def _print_submitted_jobs(submission: api.Submission, experiment: str, json: boo
         next_command(f"repro collect {experiment} --export csv", "the numbers and the claims")
 
 
-def _print_outcome(outcome: api.FigureOutcome, json: bool) -> int:
+def _print_outcome(outcome: api.FigureOutcome, with_tables: bool) -> int:
     """Print the cases and claims of an ended run; return the exit code."""
-    if json:
-        as_json({"cases": case_rows(outcome), "claims": api.claim_rows(outcome.claims)})
-    else:
+    if with_tables:
         print_cases(outcome)
         print_claims(outcome, to_stdout=True)
     failures = outcome.failures
@@ -204,7 +220,7 @@ def _print_outcome(outcome: api.FigureOutcome, json: bool) -> int:
     return EXIT_FAILED if outcome.failed else EXIT_OK
 
 
-def _print_plans(planned: api.PlannedRun, json: bool, program_options: str, budget: str) -> None:
+def _print_plans(planned: api.PlannedRun, with_table: bool, program_options: str, budget: str) -> None:
     """Print the jobs of a dry run. `budget` is the option: all cases share it, so no --where may be added.
 
     `program_options` select the program and change its arguments.
@@ -226,9 +242,7 @@ def _print_plans(planned: api.PlannedRun, json: bool, program_options: str, budg
         for plan in plans
     ]
     programs = [_program(plan) for plan in plans]
-    if json:
-        as_json([row | program for row, program in zip(rows, programs, strict=True)])
-    else:
+    if with_table:
         table(rows, list(rows[0]))
     for program in dict.fromkeys(tuple(program.items()) for program in programs):
         message("; ".join(f"{name} {value}" for name, value in program if value is not None))
@@ -252,7 +266,7 @@ def _print_no_longer_waiting(experiment: str) -> None:
 
 
 @app.command()
-def wait(context: typer.Context, targets: MaybeTargets = None, database: Database = None) -> None:
+def wait(context: typer.Context, targets: MaybeTargets = None, json: Json = False, database: Database = None) -> None:
     """Wait until jobs have ended: those of experiments, single jobs, or all open jobs."""
     try:
         with waiting(context.obj):
@@ -261,15 +275,19 @@ def wait(context: typer.Context, targets: MaybeTargets = None, database: Databas
         names = {short_name(job.experiment) for job in context.obj.waiting_for}
         _print_no_longer_waiting(names.pop() if len(names) == 1 else "")
         raise
+    if json:
+        document: WaitDocument = {"jobs": waited.jobs}
+        context.obj.json.put(document)
     if not waited.jobs:
         message("no open jobs")
         next_command("repro status", "the state of all jobs")
         return
     for tally in waited.tallies:
         message(bar(tally))
-    print_jobs(waited.jobs)
+    if not json:
+        print_jobs(waited.jobs)
     if not waited.failed:
-        first = min(job.experiment for job in waited.jobs)
+        first = min(short_name(job.experiment) for job in waited.jobs)
         next_command(f"repro collect {first} --export csv", "the numbers and the claims")
         return
     failed = next((job for job in waited.failed if job.phase not in api.OPEN), None)
@@ -291,9 +309,24 @@ def retry(
     workload: OnlyWorkload = None,
     cluster: PlannedCluster = None,
     settings: Settings = None,
+    json: Json = False,
     database: Database = None,
 ) -> None:
     """Submit failed jobs again, planned from the current profile, on other nodes or with more time."""
+    jobs: list[RetriedJob] = []
+
+    def on_group(group: api.RetriedGroup) -> None:
+        """Print the jobs of a group as soon as they are submitted: the next group may fail."""
+        if json:
+            jobs.extend(retried_jobs(group))
+            document: RetryDocument = {"jobs": jobs}
+            context.obj.json.put(document)
+        else:
+            for job in group.jobs:
+                data(f"{job.job_id}  {job.label}  attempt {job.attempt}")
+        left = f"; {group.left} left alone: too many attempts, or left to Slurm; --class runs them all the same"
+        message(f"{counted(group.submitted, 'job')} submitted again{left if group.left else ''}")
+
     retried = api.retry(
         targets,
         classes=classes,
@@ -303,7 +336,7 @@ def retry(
         workload=workload,
         cluster=cluster,
         settings=settings or (),
-        on_group=_print_retried,
+        on_group=on_group,
         session=session_of(context, database),
     )
     if retried.groups:
@@ -319,14 +352,6 @@ def retry(
         next_command("repro status", "the state of all jobs")
 
 
-def _print_retried(group: api.RetriedGroup) -> None:
-    """Print the jobs of a group as soon as they are submitted: the next group may fail."""
-    for job in group.jobs:
-        data(f"{job.job_id}  {job.label}  attempt {job.attempt}")
-    left = f"; {group.left} left alone: too many attempts, or left to Slurm; --class runs them all the same"
-    message(f"{counted(group.submitted, 'job')} submitted again{left if group.left else ''}")
-
-
 @app.command()
 @api.with_keywords(JobOptions)
 def cancel(
@@ -334,6 +359,7 @@ def cancel(
     targets: Targets,
     *,
     yes: Yes = False,
+    json: Json = False,
     database: Database = None,
     **options: Unpack[JobOptions],
 ) -> None:
@@ -345,11 +371,14 @@ def cancel(
         next_command("repro status", "the state of all jobs")
         return
     if len(jobs) > ASK_ABOVE and not yes:
-        if not sys.stdin.isatty():
+        if json or not sys.stdin.isatty():
             raise ReproError(Problem(f"{len(jobs)} jobs would be cancelled", hint="confirm with --yes"))
         typer.confirm(f"Cancel {len(jobs)} jobs?", abort=True, err=True)
     cancelled = api.cancel_jobs(jobs, session=session)
-    for job in cancelled.asked:
+    if json:
+        document: CancelDocument = {"jobs": job_refs(cancelled.asked)}
+        context.obj.json.put(document, [*cancelled.refused, *cancelled.unrecorded])
+    for job in () if json else cancelled.asked:
         data(f"{job.job_id}  {job.label}  {job.scheduler_id or '-'}")
     for problem in cancelled.refused:
         message(f"repro: {problem}")

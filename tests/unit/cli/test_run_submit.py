@@ -51,7 +51,7 @@ def summary(done: Done) -> str:
 
 
 def status(repro: Caller) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = json.loads(repro("status", "figure-13", "--json").stdout)
+    rows: list[dict[str, Any]] = json.loads(repro("status", "figure-13", "--json").stdout)["jobs"]
     return rows
 
 
@@ -488,7 +488,7 @@ def test_jobs_that_a_full_queue_refused_are_queued_with_the_command_that_submits
     done = repro(*THERE, "--json")
     assert (done.returncode, summary(done)) == (0, "6 cases: 3 submitted, 3 queued")
     assert any(line.startswith("3 queued: QOSMaxSubmitJobPerUserLimit") for line in done.complaints)
-    assert sorted(row["state"] for row in json.loads(done.stdout)) == ["PENDING"] * 3 + ["QUEUED"] * 3
+    assert sorted(row["state"] for row in json.loads(done.stdout)["jobs"]) == ["PENDING"] * 3 + ["QUEUED"] * 3
     assert last_line(done) == "next: repro wait figure-13   # submit the queued jobs when there is room"
 
 
