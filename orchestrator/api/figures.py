@@ -109,7 +109,7 @@ def _outcome(
     if figure.program:
         session.note([f"{figure.entry.short_name} with {figure.program}"])
     if figure.argument_changes:
-        command = f"repro submit {figure.entry.short_name} --cluster {figure.cluster} --scale {figure.scale}"
+        command = f"repro submit {figure.entry.argument} --cluster {figure.cluster} --scale {figure.scale}"
         session.note([f"`{command}` makes a run with the published arguments the latest one"])
     _note_newer(session, figure)
     return figure, figure.having(where)

@@ -175,7 +175,7 @@ def _selected(entry: Entry, cases: list[Case], wanted: Mapping[str, Value]) -> l
             raise
         option = ",".join(f"{axis}={shown_value(value)}" for axis, value in wanted.items())
         what = f"--where {option}: {entry.short_name} has these cases for reference only: {'; '.join(reasons)}"
-        raise ReproError(Problem(what, hint=f"repro show {entry.short_name} has their numbers")) from None
+        raise ReproError(Problem(what, hint=f"repro show {entry.argument} has their numbers")) from None
 
 
 def _change_notes(entry: Entry, changes: Sequence[str]) -> list[str]:

@@ -24,6 +24,7 @@ from orchestrator.launch.submit import submit as submit_plans
 from orchestrator.launch.supervise import Backlog, FollowedJobs, RunSupervisor, wait_for
 from orchestrator.ledger.attempts import job_rows, job_summaries
 from orchestrator.ledger.database import DiskFull, Ledger, now
+from orchestrator.ledger.experiment_files import record_experiment_file
 from orchestrator.ledger.result_attempts import measured_for, result_rows
 from orchestrator.ledger.rows import JobRow, JobSummary
 from orchestrator.ledger.tables import ENDED, FAILED, OPEN, RUNNING, VERIFIED
@@ -99,6 +100,8 @@ def submit(
     require_ready(plans, profile, folders)
     ledger = session.existing_ledger(create=True)
     assert ledger is not None
+    if planned.entry.path is not None:
+        record_experiment_file(ledger, planned.entry.name, planned.entry.file)
     awaited = _awaited(ledger, folders, profile, after)
     chosen = RunOptions(
         rerun_verified=rerun,

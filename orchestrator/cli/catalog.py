@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 Names = Annotated[
     list[str],
     typer.Argument(
-        help="Experiments, or papers for all of their experiments: figure-13, sc21.",
+        help="Experiments, files, or papers for all of their experiments: figure-13, my/figure.yaml, sc21.",
         autocompletion=completion.experiments_and_papers,
     ),
 ]
@@ -144,7 +144,7 @@ def _next_options(options: CaseOptions) -> str:
 
 def _print_next(report: api.BatchReport, cluster: str | None, options: str) -> None:
     first = report.selections[0]
-    name, scales = first.entry.short_name, list(first.entry.experiment.scales)
+    name, scales = first.entry.argument, list(first.entry.experiment.scales)
     if cluster is not None:
         command = f"repro submit {name} --cluster {cluster} --scale {first.cases[0].scale}{options} --dry-run"
         next_command(command, "the jobs to submit")
@@ -208,7 +208,7 @@ def render(
     if output is None:
         for script in scripts:
             data(script.text.rstrip("\n"))
-        name = rendered.planned.entry.short_name
+        name = rendered.planned.entry.argument
         command = f"repro render {name} --cluster {cluster}{_next_options(options)} -o jobs"
         next_command(command, f"write {counted(len(scripts), 'script')}, to {launcher} by hand")
         return

@@ -16,7 +16,7 @@ from orchestrator.cli import completion
 from orchestrator.errors import Problem, ReproError
 from orchestrator.paths import default_config_file
 
-_EXPERIMENT = "figure-13, or with its paper sc21/figure-13."
+_EXPERIMENT = "figure-13, with its paper sc21/figure-13, or a file my/figure.yaml."
 _CLUSTER = "Name of a cluster, or path of its profile."
 
 

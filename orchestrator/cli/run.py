@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import shlex
 import sys
 from typing import TYPE_CHECKING, Annotated
 
@@ -133,7 +134,7 @@ def submit(
         )
     except KeyboardInterrupt:
         message("interrupted; the jobs submitted so far are recorded and continue")
-        name = short_name(experiment)
+        name = shlex.quote(experiment)
         next_command(f"repro status {name}", f"or: repro cancel {name}")
         raise
     _print_submission(submission)
@@ -247,7 +248,7 @@ def _print_plans(planned: api.PlannedRun, with_table: bool, program_options: str
     for program in dict.fromkeys(tuple(program.items()) for program in programs):
         message("; ".join(f"{name} {value}" for name, value in program if value is not None))
     message(f"would submit {len(plans)} jobs at scale {planned.scale} to {planned.cluster.name}; nothing was submitted")
-    render = f"repro render {planned.entry.short_name} --cluster {planned.cluster.name} --scale {planned.scale}"
+    render = f"repro render {planned.entry.argument} --cluster {planned.cluster.name} --scale {planned.scale}"
     choice = f"{budget} --explain" if budget else f" --where {plans[0].case.name}"
     next_command(f"{render}{choice}{program_options}", "the script of the first job")
 

@@ -91,7 +91,7 @@ def show(
     if entry.experiment.reference_only:
         next_command("repro list", "the experiments that can be run")
         return
-    next_command(f"repro plan {entry.short_name} --scale {scale}", "check each case: validity, memory and cost")
+    next_command(f"repro plan {entry.argument} --scale {scale}", "check each case: validity, memory and cost")
 
 
 def _paper_document(contents: api.PaperContents) -> ShowDocument:
@@ -161,7 +161,7 @@ def _print_scripts(shown: api.ExperimentCases) -> None:
         message(f"the source of {shown.entry.short_name} has no script for these cases")
     elif not cases:
         message("no declared difference from the scripts")
-    name = f"{shown.entry.short_name} --cluster selene"
+    name = f"{shown.entry.argument} --cluster selene"
     next_command(f"repro render {name}", "the scripts of the jobs")
 
 

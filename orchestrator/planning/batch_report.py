@@ -163,7 +163,7 @@ def _within_budget(
     budget = read_cost_budget(cost_budget, target.price, target.name) if cost_budget is not None else None
     if len(selections) > 1:
         name, text = ("--cost-budget", cost_budget) if time_budget is None else ("--time-budget", time_budget)
-        hint = f"for example repro plan {selections[0].entry.short_name} {name} {text}"
+        hint = f"for example repro plan {selections[0].entry.argument} {name} {text}"
         raise ReproError(Problem(f"{name}: needs one experiment, got {len(selections)}", hint=hint))
     valid = [planned.case for planned in batch.planned if not planned.checked.refusals]
     if not valid:
