@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import typer
 
 from orchestrator import api
 from orchestrator.cli.options import Database, Json
-from orchestrator.cli.output import as_row, next_command, table
-
-if TYPE_CHECKING:
-    from orchestrator.cli.documents import ConfigShowDocument
+from orchestrator.cli.output import as_json, as_row, next_command, table
 
 config = typer.Typer(rich_markup_mode=None, no_args_is_help=True, help="Your settings, and where each one comes from.")
 
@@ -22,14 +17,13 @@ def _group() -> None:
 
 
 @config.command()
-def show(context: typer.Context, json: Json = False, database: Database = None) -> None:
+def show(json: Json = False, database: Database = None) -> None:
     """Print each setting with its origin: option, environment variable, file:line:column or default."""
-    settings = api.config_rows(database)
+    rows = [as_row(row) for row in api.config_rows(database)]
     if json:
-        document: ConfigShowDocument = {"settings": settings}
-        context.obj.json.put(document)
+        as_json(rows)
         return
-    texts = [as_row(row) | {"value": _text(row.value)} for row in settings]
+    texts = [row | {"value": _text(row["value"])} for row in rows]
     table(texts, ["setting", "value", "origin"])
     next_command("repro clusters show NAME --resolved", "each value of a cluster, with its origin")
 

@@ -26,8 +26,7 @@ def test_config_show_has_each_value_with_its_origin_and_no_secret(
 ) -> None:
     monkeypatch.setenv("REPRO_CLUSTER", "local")
     rows = {
-        row["setting"]: (row["value"], row["origin"])
-        for row in json.loads(repro("config", "show", "--json").stdout)["settings"]
+        row["setting"]: (row["value"], row["origin"]) for row in json.loads(repro("config", "show", "--json").stdout)
     }
     home = repro.site.folder
     assert rows == {
