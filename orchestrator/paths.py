@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -32,13 +32,15 @@ class Folders:
     """Folders of the project: `shipped` contains the data folders, `home` the results and private files.
 
     `home_origin` is the reason for this home folder. `refused` is the problem with a ledger in or above the working
-    folder that another user can change. Such a ledger is used only if the user names it.
+    folder that another user can change. Such a ledger is used only if the user names it. `submitted_files` are the
+    files of experiments that were submitted by a path, by full name; a session reads them from the ledger.
     """
 
     shipped: Path
     home: Path
     home_origin: str = field(default="", compare=False)
     refused: Problem | None = None
+    submitted_files: Mapping[str, Path] = field(default_factory=dict, compare=False)
 
     @property
     def templates(self) -> Path:

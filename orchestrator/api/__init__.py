@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from orchestrator.api.bundles import verify_bundle as verify_bundle
     from orchestrator.api.catalog import ExperimentCases as ExperimentCases
     from orchestrator.api.catalog import ExperimentList as ExperimentList
+    from orchestrator.api.catalog import ListedExperiment as ListedExperiment
     from orchestrator.api.catalog import PaperContents as PaperContents
     from orchestrator.api.catalog import experiments as experiments
     from orchestrator.api.catalog import is_paper as is_paper
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from orchestrator.api.configuration import default_cluster as default_cluster
     from orchestrator.api.figures import Collected as Collected
     from orchestrator.api.figures import JudgedClaims as JudgedClaims
+    from orchestrator.api.figures import Plotted as Plotted
     from orchestrator.api.figures import PublishedComparison as PublishedComparison
     from orchestrator.api.figures import Report as Report
     from orchestrator.api.figures import RunComparison as RunComparison
@@ -42,8 +44,9 @@ if TYPE_CHECKING:
     from orchestrator.api.figures import compare as compare
     from orchestrator.api.figures import compare_runs as compare_runs
     from orchestrator.api.figures import outcome as outcome
-    from orchestrator.api.figures import outcomes as outcomes
+    from orchestrator.api.figures import plot as plot
     from orchestrator.api.figures import report as report
+    from orchestrator.api.figures import require_plot_file as require_plot_file
     from orchestrator.api.figures import write_file as write_file
     from orchestrator.api.forgetting import Forgotten as Forgotten
     from orchestrator.api.forgetting import forget as forget
@@ -54,7 +57,6 @@ if TYPE_CHECKING:
     from orchestrator.api.jobs import Status as Status
     from orchestrator.api.jobs import history as history
     from orchestrator.api.jobs import job_ids as job_ids
-    from orchestrator.api.jobs import job_states as job_states
     from orchestrator.api.jobs import logs as logs
     from orchestrator.api.jobs import query as query
     from orchestrator.api.jobs import relations as relations
@@ -74,19 +76,17 @@ if TYPE_CHECKING:
     from orchestrator.api.plans import PlannedRun as PlannedRun
     from orchestrator.api.plans import plan as plan
     from orchestrator.api.plans import plan_run as plan_run
-    from orchestrator.api.plans import plan_runs as plan_runs
     from orchestrator.api.plans import require_submittable as require_submittable
-    from orchestrator.api.plots import Plotted as Plotted
-    from orchestrator.api.plots import plot as plot
-    from orchestrator.api.plots import plot_all as plot_all
-    from orchestrator.api.plots import require_plot_file as require_plot_file
     from orchestrator.api.runs import Retried as Retried
     from orchestrator.api.runs import RetriedGroup as RetriedGroup
+    from orchestrator.api.runs import Submission as Submission
     from orchestrator.api.runs import Waited as Waited
     from orchestrator.api.runs import cancel as cancel
     from orchestrator.api.runs import cancel_jobs as cancel_jobs
     from orchestrator.api.runs import cancellable_jobs as cancellable_jobs
     from orchestrator.api.runs import retry as retry
+    from orchestrator.api.runs import submit as submit
+    from orchestrator.api.runs import supervise as supervise
     from orchestrator.api.runs import wait as wait
     from orchestrator.api.scripts import Rendered as Rendered
     from orchestrator.api.scripts import render as render
@@ -95,14 +95,11 @@ if TYPE_CHECKING:
     from orchestrator.api.session import Reporter as Reporter
     from orchestrator.api.session import Session as Session
     from orchestrator.api.session import Silent as Silent
-    from orchestrator.api.submissions import Submission as Submission
-    from orchestrator.api.submissions import submit as submit
-    from orchestrator.api.submissions import submit_all as submit_all
-    from orchestrator.api.submissions import supervise as supervise
     from orchestrator.catalog.case import Case as Case
     from orchestrator.catalog.case import shown_value as shown_value
     from orchestrator.catalog.expand import expand as expand
     from orchestrator.catalog.experiment import Difference as Difference
+    from orchestrator.catalog.experiment import PublishedPoint as PublishedPoint
     from orchestrator.catalog.experiment import scale_names as scale_names
     from orchestrator.catalog.library import Entry as Entry
     from orchestrator.catalog.library import experiment_names as experiment_names
@@ -128,6 +125,8 @@ if TYPE_CHECKING:
     from orchestrator.launch.images import import_images as import_images
     from orchestrator.launch.images import import_progress as import_progress
     from orchestrator.launch.images import wanted_images as wanted_images
+    from orchestrator.ledger.denied_nodes import DeniedNode as DeniedNode
+    from orchestrator.ledger.measurements import MeasuredMetric as MeasuredMetric
     from orchestrator.ledger.readonly_sql import Answer as Answer
     from orchestrator.ledger.readonly_sql import Relation as Relation
     from orchestrator.ledger.reports import PastAttempt as PastAttempt
@@ -137,6 +136,7 @@ if TYPE_CHECKING:
     from orchestrator.ledger.tables import RUNNING as RUNNING
     from orchestrator.ledger.tables import field_values as field_values
     from orchestrator.planning.batch_report import BatchReport as BatchReport
+    from orchestrator.planning.batch_report import PlanTotals as PlanTotals
     from orchestrator.planning.batch_report import budget_text as budget_text
     from orchestrator.planning.batch_report import exact_jobs as exact_jobs
     from orchestrator.planning.batch_report import with_exact_memory as with_exact_memory
@@ -148,15 +148,19 @@ if TYPE_CHECKING:
     from orchestrator.reading.job_status import prints_iterations as prints_iterations
     from orchestrator.reading.job_status import running_progress as running_progress
     from orchestrator.results.bundle.archive import require_key as require_key
+    from orchestrator.results.bundle.write import MissingFile as MissingFile
     from orchestrator.results.cases import Result as Result
+    from orchestrator.results.claims import Used as Used
     from orchestrator.results.comparison import CaseDiff as CaseDiff
     from orchestrator.results.comparison import ReferenceRow as ReferenceRow
+    from orchestrator.results.comparison import Side as Side
     from orchestrator.results.comparison import equation as equation
     from orchestrator.results.evidence import shown_number as shown_number
     from orchestrator.results.export.formats import csv_line as csv_line
     from orchestrator.results.export.formats import require_parquet as require_parquet
     from orchestrator.results.export.rows import claim_rows as claim_rows
     from orchestrator.results.outcome import FigureOutcome as FigureOutcome
+    from orchestrator.slurm.notation import time_limit_s as time_limit_s
     from orchestrator.workloads import workload_name as workload_name
     from orchestrator.workloads import workloads as workloads
 
@@ -173,12 +177,6 @@ class JobFilter(RunFilter, total=False):
     """Keywords that select jobs and cases. `where` has axis values: `pp=8,gbs=32`."""
 
     where: str | None
-
-
-class StateFilter(JobFilter, total=False):
-    """Keywords that select jobs. `state` has states and verdicts, in any case: `running,timeout` or `verified`."""
-
-    state: str | None
 
 
 class CaseOptions(TypedDict, total=False):
@@ -249,25 +247,25 @@ def require_text(words: Iterable[str]) -> None:
 _NAMES = {
     "api.adopting": "Adopted adopt",
     "api.bundles": "Bundle BundleCheck bundle bundle_file verify_bundle",
-    "api.catalog": "ExperimentCases ExperimentList PaperContents experiments is_paper show show_paper",
+    "api.catalog": "ExperimentCases ExperimentList ListedExperiment PaperContents experiments is_paper show show_paper",
     "api.configuration": "ConfigRow config_rows default_cluster",
     "api.figures": (
-        "Collected JudgedClaims PublishedComparison Report RunComparison claims collect compare compare_runs "
-        "outcome outcomes report write_file"
+        "Collected JudgedClaims Plotted PublishedComparison Report RunComparison claims collect compare compare_runs "
+        "outcome plot report require_plot_file write_file"
     ),
     "api.forgetting": "Forgotten forget forget_attempts forgettable",
-    "api.jobs": "JobHistory JobLog Status history job_ids job_states logs query relations status",
+    "api.jobs": "JobHistory JobLog Status history job_ids logs query relations status",
     "api.needs": "Fetch NeedStatus WorkloadNeeds offline_fetch plan_fetch show_workload workload_needs",
     "api.nodes": "DenyList allow_nodes deny_nodes exclusion_notes list_denied_nodes",
-    "api.plans": "PlannedRun plan plan_run plan_runs require_submittable",
-    "api.plots": "Plotted plot plot_all require_plot_file",
-    "api.runs": "Retried RetriedGroup Waited cancel cancel_jobs cancellable_jobs retry wait",
+    "api.plans": "PlannedRun plan plan_run require_submittable",
+    "api.runs": (
+        "Retried RetriedGroup Submission Waited cancel cancel_jobs cancellable_jobs retry submit supervise wait"
+    ),
     "api.scripts": "Rendered render",
     "api.session": "DEFAULT SILENT Reporter Session Silent",
-    "api.submissions": "Submission submit submit_all supervise",
     "catalog.case": "Case shown_value",
     "catalog.expand": "expand",
-    "catalog.experiment": "Difference scale_names",
+    "catalog.experiment": "Difference PublishedPoint scale_names",
     "catalog.library": "Entry experiment_names find_entries names_meant papers",
     "clusters.layers": "leaves",
     "clusters.profile_schema": "schema_text",
@@ -278,21 +276,26 @@ _NAMES = {
     "files": "require_place",
     "launch.cluster_check": "ClusterCheck check_cluster new_cluster",
     "launch.images": "Import import_images import_progress wanted_images",
+    "ledger.denied_nodes": "DeniedNode",
+    "ledger.measurements": "MeasuredMetric",
     "ledger.readonly_sql": "Answer Relation",
     "ledger.reports": "PastAttempt",
     "ledger.rows": "JobRow",
     "ledger.tables": "OPEN QUEUED RUNNING field_values",
-    "planning.batch_report": "BatchReport budget_text exact_jobs with_exact_memory",
+    "planning.batch_report": "BatchReport PlanTotals budget_text exact_jobs with_exact_memory",
     "planning.plan": "Plan",
     "reading.failure": "POLICIES",
     "reading.job_status": "ExperimentStatus JobStatus Tally prints_iterations running_progress",
     "results.bundle.archive": "require_key",
+    "results.bundle.write": "MissingFile",
     "results.cases": "Result",
-    "results.comparison": "CaseDiff ReferenceRow equation",
+    "results.claims": "Used",
+    "results.comparison": "CaseDiff ReferenceRow Side equation",
     "results.evidence": "shown_number",
     "results.export.formats": "csv_line require_parquet",
     "results.export.rows": "claim_rows",
     "results.outcome": "FigureOutcome",
+    "slurm.notation": "time_limit_s",
     "workloads": "workload_name workloads",
 }
 """Module -> its exported names. A test compares it with the imports above."""
@@ -309,4 +312,4 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    return sorted([*_MODULES, "CaseOptions", "JobFilter", "RunFilter", "StateFilter"])
+    return sorted([*_MODULES, "CaseOptions", "JobFilter", "RunFilter"])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -24,7 +24,6 @@ from orchestrator.errors import Problem, ReproError
 from orchestrator.job_spec import Value
 from orchestrator.paths import Folders, find_folders
 from orchestrator.planning.batch_plan import CaseSelection, plan_batch
-from orchestrator.planning.batch_report import PlanRow
 from orchestrator.planning.target import Target
 
 
@@ -38,10 +37,52 @@ def added_to(problems: list[Problem]) -> Iterator[None]:
 
 
 @dataclass(frozen=True, slots=True)
+class ScaleSize:
+    """A scale of an experiment with the GPUs of its largest case."""
+
+    scale: str
+    gpus: int
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Jobs of an experiment that were submitted, and how many are verified. `workload` is the program that ran.
+
+    `is_own_workload` is false if another program than the figure's own ran.
+    """
+
+    scale: str
+    cluster: str
+    workload: str
+    verified: int
+    jobs: int
+    is_own_workload: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ListedExperiment:
+    """An experiment with its published size, cost and progress.
+
+    `gpu_hours` are predicted for the paper's machine; None if it is not known or the experiment is not run.
+    """
+
+    experiment: str
+    venue: str
+    figure: str
+    title: str
+    cases: int
+    gpus_min: int
+    gpus_max: int
+    gpu_hours: float | None
+    scales: tuple[ScaleSize, ...]
+    done: tuple[Progress, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class ExperimentList:
     """Experiments with their sizes and progress, the known clusters, and the files that cannot be read."""
 
-    rows: list[PlanRow]
+    rows: list[ListedExperiment]
     clusters: list[str]
     problems: list[Problem]
 
@@ -54,7 +95,7 @@ def experiments(session: Session = DEFAULT) -> ExperimentList:
     """Return all experiments. The ledger is opened only if it exists."""
     folders = find_folders()
     done = _done(folders, session)
-    rows: list[PlanRow] = []
+    rows: list[ListedExperiment] = []
     problems: list[Problem] = []
     files = experiment_names(folders)
     for name, file in files.items():
@@ -79,7 +120,7 @@ def _done(folders: Folders, session: Session) -> dict[str, Done]:
     return done
 
 
-def _experiment_row(entry: Entry, done: Done) -> PlanRow:
+def _experiment_row(entry: Entry, done: Done) -> ListedExperiment:
     scales = scale_names(entry.experiment)
     gpus = {scale: {int(value) for value in _values_at(entry, scale, "gpus")} for scale in scales}
     workloads = {scale: _values_at(entry, scale, "workload") for scale in {scale for scale, _, _ in done} & {*scales}}
@@ -88,32 +129,27 @@ def _experiment_row(entry: Entry, done: Done) -> PlanRow:
         hours = round(
             plan_batch([CaseSelection(entry, tuple(cases_to_run(entry)), Target.of_paper(entry))]).gpu_hours, 1
         )
-    smallest, largest = min(gpus[PAPER]), max(gpus[PAPER])
-    return {
-        "experiment": entry.name,
-        "paper": f"{entry.paper.venue} {entry.experiment.figure}",
-        "cases": case_count(scale_fields(entry, PAPER), to_run=True),
-        "gpus": str(smallest) if smallest == largest else f"{smallest}-{largest}",
-        "gpu_hours": hours,
-        "done": _done_text(done, workloads),
-        "scales": ", ".join(f"{scale}:{max(sizes)}" for scale, sizes in gpus.items()),
-        "title": entry.experiment.title,
-    }
+    return ListedExperiment(
+        experiment=entry.name,
+        venue=entry.paper.venue,
+        figure=entry.experiment.figure,
+        title=entry.experiment.title,
+        cases=case_count(scale_fields(entry, PAPER), to_run=True),
+        gpus_min=min(gpus[PAPER]),
+        gpus_max=max(gpus[PAPER]),
+        gpu_hours=hours,
+        scales=tuple(ScaleSize(scale, max(sizes)) for scale, sizes in gpus.items()),
+        done=tuple(
+            Progress(scale, cluster, workload, sum(jobs.values()), len(jobs), workload in workloads.get(scale, ()))
+            for (scale, cluster, workload), jobs in sorted(done.items())
+        ),
+    )
 
 
 def _values_at(entry: Entry, scale: str, axis: str) -> set[Value]:
     """Return the values of the cases on an axis. The cases are expanded only if a rule derives the value."""
     values = values_on(entry, scale_fields(entry, scale), axis)
     return values or {case.value(axis) for case in cases_to_run(entry, scale)}
-
-
-def _done_text(done: Done, workloads: Mapping[str, set[Value]]) -> str:
-    """Return `2/10 paper@selene`. Jobs of another program than the figure's own have a count of their own."""
-    counts: dict[str, list[bool]] = {}
-    for (scale, cluster, workload), verified in done.items():
-        label = f"{scale}@{cluster}" + ("" if workload in workloads.get(scale, ()) else f" with {workload}")
-        counts.setdefault(label, []).extend(verified.values())
-    return ", ".join(f"{sum(verified)}/{len(verified)} {label}" for label, verified in sorted(counts.items()))
 
 
 @dataclass(frozen=True, slots=True)

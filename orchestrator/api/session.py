@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -72,15 +72,22 @@ class Session:
 
     @property
     def folders(self) -> Folders:
-        """Return the folders of the project as seen from the working folder."""
-        return find_folders()
+        """Return the folders of the project as seen from the working folder, with files that the ledger records."""
+        folders, given = find_folders(), self.given_ledger
+        is_missing = given is None and (folders.refused is not None or not (folders.home / "results.db").exists())
+        ledger = None if is_missing else self.existing_ledger()
+        if ledger is None:
+            return folders
+        from orchestrator.ledger.experiment_files import experiment_files  # loads the database
+
+        return replace(folders, submitted_files=experiment_files(ledger))
 
     def existing_ledger(self, *, create: bool = False, whole: bool = False) -> Ledger | None:
         """Return the ledger; None if it does not exist and is not created.
 
         The reporter gets each wrong value, whose row is left out. With `whole`, a wrong value is an error.
         """
-        folders, given = self.folders, self.given_ledger
+        folders, given = find_folders(), self.given_ledger
         if not given and folders.refused is not None:
             raise ReproError(folders.refused)
         # Only here: a dry run must start without the database's modules.
@@ -105,7 +112,7 @@ class Session:
         """Return the problem that the ledger has no jobs, with its file and how to use another one."""
         from orchestrator.masking import masked  # not for --help
 
-        given, home = self.given_ledger, self.folders.home
+        given, home = self.given_ledger, find_folders().home
         file = (
             None
             if given and "://" in given

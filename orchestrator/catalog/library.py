@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import re
+import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from orchestrator.catalog.axes import AXES, Matrix, axis_hint, checked_value
@@ -14,12 +17,15 @@ from orchestrator.config.yaml import Document, KeyPath, read_document, shown
 from orchestrator.errors import Problem, ReproError, did_you_mean
 from orchestrator.paths import Folders, short_name
 
+_NAME = re.compile(r"[\w.-]+/[\w.-]+", re.ASCII)
+
 
 @dataclass(frozen=True, slots=True)
 class Entry:
     """An experiment with its file and its paper. `name` is the full name, `sc21/figure-13`.
 
-    `others` are the experiments of the paper that its claims compare with, by short name.
+    `others` are the experiments of the paper that its claims compare with, by short name. `path` is the path that the
+    user gave, if the experiment has no name in the folders of experiments.
     """
 
     name: str
@@ -28,6 +34,12 @@ class Entry:
     experiment: Experiment
     paper: Paper
     others: Mapping[str, Entry] = field(default_factory=dict)
+    path: str | None = None
+
+    @property
+    def argument(self) -> str:
+        """Word that names the experiment on the command line: the path that was given, else the short name."""
+        return self.short_name if self.path is None else shlex.quote(self.path)
 
     @property
     def short_name(self) -> str:
@@ -47,7 +59,7 @@ class Entry:
 def experiment_names(folders: Folders) -> dict[str, Path]:
     """Return the file of every experiment by full name; ReproError if two files of a folder have the same name.
 
-    A user's file replaces the shipped file of the same name.
+    A user's file replaces the shipped file of the same name. A file that was submitted by its path has the name, too.
     """
     names: dict[str, Path] = {}
     for path in folders.experiment_files():
@@ -58,7 +70,43 @@ def experiment_names(folders: Folders) -> dict[str, Path]:
             raise ReproError(Problem(f"{name}: this name is used twice, by {files}", hint="rename one of them"))
         if path.stem != "paper":
             names.setdefault(name, path)
-    return names
+    return names | {name: file for name, file in folders.submitted_files.items() if name not in names}
+
+
+def is_path(name: str) -> bool:
+    """Return whether the text is a path of an experiment's file, and not a name: `./x.yaml`, `my/figure.yaml`."""
+    return name.endswith((".yaml", ".yml"))
+
+
+def _name_of_file(file: Path) -> str:
+    return f"{file.parent.name}/{file.stem}"
+
+
+def _absolute(path: str) -> Path:
+    return Path(os.path.abspath(Path(path).expanduser()))  # noqa: PTH100  removes .. and keeps links
+
+
+def _file_at(folders: Folders, path: str) -> tuple[str, Path, dict[str, Path]]:
+    """Return the full name and the file of an experiment at a path, and the files that its claims may compare with.
+
+    ReproError if it is not a file of an experiment, or if another file has its name.
+    """
+    file, names = _absolute(path), experiment_names(folders)
+    name, location = _name_of_file(file), f"{shown(file)}:"
+    if not file.is_file():
+        near = did_you_mean(file.name, [other.name for other in file.parent.glob("*.y*ml")])
+        raise ReproError(Problem("no such file", location, near or "correct the path"))
+    if file.stem == "paper":
+        raise ReproError(Problem("describes a paper, and is not an experiment", location, "give a file beside it"))
+    if not _NAME.fullmatch(name):
+        hint = "rename it: letters, digits, _, . and -"
+        raise ReproError(Problem(f"{name}: folder and file are the experiment's name", location, hint))
+    other = names.get(name)
+    if other is not None and other.exists() and not other.samefile(file):
+        hint = "rename the file or its folder: both are part of the experiment's name"
+        raise ReproError(Problem(f"{name} is also the name of {shown(other)}", location, hint))
+    siblings = {_name_of_file(sibling): sibling for sibling in sorted(file.parent.glob("*.y*ml"))}
+    return name, file, names | siblings | {name: file}
 
 
 def replaced(folders: Folders, entry: Entry) -> Path | None:
@@ -77,37 +125,29 @@ def _of_paper(names: Iterable[str], paper: str) -> list[str]:
 
 
 def names_meant(names: Iterable[str], name: str) -> list[str]:
-    """Return the full names that match a short or full name."""
+    """Return the full names that match a short or full name, or the name of the file at a path."""
+    if is_path(name):
+        return [_name_of_file(_absolute(name))]
     return [full for full in names if name in (full, short_name(full))]
 
 
 def full_name(folders: Folders, name: str) -> str:
-    """Return `sc21/figure-13` for `figure-13`; ReproError for an unknown or ambiguous name."""
+    """Return `sc21/figure-13` for `figure-13`; ReproError for an unknown or ambiguous name.
+
+    For a path, the file must exist, and no other file may have its name.
+    """
+    if is_path(name):
+        return _file_at(folders, name)[0]
     names = names_meant(experiment_names(folders), name)
     return names[0] if len(names) == 1 else find_experiment(folders, name).name
 
 
-def experiments_meant(folders: Folders, names: Iterable[str]) -> dict[str, str | None]:
-    """Return the full names of experiments and of papers' experiments, each with the given name; None of a paper.
-
-    ReproError has every unknown or ambiguous name.
-    """
-    known = experiment_names(folders)
-    meant: dict[str, str | None] = {}
-    problems: list[Problem] = []
-    for name in names:
-        of_paper = _of_paper(known, name)
-        try:
-            meant |= {full: meant.get(full) for full in of_paper} or {full_name(folders, name): name}
-        except ReproError as error:
-            problems.extend(error.problems)
-    if problems:
-        raise ReproError(*dict.fromkeys(problems))
-    return meant
-
-
 def find_experiment(folders: Folders, name: str) -> Entry:
-    """Read the experiment with this short or full name; ReproError has every problem of its files."""
+    """Read the experiment with this short or full name, or at this path; ReproError has every problem of its files."""
+    if is_path(name):
+        full, file, files = _file_at(folders, name)
+        is_listed = full in experiment_names(replace(folders, submitted_files={}))
+        return replace(read_experiment(full, file, files), path=None if is_listed else name)
     names = experiment_names(folders)
     matches = names_meant(names, name)
     if name in papers(names):
@@ -124,6 +164,8 @@ def find_experiment(folders: Folders, name: str) -> Entry:
 
 def find_entries(folders: Folders, name: str) -> list[Entry]:
     """Read the experiment of this name, or all of a paper (`sc21`); ReproError has every problem."""
+    if is_path(name):
+        return [find_experiment(folders, name)]
     names = experiment_names(folders)
     of_paper = _of_paper(names, name)
     if not of_paper:

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from orchestrator import api
+from orchestrator.cli.json_jobs import job_refs
 from orchestrator.cli.options import Database, Json, session_of
-from orchestrator.cli.output import as_json, filled_columns, message, next_command, print_shortened, table
+from orchestrator.cli.output import filled_columns, message, next_command, print_shortened, table
 from orchestrator.paths import short_name
 from orchestrator.text import counted
+
+if TYPE_CHECKING:
+    from orchestrator.cli.documents import AdoptDocument
 
 Folder = Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder of `repro render -o`.")]
 
@@ -37,8 +41,12 @@ def adopt(context: typer.Context, folder: Folder, json: Json = False, database: 
         for row in adopted.jobs
     ]
     if json:
-        names = {"adopted_before": adopted.known, "not_submitted": adopted.not_submitted}
-        as_json({"adopted": rows, **{name: [str(job.file) for job in jobs] for name, jobs in names.items()}})
+        document: AdoptDocument = {
+            "jobs": job_refs(adopted.jobs),
+            "adopted_before": [str(job.file) for job in adopted.known],
+            "not_submitted": [str(job.file) for job in adopted.not_submitted],
+        }
+        context.obj.json.put(document)
     else:
         if rows:
             table(rows, filled_columns(rows))

@@ -24,17 +24,19 @@ from orchestrator.cli.options import (
     session_of,
     workload_option,
 )
-from orchestrator.cli.output import as_json, data, filled_columns, message, next_command, table
+from orchestrator.cli.output import data, filled_columns, message, next_command, table
 from orchestrator.errors import ReproError
 from orchestrator.text import counted
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
+    from orchestrator.cli.documents import ListDocument, PlanDocument, RenderDocument
+
 Names = Annotated[
     list[str],
     typer.Argument(
-        help="Experiments, or papers for all of their experiments: figure-13, sc21.",
+        help="Experiments, files, or papers for all of their experiments: figure-13, my/figure.yaml, sc21.",
         autocompletion=completion.experiments_and_papers,
     ),
 ]
@@ -55,10 +57,11 @@ def list_experiments(context: typer.Context, json: Json = False, database: Datab
     """List the experiments of all papers: sizes, predicted cost and progress."""
     experiments = api.experiments(session_of(context, database))
     if json:
-        as_json(experiments.rows)
+        document: ListDocument = {"experiments": experiments.rows, "clusters": experiments.clusters}
+        context.obj.json.put(document)
     else:
-        columns = ["experiment", "paper", "cases", "gpus", "gpu_hours", "done", "scales", "title"]
-        table(experiments.rows, columns)
+        rows = [_experiment_row(row) for row in experiments.rows]
+        table(rows, ["experiment", "paper", "cases", "gpus", "gpu_hours", "done", "scales", "title"])
         message(f"clusters: {', '.join(experiments.clusters)}")
         message("gpus and gpu_hours are of the published size; hours are predicted for the paper's machine")
         if experiments.rows:
@@ -67,9 +70,30 @@ def list_experiments(context: typer.Context, json: Json = False, database: Datab
         raise ReproError(*experiments.problems)
 
 
+def _experiment_row(listed: api.ListedExperiment) -> dict[str, object]:
+    """Return the row of an experiment: scales as `paper:64`, progress as `2/10 paper@selene`."""
+    one_size = listed.gpus_min == listed.gpus_max
+    counts: dict[str, tuple[int, int]] = {}
+    for done in listed.done:
+        label = f"{done.scale}@{done.cluster}" + ("" if done.is_own_workload else f" with {done.workload}")
+        verified, jobs = counts.get(label, (0, 0))
+        counts[label] = (verified + done.verified, jobs + done.jobs)
+    return {
+        "experiment": listed.experiment,
+        "paper": f"{listed.venue} {listed.figure}",
+        "cases": listed.cases,
+        "gpus": str(listed.gpus_min) if one_size else f"{listed.gpus_min}-{listed.gpus_max}",
+        "gpu_hours": listed.gpu_hours,
+        "done": ", ".join(f"{verified}/{jobs} {label}" for label, (verified, jobs) in counts.items()),
+        "scales": ", ".join(f"{size.scale}:{size.gpus}" for size in listed.scales),
+        "title": listed.title,
+    }
+
+
 @app.command()
 @api.with_keywords(PlanOptions)
 def plan(
+    context: typer.Context,
     names: Names,
     *,
     cluster: ClusterName = None,
@@ -85,17 +109,15 @@ def plan(
         count = counted(len(api.exact_jobs(report)), "job")
         message(f"building the model of {count}, up to about three seconds each")
         report = api.with_exact_memory(report)
-    rows, refused = list(report.rows.values()), [str(problem) for problem in report.refusals]
+    rows, refused = list(report.rows.values()), report.refusals
     if json:
-        as_json(
-            {
-                "cases": report.detailed_rows,
-                "refused": refused,
-                "warnings": report.warnings,
-                "notes": report.notes,
-                "totals": report.totals,
-            }
-        )
+        document: PlanDocument = {
+            "cases": report.detailed_rows,
+            "totals": [report.totals],
+            "warnings": report.warnings,
+            "notes": report.notes,
+        }
+        context.obj.json.put(document, refused)
     elif rows:
         table(rows, [column for column in rows[0] if column in filled_columns(rows)])
     for warning in report.warnings:
@@ -122,7 +144,7 @@ def _next_options(options: CaseOptions) -> str:
 
 def _print_next(report: api.BatchReport, cluster: str | None, options: str) -> None:
     first = report.selections[0]
-    name, scales = first.entry.short_name, list(first.entry.experiment.scales)
+    name, scales = first.entry.argument, list(first.entry.experiment.scales)
     if cluster is not None:
         command = f"repro submit {name} --cluster {cluster} --scale {first.cases[0].scale}{options} --dry-run"
         next_command(command, "the jobs to submit")
@@ -152,7 +174,7 @@ def _summary(report: api.BatchReport) -> str:
     text += f": {counted(len(batch.jobs), 'job')}"
     if batch.gpu_hours:
         money = f" ({batch.cost})" if batch.cost else ""
-        text += f", {batch.gpu_hours:.4g} GPU-hours{money} predicted, at most {report.totals['most_gpus']} GPUs"
+        text += f", {batch.gpu_hours:.4g} GPU-hours{money} predicted, at most {report.totals.most_gpus} GPUs"
     return text
 
 
@@ -165,12 +187,20 @@ def render(
     cluster: OnCluster,
     output: OutputFolder = None,
     explain: Explain = False,
+    json: Json = False,
     **given: Unpack[PlanOptions],
 ) -> None:
     """Print the batch script of each case; with -o, write the scripts and what they import, ready to submit."""
     options = case_options(given)
     rendered = api.render(experiment, cluster, output, explain=explain, session=session_of(context), **options)
     profile, scripts = rendered.planned.cluster, rendered.scripts
+    if json:
+        document: RenderDocument = {
+            "scripts": [{"name": script.name, "file": script.path, "text": script.text} for script in scripts],
+            "lines": [{"text": line.text, "origins": line.origins} for line in rendered.lines],
+        }
+        context.obj.json.put(document)
+        return
     if explain:
         _print_origins(rendered)
         return
@@ -178,7 +208,7 @@ def render(
     if output is None:
         for script in scripts:
             data(script.text.rstrip("\n"))
-        name = rendered.planned.entry.short_name
+        name = rendered.planned.entry.argument
         command = f"repro render {name} --cluster {cluster}{_next_options(options)} -o jobs"
         next_command(command, f"write {counted(len(scripts), 'script')}, to {launcher} by hand")
         return

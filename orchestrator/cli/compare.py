@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,7 +12,6 @@ from orchestrator.cli import completion
 from orchestrator.cli.options import Database, JobOptions, Json, ResultAttempt, session_of
 from orchestrator.cli.output import (
     MOST_LINES,
-    as_json,
     filled_columns,
     message,
     next_command,
@@ -26,6 +24,9 @@ from orchestrator.text import counted
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
+
+    from orchestrator.cli.documents import CompareDocument
+    from orchestrator.cli.json_rows import ChangedCase, ComparedNumber
 
 Arguments = Annotated[
     list[str] | None,
@@ -56,11 +57,24 @@ def compare(
     experiment, sides = _parse(arguments or [])
     session = session_of(context, database)
     if sides is None:
-        _print_published(api.compare(experiment, attempt=attempt, session=session, **options), json)
+        published = api.compare(experiment, attempt=attempt, session=session, **options)
+        if json:
+            numbers = [_reference_json(row, published) for row in published.rows]
+            document: CompareDocument = {"numbers": numbers, "sides": [], "cases": []}
+            context.obj.json.put(document)
+        _print_published(published, not json)
     elif attempt is not None:
         raise ReproError(Problem("--attempt: not with A and B", hint="repro compare EXPERIMENT --attempt 1"))
     else:
-        _print_runs(api.compare_runs(*sides, experiment, session=session, **options), json)
+        runs = api.compare_runs(*sides, experiment, session=session, **options)
+        if json:
+            changes: CompareDocument = {
+                "numbers": [],
+                "sides": [runs.a, runs.b],
+                "cases": [_diff_json(case) for case in runs.cases],
+            }
+            context.obj.json.put(changes)
+        _print_runs(runs, not json)
 
 
 def _parse(arguments: Sequence[str]) -> tuple[str | None, tuple[str, str] | None]:
@@ -92,13 +106,9 @@ def _require_experiment(name: str) -> None:
         )
 
 
-def _print_published(comparison: api.PublishedComparison, json: bool) -> None:
+def _print_published(comparison: api.PublishedComparison, with_table: bool) -> None:
     outcome, rows = comparison.outcome, comparison.rows
-    if json:
-        cases = [_reference_json(row, comparison) for row in rows]
-        figure = {"experiment": outcome.entry.name, "scale": outcome.scale, "cluster": outcome.cluster}
-        as_json({**figure, "cases": cases, "missing": _missing(rows)})
-    else:
+    if with_table:
         message(f"{outcome.entry.short_name} at scale {outcome.scale} on {outcome.cluster}")  # a note names the program
         shown = [_reference_row(row, comparison) for row in rows if row.measured is not None]
         table(shown, filled_columns(shown))
@@ -178,11 +188,23 @@ def _reference_row(row: api.ReferenceRow, comparison: api.PublishedComparison) -
     }
 
 
-def _reference_json(row: api.ReferenceRow, comparison: api.PublishedComparison) -> dict[str, object]:
-    result = comparison.results[row.case]
+def _reference_json(row: api.ReferenceRow, comparison: api.PublishedComparison) -> ComparedNumber:
+    outcome, result = comparison.outcome, comparison.results[row.case]
     metric, point = result.metric(row.metric), row.published
     return {
-        **api.field_values(row),
+        "experiment": outcome.entry.name,
+        "scale": outcome.scale,
+        "cluster": outcome.cluster,
+        "case": row.case,
+        "metric": row.metric,
+        "measured": row.measured,
+        "spread": row.spread,
+        "ratio": row.ratio,
+        "tolerance": row.tolerance,
+        "tolerance_from": row.tolerance_from,
+        "within": row.within,
+        "missing": row.missing,
+        "because": row.because,
         "published": point.value if point else None,
         "published_how": point.how if point else None,
         "published_confirmed": point.confirmed if point else None,
@@ -201,7 +223,10 @@ def _reference_json(row: api.ReferenceRow, comparison: api.PublishedComparison) 
         "newer": result.newer_text,
         "measured_for": result.measured_for,
         "reused": comparison.reused.get(row.case),
-        **{name: result.value(name) for name in _EFFICIENCY},
+        "percent_of_peak": result.value("percent_of_peak"),
+        "percent_of_peak_computed": result.value("percent_of_peak_computed"),
+        "mfu_percent": result.value("mfu_percent"),
+        "aggregate_pflops": result.value("aggregate_pflops"),
         "flops": api.equation(result.case),
     }
 
@@ -210,18 +235,9 @@ def _tolerance(row: api.ReferenceRow) -> str:
     return f"±{100 * (row.tolerance or 0.0):.3g} % ({row.tolerance_from})"
 
 
-def _print_runs(comparison: api.RunComparison, json: bool) -> None:
+def _print_runs(comparison: api.RunComparison, with_table: bool) -> None:
     cases, regressions = comparison.cases, comparison.regressions
-    if json:
-        as_json(
-            {
-                "a": dataclasses.asdict(comparison.a),
-                "b": dataclasses.asdict(comparison.b),
-                "cases": [_diff_json(case) for case in cases],
-                "regressions": [_name(case) for case in regressions],
-            }
-        )
-    else:
+    if with_table:
         message(f"A is {comparison.a}, B is {comparison.b}; ratio is B over A")
         rows = [_diff_row(case) for case in cases]
         same = [name for name in _ONLY_IF_DIFFERENT if len({row[name] for row in rows}) == 1]
@@ -267,20 +283,21 @@ def _diff_row(case: api.CaseDiff) -> dict[str, object]:
     }
 
 
-def _diff_json(case: api.CaseDiff) -> dict[str, object]:
-    sides: dict[str, object] = {}
-    for name, metric, job in (("a", case.a, case.job_a), ("b", case.b, case.job_b)):
-        sides[name] = metric.value if metric else None
-        sides[f"{name}_spread"] = metric.spread if metric else None
-        sides[f"{name}_repeats"] = metric.repeats if metric else None
-        sides[f"{name}_job"] = job
+def _diff_json(case: api.CaseDiff) -> ChangedCase:
     return {
         "experiment": case.experiment,
         "scale": case.scale,
         "case": case.case,
         "workload": case.workload,
         "metric": case.metric,
-        **sides,
+        "a": case.a.value if case.a else None,
+        "a_spread": case.a.spread if case.a else None,
+        "a_repeats": case.a.repeats if case.a else None,
+        "a_job": case.job_a,
+        "b": case.b.value if case.b else None,
+        "b_spread": case.b.spread if case.b else None,
+        "b_repeats": case.b.repeats if case.b else None,
+        "b_job": case.job_b,
         "ratio": case.ratio,
         "noise": case.noise,
         "change": case.change,

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import typer
 
 from orchestrator import api
 from orchestrator.cli.options import Database, Json
-from orchestrator.cli.output import as_json, as_row, next_command, table
+from orchestrator.cli.output import as_row, next_command, table
+
+if TYPE_CHECKING:
+    from orchestrator.cli.documents import ConfigShowDocument
 
 config = typer.Typer(rich_markup_mode=None, no_args_is_help=True, help="Your settings, and where each one comes from.")
 
@@ -17,13 +22,14 @@ def _group() -> None:
 
 
 @config.command()
-def show(json: Json = False, database: Database = None) -> None:
+def show(context: typer.Context, json: Json = False, database: Database = None) -> None:
     """Print each setting with its origin: option, environment variable, file:line:column or default."""
-    rows = [as_row(row) for row in api.config_rows(database)]
+    settings = api.config_rows(database)
     if json:
-        as_json(rows)
+        document: ConfigShowDocument = {"settings": settings}
+        context.obj.json.put(document)
         return
-    texts = [row | {"value": _text(row["value"])} for row in rows]
+    texts = [as_row(row) | {"value": _text(row.value)} for row in settings]
     table(texts, ["setting", "value", "origin"])
     next_command("repro clusters show NAME --resolved", "each value of a cluster, with its origin")
 

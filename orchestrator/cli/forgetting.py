@@ -8,14 +8,17 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from orchestrator import api
+from orchestrator.cli.json_jobs import job_refs
 from orchestrator.cli.options import Database, JobOptions, Json, Targets, Yes, session_of
-from orchestrator.cli.output import as_json, message, next_command, print_shortened
+from orchestrator.cli.output import message, next_command, print_shortened
 from orchestrator.errors import EXIT_FAILED, Problem, ReproError
 from orchestrator.paths import short_name
 from orchestrator.text import counted
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
+
+    from orchestrator.cli.documents import ForgetDocument
 
 OneAttempt = Annotated[int | None, typer.Option("--attempt", min=1, help="Only the attempts of this number.")]
 OnlyFailed = Annotated[bool, typer.Option("--failed", help="Only attempts that are not verified.")]
@@ -47,6 +50,9 @@ def forget(
             raise ReproError(Problem(what, hint="--failed keeps verified attempts; or confirm with --yes"))
         typer.confirm(f"{what}. Continue?", abort=True, err=True)
     api.forget_attempts(chosen, undo=undo, session=session)
+    if json:
+        document: ForgetDocument = {"attempts": job_refs(chosen.attempts)}
+        context.obj.json.put(document, chosen.refused)
     _print(chosen, undo, json)
     if chosen.attempts:
         first, name = chosen.attempts[0], short_name(chosen.attempts[0].experiment)
@@ -62,11 +68,7 @@ def forget(
 
 def _print(chosen: api.Forgotten, undo: bool, json: bool) -> None:
     """Print the attempts that are hidden or shown again, and those that are not changed."""
-    if json:
-        names = ("job_id", "experiment", "case_name", "repeat", "number", "state", "verdict")
-        rows = [{name: getattr(row, name) for name in names} for row in chosen.attempts]
-        as_json({"attempts": rows, "refused": [str(problem) for problem in chosen.refused]})
-    elif chosen.attempts:
+    if chosen.attempts and not json:
         lines = [
             f"{row.job_id}  {row.label}  attempt {row.number}  {row.verdict or row.state}" for row in chosen.attempts
         ]

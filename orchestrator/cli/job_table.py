@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import TextIO
 
 from orchestrator import api
+from orchestrator.cli.json_jobs import case_rows
 from orchestrator.cli.output import Console, as_row, data, message, table
 from orchestrator.paths import short_name
 from orchestrator.text import printable
@@ -42,9 +43,14 @@ def _bar_marks() -> tuple[str, str]:
 
 def print_jobs(jobs: Sequence[api.JobStatus]) -> None:
     """Print a row for each job, without columns that are empty or have one value."""
-    rows = [as_row(job) for job in jobs]
-    columns = [column for column in _COLUMNS if _is_shown(column, rows)]
-    table([row | {"case": row["case"] + (f" #{row['repeat']}" if row["repeat"] > 1 else "")} for row in rows], columns)
+    rows = [_job_cells(job) for job in jobs]
+    table(rows, [column for column in _COLUMNS if _is_shown(column, rows)])
+
+
+def _job_cells(job: api.JobStatus) -> dict[str, object]:
+    case = f"{job.case} #{job.repeat}" if job.repeat > 1 else job.case
+    texts = {"case": case, "experiment": short_name(job.experiment), "iteration": job.progress, "left": job.left}
+    return as_row(job) | texts
 
 
 def _is_shown(column: str, rows: Sequence[Mapping[str, object]]) -> bool:
@@ -53,47 +59,10 @@ def _is_shown(column: str, rows: Sequence[Mapping[str, object]]) -> bool:
     return column not in _ONLY_IF_FILLED or any(row[column] for row in rows)
 
 
-def case_rows(outcome: api.FigureOutcome) -> list[dict[str, object]]:
-    """Return the table of cases at the end of a run."""
-    metric = outcome.entry.experiment.axes.y.metric
-    rows: list[dict[str, object]] = []
-    for result in outcome.results:
-        row, timing = result.row, result.metric("iteration_ms")
-        rows.append(
-            {
-                "job": row.job_id if row else None,
-                "case": result.case.name,
-                "workload": result.case.workload,
-                "state": row.state if row else "not submitted",
-                "verdict": row.verdict if row else None,
-                "iteration_ms": timing.value if timing else None,
-                "spread_ms": timing.spread if timing else None,
-                "used": timing.count if timing else None,
-                "repeats": timing.repeats if timing and timing.repeats > 1 else None,
-                metric: result.value(metric),
-                **{name: result.value(name) for name in _PEAK_SHARES},
-                "published": result.published.value if result.published else None,
-                "execution": " and ".join(result.modes) or None,
-                "host_wait_percent": result.value("host_wait_percent"),
-                "host_bound": result.is_host_bound,
-                "why": _why(result),
-                "newer": result.newer_text,
-                "reused": result.measured_for and f"from {short_name(result.measured_for)}",
-            }
-        )
-    return rows
-
-
-def _why(result: api.Result) -> str | None:
-    """Return why a case has no number, or why its number cannot be compared."""
-    if result.flag or result.row is None:
-        return result.flag
-    return result.row.verdict_reason or (f"host-bound: {result.host_bound}" if result.host_bound else None)
-
-
 def print_cases(outcome: api.FigureOutcome) -> None:
     """Print the table of cases, without empty columns."""
-    rows, metric = case_rows(outcome), outcome.entry.experiment.axes.y.metric
+    metric = outcome.entry.experiment.axes.y.metric
+    rows = [{**row, metric: row["value"]} for row in case_rows(outcome)]
     filled = [name for name in rows[0] if any(row[name] is not None for row in rows)]
     repeats = [name for name in ("repeats",) if name in filled]
     optional = [
@@ -116,11 +85,6 @@ def print_claims(outcome: api.FigureOutcome, to_stdout: bool, with_numbers: bool
             number = f"{used.metric} {api.shown_number(used.value)}{spread}"
             lines.append(f"{'':<12}{of_other}{used.case}  {number}  (job {used.job})")
         (data if to_stdout else message)("\n".join(lines))
-
-
-def why_command(job: str, has_started: bool) -> str:
-    """Return the command that shows why a job failed: its log, or its events if it did not start."""
-    return f"repro logs {job}" if has_started else f"repro history {job}"
 
 
 def can_redraw(file: TextIO) -> bool:

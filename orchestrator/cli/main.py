@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import sys
 import traceback
+from collections.abc import Sequence
 from typing import Any, cast
 
 import typer
@@ -23,12 +25,12 @@ PANELS = {
         "show": ("show", "Show an experiment: cases, published numbers, claims."),
         "plan": ("catalog", "Check each case: validity, memory, time and cost."),
         "status": ("watch", "Show the state, verdict and speed of jobs."),
-        "logs": ("watch", "Print the log of a job."),
-        "history": ("watch", "Show all attempts and events of a job."),
-        "sql": ("watch", "Query the ledger, read-only."),
+        "logs": ("records", "Print the log of a job."),
+        "history": ("records", "Show all attempts and events of a job."),
+        "sql": ("records", "Query the ledger, read-only."),
     },
     "Run": {
-        "submit": ("submission", "Submit the cases that are not verified or open."),
+        "submit": ("run", "Submit the cases that are not verified or open."),
         "render": ("catalog", "Print the batch script of each case."),
         "adopt": ("adopting", "Read jobs that were submitted by hand."),
         "wait": ("run", "Wait until jobs have ended."),
@@ -55,6 +57,11 @@ PANELS = {
     },
 }
 """Panel of the help -> command -> (module, summary). A module is imported when its command is used."""
+
+EXIT_CLOSED_PIPE = 141
+"""Exit code if the reader of stdout ends first, as in `repro list | head -1`; shells have it for a SIGPIPE."""
+EXIT_INTERRUPTED = 130
+"""Exit code of a command that Ctrl-C ended."""
 
 COMMANDS = {name: command for commands in PANELS.values() for name, command in commands.items()}
 
@@ -119,27 +126,70 @@ def _options(
 def main() -> None:
     """Run the command line."""
     argv, console = sys.argv[1:], Console()
-    code: int | None = None
+    problems: list[Problem] = []
     try:
-        api.require_text(argv)
-        words = [word for word in argv if word != "--debug"]
-        with completion.rejoined_words(os.environ):
-            code = get_command(app)(words, prog_name="repro", obj=console, standalone_mode=False)
-    except typer.Abort:
-        message("aborted")
-        code = EXIT_FAILED
-    except UsageError as error:
-        code = _print_usage_error(error)
-    except Exception as error:
-        if "--debug" in argv:
-            message(traceback.format_exc().rstrip())
-        code = _print_error(error)
-    if console.wrong_values and code in (None, EXIT_OK, EXIT_FAILED):
+        code = _run(argv, console, problems)
+        if code == EXIT_CLOSED_PIPE:
+            raise BrokenPipeError
+        if console.wrong_values and code in (EXIT_OK, EXIT_FAILED):
+            code = EXIT_USER_ERROR
+        if console.json.command is not None:
+            if code == EXIT_INTERRUPTED:
+                problems.append(Problem("interrupted"))
+            console.json.finish([*problems, *console.wrong_values], code)
+        sys.stdout.flush()
+    except BrokenPipeError:  # `repro list | head -1`
+        code = EXIT_CLOSED_PIPE
+        _discard_stdout()
+    except OSError as error:  # the disk of stdout is full
+        message(f"repro: stdout: {error.strerror or error}")
         code = EXIT_USER_ERROR
+        _discard_stdout()
     sys.exit(code)
 
 
-def _print_usage_error(error: typer.BadParameter) -> int:
+def _run(argv: Sequence[str], console: Console, problems: list[Problem]) -> int:
+    """Run the command, print its errors and add them to `problems`; return the exit code."""
+    words = [word for word in argv if word != "--debug"]
+    try:
+        api.require_text(argv)
+        with completion.rejoined_words(os.environ):
+            return int(get_command(app)(words, prog_name="repro", obj=console, standalone_mode=False) or EXIT_OK)
+    except SystemExit as end:
+        if isinstance(end.__context__, BrokenPipeError):  # Typer has replaced the exception
+            return EXIT_CLOSED_PIPE
+        raise
+    except BrokenPipeError:
+        return EXIT_CLOSED_PIPE
+    except typer.Abort:
+        problems.append(Problem("aborted"))
+        message("aborted")
+        return EXIT_FAILED
+    except UsageError as error:
+        if "--json" in words:
+            console.json.command = console.json.command or _command_name(words)
+        return _print_usage_error(error, problems)
+    except Exception as error:
+        if "--debug" in argv:
+            message(traceback.format_exc().rstrip())
+        return _print_error(error, problems)
+
+
+def _command_name(words: Sequence[str]) -> str:
+    """Return the words of the command line that name the command: `clusters show`."""
+    from orchestrator.cli.documents import DOCUMENTS  # only for an error
+
+    name = " ".join([word for word in words if not word.startswith("-")][:2])
+    return name if name in DOCUMENTS else name.partition(" ")[0]
+
+
+def _discard_stdout() -> None:
+    """Keep Python from writing the rest of stdout at its end, which would print a second error."""
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _print_usage_error(error: typer.BadParameter, problems: list[Problem]) -> int:
     """Print a wrong option, argument or command in one line; return the exit code."""
     text = error.format_message().removesuffix(".").replace("Value error, ", "")
     if text.startswith("Usage:"):  # the help of a group that was called without a command
@@ -149,23 +199,24 @@ def _print_usage_error(error: typer.BadParameter) -> int:
     name = command.removeprefix("repro").strip()
     suggestion = "Did you mean" in text
     hint = None if suggestion else f"{command} --help"
-    message(f"repro: {Problem(text[0].lower() + text[1:], f'{name}:' if name else None, hint)}")
+    problems.append(Problem(text[0].lower() + text[1:], f"{name}:" if name else None, hint))
+    message(f"repro: {problems[-1]}")
     return error.exit_code
 
 
-def _print_error(error: Exception) -> int:
+def _print_error(error: Exception, problems: list[Problem]) -> int:
     """Print an error in one line for each problem; return the exit code."""
     if isinstance(error, ReproError):
-        for problem in error.problems:
-            message(f"repro: {problem}")
-        return error.exit_code
-    if isinstance(error, OSError):
-        location = f"{error.filename}: " if error.filename else ""
-        message(f"repro: {location}{error.strerror or error}")
+        new = list(error.problems)
+    elif isinstance(error, OSError):
+        new = [Problem(error.strerror or str(error), f"{error.filename}:" if error.filename else None)]
     else:
         text = " ".join(str(error).split())
-        message(f"repro: defect in repro: {type(error).__name__}: {text}. Hint: --debug prints the traceback")
-    return EXIT_USER_ERROR
+        new = [Problem(f"defect in repro: {type(error).__name__}: {text}", hint="--debug prints the traceback")]
+    for problem in new:
+        message(f"repro: {problem}")
+    problems += new
+    return error.exit_code if isinstance(error, ReproError) else EXIT_USER_ERROR
 
 
 if __name__ == "__main__":

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from datetime import datetime
-from typing import Annotated
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from orchestrator import api
 from orchestrator.cli import completion
 from orchestrator.cli.options import Database, Json, session_of
-from orchestrator.cli.output import as_json, message, next_command, table
-from orchestrator.text import counted, shown_time, utc_stamp
+from orchestrator.cli.output import message, next_command, table
+from orchestrator.text import counted, shown_time
+
+if TYPE_CHECKING:
+    from orchestrator.cli.documents import NodesDocument
 
 nodes = typer.Typer(
     rich_markup_mode=None, no_args_is_help=True, help="Nodes that jobs may not use, per cluster, in the ledger."
@@ -43,11 +46,14 @@ def deny(
     because: Because,
     until: Until = None,
     cluster: OfCluster = None,
+    json: Json = False,
     database: Database = None,
 ) -> None:
     """Exclude nodes from each submission from now on. Jobs that are already in Slurm's queue stay as they are."""
     session = session_of(context, database)
     denied = api.deny_nodes(names, because, until=until, cluster=cluster, session=session)
+    if json:
+        context.obj.json.put(_document(denied.entries))
     first = denied.entries[0]
     listed = ", ".join(entry.node for entry in denied.entries)
     message(f"{first.cluster}: {counted(len(denied.entries), 'node')} {first.explanation}: {listed}")
@@ -72,16 +78,16 @@ def list_nodes(
             "cluster": entry.cluster,
             "node": entry.node,
             "reason": entry.reason,
-            "until": utc_stamp(entry.until) if json else entry.shown_until,
+            "until": entry.shown_until,
             "denied_by": entry.denied_by,
-            "denied_at": _time(entry.denied_at, json),
+            "denied_at": shown_time(entry.denied_at),
             "allowed_by": entry.allowed_by,
-            "allowed_at": _time(entry.allowed_at, json),
+            "allowed_at": shown_time(entry.allowed_at),
         }
         for entry in entries
     ]
     if json:
-        as_json(rows)
+        context.obj.json.put(_document(entries))
     elif rows:
         table(rows, [name for name in rows[0] if ended or not name.startswith("allowed")])
     else:
@@ -92,14 +98,18 @@ def list_nodes(
         next_command(f"repro nodes allow {entries[0].node} --cluster {entries[0].cluster}", "use the node again")
 
 
-def _time(at: datetime | None, json: bool) -> str | None:
-    return utc_stamp(at) if json else shown_time(at)
+def _document(entries: Sequence[api.DeniedNode]) -> NodesDocument:
+    return {"nodes": entries}
 
 
 @nodes.command()
-def allow(context: typer.Context, names: Nodes, *, cluster: OfCluster = None, database: Database = None) -> None:
+def allow(
+    context: typer.Context, names: Nodes, *, cluster: OfCluster = None, json: Json = False, database: Database = None
+) -> None:
     """Take nodes off the deny list."""
     entries = api.allow_nodes(names, cluster=cluster, session=session_of(context, database))
+    if json:
+        context.obj.json.put(_document(entries))
     listed = ", ".join(entry.node for entry in entries)
     message(f"{entries[0].cluster}: {counted(len(entries), 'node')} allowed again: {listed}")
     next_command("repro nodes list", "the nodes that are denied")

@@ -6,11 +6,11 @@ Text from files, logs and schedulers is escaped before it reaches a terminal.
 from __future__ import annotations
 
 import codecs
-import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from orchestrator.cli.json_output import JsonOutput
 from orchestrator.errors import Problem
 from orchestrator.text import printable
 
@@ -63,9 +63,10 @@ def next_command(command: str, purpose: str) -> None:
 
 
 class Console:
-    """Reporter of this process. `show_progress` draws the jobs that a command waits for."""
+    """Reporter of this process. `show_progress` draws the jobs that a command waits for; `json` is for --json."""
 
     def __init__(self) -> None:
+        self.json = JsonOutput(data)
         self.wrong_values: list[Problem] = []
         self.waiting_for: Sequence[JobRow] = ()
         self.show_progress: Callable[[Sequence[JobRow]], None] = lambda _: None
@@ -115,11 +116,6 @@ def print_shortened(lines: Sequence[str], command: str) -> None:
         message(line)
     if len(lines) > MOST_LINES:
         message(f"... and {len(lines) - MOST_LINES} more: {command}")
-
-
-def as_json(value: object) -> None:
-    """Print JSON."""
-    data(json.dumps(value, indent=2, default=str))
 
 
 def _cell(value: object) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import enum
 import shlex
 import sys
@@ -15,7 +14,9 @@ import typer
 from orchestrator import __version__, api
 from orchestrator.cli import completion
 from orchestrator.cli.job_table import print_claims
+from orchestrator.cli.json_jobs import claim_rows, job_refs
 from orchestrator.cli.options import (
+    AnyExperiment,
     Database,
     Force,
     JobOptions,
@@ -28,13 +29,23 @@ from orchestrator.cli.options import (
     session_of,
     workload_option,
 )
-from orchestrator.cli.output import as_json, data, message, next_command, print_shortened
+from orchestrator.cli.output import data, message, next_command, print_shortened
 from orchestrator.errors import EXIT_FAILED, Problem, ReproError
 from orchestrator.paths import short_name
 from orchestrator.text import counted
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
+
+    from orchestrator.cli.documents import (
+        BundleDocument,
+        BundleVerifyDocument,
+        ClaimsDocument,
+        CollectDocument,
+        PlotDocument,
+        ReportDocument,
+    )
+    from orchestrator.cli.json_site_rows import FileRow
 
 
 class Format(str, enum.Enum):
@@ -61,31 +72,17 @@ Export = Annotated[Format | None, typer.Option("--export", help="Format. Default
 Iterations = Annotated[bool, typer.Option("--iterations", help="One row per logged iteration, of running jobs too.")]
 Experiments = Annotated[
     list[str] | None,
-    typer.Argument(
-        help="Experiments or papers. Default: all that were submitted.",
-        autocompletion=completion.experiments_and_papers,
-    ),
+    typer.Argument(help="Experiments. Default: all that were submitted.", autocompletion=completion.experiments),
 ]
 OutputFolder = Annotated[Path, typer.Option("--output", "-o", help="Folder for index.html.")]
 ForceFolder = Annotated[bool, typer.Option("--force", help="Write into a folder that has other files.")]
-Drawn = Annotated[
-    list[str] | None,
-    typer.Argument(
-        help="Experiments or papers. Default: the one submitted last.",
-        autocompletion=completion.experiments_and_papers,
-    ),
-]
-PlotOutput = Annotated[
-    Path | None, typer.Option("--output", "-o", help="Write to this file. With several experiments: into this folder.")
-]
 What = Annotated[
-    list[str],
+    str,
     typer.Argument(
-        metavar="EXPERIMENTS|verify FILE",
-        help="Experiments or papers, or the word verify and the bundle to check.",
-        autocompletion=completion.bundle_words,
+        metavar="EXPERIMENT|verify", help="figure-13, or the word verify.", autocompletion=completion.experiments
     ),
 ]
+BundleFile = Annotated[Path | None, typer.Argument(metavar="FILE", help="With verify: the bundle to check.")]
 Key = Annotated[Path | None, typer.Option("--sign", metavar="KEY", help="Sign with this SSH key, into FILE.sig.")]
 Signers = Annotated[
     Path | None,
@@ -109,6 +106,7 @@ def collect(
     iterations: Iterations = False,
     attempt: ResultAttempt = None,
     force: Force = False,
+    json: Json = False,
     database: Database = None,
     **options: Unpack[JobOptions],
 ) -> None:
@@ -119,18 +117,27 @@ def collect(
         raise ReproError(Problem(f"--iterations: {file_format.value} is a table of cases", hint=hint))
     if file_format is Format.parquet:
         api.require_parquet()
-        if output is None and sys.stdout.isatty():
+        if output is None and sys.stdout.isatty() and not json:
             raise ReproError(Problem("parquet is binary and cannot go to a terminal", hint="add -o FILE.parquet"))
     if output is not None:
-        confirm_overwrite([output], force)
+        confirm_overwrite(output, force)
     collected = api.collect(experiment, attempt=attempt, session=session_of(context, database), **options)
     pieces = collected.export(file_format.value, iterations=iterations)
     if output is not None:
         api.write_file(pieces, output)
-        data(str(output))
-    elif sys.stdout.isatty():
+        if not json:
+            data(str(output))
+    if json:
+        document: CollectDocument = {
+            "cases": [] if iterations else collected.rows,
+            "iterations": list(collected.iterations()) if iterations else [],
+            "claims": claim_rows(collected.outcome),
+            "files": [] if output is None else _file_rows("export", output),
+        }
+        context.obj.json.put(document)
+    elif output is None and sys.stdout.isatty():
         data(b"".join(pieces).decode().replace("\r\n", "\n").rstrip("\n"))
-    else:
+    elif output is None:
         sys.stdout.buffer.writelines(pieces)
         sys.stdout.buffer.flush()
     print_claims(collected.outcome, to_stdout=False)
@@ -158,7 +165,7 @@ def _export_format(export: Format | None, output: Path | None) -> Format:
 @api.with_keywords(RunOptions)
 def claims(
     context: typer.Context,
-    experiments: Experiments = None,
+    experiment: AnyExperiment = None,
     *,
     attempt: ResultAttempt = None,
     json: Json = False,
@@ -169,16 +176,18 @@ def claims(
 
     Without a name, all submitted experiments are judged, each at its latest matching run.
     """
-    judged = api.claims(experiments or (), attempt=attempt, session=session_of(context, database), **options)
+    judged = api.claims(experiment or (), attempt=attempt, session=session_of(context, database), **options)
+    failures = [row for outcome in judged.outcomes for row in outcome.failures]
     if json:
-        as_json([row for outcome in judged.outcomes for row in _claim_rows(outcome)])
+        rows = [row for outcome in judged.outcomes for row in claim_rows(outcome)]
+        document: ClaimsDocument = {"claims": rows, "failed_jobs": job_refs(failures)}
+        context.obj.json.put(document)
     else:
         for outcome in judged.outcomes:
             data(_claims_title(outcome))
             print_claims(outcome, to_stdout=True, with_numbers=True)
     if judged.problems:
         raise ReproError(*judged.problems)
-    failures = [row for outcome in judged.outcomes for row in outcome.failures]
     print_shortened(
         [f"failed: {row.label} of {row.experiment} (job {row.job_id}): {row.verdict_reason}" for row in failures],
         f"repro status {short_name(failures[0].experiment)} --failed" if failures else "",
@@ -202,45 +211,39 @@ def _claims_title(outcome: api.FigureOutcome) -> str:
     return f"{figure}: {', '.join(counts) or 'no claims'}"
 
 
-def _claim_rows(outcome: api.FigureOutcome) -> list[dict[str, object]]:
-    figure = {"experiment": outcome.entry.name, "scale": outcome.scale, "cluster": outcome.cluster}
-    return [
-        {**figure, "kind": verdict.claim.kind, **row, "used": [dataclasses.asdict(used) for used in verdict.used]}
-        for row, verdict in zip(api.claim_rows(outcome.claims), outcome.claims, strict=True)
-    ]
+def _file_rows(kind: str, *files: Path | None) -> list[FileRow]:
+    """Return the rows of the files that were written."""
+    return [{"file": file, "kind": kind, "bytes": file.stat().st_size} for file in files if file is not None]
 
 
 @app.command()
 @api.with_keywords(JobOptions)
 def plot(
     context: typer.Context,
-    experiments: Drawn = None,
+    experiment: MaybeExperiment = None,
     *,
-    output: PlotOutput = None,
+    output: OutputFile = None,
     attempt: ResultAttempt = None,
     force: Force = False,
+    json: Json = False,
     database: Database = None,
     **options: Unpack[JobOptions],
 ) -> None:
-    """Draw figures on the paper's axes as png, svg or pdf, and print the paths.
+    """Draw the figure on the paper's axes as png, svg or pdf, and print its path.
 
-    Without -o, or with a folder, the earlier picture of the same figure is replaced.
+    Without -o, the earlier picture of the same figure is replaced.
     """
-    session, names = session_of(context, database), experiments or []
-    if len(names) > 1 or any(map(api.is_paper, names)):
-        plots = api.plot_all(names, output, attempt=attempt, session=session, **options)
+    if output is not None:
+        api.require_plot_file(output)
+        confirm_overwrite(output, force)
+    plotted = api.plot(experiment, output, attempt=attempt, session=session_of(context, database), **options)
+    if json:
+        document: PlotDocument = {"files": _file_rows("picture", plotted.file), "claims": claim_rows(plotted.outcome)}
+        context.obj.json.put(document)
     else:
-        if output is not None:
-            api.require_plot_file(output)
-            confirm_overwrite([output], force)
-        plots = [api.plot(names[0] if names else None, output, attempt=attempt, session=session, **options)]
-    for plotted in plots:
         data(str(plotted.file))
-        if len(plots) > 1:
-            message(_claims_title(plotted.outcome))
-        print_claims(plotted.outcome, to_stdout=False)
-    first = plots[0].outcome.entry.short_name
-    next_command(f"repro collect {first} --export csv{workload_option(options.get('workload'))}", "the numbers in it")
+    print_claims(plotted.outcome, to_stdout=False)
+    next_command(f"repro collect --export csv{workload_option(options.get('workload'))}", "the numbers in it")
 
 
 @app.command()
@@ -251,12 +254,18 @@ def report(
     *,
     output: OutputFolder,
     force: ForceFolder = False,
+    json: Json = False,
     database: Database = None,
     **options: Unpack[RunOptions],
 ) -> None:
     """Write one HTML page with outcomes, pictures and provenance."""
     page = api.report(output, experiments or (), force=force, session=session_of(context, database), **options)
-    data(str(page.file))
+    if json:
+        claims = [row for outcome in page.outcomes for row in claim_rows(outcome)]
+        document: ReportDocument = {"files": _file_rows("page", page.file), "claims": claims}
+        context.obj.json.put(document)
+    else:
+        data(str(page.file))
     cases = counted(sum(len(outcome.results) for outcome in page.outcomes), "case")
     message(f"{counted(len(page.outcomes), 'experiment')}, {cases}; the page is one file and needs no other")
     failures = [row for outcome in page.outcomes for row in outcome.failures]
@@ -271,54 +280,54 @@ def report(
 def bundle(
     context: typer.Context,
     what: What,
+    file: BundleFile = None,
     *,
-    output: PlotOutput = None,
+    output: OutputFile = None,
     sign: Key = None,
     allowed_signers: Signers = None,
     force: Force = False,
+    json: Json = False,
     database: Database = None,
     **options: Unpack[RunOptions],
 ) -> None:
-    """Write everything a reviewer needs to one file per experiment, or verify such a file from its own logs."""
-    if what[0] == "verify":
-        if len(what) != 2 or output or any(options.values()) or sign or force:
+    """Write everything a reviewer needs to one file, or verify such a file from its own logs."""
+    if what == "verify":
+        if json:
+            context.obj.json.command = "bundle verify"
+        if file is None or output or any(options.values()) or sign or force:
             hint = "repro bundle verify FILE.tar.zst"
             raise ReproError(Problem("verify needs a file, and its only option is --allowed-signers", hint=hint))
-        _verify(Path(what[1]), allowed_signers)
+        verified = api.verify_bundle(file, allowed_signers)
+        if json:
+            context.obj.json.put(_verify_document(verified))
+        _print_verified(verified, file, allowed_signers, not json)
         return
-    for word in what:
-        if word.endswith(".tar.zst"):
-            raise ReproError(Problem("only verify reads a file", f"{word}:", "-o names the file to write"))
+    if file is not None:
+        raise ReproError(Problem("only verify reads a file", f"{file}:", "-o names the file to write"))
     if allowed_signers is not None:
         raise ReproError(Problem("--allowed-signers: only for verify", hint="--sign KEY signs a bundle"))
     session = session_of(context, database)
     if sign is not None:
         api.require_key(sign)
-    is_one = len(what) == 1 and not api.is_paper(what[0])
-    if is_one and output is not None:
-        confirm_overwrite([output], force)  # before the logs are read
-    if not is_one and output is not None and not output.is_dir():
-        raise ReproError(Problem("no such folder", f"{output}:", "several bundles need a folder: make it first"))
-    outcomes = api.outcomes(what, session=session, **options)
-    if is_one and output is not None:
-        files = [output]
+    if output is not None:
+        confirm_overwrite(output, force)  # before the logs are read
+    outcome = api.outcome(what, session=session, **options)
+    if output is None:
+        output = api.bundle_file(outcome)
+        confirm_overwrite(output, force)
+    written = api.bundle(outcome, output, key=sign, session=session)
+    if json:
+        files = [*_file_rows("bundle", written.file), *_file_rows("signature", written.signature)]
+        document: BundleDocument = {"files": files, "missing": written.contents.missing}
+        context.obj.json.put(document)
     else:
-        files = [(output or Path()) / api.bundle_file(outcome) for outcome in outcomes]
-        confirm_overwrite(files, force)
-    written = [
-        api.bundle(outcome, file, key=sign, session=session) for outcome, file in zip(outcomes, files, strict=True)
-    ]
-    for each in written:
-        _print_bundle(each)
-    next_command(f"repro bundle verify {shlex.quote(str(files[0]))}", "the check that a reviewer runs")
-    if any(missing.is_fault for each in written for missing in each.contents.missing):
-        raise typer.Exit(EXIT_FAILED)
+        data(str(written.file))
+    _print_contents(written)
 
 
-def _print_bundle(written: api.Bundle) -> None:
+def _print_contents(written: api.Bundle) -> None:
     """Print what a bundle contains and what is missing in it."""
     file, contents = written.file, written.contents
-    data(str(file))
     if written.signature is not None:
         message(f"signature: {written.signature}")
     for missing in contents.missing:
@@ -327,15 +336,29 @@ def _print_bundle(written: api.Bundle) -> None:
         message(f"note: {counted(contents.under_way, 'open attempt')}: the bundle is marked as not final")
     size = f"{file.stat().st_size / 1e3:,.0f} kB"
     message(f"{counted(contents.attempts, 'attempt')}, {counted(contents.files, 'file')}, {size}")
+    next_command(f"repro bundle verify {shlex.quote(str(file))}", "the check that a reviewer runs")
+    if any(missing.is_fault for missing in contents.missing):
+        raise typer.Exit(EXIT_FAILED)
 
 
-def _verify(file: Path, allowed_signers: Path | None) -> None:
-    verified = api.verify_bundle(file, allowed_signers)
-    if verified.signature is not None:
+def _verify_document(verified: api.BundleCheck) -> BundleVerifyDocument:
+    signature = verified.signature
+    return {
+        "checks": [
+            {"check": check.name, "what": check.what, "proven": check.is_proven, "differences": check.differences}
+            for check in verified.checks.checks
+        ],
+        "signatures": [{"signer": signature.signer, "problem": signature.problem}] if signature else [],
+    }
+
+
+def _print_verified(verified: api.BundleCheck, file: Path, allowed_signers: Path | None, with_checks: bool) -> None:
+    """Print the checks and their sum; exit code 1 if one found a difference."""
+    if verified.signature is not None and with_checks:
         signer = verified.signature.signer
         data(f"signature {f'by {signer}: valid' if signer else verified.signature.problem}")
     checks = verified.checks
-    for check in checks.checks:
+    for check in checks.checks if with_checks else ():
         differences = counted(len(check.differences), "difference") if check.differences else "no difference"
         data(f"{check.name:<8}  {check.what}{f': {differences}' if check.is_proven else ''}")
         for difference in check.differences:

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from orchestrator import api
 from orchestrator.cli import completion
 from orchestrator.cli.options import Json, ScaleOf, Where
-from orchestrator.cli.output import as_json, data, filled_columns, message, next_command, table
+from orchestrator.cli.output import data, filled_columns, message, next_command, table
 from orchestrator.errors import Problem, ReproError
+
+if TYPE_CHECKING:
+    from orchestrator.cli.documents import ShowDocument
+    from orchestrator.cli.json_rows import CaseSettings, ShownCase, ShownExperiment, StatedClaim
 
 ExperimentOrPaper = Annotated[
     str,
@@ -21,13 +25,12 @@ ExperimentOrPaper = Annotated[
 ScriptNames = Annotated[
     bool, typer.Option("--script", help="Print the published script of each case, and how the case differs from it.")
 ]
-_PAPER_FIELDS = ("title", "venue", "arxiv", "doi", "hardware", "code", "images", "differences", "not_run", "notes")
-
 app = typer.Typer(rich_markup_mode=None)
 
 
 @app.command()
 def show(
+    context: typer.Context,
     experiment: ExperimentOrPaper,
     scale: ScaleOf = "paper",
     where: Where = None,
@@ -44,23 +47,34 @@ def show(
             raise ReproError(
                 Problem(f"{experiment}: a paper, which has no cases for --scale, --where and --script", hint=hint)
             )
-        _show_paper(api.show_paper(experiment), json)
+        contents = api.show_paper(experiment)
+        if json:
+            context.obj.json.put(_paper_document(contents))
+        else:
+            _show_paper(contents)
         return
     shown = api.show(experiment, scale, where=where)
     entry = shown.entry
-    claims = [
+    claims: list[StatedClaim] = [
         {
+            "experiment": entry.name,
             "claim": claim.id,
             "kind": claim.kind,
             "stated": claim.stated,
-            "judged_at": ", ".join(claim.judged_at),
+            "judged_at": claim.judged_at,
             "source": claim.source,
             "says": claim.says,
         }
         for claim in entry.experiment.claims
     ]
     if json:
-        as_json({**_about(shown), "cases": [_case_json(shown, case) for case in shown.cases], "claims": claims})
+        document: ShowDocument = {
+            "papers": [],
+            "experiments": [_experiment_json(entry, shown.differences)],
+            "cases": [_case_json(shown, case) for case in shown.cases],
+            "claims": claims,
+        }
+        context.obj.json.put(document)
         return
     if script:
         _print_scripts(shown)
@@ -71,15 +85,40 @@ def show(
     _print_cases(shown.cases)
     if claims:
         data("")
-        table(claims, list(claims[0]))
+        columns = ["claim", "kind", "stated", "judged_at", "source", "says"]
+        table([{**claim, "judged_at": ", ".join(claim["judged_at"])} for claim in claims], columns)
     _print_caveats(shown)
     if entry.experiment.reference_only:
         next_command("repro list", "the experiments that can be run")
         return
-    next_command(f"repro plan {entry.short_name} --scale {scale}", "check each case: validity, memory and cost")
+    next_command(f"repro plan {entry.argument} --scale {scale}", "check each case: validity, memory and cost")
 
 
-def _show_paper(contents: api.PaperContents, json: bool) -> None:
+def _paper_document(contents: api.PaperContents) -> ShowDocument:
+    paper = contents.paper
+    return {
+        "papers": [
+            {
+                "paper": contents.name,
+                "title": paper.title,
+                "venue": paper.venue,
+                "arxiv": paper.arxiv,
+                "doi": paper.doi,
+                "hardware": paper.hardware,
+                "code": {name: code.model_dump() for name, code in paper.code.items()},
+                "images": paper.images,
+                "differences": paper.differences,
+                "not_run": [part.model_dump() for part in paper.not_run],
+                "notes": paper.notes,
+            }
+        ],
+        "experiments": [_experiment_json(entry, entry.experiment.differences) for entry in contents.entries],
+        "cases": [],
+        "claims": [],
+    }
+
+
+def _show_paper(contents: api.PaperContents) -> None:
     paper = contents.paper
     rows = [
         {
@@ -90,10 +129,6 @@ def _show_paper(contents: api.PaperContents, json: bool) -> None:
         }
         for entry in contents.entries
     ]
-    if json:
-        fields = paper.model_dump(exclude_none=True, include=set(_PAPER_FIELDS))
-        as_json({"paper": contents.name, **fields, "experiments": rows})
-        return
     message(f"{contents.name}: {paper.title}, {paper.venue}")
     if paper.hardware:
         message(f"measured on {paper.hardware}")
@@ -126,11 +161,11 @@ def _print_scripts(shown: api.ExperimentCases) -> None:
         message(f"the source of {shown.entry.short_name} has no script for these cases")
     elif not cases:
         message("no declared difference from the scripts")
-    name = f"{shown.entry.short_name} --cluster selene"
+    name = f"{shown.entry.argument} --cluster selene"
     next_command(f"repro render {name}", "the scripts of the jobs")
 
 
-def _case_row(case: api.Case) -> dict[str, object]:
+def _case_row(case: api.Case) -> CaseSettings:
     layout, model, training = case.layout, case.model, case.training
     return {
         "case": case.name,
@@ -163,11 +198,17 @@ def _case_row(case: api.Case) -> dict[str, object]:
     }
 
 
-def _case_json(shown: api.ExperimentCases, case: api.Case) -> dict[str, object]:
-    published = [point.model_dump(exclude_none=True, exclude={"where"}) for point in case.published]
-    reference = {"reference_only": case.reference_only} if case.reference_only else {}
-    script = {"script": shown.script_of(case)} if case.script else {}
-    return {**_case_row(case), "published": published, **_expected(case), **reference, **script}
+def _case_json(shown: api.ExperimentCases, case: api.Case) -> ShownCase:
+    return {
+        **_case_row(case),
+        "experiment": shown.entry.name,
+        "scale": shown.scale,
+        "published": case.published,
+        "expected": case.expected.outcome if case.expected else None,
+        "expected_confirmed": case.expected.confirmed if case.expected else None,
+        "reference_only": case.reference_only,
+        "script": shown.script_of(case),
+    }
 
 
 def _expected(case: api.Case) -> dict[str, str]:
@@ -181,7 +222,7 @@ def _print_cases(cases: Sequence[api.Case]) -> None:
     gpus = {point.gpu for case in cases for point in case.published}
     rows = []
     for case in cases:
-        row = {**_case_row(case), **_expected(case)}
+        row: dict[str, object] = {**_case_row(case), **_expected(case)}
         for point in case.published:
             name = f"{point.metric}@{point.gpu}" if len(gpus) > 1 and point.gpu else point.metric
             row[f"paper_{name}"] = point.value
@@ -202,18 +243,16 @@ def _shown(value: object) -> str:
     return api.shown_value(value) if isinstance(value, (bool, int, float, str)) else str(value)
 
 
-def _about(shown: api.ExperimentCases) -> dict[str, object]:
-    entry = shown.entry
-    experiment, paper = entry.experiment, entry.paper
+def _experiment_json(entry: api.Entry, differences: Sequence[api.Difference]) -> ShownExperiment:
+    experiment = entry.experiment
     return {
         "experiment": entry.name,
-        "paper": {"title": paper.title, "venue": paper.venue, "arxiv": paper.arxiv, "doi": paper.doi},
         "figure": experiment.figure,
         "title": experiment.title,
-        "scale": shown.scale,
-        "axes": experiment.axes.model_dump(exclude_none=True),
+        "scales": api.scale_names(experiment),
         "reference_only": experiment.reference_only,
-        "differences": [difference.model_dump(exclude_none=True) for difference in shown.differences],
+        "axes": experiment.axes.model_dump(),
+        "differences": differences,
         "notes": experiment.notes,
     }
 

@@ -5,18 +5,29 @@ from __future__ import annotations
 import shlex
 import time
 from collections import Counter
-from collections.abc import Sequence
-from typing import Annotated
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from orchestrator import api
 from orchestrator.cli import completion
 from orchestrator.cli.options import Json, OnCluster, Scale, Settings, session_of
-from orchestrator.cli.output import as_json, data, filled_columns, message, next_command, table
+from orchestrator.cli.output import data, filled_columns, message, next_command, table
 from orchestrator.errors import EXIT_FAILED, Problem, ReproError
 from orchestrator.paths import find_folders
 from orchestrator.text import counted
+
+if TYPE_CHECKING:
+    from orchestrator.cli.documents import (
+        ClustersCheckDocument,
+        ClustersListDocument,
+        ClustersNewDocument,
+        ClustersShowDocument,
+        ImagesImportDocument,
+        ImagesListDocument,
+    )
+    from orchestrator.cli.json_site_rows import ClusterRow, ImageFile, ProfileField
 
 POLL_S = 5.0
 """Interval between two looks at imports that a command waits for."""
@@ -49,10 +60,10 @@ ProbeJob = Annotated[bool, typer.Option("--job", help="Also run a job of one min
 
 
 @clusters.command("list")
-def list_clusters(json: Json = False) -> None:
+def list_clusters(context: typer.Context, json: Json = False) -> None:
     """List all profiles and their open values."""
     folders = find_folders()
-    rows: list[dict[str, object]] = []
+    rows: list[ClusterRow] = []
     problems: list[Problem] = []
     for name in sorted(api.cluster_names(folders)):
         try:
@@ -60,28 +71,37 @@ def list_clusters(json: Json = False) -> None:
         except ReproError as error:
             problems += error.problems
     if json:
-        as_json(rows)
+        document: ClustersListDocument = {"clusters": rows}
+        context.obj.json.put(document)
     elif rows:
-        table(rows, list(rows[0]))
+        columns = ["cluster", "about", "scheduler", "nodes", "gpus", "container", "open"]
+        table([_cluster_cells(row) for row in rows], columns)
     if problems:
         raise ReproError(*problems)
     next_command("repro clusters show NAME", "a profile and its open values")
 
 
 @clusters.command()
-def show(name: Name, resolved: Resolved = False, settings: Settings = None, json: Json = False) -> None:
+def show(
+    context: typer.Context, name: Name, resolved: Resolved = False, settings: Settings = None, json: Json = False
+) -> None:
     """Show a profile with all layers merged."""
     cluster = api.find_cluster(find_folders(), name, api.parse_settings(settings or ()))
     layered = cluster.layered
-    values = [
-        {"field": api.dotted(path), "value": value, "from": layered.location(path)}
+    values: list[ProfileField] = [
+        {"field": api.dotted(path), "value": value, "location": str(layered.location(path))}
         for path, value in api.leaves(layered.value)
     ]
     if json:
-        as_json(values if resolved else layered.value)
-        return
-    if resolved:
-        table([row | {"value": _yaml(row["value"])} for row in values], ["field", "value", "from"])
+        document: ClustersShowDocument = {
+            "clusters": [_cluster_row(cluster)],
+            "fields": values,
+            "profiles": [layered.value],
+        }
+        context.obj.json.put(document)
+    elif resolved:
+        cells = [{"field": row["field"], "value": _yaml(row["value"]), "from": row["location"]} for row in values]
+        table(cells, ["field", "value", "from"])
     else:
         import yaml  # not for --help
 
@@ -119,13 +139,24 @@ def check(
             "place": finding.place,
             "check": finding.check,
             "found": finding.message,
-            "from": finding.location,
-            "mend": finding.hint,
         }
         for finding in findings
     ]
     if json:
-        as_json(rows)
+        document: ClustersCheckDocument = {
+            "checks": [
+                {
+                    "result": finding.result,
+                    "place": finding.place,
+                    "check": finding.check,
+                    "found": finding.message,
+                    "location": finding.location,
+                    "hint": finding.hint,
+                }
+                for finding in findings
+            ]
+        }
+        context.obj.json.put(document)
     else:
         table(rows, ["result", "place", "check", "found"])  # faults follow again, with location and hint
     if checked.problems:
@@ -144,9 +175,14 @@ def check(
 
 
 @clusters.command()
-def new(name: NewName, partition: Partition = None) -> None:
+def new(context: typer.Context, name: NewName, partition: Partition = None, json: Json = False) -> None:
     """Write a profile from what Slurm reports on this login node."""
-    data(str(api.new_cluster(find_folders(), name, partition, message)))
+    file = api.new_cluster(find_folders(), name, partition, message)
+    if json:
+        document: ClustersNewDocument = {"files": [{"file": file, "kind": "profile", "bytes": file.stat().st_size}]}
+        context.obj.json.put(document)
+    else:
+        data(str(file))
     next_command(f"repro clusters check {shlex.quote(name)}", "what is right, wrong and open")
 
 
@@ -156,17 +192,23 @@ def schema() -> None:
     data(api.schema_text().rstrip("\n"))
 
 
-def _cluster_row(cluster: api.Cluster) -> dict[str, object]:
+def _cluster_row(cluster: api.Cluster) -> ClusterRow:
     profile, hardware = cluster.profile, cluster.hardware
     return {
         "cluster": cluster.name,
         "about": profile.about,
         "scheduler": profile.scheduler,
         "nodes": hardware.nodes,
-        "gpus": f"{hardware.gpus_per_node} x {hardware.gpu}" if hardware.gpu else None,
+        "gpus_per_node": hardware.gpus_per_node,
+        "gpu": hardware.gpu,
         "container": profile.container.runtime if profile.container else None,
-        "open": len(cluster.unfilled),
+        "open": [api.dotted(blank.path) for blank in cluster.unfilled],
     }
+
+
+def _cluster_cells(row: ClusterRow) -> dict[str, object]:
+    gpus = f"{row['gpus_per_node']} x {row['gpu']}" if row["gpu"] else None
+    return {**row, "gpus": gpus, "open": len(row["open"])}
 
 
 def _yaml(value: object) -> str:
@@ -176,12 +218,13 @@ def _yaml(value: object) -> str:
 
 
 @images.command("list")
-def list_images(cluster: OnCluster, json: Json = False) -> None:
+def list_images(context: typer.Context, cluster: OnCluster, json: Json = False) -> None:
     """List the images: file, presence, and who imported it."""
     profile = api.find_cluster(find_folders(), cluster)
     rows = api.image_rows(profile)
     if json:
-        as_json([_image_json(row) for row in rows])
+        document: ImagesListDocument = {"images": [_image_json(row) for row in rows]}
+        context.obj.json.put(document)
     elif rows:
         shown = [_image_row(row) for row in rows]
         table(shown, filled_columns(shown))
@@ -195,7 +238,14 @@ def list_images(cluster: OnCluster, json: Json = False) -> None:
 
 
 @images.command("import")
-def import_images(cluster: OnCluster, names: ImageNames = None, again: Again = False, wait: Wait = False) -> None:
+def import_images(
+    context: typer.Context,
+    cluster: OnCluster,
+    names: ImageNames = None,
+    again: Again = False,
+    wait: Wait = False,
+    json: Json = False,
+) -> None:
     """Import images from their registry, one job for each."""
     folders = find_folders()
     profile = api.find_cluster(folders, cluster)
@@ -208,17 +258,30 @@ def import_images(cluster: OnCluster, names: ImageNames = None, again: Again = F
     imports: list[api.Import] = []
     for started in api.import_images(profile, folders, wanted.to_import):
         imports.append(started)
-        data(f"{started.name}  {started.job_id or 'here'}  {started.file}")
+        if json:
+            context.obj.json.put(_imports_document(imports, {}))
+        else:
+            data(f"{started.name}  {started.job_id or 'here'}  {started.file}")
     if imports and not is_local:
         message(f"{counted(len(imports), 'import')} submitted")
     if imports and (is_local or wait):
-        _print_results(imports, cluster)
+        failures = _wait(imports, cluster)
+        if json:
+            context.obj.json.put(_imports_document(imports, failures))
+        _print_results(imports, failures, cluster)
     next_command(f"repro images list --cluster {shlex.quote(cluster)}", "the imported images")
 
 
-def _print_results(imports: Sequence[api.Import], cluster: str) -> None:
-    """Wait for the imports and print the results; exit code 1 if one failed."""
-    failures = _wait(imports, cluster)
+def _imports_document(imports: Sequence[api.Import], failures: Mapping[str, str]) -> ImagesImportDocument:
+    return {
+        "imports": [
+            {"image": one.name, "file": one.file, "job": one.job_id, "error": failures.get(one.name)} for one in imports
+        ]
+    }
+
+
+def _print_results(imports: Sequence[api.Import], failures: Mapping[str, str], cluster: str) -> None:
+    """Print the results of imports that have ended; exit code 1 if one failed."""
     for each in imports:
         message(f"{each.name}: {failures.get(each.name, 'imported')}")
     failed = [each for each in imports if each.name in failures]
@@ -251,19 +314,19 @@ def _wait(imports: Sequence[api.Import], cluster: str) -> dict[str, str]:
         raise
 
 
-def _image_json(row: api.ImageRow) -> dict[str, object]:
+def _image_json(row: api.ImageRow) -> ImageFile:
     record = row.record
     return {
-        "name": row.name,
-        "says": row.value,
-        "location": row.source,
+        "image": row.name,
+        "value": row.value,
+        "source": row.source,
         "there": row.there,
         "digest": record.digest,
         "digest_of": record.digest_of,
         "imported": record.imported,
         "user": record.user,
         "bytes": row.bytes,
-        "where": row.location,
+        "location": row.location,
     }
 
 

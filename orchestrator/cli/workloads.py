@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Sequence
 from json import dumps
-from typing import Annotated, TypedDict
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from orchestrator import api
 from orchestrator.cli import completion
 from orchestrator.cli.options import ClusterName, Json, OnCluster
-from orchestrator.cli.output import as_json, data, filled_columns, message, next_command, table
+from orchestrator.cli.output import data, filled_columns, message, next_command, table
+
+if TYPE_CHECKING:
+    from orchestrator.cli.documents import WorkloadsFetchDocument, WorkloadsListDocument, WorkloadsShowDocument
+    from orchestrator.cli.json_site_rows import FetchedFile, NeedRow, WorkloadRow
 
 workloads = typer.Typer(
     rich_markup_mode=None, no_args_is_help=True, help="Programs that cases run, with their code and data."
@@ -37,23 +42,26 @@ Offline = Annotated[
 
 
 @workloads.command("list")
-def list_workloads(json: Json = False) -> None:
+def list_workloads(context: typer.Context, json: Json = False) -> None:
     """List the programs and what each one needs."""
     rows = [_list_row(listed) for listed in api.workload_needs()]
     if json:
-        as_json(rows)
+        document: WorkloadsListDocument = {"workloads": rows}
+        context.obj.json.put(document)
     else:
-        table([row | {"commit": row["commit"][:12], "needs": ", ".join(row["needs"])} for row in rows], list(rows[0]))
+        cells = [{**row, "commit": (row["commit"] or "")[:12], "needs": ", ".join(row["needs"])} for row in rows]
+        table(cells, list(rows[0]))
     next_command("repro workloads show NAME", "the source of each")
 
 
 @workloads.command()
-def show(name: Name, cluster: ClusterName = None, json: Json = False) -> None:
+def show(context: typer.Context, name: Name, cluster: ClusterName = None, json: Json = False) -> None:
     """Show what a program needs, its sources, and what is there."""
     shown = api.show_workload(name, cluster)
     rows = [_row(status) for status in shown.needs]
     if json:
-        as_json(rows)
+        document: WorkloadsShowDocument = {"workloads": [_list_row(shown)], "needs": rows}
+        context.obj.json.put(document)
     elif rows:
         short = [_short(row) for row in rows]
         table(short, filled_columns(short))
@@ -76,12 +84,14 @@ def show(name: Name, cluster: ClusterName = None, json: Json = False) -> None:
 
 @workloads.command()
 def fetch(
+    context: typer.Context,
     name: Name,
     cluster: OnCluster,
     directory: Directory = None,
     text: Text = None,
     python: Python = None,
     offline: Offline = False,
+    json: Json = False,
 ) -> None:
     """Fetch a program's code and data to the shared file system.
 
@@ -89,54 +99,67 @@ def fetch(
     """
     if offline:
         commands = api.offline_fetch(name, cluster, directory=directory, text=text, python=python)
-        data(commands.rstrip("\n"))
+        if json:
+            context.obj.json.put(_fetch_document([], (), commands.splitlines()))
+        else:
+            data(commands.rstrip("\n"))
         return
     planned = api.plan_fetch(name, cluster, directory=directory, text=text, python=python)
     if not planned.items:
         message(f"{planned.workload.name} needs no code or data from elsewhere")
     else:
         message("fetching on this machine; no job is started")
+    rows: list[FetchedFile] = []
     for fetched in planned.run():
+        rows.append({"field": fetched.item.source.need.field, "how": fetched.how, "files": fetched.item.files})
         message(f"{fetched.item.source.need.field}: {fetched.how}, {', '.join(map(str, fetched.item.files))}")
     quoted = shlex.quote(cluster)
-    if planned.settings:
+    if json:
+        context.obj.json.put(_fetch_document(rows, planned.settings, []))
+    elif planned.settings:
         data(f"workloads:\n  {planned.workload.name}:")
         for field, value in planned.settings:
             data(f"    {field}: {_yaml_text(value)}")
+    if planned.settings:
         message(f"set these fields in {api.shown(planned.cluster.overlay)}")
     if planned.unmounted:
         message(f"jobs run in containers: add {' and '.join(planned.unmounted)} to container: mounts: of the profile")
     next_command(f"repro clusters check {quoted}", "the profile and its paths")
 
 
-class _ListRow(TypedDict):
-    workload: str
-    program: str
-    commit: str
-    needs: list[str]
+def _fetch_document(
+    rows: Sequence[FetchedFile], settings: Sequence[tuple[str, str]], commands: Sequence[str]
+) -> WorkloadsFetchDocument:
+    return {
+        "fetched": rows,
+        "settings": [{"field": field, "value": value} for field, value in settings],
+        "commands": commands,
+    }
 
 
-def _list_row(listed: api.WorkloadNeeds) -> _ListRow:
+def _list_row(listed: api.WorkloadNeeds) -> WorkloadRow:
     return {
         "workload": listed.workload.name,
         "program": listed.workload.about,
-        "commit": next((status.source.commit for status in listed.needs if status.source.commit), ""),
+        "commit": next((status.source.commit for status in listed.needs if status.source.commit), None),
         "needs": [status.source.need.field for status in listed.needs if status.source.is_required],
     }
 
 
-def _short(row: dict[str, object]) -> dict[str, object]:
+def _short(row: NeedRow) -> dict[str, object]:
     """Return a row of the table: commit and checksum in one column, with their first digits."""
-    kept = {name: value for name, value in row.items() if name not in ("commit", "sha256", "source")}
+    kept = {name: value for name, value in row.items() if name not in ("commit", "sha256", "source", "required")}
     digest = f"sha256:{row['sha256']}"[:19] if row["sha256"] else None
-    return {**kept, "version": digest or str(row["commit"] or "")[:12], "source": row["source"]}
+    what = row["what"] if row["required"] else f"{row['what']}, optional"
+    return {**kept, "what": what, "version": digest or str(row["commit"] or "")[:12], "source": row["source"]}
 
 
-def _row(status: api.NeedStatus) -> dict[str, object]:
+def _row(status: api.NeedStatus) -> NeedRow:
     source, record = status.source, status.record
     return {
         "field": source.need.field,
-        "what": source.kind if source.is_required else f"{source.kind}, optional",
+        "what": source.kind,
+        "required": source.is_required,
         "state": status.state,
         "path": None if status.item is None else str(status.item.path),
         "fetched": None if record is None else record.fetched,

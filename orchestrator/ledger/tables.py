@@ -297,6 +297,15 @@ class Denial(Table):
     allowed_by: Mapped[str | None]
 
 
+class ExperimentFile(Table):
+    """The file of an experiment that was submitted by a path, `my/figure.yaml`."""
+
+    __tablename__ = "experiment_files"
+
+    experiment: Mapped[str] = mapped_column(primary_key=True)
+    file: Mapped[str]
+
+
 def note(session: Session, attempt: Attempt, kind: str, detail: str | None) -> None:
     """Add an event about an attempt."""
     session.add(Event(at=now(), run_id=attempt.run_id, attempt_id=attempt.id, kind=kind, detail=detail))

@@ -20,12 +20,33 @@ from orchestrator.planning.batch_plan import (
 from orchestrator.planning.exact import ExactCase, absent_packages, install_command, plan_exactly
 from orchestrator.planning.plan import fit_of
 from orchestrator.planning.time_model import DURATION_PARTS
+from orchestrator.slurm.notation import time_limit_s
 from orchestrator.workloads import find_workload
 
 CLOSED_FORM_TOLERANCE = 0.05
 """Relative difference between the closed form and the exact plan above which a note reports it."""
 
 PlanRow = dict[str, str | int | float | None]
+
+
+@dataclass(frozen=True, slots=True)
+class PlanTotals:
+    """Numbers of cases and jobs, their GPU-hours and cost, and the GPUs of the largest job.
+
+    `cost` and `cost_budget` are amounts in `currency`. `run_s` is the predicted time of all jobs, one after another, if
+    there is a budget.
+    """
+
+    cases: int
+    refused: int
+    jobs: int
+    gpu_hours: float
+    cost: float | None
+    currency: str | None
+    most_gpus: int
+    run_s: float | None
+    time_budget_s: float | None
+    cost_budget: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +72,13 @@ class BatchReport:
             duration = planned.checked.cost and planned.checked.cost.duration
             values = {part: round(getattr(duration, part), 3) if duration else None for part in DURATION_PARTS}
             parts[planned.label] = values
-        return [row | parts[label] for label, row in self.rows.items()]
+        names = {planned.label: planned.entry.name for planned in self.batch.planned}
+        detailed: list[PlanRow] = []
+        for label, row in self.rows.items():
+            kept = {name: value for name, value in row.items() if name not in ("experiment", "time_limit")}
+            limit_s = time_limit_s(str(row["time_limit"]))
+            detailed.append({"experiment": names[label], **kept, "time_limit_s": limit_s, **parts[label]})
+        return detailed
 
     @property
     def warnings(self) -> list[str]:
@@ -66,25 +93,21 @@ class BatchReport:
         ]
 
     @property
-    def totals(self) -> dict[str, int | float | str | None]:
+    def totals(self) -> PlanTotals:
         """Return the numbers of cases and jobs, their GPU-hours and cost, and the largest job."""
-        jobs, budgeted = self.batch.jobs, self.budgeted
-        budget: dict[str, int | float | str | None] = {}
-        if budgeted:
-            limit = budgeted.cost_budget
-            budget = {"run_s": round(budgeted.total_s, 1), "time_budget_s": budgeted.budget_s}
-            budget |= {"cost_budget": limit.amount if limit else None}
-        cost = self.batch.cost
-        return {
-            "cases": len(self.batch.planned),
-            "refused": len(self.batch.refused),
-            "jobs": len(jobs),
-            "gpu_hours": round(self.batch.gpu_hours, 2),
-            "cost": round(cost.amount, 2) if cost else None,
-            "currency": cost.currency if cost else None,
-            "most_gpus": max((job.case.layout.gpus for job in jobs), default=0),
-            **budget,
-        }
+        jobs, budgeted, cost = self.batch.jobs, self.budgeted, self.batch.cost
+        return PlanTotals(
+            cases=len(self.batch.planned),
+            refused=len(self.batch.refused),
+            jobs=len(jobs),
+            gpu_hours=round(self.batch.gpu_hours, 2),
+            cost=round(cost.amount, 2) if cost else None,
+            currency=cost.currency if cost else None,
+            most_gpus=max((job.case.layout.gpus for job in jobs), default=0),
+            run_s=round(budgeted.total_s, 1) if budgeted else None,
+            time_budget_s=budgeted.budget_s if budgeted else None,
+            cost_budget=budgeted.cost_budget.amount if budgeted and budgeted.cost_budget else None,
+        )
 
 
 def batch_report(
@@ -140,7 +163,7 @@ def _within_budget(
     budget = read_cost_budget(cost_budget, target.price, target.name) if cost_budget is not None else None
     if len(selections) > 1:
         name, text = ("--cost-budget", cost_budget) if time_budget is None else ("--time-budget", time_budget)
-        hint = f"for example repro plan {selections[0].entry.short_name} {name} {text}"
+        hint = f"for example repro plan {selections[0].entry.argument} {name} {text}"
         raise ReproError(Problem(f"{name}: needs one experiment, got {len(selections)}", hint=hint))
     valid = [planned.case for planned in batch.planned if not planned.checked.refusals]
     if not valid:

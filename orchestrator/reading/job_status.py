@@ -23,18 +23,17 @@ from orchestrator.megatron.logs.alpa import PROGRAM
 from orchestrator.paths import short_name
 from orchestrator.reading.statistics import TAIL_BYTES, Progress, host_bound_reason, progress
 from orchestrator.slurm.reasons import WaitReason, explain_reason
-from orchestrator.text import utc_stamp
 
 
 @dataclass(frozen=True, slots=True)
 class JobStatus:
-    """State, verdict, speed and remaining time of a job.
+    """State, verdict, speed and remaining time of a job. Times are in UTC.
 
     `tflops_per_gpu` is measured in a job that has ended, and current in a running job. `left_by` says what ends a
-    running job first: its pace or its time limit. `left` is the remaining time, or the start time, as text.
-    `iteration` is `3/8`, or `-` for a program that prints no iterations. The attempt is the job's result: the last
-    verified one, else the latest. `newer` is the state of a later attempt: `attempt 2: failed (cancelled)`; then `left`
-    and `starts_at` are of that attempt. `reused` is the origin and the age of an attempt that another experiment made.
+    running job first: its pace or its time limit. `iteration` is the last one of `iterations`; None for a program that
+    prints none. The attempt is the job's result: the last verified one, else the latest. `newer` is the state of a
+    later attempt: `attempt 2: failed (cancelled)`; then `left_s` and `starts_at` are of that attempt. `reused` is the
+    origin and the age of an attempt that another experiment made.
     """
 
     job: str
@@ -47,18 +46,33 @@ class JobStatus:
     state: str
     verdict: str | None
     failure: str | None
-    iteration: str
+    iteration: int | None
+    iterations: int
     workload: str
     tflops_per_gpu: float | None
     left_s: int | None
     left_by: str | None
-    starts_at: str | None
-    left: str | None
+    starts_at: datetime | None
     id: str | None
     nodes: str | None
     why: str | None
     newer: str | None = None
     reused: str | None = None
+
+    @property
+    def progress(self) -> str:
+        """Return `3/8`, or `-` for a program that prints no iterations."""
+        return "-" if self.iteration is None else f"{self.iteration}/{self.iterations}"
+
+    @property
+    def left(self) -> str | None:
+        """Return the remaining time of a running job, or the start time of a waiting one, as text."""
+        if self.left_s is not None:
+            return duration(self.left_s) + (f" ({self.left_by})" if self.left_by == "time limit" else "")
+        if self.starts_at is None:
+            return None
+        local, today = (moment.replace(tzinfo=timezone.utc).astimezone() for moment in (self.starts_at, now()))
+        return f"starts {local:%H:%M}" if local.date() == today.date() else f"starts {local:%m-%d %H:%M}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +129,7 @@ def job_statuses(ledger: Ledger, results: ResultRows[S]) -> list[JobStatus]:
         statuses.append(
             JobStatus(
                 job=row.job_id,
-                experiment=short_name(row.experiment),
+                experiment=row.experiment,
                 scale=row.scale,
                 cluster=row.cluster,
                 case=row.case_name,
@@ -124,28 +138,28 @@ def job_statuses(ledger: Ledger, results: ResultRows[S]) -> list[JobStatus]:
                 state=row.state,
                 verdict=row.verdict,
                 failure=row.failure,
-                iteration=_iteration_text(row, current),
+                iteration=_iteration(row, current),
+                iterations=row.iterations,
                 workload=row.workload,
                 tflops_per_gpu=current.tflops_per_gpu if current else rate.value if rate else None,
                 left_s=None if left_s is None else round(left_s),
                 left_by=left_by,
-                starts_at=utc_stamp(last.starts_at) if last.phase == WAITING else None,
-                left=_left_text(last, left_s, left_by, at),
+                starts_at=last.starts_at if last.phase == WAITING else None,
                 id=row.scheduler_id,
                 nodes=row.nodes,
                 why=problem or _why(row, current, at) or remark,
-                newer=None if last is row else attempt_text(last, _iteration_text(last, progress)),
+                newer=None if last is row else attempt_text(last, _iteration(last, progress)),
                 reused=reuse_text(row, made_for, at),
             )
         )
     return statuses
 
 
-def attempt_text(row: JobSummary, iteration: str = "") -> str:
+def attempt_text(row: JobSummary, iteration: int | None = None) -> str:
     """Return the state of an attempt: `attempt 2: RUNNING 3/8`, `attempt 2: failed (cancelled)`."""
     if row.verdict == FAILED:
         return f"attempt {row.number}: failed" + (f" ({row.failure})" if row.failure else "")
-    shown = iteration if row.phase == RUNNING and iteration != "-" else ""
+    shown = f"{iteration}/{row.iterations}" if row.phase == RUNNING and iteration is not None else ""
     return f"attempt {row.number}: {row.verdict or ' '.join(filter(None, [row.state, shown]))}"
 
 
@@ -191,10 +205,10 @@ def prints_iterations(row: JobSummary) -> bool:
     return row.workload != PROGRAM
 
 
-def _iteration_text(row: JobSummary, current: Progress | None) -> str:
+def _iteration(row: JobSummary, current: Progress | None) -> int | None:
     if not prints_iterations(row):
-        return "-"
-    return f"{current.iteration if current else row.iteration or 0}/{row.iterations}"
+        return None
+    return current.iteration if current else row.iteration or 0
 
 
 def running_progress(row: JobSummary, spec: JobSpec) -> tuple[Progress | None, str | None]:
@@ -213,15 +227,6 @@ def _left(row: JobSummary, current: Progress | None, at: datetime) -> tuple[floa
     if limit is not None and (pace is None or limit < pace):
         return limit, "time limit"
     return pace, None if pace is None else "pace"
-
-
-def _left_text(row: JobSummary, left_s: float | None, left_by: str | None, at: datetime) -> str | None:
-    if left_s is not None:
-        return duration(left_s) + (f" ({left_by})" if left_by == "time limit" else "")
-    if row.phase == WAITING and row.starts_at is not None:
-        local, today = (moment.replace(tzinfo=timezone.utc).astimezone() for moment in (row.starts_at, at))
-        return f"starts {local:%H:%M}" if local.date() == today.date() else f"starts {local:%m-%d %H:%M}"
-    return None
 
 
 def _why(row: JobSummary, current: Progress | None, at: datetime) -> str | None:
@@ -252,21 +257,46 @@ def duration(seconds: float) -> str:
     return f"{hours}h{minutes % 60:02}m" if hours < 24 else f"{hours // 24}d{hours % 24:02}h"
 
 
-def tallies(results: ResultRows[S]) -> list[Tally]:
+def tallies(counts: Sequence[ExperimentStatus]) -> list[Tally]:
     """Return one tally for each experiment, scale and cluster, in their order."""
-    groups: dict[str, dict[str, S]] = {}
+    return [
+        Tally(
+            f"{short_name(count.experiment)} {count.scale} {count.cluster}",
+            count.cases,
+            count.verified,
+            count.failed,
+            count.running,
+            count.waiting,
+            count.failures,
+        )
+        for count in counts
+    ]
+
+
+def counted_jobs(results: ResultRows[S]) -> list[ExperimentStatus]:
+    """Return the counts of each experiment, scale and cluster of these jobs, in their order."""
+    groups: dict[tuple[str, str, str], dict[str, S]] = {}
     for row in results.rows:
-        groups.setdefault(f"{short_name(row.experiment)} {row.scale} {row.cluster}", {})[row.job_id] = row
-    return [_tally(name, list(jobs.values()), results.newer) for name, jobs in groups.items()]
+        groups.setdefault((row.experiment, row.scale, row.cluster), {})[row.job_id] = row
+    return [_experiment_status(*group, list(jobs.values()), results.newer) for group, jobs in groups.items()]
 
 
-def _tally(name: str, rows: Sequence[S], newer: Mapping[int, S]) -> Tally:
+def _experiment_status(
+    experiment: str, scale: str, cluster: str, rows: Sequence[S], newer: Mapping[int, S]
+) -> ExperimentStatus:
     phases = Counter(newer.get(row.attempt_id, row).phase for row in rows)
     verdicts = Counter(row.verdict for row in rows)
     failures = Counter(row.failure for row in rows if row.verdict == FAILED and row.failure)
-    waiting = phases[WAITING] + phases[SUBMITTING]
-    return Tally(
-        name, len(rows), verdicts[VERIFIED], verdicts[FAILED], phases[RUNNING], waiting, dict(failures.most_common())
+    return ExperimentStatus(
+        experiment,
+        scale,
+        cluster,
+        cases=len(rows),
+        verified=verdicts[VERIFIED],
+        failed=verdicts[FAILED],
+        running=phases[RUNNING],
+        waiting=phases[WAITING] + phases[SUBMITTING],
+        failures=dict(failures.most_common()),
     )
 
 

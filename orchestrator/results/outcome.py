@@ -115,7 +115,7 @@ def read_outcome(
         hint = f"{command} --workload {workload}" if workload else command
         raise ReproError(Problem(what, hint=hint))
     last = in_order_of_runs(matching, run_summaries(ledger))[-1]
-    return outcome_of(ledger, find_experiment(folders, last.experiment), rows, last, attempt)
+    return outcome_of(ledger, find_experiment(folders, experiment or last.experiment), rows, last, attempt)
 
 
 def stored_outcome(ledger: Ledger, entry: Entry, scale: str) -> FigureOutcome:

@@ -87,11 +87,11 @@ class Machine:
 
     def rows(self, gpus: int) -> list[dict[str, Any]]:
         """Return the latest attempt at each job of a case, the first repeat first."""
-        attempts: list[dict[str, Any]] = json.loads(self.repro("status", FIGURE, "--json").stdout)
+        attempts: list[dict[str, Any]] = json.loads(self.repro("status", FIGURE, "--json").stdout)["jobs"]
         return sorted((row for row in attempts if row["case"] == f"case={CASES[gpus]}"), key=lambda row: row["repeat"])
 
     def log(self, job: str) -> Path:
-        attempts = json.loads(self.repro("history", job, "--json").stdout)
+        attempts = json.loads(self.repro("history", job, "--json").stdout)["attempts"]
         return Path(attempts[-1]["folder"]) / "log.txt"
 
 

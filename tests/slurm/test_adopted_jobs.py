@@ -45,11 +45,11 @@ def test_jobs_submitted_with_sbatch_are_adopted_with_their_ids_and_judged(
     answer = site.repro("adopt", str(jobs), "--json")
     assert answer.returncode == 0, answer.stderr
     adopted = json.loads(answer.stdout)
-    rows = {row["id"]: (row["state"], row["verdict"]) for row in adopted["adopted"]}
+    rows = {row["id"]: (row["state"], row["verdict"]) for row in adopted["jobs"]}
     assert rows == {ids[0]: ("COMPLETED", "verified"), ids[1]: ("RUNNING", None), ids[2]: ("PENDING", None)}
     assert adopted["not_submitted"] == [str(never)]
     (tmp_path / "go").touch()
     slurm_cluster.run("scontrol", "release", ids[2])
     assert {row["verdict"] for row in site.wait_until_ended()} == {"verified"}
     again = json.loads(site.repro("adopt", str(jobs), "--json").stdout)
-    assert again["adopted"] == [] and len(again["adopted_before"]) == 3
+    assert again["jobs"] == [] and len(again["adopted_before"]) == 3

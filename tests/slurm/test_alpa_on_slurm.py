@@ -54,15 +54,15 @@ def test_figure_runs_over_nodes_and_is_verified_compared_and_judged(site: AlpaSi
         answer = site.submit_alpa(case, "--wait")
         assert answer.returncode == 0, answer.stdout + answer.stderr
     assert [(row["case"], row["state"], row["verdict"], row["iteration"]) for row in site.status()] == [
-        ("gpus=4", "COMPLETED", "verified", "-"),
-        ("gpus=8", "COMPLETED", "verified", "-"),
+        ("gpus=4", "COMPLETED", "verified", None),
+        ("gpus=8", "COMPLETED", "verified", None),
     ]
     (table,) = site.folder.glob(f"runs/*/gpus8/{TABLE}")
     assert table.read_text().startswith(
         "e2e\tp3.16\t1\t0\tgpt\tmegatron\t{'tflops': 50.9, 'parameter_count': 2.64860672}"
     )
 
-    compared = json.loads(site.repro("compare", "alpa-gpt", "--json").stdout)["cases"]
+    compared = json.loads(site.repro("compare", "alpa-gpt", "--json").stdout)["numbers"]
     rows = {row["case"]: row for row in compared if row["metric"] == "tflops_per_gpu"}
     assert (rows["gpus=8"]["measured"], rows["gpus=8"]["published"]) == (pytest.approx(50.9), 50.44)
     assert rows["gpus=4"]["within"] is True and rows["gpus=8"]["within"] is True

@@ -70,7 +70,7 @@ class Checked:
         self.write(**changed)
         answer = self.site.repro("clusters", "check", "mine", "--json", *options)
         assert "Traceback" not in answer.stderr and "defect" not in answer.stderr, answer.stderr
-        self.findings = json.loads(answer.stdout)
+        self.findings = json.loads(answer.stdout)["checks"]
         self.stderr = answer.stderr.splitlines()
         return answer.returncode
 
@@ -401,7 +401,7 @@ def test_a_case_trains_inside_the_image_on_every_node_and_is_verified(
     before = slurm_cluster.pyxis_records
     answer = _submit(mine)
     (row,) = mine.site.status()
-    assert (row["state"], row["verdict"], row["iteration"]) == ("COMPLETED", "verified", "8/8"), answer.stderr
+    assert (row["state"], row["verdict"], row["iteration"]) == ("COMPLETED", "verified", 8), answer.stderr
     assert {"event=end", "exit_code=0", "image=pretrain", "inside_image=2/2"} <= _end_of(mine)
     steps = [record for record in slurm_cluster.pyxis_records if record not in before]
     assert len({record["node"] for record in steps}) == 2

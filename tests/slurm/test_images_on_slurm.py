@@ -55,8 +55,8 @@ def test_a_job_imports_the_image_and_list_shows_it(site: Site, enroot: StandIn, 
     asked = slurm_cluster.run("sacct", "-X", "-n", "-P", "-o", "JobName,ReqTRES,Timelimit", "-j", job)
     assert asked.startswith("import-team+torch+1|") and asked.endswith("|01:00:00")
     assert "node=1" in asked and "gres" not in asked
-    rows = json.loads(site.repro("images", "list", "--cluster", "site.yaml", "--json").stdout)
-    assert [(row["name"], row["there"], row["digest"]) for row in rows] == [
+    rows = json.loads(site.repro("images", "list", "--cluster", "site.yaml", "--json").stdout)["images"]
+    assert [(row["image"], row["there"], row["digest"]) for row in rows] == [
         ("pretrain", "yes", DIGEST),
         ("other", "no", None),
     ]

@@ -39,5 +39,5 @@ def test_gpu_samples_are_in_the_ledger_and_the_sampler_ends_with_its_job(tmp_pat
     assert "--loop=1" in (folder / "bin/asked").read_text()
     (pid,) = (folder / "bin/samplers").read_text().split()
     assert not Path("/proc", pid).exists()
-    metrics = json.loads(site.repro("sql", "select name, value from metrics", "--json").stdout)
+    metrics = json.loads(site.repro("sql", "select name, value from metrics", "--json").stdout)["rows"]
     assert {"name": "gpu_power_w", "value": 690.55} in metrics

@@ -62,6 +62,8 @@ LOCAL_IMPORTS = {
     "api.session": "start-up time: what only some commands need",
     "cli.sites": "start-up time: what only some commands need",
     "cli.job_table": "rich is slow to import",
+    "cli.json_output": "start-up time: an error only",
+    "cli.main": "start-up time: an error only",
     "ledger.database": "Alembic is slow to import",
     "planning.meta_memory": "Megatron-Core is imported after its patches",
     "reading.logs": "zstandard is needed for compressed logs only",

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.cli.main import main
+from tests.json_schema import require_valid
 from tests.stand_in_site import Site
 
 
@@ -51,6 +52,8 @@ class Caller:
                 code = end.code or 0
         captured = self.capsys.readouterr()
         assert isinstance(code, int)
+        if "--json" in words:
+            require_valid(captured.out, code)
         return Done(code, captured.out, captured.err)
 
 

@@ -36,23 +36,23 @@ def adopt(repro: Caller, site: Site) -> dict[str, Any]:
 def test_a_job_that_was_run_by_hand_is_verified_and_adopted_once(repro: Caller, scripts: list[Path]) -> None:
     assert subprocess.run(["bash", scripts[0]], check=False).returncode == 0
     first = adopt(repro, repro.site)
-    (row,) = first["adopted"]
+    (row,) = first["jobs"]
     assert (row["state"], row["verdict"], row["origin"]) == ("COMPLETED", "verified", "by hand")
     assert first["not_submitted"] == [str(script) for script in scripts[1:]]
     again = adopt(repro, repro.site)
-    assert (again["adopted"], again["adopted_before"]) == ([], [str(scripts[0])])
-    assert json.loads(repro("sql", "select count(*) as n from runs", "--json").stdout) == [{"n": 1}]
-    rows = json.loads(repro("status", "figure-13", "--json").stdout)
+    assert (again["jobs"], again["adopted_before"]) == ([], [str(scripts[0])])
+    assert json.loads(repro("sql", "select count(*) as n from runs", "--json").stdout)["rows"] == [{"n": 1}]
+    rows = json.loads(repro("status", "figure-13", "--json").stdout)["jobs"]
     assert [(one["job"], one["attempt"], one["verdict"]) for one in rows] == [(row["job"], 1, "verified")]
-    assert json.loads(repro("history", row["job"], "--json").stdout)[0]["origin"] == "by hand"
+    assert json.loads(repro("history", row["job"], "--json").stdout)["attempts"][0]["origin"] == "by hand"
     submitted = repro("submit", *HERE, "--where", "gbs=4", "--dry-run", "--json")
-    assert row["job"] in {planned["job"] for planned in json.loads(submitted.stdout)}
+    assert row["job"] in {planned["job"] for planned in json.loads(submitted.stdout)["plans"]}
 
 
 def test_an_adopted_result_is_not_submitted_again_and_is_in_a_bundle(repro: Caller, scripts: list[Path]) -> None:
     for script in scripts:
         assert subprocess.run(["bash", script], check=False).returncode == 0
-    assert len(adopt(repro, repro.site)["adopted"]) == 3
+    assert len(adopt(repro, repro.site)["jobs"]) == 3
     done = repro.site.submit("--where", "gbs=4")
     assert "3 done, 0 submitted" in done.stderr, done.stderr
     assert repro("bundle", "figure-13", "-o", "figure.tar.zst").returncode == 0
@@ -63,7 +63,7 @@ def test_an_adopted_result_is_not_submitted_again_and_is_in_a_bundle(repro: Call
 def test_a_second_run_of_a_script_is_a_second_attempt(repro: Caller, scripts: list[Path]) -> None:
     for number in (1, 2):
         assert subprocess.run(["bash", scripts[0]], check=False).returncode == 0
-        assert [row["attempt"] for row in adopt(repro, repro.site)["adopted"]] == [number]
+        assert [row["attempt"] for row in adopt(repro, repro.site)["jobs"]] == [number]
 
 
 def test_a_running_job_is_adopted_as_running_and_judged_when_it_has_ended(repro: Caller, scripts: list[Path]) -> None:
@@ -72,12 +72,12 @@ def test_a_running_job_is_adopted_as_running_and_judged_when_it_has_ended(repro:
     with subprocess.Popen(["bash", scripts[0]], start_new_session=True) as job:
         try:
             wait_until((folder / "log.txt").exists)
-            (row,) = adopt(repro, repro.site)["adopted"]
+            (row,) = adopt(repro, repro.site)["jobs"]
         finally:
             (repro.site.folder / "go").touch()
         assert job.wait() == 0
     assert (row["state"], row["verdict"]) == ("RUNNING", None)
-    assert [one["verdict"] for one in json.loads(repro("status", "--json").stdout)] == ["verified"]
+    assert [one["verdict"] for one in json.loads(repro("status", "--json").stdout)["jobs"]] == ["verified"]
 
 
 def test_an_edited_script_is_named_and_the_verdict_comes_from_the_log(repro: Caller, scripts: list[Path]) -> None:
@@ -87,9 +87,9 @@ def test_an_edited_script_is_named_and_the_verdict_comes_from_the_log(repro: Cal
     repro.site.behave("fail")
     subprocess.run(["bash", scripts[1]], check=False)
     scripts[1].unlink()
-    rows = {row["origin"]: row["verdict"] for row in adopt(repro, repro.site)["adopted"]}
+    rows = {row["origin"]: row["verdict"] for row in adopt(repro, repro.site)["jobs"]}
     assert rows == {"by hand, script edited": "verified", "by hand, script missing": "failed"}
-    status = json.loads(repro("status", "--json").stdout)
+    status = json.loads(repro("status", "--json").stdout)["jobs"]
     assert "by hand, script edited" in {row["why"] for row in status}
 
 

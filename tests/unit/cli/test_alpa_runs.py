@@ -35,7 +35,7 @@ def alpa(repro: Caller, monkeypatch: pytest.MonkeyPatch) -> Caller:
 
 def jobs(alpa: Caller) -> list[dict[str, Any]]:
     """Return the rows of `repro status alpa-gpt`."""
-    rows: list[dict[str, Any]] = json.loads(alpa("status", "alpa-gpt", "--json").stdout)
+    rows: list[dict[str, Any]] = json.loads(alpa("status", "alpa-gpt", "--json").stdout)["jobs"]
     return rows
 
 
@@ -57,12 +57,12 @@ def test_figure_is_submitted_verified_compared_and_judged(alpa: Caller) -> None:
         done = alpa("submit", *ALPA, case, "--wait")
         assert done.returncode == 0, done.stderr
     assert [(row["case"], row["verdict"], row["iteration"]) for row in jobs(alpa)] == [
-        (f"gpus={gpus}", "verified", "-") for gpus in (1, 4, 8)
+        (f"gpus={gpus}", "verified", None) for gpus in (1, 4, 8)
     ]
     assert all((folder / TABLE).exists() for folder in job_folders(alpa))
 
     compared = alpa("compare", "alpa-gpt", "--json")
-    rows = {(row["case"], row["metric"]): row for row in json.loads(compared.stdout)["cases"]}
+    rows = {(row["case"], row["metric"]): row for row in json.loads(compared.stdout)["numbers"]}
     assert compared.returncode == 0
     published = {1: (47.1, 47.53), 4: (55.2, 55.89), 8: (50.9, 50.44)}
     for gpus, (ours, theirs) in published.items():
@@ -99,7 +99,7 @@ def test_run_that_is_not_the_planned_one_has_its_class_and_reason(
     alpa.site.behave(behave)
     assert alpa("submit", *ALPA, "gpus=4", "--wait").returncode == 1
     (row,) = jobs(alpa)
-    assert (row["verdict"], row["failure"], row["iteration"]) == ("failed", failure, "-")
+    assert (row["verdict"], row["failure"], row["iteration"]) == ("failed", failure, None)
     assert str(row["why"]).startswith(why)
 
 
@@ -108,7 +108,7 @@ def test_candidate_that_runs_out_of_memory_as_in_the_suite_is_no_failure_of_the_
     alpa.site.behave("oom")
     assert alpa("submit", *search, "case=L192", "--wait").returncode == 0
     assert alpa("submit", *search, "case=L222", "--wait").returncode == 1
-    rows = {row["case"]: row["failure"] for row in json.loads(alpa("status", "alpa-search", "--json").stdout)}
+    rows = {row["case"]: row["failure"] for row in json.loads(alpa("status", "alpa-search", "--json").stdout)["jobs"]}
     assert rows == {"case=L192": "gpu-oom", "case=L222": "gpu-oom"}
     shown = alpa("show", "alpa-search").stderr
     assert 'case=L607: the suite\'s comment is "cannot run because of bugs"' in shown
@@ -135,7 +135,7 @@ def test_running_job_shows_its_state_and_no_iterations(alpa: Caller) -> None:
     waiting = alpa.site.start("wait", "alpa-gpt")
     try:
         (row,) = jobs(alpa)
-        assert (row["state"], row["iteration"], row["tflops_per_gpu"]) == ("RUNNING", "-", None)
+        assert (row["state"], row["iteration"], row["tflops_per_gpu"]) == ("RUNNING", None, None)
         assert waiting.stderr is not None
         lines = iter(waiting.stderr.readline, "")
         assert next(line for line in lines if "running" in line) == "0/1 cases ended; gpus=4 running\n"

@@ -26,27 +26,34 @@ def write(repro: Caller, text: str = FIGURE, name: str = "own/figure-99", paper:
 
 
 def test_list_shows_cases_gpus_hours_and_progress_of_every_experiment(repro: Caller) -> None:
-    rows = {row["experiment"]: row for row in json.loads(repro("list", "--json").stdout)}
+    rows = {row["experiment"]: row for row in json.loads(repro("list", "--json").stdout)["experiments"]}
     papers = {name.partition("/")[0] for name in rows}
     assert papers == {"sc21", "atc24", "mlsys23", "megatron-core", "alpa", "tutorials"}
-    assert (rows["sc21/table-1"]["cases"], rows["sc21/table-1"]["gpus"]) == (10, "32-3072")
+    assert (rows["sc21/table-1"]["cases"], rows["sc21/table-1"]["gpus_min"], rows["sc21/table-1"]["gpus_max"]) == (
+        10,
+        32,
+        3072,
+    )
     assert rows["sc21/table-1"]["gpu_hours"] > 1000 and rows["sc21/table-2"]["gpu_hours"] > 1000
-    assert all(row["done"] == "" for row in rows.values())
+    assert all(row["done"] == [] for row in rows.values())
     assert (
         repro("submit", "figure-13", "--cluster", "here", "--scale", "cpu", "--where", "pp=1", "--wait").returncode == 0
     )
-    rows = {row["experiment"]: row for row in json.loads(repro("list", "--json").stdout)}
-    assert rows["sc21/figure-13"]["done"] == "2/2 cpu@here"
+    rows = {row["experiment"]: row for row in json.loads(repro("list", "--json").stdout)["experiments"]}
+    (done,) = rows["sc21/figure-13"]["done"]
+    assert (done["verified"], done["jobs"], done["scale"], done["cluster"]) == (2, 2, "cpu", "here")
+    assert "  2/2 cpu@here  " in repro("list").stdout
 
 
 def test_show_has_the_cases_the_published_numbers_and_the_claims(repro: Caller) -> None:
     shown = json.loads(repro("show", "table-1", "--json").stdout)
+    (about,) = shown["experiments"]
     (last,) = (row for row in shown["cases"] if row["case"] == "case=1T")
     assert (last["gpus"], last["tp"], last["pp"], last["microbatches"]) == (3072, 8, 64, 512)
     (rate,) = (point for point in last["published"] if point["metric"] == "tflops_per_gpu")
     assert (rate["value"], rate["how"], rate["confirmed"]) == (163, "printed", True)
-    assert shown["axes"]["y"]["metric"] == "tflops_per_gpu" and shown["claims"] and shown["differences"]
-    assert [difference["what"] for difference in shown["differences"] if difference["follows"] == "neither"][1:] == [
+    assert about["axes"]["y"]["metric"] == "tflops_per_gpu" and shown["claims"] and about["differences"]
+    assert [difference["what"] for difference in about["differences"] if difference["follows"] == "neither"][1:] == [
         "SRUN.sh sets no OMP_NUM_THREADS. Jobs here set 1.",
         "SRUN.sh passes --overcommit to sbatch. Jobs here do not.",
     ]
@@ -135,7 +142,7 @@ def test_where_and_scale_choose_cases_by_anything_they_have(repro: Caller) -> No
     assert len(names("plan", "atc-figure-9", "--where", "model=llama2-70b,cp=4")) == 5
     assert len(names("plan", "figure-13", "--scale", "quad")) == 6
     planned = json.loads(repro("plan", "sc21", "--where", "tp=8,gbs=32", "--json").stdout)["cases"]
-    assert {row["experiment"] for row in planned} == {"figure-13", "figure-15", "figure-17"}
+    assert {row["experiment"] for row in planned} == {"sc21/figure-13", "sc21/figure-15", "sc21/figure-17"}
 
 
 DURATION_PARTS = (
@@ -153,8 +160,8 @@ def test_a_plan_has_memory_time_and_cost_of_each_case_and_touches_nothing(repro:
     before = everything_in(repro.site.folder)
     done = repro("plan", "figure-13", "--json")
     plan = json.loads(done.stdout)
-    assert done.returncode == 0 and plan["refused"] == []
-    assert plan["totals"]["jobs"] == 10 and plan["totals"]["gpu_hours"] > 50
+    assert done.returncode == 0 and plan["errors"] == []
+    assert plan["totals"][0]["jobs"] == 10 and plan["totals"][0]["gpu_hours"] > 50
     for row in plan["cases"]:
         assert (row["nodes"], row["gpus"], row["fit"]) == (8, 64, "fits")
         assert 40 < row["memory_gb"] < row["usable_gb"] == 74
@@ -214,6 +221,7 @@ NO_FACTS = "about: x\nscheduler: slurm\nhardware: {nodes: 8, gpus_per_node: 8}\n
             "sc21: a paper, which has no cases for --scale, --where and --script. Hint: repro show EXPERI",
         ),
         ("render sc21 --cluster here", "sc21: a paper, not an experiment. Hint: it has figure-11, figure-12, "),
+        ("submit atc24 --cluster here", "atc24: a paper, not an experiment. Hint: it has atc-32k, atc-demo, "),
         ("show figure-13 --scale qad", 'qad: no such scale. Did you mean "quad"?'),
         ("show figure-13 --where pp=3", "--where pp=3: no such case. Hint: there are pp: 2, 4, 8, 16, 32"),
         ("plan sc21 --where pp=3", "--where pp=3: no such case. Hint: there are pp: "),
@@ -378,18 +386,22 @@ def test_rows_for_reference_only_are_shown_and_neither_planned_nor_counted(repro
     note = "note: table-2: 6 of 12 cases are for reference only: neither a script for ZeRO-3 nor its code is published"
     planned = repro("plan", "table-2", "--json")
     assert [row["case"] for row in json.loads(planned.stdout)["cases"]] == [
-        name for name in rows if "reference_only" not in rows[name]
+        name for name in rows if not rows[name]["reference_only"]
     ]
     assert json.loads(planned.stdout)["notes"] == [note.removeprefix("note: ")]
     assert note in repro("show", "table-2").stderr
-    listed = {row["experiment"]: row for row in json.loads(repro("list", "--json").stdout)}
-    assert (listed["sc21/table-2"]["cases"], listed["sc21/table-2"]["gpus"]) == (6, "384-2240")
+    listed = {row["experiment"]: row for row in json.loads(repro("list", "--json").stdout)["experiments"]}
+    assert (
+        listed["sc21/table-2"]["cases"],
+        listed["sc21/table-2"]["gpus_min"],
+        listed["sc21/table-2"]["gpus_max"],
+    ) == (6, 384, 2240)
 
 
 def test_a_paper_is_shown_with_its_experiments_and_the_parts_that_no_experiment_runs(repro: Caller) -> None:
     shown = json.loads(repro("show", "sc21", "--json").stdout)
-    assert "figure-13" in {row["experiment"] for row in shown["experiments"]}
-    parts = {part["part"]: part for part in shown["not_run"]}
+    assert "sc21/figure-13" in {row["experiment"] for row in shown["experiments"]}
+    parts = {part["part"]: part for part in shown["papers"][0]["not_run"]}
     assert list(parts) == ["Figure 7", "Figure 8", "Section 5.9", "Section 5.10"]
     assert all(part["because"] and part["numbers"] for part in parts.values())
     text = repro("show", "sc21")

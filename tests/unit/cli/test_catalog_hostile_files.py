@@ -69,7 +69,7 @@ def test_an_invalid_cluster_file_is_one_line_and_the_other_clusters_are_listed(r
     done = repro("clusters", "list", "--json")
     assert (done.returncode, len(done.complaints)) == (2, 1)
     assert f"clusters/odd.yaml: {problem}" in done.complaints[0]
-    assert {"here", "selene"} <= {row["cluster"] for row in json.loads(done.stdout)}
+    assert {"here", "selene"} <= {row["cluster"] for row in json.loads(done.stdout)["clusters"]}
 
 
 @pytest.mark.fault(
@@ -89,7 +89,7 @@ def test_an_invalid_experiment_file_is_one_line_and_the_other_experiments_are_li
     done = repro("list", "--json")
     assert (done.returncode, len(done.complaints)) == (2, 1)
     assert f"experiments/own/{name}.yaml: {problem}" in done.complaints[0]
-    assert "sc21/figure-13" in {row["experiment"] for row in json.loads(done.stdout)}
+    assert "sc21/figure-13" in {row["experiment"] for row in json.loads(done.stdout)["experiments"]}
 
 
 @pytest.mark.fault(
@@ -134,13 +134,13 @@ def test_a_faulty_experiment_is_one_line_and_the_others_are_listed(
     for line in done.complaints:
         assert line.startswith(f"repro: {problem}") and len(line) < 700
     if words.startswith("list"):
-        assert "sc21/figure-13" in {row["experiment"] for row in json.loads(done.stdout)}
+        assert "sc21/figure-13" in {row["experiment"] for row in json.loads(done.stdout)["experiments"]}
 
 
 def test_list_counts_the_cases_of_a_large_matrix_without_expanding_it(repro: Caller) -> None:
     text = FIGURE.replace("gbs: [32, 128]", f"gbs: {list(range(64, 64 + 100_000 // 5))}", 1)
     write(repro, paper=PAPER_WITH_MACHINE, text=text + "reference_only: too large\n")
-    rows = {row["experiment"]: row for row in json.loads(repro("list", "--json").stdout)}
+    rows = {row["experiment"]: row for row in json.loads(repro("list", "--json").stdout)["experiments"]}
     assert rows["own/figure-99"]["cases"] == 100_000 and rows["own/figure-99"]["gpu_hours"] is None
 
 

@@ -22,8 +22,8 @@ def test_a_dry_run_shows_the_jobs_and_no_outcomes(repro: Caller) -> None:
 
 
 def test_the_job_a_dry_run_names_is_the_job_that_is_submitted(repro: Caller) -> None:
-    planned = json.loads(repro("submit", *HERE, "--where", "pp=1", "--dry-run", "--json").stdout)
-    made = json.loads(repro("submit", *HERE, "--where", "pp=1", "--json").stdout)
+    planned = json.loads(repro("submit", *HERE, "--where", "pp=1", "--dry-run", "--json").stdout)["plans"]
+    made = json.loads(repro("submit", *HERE, "--where", "pp=1", "--json").stdout)["jobs"]
     assert [row["job"] for row in planned] == [row["job"] for row in made]
 
 
@@ -63,7 +63,7 @@ def test_each_line_of_a_script_is_shown_with_where_it_comes_from(repro: Caller) 
 def test_a_dry_run_prints_program_and_data_and_json_has_them_for_each_job(repro: Caller) -> None:
     done = repro("submit", *HERE, "--dry-run")
     assert "workload pretrain; code pretrain-" in done.stderr and "; data synthetic" in done.stderr
-    rows = json.loads(repro("submit", *HERE, "--dry-run", "--json").stdout)
+    rows = json.loads(repro("submit", *HERE, "--dry-run", "--json").stdout)["plans"]
     assert {(row["workload"], row["data"], row["image"], row["iterations"]) for row in rows} == {
         ("pretrain", "synthetic", None, 8)
     }

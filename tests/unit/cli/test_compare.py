@@ -22,7 +22,8 @@ def ledger(repro: Caller) -> Ledger:
 
 
 def rows(done: Done) -> list[dict[str, object]]:
-    found: list[dict[str, object]] = json.loads(done.stdout)["cases"]
+    document = json.loads(done.stdout)
+    found: list[dict[str, object]] = document["numbers"] or document["cases"]
     return found
 
 
@@ -68,9 +69,8 @@ def test_a_failed_job_is_named_and_exit_1(repro: Caller, ledger: Ledger) -> None
 def test_the_same_as_json_has_every_row_with_where_its_number_comes_from(repro: Caller, ledger: Ledger) -> None:
     record_results(ledger, shipped("table-1"), "paper", TABLE_1)
     done = repro("compare", "table-1", "--json")
-    read = json.loads(done.stdout)
-    assert (read["experiment"], read["scale"], read["cluster"]) == ("sc21/table-1", "paper", "selene")
     first = rows(done)[0]
+    assert (first["experiment"], first["scale"], first["cluster"]) == ("sc21/table-1", "paper", "selene")
     assert {first[name] for name in ("published_how", "published_source", "published_gpu")} == {
         "printed",
         "table 1",
@@ -80,8 +80,9 @@ def test_the_same_as_json_has_every_row_with_where_its_number_comes_from(repro: 
     assert by_metric["tflops_per_gpu"]["within"] is True and by_metric["tflops_per_gpu"]["tolerance"] == 0.1
     assert by_metric["tflops_per_gpu"]["flops"] == "SC21 eq. 3" and by_metric["tflops_per_gpu"]["repeats"] == 1
     assert by_metric["parameters_billion"]["missing"] == "not measured"
-    assert "case=1.7B (parameters_billion, percent_of_peak, aggregate_pflops)" in read["missing"]["not measured"]
-    assert "case=18B" in read["missing"]["not submitted"]
+    missing = {(row["case"], row["metric"]): row["missing"] for row in rows(done)}
+    assert missing["case=1.7B", "aggregate_pflops"] == "not measured"
+    assert missing["case=18B", "tflops_per_gpu"] == "not submitted"
 
 
 def test_on_another_gpu_the_ratio_is_shown_and_nothing_is_judged(repro: Caller, ledger: Ledger) -> None:
@@ -106,7 +107,7 @@ def test_a_host_bound_case_is_named_with_its_share_and_its_rate_is_not_judged(re
     assert "host-bound: 1 case: case=1.7B (its GPUs waited 31 % of the time for the host)" in done.stderr
     first = rows(repro("compare", "table-1", "--json"))[0]
     assert (first["execution"], first["host_wait_percent"], first["host_bound"]) == ("eager", 31.0, True)
-    shown = json.loads(repro("status", "--json").stdout)
+    shown = json.loads(repro("status", "--json").stdout)["jobs"]
     assert [row["why"] for row in shown] == ["host-bound: its GPUs waited 31 % of the time for the host"]
 
 
@@ -216,7 +217,6 @@ def test_two_dates_runs_or_commits_are_compared(repro: Caller, ledger: Ledger) -
         done = repro("compare", "figure-13", a, b, "--json")
         assert done.returncode == 1, (a, b, done.stderr)
         assert [row["change"] for row in rows(done)] == ["regression"] * 4, (a, b)
-        assert len(json.loads(done.stdout)["regressions"]) == 4
     assert repro("compare", "figure-13", "2026-01-12", "2026-01-20").returncode == 0  # the same attempts
 
 

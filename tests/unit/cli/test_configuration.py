@@ -26,7 +26,8 @@ def test_config_show_has_each_value_with_its_origin_and_no_secret(
 ) -> None:
     monkeypatch.setenv("REPRO_CLUSTER", "local")
     rows = {
-        row["setting"]: (row["value"], row["origin"]) for row in json.loads(repro("config", "show", "--json").stdout)
+        row["setting"]: (row["value"], row["origin"])
+        for row in json.loads(repro("config", "show", "--json").stdout)["settings"]
     }
     home = repro.site.folder
     assert rows == {

@@ -37,7 +37,7 @@ def own(ledger: Ledger, user: str | None = None) -> None:
 
 
 def cases(repro: Caller) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = json.loads(repro("status", "figure-13", "--json").stdout)
+    rows: list[dict[str, Any]] = json.loads(repro("status", "figure-13", "--json").stdout)["jobs"]
     return rows
 
 
@@ -48,11 +48,11 @@ def test_forgotten_attempts_are_in_no_table_and_come_back_with_undo(repro: Calle
     assert "... and 2 more: " in done.stderr
     assert [row["repeat"] for row in cases(repro)] == [1] * 6
     assert "6/6 verified" in repro("status", "figure-13").stderr
-    assert json.loads(repro("sql", "select count(*) as n from v_attempts", "--json").stdout) == [{"n": 6}]
-    assert json.loads(repro("sql", "select count(*) as n from attempts", "--json").stdout) == [{"n": 18}]
+    assert json.loads(repro("sql", "select count(*) as n from v_attempts", "--json").stdout)["rows"] == [{"n": 6}]
+    assert json.loads(repro("sql", "select count(*) as n from attempts", "--json").stdout)["rows"] == [{"n": 18}]
     hidden = repro("history", job)
     assert hidden.returncode == 2 and f"repro history {job} --all" in hidden.stderr
-    shown = json.loads(repro("history", job, "--all", "--json").stdout)
+    shown = json.loads(repro("history", job, "--all", "--json").stdout)["attempts"]
     assert shown[0]["forgotten_at"] is not None and shown[0]["events"][-1]["event"] == "forgotten"
     back = repro("forget", "figure-13", "--undo")
     assert back.returncode == 0 and "12 attempts shown again" in back.stderr

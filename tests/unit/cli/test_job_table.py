@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from orchestrator.cli.job_table import case_rows
+from orchestrator.cli.json_jobs import case_rows
 from orchestrator.results.outcome import FigureOutcome
 from tests.recorded_jobs import measured_results
 from tests.unit.catalog.entries import figure_13
@@ -19,9 +19,9 @@ def test_the_row_of_a_host_bound_case_has_the_reason(tmp_path: Path) -> None:
     rows = {row["case"]: row for row in case_rows(FigureOutcome(figure_13(), "cpu", "here", found, []))}
     assert rows[BOUND]["why"] == "host-bound: its GPUs waited 31 % of the time for the host"
     assert (rows[QUICK]["why"], rows[FAILED]["why"]) == (None, 'exit 1, "oom"')
-    names = ("execution", "host_wait_percent", "host_bound")
-    assert [[rows[case][name] for name in names] for case in (BOUND, QUICK, FAILED)] == [
-        ["eager", 31.0, True],
-        ["eager", 4.0, False],
-        ["eager", None, None],
+    shown = [rows[case] for case in (BOUND, QUICK, FAILED)]
+    assert [(row["execution"], row["host_wait_percent"], row["host_bound"]) for row in shown] == [
+        ("eager", 31.0, True),
+        ("eager", 4.0, False),
+        ("eager", None, None),
     ]

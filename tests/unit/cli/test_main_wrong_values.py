@@ -99,7 +99,7 @@ def test_the_other_jobs_are_still_shown(looking: Caller, column: str) -> None:
             "Hint: correct it with sqlite3, or restore a copy of the ledger",
             done.complaints[0],
         )
-        assert len(json.loads(done.stdout)) == 5
+        assert len(json.loads(done.stdout)["jobs"]) == 5
 
 
 @pytest.mark.parametrize(

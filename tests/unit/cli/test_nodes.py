@@ -33,7 +33,7 @@ def slurm(repro: Caller, monkeypatch: pytest.MonkeyPatch) -> Iterator[Slurm]:
 
 
 def listed(repro: Caller, *words: str) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = json.loads(repro("nodes", "list", "--json", *words).stdout)
+    rows: list[dict[str, Any]] = json.loads(repro("nodes", "list", "--json", *words).stdout)["nodes"]
     return rows
 
 

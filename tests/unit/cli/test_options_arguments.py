@@ -29,7 +29,7 @@ def clipped(repro: Caller) -> None:
 
 
 def jobs(repro: Caller, *words: str) -> list[str]:
-    return [row["job"] for row in json.loads(repro("submit", *CASE, *words, "--dry-run", "--json").stdout)]
+    return [row["job"] for row in json.loads(repro("submit", *CASE, *words, "--dry-run", "--json").stdout)["plans"]]
 
 
 def test_changed_arguments_are_in_the_script_and_explained_and_other_jobs_are_unchanged(repro: Caller) -> None:
@@ -78,7 +78,7 @@ def test_jobs_with_changed_arguments_are_jobs_of_their_own_and_a_retry_keeps_the
     done = repro("retry", "clipped", "--class", "gpu-oom")
     assert (done.returncode, done.complaints) == (0, ["1 job submitted again"]), done.stderr
     wait_until(lambda: repro("status", "--json").stdout.count('"verified"') == 2)
-    rows = json.loads(repro("status", "--json").stdout)
+    rows = json.loads(repro("status", "--json").stdout)["jobs"]
     assert len({row["job"] for row in rows}) == 2
     collected = repro("collect", "clipped", "--export", "json")
     assert "note: clipped with --no-arg --clip-grad --arg --lr=0.5" in collected.stderr
@@ -104,7 +104,7 @@ def test_a_bundle_of_jobs_with_changed_arguments_verifies_and_names_them(repro: 
 def test_numbers_of_changed_jobs_are_not_judged_against_published_ones(repro: Caller) -> None:
     ledger = new_ledger(repro.site.folder)
     record_results(ledger, shipped("table-1"), "paper", {"case=1.7B": 137.0}, changes=("--arg=--lr=0.5",))
-    rows = json.loads(repro("claims", "table-1", "--json").stdout)
+    rows = json.loads(repro("claims", "table-1", "--json").stdout)["claims"]
     verdict: dict[str, Any] = next(row for row in rows if row["claim"] == "rates-as-printed")
     assert (verdict["verdict"], verdict["because"]) == (
         "not judged",

@@ -36,20 +36,20 @@ def test_a_plan_shows_the_cost_of_each_case_and_of_all_jobs(paid: Caller) -> Non
     plan = planned(paid)
     for row in plan["cases"]:
         assert row["currency"] == "USD" and row["cost"] == pytest.approx(3 * row["gpu_hours"], abs=0.02)
-    assert plan["totals"]["cost"] == pytest.approx(3 * plan["totals"]["gpu_hours"], abs=0.02)
+    assert plan["totals"][0]["cost"] == pytest.approx(3 * plan["totals"][0]["gpu_hours"], abs=0.02)
     done = paid("plan", *QUAD)
     assert re.search(r"6 jobs, [0-9.]+ GPU-hours \([0-9.]+ USD\) predicted", done.stderr)
     free = json.loads(paid("plan", *QUAD, "--cluster", "free", "--json").stdout)
-    assert free["totals"]["cost"] is None and {row["cost"] for row in free["cases"]} == {None}
+    assert free["totals"][0]["cost"] is None and {row["cost"] for row in free["cases"]} == {None}
     assert "USD" not in paid("plan", *QUAD, "--cluster", "free").stdout
 
 
 def test_a_cost_budget_reduces_iterations_and_is_kept(paid: Caller) -> None:
-    own = planned(paid)["totals"]["cost"]
+    own = planned(paid)["totals"][0]["cost"]
     budget = f"{own - 0.01:.2f}"
     cut = planned(paid, "--cost-budget", f"{budget}USD")
     assert {row["iterations"] for row in cut["cases"]} == {7}
-    assert cut["totals"]["cost"] <= cut["totals"]["cost_budget"] == float(budget)
+    assert cut["totals"][0]["cost"] <= cut["totals"][0]["cost_budget"] == float(budget)
     asked = ("submit", *QUAD, "--cost-budget", budget, "--dry-run")
     done = paid(*asked)
     text = (
@@ -57,10 +57,10 @@ def test_a_cost_budget_reduces_iterations_and_is_kept(paid: Caller) -> None:
     )
     assert re.search(text, done.stderr)
     assert f"--cost-budget {float(budget):g}USD --explain" in done.stderr
-    assert {row["iterations"] for row in json.loads(paid(*asked, "--json").stdout)} == {7}
+    assert {row["iterations"] for row in json.loads(paid(*asked, "--json").stdout)["plans"]} == {7}
     large = planned(paid, "--cost-budget", f"{own + 1:.2f}")
     assert {row["iterations"] for row in large["cases"]} == {8}
-    both = planned(paid, "--cost-budget", f"{own + 1:.2f}", "--time-budget", f"{int(large['totals']['run_s']) - 1}s")
+    both = planned(paid, "--cost-budget", f"{own + 1:.2f}", "--time-budget", f"{int(large['totals'][0]['run_s']) - 1}s")
     assert {row["iterations"] for row in both["cases"]} == {7}
     twice = paid(*asked[:-3], "--cost-budget", f"{2 * float(budget):.2f}", "--repeat", "2", "--dry-run")
     assert f"each of the 2 repeats has {budget} USD of --cost-budget" in twice.stderr

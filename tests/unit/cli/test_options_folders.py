@@ -20,11 +20,11 @@ def test_a_ledger_elsewhere_is_taken_from_the_option_before_the_environment(
     monkeypatch.setenv("REPRO_DATABASE", str(folder / "from environment.db"))
     assert repro("submit", *HERE, "--where", "pp=1,gbs=4", "--wait").returncode == 0
     assert (folder / "from environment.db").exists() and not (folder / "results.db").exists()
-    assert len(json.loads(repro("status", "--json").stdout)) == 1
-    assert json.loads(repro("status", "--json", "--database", "another.db").stdout) == []
+    assert len(json.loads(repro("status", "--json").stdout)["jobs"]) == 1
+    assert json.loads(repro("status", "--json", "--database", "another.db").stdout)["jobs"] == []
     url = f"sqlite:///{folder}/another.db"
     assert repro("submit", *HERE, "--where", "pp=1,gbs=4", "--database", url, "--wait").returncode == 0
-    assert len(json.loads(repro("status", "--json", "--database", "another.db").stdout)) == 1
+    assert len(json.loads(repro("status", "--json", "--database", "another.db").stdout)["jobs"]) == 1
 
 
 def test_jobs_are_submitted_from_one_folder_and_seen_from_another(repro: Caller, tmp_path: Path) -> None:
@@ -34,7 +34,7 @@ def test_jobs_are_submitted_from_one_folder_and_seen_from_another(repro: Caller,
     elsewhere.mkdir()
     assert repro("submit", *words, "--wait", folder=elsewhere).returncode == 0
     assert list(elsewhere.iterdir()) == []
-    assert [row["verdict"] for row in json.loads(repro("status", "--json").stdout)] == ["verified"]
+    assert [row["verdict"] for row in json.loads(repro("status", "--json").stdout)["jobs"]] == ["verified"]
 
 
 def test_a_relative_home_is_the_same_folder_from_everywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

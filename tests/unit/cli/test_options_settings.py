@@ -52,7 +52,7 @@ def test_the_next_command_keeps_the_settings(repro: Caller) -> None:
 def test_only_settings_that_change_what_runs_make_other_jobs(repro: Caller) -> None:
     def jobs(*words: str) -> list[str]:
         done = repro("submit", *CASE, "--cluster", "there", *words, "--dry-run", "--json")
-        return [row["job"] for row in json.loads(done.stdout)]
+        return [row["job"] for row in json.loads(done.stdout)["plans"]]
 
     assert jobs() == jobs("--qos", "high", "--time", "0:05:00", "--exclude", "n1")
     assert jobs() != jobs("--set", "training.iterations=9")

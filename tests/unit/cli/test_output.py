@@ -16,7 +16,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from orchestrator.cli.output import VisibleLog, as_json, table
+from orchestrator.cli.output import VisibleLog, table
 from orchestrator.text import printable
 from tests.forked_repro import ForkedRepro
 from tests.stand_in_site import Site
@@ -163,7 +163,7 @@ def test_a_log_line_that_is_a_reason_does_not_control_the_terminal(tmp_path: Pat
     for words in ("status", "status --json", "collect figure-13", "collect figure-13 --export json"):
         text = require_harmless(repro_on_terminal(site, *words.split()))
         assert "it broke" in text, words
-    job = json.loads(site.repro("status", "--json").stdout)[0]["job"]
+    job = json.loads(site.repro("status", "--json").stdout)["jobs"][0]["job"]
     text = require_harmless(repro_on_terminal(site, "logs", job))
     assert "it broke ?]0;owned??[2J" in text
     piped = site.repro("logs", job)
@@ -172,7 +172,7 @@ def test_a_log_line_that_is_a_reason_does_not_control_the_terminal(tmp_path: Pat
 
 def test_a_log_that_is_printed_block_by_block_does_not_steer_the_terminal(tmp_path: Path) -> None:
     program = (
-        "import sys; from orchestrator.cli.output import VisibleLog, as_json, table; log = VisibleLog()\n"
+        "import sys; from orchestrator.cli.output import VisibleLog, table; log = VisibleLog()\n"
         f"for byte in {EVIL.encode()!r}: sys.stdout.buffer.write(log.feed(bytes([byte])))"
     )
     text = require_harmless(on_terminal([sys.executable, "-c", program], tmp_path, os.environ))
@@ -237,8 +237,3 @@ def test_a_table_is_aligned_never_cropped_and_cannot_steer_the_terminal(capsys: 
     header, long, evil = capsys.readouterr().out.splitlines()
     assert (header.split(), len(long)) == (["NAME", "RATE"], 307)
     assert long.endswith("1.235") and evil.startswith("?[2J?b ") and evil.endswith("    -")
-
-
-def test_json_of_nothing_is_an_empty_list(capsys: pytest.CaptureFixture[str]) -> None:
-    as_json([])
-    assert json.loads(capsys.readouterr().out) == []

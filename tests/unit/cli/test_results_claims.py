@@ -74,7 +74,7 @@ def test_without_a_name_everything_submitted_is_judged_each_as_it_ran_last(repro
 def test_the_same_as_json_has_every_number(repro: Caller, ledger: Ledger) -> None:
     record_results(ledger, shipped("table-1"), "paper", {"case=1.7B": 137.0, "case=1T": 163.0})
     done = repro("claims", "--json")
-    read = {row["claim"]: row for row in json.loads(done.stdout)}
+    read = {row["claim"]: row for row in json.loads(done.stdout)["claims"]}
     ratio = read["superlinear"]
     assert (ratio["experiment"], ratio["scale"], ratio["cluster"]) == ("sc21/table-1", "paper", "selene")
     assert (ratio["verdict"], ratio["kind"]) == ("holds", "ratio")

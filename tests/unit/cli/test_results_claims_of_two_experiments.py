@@ -37,7 +37,7 @@ def test_claims_read_the_other_experiment_on_the_same_cluster_only(repro: Caller
     record_results(ledger, other, "paper", {"scatter_gather=false,gbs=60": 140.0}, cluster="eos")
 
     def verdict() -> dict[str, Any]:
-        rows = json.loads(repro("claims", "figure-12", "--json").stdout)
+        rows = json.loads(repro("claims", "figure-12", "--json").stdout)["claims"]
         return next(row for row in rows if row["claim"] == FIGURE_12)
 
     assert verdict()["because"].endswith("has no job at scale paper on this cluster")

@@ -73,12 +73,12 @@ def test_a_cancelled_rerun_leaves_the_verified_attempts_as_results_of_every_comm
     assert {(row["attempt"], row["newer"]) for row in rows} == {("1", "attempt 2: failed (cancelled)")}
     compared = repro("compare", "figure-13")
     assert compared.returncode == 0 and "attempt 2: failed (cancelled)" in compared.stdout
-    status = json.loads(repro("status", "figure-13", "--json").stdout)
+    status = json.loads(repro("status", "figure-13", "--json").stdout)["jobs"]
     assert {(row["attempt"], row["verdict"], row["newer"]) for row in status} == {
         (1, "verified", "attempt 2: failed (cancelled)")
     }
     assert "6/6 verified" in repro("status", "figure-13").stderr
-    results = json.loads(repro("sql", "select verdict, attempt from v_results", "--json").stdout)
+    results = json.loads(repro("sql", "select verdict, attempt from v_results", "--json").stdout)["rows"]
     assert results == [{"verdict": "verified", "attempt": 1}] * 6
 
 
@@ -104,7 +104,7 @@ def test_a_running_rerun_is_shown_beside_the_verified_result(repro: Caller, ledg
     monkeypatch.setattr("orchestrator.api.jobs.anything_to_refresh", lambda _: False)
     again(ledger, RUNNING, ["pp=1,tp=4,gbs=4"])
     status = repro("status", "figure-13", "--json")
-    newer = [row["newer"] for row in json.loads(status.stdout) if row["newer"]]
+    newer = [row["newer"] for row in json.loads(status.stdout)["jobs"] if row["newer"]]
     assert newer == ["attempt 2: RUNNING 0/8"]
     assert "6/6 verified, 1 running" in repro("status", "figure-13").stderr
     assert repro("claims", "figure-13").returncode == 0
@@ -115,7 +115,7 @@ def test_a_rerun_that_failed_keeps_the_result_and_is_a_failure(repro: Caller, le
     claims = repro("claims", "figure-13")
     assert claims.returncode == 1 and "1 hold" in claims.stdout
     assert "failed: pp=1,tp=4,gbs=4 of sc21/figure-13" in claims.stderr
-    assert len(json.loads(repro("status", "--failed", "--json").stdout)) == 6
+    assert len(json.loads(repro("status", "--failed", "--json").stdout)["jobs"]) == 6
 
 
 def test_attempt_selects_another_attempt_and_an_unknown_one_is_refused(repro: Caller, ledger: Ledger) -> None:
@@ -151,13 +151,16 @@ def test_a_long_list_of_failures_is_shortened_with_the_command_that_shows_all(re
         again(ledger, CRASHED, repeat=repeat, at=START + timedelta(days=repeat))
     stderr = repro("claims", "figure-13").stderr
     assert stderr.count("failed: ") == 10 and "... and 2 more: repro status figure-13 --failed\n" in stderr
-    assert len(json.loads(repro("status", "figure-13", "--failed", "--json").stdout)) == 12
+    assert len(json.loads(repro("status", "figure-13", "--failed", "--json").stdout)["jobs"]) == 12
 
 
 def test_a_run_that_failed_is_compared_as_such_with_an_earlier_one(repro: Caller, ledger: Ledger) -> None:
     again(ledger, CRASHED)
     dates = [f"{START + timedelta(days=days):%Y-%m-%d}" for days in (0, 1)]
-    runs = [row["run"] for row in json.loads(repro("sql", "select id as run from runs order by id", "--json").stdout)]
+    runs = [
+        row["run"]
+        for row in json.loads(repro("sql", "select id as run from runs order by id", "--json").stdout)["rows"]
+    ]
     assert repro("compare", "figure-13", *runs).returncode == 1
     same = repro("compare", "figure-13", *dates, "--json")
     assert {case["because"] for case in json.loads(same.stdout)["cases"]} == {"the same attempt"}

@@ -20,7 +20,7 @@ def test_a_reused_measurement_has_its_origin_and_age_in_every_table(repro: Calle
     done = repro("submit", "figure-99", "--cluster", "here", "--scale", "cpu")
     assert "6 cases: 6 done, 0 submitted" in done.stderr, done.stderr
     assert "reused: pp=1,tp=4,gbs=4 from figure-13, " in done.stderr
-    status = json.loads(repro("status", "--json").stdout)
+    status = json.loads(repro("status", "--json").stdout)["jobs"]
     origins = {(row["experiment"], (row["reused"] or "").partition(",")[0]) for row in status}
     assert origins == {("figure-13", ""), ("figure-99", "from figure-13")}
     rows = list(csv.DictReader(io.StringIO(repro("collect", "figure-99").stdout)))

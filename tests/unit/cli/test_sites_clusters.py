@@ -46,8 +46,8 @@ def with_site(monkeypatch: pytest.MonkeyPatch, site: SlurmSite | Unreachable) ->
     monkeypatch.setattr("orchestrator.slurm.site.read_site", answer)
 
 
-def rows(text: str) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = json.loads(text)
+def rows(text: str, name: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads(text)[name]
     return found
 
 
@@ -61,9 +61,10 @@ def test_list_has_shipped_and_own_profiles_with_their_open_values(repro: Caller,
     names = [line.split()[0] for line in done.stdout.splitlines()[1:]]
     assert {"here", "local", "mine", "selene"} <= set(names) and names == sorted(names)
     assert not [name for name in names if name.endswith(".local")]
-    table = {row["cluster"]: row for row in rows(repro("clusters", "list", "--json").stdout)}
-    assert (table["mine"]["nodes"], table["mine"]["open"], table["mine"]["scheduler"]) == (4, 1, "slurm")
-    assert table["selene"]["container"] == "pyxis" and table["selene"]["open"] > 0
+    table = {row["cluster"]: row for row in rows(repro("clusters", "list", "--json").stdout, "clusters")}
+    assert (table["mine"]["nodes"], table["mine"]["scheduler"]) == (4, "slurm")
+    assert table["mine"]["open"] == ["slurm.account"]
+    assert table["selene"]["container"] == "pyxis" and table["selene"]["open"]
 
 
 def test_a_profile_that_cannot_be_read_is_named_below_those_that_can(repro: Caller, mine: Path) -> None:
@@ -84,18 +85,18 @@ def test_show_prints_all_layers_as_yaml_and_names_open_values(repro: Caller, min
         "open: slurm.account: <your account>",
         "set open values in clusters/mine.local.yaml",
     ]
-    assert rows(repro("clusters", "show", "mine", "--json").stdout)["slurm"]["partition"] == "gpu"  # type: ignore[call-overload]
+    assert rows(repro("clusters", "show", "mine", "--json").stdout, "profiles")[0]["slurm"]["partition"] == "gpu"
     assert everything_in(repro.site.folder) == before
 
 
 def test_show_resolved_has_the_line_of_every_value(repro: Caller, mine: Path) -> None:
     mine.with_name("mine.local.yaml").write_text(OVERLAY)
-    found = rows(repro("clusters", "show", "mine", "--resolved", "--json").stdout)
-    places = {row["field"]: row["from"] for row in found}
+    found = rows(repro("clusters", "show", "mine", "--resolved", "--json").stdout, "fields")
+    places = {row["field"]: row["location"] for row in found}
     texts = {name: (mine.parent / name).read_text().splitlines() for name in ("mine.yaml", "mine.local.yaml")}
     assert len(found) == 14
     for row in found:
-        file, line, column = row["from"].rsplit(":", 2)
+        file, line, column = row["location"].rsplit(":", 2)
         written = texts[Path(file).name][int(line) - 1][int(column) - 1 :]
         assert written.startswith(f"{row['field'].rpartition('.')[2]}: {row['value']}"), row
     assert places["slurm.partition"] == "clusters/mine.local.yaml:2:3"
@@ -138,14 +139,14 @@ def test_faults_are_lines_on_stderr_the_table_is_on_stdout_and_the_exit_code_is_
     assert len(faults) == 2, "the table lists faults too"
     found = repro("clusters", "check", "mine", "--json")
     assert found.returncode == 2 and found.stderr == done.stderr
-    (fault,) = [row for row in rows(found.stdout) if row["result"] == "wrong"]
+    (fault,) = [row for row in rows(found.stdout, "checks") if row["result"] == "wrong"]
     assert fault == {
         "result": "wrong",
         "place": "login",
         "check": "slurm.partition",
         "found": "gpu: no such partition",
-        "from": "clusters/mine.local.yaml:2:3",
-        "mend": 'did you mean "gpus"?',
+        "location": "clusters/mine.local.yaml:2:3",
+        "hint": 'did you mean "gpus"?',
     }
 
 

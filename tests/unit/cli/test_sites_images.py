@@ -66,26 +66,26 @@ def test_images_are_listed_with_their_location_in_the_profile_and_the_next_comma
 
 def test_the_same_rows_as_json(repro: Caller) -> None:
     staging = write(repro.site)
-    rows = json.loads(repro("images", "list", *FOUND, "--json").stdout)
+    rows = json.loads(repro("images", "list", *FOUND, "--json").stdout)["images"]
     assert rows[0] == {
-        "name": "pretrain",
-        "says": "registry.example/team/torch:1",
-        "location": f"{staging}/team+torch+1.sqsh",
+        "image": "pretrain",
+        "value": "registry.example/team/torch:1",
+        "source": f"{staging}/team+torch+1.sqsh",
         "there": "no",
         "digest": None,
         "digest_of": None,
         "imported": None,
         "user": None,
         "bytes": None,
-        "where": "clusters/site.yaml:9:5",
+        "location": "clusters/site.yaml:9:5",
     }
-    assert [row["there"] for row in rows] == ["no", "yes", "no"] and rows[2]["location"] is None
+    assert [row["there"] for row in rows] == ["no", "yes", "no"] and rows[2]["source"] is None
 
 
 def test_a_cluster_without_images_is_one_line(repro: Caller) -> None:
     done = repro("images", "list", "--cluster", "here")
     assert (done.returncode, done.stdout, done.complaints) == (0, "", ["here defines no images"])
-    assert repro("images", "list", "--cluster", "here", "--json").stdout == "[]\n"
+    assert json.loads(repro("images", "list", "--cluster", "here", "--json").stdout)["images"] == []
 
 
 @pytest.mark.parametrize("words", ["images list", "images import", "images", "images fetch"])

@@ -122,7 +122,7 @@ def test_logs_status_collect_and_bundle_find_the_runs_of_a_home_that_was_moved(m
     assert [Path(row.folder).is_relative_to(moved.site.folder) for row in rows] == [True] * 3
     logs = moved("logs", rows[0].job_id)
     assert logs.returncode == 0 and "elapsed time per iteration" in logs.stdout, logs.stderr
-    assert json.loads(moved("status", "figure-13", "--json").stdout)[0]["verdict"] == "verified"
+    assert json.loads(moved("status", "figure-13", "--json").stdout)["jobs"][0]["verdict"] == "verified"
     collected = moved("collect", "figure-13", "-o", str(tmp_path / "out.csv"))
     assert collected.returncode in (0, 1) and (tmp_path / "out.csv").read_text().count("verified") == 3
     bundle = moved("bundle", "figure-13", "-o", str(tmp_path / "figure.tar.gz"))
@@ -144,7 +144,7 @@ def test_a_home_that_was_moved_before_its_logs_were_read_is_judged_where_it_is_n
     assert made.submit("--where", "pp=1,gbs=4").returncode == 0
     wait_until(lambda: list((made.folder / "runs").glob("*/pp1-tp4-gbs4/end")))
     moved = Caller(Site(Path(shutil.move(made.folder, tmp_path / "home2"))), monkeypatch, capsys)
-    (row,) = json.loads(moved("status", "figure-13", "--json").stdout)
+    (row,) = json.loads(moved("status", "figure-13", "--json").stdout)["jobs"]
     assert (row["state"], row["verdict"]) == ("COMPLETED", "verified")
 
 

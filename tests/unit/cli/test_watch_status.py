@@ -33,7 +33,7 @@ def shown(repro: Caller, *words: str) -> dict[str, dict[str, Any]]:
     """The rows by job."""
     done = repro("status", "--json", *words)
     assert done.returncode == 0, done.stderr
-    return {row["job"]: row for row in json.loads(done.stdout)}
+    return {row["job"]: row for row in json.loads(done.stdout)["jobs"]}
 
 
 def on_a_terminal(monkeypatch: pytest.MonkeyPatch, columns: int = 100, lines: int = 30) -> None:
@@ -57,7 +57,7 @@ def test_status_before_a_submission_prints_that_and_creates_nothing(repro: Calle
         assert (done.returncode, done.stdout) == (0, "")
         assert f"repro: {done.complaints[0]}".startswith(repro.no_jobs) and len(done.complaints) == 1
         assert done.stderr.splitlines()[1:] == ["next: repro list   # the experiments"]
-    assert json.loads(repro("status", "--json").stdout) == []
+    assert json.loads(repro("status", "--json").stdout)["jobs"] == []
     assert everything_in(repro.site.folder) == before
 
 
@@ -87,7 +87,9 @@ def test_many_jobs_are_counted_by_experiment_and_a_named_one_lists_its_cases(
     with monkeypatch.context() as patch:
         patch.setattr("orchestrator.api.jobs.job_statuses", None)
         done = repro("status")
-        (counts,) = json.loads(repro("status", "--json").stdout)
+    document = json.loads(repro("status", "--json").stdout)
+    (counts,) = document["experiments"]
+    assert len(document["jobs"]) == 4, "the same rows for any number of jobs"
     assert done.returncode == 0
     assert done.stderr.splitlines()[0] == (
         "all experiments [##........] 1/4 verified, 1 running, 1 waiting, 1 failed (1 timeout)"
@@ -102,13 +104,13 @@ def test_a_running_job_has_progress_speed_and_remaining_time(repro: Caller, slur
     slurm.submit("a")
     slurm.start("a-id", log_text(3))
     row = shown(repro)["a-id"]
-    assert (row["iteration"], row["left_s"], row["left_by"]) == ("3/8", 5 * 60, "pace")
+    assert (row["iteration"], row["left_s"], row["left_by"]) == (3, 5 * 60, "pace")
     # Equation 3 by hand, as in test_statistics: 7113539584 FLOPs in 60 s on 4 GPUs.
     assert row["tflops_per_gpu"] == pytest.approx(7113539584 / 60 / 4 / 1e12)
     header, line = repro("status").stdout.splitlines()
     assert "LEFT" in header and " 3/8 " in line and " 5m " in line
     slurm.write_log("a-id", log_text(4)[-400:])
-    assert shown(repro)["a-id"]["iteration"] == "4/8"
+    assert shown(repro)["a-id"]["iteration"] == 4
 
 
 def test_the_remaining_time_is_the_time_limit_if_that_comes_first(repro: Caller, slurm: SimulatedSlurm) -> None:
@@ -155,7 +157,7 @@ def test_only_the_end_of_a_running_jobs_log_is_read_and_nothing_of_a_waiting_job
     began, bytes_before = time.monotonic(), bytes_read()
     rows = shown(repro)
     assert time.monotonic() - began < 1.0 and bytes_read() - bytes_before < 1 << 20
-    assert (rows["a-id"]["iteration"], rows["b-id"]["iteration"]) == ("5/8", "0/8")
+    assert (rows["a-id"]["iteration"], rows["b-id"]["iteration"]) == (5, 0)
     assert read == [("a-id-1", 64 * 1024)]
 
 
@@ -168,7 +170,7 @@ def test_an_unreadable_log_is_reported_and_the_other_jobs_are_shown(repro: Calle
     log.symlink_to("/etc/hostname")
     rows = shown(repro)
     assert "is a link and not a file, so it is not read" in rows["a-id"]["why"]
-    assert (rows["a-id"]["iteration"], rows["b-id"]["iteration"]) == ("0/8", "2/8")
+    assert (rows["a-id"]["iteration"], rows["b-id"]["iteration"]) == (0, 2)
 
 
 def test_a_waiting_job_has_its_start_time_and_reason(repro: Caller, slurm: SimulatedSlurm) -> None:
@@ -218,7 +220,7 @@ def test_only_values_that_differ_between_jobs_are_columns(repro: Caller, slurm: 
     assert "WORKLOAD" in done.stdout and " b #2 " in done.stdout and "SCALE" not in done.stdout
     rows = shown(repro)
     assert (rows["b-id"]["case"], rows["b-id"]["repeat"]) == ("b", 2)
-    assert {row["experiment"] for row in rows.values()} == {"figure-13"}
+    assert {row["experiment"] for row in rows.values()} == {"sc21/figure-13"}
 
 
 def test_states_that_could_not_be_refreshed_are_shown_with_their_age(repro: Caller, slurm: SimulatedSlurm) -> None:
@@ -267,12 +269,16 @@ def test_watch_into_a_file_appends_changes_and_ends_with_the_last_job(repro: Cal
     assert set(slurm.intervals_s) == {15.0} and slurm.on_query == []
 
 
-def test_watching_json_gives_a_list_for_each_change(repro: Caller, slurm: SimulatedSlurm) -> None:
+def test_watching_json_gives_a_complete_line_for_each_change(repro: Caller, slurm: SimulatedSlurm) -> None:
     slurm.submit("a", "b")
     slurm.on_query = [lambda: None, lambda: slurm.end("a-id"), lambda: slurm.end("b-id")]
     done = repro("status", "--watch", "--json", "--every", "60")
-    lists = [json.loads(text + "]") for text in done.stdout.split("]\n")[:-1]]
-    assert [[row["job"] for row in rows] for rows in lists] == [["a-id", "b-id"], ["a-id"], ["b-id"]]
+    lists = [json.loads(line)["jobs"] for line in done.stdout.splitlines()]
+    assert [[row["state"] for row in rows] for rows in lists] == [
+        ["PENDING", "PENDING"],
+        ["COMPLETED", "PENDING"],
+        ["COMPLETED", "COMPLETED"],
+    ]
     assert set(slurm.intervals_s) == {60.0}
 
 

@@ -70,7 +70,7 @@ def test_every_program_is_listed_with_its_commit_and_needs(repro: Caller) -> Non
     assert list(rows) == list(workloads())
     assert "6985e58938d4  checkout, vocab_file, merge_file, data_path" in rows["megatron-2021"]
     assert rows["pretrain"].endswith("-             -")
-    listed = {row["workload"]: row for row in json.loads(repro("workloads", "list", "--json").stdout)}
+    listed = {row["workload"]: row for row in json.loads(repro("workloads", "list", "--json").stdout)["workloads"]}
     assert listed["megatron-alpa"]["commit"] == "c28bbd208d16ffea61fa3c545e66b3a9d87f9d84"
     assert listed["megatron-alpa"]["needs"] == ["checkout", "benchmark"]
 
@@ -111,7 +111,7 @@ def test_show_names_the_source_of_each_need(repro: Caller) -> None:
     assert "b2646e4d9f24  https://github.com/kwai/Megatron-Kwai" in done.stdout
     assert "enwiki-100m_text_document in the image" in done.stderr
     assert "next: repro workloads fetch megatron-kwai --cluster NAME" in done.stderr
-    rows = json.loads(repro("workloads", "show", "megatron-2021", "--json").stdout)
+    rows = json.loads(repro("workloads", "show", "megatron-2021", "--json").stdout)["needs"]
     assert [row["field"] for row in rows] == ["checkout", "vocab_file", "merge_file", "data_path"]
     assert rows[1]["sha256"].startswith("196139668be63f3b")
 
@@ -129,7 +129,9 @@ def test_the_newest_megatron_needs_no_data_and_has_its_other_name(repro: Caller)
 
 
 def _shown(repro: Caller, name: str, cluster: str) -> list[dict[str, str]]:
-    rows: list[dict[str, str]] = json.loads(repro("workloads", "show", name, "--cluster", cluster, "--json").stdout)
+    rows: list[dict[str, str]] = json.loads(repro("workloads", "show", name, "--cluster", cluster, "--json").stdout)[
+        "needs"
+    ]
     return rows
 
 

@@ -8,7 +8,7 @@ import json
 
 import pytest
 
-from orchestrator.cli import watch
+from orchestrator.cli import records
 from orchestrator.ledger.attempts import Observation, record_observations
 from orchestrator.ledger.measurements import Measurement, record_measurements
 from orchestrator.ledger.tables import ENDED, VERIFIED
@@ -32,7 +32,7 @@ def test_an_answer_is_a_table_json_or_csv_with_the_same_rows(asking: Caller) -> 
     before = everything_in(asking.site.folder)
     lines = asking("sql", question).stdout.splitlines()
     assert [line.split() for line in lines] == [["CASE_NAME", "GPUS", "FAILURE"], ["a", "4", "-"], ["b", "4", "-"]]
-    rows = json.loads(asking("sql", question, "--json").stdout)
+    rows = json.loads(asking("sql", question, "--json").stdout)["rows"]
     assert rows == [{"case_name": name, "gpus": 4, "failure": None} for name in ("a", "b")]
     assert asking("sql", question, "--csv").stdout == "case_name,gpus,failure\na,4,\nb,4,\n"
     assert everything_in(asking.site.folder) == before
@@ -55,15 +55,15 @@ def test_an_answer_without_rows_has_a_head(asking: Caller) -> None:
     question = "select id, gpus from jobs where gpus > 4"
     assert asking("sql", question).stdout == "ID  GPUS\n"
     assert asking("sql", question, "--csv").stdout == "id,gpus\n"
-    assert json.loads(asking("sql", question, "--json").stdout) == []
+    assert json.loads(asking("sql", question, "--json").stdout)["rows"] == []
 
 
 @pytest.mark.parametrize("number", [1, 4, 5, 8, 9])
 def test_a_long_answer_comes_whole_block_by_block(asking: Caller, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
-    monkeypatch.setattr(watch, "ROWS_AT_ONCE", 4)
+    monkeypatch.setattr(records, "ROWS_AT_ONCE", 4)
     question = f"with recursive n(i) as (select 1 union all select i + 1 from n where i < {number}) select i from n"
     expected = list(range(1, number + 1))
-    assert [row["i"] for row in json.loads(asking("sql", question, "--json").stdout)] == expected
+    assert [row["i"] for row in json.loads(asking("sql", question, "--json").stdout)["rows"]] == expected
     table = csv.DictReader(io.StringIO(asking("sql", question, "--csv").stdout))
     assert [int(row["i"]) for row in table] == expected
     lines = asking("sql", question).stdout.split()
@@ -72,7 +72,7 @@ def test_a_long_answer_comes_whole_block_by_block(asking: Caller, monkeypatch: p
 
 def test_json_has_no_infinity_and_no_bytes_that_are_none(asking: Caller) -> None:
     done = asking("sql", "select 9e999 as most, x'00ff' as raw", "--json")
-    assert json.loads(done.stdout, parse_constant=pytest.fail)[0]["most"] is None
+    assert json.loads(done.stdout, parse_constant=pytest.fail)["rows"][0]["most"] is None
 
 
 def test_without_a_query_views_and_tables_are_listed(asking: Caller) -> None:
@@ -80,7 +80,7 @@ def test_without_a_query_views_and_tables_are_listed(asking: Caller) -> None:
     names = [line.split()[0] for line in done.stdout.splitlines()]
     assert names[:4] == ["NAME", "v_attempts", "v_iterations", "v_results"] and "metrics" in names
     assert done.stderr.startswith("next: repro sql ")
-    rows = {row["name"]: row for row in json.loads(asking("sql", "--json").stdout)}
+    rows = {row["name"]: row for row in json.loads(asking("sql", "--json").stdout)["relations"]}
     assert rows["v_results"]["kind"] == "view" and "tflops_per_gpu" in rows["v_results"]["columns"]
 
 
@@ -100,7 +100,8 @@ def test_the_suggested_query_works(asking: Caller) -> None:
 def test_a_wrong_query_is_one_line(asking: Caller, words: list[str], expected: str) -> None:
     before = everything_in(asking.site.folder)
     done = asking("sql", *words)
-    assert (done.returncode, done.stdout, done.stderr.splitlines()) == (2, "", [expected])
+    assert (done.returncode, done.stderr.splitlines()) == (2, [expected])
+    assert done.stdout == "" or json.loads(done.stdout)["rows"] == []
     assert everything_in(asking.site.folder) == before
 
 

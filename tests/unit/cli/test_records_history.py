@@ -87,11 +87,17 @@ def test_every_attempt_and_every_event_is_shown_with_its_time_and_cause(repro: C
 
 @pytest.mark.usefixtures("slurm")
 def test_json_has_the_same_a_list_of_attempts_each_with_its_events(repro: Caller) -> None:
-    first, second = json.loads(repro("history", "a-id", "--json").stdout)
+    first, second = json.loads(repro("history", "a-id", "--json").stdout)["attempts"]
     assert (first["number"], first["nodes"], first["failure"], first["signal"]) == (1, "n[1-2]", "timeout", 15)
     assert (first["started_at"], first["ended_at"]) == ("2026-01-01T12:00:00Z", "2026-01-01T13:00:00Z")
     assert first["metrics"] == {} and first["user"] == "me" and first["folder"].endswith("a-id-1")
-    assert second["metrics"]["iteration_ms"] == {"value": 250.0, "unit": "ms", "spread": 1.0, "count": 6}
+    assert second["metrics"]["iteration_ms"] == {
+        "name": "iteration_ms",
+        "value": 250.0,
+        "unit": "ms",
+        "spread": 1.0,
+        "count": 6,
+    }
     assert [event["event"] for event in first["events"]][:2] == ["run", "submitted"]
     assert first["events"][-1]["detail"].startswith("failed (timeout)")
     assert second["events"][-1] == {
@@ -107,7 +113,7 @@ def test_the_digest_of_the_jobs_image_is_shown(repro: Caller, slurm: SimulatedSl
         session.execute(sa.update(Job).where(Job.id == "a-id").values(image="pretrain", image_digest=digest))
     done = repro("history", "a-id")
     assert f"image pretrain, {digest}" in done.stderr
-    shown = json.loads(repro("history", "a-id", "--json").stdout)
+    shown = json.loads(repro("history", "a-id", "--json").stdout)["attempts"]
     assert [(one["image"], one["image_digest"]) for one in shown] == 2 * [("pretrain", digest)]
     assert "image" not in repro("history", "b-id").stderr
 
@@ -134,8 +140,8 @@ def test_a_job_of_this_machine_has_its_past_too(
     repro: Caller, finished: Site, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     repro = Caller(finished, monkeypatch, capsys)
-    job = json.loads(repro("status", "--json").stdout)[0]
-    (attempt,) = json.loads(repro("history", job["job"], "--json").stdout)
+    job = json.loads(repro("status", "--json").stdout)["jobs"][0]
+    (attempt,) = json.loads(repro("history", job["job"], "--json").stdout)["attempts"]
     assert (attempt["scheduler_id"], attempt["verdict"], attempt["exit_code"]) == (job["id"], "verified", 0)
     assert attempt["metrics"]["iteration_ms"]["count"] == 6 and attempt["ended_at"].endswith("Z")
     assert {"run", "submitted", "state", "verdict"} <= {event["event"] for event in attempt["events"]}

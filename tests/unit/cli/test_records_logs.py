@@ -30,7 +30,7 @@ def test_a_job_is_shown_by_the_start_of_its_id_or_the_schedulers(
     repro: Caller, finished: Site, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     repro = Caller(finished, monkeypatch, capsys)
-    job = json.loads(repro("status", "--json").stdout)[0]
+    job = json.loads(repro("status", "--json").stdout)["jobs"][0]
     whole = repro("logs", job["job"]).stdout
     assert whole.startswith("this is a stand-in") and whole.count("elapsed time per iteration") == 8
     for words in ((job["job"][:6],), (job["id"],), ("-f", job["job"]), (job["job"], "--attempt", "1")):
@@ -40,7 +40,7 @@ def test_a_job_is_shown_by_the_start_of_its_id_or_the_schedulers(
 def test_following_a_log_ends_with_its_job_and_loses_nothing(repro: Caller) -> None:
     repro.site.behave("slow")
     repro("submit", "figure-13", "--cluster", "here", "--scale", "cpu", "--where", "pp=1,gbs=4")
-    job = json.loads(repro("status", "--json").stdout)[0]["job"]
+    job = json.loads(repro("status", "--json").stdout)["jobs"][0]["job"]
     followed = repro("logs", "-f", job)
     assert followed.returncode == 0 and "[after training is done]" in followed.stdout
     assert followed.stdout == repro("logs", job).stdout

@@ -1,0 +1,213 @@
+"""Commands that print what was recorded: the log of a job, its history, and rows of the ledger."""
+
+from __future__ import annotations
+
+import codecs
+import itertools
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from orchestrator import api
+from orchestrator.cli.options import Database, JobName, Json, session_of
+from orchestrator.cli.output import VisibleLog, as_row, data, filled_columns, message, next_command, table
+from orchestrator.errors import Problem, ReproError
+from orchestrator.paths import short_name
+from orchestrator.text import utc_stamp
+
+if TYPE_CHECKING:
+    from orchestrator.cli.documents import HistoryDocument, LogsDocument, SqlDocument
+    from orchestrator.cli.json_rows import AttemptRow
+
+ROWS_AT_ONCE = 1000
+"""Rows of `sql` that are fetched and printed together. Each block of a table has its own head."""
+
+Follow = Annotated[bool, typer.Option("--follow", "-f", help="Continue until the job has ended.")]
+Rank = Annotated[int | None, typer.Option("--rank", min=0, help="Only the lines of this rank.")]
+AttemptNumber = Annotated[int | None, typer.Option("--attempt", min=1, help="Number of an earlier attempt.")]
+ShowAll = Annotated[bool, typer.Option("--all", help="Show forgotten attempts, too.")]
+Query = Annotated[
+    str | None, typer.Argument(help='One SELECT: "select * from v_results". Without it: the views and tables.')
+]
+AsCsv = Annotated[bool, typer.Option("--csv", help="Print CSV.")]
+_MEASURED = ("iteration_ms", "tflops_per_gpu")
+
+app = typer.Typer(rich_markup_mode=None)
+
+
+@app.command()
+def logs(
+    context: typer.Context,
+    job: JobName,
+    follow: Follow = False,
+    rank: Rank = None,
+    attempt: AttemptNumber = None,
+    json: Json = False,
+    database: Database = None,
+) -> None:
+    """Print the log of a job, unchanged unless stdout is a terminal."""
+    log = api.logs(job, rank=rank, attempt=attempt, follow=follow, session=session_of(context, database))
+    printable = VisibleLog().feed if sys.stdout.isatty() else bytes
+    if json:
+        document: LogsDocument = {"lines": []}
+        for lines in _lines(log.pieces):
+            context.obj.json.print_rows(document, lines)
+        context.obj.json.print_rows(document, [])
+    for piece in () if json else log.pieces:
+        sys.stdout.buffer.write(printable(piece))
+        sys.stdout.buffer.flush()
+    next_command(f"repro status {short_name(log.job.experiment)}", "the state of its jobs")
+
+
+def _lines(pieces: Iterable[bytes]) -> Iterator[list[str]]:
+    """Yield the complete lines of each piece of a log; at the end, the rest."""
+    decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+    rest = ""
+    for piece in pieces:
+        *lines, rest = (rest + decoder.decode(piece)).split("\n")
+        yield lines
+    rest += decoder.decode(b"", True)
+    yield [rest] if rest else []
+
+
+@app.command()
+def history(
+    context: typer.Context, job: JobName, show_all: ShowAll = False, json: Json = False, database: Database = None
+) -> None:
+    """Show each attempt of a job and what it measured, then each event with its time (UTC) and cause."""
+    job_history = api.history(job, forgotten=show_all, session=session_of(context, database))
+    row, attempts = job_history.job, job_history.attempts
+    if json:
+        document: HistoryDocument = {"attempts": [_attempt_json(row, attempt) for attempt in attempts]}
+        context.obj.json.put(document)
+    else:
+        rows = [_attempt_row(attempt) for attempt in attempts]
+        message(f"{row.job_id}: {row.label} of {row.experiment} at scale {row.scale} on {row.cluster}, {row.workload}")
+        if row.image_digest is not None:
+            message(f"image {row.image}, {row.image_digest}")
+        table(rows, filled_columns(rows))
+        data("")
+        table(_event_rows(attempts), ["at", "attempt", "event", "detail"])
+    last = attempts[-1].number
+    option, when = (f" --attempt {last - 1}", " of the attempt before") if last > 1 else ("", "")
+    next_command(f"repro logs {row.job_id}{option}", f"the log{when}")
+
+
+def _attempt_json(job: api.JobRow, attempt: api.PastAttempt) -> AttemptRow:
+    return {
+        "job": job.job_id,
+        "experiment": job.experiment,
+        "scale": job.scale,
+        "cluster": job.cluster,
+        "case": job.case_name,
+        "repeat": job.repeat,
+        "workload": job.workload,
+        "number": attempt.number,
+        "run_id": attempt.run_id,
+        "scheduler": attempt.scheduler,
+        "scheduler_id": attempt.scheduler_id,
+        "host": attempt.host,
+        "user": attempt.user,
+        "nodes": attempt.nodes,
+        "state": attempt.state,
+        "reason": attempt.reason,
+        "verdict": attempt.verdict,
+        "verdict_reason": attempt.verdict_reason,
+        "failure": attempt.failure,
+        "execution": attempt.execution,
+        "exit_code": attempt.exit_code,
+        "signal": attempt.signal,
+        "origin": attempt.origin,
+        "forgotten_by": attempt.forgotten_by,
+        "created_at": attempt.created_at,
+        "submitted_at": attempt.submitted_at,
+        "started_at": attempt.started_at,
+        "ended_at": attempt.ended_at,
+        "forgotten_at": attempt.forgotten_at,
+        "folder": attempt.folder,
+        "image": job.image,
+        "image_digest": job.image_digest,
+        "metrics": attempt.metrics,
+        "events": [{"at": event.at, "event": event.kind, "detail": event.detail} for event in attempt.events],
+    }
+
+
+def _attempt_row(attempt: api.PastAttempt) -> dict[str, object]:
+    measured = {name: attempt.metrics[name].value for name in _MEASURED if name in attempt.metrics}
+    timing = attempt.metrics.get("iteration_ms")
+    return {
+        "attempt": attempt.number,
+        "id": attempt.scheduler_id,
+        "nodes": attempt.nodes,
+        "state": attempt.state,
+        "verdict": attempt.verdict,
+        "failure": attempt.failure,
+        "execution": attempt.execution,
+        "exit_code": attempt.exit_code,
+        "signal": attempt.signal,
+        "submitted": utc_stamp(attempt.submitted_at),
+        "started": utc_stamp(attempt.started_at),
+        "ended": utc_stamp(attempt.ended_at),
+        **{name: measured.get(name) for name in _MEASURED},
+        "used": timing.count if timing else None,
+        "why": attempt.verdict_reason or attempt.reason,
+        "origin": attempt.origin,
+        "forgotten": attempt.forgotten_at and f"{utc_stamp(attempt.forgotten_at)} by {attempt.forgotten_by}",
+    }
+
+
+def _event_rows(attempts: Sequence[api.PastAttempt]) -> list[dict[str, object]]:
+    """Return the events of all attempts, the oldest first."""
+    events = [(event, attempt.number) for attempt in attempts for event in attempt.events]
+    return [
+        {"at": utc_stamp(event.at), "attempt": number, "event": event.kind, "detail": event.detail}
+        for event, number in sorted(events, key=lambda pair: pair[0].at)
+    ]
+
+
+@app.command()
+def sql(
+    context: typer.Context, query: Query = None, json: Json = False, csv: AsCsv = False, database: Database = None
+) -> None:
+    """Query the ledger, read-only."""
+    if json and csv:
+        raise ReproError(Problem("--json and --csv: give one of them"))
+    session = session_of(context, database)
+    if query is None:
+        relations = api.relations(session=session)
+        if json:
+            listed: SqlDocument = {"relations": relations, "columns": [], "rows": []}
+            context.obj.json.put(listed)
+        else:
+            _print_relations(relations)
+        return
+    with api.query(query, session=session) as answer:
+        if json:
+            document: SqlDocument = {"relations": [], "columns": answer.columns, "rows": []}
+            for rows in _blocks(answer.rows):
+                named = [dict(zip(answer.columns, row, strict=True)) for row in rows]
+                context.obj.json.print_rows(document, named)
+            context.obj.json.print_rows(document, [])
+        elif csv:
+            head: list[Sequence[object]] = [answer.columns]
+            for block in itertools.chain([head], _blocks(answer.rows)):
+                data("\n".join(map(api.csv_line, block)))
+        else:
+            blocks = _blocks(answer.rows)
+            for block in itertools.chain([next(blocks, [])], blocks):
+                table([dict(zip(answer.columns, row, strict=True)) for row in block], answer.columns)
+    next_command("repro sql", "the views and tables, and their columns")
+
+
+def _print_relations(relations: Sequence[api.Relation]) -> None:
+    rows = [{**as_row(relation), "columns": ", ".join(relation.columns)} for relation in relations]
+    table(rows, ["name", "kind", "columns"])
+    next_command('repro sql "select case_name, verdict, tflops_per_gpu from v_results"', "more in docs/ledger.md")
+
+
+def _blocks(rows: Iterable[Sequence[object]]) -> Iterator[list[Sequence[object]]]:
+    iterator = iter(rows)
+    while block := list(itertools.islice(iterator, ROWS_AT_ONCE)):
+        yield block
