@@ -34,7 +34,7 @@ class Measurement:
 
     `verdict` is None while the attempt is open. `failure` is the class of a failure, `deciding_line` the log line that
     decided it (without secrets), `deciding_rank` the rank that printed the line. `execution` is the execution mode that
-    the log contains.
+    the log contains. `no_energy` is the reason why GPU samples gave no energy.
     """
 
     attempt_id: int
@@ -47,6 +47,7 @@ class Measurement:
     deciding_line: str | None = None
     deciding_rank: int | None = None
     execution: str | None = None
+    no_energy: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +117,8 @@ def _update_attempts(
 ) -> None:
     """Update the attempts, and add an event for each new verdict."""
     at = now()
-    columns = ("iteration", "verdict", "verdict_reason", "failure", "deciding_line", "deciding_rank", "execution")
+    judged = ("verdict", "verdict_reason", "failure", "deciding_line", "deciding_rank")
+    columns = ("iteration", *judged, "execution", "no_energy")
     update = sa.update(rows_of(Attempt)).where(Attempt.id == sa.bindparam("of"))
     rows = [{"of": m.attempt_id, **{name: getattr(m, name) for name in columns}} for m in measurements]
     events = []

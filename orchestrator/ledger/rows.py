@@ -64,6 +64,7 @@ class AttemptRow:
     deciding_line: str | None = None
     deciding_rank: int | None = None
     execution: str | None = None
+    no_energy: str | None = None
     forgotten_at: datetime | None = None
     forgotten_by: str | None = None
     origin: str | None = None

@@ -128,7 +128,8 @@ class Attempt(Table):
     `NEVER_SUBMITTED`. `phase` is the phase of that state: submitting, waiting, running, ended. `verdict` is verified,
     failed, or NULL while it is undecided. `failure` is the failure class, `deciding_line` the log line that decided it,
     `deciding_rank` the rank that printed the line. `execution` is the execution mode that the log contains, `graph` or
-    `eager`; NULL if it contains none.
+    `eager`; NULL if it contains none. `no_energy` is the reason why the GPU samples gave no energy; NULL if they
+    did, or there are none.
 
     `file` is the submitted script, `options` are further `sbatch` options, and `array_index` is the attempt's element
     of the array. `is_requeued`: Slurm runs the job again if it loses a node. `host`, `user` and `pid` are those of the
@@ -195,6 +196,7 @@ class Attempt(Table):
     forgotten_at: Mapped[datetime | None]
     forgotten_by: Mapped[str | None]
     origin: Mapped[str | None]
+    no_energy: Mapped[str | None]
 
 
 class Metric(Table):

@@ -28,9 +28,10 @@ from orchestrator.megatron.logs.alpa import PROGRAM, TABLE, TABLE_BYTES, AlpaRow
 from orchestrator.megatron.logs.columns import IterationLine, IterationLines
 from orchestrator.megatron.logs.root_cause import Cause, CauseFinder
 from orchestrator.reading.config_check import expected_of
+from orchestrator.reading.energy import MeanPower, joules
 from orchestrator.reading.facts import LogFacts, merged_facts
 from orchestrator.reading.failure import Ending, Failure
-from orchestrator.reading.gpu_samples import sampled_metrics
+from orchestrator.reading.gpu_samples import read_samples
 from orchestrator.reading.logs import LogFile, job_secrets, log_blocks, log_files
 from orchestrator.reading.parse import LogReport, Part, effective_of, read_part
 from orchestrator.reading.statistics import metrics, row_metrics, with_used
@@ -153,6 +154,8 @@ def measured(row: JobRow, new: NewContent, stored: Sequence[IterationLine]) -> M
         numbers = row_metrics(new.facts, row.spec) if prints_row else metrics(lines, row.spec, new.facts)
     if judgement and judgement.verdict == VERIFIED and not numbers:
         judgement = Judgement(FAILED, "no iteration is left after the warm-up", Failure.INCOMPLETE)
+    sampled = read_samples(Path(row.folder), new.facts, row.gpus) if judgement else None
+    power = sampled.power if sampled and numbers else MeanPower()
     cause = judgement.cause if judgement else None
     secrets = job_secrets(Path(row.folder)) if judgement else frozenset()
     return Measurement(
@@ -161,11 +164,12 @@ def measured(row: JobRow, new: NewContent, stored: Sequence[IterationLine]) -> M
         verdict=judgement.verdict if judgement else None,
         verdict_reason=masked(judgement.reason, secrets) if judgement and judgement.reason else None,
         iterations=tuple(line for line in lines if before.get(line.iteration) != line),
-        metrics=_by_name(numbers, sampled_metrics(Path(row.folder), new.facts), _gpu_hours(row)) if judgement else (),
+        metrics=_by_name(numbers, sampled.metrics, joules(power, numbers), _gpu_hours(row)) if sampled else (),
         failure=str(judgement.failure) if judgement and judgement.failure else None,
         deciding_line=masked(cause.line, secrets) if cause else None,
         deciding_rank=cause.rank if cause else None,
         execution=new.facts.execution,
+        no_energy=power.unknown,
     )
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from orchestrator.files import open_job_file
 from orchestrator.ledger.measurements import MeasuredMetric
+from orchestrator.reading.energy import MeanPower, PowerIntegral
 from orchestrator.reading.facts import LogFacts
 
 BUSY_PERCENT = 50
@@ -27,6 +28,7 @@ _POWER_CAPPED = 0x4
 _SLOWED = 0x8 | 0x20 | 0x40 | 0x80
 
 _IS_SAMPLES = re.compile(r"gpus\..+\.csv").fullmatch
+_IS_INDEX = re.compile(r"[0-9]{1,4}").fullmatch
 
 _MIB = 2**20
 _FIELDS = 9
@@ -35,8 +37,12 @@ _LONGEST_LINE = 4096
 
 @dataclass(frozen=True, slots=True)
 class GpuSample:
-    """State of a GPU at one time. `memory_used_bytes` includes other processes; `reasons` are NVML's bits."""
+    """State of a GPU at one time. `memory_used_bytes` includes other processes; `reasons` are NVML's bits.
 
+    `gpu` is the GPU's node and index.
+    """
+
+    gpu: tuple[str, str]
     at: datetime | None
     memory_used_bytes: float
     utilization_percent: float
@@ -51,23 +57,34 @@ class GpuSample:
         return self.utilization_percent >= BUSY_PERCENT
 
 
-def sampled_metrics(folder: Path, facts: LogFacts) -> list[MeasuredMetric]:
-    """Return the metrics of all GPUs of a job; an empty list without samples.
+@dataclass(frozen=True, slots=True)
+class SampledNumbers:
+    """Metrics from the samples of a job, and the mean power of its GPUs."""
+
+    metrics: list[MeasuredMetric]
+    power: MeanPower
+
+
+def read_samples(folder: Path, facts: LogFacts, gpus: int) -> SampledNumbers:
+    """Return the metrics of all GPUs of a job with this number of GPUs; none without samples.
 
     Power (W) and clock (MHz) are medians over the samples of busy GPUs, memory (10^9 bytes) and temperature (degrees
     Celsius) the maximum, the rest shares of the busy samples. All but memory use the samples between the times in
     `facts`, if there are any: both clocks are the node's local time. Ranks that wait for one another at the start are
     busy too, and use half the power. Raise Unreadable or ReproError as `open_job_file` does.
     """
-    start, end = (_time(text or "", "%Y-%m-%d %H:%M:%S") for text in (facts.measured_from, facts.measured_until))
-    memory_gb, measured, others = array("d"), _BusyGpus(), _BusyGpus()
+    start, end = (_time(text or "") for text in (facts.measured_from, facts.measured_until))
+    memory_gb, measured, others, power = array("d"), _BusyGpus(), _BusyGpus(), PowerIntegral(start, end)
     for sample in samples_of(folder):
         memory_gb.append(sample.memory_used_bytes / 1e9)
-        is_measured = start and end and sample.at and start <= sample.at <= end
+        # The times of the log are whole seconds.
+        is_measured = start and end and sample.at and start <= sample.at.replace(microsecond=0) <= end
         (measured if is_measured else others).add(sample)
+        power.add(sample.gpu, sample.at, sample.power_w)
     if not memory_gb:
-        return []
-    return [_maximum("gpu_memory_used_gb", memory_gb, "GB"), *(measured if measured.samples else others).metrics()]
+        return SampledNumbers([], MeanPower())
+    busy = (measured if measured.samples else others).metrics()
+    return SampledNumbers([_maximum("gpu_memory_used_gb", memory_gb, "GB"), *busy], power.mean(gpus))
 
 
 class _BusyGpus:
@@ -120,31 +137,32 @@ def samples_of(folder: Path) -> Iterator[GpuSample]:
             continue
         with file:
             while line := file.readline(_LONGEST_LINE):
-                sample = _sample(line.decode("ascii", errors="replace"))
+                sample = _sample(line.decode("ascii", errors="replace"), name[len("gpus.") : -len(".csv")])
                 if sample is not None:
                     yield sample
 
 
-def _sample(line: str) -> GpuSample | None:
-    """Parse a line; None for the heading, an error message or an incomplete line."""
+def _sample(line: str, node: str) -> GpuSample | None:
+    """Parse a line of a node's file; None for the heading, an error message or an incomplete line."""
     fields = [field.strip() for field in line.split(",")]
     if len(fields) != _FIELDS or not line.endswith("\n"):
         return None
-    at, _, used_mib, _, utilization, power_w, clock_mhz, temperature_c, reasons = fields
+    at, index, used_mib, _, utilization, power_w, clock_mhz, temperature_c, reasons = fields
     used, busy = _number(used_mib), _number(utilization)
-    if used is None or busy is None:
+    if used is None or busy is None or not _IS_INDEX(index):
         return None
     try:
         bits = int(reasons, 16)
     except ValueError:  # "[N/A]" on a GPU that does not report reasons
         bits = 0
     numbers = _number(power_w), _number(clock_mhz), _number(temperature_c)
-    return GpuSample(_time(at.partition(".")[0], "%Y/%m/%d %H:%M:%S"), used * _MIB, busy, *numbers, bits)
+    return GpuSample((node, index), _time(at.replace("/", "-")), used * _MIB, busy, *numbers, bits)
 
 
-def _time(text: str, form: str) -> datetime | None:
+def _time(text: str) -> datetime | None:
+    """Parse `2026-01-16 15:22:22`, also with a fraction of a second."""
     try:
-        return datetime.strptime(text, form)
+        return datetime.strptime(text, "%Y-%m-%d %H:%M:%S.%f" if "." in text else "%Y-%m-%d %H:%M:%S")
     except ValueError:
         return None
 

@@ -34,7 +34,7 @@ _ATTEMPTS = """
         {wait_s} AS wait_s, {elapsed_s} AS elapsed_s,
         CASE WHEN {device} = 'cpu' THEN NULL ELSE jobs.gpus * {elapsed_s} / 3600.0 END AS gpu_hours,
         attempts.exit_code, attempts.signal, attempts.scheduler, attempts.scheduler_id, attempts.host, attempts.folder,
-        attempts.origin,
+        attempts.origin, attempts.no_energy,
         runs.git_commit, runs.git_dirty, jobs.code, jobs.image, jobs.image_digest
     FROM attempts
     JOIN jobs ON jobs.id = attempts.job_id
@@ -50,7 +50,7 @@ _METRICS = (
     *("tokens_per_s", "tokens_per_s_per_gpu"),
     *("sequences_per_s", "aggregate_pflops", "reported_tflops_per_gpu", "max_memory_allocated_bytes"),
     *("max_memory_reserved_bytes", "gpu_memory_used_gb", "gpu_power_w", "gpu_clock_mhz", "gpu_slowed_percent"),
-    *("parameters_billion",),
+    *("joules_per_iteration", "joules_per_token", "parameters_billion"),
 )
 _OF_FIRST = ("iteration_ms_spread", "iterations_used")
 
@@ -61,7 +61,8 @@ _RESULTS = """
         v.state, v.verdict, v.failure, v.verdict_reason, v.deciding_line, v.execution, v.gpus, v.nodes,
         {layout},
         {metrics},
-        v.wait_s, v.elapsed_s, v.gpu_hours, v.started_at, v.ended_at, v.git_commit, v.code, v.image, v.image_digest
+        v.wait_s, v.elapsed_s, v.gpu_hours, v.started_at, v.ended_at, v.git_commit, v.code, v.image, v.image_digest,
+        v.no_energy
     FROM v_attempts AS v
     JOIN jobs ON jobs.id = v.job_id
     JOIN (

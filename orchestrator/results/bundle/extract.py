@@ -152,7 +152,7 @@ _LEFT_OUT: Mapping[str, frozenset[str]] = {
 _PATHS = {"runs": frozenset({"profile"}), "attempts": frozenset({"folder", "script", "file"})}
 _ADDED: Mapping[str, frozenset[str]] = {
     "jobs": frozenset({"image_digest"}),
-    "attempts": frozenset({"execution", "slurm_cluster", "origin"}),
+    "attempts": frozenset({"execution", "slurm_cluster", "origin", "no_energy"}),
     "iterations": frozenset({"host_wait_ms"}),
 }
 """Columns that older bundles lack; they are read as empty."""

@@ -22,6 +22,7 @@ from orchestrator.ledger.rows import JobRow
 from orchestrator.ledger.tables import FAILED, NEVER_SUBMITTED
 from orchestrator.megatron.logs.columns import IterationLine
 from orchestrator.reading.collect import measure
+from orchestrator.reading.energy import ENERGY_METRICS
 from orchestrator.results.bundle.archive import changed_files, path_within, text_of, unpacked
 from orchestrator.results.bundle.experiments import read_entry
 from orchestrator.results.bundle.extract import Extract, anonymized, memory_ledger, read_extract, read_rows
@@ -168,6 +169,7 @@ def _read_log(
         derived.older += 1
     elif row.spec.computes is None:
         measured = _before_computes(measured, metrics)
+    measured = _before_energy(measured, metrics)
     derived.attempts += 1
     derived.iterations += len(measured.iterations)
     derived.metrics += len(measured.metrics)
@@ -210,6 +212,12 @@ def _as_older_repro(measured: Measurement, attempt: Row, metrics: Mapping[str, R
 def _before_computes(measured: Measurement, metrics: Mapping[str, Row]) -> Measurement:
     """Return the measurement of a repro that recorded no `computes` with a job: it gave MFU for Llama models only."""
     kept = tuple(metric for metric in measured.metrics if metric.name != "mfu_percent" or metric.name in metrics)
+    return dataclasses.replace(measured, metrics=kept)
+
+
+def _before_energy(measured: Measurement, metrics: Mapping[str, Row]) -> Measurement:
+    """Return the measurement without energy if the ledger has none: an older repro did not measure it."""
+    kept = tuple(metric for metric in measured.metrics if metric.name not in ENERGY_METRICS or metric.name in metrics)
     return dataclasses.replace(measured, metrics=kept)
 
 

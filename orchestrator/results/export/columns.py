@@ -159,6 +159,8 @@ METRICS = {
         "%",
         "share of time in which heat, power supply or hardware slowed a busy GPU: 0 on a healthy machine",
     ),
+    "joules_per_iteration": ("J", "energy of an iteration: mean power of all GPUs times the iteration time"),
+    "joules_per_token": ("J", "energy of a token: mean power of all GPUs divided by the tokens per second"),
     "parameters_billion": ("10^9", "parameters, from the log"),
     "training_days": ("days", "time to train the whole model, by SC21's equation 4, if the case has `tokens_billion`"),
 }
@@ -177,6 +179,7 @@ _NUMBERS = (
     Column("repeats", "integer", "verified repeats behind the numbers"),
     Column("iterations_used", "integer", "interval lines of the logs behind the numbers"),
     *(column for name, (unit, meaning) in METRICS.items() for column in _metric_columns(name, unit, meaning)),
+    Column("no_energy", "text", "why the GPU samples gave no energy; empty if they did, or there are none"),
     Column("figure_metric", "text", "metric of the figure; its numbers are repeated in the next columns"),
     Column("figure_value", "number", "value of this metric"),
     Column("figure_spread", "number", "spread of this metric"),

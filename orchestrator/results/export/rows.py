@@ -30,6 +30,7 @@ _TRAINING_FIELDS = ("dtype", "attention", "dropout", "iterations", "warmup_itera
 _COPIED_FROM_JOB = (
     *JOB_COLUMNS[4:],
     *("scheduler_id", "verdict_reason", "failure", "deciding_line", "deciding_rank"),
+    "no_energy",
     *("submitted_at", "started_at", "ended_at", "nodes", "code", "image", "image_digest"),
 )
 _JOB_FIELDS = {"case": "case_name", "job": "job_id", "run": "run_id", "attempt": "number"}

@@ -35,6 +35,8 @@ from orchestrator.megatron.logs.columns import IterationLine
 from orchestrator.reading import collect as collecting
 from orchestrator.reading import logs
 from orchestrator.reading.collect import FINGERPRINT_BYTES, NewContent, collect, measure, read_new
+from orchestrator.reading.energy import MeanPower
+from orchestrator.reading.gpu_samples import SampledNumbers
 from tests.examples import examples
 from tests.recorded_jobs import JOB_SPEC, new_ledger, record_jobs
 
@@ -484,6 +486,7 @@ def test_gpu_samples_need_no_second_reading_of_the_log(made: Made, counted: type
     assert counted.read_bytes <= file.stat().st_size + 5 * FINGERPRINT_BYTES
     power = metrics_of(made.ledger, [1])[1]["gpu_power_w"]
     assert (power.value, power.count) == (705, 2), "of the samples after the warm-up"
+    assert made.row().no_energy == f"samples are of 1 GPU, and the job has {made.row().gpus}"
     made.check_as_measured()
 
 
@@ -597,7 +600,8 @@ def test_gpu_samples_replace_metrics_of_the_log(made: Made, monkeypatch: pytest.
     )
     (made.folder() / "log.txt").write_text(log(2) + f"{error_line} total device memory used: 900\n" + log(8, begin=3))
     sampled = [MeasuredMetric("gpu_memory_used_gb", 71.5, "GB"), MeasuredMetric("gpu_clock_mhz", 1410.0, "MHz")]
-    monkeypatch.setattr(collecting, "sampled_metrics", lambda folder, *_: sampled if folder == made.folder() else [])
+    numbers = SampledNumbers(sampled, MeanPower())
+    monkeypatch.setattr(collecting, "read_samples", lambda *_: numbers)
     made.ends()
     collect(made.ledger)
     metrics = metrics_of(made.ledger, [1])[1]

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from orchestrator.ledger.measurements import MeasuredMetric
 from orchestrator.reading.facts import LogFacts
-from orchestrator.reading.gpu_samples import sampled_metrics, samples_of
+from orchestrator.reading.gpu_samples import read_samples, samples_of
 from orchestrator.reading.parse import read_part
 
 HEADER = (
@@ -39,7 +39,7 @@ def written(folder: Path, *nodes: str) -> Path:
 
 def metrics(folder: Path, log: str = "", warmup_iterations: int = 0) -> dict[str, MeasuredMetric]:
     facts = read_part(log.encode(), LogFacts(), True, warmup_iterations).facts
-    return {metric.name: metric for metric in sampled_metrics(folder, facts)}
+    return {metric.name: metric for metric in read_samples(folder, facts, 1).metrics}
 
 
 def test_memory_is_the_maximum_of_all_gpus_and_power_the_median_of_busy_ones(tmp_path: Path) -> None:

@@ -16,8 +16,9 @@ from orchestrator.job_spec import JobSpec
 from orchestrator.ledger.attempts import job_rows
 from orchestrator.ledger.measurements import MeasuredMetric
 from orchestrator.megatron.logs.columns import IterationLine
+from orchestrator.reading.energy import MeanPower, joules
 from orchestrator.reading.facts import LogFacts
-from orchestrator.reading.gpu_samples import sampled_metrics
+from orchestrator.reading.gpu_samples import read_samples
 from orchestrator.reading.statistics import metrics
 from orchestrator.results.cases import Result, case_results, published_for
 from orchestrator.results.export.columns import AXIS_COLUMNS, CASE_COLUMNS, METRICS
@@ -113,7 +114,8 @@ def test_every_number_that_is_ever_measured_has_a_column_with_its_unit(tmp_path:
     )
     computes = {"causal_attention": True, "skips_last_product": True}
     printed = metrics([line], JobSpec.from_json({**parts, "peak_tflops": 312.0, "computes": computes}), facts)
-    units = {one.name: one.unit for one in [*printed, *sampled_metrics(tmp_path, facts)]}
+    sampled = [*read_samples(tmp_path, facts, 1).metrics, *joules(MeanPower(500.0, 9), printed)]
+    units = {one.name: one.unit for one in [*printed, *sampled]}
     assert units == {name: METRICS[name][0] for name in units}
     assert METRICS.keys() - units == {"training_days"}  # nobody measures it; a paper's figure may show it
 
