@@ -147,6 +147,7 @@ if TYPE_CHECKING:
     from orchestrator.reading.job_status import Tally as Tally
     from orchestrator.reading.job_status import prints_iterations as prints_iterations
     from orchestrator.reading.job_status import running_progress as running_progress
+    from orchestrator.reading.job_status import spent_text as spent_text
     from orchestrator.results.bundle.archive import require_key as require_key
     from orchestrator.results.bundle.write import MissingFile as MissingFile
     from orchestrator.results.cases import Result as Result
@@ -285,7 +286,7 @@ _NAMES = {
     "planning.batch_report": "BatchReport PlanTotals budget_text exact_jobs with_exact_memory",
     "planning.plan": "Plan",
     "reading.failure": "POLICIES",
-    "reading.job_status": "ExperimentStatus JobStatus Tally prints_iterations running_progress",
+    "reading.job_status": "ExperimentStatus JobStatus Tally prints_iterations running_progress spent_text",
     "results.bundle.archive": "require_key",
     "results.bundle.write": "MissingFile",
     "results.cases": "Result",

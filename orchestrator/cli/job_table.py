@@ -20,8 +20,10 @@ MOST_NAMED = 3
 
 _FIRST_COLUMNS = ("job", "experiment", "scale", "cluster", "case", "state", "verdict", "failure", "iteration")
 _COLUMNS = (*_FIRST_COLUMNS, "workload", "tflops_per_gpu", "left", "id", "why", "newer", "reused")
+_WIDE_COLUMNS = ("gpu_hours", "cost", "joules_per_iteration", "joules_per_token", "no_energy")
+"""Columns of `status --wide`."""
 _ONLY_IF_DIFFERENT = ("experiment", "scale", "cluster", "workload")
-_ONLY_IF_FILLED = ("failure", "left", "why", "newer", "reused")
+_ONLY_IF_FILLED = ("failure", "left", "why", "newer", "reused", *_WIDE_COLUMNS)
 _PEAK_SHARES = ("percent_of_peak", "percent_of_peak_computed", "mfu_percent")
 """Shares of a GPU's dense peak: by SC21's equation 3, of the products that were computed, and model FLOPs only."""
 
@@ -41,16 +43,18 @@ def _bar_marks() -> tuple[str, str]:
     return ("█", "░") if sys.stderr.isatty() else ("#", ".")
 
 
-def print_jobs(jobs: Sequence[api.JobStatus]) -> None:
-    """Print a row for each job, without columns that are empty or have one value."""
+def print_jobs(jobs: Sequence[api.JobStatus], *, wide: bool = False) -> None:
+    """Print a row for each job, without columns that are empty or have one value; `wide` adds cost and energy."""
     rows = [_job_cells(job) for job in jobs]
-    table(rows, [column for column in _COLUMNS if _is_shown(column, rows)])
+    columns = (*_COLUMNS, *_WIDE_COLUMNS) if wide else _COLUMNS
+    table(rows, [column for column in columns if _is_shown(column, rows)])
 
 
 def _job_cells(job: api.JobStatus) -> dict[str, object]:
     case = f"{job.case} #{job.repeat}" if job.repeat > 1 else job.case
     texts = {"case": case, "experiment": short_name(job.experiment), "iteration": job.progress, "left": job.left}
-    return as_row(job) | texts
+    cost = None if job.cost is None else f"{job.cost:.2f} {job.currency}"
+    return as_row(job) | texts | {"cost": cost}
 
 
 def _is_shown(column: str, rows: Sequence[Mapping[str, object]]) -> bool:

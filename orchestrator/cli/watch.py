@@ -44,6 +44,7 @@ SHARE_OF_TIME = 5
 
 Watch = Annotated[bool, typer.Option("--watch", help="Continue until every job has ended.")]
 Failed = Annotated[bool, typer.Option("--failed", help="Only jobs whose latest attempt failed.")]
+Wide = Annotated[bool, typer.Option("--wide", help="Show GPU-hours, cost and energy, too.")]
 Every = Annotated[
     float,
     typer.Option(
@@ -64,6 +65,7 @@ def status(
     failed: Failed = False,
     watch: Watch = False,
     every: Every = POLL_EVERY_S,
+    wide: Wide = False,
     json: Json = False,
     database: Database = None,
     **options: Unpack[JobOptions],
@@ -93,11 +95,11 @@ def status(
         next_command("repro list", "the experiments")
         return
     if watch:
-        now = _watch(itertools.chain([now], updates), every, context.obj.json if json else None)
+        now = _watch(itertools.chain([now], updates), every, wide, context.obj.json if json else None)
     else:
         _print_notes(now)
         if not json:
-            _print_rows(now.jobs, now.experiments)
+            _print_rows(now.jobs, now.experiments, wide)
     next_command(*_next(now))
 
 
@@ -116,7 +118,7 @@ def _document(now: api.Status) -> StatusDocument:
     return {"jobs": now.jobs, "experiments": now.experiments, "notes": now.notes}
 
 
-def _watch(updates: Iterable[api.Status], every: float, json: JsonOutput | None) -> api.Status:
+def _watch(updates: Iterable[api.Status], every: float, wide: bool, json: JsonOutput | None) -> api.Status:
     """Draw each status over the last one on a terminal; elsewhere print what has changed. Return the last status.
 
     As JSON, a complete document is printed for each change of a state.
@@ -127,7 +129,7 @@ def _watch(updates: Iterable[api.Status], every: float, json: JsonOutput | None)
         with picture(sys.stdout) if can_redraw(sys.stdout) and json is None else nullcontext() as draw:
             for now in updates:
                 if draw is not None:
-                    draw(_picture(now, every))
+                    draw(_picture(now, every, wide))
                     continue
                 rows: list[api.JobStatus | api.ExperimentStatus] = [*now.jobs, *now.experiments]
                 states = {_key(row): _state(row) for row in rows}
@@ -139,7 +141,7 @@ def _watch(updates: Iterable[api.Status], every: float, json: JsonOutput | None)
                     json.print_line(_document(now))
                 elif is_first or jobs or experiments:
                     _print_notes(now)
-                    _print_rows(jobs, experiments)
+                    _print_rows(jobs, experiments, wide)
                 before, is_first = states, False
     except KeyboardInterrupt:
         message("no longer watching; the jobs continue")
@@ -164,11 +166,13 @@ def _print_notes(now: api.Status) -> None:
         message(line)
 
 
-def _print_rows(jobs: Sequence[api.JobStatus], experiments: Sequence[api.ExperimentStatus]) -> None:
-    """Print a row for each job, or for each experiment if no jobs are listed."""
+def _print_rows(jobs: Sequence[api.JobStatus], experiments: Sequence[api.ExperimentStatus], wide: bool) -> None:
+    """Print a row for each job and what they cost, or a row for each experiment if no jobs are listed."""
     rows = [as_row(experiment) for experiment in experiments]
     if jobs:
-        print_jobs(jobs)
+        print_jobs(jobs, wide=wide)
+        if (spent := api.spent_text(jobs)) is not None:
+            message(spent)
     elif experiments:
         failures = [", ".join(f"{count} {name}" for name, count in row["failures"].items()) for row in rows]
         table([row | {"failures": text} for row, text in zip(rows, failures, strict=True)], list(rows[0]))
@@ -191,7 +195,7 @@ def _next(now: api.Status) -> tuple[str, str]:
     return "repro status", "the state of all jobs"
 
 
-def _picture(now: api.Status, every: float) -> list[str]:
+def _picture(now: api.Status, every: float, wide: bool) -> list[str]:
     """Return the lines that fit on the terminal: running jobs first, then failed ones."""
     around = len(now.notes) + len(now.tallies) + 4  # the table's head, the last query, the next command, the cursor
     room = max(1, shutil.get_terminal_size().lines - around)
@@ -200,7 +204,7 @@ def _picture(now: api.Status, every: float) -> list[str]:
         jobs.sort(key=lambda job: (job.verdict == "verified", job.state != "RUNNING", not job.verdict))
     text = io.StringIO()
     with redirect_stdout(text), redirect_stderr(text):
-        _print_rows(jobs[:room], now.experiments[:room])
+        _print_rows(jobs[:room], now.experiments[:room], wide)
     lines = [*now.notes, *map(bar, now.tallies), *text.getvalue().splitlines()]
     if now.asked_at is not None:
         at = now.asked_at.replace(tzinfo=timezone.utc).astimezone()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
@@ -61,6 +61,16 @@ def measured_for(ledger: Ledger, rows: Sequence[JobSummary]) -> dict[int, str]:
         for ids in batched(sorted({row.attempt_id for row in rows})):
             query = sa.select(Attempt.id, Run.experiment).join(Run, Run.id == Attempt.run_id)
             made |= {row[0]: row[1] for row in session.execute(query.where(Attempt.id.in_(ids)))}
+    return made
+
+
+def runs_of(ledger: Ledger, attempt_ids: Collection[int]) -> dict[int, str]:
+    """Return the run that made each attempt, by attempt id."""
+    made: dict[int, str] = {}
+    with ledger.reading() as session:
+        for ids in batched(sorted(attempt_ids)):
+            query = sa.select(Attempt.id, Attempt.run_id).where(Attempt.id.in_(ids))
+            made |= {row.id: row.run_id for row in session.execute(query)}
     return made
 
 

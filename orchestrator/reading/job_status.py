@@ -9,14 +9,15 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
+from orchestrator.config.money import Money, Price, recorded_price, totals
 from orchestrator.errors import Problem, ReproError
 from orchestrator.files import tail_bytes
 from orchestrator.job_spec import JobSpec
 from orchestrator.ledger.attempts import experiment_counts, job_specs
 from orchestrator.ledger.database import Ledger, now
-from orchestrator.ledger.measurements import metrics_of
-from orchestrator.ledger.reports import failure_counts
-from orchestrator.ledger.result_attempts import ResultRows, S, measured_for
+from orchestrator.ledger.measurements import MeasuredMetric, metrics_of
+from orchestrator.ledger.reports import failure_counts, run_records
+from orchestrator.ledger.result_attempts import ResultRows, S, measured_for, runs_of
 from orchestrator.ledger.rows import JobSummary
 from orchestrator.ledger.tables import FAILED, QUEUED, RUNNING, SUBMITTING, VERIFIED, WAITING, field_values
 from orchestrator.megatron.logs.alpa import PROGRAM
@@ -33,7 +34,8 @@ class JobStatus:
     running job first: its pace or its time limit. `iteration` is the last one of `iterations`; None for a program that
     prints none. The attempt is the job's result: the last verified one, else the latest. `newer` is the state of a
     later attempt: `attempt 2: failed (cancelled)`; then `left_s` and `starts_at` are of that attempt. `reused` is the
-    origin and the age of an attempt that another experiment made.
+    origin and the age of an attempt that another experiment made. `gpu_hours`, `cost` in `currency`, and the energy (J)
+    are those of the attempt after its end; `no_energy` is the reason why GPU samples gave no energy.
     """
 
     job: str
@@ -58,6 +60,12 @@ class JobStatus:
     why: str | None
     newer: str | None = None
     reused: str | None = None
+    gpu_hours: float | None = None
+    cost: float | None = None
+    currency: str | None = None
+    joules_per_iteration: float | None = None
+    joules_per_token: float | None = None
+    no_energy: str | None = None
 
     @property
     def progress(self) -> str:
@@ -117,12 +125,15 @@ def job_statuses(ledger: Ledger, results: ResultRows[S]) -> list[JobStatus]:
     latest = [results.newer.get(row.attempt_id, row) for row in results.rows]
     specs = job_specs(ledger, [row.job_id for row in latest if row.phase == RUNNING])
     made_for = measured_for(ledger, results.rows)
+    prices = _prices(ledger, [attempt_id for attempt_id, measured in metrics.items() if "gpu_hours" in measured])
     statuses = []
     for row, last in zip(results.rows, latest, strict=True):
         progress, problem = running_progress(last, specs[last.job_id]) if last.job_id in specs else (None, None)
         current = progress if last is row else None
         measured = metrics.get(row.attempt_id, {})
-        rate = measured.get("tflops_per_gpu")
+        rate, hours = measured.get("tflops_per_gpu"), measured.get("gpu_hours")
+        price = prices.get(row.attempt_id)
+        money = price.of(hours.value) if price is not None and hours is not None else None
         left_s, left_by = _left(last, progress, at)
         host_bound = host_bound_reason(measured)
         remark = f"host-bound: {host_bound}" if host_bound else _edited(row)
@@ -150,9 +161,36 @@ def job_statuses(ledger: Ledger, results: ResultRows[S]) -> list[JobStatus]:
                 why=problem or _why(row, current, at) or remark,
                 newer=None if last is row else attempt_text(last, _iteration(last, progress)),
                 reused=reuse_text(row, made_for, at),
+                gpu_hours=_value(measured, "gpu_hours"),
+                cost=money.amount if money else None,
+                currency=money.currency if money else None,
+                joules_per_iteration=_value(measured, "joules_per_iteration"),
+                joules_per_token=_value(measured, "joules_per_token"),
+                no_energy=row.no_energy,
             )
         )
     return statuses
+
+
+def _value(measured: Mapping[str, MeasuredMetric], name: str) -> float | None:
+    return measured[name].value if name in measured else None
+
+
+def _prices(ledger: Ledger, attempt_ids: Sequence[int]) -> dict[int, Price]:
+    """Return the price of a GPU-hour that was recorded with the run of each attempt, by attempt id."""
+    runs = runs_of(ledger, attempt_ids)
+    prices = {run.id: recorded_price(run.profile) for run in run_records(ledger, set(runs.values()))}
+    return {attempt_id: price for attempt_id, run_id in runs.items() if (price := prices.get(run_id)) is not None}
+
+
+def spent_text(jobs: Sequence[JobStatus]) -> str | None:
+    """Return `12.4 GPU-hours (31.00 USD) in the attempts shown`; None if none of them has ended on GPUs."""
+    hours = {job.job: job.gpu_hours for job in jobs if job.gpu_hours is not None}  # figures may share a job
+    if not hours:
+        return None
+    paid = {job.job: Money(job.cost, job.currency) for job in jobs if job.cost is not None and job.currency is not None}
+    money = " + ".join(map(str, totals(paid.values())))
+    return f"{sum(hours.values()):.4g} GPU-hours{f' ({money})' if money else ''} in the attempts shown"
 
 
 def attempt_text(row: JobSummary, iteration: int | None = None) -> str:

@@ -7,7 +7,7 @@ import itertools
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -167,9 +167,9 @@ def _read_log(
     if _is_of_older_repro(attempt, lines):
         measured = _as_older_repro(measured, attempt, metrics)
         derived.older += 1
-    elif row.spec.computes is None:
-        measured = _before_computes(measured, metrics)
-    measured = _before_energy(measured, metrics)
+    elif row.spec.computes is None:  # that repro gave MFU for Llama models only
+        measured = _without_new(measured, metrics, ("mfu_percent",))
+    measured = _without_new(measured, metrics, ENERGY_METRICS)
     derived.attempts += 1
     derived.iterations += len(measured.iterations)
     derived.metrics += len(measured.metrics)
@@ -209,15 +209,9 @@ def _as_older_repro(measured: Measurement, attempt: Row, metrics: Mapping[str, R
     )
 
 
-def _before_computes(measured: Measurement, metrics: Mapping[str, Row]) -> Measurement:
-    """Return the measurement of a repro that recorded no `computes` with a job: it gave MFU for Llama models only."""
-    kept = tuple(metric for metric in measured.metrics if metric.name != "mfu_percent" or metric.name in metrics)
-    return dataclasses.replace(measured, metrics=kept)
-
-
-def _before_energy(measured: Measurement, metrics: Mapping[str, Row]) -> Measurement:
-    """Return the measurement without energy if the ledger has none: an older repro did not measure it."""
-    kept = tuple(metric for metric in measured.metrics if metric.name not in ENERGY_METRICS or metric.name in metrics)
+def _without_new(measured: Measurement, metrics: Mapping[str, Row], names: Collection[str]) -> Measurement:
+    """Return the measurement without those of these metrics that an older repro did not record."""
+    kept = tuple(metric for metric in measured.metrics if metric.name not in names or metric.name in metrics)
     return dataclasses.replace(measured, metrics=kept)
 
 

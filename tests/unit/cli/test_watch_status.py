@@ -6,17 +6,21 @@ import json
 import re
 import sys
 import time
+from dataclasses import replace
 from datetime import timedelta, timezone
 from pathlib import Path
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 
 from orchestrator.cli.job_table import bar
 from orchestrator.ledger.attempts import RefreshResult
 from orchestrator.ledger.database import now
+from orchestrator.ledger.measurements import MeasuredMetric, Measurement, record_measurements
+from orchestrator.ledger.tables import Attempt
 from orchestrator.reading.job_status import Tally, duration
-from tests.recorded_jobs import SimulatedSlurm, log_text, press_ctrl_c
+from tests.recorded_jobs import SimulatedSlurm, log_text, new_ledger, new_run, press_ctrl_c, record_jobs
 from tests.stand_in_site import Site
 from tests.unit.cli.calling import Caller, Done, everything_in
 
@@ -352,3 +356,28 @@ def test_ctrl_c_ends_the_watching_and_not_the_jobs(repro: Caller, slurm: Simulat
 )
 def test_a_duration_is_short_and_in_two_units_at_most(seconds: float, said: str) -> None:
     assert duration(seconds) == said
+
+
+def test_status_shows_gpu_hours_and_their_cost_by_the_price_of_the_run_and_wide_shows_energy(repro: Caller) -> None:
+    ledger = new_ledger(repro.site.folder)
+    record_jobs(
+        ledger, "a", "b", run=replace(new_run(), profile={"price_per_gpu_hour": {"value": 2, "currency": "EUR"}})
+    )
+    metrics = (MeasuredMetric("gpu_hours", 3.0, "h"), MeasuredMetric("joules_per_token", 0.25, "J"))
+    with ledger.writing() as session:
+        session.execute(sa.update(Attempt).values(state="COMPLETED", phase="ended"))
+    gap = "GPU 3 of n1: 7.0 s without a sample of its power; at most 3 s are accepted"
+    record_measurements(
+        ledger,
+        [
+            Measurement(1, 8, "verified", None, (), metrics),
+            Measurement(2, 8, "verified", None, (), metrics[:1], no_energy=gap),
+        ],
+    )
+    done = repro("status")
+    assert "6 GPU-hours (12.00 EUR) in the attempts shown" in done.complaints and "EUR" not in done.stdout
+    wide = repro("status", "--wide").stdout
+    assert "6.00 EUR" in wide and "0.25" in wide and gap in wide and "JOULES_PER_ITERATION" not in wide
+    rows = json.loads(repro("status", "--json").stdout)["jobs"]
+    assert [(row["gpu_hours"], row["cost"], row["currency"]) for row in rows] == [(3, 6, "EUR")] * 2
+    assert [(row["joules_per_token"], row["no_energy"]) for row in rows] == [(0.25, None), (None, gap)]
