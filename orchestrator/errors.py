@@ -13,6 +13,8 @@ EXIT_OK = 0
 EXIT_FAILED = 1
 EXIT_USER_ERROR = 2
 EXIT_UNREACHABLE = 3
+EXIT_TIMEOUT = 124
+"""As timeout(1): `wait --timeout` ended and jobs are still open."""
 
 
 @dataclass(frozen=True, slots=True)

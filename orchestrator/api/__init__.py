@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from orchestrator.api.configuration import default_cluster as default_cluster
     from orchestrator.api.figures import Collected as Collected
     from orchestrator.api.figures import JudgedClaims as JudgedClaims
-    from orchestrator.api.figures import Plotted as Plotted
     from orchestrator.api.figures import PublishedComparison as PublishedComparison
     from orchestrator.api.figures import Report as Report
     from orchestrator.api.figures import RunComparison as RunComparison
@@ -44,9 +43,8 @@ if TYPE_CHECKING:
     from orchestrator.api.figures import compare as compare
     from orchestrator.api.figures import compare_runs as compare_runs
     from orchestrator.api.figures import outcome as outcome
-    from orchestrator.api.figures import plot as plot
+    from orchestrator.api.figures import outcomes as outcomes
     from orchestrator.api.figures import report as report
-    from orchestrator.api.figures import require_plot_file as require_plot_file
     from orchestrator.api.figures import write_file as write_file
     from orchestrator.api.forgetting import Forgotten as Forgotten
     from orchestrator.api.forgetting import forget as forget
@@ -57,6 +55,7 @@ if TYPE_CHECKING:
     from orchestrator.api.jobs import Status as Status
     from orchestrator.api.jobs import history as history
     from orchestrator.api.jobs import job_ids as job_ids
+    from orchestrator.api.jobs import job_states as job_states
     from orchestrator.api.jobs import logs as logs
     from orchestrator.api.jobs import query as query
     from orchestrator.api.jobs import relations as relations
@@ -76,17 +75,19 @@ if TYPE_CHECKING:
     from orchestrator.api.plans import PlannedRun as PlannedRun
     from orchestrator.api.plans import plan as plan
     from orchestrator.api.plans import plan_run as plan_run
+    from orchestrator.api.plans import plan_runs as plan_runs
     from orchestrator.api.plans import require_submittable as require_submittable
+    from orchestrator.api.plots import Plotted as Plotted
+    from orchestrator.api.plots import plot as plot
+    from orchestrator.api.plots import plot_all as plot_all
+    from orchestrator.api.plots import require_plot_file as require_plot_file
     from orchestrator.api.runs import Retried as Retried
     from orchestrator.api.runs import RetriedGroup as RetriedGroup
-    from orchestrator.api.runs import Submission as Submission
     from orchestrator.api.runs import Waited as Waited
     from orchestrator.api.runs import cancel as cancel
     from orchestrator.api.runs import cancel_jobs as cancel_jobs
     from orchestrator.api.runs import cancellable_jobs as cancellable_jobs
     from orchestrator.api.runs import retry as retry
-    from orchestrator.api.runs import submit as submit
-    from orchestrator.api.runs import supervise as supervise
     from orchestrator.api.runs import wait as wait
     from orchestrator.api.scripts import Rendered as Rendered
     from orchestrator.api.scripts import render as render
@@ -95,6 +96,10 @@ if TYPE_CHECKING:
     from orchestrator.api.session import Reporter as Reporter
     from orchestrator.api.session import Session as Session
     from orchestrator.api.session import Silent as Silent
+    from orchestrator.api.submissions import Submission as Submission
+    from orchestrator.api.submissions import submit as submit
+    from orchestrator.api.submissions import submit_all as submit_all
+    from orchestrator.api.submissions import supervise as supervise
     from orchestrator.catalog.case import Case as Case
     from orchestrator.catalog.case import shown_value as shown_value
     from orchestrator.catalog.expand import expand as expand
@@ -180,6 +185,12 @@ class JobFilter(RunFilter, total=False):
     where: str | None
 
 
+class StateFilter(JobFilter, total=False):
+    """Keywords that select jobs. `state` has states and verdicts, in any case: `running,timeout` or `verified`."""
+
+    state: str | None
+
+
 class CaseOptions(TypedDict, total=False):
     """Keywords that select the cases to plan, and what they may take together: `10m` or `0:10:00`, and `50USD`.
 
@@ -251,19 +262,19 @@ _NAMES = {
     "api.catalog": "ExperimentCases ExperimentList ListedExperiment PaperContents experiments is_paper show show_paper",
     "api.configuration": "ConfigRow config_rows default_cluster",
     "api.figures": (
-        "Collected JudgedClaims Plotted PublishedComparison Report RunComparison claims collect compare compare_runs "
-        "outcome plot report require_plot_file write_file"
+        "Collected JudgedClaims PublishedComparison Report RunComparison claims collect compare compare_runs "
+        "outcome outcomes report write_file"
     ),
     "api.forgetting": "Forgotten forget forget_attempts forgettable",
-    "api.jobs": "JobHistory JobLog Status history job_ids logs query relations status",
+    "api.jobs": "JobHistory JobLog Status history job_ids job_states logs query relations status",
     "api.needs": "Fetch NeedStatus WorkloadNeeds offline_fetch plan_fetch show_workload workload_needs",
     "api.nodes": "DenyList allow_nodes deny_nodes exclusion_notes list_denied_nodes",
-    "api.plans": "PlannedRun plan plan_run require_submittable",
-    "api.runs": (
-        "Retried RetriedGroup Submission Waited cancel cancel_jobs cancellable_jobs retry submit supervise wait"
-    ),
+    "api.plans": "PlannedRun plan plan_run plan_runs require_submittable",
+    "api.plots": "Plotted plot plot_all require_plot_file",
+    "api.runs": "Retried RetriedGroup Waited cancel cancel_jobs cancellable_jobs retry wait",
     "api.scripts": "Rendered render",
     "api.session": "DEFAULT SILENT Reporter Session Silent",
+    "api.submissions": "Submission submit submit_all supervise",
     "catalog.case": "Case shown_value",
     "catalog.expand": "expand",
     "catalog.experiment": "Difference PublishedPoint scale_names",
@@ -313,4 +324,4 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    return sorted([*_MODULES, "CaseOptions", "JobFilter", "RunFilter"])
+    return sorted([*_MODULES, "CaseOptions", "JobFilter", "RunFilter", "StateFilter"])

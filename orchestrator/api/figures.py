@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orchestrator.api import DEFAULT, JobFilter, RunFilter, Session, with_keywords
-from orchestrator.api.jobs import job_filter, update, updated_ledger
-from orchestrator.catalog.library import find_experiment, full_name
+from orchestrator.api.catalog import added_to
+from orchestrator.api.jobs import job_filter, name_list, update, updated_ledger
+from orchestrator.catalog.library import experiments_meant, find_experiment, full_name, papers
 from orchestrator.errors import Problem, ReproError
-from orchestrator.files import require_place, written_whole
+from orchestrator.files import written_whole
 from orchestrator.ledger.attempts import job_rows, job_summaries
 from orchestrator.ledger.database import Ledger, now
 from orchestrator.ledger.measurements import metrics_of
@@ -33,8 +34,6 @@ from orchestrator.results.export import formats
 from orchestrator.results.export.columns import CASE_COLUMNS, ITERATION_COLUMNS
 from orchestrator.results.export.rows import Row, claim_rows, export_rows, iteration_rows
 from orchestrator.results.outcome import FigureOutcome, read_outcome
-from orchestrator.results.plot.figure import known_format, require_matplotlib
-from orchestrator.results.plot.figure import plot as draw
 from orchestrator.results.report.page import report as report_page
 from orchestrator.results.report.page import require_folder, write_report
 from orchestrator.text import counted
@@ -92,11 +91,55 @@ def outcome(
     experiment: str | None = None, *, session: Session = DEFAULT, **selection: Unpack[RunFilter]
 ) -> FigureOutcome:
     """Return the outcome of the experiment's latest matching run, after an update."""
-    figure, _ = _outcome(updated_ledger(session), session, experiment, **selection)
+    figure, _ = outcome_and_results(updated_ledger(session), session, experiment, **selection)
     return figure
 
 
-def _outcome(
+@with_keywords(RunFilter)
+def outcomes(
+    names: Sequence[str] | str, *, session: Session = DEFAULT, **selection: Unpack[RunFilter]
+) -> list[FigureOutcome]:
+    """Return the outcome of each of these experiments, and of each experiment of these papers that has such jobs."""
+    ledger, meant = updated_ledger(session), experiments_meant(session.folders, name_list(names))
+    return [figure for figure, _ in outcomes_and_results(ledger, session, meant, **selection)]
+
+
+def outcomes_and_results(
+    ledger: Ledger,
+    session: Session,
+    meant: Mapping[str, str | None],
+    attempt: int | None = None,
+    where: str | None = None,
+    **selection: Unpack[RunFilter],
+) -> list[tuple[FigureOutcome, list[Result]]]:
+    """Return the outcome and the results of each experiment. ReproError has the problems of all.
+
+    `meant` is that of `experiments_meant`. An experiment of a paper that has no such jobs is left out.
+    """
+    submitted = _submitted(ledger, **selection)
+    found: list[tuple[FigureOutcome, list[Result]]] = []
+    problems: list[Problem] = []
+    for name in _named_or_in(submitted, meant):
+        with added_to(problems):
+            found.append(outcome_and_results(ledger, session, name, attempt, where, **selection))
+    if problems:
+        raise ReproError(*dict.fromkeys(problems))
+    if not found:
+        raise ReproError(_no_job_of(meant))
+    return found
+
+
+def _named_or_in(submitted: Iterable[str], meant: Mapping[str, str | None]) -> list[str]:
+    """Return the experiments that are named themselves, by the given names, and those of papers that are submitted."""
+    return [given or full for full, given in meant.items() if given or full in submitted]
+
+
+def _no_job_of(names: Iterable[str]) -> Problem:
+    """Return the problem that no experiment of a paper was submitted."""
+    return Problem(f"no such job of {' or '.join(papers(names))} was submitted", hint="repro status shows the jobs")
+
+
+def outcome_and_results(
     ledger: Ledger,
     session: Session,
     experiment: str | None,
@@ -138,7 +181,7 @@ def collect(
     `attempt` selects the attempts of this number, where jobs have one, instead of the last verified ones.
     """
     ledger = updated_ledger(session, running=True)
-    figure, results = _outcome(ledger, session, experiment, attempt, **selection)
+    figure, results = outcome_and_results(ledger, session, experiment, attempt, **selection)
     rows = export_rows(figure.entry, results, ledger)
     return Collected(figure, rows, claim_rows(figure.claims), results, ledger, attempt)
 
@@ -181,7 +224,7 @@ def compare(
     **selection: Unpack[JobFilter],
 ) -> PublishedComparison:
     """Compare the measured numbers of an experiment with the published ones. `attempt` is that of `collect`."""
-    figure, results = _outcome(updated_ledger(session), session, experiment, attempt, **selection)
+    figure, results = outcome_and_results(updated_ledger(session), session, experiment, attempt, **selection)
     by_name = {result.case.name: result for result in results}
     at = now()
     texts = {name: result.reused_text(at) for name, result in by_name.items()}
@@ -260,13 +303,16 @@ def claims(
     session: Session = DEFAULT,
     **selection: Unpack[RunFilter],
 ) -> JudgedClaims:
-    """Judge the claims of these experiments, or of all submitted ones, each at its latest matching run.
+    """Judge the claims of these experiments or papers, or of all submitted ones, each at its latest matching run.
 
     `attempt` is that of `collect`.
     """
     ledger = updated_ledger(session)
-    names = [experiments] if isinstance(experiments, str) else experiments
-    names = names or _submitted(ledger, **selection)
+    given, submitted = name_list(experiments), _submitted(ledger, **selection)
+    meant = experiments_meant(session.folders, given)
+    names = _named_or_in(submitted, meant) if given else submitted
+    if given and not names:
+        raise ReproError(_no_job_of(meant))
     if not names:
         raise ReproError(Problem("no such jobs were submitted", hint="repro status shows the jobs"))
     judged = JudgedClaims([], [])
@@ -284,49 +330,6 @@ def _submitted(ledger: Ledger, **selection: Unpack[RunFilter]) -> list[str]:
     """Return the experiments that have such a job, in the order of their first runs."""
     matches = job_filter(**selection)
     return list(dict.fromkeys(row.experiment for row in job_summaries(ledger) if matches(row)))
-
-
-@dataclass(frozen=True, slots=True)
-class Plotted:
-    """A figure file and the outcome that it shows."""
-
-    file: Path
-    outcome: FigureOutcome
-
-
-@with_keywords(JobFilter)
-def plot(
-    experiment: str | None = None,
-    output: Path | str | None = None,
-    *,
-    attempt: int | None = None,
-    session: Session = DEFAULT,
-    **selection: Unpack[JobFilter],
-) -> Plotted:
-    """Draw an experiment on the paper's axes as png, svg or pdf. Replaces the file. Needs matplotlib.
-
-    `attempt` is that of `collect`.
-    """
-    if output is not None:
-        require_plot_file(Path(output))
-    figure, results = _outcome(updated_ledger(session), session, experiment, attempt, **selection)
-    if not any(result.is_verified for result in results):
-        what = f"{figure.entry.short_name} at scale {figure.scale}: no verified case"
-        raise ReproError(Problem(what, hint=f"repro status {figure.entry.short_name}"))
-    require_matplotlib()
-    program = f"-{results[0].case.workload}" if figure.replaced_workload else ""
-    program += "-changed-arguments" if figure.argument_changes else ""
-    program += f"-attempt-{attempt}" if attempt is not None else ""
-    file = Path(output or f"{figure.entry.short_name}-{figure.scale}-{figure.cluster}{program}.png")
-    require_place(file)
-    draw(figure.entry, figure.scale, figure.cluster, figure.drawn(selection.get("where")), file)
-    return Plotted(file, figure)
-
-
-def require_plot_file(file: Path) -> None:
-    """Raise ReproError if the name has no known ending or no file can be written there."""
-    known_format(file)
-    require_place(file)
 
 
 @dataclass(frozen=True, slots=True)
@@ -352,8 +355,10 @@ def report(
     require_folder(output, force)
     session.note(update(ledger).complaints)
     submitted = sorted(_submitted(ledger, **selection))
-    given = [experiments] if isinstance(experiments, str) else experiments
-    names = list(dict.fromkeys(full_name(session.folders, name) for name in given))
+    meant = experiments_meant(session.folders, name_list(experiments))
+    names = _named_or_in(submitted, meant)
+    if meant and not names:
+        raise ReproError(_no_job_of(meant))
     outcomes = []
     for name in names or submitted:
         try:

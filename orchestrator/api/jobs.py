@@ -10,8 +10,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from orchestrator.api import DEFAULT, JobFilter, Session, with_keywords
-from orchestrator.errors import Problem, ReproError
+from orchestrator.api import DEFAULT, Session, StateFilter, with_keywords
+from orchestrator.errors import Problem, ReproError, did_you_mean
 from orchestrator.files import open_job_file
 from orchestrator.ledger.attempts import RefreshResult, anything_to_refresh, job_rows, job_summaries
 from orchestrator.ledger.database import Ledger, ledger_url, now, open_ledger
@@ -20,7 +20,7 @@ from orchestrator.ledger.readonly_sql import relations as ledger_relations
 from orchestrator.ledger.reports import PastAttempt, job_history, last_seen
 from orchestrator.ledger.result_attempts import result_rows
 from orchestrator.ledger.rows import JobRow, JobSummary
-from orchestrator.ledger.tables import FAILED, OPEN
+from orchestrator.ledger.tables import FAILED, LOST, OPEN, QUEUED, SUBMITTING, VERIFIED
 from orchestrator.paths import Folders, find_folders
 from orchestrator.reading.job_status import (
     ExperimentStatus,
@@ -34,6 +34,7 @@ from orchestrator.reading.job_status import (
     total,
 )
 from orchestrator.reading.logs import GrowingLog, RankLines, file_blocks, ranks_per_task
+from orchestrator.slurm.states import STATES, base_state
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -70,9 +71,14 @@ def updated_ledger(session: Session, *, running: bool = False) -> Ledger:
 
 
 def job_filter(
-    where: str | None = None, scale: str | None = None, cluster: str | None = None, workload: str | None = None
+    where: str | None = None,
+    scale: str | None = None,
+    cluster: str | None = None,
+    workload: str | None = None,
+    state: str | None = None,
 ) -> Callable[[JobSummary], bool]:
-    """Return a predicate for jobs; ReproError if an axis or the workload is unknown. `where` needs a JobRow."""
+    """Return a predicate for jobs; ReproError if an axis, state or workload is unknown. `where` needs a JobRow."""
+    states = _states(state)
     wanted: Mapping[str, object] = {}
     if where is not None:
         from orchestrator.catalog.case import parse_where  # not for `status`
@@ -86,11 +92,40 @@ def job_filter(
     def matches(row: JobSummary) -> bool:
         if scale not in (None, row.scale) or cluster not in (None, row.cluster) or workload not in (None, row.workload):
             return False
+        if states and not states & {base_state(row.state), (row.verdict or "").upper()}:
+            return False
         if not wanted:
             return True
         return isinstance(row, JobRow) and all(row.spec.value(axis) == value for axis, value in wanted.items())
 
     return matches
+
+
+def name_list(names: Sequence[str] | str) -> Sequence[str]:
+    """Return the names; a lone name is a list of one."""
+    return [names] if isinstance(names, str) else names
+
+
+def job_states() -> list[str]:
+    """Return the states and verdicts of jobs, in capitals: those of `repro`, then those of Slurm."""
+    return list(dict.fromkeys([VERIFIED.upper(), FAILED.upper(), QUEUED, SUBMITTING, LOST, *STATES]))
+
+
+def _states(text: str | None) -> set[str]:
+    """Return the states and verdicts of a list such as `running,timeout`, in capitals; ReproError if one is unknown."""
+    if text is None:
+        return set()
+    known = job_states()
+    names = [name.strip() for name in text.split(",")]
+    hint = "a state of Slurm (PENDING, RUNNING, TIMEOUT, ...), QUEUED, verified or failed"
+    problems = [
+        Problem(f"--state {name}: no such state", hint=did_you_mean(name.upper(), known) or hint)
+        for name in names
+        if name.upper() not in known
+    ]
+    if problems:
+        raise ReproError(*problems)
+    return {name.upper() for name in names}
 
 
 def select_jobs(
@@ -99,7 +134,7 @@ def select_jobs(
     targets: Sequence[str],
     *,
     forgotten: bool = False,
-    **selection: Unpack[JobFilter],
+    **selection: Unpack[StateFilter],
 ) -> list[JobRow]:
     """Return the jobs of these experiments, job ids, starts of job ids and scheduler ids.
 
@@ -175,7 +210,7 @@ class Status:
     is_submitted: bool = True
 
 
-@with_keywords(JobFilter)
+@with_keywords(StateFilter)
 def status(
     experiment: str | None = None,
     *,
@@ -183,14 +218,16 @@ def status(
     most_jobs: int | None = None,
     at_most_every_s: float = 0.0,
     session: Session = DEFAULT,
-    **selection: Unpack[JobFilter],
+    **selection: Unpack[StateFilter],
 ) -> Status:
     """Return the status of all jobs, or of those that match.
 
-    With `failed`, only jobs whose latest attempt failed. If nothing is selected and there are more than `most_jobs`,
-    the experiments are counted instead. An empty ledger has no jobs.
+    With `failed`, only jobs whose latest attempt failed. `state` is that of the latest attempt or of the result. If
+    nothing is selected and there are more than `most_jobs`, the experiments are counted instead. An empty ledger has
+    no jobs.
     """
-    matches, ledger = job_filter(**selection), session.existing_ledger()
+    state = selection.pop("state", None)
+    matches, has_state, ledger = job_filter(**selection), job_filter(state=state), session.existing_ledger()
     if ledger is None:
         return Status((), (), (), (), False, None, is_submitted=False)
     name = None
@@ -200,7 +237,7 @@ def status(
         name = full_name(session.folders, experiment)
     result = update(ledger, at_most_every_s)
     notes = tuple(_notes(ledger, result))
-    selects = experiment is not None or failed or any(selection.values())
+    selects = experiment is not None or failed or state is not None or any(selection.values())
     if most_jobs is not None and not selects:
         experiments = experiment_statuses(ledger)
         if sum(count.cases for count in experiments) > most_jobs:
@@ -208,6 +245,9 @@ def status(
             return Status((), tuple(experiments), (total(experiments),), notes, is_open, result.asked_at)
     read = job_summaries if selection.get("where") is None else job_rows
     rows = [row for row in read(ledger, experiment=name) if matches(row) and (not failed or row.verdict == FAILED)]
+    if state is not None:
+        chosen = {row.job_id for row in (*rows, *result_rows(ledger, rows).rows) if has_state(row)}
+        rows = [row for row in rows if row.job_id in chosen]
     is_open = any(row.phase in OPEN for row in rows)
     results = result_rows(ledger, rows)
     jobs, counts = tuple(job_statuses(ledger, results)), tuple(counted_jobs(results))

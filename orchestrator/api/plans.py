@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from orchestrator.api import CaseOptions, with_keywords
@@ -111,54 +112,123 @@ def plan_run(
     max_parallel: int | None = None,
     **options: Unpack[CaseOptions],
 ) -> PlannedRun:
-    """Check each chosen case against a cluster; ReproError has every problem of the files, options and cases.
+    """Check each chosen case of an experiment against a cluster, as `plan_runs` does."""
+    choice = _choice(find_folders(), [experiment], cluster, options, papers=False)
+    (run,) = _planned_runs([experiment], choice, options, repeat, max_parallel)
+    return run
 
-    A budget of time or money reduces the iterations, so that all jobs one after another are predicted to fit it.
+
+@with_keywords(CaseOptions)
+def plan_runs(
+    names: Sequence[str] | str,
+    cluster: str,
+    *,
+    repeat: int = 1,
+    max_parallel: int | None = None,
+    **options: Unpack[CaseOptions],
+) -> list[PlannedRun]:
+    """Check each chosen case of experiments or papers against a cluster; ReproError has every problem.
+
+    Experiments of a paper that have no such scale or case are left out, with a note. A budget of time or money
+    reduces the iterations, so that all jobs of all experiments, one after another, are predicted to fit it.
     """
+    names = [names] if isinstance(names, str) else names
+    return _planned_runs(
+        names, _choice(find_folders(), names, cluster, options, papers=True), options, repeat, max_parallel
+    )
+
+
+def _planned_runs(
+    names: Sequence[str], choice: _Choice, options: CaseOptions, repeat: int, max_parallel: int | None
+) -> list[PlannedRun]:
     require_positive(repeat=repeat)
-    workload = options.get("workload")
+    folders, profile = find_folders(), choice.cluster
+    assert profile is not None
     time_budget, cost_budget = options.get("time_budget"), options.get("cost_budget")
     # All repeats share the budget.
     budget_s = read_budget(time_budget) // repeat if time_budget is not None else None
-    folders = find_folders()
-    choice = _choice(folders, [experiment], cluster, options, papers=False)
-    (entry,), profile = choice.entries, choice.cluster
-    assert profile is not None
-    at_scale = replace_workload(cases_at(entry, profile, options.get("scale"), workload, choice.wanted), workload)
     changes = parse_changes(options.get("arg") or (), options.get("no_arg") or ())
-    require_known(at_scale, changes)
-    cases = choice.settings.applied(with_changes(_selected(entry, at_scale, choice.wanted), changes))
-    plans = plan_cases(entry, cases, profile, folders)
-    notes = [
-        *layer_notes(folders, profile),
-        *scale_notes(entry, cases, profile, options.get("scale")),
-        *replacement_notes(cases),
-        *reference_notes(entry, cases[0].scale),
-        *_change_notes(entry, changes),
-    ]
+    chosen, common = _runnable(names, choice, options, changes)
+    notes = {
+        entry.name: [
+            *scale_notes(entry, cases, profile, options.get("scale")),
+            *replacement_notes(cases),
+            *reference_notes(entry, cases[0].scale),
+            *_change_notes(entry, changes),
+        ]
+        for entry, cases in chosen
+    }
+    common = [*layer_notes(folders, profile), *common]
+    plans = _plans(chosen, profile, folders)  # a case that does not fit is reported before a budget that is too short
     target, money = Target.of_cluster(profile), None
     if cost_budget is not None:
         money = read_cost_budget(cost_budget, target.price, target.name)
         money = replace(money, amount=money.amount / repeat)
     if budget_s is not None or money is not None:
-        budgeted = within_budget(cases, target, budget_s, money)
-        plans = plan_cases(entry, list(budgeted.cases), profile, folders)
-        notes.append(budget_text(budgeted))
+        budgeted = within_budget([case for _, cases in chosen for case in cases], target, budget_s, money)
+        remaining = iter(budgeted.cases)
+        plans = _plans([(entry, list(islice(remaining, len(cases)))) for entry, cases in chosen], profile, folders)
+        common.append(budget_text(budgeted))
         if repeat > 1 and budget_s is not None:
-            notes.append(f"each of the {repeat} repeats has {budget_s}s of --time-budget {time_budget}")
+            common.append(f"each of the {repeat} repeats has {budget_s}s of --time-budget {time_budget}")
         if repeat > 1 and money is not None:
-            notes.append(f"each of the {repeat} repeats has {money} of --cost-budget {cost_budget}")
+            common.append(f"each of the {repeat} repeats has {money} of --cost-budget {cost_budget}")
     if max_parallel is not None and max_parallel > 1 and not profile.is_slurm:
-        notes.append(f"{profile.name} runs one job at a time; --max-parallel has no effect")
-    return PlannedRun(
-        entry,
-        profile,
-        tuple(repeated(plans, repeat)),
-        tuple(notes),
-        time_budget=None if budget_s is None else f"{budget_s}s",
-        cost_budget=None if money is None else f"{money.amount:g}{money.currency}",
-        settings=choice.settings.texts,
-    )
+        common.append(f"{profile.name} runs one job at a time; --max-parallel has no effect")
+    first = chosen[0][0].name
+    notes[first] = [*notes[first], *common]
+    return [
+        PlannedRun(
+            entry,
+            profile,
+            tuple(repeated(of_entry, repeat)),
+            tuple(notes[entry.name]),
+            time_budget=None if budget_s is None else f"{budget_s}s",
+            cost_budget=None if money is None else f"{money.amount:g}{money.currency}",
+            settings=choice.settings.texts,
+        )
+        for (entry, _), of_entry in zip(chosen, plans, strict=True)
+    ]
+
+
+def _plans(chosen: Sequence[tuple[Entry, list[Case]]], profile: Cluster, folders: Folders) -> list[list[Plan]]:
+    """Return the plans of each experiment; ReproError has the problems of all."""
+    problems: list[Problem] = []
+    plans: list[list[Plan]] = []
+    for entry, cases in chosen:
+        with added_to(problems):
+            plans.append(plan_cases(entry, cases, profile, folders))
+    if problems:
+        raise ReproError(*dict.fromkeys(problems))
+    return plans
+
+
+def _runnable(
+    names: Sequence[str], choice: _Choice, options: CaseOptions, changes: Sequence[str]
+) -> tuple[list[tuple[Entry, list[Case]]], list[str]]:
+    """Return the chosen cases of each experiment, and a note for each experiment of a paper that has none."""
+    workload = options.get("workload")
+    chosen: list[tuple[Entry, list[Case]]] = []
+    problems: list[Problem] = []
+    left_out: list[Problem] = []
+    notes: list[str] = []
+    for entry in choice.entries:
+        is_of_paper = entry.name.rpartition("/")[0] in names and not {entry.name, entry.short_name} & set(names)
+        try:
+            at_scale = cases_at(entry, choice.cluster, options.get("scale"), workload, choice.wanted)
+            at_scale = replace_workload(at_scale, workload)
+            selected = _selected(entry, at_scale, choice.wanted)
+        except ReproError as error:
+            if is_of_paper:
+                notes.append(f"{entry.short_name} is left out: {error.problems[0].what}")
+            (left_out if is_of_paper else problems).extend(error.problems)
+            continue
+        with added_to(problems):
+            require_known(at_scale, changes)
+            chosen.append((entry, choice.settings.applied(with_changes(selected, changes))))
+    if problems or not chosen:
+        raise ReproError(*dict.fromkeys(problems or left_out))
+    return chosen, notes
 
 
 def _selected(entry: Entry, cases: list[Case], wanted: Mapping[str, Value]) -> list[Case]:
@@ -193,11 +263,12 @@ def require_positive(**numbers: int | None) -> None:
         raise ReproError(*problems)
 
 
-def require_submittable(planned: PlannedRun, *, warm_up: bool = False) -> None:
-    """Raise ReproError if jobs have no kernels to compile first with `warm_up`."""
-    if warm_up and not (planned.cluster.is_slurm and any(plan.program.warm_up for plan in planned.plans)):
-        names = " and ".join(sorted({plan.program.workload for plan in planned.plans}))
-        why = f"{names} compiles no kernels first" if planned.cluster.is_slurm else "local jobs run one after another"
+def require_submittable(planned: Sequence[PlannedRun], *, warm_up: bool = False) -> None:
+    """Raise ReproError if no job has kernels to compile first with `warm_up`."""
+    plans, is_slurm = [plan for run in planned for plan in run.plans], planned[0].cluster.is_slurm
+    if warm_up and not (is_slurm and any(plan.program.warm_up for plan in plans)):
+        names = " and ".join(sorted({plan.program.workload for plan in plans}))
+        why = f"{names} compiles no kernels first" if is_slurm else "local jobs run one after another"
         raise ReproError(Problem(f"--depends-on warm-up: {why}", hint="leave it out"))
 
 

@@ -142,6 +142,25 @@ def full_name(folders: Folders, name: str) -> str:
     return names[0] if len(names) == 1 else find_experiment(folders, name).name
 
 
+def experiments_meant(folders: Folders, names: Iterable[str]) -> dict[str, str | None]:
+    """Return the full names of experiments and of papers' experiments, each with the given name; None of a paper.
+
+    ReproError has every unknown or ambiguous name.
+    """
+    known = experiment_names(folders)
+    meant: dict[str, str | None] = {}
+    problems: list[Problem] = []
+    for name in names:
+        of_paper = _of_paper(known, name)
+        try:
+            meant |= {full: meant.get(full) for full in of_paper} or {full_name(folders, name): name}
+        except ReproError as error:
+            problems.extend(error.problems)
+    if problems:
+        raise ReproError(*dict.fromkeys(problems))
+    return meant
+
+
 def find_experiment(folders: Folders, name: str) -> Entry:
     """Read the experiment with this short or full name, or at this path; ReproError has every problem of its files."""
     if is_path(name):

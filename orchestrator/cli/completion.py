@@ -6,6 +6,7 @@ import io
 from collections.abc import Callable, Iterable, Iterator, MutableMapping
 from contextlib import contextmanager, redirect_stdout, suppress
 from itertools import pairwise
+from pathlib import Path
 
 import typer
 
@@ -48,6 +49,13 @@ def experiments_and_papers(incomplete: str) -> list[str]:
     return _matching(incomplete, lambda: [*_experiment_names(), *api.papers(api.experiment_names(find_folders()))])
 
 
+def bundle_words(context: typer.Context, incomplete: str) -> list[str]:
+    """Return the word `verify`, experiments and papers; bundles after `verify`."""
+    if "verify" in (context.params.get("what") or context.args):
+        return _matching(incomplete, lambda: map(str, Path(incomplete).parent.glob("*.tar.zst")))
+    return [*_matching(incomplete, lambda: ["verify"]), *experiments_and_papers(incomplete)]
+
+
 def clusters(incomplete: str) -> list[str]:
     """Return the names of clusters."""
     return _matching(incomplete, lambda: api.cluster_names(find_folders()))
@@ -57,6 +65,21 @@ def scales(context: typer.Context, incomplete: str) -> list[str]:
     """Return the scales of the experiments on the command line."""
     return _matching(
         incomplete, lambda: [scale for entry in _entries(context) for scale in api.scale_names(entry.experiment)]
+    )
+
+
+def states(incomplete: str) -> list[str]:
+    """Return states and verdicts after the last comma."""
+    before, comma, last = incomplete.rpartition(",")
+    names = [name.lower() for name in api.job_states()]
+    return _matching(incomplete, lambda: [f"{before}{comma}{name}" for name in names if name.startswith(last.lower())])
+
+
+def failure_classes(incomplete: str) -> list[str]:
+    """Return failure classes after the last comma."""
+    before, comma, last = incomplete.rpartition(",")
+    return _matching(
+        incomplete, lambda: [f"{before}{comma}{failure}" for failure in api.POLICIES if failure.startswith(last)]
     )
 
 

@@ -132,13 +132,13 @@ class AdoptDocument(TypedDict):
 
 
 class WaitDocument(TypedDict):
-    """Jobs that have ended."""
+    """Jobs that have ended; after a timeout, also open ones."""
 
     jobs: Sequence[api.JobStatus]
 
 
 class RetryDocument(TypedDict):
-    """Jobs that were submitted again."""
+    """Jobs that were submitted again; with --dry-run, those that would be."""
 
     jobs: Sequence[RetriedJob]
 
@@ -180,7 +180,7 @@ class ClaimsDocument(TypedDict):
 
 
 class PlotDocument(TypedDict):
-    """The picture, and the claims that it is about."""
+    """The pictures, and the claims that they are about."""
 
     files: Sequence[FileRow]
     claims: Sequence[JudgedClaim]
@@ -194,7 +194,7 @@ class ReportDocument(TypedDict):
 
 
 class BundleDocument(TypedDict):
-    """The bundle and its signature, and the files that are missing in it."""
+    """The bundles and their signatures, and the files that are missing in them."""
 
     files: Sequence[FileRow]
     missing: Sequence[api.MissingFile]

@@ -91,6 +91,11 @@ def print_claims(outcome: api.FigureOutcome, to_stdout: bool, with_numbers: bool
         (data if to_stdout else message)("\n".join(lines))
 
 
+def why_command(job: str, has_started: bool) -> str:
+    """Return the command that shows why a job failed: its log, or its events if it did not start."""
+    return f"repro logs {job}" if has_started else f"repro history {job}"
+
+
 def can_redraw(file: TextIO) -> bool:
     """Return whether the file is a terminal that can move its cursor."""
     return file.isatty() and os.environ.get("TERM", "dumb") not in ("dumb", "unknown")

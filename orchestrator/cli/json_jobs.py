@@ -1,14 +1,16 @@
-"""Rows of jobs, cases and claims for JSON documents."""
+"""Rows of jobs, cases, claims and files for JSON documents."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orchestrator import api
 
 if TYPE_CHECKING:
     from orchestrator.cli.json_rows import CaseOutcome, JobRef, JudgedClaim, PlannedJob, RetriedJob
+    from orchestrator.cli.json_site_rows import FileRow
 
 
 def job_refs(jobs: Sequence[api.JobRow], reused: Mapping[str, str] | None = None) -> list[JobRef]:
@@ -125,8 +127,13 @@ def planned_jobs(planned: api.PlannedRun) -> list[PlannedJob]:
 
 
 def retried_jobs(group: api.RetriedGroup) -> list[RetriedJob]:
-    """Return the jobs of a group that were submitted again."""
+    """Return the jobs of a group that were submitted again, or would be."""
     experiment = group.experiment
     return [
         {"job": job.job_id, "experiment": experiment, "case": job.label, "attempt": job.attempt} for job in group.jobs
     ]
+
+
+def file_rows(kind: str, *files: Path | None) -> list[FileRow]:
+    """Return the rows of the files that were written."""
+    return [{"file": file, "kind": kind, "bytes": file.stat().st_size} for file in files if file is not None]

@@ -30,7 +30,7 @@ PANELS = {
         "sql": ("records", "Query the ledger, read-only."),
     },
     "Run": {
-        "submit": ("run", "Submit the cases that are not verified or open."),
+        "submit": ("submission", "Submit the cases that are not verified or open."),
         "render": ("catalog", "Print the batch script of each case."),
         "adopt": ("adopting", "Read jobs that were submitted by hand."),
         "wait": ("run", "Wait until jobs have ended."),
@@ -46,7 +46,7 @@ PANELS = {
     },
     "Share": {
         "report": ("results", "Write one HTML page about experiments."),
-        "bundle": ("results", "Write or verify a bundle for reviewers."),
+        "bundle": ("bundles", "Write or verify a bundle for reviewers."),
     },
     "Sites": {
         "clusters": ("sites", "Cluster profiles: list, show, check, create."),

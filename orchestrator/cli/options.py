@@ -6,6 +6,7 @@ import json
 import re
 import shlex
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, TypedDict, cast
 
@@ -13,6 +14,7 @@ import typer
 
 from orchestrator import api
 from orchestrator.cli import completion
+from orchestrator.cli.output import message, next_command
 from orchestrator.errors import Problem, ReproError
 from orchestrator.paths import default_config_file
 
@@ -50,6 +52,13 @@ ExperimentName = Annotated[str, typer.Argument(help=_EXPERIMENT, autocompletion=
 MaybeExperiment = Annotated[
     str | None,
     typer.Argument(help=f"{_EXPERIMENT} Default: the one submitted last.", autocompletion=completion.experiments),
+]
+ExperimentNames = Annotated[
+    list[str],
+    typer.Argument(
+        help="figure-13, sc21/figure-13, or a paper: sc21. Repeatable.",
+        autocompletion=completion.experiments_and_papers,
+    ),
 ]
 AnyExperiment = Annotated[
     str | None, typer.Argument(help=f"{_EXPERIMENT} Default: all.", autocompletion=completion.experiments)
@@ -95,6 +104,14 @@ OnlyWorkload = Annotated[
         "--workload", help="Only jobs of this program.", callback=_workload, autocompletion=completion.workloads
     ),
 ]
+OnlyState = Annotated[
+    str | None,
+    typer.Option(
+        "--state",
+        help="Only jobs in these states: running, pending, timeout, ..., verified or failed.",
+        autocompletion=completion.states,
+    ),
+]
 Where = Annotated[
     str | None,
     typer.Option("--where", help="Only these cases, for example pp=8,gbs=32.", autocompletion=completion.cases),
@@ -114,14 +131,6 @@ OnCluster = Annotated[
         show_default=False,
         help=_CLUSTER,
         callback=_required_cluster,
-        autocompletion=completion.clusters,
-    ),
-]
-PlannedCluster = Annotated[
-    str | None,
-    typer.Option(
-        "--cluster",
-        help="Plan with this cluster or profile. Default: the recorded one.",
         autocompletion=completion.clusters,
     ),
 ]
@@ -169,7 +178,11 @@ NodeList = Annotated[str | None, typer.Option("--nodelist", help="Short for --se
 Exclude = Annotated[str | None, typer.Option("--exclude", help="Short for --set slurm.exclude+=...")]
 JobTime = Annotated[str | None, typer.Option("--time", help="Time limit of each job. Short for --set time_limit=...")]
 OutputFile = Annotated[Path | None, typer.Option("--output", "-o", help="Write to this file.")]
+OutputPlace = Annotated[
+    Path | None, typer.Option("--output", "-o", help="Write to this file. With several experiments: into this folder.")
+]
 Force = Annotated[bool, typer.Option("--force", help="Replace an existing file.")]
+Wait = Annotated[bool, typer.Option("--wait", help="Wait until all jobs have ended, then print the result.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document, also for errors.", callback=_use_json)]
 
@@ -186,6 +199,12 @@ class JobOptions(RunOptions, total=False):
     """Options that select jobs, as in api.JobFilter."""
 
     where: Where
+
+
+class StateOptions(JobOptions, total=False):
+    """Options that select jobs, also by state, as in api.StateFilter."""
+
+    state: OnlyState
 
 
 class CaseOptions(TypedDict, total=False):
@@ -241,6 +260,13 @@ def session_of(context: typer.Context, database: str | None = None) -> api.Sessi
     return api.Session(database, context.obj, tuple(sys.argv))
 
 
+def no_longer_waiting(experiments: Sequence[str]) -> None:
+    """Print that the command ends before the jobs of these experiments."""
+    message("no longer waiting; the jobs continue")
+    name = f" {experiments[0]}" if len(experiments) == 1 else ""
+    next_command(f"repro status{name} --watch", f"or: repro cancel {' '.join(experiments) or 'JOB'}")
+
+
 def workload_option(workload: str | None) -> str:
     """Return the option for a suggested command."""
     return f" --workload {workload}" if workload else ""
@@ -263,11 +289,13 @@ def argument_options(options: CaseOptions) -> str:
     return f" {shlex.join(words)}" if words else ""
 
 
-def confirm_overwrite(file: Path, force: bool) -> None:
-    """Raise ReproError unless the file may be written; ask before an existing file is replaced, unless `force`."""
-    api.require_place(file)
-    if not file.exists() or force:
+def confirm_overwrite(files: Sequence[Path], force: bool) -> None:
+    """Raise ReproError unless the files may be written; ask once before existing files are replaced, unless `force`."""
+    for file in files:
+        api.require_place(file)
+    existing = [file for file in files if file.exists()]
+    if not existing or force:
         return
     if not sys.stdin.isatty():
-        raise ReproError(Problem("exists already", f"{file}:", "--force replaces it"))
-    typer.confirm(f"Replace {file}?", abort=True, err=True)
+        raise ReproError(*(Problem("exists already", f"{file}:", "--force replaces it") for file in existing))
+    typer.confirm(f"Replace {', '.join(map(str, existing))}?", abort=True, err=True)

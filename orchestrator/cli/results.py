@@ -1,9 +1,8 @@
-"""Commands for results: collect, claims, plot, report, bundle."""
+"""Commands for results: collect, claims, plot, report."""
 
 from __future__ import annotations
 
 import enum
-import shlex
 import sys
 from collections import Counter
 from pathlib import Path
@@ -11,18 +10,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from orchestrator import __version__, api
+from orchestrator import api
 from orchestrator.cli import completion
 from orchestrator.cli.job_table import print_claims
-from orchestrator.cli.json_jobs import claim_rows, job_refs
+from orchestrator.cli.json_jobs import claim_rows, file_rows, job_refs
 from orchestrator.cli.options import (
-    AnyExperiment,
     Database,
     Force,
     JobOptions,
     Json,
     MaybeExperiment,
     OutputFile,
+    OutputPlace,
     ResultAttempt,
     RunOptions,
     confirm_overwrite,
@@ -38,14 +37,11 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from orchestrator.cli.documents import (
-        BundleDocument,
-        BundleVerifyDocument,
         ClaimsDocument,
         CollectDocument,
         PlotDocument,
         ReportDocument,
     )
-    from orchestrator.cli.json_site_rows import FileRow
 
 
 class Format(str, enum.Enum):
@@ -72,24 +68,18 @@ Export = Annotated[Format | None, typer.Option("--export", help="Format. Default
 Iterations = Annotated[bool, typer.Option("--iterations", help="One row per logged iteration, of running jobs too.")]
 Experiments = Annotated[
     list[str] | None,
-    typer.Argument(help="Experiments. Default: all that were submitted.", autocompletion=completion.experiments),
+    typer.Argument(
+        help="Experiments or papers. Default: all that were submitted.",
+        autocompletion=completion.experiments_and_papers,
+    ),
 ]
 OutputFolder = Annotated[Path, typer.Option("--output", "-o", help="Folder for index.html.")]
 ForceFolder = Annotated[bool, typer.Option("--force", help="Write into a folder that has other files.")]
-What = Annotated[
-    str,
+Drawn = Annotated[
+    list[str] | None,
     typer.Argument(
-        metavar="EXPERIMENT|verify", help="figure-13, or the word verify.", autocompletion=completion.experiments
-    ),
-]
-BundleFile = Annotated[Path | None, typer.Argument(metavar="FILE", help="With verify: the bundle to check.")]
-Key = Annotated[Path | None, typer.Option("--sign", metavar="KEY", help="Sign with this SSH key, into FILE.sig.")]
-Signers = Annotated[
-    Path | None,
-    typer.Option(
-        "--allowed-signers",
-        metavar="FILE",
-        help="With verify: require a signature of a signer in this file (man ssh-keygen).",
+        help="Experiments or papers. Default: the one submitted last.",
+        autocompletion=completion.experiments_and_papers,
     ),
 ]
 app = typer.Typer(rich_markup_mode=None)
@@ -120,7 +110,7 @@ def collect(
         if output is None and sys.stdout.isatty() and not json:
             raise ReproError(Problem("parquet is binary and cannot go to a terminal", hint="add -o FILE.parquet"))
     if output is not None:
-        confirm_overwrite(output, force)
+        confirm_overwrite([output], force)
     collected = api.collect(experiment, attempt=attempt, session=session_of(context, database), **options)
     pieces = collected.export(file_format.value, iterations=iterations)
     if output is not None:
@@ -132,7 +122,7 @@ def collect(
             "cases": [] if iterations else collected.rows,
             "iterations": list(collected.iterations()) if iterations else [],
             "claims": claim_rows(collected.outcome),
-            "files": [] if output is None else _file_rows("export", output),
+            "files": [] if output is None else file_rows("export", output),
         }
         context.obj.json.put(document)
     elif output is None and sys.stdout.isatty():
@@ -165,7 +155,7 @@ def _export_format(export: Format | None, output: Path | None) -> Format:
 @api.with_keywords(RunOptions)
 def claims(
     context: typer.Context,
-    experiment: AnyExperiment = None,
+    experiments: Experiments = None,
     *,
     attempt: ResultAttempt = None,
     json: Json = False,
@@ -176,7 +166,7 @@ def claims(
 
     Without a name, all submitted experiments are judged, each at its latest matching run.
     """
-    judged = api.claims(experiment or (), attempt=attempt, session=session_of(context, database), **options)
+    judged = api.claims(experiments or (), attempt=attempt, session=session_of(context, database), **options)
     failures = [row for outcome in judged.outcomes for row in outcome.failures]
     if json:
         rows = [row for outcome in judged.outcomes for row in claim_rows(outcome)]
@@ -211,39 +201,45 @@ def _claims_title(outcome: api.FigureOutcome) -> str:
     return f"{figure}: {', '.join(counts) or 'no claims'}"
 
 
-def _file_rows(kind: str, *files: Path | None) -> list[FileRow]:
-    """Return the rows of the files that were written."""
-    return [{"file": file, "kind": kind, "bytes": file.stat().st_size} for file in files if file is not None]
-
-
 @app.command()
 @api.with_keywords(JobOptions)
 def plot(
     context: typer.Context,
-    experiment: MaybeExperiment = None,
+    experiments: Drawn = None,
     *,
-    output: OutputFile = None,
+    output: OutputPlace = None,
     attempt: ResultAttempt = None,
     force: Force = False,
     json: Json = False,
     database: Database = None,
     **options: Unpack[JobOptions],
 ) -> None:
-    """Draw the figure on the paper's axes as png, svg or pdf, and print its path.
+    """Draw figures on the paper's axes as png, svg or pdf, and print the paths.
 
-    Without -o, the earlier picture of the same figure is replaced.
+    Without -o, or with a folder, the earlier picture of the same figure is replaced.
     """
-    if output is not None:
-        api.require_plot_file(output)
-        confirm_overwrite(output, force)
-    plotted = api.plot(experiment, output, attempt=attempt, session=session_of(context, database), **options)
-    if json:
-        document: PlotDocument = {"files": _file_rows("picture", plotted.file), "claims": claim_rows(plotted.outcome)}
-        context.obj.json.put(document)
+    session, names = session_of(context, database), experiments or []
+    if len(names) > 1 or any(map(api.is_paper, names)):
+        plots = api.plot_all(names, output, attempt=attempt, session=session, **options)
     else:
-        data(str(plotted.file))
-    print_claims(plotted.outcome, to_stdout=False)
-    next_command(f"repro collect --export csv{workload_option(options.get('workload'))}", "the numbers in it")
+        if output is not None:
+            api.require_plot_file(output)
+            confirm_overwrite([output], force)
+        plots = [api.plot(names[0] if names else None, output, attempt=attempt, session=session, **options)]
+    if json:
+        document: PlotDocument = {
+            "files": file_rows("picture", *(plotted.file for plotted in plots)),
+            "claims": [row for plotted in plots for row in claim_rows(plotted.outcome)],
+        }
+        context.obj.json.put(document)
+    for plotted in plots:
+        if not json:
+            data(str(plotted.file))
+        if len(plots) > 1:
+            message(_claims_title(plotted.outcome))
+        print_claims(plotted.outcome, to_stdout=False)
+    first = plots[0].outcome.entry.short_name
+    next_command(f"repro collect {first} --export csv{workload_option(options.get('workload'))}", "the numbers in it")
 
 
 @app.command()
@@ -262,7 +258,7 @@ def report(
     page = api.report(output, experiments or (), force=force, session=session_of(context, database), **options)
     if json:
         claims = [row for outcome in page.outcomes for row in claim_rows(outcome)]
-        document: ReportDocument = {"files": _file_rows("page", page.file), "claims": claims}
+        document: ReportDocument = {"files": file_rows("page", page.file), "claims": claims}
         context.obj.json.put(document)
     else:
         data(str(page.file))
@@ -273,105 +269,3 @@ def report(
         next_command(f"repro logs {failures[0].job_id}", f"why {failures[0].label} failed")
     else:
         next_command(f"repro claims {page.outcomes[0].entry.short_name}", "the same verdicts for a script")
-
-
-@app.command()
-@api.with_keywords(RunOptions)
-def bundle(
-    context: typer.Context,
-    what: What,
-    file: BundleFile = None,
-    *,
-    output: OutputFile = None,
-    sign: Key = None,
-    allowed_signers: Signers = None,
-    force: Force = False,
-    json: Json = False,
-    database: Database = None,
-    **options: Unpack[RunOptions],
-) -> None:
-    """Write everything a reviewer needs to one file, or verify such a file from its own logs."""
-    if what == "verify":
-        if json:
-            context.obj.json.command = "bundle verify"
-        if file is None or output or any(options.values()) or sign or force:
-            hint = "repro bundle verify FILE.tar.zst"
-            raise ReproError(Problem("verify needs a file, and its only option is --allowed-signers", hint=hint))
-        verified = api.verify_bundle(file, allowed_signers)
-        if json:
-            context.obj.json.put(_verify_document(verified))
-        _print_verified(verified, file, allowed_signers, not json)
-        return
-    if file is not None:
-        raise ReproError(Problem("only verify reads a file", f"{file}:", "-o names the file to write"))
-    if allowed_signers is not None:
-        raise ReproError(Problem("--allowed-signers: only for verify", hint="--sign KEY signs a bundle"))
-    session = session_of(context, database)
-    if sign is not None:
-        api.require_key(sign)
-    if output is not None:
-        confirm_overwrite(output, force)  # before the logs are read
-    outcome = api.outcome(what, session=session, **options)
-    if output is None:
-        output = api.bundle_file(outcome)
-        confirm_overwrite(output, force)
-    written = api.bundle(outcome, output, key=sign, session=session)
-    if json:
-        files = [*_file_rows("bundle", written.file), *_file_rows("signature", written.signature)]
-        document: BundleDocument = {"files": files, "missing": written.contents.missing}
-        context.obj.json.put(document)
-    else:
-        data(str(written.file))
-    _print_contents(written)
-
-
-def _print_contents(written: api.Bundle) -> None:
-    """Print what a bundle contains and what is missing in it."""
-    file, contents = written.file, written.contents
-    if written.signature is not None:
-        message(f"signature: {written.signature}")
-    for missing in contents.missing:
-        message(f"{'missing' if missing.is_fault else 'note'}: {missing.place}: {missing.why}")
-    if contents.under_way:
-        message(f"note: {counted(contents.under_way, 'open attempt')}: the bundle is marked as not final")
-    size = f"{file.stat().st_size / 1e3:,.0f} kB"
-    message(f"{counted(contents.attempts, 'attempt')}, {counted(contents.files, 'file')}, {size}")
-    next_command(f"repro bundle verify {shlex.quote(str(file))}", "the check that a reviewer runs")
-    if any(missing.is_fault for missing in contents.missing):
-        raise typer.Exit(EXIT_FAILED)
-
-
-def _verify_document(verified: api.BundleCheck) -> BundleVerifyDocument:
-    signature = verified.signature
-    return {
-        "checks": [
-            {"check": check.name, "what": check.what, "proven": check.is_proven, "differences": check.differences}
-            for check in verified.checks.checks
-        ],
-        "signatures": [{"signer": signature.signer, "problem": signature.problem}] if signature else [],
-    }
-
-
-def _print_verified(verified: api.BundleCheck, file: Path, allowed_signers: Path | None, with_checks: bool) -> None:
-    """Print the checks and their sum; exit code 1 if one found a difference."""
-    if verified.signature is not None and with_checks:
-        signer = verified.signature.signer
-        data(f"signature {f'by {signer}: valid' if signer else verified.signature.problem}")
-    checks = verified.checks
-    for check in checks.checks if with_checks else ():
-        differences = counted(len(check.differences), "difference") if check.differences else "no difference"
-        data(f"{check.name:<8}  {check.what}{f': {differences}' if check.is_proven else ''}")
-        for difference in check.differences:
-            data(f"{'':<8}  {difference}")
-    if checks.holds:
-        derived = "numbers, claims, report and README" if checks.is_proven else "numbers and claims"
-        message(f"the bundle is consistent with its checksums and logs: {derived} follow from the logs")
-        if not checks.is_proven:
-            message("note: report.html and README.txt are not checked; read results/ instead")
-        if allowed_signers is None:
-            message("note: the author is not checked; --allowed-signers FILE checks a signature")
-    elif checks.made_by != __version__:
-        message(f"note: made by repro {checks.made_by}, read by {__version__}, which may count differently")
-    if not verified.holds:
-        raise typer.Exit(EXIT_FAILED)
-    next_command(f"tar -xf {shlex.quote(str(file))}", "unpack report.html, results and logs")

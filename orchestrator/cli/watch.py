@@ -21,8 +21,8 @@ from orchestrator.cli.json_output import JsonOutput
 from orchestrator.cli.options import (
     AnyExperiment,
     Database,
-    JobOptions,
     Json,
+    StateOptions,
     session_of,
 )
 from orchestrator.cli.output import as_row, message, next_command, table
@@ -57,7 +57,7 @@ app = typer.Typer(rich_markup_mode=None)
 
 
 @app.command()
-@api.with_keywords(JobOptions)
+@api.with_keywords(StateOptions)
 def status(
     context: typer.Context,
     experiment: AnyExperiment = None,
@@ -68,7 +68,7 @@ def status(
     wide: Wide = False,
     json: Json = False,
     database: Database = None,
-    **options: Unpack[JobOptions],
+    **options: Unpack[StateOptions],
 ) -> None:
     """Show the state, verdict, speed and remaining time of jobs."""
     if math.isnan(every) or not LEAST_EVERY_S <= every <= MOST_EVERY_S:

@@ -133,6 +133,7 @@ class RunOptions:
     policy. `only_failed` leaves jobs alone that never ran. `max_parallel` limits the running jobs of the run. `after`
     contains scheduler ids, and `follows` local jobs, that must end first. `stop_after` is the number of equal failures
     after which no other job starts. `warm_up` compiles kernels first in any case. `settings` are the values of `--set`.
+    `own_jobs` are jobs that the same command has submitted for another experiment.
     """
 
     rerun_verified: bool = False
@@ -145,6 +146,7 @@ class RunOptions:
     stop_after: int | None = None
     warm_up: bool = False
     settings: tuple[str, ...] = ()
+    own_jobs: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

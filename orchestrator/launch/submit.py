@@ -145,6 +145,8 @@ def disposition_of(
     if latest.verdict is None:  # it has ended, and its log is not read yet
         return Disposition.UNDER_WAY
     failure = failure_named(latest.failure)
+    if options.rerun_verified and plan.identity in options.own_jobs:
+        return Disposition.DONE if latest.verdict == VERIFIED else Disposition.LEFT
     if options.rerun_verified or (latest.verdict != VERIFIED and failure in options.rerun_classes):
         return Disposition.MISSING
     if latest.verdict == VERIFIED or (latest.verified and not options.only_failed):

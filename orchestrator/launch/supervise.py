@@ -7,6 +7,7 @@ Both commands submit queued attempts when the scheduler has room, and cancel the
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -203,12 +204,15 @@ def wait_for(
     after_update: Callable[[], None],
     notify: Callable[[str], None],
     progress: Callable[[Sequence[JobRow]], None],
-) -> None:
-    """Return when all these jobs have ended or the open ones can never start; report what stops them.
+    timeout_s: float = math.inf,
+) -> bool:
+    """Return True when all these jobs have ended or the open ones can never start; report what stops them.
 
-    `update` asks the scheduler and reads the logs. `progress` gets the rows after each update.
+    `update` asks the scheduler and reads the logs. `progress` gets the rows after each update. Return False if jobs
+    are still open after `timeout_s`; they are left alone.
     """
     reported: set[str] = set()
+    end = time.monotonic() + timeout_s
     while True:
         for complaint in update().complaints:
             if complaint not in reported:
@@ -220,9 +224,14 @@ def wait_for(
         open_rows = [row for row in current if row.phase in OPEN]
         if not open_rows or _is_stuck(open_rows):
             break
-        time.sleep(SLURM_WAIT_S if all(row.scheduler == "slurm" for row in open_rows) else LOCAL_WAIT_S)
+        left_s = end - time.monotonic()
+        if left_s <= 0:
+            return False
+        interval_s = SLURM_WAIT_S if all(row.scheduler == "slurm" for row in open_rows) else LOCAL_WAIT_S
+        time.sleep(min(interval_s, left_s))
     for line in obstacles(open_rows):
         notify(line)
+    return True
 
 
 class FollowedJobs:

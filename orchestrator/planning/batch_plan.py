@@ -164,8 +164,8 @@ class Budgeted:
     cost_budget: Money | None = None
 
 
-def read_budget(text: str) -> int:
-    """Parse `10m`, `600s`, `1h` or `0:10:00` to seconds; ReproError for any other text."""
+def read_budget(text: str, option: str = "--time-budget") -> int:
+    """Parse `10m`, `600s`, `1h` or `0:10:00` to seconds; ReproError for any other text of the option."""
     if plain := re.fullmatch(r"([0-9]{1,7})([smh])", text):
         budget_s = int(plain[1]) * _UNITS_S[plain[2]]
     elif re.fullmatch(r"(?:[0-9]{1,3}-)?[0-9]{1,3}:[0-5][0-9]:[0-5][0-9]", text):
@@ -173,7 +173,7 @@ def read_budget(text: str) -> int:
     else:
         budget_s = 0
     if not budget_s:
-        raise ReproError(Problem(f"--time-budget {text}: not a time", hint="for example 10m, 600s, 1h or 0:10:00"))
+        raise ReproError(Problem(f"{option} {text}: not a time", hint="for example 10m, 600s, 1h or 0:10:00"))
     return budget_s
 
 

@@ -61,6 +61,9 @@ _STATES: dict[str, tuple[Phase, str]] = {
     "REVOKED": (_U, "was started by another cluster of the federation"),
 }
 
+STATES = tuple(_STATES)
+"""Names of the states of Slurm jobs."""
+
 _MAY_RUN_AGAIN = frozenset({"NODE_FAIL", "PREEMPTED", "BOOT_FAIL"})
 
 

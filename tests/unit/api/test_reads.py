@@ -17,7 +17,7 @@ COMMANDS: dict[str, Callable[[], object]] = {
     "render": lambda: api.render("figure-13", "local", scale="cpu", where="pp=2,gbs=4"),
     "render --explain": lambda: api.render("figure-13", "local", explain=True, scale="cpu", where="pp=2,gbs=4"),
     "plan": lambda: api.plan("figure-13", cluster="local", scale="cpu"),
-    "submit --dry-run": lambda: api.plan_run("figure-13", "local", scale="cpu"),
+    "submit --dry-run": lambda: api.plan_runs("figure-13", "local", scale="cpu"),
 }
 
 

@@ -221,7 +221,6 @@ NO_FACTS = "about: x\nscheduler: slurm\nhardware: {nodes: 8, gpus_per_node: 8}\n
             "sc21: a paper, which has no cases for --scale, --where and --script. Hint: repro show EXPERI",
         ),
         ("render sc21 --cluster here", "sc21: a paper, not an experiment. Hint: it has figure-11, figure-12, "),
-        ("submit atc24 --cluster here", "atc24: a paper, not an experiment. Hint: it has atc-32k, atc-demo, "),
         ("show figure-13 --scale qad", 'qad: no such scale. Did you mean "quad"?'),
         ("show figure-13 --where pp=3", "--where pp=3: no such case. Hint: there are pp: 2, 4, 8, 16, 32"),
         ("plan sc21 --where pp=3", "--where pp=3: no such case. Hint: there are pp: "),

@@ -606,7 +606,7 @@ def test_a_file_that_is_not_a_bundle_is_refused_in_one_line(
         (["figure-13", "--allowed-signers", "x"], "--allowed-signers: only for verify. Hint: --sign KEY"),
         (["figure-13", "--sign", "no-key"], "--sign no-key: no such file. Hint: ssh-keygen -t ed25519 makes a key"),
         (["verify", "x", "--allowed-signers", "no-file"], "--allowed-signers no-file: no such file"),
-        (["figure-13", "x"], "x: only verify reads a file. Hint: -o names the file to write"),
+        (["figure-13", "x.tar.zst"], "x.tar.zst: only verify reads a file. Hint: -o names the file to write"),
         (["verify", "nowhere.tar.zst"], "nowhere.tar.zst: No such file or directory"),
         (["verify", "."], ".: Is a directory"),
         (["figure-13", "--scale", "quad"], "figure-13 at quad was never submitted"),

@@ -25,7 +25,7 @@ def test_stdout_is_the_path_of_the_picture_and_plotting_again_replaces_it(lookin
         assert (done.returncode, done.stdout) == (0, f"{DRAWN}\n"), done.stderr
         assert file.read_bytes().startswith(PNG)
     assert done.stderr.count("holds") == 1  # the claims are talk
-    assert done.stderr.splitlines()[-1].startswith("next: repro collect --export csv")
+    assert done.stderr.splitlines()[-1].startswith("next: repro collect figure-13 --export csv ")
 
 
 @pytest.mark.parametrize(("ending", "start"), [("png", PNG), ("svg", b"<?xml"), ("pdf", b"%PDF"), ("SVG", b"<?xml")])

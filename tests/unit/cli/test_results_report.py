@@ -101,7 +101,7 @@ def test_an_experiment_whose_file_is_missing_is_left_out_with_a_note(repro: Call
     ("words", "message"),
     [
         ("figure-99 -o page", 'figure-99: no such experiment. Did you mean "'),
-        ("sc21 -o page", "sc21: a paper, not an experiment. Hint: it has "),
+        ("atc24 -o page", "no such job of atc24 was submitted. Hint: repro status shows the jobs"),
         ("figure-13 --scale quad -o page", "figure-13 at quad was never submitted. Hint: repro submit "),
         ("--scale quad -o page", "no submitted experiment can be reported at quad. Hint: repro status shows the jobs"),
         ("--workload pretrian -o page", "pretrian"),

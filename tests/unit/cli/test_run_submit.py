@@ -141,6 +141,16 @@ def test_a_retry_leaves_a_job_that_would_fail_again_with_reason_and_command(fail
 
 def test_a_retry_by_class_runs_it_as_the_next_attempt_of_the_same_job(failed: Caller) -> None:
     (before,) = rows(failed.site)
+    dry = failed("retry", "figure-13", "--class", "gpu-oom", "--time", "2:00:00", "--dry-run")
+    assert dry.returncode == 0 and dry.stdout.splitlines()[1].split() == [
+        *(before.job_id, "pp=1,tp=4,gbs=4", "gpu-oom", "2", "2:00:00")
+    ]
+    assert dry.complaints == ["would submit 1 job again; nothing was submitted"]
+    assert failed("retry", "figure-13", "--dry-run").stdout == ""
+    elsewhere = failed("retry", "figure-13", "--class", "gpu-oom", "--cluster", "local")
+    assert elsewhere.complaints == ["no jobs to run again"]
+    assert failed("retry", "figure-13", "--class", "gpu-oom", "--state", "timeout").stdout == ""
+    assert len(rows(failed.site)) == 1 and rows(failed.site)[0].number == 1
     done = failed("retry", "figure-13", "--class", "gpu-oom")
     assert (done.returncode, done.stdout) == (0, f"{before.job_id}  pp=1,tp=4,gbs=4  attempt 2\n"), done.stderr
     assert done.complaints == ["1 job submitted again"]
@@ -615,3 +625,9 @@ def test_the_log_of_a_failed_attempt_is_read_while_others_can_write_to_the_ledge
     monkeypatch.setattr("orchestrator.launch.batches.log_blocks", read)
     assert repro("retry", "figure-13").complaints == ["1 job submitted again"]
     assert slurm.options() == ["", "--exclude=n2"] and writes == [Path(row.folder)]
+
+
+def test_retry_with_wait_ends_with_the_result_of_the_jobs(failed: Caller) -> None:
+    done = failed("retry", "figure-13", "--class", "gpu-oom", "--wait")
+    assert done.returncode == 0 and "1/1 verified" in done.stderr, done.stderr
+    assert last_line(done).startswith("next: repro collect figure-13 --export csv")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -240,3 +241,56 @@ def test_of_many_running_jobs_a_line_names_a_few(repro: Caller, slurm: Simulated
     done = repro("wait")
     assert done.returncode == 0
     assert "0/5 cases ended; a iteration 0/8, b iteration 0/8, c iteration 0/8, and 2 more" in done.stderr
+
+
+def test_a_timeout_is_exit_124_and_cancels_nothing(repro: Caller, slurm: SimulatedSlurm) -> None:
+    slurm.submit("a", "b")
+    slurm.start("b-id", log_text(2))
+    slurm.on_query = [lambda: slurm.end("a-id"), *[lambda: None] * 10_000]
+    done = repro("wait", "--timeout", "1s")
+    assert done.returncode == 124 and slurm.row("b-id").state == "RUNNING"
+    assert done.stderr.splitlines()[-2:] == [
+        "--timeout 1s: 1 job not ended; no job was cancelled",
+        "next: repro wait figure-13   # wait again",
+    ]
+    assert [line.split()[0] for line in done.stdout.splitlines()[1:]] == ["a-id", "b-id"]
+    wrong = repro("wait", "--timeout", "soon")
+    assert wrong.returncode == 2
+    assert wrong.complaints == ["repro: --timeout soon: not a time. Hint: for example 10m, 600s, 1h or 0:10:00"]
+
+
+def test_wait_takes_only_jobs_that_match(repro: Caller, slurm: SimulatedSlurm) -> None:
+    slurm.submit("a", "b")
+    slurm.end("a-id")
+    assert repro("wait", "--scale", "paper", "--timeout", "1s").complaints == ["no open jobs"]
+    assert repro("wait", "figure-13", "--cluster", "elsewhere").complaints == ["no open jobs"]
+    slurm.on_query = [lambda: slurm.end("b-id")]
+    assert repro("wait", "--scale", slurm.row("b-id").scale).returncode == 0 and slurm.on_query == []
+
+
+def test_state_selects_by_slurms_words_and_by_verdict(repro: Caller, slurm: SimulatedSlurm) -> None:
+    slurm.submit("a", "b", "c", "d")
+    slurm.end("a-id")
+    slurm.end("b-id", "TIMEOUT", "failed", failure="timeout", verdict_reason="TIMEOUT")
+    slurm.start("c-id", log_text(2))
+
+    def jobs(*words: str) -> list[str]:
+        done = repro("status", *words, "--json")
+        assert done.returncode == 0, done.stderr
+        return [row["job"] for row in json.loads(done.stdout)["jobs"]]
+
+    assert jobs("--state", "verified") == ["a-id"] and jobs("--state", "Failed") == ["b-id"]
+    assert jobs("--state", "running,pending") == ["c-id", "d-id"] and jobs("--state", "timeout") == ["b-id"]
+    assert jobs("--state", "completed", "--cluster", "elsewhere") == []
+    wrong = repro("status", "--state", "runing,verified")
+    assert (wrong.returncode, wrong.complaints) == (
+        2,
+        ['repro: --state runing: no such state. Did you mean "RUNNING"?'],
+    )
+    assert "Hint: a state of Slurm (PENDING, " in repro("cancel", "figure-13", "--state", "xyz").stderr
+    none = repro("cancel", "figure-13", "--state", "queued")
+    assert (none.returncode, none.complaints[-1]) == (0, "no open job to cancel")
+    # A later attempt does not hide a verified result.
+    slurm.submit("a", token="18")
+    slurm.start("a-id", log_text(2))
+    assert jobs("--state", "verified") == ["a-id"] and jobs("--state", "running") == ["a-id", "c-id"]

@@ -1,0 +1,117 @@
+"""Pictures of experiments on the paper's axes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from orchestrator.api import DEFAULT, JobFilter, Session, with_keywords
+from orchestrator.api.figures import outcome_and_results, outcomes_and_results
+from orchestrator.api.jobs import name_list, updated_ledger
+from orchestrator.catalog.library import experiments_meant
+from orchestrator.errors import Problem, ReproError
+from orchestrator.files import require_place
+from orchestrator.results.cases import Result
+from orchestrator.results.outcome import FigureOutcome
+from orchestrator.results.plot.figure import known_format, require_matplotlib
+from orchestrator.results.plot.figure import plot as draw
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+
+@dataclass(frozen=True, slots=True)
+class Plotted:
+    """A figure file and the outcome that it shows."""
+
+    file: Path
+    outcome: FigureOutcome
+
+
+@with_keywords(JobFilter)
+def plot(
+    experiment: str | None = None,
+    output: Path | str | None = None,
+    *,
+    attempt: int | None = None,
+    session: Session = DEFAULT,
+    **selection: Unpack[JobFilter],
+) -> Plotted:
+    """Draw an experiment on the paper's axes as png, svg or pdf. Replaces the file. Needs matplotlib.
+
+    `attempt` is that of `collect`.
+    """
+    if output is not None:
+        require_plot_file(Path(output))
+    figure, results = outcome_and_results(updated_ledger(session), session, experiment, attempt, **selection)
+    if not _is_verified(results):
+        raise ReproError(_no_verified_case(figure))
+    require_matplotlib()
+    file = Path(output) if output else _default_file(figure, results, attempt)
+    require_place(file)
+    return _drawn(figure, selection.get("where"), file)
+
+
+@with_keywords(JobFilter)
+def plot_all(
+    names: Sequence[str] | str,
+    folder: Path | str | None = None,
+    *,
+    attempt: int | None = None,
+    session: Session = DEFAULT,
+    **selection: Unpack[JobFilter],
+) -> list[Plotted]:
+    """Draw one png for each of these experiments, into a folder that exists. Replaces the files.
+
+    Of a paper, each experiment with a verified case is drawn. ReproError has the problems of all experiments, before
+    the first picture.
+    """
+    place = Path(folder or ".")
+    if not place.is_dir():
+        raise ReproError(Problem("no such folder", f"{place}:", "several pictures need a folder: make it first"))
+    meant, ledger = experiments_meant(session.folders, name_list(names)), updated_ledger(session)
+    found = outcomes_and_results(ledger, session, meant, attempt, **selection)
+    unverified = [figure for figure, results in found if not _is_verified(results)]
+    problems = {figure.entry.name: _no_verified_case(figure) for figure in unverified}
+    named = [problem for name, problem in problems.items() if meant[name]]
+    if named or len(problems) == len(found):
+        raise ReproError(*(named or problems.values()))
+    session.note(f"{figure.entry.short_name} is left out: no verified case" for figure in unverified)
+    require_matplotlib()
+    files = [
+        (figure, place / _default_file(figure, results, attempt))
+        for figure, results in found
+        if figure.entry.name not in problems
+    ]
+    for _, file in files:
+        require_place(file)
+    return [_drawn(figure, selection.get("where"), file) for figure, file in files]
+
+
+def _is_verified(results: Sequence[Result]) -> bool:
+    return any(result.is_verified for result in results)
+
+
+def _no_verified_case(figure: FigureOutcome) -> Problem:
+    name = figure.entry.short_name
+    return Problem(f"{name} at scale {figure.scale}: no verified case", hint=f"repro status {name}")
+
+
+def _default_file(figure: FigureOutcome, results: Sequence[Result], attempt: int | None) -> Path:
+    program = f"-{results[0].case.workload}" if figure.replaced_workload else ""
+    program += "-changed-arguments" if figure.argument_changes else ""
+    program += f"-attempt-{attempt}" if attempt is not None else ""
+    return Path(f"{figure.entry.short_name}-{figure.scale}-{figure.cluster}{program}.png")
+
+
+def _drawn(figure: FigureOutcome, where: str | None, file: Path) -> Plotted:
+    draw(figure.entry, figure.scale, figure.cluster, figure.drawn(where), file)
+    return Plotted(file, figure)
+
+
+def require_plot_file(file: Path) -> None:
+    """Raise ReproError if the name has no known ending or no file can be written there."""
+    known_format(file)
+    require_place(file)

@@ -1,0 +1,269 @@
+"""Submissions of experiments, and their supervision until all jobs have ended."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from orchestrator.api import DEFAULT, CaseOptions, Session, require_text, with_keywords
+from orchestrator.api.catalog import is_paper
+from orchestrator.api.jobs import POLL_EVERY_S, name_list, select_jobs, update
+from orchestrator.api.plans import PlannedRun, plan_runs, require_positive, require_submittable
+from orchestrator.catalog.library import find_experiment
+from orchestrator.clusters.resolve import Cluster
+from orchestrator.errors import Problem, ReproError
+from orchestrator.launch.preflight import gpu_warnings, image_warnings, require_ready
+from orchestrator.launch.run_options import FollowedJob, RunOptions
+from orchestrator.launch.submit import submit as submit_plans
+from orchestrator.launch.supervise import RunSupervisor, wait_for
+from orchestrator.ledger.attempts import job_rows
+from orchestrator.ledger.database import Ledger, now
+from orchestrator.ledger.experiment_files import record_experiment_file
+from orchestrator.ledger.result_attempts import measured_for, result_rows
+from orchestrator.ledger.rows import JobRow
+from orchestrator.ledger.tables import OPEN, RUNNING
+from orchestrator.paths import Folders
+from orchestrator.reading.failure import Failure, failure_named
+from orchestrator.reading.job_status import reuse_text
+from orchestrator.results.outcome import FigureOutcome, read_outcome
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """Jobs of a submission: how many were done, open or failed before, and what was submitted now.
+
+    `left` are failed jobs that are not run again. `reused` has the origin and the age of measurements that another
+    experiment made, by job id. `queued` jobs wait in the ledger for the reason `queued_because`.
+    """
+
+    planned: PlannedRun
+    run_id: str
+    jobs: tuple[JobRow, ...]
+    done: int
+    running: int
+    waiting: int
+    submitted: int
+    queued: int
+    queued_because: str | None
+    left: Mapping[Failure, int]
+    warm_ups: tuple[str, ...]
+    canary: str | None
+    options: RunOptions = field(repr=False)
+    command: tuple[str, ...] = field(repr=False)
+    ledger: Ledger = field(repr=False)
+    reused: Mapping[str, str] = field(default_factory=dict)
+
+
+@with_keywords(CaseOptions)
+def submit(
+    experiment: str,
+    cluster: str,
+    *,
+    rerun: bool = False,
+    repeat: int = 1,
+    canary: bool = False,
+    max_parallel: int | None = None,
+    stop_after: int | None = None,
+    after: Sequence[str] | str = (),
+    warm_up: bool = False,
+    session: Session = DEFAULT,
+    **options: Unpack[CaseOptions],
+) -> Submission:
+    """Submit every case of an experiment that is neither verified nor open, as `submit_all` does."""
+    if is_paper(experiment):
+        find_experiment(session.folders, experiment)  # raises the error with the paper's experiments
+    (submission,) = submit_all(
+        [experiment],
+        cluster,
+        rerun=rerun,
+        repeat=repeat,
+        canary=canary,
+        max_parallel=max_parallel,
+        stop_after=stop_after,
+        after=after,
+        warm_up=warm_up,
+        session=session,
+        **options,
+    )
+    return submission
+
+
+@with_keywords(CaseOptions)
+def submit_all(
+    names: Sequence[str] | str,
+    cluster: str,
+    *,
+    rerun: bool = False,
+    repeat: int = 1,
+    canary: bool = False,
+    max_parallel: int | None = None,
+    stop_after: int | None = None,
+    after: Sequence[str] | str = (),
+    warm_up: bool = False,
+    on_submission: Callable[[Submission], None] = lambda _submission: None,
+    session: Session = DEFAULT,
+    **options: Unpack[CaseOptions],
+) -> list[Submission]:
+    """Submit every case of experiments or papers that is neither verified nor open.
+
+    `rerun` measures verified cases again, `repeat` each case several times in separate jobs. `canary` runs the smallest
+    case of each experiment first, and `warm_up` a job that compiles kernels. At most `max_parallel` jobs of an
+    experiment run at once, after the jobs `after`; none is started after `stop_after` failures of one kind.
+
+    All experiments are planned and checked before the first job is submitted. A job that two of them share is
+    submitted once. `on_submission` gets each experiment when it is submitted; a later one may fail.
+    """
+    require_positive(repeat=repeat, max_parallel=max_parallel, stop_after=stop_after)
+    names, after = name_list(names), name_list(after)
+    run_options = {"repeat": repeat if repeat != 1 else None, "rerun": rerun, "canary": canary, "after": after}
+    run_options |= {"max_parallel": max_parallel, "stop_after": stop_after, "depends_on": warm_up and "warm-up"}
+    command = recorded_command(session, "submit", names, {"cluster": cluster, **options, **run_options})
+    planned = plan_runs(names, cluster, repeat=repeat, max_parallel=max_parallel, **options)
+    require_submittable(planned, warm_up=warm_up)
+    for run in planned:
+        session.note(run.notes)
+    profile, folders = planned[0].cluster, session.folders
+    plans = [plan for run in planned for plan in run.plans]
+    warnings = sorted({warning for plan in plans for warning in plan.warnings})
+    for warning in [*warnings, *image_warnings(plans, profile), *gpu_warnings(plans, profile)]:
+        session.reporter.message(f"warning: {warning}")
+    require_ready(plans, profile, folders)
+    ledger = session.existing_ledger(create=True)
+    assert ledger is not None
+    for run in planned:
+        if run.entry.path is not None:
+            record_experiment_file(ledger, run.entry.name, run.entry.file)
+    awaited = _awaited(ledger, folders, profile, after)
+    chosen = RunOptions(
+        rerun_verified=rerun,
+        max_parallel=max_parallel,
+        after=tuple(str(row.scheduler_id) for row in awaited) if profile.is_slurm else (),
+        follows=() if profile.is_slurm else tuple(FollowedJob(row.folder, _queue_pid(row)) for row in awaited),
+        canary=canary,
+        stop_after=stop_after,
+        warm_up=warm_up,
+        settings=planned[0].settings,
+    )
+    session.note(update(ledger).complaints)
+    submissions: list[Submission] = []
+    for run in planned:
+        compiles = any(plan.program.warm_up for plan in run.plans)
+        submissions.append(_submit(run, ledger, command, replace(chosen, warm_up=warm_up and compiles), session))
+        own = {job.job_id for job in submissions[-1].jobs if job.run_id == submissions[-1].run_id}
+        chosen = replace(chosen, own_jobs=chosen.own_jobs | own)
+        on_submission(submissions[-1])
+    return submissions
+
+
+def _submit(
+    planned: PlannedRun, ledger: Ledger, command: tuple[str, ...], chosen: RunOptions, session: Session
+) -> Submission:
+    """Submit the missing jobs of one experiment."""
+    plans = list(planned.plans)
+    before = {row.job_id: row for row in job_rows(ledger, experiment=planned.entry.name)}
+    submitted = submit_plans(plans, planned.cluster, ledger, session.folders, command, chosen, session.reporter.message)
+    recorded, sent = submitted.recorded, submitted.sent
+    running = sum(job in before and before[job].phase == RUNNING for job in recorded.under_way)
+    jobs = tuple(job_rows(ledger, run_id=submitted.run_id))
+    return Submission(
+        planned=planned,
+        run_id=submitted.run_id,
+        jobs=jobs,
+        done=len(recorded.done),
+        running=running,
+        waiting=len(recorded.under_way) - running,
+        submitted=sent.jobs,
+        queued=sent.queued,
+        queued_because=sent.why,
+        left=Counter(failure_named(failure) for failure in recorded.left.values()),
+        warm_ups=submitted.warm_ups,
+        canary=next((plan.label for plan in plans if plan.identity == submitted.canary), None),
+        options=chosen,
+        command=command,
+        ledger=ledger,
+        reused=_reused(ledger, jobs),
+    )
+
+
+def _reused(ledger: Ledger, jobs: Sequence[JobRow]) -> dict[str, str]:
+    """Return the origin and the age of each attempt that another experiment made, by job id."""
+    rows, at = result_rows(ledger, jobs).rows, now()
+    made_for = measured_for(ledger, rows)
+    texts = {row.job_id: reuse_text(row, made_for, at) for row in rows}
+    return {job_id: text for job_id, text in texts.items() if text is not None}
+
+
+def recorded_command(
+    session: Session, name: str, targets: Sequence[str], options: Mapping[str, object]
+) -> tuple[str, ...]:
+    """Return the command to record: that of the session, else the command of `repro` that does the same."""
+    words = ["repro", name, *targets]
+    for option, value in {**options, "database": session.database}.items():
+        values = value if isinstance(value, (list, tuple)) else [value]
+        for each in (each for each in values if each not in (None, False)):
+            name = "set" if option == "settings" else option.replace("_", "-")
+            words += [f"--{name}"] if each is True else [f"--{name}", str(each)]
+    require_text([*words, *session.command])
+    return session.command or tuple(words)
+
+
+def _awaited(ledger: Ledger, folders: Folders, cluster: Cluster, after: Sequence[str]) -> list[JobRow]:
+    """Return the open jobs of `--after`. The scheduler of the new jobs must know each of them."""
+    if not after:
+        return []
+    scheduler = "slurm" if cluster.is_slurm else "local"
+    rows = [row for row in select_jobs(ledger, folders, after) if row.phase in OPEN]
+    for row in rows:
+        if row.scheduler != scheduler or row.scheduler_id is None:
+            why = "is not submitted yet" if row.scheduler == scheduler else "is a job of another scheduler"
+            raise ReproError(Problem(f"--after {row.job_id}: {row.label} {why}", hint="wait for it: repro wait"))
+    return rows
+
+
+def _queue_pid(row: JobRow) -> int:
+    """Return the process id of the local queue that runs the job."""
+    return int(str(row.scheduler_id).partition("_")[0])
+
+
+def supervise(submissions: Sequence[Submission] | Submission, *, session: Session = DEFAULT) -> list[FigureOutcome]:
+    """Wait until the jobs of these submissions have ended; return the outcome of each.
+
+    Jobs that failed for an external reason are submitted again, and queued jobs are submitted when there is room.
+    """
+    submissions = [submissions] if isinstance(submissions, Submission) else submissions
+    ledger, folders, notify = submissions[0].ledger, session.folders, session.reporter.message
+    supervisors = [
+        RunSupervisor(
+            submission.planned.plans,
+            submission.planned.cluster,
+            ledger,
+            folders,
+            submission.run_id,
+            submission.options,
+            submission.command,
+            notify,
+        )
+        for submission in submissions
+    ]
+
+    def rows() -> list[JobRow]:
+        """Return the current rows, those of a job that experiments share once."""
+        return list({row.job_id: row for supervisor in supervisors for row in supervisor.rows()}.values())
+
+    def supervise_all() -> None:
+        for supervisor in supervisors:
+            supervisor.supervise()
+
+    wait_for(lambda: update(ledger, POLL_EVERY_S), rows, supervise_all, notify, session.reporter.progress)
+    outcomes = []
+    for submission in submissions:
+        planned, case = submission.planned, submission.planned.plans[0].case
+        outcomes.append(
+            read_outcome(ledger, folders, planned.entry.name, case.scale, planned.cluster.name, case.workload)
+        )
+    return outcomes

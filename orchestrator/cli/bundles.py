@@ -1,0 +1,163 @@
+"""Command that writes and verifies bundles."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from orchestrator import __version__, api
+from orchestrator.cli import completion
+from orchestrator.cli.json_jobs import file_rows
+from orchestrator.cli.options import (
+    Database,
+    Force,
+    Json,
+    OutputPlace,
+    RunOptions,
+    confirm_overwrite,
+    session_of,
+)
+from orchestrator.cli.output import data, message, next_command
+from orchestrator.errors import EXIT_FAILED, Problem, ReproError
+from orchestrator.text import counted
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from orchestrator.cli.documents import BundleDocument, BundleVerifyDocument
+
+What = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="EXPERIMENTS|verify FILE",
+        help="Experiments or papers, or the word verify and the bundle to check.",
+        autocompletion=completion.bundle_words,
+    ),
+]
+Key = Annotated[Path | None, typer.Option("--sign", metavar="KEY", help="Sign with this SSH key, into FILE.sig.")]
+Signers = Annotated[
+    Path | None,
+    typer.Option(
+        "--allowed-signers",
+        metavar="FILE",
+        help="With verify: require a signature of a signer in this file (man ssh-keygen).",
+    ),
+]
+
+app = typer.Typer(rich_markup_mode=None)
+
+
+@app.command()
+@api.with_keywords(RunOptions)
+def bundle(
+    context: typer.Context,
+    what: What,
+    *,
+    output: OutputPlace = None,
+    sign: Key = None,
+    allowed_signers: Signers = None,
+    force: Force = False,
+    json: Json = False,
+    database: Database = None,
+    **options: Unpack[RunOptions],
+) -> None:
+    """Write everything a reviewer needs to one file per experiment, or verify such a file from its own logs."""
+    if what[0] == "verify":
+        if json:
+            context.obj.json.command = "bundle verify"
+        if len(what) != 2 or output or any(options.values()) or sign or force:
+            hint = "repro bundle verify FILE.tar.zst"
+            raise ReproError(Problem("verify needs a file, and its only option is --allowed-signers", hint=hint))
+        verified = api.verify_bundle(Path(what[1]), allowed_signers)
+        if json:
+            context.obj.json.put(_verify_document(verified))
+        _print_verified(verified, Path(what[1]), allowed_signers, not json)
+        return
+    for word in what:
+        if word.endswith(".tar.zst"):
+            raise ReproError(Problem("only verify reads a file", f"{word}:", "-o names the file to write"))
+    if allowed_signers is not None:
+        raise ReproError(Problem("--allowed-signers: only for verify", hint="--sign KEY signs a bundle"))
+    session = session_of(context, database)
+    if sign is not None:
+        api.require_key(sign)
+    is_one = len(what) == 1 and not api.is_paper(what[0])
+    if is_one and output is not None:
+        confirm_overwrite([output], force)  # before the logs are read
+    if not is_one and output is not None and not output.is_dir():
+        raise ReproError(Problem("no such folder", f"{output}:", "several bundles need a folder: make it first"))
+    outcomes = api.outcomes(what, session=session, **options)
+    if is_one and output is not None:
+        files = [output]
+    else:
+        files = [(output or Path()) / api.bundle_file(outcome) for outcome in outcomes]
+        confirm_overwrite(files, force)
+    written = [
+        api.bundle(outcome, file, key=sign, session=session) for outcome, file in zip(outcomes, files, strict=True)
+    ]
+    if json:
+        paths = [("bundle", each.file) for each in written] + [("signature", each.signature) for each in written]
+        document: BundleDocument = {
+            "files": [row for kind, path in paths for row in file_rows(kind, path)],
+            "missing": [missing for each in written for missing in each.contents.missing],
+        }
+        context.obj.json.put(document)
+    for each in written:
+        if not json:
+            data(str(each.file))
+        _print_contents(each)
+    next_command(f"repro bundle verify {shlex.quote(str(files[0]))}", "the check that a reviewer runs")
+    if any(missing.is_fault for each in written for missing in each.contents.missing):
+        raise typer.Exit(EXIT_FAILED)
+
+
+def _print_contents(written: api.Bundle) -> None:
+    """Print what a bundle contains and what is missing in it."""
+    file, contents = written.file, written.contents
+    if written.signature is not None:
+        message(f"signature: {written.signature}")
+    for missing in contents.missing:
+        message(f"{'missing' if missing.is_fault else 'note'}: {missing.place}: {missing.why}")
+    if contents.under_way:
+        message(f"note: {counted(contents.under_way, 'open attempt')}: the bundle is marked as not final")
+    size = f"{file.stat().st_size / 1e3:,.0f} kB"
+    message(f"{counted(contents.attempts, 'attempt')}, {counted(contents.files, 'file')}, {size}")
+
+
+def _verify_document(verified: api.BundleCheck) -> BundleVerifyDocument:
+    signature = verified.signature
+    return {
+        "checks": [
+            {"check": check.name, "what": check.what, "proven": check.is_proven, "differences": check.differences}
+            for check in verified.checks.checks
+        ],
+        "signatures": [{"signer": signature.signer, "problem": signature.problem}] if signature else [],
+    }
+
+
+def _print_verified(verified: api.BundleCheck, file: Path, allowed_signers: Path | None, with_checks: bool) -> None:
+    """Print the checks and their sum; exit code 1 if one found a difference."""
+    if verified.signature is not None and with_checks:
+        signer = verified.signature.signer
+        data(f"signature {f'by {signer}: valid' if signer else verified.signature.problem}")
+    checks = verified.checks
+    for check in checks.checks if with_checks else ():
+        differences = counted(len(check.differences), "difference") if check.differences else "no difference"
+        data(f"{check.name:<8}  {check.what}{f': {differences}' if check.is_proven else ''}")
+        for difference in check.differences:
+            data(f"{'':<8}  {difference}")
+    if checks.holds:
+        derived = "numbers, claims, report and README" if checks.is_proven else "numbers and claims"
+        message(f"the bundle is consistent with its checksums and logs: {derived} follow from the logs")
+        if not checks.is_proven:
+            message("note: report.html and README.txt are not checked; read results/ instead")
+        if allowed_signers is None:
+            message("note: the author is not checked; --allowed-signers FILE checks a signature")
+    elif checks.made_by != __version__:
+        message(f"note: made by repro {checks.made_by}, read by {__version__}, which may count differently")
+    if not verified.holds:
+        raise typer.Exit(EXIT_FAILED)
+    next_command(f"tar -xf {shlex.quote(str(file))}", "unpack report.html, results and logs")

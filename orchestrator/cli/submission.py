@@ -1,0 +1,303 @@
+"""Command that submits experiments."""
+
+from __future__ import annotations
+
+import enum
+import shlex
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from orchestrator import api
+from orchestrator.cli import completion
+from orchestrator.cli.job_table import print_cases, print_claims, waiting
+from orchestrator.cli.json_jobs import case_rows, claim_rows, job_refs, planned_jobs
+from orchestrator.cli.options import (
+    Database,
+    ExperimentNames,
+    Json,
+    OnCluster,
+    PlanOptions,
+    Wait,
+    argument_options,
+    budget_option,
+    case_options,
+    no_longer_waiting,
+    session_of,
+    workload_option,
+)
+from orchestrator.cli.output import data, message, next_command, print_shortened, table
+from orchestrator.errors import EXIT_FAILED, EXIT_OK
+from orchestrator.paths import short_name
+from orchestrator.text import counted
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from orchestrator.cli.documents import SubmitDocument
+    from orchestrator.cli.json_rows import JobRef, PlannedJob
+
+
+class Before(str, enum.Enum):
+    """Values of --depends-on."""
+
+    warm_up = "warm-up"
+
+
+DryRun = Annotated[bool, typer.Option("--dry-run", "-n", help="Show the jobs only. Needs no scheduler.")]
+Rerun = Annotated[bool, typer.Option("--rerun", help="Measure verified cases again.")]
+Repeat = Annotated[int, typer.Option("--repeat", min=1, help="Measure each case this many times, in separate jobs.")]
+MaxParallel = Annotated[
+    int | None, typer.Option("--max-parallel", min=1, help="Run at most this many jobs of an experiment at once.")
+]
+After = Annotated[
+    list[str] | None,
+    typer.Option("--after", help="Start when this job has ended.", autocompletion=completion.job_ids),
+]
+DependsOn = Annotated[
+    Before | None, typer.Option("--depends-on", help="warm-up: first compile the program's kernels in a separate job.")
+]
+Canary = Annotated[bool, typer.Option("--canary", help="Run the smallest case first; the others once it is verified.")]
+StopAfter = Annotated[
+    int | None, typer.Option("--stop-after", min=1, help="Start no more jobs after this many failures of one kind.")
+]
+
+app = typer.Typer(rich_markup_mode=None)
+
+
+@app.command()
+@api.with_keywords(PlanOptions)
+def submit(
+    context: typer.Context,
+    experiments: ExperimentNames,
+    *,
+    cluster: OnCluster,
+    dry_run: DryRun = False,
+    wait: Wait = False,
+    rerun: Rerun = False,
+    repeat: Repeat = 1,
+    canary: Canary = False,
+    max_parallel: MaxParallel = None,
+    stop_after: StopAfter = None,
+    after: After = None,
+    depends_on: DependsOn = None,
+    json: Json = False,
+    database: Database = None,
+    **given: Unpack[PlanOptions],
+) -> None:
+    """Submit every case that is neither verified nor open, the smallest first."""
+    options = case_options(given)
+    session = session_of(context, database)
+    if dry_run:
+        planned = api.plan_runs(experiments, cluster, repeat=repeat, max_parallel=max_parallel, **options)
+        api.require_submittable(planned, warm_up=depends_on is not None)
+        # Only for Slurm: the ledger's modules take longer to import than a dry run.
+        profile = planned[0].cluster
+        denied = api.exclusion_notes(profile, session=session) if profile.is_slurm else []
+        for note in [*(note for run in planned for note in run.notes), *denied]:
+            message(f"note: {note}")
+        program = f"{workload_option(options.get('workload'))}{argument_options(options)}"
+        if json:
+            dry: SubmitDocument = {"plans": _plan_rows(planned), "jobs": [], "cases": [], "claims": []}
+            context.obj.json.put(dry)
+        _print_plans(planned, not json, program, options.get("where"))
+        return
+    submitted: list[api.Submission] = []
+
+    def on_submission(submission: api.Submission) -> None:
+        submitted.append(submission)
+        if json:
+            document: SubmitDocument = {"plans": [], "jobs": _job_rows(submitted), "cases": [], "claims": []}
+            context.obj.json.put(document)
+        _print_submission(submission)
+
+    try:
+        api.submit_all(
+            experiments,
+            cluster,
+            rerun=rerun,
+            repeat=repeat,
+            canary=canary,
+            max_parallel=max_parallel,
+            stop_after=stop_after,
+            after=after or (),
+            warm_up=depends_on is not None,
+            on_submission=on_submission,
+            session=session,
+            **options,
+        )
+    except KeyboardInterrupt:
+        message("interrupted; the jobs submitted so far are recorded and continue")
+        words = shlex.join(experiments)
+        next_command(f"repro status {words}" if len(experiments) == 1 else "repro status", f"or: repro cancel {words}")
+        raise
+    if len(submitted) > 1:
+        _print_total(submitted)
+    if not wait:
+        _print_submitted_jobs(submitted, not json)
+        return
+    names = [submission.planned.entry.short_name for submission in submitted]
+    try:
+        with waiting(context.obj):
+            outcomes = api.supervise(submitted, session=session)
+    except KeyboardInterrupt:
+        no_longer_waiting(names)
+        raise
+    if json:
+        ended = [result.row for outcome in outcomes for result in outcome.results if result.row is not None]
+        document: SubmitDocument = {
+            "plans": [],
+            "jobs": job_refs(list({row.job_id: row for row in ended}.values())),
+            "cases": [row for outcome in outcomes for row in case_rows(outcome)],
+            "claims": [row for outcome in outcomes for row in claim_rows(outcome)],
+        }
+        context.obj.json.put(document)
+    raise typer.Exit(_print_outcomes(outcomes, not json))
+
+
+def _plan_rows(planned: Sequence[api.PlannedRun]) -> list[PlannedJob]:
+    """Return the rows of the jobs; one that experiments share is a row of the first."""
+    rows: dict[str, PlannedJob] = {}
+    for run in planned:
+        for row in planned_jobs(run):
+            rows.setdefault(row["job"], row)
+    return list(rows.values())
+
+
+def _job_rows(submissions: Sequence[api.Submission]) -> list[JobRef]:
+    """Return the rows of the jobs; one that experiments share is a row of the first."""
+    rows: dict[str, JobRef] = {}
+    for submission in submissions:
+        for row in job_refs(submission.jobs, submission.reused):
+            rows.setdefault(row["job"], row)
+    return list(rows.values())
+
+
+def _only(names: Sequence[str]) -> str:
+    """Return the name as a further word of a command; nothing if there are several."""
+    return f" {names[0]}" if len(names) == 1 else ""
+
+
+def _print_total(submissions: Sequence[api.Submission]) -> None:
+    """Print one line about all experiments of a submission."""
+    jobs = {job.job_id for submission in submissions for job in submission.jobs}
+    sent = sum(submission.submitted for submission in submissions)
+    queued = sum(submission.queued for submission in submissions)
+    text = f"{len(submissions)} experiments, {counted(len(jobs), 'job')}: {sent} submitted"
+    message(f"{text}, {queued} queued" if queued else text)
+
+
+def _print_submission(submission: api.Submission) -> None:
+    """Print `10 cases: 7 done, 2 running, 1 submitted`, and what needs an explanation."""
+    planned, left = submission.planned, submission.left
+    counts = {
+        "done": submission.done,
+        "running": submission.running,
+        "waiting": submission.waiting,
+        "failed and left alone": sum(left.values()),
+    }
+    parts = [f"{count} {name}" for name, count in counts.items() if count] + [f"{submission.submitted} submitted"]
+    parts += [f"{submission.queued} queued"] if submission.queued else []
+    name, cases = planned.entry.short_name, counted(len(planned.plans), "case")
+    message(f"{name} at scale {planned.scale} on {planned.cluster.name}: {cases}: {', '.join(parts)}")
+    labels = {job.job_id: job.label for job in submission.jobs}
+    reused = [f"reused: {labels[job]} {text}" for job, text in submission.reused.items()]
+    print_shortened(reused, f"repro status {name}")
+    for job_id in submission.warm_ups:
+        message(f"job {job_id} compiles the program's kernels first, so that no two jobs compile at once")
+    if submission.canary is not None:
+        message(f"the canary is {submission.canary}; the others start once it is verified")
+    if submission.queued:
+        message(f"{submission.queued} queued: {submission.queued_because or 'interrupted'}")
+    for failure, count in left.items():
+        message(f"{counted(count, 'job')} failed ({failure}), left alone: {api.POLICIES[failure].reason}")
+    if left:
+        classes = ",".join(sorted(str(failure) for failure in left))
+        message(f"to run these jobs all the same: repro retry {name} --class {classes}")
+
+
+def _print_submitted_jobs(submissions: Sequence[api.Submission], with_table: bool) -> None:
+    if with_table:
+        rows = [row | {"experiment": short_name(row["experiment"])} for row in _job_rows(submissions)]
+        labels = {job.job_id: job.label for submission in submissions for job in submission.jobs}
+        rows = [row | {"case": labels[row["job"]]} for row in rows]
+        several = ["experiment"] if len(submissions) > 1 else []
+        reused = ["reused"] if any(row["reused"] for row in rows) else []
+        table(rows, ["job", *several, "case", "state", "id", *reused])
+    jobs = [job for submission in submissions for job in submission.jobs]
+    names = [submission.planned.entry.short_name for submission in submissions]
+    if any(job.state == api.QUEUED for job in jobs):
+        next_command(f"repro wait {' '.join(names)}", "submit the queued jobs when there is room")
+    elif any(job.phase in api.OPEN for job in jobs):
+        next_command(f"repro status{_only(names)} --watch", "until all jobs have ended")
+    elif len(names) == 1:
+        next_command(f"repro collect {names[0]} --export csv", "the numbers and the claims")
+    else:
+        next_command(f"repro claims {' '.join(names)}", "the verdicts of the claims")
+
+
+def _print_outcomes(outcomes: Sequence[api.FigureOutcome], with_tables: bool) -> int:
+    """Print the cases and claims of ended runs; return the exit code."""
+    for outcome in outcomes if with_tables else ():
+        if len(outcomes) > 1:
+            data(f"{outcome.entry.short_name} at scale {outcome.scale} on {outcome.cluster}")
+        print_cases(outcome)
+        print_claims(outcome, to_stdout=True)
+    failures = [row for outcome in outcomes for row in outcome.failures]
+    names = " ".join(outcome.entry.short_name for outcome in outcomes)
+    if failures:
+        next_command(f"repro logs {failures[0].job_id}", f"why {failures[0].case_name} failed")
+    else:
+        first = outcomes[0]
+        option = workload_option(first.results[0].case.workload if first.replaced_workload else None)
+        purpose = "the figure as a picture" if len(outcomes) == 1 else "the figures as pictures"
+        next_command(f"repro plot {names}{option}", purpose)
+    return EXIT_FAILED if any(outcome.failed for outcome in outcomes) else EXIT_OK
+
+
+def _print_plans(planned: Sequence[api.PlannedRun], with_table: bool, program_options: str, where: str | None) -> None:
+    """Print the jobs of a dry run. Jobs that experiments share are one row.
+
+    `program_options` select the program and change its arguments. `where` is the filter of the cases.
+    """
+    first_of: dict[str, api.Plan] = {}
+    for plan in (plan for run in planned for plan in run.plans):
+        first_of.setdefault(plan.identity, plan)
+    plans = list(first_of.values())
+    rows: list[dict[str, object]] = [
+        {
+            "job": plan.identity,
+            "experiment": short_name(plan.case.experiment),
+            "case": plan.label,
+            "nodes": plan.resources.nodes,
+            "tasks": plan.resources.tasks,
+            "gpus": plan.resources.nodes * plan.resources.gpus_per_node,
+            "microbatches": plan.case.layout.microbatches,
+            "bubble": round(plan.case.layout.bubble(), 4),
+            "iterations": plan.case.training.iterations,
+            "time": plan.resources.time_limit,
+            "warnings": "; ".join(plan.warnings),
+        }
+        for plan in plans
+    ]
+    programs = [_program(plan) for plan in plans]
+    if with_table:
+        table(rows, [name for name in rows[0] if name != "experiment" or len(planned) > 1])
+    for program in dict.fromkeys(tuple(program.items()) for program in programs):
+        message("; ".join(f"{name} {value}" for name, value in program if value is not None))
+    first, cluster = planned[0], planned[0].cluster.name
+    scales = " and ".join(dict.fromkeys(run.scale for run in planned))
+    message(f"would submit {counted(len(plans), 'job')} at scale {scales} to {cluster}; nothing was submitted")
+    # All cases share a budget, so no --where may be added; with several experiments it is not that of the first one.
+    budget = budget_option(first.time_budget, first.cost_budget, where) if len(planned) == 1 else ""
+    render = f"repro render {first.entry.argument} --cluster {cluster} --scale {first.scale}"
+    choice = f"{budget} --explain" if budget else f" --where {shlex.quote(first.plans[0].case.name)}"
+    next_command(f"{render}{choice}{program_options}", "the script of the first job")
+
+
+def _program(plan: api.Plan) -> dict[str, str | None]:
+    """Return where the program comes from and what it reads. The same is recorded with each job."""
+    program = plan.program
+    image = {"image": program.image_path, "image_digest": program.image_digest}
+    return {"workload": program.workload, "code": program.code, **image, "data": program.data}
