@@ -24,6 +24,7 @@ from orchestrator.planning.plan import Plan, plan_cases, repeated
 from orchestrator.planning.run_settings import RunSettings, read_settings
 from orchestrator.planning.scales import cases_at, replace_workload, scale_notes
 from orchestrator.planning.target import Target
+from orchestrator.text import counted
 from orchestrator.workloads import find_workload
 from orchestrator.workloads.argument_changes import parse_changes, require_known, shown_changes, with_changes
 
@@ -320,7 +321,7 @@ def _selections(
         notes += reference_notes(selection.entry, selection.cases[0].scale)
     _require_gpu_facts(selections, profile)
     if profile is not None and profile.unfilled:
-        open_values = f"{len(profile.unfilled)} open values"
+        open_values = counted(len(profile.unfilled), "open value")
         notes.append(f"{profile.name} has {open_values} that a submission needs and planning does not")
     return selections, notes
 

@@ -53,7 +53,9 @@ def cases_at(
         return cases_to_run(entry, PAPER)
     names = ", ".join(scale_names(entry.experiment))
     program = f" with {workload}" if workload else ""
-    raise ReproError(Problem(f"no scale of {entry.short_name} ({names}) fits {cluster.name}{program}"))
+    what = f"no scale of {entry.short_name} ({names}) fits {cluster.name}{program}"
+    hint = f"--cluster NAME selects another machine; `repro plan {entry.short_name}` plans for that of the paper"
+    raise ReproError(Problem(what, hint=hint))
 
 
 def _can_run(cases: list[Case], cluster: Cluster, workload: str | None, wanted: Mapping[str, Value]) -> bool:

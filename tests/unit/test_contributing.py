@@ -111,3 +111,16 @@ def test_the_table_of_markers_is_that_of_pyproject() -> None:
 @pytest.mark.parametrize("path", sorted(set(re.findall(r"`((?:tests|orchestrator)/[\w/.]*)`", CONTRIBUTING))))
 def test_a_file_or_folder_that_is_named_exists(path: str) -> None:
     assert (CHECKOUT / path).exists()
+
+
+def test_git_ignores_every_file_that_a_command_of_the_documents_writes() -> None:
+    documents = [CHECKOUT / "README.md", *(CHECKOUT / "docs").glob("*.md")]
+    written = {
+        name
+        for file in documents
+        for name in re.findall(r"repro [^\n`]* -o ([\w.-]+)", file.read_text(encoding="utf-8"))
+    }
+    assert {"figure-13.csv", "figure-13.pdf", "figure-13.tar.zst", "report", "jobs"} <= written
+    names = [name if "." in name else f"{name}/" for name in sorted(written)]
+    done = subprocess.run(["git", "check-ignore", *names], cwd=CHECKOUT, capture_output=True, text=True, check=False)
+    assert done.stdout.split() == names

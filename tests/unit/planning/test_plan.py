@@ -220,7 +220,10 @@ def test_given_scale_is_used(tmp_path: Path) -> None:
 def test_error_names_all_scales_if_none_fits(tmp_path: Path) -> None:
     with pytest.raises(ReproError) as caught:
         cases_at(entry_of(tmp_path), local(tmp_path, Machine(2)), None)
-    assert str(caught.value) == "no scale of figure-1 (paper) fits local"
+    assert str(caught.value) == (
+        "no scale of figure-1 (paper) fits local. Hint: --cluster NAME selects another machine; "
+        "`repro plan figure-1` plans for that of the paper"
+    )
 
 
 @pytest.mark.parametrize("absent", ["torch", "megatron"])
