@@ -72,6 +72,7 @@ if TYPE_CHECKING:
     from orchestrator.api.nodes import deny_nodes as deny_nodes
     from orchestrator.api.nodes import exclusion_notes as exclusion_notes
     from orchestrator.api.nodes import list_denied_nodes as list_denied_nodes
+    from orchestrator.api.nodes import without_denied_nodes as without_denied_nodes
     from orchestrator.api.plans import PlannedRun as PlannedRun
     from orchestrator.api.plans import plan as plan
     from orchestrator.api.plans import plan_run as plan_run
@@ -268,7 +269,7 @@ _NAMES = {
     "api.forgetting": "Forgotten forget forget_attempts forgettable",
     "api.jobs": "JobHistory JobLog Status history job_ids job_states logs query relations status",
     "api.needs": "Fetch NeedStatus WorkloadNeeds offline_fetch plan_fetch show_workload workload_needs",
-    "api.nodes": "DenyList allow_nodes deny_nodes exclusion_notes list_denied_nodes",
+    "api.nodes": "DenyList allow_nodes deny_nodes exclusion_notes list_denied_nodes without_denied_nodes",
     "api.plans": "PlannedRun plan plan_run plan_runs require_submittable",
     "api.plots": "Plotted plot plot_all require_plot_file",
     "api.runs": "Retried RetriedGroup Waited cancel cancel_jobs cancellable_jobs retry wait",

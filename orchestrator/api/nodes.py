@@ -108,9 +108,14 @@ def list_denied_nodes(
     return denied_nodes(ledger, cluster, ended=ended) if ledger is not None else ()
 
 
+def without_denied_nodes(cluster: Cluster, *, session: Session = DEFAULT) -> Cluster:
+    """Return the cluster with its deny list, so that its jobs exclude these nodes."""
+    return with_denied_nodes(cluster, session.existing_ledger())
+
+
 def exclusion_notes(cluster: Cluster, *, session: Session = DEFAULT) -> list[str]:
     """Return a note about the denied nodes of a cluster; an empty list if it has none."""
-    return list(denied_note(with_denied_nodes(cluster, session.existing_ledger())))
+    return list(denied_note(without_denied_nodes(cluster, session=session)))
 
 
 def _expanded(nodes: Sequence[str] | str, problems: list[Problem]) -> list[str]:

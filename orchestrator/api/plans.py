@@ -13,10 +13,10 @@ from orchestrator.catalog.case import Case, parse_where, replacement_notes, sele
 from orchestrator.catalog.expand import expand, reference_notes
 from orchestrator.catalog.library import Entry, find_entries, find_experiment, replaced
 from orchestrator.clusters.resolve import Cluster, find_cluster, layer_notes
-from orchestrator.config.money import read_cost_budget
 from orchestrator.config.yaml import shown
 from orchestrator.errors import Problem, ReproError
 from orchestrator.job_spec import Value
+from orchestrator.money import read_cost_budget
 from orchestrator.paths import Folders, find_folders
 from orchestrator.planning.batch_plan import CaseSelection, read_budget, within_budget
 from orchestrator.planning.batch_report import BatchReport, batch_report, budget_text, with_exact_memory

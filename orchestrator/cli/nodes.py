@@ -9,7 +9,7 @@ import typer
 
 from orchestrator import api
 from orchestrator.cli import completion
-from orchestrator.cli.options import Database, Json, session_of
+from orchestrator.cli.options import ClusterName, Database, Json, session_of
 from orchestrator.cli.output import message, next_command, table
 from orchestrator.text import counted, shown_time
 
@@ -26,12 +26,6 @@ Until = Annotated[
     str | None,
     typer.Option("--until", help="Last day, 2026-12-31, or a time in UTC, 2026-12-31T18:00. Default: no end."),
 ]
-OfCluster = Annotated[
-    str | None,
-    typer.Option(
-        "--cluster", help="Default: the only Slurm cluster of the ledger.", autocompletion=completion.clusters
-    ),
-]
 OnlyCluster = Annotated[
     str | None, typer.Option("--cluster", help="Only nodes of this cluster.", autocompletion=completion.clusters)
 ]
@@ -45,11 +39,14 @@ def deny(
     *,
     because: Because,
     until: Until = None,
-    cluster: OfCluster = None,
+    cluster: ClusterName = None,
     json: Json = False,
     database: Database = None,
 ) -> None:
-    """Exclude nodes from each submission from now on. Jobs that are already in Slurm's queue stay as they are."""
+    """Exclude nodes from each submission from now on. Jobs that are already in Slurm's queue stay as they are.
+
+    Without --cluster: the default cluster, or else the only Slurm cluster of the ledger.
+    """
     session = session_of(context, database)
     denied = api.deny_nodes(names, because, until=until, cluster=cluster, session=session)
     if json:
@@ -104,7 +101,7 @@ def _document(entries: Sequence[api.DeniedNode]) -> NodesDocument:
 
 @nodes.command()
 def allow(
-    context: typer.Context, names: Nodes, *, cluster: OfCluster = None, json: Json = False, database: Database = None
+    context: typer.Context, names: Nodes, *, cluster: ClusterName = None, json: Json = False, database: Database = None
 ) -> None:
     """Take nodes off the deny list."""
     entries = api.allow_nodes(names, cluster=cluster, session=session_of(context, database))

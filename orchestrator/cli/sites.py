@@ -129,8 +129,9 @@ def check(
     Checks names, limits, nodes, pyxis and paths; with --job also what a compute node sees.
     """
     session = session_of(context)
+    ledger = session.existing_ledger() if job else None
     checked = api.check_cluster(
-        session.folders, name, session.reporter.message, experiment=experiment, scale=scale, job=job
+        session.folders, name, session.reporter.message, experiment=experiment, scale=scale, job=job, ledger=ledger
     )
     cluster, findings = checked.cluster, checked.findings
     rows = [
@@ -248,7 +249,7 @@ def import_images(
 ) -> None:
     """Import images from their registry, one job for each."""
     folders = find_folders()
-    profile = api.find_cluster(folders, cluster)
+    profile = api.without_denied_nodes(api.find_cluster(folders, cluster), session=session_of(context))
     wanted = api.wanted_images(profile, names or [], again)
     for name in wanted.already:
         message(f"{name}: imported already; --again imports it again")

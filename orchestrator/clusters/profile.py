@@ -10,7 +10,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, Tag, WithJsonSchema
 
 from orchestrator.clusters.container import BY_KIND, ContainerFields, SetupLine, VariableFields, checked_names, holds
 from orchestrator.config.model import Count, Hardware, Positive, Strict, Text, TimeLimit
-from orchestrator.config.money import Price
+from orchestrator.money import Price, checked_currency
 from orchestrator.slurm.notation import time_limit_s
 from orchestrator.workloads import workloads
 from orchestrator.workloads.base import AnyWorkload, WorkloadSite
@@ -224,6 +224,18 @@ class SiteFields(Strict):
     login_sees_paths: bool = True
 
 
+class PriceFields(Strict):
+    """Price of one GPU for one hour. `currency` is an ISO 4217 code."""
+
+    value: Positive
+    currency: Annotated[str, Field(json_schema_extra={"pattern": "^[A-Z]{3}$"}), AfterValidator(checked_currency)]
+
+    @property
+    def price(self) -> Price:
+        """Price as a value for calculations."""
+        return Price(self.value, self.currency)
+
+
 class WorkloadSites(Strict):
     """Paths of the programs and their data: one field for each workload."""
 
@@ -294,7 +306,7 @@ class ClusterProfile(Strict):
     env_unset: list[VariableName] = []
     setup: list[SetupLine] = []
     sample_gpus_every_s: Count | None = None
-    price_per_gpu_hour: Price | None = None
+    price_per_gpu_hour: PriceFields | None = None
     workloads: AllWorkloadSites = AllWorkloadSites()
 
     @model_validator(mode="after")

@@ -15,8 +15,10 @@ from orchestrator.clusters.generate import profile_text
 from orchestrator.clusters.resolve import Cluster, cluster_names, find_cluster
 from orchestrator.config.yaml import shown
 from orchestrator.errors import Problem, ReproError
+from orchestrator.launch.denied_nodes import with_denied_nodes
 from orchestrator.launch.preflight import check_this_machine, option_findings, submission_findings
 from orchestrator.launch.probe import job_findings
+from orchestrator.ledger.database import Ledger
 from orchestrator.paths import Folders
 from orchestrator.planning.scales import cases_at
 from orchestrator.slurm import site as slurm_site
@@ -47,9 +49,13 @@ def check_cluster(
     experiment: str | None = None,
     scale: str | None = None,
     job: bool = False,
+    ledger: Ledger | None = None,
 ) -> ClusterCheck:
-    """Compare a profile with the live cluster. With `job`, run a short job that checks a node."""
-    cluster = find_cluster(folders, name)
+    """Compare a profile with the live cluster. With `job`, run a short job that checks a node.
+
+    The job excludes the nodes of the ledger's deny list.
+    """
+    cluster = with_denied_nodes(find_cluster(folders, name), ledger)
     if not cluster.is_slurm and (job or experiment):
         raise ReproError(Problem(f"{cluster.name} has no Slurm", hint="leave --job and --experiment out"))
     if scale is not None and experiment is None:

@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 
 from orchestrator.catalog.case import Case
 from orchestrator.catalog.library import Entry
-from orchestrator.config.money import Money, Price
 from orchestrator.errors import Problem, ReproError
 from orchestrator.megatron.model import Training
+from orchestrator.money import Money, Price
 from orchestrator.paths import short_name
 from orchestrator.planning.plan import CheckedCase, check_case, job_content, refusal_problems, run_s
 from orchestrator.planning.target import Target

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from orchestrator.config.money import read_cost_budget
 from orchestrator.errors import Problem, ReproError
 from orchestrator.megatron.memory import solve_offload
+from orchestrator.money import read_cost_budget
 from orchestrator.planning.batch_plan import (
     BatchPlan,
     Budgeted,

@@ -12,9 +12,9 @@ from orchestrator.clusters.machine import Machine
 from orchestrator.clusters.profile import ClusterProfile
 from orchestrator.clusters.resolve import FILE_RUNTIMES, Cluster
 from orchestrator.config.model import Hardware
-from orchestrator.config.money import Price
 from orchestrator.errors import Problem, ReproError
 from orchestrator.megatron.rules.rules import RuleContext, broken_rules, layout_warnings
+from orchestrator.money import Price
 from orchestrator.workloads import find_workload
 from orchestrator.workloads.base import Program
 
@@ -41,7 +41,8 @@ class Target:
     @property
     def price(self) -> Price | None:
         """Price of a GPU-hour; None if the profile has none."""
-        return self.profile.price_per_gpu_hour if self.profile else None
+        fields = self.profile.price_per_gpu_hour if self.profile else None
+        return fields.price if fields else None
 
     @classmethod
     def of_paper(cls, entry: Entry) -> Target:

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
-from orchestrator.config.money import Money, Price, recorded_price, totals
 from orchestrator.errors import Problem, ReproError
 from orchestrator.files import tail_bytes
 from orchestrator.job_spec import JobSpec
@@ -21,6 +20,7 @@ from orchestrator.ledger.result_attempts import ResultRows, S, measured_for, run
 from orchestrator.ledger.rows import JobSummary
 from orchestrator.ledger.tables import FAILED, QUEUED, RUNNING, SUBMITTING, VERIFIED, WAITING, field_values
 from orchestrator.megatron.logs.alpa import PROGRAM
+from orchestrator.money import Money, Price, recorded_price, totals
 from orchestrator.paths import short_name
 from orchestrator.reading.statistics import TAIL_BYTES, Progress, host_bound_reason, progress
 from orchestrator.slurm.reasons import WaitReason, explain_reason

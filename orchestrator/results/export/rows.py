@@ -8,13 +8,13 @@ from datetime import datetime
 from typing import Any
 
 from orchestrator.catalog.library import Entry
-from orchestrator.config.money import recorded_price
 from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.measurements import iterations_of
 from orchestrator.ledger.reports import attempt_origins, run_records
 from orchestrator.ledger.rows import JobRow, RunRecord, gpu_hours
 from orchestrator.ledger.tables import field_values
 from orchestrator.masking import masked
+from orchestrator.money import recorded_price
 from orchestrator.results.cases import Result
 from orchestrator.results.claims import ClaimVerdict
 from orchestrator.results.export.columns import AXIS_COLUMNS, CASE_COLUMNS, ITERATION_COLUMNS, JOB_COLUMNS, METRICS

@@ -7,10 +7,10 @@ import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from orchestrator.config.money import Money, recorded_price, totals
 from orchestrator.ledger.rows import AttemptOrigin, RunRecord
 from orchestrator.ledger.tables import FAILED, VERIFIED
 from orchestrator.masking import masked_tree, masked_words
+from orchestrator.money import Money, recorded_price, totals
 from orchestrator.reading.failure import POLICIES, Failure
 from orchestrator.results.report.cases import Mark, shown_hours
 from orchestrator.text import shown_time

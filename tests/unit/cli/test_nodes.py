@@ -184,3 +184,18 @@ def test_names_are_recorded_unchecked_with_a_note_where_the_clusters_slurm_canno
     done = repro(*DENY, "n77")
     assert done.returncode == 0
     assert done.complaints[1] == ("note: this machine does not see the Slurm of there, so the names were not checked")
+
+
+def test_jobs_that_import_images_and_check_a_node_exclude_denied_nodes_and_the_default_cluster_is_used(
+    repro: Caller, slurm: Slurm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    staging = repro.site.folder / "images"
+    staging.mkdir()
+    with (repro.site.folder / "clusters" / "there.yaml").open("a") as profile:
+        profile.write(f"site: {{staging_folder: {json.dumps(str(staging))}}}\n")
+        profile.write("container: {runtime: pyxis, images: {torch: 'nvcr.io#nvidia/pytorch:24.01-py3'}}\n")
+    monkeypatch.setenv("REPRO_CLUSTER", "there")
+    assert repro("nodes", "deny", "n4", "--because", "ECC").returncode == 0
+    assert repro("images", "import", "--cluster", "there").returncode == 0 and len(slurm.calls()) == 1
+    scripts = [file.read_text() for file in (repro.site.folder / "runs").rglob("*.sh")]
+    assert {names for script in scripts for names in excluded(script)} == {"n[8-9],n4"}

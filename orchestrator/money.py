@@ -5,11 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Annotated
 
-from pydantic import AfterValidator, Field
-
-from orchestrator.config.model import Positive, Strict
 from orchestrator.errors import Problem, ReproError, did_you_mean
 
 # ISO 4217, list one: the codes of currencies that are in use.
@@ -24,18 +20,12 @@ _CODES = (
 CURRENCIES = frozenset(_CODES.split())
 
 
-def _currency(value: str) -> str:
-    if value not in CURRENCIES:
-        raise ValueError(f"must be an ISO 4217 code such as USD or EUR{_hint(value)}")
-    return value
-
-
-def _hint(code: str) -> str:
-    similar = did_you_mean(code.upper(), CURRENCIES)
-    return f"; {similar}" if similar else ""
-
-
-Currency = Annotated[str, Field(json_schema_extra={"pattern": "^[A-Z]{3}$"}), AfterValidator(_currency)]
+def checked_currency(code: str) -> str:
+    """Return the code; ValueError if it is not one of ISO 4217."""
+    if code not in CURRENCIES:
+        similar = did_you_mean(code.upper(), CURRENCIES)
+        raise ValueError(f"must be an ISO 4217 code such as USD or EUR{f'; {similar}' if similar else ''}")
+    return code
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +40,12 @@ class Money:
         return f"{self.amount:.2f} {self.currency}"
 
 
-class Price(Strict):
-    """Price of one GPU for one hour. `currency` is an ISO 4217 code."""
+@dataclass(frozen=True, slots=True)
+class Price:
+    """Price of one GPU for one hour."""
 
-    value: Positive
-    currency: Currency
+    value: float
+    currency: str
 
     def of(self, gpu_hours: float) -> Money:
         """Return the cost of GPU-hours."""
@@ -71,10 +62,13 @@ def totals(amounts: Iterable[Money]) -> tuple[Money, ...]:
 
 def recorded_price(profile: Mapping[str, object]) -> Price | None:
     """Return the price in a profile that was recorded with a run; None if it has none."""
-    try:
-        return Price.model_validate(profile.get("price_per_gpu_hour"))
-    except ValueError:
+    price = profile.get("price_per_gpu_hour")
+    if not isinstance(price, Mapping):
         return None
+    value, currency = price.get("value"), price.get("currency")
+    if not isinstance(value, (int, float)) or not isinstance(currency, str):
+        return None
+    return Price(float(value), currency)
 
 
 def read_cost_budget(text: str, price: Price | None, cluster: str) -> Money:
