@@ -113,12 +113,12 @@ if TYPE_CHECKING:
     from orchestrator.catalog.library import names_meant as names_meant
     from orchestrator.catalog.library import papers as papers
     from orchestrator.clusters.layers import leaves as leaves
+    from orchestrator.clusters.names import cluster_names as cluster_names
     from orchestrator.clusters.profile_schema import schema_text as schema_text
     from orchestrator.clusters.program import ImageRow as ImageRow
     from orchestrator.clusters.program import image_rows as image_rows
     from orchestrator.clusters.program import imported_file as imported_file
     from orchestrator.clusters.resolve import Cluster as Cluster
-    from orchestrator.clusters.resolve import cluster_names as cluster_names
     from orchestrator.clusters.resolve import find_cluster as find_cluster
     from orchestrator.config.settings import parse_settings as parse_settings
     from orchestrator.config.yaml import dotted as dotted
@@ -283,7 +283,8 @@ _NAMES = {
     "clusters.layers": "leaves",
     "clusters.profile_schema": "schema_text",
     "clusters.program": "ImageRow image_rows imported_file",
-    "clusters.resolve": "Cluster cluster_names find_cluster",
+    "clusters.names": "cluster_names",
+    "clusters.resolve": "Cluster find_cluster",
     "config.settings": "parse_settings",
     "config.yaml": "dotted shown",
     "files": "require_place",

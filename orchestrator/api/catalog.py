@@ -19,12 +19,10 @@ from orchestrator.catalog.library import (
     read_experiment,
     replaced,
 )
-from orchestrator.clusters.resolve import cluster_names
+from orchestrator.clusters.names import cluster_names
 from orchestrator.errors import Problem, ReproError
 from orchestrator.job_spec import Value
 from orchestrator.paths import Folders, find_folders
-from orchestrator.planning.batch_plan import CaseSelection, plan_batch
-from orchestrator.planning.target import Target
 
 
 @contextmanager
@@ -61,10 +59,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class ListedExperiment:
-    """An experiment with its published size, cost and progress.
-
-    `gpu_hours` are predicted for the paper's machine; None if it is not known or the experiment is not run.
-    """
+    """An experiment with its published size and its progress. `plan` predicts its cost."""
 
     experiment: str
     venue: str
@@ -73,7 +68,6 @@ class ListedExperiment:
     cases: int
     gpus_min: int
     gpus_max: int
-    gpu_hours: float | None
     scales: tuple[ScaleSize, ...]
     done: tuple[Progress, ...]
 
@@ -124,11 +118,6 @@ def _experiment_row(entry: Entry, done: Done) -> ListedExperiment:
     scales = scale_names(entry.experiment)
     gpus = {scale: {int(value) for value in _values_at(entry, scale, "gpus")} for scale in scales}
     workloads = {scale: _values_at(entry, scale, "workload") for scale in {scale for scale, _, _ in done} & {*scales}}
-    hours = None
-    if entry.paper.machine is not None and not entry.experiment.reference_only:
-        hours = round(
-            plan_batch([CaseSelection(entry, tuple(cases_to_run(entry)), Target.of_paper(entry))]).gpu_hours, 1
-        )
     return ListedExperiment(
         experiment=entry.name,
         venue=entry.paper.venue,
@@ -137,7 +126,6 @@ def _experiment_row(entry: Entry, done: Done) -> ListedExperiment:
         cases=case_count(scale_fields(entry, PAPER), to_run=True),
         gpus_min=min(gpus[PAPER]),
         gpus_max=max(gpus[PAPER]),
-        gpu_hours=hours,
         scales=tuple(ScaleSize(scale, max(sizes)) for scale, sizes in gpus.items()),
         done=tuple(
             Progress(scale, cluster, workload, sum(jobs.values()), len(jobs), workload in workloads.get(scale, ()))

@@ -15,11 +15,9 @@ from orchestrator.errors import Problem, ReproError, did_you_mean
 from orchestrator.files import open_job_file
 from orchestrator.ledger.attempts import RefreshResult, anything_to_refresh, job_rows, job_summaries
 from orchestrator.ledger.database import Ledger, ledger_url, now, open_ledger
-from orchestrator.ledger.readonly_sql import Answer, Relation, asked
-from orchestrator.ledger.readonly_sql import relations as ledger_relations
-from orchestrator.ledger.reports import PastAttempt, job_history, last_seen
 from orchestrator.ledger.result_attempts import result_rows
 from orchestrator.ledger.rows import JobRow, JobSummary
+from orchestrator.ledger.summary import job_count, last_seen
 from orchestrator.ledger.tables import FAILED, LOST, OPEN, QUEUED, SUBMITTING, VERIFIED
 from orchestrator.paths import Folders, find_folders
 from orchestrator.reading.job_status import (
@@ -33,11 +31,14 @@ from orchestrator.reading.job_status import (
     tallies,
     total,
 )
-from orchestrator.reading.logs import GrowingLog, RankLines, file_blocks, ranks_per_task
 from orchestrator.slurm.states import STATES, base_state
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
+
+    from orchestrator.ledger.readonly_sql import Answer, Relation
+    from orchestrator.ledger.reports import PastAttempt
+    from orchestrator.reading.logs import RankLines
 
 POLL_EVERY_S = 15.0
 """Minimum interval between two scheduler queries of a command that waits, over all terminals that share a ledger."""
@@ -177,6 +178,8 @@ def one_job(ledger: Ledger, folders: Folders, target: str, *, forgotten: bool = 
 
 def history(job: str, *, forgotten: bool = False, session: Session = DEFAULT) -> JobHistory:
     """Return every attempt of a job with its measurements and events; forgotten ones only with `forgotten`."""
+    from orchestrator.ledger.reports import job_history  # not for `status`
+
     ledger = session.ledger()
     row = one_job(ledger, session.folders, job, forgotten=forgotten)
     session.note(update(ledger).complaints)
@@ -238,11 +241,10 @@ def status(
     result = update(ledger, at_most_every_s)
     notes = tuple(_notes(ledger, result))
     selects = experiment is not None or failed or state is not None or any(selection.values())
-    if most_jobs is not None and not selects:
+    if most_jobs is not None and not selects and job_count(ledger) > most_jobs:
         experiments = experiment_statuses(ledger)
-        if sum(count.cases for count in experiments) > most_jobs:
-            is_open = any(count.running or count.waiting for count in experiments)
-            return Status((), tuple(experiments), (total(experiments),), notes, is_open, result.asked_at)
+        is_open = any(count.running or count.waiting for count in experiments)
+        return Status((), tuple(experiments), (total(experiments),), notes, is_open, result.asked_at)
     read = job_summaries if selection.get("where") is None else job_rows
     rows = [row for row in read(ledger, experiment=name) if matches(row) and (not failed or row.verdict == FAILED)]
     if state is not None:
@@ -297,6 +299,8 @@ def logs(
 
     With `follow`, it is read until the job has ended, through all its attempts.
     """
+    from orchestrator.reading.logs import RankLines, ranks_per_task  # not for `status`
+
     ledger = session.ledger()
     row = one_job(ledger, session.folders, job)
     if rank is not None and not 0 <= rank < row.gpus:
@@ -315,6 +319,8 @@ def _pieces(
     attempt: int | None,
     follow: bool,
 ) -> Iterator[bytes]:
+    from orchestrator.reading.logs import GrowingLog, file_blocks  # not for `status`
+
     is_empty, shown = True, row.number if attempt is None else attempt
     reported: set[str] = set()
     log, next_refresh = GrowingLog(folder, session.reporter.message), 0.0
@@ -364,6 +370,8 @@ def _report_empty(session: Session, row: JobRow, folder: Path) -> None:
 
 
 def _attempt_folder(ledger: Ledger, row: JobRow, number: int) -> Path:
+    from orchestrator.ledger.reports import job_history  # not for `status`
+
     if number == row.number:
         return Path(row.folder)
     attempts = {attempt.number: attempt.folder for attempt in job_history(ledger, row.job_id)}
@@ -376,6 +384,8 @@ def _attempt_folder(ledger: Ledger, row: JobRow, number: int) -> Path:
 @contextmanager
 def query(sql: str, *, session: Session = DEFAULT) -> Iterator[Answer]:
     """Run one SELECT on the ledger, read-only; rows are fetched while they are read."""
+    from orchestrator.ledger.readonly_sql import asked  # not for `status`
+
     ledger = session.ledger()
     if anything_to_refresh(ledger):
         session.note(["open jobs have their last recorded state; `repro collect` reads their logs first"])
@@ -385,4 +395,6 @@ def query(sql: str, *, session: Session = DEFAULT) -> Iterator[Answer]:
 
 def relations(*, session: Session = DEFAULT) -> list[Relation]:
     """Return the views and tables of the ledger with their columns."""
+    from orchestrator.ledger.readonly_sql import relations as ledger_relations  # not for `status`
+
     return ledger_relations(session.ledger())

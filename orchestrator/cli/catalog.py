@@ -54,16 +54,16 @@ app = typer.Typer(rich_markup_mode=None)
 
 @app.command("list")
 def list_experiments(context: typer.Context, json: Json = False, database: Database = None) -> None:
-    """List the experiments of all papers: sizes, predicted cost and progress."""
+    """List the experiments of all papers: sizes and progress."""
     experiments = api.experiments(session_of(context, database))
     if json:
         document: ListDocument = {"experiments": experiments.rows, "clusters": experiments.clusters}
         context.obj.json.put(document)
     else:
         rows = [_experiment_row(row) for row in experiments.rows]
-        table(rows, ["experiment", "paper", "cases", "gpus", "gpu_hours", "done", "scales", "title"])
+        table(rows, ["experiment", "paper", "cases", "gpus", "done", "scales", "title"])
         message(f"clusters: {', '.join(experiments.clusters)}")
-        message("gpus and gpu_hours are of the published size; hours are predicted for the paper's machine")
+        message("cases and gpus are of the published size; repro plan NAME predicts memory, time and cost")
         if experiments.rows:
             next_command("repro show figure-13", "its cases, published numbers and claims")
     if experiments.problems:
@@ -83,7 +83,6 @@ def _experiment_row(listed: api.ListedExperiment) -> dict[str, object]:
         "paper": f"{listed.venue} {listed.figure}",
         "cases": listed.cases,
         "gpus": str(listed.gpus_min) if one_size else f"{listed.gpus_min}-{listed.gpus_max}",
-        "gpu_hours": listed.gpu_hours,
         "done": ", ".join(f"{verified}/{jobs} {label}" for label, (verified, jobs) in counts.items()),
         "scales": ", ".join(f"{size.scale}:{size.gpus}" for size in listed.scales),
         "title": listed.title,

@@ -7,11 +7,11 @@ import importlib
 import os
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperArgument, TyperGroup, TyperOption
 from typer.main import get_command, get_group
 
 from orchestrator import __version__, api
@@ -21,7 +21,7 @@ from orchestrator.errors import EXIT_FAILED, EXIT_OK, EXIT_USER_ERROR, Problem, 
 
 PANELS = {
     "Look": {
-        "list": ("catalog", "List the experiments: sizes, cost and progress."),
+        "list": ("catalog", "List the experiments: sizes and progress."),
         "show": ("show", "Show an experiment: cases, published numbers, claims."),
         "plan": ("catalog", "Check each case: validity, memory, time and cost."),
         "status": ("watch", "Show the state, verdict and speed of jobs."),
@@ -64,6 +64,21 @@ EXIT_INTERRUPTED = 130
 """Exit code of a command that Ctrl-C ended."""
 
 COMMANDS = {name: command for commands in PANELS.values() for name, command in commands.items()}
+
+
+def _without_pydantic(convert: Callable[[Any, Any, Any], Any]) -> Callable[[Any, Any, Any], Any]:
+    """Return a conversion of options that loads pydantic, which is slow, only for options that are given."""
+
+    def process_value(parameter: Any, context: Any, value: Any) -> Any:
+        if value is not None or parameter.required:
+            return convert(parameter, context, value)
+        return parameter.callback(context, parameter, None) if parameter.callback is not None else None
+
+    return process_value
+
+
+for _kind in (TyperOption, TyperArgument):
+    _kind.process_value = _without_pydantic(_kind.process_value)  # type: ignore[assignment,method-assign]
 
 
 class LazyGroup(TyperGroup):

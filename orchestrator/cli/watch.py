@@ -46,11 +46,12 @@ Watch = Annotated[bool, typer.Option("--watch", help="Continue until every job h
 Failed = Annotated[bool, typer.Option("--failed", help="Only jobs whose latest attempt failed.")]
 Wide = Annotated[bool, typer.Option("--wide", help="Show GPU-hours, cost and energy, too.")]
 Every = Annotated[
-    float,
+    float | None,
     typer.Option(
         "--every",
         metavar="SECONDS",
-        help="With --watch: minimum interval between scheduler queries of all terminals. Logs are read every 2 s.",
+        help="With --watch: minimum interval between scheduler queries of all terminals. Default: 15. Logs are read "
+        "every 2 s.",
     ),
 ]
 app = typer.Typer(rich_markup_mode=None)
@@ -64,13 +65,14 @@ def status(
     *,
     failed: Failed = False,
     watch: Watch = False,
-    every: Every = POLL_EVERY_S,
+    every: Every = None,
     wide: Wide = False,
     json: Json = False,
     database: Database = None,
     **options: Unpack[StateOptions],
 ) -> None:
     """Show the state, verdict, speed and remaining time of jobs."""
+    every = POLL_EVERY_S if every is None else every
     if math.isnan(every) or not LEAST_EVERY_S <= every <= MOST_EVERY_S:
         least, most = f"{LEAST_EVERY_S:.0f}", f"{MOST_EVERY_S:.0f}"
         what = f"--every {every:g}: must be {least} to {most} seconds, to protect the scheduler"

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from orchestrator.clusters.container import read_image
 from orchestrator.clusters.layers import Layered, lay
 from orchestrator.clusters.machine import Machine, this_machine
+from orchestrator.clusters.names import cluster_names, is_overlay
 from orchestrator.clusters.profile import ClusterProfile, NetworkFields
 from orchestrator.config.model import Hardware, placeholders, read_model
 from orchestrator.config.settings import Setting, settings_document
@@ -122,11 +123,6 @@ class Cluster:
         return f"{hint}; {directory_hint(name, self.name)}" if can_be_fetched else hint
 
 
-def cluster_names(folders: Folders) -> dict[str, Path]:
-    """Return the name and file of each cluster profile. Overlays are not clusters."""
-    return {path.stem: path for path in folders.cluster_files() if not _is_overlay(path)}
-
-
 def find_cluster(folders: Folders, name: str, settings: Sequence[Setting] = ()) -> Cluster:
     """Read the profile with this name or path, with settings of the command line over it.
 
@@ -185,7 +181,7 @@ def layer_notes(folders: Folders, cluster: Cluster) -> list[str]:
     notes = []
     for layer in cluster.layers:
         shipped = folders.shipped / "clusters" / layer.file.name
-        if not _is_overlay(layer.file) and shipped.is_file() and not shipped.samefile(layer.file):
+        if not is_overlay(layer.file) and shipped.is_file() and not shipped.samefile(layer.file):
             notes.append(f"profile {cluster.name}: {shown(layer.file)} replaces the shipped profile of this name")
         elif layer.file != cluster.file:
             fields = ", ".join(layer.fields) or "nothing"
@@ -207,10 +203,6 @@ def _ownership_problem(folders: Folders, path: Path, status: os.stat_result) -> 
         hint = f"check its content, then: chmod o-w {shlex.quote(name)}"
         return Problem("every user can write to it, and its commands would run as you", f"{name}:", hint)
     return None
-
-
-def _is_overlay(path: Path) -> bool:
-    return path.stem.endswith(".local")
 
 
 def _layers(folders: Folders, file: Path, above: tuple[Path, ...] = ()) -> Iterator[tuple[Path, Document | ReproError]]:
@@ -259,7 +251,7 @@ def _document(folders: Folders, path: Path) -> Document | ReproError:
 
     Shipped profiles are part of this package and are trusted like its code.
     """
-    is_shipped = path.parent == folders.shipped / "clusters" and not _is_overlay(path)
+    is_shipped = path.parent == folders.shipped / "clusters" and not is_overlay(path)
     try:
         return read_document(path, None if is_shipped else partial(_ownership_problem, folders, path))
     except ReproError as error:

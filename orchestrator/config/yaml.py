@@ -37,7 +37,14 @@ _LONGEST_NUMBER = 400
 _LARGEST_FILE = 16 * 1024**2
 """Size in bytes. A file with `_MOST_VALUES` values is smaller."""
 
-_Loader: type[yaml.SafeLoader] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_SafeLoader: type[yaml.SafeLoader] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+class _Loader(_SafeLoader):  # type: ignore[misc,valid-type]
+    """Loader that finds no types: `scalar` does."""
+
+    def resolve(self, *_: object) -> str:
+        return "?"
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,16 +196,16 @@ def _unsupported(text: str, name: str) -> Iterator[Problem]:
     """Yield the problems of unsupported YAML. Runs first, because the C library builds its tree by recursion."""
     depth = 0
     for event in yaml.parse(text, Loader=_Loader):
-        location = str(_location(name, event))
         tag = getattr(event, "tag", None)
         if tag is not None:
+            location = str(_location(name, event))
             yield Problem(f"the tag {tag} is not supported", location, "remove it; use quotes for text")
         if isinstance(event, yaml.CollectionStartEvent):
             depth += 1
         elif isinstance(event, yaml.CollectionEndEvent):
             depth -= 1
         if depth > _DEEPEST:
-            yield Problem(f"more than {_DEEPEST} nested levels", location)
+            yield Problem(f"more than {_DEEPEST} nested levels", str(_location(name, event)))
             return
 
 

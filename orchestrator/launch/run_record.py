@@ -23,8 +23,8 @@ from orchestrator.identity import own_start_ticks, read_own_file, require_own_fo
 from orchestrator.job_spec import JobSpec
 from orchestrator.launch.checkouts import git_output
 from orchestrator.ledger.database import Ledger
-from orchestrator.ledger.rows import PendingAttempt
 from orchestrator.ledger.runs import NewJob, NewRun, Provenance
+from orchestrator.ledger.submission_rows import PendingAttempt
 from orchestrator.ledger.submissions import Submitter
 from orchestrator.ledger.tables import SchedulerKind, field_values
 from orchestrator.masking import hidden_values, masked_tree, masked_words, secret_values

@@ -24,8 +24,9 @@ from orchestrator.launch.run_record import COMMENT, OwnScript, read_own_script, 
 from orchestrator.ledger.attempts import job_rows
 from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.denied_nodes import denied_nodes
-from orchestrator.ledger.rows import JobRow, PendingAttempt
+from orchestrator.ledger.rows import JobRow
 from orchestrator.ledger.runs import run_record
+from orchestrator.ledger.submission_rows import PendingAttempt
 from orchestrator.ledger.submissions import (
     claim,
     queued_attempts,

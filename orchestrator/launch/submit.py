@@ -35,7 +35,6 @@ from orchestrator.launch.run_options import CanaryJob, Gate, RunOptions, RunPlan
 from orchestrator.launch.run_record import new_jobs, new_run_id, new_run_of
 from orchestrator.launch.sbatch import Reporter, Sent, mark_cancelled, send
 from orchestrator.ledger.database import Ledger
-from orchestrator.ledger.rows import LatestAttempt
 from orchestrator.ledger.runs import (
     Disposition,
     Missing,
@@ -44,6 +43,7 @@ from orchestrator.ledger.runs import (
     new_run,
     record_run_options,
 )
+from orchestrator.ledger.submission_rows import LatestAttempt
 from orchestrator.ledger.submissions import queued_attempts, record_never_submitted
 from orchestrator.ledger.tables import FAILED, LOST, OPEN, QUEUED, VERIFIED
 from orchestrator.paths import Folders, short_name

@@ -15,13 +15,9 @@ from orchestrator.ledger.database import Ledger, now
 from orchestrator.ledger.rows import JOB_ROWS, JOB_SPEC, JOB_SUMMARIES, JobRow, JobSummary, RowReader
 from orchestrator.ledger.tables import (
     ENDED,
-    FAILED,
     LOST,
     OPEN,
     RUNNING,
-    SUBMITTING,
-    VERIFIED,
-    WAITING,
     Attempt,
     Event,
     Job,
@@ -285,57 +281,3 @@ def anything_to_refresh(ledger: Ledger) -> bool:
     query = sa.select(Attempt.id).where(wanted).limit(1)
     with ledger.reading() as session:
         return session.execute(query).first() is not None
-
-
-@dataclass(frozen=True, slots=True)
-class ExperimentCount:
-    """Progress of an experiment: jobs by their results. A verified job whose latest attempt is open counts twice."""
-
-    experiment: str
-    scale: str
-    cluster: str
-    cases: int
-    verified: int
-    failed: int
-    running: int
-    waiting: int
-
-
-def experiment_counts(ledger: Ledger) -> list[ExperimentCount]:
-    """Return a row for each experiment, scale and cluster, counted by the database."""
-    is_verified = sa.func.max(sa.case((Attempt.verdict == VERIFIED, 1), else_=0)) == 1
-    newest = (
-        sa.select(Attempt.job_id, sa.func.max(Attempt.number).label("number"), is_verified.label("is_verified"))
-        .where(Attempt.forgotten_at.is_(None))
-        .group_by(Attempt.job_id)
-        .subquery()
-    )
-    jobs = (
-        sa.select(Run.experiment, Run.scale, Run.cluster, RunJob.job_id)
-        .join(Run, Run.id == RunJob.run_id)
-        .distinct()
-        .subquery()
-    )
-
-    def count(condition: sa.ColumnElement[bool]) -> sa.ColumnElement[int]:
-        return sa.func.sum(sa.case((condition, 1), else_=0))
-
-    query = (
-        sa.select(
-            jobs.c.experiment,
-            jobs.c.scale,
-            jobs.c.cluster,
-            sa.func.count().label("cases"),
-            count(newest.c.is_verified).label("verified"),
-            count(sa.and_(Attempt.verdict == FAILED, ~newest.c.is_verified)).label("failed"),
-            count(Attempt.phase == RUNNING).label("running"),
-            count(Attempt.phase.in_((SUBMITTING, WAITING))).label("waiting"),
-        )
-        .select_from(jobs)
-        .join(newest, newest.c.job_id == jobs.c.job_id)
-        .join(Attempt, sa.and_(Attempt.job_id == newest.c.job_id, Attempt.number == newest.c.number))
-        .group_by(jobs.c.experiment, jobs.c.scale, jobs.c.cluster)
-        .order_by(jobs.c.experiment, jobs.c.scale, jobs.c.cluster)
-    )
-    with ledger.reading() as session:
-        return [ExperimentCount(**row) for row in session.execute(query).mappings()]

@@ -10,21 +10,16 @@ import sqlalchemy as sa
 
 from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.measurements import MeasuredMetric, metrics_of
-from orchestrator.ledger.rows import (
+from orchestrator.ledger.rows import ATTEMPTS, AttemptRow
+from orchestrator.ledger.submission_rows import (
     ATTEMPT_ORIGINS,
-    ATTEMPTS,
     RUN_RECORDS,
     RUN_SUMMARIES,
     AttemptOrigin,
-    AttemptRow,
     RunRecord,
     RunSummary,
 )
 from orchestrator.ledger.tables import (
-    FAILED,
-    OPEN,
-    QUEUED,
-    VERIFIED,
     Attempt,
     Event,
     Job,
@@ -160,35 +155,3 @@ def latest_moment(ledger: Ledger) -> datetime | None:
     """Return the time (UTC) of the latest event in the ledger; None if there is none."""
     with ledger.reading() as session:
         return session.scalar(sa.select(sa.func.max(Event.at)))
-
-
-def failure_counts(ledger: Ledger) -> dict[tuple[str, str, str], dict[str, int]]:
-    """Count jobs without a verified attempt by the failure class of the latest: (experiment, scale, cluster)."""
-    other = sa.orm.aliased(Attempt)
-    replaces = sa.or_(other.number > Attempt.number, other.verdict == VERIFIED)
-    is_result = ~sa.exists().where(other.job_id == Attempt.job_id, other.forgotten_at.is_(None), replaces)
-    jobs = (
-        sa.select(Run.experiment, Run.scale, Run.cluster, Attempt.job_id, Attempt.failure)
-        .select_from(Attempt)
-        .join(RunJob, RunJob.job_id == Attempt.job_id)
-        .join(Run, Run.id == RunJob.run_id)
-        .where(Attempt.verdict == FAILED, Attempt.failure.is_not(None), Attempt.forgotten_at.is_(None), is_result)
-        .distinct()
-        .subquery()
-    )
-    group = (jobs.c.experiment, jobs.c.scale, jobs.c.cluster)
-    number = sa.func.count()
-    query = sa.select(*group, jobs.c.failure, number).group_by(*group, jobs.c.failure).order_by(number.desc())
-    counts: dict[tuple[str, str, str], dict[str, int]] = {}
-    with ledger.reading() as session:
-        for experiment, scale, cluster, failure, count in session.execute(query):
-            counts.setdefault((experiment, scale, cluster), {})[failure] = count
-    return counts
-
-
-def last_seen(ledger: Ledger) -> datetime | None:
-    """Return the oldest time (UTC) at which the scheduler last listed an open job; None without open jobs."""
-    seen = sa.func.min(sa.func.coalesce(Attempt.refreshed_at, Attempt.created_at))
-    query = sa.select(seen).where(Attempt.phase.in_(OPEN), Attempt.state != QUEUED)
-    with ledger.reading() as session:
-        return session.scalar(query)

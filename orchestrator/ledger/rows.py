@@ -15,7 +15,7 @@ from sqlalchemy.orm import InstrumentedAttribute
 from orchestrator.job_spec import JobSpec
 from orchestrator.ledger.column_types import JsonObject
 from orchestrator.ledger.database import RunFolders
-from orchestrator.ledger.tables import VERIFIED, Attempt, Job, Run, RunJob, SchedulerKind, Table
+from orchestrator.ledger.tables import Attempt, Job, Run, RunJob, SchedulerKind, Table
 
 R = TypeVar("R")
 
@@ -103,74 +103,6 @@ class JobRow(JobSummary):
     spec: JobSpec
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PendingAttempt(AttemptRow):
-    """An attempt with its submission: the script `file`, further `sbatch` options, and the digest of its script."""
-
-    file: str
-    options: tuple[str, ...]
-    script_sha256: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LatestAttempt(AttemptRow):
-    """The latest attempt of a job that is not forgotten; the latest one of a job without such an attempt.
-
-    `submitted` counts the attempts that a scheduler has had, `verified` the verified ones; both without forgotten
-    attempts. `last_number` is the highest number of an attempt, forgotten ones included.
-    """
-
-    options: tuple[str, ...]
-    submitted: int
-    verified: int
-    last_number: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AttemptOrigin(AttemptRow):
-    """One submission of a job, with what ran in it. The script is found by its digest."""
-
-    script_sha256: str
-    gpus: int
-    workload: str
-    code: str
-    image: str | None = None
-    image_digest: str | None = None
-
-    @property
-    def gpu_hours(self) -> float:
-        """Return the GPU-hours of the attempt; 0 if it never started or has not ended yet."""
-        if self.started_at is None or self.ended_at is None:
-            return 0.0
-        return max(0.0, gpu_hours(self.gpus, self.started_at, self.ended_at))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunSummary:
-    """One `repro submit`, without its command, profile and options."""
-
-    id: str
-    experiment: str
-    scale: str
-    cluster: str
-    created_at: datetime
-    git_commit: str | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunRecord(RunSummary):
-    """One `repro submit`: who, when (UTC), the command, the code, the profile and the run's options."""
-
-    user: str
-    host: str
-    command: list[str]
-    git_dirty: bool | None = None
-    versions: dict[str, object]
-    profile: dict[str, object]
-    profile_file: str | None = None
-    run_options: dict[str, object]
-
-
 def gpu_hours(gpus: int, started_at: datetime, ended_at: datetime) -> float:
     """Return the hours of an attempt times its GPUs."""
     return gpus * (ended_at - started_at).total_seconds() / 3600
@@ -243,17 +175,3 @@ JOB_TABLES = (Attempt, Run, RunJob, Job)
 JOB_SUMMARIES = RowReader(JobSummary, JOB_TABLES, attempt_id=Attempt.id, run_id=Run.id)
 JOB_ROWS = RowReader(JobRow, JOB_TABLES, attempt_id=Attempt.id, run_id=Run.id, spec=JOB_SPEC)
 ATTEMPTS = RowReader(AttemptRow, [Attempt], attempt_id=Attempt.id)
-PENDING_ATTEMPTS = RowReader(PendingAttempt, [Attempt], attempt_id=Attempt.id)
-_OTHER = sa.orm.aliased(Attempt)
-_COUNTED = (_OTHER.job_id == Attempt.job_id, _OTHER.forgotten_at.is_(None))
-LATEST_ATTEMPTS = RowReader(
-    LatestAttempt,
-    [Attempt],
-    attempt_id=Attempt.id,
-    submitted=sa.select(sa.func.count(_OTHER.scheduler_id)).where(*_COUNTED).label("submitted"),
-    verified=sa.select(sa.func.count()).where(*_COUNTED, _OTHER.verdict == VERIFIED).label("verified"),
-    last_number=sa.select(sa.func.max(_OTHER.number)).where(_OTHER.job_id == Attempt.job_id).label("last_number"),
-)
-ATTEMPT_ORIGINS = RowReader(AttemptOrigin, [Attempt, Job], attempt_id=Attempt.id)
-RUN_SUMMARIES = RowReader(RunSummary, [Run])
-RUN_RECORDS = RowReader(RunRecord, [Run])

@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 
 from orchestrator.job_spec import JobSpec
 from orchestrator.ledger.database import Ledger, RunFolders, now
-from orchestrator.ledger.rows import LATEST_ATTEMPTS, RUN_RECORDS, LatestAttempt, RunRecord
+from orchestrator.ledger.submission_rows import LATEST_ATTEMPTS, RUN_RECORDS, LatestAttempt, RunRecord
 from orchestrator.ledger.submissions import Submitter
 from orchestrator.ledger.tables import (
     QUEUED,

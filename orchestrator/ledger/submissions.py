@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import sqlalchemy as sa
 
 from orchestrator.ledger.database import Ledger, now
-from orchestrator.ledger.rows import PENDING_ATTEMPTS, PendingAttempt
+from orchestrator.ledger.submission_rows import PENDING_ATTEMPTS, PendingAttempt
 from orchestrator.ledger.tables import (
     ENDED,
     FAILED,

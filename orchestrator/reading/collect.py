@@ -24,7 +24,8 @@ from orchestrator.ledger.measurements import (
 from orchestrator.ledger.rows import JobRow, gpu_hours
 from orchestrator.ledger.tables import ENDED, FAILED, RUNNING, VERIFIED
 from orchestrator.masking import masked, without_known
-from orchestrator.megatron.logs.alpa import PROGRAM, TABLE, TABLE_BYTES, AlpaRow, table_rows
+from orchestrator.megatron.logs import ALPA_PROGRAM
+from orchestrator.megatron.logs.alpa import TABLE, TABLE_BYTES, AlpaRow, table_rows
 from orchestrator.megatron.logs.columns import IterationLine, IterationLines
 from orchestrator.megatron.logs.root_cause import Cause, CauseFinder
 from orchestrator.reading.config_check import expected_of
@@ -145,7 +146,7 @@ def measured(row: JobRow, new: NewContent, stored: Sequence[IterationLine]) -> M
     merged = [by_number[number] for number in sorted(by_number)] if stored else new.lines
     lines = with_used(merged, row.spec.warmup_iterations)
     reached = [line.iteration for line in lines[-1:]] + ([row.iteration] if new.continues and row.iteration else [])
-    prints_row = row.workload == PROGRAM
+    prints_row = row.workload == ALPA_PROGRAM
     report = LogReport(lines, new.facts, _table_row(row) if prints_row else None)
     # The log is read once more only for an attempt that is not simply verified: its deciding line may be anywhere.
     judgement = judge(report, expected_of(row), _ending(row), lambda: _cause(row))

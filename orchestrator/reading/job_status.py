@@ -8,22 +8,27 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from orchestrator.errors import Problem, ReproError
 from orchestrator.files import tail_bytes
 from orchestrator.job_spec import JobSpec
-from orchestrator.ledger.attempts import experiment_counts, job_specs
+from orchestrator.ledger.attempts import job_specs
 from orchestrator.ledger.database import Ledger, now
 from orchestrator.ledger.measurements import MeasuredMetric, metrics_of
-from orchestrator.ledger.reports import failure_counts, run_records
+from orchestrator.ledger.reports import run_records
 from orchestrator.ledger.result_attempts import ResultRows, S, measured_for, runs_of
 from orchestrator.ledger.rows import JobSummary
+from orchestrator.ledger.summary import experiment_counts, failure_counts
 from orchestrator.ledger.tables import FAILED, QUEUED, RUNNING, SUBMITTING, VERIFIED, WAITING, field_values
-from orchestrator.megatron.logs.alpa import PROGRAM
+from orchestrator.megatron.logs import ALPA_PROGRAM
 from orchestrator.money import Money, Price, recorded_price, totals
 from orchestrator.paths import short_name
-from orchestrator.reading.statistics import TAIL_BYTES, Progress, host_bound_reason, progress
-from orchestrator.slurm.reasons import WaitReason, explain_reason
+from orchestrator.reading.host_bound import host_bound_reason
+
+if TYPE_CHECKING:
+    from orchestrator.reading.statistics import Progress
+    from orchestrator.slurm.reasons import WaitReason
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,6 +227,8 @@ def wait_reason(row: JobSummary) -> WaitReason | None:
     """Return Slurm's explained reason for not starting a job; None for other jobs and if there is no reason yet."""
     if row.phase != WAITING or row.scheduler != "slurm" or row.state == QUEUED or not row.reason:
         return None
+    from orchestrator.slurm.reasons import explain_reason  # only for a waiting job
+
     return explain_reason(row.reason)
 
 
@@ -240,7 +247,7 @@ def hint_for(reason: WaitReason, *rows: JobSummary) -> str | None:
 
 def prints_iterations(row: JobSummary) -> bool:
     """Return whether the job's program prints its iterations. Alpa's benchmark prints only a result."""
-    return row.workload != PROGRAM
+    return row.workload != ALPA_PROGRAM
 
 
 def _iteration(row: JobSummary, current: Progress | None) -> int | None:
@@ -251,6 +258,8 @@ def _iteration(row: JobSummary, current: Progress | None) -> int | None:
 
 def running_progress(row: JobSummary, spec: JobSpec) -> tuple[Progress | None, str | None]:
     """Return the progress in the end of a job's log, or the reason why the log cannot be read."""
+    from orchestrator.reading.statistics import TAIL_BYTES, progress  # only for a running job
+
     try:
         tail = tail_bytes(Path(row.folder), "log.txt", TAIL_BYTES)
     except ReproError as error:

@@ -19,8 +19,8 @@ from orchestrator.ledger.rows import JobRow
 from orchestrator.ledger.tables import FAILED, VERIFIED
 from orchestrator.megatron.flops import training_days
 from orchestrator.reading.failure import Failure, fails_as_published, ran_out_of_memory
+from orchestrator.reading.host_bound import host_bound_reason, is_host_bound
 from orchestrator.reading.job_status import attempt_text, reuse_text
-from orchestrator.reading.statistics import host_bound_reason, is_host_bound
 
 MOST_NOISE = 0.05
 """Relative uncertainty above which a number is too noisy to be compared. This is our choice: it is the smallest

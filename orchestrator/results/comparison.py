@@ -18,9 +18,10 @@ from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.measurements import MeasuredMetric
 from orchestrator.ledger.reports import attempts_of_jobs, cases_asked_for
 from orchestrator.ledger.result_attempts import last_result, with_attempt
-from orchestrator.ledger.rows import AttemptRow, JobRow, RunSummary
+from orchestrator.ledger.rows import AttemptRow, JobRow
+from orchestrator.ledger.submission_rows import RunSummary
 from orchestrator.ledger.tables import ENDED, FAILED, VERIFIED
-from orchestrator.reading.statistics import host_bound_reason
+from orchestrator.reading.host_bound import host_bound_reason
 from orchestrator.results.cases import NOT_RATES, CaseMetric, Combined, Result, combine_repeats, modes, published_on
 from orchestrator.results.evidence import SMALLER_IS_BETTER
 

@@ -16,7 +16,8 @@ from pydantic import AfterValidator
 
 from orchestrator.catalog.case import Case
 from orchestrator.config.model import Text
-from orchestrator.megatron.logs.alpa import PROGRAM, TABLE, RowKey, key_of_case
+from orchestrator.megatron.logs import ALPA_PROGRAM
+from orchestrator.megatron.logs.alpa import TABLE, RowKey, key_of_case
 from orchestrator.megatron.model import Layout, ModelShape, Training
 from orchestrator.megatron.rules.rule_context import read_flags
 from orchestrator.workloads.base import COMPARED_ON, CheckoutSite, JobContext, Program, Workload
@@ -182,7 +183,7 @@ def _no_padding(_model: ModelShape, _tensor_parallel: int) -> None:
 
 
 WORKLOAD = Workload(
-    name=PROGRAM,
+    name=ALPA_PROGRAM,
     about="Alpa's fork of Megatron-LM, and its benchmark script",
     site=BenchmarkSite,
     dialect="2021",

@@ -64,6 +64,7 @@ LOCAL_IMPORTS = {
     "api.session": "start-up time: what only some commands need",
     "cli.sites": "start-up time: what only some commands need",
     "cli.job_table": "rich is slow to import",
+    "reading.job_status": "start-up time: running jobs only",
     "cli.json_output": "start-up time: an error only",
     "cli.main": "start-up time: an error only",
     "ledger.database": "Alembic is slow to import",

@@ -1,1 +1,4 @@
 """Parsers of log lines of Megatron-LM and related programs. Pure."""
+
+ALPA_PROGRAM = "megatron-alpa"
+"""Name of the program that runs Alpa's benchmark. It prints a result and no iterations."""

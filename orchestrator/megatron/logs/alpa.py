@@ -14,9 +14,6 @@ from dataclasses import dataclass, fields
 from orchestrator.megatron.logs.scan import NUMBER, line_end
 from orchestrator.megatron.model import ModelShape
 
-PROGRAM = "megatron-alpa"
-"""Name of the workload. No other program prints a result row in place of iteration lines."""
-
 TABLE = "megatron_results_e2e.tsv"
 """Name of the table, in the working folder of rank 0. benchmark_gpt.py of the artifact uses the same name."""
 

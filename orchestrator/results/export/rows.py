@@ -11,7 +11,8 @@ from orchestrator.catalog.library import Entry
 from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.measurements import iterations_of
 from orchestrator.ledger.reports import attempt_origins, run_records
-from orchestrator.ledger.rows import JobRow, RunRecord, gpu_hours
+from orchestrator.ledger.rows import JobRow, gpu_hours
+from orchestrator.ledger.submission_rows import RunRecord
 from orchestrator.ledger.tables import field_values
 from orchestrator.masking import masked
 from orchestrator.money import recorded_price

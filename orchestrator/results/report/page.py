@@ -19,7 +19,8 @@ from orchestrator.files import written_whole
 from orchestrator.ledger.attempts import job_summaries
 from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.reports import attempt_origins, latest_moment, run_records, script_texts
-from orchestrator.ledger.rows import AttemptOrigin, JobSummary, RunRecord
+from orchestrator.ledger.rows import JobSummary
+from orchestrator.ledger.submission_rows import AttemptOrigin, RunRecord
 from orchestrator.masking import masked
 from orchestrator.results.outcome import FigureOutcome
 from orchestrator.results.plot.figure import picture

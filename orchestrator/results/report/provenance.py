@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from orchestrator.ledger.rows import AttemptOrigin, RunRecord
+from orchestrator.ledger.submission_rows import AttemptOrigin, RunRecord
 from orchestrator.ledger.tables import FAILED, VERIFIED
 from orchestrator.masking import masked_tree, masked_words
 from orchestrator.money import Money, recorded_price, totals

@@ -34,7 +34,6 @@ def test_list_shows_cases_gpus_hours_and_progress_of_every_experiment(repro: Cal
         32,
         3072,
     )
-    assert rows["sc21/table-1"]["gpu_hours"] > 1000 and rows["sc21/table-2"]["gpu_hours"] > 1000
     assert all(row["done"] == [] for row in rows.values())
     assert (
         repro("submit", "figure-13", "--cluster", "here", "--scale", "cpu", "--where", "pp=1", "--wait").returncode == 0

@@ -141,7 +141,7 @@ def test_list_counts_the_cases_of_a_large_matrix_without_expanding_it(repro: Cal
     text = FIGURE.replace("gbs: [32, 128]", f"gbs: {list(range(64, 64 + 100_000 // 5))}", 1)
     write(repro, paper=PAPER_WITH_MACHINE, text=text + "reference_only: too large\n")
     rows = {row["experiment"]: row for row in json.loads(repro("list", "--json").stdout)["experiments"]}
-    assert rows["own/figure-99"]["cases"] == 100_000 and rows["own/figure-99"]["gpu_hours"] is None
+    assert rows["own/figure-99"]["cases"] == 100_000
 
 
 @pytest.mark.fault(

@@ -46,11 +46,13 @@ def test_the_first_help_loads_no_pydantic_either(site: Site) -> None:
 
 
 def test_status_with_nothing_under_way_loads_the_database_and_nothing_else(finished: Site) -> None:
-    assert loaded(finished, "status") & (HEAVY | READS_YAML) == {"sqlalchemy"}
+    parts = {"pydantic", "orchestrator.launch"}
+    assert loaded(finished, "status") & (HEAVY | READS_YAML | parts) == {"sqlalchemy"}
 
 
-def test_list_needs_neither_the_database_nor_the_scheduler(site: Site) -> None:
-    assert loaded(site, "list") & HEAVY == set()
+def test_list_needs_neither_the_database_nor_the_scheduler_and_plans_nothing(site: Site) -> None:
+    parts = {"orchestrator.planning", "orchestrator.workloads", "orchestrator.slurm", "orchestrator.ledger"}
+    assert loaded(site, "list") & (HEAVY | parts) == set()
 
 
 @pytest.mark.parametrize("words", ["workloads list", "workloads show megatron-2021 --cluster selene"])

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.clusters.resolve import Cluster, cluster_names, find_cluster
+from orchestrator.clusters.names import cluster_names
+from orchestrator.clusters.resolve import Cluster, find_cluster
 from orchestrator.errors import Problem, ReproError
 from orchestrator.paths import Folders
 from tests.unit.clusters.sites import (

@@ -21,8 +21,9 @@ from orchestrator.launch.sbatch import Reporter, Sent, send
 from orchestrator.launch.submit import Submitted, submit
 from orchestrator.ledger.attempts import job_rows
 from orchestrator.ledger.database import Ledger, now
-from orchestrator.ledger.rows import JobRow, PendingAttempt
+from orchestrator.ledger.rows import JobRow
 from orchestrator.ledger.runs import run_record
+from orchestrator.ledger.submission_rows import PendingAttempt
 from orchestrator.ledger.submissions import (
     Submitter,
     claim,

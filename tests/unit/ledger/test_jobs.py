@@ -9,13 +9,7 @@ from datetime import datetime
 import pytest
 import sqlalchemy as sa
 
-from orchestrator.ledger.attempts import (
-    Observation,
-    anything_to_refresh,
-    experiment_counts,
-    job_rows,
-    record_observations,
-)
+from orchestrator.ledger.attempts import Observation, anything_to_refresh, job_rows, record_observations
 from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.measurements import (
     MeasuredMetric,
@@ -26,6 +20,7 @@ from orchestrator.ledger.measurements import (
 )
 from orchestrator.ledger.runs import Missing, NewAttempt
 from orchestrator.ledger.submissions import interrupted_submissions, record_never_submitted, record_submission
+from orchestrator.ledger.summary import experiment_counts
 from orchestrator.ledger.tables import (
     ENDED,
     FAILED,

@@ -15,7 +15,8 @@ from orchestrator.ledger.attempts import job_rows
 from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.measurements import MeasuredMetric
 from orchestrator.ledger.reports import run_summaries
-from orchestrator.ledger.rows import JobRow, RunSummary
+from orchestrator.ledger.rows import JobRow
+from orchestrator.ledger.submission_rows import RunSummary
 from orchestrator.ledger.tables import Attempt, Run
 from orchestrator.results.comparison import (
     LEAST_NOISE,
