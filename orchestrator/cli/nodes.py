@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
@@ -20,7 +21,7 @@ nodes = typer.Typer(
     rich_markup_mode=None, no_args_is_help=True, help="Nodes that jobs may not use, per cluster, in the ledger."
 )
 
-Nodes = Annotated[list[str], typer.Argument(help="Nodes as Slurm writes them: n7, n[1-4,7].", metavar="NODES...")]
+Nodes = Annotated[list[str], typer.Argument(help="Nodes as Slurm writes them: n7 'n[1-4,7]'.", metavar="NODES")]
 Because = Annotated[str, typer.Option("--because", help="The reason, for other users and for later.")]
 Until = Annotated[
     str | None,
@@ -56,7 +57,9 @@ def deny(
     message(f"{first.cluster}: {counted(len(denied.entries), 'node')} {first.explanation}: {listed}")
     if not denied.was_checked:
         message(f"note: this machine does not see the Slurm of {first.cluster}, so the names were not checked")
-    next_command(f"repro nodes allow {' '.join(names)} --cluster {first.cluster}", "when they are repaired")
+    next_command(
+        f"repro nodes allow {shlex.join(names)} --cluster {shlex.quote(first.cluster)}", "when they are repaired"
+    )
 
 
 @nodes.command("list")

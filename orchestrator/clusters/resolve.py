@@ -85,6 +85,14 @@ class Cluster:
         """File of the profile itself, without its base profiles and overlay."""
         return self.files[-2] if self.has_overlay else self.files[-1]
 
+    @property
+    def denied_by_reason(self) -> dict[str, list[str]]:
+        """Denied nodes by explanation: `denied: ECC, until 2026-12-31`."""
+        nodes: dict[str, list[str]] = {}
+        for entry in self.denied:
+            nodes.setdefault(entry.explanation, []).append(entry.node)
+        return nodes
+
     def location(self, path: KeyPath) -> str:
         """Return the `file:line:column` of the value at `path`, or of its nearest parent."""
         return self.layered.location(path)

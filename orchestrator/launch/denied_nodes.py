@@ -29,8 +29,8 @@ def with_denied_nodes(cluster: Cluster, ledger: Ledger | None) -> Cluster:
 def denied_note(cluster: Cluster) -> Iterator[str]:
     """Yield a note about the denied nodes, if there are any."""
     if cluster.denied:
-        nodes = ", ".join(f"{entry.node} ({entry.explanation})" for entry in cluster.denied)
-        yield f"jobs on {cluster.name} exclude {counted(len(cluster.denied), 'node')}: {nodes}"
+        groups = [f"{', '.join(nodes)} ({explanation})" for explanation, nodes in cluster.denied_by_reason.items()]
+        yield f"jobs on {cluster.name} exclude {counted(len(cluster.denied), 'node')}: {'; '.join(groups)}"
 
 
 def exclude_options(

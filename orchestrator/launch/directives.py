@@ -121,10 +121,7 @@ def _excluded(cluster: Cluster) -> Iterator[Line]:
     """Yield the option with the nodes of the profile and of the deny list."""
     excluded = slurm_of(cluster).exclude
     origins = [cluster.location(("slurm", "exclude", i)) for i in range(len(excluded))]
-    denied: dict[str, list[str]] = {}
-    for entry in cluster.denied:
-        denied.setdefault(entry.explanation, []).append(entry.node)
-    origins += [f"{','.join(nodes)} {explanation}" for explanation, nodes in denied.items()]
+    origins += [f"{','.join(nodes)} {explanation}" for explanation, nodes in cluster.denied_by_reason.items()]
     if origins:
         names = dict.fromkeys([*excluded, *(entry.node for entry in cluster.denied)])
         yield directive("exclude", ",".join(names), ", ".join(dict.fromkeys(origins)))

@@ -78,5 +78,5 @@ def test_alpas_benchmark_is_rendered_and_would_be_submitted(repro: Caller) -> No
     )
     alpa = ("alpa-gpt", "--cluster", "gpus", "--where", "gpus=4")
     done = repro("submit", *alpa, "--dry-run")
-    assert done.returncode == 0 and "would submit 1 jobs at scale paper" in done.stderr
+    assert done.returncode == 0 and "would submit 1 job at scale paper" in done.stderr
     assert "benchmark_gpt_one_case.py" in repro("render", *alpa).stdout

@@ -55,7 +55,7 @@ def test_denied_nodes_are_in_the_script_with_their_reason_until_they_are_allowed
     assert "clusters/there.yaml:4" in line and "n1,n2,n7 denied: ECC, until 2998-12-31" in line
     assert line.endswith("#SBATCH --exclude=n[8-9],n1,n2,n7")
     dry = repro("submit", "figure-13", *THERE, "--dry-run", "--json")
-    assert "note: jobs on there exclude 3 nodes: n1 (denied: ECC, until 2998-12-31)" in dry.stderr
+    assert "note: jobs on there exclude 3 nodes: n1, n2, n7 (denied: ECC, until 2998-12-31)" in dry.stderr
     assert dry.stdout == identity  # the same job ids
 
     assert repro("nodes", "allow", "n[1-2]").complaints == ["there: 2 nodes allowed again: n1, n2"]
