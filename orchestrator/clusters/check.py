@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from collections.abc import Iterator
 from functools import cached_property
 
@@ -198,7 +199,14 @@ class _PartitionChecks(SiteChecks):
         container, srun = self.cluster.profile.container, self.site.srun
         if container is None:
             return
-        if container.runtime == "edf":
+        if container.runtime in ("apptainer", "shifter", "podman-hpc"):
+            there = shutil.which(container.runtime)
+            if there is not None:
+                yield self.at("container.runtime", "ok", there)
+            else:
+                message = f"this machine has no {container.runtime}; nodes may have it"
+                yield self.at("container.runtime", "unknown", message, "use --job")
+        elif container.runtime == "edf":
             if srun.has_environment:
                 yield self.at("container.runtime", "ok", "srun has --environment")
             else:

@@ -51,6 +51,19 @@ def _account(value: str) -> str:
     return value if value.startswith("<") else checked_names(value, ("project",))
 
 
+_SIZE = r"^([0-9]+[KMGTkmgt]?|<.*)$"
+
+
+def _memory(value: str) -> str:
+    if not re.match(_SIZE, value):
+        raise ValueError("must be a size such as 500G, or 0 for the memory of the whole node")
+    return value
+
+
+Memory = Annotated[str, AfterValidator(_memory), WithJsonSchema({"type": "string", "pattern": _SIZE})]
+"""Memory of a job on a node, in the syntax of Slurm."""
+
+
 class QosFields(Strict):
     """A QOS and the limits of its jobs. A job requests the first QOS that accepts it."""
 
@@ -101,7 +114,7 @@ class SlurmFields(Strict):
     gpu_request: Literal["none", "gres", "gpus-per-node", "gpus-per-task"] = "gpus-per-node"
     gres_type: Text | None = None
     exclusive: bool = False
-    mem: Text | None = None
+    mem: Memory | None = None
     cpus_per_task: Count | None = None
     hint: Literal["compute_bound", "memory_bound", "multithread", "nomultithread"] | None = None
     cpu_bind: Text | None = None

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from orchestrator.clusters.container import read_image
 from orchestrator.clusters.layers import Layered, lay
@@ -21,7 +21,9 @@ from orchestrator.config.settings import Setting, settings_document
 from orchestrator.config.yaml import Document, KeyPath, dotted, read_document, shown
 from orchestrator.errors import Problem, ReproError, did_you_mean
 from orchestrator.identity import name_of_user, why_not_own_path
+from orchestrator.masking import masked
 from orchestrator.paths import Folders
+from orchestrator.secret_patterns import holds_secret
 from orchestrator.workloads import workloads
 from orchestrator.workloads.needs import directory_hint
 
@@ -116,10 +118,10 @@ class Cluster:
         blanks = [blank for blank in self.unfilled if _matters(blank.path, workload, image)]
         if not blanks:
             return []
-        names = ", ".join(dotted(blank.path) for blank in blanks)
         if not self.has_overlay:
-            hint = f"create it with the private values of {shown(self.files[-1])}: {names}"
-            return [Problem("no such file", f"{shown(self.overlay)}:", hint)]
+            names = ", ".join(dotted(blank.path) for blank in blanks)
+            what = f"{names}: not set in {shown(self.files[-1])}"
+            return [Problem(what, hint=f"write to {shown(self.overlay)}: {_as_overlay(blanks)}")]
         return [Problem(f"{dotted(b.path)}: not filled in, {b.text}", b.location, self.fill_hint(b)) for b in blanks]
 
     def fill_hint(self, blank: Unfilled) -> str:
@@ -129,6 +131,25 @@ class Cluster:
         workload = workloads().get(name)
         can_be_fetched = workload is not None and blank.path[-1] in [need.field for need in workload.needs]
         return f"{hint}; {directory_hint(name, self.name)}" if can_be_fetched else hint
+
+
+def _as_overlay(blanks: Sequence[Unfilled]) -> str:
+    """Return the open values as the content of an overlay: `{slurm: {account: ...}, container: {mounts: [...]}}`."""
+    tree: dict[str, Any] = {}
+    for blank in blanks:
+        block = tree
+        for key in blank.path[:-1]:
+            block = block.setdefault(str(key), {})
+        block[str(blank.path[-1])] = "..."
+
+    def text(value: Any) -> str:
+        if not isinstance(value, dict):
+            return str(value)
+        if all(key.isdecimal() for key in value):
+            return f"[{', '.join(map(text, value.values()))}]"
+        return "{" + ", ".join(f"{key}: {text(part)}" for key, part in value.items()) + "}"
+
+    return text(tree)
 
 
 def find_cluster(folders: Folders, name: str, settings: Sequence[Setting] = ()) -> Cluster:
@@ -147,6 +168,8 @@ def find_cluster(folders: Folders, name: str, settings: Sequence[Setting] = ()) 
         _require_lists(settings, layered)
         layered = lay([*documents, settings_document(settings)])
     profile = read_model(ClusterProfile, Document(documents[0].file, layered.value), layered.problem_location)
+    if secrets := list(_literal_secrets(profile, layered)):
+        raise ReproError(*secrets)
     machine = this_machine() if profile.scheduler == "local" else None
     hardware = profile.hardware or (machine.hardware() if machine else None)
     assert hardware is not None
@@ -165,6 +188,18 @@ def find_cluster(folders: Folders, name: str, settings: Sequence[Setting] = ()) 
         layers=tuple(map(Layer, files, map(_field_names, documents))),
         settings=tuple(settings),
     )
+
+
+def _literal_secrets(profile: ClusterProfile, layered: Layered) -> Iterator[Problem]:
+    """Yield the variables whose value looks like a secret: the profile and every job script would contain it."""
+    for name, given in profile.environment.items():
+        value = given if isinstance(given, str) else given.value
+        if not value.startswith("<") and (holds_secret(name, value) or masked(value) != value):
+            location = masked(layered.problem_location(("environment", name)))
+            hint = f"remove it, export {name} in your shell, and add it to env_from: [{name}]"
+            yield Problem(
+                f"environment.{name}: the value looks like a secret, and job scripts would contain it", location, hint
+            )
 
 
 def _require_lists(settings: Sequence[Setting], layered: Layered) -> None:
@@ -226,7 +261,9 @@ def _layers(folders: Folders, file: Path, above: tuple[Path, ...] = ()) -> Itera
         except ReproError as error:
             raise ReproError(*(Problem(f"extends: {p.what}", location, p.hint) for p in error.problems)) from None
         if os.path.realpath(below) in (os.path.realpath(path) for path in (file, *above)):
-            raise ReproError(Problem(f"extends: {base} and this profile extend each other", location))
+            way = " -> ".join(path.stem for path in (*above, file, below))
+            what = f"extends: profiles extend each other in a circle, {way}"
+            raise ReproError(Problem(what, location, "remove one extends:"))
         yield from _layers(folders, below, (*above, file))
     yield file, document
     overlay = _overlay(folders, file)

@@ -82,6 +82,12 @@ def _problem(
         return Problem(f"{name}: unknown field", location, _name_hint(model, detail["loc"]))
     if detail["type"] == "missing":
         return Problem(f"{name}: missing", location, f"add {name}:")
+    if detail["type"] == "union_tag_invalid":
+        kind, context = (*path, "kind"), detail["ctx"]
+        names = re.findall(r"'([^']+)'", context["expected_tags"])
+        near = did_you_mean(str(context["tag"]), names) or f"there are: {', '.join(names)}"
+        location = at(kind) if at else str(document.place(kind))
+        return Problem(f"{dotted(kind)}: no such kind, {shortened(context['tag'])}", location, near)
     message = detail["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ")
     message = message[:1].lower() + message[1:]
     field = dotted(path) or "file"
@@ -89,7 +95,14 @@ def _problem(
         hint = detail.get("ctx", {}).get("hint")
         return Problem(f"{field}: {message if hint else f'invalid name: {message}'}", location, hint)
     got = "" if isinstance(value, (dict, list)) else f", got {shortened(value)}"
-    return Problem(f"{field}: {message}{got}", location)
+    return Problem(f"{field}: {message}{got}", location, _value_hint(detail, value))
+
+
+def _value_hint(detail: ErrorDetails, value: YamlValue) -> str | None:
+    """Return the most similar allowed value of a field with a list of them."""
+    if detail["type"] != "literal_error" or not isinstance(value, str):
+        return None
+    return did_you_mean(value, re.findall(r"'([^']+)'", str(detail.get("ctx", {}).get("expected"))))
 
 
 def _existing_part(value: YamlValue, loc: KeyPath) -> tuple[KeyPath, YamlValue]:

@@ -180,7 +180,7 @@ def parse_document(text: str, name: str) -> Document:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         location = Location(name, mark.line + 1, mark.column + 1) if mark else Location(name, 1, 1)
-        raise ReproError(Problem(f"not YAML: {error.problem or error.context}", str(location))) from None
+        raise ReproError(_not_yaml(text, location, error.problem or error.context or "")) from None
     except yaml.YAMLError as error:
         raise ReproError(Problem(f"not YAML: {' '.join(str(error).split())}", f"{name}:")) from None
     finally:
@@ -190,6 +190,18 @@ def parse_document(text: str, name: str) -> Document:
     if root is None:
         return Document(name, {})
     return _Builder(name).document(root)
+
+
+def _not_yaml(text: str, location: Location, message: str) -> Problem:
+    """Return the problem of text that the parser refuses. Its own messages do not name tabs and indentation."""
+    line = "".join(text.split("\n")[location.line - 1 : location.line])
+    indentation = line[: len(line) - len(line.lstrip())]
+    if "\t" in indentation:
+        column = indentation.index("\t") + 1
+        return Problem("a tab", str(Location(location.file, location.line, column)), "indent with spaces")
+    is_structure = "expected" in message or "not allowed" in message
+    hint = "check the indentation and the quotes of this line and of the one above" if is_structure else None
+    return Problem(f"not YAML: {message}", str(location), hint)
 
 
 def _unsupported(text: str, name: str) -> Iterator[Problem]:

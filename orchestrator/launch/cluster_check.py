@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +24,8 @@ from orchestrator.ledger.database import Ledger
 from orchestrator.paths import Folders
 from orchestrator.planning.scales import cases_at
 from orchestrator.slurm import site as slurm_site
+
+_NAME = re.compile(r"[A-Za-z0-9][\w-]*", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,10 +87,13 @@ def check_cluster(
 
 def new_cluster(folders: Folders, name: str, partition: str | None, notify: Callable[[str], None]) -> Path:
     """Write a commented profile from what scontrol, sacctmgr and srun report on this login node; return its path."""
-    if not name or name.startswith((".", "-")) or "/" in name or name.endswith((".yaml", ".local")):
-        raise ReproError(Problem(f"{name!r}: not a valid cluster name", hint="use letters, digits and dashes"))
+    if not _NAME.fullmatch(name):
+        raise ReproError(Problem(f"{name!r}: not a valid cluster name", hint="use letters, digits, - and _"))
     existing = cluster_names(folders).get(name)
     path = folders.home / "clusters" / f"{name}.yaml"
+    if existing is not None and existing.parent == folders.shipped / "clusters" != path.parent:
+        hint = f"use another name; private values of {name} belong to {shown(path.with_name(f'{name}.local.yaml'))}"
+        raise ReproError(Problem(f"{name}: a shipped profile has this name", hint=hint))
     if existing is not None or path.exists():
         location = f"{shown(existing or path)}:"
         raise ReproError(Problem(f"a cluster {name} exists already", location, "use another name, or edit that file"))

@@ -20,13 +20,15 @@ pytestmark = pytest.mark.slow
 # Values without any shape of a token: only their names tell that they are secret.
 DB_PASS, OPENAI_KEY, INDEX_TOKEN, SHELL_TOKEN = "tulip-Meadow+41", "kq81zLm27xcvbN", "vulpes.lagopus77", "grebe nest 19"
 VALUES = (DB_PASS, OPENAI_KEY, INDEX_TOKEN, SHELL_TOKEN)
+SHELL = {
+    "DB_PASS": DB_PASS,
+    "OPENAI_KEY": OPENAI_KEY,
+    "PIP_INDEX_URL": f"https://{INDEX_TOKEN}@pypi.example/simple",
+    "HF_TOKEN": SHELL_TOKEN,
+}
 PROFILE = f"""
-environment:
-  DB_PASS: "{DB_PASS}"
-  OPENAI_KEY: {{value: {OPENAI_KEY}, when: nodes == 1}}
-  PIP_INDEX_URL: https://{INDEX_TOKEN}@pypi.example/simple
-  NCCL_DEBUG: WARN
-env_from: [HF_TOKEN]
+environment: {{NCCL_DEBUG: WARN}}
+env_from: [{", ".join(SHELL)}]
 """
 PRINTS = r"""
 echo "connected as me with $DB_PASS, then $OPENAI_KEY; index $PIP_INDEX_URL"
@@ -40,7 +42,8 @@ CAUSE = "torch.OutOfMemoryError: CUDA out of memory."
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     """Figure 13, of which a case failed with all secrets in the line that decides."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("HF_TOKEN", SHELL_TOKEN)
+        for name, value in SHELL.items():
+            patch.setenv(name, value)
         site = Site.create(tmp_path_factory.mktemp("secrets") / "home")
         profile, program = site.folder / "clusters" / "here.yaml", site.folder / "train.sh"
         profile.write_text(profile.read_text() + PROFILE)
@@ -65,7 +68,7 @@ def test_the_program_printed_them(site: Site) -> None:
 
 @pytest.mark.fault(
     section="Safety",
-    fault="A failing program prints the values of `environment:` and `env_from:` without their names",
+    fault="A failing program prints the values of `env_from:` without their names",
     promise="No value is in `results.db`.",
 )
 def test_no_value_is_in_the_ledger(site: Site) -> None:
@@ -73,13 +76,13 @@ def test_no_value_is_in_the_ledger(site: Site) -> None:
         (line,) = ledger.execute("select distinct deciding_line from attempts where verdict = 'failed'").fetchone()
         (profile,) = ledger.execute("select profile from runs").fetchone()
     assert CAUSE in line and line.count(MASK) == 4
-    assert '"DB_PASS": "***"' in profile and "https://***@pypi.example" in profile and '"NCCL_DEBUG": "WARN"' in profile
+    assert '"NCCL_DEBUG": "WARN"' in profile and '"env_from": ["DB_PASS", "OPENAI_KEY"' in profile
     assert leaked((site.folder / "results.db").read_bytes()) == []
 
 
 @pytest.mark.fault(
     section="Safety",
-    fault="A failing program prints the values of `environment:` and `env_from:` without their names",
+    fault="A failing program prints the values of `env_from:` without their names",
     promise="`status`, `collect` and `sql` print no value.",
 )
 @pytest.mark.parametrize(
@@ -110,7 +113,8 @@ def test_no_value_is_in_a_jobs_history(site: Site) -> None:
 @pytest.fixture(scope="module")
 def bundled(site: Site) -> dict[str, bytes]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("HF_TOKEN", SHELL_TOKEN)
+        for name, value in SHELL.items():
+            patch.setenv(name, value)
         done = site.repro("bundle", "figure-13", "-o", "a.tar.zst")
         assert done.returncode == 0, done.stderr
         assert site.repro("bundle", "verify", "a.tar.zst").returncode == 0
@@ -119,19 +123,19 @@ def bundled(site: Site) -> dict[str, bytes]:
 
 @pytest.mark.fault(
     section="Safety",
-    fault="A failing program prints the values of `environment:` and `env_from:` without their names",
+    fault="A failing program prints the values of `env_from:` without their names",
     promise="A bundle contains no value.",
 )
 def test_no_value_is_in_a_bundle(bundled: dict[str, bytes]) -> None:
     assert {path: leaked(text) for path, text in bundled.items() if leaked(text)} == {}
     scripts = [text for path, text in bundled.items() if path.endswith("job.sh")]
     assert len(scripts) == 12
-    assert all(b"DB_PASS=***" in script and b"NCCL_DEBUG=WARN" in script for script in scripts)
+    assert all(b"NCCL_DEBUG=WARN" in script for script in scripts)
 
 
 @pytest.mark.fault(
     section="Safety",
-    fault="A failing program prints the values of `environment:` and `env_from:` without their names",
+    fault="A failing program prints the values of `env_from:` without their names",
     promise="A report contains no value.",
 )
 def test_no_value_is_in_a_report(site: Site) -> None:

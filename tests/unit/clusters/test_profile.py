@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
+from orchestrator.clusters.resolve import find_cluster
+from orchestrator.config.settings import parse_settings
 from orchestrator.errors import ReproError
+from orchestrator.paths import Folders
 from tests.unit.clusters.sites import PLAIN, cluster_of, short
 
 CONTAINER = PLAIN + "container: {runtime: pyxis, %s}\n"
@@ -177,3 +181,48 @@ def test_a_suffix_that_no_hosts_name_can_have_is_refused(tmp_path: Path, suffix:
 def test_an_infinite_peak_is_refused(tmp_path: Path) -> None:
     (only,) = messages(tmp_path, PLAIN.replace("bf16: 312", "bf16: .inf"))
     assert "hardware.peak_tflops.bf16: " in only
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("HF_TOKEN", "hf_0123456789abcdefghijklmnop"),
+        ("WANDB_API_KEY", "0123456789abcdef0123456789abcdef01234567"),
+        ("DB_PASSWORD", "tulip-Meadow+41"),
+        ("X", "ghp_0123456789abcdefghijklmnopqrstuvwxyz"),
+        ("X", "AKIA0123456789ABCDEF"),
+        ("X", "sk-0123456789abcdefghij"),
+        ("PIP_INDEX_URL", "https://vulpes:lagopus77@pypi.example/simple"),
+    ],
+)
+def test_a_literal_secret_is_refused_without_its_value(tmp_path: Path, name: str, value: str) -> None:
+    for line in (
+        f"environment: {{{name}: '{value}'}}\n",
+        f"environment: {{{name}: {{value: '{value}', when: nodes > 1}}}}\n",
+    ):
+        with pytest.raises(ReproError) as caught:
+            cluster_of(tmp_path, PLAIN + line)
+        (only,) = map(str, caught.value.problems)
+        assert f" environment.{name}: the value looks like a secret" in only and value not in only
+        assert f"add it to env_from: [{name}]" in only and re.search(r"\.yaml:[0-9]+:[0-9]+ ", only)
+
+
+def test_a_literal_secret_of_the_command_line_is_refused_without_its_value(tmp_path: Path) -> None:
+    cluster_of(tmp_path, PLAIN)
+    settings = parse_settings(["environment.HF_TOKEN=hf_0123456789abcdefghijklmnop"])
+    with pytest.raises(ReproError, match="--set environment.HF_TOKEN=[*]{3}.*env_from: .HF_TOKEN") as caught:
+        find_cluster(Folders(tmp_path, tmp_path), str(tmp_path / "clusters" / "site.yaml"), settings)
+    assert "hf_0123" not in str(caught.value)
+
+
+def test_a_plain_value_with_a_secrets_word_in_its_name_is_kept(tmp_path: Path) -> None:
+    plain = "environment: {TOKENIZERS_PARALLELISM: 'false', HF_TOKEN_PATH: /shared/token, KEYBOARD: us, NCCL_KEY: 1}\n"
+    assert len(cluster_of(tmp_path, PLAIN + plain).profile.environment) == 4
+
+
+def test_memory_that_slurm_would_refuse_is_refused(tmp_path: Path) -> None:
+    for size in ("lots", "1.5G", "4 G", "-1"):
+        with pytest.raises(ReproError, match="slurm.mem: must be a size such as 500G, or 0 for"):
+            cluster_of(tmp_path, slurm(f"mem: '{size}'"))
+    for size in ("0", "500G", "1048576", "2t"):
+        cluster_of(tmp_path, slurm(f"mem: '{size}'"))

@@ -8,6 +8,7 @@ import pytest
 
 from orchestrator.clusters.names import cluster_names
 from orchestrator.clusters.resolve import Cluster, find_cluster
+from orchestrator.config.yaml import parse_document
 from orchestrator.errors import Problem, ReproError
 from orchestrator.paths import Folders
 from tests.unit.clusters.sites import (
@@ -37,7 +38,9 @@ def messages(folder: Path, text: str, overlay: str | None = None) -> list[str]:
 
 def test_selene_without_its_overlay_is_one_clear_message(tmp_path: Path) -> None:
     (only,) = open_ends(selene(tmp_path, overlay=None))
-    assert only.startswith("selene.local.yaml: no such file. Hint: create it with the private values of selene.yaml: ")
+    assert ": not set in selene.yaml. Hint: write to selene.local.yaml: {slurm: {account: ..., partition: ...}" in only
+    overlay = parse_document(only.partition("selene.local.yaml: ")[2], "overlay").value
+    assert isinstance(overlay, dict) and list(overlay) == ["slurm", "container", "workloads"]
     for name in ("slurm.account", "slurm.partition", f"container.images.{IMAGE}", "container.mounts.0"):
         assert name in only
     assert "workloads.megatron-2021.checkout" in only
@@ -142,7 +145,10 @@ def test_profiles_that_extend_one_another_in_a_ring_are_refused(tmp_path: Path, 
     with pytest.raises(ReproError) as caught:
         find_cluster(Folders(shipped=tmp_path, home=tmp_path), str(tmp_path / "clusters" / "one.yaml"))
     (only,) = caught.value.problems
-    assert short(only) == f"{ring[-1]}.yaml:1:10 extends: one and this profile extend each other"
+    assert short(only) == (
+        f"{ring[-1]}.yaml:1:10 extends: profiles extend each other in a circle, {' -> '.join([*ring, 'one'])}."
+        " Hint: remove one extends:"
+    )
 
 
 def test_errors_of_a_base_profile_and_its_extension_are_reported_together(tmp_path: Path) -> None:

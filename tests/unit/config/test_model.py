@@ -100,8 +100,10 @@ def test_where_no_name_is_near_all_are_listed() -> None:
 
 
 def test_a_union_with_a_missing_or_wrong_kind_lists_the_kinds() -> None:
-    (wrong,) = messages("title: t\nsize: 1\nshapes: [{kind: cube}]\n")
-    assert wrong.startswith("d.yaml:3:10 shapes.0: ") and "'circle', 'box'" in wrong
+    (wrong,) = messages("title: t\nsize: 1\nshapes: [{kind: tube}]\n")
+    assert wrong == "d.yaml:3:17 shapes.0.kind: no such kind, 'tube'. Hint: there are: circle, box"
+    (near,) = messages("title: t\nsize: 1\nshapes: [{kind: bax}]\n")
+    assert near == "d.yaml:3:17 shapes.0.kind: no such kind, 'bax'. Did you mean \"box\"?"
     (absent,) = messages("title: t\nsize: 1\nshapes: [{radius: 1}]\n")
     assert absent.startswith("d.yaml:3:10 shapes.0: ") and "'kind'" in absent
 

@@ -120,8 +120,11 @@ def test_keys_are_text_so_that_a_quoted_number_is_the_same_key() -> None:
     ("text", "expected"),
     [
         ("a: [1, 2\nb: 3\n", "f.yaml:2:2 not YAML: "),
-        ("a:\n\tb: 1\n", "f.yaml:2:1 not YAML: "),
-        ("a: 1\n  b: 2\n", "f.yaml:2:4 not YAML: "),
+        ("a:\n\tb: 1\n", "f.yaml:2:1 a tab. Hint: indent with spaces"),
+        (
+            "a: 1\n  b: 2\n",
+            "f.yaml:2:4 not YAML: mapping values are not allowed in this context. Hint: check the inden",
+        ),
         ('a: "open\n', "f.yaml:2:1 not YAML: "),
         ("a: *missing\n", "f.yaml:1:4 not YAML: found undefined alias"),
         ("a: 1\n---\nb: 2\n", "f.yaml:2:1 not YAML: "),
