@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -51,10 +52,10 @@ READ_EVERY_S = 0.5
 def update(ledger: Ledger, at_most_every_s: float = 0.0, *, running: bool = False) -> RefreshResult:
     """Ask the scheduler about open jobs, then read the logs and judge the jobs that have ended.
 
-    The scheduler is not asked if any terminal asked it less than `at_most_every_s` ago. Logs are always read. With
-    `running`, the new iterations of running jobs are stored too.
+    The scheduler is not asked if any terminal asked it less than `at_most_every_s` ago. Logs are always read, but with
+    infinity nothing is. With `running`, the new iterations of running jobs are stored too.
     """
-    if not anything_to_refresh(ledger):
+    if math.isinf(at_most_every_s) or not anything_to_refresh(ledger):
         return RefreshResult()
     # Only here: `status` with no open job must start without the scheduler's and the parser's modules.
     from orchestrator.launch.refresh import refresh
@@ -226,8 +227,7 @@ def status(
     """Return the status of all jobs, or of those that match.
 
     With `failed`, only jobs whose latest attempt failed. `state` is that of the latest attempt or of the result. If
-    nothing is selected and there are more than `most_jobs`, the experiments are counted instead. An empty ledger has
-    no jobs.
+    nothing is selected and there are more than `most_jobs`, the experiments are counted instead.
     """
     state = selection.pop("state", None)
     matches, has_state, ledger = job_filter(**selection), job_filter(state=state), session.existing_ledger()

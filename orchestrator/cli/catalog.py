@@ -18,13 +18,14 @@ from orchestrator.cli.options import (
     Json,
     OnCluster,
     PlanOptions,
+    Wide,
     argument_options,
     budget_option,
     case_options,
     session_of,
     workload_option,
 )
-from orchestrator.cli.output import data, filled_columns, message, next_command, table
+from orchestrator.cli.output import WIDE_HINT, data, filled_columns, message, next_command, table
 from orchestrator.errors import ReproError
 from orchestrator.text import counted
 
@@ -49,11 +50,14 @@ SolveAlpha = Annotated[
 OutputFolder = Annotated[Path | None, typer.Option("--output", "-o", help="Write the scripts into this folder.")]
 Explain = Annotated[bool, typer.Option("--explain", help="Show the origin of each line of the first script.")]
 
+_LISTED = ("experiment", "cases", "gpus", "done", "title", "scales")
+_PLANNED = ("experiment", "case", "nodes", "gpus", "memory_gb", "fit", "iteration_s", "gpu_hours", "cost", "iterations")
+
 app = typer.Typer(rich_markup_mode=None)
 
 
 @app.command("list")
-def list_experiments(context: typer.Context, json: Json = False, database: Database = None) -> None:
+def list_experiments(context: typer.Context, wide: Wide = False, json: Json = False, database: Database = None) -> None:
     """List the experiments of all papers: sizes and progress."""
     experiments = api.experiments(session_of(context, database))
     if json:
@@ -61,7 +65,13 @@ def list_experiments(context: typer.Context, json: Json = False, database: Datab
         context.obj.json.put(document)
     else:
         rows = [_experiment_row(row) for row in experiments.rows]
-        table(rows, ["experiment", "paper", "cases", "gpus", "done", "scales", "title"])
+        table(
+            rows,
+            ["experiment", "paper", "cases", "gpus", "done", "scales", "title"],
+            wide=wide,
+            important=_LISTED,
+            hint=WIDE_HINT,
+        )
         message(f"clusters: {', '.join(experiments.clusters)}")
         message("cases and gpus are of the published size; repro plan NAME predicts memory, time and cost")
         if experiments.rows:
@@ -98,6 +108,7 @@ def plan(
     cluster: ClusterName = None,
     exact: Exact = False,
     solve_alpha: SolveAlpha = False,
+    wide: Wide = False,
     json: Json = False,
     **given: Unpack[PlanOptions],
 ) -> None:
@@ -118,7 +129,8 @@ def plan(
         }
         context.obj.json.put(document, refused)
     elif rows:
-        table(rows, [column for column in rows[0] if column in filled_columns(rows)])
+        columns = [column for column in rows[0] if column in filled_columns(rows)]
+        table(rows, columns, wide=wide, important=_PLANNED, hint=WIDE_HINT)
     for warning in report.warnings:
         message(f"warning: {warning}")
     for note in report.notes:

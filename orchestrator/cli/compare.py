@@ -9,9 +9,10 @@ import typer
 
 from orchestrator import api
 from orchestrator.cli import completion
-from orchestrator.cli.options import Database, JobOptions, Json, ResultAttempt, session_of
+from orchestrator.cli.options import Database, JobOptions, Json, ResultAttempt, Wide, session_of
 from orchestrator.cli.output import (
     MOST_LINES,
+    WIDE_HINT,
     filled_columns,
     message,
     next_command,
@@ -37,6 +38,7 @@ Arguments = Annotated[
     ),
 ]
 _EFFICIENCY = ("percent_of_peak", "percent_of_peak_computed", "mfu_percent", "aggregate_pflops")
+_IMPORTANT = ("case", "metric", "measured", "published", "ratio", "within", "allowed", "not_judged")
 _ONLY_IF_DIFFERENT = ("experiment", "scale")
 
 app = typer.Typer(rich_markup_mode=None)
@@ -49,6 +51,7 @@ def compare(
     arguments: Arguments = None,
     *,
     attempt: ResultAttempt = None,
+    wide: Wide = False,
     json: Json = False,
     database: Database = None,
     **options: Unpack[JobOptions],
@@ -62,7 +65,7 @@ def compare(
             numbers = [_reference_json(row, published) for row in published.rows]
             document: CompareDocument = {"numbers": numbers, "sides": [], "cases": []}
             context.obj.json.put(document)
-        _print_published(published, not json)
+        _print_published(published, not json, wide)
     elif attempt is not None:
         raise ReproError(Problem("--attempt: not with A and B", hint="repro compare EXPERIMENT --attempt 1"))
     else:
@@ -106,12 +109,12 @@ def _require_experiment(name: str) -> None:
         )
 
 
-def _print_published(comparison: api.PublishedComparison, with_table: bool) -> None:
+def _print_published(comparison: api.PublishedComparison, with_table: bool, wide: bool) -> None:
     outcome, rows = comparison.outcome, comparison.rows
     if with_table:
         message(f"{outcome.entry.short_name} at scale {outcome.scale} on {outcome.cluster}")  # a note names the program
         shown = [_reference_row(row, comparison) for row in rows if row.measured is not None]
-        table(shown, filled_columns(shown))
+        table(shown, filled_columns(shown), wide=wide, important=_IMPORTANT, hint=WIDE_HINT)
         _print_summary(comparison)
     failures = comparison.failures
     if failures:

@@ -10,7 +10,7 @@ from typing import TextIO
 
 from orchestrator import api
 from orchestrator.cli.json_jobs import case_rows
-from orchestrator.cli.output import Console, as_row, data, message, table
+from orchestrator.cli.output import WIDE_HINT, Console, as_row, data, message, table, table_lines
 from orchestrator.paths import short_name
 from orchestrator.text import printable
 
@@ -24,6 +24,8 @@ _WIDE_COLUMNS = ("gpu_hours", "cost", "joules_per_iteration", "joules_per_token"
 """Columns of `status --wide`."""
 _ONLY_IF_DIFFERENT = ("experiment", "scale", "cluster", "workload")
 _ONLY_IF_FILLED = ("failure", "left", "why", "newer", "reused", *_WIDE_COLUMNS)
+_IMPORTANT = ("job", "case", "state", "iteration", "left", "why", "verdict", "failure", "newer", "experiment")
+"""Columns that a narrow terminal shows first."""
 _PEAK_SHARES = ("percent_of_peak", "percent_of_peak_computed", "mfu_percent")
 """Shares of a GPU's dense peak: by SC21's equation 3, of the products that were computed, and model FLOPs only."""
 
@@ -47,7 +49,15 @@ def print_jobs(jobs: Sequence[api.JobStatus], *, wide: bool = False) -> None:
     """Print a row for each job, without columns that are empty or have one value; `wide` adds cost and energy."""
     rows = [_job_cells(job) for job in jobs]
     columns = (*_COLUMNS, *_WIDE_COLUMNS) if wide else _COLUMNS
-    table(rows, [column for column in columns if _is_shown(column, rows)])
+    shown = [column for column in columns if _is_shown(column, rows)]
+    table(rows, shown, wide=wide, important=_IMPORTANT, hint=WIDE_HINT)
+
+
+def job_lines(jobs: Sequence[api.JobStatus], width: int) -> list[str]:
+    """Return the lines of the same table that fit in a width."""
+    rows = [_job_cells(job) for job in jobs]
+    shown = [column for column in _COLUMNS if _is_shown(column, rows) and column != "job"]
+    return table_lines(rows, shown, width, _IMPORTANT)[1]
 
 
 def _job_cells(job: api.JobStatus) -> dict[str, object]:
@@ -72,8 +82,9 @@ def print_cases(outcome: api.FigureOutcome) -> None:
     optional = [
         name for name in (*_PEAK_SHARES, "published", "why", "newer", "reused") if name in filled and name != metric
     ]
+    important = ("case", "verdict", "iteration_ms", metric, "published", "why", "state", "job")
     always = ("job", "case", "state", "verdict", "iteration_ms", "spread_ms", "used")
-    table(rows, [*always, *repeats, metric, *optional])
+    table(rows, [*always, *repeats, metric, *optional], important=important)
 
 
 def print_claims(outcome: api.FigureOutcome, to_stdout: bool, with_numbers: bool = False) -> None:

@@ -6,6 +6,8 @@ Text from files, logs and schedulers is escaped before it reaches a terminal.
 from __future__ import annotations
 
 import codecs
+import os
+import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -87,17 +89,102 @@ class Console:
             message(f"repro: {problem}")
 
 
-def table(rows: Sequence[Mapping[str, object]], columns: Sequence[str]) -> None:
-    """Print aligned columns, never wrapped or cropped, numbers to the right."""
-    texts = [[_cell(row.get(column)) for column in columns] for row in rows]
-    numeric = [all(isinstance(row.get(c), (int, float, type(None))) for row in rows) for c in columns]
-    widths = [max(len(line[i]) for line in [list(columns), *texts]) for i in range(len(columns))]
-    for line in [[column.upper() for column in columns], *texts]:
-        cells = [
-            cell.rjust(width) if right else cell.ljust(width)
-            for cell, width, right in zip(line, widths, numeric, strict=True)
-        ]
-        data("  ".join(cells).rstrip())
+_STYLES = {
+    **dict.fromkeys(("verified", "holds", "ok", "yes", "COMPLETED"), "green"),
+    **dict.fromkeys(("failed", "fails", "wrong", "no", "regression", "now fails"), "red"),
+    **dict.fromkeys(("FAILED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED", "LOST"), "red"),
+    **dict.fromkeys(("CANCELLED", "PENDING", "QUEUED", "SUBMITTING", "open", "not judged"), "yellow"),
+    **dict.fromkeys(("RUNNING", "COMPLETING"), "cyan"),
+}
+"""Colours of states and verdicts on a terminal."""
+_COLOURED = ("state", "verdict", "result", "within", "change")
+WIDE_HINT = "--wide shows all"
+_LEAST_WIDTH = 16
+"""Least width of a column whose texts are cut to fit a terminal."""
+
+
+def table(
+    rows: Sequence[Mapping[str, object]],
+    columns: Sequence[str],
+    *,
+    wide: bool = False,
+    important: Sequence[str] = (),
+    hint: str = "a pipe shows all",
+) -> None:
+    """Print aligned columns, numbers to the right. On a terminal, a row is one line unless `wide`.
+
+    If there is no room for all columns, those of `important` are kept first, then the others in their order. `hint`
+    tells how to see the others.
+    """
+    is_terminal = sys.stdout.isatty()
+    width = shutil.get_terminal_size().columns if is_terminal and not wide else None
+    shown, lines = table_lines(rows, columns, width, important, style=_styled if _has_colours() else None)
+    for line in lines:
+        print(line, flush=True)
+    if hidden := [column for column in columns if column not in shown]:
+        message(f"not shown: {', '.join(hidden)} ({hint})")
+
+
+def table_lines(
+    rows: Sequence[Mapping[str, object]],
+    columns: Sequence[str],
+    width: int | None = None,
+    important: Sequence[str] = (),
+    style: Callable[[str], str] | None = None,
+) -> tuple[list[str], list[str]]:
+    """Return the columns that fit in the width, in their order, and the lines of the table. None: any width."""
+    texts = {column: [_cell(row.get(column)) for row in rows] for column in columns}
+    widths = {column: max(map(len, [column, *texts[column]])) for column in columns}
+    shown = list(columns)
+    if width is not None:
+        shown = _fitting([*(name for name in important if name in columns), *columns], widths, width)
+        shown.sort(key=list(columns).index)
+    numeric = {c: all(isinstance(row.get(c), (int, float, type(None))) for row in rows) for c in shown}
+    lines = ["  ".join(_aligned(printable(c.upper()), widths[c], numeric[c]) for c in shown).rstrip()]
+    for number in range(len(rows)):
+        cells = []
+        for c in shown:
+            cell = texts[c][number]
+            aligned = _aligned(cell, widths[c], numeric[c])
+            cells.append(aligned.replace(cell, style(cell), 1) if style and c in _COLOURED else aligned)
+        lines.append("  ".join(cells).rstrip())
+    return shown, lines
+
+
+def _fitting(columns: Sequence[str], widths: dict[str, int], room: int) -> list[str]:
+    """Return the columns that fit, in order of importance; the first one that does not is cut, and its width set."""
+    shown: list[str] = []
+    left = room
+    for column in dict.fromkeys(columns):
+        needed = widths[column] + (2 if shown else 0)
+        if needed > left:
+            available = left - (2 if shown else 0)
+            if available < _LEAST_WIDTH and shown:
+                continue
+            widths[column] = max(available, 1)
+            needed = left
+        shown.append(column)
+        left -= needed
+    return shown
+
+
+def _aligned(cell: str, width: int, right: bool) -> str:
+    if len(cell) > width:
+        return f"{cell[: width - 1]}…"
+    return cell.rjust(width) if right else cell.ljust(width)
+
+
+def _has_colours() -> bool:
+    return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM", "dumb") != "dumb"
+
+
+def _styled(cell: str) -> str:
+    """Return a state or a verdict in its colour."""
+    if cell not in _STYLES:
+        return cell
+    from rich.style import Style  # only on a terminal
+
+    return Style.parse(_STYLES[cell]).render(cell)
 
 
 def filled_columns(rows: Sequence[Mapping[str, object]]) -> list[str]:

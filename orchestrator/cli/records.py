@@ -197,7 +197,7 @@ def sql(
         else:
             blocks = _blocks(answer.rows)
             for block in itertools.chain([next(blocks, [])], blocks):
-                table([dict(zip(answer.columns, row, strict=True)) for row in block], answer.columns)
+                table([dict(zip(answer.columns, row, strict=True)) for row in block], answer.columns, wide=True)
     next_command("repro sql", "the views and tables, and their columns")
 
 

@@ -16,18 +16,20 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from orchestrator import api
-from orchestrator.cli.job_table import bar, can_redraw, picture, print_jobs
+from orchestrator.cli.job_table import bar, can_redraw, job_lines, picture, print_jobs
 from orchestrator.cli.json_output import JsonOutput
 from orchestrator.cli.options import (
     AnyExperiment,
     Database,
     Json,
     StateOptions,
+    Wide,
     session_of,
 )
 from orchestrator.cli.output import as_row, message, next_command, table
 from orchestrator.errors import Problem, ReproError
 from orchestrator.paths import short_name
+from orchestrator.text import counted
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -44,7 +46,6 @@ SHARE_OF_TIME = 5
 
 Watch = Annotated[bool, typer.Option("--watch", help="Continue until every job has ended.")]
 Failed = Annotated[bool, typer.Option("--failed", help="Only jobs whose latest attempt failed.")]
-Wide = Annotated[bool, typer.Option("--wide", help="Show GPU-hours, cost and energy, too.")]
 Every = Annotated[
     float | None,
     typer.Option(
@@ -84,12 +85,14 @@ def status(
             experiment,
             failed=failed,
             most_jobs=most_jobs,
-            at_most_every_s=interval,
+            at_most_every_s=interval if started else math.inf,
             session=session,
             **options,
         )
     )
+    started = not (watch and not json and can_redraw(sys.stdout))  # a picture starts with what is recorded
     now = next(updates)
+    started = True
     if json and not watch:
         context.obj.json.put(_document(now))
     if not now.is_submitted:
@@ -199,15 +202,24 @@ def _next(now: api.Status) -> tuple[str, str]:
 
 def _picture(now: api.Status, every: float, wide: bool) -> list[str]:
     """Return the lines that fit on the terminal: running jobs first, then failed ones."""
-    around = len(now.notes) + len(now.tallies) + 4  # the table's head, the last query, the next command, the cursor
+    around = len(now.notes) + len(now.tallies) + 5  # head, rows not shown, last query, next command, cursor
     room = max(1, shutil.get_terminal_size().lines - around)
     jobs = list(now.jobs)
     if len(jobs) > room:
         jobs.sort(key=lambda job: (job.verdict == "verified", job.state != "RUNNING", not job.verdict))
-    text = io.StringIO()
-    with redirect_stdout(text), redirect_stderr(text):
-        _print_rows(jobs[:room], now.experiments[:room], wide)
-    lines = [*now.notes, *map(bar, now.tallies), *text.getvalue().splitlines()]
+    if jobs and not wide:
+        rows = job_lines(jobs[:room], shutil.get_terminal_size().columns)
+    else:
+        text = io.StringIO()
+        with redirect_stdout(text), redirect_stderr(text):
+            _print_rows(jobs[:room], now.experiments[:room], wide)
+        rows = text.getvalue().splitlines()
+    lines = [*now.notes, *map(bar, now.tallies), *rows]
+    left = len(jobs or now.experiments) - room
+    if left > 0:
+        lines.append(f"{counted(left, 'more row')} not shown; running and failed jobs come first")
+    if now.asked_at is None and now.is_open and not now.notes:
+        lines.append("states as last recorded; the scheduler is being asked. Ctrl-C ends")
     if now.asked_at is not None:
         at = now.asked_at.replace(tzinfo=timezone.utc).astimezone()
         lines.append(f"Slurm was queried at {at:%H:%M:%S}; all terminals together query every {every:g} s. Ctrl-C ends")

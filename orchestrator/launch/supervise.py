@@ -208,11 +208,12 @@ def wait_for(
 ) -> bool:
     """Return True when all these jobs have ended or the open ones can never start; report what stops them.
 
-    `update` asks the scheduler and reads the logs. `progress` gets the rows after each update. Return False if jobs
-    are still open after `timeout_s`; they are left alone.
+    `update` asks the scheduler and reads the logs. `progress` gets the rows before and after each update. Return
+    False if jobs are still open after `timeout_s`; they are left alone.
     """
     reported: set[str] = set()
     end = time.monotonic() + timeout_s
+    progress(rows())  # the first answer of a scheduler may take a minute
     while True:
         for complaint in update().complaints:
             if complaint not in reported:

@@ -65,6 +65,7 @@ LOCAL_IMPORTS = {
     "cli.sites": "start-up time: what only some commands need",
     "cli.job_table": "rich is slow to import",
     "reading.job_status": "start-up time: running jobs only",
+    "cli.output": "rich is slow to import",
     "cli.json_output": "start-up time: an error only",
     "cli.main": "start-up time: an error only",
     "ledger.database": "Alembic is slow to import",

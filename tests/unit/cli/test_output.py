@@ -44,7 +44,7 @@ def on_terminal(words: list[str], folder: Path, environment: Mapping[str, str]) 
 def repro_on_terminal(site: Site, *words: str) -> bytes:
     """What `repro` writes to a terminal that is both its stdout and its stderr."""
     ours, its = pty.openpty()
-    process = ForkedRepro(words, site.folder, site.environment, its, its)
+    process = ForkedRepro(words, site.folder, {**site.environment, "NO_COLOR": "1"}, its, its)
     os.close(its)
     written = b"".join(_read(ours))
     process.wait()
@@ -160,7 +160,7 @@ def test_a_log_line_that_is_a_reason_does_not_control_the_terminal(tmp_path: Pat
     octal = "".join(f"\\{byte:03o}" for byte in EVIL.encode())
     (site.folder / "train.sh").write_text(f"#!/bin/bash\nprintf 'RuntimeError: it broke {octal}\\n' >&2\nexit 1\n")
     assert site.submit("--where", "pp=1,gbs=4", "--wait").returncode == 1
-    for words in ("status", "status --json", "collect figure-13", "collect figure-13 --export json"):
+    for words in ("status --wide", "status --json", "collect figure-13", "collect figure-13 --export json"):
         text = require_harmless(repro_on_terminal(site, *words.split()))
         assert "it broke" in text, words
     job = json.loads(site.repro("status", "--json").stdout)["jobs"][0]["job"]
@@ -237,3 +237,26 @@ def test_a_table_is_aligned_never_cropped_and_cannot_steer_the_terminal(capsys: 
     header, long, evil = capsys.readouterr().out.splitlines()
     assert (header.split(), len(long)) == (["NAME", "RATE"], 307)
     assert long.endswith("1.235") and evil.startswith("?[2J?b ") and evil.endswith("    -")
+
+
+WIDE_TABLE = """
+import os, sys, pty
+from orchestrator.cli.output import table
+rows = [{"job": "0" * 12, "case": "pp=1,tp=4,gbs=16", "state": "RUNNING", "why": "w" * 90, "rate": 1.5, "id": "7" * 30}]
+table(rows, list(rows[0]), important=("case", "state", "why"), wide="wide" in sys.argv)
+"""
+
+
+@pytest.mark.parametrize("columns", [80, 120])
+def test_rows_fit_the_terminal_with_the_important_columns_and_state_colours(tmp_path: Path, columns: int) -> None:
+    environment = {**os.environ, "COLUMNS": str(columns), "TERM": "xterm", "NO_COLOR": ""}
+    command = [sys.executable, "-c", WIDE_TABLE]
+    written = on_terminal(command, tmp_path, environment).decode()
+    assert "\x1b[36mRUNNING\x1b[0m" in written
+    plain = require_harmless(on_terminal(command, tmp_path, {**environment, "NO_COLOR": "1"}))
+    header, row, hidden = plain.splitlines()
+    assert max(len(header), len(row)) <= columns and "RUNNING" in row and "www" in row
+    assert ("…" in row) == (columns == 80) and hidden.startswith("not shown: ") and "id" in hidden
+    wide = require_harmless(on_terminal([*command, "wide"], tmp_path, {**environment, "NO_COLOR": "1"}))
+    piped = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
+    assert wide == piped.stdout and "w" * 90 in wide

@@ -300,9 +300,9 @@ def test_on_a_terminal_the_picture_is_drawn_over_the_last_without_clearing_it(
     on_a_terminal(monkeypatch)
     done = repro("status", "--watch")
     assert done.returncode == 0 and "\033[2J" not in done.stdout  # the terminal is never cleared
-    pictures = frames(done)
-    assert len(pictures) == 4
-    assert [next(line for line in one if line.startswith("a-id")).split()[2] for one in pictures] == [
+    recorded, *pictures = frames(done)
+    assert len(pictures) == 4 and "PENDING" in recorded[2] and recorded[-1].startswith("states as last recorded")
+    assert [next(line for line in one if line.startswith("a ")).split()[1] for one in pictures] == [
         *("RUNNING", "RUNNING", "COMPLETED", "COMPLETED")
     ]
     assert ["5/8" in "".join(one) for one in pictures[:2]] == [False, True]
@@ -336,9 +336,10 @@ def test_a_small_terminal_shows_running_jobs_first_and_never_scrolls(
     slurm.end("job26-id", "FAILED", "failed")
     slurm.on_query = [lambda: None, press_ctrl_c]
     on_a_terminal(monkeypatch, lines=12)
-    (picture,) = frames(repro("status", "--watch"))
-    assert len(picture) < 12
-    assert [line.split()[0] for line in picture if line.startswith("job")][:3] == ["job25-id", "job26-id", "job10-id"]
+    recorded, picture = frames(repro("status", "--watch"))
+    assert len(recorded) < 12 and len(picture) < 12
+    assert [line.split()[0] for line in picture if line.startswith("job")][:3] == ["job25", "job26", "job10"]
+    assert "more rows not shown" in "".join(picture)
     assert "10/30 verified" in picture[0]
 
 
