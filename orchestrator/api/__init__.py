@@ -197,6 +197,7 @@ class CaseOptions(TypedDict, total=False):
 
     `arg` are arguments of the program that are added or replaced, `--lr=0.001`, and `no_arg` flags that are left out.
     `settings` are fields of the profile or the experiment, `slurm.qos=high` or `training.iterations=50`.
+    `example` fills open values of the profile with examples; such a plan cannot be submitted.
     """
 
     scale: str | None
@@ -207,6 +208,7 @@ class CaseOptions(TypedDict, total=False):
     arg: Sequence[str] | None
     no_arg: Sequence[str] | None
     settings: Sequence[str] | None
+    example: bool | None
 
 
 P = ParamSpec("P")

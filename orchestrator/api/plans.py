@@ -60,7 +60,8 @@ def _choice(
             entries |= {entry.name: entry for entry in group}
     with added_to(problems):
         if cluster is not None:
-            profile = replace(find_cluster(folders, cluster, settings.of_profile), settings=settings.all)
+            found = find_cluster(folders, cluster, settings.of_profile, example=bool(options.get("example")))
+            profile = replace(found, settings=settings.all)
     with added_to(problems):
         wanted = parse_where(where)
     with added_to(problems):

@@ -119,6 +119,9 @@ def submit_all(
     submitted once. `on_submission` gets each experiment when it is submitted; a later one may fail.
     """
     require_positive(repeat=repeat, max_parallel=max_parallel, stop_after=stop_after)
+    if options.get("example"):
+        what = "--example: example values cannot be submitted"
+        raise ReproError(Problem(what, hint="add --dry-run, or fill in the values: repro clusters show NAME"))
     names, after = name_list(names), name_list(after)
     run_options = {"repeat": repeat if repeat != 1 else None, "rerun": rerun, "canary": canary, "after": after}
     run_options |= {"max_parallel": max_parallel, "stop_after": stop_after, "depends_on": warm_up and "warm-up"}

@@ -171,6 +171,9 @@ Settings = Annotated[
         "training.iterations=50. Repeatable.",
     ),
 ]
+Example = Annotated[
+    bool | None, typer.Option("--example", help="Fill open values of the profile with examples, to read the scripts.")
+]
 Partition = Annotated[str | None, typer.Option("--partition", help="Short for --set slurm.partition=...")]
 QosName = Annotated[str | None, typer.Option("--qos", help="Short for --set slurm.qos=...")]
 Reservation = Annotated[str | None, typer.Option("--reservation", help="Short for --set slurm.reservation=...")]
@@ -219,6 +222,7 @@ class CaseOptions(TypedDict, total=False):
     arg: AddedArguments
     no_arg: DroppedArguments
     settings: Settings
+    example: Example
 
 
 class PlanOptions(CaseOptions, total=False):
@@ -287,6 +291,7 @@ def argument_options(options: CaseOptions) -> str:
     words = [word for value in options.get("arg") or () for word in ("--arg", value)]
     words += [word for value in options.get("no_arg") or () for word in ("--no-arg", value)]
     words += [word for value in options.get("settings") or () for word in ("--set", value)]
+    words += ["--example"] if options.get("example") else []
     return f" {shlex.join(words)}" if words else ""
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.clusters.container import read_image
+from orchestrator.clusters.example import with_examples
 from orchestrator.clusters.layers import Layered, lay
 from orchestrator.clusters.machine import Machine, this_machine
 from orchestrator.clusters.names import cluster_names, is_overlay
@@ -152,10 +153,10 @@ def _as_overlay(blanks: Sequence[Unfilled]) -> str:
     return text(tree)
 
 
-def find_cluster(folders: Folders, name: str, settings: Sequence[Setting] = ()) -> Cluster:
+def find_cluster(folders: Folders, name: str, settings: Sequence[Setting] = (), *, example: bool = False) -> Cluster:
     """Read the profile with this name or path, with settings of the command line over it.
 
-    ReproError has all problems of its files, or of the settings.
+    With `example`, each open value has an example. ReproError has all problems of its files, or of the settings.
     """
     file = profile_file(folders, name)
     layers = list(_layers(folders, file))
@@ -167,6 +168,8 @@ def find_cluster(folders: Folders, name: str, settings: Sequence[Setting] = ()) 
     if settings:
         _require_lists(settings, layered)
         layered = lay([*documents, settings_document(settings)])
+    if example:
+        layered = with_examples(layered)
     profile = read_model(ClusterProfile, Document(documents[0].file, layered.value), layered.problem_location)
     if secrets := list(_literal_secrets(profile, layered)):
         raise ReproError(*secrets)

@@ -240,14 +240,14 @@ def check_runtime(stage: Stage, runtime: str, image: str, mounts: list[str], val
 @example(text="a\u00a0b")
 def test_values_reach_sbatch(text: str) -> None:
     cluster, plan = cluster_and_plan("slurm")
-    placed = dict.fromkeys(("partition", "constraint", "reservation", "qos", "mem", "gres_type"), text)
+    placed = dict.fromkeys(("partition", "constraint", "reservation", "qos", "gres_type"), text)
     account = text.replace("{", "(").replace("<", "(")  # {project} is filled in, and <...> is a blank
     name = "".join(text.split()).replace("=", "")
     free = [f"--mail-user={text}", f"-J{name}", f"--x{name}={text}"]
     cluster = with_fields(cluster, slurm={**placed, "account": account, "sbatch": free, "gpu_request": "gres"})
     lines = [sbatch_arguments(line.words[0]) for line in directives(plan, cluster)]
     assert all(len(arguments) == 1 for arguments in lines)
-    expected = [f"--{name}={text}" for name in ("partition", "constraint", "reservation", "qos", "mem")]
+    expected = [f"--{name}={text}" for name in ("partition", "constraint", "reservation", "qos")]
     assert {*expected, f"--account={account}", f"--gres=gpu:{text}:4", *free} <= {arguments[0] for arguments in lines}
 
 

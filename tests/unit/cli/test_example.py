@@ -1,0 +1,44 @@
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from orchestrator.clusters.resolve import find_cluster
+from orchestrator.paths import Folders
+from tests.stand_in_site import CHECKOUT
+from tests.unit.cli.calling import Caller, everything_in
+
+SITES = sorted(file.stem for file in (CHECKOUT / "clusters").glob("*.yaml") if not file.stem.endswith(".local"))
+CPU = ("local", "jean-zay-v100")
+"""Sites whose script is one of scale cpu: V100 has no bf16."""
+
+
+@pytest.mark.parametrize("name", SITES)
+def test_the_script_of_each_shipped_site_can_be_read_before_its_values_are_filled_in(name: str, repro: Caller) -> None:
+    options = ("--cluster", name, "--scale", "cpu" if name in CPU else "pair", "--example")
+    done = repro("render", "figure-13", *options, "--where", "pp=2,tp=1,gbs=8" if name not in CPU else "pp=1,gbs=4")
+    if "no such case" in done.stderr:
+        done = repro("render", "figure-13", *options)
+    assert done.returncode == 0, done.stderr
+    assert ("EXAMPLE" in done.stdout.upper()) == bool(has_open_values(name)), done.stdout
+    subprocess.run(["bash", "-n"], input=done.stdout, text=True, check=True)
+
+
+def has_open_values(name: str) -> bool:
+    folders = Folders(shipped=CHECKOUT, home=Path("/no-such-home"))
+    blanks = find_cluster(folders, str(CHECKOUT / "clusters" / f"{name}.yaml")).unfilled
+    return any(blank.path[0] != "workloads" or blank.path[1] == "pretrain" for blank in blanks)
+
+
+def test_examples_are_planned_and_never_submitted(repro: Caller) -> None:
+    options = ("figure-13", "--cluster", "selene", "--example")
+    for words in (("plan", *options), ("submit", *options, "--dry-run")):
+        done = repro(*words)
+        assert done.returncode == 0 and done.stderr.splitlines()[-1].count("--example") == 1, done.stderr
+    before = everything_in(repro.site.folder)
+    done = repro("submit", *options)
+    assert done.returncode == 2
+    assert done.stderr.startswith("repro: --example: example values cannot be submitted. Hint: add --dry-run, or fill")
+    assert everything_in(repro.site.folder) == before
