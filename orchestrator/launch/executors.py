@@ -7,6 +7,7 @@ class attribute for as long as the process lives. pyproject.toml registers `Slur
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import io
 import os
 import re
@@ -14,7 +15,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -154,20 +155,42 @@ class LocalScriptExecutor(LocalExecutor):
         return "local-script"
 
     def submit_queue(self, queue: Path) -> str:
-        """Start the queue script in a session of its own, and return its process id."""
-        environment: Mapping[str, str] = {k: v for k, v in os.environ.items() if not k.startswith("TORCHELASTIC_")}
-        process = subprocess.Popen(
-            ["bash", str(queue)],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-            env=dict(environment),
-        )
-        # The kernel shows the command line of a process after a moment. Until then the queue cannot be found.
-        while process.poll() is None and not is_alive(process.pid, queue.name):
-            time.sleep(0.001)
+        """Start the queue script in a session of its own, and return its process id.
+
+        It gets a ticket, a file with its host and process id. It waits until the queues with lower tickets have ended.
+        """
+        environment = {k: v for k, v in os.environ.items() if not k.startswith("TORCHELASTIC_")}
+        tickets = queue.parents[2] / "local.tickets"  # of runs/RUN/submissions/NAME.queue.sh
+        private_folder(tickets)
+        with (tickets / ".lock").open("a") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # a queue reads the tickets under this lock: none without a process id
+            given = [int(file.name) for file in tickets.iterdir() if file.name.isdecimal() and not _is_stale(file)]
+            ticket = tickets / f"{max(given, default=0) + 1:08}"
+            process = subprocess.Popen(
+                ["bash", str(queue)],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+                env={**environment, "REPRO_LOCAL_TICKET": str(ticket)},
+            )
+            ticket.write_text(f"{os.uname().nodename} {process.pid}\n")
+            # The kernel shows the command line of a process after a moment. Until then the queue cannot be found.
+            while process.poll() is None and not is_alive(process.pid, queue.name):
+                time.sleep(0.001)
         return str(process.pid)
+
+
+def _is_stale(ticket: Path) -> bool:
+    """Remove the ticket of a queue of this machine that was killed; return whether it is gone."""
+    try:
+        host, _, pid = ticket.read_text().strip().partition(" ")
+    except FileNotFoundError:  # the queue has just ended
+        return True
+    if pid.isdecimal() and (host != os.uname().nodename or is_alive(int(pid), "queue.sh")):
+        return False
+    ticket.unlink(missing_ok=True)
+    return True
 
 
 TIMED_OUT = 124

@@ -266,3 +266,40 @@ def test_a_job_whose_folder_another_has_claimed_does_not_run_and_says_why(site: 
     assert (claimed.state, claimed.exit_code, claimed.failure) == ("FAILED", 95, "stopped")
     assert claimed.reason == "not started: job 77 runs it already"
     assert "job 77 runs it already" in str(claimed.verdict_reason)
+
+
+def test_submissions_run_in_their_order_and_a_killed_queue_holds_nobody_up(site: Site) -> None:
+    ledger, tickets = new_ledger(site.folder), site.folders.runs / "local.tickets"
+    site.behave("gated")
+    for where in ("gbs=16,pp=4", "gbs=4", "gbs=16,pp=1", "gbs=16,pp=2"):
+        submit(site.plans(where), site.cluster(), ledger, site.folders, ["repro", "submit"])
+    assert [file.name for file in sorted(tickets.glob("0*"))] == [f"{number:08}" for number in (1, 2, 3, 4)]
+    third = next(row for row in job_rows(ledger) if row.case_name == "pp=1,tp=4,gbs=16")
+    os.kill(int(str(third.scheduler_id).partition("_")[0]), signal.SIGKILL)
+    (site.folder / "go").touch()
+    wait_until(lambda: all_ended(ledger))
+    assert site.started() == [
+        "pp=4,tp=1,gbs=16",
+        *(f"pp={pp},tp={4 // pp},gbs=4" for pp in (1, 2, 4)),
+        "pp=2,tp=2,gbs=16",
+    ]
+    wait_until(lambda: [file.name for file in tickets.glob("0*")] == ["00000003"])
+    collect(ledger)
+    submit(site.plans("gbs=16,pp=1"), site.cluster(), ledger, site.folders, ["repro", "submit"])
+    wait_until(lambda: all_ended(ledger) and not list(tickets.glob("0*")))
+    assert site.started()[-1] == "pp=1,tp=4,gbs=16"
+
+
+def test_submissions_of_two_terminals_at_once_do_not_mix(site: Site) -> None:
+    site.behave("gated")
+    terminals = [
+        site.start("submit", "figure-13", "--cluster", "here", "--scale", "cpu", "--where", f"gbs={gbs}")
+        for gbs in (4, 16)
+    ]
+    for terminal in terminals:
+        _, complaint = terminal.communicate()
+        assert terminal.returncode == 0, complaint
+    (site.folder / "go").touch()
+    site.wait_until_ended()
+    sizes = [case.rpartition("=")[2] for case in site.started()]
+    assert len(sizes) == 6 and len(set(sizes[:3])) == len(set(sizes[3:])) == 1

@@ -49,6 +49,22 @@ may_start() {
   fi
   return 0
 }
+# Queues run in the order of their submission: wait until the queues with lower tickets have ended.
+ticket=${REPRO_LOCAL_TICKET:-}
+unset REPRO_LOCAL_TICKET
+has_earlier_queue() {
+  local other host pid
+  for other in "${ticket%/*}"/[0-9]*; do
+    [[ ${other##*/} < ${ticket##*/} ]] || break
+    read -r host pid 2>/dev/null <"$other" || continue
+    [ "$host" != "$(uname -n)" ] || ! grep -qsaF queue.sh "/proc/$pid/cmdline" || return 0
+  done
+  return 1
+}
+if [ -n "$ticket" ]; then
+  trap 'rm -f -- "$ticket"' EXIT
+  while (flock -s 8 && has_earlier_queue) 8>>"${ticket%/*}/.lock"; do sleep 0.2; done
+fi
 # Wait until this job, or the queue that runs it, has ended.
 until [ -e '/runs/20261121-092041-bd57/before this'/end ] || [ -e '/runs/20261121-092041-bd57/before this'/cancelled ] || ! kill -0 4321 2>/dev/null; do
   sleep 0.2

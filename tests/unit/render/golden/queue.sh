@@ -7,6 +7,22 @@ jobs=( # script and folder
   '/runs/20261121-092041-bd57/b c/job.sh' '/runs/20261121-092041-bd57/b c'
   '/runs/20261121-092041-bd57/b c/job.sh' '/runs/20261121-092041-bd57/b c-2'
 )
+# Queues run in the order of their submission: wait until the queues with lower tickets have ended.
+ticket=${REPRO_LOCAL_TICKET:-}
+unset REPRO_LOCAL_TICKET
+has_earlier_queue() {
+  local other host pid
+  for other in "${ticket%/*}"/[0-9]*; do
+    [[ ${other##*/} < ${ticket##*/} ]] || break
+    read -r host pid 2>/dev/null <"$other" || continue
+    [ "$host" != "$(uname -n)" ] || ! grep -qsaF queue.sh "/proc/$pid/cmdline" || return 0
+  done
+  return 1
+}
+if [ -n "$ticket" ]; then
+  trap 'rm -f -- "$ticket"' EXIT
+  while (flock -s 8 && has_earlier_queue) 8>>"${ticket%/*}/.lock"; do sleep 0.2; done
+fi
 # Return 0 if one of these processes still runs: until its end it keeps its memory, also of GPUs.
 still_there() {
   local pid
