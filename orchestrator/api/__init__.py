@@ -167,6 +167,8 @@ if TYPE_CHECKING:
     from orchestrator.results.export.formats import require_parquet as require_parquet
     from orchestrator.results.export.rows import claim_rows as claim_rows
     from orchestrator.results.outcome import FigureOutcome as FigureOutcome
+    from orchestrator.slurm.notation import format_time_limit as format_time_limit
+    from orchestrator.slurm.notation import parse_duration as parse_duration
     from orchestrator.slurm.notation import time_limit_s as time_limit_s
     from orchestrator.workloads import workload_name as workload_name
     from orchestrator.workloads import workloads as workloads
@@ -311,7 +313,7 @@ _NAMES = {
     "results.export.formats": "csv_line require_parquet",
     "results.export.rows": "claim_rows",
     "results.outcome": "FigureOutcome",
-    "slurm.notation": "time_limit_s",
+    "slurm.notation": "format_time_limit parse_duration time_limit_s",
     "workloads": "workload_name workloads",
 }
 """Module -> its exported names. A test compares it with the imports above."""
