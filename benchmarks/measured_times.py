@@ -18,6 +18,7 @@ import yaml
 from orchestrator.catalog.case import Case
 from orchestrator.catalog.expand import expand
 from orchestrator.catalog.library import Entry, find_experiment, read_experiment
+from orchestrator.catalog.published_times import published_time
 from orchestrator.clusters.machine import Machine
 from orchestrator.config.model import Hardware
 from orchestrator.megatron.flops import flops_per_iteration
@@ -132,25 +133,16 @@ def published(*experiments: str) -> list[Row]:
     return all_rows
 
 
-_TIMES = (
-    "iteration_ms",
-    "aggregate_pflops",
-    "tflops_per_gpu",
-    "tokens_per_s_per_gpu",
-    "tokens_per_s",
-    "sequences_per_s",
-)
-"""Metrics that give the time of an iteration, the one with the most digits first."""
 _PRINTED_ERROR = 0.01
 """Relative error of a printed value: it is rounded, and comes from one run."""
 
 
 def _published_row(entry: Entry, case: Case, machine: Hardware) -> Row | None:
-    points = {point.metric: point for point in case.published if point.gpu is None or point.gpu in (machine.gpu or "")}
-    metric = next((name for name in _TIMES if name in points), None)
-    if metric is None:
+    found = published_time(case, machine.gpu)
+    if found is None:
         return None
-    point = points[metric]
+    point, actual_ms = found
+    points = {point.metric: point for point in case.published if point.gpu is None or point.gpu in (machine.gpu or "")}
     shown = points.get(entry.experiment.axes.y.metric, point)
     return Row(
         name=f"{entry.short_name} {case.name}",
@@ -160,26 +152,12 @@ def _published_row(entry: Entry, case: Case, machine: Hardware) -> Row | None:
         training=case.training,
         hardware=machine,
         program=case.workload,
-        actual_ms=_ms_of(case, metric, point.value),
+        actual_ms=actual_ms,
         shown=shown.value,
         shown_error=_PRINTED_ERROR * shown.value if shown.error is None else shown.error,
         shown_is_time=shown.metric == "iteration_ms",
         arguments=case.arguments,
     )
-
-
-def _ms_of(case: Case, metric: str, value: float) -> float:
-    """Return the time of an iteration from a published metric."""
-    batch, gpus = case.layout.global_batch_size, case.layout.gpus
-    flops = flops_per_iteration(case.model, batch, case.training.recompute == "full")
-    return {
-        "iteration_ms": value,
-        "aggregate_pflops": flops / (value * 1e12),
-        "tflops_per_gpu": flops / gpus / (value * 1e9),
-        "tokens_per_s_per_gpu": 1e3 * batch * case.model.seq / (value * gpus),
-        "tokens_per_s": 1e3 * batch * case.model.seq / value,
-        "sequences_per_s": 1e3 * batch / value,
-    }[metric]
 
 
 def table_1() -> list[Row]:

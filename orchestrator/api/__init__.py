@@ -92,6 +92,10 @@ if TYPE_CHECKING:
     from orchestrator.api.runs import wait as wait
     from orchestrator.api.scripts import Rendered as Rendered
     from orchestrator.api.scripts import render as render
+    from orchestrator.api.search import SearchOptions as SearchOptions
+    from orchestrator.api.search import run_search as run_search
+    from orchestrator.api.search import search_answer as search_answer
+    from orchestrator.api.search import simulate_search as simulate_search
     from orchestrator.api.session import DEFAULT as DEFAULT
     from orchestrator.api.session import SILENT as SILENT
     from orchestrator.api.session import Reporter as Reporter
@@ -167,8 +171,12 @@ if TYPE_CHECKING:
     from orchestrator.results.export.formats import require_parquet as require_parquet
     from orchestrator.results.export.rows import claim_rows as claim_rows
     from orchestrator.results.outcome import FigureOutcome as FigureOutcome
-    from orchestrator.slurm.notation import format_time_limit as format_time_limit
-    from orchestrator.slurm.notation import parse_duration as parse_duration
+    from orchestrator.search.answer import CandidateRow as CandidateRow
+    from orchestrator.search.answer import SearchAnswer as SearchAnswer
+    from orchestrator.search.answer import arguments_by_program as arguments_by_program
+    from orchestrator.search.budget import read_search_budget as read_search_budget
+    from orchestrator.search.prepare import PreparedSearch as PreparedSearch
+    from orchestrator.search.prepare import prepare_search as prepare_search
     from orchestrator.slurm.notation import time_limit_s as time_limit_s
     from orchestrator.workloads import workload_name as workload_name
     from orchestrator.workloads import workloads as workloads
@@ -278,6 +286,7 @@ _NAMES = {
     "api.plots": "Plotted plot plot_all require_plot_file",
     "api.runs": "Retried RetriedGroup Waited cancel cancel_jobs cancellable_jobs retry wait",
     "api.scripts": "Rendered render",
+    "api.search": "SearchOptions run_search search_answer simulate_search",
     "api.session": "DEFAULT SILENT Reporter Session Silent",
     "api.submissions": "Submission submit submit_all supervise",
     "catalog.case": "Case shown_value",
@@ -313,7 +322,10 @@ _NAMES = {
     "results.export.formats": "csv_line require_parquet",
     "results.export.rows": "claim_rows",
     "results.outcome": "FigureOutcome",
-    "slurm.notation": "format_time_limit parse_duration time_limit_s",
+    "slurm.notation": "time_limit_s",
+    "search.answer": "CandidateRow SearchAnswer arguments_by_program",
+    "search.budget": "read_search_budget",
+    "search.prepare": "PreparedSearch prepare_search",
     "workloads": "workload_name workloads",
 }
 """Module -> its exported names. A test compares it with the imports above."""

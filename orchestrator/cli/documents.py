@@ -22,9 +22,12 @@ from orchestrator.cli.json_rows import (
     JudgedClaim,
     PlannedJob,
     RetriedJob,
+    SearchedCase,
+    SearchWinner,
     ShownCase,
     ShownExperiment,
     ShownPaper,
+    SimulatedCase,
     StatedClaim,
 )
 from orchestrator.cli.json_site_rows import (
@@ -121,6 +124,14 @@ class SubmitDocument(TypedDict):
     jobs: Sequence[JobRef]
     cases: Sequence[CaseOutcome]
     claims: Sequence[JudgedClaim]
+
+
+class SearchDocument(TypedDict):
+    """Candidates, the measured ones first, and the winner; with --simulate, the cases in their order."""
+
+    candidates: Sequence[SearchedCase]
+    simulated: Sequence[SimulatedCase]
+    winners: Sequence[SearchWinner]
 
 
 class AdoptDocument(TypedDict):
@@ -288,6 +299,7 @@ DOCUMENTS: Mapping[str, type] = {
     "history": HistoryDocument,
     "sql": SqlDocument,
     "submit": SubmitDocument,
+    "search": SearchDocument,
     "adopt": AdoptDocument,
     "wait": WaitDocument,
     "retry": RetryDocument,

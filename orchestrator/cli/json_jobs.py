@@ -110,7 +110,7 @@ def planned_jobs(planned: api.PlannedRun) -> list[PlannedJob]:
             "repeat": plan.repeat,
             "nodes": plan.resources.nodes,
             "tasks": plan.resources.tasks,
-            "gpus": plan.case.layout.gpus,
+            "gpus": plan.resources.nodes * plan.resources.gpus_per_node,
             "microbatches": plan.case.layout.microbatches,
             "bubble": round(plan.case.layout.bubble(), 4),
             "iterations": plan.case.training.iterations,

@@ -307,3 +307,40 @@ class AttemptRow(TypedDict):
     image_digest: str | None
     metrics: Mapping[str, api.MeasuredMetric]
     events: Sequence[EventRow]
+
+
+class SearchedCase(TypedDict):
+    """A candidate of a search; `state` is measured, out of memory, failed or not run, `why` the reason."""
+
+    case: str
+    state: str
+    job: str | None
+    iterations: int | None
+    iteration_ms: float | None
+    spread_ms: float | None
+    tflops_per_gpu: float | None
+    predicted_ms: float | None
+    memory_gb: float | None
+    why: str | None
+
+
+class SearchWinner(TypedDict):
+    """The fastest measured candidate, with its arguments by program.
+
+    `margin` is how much longer the second one takes, as a share. `hours` are those of GPUs, or of processes on CPU
+    cores; `exhaustive_hours` are predicted for complete jobs of all candidates.
+    """
+
+    case: str
+    margin: float | None
+    hours: float
+    exhaustive_hours: float | None
+    stopped: str
+    arguments: Mapping[str, Sequence[str]]
+
+
+class SimulatedCase(TypedDict):
+    """A case that a simulated search measured, with its published time."""
+
+    case: str
+    iteration_ms: float

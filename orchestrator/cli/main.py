@@ -32,6 +32,7 @@ PANELS = {
     "Run": {
         "submit": ("submission", "Submit the cases that are not verified or open."),
         "render": ("catalog", "Print the batch script of each case."),
+        "search": ("search", "Find the fastest layout of a model."),
         "adopt": ("adopting", "Read jobs that were submitted by hand."),
         "wait": ("run", "Wait until jobs have ended."),
         "retry": ("run", "Submit failed jobs again."),
@@ -126,7 +127,7 @@ app = typer.Typer(
 
 def _print_version(is_given: bool) -> None:
     if is_given:
-        data(f"repro {__version__}")
+        data(__version__)
         raise typer.Exit
 
 

@@ -152,15 +152,11 @@ CostBudget = Annotated[
 ]
 AddedArguments = Annotated[
     list[str] | None,
-    typer.Option(
-        "--arg", metavar="ARGUMENT", help="Add or replace an argument of the program: --arg --lr=0.001. Repeatable."
-    ),
+    typer.Option("--arg", help="Add or replace an argument of the program: --arg --lr=0.001. Repeatable."),
 ]
 DroppedArguments = Annotated[
     list[str] | None,
-    typer.Option(
-        "--no-arg", metavar="FLAG", help="Leave an argument of the program out: --no-arg --overlap-sp-ag. Repeatable."
-    ),
+    typer.Option("--no-arg", help="Leave an argument of the program out: --no-arg --overlap-sp-ag. Repeatable."),
 ]
 ResultAttempt = Annotated[
     int | None,
@@ -254,8 +250,6 @@ _PLAIN_VALUE = re.compile(r"[A-Za-z][\w./-]*|[0-9]+(?:-[0-9]+)?(?::[0-9]+){2}")
 def case_options(options: PlanOptions) -> CaseOptions:
     """Return the options with each short form as a setting."""
     given = {name: value for name, value in options.items() if name in _SHORT_FORMS and value is not None}
-    if (seconds := api.parse_duration(str(given.get("time", "")))) is not None:
-        given["time"] = api.format_time_limit(seconds)
     short = [f"{_SHORT_FORMS[name]}{_as_yaml(str(value))}" for name, value in given.items()]
     kept = {name: value for name, value in options.items() if name not in _SHORT_FORMS}
     return cast(CaseOptions, kept | {"settings": [*(options.get("settings") or ()), *short]})

@@ -46,7 +46,7 @@ Classes = Annotated[
         autocompletion=completion.failure_classes,
     ),
 ]
-TimeLimit = Annotated[str | None, typer.Option("--time", help="New time limit: +50%, +0:30:00, 2:00:00 or 2h.")]
+TimeLimit = Annotated[str | None, typer.Option("--time", help="New time limit: +50%, +0:30:00 or 2:00:00.")]
 Timeout = Annotated[
     str | None,
     typer.Option("--timeout", help="Wait at most 10m, 2h or 0:30:00. Then exit with 124; the jobs continue."),

@@ -53,7 +53,7 @@ MaxParallel = Annotated[
 ]
 After = Annotated[
     list[str] | None,
-    typer.Option("--after", metavar="JOB", help="Start when this job has ended.", autocompletion=completion.job_ids),
+    typer.Option("--after", help="Start when this job has ended.", autocompletion=completion.job_ids),
 ]
 DependsOn = Annotated[
     Before | None, typer.Option("--depends-on", help="warm-up: first compile the program's kernels in a separate job.")
@@ -272,7 +272,7 @@ def _print_plans(planned: Sequence[api.PlannedRun], with_table: bool, program_op
             "case": plan.label,
             "nodes": plan.resources.nodes,
             "tasks": plan.resources.tasks,
-            "gpus": plan.case.layout.gpus,
+            "gpus": plan.resources.nodes * plan.resources.gpus_per_node,
             "microbatches": plan.case.layout.microbatches,
             "bubble": round(plan.case.layout.bubble(), 4),
             "iterations": plan.case.training.iterations,

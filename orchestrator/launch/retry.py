@@ -21,7 +21,7 @@ from orchestrator.planning.plan import Plan, plan_cases, repeated
 from orchestrator.planning.run_settings import read_settings
 from orchestrator.planning.scales import replace_workload
 from orchestrator.reading.failure import Failure
-from orchestrator.slurm.notation import format_time_limit, parse_duration, time_limit_s
+from orchestrator.slurm.notation import format_time_limit, time_limit_s
 from orchestrator.workloads.argument_changes import with_changes
 
 
@@ -98,7 +98,4 @@ def changed_limit(text: str | None) -> Callable[[str], str]:
         return lambda old: format_time_limit(time_limit_s(old) * (100 + int(share[1])) // 100)
     if clock := re.fullmatch(r"(\+?)((?:[0-9]{1,3}-)?[0-9]{1,3}:[0-5][0-9]:[0-5][0-9])", text):
         return lambda old: format_time_limit(time_limit_s(clock[2]) + (time_limit_s(old) if clock[1] else 0))
-    if (seconds := parse_duration(text.removeprefix("+"))) is not None:
-        is_more = text.startswith("+")
-        return lambda old: format_time_limit(seconds + (time_limit_s(old) if is_more else 0))
-    raise ReproError(Problem(f"--time {text}: not a time limit", hint="for example +50%, +0:30:00, 2:00:00 or 2h"))
+    raise ReproError(Problem(f"--time {text}: not a time limit", hint="for example +50%, +0:30:00 or 2:00:00"))

@@ -17,7 +17,7 @@ from orchestrator.paths import short_name
 from orchestrator.planning.plan import CheckedCase, check_case, job_content, refusal_problems, run_s
 from orchestrator.planning.target import Target
 from orchestrator.planning.time_model import predict
-from orchestrator.slurm.notation import parse_duration, time_limit_s
+from orchestrator.slurm.notation import time_limit_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +111,7 @@ def _label(entry: Entry, case: Case) -> str:
 LEAST_INTERVALS = 3
 """Log intervals after the warm-up that every case keeps: the fewest whose median ignores one outlier."""
 
+_UNITS_S = {"s": 1, "m": 60, "h": 3600}
 _MOST_NAMED = 3
 
 
@@ -165,8 +166,8 @@ class Budgeted:
 
 def read_budget(text: str, option: str = "--time-budget") -> int:
     """Parse `10m`, `600s`, `1h` or `0:10:00` to seconds; ReproError for any other text of the option."""
-    if (seconds := parse_duration(text)) is not None:
-        budget_s = seconds
+    if plain := re.fullmatch(r"([0-9]{1,7})([smh])", text):
+        budget_s = int(plain[1]) * _UNITS_S[plain[2]]
     elif re.fullmatch(r"(?:[0-9]{1,3}-)?[0-9]{1,3}:[0-5][0-9]:[0-5][0-9]", text):
         budget_s = time_limit_s(text)
     else:

@@ -214,7 +214,7 @@ def with_exact_memory(report: BatchReport) -> BatchReport:
             notes.append(f"{job.label}: not planned exactly: {exact}")
             continue
         row["exact_gb"], row["exact_stage"] = round(exact.total_bytes / 1e9, 1), exact.stage
-        row["exact_parameters_b_per_gpu"] = round(exact.parameters / 1e9, 3)
+        row["exact_parameters_b"] = round(exact.parameters / 1e9, 3)
         cost = job.checked.cost
         assert cost is not None and cost.memory is not None
         if cost.usable_bytes is not None:
@@ -225,7 +225,7 @@ def with_exact_memory(report: BatchReport) -> BatchReport:
         if abs(difference) > CLOSED_FORM_TOLERANCE:
             notes.append(f"{job.label}: the closed form is {difference:+.1%} off the real model")
     for row in rows.values():
-        for column in ("exact_gb", "exact_stage", "exact_parameters_b_per_gpu"):
+        for column in ("exact_gb", "exact_stage", "exact_parameters_b"):
             row.setdefault(column, None)
     return replace(report, rows=rows, notes=notes)
 
@@ -244,13 +244,13 @@ def _row(planned: PlannedCase, several: bool) -> PlanRow:
         "gpus": case.layout.gpus,
         "microbatches": case.layout.microbatches,
         "bubble": round(case.layout.bubble(), 4),
-        "parameters_b_per_gpu": round(memory.parameters / 1e9, 3) if memory else None,
+        "parameters_b": round(memory.parameters / 1e9, 3) if memory else None,
         "memory_gb": round(memory.total_bytes / 1e9, 1) if memory else None,
         "usable_gb": cost.usable_bytes and round(cost.usable_bytes / 1e9, 1),
         "fit": cost.fit,
         "pinned_gb_per_node": round(pinned_gb, 1) if pinned_gb else None,
         "iteration_s": round(duration.iteration_ms / 1e3, 3) if duration else None,
-        "uncertainty_percent": round(100 * duration.uncertainty, 1) if duration else None,
+        "uncertainty": round(duration.uncertainty, 3) if duration else None,
         "job_min": cost.job_s and round(cost.job_s / 60, 1),
         "time_limit": planned.checked.resources.time_limit,
         "gpu_hours": cost.gpu_hours and round(cost.gpu_hours, 2),

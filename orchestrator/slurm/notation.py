@@ -116,15 +116,6 @@ def parse_time_limit(text: str) -> int | None:
     return days * 86400 + hours * 3600 + minutes * 60 + seconds
 
 
-_UNITS_S = {"s": 1, "m": 60, "h": 3600}
-
-
-def parse_duration(text: str) -> int | None:
-    """Return `10m`, `600s` or `1h` in seconds; None for other text."""
-    match = re.fullmatch(r"([0-9]{1,7})([smh])", text)
-    return None if match is None else int(match[1]) * _UNITS_S[match[2]]
-
-
 def time_limit_s(limit: str) -> int:
     """Return a time limit in seconds; ValueError if it is not `[D-][HH:]MM:SS`."""
     seconds = parse_time_limit(limit)

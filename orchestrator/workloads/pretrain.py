@@ -222,7 +222,7 @@ WORKLOAD = Workload(
         shards_optimizer=True,
         logit_bytes=2,
         keeps_gathered_keys=True,
-        microbatch_slots=microbatch_slots,
+        microbatch_slots=cache(microbatch_slots),
     ),
     arguments=arguments,
     unsupported=_unsupported,

@@ -40,6 +40,7 @@ FLOORS = {
     "reading": 6,
     "results": 6,
     "launch": 7,
+    "search": 7,
     "api": 8,
     "cli": 9,
 }

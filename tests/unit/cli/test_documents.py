@@ -55,6 +55,7 @@ def test_every_command_prints_its_document_and_nothing_else(looking: Caller, tmp
         "history": (f"history {job['job']}", "attempts"),
         "sql": ("sql", "relations"),
         "submit": (f"submit {' '.join(HERE)} --wait", "claims"),
+        "search": ("search figure-13 --where gbs=32 --simulate", "simulated"),
         "adopt": (f"adopt {tmp_path}/jobs", "not_submitted"),
         "wait": ("wait figure-13", "jobs"),
         "retry": ("retry figure-13", ""),

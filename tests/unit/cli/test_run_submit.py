@@ -193,7 +193,7 @@ def test_a_retry_with_another_time_limit_has_it_in_its_script(failed: Caller, wo
     [
         (("--class", "gpu-om"), 'repro: --class gpu-om: no such class. Did you mean "gpu-oom"?'),
         (("--class", "zzzzz"), "repro: --class zzzzz: no such class. Hint: classes: not-submitted, refused, "),
-        (("--time", "soon"), "repro: --time soon: not a time limit. Hint: for example +50%, +0:30:00, 2:00:00 or 2h"),
+        (("--time", "soon"), "repro: --time soon: not a time limit. Hint: for example +50%, +0:30:00 or 2:00:00"),
         (("--time", "+50"), "repro: --time +50: not a time limit"),
         (("--time", "1:99:00"), "repro: --time 1:99:00: not a time limit"),
         (("--time", "-0:30:00"), "repro: --time -0:30:00: not a time limit"),

@@ -1,0 +1,204 @@
+"""Search for the fastest layout of a model on a cluster, inside a budget."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from orchestrator.api import DEFAULT, Session
+from orchestrator.api.jobs import update
+from orchestrator.api.submissions import Submission, submit, supervise
+from orchestrator.catalog.case import parse_where, select
+from orchestrator.catalog.expand import cases_to_run
+from orchestrator.catalog.experiment import PAPER
+from orchestrator.catalog.library import Entry, find_experiment
+from orchestrator.catalog.published_times import published_time
+from orchestrator.errors import Problem, ReproError
+from orchestrator.ledger.attempts import job_rows
+from orchestrator.ledger.measurements import MeasuredMetric, metrics_of
+from orchestrator.ledger.result_attempts import result_rows
+from orchestrator.ledger.rows import JobRow, gpu_hours
+from orchestrator.ledger.tables import ENDED, VERIFIED
+from orchestrator.paths import find_folders
+from orchestrator.planning.plan import plan_cases, run_s
+from orchestrator.planning.target import Target
+from orchestrator.reading.failure import ran_out_of_memory
+from orchestrator.search.answer import SearchAnswer, Trial, answer
+from orchestrator.search.budget import Budget
+from orchestrator.search.candidates import Candidate, candidates
+from orchestrator.search.policy import OUT_OF_MEMORY, Corrected, Decision, decide
+from orchestrator.search.prepare import PreparedSearch, require_one_task, write_experiment
+from orchestrator.search.simulate import Simulated, simulate
+from orchestrator.text import counted
+
+FINALISTS = 3
+"""Number of the fastest short jobs whose cases run at full length."""
+
+
+@dataclass(frozen=True, slots=True)
+class SearchOptions:
+    """How a search runs. `short_iterations` are those of the first run of each case; `at_once` jobs run in parallel."""
+
+    budget: Budget
+    at_once: int = 1
+    short_iterations: int = 8
+    finalists: int = FINALISTS
+    settings: tuple[str, ...] = ()
+
+
+def run_search(prepared: PreparedSearch, options: SearchOptions, *, session: Session = DEFAULT) -> SearchAnswer:
+    """Measure candidates until none can win or the budget is spent; return the answer.
+
+    Short jobs come first, the most promising ones first. The fastest cases then run at full length. A search that was
+    interrupted goes on with the jobs that the ledger has, and waits for those that run.
+    """
+    plan_cases(
+        prepared.entry, [prepared.candidates[0].case], prepared.cluster, session.folders
+    )  # before a file changes
+    write_experiment(prepared)
+    short = min(options.short_iterations, prepared.iterations)
+    stopped = _run_short(prepared, options, short, session)
+    if short < prepared.iterations:
+        stopped = _run_finalists(prepared, options, short, session) or stopped
+    return search_answer(prepared, stopped, session=session)
+
+
+def _run_short(prepared: PreparedSearch, options: SearchOptions, short: int, session: Session) -> str:
+    """Measure cases with short jobs; return why the search stops."""
+    while True:
+        trials = _trials(prepared, session)
+        decision = decide(prepared.candidates, _times(trials))
+        failed = {trial.name for trial in trials if trial.iteration_ms is None}
+        order = [one for one in decision.order if one.candidate.name not in failed]
+        if not order:
+            return "no other candidate can be faster within its uncertainty"
+        batch = affordable(order[: options.at_once], trials, options, short)
+        if not batch:
+            return "the budget is spent"
+        session.reporter.message(_progress(decision, order, trials))
+        _measure(prepared, [one.candidate for one in batch], short, options, session)
+
+
+def _run_finalists(prepared: PreparedSearch, options: SearchOptions, short: int, session: Session) -> str | None:
+    """Run the cases with the fastest short jobs at full length; return why some of them did not run, else None."""
+    times = _times([trial for trial in _trials(prepared, session) if trial.iterations == short])
+    finite = [name for name, time in times.items() if time != OUT_OF_MEMORY]
+    fastest = sorted(finite, key=lambda name: times[name])[: options.finalists]
+    by_name = {one.name: one for one in prepared.candidates}
+    chosen = [Corrected(by_name[name], times[name], times[name]) for name in fastest]
+    for i in range(0, len(chosen), options.at_once):
+        batch = affordable(chosen[i : i + options.at_once], _trials(prepared, session), options, prepared.iterations)
+        if not batch:
+            return "the budget is spent; not all of the fastest cases ran at full length"
+        names = ", ".join(one.candidate.name for one in batch)
+        session.reporter.message(f"at full length, {prepared.iterations} iterations: {names}")
+        _measure(prepared, [one.candidate for one in batch], prepared.iterations, options, session)
+    return None
+
+
+def _progress(decision: Decision, order: Sequence[Corrected], trials: Sequence[Trial]) -> str:
+    measured = len({trial.name for trial in trials})
+    pruned = f", {len(decision.pruned)} need no run" if decision.pruned else ""
+    return f"{measured} measured, {len(order)} left{pruned}; next: {order[0].candidate.name}"
+
+
+def affordable(
+    order: Sequence[Corrected], trials: Sequence[Trial], options: SearchOptions, iterations: int
+) -> list[Corrected]:
+    """Return the first cases whose jobs fit the rest of the budget by their corrected predictions."""
+    hours = sum(trial.hours for trial in trials)
+    seconds = sum(trial.job_s for trial in trials)
+    chosen: list[Corrected] = []
+    for one in order:
+        case = one.candidate.case
+        if one.candidate.gpu_hours is None:  # on CPU cores the last job is the prediction
+            job_s = trials[-1].job_s if trials else 0.0
+        else:
+            job_s = run_s(replace(case.training, iterations=iterations), one.iteration_ms, case.workload)
+        hours, seconds = hours + job_s * case.layout.gpus / 3600, seconds + job_s
+        if options.budget.allows(hours, seconds):
+            chosen.append(one)
+    return chosen
+
+
+def _measure(
+    prepared: PreparedSearch, chosen: Sequence[Candidate], iterations: int, options: SearchOptions, session: Session
+) -> None:
+    """Submit a job for each case, and wait until all have ended."""
+    settings = [*options.settings, f"training.iterations={iterations}"]
+    submitted: list[Submission] = [
+        submit(prepared.entry.name, prepared.cluster.name, where=one.name, settings=settings, session=session)
+        for one in chosen
+    ]
+    for one in submitted:
+        supervise(one, session=session)
+
+
+def _times(trials: Sequence[Trial]) -> dict[str, float]:
+    """Return the time of each case, that of its longest job."""
+    chosen = sorted((trial for trial in trials if trial.iteration_ms is not None), key=lambda trial: trial.iterations)
+    return {trial.name: trial.iteration_ms for trial in chosen if trial.iteration_ms is not None}
+
+
+def _trials(prepared: PreparedSearch, session: Session) -> list[Trial]:
+    """Return the jobs of the candidates that have ended, oldest first."""
+    ledger = session.existing_ledger()
+    if ledger is None:
+        return []
+    update(ledger)
+    names = {one.name for one in prepared.candidates}
+    latest = [
+        row
+        for row in job_rows(ledger, experiment=prepared.entry.name)
+        if row.cluster == prepared.cluster.name and row.case_name in names
+    ]
+    rows = [row for row in result_rows(ledger, latest).rows if row.phase == ENDED]
+    metrics = metrics_of(ledger, [row.attempt_id for row in rows])
+    return [_trial(row, metrics.get(row.attempt_id, {})) for row in rows]
+
+
+def _trial(row: JobRow, metrics: Mapping[str, MeasuredMetric]) -> Trial:
+    time, rate = metrics.get("iteration_ms"), metrics.get("tflops_per_gpu")
+    measured = row.verdict == VERIFIED and time is not None
+    time_ms = time.value if measured and time is not None else None
+    if not measured and ran_out_of_memory(row.failure):
+        time_ms = OUT_OF_MEMORY
+    started, ended = row.started_at, row.ended_at
+    return Trial(
+        name=row.case_name,
+        job_id=row.job_id,
+        iterations=row.iterations,
+        iteration_ms=time_ms,
+        spread_ms=time.spread if measured and time is not None else None,
+        tflops_per_gpu=rate.value if measured and rate is not None else None,
+        job_s=(ended - started).total_seconds() if started is not None and ended is not None else 0.0,
+        hours=gpu_hours(row.gpus, started, ended) if started is not None and ended is not None else 0.0,
+        why=None if measured else row.verdict_reason,
+    )
+
+
+def search_answer(prepared: PreparedSearch, stopped: str, *, session: Session = DEFAULT) -> SearchAnswer:
+    """Return the answer from the jobs that have ended, with the reason why no more are measured."""
+    trials = _trials(prepared, session)
+    decision = decide(prepared.candidates, _times(trials))
+    left = dict.fromkeys((one.candidate.name for one in decision.order), stopped)
+    return answer(prepared.candidates, prepared.left_out, trials, {**left, **decision.pruned}, stopped)
+
+
+def simulate_search(experiment: str, where: str | None = None) -> tuple[Entry, Simulated]:
+    """Run a search against the published times of an experiment, without any job.
+
+    The candidates are its cases that have a published time, on the machine of the paper.
+    """
+    folders = find_folders()
+    entry = find_experiment(folders, experiment)
+    cases = select(cases_to_run(entry, PAPER), parse_where(where))
+    target = Target.of_paper(entry)
+    times = {case.name: published_time(case, target.hardware.gpu) for case in cases}
+    known = {name: time[1] for name, time in times.items() if time is not None}
+    if len(known) < 2:
+        what = f"{entry.short_name}: {counted(len(known), 'case')} with a published time"
+        raise ReproError(Problem(what, hint=f"repro show {entry.short_name} has the published numbers"))
+    require_one_task(entry, [case for case in cases if case.name in known])
+    chosen, _ = candidates([case for case in cases if case.name in known], target)
+    return entry, simulate(chosen, known)

@@ -1,0 +1,197 @@
+"""Command that searches for the fastest layout of a model."""
+
+from __future__ import annotations
+
+import shlex
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from orchestrator import api
+from orchestrator.cli import completion
+from orchestrator.cli.job_table import waiting
+from orchestrator.cli.options import ClusterName, Database, Json, Settings, Where, session_of
+from orchestrator.cli.output import data, filled_columns, message, next_command, table
+from orchestrator.errors import EXIT_FAILED, EXIT_OK, Problem, ReproError
+from orchestrator.text import counted
+
+if TYPE_CHECKING:
+    from orchestrator.cli.documents import SearchDocument
+    from orchestrator.cli.json_rows import SearchedCase, SearchWinner, SimulatedCase
+
+MOST_ROWS = 12
+"""Number of candidates in the table. --json has all of them."""
+
+Target = Annotated[
+    str,
+    typer.Argument(
+        help="Model of a paper (gpt-6.7b), sizes (layers=32,hidden=4096,heads=32,seq=2048,vocab=51200), or an "
+        "experiment whose cases are the candidates.",
+        autocompletion=completion.experiments,
+    ),
+]
+Gpus = Annotated[int | None, typer.Option("--gpus", min=1, help="Number of GPUs of each job.")]
+Batch = Annotated[int | None, typer.Option("--gbs", min=1, help="Global batch size in sequences.")]
+Sequence_ = Annotated[int | None, typer.Option("--seq", min=1, help="Tokens of a sequence.")]
+Vocabulary = Annotated[int | None, typer.Option("--vocab", min=1, help="Entries of the vocabulary.")]
+BudgetText = Annotated[
+    str | None,
+    typer.Option("--budget", help="Stop before the jobs exceed this: 6gpu-hours, or the time of all jobs, 30m."),
+]
+Program = Annotated[
+    str, typer.Option("--workload", help="Program that runs the candidates.", autocompletion=completion.workloads)
+]
+OnCpu = Annotated[bool, typer.Option("--cpu", help="Run processes on CPU cores in place of GPUs.")]
+Iterations = Annotated[int, typer.Option("--iterations", min=5, help="Iterations of a complete job.")]
+Short = Annotated[int, typer.Option("--short", min=5, help="Iterations of the first job of each candidate.")]
+Finalists = Annotated[int, typer.Option("--finalists", min=1, help="Cases that run at full length at the end.")]
+AtOnce = Annotated[int, typer.Option("--max-parallel", min=1, help="Run this many jobs at once.")]
+Name = Annotated[str | None, typer.Option("--name", help="Name of the experiment that the search writes.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", "-n", help="Show the candidates and their order only.")]
+Simulate = Annotated[
+    bool, typer.Option("--simulate", help="Search the published results of an experiment, without any job.")
+]
+
+app = typer.Typer(rich_markup_mode=None)
+
+
+@app.command()
+def search(
+    context: typer.Context,
+    target: Target,
+    *,
+    cluster: ClusterName = None,
+    gpus: Gpus = None,
+    gbs: Batch = None,
+    seq: Sequence_ = None,
+    vocab: Vocabulary = None,
+    budget: BudgetText = None,
+    where: Where = None,
+    workload: Program = "pretrain",
+    cpu: OnCpu = False,
+    iterations: Iterations = 20,
+    short: Short = 8,
+    finalists: Finalists = 3,
+    max_parallel: AtOnce = 1,
+    settings: Settings = None,
+    name: Name = None,
+    simulate: Simulate = False,
+    dry_run: DryRun = False,
+    json: Json = False,
+    database: Database = None,
+) -> None:
+    """Find the fastest layout of a model: measure the most promising cases first, inside a budget."""
+    limit = api.read_search_budget(budget)
+    if simulate:
+        _simulate(context, target, where, json)
+        return
+    cluster = cluster or api.default_cluster()
+    if cluster is None:
+        raise ReproError(Problem("no cluster to search on", hint="add --cluster NAME, or --simulate"))
+    prepared = api.prepare_search(
+        target,
+        cluster,
+        gpus=gpus,
+        global_batch_size=gbs,
+        seq=seq,
+        vocab=vocab,
+        where=where,
+        workload=workload,
+        on_cpu=cpu,
+        iterations=iterations,
+        name=name,
+    )
+    message(f"{prepared.entry.name} on {prepared.cluster.name}: {counted(len(prepared.candidates), 'candidate')}")
+    session = session_of(context, database)
+    options = api.SearchOptions(limit, max_parallel, short, finalists, tuple(settings or ()))
+    if dry_run:
+        _print_answer(context, prepared, api.search_answer(prepared, "not run", session=session), json)
+        return
+    try:
+        with waiting(context.obj):
+            answer = api.run_search(prepared, options, session=session)
+    except KeyboardInterrupt:
+        message("interrupted; open jobs go on, and the same command continues the search")
+        _print_answer(context, prepared, api.search_answer(prepared, "interrupted", session=session), json)
+        raise
+    raise typer.Exit(_print_answer(context, prepared, answer, json))
+
+
+def _print_answer(context: typer.Context, prepared: api.PreparedSearch, answer: api.SearchAnswer, json: bool) -> int:
+    """Print the fastest cases, the winner and the hours; return the exit code."""
+    rows = [*answer.measured, *(row for row in answer.rows if row.state != "measured")]
+    if json:
+        document: SearchDocument = {
+            "candidates": [_json_row(row) for row in rows],
+            "simulated": [],
+            "winners": [_winner(answer)] if answer.winner else [],
+        }
+        context.obj.json.put(document)
+    else:
+        shown = [_json_row(row) for row in rows[:MOST_ROWS]]
+        table(shown, filled_columns(shown))
+        if len(rows) > MOST_ROWS:
+            message(f"and {counted(len(rows) - MOST_ROWS, 'more candidate')}; --json lists all of them")
+    winner = answer.winner
+    if winner is None or winner.trial is None:
+        message(f"no candidate is measured: {answer.stopped}")
+        return EXIT_FAILED if answer.rows and answer.hours else EXIT_OK
+    margin = f"; the second one takes {100 * answer.margin:.1f} % longer" if answer.margin is not None else ""
+    spread = f" +- {winner.trial.spread_ms:.4g}" if winner.trial.spread_ms is not None else ""
+    message(f"fastest: {winner.case.name}, {winner.trial.iteration_ms:.4g}{spread} ms per iteration{margin}")
+    unit = "GPU-hours" if winner.case.device == "gpu" else "process-hours on CPU cores"
+    whole = (
+        f"; complete jobs of all candidates: {answer.exhaustive_hours:.3g} predicted" if answer.exhaustive_hours else ""
+    )
+    message(f"used: {answer.hours:.3g} {unit} for {len(answer.measured)} of {len(answer.rows)} candidates{whole}")
+    message(f"stopped: {answer.stopped}")
+    for program, arguments in () if json else api.arguments_by_program(winner.case).items():
+        data(f"{program}: {shlex.join(arguments)}")
+    next_command(f"repro plot {prepared.entry.short_name}", "throughput of the measured candidates")
+    return EXIT_OK
+
+
+def _winner(answer: api.SearchAnswer) -> SearchWinner:
+    winner = answer.winner
+    assert winner is not None
+    return {
+        "case": winner.case.name,
+        "margin": answer.margin,
+        "hours": answer.hours,
+        "exhaustive_hours": answer.exhaustive_hours,
+        "stopped": answer.stopped,
+        "arguments": api.arguments_by_program(winner.case),
+    }
+
+
+def _json_row(row: api.CandidateRow) -> SearchedCase:
+    trial = row.trial
+    return {
+        "case": row.case.name,
+        "state": row.state,
+        "job": trial.job_id if trial else None,
+        "iterations": trial.iterations if trial else None,
+        "iteration_ms": trial.iteration_ms if trial and row.state == "measured" else None,
+        "spread_ms": trial.spread_ms if trial else None,
+        "tflops_per_gpu": trial.tflops_per_gpu if trial else None,
+        "predicted_ms": row.predicted_ms,
+        "memory_gb": row.memory_gb,
+        "why": row.why,
+    }
+
+
+def _simulate(context: typer.Context, experiment: str, where: str | None, json: bool) -> None:
+    """Print the cases in the order in which a search measures them, with their published times."""
+    entry, simulated = api.simulate_search(experiment, where)
+    rows: list[SimulatedCase] = [{"case": name, "iteration_ms": time} for name, time in simulated.measured_ms.items()]
+    if json:
+        document: SearchDocument = {"candidates": [], "simulated": rows, "winners": []}
+        context.obj.json.put(document)
+        return
+    table(rows, ["case", "iteration_ms"])
+    found, best = simulated.measured_ms[simulated.found], simulated.best_ms
+    message(f"{entry.short_name}: {len(rows)} of {counted(simulated.of, 'case')} measured, then none could win")
+    how_close = (
+        "the fastest published case" if found == best else f"{100 * (found / best - 1):.1f} % from {simulated.best}"
+    )
+    message(f"found: {simulated.found}, {how_close}")

@@ -1,0 +1,131 @@
+"""Answer of a search: the fastest measured case, its margin, and every candidate with what became of it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from orchestrator.catalog.case import Case
+from orchestrator.search.candidates import Candidate, LeftOut
+from orchestrator.search.policy import OUT_OF_MEMORY
+from orchestrator.workloads import workloads
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """Job of a candidate that has ended.
+
+    `iteration_ms` is the median time of an iteration, infinity if the job ran out of memory, None if it failed for
+    another reason; `spread_ms` is half the range of the middle half of its iterations. `job_s` is the time of the job,
+    `hours` that time of all its GPUs, or processes on CPU cores.
+    """
+
+    name: str
+    job_id: str
+    iterations: int
+    iteration_ms: float | None
+    spread_ms: float | None
+    tflops_per_gpu: float | None
+    job_s: float
+    hours: float
+    why: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CandidateRow:
+    """Candidate with its prediction and its best trial; `state` is `measured`, `out of memory`, `failed` or `not run`.
+
+    `why` is the reason why it was not run, or failed.
+    """
+
+    case: Case
+    predicted_ms: float | None
+    memory_gb: float | None
+    state: str
+    trial: Trial | None = None
+    why: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SearchAnswer:
+    """Result of a search so far. `hours` are those of GPUs, or of processes on CPU cores.
+
+    `exhaustive_hours` is the prediction for complete jobs of all candidates. `stopped` is the reason why no more cases
+    are measured.
+    """
+
+    rows: tuple[CandidateRow, ...]
+    stopped: str
+    hours: float
+    exhaustive_hours: float | None
+
+    @property
+    def measured(self) -> list[CandidateRow]:
+        """Return the measured candidates, fastest first."""
+        done = [row for row in self.rows if row.state == "measured"]
+        return sorted(done, key=_time_of)
+
+    @property
+    def winner(self) -> CandidateRow | None:
+        """Return the fastest measured candidate, of those with the longest jobs."""
+        return next(iter(self._finalists()), None)
+
+    @property
+    def margin(self) -> float | None:
+        """Return how much longer the second fastest candidate takes, as a share; None without a second one."""
+        first = self._finalists()
+        return _time_of(first[1]) / _time_of(first[0]) - 1 if len(first) > 1 else None
+
+    def _finalists(self) -> list[CandidateRow]:
+        measured = self.measured
+        longest = max((row.trial.iterations for row in measured if row.trial), default=0)
+        return [row for row in measured if row.trial and row.trial.iterations == longest]
+
+
+def _time_of(row: CandidateRow) -> float:
+    return row.trial.iteration_ms if row.trial and row.trial.iteration_ms is not None else math.inf
+
+
+def answer(
+    candidates: Sequence[Candidate],
+    left_out: Sequence[LeftOut],
+    trials: Sequence[Trial],
+    not_run: Mapping[str, str],
+    stopped: str,
+) -> SearchAnswer:
+    """Return the answer from the trials. `not_run` has the reason for each candidate without a trial."""
+    best: dict[str, Trial] = {}
+    for trial in trials:
+        other = best.get(trial.name)
+        if other is None or trial.iterations >= other.iterations:
+            best[trial.name] = trial
+    rows = [_row(one, best.get(one.name), not_run.get(one.name)) for one in candidates]
+    rows += [CandidateRow(one.case, None, None, "not run", why=one.reason) for one in left_out]
+    predicted = [one.gpu_hours for one in candidates]
+    exhaustive = sum(hours for hours in predicted if hours is not None) if None not in predicted else None
+    return SearchAnswer(tuple(rows), stopped, sum(trial.hours for trial in trials), exhaustive)
+
+
+def _row(candidate: Candidate, trial: Trial | None, not_run: str | None) -> CandidateRow:
+    memory = candidate.memory_bytes / 1e9 if candidate.memory_bytes is not None else None
+    predicted = candidate.iteration_ms if candidate.gpu_hours is not None else None
+    if trial is None:
+        return CandidateRow(candidate.case, predicted, memory, "not run", why=not_run)
+    state = {None: "failed", OUT_OF_MEMORY: "out of memory"}.get(trial.iteration_ms, "measured")
+    return CandidateRow(candidate.case, predicted, memory, state, trial, trial.why)
+
+
+def arguments_by_program(case: Case) -> dict[str, list[str]]:
+    """Return the arguments of the case for each program that supports its settings.
+
+    A path of the site is the name of its field in capital letters: `DATA_PATH`.
+    """
+    result: dict[str, list[str]] = {}
+    for workload in workloads().values():
+        own = replace(case, workload=workload.name)
+        if workload.result_row is None and workload.unsupported_settings(own) is None:
+            required = {name for name, info in workload.site.model_fields.items() if info.is_required()}
+            site = workload.site.model_validate({name: name.upper() for name in required})
+            result[workload.name] = workload.all_arguments(own, site)
+    return result

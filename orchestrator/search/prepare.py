@@ -1,0 +1,250 @@
+"""Candidates of a search on a cluster, and the experiment that has them as cases."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from orchestrator.catalog.case import Case, parse_where, select
+from orchestrator.catalog.expand import cases_to_run
+from orchestrator.catalog.experiment import PAPER, Experiment, Paper
+from orchestrator.catalog.library import Entry, experiment_names, find_experiment
+from orchestrator.clusters.resolve import Cluster, find_cluster
+from orchestrator.config.model import read_model
+from orchestrator.config.yaml import Document, parse_document, read_document, shown
+from orchestrator.errors import Problem, ReproError
+from orchestrator.files import written_whole
+from orchestrator.job_spec import Value
+from orchestrator.megatron.memory import MemoryEstimate
+from orchestrator.paths import Folders, find_folders
+from orchestrator.planning.target import Target
+from orchestrator.search.candidates import Candidate, LeftOut, candidates, without_idle_variants
+from orchestrator.search.space import (
+    FOLDER,
+    NamedModel,
+    Space,
+    experiment_text,
+    find_model,
+    require_complete,
+    search_name,
+)
+from orchestrator.text import counted
+from orchestrator.workloads import find_workload
+
+WARM_UP_ITERATIONS = 3
+_PAPER_TEXT = "title: Searches for the fastest layout\nvenue: Own\n"
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedSearch:
+    """Candidates of a search on a cluster, before any job. `text` is the experiment to write, None if it exists."""
+
+    entry: Entry
+    cluster: Cluster
+    scale: str
+    candidates: tuple[Candidate, ...]
+    left_out: tuple[LeftOut, ...]
+    text: str | None = None
+
+    @property
+    def iterations(self) -> int:
+        """Return the iterations of a complete job."""
+        return self.candidates[0].case.training.iterations
+
+
+def prepare_search(
+    target: str,
+    cluster: str,
+    *,
+    gpus: int | None = None,
+    global_batch_size: int | None = None,
+    seq: int | None = None,
+    vocab: int | None = None,
+    where: str | None = None,
+    workload: str = "pretrain",
+    on_cpu: bool = False,
+    iterations: int = 20,
+    name: str | None = None,
+) -> PreparedSearch:
+    """Return the candidates of a search: the layouts of a model, or the cases of an experiment.
+
+    `target` is an experiment, a model of a paper (`gpt-6.7b`), or the sizes of a model. `where` keeps only candidates
+    with these values. ReproError if there is no candidate, with the reasons.
+    """
+    folders = find_folders()
+    profile = find_cluster(folders, cluster)
+    wanted = parse_where(where)
+    if _is_experiment(folders, target):
+        entry = find_experiment(folders, target)
+        cases = select(cases_to_run(entry, PAPER), wanted)
+        require_one_task(entry, cases)
+        return _prepared(entry, profile, cases)
+    space = _space(folders, target, profile, gpus, global_batch_size, seq, vocab, wanted, workload, on_cpu, iterations)
+    return _prepared_space(folders, space, profile, name)
+
+
+def _is_experiment(folders: Folders, target: str) -> bool:
+    names = experiment_names(folders)
+    return target in names or target in {full.rpartition("/")[2] for full in names}
+
+
+def require_one_task(entry: Entry, cases: Sequence[Case]) -> None:
+    """Raise ReproError unless all cases train the same model with the same batch size, so that times compare."""
+    tasks = {(case.model, case.layout.global_batch_size, case.layout.gpus) for case in cases}
+    if len(tasks) > 1:
+        first = cases[0].settings
+        axes = [axis for axis in ("model", "layers", "hidden", "seq", "gpus", "gbs") if axis in first]
+        differ = [axis for axis in axes if len({case.settings.get(axis) for case in cases}) > 1]
+        values = ",".join(f"{axis}={first[axis]}" for axis in differ)
+        what = f"{entry.short_name}: its cases differ in {' and '.join(differ)}, so their times do not compare"
+        raise ReproError(Problem(what, hint=f"choose one, for example --where {values}"))
+
+
+def _space(
+    folders: Folders,
+    target: str,
+    cluster: Cluster,
+    gpus: int | None,
+    batch: int | None,
+    seq: int | None,
+    vocab: int | None,
+    wanted: Mapping[str, Value],
+    workload: str,
+    on_cpu: bool,
+    iterations: int,
+) -> Space:
+    """Return the space of a model; ReproError has every missing size."""
+    papers: dict[str, Paper] = {}
+    for file in experiment_names(folders).values():
+        if file.parent.name not in papers:
+            papers[file.parent.name] = read_model(Paper, read_document(file.parent / "paper.yaml"))
+    model = find_model(target, papers)
+    given = {"seq": seq, "vocab": vocab}
+    model = NamedModel(model.label, dict(model.fields) | {k: v for k, v in given.items() if v is not None})
+    require_complete(model)
+    missing = [option for option, value in (("--gpus", gpus), ("--gbs", batch)) if value is None]
+    if missing:
+        raise ReproError(Problem(f"a search for a layout of {target} needs {' and '.join(missing)}"))
+    assert gpus is not None and batch is not None
+    find_workload(workload)
+    dtype = "fp32" if on_cpu else "bf16"
+    training: dict[str, Value] = {"dtype": dtype, "iterations": iterations, "log_interval": 1, "dropout": 0.0}
+    training["warmup_iterations"] = min(WARM_UP_ITERATIONS, iterations - 1)
+    return Space(
+        model=model,
+        gpus=gpus,
+        global_batch_size=batch,
+        gpus_per_node=cluster.hardware.gpus_per_node or gpus,
+        workload=workload,
+        device="cpu" if on_cpu else "gpu",
+        training=training,
+        wanted=wanted,
+    )
+
+
+def _prepared_space(folders: Folders, space: Space, cluster: Cluster, name: str | None) -> PreparedSearch:
+    """Return the candidates of a space, with the experiment that has them as cases."""
+    name = f"{FOLDER}/{name or search_name(space.model.label, space.gpus, space.global_batch_size)}"
+    file = folders.home / "experiments" / f"{name}.yaml"
+    rows = list(space.rows())
+    if not rows:
+        raise ReproError(_no_layout(space))
+    title = f"Fastest layout of {space.model.label} on {space.gpus} GPUs, {space.global_batch_size} sequences"
+    cases = cases_to_run(_unwritten(name, space.experiment(rows, title)))
+    row_of = {case.name: row for case, row in zip(cases, rows, strict=True)}
+    chosen, left_out = candidates(cases, Target.of_cluster(cluster))
+    if not chosen:
+        raise ReproError(*_nothing_fits(space, cluster, left_out))
+    chosen = without_idle_variants(chosen)
+    header = [f"Written by `repro search` for {cluster.name}: the layouts that its rules allow and its memory holds."]
+    text = experiment_text(space.experiment([row_of[one.name] for one in chosen], title), header)
+    prepared = _prepared(_entry(name, file, text), cluster)
+    if file.exists() and file.read_text(encoding="utf-8") != text:
+        hint = "give another --name, or remove the file"
+        raise ReproError(Problem("another search has this name", f"{shown(file)}:", hint))
+    return replace(prepared, left_out=tuple(left_out), text=text)
+
+
+def _unwritten(name: str, fields: Mapping[str, object]) -> Entry:
+    """Return an experiment without a file."""
+    paper = read_model(Paper, parse_document(_PAPER_TEXT, "paper.yaml"))
+    return Entry(name, Path(name), Document(name, {}), Experiment.model_validate(fields), paper)
+
+
+def _entry(name: str, file: Path, text: str) -> Entry:
+    """Return an experiment that may not be on disk yet."""
+    document = parse_document(text, shown(file))
+    paper = read_model(Paper, parse_document(_PAPER_TEXT, "paper.yaml"))
+    return Entry(name, file, document, read_model(Experiment, document), paper)
+
+
+def _prepared(entry: Entry, cluster: Cluster, cases: Sequence[Case] | None = None) -> PreparedSearch:
+    cases = cases_to_run(entry) if cases is None else cases
+    chosen, left_out = candidates(cases, Target.of_cluster(cluster))
+    if not chosen:
+        raise ReproError(*(Problem(f"{entry.short_name} {one.case.name}: {one.reason}") for one in left_out[:3]))
+    return PreparedSearch(entry, cluster, PAPER, tuple(chosen), tuple(left_out))
+
+
+def _no_layout(space: Space) -> Problem:
+    wanted = ",".join(f"{axis}={value}" for axis, value in space.wanted.items())
+    where = f" with {wanted}" if wanted else ""
+    what = f"no layout of {space.model.label} on {space.gpus} GPUs with {space.global_batch_size} sequences{where}"
+    return Problem(
+        what, hint="the batch must be a multiple of the data-parallel size, and the stages divide the layers"
+    )
+
+
+MOST_GPUS = 4096
+"""Largest number of GPUs that a refusal considers."""
+
+
+def _nothing_fits(space: Space, cluster: Cluster, left_out: Sequence[LeftOut]) -> list[Problem]:
+    """Return why no candidate can run: the memory of the smallest one, or the most frequent other reasons."""
+    name = f"{space.model.label} on {space.gpus} GPUs of {cluster.name}"
+    too_large = [(one, one.memory) for one in left_out if one.memory is not None]
+    if not too_large:
+        reasons = Counter(one.reason for one in left_out)
+        return [Problem(f"{name}: {reason} ({counted(n, 'layout')})") for reason, n in reasons.most_common(3)]
+    smallest, memory = min(too_large, key=lambda pair: pair[1].total_bytes)
+    term, term_bytes = max(_terms(memory).items(), key=lambda item: item[1])
+    enough = _fewest_gpus(space, cluster)
+    hint = f"{enough} GPUs are enough" if enough else f"no more than {MOST_GPUS} GPUs are enough, either"
+    largest = f"the largest part of the smallest layout is {term} ({term_bytes / 1e9:.1f} GB)"
+    return [Problem(f"{name} {smallest.case.name}: {smallest.reason}; {largest}", hint=hint)]
+
+
+def _terms(memory: MemoryEstimate) -> dict[str, float]:
+    return {
+        "weights": memory.weights_bytes,
+        "gradients": memory.gradients_bytes,
+        "optimizer states": memory.optimizer_bytes,
+        "activations": memory.activations_bytes + memory.working_bytes,
+    }
+
+
+def _fewest_gpus(space: Space, cluster: Cluster) -> int | None:
+    """Return the smallest multiple of the GPUs, doubled again and again, on which some layout fits."""
+    unlimited = Target(cluster.name, cluster.hardware.model_copy(update={"nodes": MOST_GPUS}))
+    gpus = 2 * space.gpus
+    while gpus <= MOST_GPUS:
+        larger = replace(space, gpus=gpus)
+        rows = [row for row in larger.rows() if row["mbs"] == 1 and row["recompute"] == "full"]  # need least memory
+        if rows and candidates(cases_to_run(_unwritten(FOLDER, larger.experiment(rows, "-"))), unlimited)[0]:
+            return gpus
+        gpus *= 2
+    return None
+
+
+def write_experiment(prepared: PreparedSearch) -> None:
+    """Write the experiment, and the paper.yaml of its folder, unless they exist."""
+    if prepared.text is None:
+        return
+    folder = prepared.entry.file.parent
+    folder.mkdir(parents=True, exist_ok=True)
+    for file, text in ((folder / "paper.yaml", _PAPER_TEXT), (prepared.entry.file, prepared.text)):
+        if not file.exists():
+            with written_whole(file) as part:
+                part.write_text(text, encoding="utf-8")

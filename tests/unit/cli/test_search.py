@@ -1,0 +1,114 @@
+"""Tests of `repro search`. Jobs run a stand-in whose time grows with the number of pipeline stages."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.stand_in_site import Site
+from tests.unit.cli.calling import Caller
+
+pytestmark = pytest.mark.slow
+
+MODEL = "layers=8,hidden=64,heads=4,seq=64,vocab=512"
+SMALL = ("search", MODEL, "--gpus", "4", "--gbs", "4", "--cluster", "here", "--cpu", "--where", "dp=1,cp=1,vp=1,mbs=1")
+SHORT = ("--iterations", "8", "--short", "6")
+
+
+def document(text: str) -> dict[str, Any]:
+    read: dict[str, Any] = json.loads(text)
+    return read
+
+
+def started(site: Site) -> list[str]:
+    """Return the case of each rank that the stand-in has started."""
+    file = site.folder / "started"
+    return [line.split()[2] for line in file.read_text().splitlines()] if file.exists() else []
+
+
+def test_a_search_measures_finds_the_fastest_layout_and_goes_on_without_measuring_again(
+    repro: Caller, site: Site
+) -> None:
+    done = repro(*SMALL, *SHORT, "--finalists", "1", "--json")
+    assert done.returncode == 0, done.stderr
+    answer = document(done.stdout)
+    (winner,) = answer["winners"]
+    assert winner["case"] == "pp=1,tp=4"
+    assert winner["stopped"] == "no other candidate can be faster within its uncertainty"
+    assert "--tensor-model-parallel-size" in winner["arguments"]["pretrain"]
+    states = {row["case"]: (row["state"], row["iterations"]) for row in answer["candidates"]}
+    assert states["pp=1,tp=4"] == ("measured", 8), "the fastest case runs at full length"
+    assert states["pp=2,tp=2"] == ("measured", 6)
+    runs = started(site)
+    again = repro(*SMALL, *SHORT, "--finalists", "1")
+    assert again.returncode == 0 and started(site) == runs, "a second start measures nothing again"
+    assert "fastest: pp=1,tp=4" in again.stderr
+    file = site.folder / "experiments" / "searches" / "8x64-4-gpus-batch-4.yaml"
+    assert "\nfigure: search\n" in file.read_text()
+    status = repro("status", "8x64-4-gpus-batch-4", "--json")
+    assert {job["verdict"] for job in document(status.stdout)["jobs"]} == {"verified"}
+
+
+def test_a_dry_run_shows_candidates_and_writes_nothing(repro: Caller, site: Site) -> None:
+    before = sorted(site.folder.rglob("*"))
+    done = repro("search", "gpt-1.3b", "--gpus", "8", "--gbs", "64", "--cluster", "selene", "--dry-run", "--json")
+    assert done.returncode == 0, done.stderr
+    rows = document(done.stdout)["candidates"]
+    times = [row["predicted_ms"] for row in rows if row["predicted_ms"] is not None]
+    assert len(times) > 50 and times == sorted(times)
+    assert all(row["state"] == "not run" and row["why"] for row in rows)
+    assert sorted(site.folder.rglob("*")) == before
+
+
+def test_a_simulated_search_measures_published_cases_until_none_can_win(repro: Caller) -> None:
+    done = repro("search", "figure-13", "--where", "gbs=128", "--simulate")
+    assert done.returncode == 0
+    assert done.stderr.splitlines()[-1] == "found: pp=8,tp=8,gbs=128, the fastest published case"
+    rows = document(repro("search", "figure-13", "--where", "gbs=128", "--simulate", "--json").stdout)["simulated"]
+    assert rows[0]["case"] == "pp=8,tp=8,gbs=128" and len(rows) < 5
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (("gpt-39b", "--gpus", "2", "--gbs", "64"), "the largest part of the smallest layout is optimizer states"),
+        (("gpt-6.7b",), "needs --gpus and --gbs"),
+        (("no-such-model", "--gpus", "2", "--gbs", "64"), "no-such-model: no such model"),
+        (("gpt-6.7b", "--gpus", "16", "--gbs", "64", "--budget", "3apples"), "--budget 3apples: not a budget"),
+        (
+            ("gpt-6.7b", "--gpus", "16", "--gbs", "7", "--where", "dp=2"),
+            "no layout of 6.7b on 16 GPUs with 7 sequences",
+        ),
+        (("gpt-6.7b", "--gpus", "16", "--gbs", "64", "--where", "tp=3"), "no layout of 6.7b"),
+        (("gpt-6.7b", "--gpus", "16", "--gbs", "64", "--workload", "nothing"), "nothing: no such workload"),
+        (("figure-13",), "figure-13: its cases differ in gbs, so their times do not compare"),
+        (("figure-13", "--where", "gbs=7"), "gbs=7"),
+    ],
+)
+def test_a_search_that_cannot_run_is_refused_with_the_reason(
+    repro: Caller, site: Site, words: tuple[str, ...], reason: str
+) -> None:
+    done = repro("search", *words, "--cluster", "selene")
+    assert done.returncode == 2
+    assert reason in done.stderr
+    assert not (site.folder / "experiments").exists()
+
+
+def test_without_a_cluster_the_hint_names_the_options(repro: Caller, tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    done = repro("search", "gpt-6.7b", "--gpus", "16", "--gbs", "64")
+    assert (done.returncode, "add --cluster NAME, or --simulate" in done.stderr) == (2, True)
+
+
+def test_another_search_of_the_same_name_is_not_overwritten(repro: Caller, site: Site) -> None:
+    folder = site.folder / "experiments" / "searches"
+    folder.mkdir(parents=True)
+    file = folder / "8x64-4-gpus-batch-4.yaml"
+    file.write_text("figure: search\n")
+    (folder / "paper.yaml").write_text("title: a\nvenue: b\n")
+    done = repro(*SMALL, *SHORT)
+    assert (done.returncode, file.read_text()) == (2, "figure: search\n")
+    assert "another search has this name" in done.stderr

@@ -1,0 +1,88 @@
+"""Tests of the order of a search and of its pruning."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from orchestrator.catalog.case import Case
+from orchestrator.megatron.model import Layout, ModelShape, Training
+from orchestrator.search.candidates import Candidate
+from orchestrator.search.policy import OUT_OF_MEMORY, Decision, decide
+from orchestrator.search.simulate import simulate
+
+MODEL = ModelShape(24, 2048, 16, 1024, 51200)
+
+
+def candidate(
+    name: str,
+    predicted_ms: float,
+    *,
+    tp: int = 1,
+    pp: int = 1,
+    mbs: int = 1,
+    gb: float | None = None,
+    uncertainty: float = 0.1,
+    training: Training | None = None,
+) -> Candidate:
+    layout = Layout(16, tp, pp, mbs, 512)
+    case = Case("searches/a", "paper", (("case", name),), "pretrain", MODEL, layout, training or Training("bf16"))
+    return Candidate(name, case, predicted_ms, uncertainty, gb * 1e9 if gb is not None else None)
+
+
+def names(decision: Decision) -> list[str]:
+    return [one.candidate.name for one in decision.order]
+
+
+def test_without_measurements_the_fastest_prediction_is_first() -> None:
+    assert names(decide([candidate("b", 200), candidate("a", 100), candidate("c", 300)], {})) == ["a", "b", "c"]
+
+
+def test_a_case_that_cannot_win_within_its_uncertainty_is_pruned_with_the_winner_as_reason() -> None:
+    decision = decide([candidate("a", 100), candidate("b", 105, tp=2), candidate("c", 150, tp=4)], {"a": 100.0})
+    assert names(decision) == ["b"]
+    assert decision.pruned == {"c": "cannot be faster than a within its uncertainty"}
+
+
+def test_a_slow_measurement_moves_similar_layouts_behind_different_ones() -> None:
+    cases = [candidate("a", 100, tp=8), candidate("like a", 104, tp=8, mbs=2), candidate("other", 106, pp=8)]
+    cases = [replace(one, uncertainty=0.4) for one in cases]
+    assert names(decide(cases, {}))[1:] == ["like a", "other"]
+    assert names(decide(cases, {"a": 130.0})) == ["other", "like a"]
+
+
+def test_more_memory_than_a_case_that_ran_out_is_not_tried() -> None:
+    cases = [candidate("a", 100, gb=70), candidate("larger", 101, tp=2, gb=71), candidate("smaller", 130, tp=4, gb=60)]
+    decision = decide(cases, {"a": OUT_OF_MEMORY})
+    assert names(decision) == ["smaller"]
+    assert decision.pruned["larger"] == "needs more memory than a, which ran out of memory"
+
+
+def test_recomputation_is_tried_only_when_the_same_layout_without_it_ran_out_of_memory() -> None:
+    plain, full = Training("bf16", recompute="none"), Training("bf16", recompute="full")
+    cases = [candidate("plain", 100, gb=70, training=plain), candidate("full", 130, gb=30, training=full)]
+    assert decide(cases, {}).pruned == {"full": "does more work than plain"}
+    assert names(decide(cases, {"plain": OUT_OF_MEMORY})) == ["full"]
+
+
+@given(
+    st.lists(
+        st.tuples(st.floats(10, 1000), st.floats(0.9, 1.1), st.sampled_from((1, 2, 4, 8)), st.sampled_from((1, 2, 4))),
+        min_size=1,
+        max_size=12,
+    )
+)
+def test_a_search_measures_no_case_twice_and_ends_with_a_measured_case(
+    cases: list[tuple[float, float, int, int]],
+) -> None:
+    made = [candidate(str(i), ms, tp=tp, mbs=mbs) for i, (ms, _, tp, mbs) in enumerate(cases)]
+    known = {str(i): ms * factor for i, (ms, factor, _, _) in enumerate(cases)}
+    simulated = simulate(made, known)
+    assert 1 <= len(simulated.measured_ms) <= len(cases)
+    assert simulated.measured_ms[simulated.found] == min(simulated.measured_ms.values())
+    # A time within the uncertainty of all others is found up to that uncertainty.
+    assert simulated.measured_ms[simulated.found] <= 1.25 * simulated.best_ms
+    assert math.isfinite(simulated.best_ms)
