@@ -94,7 +94,10 @@ def experiments(session: Session = DEFAULT) -> ExperimentList:
     files = experiment_names(folders)
     for name, file in files.items():
         with added_to(problems):
-            rows.append(_experiment_row(read_experiment(name, file, files), done.get(name, {})))
+            entry = read_experiment(name, file, files)
+            if not entry.experiment.reference_only and not file.is_relative_to(folders.shipped):
+                expand(entry)  # for its problems; tests check the shipped ones
+            rows.append(_experiment_row(entry, done.get(name, {})))
     return ExperimentList(rows, sorted(cluster_names(folders)), list(dict.fromkeys(problems)))
 
 

@@ -22,9 +22,9 @@ def test_a_reused_measurement_has_its_origin_and_age_in_every_table(repro: Calle
     assert "reused: pp=1,tp=4,gbs=4 from figure-13, " in done.stderr
     status = json.loads(repro("status", "--json").stdout)["jobs"]
     origins = {(row["experiment"], (row["reused"] or "").partition(",")[0]) for row in status}
-    assert origins == {("figure-13", ""), ("figure-99", "from figure-13")}
+    assert origins == {("sc21/figure-13", ""), ("sc21/figure-99", "from figure-13")}
     rows = list(csv.DictReader(io.StringIO(repro("collect", "figure-99").stdout)))
     assert {row["measured_for"] for row in rows} == {"sc21/figure-13"}
     assert {row["measured_for"] for row in csv.DictReader(io.StringIO(repro("collect", "figure-13").stdout))} == {""}
     compared = json.loads(repro("compare", "figure-99", "--json").stdout)
-    assert all(row["reused"].startswith("from figure-13, ") for row in compared["cases"])
+    assert all(row["reused"].startswith("from figure-13, ") for row in compared["numbers"])
