@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from orchestrator.api.configuration import ConfigRow as ConfigRow
     from orchestrator.api.configuration import config_rows as config_rows
     from orchestrator.api.configuration import default_cluster as default_cluster
+    from orchestrator.api.experiment_files import check_experiment as check_experiment
+    from orchestrator.api.experiment_files import new_experiment as new_experiment
     from orchestrator.api.figures import Collected as Collected
     from orchestrator.api.figures import JudgedClaims as JudgedClaims
     from orchestrator.api.figures import PublishedComparison as PublishedComparison
@@ -116,6 +118,7 @@ if TYPE_CHECKING:
     from orchestrator.catalog.library import find_entries as find_entries
     from orchestrator.catalog.library import names_meant as names_meant
     from orchestrator.catalog.library import papers as papers
+    from orchestrator.catalog.template import experiment_schema_text as experiment_schema_text
     from orchestrator.clusters.layers import leaves as leaves
     from orchestrator.clusters.names import cluster_names as cluster_names
     from orchestrator.clusters.profile_schema import schema_text as schema_text
@@ -150,6 +153,7 @@ if TYPE_CHECKING:
     from orchestrator.planning.batch_report import budget_text as budget_text
     from orchestrator.planning.batch_report import exact_jobs as exact_jobs
     from orchestrator.planning.batch_report import with_exact_memory as with_exact_memory
+    from orchestrator.planning.experiment_check import CheckedScale as CheckedScale
     from orchestrator.planning.plan import Plan as Plan
     from orchestrator.reading.failure import POLICIES as POLICIES
     from orchestrator.reading.job_status import ExperimentStatus as ExperimentStatus
@@ -274,6 +278,7 @@ _NAMES = {
     "api.bundles": "Bundle BundleCheck bundle bundle_file verify_bundle",
     "api.catalog": "ExperimentCases ExperimentList ListedExperiment PaperContents experiments is_paper show show_paper",
     "api.configuration": "ConfigRow config_rows default_cluster",
+    "api.experiment_files": "check_experiment new_experiment",
     "api.figures": (
         "Collected JudgedClaims PublishedComparison Report RunComparison claims collect compare compare_runs "
         "outcome outcomes report write_file"
@@ -293,6 +298,7 @@ _NAMES = {
     "catalog.expand": "expand",
     "catalog.experiment": "Difference PublishedPoint scale_names",
     "catalog.library": "Entry experiment_names find_entries names_meant papers",
+    "catalog.template": "experiment_schema_text",
     "clusters.layers": "leaves",
     "clusters.profile_schema": "schema_text",
     "clusters.program": "ImageRow image_rows imported_file",
@@ -310,6 +316,7 @@ _NAMES = {
     "ledger.rows": "JobRow",
     "ledger.tables": "OPEN QUEUED RUNNING field_values",
     "planning.batch_report": "BatchReport PlanTotals budget_text exact_jobs with_exact_memory",
+    "planning.experiment_check": "CheckedScale",
     "planning.plan": "Plan",
     "reading.failure": "POLICIES",
     "reading.job_status": "ExperimentStatus JobStatus Tally prints_iterations running_progress spent_text",

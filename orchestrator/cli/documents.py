@@ -45,6 +45,7 @@ from orchestrator.cli.json_site_rows import (
     Setting,
     SignatureRow,
     WorkloadRow,
+    WrittenFile,
 )
 
 
@@ -262,6 +263,18 @@ class NodesDocument(TypedDict):
     nodes: Sequence[api.DeniedNode]
 
 
+class ExperimentsNewDocument(TypedDict):
+    """Files that were written."""
+
+    files: Sequence[WrittenFile]
+
+
+class ExperimentsCheckDocument(TypedDict):
+    """Scales of an experiment without problems."""
+
+    scales: Sequence[api.CheckedScale]
+
+
 class ConfigShowDocument(TypedDict):
     """Settings that apply to every command."""
 
@@ -321,6 +334,8 @@ DOCUMENTS: Mapping[str, type] = {
     "nodes deny": NodesDocument,
     "nodes list": NodesDocument,
     "nodes allow": NodesDocument,
+    "experiments new": ExperimentsNewDocument,
+    "experiments check": ExperimentsCheckDocument,
     "config show": ConfigShowDocument,
     "workloads list": WorkloadsListDocument,
     "workloads show": WorkloadsShowDocument,

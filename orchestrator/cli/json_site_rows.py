@@ -9,6 +9,12 @@ from typing import Any
 from typing_extensions import TypedDict  # pydantic cannot read the one of Python 3.10
 
 
+class WrittenFile(TypedDict):
+    """The path of a file that a command has written."""
+
+    file: str
+
+
 class FileRow(TypedDict):
     """A file that a command has written. `kind` is its content."""
 

@@ -53,6 +53,7 @@ PANELS = {
         "clusters": ("sites", "Cluster profiles: list, show, check, create."),
         "nodes": ("nodes", "Nodes that jobs may not use: deny, list, allow."),
         "images": ("sites", "Container images of a cluster: list, import."),
+        "experiments": ("experiments", "Files of experiments: write, check."),
         "workloads": ("workloads", "Programs: list, show, fetch code and data."),
         "config": ("configuration", "Your settings, and where each one comes from."),
     },

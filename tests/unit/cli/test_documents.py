@@ -15,8 +15,16 @@ from tests.json_schema import FILE, schema_text
 from tests.unit.cli.calling import Caller
 
 HERE = ("figure-13", "--cluster", "here", "--scale", "cpu")
-PRINTS_JSON_ANYWAY = {"clusters schema"}
-NEEDS_A_SITE = {"images import", "clusters new", "workloads fetch", "nodes deny", "nodes allow"}
+PRINTS_JSON_ANYWAY = {"clusters schema", "experiments schema"}
+NEEDS_A_SITE = {
+    "experiments new",
+    "experiments check",
+    "images import",
+    "clusters new",
+    "workloads fetch",
+    "nodes deny",
+    "nodes allow",
+}
 """Commands that their own tests call with --json."""
 
 

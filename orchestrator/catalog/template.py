@@ -1,0 +1,72 @@
+"""First versions of an experiment's file and of its paper, with comments, and the JSON Schema of experiments."""
+
+from __future__ import annotations
+
+import json
+
+from orchestrator.catalog.experiment import Experiment
+
+PAPER_TEMPLATE = """\
+# The paper of the experiments in this folder.
+title: Title of the paper
+venue: Conference or journal
+# machine: {nodes: 8, gpus_per_node: 8, gpu: A100-SXM4-80GB, gpu_memory_gb: 80, peak_tflops: {bf16: 312}}
+"""
+
+EXPERIMENT_TEMPLATE = """\
+# A figure of a paper. Guide: docs/adding-an-experiment.md. Check: repro experiments check FILE
+figure: Figure 1
+title: Pipeline against tensor parallelism
+
+# The published size. `scales` below has smaller ones.
+workload: pretrain            # the program: repro workloads list
+gpus: 8
+model: {layers: 8, hidden: 1024, heads: 8, seq: 1024, vocab: 51200}    # seq in tokens
+time_limit: "0:30:00"
+
+# Every combination of the matrix is a case. `rules` derive further settings, `fixed` is the same in every case.
+matrix:
+  pp: [1, 2, 4]               # pipeline-parallel size
+  gbs: [8, 16]                # global batch size, in sequences
+rules:
+  tp: gpus / pp               # tensor-parallel size
+fixed:
+  mbs: 1                      # microbatch size, in sequences
+training: {dtype: bf16, iterations: 20, warmup_iterations: 5}
+
+# The axes of the paper's figure.
+axes:
+  x: {label: "(p, t)", of: [pp, tp]}
+  y: {label: Achieved teraFLOP/s per GPU, metric: tflops_per_gpu}
+  series: {label: Batch size, of: gbs}
+
+# Numbers of the paper. how: printed, derived, traced from the plot, or read off the plot.
+published:
+  - {where: {pp: 1, gbs: 8}, metric: tflops_per_gpu, value: 140, how: printed, confirmed: false, source: table 1}
+
+# Statements of the paper about the figure.
+claims:
+  - id: tensor-parallelism-is-best-in-a-node
+    kind: peak
+    says: Throughput is highest where the tensor-parallel size is the number of GPUs of a node.
+    source: section 1
+    stated: printed           # printed in the paper, or derived from its numbers
+    judged_at: [paper]
+    not_judged_because: The other scales have no GPUs.
+    at: {tp: gpus_per_node}
+
+# Smaller sizes of the same figure, the largest first.
+scales:
+  cpu:
+    about: 3.4 million parameters in 4 processes on CPU cores
+    device: cpu
+    gpus: 4                   # processes
+    model: {layers: 4, hidden: 256, heads: 8, seq: 64, vocab: 1024}
+    training: {dtype: fp32, iterations: 8}
+"""
+
+
+def experiment_schema_text() -> str:
+    """Return the JSON Schema (draft 2020-12) of experiments, for editors."""
+    schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", **Experiment.model_json_schema(by_alias=True)}
+    return json.dumps(schema, indent=2, ensure_ascii=False) + "\n"

@@ -1,0 +1,53 @@
+"""Command group `experiments`: write and check files of experiments."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from orchestrator import api
+from orchestrator.cli.options import ExperimentName, Json
+from orchestrator.cli.output import as_row, data, message, next_command, table
+
+if TYPE_CHECKING:
+    from orchestrator.cli.documents import ExperimentsCheckDocument, ExperimentsNewDocument
+
+experiments = typer.Typer(rich_markup_mode=None, no_args_is_help=True, help="Files of experiments: write, check.")
+
+NewFile = Annotated[Path, typer.Argument(metavar="FILE", help="The file to write, for example my/figure-1.yaml.")]
+
+
+@experiments.command()
+def new(context: typer.Context, file: NewFile, json: Json = False) -> None:
+    """Write a commented experiment to start from, and paper.yaml beside it."""
+    files = api.new_experiment(file)
+    if json:
+        document: ExperimentsNewDocument = {"files": [{"file": str(path)} for path in files]}
+        context.obj.json.put(document)
+        return
+    for path in files:
+        data(str(path))
+    next_command(f"repro experiments check {shlex.quote(str(file))}", "after each change")
+
+
+@experiments.command()
+def check(context: typer.Context, experiment: ExperimentName, json: Json = False) -> None:
+    """Report all problems of an experiment: fields, scales, and settings that its program does not support."""
+    entry, scales = api.check_experiment(experiment)
+    if json:
+        document: ExperimentsCheckDocument = {"scales": scales}
+        context.obj.json.put(document)
+        return
+    table([as_row(scale) for scale in scales], ["scale", "cases"])
+    message(f"{entry.name}: no problem found")
+    machine = "" if entry.paper.machine is not None else " --cluster local"
+    next_command(f"repro plan {entry.argument}{machine}", "memory, time and cost of each case")
+
+
+@experiments.command()
+def schema() -> None:
+    """Print the JSON Schema of experiments, for editors."""
+    data(api.experiment_schema_text().rstrip("\n"))
