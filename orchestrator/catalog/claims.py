@@ -32,7 +32,8 @@ HowStated = Literal["printed", "derived"]
 class ClaimFields(Strict):
     """Fields of every claim.
 
-    `judged_at` are the scales at which the claim is judged; `where` restricts it to some cases. The default of `metric`
+    `judged_at` are the scales at which the claim is judged; `not_judged_because` is the reason at the other scales, one
+    for all or one for each by name. `where` restricts it to some cases. The default of `metric`
     is the figure's metric. `tolerance` is relative; `tolerance_is` names its author.
     """
 
@@ -41,11 +42,28 @@ class ClaimFields(Strict):
     source: Text
     stated: HowStated
     judged_at: Annotated[list[Text], Field(min_length=1)]
-    not_judged_because: Text | None = None
+    not_judged_because: Text | dict[Text, Text] | None = None
     where: Settings = Settings()
     metric: Metric | None = None
     tolerance: Annotated[float, Field(ge=0, lt=1)] = 0.0
     tolerance_is: Literal["the source's", "ours"] = "ours"
+
+    @model_validator(mode="after")
+    def _reasons_are_of_other_scales(self) -> ClaimFields:
+        both = [scale for scale in self.reasons if scale in self.judged_at]
+        if both:
+            raise ValueError(f"not_judged_because has a reason for {both[0]}, at which the claim is judged")
+        return self
+
+    @property
+    def reasons(self) -> dict[str, str]:
+        """Return the reasons of `not_judged_because` that are for one scale each."""
+        return self.not_judged_because if isinstance(self.not_judged_because, dict) else {}
+
+    def why_not_at(self, scale: str) -> str:
+        """Return why the claim is not judged at a scale."""
+        reason = self.not_judged_because if isinstance(self.not_judged_because, str) else self.reasons.get(scale)
+        return reason or f"it is judged at {', '.join(self.judged_at)}"
 
 
 class PeakClaim(ClaimFields):

@@ -373,10 +373,12 @@ def _named_axes(experiment: Experiment) -> Iterator[tuple[KeyPath, str]]:
 def _unknown_scales(entry: Entry) -> Iterator[Problem]:
     scales = scale_names(entry.experiment)
     for i, claim in enumerate(entry.experiment.claims):
-        for j, name in enumerate(claim.judged_at):
+        named: list[tuple[KeyPath, str]] = [(("judged_at", j), name) for j, name in enumerate(claim.judged_at)]
+        named += [(("not_judged_because", name), name) for name in claim.reasons]
+        for path, name in named:
             if name not in scales:
                 hint = did_you_mean(name, scales) or f"there are: {', '.join(scales)}"
-                yield Problem(f"{name}: no such scale", entry.location("claims", i, "judged_at", j), hint)
+                yield Problem(f"{name}: no such scale", entry.location("claims", i, *path), hint)
 
 
 def _unknown_models(entry: Entry, scale: str, fields: ScaleFields) -> Iterator[Problem]:

@@ -99,8 +99,7 @@ def _judge(
     beside: Sequence[Result],
 ) -> ClaimVerdict:
     if scale not in claim.judged_at:
-        reason = claim.not_judged_because or f"it is judged at {', '.join(claim.judged_at)}"
-        return ClaimVerdict(claim, "not judged", f"at scale {scale}: {reason}")
+        return ClaimVerdict(claim, "not judged", f"at scale {scale}: {claim.why_not_at(scale)}")
     cases = tuple(result for result in results if result.has(claim.where))
     metric = claim.metric or entry.experiment.axes.y.metric
     of_other = tuple(result for result in beside if result.has(claim.where))
