@@ -122,6 +122,7 @@ def check(
     experiment: OnExperiment = None,
     scale: Scale = None,
     job: ProbeJob = False,
+    settings: Settings = None,
     json: Json = False,
 ) -> None:
     """Compare a profile with the live cluster.
@@ -131,7 +132,14 @@ def check(
     session = session_of(context)
     ledger = session.existing_ledger() if job else None
     checked = api.check_cluster(
-        session.folders, name, session.reporter.message, experiment=experiment, scale=scale, job=job, ledger=ledger
+        session.folders,
+        name,
+        session.reporter.message,
+        experiment=experiment,
+        scale=scale,
+        job=job,
+        ledger=ledger,
+        settings=api.parse_settings(settings or ()),
     )
     cluster, findings = checked.cluster, checked.findings
     rows = [
@@ -172,7 +180,8 @@ def check(
         purpose = f"also the {counted(on_nodes, 'path')} of compute nodes" if on_nodes else "also a compute node"
         next_command(f"repro clusters check {quoted} --job", purpose)
     else:
-        next_command(f"repro submit figure-13 --cluster {quoted} --dry-run", "the jobs of an experiment")
+        example = " --example" if cluster.unfilled else ""
+        next_command(f"repro submit figure-13 --cluster {quoted} --dry-run{example}", "the jobs of an experiment")
 
 
 @clusters.command()

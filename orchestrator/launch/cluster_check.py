@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import getpass
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +15,7 @@ from orchestrator.clusters.findings import Finding, path_findings
 from orchestrator.clusters.generate import profile_text
 from orchestrator.clusters.names import cluster_names
 from orchestrator.clusters.resolve import Cluster, find_cluster
+from orchestrator.config.settings import Setting
 from orchestrator.config.yaml import shown
 from orchestrator.errors import Problem, ReproError
 from orchestrator.launch.denied_nodes import with_denied_nodes
@@ -54,12 +55,13 @@ def check_cluster(
     scale: str | None = None,
     job: bool = False,
     ledger: Ledger | None = None,
+    settings: Sequence[Setting] = (),
 ) -> ClusterCheck:
     """Compare a profile with the live cluster. With `job`, run a short job that checks a node.
 
     The job excludes the nodes of the ledger's deny list.
     """
-    cluster = with_denied_nodes(find_cluster(folders, name), ledger)
+    cluster = with_denied_nodes(find_cluster(folders, name, settings), ledger)
     if not cluster.is_slurm and (job or experiment):
         raise ReproError(Problem(f"{cluster.name} has no Slurm", hint="leave --job and --experiment out"))
     if scale is not None and experiment is None:

@@ -118,6 +118,8 @@ def test_a_right_profile_is_a_table_and_exit_code_0(repro: Caller, mine: Path, m
     table = done.stdout.splitlines()
     assert table[0].split() == ["RESULT", "PLACE", "CHECK", "FOUND"] and len(table) == 10
     assert all(line.startswith("ok      login") for line in table[1:])
+    other = repro("clusters", "check", "mine", "--set", "slurm.partition=gpuu")
+    assert other.returncode == 2 and "--set slurm.partition=gpuu" in other.stderr, other.stderr
     assert everything_in(mine.parents[1]) == before
 
 
