@@ -49,15 +49,21 @@ def logs(
 ) -> None:
     """Print the log of a job, unchanged unless stdout is a terminal."""
     log = api.logs(job, rank=rank, attempt=attempt, follow=follow, session=session_of(context, database))
+    if follow and log.job.phase in api.OPEN and log.job.phase != api.RUNNING:
+        message(f"{log.job.job_id} ({log.job.label}) is {log.job.state}; its log follows when it runs. Ctrl-C ends")
     printable = VisibleLog().feed if sys.stdout.isatty() else bytes
     if json:
         document: LogsDocument = {"lines": []}
         for lines in _lines(log.pieces):
             context.obj.json.print_rows(document, lines)
         context.obj.json.print_rows(document, [])
-    for piece in () if json else log.pieces:
-        sys.stdout.buffer.write(printable(piece))
-        sys.stdout.buffer.flush()
+    try:
+        for piece in () if json else log.pieces:
+            sys.stdout.buffer.write(printable(piece))
+            sys.stdout.buffer.flush()
+    except KeyboardInterrupt:
+        message("no longer following; the job continues")
+        raise
     next_command(f"repro status {short_name(log.job.experiment)}", "the state of its jobs")
 
 

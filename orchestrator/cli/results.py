@@ -12,7 +12,7 @@ import typer
 
 from orchestrator import api
 from orchestrator.cli import completion
-from orchestrator.cli.job_table import print_claims
+from orchestrator.cli.job_table import print_claims, why_command
 from orchestrator.cli.json_jobs import claim_rows, file_rows, job_refs
 from orchestrator.cli.options import (
     Database,
@@ -183,7 +183,9 @@ def claims(
         f"repro status {short_name(failures[0].experiment)} --failed" if failures else "",
     )
     if failures:
-        next_command(f"repro logs {failures[0].job_id}", f"why {failures[0].case_name} failed")
+        next_command(
+            why_command(failures[0].job_id, failures[0].started_at is not None), f"why {failures[0].case_name} failed"
+        )
     else:
         first = next((outcome for outcome in judged.outcomes if outcome.failed), judged.outcomes[0])
         next_command(f"repro compare {first.entry.short_name}", "measured and published numbers")
@@ -266,6 +268,8 @@ def report(
     message(f"{counted(len(page.outcomes), 'experiment')}, {cases}; the page is one file and needs no other")
     failures = [row for outcome in page.outcomes for row in outcome.failures]
     if failures:
-        next_command(f"repro logs {failures[0].job_id}", f"why {failures[0].label} failed")
+        next_command(
+            why_command(failures[0].job_id, failures[0].started_at is not None), f"why {failures[0].label} failed"
+        )
     else:
         next_command(f"repro claims {page.outcomes[0].entry.short_name}", "the same verdicts for a script")

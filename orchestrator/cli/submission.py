@@ -11,7 +11,7 @@ import typer
 
 from orchestrator import api
 from orchestrator.cli import completion
-from orchestrator.cli.job_table import print_cases, print_claims, waiting
+from orchestrator.cli.job_table import print_cases, print_claims, waiting, why_command
 from orchestrator.cli.json_jobs import case_rows, claim_rows, job_refs, planned_jobs
 from orchestrator.cli.options import (
     Database,
@@ -247,7 +247,9 @@ def _print_outcomes(outcomes: Sequence[api.FigureOutcome], with_tables: bool) ->
     failures = [row for outcome in outcomes for row in outcome.failures]
     names = " ".join(outcome.entry.short_name for outcome in outcomes)
     if failures:
-        next_command(f"repro logs {failures[0].job_id}", f"why {failures[0].case_name} failed")
+        next_command(
+            why_command(failures[0].job_id, failures[0].started_at is not None), f"why {failures[0].case_name} failed"
+        )
     else:
         first = outcomes[0]
         option = workload_option(first.results[0].case.workload if first.replaced_workload else None)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from orchestrator import api
-from orchestrator.cli.job_table import bar, can_redraw, job_lines, picture, print_jobs
+from orchestrator.cli.job_table import bar, can_redraw, job_lines, picture, print_jobs, why_command
 from orchestrator.cli.json_output import JsonOutput
 from orchestrator.cli.options import (
     AnyExperiment,
@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
     from orchestrator.cli.documents import StatusDocument
 
+NEVER_STARTED = ("cancelled", "not-submitted", "refused")
+"""Failure classes of jobs that may have no log."""
 MOST_JOBS = 60
 """Number of jobs above which `status` without a filter counts them by experiment."""
 POLL_EVERY_S = 15.0
@@ -192,9 +194,11 @@ def _next(now: api.Status) -> tuple[str, str]:
         return f"repro status {short_name(first.experiment)}", "its cases"
     if failed is not None:
         repeat = f" #{failed.repeat}" if failed.repeat > 1 else ""
-        return f"repro logs {failed.job}", f"why {failed.case}{repeat} failed"
+        return why_command(failed.job, failed.failure not in NEVER_STARTED), f"why {failed.case}{repeat} failed"
     if now.is_open:
-        return "repro status --watch", "until all jobs have ended"
+        names = {short_name(job.experiment) for job in now.jobs}
+        name = f" {names.pop()}" if len(names) == 1 else ""
+        return f"repro status{name} --watch", "until all jobs have ended"
     if now.jobs:
         return f"repro collect {short_name(now.jobs[-1].experiment)} --export csv", "the numbers and the claims"
     return "repro status", "the state of all jobs"

@@ -245,3 +245,28 @@ def test_output_of_the_script_itself_follows_the_log(repro: Caller, slurm: Simul
     slurm.start("a-id", b"the program\n")
     (slurm.run_folder("a-id") / "batch.txt").write_bytes(b"srun: error\n")
     assert repro("logs", "a-id").stdout == "the program\nsrun: error\n"
+
+
+def test_following_a_pending_job_says_so_and_ctrl_c_prints_that_the_job_continues(
+    repro: Caller, slurm: SimulatedSlurm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(_seconds: float) -> None:
+        raise KeyboardInterrupt
+
+    slurm.submit("a")
+    monkeypatch.setattr("orchestrator.api.jobs.time.sleep", interrupt)
+    done = repro("logs", "-f", "a-id")
+    assert done.returncode == 130 and slurm.row("a-id").phase == "waiting"
+    assert done.stderr.splitlines() == [
+        "a-id (a) is PENDING; its log follows when it runs. Ctrl-C ends",
+        "no longer following; the job continues",
+    ]
+
+
+def test_the_next_command_of_a_job_that_never_started_is_its_history(repro: Caller, slurm: SimulatedSlurm) -> None:
+    slurm.submit("a", "b")
+    assert repro("status", "figure-13").stderr.splitlines()[-1].startswith("next: repro status figure-13 --watch ")
+    slurm.end("a-id", "CANCELLED", "failed", failure="cancelled", verdict_reason="CANCELLED")
+    done = repro("status", "figure-13")
+    assert done.stderr.splitlines()[-1] == "next: repro history a-id   # why a failed"
+    assert "CANCELLED" in repro("history", "a-id").stdout
