@@ -16,7 +16,6 @@ from orchestrator.job_spec import JobSpec
 from orchestrator.ledger.attempts import job_specs
 from orchestrator.ledger.database import Ledger, now
 from orchestrator.ledger.measurements import MeasuredMetric, metrics_of
-from orchestrator.ledger.reports import run_records
 from orchestrator.ledger.result_attempts import ResultRows, S, measured_for, runs_of
 from orchestrator.ledger.rows import JobSummary
 from orchestrator.ledger.summary import experiment_counts, failure_counts
@@ -183,6 +182,10 @@ def _value(measured: Mapping[str, MeasuredMetric], name: str) -> float | None:
 
 def _prices(ledger: Ledger, attempt_ids: Sequence[int]) -> dict[int, Price]:
     """Return the price of a GPU-hour that was recorded with the run of each attempt, by attempt id."""
+    if not attempt_ids:
+        return {}
+    from orchestrator.ledger.reports import run_records  # not for jobs on CPU cores
+
     runs = runs_of(ledger, attempt_ids)
     prices = {run.id: recorded_price(run.profile) for run in run_records(ledger, set(runs.values()))}
     return {attempt_id: price for attempt_id, run_id in runs.items() if (price := prices.get(run_id)) is not None}
