@@ -110,9 +110,9 @@ def _file_at(folders: Folders, path: str) -> tuple[str, Path, dict[str, Path]]:
 
 
 def replaced(folders: Folders, entry: Entry) -> Path | None:
-    """Return the shipped file that the user's file replaces."""
+    """Return the shipped file that the user's file replaces; None if both have the same content."""
     shipped = folders.shipped / "experiments" / f"{entry.name}.yaml"
-    return shipped if shipped.is_file() and not entry.file.samefile(shipped) else None
+    return shipped if shipped.is_file() and entry.file.read_bytes() != shipped.read_bytes() else None
 
 
 def papers(names: Iterable[str]) -> list[str]:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.catalog.library import experiment_names, find_experiment, published_code
+from orchestrator.catalog.library import experiment_names, find_experiment, published_code, replaced
 from orchestrator.errors import ReproError
 from orchestrator.paths import Folders
 from tests.unit.catalog.entries import BASE, CHECKOUT, entry_of, shipped, short, write_experiment
@@ -55,6 +55,12 @@ def test_ones_own_file_of_the_same_name_wins_over_the_shipped_one(
     (tmp_path / "experiments" / "p").rename(tmp_path / "experiments" / "sc21")
     (tmp_path / "experiments" / "sc21" / own.name).rename(tmp_path / "experiments" / "sc21" / "figure-13.yaml")
     assert find_experiment(Folders(shipped=CHECKOUT, home=tmp_path), "figure-13").experiment.gpus == 8
+    shipped = CHECKOUT / "experiments" / "sc21" / "figure-13.yaml"
+    folders = Folders(shipped=CHECKOUT, home=tmp_path)
+    assert replaced(folders, find_experiment(folders, "figure-13")) == shipped
+    for name in ("figure-13.yaml", "paper.yaml"):  # an unchanged copy replaces nothing
+        (tmp_path / "experiments" / "sc21" / name).write_bytes(shipped.with_name(name).read_bytes())
+    assert replaced(folders, find_experiment(folders, "figure-13")) is None
 
 
 def test_errors_of_a_figure_and_its_paper_are_reported_together(tmp_path: Path) -> None:
