@@ -36,6 +36,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     host.may_install_packages = config.getoption("--install")
+    Path(_NO_CONFIGURATION.name).chmod(0o755)  # other users run `repro`, too
     os.environ["XDG_CONFIG_HOME"] = _NO_CONFIGURATION.name
     for name in ("REPRO_CONFIG", "REPRO_CLUSTER"):
         os.environ.pop(name, None)

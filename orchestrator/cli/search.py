@@ -39,7 +39,10 @@ BudgetText = Annotated[
     typer.Option("--budget", help="Stop before the jobs exceed this: 6gpu-hours, or the time of all jobs, 30m."),
 ]
 Program = Annotated[
-    str, typer.Option("--workload", help="Program that runs the candidates.", autocompletion=completion.workloads)
+    str | None,
+    typer.Option(
+        "--workload", help="Program that runs the candidates. Default: pretrain.", autocompletion=completion.workloads
+    ),
 ]
 OnCpu = Annotated[bool, typer.Option("--cpu", help="Run processes on CPU cores in place of GPUs.")]
 Iterations = Annotated[int, typer.Option("--iterations", min=5, help="Iterations of a complete job.")]
@@ -67,7 +70,7 @@ def search(
     vocab: Vocabulary = None,
     budget: BudgetText = None,
     where: Where = None,
-    workload: Program = "pretrain",
+    workload: Program = None,
     cpu: OnCpu = False,
     iterations: Iterations = 20,
     short: Short = 8,

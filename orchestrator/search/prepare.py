@@ -32,6 +32,7 @@ from orchestrator.search.space import (
 )
 from orchestrator.text import counted
 from orchestrator.workloads import find_workload
+from orchestrator.workloads.pretrain import PRETRAIN
 
 WARM_UP_ITERATIONS = 3
 _PAPER_TEXT = "title: Searches for the fastest layout\nvenue: Own\n"
@@ -63,7 +64,7 @@ def prepare_search(
     seq: int | None = None,
     vocab: int | None = None,
     where: str | None = None,
-    workload: str = "pretrain",
+    workload: str | None = None,
     on_cpu: bool = False,
     iterations: int = 20,
     name: str | None = None,
@@ -81,7 +82,9 @@ def prepare_search(
         cases = select(cases_to_run(entry, PAPER), wanted)
         require_one_task(entry, cases)
         return _prepared(entry, profile, cases)
-    space = _space(folders, target, profile, gpus, global_batch_size, seq, vocab, wanted, workload, on_cpu, iterations)
+    space = _space(
+        folders, target, profile, gpus, global_batch_size, seq, vocab, wanted, workload or PRETRAIN, on_cpu, iterations
+    )
     return _prepared_space(folders, space, profile, name)
 
 

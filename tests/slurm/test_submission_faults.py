@@ -317,6 +317,11 @@ def test_jobs_that_exceed_the_queue_limit_stay_queued_until_a_wait_submits_them(
     assert sorted(names.split()) == sorted(row["id"] for row in rows), "each once"
 
 
+@pytest.mark.fault(
+    section="Submissions",
+    fault="Nodes of the deny list: known ones, one that Slurm lacks, and too many",
+    promise="Slurm runs no job on a denied node. An unknown node or too few remaining nodes are refused before sbatch.",
+)
 def test_slurm_keeps_a_job_off_denied_nodes_and_unknown_or_too_many_denied_nodes_are_refused(
     site: SlurmSite, paused_cluster: SlurmCluster
 ) -> None:

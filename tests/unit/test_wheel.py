@@ -92,9 +92,7 @@ def test_a_job_imports_the_program_and_no_other_package_of_repros_environment(in
 
 def test_private_values_of_a_shipped_profile_are_read_from_the_working_folder(installed: Path, tmp_path: Path) -> None:
     wanted = repro(installed, tmp_path, "submit", "figure-13", "--cluster", "selene", "--dry-run")
-    assert wanted.returncode == 2 and wanted.stderr.startswith(
-        "repro: clusters/selene.local.yaml: no such file. Hint: "
-    )
+    assert wanted.returncode == 2 and "clusters/selene.local.yaml" in wanted.stderr, wanted.stderr
     (tmp_path / "clusters").mkdir()
     (tmp_path / "clusters" / "selene.local.yaml").write_text(
         "slurm: {account: a, partition: p}\n"
