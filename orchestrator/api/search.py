@@ -158,7 +158,7 @@ def _trials(prepared: PreparedSearch, session: Session) -> list[Trial]:
 
 
 def _trial(row: JobRow, metrics: Mapping[str, MeasuredMetric]) -> Trial:
-    time, rate = metrics.get("iteration_ms"), metrics.get("tflops_per_gpu")
+    time, rate = metrics.get("iteration_ms"), metrics.get("sequences_per_s")
     measured = row.verdict == VERIFIED and time is not None
     time_ms = time.value if measured and time is not None else None
     if not measured and ran_out_of_memory(row.failure):
@@ -170,7 +170,7 @@ def _trial(row: JobRow, metrics: Mapping[str, MeasuredMetric]) -> Trial:
         iterations=row.iterations,
         iteration_ms=time_ms,
         spread_ms=time.spread if measured and time is not None else None,
-        tflops_per_gpu=rate.value if measured and rate is not None else None,
+        sequences_per_s=rate.value if measured and rate is not None else None,
         job_s=(ended - started).total_seconds() if started is not None and ended is not None else 0.0,
         hours=gpu_hours(row.gpus, started, ended) if started is not None and ended is not None else 0.0,
         why=None if measured else row.verdict_reason,

@@ -14,6 +14,9 @@ from orchestrator.megatron.model import Attention, Dtype, Family, Recompute
 PAPER = "paper"
 """Name of the published scale, the top level of the file."""
 
+SEARCHES = "searches"
+"""Folder of the experiments that `repro search` writes, below `experiments/`."""
+
 LossScale = Annotated[int, Field(strict=True, ge=1, le=2**64)]
 
 

@@ -318,7 +318,7 @@ class SearchedCase(TypedDict):
     iterations: int | None
     iteration_ms: float | None
     spread_ms: float | None
-    tflops_per_gpu: float | None
+    sequences_per_s: float | None
     predicted_ms: float | None
     memory_gb: float | None
     why: str | None

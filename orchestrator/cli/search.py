@@ -176,7 +176,7 @@ def _json_row(row: api.CandidateRow) -> SearchedCase:
         "iterations": trial.iterations if trial else None,
         "iteration_ms": trial.iteration_ms if trial and row.state == "measured" else None,
         "spread_ms": trial.spread_ms if trial else None,
-        "tflops_per_gpu": trial.tflops_per_gpu if trial else None,
+        "sequences_per_s": trial.sequences_per_s if trial else None,
         "predicted_ms": row.predicted_ms,
         "memory_gb": row.memory_gb,
         "why": row.why,

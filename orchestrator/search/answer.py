@@ -26,7 +26,7 @@ class Trial:
     iterations: int
     iteration_ms: float | None
     spread_ms: float | None
-    tflops_per_gpu: float | None
+    sequences_per_s: float | None
     job_s: float
     hours: float
     why: str | None = None

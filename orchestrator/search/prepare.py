@@ -9,7 +9,7 @@ from pathlib import Path
 
 from orchestrator.catalog.case import Case, parse_where, select
 from orchestrator.catalog.expand import cases_to_run
-from orchestrator.catalog.experiment import PAPER, Experiment, Paper
+from orchestrator.catalog.experiment import PAPER, SEARCHES, Experiment, Paper
 from orchestrator.catalog.library import Entry, experiment_names, find_experiment
 from orchestrator.clusters.resolve import Cluster, find_cluster
 from orchestrator.config.model import read_model
@@ -22,7 +22,6 @@ from orchestrator.paths import Folders, find_folders
 from orchestrator.planning.target import Target
 from orchestrator.search.candidates import Candidate, LeftOut, candidates, without_idle_variants
 from orchestrator.search.space import (
-    FOLDER,
     NamedModel,
     Space,
     experiment_text,
@@ -149,12 +148,13 @@ def _space(
 
 def _prepared_space(folders: Folders, space: Space, cluster: Cluster, name: str | None) -> PreparedSearch:
     """Return the candidates of a space, with the experiment that has them as cases."""
-    name = f"{FOLDER}/{name or search_name(space.model.label, space.gpus, space.global_batch_size)}"
+    name = f"{SEARCHES}/{name or search_name(space.model.label, space.gpus, space.global_batch_size)}"
     file = folders.home / "experiments" / f"{name}.yaml"
     rows = list(space.rows())
     if not rows:
         raise ReproError(_no_layout(space))
-    title = f"Fastest layout of {space.model.label} on {space.gpus} GPUs, {space.global_batch_size} sequences"
+    places = counted(space.gpus, "GPU") if space.device == "gpu" else f"{space.gpus} processes on CPU cores"
+    title = f"Fastest layout of {space.model.label} on {places}, {space.global_batch_size} sequences"
     cases = cases_to_run(_unwritten(name, space.experiment(rows, title)))
     row_of = {case.name: row for case, row in zip(cases, rows, strict=True)}
     chosen, left_out = candidates(cases, Target.of_cluster(cluster))
@@ -235,7 +235,7 @@ def _fewest_gpus(space: Space, cluster: Cluster) -> int | None:
     while gpus <= MOST_GPUS:
         larger = replace(space, gpus=gpus)
         rows = [row for row in larger.rows() if row["mbs"] == 1 and row["recompute"] == "full"]  # need least memory
-        if rows and candidates(cases_to_run(_unwritten(FOLDER, larger.experiment(rows, "-"))), unlimited)[0]:
+        if rows and candidates(cases_to_run(_unwritten(SEARCHES, larger.experiment(rows, "-"))), unlimited)[0]:
             return gpus
         gpus *= 2
     return None

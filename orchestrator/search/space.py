@@ -18,9 +18,6 @@ from orchestrator.config.settings import parse_settings, settings_document
 from orchestrator.errors import Problem, ReproError, did_you_mean
 from orchestrator.job_spec import Value
 
-FOLDER = "searches"
-"""Folder of the experiments that searches write, below `experiments/`."""
-
 MOST_MICRO_BATCH = 32
 RECOMPUTATION = ("none", "selective", "full", "ours")
 OFFLOADED_SHARES = (0.25, 0.5, 0.75, 1.0)
@@ -143,7 +140,7 @@ class Space:
             "named_by": named_by,
             "axes": {
                 "x": {"label": f"({', '.join(_LABELS[axis] for axis in named_by)})", "of": list(named_by)},
-                "y": {"label": "Achieved teraFLOP/s per GPU", "metric": "tflops_per_gpu"},
+                "y": {"label": "Sequences per second", "metric": "sequences_per_s"},
                 "marks": "points",
             },
             "cases": cases,

@@ -74,6 +74,7 @@ LOCAL_IMPORTS = {
     "reading.logs": "zstandard is needed for compressed logs only",
     "results.bundle.archive": "zstandard is needed for bundles only",
     "results.plot.figure": "matplotlib is optional",
+    "results.plot.search": "matplotlib is optional",
     "results.plot.marks": "matplotlib is optional",
 }
 """Modules outside of `pretrain` that import inside functions, with the reason."""

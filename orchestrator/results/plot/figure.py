@@ -15,12 +15,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orchestrator.catalog.case import shown_value
-from orchestrator.catalog.experiment import PAPER, PublishedPoint
+from orchestrator.catalog.experiment import PAPER, SEARCHES, PublishedPoint
 from orchestrator.catalog.experiment import Axes as FigureAxes
 from orchestrator.catalog.library import Entry
 from orchestrator.errors import Problem, ReproError
 from orchestrator.files import written_whole
 from orchestrator.results.cases import Result
+from orchestrator.results.plot import search
 from orchestrator.results.plot.marks import draw_bars, draw_lines, legend
 from orchestrator.results.plot.panels import BACKGROUND, INK, PARAMETERS, SERIES, SERIES_ON_DARK, Panel, panels
 
@@ -37,6 +38,8 @@ def drawn(entry: Entry, scale: str, cluster: str, results: Sequence[Result]) -> 
     from matplotlib.figure import Figure
 
     axes_of = entry.experiment.axes
+    if entry.name.startswith(f"{SEARCHES}/"):
+        return search.drawn(wrapped(heading(entry), search.WIDTH, bold=True), cluster, results)
     bars = axes_of.marks == "bars"
     position_of = positions_of(axes_of, results)
     shown = panels(entry, results, position_of, position_of.by_number)

@@ -112,3 +112,11 @@ def test_another_search_of_the_same_name_is_not_overwritten(repro: Caller, site:
     done = repro(*SMALL, *SHORT)
     assert (done.returncode, file.read_text()) == (2, "figure: search\n")
     assert "another search has this name" in done.stderr
+
+
+def test_the_picture_of_a_search_is_drawn(repro: Caller, site: Site) -> None:
+    assert repro(*SMALL, *SHORT, "--finalists", "1").returncode == 0
+    done = repro("plot", "8x64-4-gpus-batch-4", "-o", "search.svg")
+    assert done.returncode == 0, done.stderr
+    text = (site.folder / "search.svg").read_text()
+    assert "fastest so far" in text and "process-hours on CPU cores" in text
