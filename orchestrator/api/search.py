@@ -127,7 +127,7 @@ def _measure(
     """Submit a job for each case, and wait until all have ended."""
     settings = [*options.settings, f"training.iterations={iterations}"]
     submitted: list[Submission] = [
-        submit(prepared.entry.name, prepared.cluster.name, where=one.name, settings=settings, session=session)
+        submit(prepared.entry.name, prepared.profile, where=one.name, settings=settings, session=session)
         for one in chosen
     ]
     for one in submitted:

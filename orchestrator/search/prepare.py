@@ -39,10 +39,14 @@ _PAPER_TEXT = "title: Searches for the fastest layout\nvenue: Own\n"
 
 @dataclass(frozen=True, slots=True)
 class PreparedSearch:
-    """Candidates of a search on a cluster, before any job. `text` is the experiment to write, None if it exists."""
+    """Candidates of a search on a cluster, before any job.
+
+    `profile` is the value of --cluster. `text` is the experiment to write, None if it exists.
+    """
 
     entry: Entry
     cluster: Cluster
+    profile: str
     scale: str
     candidates: tuple[Candidate, ...]
     left_out: tuple[LeftOut, ...]
@@ -80,11 +84,11 @@ def prepare_search(
         entry = find_experiment(folders, target)
         cases = select(cases_to_run(entry, PAPER), wanted)
         require_one_task(entry, cases)
-        return _prepared(entry, profile, cases)
+        return _prepared(entry, profile, cluster, cases)
     space = _space(
         folders, target, profile, gpus, global_batch_size, seq, vocab, wanted, workload or PRETRAIN, on_cpu, iterations
     )
-    return _prepared_space(folders, space, profile, name)
+    return _prepared_space(folders, space, profile, cluster, name)
 
 
 def _is_experiment(folders: Folders, target: str) -> bool:
@@ -146,7 +150,7 @@ def _space(
     )
 
 
-def _prepared_space(folders: Folders, space: Space, cluster: Cluster, name: str | None) -> PreparedSearch:
+def _prepared_space(folders: Folders, space: Space, cluster: Cluster, profile: str, name: str | None) -> PreparedSearch:
     """Return the candidates of a space, with the experiment that has them as cases."""
     name = f"{SEARCHES}/{name or search_name(space.model.label, space.gpus, space.global_batch_size)}"
     file = folders.home / "experiments" / f"{name}.yaml"
@@ -163,7 +167,7 @@ def _prepared_space(folders: Folders, space: Space, cluster: Cluster, name: str 
     chosen = without_idle_variants(chosen)
     header = [f"Written by `repro search` for {cluster.name}: the layouts that its rules allow and its memory holds."]
     text = experiment_text(space.experiment([row_of[one.name] for one in chosen], title), header)
-    prepared = _prepared(_entry(name, file, text), cluster)
+    prepared = _prepared(_entry(name, file, text), cluster, profile)
     if file.exists() and file.read_text(encoding="utf-8") != text:
         hint = "give another --name, or remove the file"
         raise ReproError(Problem("another search has this name", f"{shown(file)}:", hint))
@@ -183,12 +187,12 @@ def _entry(name: str, file: Path, text: str) -> Entry:
     return Entry(name, file, document, read_model(Experiment, document), paper)
 
 
-def _prepared(entry: Entry, cluster: Cluster, cases: Sequence[Case] | None = None) -> PreparedSearch:
+def _prepared(entry: Entry, cluster: Cluster, profile: str, cases: Sequence[Case] | None = None) -> PreparedSearch:
     cases = cases_to_run(entry) if cases is None else cases
     chosen, left_out = candidates(cases, Target.of_cluster(cluster))
     if not chosen:
         raise ReproError(*(Problem(f"{entry.short_name} {one.case.name}: {one.reason}") for one in left_out[:3]))
-    return PreparedSearch(entry, cluster, PAPER, tuple(chosen), tuple(left_out))
+    return PreparedSearch(entry, cluster, profile, PAPER, tuple(chosen), tuple(left_out))
 
 
 def _no_layout(space: Space) -> Problem:
