@@ -400,6 +400,7 @@ SEEDS += [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("before", ["", "://", "TOKEN=", "--token\t", "-----BEGIN PRIVATE KEY-----"])
 def test_masking_time_is_proportional_to_the_length(before: str, seed: str) -> None:

@@ -13,6 +13,8 @@ import pytest
 from tests.unit.cli.calling import Caller
 from tests.unit.cli.test_catalog import FIGURE, write
 
+pytestmark = pytest.mark.slow
+
 PAPER_WITH_MACHINE = """\
 title: t
 venue: v

@@ -41,6 +41,7 @@ def test_config_show_has_each_value_with_its_origin_and_no_secret(
     assert re.search(r"database +mine.db +--database", text) and "passw0rd" not in text
 
 
+@pytest.mark.torch  # a submission to `local` checks that training is possible
 @pytest.mark.usefixtures("config")
 def test_the_configured_cluster_and_ledger_are_used_unless_an_option_names_others(repro: Caller) -> None:
     words = ("submit", "figure-13", "--scale", "cpu", "--dry-run")

@@ -15,7 +15,9 @@ CPU = ("local", "jean-zay-v100")
 """Sites whose script is one of scale cpu: V100 has no bf16."""
 
 
-@pytest.mark.parametrize("name", SITES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.torch) if name == "local" else name for name in SITES]
+)
 def test_the_script_of_each_shipped_site_can_be_read_before_its_values_are_filled_in(name: str, repro: Caller) -> None:
     options = ("--cluster", name, "--scale", "cpu" if name in CPU else "pair", "--example")
     done = repro("render", "figure-13", *options, "--where", "pp=2,tp=1,gbs=8" if name not in CPU else "pp=1,gbs=4")

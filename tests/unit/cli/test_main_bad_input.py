@@ -12,6 +12,8 @@ import pytest
 from tests.stand_in_site import CHECKOUT, REPRO, Site
 from tests.unit.cli.calling import Caller, everything_in
 
+pytestmark = pytest.mark.slow
+
 HERE = ("--cluster", "here", "--scale", "cpu")
 COMMANDS_OF_ONE = ("submit figure-13 --cluster here --scale cpu", "status", "logs x", "cancel x", "collect", "plot")
 

@@ -17,6 +17,8 @@ from tests.recorded_jobs import SimulatedSlurm, log_text
 from tests.stand_in_site import REPRO, Site
 from tests.unit.cli.calling import Caller
 
+pytestmark = pytest.mark.slow
+
 CASES = [f"pp={pp},tp={4 // pp},gbs={gbs}" for pp in (1, 2, 4) for gbs in (4, 16)]
 NAMES = [column.name for column in CASE_COLUMNS]
 

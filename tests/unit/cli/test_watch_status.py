@@ -24,6 +24,8 @@ from tests.recorded_jobs import SimulatedSlurm, log_text, new_ledger, new_run, p
 from tests.stand_in_site import Site
 from tests.unit.cli.calling import Caller, Done, everything_in
 
+pytestmark = pytest.mark.slow
+
 HERE = ("figure-13", "--cluster", "here", "--scale", "cpu")
 
 

@@ -22,6 +22,8 @@ from tests.unit.clusters.sites import CHECKOUT, cluster_of, short
 from tests.unit.launch.enroot import DIGEST, FILE, OTHER_DIGEST, SITE, StandIn, Workshop, profile
 from tests.unit.render.plans import TEMPLATES, plans
 
+pytestmark = pytest.mark.slow
+
 # ---- before anything is submitted --------------------------------------------------------------------------------
 
 

@@ -19,6 +19,8 @@ from orchestrator.ledger.locks import file_system_of, require_locks
 from tests.recorded_jobs import new_ledger, record_jobs
 from tests.unit.ledger.conftest import compiled
 
+pytestmark = pytest.mark.slow
+
 CHECKOUT = Path(__file__).resolve().parents[3]
 
 # What a file system does that grants every lock, and one that has no lock server, or keeps none.

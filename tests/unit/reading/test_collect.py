@@ -40,6 +40,8 @@ from orchestrator.reading.gpu_samples import SampledNumbers
 from tests.examples import examples
 from tests.recorded_jobs import JOB_SPEC, new_ledger, record_jobs
 
+pytestmark = pytest.mark.slow
+
 WORLD = "using world size: 4, data-parallel size: 1, tensor-model-parallel size: 2, pipeline-model-parallel size: 2\n"
 LINE = (
     " [2026-01-01 00:00:00.000000] iteration {n:8d}/       8 | consumed samples: {n:12d} | elapsed time per iteration"

@@ -20,6 +20,8 @@ from orchestrator.reading.parse import LogReport, read_log
 from tests.examples import examples
 from tests.unit.reading.test_parse_golden_logs import LOGS, content_of, in_parts
 
+pytestmark = pytest.mark.slow
+
 GOLDEN = [log.read_bytes() for log in LOGS]
 LINES = sorted({line for log in GOLDEN for line in log.splitlines(keepends=True)})
 WORDS = [

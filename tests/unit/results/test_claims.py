@@ -19,6 +19,8 @@ from orchestrator.results.export.rows import claim_rows
 from tests.recorded_jobs import measured_results
 from tests.unit.catalog.entries import THREE_METHODS, entry_of, figure_13, with_claims
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def entry() -> Entry:

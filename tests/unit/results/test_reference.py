@@ -13,6 +13,8 @@ from orchestrator.results.comparison import OUR_TOLERANCE, ReferenceRow, equatio
 from tests.recorded_jobs import measured_results
 from tests.unit.catalog.entries import THREE_METHODS, entry_of, figure_13, find_case, shipped, with_claims
 
+pytestmark = pytest.mark.slow
+
 THEIRS, OURS = "case=theirs", "case=ours"
 CLAIM: dict[str, Any] = {"kind": "published", "metrics": ["tokens_per_s"], "tolerance": 0.05}
 

@@ -23,6 +23,8 @@ from orchestrator.results.bundle.archive import unpacked
 from orchestrator.results.bundle.verify import verify
 from tests.unit.catalog.entries import CHECKOUT
 
+pytestmark = pytest.mark.slow
+
 RESULTS = CHECKOUT / "experiments" / "results"
 BUNDLES = sorted(RESULTS.rglob("*.tar.zst"))
 FOLDERS = Folders(shipped=CHECKOUT, home=CHECKOUT / "no-such-home")
