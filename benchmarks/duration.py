@@ -1,4 +1,4 @@
-"""Predicted times compared with published and measured times: the tables of docs/predictions.md.
+"""Predicted times compared with published and measured times: the tables of docs/explanation/predictions.md.
 
     python -m benchmarks.duration           # prints the two tables of the page
     python -m benchmarks.duration --write   # writes them into the page
@@ -37,7 +37,7 @@ from benchmarks.measured_times import (
 from benchmarks.prediction_tables import data_sets, error_table, order_table
 from orchestrator.planning.time_constants import FITTED, Constants
 
-PAGE = CHECKOUT / "docs" / "predictions.md"
+PAGE = CHECKOUT / "docs" / "explanation" / "predictions.md"
 BEGIN, END = "<!-- python -m benchmarks.duration -->", "<!-- end of benchmarks.duration -->"
 REFIT = 0.01
 """The shipped constants are rounded; a new fit may differ by this share."""
@@ -101,7 +101,7 @@ def nelder_mead(loss: Callable[[Sequence[float]], float], start: list[float], st
 def main() -> int:
     parser = argparse.ArgumentParser(description="Compare predicted times with published and measured times.")
     what = parser.add_mutually_exclusive_group()
-    what.add_argument("--write", action="store_true", help="write the tables into docs/predictions.md")
+    what.add_argument("--write", action="store_true", help="write the tables into docs/explanation/predictions.md")
     what.add_argument("--rows", action="store_true", help="print every time with its prediction")
     what.add_argument("--fit", action="store_true", help="fit the constants again")
     options = parser.parse_args()

@@ -1,6 +1,6 @@
 """Predicted memory compared with the outcomes and the bytes that the sources publish, for all catalogued cases.
 
-    python -m benchmarks.memory            # print the tables of docs/predictions.md
+    python -m benchmarks.memory            # print the tables of docs/explanation/predictions.md
     python -m benchmarks.memory --write    # write them into the page
 
 A case ran out of memory if its source says so. It ran if its source has a number of it, or plots it. Cases whose layout
@@ -24,7 +24,7 @@ from orchestrator.paths import find_folders
 from orchestrator.planning.plan import cost_of
 from orchestrator.planning.target import Target
 
-PAGE = Path(__file__).resolve().parent.parent / "docs" / "predictions.md"
+PAGE = Path(__file__).resolve().parent.parent / "docs" / "explanation" / "predictions.md"
 BEGIN, END = "<!-- python -m benchmarks.memory -->", "<!-- end of benchmarks.memory -->"
 
 Outcome = Literal["OOM", "ran"]
@@ -215,7 +215,7 @@ def on_page(page: str) -> str:
 def main() -> int:
     """Print or write the tables."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--write", action="store_true", help="write the tables into docs/predictions.md")
+    parser.add_argument("--write", action="store_true", help="write the tables into docs/explanation/predictions.md")
     tables = section(rows())
     if parser.parse_args().write:
         page = PAGE.read_text()

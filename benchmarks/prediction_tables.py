@@ -1,4 +1,4 @@
-"""Tables of docs/predictions.md: errors of predicted times, and their order within a figure."""
+"""Tables of docs/explanation/predictions.md: errors of predicted times, and their order within a figure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Simulated searches against published times, beside other orders: the table of docs/search.md.
+"""Simulated searches against published times, beside other orders: the table of docs/how-to/search.md.
 
     python -m benchmarks.search            # prints the table
     python -m benchmarks.search --write    # writes it into the page
@@ -31,7 +31,7 @@ from orchestrator.search.candidates import Candidate, candidates
 from orchestrator.search.policy import decide
 from orchestrator.search.simulate import simulate
 
-PAGE = CHECKOUT / "docs" / "search.md"
+PAGE = CHECKOUT / "docs" / "how-to" / "search.md"
 BEGIN, END = "<!-- python -m benchmarks.search -->", "<!-- end of benchmarks.search -->"
 SEEDS = 20
 CLOSE = 0.02
@@ -214,7 +214,7 @@ def _line(one: CaseList, own: int, stops: str, tpe: str) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--write", action="store_true", help="write the table into docs/search.md")
+    parser.add_argument("--write", action="store_true", help="write the table into docs/how-to/search.md")
     text = table()
     print(text)
     if parser.parse_args().write:

@@ -1,6 +1,6 @@
 """JSON Schema of the documents that commands print with --json, generated from `orchestrator/cli/documents.py`.
 
-python -m tests.json_schema    # writes docs/json.schema.json
+python -m tests.json_schema    # writes docs/reference/json.schema.json
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pydantic import TypeAdapter
 from orchestrator.cli.documents import DOCUMENTS, Envelope
 from orchestrator.cli.json_output import SCHEMA_VERSION
 
-FILE = Path(__file__).parent.parent / "docs" / "json.schema.json"
+FILE = Path(__file__).parent.parent / "docs" / "reference" / "json.schema.json"
 
 
 def schema() -> dict[str, Any]:

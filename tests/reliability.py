@@ -1,4 +1,4 @@
-"""Generator of the tables of faults in docs/reliability.md.
+"""Generator of the tables of faults in docs/explanation/reliability.md.
 
 `python -m tests.reliability` rewrites the tables and totals. `--check` prints the differences and exits with 1 instead.
 A test has a mark for each of its rows:
@@ -26,7 +26,7 @@ from pathlib import Path
 import pytest
 
 TESTS = Path(__file__).resolve().parent
-PAGE = TESTS.parent / "docs" / "reliability.md"
+PAGE = TESTS.parent / "docs" / "explanation" / "reliability.md"
 
 _BLOCK = re.compile(r"(?<=<!-- begin generated: )(?P<name>.+)(?P<rest> -->\n)(?P<text>(?:.*\n)*?)(?=<!-- end -->\n)")
 _ALL = re.compile(r"(?<=^All )\d+(?= faults were )", re.MULTILINE)
@@ -102,7 +102,8 @@ def generate(page: str, rows: dict[str, list[Row]]) -> str:
     """Return the page with new tables and totals. Exit if a section has no table."""
     names = {match["name"] for match in _BLOCK.finditer(page)}
     if unknown := rows.keys() - names:
-        sys.exit(f"docs/reliability.md: no table for the section {', '.join(unknown)}. Hint: correct the mark")
+        sections = ", ".join(unknown)
+        sys.exit(f"docs/explanation/reliability.md: no table for the section {sections}. Hint: correct the mark")
     totals = list(_totals(page, rows))
 
     def generated(block: re.Match[str]) -> str:
@@ -144,7 +145,7 @@ def _total(name: str, rows: Sequence[Row]) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(
-        description="Generate the tables of docs/reliability.md from the marks of the tests."
+        description="Generate the tables of docs/explanation/reliability.md from the marks of the tests."
     )
     parser.add_argument("--check", action="store_true", help="print the differences, write nothing")
     check: bool = parser.parse_args().check
@@ -154,7 +155,7 @@ def main() -> int:
         PAGE.write_text(new, encoding="utf-8")
         return 0
     lines = old.splitlines(keepends=True), new.splitlines(keepends=True)
-    sys.stdout.writelines(difflib.unified_diff(*lines, "docs/reliability.md", "generated from the tests"))
+    sys.stdout.writelines(difflib.unified_diff(*lines, "docs/explanation/reliability.md", "generated from the tests"))
     if old != new:
         print("Hint: `python -m tests.reliability` writes the page")
     return int(old != new)

@@ -1,4 +1,4 @@
-"""Python interface: the functions behind the commands of `repro`. docs/python-api.md shows how to use them.
+"""Python interface: the functions behind the commands of `repro`. docs/reference/python-api.md shows how to use them.
 
 Functions take and return values and print nothing. Errors are ReproError. The names of `_NAMES` are loaded on first
 use, because the database, the scheduler's modules and YAML take longer to import than `repro --help` may take.

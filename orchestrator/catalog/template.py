@@ -14,7 +14,7 @@ venue: Conference or journal
 """
 
 EXPERIMENT_TEMPLATE = """\
-# A figure of a paper. Guide: docs/adding-an-experiment.md. Check: repro experiments check FILE
+# A figure of a paper. Guide: docs/how-to/add-an-experiment.md. Check: repro experiments check FILE
 figure: Figure 1
 title: Pipeline against tensor parallelism
 

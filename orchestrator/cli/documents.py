@@ -1,7 +1,7 @@
 """JSON documents of the commands: `DOCUMENTS` has the lists of rows that each command prints with --json.
 
-`json_output.py` adds `schema_version`, `command`, `errors` and `exit_code`. docs/json.md describes the documents, and
-docs/json.schema.json is generated from these types.
+`json_output.py` adds `schema_version`, `command`, `errors` and `exit_code`. docs/reference/json.md describes the
+documents, and docs/reference/json.schema.json is generated from these types.
 """
 
 from __future__ import annotations
@@ -168,7 +168,7 @@ class ForgetDocument(TypedDict):
 
 
 class CollectDocument(TypedDict):
-    """Cases with all columns of docs/export.md, or iterations, and claims; with -o, the file."""
+    """Cases with all columns of docs/reference/export.md, or iterations, and claims; with -o, the file."""
 
     cases: Sequence[Mapping[str, Any]]
     iterations: Sequence[Mapping[str, Any]]

@@ -1,4 +1,4 @@
-"""Printer of the JSON document of a command. docs/json.md describes the documents."""
+"""Printer of the JSON document of a command. docs/reference/json.md describes the documents."""
 
 from __future__ import annotations
 

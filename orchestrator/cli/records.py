@@ -210,7 +210,9 @@ def sql(
 def _print_relations(relations: Sequence[api.Relation]) -> None:
     rows = [{**as_row(relation), "columns": ", ".join(relation.columns)} for relation in relations]
     table(rows, ["name", "kind", "columns"])
-    next_command('repro sql "select case_name, verdict, tflops_per_gpu from v_results"', "more in docs/ledger.md")
+    next_command(
+        'repro sql "select case_name, verdict, tflops_per_gpu from v_results"', "more in docs/reference/ledger.md"
+    )
 
 
 def _blocks(rows: Iterable[Sequence[object]]) -> Iterator[list[Sequence[object]]]:

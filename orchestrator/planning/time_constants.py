@@ -113,7 +113,7 @@ ASSUMED_NVLINK_GB_S, ASSUMED_NETWORK_GB_S = 200.0, 12.5
 """Bandwidths if neither profile nor table has one: those of ATC'24's machine, the slower of the two fitted ones."""
 
 # The uncertainty of a class of cases is such that at least 90 % of its published and measured times are inside. Tests
-# check this for each class. docs/predictions.md has the errors.
+# check this for each class. docs/explanation/predictions.md has the errors.
 CALIBRATED_UNCERTAINTY = 0.08
 """Cases like fitted ones: constants fitted for this program on this kind of GPU, and layers of a fitted size."""
 SAME_CHIP_UNCERTAINTY = 0.15

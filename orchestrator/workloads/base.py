@@ -27,7 +27,7 @@ TORCHRUN = "torch.distributed.run"
 
 USABLE_SHARE = 0.925
 """Share of a GPU's memory that tensors can use; the rest is the context, NCCL's buffers and fragments. Fitted to rows
-of Alpa's search (docs/predictions.md). ATC'24's figure 7 brackets it: 0.905 of 80 GB fit, 0.972 do not."""
+of Alpa's search (docs/explanation/predictions.md). ATC'24's figure 7 brackets it: 0.905 of 80 GB fit, 0.972 do not."""
 
 ASSUMED_START_UP_S = 60.0
 """Seconds from the start of a job until its first iteration has ended, with container, process groups and data index:

@@ -1,4 +1,4 @@
-"""The layers of docs/architecture.md: imports go downwards without cycles, and limits keep the code from growing."""
+"""Layers of docs/explanation/architecture.md: imports go downwards without cycles, and limits keep the code small."""
 
 from __future__ import annotations
 
@@ -185,12 +185,12 @@ def test_imports_are_at_the_top_of_modules() -> None:
 
 
 def test_the_architecture_page_names_every_package() -> None:
-    text = (CHECKOUT / "docs" / "architecture.md").read_text()
+    text = (CHECKOUT / "docs" / "explanation" / "architecture.md").read_text()
     assert [name for name in PACKAGES if f"`{name}`" not in text] == []
 
 
 def test_the_architecture_page_names_modules_that_exist() -> None:
-    text = (CHECKOUT / "docs" / "architecture.md").read_text()
+    text = (CHECKOUT / "docs" / "explanation" / "architecture.md").read_text()
     names = {name for name in re.findall(r"`([a-z_]+/[a-z0-9_./]+)`", text) if "NAME" not in name}
     roots = CHECKOUT, PACKAGE
     assert names and [name for name in sorted(names) if not any((root / name).exists() for root in roots)] == []

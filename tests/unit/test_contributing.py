@@ -114,7 +114,7 @@ def test_a_file_or_folder_that_is_named_exists(path: str) -> None:
 
 
 def test_git_ignores_every_file_that_a_command_of_the_documents_writes() -> None:
-    documents = [CHECKOUT / "README.md", *(CHECKOUT / "docs").glob("*.md")]
+    documents = [CHECKOUT / "README.md", *(CHECKOUT / "docs").rglob("*.md")]
     written = {
         name
         for file in documents

@@ -332,7 +332,7 @@ def test_each_common_spelling_of_a_secret_is_masked(spelling: str) -> None:
 
 
 def test_the_documents_give_the_number_of_spellings_in_the_table() -> None:
-    documents = (CHECKOUT / "docs" / "bundle.md").read_text(encoding="utf-8")
+    documents = (CHECKOUT / "docs" / "reference" / "bundle.md").read_text(encoding="utf-8")
     assert f"{len(SPELLINGS)} of {len(SPELLINGS)} common spellings" in documents
     assert len(set(SPELLINGS)) == len(SPELLINGS) >= 95
 

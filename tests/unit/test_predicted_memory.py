@@ -1,4 +1,4 @@
-"""docs/predictions.md has the tables that the programs print."""
+"""docs/explanation/predictions.md has the tables that the programs print."""
 
 from __future__ import annotations
 

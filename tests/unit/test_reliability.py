@@ -1,4 +1,4 @@
-"""Checks of docs/reliability.md: its tables of faults agree with the tests, and its other tables with the code."""
+"""Checks of docs/explanation/reliability.md: tables of faults agree with the tests, other tables with the code."""
 
 from __future__ import annotations
 

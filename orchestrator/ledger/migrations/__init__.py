@@ -1,7 +1,7 @@
 """Tables of a new ledger, upgrade of an older one by alembic, and the views for people (`datasette`, `repro sql`).
 
 An older SQLite file is copied first. The views have no state, and are created again by every upgrade. A job that two
-experiments, scales or cases share has a row for each. Columns and units: docs/ledger.md.
+experiments, scales or cases share has a row for each. Columns and units: docs/reference/ledger.md.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from tests.stand_in_site import CHECKOUT, Site
 
 pytestmark = pytest.mark.slow
 
-PAGE = CHECKOUT / "docs" / "python-api.md"
+PAGE = CHECKOUT / "docs" / "reference" / "python-api.md"
 
 
 @pytest.fixture

@@ -355,7 +355,7 @@ def indented_blocks(text: str) -> list[str]:
 
 
 def test_examples_of_the_page_on_adding_an_experiment_work(repro: Caller) -> None:
-    page = (CHECKOUT / "docs" / "adding-an-experiment.md").read_text()
+    page = (CHECKOUT / "docs" / "how-to" / "add-an-experiment.md").read_text()
     blocks = indented_blocks(page)
     figure, paper = (block for block in blocks if block.startswith(("figure:", "title:")))
     rows, scales = (block for block in blocks if block.startswith(("cases:", "scales:")))

@@ -8,7 +8,7 @@ import pytest
 
 from tests.unit.cli.calling import Caller
 
-DOCS = Path(__file__).parents[3] / "docs" / "settings.md"
+DOCS = Path(__file__).parents[3] / "docs" / "reference" / "settings.md"
 
 
 @pytest.fixture

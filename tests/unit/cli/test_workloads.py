@@ -264,7 +264,7 @@ def test_a_text_gives_the_data_their_name_and_is_part_of_the_offline_commands(re
 
 
 def test_the_page_about_workloads_has_each_program_and_the_real_output_of_its_commands(repro: Caller) -> None:
-    page = (CHECKOUT / "docs" / "workloads.md").read_text()
+    page = (CHECKOUT / "docs" / "how-to" / "workloads.md").read_text()
     headings = " ".join(line for line in page.splitlines() if line.startswith("### "))
     assert [name for name in workloads() if f"`{name}`" not in headings] == []
     offline = "workloads fetch megatron-kwai --cluster kwai-h800 --directory /shared/data --offline"

@@ -1,4 +1,4 @@
-"""docs/ledger.md names every table, view and column, and none that there is not."""
+"""docs/reference/ledger.md names every table, view and column, and none that there is not."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from orchestrator.ledger.readonly_sql import asked, relations
 from orchestrator.results.export.columns import METRICS
 from tests.recorded_jobs import new_ledger
 
-PAGE = Path(__file__).resolve().parents[3] / "docs" / "ledger.md"
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "reference" / "ledger.md"
 
 
 def described() -> dict[str, list[str]]:

@@ -1,4 +1,4 @@
-"""Tests of docs/predictions.md: its tables are the output of the benchmark."""
+"""Tests of docs/explanation/predictions.md: its tables are the output of the benchmark."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from orchestrator.workloads.base import COMPARED_ON
 
 pytestmark = pytest.mark.slow
 
-PAGE = (CHECKOUT / "docs" / "predictions.md").read_text()
+PAGE = (CHECKOUT / "docs" / "explanation" / "predictions.md").read_text()
 
 
 @cache

@@ -1,4 +1,4 @@
-"""Tests of docs/search.md: its table is the output of the benchmark."""
+"""Tests of docs/how-to/search.md: its table is the output of the benchmark."""
 
 from __future__ import annotations
 

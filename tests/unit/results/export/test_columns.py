@@ -1,4 +1,4 @@
-"""docs/export.md says of every column what `results/export/columns.py` says, in its order."""
+"""docs/reference/export.md says of every column what `results/export/columns.py` says, in its order."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 from orchestrator.results.export.columns import CASE_COLUMNS, ITERATION_COLUMNS, JOB_COLUMNS, Column
 
-DOCUMENT = Path(__file__).resolve().parents[4] / "docs" / "export.md"
+DOCUMENT = Path(__file__).resolve().parents[4] / "docs" / "reference" / "export.md"
 
 
 def documented(section: str) -> list[str]:
