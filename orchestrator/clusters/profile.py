@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, Tag, WithJsonSchema, create_model, model_validator
 
 from orchestrator.clusters.container import BY_KIND, ContainerFields, SetupLine, VariableFields, checked_names, holds
+from orchestrator.clusters.mail import MailType, MailUser
 from orchestrator.config.model import Count, Hardware, Positive, Strict, Text, TimeLimit
 from orchestrator.money import Price, checked_currency
 from orchestrator.slurm.notation import time_limit_s
@@ -109,6 +110,8 @@ class SlurmFields(Strict):
     max_nodes: Count | None = None
     max_running: Count = 4
     requeue: bool = False
+    mail_type: MailType | None = None
+    mail_user: MailUser | None = None
 
     tasks: Literal["per-gpu", "per-node"] = "per-gpu"
     gpu_request: Literal["none", "gres", "gpus-per-node", "gpus-per-task"] = "gpus-per-node"
@@ -128,6 +131,8 @@ class SlurmFields(Strict):
     def _names_are_given(self) -> SlurmFields:
         if "{project}" in (self.account or "") and self.project is None:
             raise ValueError("account contains {project}, but project: is missing")
+        if self.mail_user is not None and self.mail_type is None:
+            raise ValueError("mail_user has no effect without mail_type; add mail_type: END,FAIL")
         if self.tasks == "per-node" and self.gpu_request == "gpus-per-task":
             raise ValueError(
                 "tasks: per-node does not work with gpu_request: gpus-per-task; set gpu_request: gpus-per-node"

@@ -32,7 +32,7 @@ def directives(plan: Plan, cluster: Cluster, job_name: str | None = None) -> lis
     # Either `repro` or Slurm repeats a failed job, never both.
     origin = cluster.location(("slurm", "requeue"))
     lines.append(Line.of("--requeue", origin) if slurm.requeue else Line.of("--no-requeue"))
-    return [*lines, *free_directives(cluster)]
+    return [*lines, *named(cluster, ("mail_type", "mail_user")), *free_directives(cluster)]
 
 
 def srun_options(plan: Plan, cluster: Cluster) -> list[Line]:

@@ -27,13 +27,16 @@ def there(repro: Caller) -> None:
 
 
 def test_settings_are_in_the_script_and_are_the_origin_of_their_lines(repro: Caller) -> None:
-    words = ["--set", "slurm.qos=high", "--set", "slurm.sbatch+=--mail-type=END", "--set", "slurm.sbatch-=--nice"]
+    words = ["--set", "slurm.qos=high", "--set", "slurm.sbatch+=--mcs-label=a", "--set", "slurm.sbatch-=--nice"]
+    words += ["--set", "slurm.mail_type=end,array_tasks", "--set", "slurm.mail_user=ann@example.org"]
     short = ["--partition", "8", "--exclude", "n[1-3]", "--nodelist", "n7", "--reservation", "r1", "--time", "0:09:00"]
     done = repro("render", *CASE, "--cluster", "there", *words, *short, "--explain")
     lines = {line.split("#SBATCH ")[1]: line.split(",")[0] for line in done.stdout.splitlines() if "#SBATCH" in line}
     expected = {
         "--qos=high": "--set slurm.qos=high",
-        "--mail-type=END": "--set slurm.sbatch+=--mail-type=END",
+        "--mcs-label=a": "--set slurm.sbatch+=--mcs-label=a",
+        "--mail-type=END,ARRAY_TASKS": "--set slurm.mail_type=end",
+        "--mail-user=ann@example.org": "--set slurm.mail_user=ann@example.org",
         "--partition=8": '--set slurm.partition="8"',
         "--exclude=n[1-3]": '--set slurm.exclude+="n[1-3]"',
         "--nodelist=n7": "--set slurm.nodelist=n7",

@@ -135,3 +135,20 @@ def test_one_task_for_each_node_cannot_ask_for_gpus_by_the_task(tmp_path: Path) 
         "site.yaml:4:1 slurm: tasks: per-node does not work with gpu_request: gpus-per-task; "
         "set gpu_request: gpus-per-node"
     )
+
+
+@pytest.mark.parametrize(
+    ("fields", "problem"),
+    [
+        ("mail_type: 'END,FIAL'", 'mail_type: must be events of Slurm; did you mean "FAIL"?'),
+        ("mail_type: [END]", "mail_type: must be text such as END,FAIL"),
+        ("mail_type: ARRAY_TASKS", "mail_type: must have another event beside ARRAY_TASKS: END,ARRAY_TASKS"),
+        ("mail_type: 'NONE,END'", "mail_type: must have no event beside NONE"),
+        ("mail_type: END, mail_user: a b", "mail_user: must be a user or an address, without blanks"),
+        ("mail_user: ann", "mail_user has no effect without mail_type; add mail_type: END,FAIL"),
+    ],
+)
+def test_mail_that_slurm_would_refuse_or_never_send_is_an_error_of_the_profile(
+    tmp_path: Path, fields: str, problem: str
+) -> None:
+    assert problem in messages(tmp_path, fields)
