@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from functools import cached_property
 
 from orchestrator.clusters.findings import Finding, Result, SiteChecks, is_blank, nearest_name, there_are
-from orchestrator.clusters.profile import QosFields
 from orchestrator.clusters.resolve import Cluster
+from orchestrator.clusters.slurm_fields import QosFields
 from orchestrator.config.yaml import KeyPath, dotted
 from orchestrator.errors import did_you_mean
 from orchestrator.slurm.notation import format_time_limit, time_limit_s

@@ -23,6 +23,8 @@ from orchestrator.config.model import Strict, Text
 When = Literal["nodes > 1", "nodes == 1"]
 """Condition on the number of nodes. Network settings are for several nodes, and can slow down or break one node."""
 
+_WHEN = "Number of nodes of the jobs to which this applies."
+
 _NAME = re.compile(r"\{([^{}]*)\}")
 
 
@@ -50,24 +52,26 @@ def _text(value: object) -> object:
 
 
 class MountFields(Strict):
-    """A mount with a condition: `SOURCE`, `SOURCE:TARGET` or `SOURCE:TARGET:FLAGS`."""
+    """A mount with a condition."""
 
-    mount: Text
-    when: When
+    mount: Text = Field(description="Mount, as `SOURCE[:TARGET[:FLAGS]]`.", examples=["/var/lib/tcpxo/lib64"])
+    when: When = Field(description=_WHEN)
 
 
 class SetupFields(Strict):
     """A line of the script with a condition."""
 
-    run: Text
-    when: When
+    run: Text = Field(description="One line of bash.", examples=["source /opt/net/profile.sh"])
+    when: When = Field(description=_WHEN)
 
 
 class VariableFields(Strict):
     """A variable with a condition."""
 
-    value: Annotated[str, BeforeValidator(_text), WithJsonSchema({"type": ["string", "integer"]})]
-    when: When
+    value: Annotated[str, BeforeValidator(_text), WithJsonSchema({"type": ["string", "integer"]})] = Field(
+        description="Value of the variable: one line of text, or an integer.", examples=["enp0s12"]
+    )
+    when: When = Field(description=_WHEN)
 
 
 SetupLine = Annotated[Annotated[Text, Tag("plain")] | Annotated[SetupFields, Tag("fields")], BY_KIND]
@@ -131,24 +135,50 @@ PassedName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*\*?$")]
 
 
 class ContainerFields(Strict):
-    """Container runtime and images. `images` maps each image name of a paper to a file or an image in a registry.
+    """Container runtime, images and mounts.
 
-    The runtime `edf` is the `--environment` option of CSCS. `pass_env` lists variables of the host that override those
-    of the image; `NCCL_*` is a prefix. `modules` are for Shifter, `annotations` for EDF files. `options` are further
-    arguments for podman-hpc, Shifter or Apptainer. The script also passes `mount_home` and `writable` if they are
-    false, because the defaults differ between sites. pyxis before 0.11 has no option for a read-only image.
+    The script also passes `mount_home` and `writable` if they are false, because the defaults differ between sites.
     """
 
-    runtime: Runtime
-    version: Annotated[str, Field(pattern=r"^[0-9]+(\.[0-9]+)*$")] | None = None
-    images: dict[Text, Annotated[Text, AfterValidator(_image)]] = {}
-    mounts: list[Mount] = []
-    pass_env: list[PassedName] = []
-    writable: bool = False
-    mount_home: bool = False
-    modules: list[Text] = []
-    annotations: dict[Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]+$")], Text] = {}
-    options: list[Annotated[str, Field(pattern=r"^-[^\n\r\x00]*$")]] = []
+    runtime: Runtime = Field(
+        description="Program that starts containers. edf is the `--environment` option of srun at CSCS."
+    )
+    version: Annotated[str, Field(pattern=r"^[0-9]+(\.[0-9]+)*$")] | None = Field(
+        default=None,
+        description="Version of pyxis. Options that need a newer one are refused. Without it a new version is assumed.",
+        examples=["0.20"],
+    )
+    images: dict[Text, Annotated[Text, AfterValidator(_image)]] = Field(
+        default={},
+        description="Image for each image name of a paper, or for the name of a workload if the paper names no image: "
+        "a path, `/...` or `./...`, or `HOST/NAME:TAG` in a registry.",
+        examples=[
+            {"pretrain": "/shared/images/torch.sqsh", "nvidia/pytorch:20.12-py3": "registry.example/torch:20.12"}
+        ],
+    )
+    mounts: list[Mount] = Field(
+        default=[],
+        description="Folders of the host that jobs see, as `SOURCE[:TARGET[:FLAGS]]`. `{job_id}` and `{user}` are "
+        "replaced.",
+        examples=[["/shared/data", {"mount": "/var/lib/tcpxo/lib64", "when": "nodes > 1"}]],
+    )
+    pass_env: list[PassedName] = Field(
+        default=[],
+        description="Variables of the host that override those of the image, for pyxis and podman-hpc. `NCCL_*` is a "
+        "prefix.",
+        examples=[["NCCL_*"]],
+    )
+    writable: bool = Field(default=False, description="true: processes can change files of the container.")
+    mount_home: bool = Field(default=False, description="true: jobs see the home folder of the user.")
+    modules: list[Text] = Field(default=[], description="Modules of Shifter.", examples=[["gpu", "nccl-2.18"]])
+    annotations: dict[Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]+$")], Text] = Field(
+        default={},
+        description="Annotations of the environment file, for the runtime edf.",
+        examples=[{"com.hooks.aws_ofi_nccl.enabled": "true"}],
+    )
+    options: list[Annotated[str, Field(pattern=r"^-[^\n\r\x00]*$")]] = Field(
+        default=[], description="Further options of podman-hpc, Shifter or Apptainer.", examples=[["--nvccli"]]
+    )
 
     @property
     def has_readonly_option(self) -> bool:

@@ -10,8 +10,8 @@ from typing import Literal
 
 from orchestrator.clusters.container import MountFields
 from orchestrator.clusters.needs import fetch_record, needed_paths
-from orchestrator.clusters.profile import SlurmFields
 from orchestrator.clusters.resolve import Cluster
+from orchestrator.clusters.slurm_fields import SlurmFields
 from orchestrator.config.yaml import dotted
 from orchestrator.errors import did_you_mean
 from orchestrator.slurm.notation import time_limit_s

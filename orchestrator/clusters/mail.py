@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Annotated
 
-from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
+from pydantic import AfterValidator, BeforeValidator, WithJsonSchema
 
 from orchestrator.errors import did_you_mean
 
@@ -42,17 +42,6 @@ def _user(text: str) -> str:
 
 
 MailType = Annotated[
-    str,
-    BeforeValidator(_events),
-    WithJsonSchema({"type": "string", "pattern": f"^{_EVENT}(,{_EVENT})*$"}),
-    Field(
-        description="Events for which Slurm sends mail, as in `--mail-type`: `END,FAIL`. Jobs with equal resources "
-        "are one array, which sends one mail at its end; with `ARRAY_TASKS` each job sends one."
-    ),
+    str, BeforeValidator(_events), WithJsonSchema({"type": "string", "pattern": f"^{_EVENT}(,{_EVENT})*$"})
 ]
-MailUser = Annotated[
-    str,
-    AfterValidator(_user),
-    WithJsonSchema({"type": "string", "pattern": _USER}),
-    Field(description="Recipient of Slurm's mail: a user or an address. Default: the user who submits."),
-]
+MailUser = Annotated[str, AfterValidator(_user), WithJsonSchema({"type": "string", "pattern": _USER})]

@@ -10,6 +10,8 @@ from pydantic.json_schema import JsonSchemaValue
 from orchestrator.clusters.profile import ClusterProfile
 
 _NULL = {"type": "null"}
+_ADD = "Elements to add at the end of the list of the lower layers: one element, or a list."
+_REMOVE = "Elements to remove from the list of the lower layers, each complete or by the option before its `=`."
 _SIMPLE = {"type", "pattern", "minLength", "minimum", "maximum", "exclusiveMinimum"}
 
 
@@ -57,7 +59,7 @@ def _relaxed(schema: JsonSchemaValue) -> JsonSchemaValue:
 def _field(schema: JsonSchemaValue) -> JsonSchemaValue:
     """Return the schema of a field: its value, null, or the steps that change a list."""
     relaxed = _relaxed(schema)
-    notes: JsonSchemaValue = {key: relaxed.pop(key) for key in ("default", "description") if key in relaxed}
+    notes: JsonSchemaValue = {key: relaxed.pop(key) for key in ("default", "description", "examples") if key in relaxed}
     choices = [choice for choice in _choices(relaxed) if choice != _NULL]
     steps = [_steps(choice["items"]) for choice in choices if choice.get("type") == "array"]
     if len(choices) == 1 and not steps and choices[0].keys() <= _SIMPLE:
@@ -76,7 +78,7 @@ def _choices(schema: JsonSchemaValue) -> Iterator[JsonSchemaValue]:
 
 def _steps(item: JsonSchemaValue) -> JsonSchemaValue:
     """Return the schema of `{add: [...], remove: [...]}`. A single item needs no list. `remove` also accepts text."""
-    added = {"anyOf": [item, {"type": "array", "items": item}]}
+    added = {"anyOf": [item, {"type": "array", "items": item}], "description": _ADD}
     named = {"anyOf": [item, {"type": "string"}]}
-    removed = {"anyOf": [*named["anyOf"], {"type": "array", "items": named}]}
+    removed = {"anyOf": [*named["anyOf"], {"type": "array", "items": named}], "description": _REMOVE}
     return {"type": "object", "properties": {"add": added, "remove": removed}, "additionalProperties": False}

@@ -16,7 +16,8 @@ from orchestrator.clusters.example import with_examples
 from orchestrator.clusters.layers import Layered, lay
 from orchestrator.clusters.machine import Machine, this_machine
 from orchestrator.clusters.names import cluster_names, is_overlay
-from orchestrator.clusters.profile import ClusterProfile, NetworkFields
+from orchestrator.clusters.profile import ClusterProfile
+from orchestrator.clusters.site_fields import NetworkFields
 from orchestrator.config.model import Hardware, placeholders, read_model
 from orchestrator.config.settings import Setting, settings_document
 from orchestrator.config.yaml import Document, KeyPath, dotted, read_document, shown

@@ -164,21 +164,30 @@ def _models_in(annotation: object) -> list[type[BaseModel]]:
 
 
 class Hardware(Strict):
-    """Hardware of the nodes, which are of one kind. Memory is in units of 10^9 bytes.
+    """Hardware of the nodes, which are of one kind. A missing value is unknown."""
 
-    `peak_tflops` is the dense peak for each dtype. The GPU does not support a dtype that is not listed. Bandwidths are
-    in GB/s for one GPU and one direction: `nvlink_gb_s` inside a node, `network_gb_s` between nodes. None is unknown.
-    `network_cards` is the number of network cards of a node if GPUs share them; `network_gb_s` is then a GPU's share.
-    """
-
-    nodes: Count
-    gpus_per_node: Count
-    gpu: Text | None = None
-    gpu_memory_gb: Count | None = None
-    peak_tflops: dict[Literal["fp32", "fp16", "bf16"], Positive] = {}
-    nvlink_gb_s: Positive | None = None
-    network_gb_s: Positive | None = None
-    network_cards: Count | None = None
+    nodes: Count = Field(description="Number of nodes.", examples=[384])
+    gpus_per_node: Count = Field(description="Number of GPUs of a node.", examples=[8])
+    gpu: Text | None = Field(default=None, description="Name of the GPU.", examples=["A100-SXM4-80GB"])
+    gpu_memory_gb: Count | None = Field(
+        default=None, description="Memory of a GPU, in units of 10^9 bytes.", examples=[80]
+    )
+    peak_tflops: dict[Literal["fp32", "fp16", "bf16"], Positive] = Field(
+        default={},
+        description="Dense peak of a GPU in TFLOP/s, for each dtype that the GPU supports.",
+        examples=[{"fp16": 312, "bf16": 312, "fp32": 19.5}],
+    )
+    nvlink_gb_s: Positive | None = Field(
+        default=None, description="Bandwidth of a GPU inside a node in GB/s, in one direction.", examples=[300]
+    )
+    network_gb_s: Positive | None = Field(
+        default=None,
+        description="Bandwidth of a GPU between nodes in GB/s, in one direction.",
+        examples=[25],
+    )
+    network_cards: Count | None = Field(
+        default=None, description="Number of network cards of a node, if several GPUs share one.", examples=[4]
+    )
 
     def peak(self, dtype: str) -> float | None:
         """Return the dense peak in TFLOP/s; None if it is unknown."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import AfterValidator
+from pydantic import AfterValidator, Field
 
 from orchestrator.config.model import Strict, Text, read_model
 from orchestrator.config.yaml import Document, read_document
@@ -32,15 +32,24 @@ def _url(value: str) -> str:
     return value
 
 
-class UserConfig(Strict, use_attribute_docstrings=True):
+class UserConfig(Strict):
     """Fields of the user's `config.yaml`."""
 
-    cluster: Text | None = None
-    """Default of `--cluster`: the name of a cluster, or the path of its profile."""
-    database: Text | None = None
-    """Default of `--database`: the ledger, a file or a URL."""
-    notify: list[Annotated[str, AfterValidator(_url)]] = []
-    """URLs that get a message when the jobs of a command have ended."""
+    cluster: Text | None = Field(
+        default=None,
+        description="Default of `--cluster`: the name of a cluster, or the path of its profile.",
+        examples=["selene"],
+    )
+    database: Text | None = Field(
+        default=None,
+        description="Default of `--database`: the ledger, a file or a URL.",
+        examples=["/shared/ada/results.db"],
+    )
+    notify: list[Annotated[str, AfterValidator(_url)]] = Field(
+        default=[],
+        description="URLs that get a message when the jobs of a command have ended.",
+        examples=[["mailto://ada@example.org"]],
+    )
 
 
 @dataclass(frozen=True, slots=True)

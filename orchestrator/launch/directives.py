@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from orchestrator.clusters.profile import SlurmFields
 from orchestrator.clusters.resolve import Cluster
+from orchestrator.clusters.slurm_fields import SlurmFields
 from orchestrator.errors import Problem, ReproError
 from orchestrator.job_spec import Resources
 from orchestrator.launch.templates import OURS, Line

@@ -16,9 +16,9 @@ from orchestrator.clusters.check import open_fields
 from orchestrator.clusters.findings import Finding, Result
 from orchestrator.clusters.machine import GpuMemory, GpuProcess, gpu_memory
 from orchestrator.clusters.needs import needed_paths
-from orchestrator.clusters.profile import MpirunFields
 from orchestrator.clusters.program import image_uri, import_record, imported_file, is_there
 from orchestrator.clusters.resolve import Cluster
+from orchestrator.clusters.slurm_fields import MpirunFields
 from orchestrator.config.yaml import KeyPath
 from orchestrator.errors import Problem, ReproError, Unreachable, did_you_mean
 from orchestrator.launch.checkouts import git_output, is_at

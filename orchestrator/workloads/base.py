@@ -9,7 +9,6 @@ from typing import Any, Generic, TypeVar
 
 from orchestrator.catalog.case import Case
 from orchestrator.catalog.experiment import Paper
-from orchestrator.config.model import Strict, Text
 from orchestrator.errors import Problem, ReproError
 from orchestrator.megatron.hardware import Fit
 from orchestrator.megatron.logs.alpa import RowKey
@@ -19,6 +18,7 @@ from orchestrator.megatron.rules.rules import Dialect
 from orchestrator.paths import Folders
 from orchestrator.workloads.changed_flags import without_flags
 from orchestrator.workloads.needs import GPT2_TOKENS, Need
+from orchestrator.workloads.site_fields import CheckoutSite, WorkloadSite
 
 SYNTHETIC = "synthetic"
 """Data of a program that generates them itself without an argument that requests it."""
@@ -32,29 +32,6 @@ of Alpa's search (docs/explanation/predictions.md). ATC'24's figure 7 brackets i
 ASSUMED_START_UP_S = 60.0
 """Seconds from the start of a job until its first iteration has ended, with container, process groups and data index:
 assumed, not measured."""
-
-
-class WorkloadSite(Strict):
-    """Fields of a profile's `workloads: NAME:`."""
-
-
-class CheckoutSite(WorkloadSite):
-    """Where jobs find a checkout of Megatron-LM."""
-
-    checkout: Text
-
-
-class MegatronSite(CheckoutSite):
-    """A checkout of Megatron-LM and the training data."""
-
-    data_path: Text
-
-
-class VocabularySite(MegatronSite):
-    """A checkout of Megatron-LM, the training data and the two files of GPT-2's vocabulary."""
-
-    vocab_file: Text
-    merge_file: Text
 
 
 Site = TypeVar("Site", bound=WorkloadSite)

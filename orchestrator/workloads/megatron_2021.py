@@ -11,7 +11,6 @@ from orchestrator.workloads.base import (
     JobContext,
     Program,
     TimeFacts,
-    VocabularySite,
     Workload,
     flag_arguments,
     interleaving,
@@ -19,6 +18,7 @@ from orchestrator.workloads.base import (
 )
 from orchestrator.workloads.kernels import compile_command
 from orchestrator.workloads.needs import GPT2_TOKENS, MERGES, VOCABULARY, Repository, TokenData
+from orchestrator.workloads.site_fields import VocabularySite
 
 DROPOUT = 0.1
 """Megatron-LM's default in all versions; no script of SC21 sets it."""

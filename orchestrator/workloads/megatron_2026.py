@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 
-from pydantic import model_validator
+from pydantic import Field, model_validator
 
 from orchestrator.catalog.case import Case
 from orchestrator.config.model import Text
@@ -18,7 +18,6 @@ from orchestrator.megatron.model import ModelShape
 from orchestrator.megatron.rules.rule_context import read_flags
 from orchestrator.workloads.base import (
     FULL_RECOMPUTATION,
-    CheckoutSite,
     Flags,
     JobContext,
     Program,
@@ -30,6 +29,7 @@ from orchestrator.workloads.base import (
 from orchestrator.workloads.megatron_2021 import SCHEDULE, dropout, shape
 from orchestrator.workloads.megatron_core import MEMORY, TIME, experts
 from orchestrator.workloads.needs import GPT2_TOKENS, MERGES, VOCABULARY, Repository, TokenData
+from orchestrator.workloads.site_fields import CheckoutSite
 
 COMMIT = "d98e8a64ddf34856e74b24714e3bedb2f5a39553"
 """The commit of NVIDIA/Megatron-LM with these arguments; no paper names it."""
@@ -57,16 +57,27 @@ MOCK = "mock data"
 
 
 class TodaySite(CheckoutSite):
-    """A checkout of today's Megatron-LM. Without data of the site it uses mock data.
+    """A checkout of today's Megatron-LM. Without data of the site it uses mock data."""
 
-    `transformer_engine: false` if jobs find neither transformer-engine nor apex: layers and attention are then
-    Megatron-LM's own.
-    """
-
-    data_path: Text | None = None
-    vocab_file: Text | None = None
-    merge_file: Text | None = None
-    transformer_engine: bool = True
+    data_path: Text | None = Field(
+        default=None,
+        description="Tokenised data: the path of the .bin and .idx files, without the ending. Without it: mock data.",
+        examples=["/shared/data/gpt2_text_document"],
+    )
+    vocab_file: Text | None = Field(
+        default=None,
+        description="The file gpt2-vocab.json, with `data_path`.",
+        examples=["/shared/data/gpt2-vocab.json"],
+    )
+    merge_file: Text | None = Field(
+        default=None,
+        description="The file gpt2-merges.txt, with `data_path`.",
+        examples=["/shared/data/gpt2-merges.txt"],
+    )
+    transformer_engine: bool = Field(
+        default=True,
+        description="false: jobs find neither transformer-engine nor apex, and use Megatron-LM's own layers.",
+    )
 
     @model_validator(mode="after")
     def _data_are_complete(self) -> TodaySite:

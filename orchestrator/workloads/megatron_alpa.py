@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Annotated
 
-from pydantic import AfterValidator
+from pydantic import AfterValidator, Field
 
 from orchestrator.catalog.case import Case
 from orchestrator.config.model import Text
@@ -20,10 +20,11 @@ from orchestrator.megatron.logs import ALPA_PROGRAM
 from orchestrator.megatron.logs.alpa import TABLE, RowKey, key_of_case
 from orchestrator.megatron.model import Layout, ModelShape, Training
 from orchestrator.megatron.rules.rule_context import read_flags
-from orchestrator.workloads.base import COMPARED_ON, CheckoutSite, JobContext, Program, Workload
+from orchestrator.workloads.base import COMPARED_ON, JobContext, Program, Workload
 from orchestrator.workloads.kernels import compile_command
 from orchestrator.workloads.megatron_2021 import COMPILED, DROPOUT, MEMORY, TIME
 from orchestrator.workloads.needs import Repository
+from orchestrator.workloads.site_fields import CheckoutSite
 
 SCRIPT = "benchmark_gpt_one_case.py"
 ITERATIONS, WARM_UP = 3, 1
@@ -60,8 +61,14 @@ def _absolute(value: str) -> str:
 class BenchmarkSite(CheckoutSite):
     """A checkout of Alpa's fork of Megatron-LM, and the folder of Alpa's benchmark scripts in their own checkout."""
 
-    checkout: Annotated[Text, AfterValidator(_absolute)]
-    benchmark: Annotated[Text, AfterValidator(_benchmark), AfterValidator(_absolute)]
+    checkout: Annotated[Text, AfterValidator(_absolute)] = Field(
+        description="Folder of the checkout, at the commit that the paper names. An absolute path.",
+        examples=["/shared/Megatron-LM-alpa"],
+    )
+    benchmark: Annotated[Text, AfterValidator(_benchmark), AfterValidator(_absolute)] = Field(
+        description=f"Folder {BENCHMARKS.subfolder} in a checkout of {BENCHMARKS.name}. An absolute path.",
+        examples=[f"/shared/alpa/{BENCHMARKS.subfolder}"],
+    )
 
 
 def arguments(case: Case, _site: BenchmarkSite | None = None) -> list[str]:

@@ -19,7 +19,6 @@ from orchestrator.workloads.base import (
     JobContext,
     Program,
     TimeFacts,
-    VocabularySite,
     Workload,
     flag_arguments,
     interleaving,
@@ -27,6 +26,7 @@ from orchestrator.workloads.base import (
 )
 from orchestrator.workloads.megatron_2021 import dropout
 from orchestrator.workloads.needs import GPT2_TOKENS, MERGES, VOCABULARY, Repository, TokenData
+from orchestrator.workloads.site_fields import VocabularySite
 
 _RECOMPUTATION: Mapping[str, Flags] = {"none": {}, "full": FULL_RECOMPUTATION}
 

@@ -15,7 +15,6 @@ from orchestrator.workloads.base import (
     FULL_RECOMPUTATION,
     Flags,
     JobContext,
-    MegatronSite,
     Program,
     TimeFacts,
     Workload,
@@ -25,6 +24,7 @@ from orchestrator.workloads.base import (
 )
 from orchestrator.workloads.kernels import compile_command
 from orchestrator.workloads.needs import LLAMA_TOKENS, Repository, TokenData
+from orchestrator.workloads.site_fields import MegatronSite
 
 ENVIRONMENT = (
     ("MPI_THREAD_SINGLE", "1"),

@@ -14,6 +14,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
+from pydantic import Field
+
 from orchestrator.catalog.case import Case
 from orchestrator.config.model import Text
 from orchestrator.errors import Problem, ReproError
@@ -22,7 +24,8 @@ from orchestrator.megatron.memory import MemoryFacts
 from orchestrator.megatron.model import ModelShape, Training
 from orchestrator.paths import Folders
 from orchestrator.pretrain.layout import microbatch_slots
-from orchestrator.workloads.base import JobContext, Program, TimeFacts, Workload, WorkloadSite
+from orchestrator.workloads.base import JobContext, Program, TimeFacts, Workload
+from orchestrator.workloads.site_fields import WorkloadSite
 
 PRETRAIN = "pretrain"
 
@@ -38,9 +41,14 @@ NCCL uses over many nodes is unconfirmed."""
 
 
 class PretrainSite(WorkloadSite):
-    """Where jobs find a Python with torch and megatron-core; by default the one that runs `repro`."""
+    """Where jobs find a Python with torch and megatron-core."""
 
-    python: Text | None = None
+    python: Text | None = Field(
+        default=None,
+        description="Python with torch and megatron-core. Without it jobs use `python` of the image, or else the "
+        "Python that runs `repro`.",
+        examples=["/opt/venv/bin/python"],
+    )
 
 
 def arguments(case: Case, _site: PretrainSite) -> list[str]:

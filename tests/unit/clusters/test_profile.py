@@ -222,7 +222,7 @@ def test_a_plain_value_with_a_secrets_word_in_its_name_is_kept(tmp_path: Path) -
 
 def test_memory_that_slurm_would_refuse_is_refused(tmp_path: Path) -> None:
     for size in ("lots", "1.5G", "4 G", "-1"):
-        with pytest.raises(ReproError, match="slurm.mem: must be a size such as 500G, or 0 for"):
+        with pytest.raises(ReproError, match='slurm.mem: must be a size such as 500G, or "0" for all'):
             cluster_of(tmp_path, slurm(f"mem: '{size}'"))
     for size in ("0", "500G", "1048576", "2t"):
         cluster_of(tmp_path, slurm(f"mem: '{size}'"))

@@ -1,0 +1,244 @@
+"""Fields of a profile about its scheduler: Slurm, or mpirun with a hostfile."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, Field, Tag, WithJsonSchema, model_validator
+
+from orchestrator.clusters.container import BY_KIND, checked_names
+from orchestrator.clusters.mail import MailType, MailUser
+from orchestrator.config.model import Count, Strict, Text, TimeLimit
+from orchestrator.slurm.notation import time_limit_s
+
+# repro sets these options itself, to find its jobs and their output.
+_RESERVED_OPTIONS = {
+    "--comment": "it contains the token that identifies a job",
+    "--output": "it is a file in the folder of the job",
+    "--array": "repro groups jobs into arrays",
+    "--requeue": "repro decides which jobs run again; set requeue: true to let Slurm decide",
+    "--no-requeue": "every job has it, unless requeue: true is set",
+    "--exclude": "repro excludes nodes that failed; set exclude: to exclude others",
+}
+
+
+def _free_argument(value: str) -> str:
+    if not value.startswith("-"):
+        raise ValueError("an argument must start with -")
+    if value.startswith(("--container-", "--no-container-")):
+        raise ValueError("container options belong to container:, and repro passes them to srun")
+    name = value.partition("=")[0]
+    if any(character.isspace() for character in name):
+        raise ValueError("an argument must be one word, --name=value")
+    if name in _RESERVED_OPTIONS:
+        raise ValueError(f"{name} is set by repro: {_RESERVED_OPTIONS[name]}")
+    return value
+
+
+Argument = Annotated[str, Field(pattern=r"^[^\n\r\x00]+$"), AfterValidator(_free_argument)]
+
+
+NodeNames = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.,\[\]-]+$")]
+"""Names of nodes as Slurm writes them: `n1`, `n[1-3,7]`."""
+
+
+def _account(value: str) -> str:
+    return value if value.startswith("<") else checked_names(value, ("project",))
+
+
+_SIZE = r"^([0-9]+[KMGTkmgt]?|<.*)$"
+
+
+def _memory(value: str) -> str:
+    if not re.match(_SIZE, value):
+        raise ValueError('must be a size such as 500G, or "0" for all memory of the node')
+    return value
+
+
+Memory = Annotated[str, AfterValidator(_memory), WithJsonSchema({"type": "string", "pattern": _SIZE})]
+"""Memory of a job on a node, in the syntax of Slurm."""
+
+
+class QosFields(Strict):
+    """A QOS and the limits of its jobs. A job requests the first QOS that accepts it."""
+
+    name: Text = Field(description="Name of the QOS in Slurm.", examples=["dev"])
+    min_nodes: Count | None = Field(
+        default=None, description="Smallest number of nodes of a job. Without it there is no minimum.", examples=[16]
+    )
+    max_nodes: Count | None = Field(
+        default=None, description="Largest number of nodes of a job. Without it there is no limit.", examples=[64]
+    )
+    max_gpus: Count | None = Field(
+        default=None, description="Largest number of GPUs of a job. Without it there is no limit.", examples=[32]
+    )
+    max_time: TimeLimit | None = Field(
+        default=None,
+        description="Longest time limit of a job, as `[D-]H:MM:SS`. Without it there is no limit.",
+        examples=["2:00:00"],
+    )
+
+    def accepts(self, nodes: int, gpus: int, time_limit: str) -> bool:
+        """Return whether this QOS accepts a job of this size."""
+        return (
+            (self.min_nodes or nodes) <= nodes <= (self.max_nodes or nodes)
+            and gpus <= (self.max_gpus or gpus)
+            and (self.max_time is None or time_limit_s(time_limit) <= time_limit_s(self.max_time))
+        )
+
+
+Qos = Annotated[Annotated[Text, Tag("plain")] | Annotated[list[QosFields], Tag("list")], BY_KIND]
+
+
+class SlurmFields(Strict):
+    """Queue, limits, resources and binding of the jobs of a Slurm cluster."""
+
+    project: Text | None = Field(
+        default=None, description="Project that replaces `{project}` in `account`.", examples=["a123"]
+    )
+    account: Annotated[Text, AfterValidator(_account)] | None = Field(
+        default=None,
+        description="Account of the jobs. It may contain `{project}`. Without it Slurm uses your default account.",
+        examples=["research", "{project}@a100"],
+    )
+    partition: Text | None = Field(
+        default=None, description="Partition of the jobs. Without it Slurm uses its default.", examples=["batch"]
+    )
+    qos: Qos | None = Field(
+        default=None,
+        description="Name of a QOS, or a list of QOS with limits, from which a job uses the first one that accepts it.",
+        examples=["high", [{"name": "dev", "max_gpus": 32, "max_time": "2:00:00"}, {"name": "production"}]],
+    )
+    constraint: Text | None = Field(
+        default=None, description="Features that the nodes must have.", examples=["gpu&hbm80g"]
+    )
+    reservation: Text | None = Field(default=None, description="Reservation of the jobs.", examples=["benchmark"])
+    nodelist: NodeNames | None = Field(
+        default=None, description="Nodes that each job must include, as Slurm writes them.", examples=["n[1-3,7]"]
+    )
+    exclude: list[NodeNames] = Field(
+        default=[], description="Nodes that no job may ever use, as Slurm writes them.", examples=[["n[1-3]", "n7"]]
+    )
+
+    time_limit: TimeLimit = Field(
+        description="Time limit of a job whose experiment has none, as `[D-]H:MM:SS`.", examples=["0:30:00"]
+    )
+    max_time: TimeLimit | None = Field(
+        default=None,
+        description="Longest time limit of a job, as `[D-]H:MM:SS`. Without it plans have no limit.",
+        examples=["1-00:00:00"],
+    )
+    max_nodes: Count | None = Field(
+        default=None, description="Largest number of nodes of a job. Without it plans have no limit.", examples=[64]
+    )
+    max_running: Count = Field(
+        default=4, description="Largest number of jobs of one array that run at the same time.", examples=[8]
+    )
+    requeue: bool = Field(
+        default=False,
+        description="true: Slurm runs a job again after a node failure or a preemption. false: `repro` does.",
+    )
+
+    mail_type: MailType | None = Field(
+        default=None,
+        description="Events for which Slurm sends mail, with commas between them. Without it Slurm sends none. Jobs with "
+        "equal resources are one array, which sends one mail at its end; with `ARRAY_TASKS` each job sends one.",
+        examples=["END,FAIL"],
+    )
+    mail_user: MailUser | None = Field(
+        default=None,
+        description="Recipient of Slurm's mail: a user or an address. Without it: the user who submits.",
+        examples=["ada@example.org"],
+    )
+
+    tasks: Literal["per-gpu", "per-node"] = Field(
+        default="per-gpu",
+        description="per-gpu: srun starts one process for each GPU. per-node: srun starts one launcher on each node, "
+        "torchrun or that of `pretrain`, which starts the processes of its node.",
+    )
+    gpu_request: Literal["none", "gres", "gpus-per-node", "gpus-per-task"] = Field(
+        default="gpus-per-node",
+        description="Option of sbatch that requests GPUs. none: whole nodes whose GPUs are all visible.",
+    )
+    gres_type: Text | None = Field(
+        default=None, description="Type of the GPUs in the request, if the site names one.", examples=["h100"]
+    )
+    exclusive: bool = Field(default=False, description="true: a job shares its nodes with no other job.")
+    mem: Memory | None = Field(
+        default=None,
+        description="Memory of a job on each node, a number with K, M, G or T (powers of 1024; without a letter M). "
+        '"0" is all memory of the node.',
+        examples=["500G", "0"],
+    )
+    cpus_per_task: Count | None = Field(
+        default=None, description="Number of CPUs of a process, as Slurm counts CPUs.", examples=[16]
+    )
+    hint: Literal["compute_bound", "memory_bound", "multithread", "nomultithread"] | None = Field(
+        default=None, description="Hint about the use of cores and hardware threads.", examples=["nomultithread"]
+    )
+    cpu_bind: Text | None = Field(
+        default=None, description="Binding of processes to CPUs, the option of srun.", examples=["cores"]
+    )
+    gpu_bind: Text | None = Field(
+        default=None, description="Binding of processes to GPUs, the option of srun.", examples=["none"]
+    )
+    mpi: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.+-]+$")] | None = Field(
+        default=None,
+        description="How srun starts MPI processes: a name of `srun --mpi=list`.",
+        examples=["pmix"],
+    )
+
+    sbatch: list[Argument] = Field(
+        default=[], description="Further options of sbatch, each as `--name=value`.", examples=[["--mail-type=END"]]
+    )
+    srun: list[Argument] = Field(
+        default=[], description="Further options of srun, each as `--name=value`.", examples=[["--auto-resume=1"]]
+    )
+
+    @model_validator(mode="after")
+    def _names_are_given(self) -> SlurmFields:
+        if "{project}" in (self.account or "") and self.project is None:
+            raise ValueError("account contains {project}, but project: is missing")
+        if self.mail_user is not None and self.mail_type is None:
+            raise ValueError("mail_user has no effect without mail_type; add mail_type: END,FAIL")
+        if self.tasks == "per-node" and self.gpu_request == "gpus-per-task":
+            raise ValueError(
+                "tasks: per-node does not work with gpu_request: gpus-per-task; set gpu_request: gpus-per-node"
+            )
+        return self
+
+    @property
+    def account_name(self) -> str | None:
+        """Account with its project inserted."""
+        return self.account.replace("{project}", self.project or "") if self.account else None
+
+    def qos_for(self, nodes: int, gpus: int, time_limit: str) -> str | None:
+        """Return the QOS of a job of this size; None if the profile has no QOS or none accepts the job."""
+        if not isinstance(self.qos, list):
+            return self.qos
+        return next((qos.name for qos in self.qos if qos.accepts(nodes, gpus, time_limit)), None)
+
+    def refusals(self, nodes: int, gpus: int, time_limit: str) -> list[str]:
+        """Return the reasons why this site does not accept a job of this size."""
+        reasons = []
+        if self.max_nodes is not None and nodes > self.max_nodes:
+            reasons.append(f"needs {nodes} nodes, but the limit of this cluster is {self.max_nodes}")
+        if self.max_time is not None and time_limit_s(time_limit) > time_limit_s(self.max_time):
+            reasons.append(f"requests {time_limit}, but the limit of this cluster is {self.max_time}")
+        if isinstance(self.qos, list) and self.qos_for(nodes, gpus, time_limit) is None:
+            names = ", ".join(qos.name for qos in self.qos)
+            reasons.append(f"no QOS accepts {nodes} nodes, {gpus} GPUs for {time_limit} (there are: {names})")
+        return reasons
+
+
+class MpirunFields(Strict):
+    """A cluster without a scheduler. mpirun on this machine starts the processes on the nodes of a hostfile."""
+
+    hostfile: Text = Field(description="Open MPI's file with the hosts and their slots.", examples=["/shared/hosts"])
+    time_limit: TimeLimit = Field(
+        description="Time limit of a job whose experiment has none, as `[D-]H:MM:SS`.", examples=["0:30:00"]
+    )
+    arguments: list[Annotated[str, Field(pattern=r"^[^\n\r\x00]+$")]] = Field(
+        default=[], description="Further arguments of mpirun, one word each.", examples=[["--bind-to", "none"]]
+    )

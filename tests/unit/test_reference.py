@@ -1,0 +1,82 @@
+"""Descriptions and examples of the fields of YAML files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated, Any, Literal, get_args, get_origin
+
+import pytest
+from pydantic import BaseModel, TypeAdapter
+
+from orchestrator.clusters.profile import ClusterProfile
+from orchestrator.clusters.profile_schema import profile_schema
+from orchestrator.config.user import UserConfig
+
+FILES: dict[str, type[BaseModel]] = {
+    "profile": ClusterProfile,
+    "configuration": UserConfig,
+}
+"""Model of each kind of file."""
+
+# A number has a unit, in its name or in its description.
+UNITS = (
+    *("number of", "in seconds", "gb/s", "gbit/s", "tflop/s", "10^9 bytes", "amount of money", "port", "sequences"),
+    *("tokens", "relative", "share", "unit of the metric", "as slurm counts", "iterations", "scale"),
+)
+
+
+def models(model: type[BaseModel]) -> dict[str, type[BaseModel]]:
+    """Return the model and all models of its fields, by name."""
+    below = [inner for field in model.model_fields.values() for inner in models_in(field.annotation)]
+    return {model.__name__: model} | {name: inner for each in below for name, inner in models(each).items()}
+
+
+def models_in(annotation: Any) -> Iterator[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for part in get_args(annotation):
+        yield from models_in(part)
+
+
+def kinds(annotation: Any) -> set[Any]:
+    """Return the types of a field without None: a union has several."""
+    if get_origin(annotation) is Annotated:
+        return kinds(get_args(annotation)[0])
+    if get_origin(annotation) in (Literal, list, dict) or not get_args(annotation):
+        return {get_origin(annotation) or annotation} - {type(None)}
+    return set().union(*map(kinds, get_args(annotation)))
+
+
+def properties(schema: Any, path: str = "$") -> Iterator[tuple[str, Any]]:
+    """Yield the path and the schema of each property, at any depth."""
+    for key, item in (
+        schema.items() if isinstance(schema, dict) else enumerate(schema) if isinstance(schema, list) else ()
+    ):
+        yield from properties(item, f"{path}.{key}")
+        if path.rpartition(".")[2] == "properties":
+            yield f"{path}.{key}", item
+
+
+@pytest.mark.parametrize(
+    "schema", [profile_schema(), *(model.model_json_schema() for model in FILES.values())], ids=["editor", *FILES]
+)
+def test_every_property_of_a_schema_has_a_description(schema: dict[str, Any]) -> None:
+    described = dict(properties(schema))
+    assert described and [path for path, field in described.items() if not field.get("description")] == []
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_description_is_a_sentence_with_a_unit_and_its_examples_are_valid(name: str) -> None:
+    faults = []
+    for model in models(FILES[name]).values():
+        for field, info in model.model_fields.items():
+            text, found = info.description or "", kinds(info.annotation)
+            is_number = bool(found & {int, float})
+            if not text.endswith(".") or (is_number and not any(unit in text.lower() for unit in UNITS)):
+                faults.append(f"{model.__name__}.{field}: no sentence with a unit: {text}")
+            explains_itself = found <= {bool, Literal} or any(models_in(info.annotation))
+            if not info.examples and not explains_itself:
+                faults.append(f"{model.__name__}.{field}: no example")
+            for example in info.examples or ():
+                TypeAdapter(Annotated[info.annotation, info]).validate_python(example)  # type: ignore[arg-type]
+    assert faults == []
