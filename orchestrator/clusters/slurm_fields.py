@@ -142,8 +142,8 @@ class SlurmFields(Strict):
 
     mail_type: MailType | None = Field(
         default=None,
-        description="Events for which Slurm sends mail, with commas between them. Without it Slurm sends none. Jobs with "
-        "equal resources are one array, which sends one mail at its end; with `ARRAY_TASKS` each job sends one.",
+        description="Events for which Slurm sends mail, with commas between them. Without it Slurm sends none. Jobs "
+        "with equal resources are one array, which sends one mail at its end; with `ARRAY_TASKS` each job sends one.",
         examples=["END,FAIL"],
     )
     mail_user: MailUser | None = Field(
