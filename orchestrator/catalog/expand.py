@@ -50,10 +50,10 @@ def expand(entry: Entry, scale: str = PAPER) -> list[Case]:
         raise ReproError(Problem(what, entry.scale_location(scale, source), "remove values of the axes"))
     cases: list[Case] = []
     problems: list[Problem] = []
-    shared = _shared(entry, fields)
+    shared, naming = _shared(entry, fields), _naming_axes(entry, fields)
     for i, row in enumerate(_rows(fields)):
         try:
-            cases.append(_case(entry, scale, fields, shared, row))
+            cases.append(_case(entry, scale, fields, shared, naming, row))
         except _NamelessRowError as error:
             what = f"{error}: missing, and named_by names cases by it"
             hint = f"add {error}: to the row, or change named_by"
@@ -173,9 +173,10 @@ def _rows(fields: ScaleFields) -> Iterator[CaseFields]:
             yield CaseFields.model_construct(None, **dict(zip(matrix, values, strict=True)))
 
 
-def _case(entry: Entry, scale: str, fields: ScaleFields, shared: Mapping[str, Value], row: CaseFields) -> Case:
-    varied = row.given()
-    settings = _settings(entry, fields, {**shared, **varied})
+def _case(
+    entry: Entry, scale: str, fields: ScaleFields, shared: Mapping[str, Value], naming: Sequence[str], row: CaseFields
+) -> Case:
+    settings = _settings(entry, fields, {**shared, **row.given()})
     for needed in _REQUIRED:
         if needed not in settings:
             raise RuleError(f"{needed} is neither in matrix, nor fixed, nor set by a rule")
@@ -183,14 +184,13 @@ def _case(entry: Entry, scale: str, fields: ScaleFields, shared: Mapping[str, Va
     training = _training(fields, settings)
     model = _model(entry, fields, settings)
     settings = {**_effective(model, layout, training), **settings}
-    naming = _naming_axes(entry, fields, varied)
-    for axis in AXES:
-        if axis in naming and axis not in settings:
+    for axis in naming:
+        if axis not in settings:
             raise _NamelessRowError(axis)
     return Case(
         experiment=entry.name,
         scale=scale,
-        point=tuple((axis, settings[axis]) for axis in AXES if axis in naming),
+        point=tuple((axis, settings[axis]) for axis in naming),
         workload=str(settings["workload"]),
         model=model,
         layout=layout,
@@ -208,13 +208,15 @@ def _case(entry: Entry, scale: str, fields: ScaleFields, shared: Mapping[str, Va
     )
 
 
-def _naming_axes(entry: Entry, fields: ScaleFields, varied: Mapping[str, Value]) -> set[str]:
-    """Return the axes that name a case: for a matrix, varied and drawn axes; for rows, `named_by`."""
+def _naming_axes(entry: Entry, fields: ScaleFields) -> list[str]:
+    """Return the axes that name a case, in order: for a matrix, varied and drawn axes; for rows, `named_by`."""
     if fields.cases is not None:
-        return set(entry.experiment.named_by)
-    axes = entry.experiment.axes
-    drawn = {*axes.x.of, *([axes.series.of] if axes.series else [])}
-    return {*varied, *(axis for axis in (fields.rules or ()) if axis in drawn)}
+        naming = set(entry.experiment.named_by)
+    else:
+        axes = entry.experiment.axes
+        drawn = {*axes.x.of, *([axes.series.of] if axes.series else [])}
+        naming = {*(fields.matrix or ()), *(axis for axis in (fields.rules or ()) if axis in drawn)}
+    return [axis for axis in AXES if axis in naming]
 
 
 def _shared(entry: Entry, fields: ScaleFields) -> dict[str, Value]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 
 from orchestrator.megatron.model import Attention, Layout, ModelShape, Training, padded_vocabulary, parameters_of_stage
 
@@ -246,8 +247,9 @@ def _graphs_of_stage(
     graphs share their memory.
     """
     p, t = layout.pipeline_parallel, layout.tensor_parallel
-    chunks = microbatch_slots(p, layout.virtual_stages, max(1, layout.microbatches), stage)
-    slots = len({slot for numbers in chunks for slot in numbers})
+    # The schedule repeats after two groups of p microbatches, so that more of them need no further slot.
+    microbatches = min(max(1, layout.microbatches), 2 * p)
+    slots, logit_slots = _slot_counts(microbatch_slots, p, layout.virtual_stages, microbatches, stage)
     activations = model.layers / (p * layout.virtual_stages) * layer.kept
     slot_bytes = slots * (activations * (1 + _GRAPH_GAPS) + layer.forward + _GRAPH_POOL_BYTES)
     rows = padded_vocabulary(model.vocab, t) / t
@@ -256,9 +258,18 @@ def _graphs_of_stage(
         working = max(working, width * rows * model.hidden + 2 * layer.between)
     if stage == p - 1:
         tokens = layout.micro_batch_size * model.seq / layout.context_parallel
-        slot_bytes += len(set(chunks[-1])) * (width * tokens * rows + 2 * layer.between)
+        slot_bytes += logit_slots * (width * tokens * rows + 2 * layer.between)
     exchanged = 3 * layer.between  # outgoing, incoming, returned
     return slot_bytes, working + exchanged
+
+
+@lru_cache(maxsize=4096)
+def _slot_counts(
+    microbatch_slots: MicrobatchSlots, stages: int, virtual_stages: int, microbatches: int, stage: int
+) -> tuple[int, int]:
+    """Return the number of memory slots of a stage, and of those of its last chunk, which has the logits."""
+    chunks = microbatch_slots(stages, virtual_stages, microbatches, stage)
+    return len({slot for numbers in chunks for slot in numbers}), len(set(chunks[-1]))
 
 
 def _width(training: Training) -> int:

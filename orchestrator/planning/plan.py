@@ -68,8 +68,7 @@ def cost_of(case: Case, target: Target) -> Cost:
         return Cost(nodes, None, None, None, None, None, None)
     hardware = target.hardware
     memory = memory_of(case)
-    share = find_workload(case.workload).usable_share
-    usable = None if hardware.gpu_memory_gb is None else hardware.gpu_memory_gb * 1e9 * share
+    usable = usable_bytes(case, target)
     fit = None if usable is None else fit_of(case, memory.total_bytes, usable)
     duration = predict(case.model, case.layout, case.training, hardware, case.workload, case.arguments)
     if duration is None:
@@ -90,6 +89,12 @@ def run_s(training: Training, iteration_ms: float, program: str) -> float:
 def memory_of(case: Case) -> MemoryEstimate:
     """Return the memory by the closed form for the case's workload."""
     return find_workload(case.workload).estimate_memory(case)
+
+
+def usable_bytes(case: Case, target: Target) -> float | None:
+    """Return the GPU memory that tensors of the case can use; None if the profile does not describe the GPU."""
+    memory_gb = target.hardware.gpu_memory_gb
+    return None if memory_gb is None else memory_gb * 1e9 * find_workload(case.workload).usable_share
 
 
 def fit_of(case: Case, needed_bytes: float, usable_bytes: float) -> Fit:

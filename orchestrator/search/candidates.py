@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from orchestrator.catalog.case import Case
 from orchestrator.megatron.memory import MemoryEstimate
 from orchestrator.megatron.model import Layout, Training
-from orchestrator.planning.plan import check_case
-from orchestrator.planning.target import Target
+from orchestrator.planning.plan import memory_of, run_s, usable_bytes
+from orchestrator.planning.target import Target, case_context, refusals
+from orchestrator.planning.time_model import predict
 
 OPEN_UNCERTAINTY = 0.5
 """Relative uncertainty of a time on CPU cores, of which only the pipeline bubble is predicted."""
@@ -40,33 +41,90 @@ class LeftOut:
     memory: MemoryEstimate | None = None
 
 
-def candidates(cases: Sequence[Case], target: Target) -> tuple[list[Candidate], list[LeftOut]]:
-    """Return the cases that the target can run, fastest prediction first, and the others with the reason.
+@dataclass(frozen=True, slots=True)
+class _Fitting:
+    """Case that the target can run. `memory_bytes` is None on CPU cores."""
 
-    A case without a predicted time runs on CPU cores, or on GPUs whose peak is unknown.
+    case: Case
+    memory_bytes: float | None
+
+
+def _fitting(case: Case, target: Target) -> _Fitting | LeftOut:
+    """Check a case against the rules of its program and the memory of the target."""
+    reasons = refusals(case, target, case_context(case, target))
+    if reasons:
+        return LeftOut(case, "; ".join(reasons))
+    if case.device == "cpu":
+        return _Fitting(case, None)
+    memory, usable = memory_of(case), usable_bytes(case, target)
+    if usable is not None and memory.total_bytes > usable:
+        needed = f"needs {memory.total_bytes / 1e9:.1f} GB by the closed form, and {usable / 1e9:.1f} GB are usable"
+        return LeftOut(case, needed, memory)
+    return _Fitting(case, memory.total_bytes)
+
+
+def _timed(fitting: _Fitting, target: Target) -> Candidate:
+    """Return the candidate with its predicted time.
+
+    A case on CPU cores, or on GPUs whose peak is unknown, has only that of the pipeline bubble, without a unit.
     """
+    case, layout = fitting.case, fitting.case.layout
+    time = None
+    if case.device == "gpu":
+        time = predict(case.model, layout, case.training, target.hardware, case.workload, case.arguments)
+    if time is None:
+        return Candidate(case.name, case, 1 + layout.bubble(), OPEN_UNCERTAINTY, fitting.memory_bytes)
+    hours = layout.gpus * run_s(case.training, time.iteration_ms, case.workload) / 3600
+    return Candidate(case.name, case, time.iteration_ms, time.uncertainty, fitting.memory_bytes, hours)
+
+
+def candidates(cases: Iterable[Case], target: Target) -> tuple[list[Candidate], list[LeftOut]]:
+    """Return the cases that the target can run, fastest prediction first, and the others with the reason."""
+    checked = [_fitting(case, target) for case in cases]
+    chosen = [_timed(one, target) for one in checked if isinstance(one, _Fitting)]
+    return _fastest_first(chosen), [one for one in checked if isinstance(one, LeftOut)]
+
+
+def _fastest_first(chosen: list[Candidate]) -> list[Candidate]:
+    return sorted(chosen, key=lambda one: one.iteration_ms)
+
+
+VARIANTS = 3
+"""Number of variants of a layout that a search keeps: the lightest one that fits, and two that replace it if it runs
+out of memory."""
+_LEAST_SAVING = 0.02
+HEAVIER = "recomputes or offloads more than its layout needs"
+
+
+def layout_candidates(cases: Iterable[Case], target: Target) -> tuple[list[Candidate], list[LeftOut]]:
+    """Return the layouts that the target can run, fastest prediction first, and the cases that are left out.
+
+    Of each layout remain the variant with the least recomputation and offloading that fits, and two further ones of
+    which each saves at least 2 % memory. Other variants are not checked, because they do more work for nothing.
+    """
+    layouts: dict[Layout, list[Case]] = {}
+    for case in cases:
+        layouts.setdefault(case.layout, []).append(case)
     chosen: list[Candidate] = []
     left_out: list[LeftOut] = []
-    for case in cases:
-        checked = check_case(case, target)
-        if checked.refusals:
-            left_out.append(LeftOut(case, "; ".join(checked.refusals)))
-            continue
-        cost = checked.cost
-        assert cost is not None
-        if cost.memory is not None and cost.usable_bytes is not None and cost.memory.total_bytes > cost.usable_bytes:
-            needed, usable = cost.memory.total_bytes / 1e9, cost.usable_bytes / 1e9
-            left_out.append(
-                LeftOut(case, f"needs {needed:.1f} GB by the closed form, and {usable:.1f} GB are usable", cost.memory)
-            )
-            continue
-        memory = cost.memory.total_bytes if cost.memory is not None else None
-        if cost.duration is None:
-            chosen.append(Candidate(case.name, case, 1 + case.layout.bubble(), OPEN_UNCERTAINTY, memory))
-        else:
-            time = cost.duration
-            chosen.append(Candidate(case.name, case, time.iteration_ms, time.uncertainty, memory, cost.gpu_hours))
-    return sorted(chosen, key=lambda one: one.iteration_ms), left_out
+    for variants in layouts.values():
+        kept: list[_Fitting] = []
+        for case in sorted(variants, key=_work):
+            fitting = _fitting(case, target) if len(kept) < VARIANTS else None
+            if isinstance(fitting, LeftOut):
+                left_out.append(fitting)
+            elif fitting is not None and (not kept or _saves_memory(fitting, kept[-1])):
+                kept.append(fitting)
+            else:
+                left_out.append(LeftOut(case, HEAVIER))
+        chosen += [_timed(one, target) for one in kept]
+    return _fastest_first(chosen), left_out
+
+
+def _saves_memory(one: _Fitting, other: _Fitting) -> bool:
+    if one.memory_bytes is None or other.memory_bytes is None:
+        return False
+    return one.memory_bytes <= other.memory_bytes * (1 - _LEAST_SAVING)
 
 
 def distance(first: Case, second: Case) -> float:
@@ -108,27 +166,3 @@ def does_more_work(case: Case, other: Case) -> bool:
 def _work(case: Case) -> float:
     """Return the rank of recomputation and offloading. Full recomputation is compared with no offloading only."""
     return _WORK.get(str(case.training.recompute), 2.5) + (case.training.offload or 0.0)
-
-
-VARIANTS = 3
-"""Number of variants of a layout that a search keeps: the lightest one that fits, and two that replace it if it runs
-out of memory."""
-_LEAST_SAVING = 0.02
-
-
-def without_idle_variants(chosen: Sequence[Candidate]) -> list[Candidate]:
-    """Return the candidates without those that recompute or offload more than their layout needs.
-
-    Of each layout remain the variant with the least work, and two further ones of which each saves at least 2 % memory.
-    """
-    kept: dict[Layout, list[Candidate]] = {}
-    for one in sorted(chosen, key=lambda each: _work(each.case)):
-        variants = kept.setdefault(one.case.layout, [])
-        if not variants or (
-            len(variants) < VARIANTS
-            and one.memory_bytes is not None
-            and one.memory_bytes <= (variants[-1].memory_bytes or math.inf) * (1 - _LEAST_SAVING)
-        ):
-            variants.append(one)
-    names = {one.name for variants in kept.values() for one in variants}
-    return [one for one in chosen if one.name in names]

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from orchestrator.catalog.axes import AXES
 from orchestrator.catalog.case import Case, parse_where, select
 from orchestrator.catalog.expand import cases_to_run
 from orchestrator.catalog.experiment import PAPER, SEARCHES, Experiment, Paper
@@ -20,7 +21,7 @@ from orchestrator.job_spec import Value
 from orchestrator.megatron.memory import MemoryEstimate
 from orchestrator.paths import Folders, find_folders
 from orchestrator.planning.target import Target
-from orchestrator.search.candidates import Candidate, LeftOut, candidates, without_idle_variants
+from orchestrator.search.candidates import Candidate, LeftOut, candidates, layout_candidates
 from orchestrator.search.space import (
     NamedModel,
     Space,
@@ -159,36 +160,36 @@ def _prepared_space(folders: Folders, space: Space, cluster: Cluster, profile: s
         raise ReproError(_no_layout(space))
     places = counted(space.gpus, "GPU") if space.device == "gpu" else f"{space.gpus} processes on CPU cores"
     title = f"Fastest layout of {space.model.label} on {places}, {space.global_batch_size} sequences"
-    cases = cases_to_run(_unwritten(name, space.experiment(rows, title)))
-    row_of = {case.name: row for case, row in zip(cases, rows, strict=True)}
-    chosen, left_out = candidates(cases, Target.of_cluster(cluster))
+    cases = cases_to_run(_unwritten(name, space.experiment(rows, title), file))
+    chosen, left_out = layout_candidates(cases, Target.of_cluster(cluster))
     if not chosen:
         raise ReproError(*_nothing_fits(space, cluster, left_out))
-    chosen = without_idle_variants(chosen)
     header = [f"Written by `repro search` for {cluster.name}: the layouts that its rules allow and its memory holds."]
-    text = experiment_text(space.experiment([row_of[one.name] for one in chosen], title), header)
-    prepared = _prepared(_entry(name, file, text), cluster, profile)
+    fields = space.experiment([space.row_of(one.case) for one in chosen], title)
+    text = experiment_text(fields, header)
+    entry = _unwritten(name, fields, file)
     if file.exists() and file.read_text(encoding="utf-8") != text:
         hint = "give another --name, or remove the file"
         raise ReproError(Problem("another search has this name", f"{shown(file)}:", hint))
-    return replace(prepared, left_out=tuple(left_out), text=text)
+    named_by = [axis for axis in AXES if axis in entry.experiment.named_by]
+    named = tuple(_named(one, named_by) for one in chosen)
+    return PreparedSearch(entry, cluster, profile, PAPER, named, tuple(left_out), text)
 
 
-def _unwritten(name: str, fields: Mapping[str, object]) -> Entry:
-    """Return an experiment without a file."""
+def _named(candidate: Candidate, named_by: Sequence[str]) -> Candidate:
+    """Return the candidate with the name that it has in the written experiment."""
+    settings = candidate.case.settings
+    case = replace(candidate.case, point=tuple((axis, settings[axis]) for axis in named_by))
+    return replace(candidate, case=case, name=case.name)
+
+
+def _unwritten(name: str, fields: Mapping[str, object], file: Path) -> Entry:
+    """Return an experiment whose file is not read, because it may not exist yet."""
     paper = read_model(Paper, parse_document(_PAPER_TEXT, "paper.yaml"))
-    return Entry(name, Path(name), Document(name, {}), Experiment.model_validate(fields), paper)
+    return Entry(name, file, Document(shown(file), {}), Experiment.model_validate(fields), paper)
 
 
-def _entry(name: str, file: Path, text: str) -> Entry:
-    """Return an experiment that may not be on disk yet."""
-    document = parse_document(text, shown(file))
-    paper = read_model(Paper, parse_document(_PAPER_TEXT, "paper.yaml"))
-    return Entry(name, file, document, read_model(Experiment, document), paper)
-
-
-def _prepared(entry: Entry, cluster: Cluster, profile: str, cases: Sequence[Case] | None = None) -> PreparedSearch:
-    cases = cases_to_run(entry) if cases is None else cases
+def _prepared(entry: Entry, cluster: Cluster, profile: str, cases: Sequence[Case]) -> PreparedSearch:
     chosen, left_out = candidates(cases, Target.of_cluster(cluster))
     if not chosen:
         raise ReproError(*(Problem(f"{entry.short_name} {one.case.name}: {one.reason}") for one in left_out[:3]))
@@ -239,7 +240,12 @@ def _fewest_gpus(space: Space, cluster: Cluster) -> int | None:
     while gpus <= MOST_GPUS:
         larger = replace(space, gpus=gpus)
         rows = [row for row in larger.rows() if row["mbs"] == 1 and row["recompute"] == "full"]  # need least memory
-        if rows and candidates(cases_to_run(_unwritten(SEARCHES, larger.experiment(rows, "-"))), unlimited)[0]:
+        if (
+            rows
+            and candidates(cases_to_run(_unwritten(SEARCHES, larger.experiment(rows, "-"), Path(SEARCHES))), unlimited)[
+                0
+            ]
+        ):
             return gpus
         gpus *= 2
     return None

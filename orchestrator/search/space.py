@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import yaml
 
 from orchestrator.catalog.axes import AXES
-from orchestrator.catalog.case import shown_value
+from orchestrator.catalog.case import Case, shown_value
 from orchestrator.catalog.experiment import ModelFields, Paper
 from orchestrator.config.model import read_model
 from orchestrator.config.settings import parse_settings, settings_document
@@ -19,7 +19,7 @@ from orchestrator.errors import Problem, ReproError, did_you_mean
 from orchestrator.job_spec import Value
 
 MOST_MICRO_BATCH = 32
-RECOMPUTATION = ("none", "selective", "full", "ours")
+RECOMPUTATION = ("none", "selective", "ours")
 OFFLOADED_SHARES = (0.25, 0.5, 0.75, 1.0)
 
 _REQUIRED = ("layers", "hidden", "heads", "seq", "vocab")
@@ -95,6 +95,11 @@ class Space:
     training: Mapping[str, Value]
     wanted: Mapping[str, Value]
 
+    @staticmethod
+    def row_of(case: Case) -> dict[str, Value]:
+        """Return the row of a case that was expanded from a row."""
+        return {axis: case.settings[axis] for axis in (*_NAMED_BY, "sequence_parallel")}
+
     def rows(self) -> Iterator[dict[str, Value]]:
         """Yield every combination that fills the GPUs and divides layers and batch; rules are checked later.
 
@@ -116,18 +121,17 @@ class Space:
 
     def _recomputation(self) -> Iterable[dict[str, Value]]:
         for name in RECOMPUTATION:
-            yield {"recompute": name}
+            yield {"recompute": name, "offload": 0.0}
         for share in OFFLOADED_SHARES:
             yield {"recompute": "ours", "offload": share}
+        yield {"recompute": "full", "offload": 0.0}
 
     def experiment(self, rows: Sequence[Mapping[str, Value]], title: str) -> dict[str, object]:
         """Return the fields of the experiment with these rows as cases."""
-        named_by = [axis for axis in _NAMED_BY if len({row.get(axis) for row in rows}) > 1] or ["tp", "pp"]
+        named_by = [axis for axis in _NAMED_BY if len({row[axis] for row in rows}) > 1] or ["tp", "pp"]
         shared = {axis: value for axis, value in _common(rows).items() if axis not in named_by}
-        cases = [
-            {axis: row[axis] for axis in AXES if axis in row and axis not in shared} | _defaults(row, named_by)
-            for row in rows
-        ]
+        varied = [axis for axis in AXES if axis in rows[0] and axis not in shared]
+        cases = [{axis: row[axis] for axis in varied} for row in rows]
         return {
             "figure": "search",
             "title": title,
@@ -160,12 +164,7 @@ _LABELS = {
 
 
 def _common(rows: Sequence[Mapping[str, Value]]) -> dict[str, Value]:
-    return {axis: value for axis, value in rows[0].items() if all(row.get(axis) == value for row in rows)}
-
-
-def _defaults(row: Mapping[str, Value], named_by: Sequence[str]) -> dict[str, Value]:
-    """Return the values of naming axes that the row leaves out."""
-    return {"offload": 0.0} if "offload" in named_by and "offload" not in row else {}
+    return {axis: value for axis, value in rows[0].items() if all(row[axis] == value for row in rows)}
 
 
 def divisors(number: int) -> list[int]:

@@ -230,7 +230,7 @@ WORKLOAD = Workload(
         shards_optimizer=True,
         logit_bytes=2,
         keeps_gathered_keys=True,
-        microbatch_slots=cache(microbatch_slots),
+        microbatch_slots=microbatch_slots,
     ),
     arguments=arguments,
     unsupported=_unsupported,

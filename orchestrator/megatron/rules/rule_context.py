@@ -43,10 +43,12 @@ class RuleContext:
 
     def number(self, flag: str) -> float | None:
         """Return the number after a flag; None if the flag is absent or has none."""
-        values = self.flags.get(flag, ())
+        values = self.flags.get(flag)
+        if not values:
+            return None
         try:
             return float(values[0])
-        except (IndexError, ValueError):
+        except ValueError:
             return None
 
     @property
