@@ -135,7 +135,7 @@ def _space(
     if missing:
         raise ReproError(Problem(f"a search for a layout of {target} needs {' and '.join(missing)}"))
     assert gpus is not None and batch is not None
-    find_workload(workload)
+    keeps_scores = find_workload(workload).memory.attention != "flash"
     dtype = "fp32" if on_cpu else "bf16"
     training: dict[str, Value] = {"dtype": dtype, "iterations": iterations, "log_interval": 1, "dropout": 0.0}
     training["warmup_iterations"] = min(WARM_UP_ITERATIONS, iterations - 1)
@@ -146,6 +146,7 @@ def _space(
         gpus_per_node=cluster.hardware.gpus_per_node or gpus,
         workload=workload,
         device="cpu" if on_cpu else "gpu",
+        keeps_scores=keeps_scores,
         training=training,
         wanted=wanted,
     )

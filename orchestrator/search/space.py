@@ -84,7 +84,11 @@ def require_complete(model: NamedModel) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Space:
-    """What a search varies, and what it keeps: `wanted` are values on axes that all candidates must have."""
+    """What a search varies, and what it keeps.
+
+    `wanted` are values on axes that all candidates must have. `keeps_scores` is true if attention keeps its scores in
+    memory for the backward pass.
+    """
 
     model: NamedModel
     gpus: int
@@ -92,6 +96,7 @@ class Space:
     gpus_per_node: int
     workload: str
     device: str = "gpu"
+    keeps_scores: bool
     training: Mapping[str, Value]
     wanted: Mapping[str, Value]
 
@@ -120,7 +125,9 @@ class Space:
                     yield row
 
     def _recomputation(self) -> Iterable[dict[str, Value]]:
-        for name in RECOMPUTATION:
+        """Yield every recomputation and offloaded share. Flash attention keeps no scores to recompute (`selective`)."""
+        scores = self.keeps_scores or self.wanted.get("recompute") == "selective"
+        for name in RECOMPUTATION if scores else ("none", "ours"):
             yield {"recompute": name, "offload": 0.0}
         for share in OFFLOADED_SHARES:
             yield {"recompute": "ours", "offload": share}

@@ -148,6 +148,14 @@ def test_graphs_need_more_memory_than_passes_that_share_it() -> None:
     assert 1.005 < graphed.total_bytes / eager.total_bytes < 1.1
 
 
+@given(st.integers(2, 8), st.integers(1, 5), st.integers(2, 6), st.booleans())
+def test_more_than_two_groups_of_microbatches_need_no_further_slot(p: int, v: int, groups: int, last: bool) -> None:
+    stage = p - 1 if last else 0
+    many, two = (microbatch_slots(p, v, number * p, stage) for number in (groups, 2))
+    assert len({slot for chunk in many for slot in chunk}) == len({slot for chunk in two for slot in chunk})
+    assert not last or len(set(many[-1])) == len(set(two[-1]))
+
+
 @pytest.mark.parametrize("training", [replace(TRAINING, dropout=0.1), replace(TRAINING, recompute="ours", offload=0.5)])
 def test_no_graphs_are_planned_with_dropout_or_offloading(training: Training) -> None:
     with_slots = replace(CORE, microbatch_slots=microbatch_slots)

@@ -24,6 +24,7 @@ SPACE = Space(
     global_batch_size=64,
     gpus_per_node=8,
     workload="pretrain",
+    keeps_scores=True,
     training={"dtype": "bf16", "iterations": 20},
     wanted={},
 )
