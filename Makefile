@@ -1,12 +1,12 @@
-# Three commands: `make run` reproduces a figure on this machine, `make check` runs the linters and the fast unit
-# tests, which need no other software, `make test` runs all tests.
+# Four commands: `make run` reproduces a figure on this machine, `make check` runs the linters and the fast unit
+# tests, which need no other software, `make test` runs all tests, `make docs` builds the documentation site.
 SHELL := /bin/bash
 PYTHON ?= python3
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 # With this variable, each start of Python in a test would compile all modules again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run check test
+.PHONY: run check test docs
 .DELETE_ON_ERROR:
 
 # The commands that a user would type. make prints each one.
@@ -35,6 +35,11 @@ test: .venv/installed-test
 	  $(pytest) tests/training tests/mpirun tests/unit tests/browser -n 3 --dist worksteal || code=1; \
 	  wait $$slurm || code=1; cat .venv/tests-slurm.txt; exit $$code
 
+# The site works without a server and without a network. A warning is an error. tests/browser build it with this recipe.
+docs: .venv/installed-docs
+	python -m sphinx -q -W --keep-going -c docs/site -d build/doctrees . build/docs
+	@echo "open build/docs/index.html"
+
 # pip would compile each module of torch; Python compiles the modules that are imported.
 pip_install := pip install --quiet --disable-pip-version-check --no-compile
 
@@ -52,10 +57,15 @@ pip_install := pip install --quiet --disable-pip-version-check --no-compile
 
 .venv/installed-check: .venv/bin/python pyproject.toml
 	@echo "installing the packages for unit tests and linters"
-	@$(pip_install) --editable '.[plot,test]'
+	@$(pip_install) --editable '.[plot,test,docs]'
 	@touch $@
 
 .venv/installed-test: .venv/bin/python pyproject.toml
 	@echo "installing the packages for tests; the first time this downloads torch"
-	@$(pip_install) --editable '.[local,plot,test]'
+	@$(pip_install) --editable '.[local,plot,test,docs]'
+	@touch $@
+
+.venv/installed-docs: .venv/bin/python pyproject.toml
+	@echo "installing the packages for the documentation site"
+	@$(pip_install) --editable '.[docs]'
 	@touch $@

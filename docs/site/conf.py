@@ -1,0 +1,70 @@
+"""Configuration of the documentation site. `make docs` writes build/docs/index.html.
+
+The source folder is the checkout. A link to a file outside of docs/ then works on the site as it does in the checkout.
+"""
+
+from __future__ import annotations
+
+from sphinx.application import Sphinx
+
+# Caption of the navigation -> its pages.
+NAVIGATION = {
+    "How-to guides": [
+        "docs/how-to/submit",
+        "docs/how-to/retry",
+        "docs/how-to/search",
+        "docs/how-to/add-a-site",
+        "docs/how-to/workloads",
+        "docs/how-to/add-an-experiment",
+    ],
+    "Reference": [
+        "docs/reference/commands",
+        "docs/reference/settings",
+        "docs/reference/ledger",
+        "docs/reference/export",
+        "docs/reference/json",
+        "docs/reference/python-api",
+        "docs/reference/logs",
+        "docs/reference/bundle",
+    ],
+    "Explanation": [
+        "docs/explanation/promises",
+        "docs/explanation/architecture",
+        "docs/explanation/decisions",
+        "docs/explanation/planning",
+        "docs/explanation/predictions",
+        "docs/explanation/judging",
+        "docs/explanation/reliability",
+        "docs/explanation/performance",
+    ],
+    "Project": ["CONTRIBUTING", "experiments/results/h200/README", "experiments/results/h200-quad/README"],
+}
+
+project = html_title = "repro"
+root_doc = "docs/index"
+include_patterns = ["docs/**.md", "CONTRIBUTING.md", "experiments/results/*/README.md"]
+exclude_patterns = [".*", "build", "runs"]  # Sphinx walks through all other folders
+extensions = ["myst_parser", "sphinx_copybutton"]
+nitpicky = True
+
+html_theme = "furo"
+html_extra_path = ["index.html"]
+html_show_copyright = html_show_sphinx = html_copy_source = html_show_sourcelink = False
+highlight_language = "none"
+copybutton_prompt_text = "$ "
+copybutton_only_copy_prompt_lines = True
+
+myst_heading_anchors = 4  # the anchors of GitHub
+myst_linkify_fuzzy_links = False
+
+
+def setup(app: Sphinx) -> None:
+    """Add the navigation to the index, which is read as plain Markdown, too, and has no directives."""
+    app.connect("source-read", _add_navigation)
+
+
+def _add_navigation(_app: Sphinx, name: str, source: list[str]) -> None:
+    if name == root_doc:
+        for caption, pages in NAVIGATION.items():
+            entries = "\n".join(f"/{page}" for page in pages)
+            source[0] += f"\n```{{toctree}}\n:hidden:\n:caption: {caption}\n\n{entries}\n```\n"
