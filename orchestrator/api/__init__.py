@@ -110,15 +110,15 @@ if TYPE_CHECKING:
     from orchestrator.catalog.case import Case as Case
     from orchestrator.catalog.case import shown_value as shown_value
     from orchestrator.catalog.expand import expand as expand
-    from orchestrator.catalog.experiment import Difference as Difference
-    from orchestrator.catalog.experiment import PublishedPoint as PublishedPoint
     from orchestrator.catalog.experiment import scale_names as scale_names
+    from orchestrator.catalog.experiment_schema import experiment_schema_text as experiment_schema_text
     from orchestrator.catalog.library import Entry as Entry
     from orchestrator.catalog.library import experiment_names as experiment_names
     from orchestrator.catalog.library import find_entries as find_entries
     from orchestrator.catalog.library import names_meant as names_meant
     from orchestrator.catalog.library import papers as papers
-    from orchestrator.catalog.template import experiment_schema_text as experiment_schema_text
+    from orchestrator.catalog.published import Difference as Difference
+    from orchestrator.catalog.published import PublishedPoint as PublishedPoint
     from orchestrator.clusters.layers import leaves as leaves
     from orchestrator.clusters.names import cluster_names as cluster_names
     from orchestrator.clusters.profile_schema import schema_text as schema_text
@@ -296,9 +296,10 @@ _NAMES = {
     "api.submissions": "Submission submit submit_all supervise",
     "catalog.case": "Case shown_value",
     "catalog.expand": "expand",
-    "catalog.experiment": "Difference PublishedPoint scale_names",
+    "catalog.experiment": "scale_names",
+    "catalog.experiment_schema": "experiment_schema_text",
     "catalog.library": "Entry experiment_names find_entries names_meant papers",
-    "catalog.template": "experiment_schema_text",
+    "catalog.published": "Difference PublishedPoint",
     "clusters.layers": "leaves",
     "clusters.profile_schema": "schema_text",
     "clusters.program": "ImageRow image_rows imported_file",

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from orchestrator.api import DEFAULT, Session
 from orchestrator.catalog.case import Case, parse_where, select
 from orchestrator.catalog.expand import case_count, cases_to_run, expand, reference_notes, scale_fields, values_on
-from orchestrator.catalog.experiment import PAPER, Difference, Paper, scale_names
+from orchestrator.catalog.experiment import PAPER, scale_names
 from orchestrator.catalog.library import (
     Entry,
     experiment_names,
@@ -19,6 +19,8 @@ from orchestrator.catalog.library import (
     read_experiment,
     replaced,
 )
+from orchestrator.catalog.paper import Paper
+from orchestrator.catalog.published import Difference
 from orchestrator.clusters.names import cluster_names
 from orchestrator.errors import Problem, ReproError
 from orchestrator.job_spec import Value

@@ -18,56 +18,111 @@ Share = Annotated[float, Field(strict=True, ge=0, le=1)]
 
 
 class ParallelAxes(Strict):
-    """Name of the row and of the paper's model, workload, parallel sizes and switches; `label` is the source's name.
+    """Names, program, parallel sizes and switches of a case."""
 
-    Parallel sizes are pipeline, tensor, data, context, expert and expert-tensor (`pp`, `tp`, `dp`, `cp`, `ep`, `etp`);
-    `vp` is the number of virtual stages.
-    """
-
-    case: Text | None = None
-    model: Text | None = None
-    workload: Text | None = None
-    gpus: Count | None = None
-    pp: Count | None = None
-    tp: Count | None = None
-    dp: Count | None = None
-    cp: Count | None = None
-    ep: Count | None = None
-    etp: Count | None = None
-    vp: Count | None = None
-    recompute: Recompute | None = None
-    offload: Share | None = None
-    scatter_gather: Flag | None = None
-    sequence_parallel: Flag | None = None
-    distributed_optimizer: Flag | None = None
-    cp_comm: ContextCommunication | None = None
-    ddp: DdpKind | None = None
-    label: Text | None = None
+    case: Text | None = Field(default=None, description="Name of a row.", examples=["1.7B"])
+    model: Text | None = Field(
+        default=None, description="Name of a model that `paper.yaml` defines in `models`.", examples=["gpt-6.7b"]
+    )
+    workload: Text | None = Field(
+        default=None, description="Program of the case: `repro workloads list` prints the names.", examples=["pretrain"]
+    )
+    gpus: Count | None = Field(default=None, description="Number of GPUs of the job.", examples=[64])
+    pp: Count | None = Field(
+        default=None, description="Number of pipeline stages: the pipeline-parallel size. Without it: 1.", examples=[8]
+    )
+    tp: Count | None = Field(
+        default=None, description="Tensor-parallel size, a number of GPUs. Without it: 1.", examples=[8]
+    )
+    dp: Count | None = Field(
+        default=None,
+        description="Data-parallel size, a number of replicas of the model. It follows from the other sizes; a given "
+        "value is checked.",
+        examples=[2],
+    )
+    cp: Count | None = Field(
+        default=None, description="Context-parallel size, a number of GPUs. Without it: 1.", examples=[2]
+    )
+    ep: Count | None = Field(
+        default=None, description="Expert-parallel size, a number of GPUs. Without it: 1.", examples=[4]
+    )
+    etp: Count | None = Field(
+        default=None,
+        description="Tensor-parallel size inside experts, a number of GPUs. Without it: `tp`.",
+        examples=[1],
+    )
+    vp: Count | None = Field(
+        default=None,
+        description="Number of virtual stages of a pipeline stage: above 1 the schedule is interleaved. Without it: 1.",
+        examples=[2],
+    )
+    recompute: Recompute | None = Field(
+        default=None,
+        description="Activations that the backward pass computes again: none, selective (attention scores), full (all "
+        "of a layer), or ours (norms and activation functions, as in ATC'24). Without it: none.",
+    )
+    offload: Share | None = Field(
+        default=None,
+        description="Share of the activations that is moved to the host, from 0 to 1. Without it: 0.",
+        examples=[0.5],
+    )
+    scatter_gather: Flag | None = Field(
+        default=None, description="true: the scatter/gather optimisation of SC21, section 4.1. Without it: true."
+    )
+    sequence_parallel: Flag | None = Field(
+        default=None, description="true: norms and dropouts are split along the sequence. Without it: false."
+    )
+    distributed_optimizer: Flag | None = Field(
+        default=None,
+        description="true: the optimizer state is split over data-parallel ranks. Without it: the workload's default.",
+    )
+    cp_comm: ContextCommunication | None = Field(
+        default=None, description="Communication of context parallelism. Without it: p2p."
+    )
+    ddp: DdpKind | None = Field(
+        default=None, description="Implementation of data parallelism in Megatron-LM of 2021. Without it: local."
+    )
+    label: Text | None = Field(
+        default=None,
+        description="Name of the case in the source. It has no influence on the job.",
+        examples=["302-cp2"],
+    )
 
 
 class ModelAxes(Strict):
     """Sizes of a model that an experiment gives: the fields of `ModelShape`, any of which may follow from a rule."""
 
-    layers: Count | None = None
-    hidden: Count | None = None
-    heads: Count | None = None
-    kv_groups: Count | None = None
-    ffn: Count | None = None
-    experts: Count | None = None
-    experts_per_token: Count | None = None
-    seq: Count | None = None
-    vocab: Count | None = None
+    layers: Count | None = Field(default=None, description="Number of transformer layers.", examples=[24])
+    hidden: Count | None = Field(default=None, description="Hidden size, a number of elements.", examples=[2304])
+    heads: Count | None = Field(default=None, description="Number of attention heads.", examples=[24])
+    kv_groups: Count | None = Field(
+        default=None, description="Number of key and value heads. Without it: `heads`.", examples=[8]
+    )
+    ffn: Count | None = Field(
+        default=None,
+        description="Width of the feed-forward layer or of an expert, a number of elements. Without it: 4 x `hidden`.",
+        examples=[9216],
+    )
+    experts: Count | None = Field(
+        default=None, description="Number of experts of a layer. Without it the layers are dense.", examples=[8]
+    )
+    experts_per_token: Count | None = Field(
+        default=None, description="Number of experts that process each token.", examples=[2]
+    )
+    seq: Count | None = Field(default=None, description="Length of a sequence in tokens.", examples=[2048])
+    vocab: Count | None = Field(default=None, description="Size of the vocabulary in tokens.", examples=[51200])
 
 
 class BatchAxes(Strict):
-    """Microbatch and global batch size in sequences, and the tokens of the whole training, in billions.
+    """Batch sizes of a case, and the tokens of its whole training."""
 
-    `tokens_billion` has no influence on the job. It gives the training days of the case.
-    """
-
-    mbs: Count | None = None
-    gbs: Count | None = None
-    tokens_billion: Count | None = None
+    mbs: Count | None = Field(default=None, description="Microbatch size in sequences.", examples=[2])
+    gbs: Count | None = Field(default=None, description="Global batch size in sequences.", examples=[512])
+    tokens_billion: Count | None = Field(
+        default=None,
+        description="Tokens of the whole training in 10^9, for the metric `training_days`. It does not change the job.",
+        examples=[300],
+    )
 
 
 class Settings(BatchAxes, ModelAxes, ParallelAxes):

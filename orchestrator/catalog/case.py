@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 
 from orchestrator.catalog.axes import AXES, WITHOUT_INFLUENCE, axis_hint, read_value
-from orchestrator.catalog.experiment import PublishedPoint
+from orchestrator.catalog.published import PublishedPoint
 from orchestrator.errors import Problem, ReproError
 from orchestrator.job_spec import Value
 from orchestrator.megatron.model import Layout, ModelShape, Training

@@ -28,25 +28,42 @@ Metric = Literal[
 
 HowStated = Literal["printed", "derived"]
 
+_KIND = "Kind of the claim. It decides which further fields the claim has."
+
 
 class ClaimFields(Strict):
-    """Fields of every claim.
+    """Fields of every claim."""
 
-    `judged_at` are the scales at which the claim is judged; `not_judged_because` is the reason at the other scales, one
-    for all or one for each by name. `where` restricts it to some cases. The default of `metric`
-    is the figure's metric. `tolerance` is relative; `tolerance_is` names its author.
-    """
-
-    id: Annotated[str, Field(pattern=r"^[a-z0-9-]+$")]
-    says: Text
-    source: Text
-    stated: HowStated
-    judged_at: Annotated[list[Text], Field(min_length=1)]
-    not_judged_because: Text | dict[Text, Text] | None = None
-    where: Settings = Settings()
-    metric: Metric | None = None
-    tolerance: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    tolerance_is: Literal["the source's", "ours"] = "ours"
+    id: Annotated[str, Field(pattern=r"^[a-z0-9-]+$")] = Field(
+        description="Name of the claim in this file: small letters, digits and -.", examples=["best-microbatch-is-2"]
+    )
+    says: Text = Field(
+        description="Statement of the paper, as one sentence.", examples=["The best microbatch size is 2."]
+    )
+    source: Text = Field(description="Place of the statement in the paper.", examples=["section 5.5"])
+    stated: HowStated = Field(description="printed: the paper has the statement. derived: it follows from the paper.")
+    judged_at: Annotated[list[Text], Field(min_length=1)] = Field(
+        description="Scales at which the claim is judged. `paper` is the top level of the file.",
+        examples=[["paper", "quad"]],
+    )
+    not_judged_because: Text | dict[Text, Text] | None = Field(
+        default=None,
+        description="Reason why the claim is not judged at the other scales: one for all, or one for each by name.",
+        examples=[
+            "the numbers were measured on 32 GPUs",
+            {"pair": "two GPUs have one layout", "cpu": "CPUs share cores"},
+        ],
+    )
+    where: Settings = Field(
+        default=Settings(), description="Cases that the claim is about. Without it: all.", examples=[{"gbs": 512}]
+    )
+    metric: Metric | None = Field(default=None, description="Metric of the claim. Without it: that of `axes.y`.")
+    tolerance: Annotated[float, Field(ge=0, lt=1)] = Field(
+        default=0.0, description="Relative tolerance, a share of the number. 0.1 is 10 %.", examples=[0.1]
+    )
+    tolerance_is: Literal["the source's", "ours"] = Field(
+        default="ours", description="Author of the tolerance: the source, or the author of this file."
+    )
 
     @model_validator(mode="after")
     def _reasons_are_of_other_scales(self) -> ClaimFields:
@@ -69,43 +86,53 @@ class ClaimFields(Strict):
 class PeakClaim(ClaimFields):
     """The best case of each series has this value on an axis; `gpus_per_node` is the cluster's number."""
 
-    kind: Literal["peak"]
-    at: ByAxis[Count | Literal["gpus_per_node"]]
+    kind: Literal["peak"] = Field(description=_KIND)
+    at: ByAxis[Count | Literal["gpus_per_node"]] = Field(
+        description="Values of the best case, by axis: a number of any unit, or `gpus_per_node`.",
+        examples=[{"mbs": 2}, {"tp": "gpus_per_node"}],
+    )
 
 
 class SpreadClaim(ClaimFields):
     """In at least one series the best case is at least `at_least` times as fast as the worst."""
 
-    kind: Literal["spread"]
-    at_least: Annotated[float, Field(gt=1)]
+    kind: Literal["spread"] = Field(description=_KIND)
+    at_least: Annotated[float, Field(gt=1)] = Field(
+        description="Smallest ratio of the best case to the worst case of a line, a factor above 1.", examples=[1.15]
+    )
 
 
 class GainClaim(ClaimFields):
     """At the largest value of `where_largest` the metric grows from the smallest to the largest value of `along`."""
 
-    kind: Literal["gain"]
-    along: Text
-    where_largest: Text
+    kind: Literal["gain"] = Field(description=_KIND)
+    along: Text = Field(description="Axis whose smallest and largest values are compared.", examples=["gbs"])
+    where_largest: Text = Field(description="Axis whose largest value selects the cases.", examples=["pp"])
 
 
 class TrendClaim(ClaimFields):
     """In each series the metric falls, or rises, monotonically along an axis."""
 
-    kind: Literal["trend"]
-    along: Text
-    direction: Literal["falls", "rises"]
+    kind: Literal["trend"] = Field(description=_KIND)
+    along: Text = Field(description="Axis whose values are in ascending order.", examples=["pp"])
+    direction: Literal["falls", "rises"] = Field(
+        description="Direction of every step. With `tolerance`, a step may go the other way by this share."
+    )
 
 
 class PairFields(ClaimFields):
-    """Fields of claims that compare the cases `of` with the cases `over`.
+    """Fields of claims that compare the cases `of` with the cases `over`."""
 
-    `over` selects cases of `experiment`, another experiment of the paper, at the same scale and on the same cluster.
-    The default is the claim's own experiment.
-    """
-
-    of: Settings
-    over: Settings
-    experiment: Text | None = None
+    of: Settings = Field(description="Settings of the first cases of each pair, the numerator.", examples=[{"vp": 2}])
+    over: Settings = Field(
+        description="Settings of the second cases of each pair, the denominator.", examples=[{"vp": 1}]
+    )
+    experiment: Text | None = Field(
+        default=None,
+        description="Another experiment of the paper, whose cases `over` selects, at the same scale and on the same "
+        "cluster. Without it: this experiment.",
+        examples=["figure-18"],
+    )
 
     @property
     def compared(self) -> set[str]:
@@ -114,16 +141,22 @@ class PairFields(ClaimFields):
 
 
 class RatioClaim(PairFields):
-    """The metric of the cases `of` over that of the cases `over`.
+    """The metric of the cases `of` over that of the cases `over`. Two cases that differ in nothing else are a pair."""
 
-    Two cases that differ only in these settings are a pair. `pick` selects the ratio: of `each` pair, the `largest` of
-    all pairs ("up to"), the `smallest`, or the ratio of the `best` case of each side.
-    """
-
-    kind: Literal["ratio"]
-    pick: Literal["each", "largest", "smallest", "best"] = "each"
-    at_least: Annotated[float, Field(gt=0)] | None = None
-    at_most: Annotated[float, Field(gt=0)] | None = None
+    kind: Literal["ratio"] = Field(description=_KIND)
+    pick: Literal["each", "largest", "smallest", "best"] = Field(
+        default="each",
+        description="Ratio that is judged: that of each pair, the largest or smallest of all pairs, or that of the "
+        "best case of each side.",
+    )
+    at_least: Annotated[float, Field(gt=0)] | None = Field(
+        default=None,
+        description="Smallest ratio, a factor. `at_least`, `at_most` or both are required.",
+        examples=[1.1],
+    )
+    at_most: Annotated[float, Field(gt=0)] | None = Field(
+        default=None, description="Largest ratio, a factor.", examples=[1.25]
+    )
 
     @model_validator(mode="after")
     def _has_a_limit(self) -> RatioClaim:
@@ -135,30 +168,34 @@ class RatioClaim(PairFields):
 class ClosesClaim(PairFields):
     """The gap between the cases `of` and `over` is smaller at the largest value of an axis than at the smallest."""
 
-    kind: Literal["closes"]
-    along: Text
+    kind: Literal["closes"] = Field(description=_KIND)
+    along: Text = Field(
+        description="Axis: the gap at its largest value must be smaller than at its smallest.", examples=["gbs"]
+    )
 
 
 class PublishedClaim(ClaimFields):
     """Every published number of these metrics is reproduced within the tolerance."""
 
-    kind: Literal["published"]
-    metrics: Annotated[list[Metric], Field(min_length=1)]
+    kind: Literal["published"] = Field(description=_KIND)
+    metrics: Annotated[list[Metric], Field(min_length=1)] = Field(
+        description="Metrics whose published numbers are compared.", examples=[["tflops_per_gpu"]]
+    )
 
 
 class OutcomeClaim(ClaimFields):
     """The selected cases end with this outcome."""
 
-    kind: Literal["outcome"]
-    outcome: Literal["ok", "oom"]
+    kind: Literal["outcome"] = Field(description=_KIND)
+    outcome: Literal["ok", "oom"] = Field(description="ok: the cases end successfully. oom: they run out of memory.")
 
 
 class LossCurveClaim(PairFields):
     """From an iteration on, the smoothed losses of two cases differ by at most the tolerance."""
 
-    kind: Literal["loss curves"]
-    from_iteration: Count
-    smoothed_over: Count
+    kind: Literal["loss curves"] = Field(description=_KIND)
+    from_iteration: Count = Field(description="First of the iterations that are compared.", examples=[20])
+    smoothed_over: Count = Field(description="Number of iterations of the moving mean.", examples=[10])
 
 
 Claim = Annotated[

@@ -14,16 +14,9 @@ from typing import Any
 from orchestrator.catalog.axes import AXES, ModelAxes
 from orchestrator.catalog.case import Case, Expectation, alike, shown_value
 from orchestrator.catalog.claims import PairFields
-from orchestrator.catalog.experiment import (
-    PAPER,
-    CaseFields,
-    ModelFields,
-    PublishedPoint,
-    ScaleFields,
-    TrainingFields,
-    scale_names,
-)
+from orchestrator.catalog.experiment import PAPER, CaseFields, ModelFields, ScaleFields, TrainingFields, scale_names
 from orchestrator.catalog.library import Entry, name_problems, scale_problems
+from orchestrator.catalog.published import PublishedPoint
 from orchestrator.config.model import LARGEST_COUNT
 from orchestrator.errors import Problem, ReproError, did_you_mean
 from orchestrator.job_spec import Value

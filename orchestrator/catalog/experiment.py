@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, model_validator
 
-from orchestrator.catalog.axes import AXES, Matrix, ModelAxes, Rules, Settings, axis_hint
-from orchestrator.catalog.claims import Claim, HowStated, Metric
-from orchestrator.config.model import Count, Hardware, NonNegative, Positive, Strict, Text, TimeLimit
+from orchestrator.catalog.axes import Matrix, ModelAxes, Rules, Settings
+from orchestrator.catalog.claims import Claim, Metric
+from orchestrator.catalog.plot_axes import Axes
+from orchestrator.catalog.published import Difference, ExpectedOutcome, PublishedAs, PublishedPoint
+from orchestrator.config.model import Count, NonNegative, Positive, Strict, Text, TimeLimit
 from orchestrator.megatron.model import Attention, Dtype, Family, Recompute
 
 PAPER = "paper"
@@ -23,60 +25,142 @@ LossScale = Annotated[int, Field(strict=True, ge=1, le=2**64)]
 class ModelFields(ModelAxes):
     """Shape of a model, or the part of it that all cases share. Matrix, rows or rules contain the rest."""
 
-    family: Family | None = None
+    family: Family | None = Field(
+        default=None,
+        description="gpt: GELU, learned positions, LayerNorm, biases, one table for embedding and output (SC21). "
+        "llama: SwiGLU, rotary positions, RMSNorm, no biases, two tables. Without it: gpt.",
+    )
 
 
 class TrainingFields(Strict):
-    """Training options of the cases. A field that is not given has the workload's default."""
+    """Training options of all cases."""
 
-    dtype: Dtype | None = None
-    loss_scale: LossScale | None = None
-    recompute: Recompute | None = None
-    sequence_parallel: bool | None = None
-    distributed_optimizer: bool | None = None
-    attention: Attention | None = None
-    dropout: Annotated[float, Field(ge=0, lt=1)] | None = None
-    iterations: Count | None = None
-    warmup_iterations: NonNegative | None = None
-    log_interval: Count | None = None
-    evaluation_iterations: NonNegative | None = None
+    dtype: Dtype | None = Field(default=None, description="Number format of weights and activations. Without it: fp32.")
+    loss_scale: LossScale | None = Field(
+        default=None, description="Constant loss scale of fp16, a factor. Without it: dynamic.", examples=[4096]
+    )
+    recompute: Recompute | None = Field(
+        default=None,
+        description="Activations that the backward pass computes again, as in the axis `recompute`. Without it: none.",
+    )
+    sequence_parallel: bool | None = Field(
+        default=None, description="true: norms and dropouts are split along the sequence. Without it: false."
+    )
+    distributed_optimizer: bool | None = Field(
+        default=None,
+        description="true: the optimizer state is split over data-parallel ranks. Without it: the workload's default.",
+    )
+    attention: Attention | None = Field(
+        default=None, description="Implementation of attention. Without it: the workload's default."
+    )
+    dropout: Annotated[float, Field(ge=0, lt=1)] | None = Field(
+        default=None, description="Dropout rate, a share below 1. Without it: 0.1.", examples=[0.0]
+    )
+    iterations: Count | None = Field(
+        default=None, description="Number of iterations of a job. Without it: 20.", examples=[25]
+    )
+    warmup_iterations: NonNegative | None = Field(
+        default=None, description="Number of first iterations that are not measured. Without it: 2.", examples=[5]
+    )
+    log_interval: Count | None = Field(
+        default=None, description="Number of iterations between two log lines. Without it: 1.", examples=[5]
+    )
+    evaluation_iterations: NonNegative | None = Field(
+        default=None, description="Number of iterations of an evaluation. Without it: 0.", examples=[1]
+    )
 
 
 class CaseFields(Settings):
-    """One row of a table: its settings and the paper's numbers.
+    """One row of a table: its settings and the paper's numbers."""
 
-    `published_as` names the source of the `published` numbers; `expect: oom` is a declared outcome. A row with
-    `reference_only`, the reason, has published numbers and no job. `script` is the published script with its arguments.
-    """
-
-    published: dict[Metric, Positive] = {}
-    expect: Literal["oom"] | None = None
-    reference_only: Text | None = None
-    script: Text | None = None
-    note: Text | None = None
-    arguments: list[Text] = []
+    published: dict[Metric, Positive] = Field(
+        default={},
+        description="The paper's numbers of the row, in the unit of each metric. `published_as` has their source.",
+        examples=[{"tflops_per_gpu": 137}],
+    )
+    expect: Literal["oom"] | None = Field(
+        default=None, description="oom: the row runs out of memory according to the source."
+    )
+    reference_only: Text | None = Field(
+        default=None,
+        description="Reason why the row has published numbers and no job.",
+        examples=["the program of this row is not public"],
+    )
+    script: Text | None = Field(
+        default=None,
+        description="Published script of the row, with its arguments. Without it: that of the experiment.",
+        examples=["examples/run_table_1.sh 1.7B"],
+    )
+    note: Text | None = Field(
+        default=None,
+        description="Remark about the row, such as the reason why it may need more memory than a GPU has.",
+        examples=["the source has no batch size; 8 is ours"],
+    )
+    arguments: list[Text] = Field(
+        default=[], description="Further arguments of the program, one word each.", examples=[["--lr", "1.5e-4"]]
+    )
 
 
 class ScaleFields(Strict):
-    """One scale of an experiment. A smaller scale has only the fields that differ from the published figure.
+    """One scale of an experiment. A smaller scale has only the fields that differ from the published figure."""
 
-    Cases are all combinations of `matrix`, or the rows of `cases`; `rules` derive further settings of each. With
-    `device: cpu` each of the `gpus` is a process on CPU cores. `arguments` are passed to the program unchanged.
-    """
-
-    about: Text | None = None
-    device: Literal["gpu", "cpu"] | None = None
-    gpus: Count | None = None
-    gpu_memory_gb: Count | None = None
-    workload: Text | None = None
-    model: ModelFields = ModelFields()
-    training: TrainingFields = TrainingFields()
-    fixed: Settings = Settings()
-    matrix: Matrix | None = None
-    cases: Annotated[list[CaseFields], Field(min_length=1)] | None = None
-    rules: Rules | None = None
-    arguments: list[Text] | None = None
-    time_limit: TimeLimit | None = None
+    about: Text | None = Field(
+        default=None,
+        description="Size of the scale, in one line.",
+        examples=["3.4 million parameters on 4 CPU cores"],
+    )
+    device: Literal["gpu", "cpu"] | None = Field(
+        default=None, description="cpu: each of the `gpus` is a process on CPU cores. Without it: gpu."
+    )
+    gpus: Count | None = Field(
+        default=None, description="Number of GPUs of each case, unless the axis `gpus` is set.", examples=[64]
+    )
+    gpu_memory_gb: Count | None = Field(
+        default=None,
+        description="Memory that each GPU must have, in units of 10^9 bytes. Without it: any.",
+        examples=[80],
+    )
+    workload: Text | None = Field(
+        default=None, description="Program of the scale. Without it: that of the experiment.", examples=["pretrain"]
+    )
+    model: ModelFields = Field(
+        default=ModelFields(),
+        description="Model of all cases, or the part of it that they share.",
+        examples=[{"layers": 8, "hidden": 1024, "heads": 8, "seq": 1024, "vocab": 51200}],
+    )
+    training: TrainingFields = Field(
+        default=TrainingFields(),
+        description="Training options of all cases.",
+        examples=[{"dtype": "bf16", "iterations": 25, "warmup_iterations": 5}],
+    )
+    fixed: Settings = Field(
+        default=Settings(), description="Axes that have the same value in every case.", examples=[{"mbs": 1}]
+    )
+    matrix: Matrix | None = Field(
+        default=None,
+        description="Values of axes: every combination is a case. Either `matrix` or `cases` is required.",
+        examples=[{"pp": [1, 2, 4], "gbs": [8, 16]}],
+    )
+    cases: Annotated[list[CaseFields], Field(min_length=1)] | None = Field(
+        default=None,
+        description="Rows of a table: each row is a case.",
+        examples=[[{"case": "1.7B", "gpus": 32, "mbs": 16, "gbs": 512}]],
+    )
+    rules: Rules | None = Field(
+        default=None,
+        description="Axes that follow from others, by + - * / on whole numbers, or as the value of another axis.",
+        examples=[{"tp": "gpus / pp"}],
+    )
+    arguments: list[Text] | None = Field(
+        default=None,
+        description="Further arguments of the program for all cases, one word each, passed unchanged.",
+        examples=[["--lr", "1.5e-4"]],
+    )
+    time_limit: TimeLimit | None = Field(
+        default=None,
+        description="Time limit of a job, as `[D-]H:MM:SS`. Without it: the one of the cluster profile.",
+        examples=["0:30:00"],
+    )
 
     @model_validator(mode="after")
     def _has_one_source_of_cases(self) -> ScaleFields:
@@ -85,163 +169,83 @@ class ScaleFields(Strict):
         return self
 
 
-class XAxis(Strict):
-    """X axis of the plot. The values of a case on the axes `under` are printed below its tick."""
-
-    label: Text
-    of: Annotated[list[Text], Field(min_length=1)]
-    scale: Literal["even", "linear", "log2"] = "even"
-    under: list[Text] = []
-
-    @field_validator("under")
-    @classmethod
-    def _are_axes(cls, names: list[str]) -> list[str]:
-        for name in names:
-            if name not in AXES:
-                raise ValueError(f"{name}: no such axis; {axis_hint(name)}")
-        return names
-
-
-class YAxis(Strict):
-    """Y axis of the plot."""
-
-    label: Text
-    metric: Metric
-    range: Annotated[list[float], Field(min_length=2, max_length=2)] | None = None
-    scale: Literal["linear", "log2"] = "linear"
-
-
-class Series(Strict):
-    """Lines of the plot, one for each value of an axis. `names` are the paper's names of the lines, in order."""
-
-    label: Text
-    of: Text
-    names: dict[Text, Text] = {}
-
-
-class Axes(Strict):
-    """Axes of the paper's plot, used at every scale.
-
-    `also` are further metrics of the same cases, each in its own panel below. Bars have even distances, whatever the
-    scale of x; points are lines without connections.
-    """
-
-    x: XAxis
-    y: YAxis
-    also: list[YAxis] = []
-    series: Series | None = None
-    marks: Literal["lines", "bars", "points"] = "lines"
-
-
-class PublishedAs(Strict):
-    """Source of the numbers in `cases`. `gpu` is a part of the name of the GPU that was measured.
-
-    `gpu_memory_in` is the unit in which the source has `gpu_memory_used_gb`.
-    """
-
-    how: HowStated
-    source: Text
-    confirmed: bool = True
-    gpu: Text | None = None
-    gpu_memory_in: Literal["10^9 bytes", "1000 MiB"] = "10^9 bytes"
-
-    def point(self, metric: Metric, value: float) -> PublishedPoint:
-        """Return a number of a row of `cases`, in the unit of the metric."""
-        if metric == "gpu_memory_used_gb" and self.gpu_memory_in == "1000 MiB":
-            value = round(value * 1000 * 2**20 / 1e9, 1)
-        return PublishedPoint(
-            where=Settings(),
-            metric=metric,
-            value=value,
-            how=self.how,
-            confirmed=self.confirmed,
-            source=self.source,
-            gpu=self.gpu,
-        )
-
-
-HowObtained = Literal["printed", "derived", "traced from the plot", "read off the plot"]
-_FROM_PLOTS = ("traced from the plot", "read off the plot")
-
-
-class PublishedPoint(Strict):
-    """A number that the paper prints or that comes from its plot: from its vector graphics, or read by eye.
-
-    `error` is the largest difference from the number behind the plot, in the unit of the metric. Without it a plotted
-    number decides no comparison.
-    """
-
-    where: Settings
-    metric: Metric
-    value: Positive
-    how: HowObtained
-    confirmed: bool
-    source: Text
-    gpu: Text | None = None
-    error: Positive | None = None
-
-    @property
-    def origin(self) -> str:
-        """How the number was obtained, with its error: `traced from the plot, ±0.5, unconfirmed`."""
-        error = [] if self.error is None else [f"±{self.error:g}"]
-        return ", ".join([self.how, *error, *([] if self.confirmed else ["unconfirmed"])])
-
-    @property
-    def doubt(self) -> str:
-        """Reason why a comparison with the number can stay open."""
-        return "its error is unknown" if self.error is None else f"the published number is known to ±{self.error:g}"
-
-    def agrees(self, value: float, tolerance: float) -> bool | None:
-        """Return whether a value is within a relative tolerance; None if the error of the number leaves it open."""
-        if self.error is None and self.how in _FROM_PLOTS:
-            return None
-        distance, allowed, error = abs(value - self.value), tolerance * self.value, self.error or 0.0
-        if distance <= allowed - error:
-            return True
-        return False if distance > allowed + error else None
-
-
-class ExpectedOutcome(Strict):
-    """Outcome of some cases in the source."""
-
-    where: Settings
-    outcome: Literal["oom"]
-    confirmed: bool
-    source: Text
-
-
-class Difference(Strict):
-    """Difference between the paper and its published scripts, with the one that the cases follow and the reason.
-
-    If the cases follow `neither`, their jobs differ from the published ones.
-    """
-
-    what: Text
-    follows: Literal["script", "paper", "neither"]
-    because: Text
-    where: Settings = Settings()
-
-
 class Experiment(ScaleFields):
-    """A table or figure of a paper, as published.
+    """A table or figure of a paper, as published."""
 
-    `script` is the published script of all cases, as a path in the repository of their workload.
-    """
-
-    figure: Text
-    title: Text
-    workload: Text
-    axes: Axes
-    named_by: list[Text] = ["case"]
-    reference_only: Text | None = None
-    script: Text | None = None
-    notes: list[Text] = []
-    differences: list[Difference] = []
-    claims: list[Claim] = []
-    published_as: PublishedAs | None = None
-    published: list[PublishedPoint] = []
-    expected: list[ExpectedOutcome] = []
-    scales: dict[Annotated[str, Field(pattern=r"^[a-z0-9-]+$")], ScaleFields] = {}
+    figure: Text = Field(description="Name of the table or figure in the paper.", examples=["Figure 13"])
+    title: Text = Field(description="Subject of the table or figure.", examples=["Pipeline against tensor parallelism"])
+    workload: Text = Field(
+        description="Program of the cases: `repro workloads list` prints the names.", examples=["pretrain"]
+    )
+    axes: Axes = Field(description="Axes of the paper's plot, used at every scale.")
+    named_by: list[Text] = Field(
+        default=["case"], description="Axes that name the rows of `cases`.", examples=[["case", "gpus"]]
+    )
+    reference_only: Text | None = Field(
+        default=None,
+        description="Reason why the experiment has published numbers and no jobs.",
+        examples=["the machine no longer exists"],
+    )
+    script: Text | None = Field(
+        default=None,
+        description="Published script of all cases, as a path in the repository of their workload.",
+        examples=["examples/sc21/run_figure_13.sh"],
+    )
+    notes: list[Text] = Field(default=[], description="Further remarks.", examples=[["The figure has no grid."]])
+    differences: list[Difference] = Field(
+        default=[],
+        description="Differences between the paper and its published scripts.",
+        examples=[[{"what": "The script sets no seed.", "follows": "script", "because": "the paper names no seed"}]],
+    )
+    claims: list[Claim] = Field(
+        default=[],
+        description="Statements of the paper about the figure, as predicates.",
+        examples=[
+            [
+                {
+                    "id": "best-microbatch-is-2",
+                    "kind": "peak",
+                    "says": "The best microbatch size is 2.",
+                    "source": "section 5.5",
+                    "stated": "printed",
+                    "judged_at": ["paper"],
+                    "at": {"mbs": 2},
+                }
+            ]
+        ],
+    )
+    published_as: PublishedAs | None = Field(
+        default=None,
+        description="Source of the numbers in the rows of `cases`, required if rows have `published`.",
+        examples=[{"how": "printed", "source": "table 1"}],
+    )
+    published: list[PublishedPoint] = Field(
+        default=[],
+        description="Numbers of the source, for cases selected by their settings.",
+        examples=[
+            [
+                {
+                    "where": {"pp": 2, "gbs": 32},
+                    "metric": "tflops_per_gpu",
+                    "value": 103,
+                    "how": "traced from the plot",
+                    "confirmed": True,
+                    "source": "figure 13",
+                    "error": 0.5,
+                }
+            ]
+        ],
+    )
+    expected: list[ExpectedOutcome] = Field(
+        default=[],
+        description="Outcomes of cases in the source.",
+        examples=[[{"where": {"tp": 1}, "outcome": "oom", "confirmed": True, "source": "section 5.4"}]],
+    )
+    scales: dict[Annotated[str, Field(pattern=r"^[a-z0-9-]+$")], ScaleFields] = Field(
+        default={},
+        description="Smaller sizes of the figure by name, the largest first, each with the fields that differ.",
+        examples=[{"cpu": {"device": "cpu", "gpus": 4, "matrix": {"pp": [1, 2]}}}],
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -262,57 +266,3 @@ class Experiment(ScaleFields):
 def scale_names(experiment: Experiment) -> list[str]:
     """Return the scales, largest first: the published figure, then the order of the file."""
     return [PAPER, *experiment.scales]
-
-
-class SourceNumber(Strict):
-    """Number of a source that no experiment has."""
-
-    what: Text
-    value: Positive
-    unit: Text
-    how: HowObtained
-    confirmed: bool = True
-
-
-class NotRun(Strict):
-    """Part of a paper that no experiment runs: what it says, its numbers, and the reason."""
-
-    part: Text
-    says: Text
-    because: Text
-    numbers: list[SourceNumber] = []
-
-
-class CodeFields(Strict):
-    """Commit of a workload's source code. `scripts` is the place of the published scripts, if it is another one."""
-
-    repository: Text
-    commit: Text
-    scripts: Text | None = None
-
-    @property
-    def place_of_scripts(self) -> str:
-        """Return `NVIDIA/Megatron-LM at 6985e58938`."""
-        short = self.commit[:10] if len(self.commit) == 40 else self.commit
-        return self.scripts or f"{self.repository} at {short}"
-
-
-class Paper(Strict):
-    """Contents of experiments/FOLDER/paper.yaml, shared by all experiments of a paper.
-
-    `machine` is the machine of the paper: the target of a plan without a cluster. `differences` belong to all cases
-    that have a script.
-    """
-
-    title: Text
-    venue: Text
-    arxiv: Text | None = None
-    doi: Text | None = None
-    code: dict[str, CodeFields] = {}
-    images: dict[str, Text] = {}
-    hardware: Text | None = None
-    machine: Hardware | None = None
-    models: dict[str, ModelFields] = {}
-    differences: list[Difference] = []
-    not_run: list[NotRun] = []
-    notes: list[Text] = []

@@ -11,7 +11,8 @@ from pathlib import Path
 
 from orchestrator.catalog.axes import AXES, Matrix, axis_hint, checked_value
 from orchestrator.catalog.claims import ClosesClaim, GainClaim, PairFields, PeakClaim, TrendClaim
-from orchestrator.catalog.experiment import CodeFields, Experiment, Paper, ScaleFields, scale_names
+from orchestrator.catalog.experiment import Experiment, ScaleFields, scale_names
+from orchestrator.catalog.paper import CodeFields, Paper
 from orchestrator.config.model import read_model
 from orchestrator.config.yaml import Document, KeyPath, read_document, shown
 from orchestrator.errors import Problem, ReproError, did_you_mean

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from orchestrator.catalog.case import Case
-from orchestrator.catalog.experiment import PublishedPoint
+from orchestrator.catalog.published import PublishedPoint
 from orchestrator.megatron.flops import flops_per_iteration
 
 _METRICS = (

@@ -1,10 +1,6 @@
-"""First versions of an experiment's file and of its paper, with comments, and the JSON Schema of experiments."""
+"""First versions of an experiment's file and of its paper, with comments."""
 
 from __future__ import annotations
-
-import json
-
-from orchestrator.catalog.experiment import Experiment
 
 PAPER_TEMPLATE = """\
 # The paper of the experiments in this folder.
@@ -64,9 +60,3 @@ scales:
     model: {layers: 4, hidden: 256, heads: 8, seq: 64, vocab: 1024}
     training: {dtype: fp32, iterations: 8}
 """
-
-
-def experiment_schema_text() -> str:
-    """Return the JSON Schema (draft 2020-12) of experiments, for editors."""
-    schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", **Experiment.model_json_schema(by_alias=True)}
-    return json.dumps(schema, indent=2, ensure_ascii=False) + "\n"

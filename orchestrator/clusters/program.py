@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from orchestrator.catalog.case import Case
-from orchestrator.catalog.experiment import Paper
+from orchestrator.catalog.paper import Paper
 from orchestrator.clusters.container import read_image
 from orchestrator.clusters.resolve import Cluster
 from orchestrator.errors import Problem, ReproError

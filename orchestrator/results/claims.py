@@ -20,8 +20,8 @@ from orchestrator.catalog.claims import (
     SpreadClaim,
     TrendClaim,
 )
-from orchestrator.catalog.experiment import PublishedPoint
 from orchestrator.catalog.library import Entry
+from orchestrator.catalog.published import PublishedPoint
 from orchestrator.results.cases import Result, published_on
 from orchestrator.results.claim_pairs import judge_closes, judge_loss_curves, judge_ratio
 from orchestrator.results.evidence import (

@@ -11,8 +11,8 @@ from typing import Literal, NamedTuple
 
 from orchestrator.catalog.case import Case
 from orchestrator.catalog.claims import PublishedClaim
-from orchestrator.catalog.experiment import PublishedPoint
 from orchestrator.catalog.library import Entry
+from orchestrator.catalog.published import PublishedPoint
 from orchestrator.errors import Problem, ReproError, did_you_mean
 from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.measurements import MeasuredMetric

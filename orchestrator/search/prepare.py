@@ -10,8 +10,9 @@ from pathlib import Path
 from orchestrator.catalog.axes import AXES
 from orchestrator.catalog.case import Case, parse_where, select
 from orchestrator.catalog.expand import cases_to_run
-from orchestrator.catalog.experiment import PAPER, SEARCHES, Experiment, Paper
+from orchestrator.catalog.experiment import PAPER, SEARCHES, Experiment
 from orchestrator.catalog.library import Entry, experiment_names, find_experiment
+from orchestrator.catalog.paper import Paper
 from orchestrator.clusters.resolve import Cluster, find_cluster
 from orchestrator.config.model import read_model
 from orchestrator.config.yaml import Document, parse_document, read_document, shown

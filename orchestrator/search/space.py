@@ -12,7 +12,8 @@ import yaml
 
 from orchestrator.catalog.axes import AXES
 from orchestrator.catalog.case import Case, shown_value
-from orchestrator.catalog.experiment import ModelFields, Paper
+from orchestrator.catalog.experiment import ModelFields
+from orchestrator.catalog.paper import Paper
 from orchestrator.config.model import read_model
 from orchestrator.config.settings import parse_settings, settings_document
 from orchestrator.errors import Problem, ReproError, did_you_mean

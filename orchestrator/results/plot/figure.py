@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orchestrator.catalog.case import shown_value
-from orchestrator.catalog.experiment import PAPER, SEARCHES, PublishedPoint
-from orchestrator.catalog.experiment import Axes as FigureAxes
+from orchestrator.catalog.experiment import PAPER, SEARCHES
 from orchestrator.catalog.library import Entry
+from orchestrator.catalog.plot_axes import Axes as FigureAxes
+from orchestrator.catalog.published import PublishedPoint
 from orchestrator.errors import Problem, ReproError
 from orchestrator.files import written_whole
 from orchestrator.results.cases import Result

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from orchestrator.catalog.case import shown_value
-from orchestrator.catalog.experiment import PublishedPoint, YAxis
 from orchestrator.catalog.library import Entry
+from orchestrator.catalog.plot_axes import YAxis
+from orchestrator.catalog.published import PublishedPoint
 from orchestrator.ledger.tables import FAILED
 from orchestrator.results.cases import NOT_RATES, Result, published_on, results_by_series
 

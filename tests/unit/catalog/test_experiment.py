@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.catalog.experiment import PublishedPoint
+from orchestrator.catalog.published import PublishedPoint
 
 
 def point(**fields: Any) -> PublishedPoint:

@@ -1,0 +1,65 @@
+"""JSON Schema for editors: it accepts every experiment, and marks values that `find_experiment` refuses."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from jsonschema import Draft202012Validator
+
+from orchestrator.catalog.axes import AXES
+from orchestrator.catalog.experiment_schema import experiment_schema
+from orchestrator.catalog.template import EXPERIMENT_TEMPLATE
+from orchestrator.config.yaml import parse_document, read_document
+from tests.stand_in_site import CHECKOUT
+
+SCHEMA = experiment_schema()
+VALIDATOR = Draft202012Validator(SCHEMA)
+
+
+def faults(text: str) -> set[str]:
+    """Return the paths of the values that the schema refuses, and of the reasons in each choice of a union."""
+    todo = list(VALIDATOR.iter_errors(parse_document(text, "figure.yaml").value))
+    paths = set()
+    while todo:
+        error = todo.pop()
+        paths.add(".".join(map(str, error.absolute_path)))
+        todo += error.context or ()
+    return paths
+
+
+def test_every_shipped_experiment_and_the_template_are_valid() -> None:
+    Draft202012Validator.check_schema(SCHEMA)
+    files = [file for file in (CHECKOUT / "experiments").rglob("*.yaml") if file.name != "paper.yaml"]
+    assert len(files) > 20
+    for file in files:
+        VALIDATOR.validate(read_document(file).value)
+    assert faults(EXPERIMENT_TEMPLATE) == set()
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "path"),
+    [
+        ("figure: Figure 1", "figur: Figure 1", ""),
+        ("pp: [1, 2, 4]", "pipeline: [1, 2, 4]", "matrix"),
+        ("gbs: [8, 16]", "gbs: [8, many]", "matrix.gbs.1"),
+        ("tp: gpus / pp", "tpp: gpus / pp", "rules"),
+        ("mbs: 1", "mbs: 0", "fixed.mbs"),
+        ("dtype: bf16", "dtype: bf8", "training.dtype"),
+        ("metric: tflops_per_gpu}", "metric: tflops}", "axes.y.metric"),
+        ("kind: peak", "kind: top", "claims.0"),
+        ("stated: printed", "stated: yes", "claims.0.stated"),
+        ("at: {tp: gpus_per_node}", "at: {tp: nodes}", "claims.0.at.tp"),
+        ('time_limit: "0:30:00"', "time_limit: 30", "time_limit"),
+    ],
+)
+def test_a_mistake_is_marked_at_its_place(right: str, wrong: str, path: str) -> None:
+    assert right in EXPERIMENT_TEMPLATE and path in faults(EXPERIMENT_TEMPLATE.replace(right, wrong, 1))
+
+
+def test_an_axis_has_its_description_in_a_matrix_a_rule_and_a_row() -> None:
+    owners: list[Any] = [SCHEMA["$defs"][name]["properties"] for name in ("CaseFields", "Settings")]
+    scale = SCHEMA["$defs"]["ScaleFields"]["properties"]
+    owners += [scale[name]["anyOf"][0]["properties"] for name in ("matrix", "rules")]
+    for owner in owners:
+        assert set(AXES) <= owner.keys() and owner["gbs"]["description"] == "Global batch size in sequences."
