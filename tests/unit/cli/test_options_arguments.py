@@ -12,7 +12,6 @@ import pytest
 from tests.recorded_jobs import new_ledger, record_results
 from tests.unit.catalog.entries import CHECKOUT, shipped
 from tests.unit.cli.calling import Caller
-from tests.waiting import wait_until
 
 CASE = ("clipped", "--cluster", "here", "--scale", "cpu", "--where", "pp=1,gbs=4")
 CHANGES = ("--arg", "--lr=0.5", "--no-arg", "--clip-grad")
@@ -77,8 +76,7 @@ def test_jobs_with_changed_arguments_are_jobs_of_their_own_and_a_retry_keeps_the
     repro.site.behave("well", "pp1-gbs4")
     done = repro("retry", "clipped", "--class", "gpu-oom")
     assert (done.returncode, done.complaints) == (0, ["1 job submitted again"]), done.stderr
-    wait_until(lambda: repro("status", "--json").stdout.count('"verified"') == 2)
-    rows = json.loads(repro("status", "--json").stdout)["jobs"]
+    rows = repro.site.wait_for(lambda rows: [row["verdict"] for row in rows] == ["verified", "verified"])
     assert len({row["job"] for row in rows}) == 2
     collected = repro("collect", "clipped", "--export", "json")
     assert "note: clipped with --no-arg --clip-grad --arg --lr=0.5" in collected.stderr
