@@ -94,6 +94,12 @@ def links(page: str) -> Iterator[tuple[int, str]]:
             yield from ((number, match[1]) for match in _LINK.finditer(_INLINE_CODE.sub("", line)))
 
 
+def anchor_of(heading: str) -> str:
+    """Return the anchor that GitHub gives to the first heading with this text."""
+    text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).lower()
+    return re.sub(r"[^\w\- ]", "", text).replace(" ", "-")
+
+
 @cache
 def anchors(page: str) -> frozenset[str]:
     """Return the anchors that GitHub gives to the headings of the page."""
@@ -101,8 +107,7 @@ def anchors(page: str) -> frozenset[str]:
     names = set()
     for _, line, is_code in lines_of(page):
         if not is_code and (heading := _HEADING.match(line)):
-            text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading[1]).lower()
-            name = re.sub(r"[^\w\- ]", "", text).replace(" ", "-")
+            name = anchor_of(heading[1])
             names.add(f"{name}-{found[name]}" if found[name] else name)
             found[name] += 1
     return frozenset(names)

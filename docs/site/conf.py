@@ -19,6 +19,11 @@ NAVIGATION = {
     ],
     "Reference": [
         "docs/reference/commands",
+        "docs/reference/cli",
+        "docs/reference/experiments",
+        "docs/reference/profiles",
+        "docs/reference/exit-codes",
+        "docs/reference/environment-variables",
         "docs/reference/settings",
         "docs/reference/ledger",
         "docs/reference/export",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Annotated, TypeVar
 
-from pydantic import AfterValidator, Field, ValidationError
+from pydantic import AfterValidator, Field, ValidationError, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
 from orchestrator.config.model import Count, Strict, Text, shortened
@@ -126,7 +126,9 @@ class BatchAxes(Strict):
 
 
 class Settings(BatchAxes, ModelAxes, ParallelAxes):
-    """Values on any axes. Pydantic orders the fields by base class, the last base first."""
+    """Values on axes: the settings of a case, or a selection of cases."""
+
+    # Pydantic orders the fields by base class, the last base first.
 
     def given(self) -> dict[str, Value]:
         """Return the values that are set, in the order of the axes."""
@@ -171,7 +173,8 @@ def _matrix(values: dict[str, list[Value]]) -> dict[str, list[Value]]:
     return values
 
 
-ByAxis = Annotated[dict[Annotated[str, AfterValidator(_axis)], T], AfterValidator(_in_order)]
+_AxisName = Annotated[str, AfterValidator(_axis), WithJsonSchema({"type": "string", "enum": list(AXES)})]
+ByAxis = Annotated[dict[_AxisName, T], AfterValidator(_in_order)]
 """A value for some of the axes, in the order of the axes."""
 Rules = ByAxis[Text]
 """Axes that follow from others: `tp: gpus / pp`."""

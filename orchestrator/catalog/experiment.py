@@ -37,7 +37,9 @@ class TrainingFields(Strict):
 
     dtype: Dtype | None = Field(default=None, description="Number format of weights and activations. Without it: fp32.")
     loss_scale: LossScale | None = Field(
-        default=None, description="Constant loss scale of fp16, a factor. Without it: dynamic.", examples=[4096]
+        default=None,
+        description="Constant loss scale of fp16, a factor. Without it: dynamic, which `pretrain` lacks.",
+        examples=[4096],
     )
     recompute: Recompute | None = Field(
         default=None,

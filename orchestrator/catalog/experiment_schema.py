@@ -34,6 +34,7 @@ def experiment_schema_text() -> str:
 def _name_axes(by_axis: JsonSchemaValue, *, is_list: bool = False) -> None:
     """Replace the values of any key by a property for each axis. With `is_list`, it is a list of values of the axis."""
     value = by_axis.pop("additionalProperties")
+    del by_axis["propertyNames"]
     by_axis |= {"additionalProperties": False, "properties": {}}
     for axis, field in Settings.model_json_schema()["properties"].items():
         by_axis["properties"][axis] = {**value, "description": field["description"]}

@@ -1,19 +1,26 @@
-"""Descriptions and examples of the fields of YAML files."""
+"""Descriptions and examples of the fields of YAML files, and the pages of docs/reference about the code."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal, get_args, get_origin
 
 import pytest
 from pydantic import BaseModel, TypeAdapter
 
+from orchestrator import errors
 from orchestrator.catalog.experiment import Experiment
 from orchestrator.catalog.experiment_schema import experiment_schema
 from orchestrator.catalog.paper import Paper
+from orchestrator.cli import main
 from orchestrator.clusters.profile import ClusterProfile
 from orchestrator.clusters.profile_schema import profile_schema
 from orchestrator.config.user import UserConfig
+from orchestrator.launch.executors import NOT_STARTED, TIMED_OUT
+from orchestrator.launch.probe import OUTSIDE_IMAGE
+from tests.pages import CHECKOUT
+from tests.reference.pages import PAGES
 
 FILES: dict[str, type[BaseModel]] = {
     "experiment": Experiment,
@@ -88,3 +95,37 @@ def test_a_description_is_a_sentence_with_a_unit_and_its_examples_are_valid(name
             for example in info.examples or ():
                 TypeAdapter(Annotated[info.annotation, info]).validate_python(example)  # type: ignore[arg-type]
     assert faults == []
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_a_generated_page_is_up_to_date(page: str) -> None:
+    assert (CHECKOUT / page).read_text(encoding="utf-8") == PAGES[page](), "`python -m tests.reference` writes it"
+
+
+def code_cells(page: str) -> set[str]:
+    """Return the first cells of the tables of a page, without their backticks."""
+    text = (CHECKOUT / "docs" / "reference" / page).read_text(encoding="utf-8")
+    return set(re.findall(r"^\| `?([\w-]+)`? \|", text, re.MULTILINE))
+
+
+def test_the_page_of_exit_codes_has_those_of_the_code() -> None:
+    codes = {value for name, value in vars(main).items() if name.startswith("EXIT_")}
+    codes |= {errors.EXIT_TIMEOUT, errors.EXIT_UNREACHABLE, NOT_STARTED, OUTSIDE_IMAGE, TIMED_OUT}
+    for template in (CHECKOUT / "templates").glob("*.sh.j2"):
+        codes |= set(map(int, re.findall(r"\bexit (\d+)\b", template.read_text(encoding="utf-8")))) - {129}
+    assert {cell for cell in code_cells("exit-codes.md") if cell.isdigit()} == set(map(str, codes))
+
+
+def test_the_page_of_variables_has_every_variable_that_the_code_reads() -> None:
+    read: set[str] = set()
+    for file in (CHECKOUT / "orchestrator").rglob("*.py"):
+        text = file.read_text(encoding="utf-8")
+        read |= set(re.findall(r"""environ(?:\.get\(|\[)"([A-Z]\w+)"(?!\] =)""", text))
+        read |= set(re.findall(r"""^\w+_VARIABLE = "(\w+)"$""", text, re.MULTILINE))
+    page = (CHECKOUT / "docs/reference/environment-variables.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"`([A-Z][A-Z_]+)`", page))
+    assert "REPRO_CLUSTER" in read and sorted(read - named) == []
+    code = "".join(file.read_text("utf-8") for file in sorted((CHECKOUT / "orchestrator").rglob("*.py")))
+    code += "".join(file.read_text("utf-8") for file in sorted((CHECKOUT / "templates").iterdir()))
+    listed = {name for name in code_cells("environment-variables.md") if name.isupper()}
+    assert len(listed) > 10 and [name for name in sorted(listed) if name not in code] == []
