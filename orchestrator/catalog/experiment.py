@@ -175,7 +175,10 @@ class Experiment(ScaleFields):
     """A table or figure of a paper, as published."""
 
     figure: Text = Field(description="Name of the table or figure in the paper.", examples=["Figure 13"])
-    title: Text = Field(description="Subject of the table or figure.", examples=["Pipeline against tensor parallelism"])
+    title: Text = Field(
+        description="Subject of the table or figure, for all scales: without sizes. `about` has the published size.",
+        examples=["Pipeline against tensor parallelism"],
+    )
     workload: Text = Field(
         description="Program of the cases: `repro workloads list` prints the names.", examples=["pretrain"]
     )
@@ -248,6 +251,12 @@ class Experiment(ScaleFields):
         description="Smaller sizes of the figure by name, the largest first, each with the fields that differ.",
         examples=[{"cpu": {"device": "cpu", "gpus": 4, "matrix": {"pp": [1, 2]}}}],
     )
+
+    def about_scale(self, scale: str) -> str | None:
+        """Return the size of a scale in words: that of the published figure is at the top level."""
+        if scale == PAPER:
+            return self.about
+        return self.scales[scale].about if scale in self.scales else None
 
     @model_validator(mode="before")
     @classmethod

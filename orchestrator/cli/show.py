@@ -260,8 +260,7 @@ def _experiment_json(entry: api.Entry, differences: Sequence[api.Difference]) ->
 def _print_about(entry: api.Entry, scale: str) -> None:
     experiment, axes = entry.experiment, entry.experiment.axes
     message(f"{entry.name}: {entry.paper.venue} {experiment.figure}, {experiment.title}")
-    about = experiment.scales[scale].about if scale in experiment.scales else None
-    message(f"scale {scale}: {about or 'as published'}")
+    message(f"scale {scale}: {experiment.about_scale(scale) or 'as published'}")
     message(f"x: {axes.x.label} ({', '.join(axes.x.of)}); y: {axes.y.label} ({axes.y.metric})")
     if axes.series is not None:
         message(f"lines: {axes.series.label} ({axes.series.of})")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -71,7 +72,8 @@ def draw_bars(axes: Axes, panel: Panel) -> None:
                 edgecolor=colour, linewidth=1.4, zorder=3,
             )  # fmt: skip
             _error_bars(axes, [(bar.at, bar.point)], INK)
-    _axis_marks(axes, ((bar.at, bar.point, bar.line) for bar in bars if bar.published is None))
+    measured = any(point.value is not None for point in panel.points)
+    _axis_marks(axes, ((bar.at, bar.point, bar.line) for bar in bars if bar.published is None or not measured))
 
 
 def _measured_markers(
@@ -154,8 +156,8 @@ def _axis_mark(axes: Axes, at: float, height: float, mark: AxisMark, colour: str
     )  # fmt: skip
     if mark.ring:
         axes.scatter(
-            [at], [height], s=RING**2, facecolors="none", edgecolors=colour, linewidths=0.9, linestyles=[mark.ring],
-            transform=transform, zorder=6, clip_on=False,
+            [at], [height], s=RING**2, facecolors=BACKGROUND, edgecolors=colour, linewidths=0.9,
+            linestyles=[mark.ring], transform=transform, zorder=5.9, clip_on=False,
         )  # fmt: skip
 
 
@@ -169,16 +171,15 @@ class _Bar:
 
 
 def _bars(panel: Panel) -> Iterator[_Bar]:
-    """Yield every bar with its position."""
+    """Yield every bar with its position. If nothing is measured, published bars are at their ticks."""
     measured = any(point.value is not None for point in panel.points)
-    published = any(point.published for point in panel.points)
     groups: dict[float, list[tuple[CasePoint, SeriesLine, PublishedPoint | None]]] = {}
     for line in panel.lines:
         for point in line.points:
             group = groups.setdefault(point.at, [])
-            if measured or not published or point.marks:
+            if measured or point.published is None:
                 group.append((point, line, None))
-            if published and point.published:
+            if point.published:
                 group.append((point, line, point.published))
     width = min(_GROUP / max(map(len, groups.values())), _WIDEST)
     for at, group in groups.items():
@@ -186,7 +187,7 @@ def _bars(panel: Panel) -> Iterator[_Bar]:
             yield _Bar(at + width * (i - (len(group) - 1) / 2), width, point, line, number)
 
 
-_LETTER, _HANDLE, _TEXT_LINE = 0.062, 0.5, 0.18
+_LETTER, _HANDLE, _TEXT_LINE = 0.056, 0.52, 0.18
 """Sizes in the legend, in inches."""
 _MOST_COLUMNS = 4
 
@@ -206,8 +207,7 @@ def legend(figure: Figure, panels: Sequence[Panel], bars: bool, error_bars: str,
     entries = [*_line_entries(panels[0].lines, bars), *_number_entries(panels, bars, error_bars)]
     entries += _mark_entries(panels)
     handles: list[Any] = [entry.artists if len(entry.artists) > 1 else entry.artists[0] for entry in entries]
-    longest = max(len(entry.label) for entry in entries)
-    columns = max(1, min(_MOST_COLUMNS, len(entries), int((width - 0.2) / (_LETTER * longest + _HANDLE))))
+    columns = _columns([len(entry.label) for entry in entries], width - 0.1)
     figure.legend(
         handles,
         [entry.label for entry in entries],
@@ -219,6 +219,17 @@ def legend(figure: Figure, panels: Sequence[Panel], bars: bool, error_bars: str,
         handler_map={tuple: HandlerTuple(ndivide=1)},
     )
     return _TEXT_LINE * -(-len(entries) // columns) + 0.15
+
+
+def _columns(letters: Sequence[int], width: float) -> int:
+    """Return the largest number of columns that fit the width; entries go down each column."""
+    for columns in range(min(_MOST_COLUMNS, len(letters)), 1, -1):
+        rows, longer = divmod(len(letters), columns)
+        ends = [rows * column + min(column, longer) for column in range(columns + 1)]
+        longest = [max(letters[start:end]) for start, end in itertools.pairwise(ends)]
+        if sum(_LETTER * count + _HANDLE for count in longest) <= width:
+            return columns
+    return 1
 
 
 def _line_entries(lines: Sequence[SeriesLine], bars: bool) -> list[_Entry]:

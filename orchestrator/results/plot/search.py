@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING
 
 from orchestrator.ledger.rows import gpu_hours
 from orchestrator.results.cases import Result
+from orchestrator.results.plot.axes import WIDTH
+from orchestrator.results.plot.headings import write_above
 from orchestrator.results.plot.panels import line_style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-WIDTH, HEIGHT = 6.6, 3.0
-"""Size of the panels in inches."""
-_LINE = 0.17
-"""Height of a line of the heading in inches."""
+_PANEL = 2.5
+"""Height of a panel with its labels, in inches."""
 _MEASURED, _BEST = line_style(0), line_style(1)
 
 
@@ -65,29 +65,28 @@ def pareto_front(trials: Sequence[Trial]) -> list[Trial]:
     return front
 
 
-def drawn(heading: Sequence[str], cluster: str, results: Sequence[Result]) -> Figure:
-    """Return the matplotlib figure: two panels side by side, or the left one only if no memory was measured."""
+def drawn(title: str, above: Sequence[str], results: Sequence[Result]) -> Figure:
+    """Return the matplotlib figure: two panels, or the first one only if no memory was measured."""
     from matplotlib.figure import Figure
 
     trials = trials_of(results)
     front = pareto_front(trials)
-    figure = Figure(figsize=(WIDTH, HEIGHT + _LINE * len(heading)))
-    panels = figure.subplots(1, 2 if front else 1, sharey=True, squeeze=False)[0]
+    figure = Figure(figsize=(WIDTH, 1.0))
+    panels = figure.subplots(2 if front else 1, 1, squeeze=False)[:, 0]
     on_cpu = bool(results) and results[0].case.device == "cpu"
-    _draw_hours(panels[0], trials, "process-hours on CPU cores" if on_cpu else "GPU-hours")
-    panels[0].set_ylabel("sequences per second")
+    _draw_hours(panels[0], trials, "Process-hours on CPU cores" if on_cpu else "GPU-hours")
     fastest = max(trials, key=lambda trial: trial.sequences_per_s, default=None)
-    name = f"; fastest: {fastest.name}" if fastest is not None else ""
-    panels[0].set_title(f"on {cluster}{name}", loc="left", fontsize=8)
     if front:
         _draw_memory(panels[1], trials, front)
     for axes in panels:
         axes.set_axisbelow(True)
         axes.grid(axis="y", linewidth=0.5, alpha=0.35)
         axes.set_ylim(0, 1.08 * max((trial.sequences_per_s for trial in trials), default=1.0))
-        axes.legend(fontsize=7, frameon=False, loc="lower right")
-        axes.tick_params(labelsize=7)
-    figure.suptitle("\n".join(heading), x=0.01, ha="left", fontsize=10, fontweight="bold")
+        axes.set_ylabel("Sequences per second")
+        axes.legend(fontsize=8, frameon=False, loc="lower right")
+        axes.tick_params(labelsize=8)
+    found = [f"fastest: {fastest.name}"] if fastest is not None else []
+    write_above(figure, title, [*above, *found], WIDTH, _PANEL * len(panels))
     return figure
 
 
@@ -109,7 +108,7 @@ def _draw_memory(axes: Axes, trials: Sequence[Trial], front: Sequence[Trial]) ->
         color=_BEST.colour,
         label="no candidate is faster\nwith as little memory",
     )
-    axes.set_xlabel("largest memory of a GPU, GB")
+    axes.set_xlabel("Largest memory of a GPU (GB)")
 
 
 def _places(trials: Sequence[Trial]) -> tuple[list[float], list[float]]:

@@ -157,7 +157,6 @@ def _section(records: Records, number: int, anchors: dict[str, str], texts: dict
     names = _names(records.jobs)
     published = {result.case.name for result in outcome.results if result.ended_as_published}
     as_published = frozenset(row.job_id for row in records.jobs if row.case_name in published)
-    scale = entry.experiment.scales.get(outcome.scale)
     drawn, not_drawn = _picture(outcome, number)
     return FigureSection(
         anchor=f"{_slug(f'{entry.short_name}-{outcome.scale}-{outcome.cluster}')}-{number}",
@@ -169,7 +168,7 @@ def _section(records: Records, number: int, anchors: dict[str, str], texts: dict
         paper=entry.paper.title,
         link=_link(entry),
         scale=outcome.scale,
-        about=(scale.about if scale else None) or "",
+        about=entry.experiment.about_scale(outcome.scale) or "",
         cluster=outcome.cluster,
         gpu=first.gpu or "",
         program=_program(outcome),

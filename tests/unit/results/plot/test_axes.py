@@ -9,7 +9,9 @@ import pytest
 
 from orchestrator.catalog.library import find_experiment
 from orchestrator.paths import Folders
-from orchestrator.results.plot.figure import drawn, matplotlib_as_shipped, number_text, positions_of, ticks
+from orchestrator.results.plot.axes import WIDTH, log_numbers, number_text, positions_of, ticks
+from orchestrator.results.plot.figure import drawn, matplotlib_as_shipped
+from orchestrator.results.plot.headings import wrapped
 from tests.recorded_jobs import measured_results
 from tests.unit.catalog.entries import CHECKOUT, THREE_METHODS, entry_of, shipped
 from tests.unit.results.drawing import EXPERIMENTS, LINES, made_up, nothing_ran, texts_of
@@ -45,7 +47,7 @@ def test_the_models_of_table_1_stand_under_their_gpus_on_a_log2_axis() -> None:
     found = nothing_ran(entry)
     place = positions_of(entry.experiment.axes, found)
     under = ticks(place, found)
-    assert place.scale == "log2" and not under.turned
+    assert place.scale == "log2" and under.staggered and not under.turned and under.width < 5
     assert under.positions == (32, 64, 128, 256, 512, 1024, 1536, 1920, 2520, 3072)
     assert (under.labels[0], under.labels[-1]) == ("32\n1.7B", "3072\n1T")
 
@@ -85,6 +87,8 @@ def test_labels_that_touch_even_on_a_wide_picture_are_turned() -> None:
         (150, "tflops_per_gpu", "150"),
         (200_000, "tokens_per_s", "200,000"),
         (4e10, "max_memory_allocated_bytes", "40 GB"),
+        (2e-4, "aggregate_pflops", "0.0002"),
+        (6.10352e-05, "aggregate_pflops", "6.1×10⁻⁵"),
     ],
 )
 def test_a_number_is_written_so_that_it_can_be_read(value: float, metric: str, text: str) -> None:
@@ -158,3 +162,25 @@ def test_a_line_is_broken_where_a_case_is_missing(tmp_path: Path) -> None:
         axes = figure.axes[0]
         (line,) = [line for line in axes.get_lines() if line.get_linestyle() == "-" and line.get_ydata()[0] == 5.0]
     assert line.get_ydata()[1] != line.get_ydata()[1] and line.get_ydata()[2] == 6.0  # nan is not itself
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "numbers"),
+    [
+        (3.0, 700.0, [5, 10, 20, 50, 100, 200, 500]),
+        (0.43, 1.5, [0.6, 0.8, 1, 1.5]),
+        (4e-5, 2e-4, [4e-5, 6e-5, 8e-5, 1e-4, 1.5e-4, 2e-4]),
+        (1e-3, 2e3, [1e-3, 1e-2, 1e-1, 1, 10, 100, 1000]),
+    ],
+)
+def test_a_logarithmic_axis_has_round_decimal_numbers(low: float, high: float, numbers: list[float]) -> None:
+    assert log_numbers(low, high) == numbers
+
+
+def test_every_shipped_title_fits_one_line_and_no_line_ends_inside_parentheses() -> None:
+    titles = [find_experiment(Folders(CHECKOUT, CHECKOUT), name).experiment.title for name in EXPERIMENTS]
+    assert [title for title in titles if len(wrapped(title, WIDTH, bold=True)) > 1] == []
+    for letters in range(50):
+        lines = wrapped(f"{'x' * letters} on 2 GPUs of 80 GB, (t, p) = (1, 2)", WIDTH)
+        assert any("(t, p) = (1, 2)" in line for line in lines), lines
+        assert not any(line.endswith(("2", "80")) for line in lines[:-1])
