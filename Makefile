@@ -11,9 +11,9 @@ unexport PYTHONDONTWRITEBYTECODE
 
 # The commands that a user would type. make prints each one.
 run: .venv/installed-run
-	repro submit figure-13 --cluster local --wait
-	repro status
-	repro collect --export csv
+	repro submit figure-13 --cluster local
+	repro wait figure-13
+	repro collect figure-13
 	repro plot figure-13
 
 # If torch is not installed, mypy does not know its types.

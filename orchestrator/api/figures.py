@@ -31,7 +31,7 @@ from orchestrator.results.comparison import (
     side_of,
 )
 from orchestrator.results.export import formats
-from orchestrator.results.export.columns import CASE_COLUMNS, ITERATION_COLUMNS
+from orchestrator.results.export.columns import Column, chosen_columns
 from orchestrator.results.export.rows import Row, claim_rows, export_rows, iteration_rows
 from orchestrator.results.outcome import FigureOutcome, read_outcome
 from orchestrator.results.report.page import report as report_page
@@ -74,16 +74,23 @@ class Collected:
         rows = result_rows(self.ledger, rows, self.attempt).rows
         return iteration_rows(self.ledger, sorted(rows, key=lambda row: positions[row.case_name]))
 
-    def export(self, file_format: str = "csv", *, iterations: bool = False) -> Iterator[bytes]:
-        """Yield the cases and claims, or the iterations, as csv, json, jsonl, parquet, md or latex."""
-        outcome = self.outcome
+    def columns(self, choice: str = "all", *, iterations: bool = False) -> list[Column]:
+        """Return the columns of a choice: `main`, `all`, or names with commas between them."""
+        return chosen_columns(choice, self.outcome.entry.experiment.axes.y.metric, iterations=iterations)
+
+    def export(self, file_format: str = "csv", *, iterations: bool = False, columns: str = "all") -> Iterator[bytes]:
+        """Yield the cases and claims, or the iterations, as csv, json, jsonl, parquet, md or latex.
+
+        `columns` is that of the method `columns`. The tables md and latex have their own columns.
+        """
+        outcome, chosen = self.outcome, self.columns(columns, iterations=iterations)
         if iterations:
-            yield from formats.pieces(file_format, ITERATION_COLUMNS, {"iterations": self.iterations()})
+            yield from formats.pieces(file_format, chosen, {"iterations": self.iterations()})
         elif file_format in TABLE_FORMATS:
             lines = formats.figure_table(outcome.entry, outcome.scale, outcome.cluster, self.rows)
             yield (formats.as_markdown(lines) if file_format == "md" else formats.as_latex(lines)).encode()
         else:
-            yield from formats.pieces(file_format, CASE_COLUMNS, {"cases": self.rows, "claims": self.claims})
+            yield from formats.pieces(file_format, chosen, {"cases": self.rows, "claims": self.claims})
 
 
 @with_keywords(RunFilter)

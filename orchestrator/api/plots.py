@@ -49,7 +49,7 @@ def plot(
     if not _is_verified(results):
         raise ReproError(_no_verified_case(figure))
     require_matplotlib()
-    file = Path(output) if output else _default_file(figure, results, attempt)
+    file = Path(output) if output else Path(figure.file_name(".png", attempt))
     require_place(file)
     return _drawn(figure, selection.get("where"), file)
 
@@ -81,9 +81,7 @@ def plot_all(
     session.note(f"{figure.entry.short_name} is left out: no verified case" for figure in unverified)
     require_matplotlib()
     files = [
-        (figure, place / _default_file(figure, results, attempt))
-        for figure, results in found
-        if figure.entry.name not in problems
+        (figure, place / figure.file_name(".png", attempt)) for figure, _ in found if figure.entry.name not in problems
     ]
     for _, file in files:
         require_place(file)
@@ -97,13 +95,6 @@ def _is_verified(results: Sequence[Result]) -> bool:
 def _no_verified_case(figure: FigureOutcome) -> Problem:
     name = figure.entry.short_name
     return Problem(f"{name} at scale {figure.scale}: no verified case", hint=f"repro status {name}")
-
-
-def _default_file(figure: FigureOutcome, results: Sequence[Result], attempt: int | None) -> Path:
-    program = f"-{results[0].case.workload}" if figure.replaced_workload else ""
-    program += "-changed-arguments" if figure.argument_changes else ""
-    program += f"-attempt-{attempt}" if attempt is not None else ""
-    return Path(f"{figure.entry.short_name}-{figure.scale}-{figure.cluster}{program}.png")
 
 
 def _drawn(figure: FigureOutcome, where: str | None, file: Path) -> Plotted:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import os
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TextIO
 
 from orchestrator import api
-from orchestrator.cli.json_jobs import case_rows
 from orchestrator.cli.output import WIDE_HINT, Console, as_row, data, message, table, table_lines
 from orchestrator.paths import short_name
-from orchestrator.text import printable
+from orchestrator.text import counted, printable
 
 BAR_WIDTH = 10
 MOST_NAMED = 3
@@ -26,8 +26,6 @@ _ONLY_IF_DIFFERENT = ("experiment", "scale", "cluster", "workload")
 _ONLY_IF_FILLED = ("failure", "left", "why", "newer", "reused", *_WIDE_COLUMNS)
 _IMPORTANT = ("job", "case", "state", "iteration", "left", "why", "verdict", "failure", "newer", "experiment")
 """Columns that a narrow terminal shows first."""
-_PEAK_SHARES = ("percent_of_peak", "percent_of_peak_computed", "mfu_percent")
-"""Shares of a GPU's dense peak: by SC21's equation 3, of the products that were computed, and model FLOPs only."""
 
 
 def bar(tally: api.Tally) -> str:
@@ -73,18 +71,40 @@ def _is_shown(column: str, rows: Sequence[Mapping[str, object]]) -> bool:
     return column not in _ONLY_IF_FILLED or any(row[column] for row in rows)
 
 
-def print_cases(outcome: api.FigureOutcome) -> None:
-    """Print the table of cases, without empty columns."""
-    metric = outcome.entry.experiment.axes.y.metric
-    rows = [{**row, metric: row["value"]} for row in case_rows(outcome)]
-    filled = [name for name in rows[0] if any(row[name] is not None for row in rows)]
-    repeats = [name for name in ("repeats",) if name in filled]
-    optional = [
-        name for name in (*_PEAK_SHARES, "published", "why", "newer", "reused") if name in filled and name != metric
-    ]
-    important = ("case", "verdict", "iteration_ms", metric, "published", "why", "state", "job")
-    always = ("job", "case", "state", "verdict", "iteration_ms", "spread_ms", "used")
-    table(rows, [*always, *repeats, metric, *optional], important=important)
+def print_outcome(outcome: api.FigureOutcome, rows: Sequence[api.Row], columns: Sequence[str] | None = None) -> None:
+    """Print what was reproduced at which size, the cases, and the claims. `rows` are those of an export.
+
+    The default columns are the main ones, without those that are empty or normal in all rows.
+    """
+    experiment = outcome.entry.experiment
+    data(f"{experiment.figure} ({outcome.entry.paper.venue}): {experiment.title}")
+    about = experiment.scales[outcome.scale].about if outcome.scale in experiment.scales else "the published size"
+    program = f", with {outcome.program}" if outcome.program else ""
+    data(f"scale {outcome.scale} on {outcome.cluster}{program}: {about}\n")
+    metric = experiment.axes.y.metric
+    chosen = columns or [name for name in api.main_columns(metric) if _is_of_interest(name, rows)]
+    table(rows, chosen, important=("case", "verdict", "iteration_ms", metric, "published", "verdict_reason"))
+    verified = sum(row["verdict"] == "verified" for row in rows)
+    data(f"\n{verified} of {counted(len(rows), 'case')} verified; claims of the paper: {claim_counts(outcome)}")
+    print_claims(outcome, to_stdout=True)
+    if any(row["device"] == "cpu" for row in rows) and experiment.device != "cpu":
+        data("\nProcesses on CPU cores took the place of GPUs. Their times and rates do not show those of GPUs.\n")
+
+
+def _is_of_interest(column: str, rows: Sequence[api.Row]) -> bool:
+    if column == "state":
+        return any(row[column] != "COMPLETED" for row in rows)
+    if column == "repeats":
+        return any((row[column] or 1) > 1 for row in rows)
+    return any(row[column] is not None for row in rows)
+
+
+def claim_counts(outcome: api.FigureOutcome) -> str:
+    """Return `2 hold, 1 fails, 1 not judged`."""
+    count = Counter[str](verdict.verdict for verdict in outcome.claims)
+    plurals = {"holds": "hold", "fails": "fail", "not judged": "not judged"}
+    texts = [f"{count[name]} {name if count[name] == 1 else plural}" for name, plural in plurals.items() if count[name]]
+    return ", ".join(texts) or "no claims"
 
 
 def print_claims(outcome: api.FigureOutcome, to_stdout: bool, with_numbers: bool = False) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import enum
 import sys
-from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,7 +11,7 @@ import typer
 
 from orchestrator import api
 from orchestrator.cli import completion
-from orchestrator.cli.job_table import print_claims, why_command
+from orchestrator.cli.job_table import claim_counts, print_claims, print_outcome, why_command
 from orchestrator.cli.json_jobs import claim_rows, file_rows, job_refs
 from orchestrator.cli.options import (
     Database,
@@ -65,6 +64,10 @@ ENDINGS = {
 _TABLES = (Format.md, Format.latex)
 
 Export = Annotated[Format | None, typer.Option("--export", help="Format. Default: from the ending of -o, else csv.")]
+Columns = Annotated[
+    str | None,
+    typer.Option("--columns", help="main, all, or a,b,c. Default: main on a terminal, all in a file or a pipe."),
+]
 Iterations = Annotated[bool, typer.Option("--iterations", help="One row per logged iteration, of running jobs too.")]
 Experiments = Annotated[
     list[str] | None,
@@ -93,6 +96,7 @@ def collect(
     *,
     export: Export = None,
     output: OutputFile = None,
+    columns: Columns = None,
     iterations: Iterations = False,
     attempt: ResultAttempt = None,
     force: Force = False,
@@ -100,23 +104,34 @@ def collect(
     database: Database = None,
     **options: Unpack[JobOptions],
 ) -> None:
-    """Read the logs and export one row for each case. The claims go to stderr."""
+    """Read the logs and export one row for each case.
+
+    On a terminal, it prints the main columns and the claims, and writes all columns to a file. Without -o, the earlier
+    file of the same figure is replaced. Through a pipe, it prints the file itself, and the claims to stderr.
+    """
     file_format = _export_format(export, output)
-    if iterations and file_format in _TABLES:
-        hint = "use csv, json, jsonl or parquet"
-        raise ReproError(Problem(f"--iterations: {file_format.value} is a table of cases", hint=hint))
+    _require_columns(file_format, iterations, columns, json)
     if file_format is Format.parquet:
         api.require_parquet()
-        if output is None and sys.stdout.isatty() and not json:
-            raise ReproError(Problem("parquet is binary and cannot go to a terminal", hint="add -o FILE.parquet"))
     if output is not None:
         confirm_overwrite([output], force)
     collected = api.collect(experiment, attempt=attempt, session=session_of(context, database), **options)
-    pieces = collected.export(file_format.value, iterations=iterations)
+    pieces = collected.export(file_format.value, iterations=iterations, columns=columns or "all")
+    on_terminal = sys.stdout.isatty() and not json
+    if output is None and on_terminal and file_format not in _TABLES:
+        ending = f"{'-iterations' * iterations}.{file_format.value}"
+        output = Path(collected.outcome.file_name(ending, attempt))
+        api.require_place(output)
     if output is not None:
         api.write_file(pieces, output)
-        if not json:
-            data(str(output))
+    shows_cases = on_terminal and output is not None and not iterations
+    if shows_cases:
+        chosen = [column.name for column in collected.columns(columns)] if columns not in (None, "main") else None
+        print_outcome(collected.outcome, collected.rows, chosen)
+        shape = f"{counted(len(collected.rows), 'row')}, {counted(len(collected.columns(columns or 'all')), 'column')}"
+        data(f"{output}  ({shape})")
+    elif output is not None and not json:
+        data(str(output))
     if json:
         document: CollectDocument = {
             "cases": [] if iterations else collected.rows,
@@ -125,16 +140,32 @@ def collect(
             "files": [] if output is None else file_rows("export", output),
         }
         context.obj.json.put(document)
-    elif output is None and sys.stdout.isatty():
-        data(b"".join(pieces).decode().replace("\r\n", "\n").rstrip("\n"))
+    elif output is None and on_terminal:
+        data(b"".join(pieces).decode().rstrip("\n"))
     elif output is None:
         sys.stdout.buffer.writelines(pieces)
         sys.stdout.buffer.flush()
-    print_claims(collected.outcome, to_stdout=False)
+    if not shows_cases:
+        print_claims(collected.outcome, to_stdout=False)
     name = collected.outcome.entry.short_name
     next_command(f"repro plot {name}{workload_option(options.get('workload'))}", "the figure as a picture")
     if collected.outcome.failed:
         raise typer.Exit(EXIT_FAILED)
+
+
+def _require_columns(file_format: Format, iterations: bool, columns: str | None, json: bool) -> None:
+    """Raise ReproError for options that the format does not have."""
+    is_table = file_format in _TABLES
+    hint = "use csv, json, jsonl or parquet"
+    problems = []
+    if iterations and is_table:
+        problems.append(Problem(f"--iterations: {file_format.value} is a table of cases", hint=hint))
+    if columns is not None and is_table:
+        problems.append(Problem(f"--columns: {file_format.value} is a table with its own columns", hint=hint))
+    if columns is not None and json:
+        problems.append(Problem("--columns: a JSON document has all columns", hint="--export json has chosen ones"))
+    if problems:
+        raise ReproError(*problems)
 
 
 def _export_format(export: Format | None, output: Path | None) -> Format:
@@ -195,12 +226,8 @@ def claims(
 
 def _claims_title(outcome: api.FigureOutcome) -> str:
     """Return `figure-13 at scale cpu on here: 2 hold, 1 not judged`."""
-    count = Counter[str](verdict.verdict for verdict in outcome.claims)
-    plurals = {"holds": "hold", "fails": "fail", "not judged": "not judged"}
-    counts = [f"{count[verdict]} {plural}" for verdict, plural in plurals.items() if count[verdict]]
     program = f" with {outcome.program}" if outcome.program else ""
-    figure = f"{outcome.entry.short_name} at scale {outcome.scale} on {outcome.cluster}{program}"
-    return f"{figure}: {', '.join(counts) or 'no claims'}"
+    return f"{outcome.entry.short_name} at scale {outcome.scale} on {outcome.cluster}{program}: {claim_counts(outcome)}"
 
 
 @app.command()
@@ -237,11 +264,9 @@ def plot(
     for plotted in plots:
         if not json:
             data(str(plotted.file))
-        if len(plots) > 1:
-            message(_claims_title(plotted.outcome))
-        print_claims(plotted.outcome, to_stdout=False)
+        message(_claims_title(plotted.outcome))
     first = plots[0].outcome.entry.short_name
-    next_command(f"repro collect {first} --export csv{workload_option(options.get('workload'))}", "the numbers in it")
+    next_command(f"repro claims {first}{workload_option(options.get('workload'))}", "the verdicts with their numbers")
 
 
 @app.command()

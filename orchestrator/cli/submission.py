@@ -11,7 +11,7 @@ import typer
 
 from orchestrator import api
 from orchestrator.cli import completion
-from orchestrator.cli.job_table import print_cases, print_claims, waiting, why_command
+from orchestrator.cli.job_table import print_outcome, waiting, why_command
 from orchestrator.cli.json_jobs import case_rows, claim_rows, job_refs, planned_jobs
 from orchestrator.cli.options import (
     Database,
@@ -27,7 +27,7 @@ from orchestrator.cli.options import (
     session_of,
     workload_option,
 )
-from orchestrator.cli.output import data, message, next_command, print_shortened, table
+from orchestrator.cli.output import message, next_command, print_shortened, table
 from orchestrator.errors import EXIT_FAILED, EXIT_OK
 from orchestrator.paths import short_name
 from orchestrator.text import counted
@@ -240,10 +240,7 @@ def _print_submitted_jobs(submissions: Sequence[api.Submission], with_table: boo
 def _print_outcomes(outcomes: Sequence[api.FigureOutcome], with_tables: bool) -> int:
     """Print the cases and claims of ended runs; return the exit code."""
     for outcome in outcomes if with_tables else ():
-        if len(outcomes) > 1:
-            data(f"{outcome.entry.short_name} at scale {outcome.scale} on {outcome.cluster}")
-        print_cases(outcome)
-        print_claims(outcome, to_stdout=True)
+        print_outcome(outcome, api.export_rows(outcome.entry, outcome.results))
     failures = [row for outcome in outcomes for row in outcome.failures]
     names = " ".join(outcome.entry.short_name for outcome in outcomes)
     if failures:

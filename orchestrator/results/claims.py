@@ -22,7 +22,7 @@ from orchestrator.catalog.claims import (
 )
 from orchestrator.catalog.library import Entry
 from orchestrator.catalog.published import PublishedPoint
-from orchestrator.results.cases import Result, published_on
+from orchestrator.results.cases import NOT_RATES, Result, published_on
 from orchestrator.results.claim_pairs import judge_closes, judge_loss_curves, judge_ratio
 from orchestrator.results.evidence import (
     Evidence,
@@ -80,7 +80,8 @@ def judge_claims(
 
     A claim is not judged if a case is not verified (cases that run out of memory as published may be missing), if noise
     could change the verdict, or if the verdict depends on a host-bound case or on different execution modes. If another
-    program ran, claims about numbers and about out-of-memory are not judged; claims about shape are.
+    program ran, claims about numbers and about out-of-memory are not judged; claims about shape are. If processes on
+    CPU cores took the place of GPUs, claims about times and rates are not judged.
     """
     verdicts: list[ClaimVerdict] = []
     for claim in entry.experiment.claims:
@@ -114,10 +115,19 @@ def _judge(
         changed = next((result.case for result in cases if result.case.argument_changes), None)
         if changed is not None and isinstance(claim, (PublishedClaim, OutcomeClaim)):
             raise NotJudged(f"it is about the published arguments: {changed.name} has others, by --arg or --no-arg")
+        _require_gpus(claim, evidence)
         finding = _finding(claim, evidence)
     except NotJudged as reason:
         return ClaimVerdict(claim, "not judged", str(reason), used)
     return ClaimVerdict(claim, "holds" if finding.holds else "fails", finding.because, used)
+
+
+def _require_gpus(claim: Claim, evidence: Evidence) -> None:
+    """Raise NotJudged if the claim is about times or rates of GPUs, and CPU processes took their place."""
+    on_cpu = any(result.case.device == "cpu" for result in evidence.results)
+    is_of_gpus = evidence.entry.experiment.device != "cpu"
+    if on_cpu and is_of_gpus and not NOT_RATES.issuperset(_metrics(claim, evidence)):
+        raise NotJudged("the speed of processes on CPU cores does not show the speed of GPUs")
 
 
 def _finding(claim: Claim, evidence: Evidence) -> Finding:

@@ -71,6 +71,13 @@ class FigureOutcome:
         """Return whether a job or a judged claim failed."""
         return bool(self.failures) or any(claim.verdict == "fails" for claim in self.claims)
 
+    def file_name(self, ending: str, attempt: int | None = None) -> str:
+        """Return the default name of a file of these results, for example `figure-13-cpu-local.png`."""
+        program = f"-{self.results[0].case.workload}" if self.replaced_workload else ""
+        program += "-changed-arguments" if self.argument_changes else ""
+        program += f"-attempt-{attempt}" if attempt is not None else ""
+        return f"{self.entry.short_name}-{self.scale}-{self.cluster}{program}{ending}"
+
     def having(self, where: str | None) -> list[Result]:
         """Return the results of the cases that match a `--where` filter. Claims still refer to all cases."""
         chosen = {case.name for case in select([result.case for result in self.results], parse_where(where))}

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from orchestrator.catalog.axes import AXES
+from orchestrator.errors import Problem, ReproError, did_you_mean
 
 ColumnKind = Literal["text", "integer", "number", "boolean", "time"]
 
@@ -233,3 +234,31 @@ ITERATION_COLUMNS: tuple[Column, ...] = (
     Column("used", "boolean", "whether the metrics of the case use this line"),
 )
 """One row per interval line of a log."""
+
+_MAIN_ITERATION_COLUMNS = ("case", "iteration", "elapsed_ms", "loss", "grad_norm", "used")
+
+
+def main_columns(metric: str) -> list[str]:
+    """Return the columns that readers look at first, in their order. `metric` is the metric of the figure."""
+    time = ("iteration_ms", "iteration_ms_spread")
+    shares = ("percent_of_peak", "percent_of_peak_computed", "mfu_percent") if metric == "tflops_per_gpu" else ()
+    published = ("published", "ratio_to_published")
+    notes = ("verdict_reason", "flag", "newer", "measured_for")
+    return list(dict.fromkeys(("case", "state", "verdict", "repeats", *time, metric, *shares, *published, *notes)))
+
+
+def chosen_columns(choice: str, metric: str, *, iterations: bool = False) -> list[Column]:
+    """Return the columns of a choice: `main`, `all`, or names with commas between them. ReproError for other names."""
+    known = {column.name: column for column in (ITERATION_COLUMNS if iterations else CASE_COLUMNS)}
+    if choice == "all":
+        return list(known.values())
+    main = _MAIN_ITERATION_COLUMNS if iterations else main_columns(metric)
+    names = list(main) if choice == "main" else list(dict.fromkeys(name.strip() for name in choice.split(",")))
+    problems = [
+        Problem(f'--columns: unknown column "{name}"', hint=did_you_mean(name, known) or "--columns all has all")
+        for name in names
+        if name not in known
+    ]
+    if problems:
+        raise ReproError(*problems)
+    return [known[name] for name in names]

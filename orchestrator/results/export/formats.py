@@ -25,13 +25,15 @@ _ROWS_AT_ONCE = 10_000
 
 def pieces(name: str, columns: Sequence[Column], parts: Mapping[str, Iterable[Row]]) -> Iterator[bytes]:
     """Yield a file of the format `name`; JSON has all `parts`, other formats only the first, with these columns."""
-    rows = next(iter(parts.values()))
+    (title, complete), *others = parts.items()
+    names = [column.name for column in columns]
+    rows = ({name: row[name] for name in names} for row in complete)
     if name == "parquet":
         yield as_parquet(rows, columns)
     elif name == "csv":
         yield from map(str.encode, _csv_pieces(rows, columns))
     elif name == "json":
-        yield from map(str.encode, _json_pieces({"columns": _column_rows(columns), **parts}))
+        yield from map(str.encode, _json_pieces({"columns": _column_rows(columns), title: rows, **dict(others)}))
     else:
         yield from (json.dumps(row, allow_nan=False).encode() + b"\n" for row in rows)
 

@@ -50,7 +50,7 @@ def test_a_reason_at_a_wrong_scale_is_refused_with_its_line(tmp_path: Path, scal
     folder.mkdir(parents=True)
     (folder / "paper.yaml").write_text((FOLDERS.shipped / "experiments" / "sc21" / "paper.yaml").read_text())
     text = (FOLDERS.shipped / "experiments" / "sc21" / "figure-13.yaml").read_text()
-    reason = "not_judged_because: two GPUs have only two combinations, and none is extreme"
+    reason = "not_judged_because: one node has no larger tensor-parallel size for comparison"
     assert reason in text
     (folder / "figure-98.yaml").write_text(text.replace(reason, f"not_judged_because: {{{scale}: a reason}}"))
     with pytest.raises(ReproError) as refused:

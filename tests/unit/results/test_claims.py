@@ -59,14 +59,14 @@ def test_a_spread_counts_from_the_claimed_factor_less_its_tolerance(tmp_path: Pa
     for slowest, expected in ((58.0, "holds"), (59.0, "fails")):  # 100/58 = 1.724, 100/59 = 1.695; 2 x 0.85 asked
         folder = tmp_path / str(slowest)
         folder.mkdir()
-        spread = judged(folder, entry, "cpu", rates(entry, "cpu", pp4_gbs4=slowest))["poor-layouts-cost-2x"]
+        spread = judged(folder, entry, "quad", rates(entry, "quad", pp4_gbs32=slowest))["poor-layouts-cost-2x"]
         assert spread.verdict == expected
-        assert spread.because == f"best over worst is {100 / slowest:.2f} at gbs=4, at least 1.70 asked"
+        assert spread.because == f"best over worst is {100 / slowest:.2f} at gbs=32, at least 1.70 asked"
 
 
 def test_a_spread_between_series_is_none(tmp_path: Path, entry: Entry) -> None:
-    numbers = {name: 10.0 if name.endswith("gbs=4") else 100.0 for name in rates(entry, "cpu")}
-    spread = judged(tmp_path, entry, "cpu", numbers)["poor-layouts-cost-2x"]
+    numbers = {name: 10.0 if name.endswith("gbs=32") else 100.0 for name in rates(entry, "quad")}
+    spread = judged(tmp_path, entry, "quad", numbers)["poor-layouts-cost-2x"]
     assert spread.verdict == "fails" and "best over worst is 1.00" in spread.because
 
 
@@ -86,10 +86,10 @@ def test_a_claim_is_not_judged_at_a_scale_that_cannot_show_it(tmp_path: Path, en
 
 
 def test_no_claim_is_judged_before_every_case_is_verified(tmp_path: Path, entry: Entry) -> None:
-    numbers = rates(entry, "cpu", pp4_gbs4=10.0)
-    removed, failing = "pp=1,tp=4,gbs=4", "pp=1,tp=4,gbs=16"
+    numbers = rates(entry, "quad", pp4_gbs32=10.0)
+    removed, failing = "pp=1,tp=4,gbs=32", "pp=1,tp=4,gbs=128"
     del numbers[removed]
-    verdicts = judged(tmp_path, entry, "cpu", numbers, failed=(failing,))
+    verdicts = judged(tmp_path, entry, "quad", numbers, failed=(failing,))
     spread = verdicts["poor-layouts-cost-2x"]
     assert (spread.verdict, spread.because) == ("not judged", "2 of 6 cases not verified")
 
@@ -104,12 +104,22 @@ def test_where_the_figure_shows_times_a_claim_still_compares_speeds(tmp_path: Pa
     y = entry.experiment.axes.y.model_copy(update={"metric": "iteration_ms"})
     axes = entry.experiment.axes.model_copy(update={"y": y})
     timed = replace(entry, experiment=entry.experiment.model_copy(update={"axes": axes}))
-    numbers = rates(entry, "cpu", pp4_gbs4=50.0, pp4_gbs16=75.0)
-    by_rate = judged(tmp_path, entry, "cpu", numbers)
-    by_time = judged(tmp_path, timed, "cpu", numbers)
+    numbers = rates(entry, "quad", pp4_gbs32=50.0, pp4_gbs128=75.0)
+    by_rate = judged(tmp_path, entry, "quad", numbers)
+    by_time = judged(tmp_path, timed, "quad", numbers)
     assert {name: (c.verdict, c.because) for name, c in by_time.items()} == {
         name: (c.verdict, c.because) for name, c in by_rate.items()
     }
+
+
+def test_the_speed_of_cpu_processes_judges_no_claim_about_gpus(tmp_path: Path, entry: Entry) -> None:
+    claimed = with_claims(entry, SPREAD, {"kind": "outcome", "outcome": "ok"})
+    found = measured_results(tmp_path, claimed, "cpu", rates(entry, "cpu", pp4_gbs4=10.0))
+    for device, expected in (("cpu", "holds"), (None, "not judged")):  # the device of the published figure
+        of_device = replace(claimed, experiment=claimed.experiment.model_copy(update={"device": device}))
+        spread, outcome = judge_claims(of_device, "cpu", found, gpus_per_node=8)
+        assert (spread.verdict, outcome.verdict) == (expected, "holds")
+    assert spread.because == "the speed of processes on CPU cores does not show the speed of GPUs"
 
 
 def judged_alone(
@@ -303,12 +313,12 @@ def test_a_rate_that_no_gpu_has_judges_nothing(tmp_path: Path, entry: Entry) -> 
 
 
 def test_a_verdict_comes_with_the_numbers_behind_it(tmp_path: Path, entry: Entry) -> None:
-    numbers = rates(entry, "cpu", pp4_gbs4=50.0)
-    verdicts = judged(tmp_path, entry, "cpu", numbers)
+    numbers = rates(entry, "quad", pp4_gbs32=50.0)
+    verdicts = judged(tmp_path, entry, "quad", numbers)
     used = verdicts["poor-layouts-cost-2x"].used
     assert {one.case: one.value for one in used} == numbers
     slow = next(one for one in used if one.value == 50.0)
-    assert slow == Used("sc21/figure-13", "pp=4,tp=1,gbs=4", "job5", "tflops_per_gpu", 50.0, 0.5)
+    assert slow == Used("sc21/figure-13", "pp=4,tp=1,gbs=32", "job5", "tflops_per_gpu", 50.0, 0.5)
     assert verdicts["peak-at-node-size"].used == ()  # not judged at this scale
 
 

@@ -127,7 +127,9 @@ def test_two_figures_are_added_up(ledger: Ledger) -> None:
     ]
     page = page_of(ledger, figures)
     assert page.title == "2 experiments" and page.counts.cases == sum(len(figure.results) for figure in figures)
-    assert page.summary == (f"All {page.counts.cases} cases are verified. None of 4 claims holds, 4 fail.")
+    assert page.summary == (
+        f"All {page.counts.cases} cases are verified. None of 5 claims holds, 4 fail, 1 is not judged."
+    )
 
 
 def test_a_measured_number_stands_beside_the_published_one_with_how_that_is_known(ledger: Ledger) -> None:
@@ -180,7 +182,7 @@ def test_a_claim_has_its_verdict_what_was_seen_and_the_numbers_behind_it(ledger:
     figure = record_figure(
         ledger, figure_13(), "paper", lambda _, case: Outcome(100.0 if case.number("pp") == 8 else 90.0, spread=0.5)
     )
-    peak, poor, _ = page_of(ledger, [figure]).figures[0].claims
+    peak, poor, *_ = page_of(ledger, [figure]).figures[0].claims
     assert (peak.mark.kind, poor.mark.kind) == ("good", "bad")
     assert peak.verdict.because == "gbs=32 peaks at pp=8,tp=8,gbs=32; gbs=128 peaks at pp=8,tp=8,gbs=128"
     assert list(poor.values) == ["90 ± 0.5"] * 4 + ["100 ± 0.5"] * 2 + ["90 ± 0.5"] * 4
