@@ -83,15 +83,18 @@ def print_outcome(outcome: api.FigureOutcome, rows: Sequence[api.Row], columns: 
     data(f"scale {outcome.scale} on {outcome.cluster}{program}: {about}\n")
     metric = experiment.axes.y.metric
     chosen = columns or [name for name in api.main_columns(metric) if _is_of_interest(name, rows)]
-    table(rows, chosen, important=("case", "verdict", "iteration_ms", metric, "published", "verdict_reason"))
+    shown = [{**row, "state": row["state"] or "not submitted"} for row in rows]
+    table(shown, chosen, important=("case", "verdict", "iteration_ms", metric, "published", "verdict_reason"))
     verified = sum(row["verdict"] == "verified" for row in rows)
     data(f"\n{verified} of {counted(len(rows), 'case')} verified; claims of the paper: {claim_counts(outcome)}")
     print_claims(outcome, to_stdout=True)
     if any(row["device"] == "cpu" for row in rows) and experiment.device != "cpu":
-        data("\nProcesses on CPU cores took the place of GPUs. Their times and rates do not show those of GPUs.\n")
+        data("\nProcesses on CPU cores took the place of GPUs. Their times and rates do not show those of GPUs.")
 
 
 def _is_of_interest(column: str, rows: Sequence[api.Row]) -> bool:
+    if column == "job":  # for `repro logs`
+        return any(row["verdict"] == "failed" for row in rows)
     if column == "state":
         return any(row[column] != "COMPLETED" for row in rows)
     if column == "repeats":

@@ -129,7 +129,7 @@ def collect(
         chosen = [column.name for column in collected.columns(columns)] if columns not in (None, "main") else None
         print_outcome(collected.outcome, collected.rows, chosen)
         shape = f"{counted(len(collected.rows), 'row')}, {counted(len(collected.columns(columns or 'all')), 'column')}"
-        data(f"{output}  ({shape})")
+        data(f"\n{output}  ({shape})")
     elif output is not None and not json:
         data(str(output))
     if json:

@@ -104,7 +104,7 @@ def _wait(
         next_command(f"repro wait{name}", "wait again")
         return EXIT_TIMEOUT
     if not waited.failed:
-        next_command(f"repro collect {names[0]} --export csv", "the numbers and the claims")
+        next_command(f"repro collect {names[0]}", "the numbers and the claims")
         return EXIT_OK
     failed = next((job for job in waited.failed if job.phase not in api.OPEN), None)
     if failed is None:

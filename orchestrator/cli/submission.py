@@ -232,7 +232,7 @@ def _print_submitted_jobs(submissions: Sequence[api.Submission], with_table: boo
     elif any(job.phase in api.OPEN for job in jobs):
         next_command(f"repro status{_only(names)} --watch", "until all jobs have ended")
     elif len(names) == 1:
-        next_command(f"repro collect {names[0]} --export csv", "the numbers and the claims")
+        next_command(f"repro collect {names[0]}", "the numbers and the claims")
     else:
         next_command(f"repro claims {' '.join(names)}", "the verdicts of the claims")
 

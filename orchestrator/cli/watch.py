@@ -200,7 +200,7 @@ def _next(now: api.Status) -> tuple[str, str]:
         name = f" {names.pop()}" if len(names) == 1 else ""
         return f"repro status{name} --watch", "until all jobs have ended"
     if now.jobs:
-        return f"repro collect {short_name(now.jobs[-1].experiment)} --export csv", "the numbers and the claims"
+        return f"repro collect {short_name(now.jobs[-1].experiment)}", "the numbers and the claims"
     return "repro status", "the state of all jobs"
 
 

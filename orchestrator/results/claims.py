@@ -80,7 +80,7 @@ def judge_claims(
 
     A claim is not judged if a case is not verified (cases that run out of memory as published may be missing), if noise
     could change the verdict, or if the verdict depends on a host-bound case or on different execution modes. If another
-    program ran, claims about numbers and about out-of-memory are not judged; claims about shape are. If processes on
+    program ran, claims about numbers, losses and out-of-memory are not judged; claims about shape are. If processes on
     CPU cores took the place of GPUs, claims about times and rates are not judged.
     """
     verdicts: list[ClaimVerdict] = []
@@ -110,7 +110,7 @@ def _judge(
         if not cases:
             raise NotJudged(f"no case has {assigned(claim.where)}")
         own = cases[0].instead_of
-        if own is not None and isinstance(claim, (PublishedClaim, OutcomeClaim)):
+        if own is not None and isinstance(claim, (PublishedClaim, OutcomeClaim, LossCurveClaim)):
             raise NotJudged(f"it is about {own}, and {cases[0].case.workload} ran")
         changed = next((result.case for result in cases if result.case.argument_changes), None)
         if changed is not None and isinstance(claim, (PublishedClaim, OutcomeClaim)):

@@ -244,7 +244,9 @@ def main_columns(metric: str) -> list[str]:
     shares = ("percent_of_peak", "percent_of_peak_computed", "mfu_percent") if metric == "tflops_per_gpu" else ()
     published = ("published", "ratio_to_published")
     notes = ("verdict_reason", "flag", "newer", "measured_for")
-    return list(dict.fromkeys(("case", "state", "verdict", "repeats", *time, metric, *shares, *published, *notes)))
+    return list(
+        dict.fromkeys(("job", "case", "state", "verdict", "repeats", *time, metric, *shares, *published, *notes))
+    )
 
 
 def chosen_columns(choice: str, metric: str, *, iterations: bool = False) -> list[Column]:

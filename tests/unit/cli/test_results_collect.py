@@ -19,6 +19,7 @@ from tests.unit.cli.calling import Caller
 
 pytestmark = pytest.mark.slow
 
+VERDICTS = [*["not judged"] * 3, "holds"]
 CASES = [f"pp={pp},tp={4 // pp},gbs={gbs}" for pp in (1, 2, 4) for gbs in (4, 16)]
 NAMES = [column.name for column in CASE_COLUMNS]
 
@@ -55,14 +56,14 @@ def test_csv_and_json_have_every_column_and_the_claims_go_to_stderr(looking: Cal
     assert [row["case"] for row in rows] == [row["case"] for row in read["cases"]] == CASES
     assert {(row["state"], row["verdict"], row["iterations_used"]) for row in rows} == {("COMPLETED", "verified", "6")}
     assert all(row["git_dirty"] in ("", "true", "false") and row["started_at"].endswith("Z") for row in rows)
-    assert [claim["verdict"] for claim in read["claims"]] == ["not judged", "holds", "not judged"]
+    assert [claim["verdict"] for claim in read["claims"]] == VERDICTS
     assert done.stderr.count("holds") == 1
 
 
 def test_cases_are_chosen_and_the_claims_stay_about_all(looking: Caller) -> None:
     read = json.loads(looking("collect", "--where", "gbs=4", "--export", "json").stdout)
     assert [row["case"] for row in read["cases"]] == CASES[::2]
-    assert [claim["verdict"] for claim in read["claims"]] == ["not judged", "holds", "not judged"]
+    assert [claim["verdict"] for claim in read["claims"]] == VERDICTS
 
 
 def test_parquet_goes_through_a_pipe_as_it_is(finished: Site) -> None:
@@ -75,7 +76,7 @@ def test_the_series_has_every_line_of_every_job(looking: Caller) -> None:
     rows = read_csv(looking("collect", "figure-13", "--iterations").stdout)
     assert list(rows[0]) == [column.name for column in ITERATION_COLUMNS]
     assert [(row["case"], row["iteration"]) for row in rows] == [(case, str(n)) for case in CASES for n in range(1, 9)]
-    assert [row["used"] for row in rows[:3]] == ["false", "false", "true"] and rows[0]["loss"] == "6.931472"
+    assert [row["used"] for row in rows[:3]] == ["false", "false", "true"] and rows[0]["loss"] == "6.939"
     done = looking("collect", "--iterations", "--where", "pp=1,gbs=4", "--export", "json")
     read = json.loads(done.stdout)
     assert set(read) == {"columns", "iterations"} and len(read["iterations"]) == 8
@@ -113,6 +114,8 @@ def test_the_series_of_a_running_job_is_read_at_once(repro: Caller, monkeypatch:
         ("--iterations --export md", "--iterations: md is a table of cases. Hint: use csv, json, jsonl or parquet"),
         ("--iterations -o x.tex", "--iterations: latex is a table of cases. Hint: use csv, json"),
         ("--where nonsense=1", "nonsense"),
+        ("--columns case,tflps", '--columns: unknown column "tflps". Did you mean "tflops_per_gpu"?'),
+        ("--columns case --export md", "--columns: md is a table with its own columns. Hint: use csv, json, jsonl or"),
     ],
 )
 def test_a_refused_export_is_one_line_and_nothing_is_written(looking: Caller, words: str, complaint: str) -> None:
@@ -140,13 +143,39 @@ def test_a_file_is_replaced_only_after_force_or_yes(
     assert read_csv(file.read_text())[0]["case"] == CASES[0]
 
 
-def test_a_terminal_gets_no_carriage_returns_and_no_parquet(looking: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_terminal_gets_the_main_columns_and_the_path_of_a_file_with_all(
+    looking: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    piped = looking("collect").stdout
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-    lines = looking("collect").stdout.split("\n")
-    assert lines[0] == ",".join(NAMES) and len(lines) == 8 and not any("?" in line for line in lines)
-    done = looking("collect", "--export", "parquet")
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.complaints == ["repro: parquet is binary and cannot go to a terminal. Hint: add -o FILE.parquet"]
+    monkeypatch.setenv("COLUMNS", "100")
+    done = looking("collect")
+    lines = done.stdout.splitlines()
+    assert lines[3].split() == ["CASE", "VERDICT", "ITERATION_MS", "ITERATION_MS_SPREAD", "TFLOPS_PER_GPU"]
+    assert lines[-1] == f"figure-13-cpu-here.csv  (6 rows, {len(NAMES)} columns)"
+    assert done.stdout.count("holds") == 2 and "holds" not in done.stderr, "the counts, and the claim"
+    written = looking.site.folder / "figure-13-cpu-here.csv"
+    assert written.read_bytes().decode() == piped
+    assert looking("collect", "--export", "parquet").stdout.splitlines()[-1].startswith("figure-13-cpu-here.parquet  (")
+    assert looking("collect", "--iterations").stdout == "figure-13-cpu-here-iterations.csv\n"
+    assert looking("collect", "--export", "md").stdout.startswith("Figure 13 ")
+
+
+def test_chosen_columns_are_those_of_the_table_and_of_the_file(
+    looking: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ("collect", "--columns", "tflops_per_gpu, case")
+    rows = read_csv(looking(*words).stdout)
+    assert list(rows[0]) == ["tflops_per_gpu", "case"] and [row["case"] for row in rows] == CASES
+    read = json.loads(looking(*words, "--export", "json").stdout)
+    assert [one["name"] for one in read["columns"]] == list(read["cases"][0]) == ["tflops_per_gpu", "case"]
+    assert set(read_csv(looking("collect", "--columns", "main").stdout)[0]) < set(NAMES)
+    lines = read_csv(looking("collect", "--iterations", "--columns", "iteration,loss").stdout)
+    assert list(lines[0]) == ["iteration", "loss"]
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    shown = looking(*words).stdout.splitlines()
+    assert shown[3].split() == ["TFLOPS_PER_GPU", "CASE"]
+    assert shown[-1] == "figure-13-cpu-here.csv  (6 rows, 2 columns)"
 
 
 def test_missing_pyarrow_is_one_line_with_the_install_command(looking: Caller, monkeypatch: pytest.MonkeyPatch) -> None:

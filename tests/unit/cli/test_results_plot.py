@@ -24,8 +24,8 @@ def test_stdout_is_the_path_of_the_picture_and_plotting_again_replaces_it(lookin
         done = looking("plot", "figure-13")
         assert (done.returncode, done.stdout) == (0, f"{DRAWN}\n"), done.stderr
         assert file.read_bytes().startswith(PNG)
-    assert done.stderr.count("holds") == 1  # the claims are talk
-    assert done.stderr.splitlines()[-1].startswith("next: repro collect figure-13 --export csv ")
+    assert done.stderr.splitlines()[0] == "figure-13 at scale cpu on here: 1 holds, 3 not judged"
+    assert done.stderr.splitlines()[-1].startswith("next: repro claims figure-13 ")
 
 
 @pytest.mark.parametrize(("ending", "start"), [("png", PNG), ("svg", b"<?xml"), ("pdf", b"%PDF"), ("SVG", b"<?xml")])

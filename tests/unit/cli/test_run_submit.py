@@ -630,4 +630,4 @@ def test_the_log_of_a_failed_attempt_is_read_while_others_can_write_to_the_ledge
 def test_retry_with_wait_ends_with_the_result_of_the_jobs(failed: Caller) -> None:
     done = failed("retry", "figure-13", "--class", "gpu-oom", "--wait")
     assert done.returncode == 0 and "1/1 verified" in done.stderr, done.stderr
-    assert last_line(done).startswith("next: repro collect figure-13 --export csv")
+    assert last_line(done).startswith("next: repro collect figure-13 ")

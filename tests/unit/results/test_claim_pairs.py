@@ -13,7 +13,7 @@ from orchestrator.catalog.expand import expand
 from orchestrator.catalog.library import Entry
 from orchestrator.results.claims import ClaimVerdict, judge_claims
 from tests.recorded_jobs import measured_results
-from tests.unit.catalog.entries import THREE_METHODS, entry_of, figure_13, with_claims
+from tests.unit.catalog.entries import THREE_METHODS, entry_of, figure_13, of_cpus, with_claims
 
 pytestmark = pytest.mark.slow
 
@@ -41,7 +41,7 @@ RECOMPUTE: dict[str, Any] = {"kind": "ratio", "of": {"recompute": "full"}, "over
 def judged(
     folder: Path, entry: Entry, scale: str, claim: dict[str, Any], rates: dict[str, float], **how: Any
 ) -> ClaimVerdict:
-    claimed = with_claims(entry, claim)
+    claimed = of_cpus(with_claims(entry, claim))
     folder.mkdir(exist_ok=True)
     (verdict,) = judge_claims(claimed, scale, measured_results(folder, claimed, scale, rates, **how), gpus_per_node=8)
     return verdict

@@ -17,7 +17,7 @@ from orchestrator.results import claims
 from orchestrator.results.claims import ClaimVerdict, Used, judge_claims
 from orchestrator.results.export.rows import claim_rows
 from tests.recorded_jobs import measured_results
-from tests.unit.catalog.entries import THREE_METHODS, entry_of, figure_13, with_claims
+from tests.unit.catalog.entries import THREE_METHODS, entry_of, figure_13, of_cpus, with_claims
 
 pytestmark = pytest.mark.slow
 
@@ -126,7 +126,7 @@ def judged_alone(
     folder: Path, entry: Entry, scale: str, claim: dict[str, Any], numbers: dict[str, float], **how: Any
 ) -> tuple[str, str]:
     """(verdict, why) of one claim in the place of the figure's own."""
-    claimed = with_claims(entry, claim)
+    claimed = of_cpus(with_claims(entry, claim))
     (verdict,) = judge_claims(claimed, scale, measured_results(folder, claimed, scale, numbers, **how), gpus_per_node=8)
     return verdict.verdict, verdict.because
 
@@ -305,7 +305,7 @@ def test_a_published_number_is_not_judged_by_one_that_may_be_on_either_side(tmp_
 
 
 def test_a_rate_that_no_gpu_has_judges_nothing(tmp_path: Path, entry: Entry) -> None:
-    claimed = with_claims(entry, SPREAD)
+    claimed = of_cpus(with_claims(entry, SPREAD))
     found = measured_results(tmp_path, claimed, "cpu", rates(entry, "cpu"))
     found[0] = replace(found[0], flag="j would run at 4000 % of the GPU's peak")
     (verdict,) = judge_claims(claimed, "cpu", found, gpus_per_node=8)

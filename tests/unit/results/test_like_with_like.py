@@ -13,7 +13,7 @@ from orchestrator.reading.host_bound import HOST_BOUND_PERCENT
 from orchestrator.results.cases import Result
 from orchestrator.results.claims import judge_claims
 from tests.recorded_jobs import measured_results
-from tests.unit.catalog.entries import THREE_METHODS, entry_of, figure_13, with_claims
+from tests.unit.catalog.entries import THREE_METHODS, entry_of, figure_13, of_cpus, with_claims
 
 pytestmark = pytest.mark.slow
 
@@ -31,7 +31,7 @@ CLAIMS = [PEAK, SPREAD, GAIN, TREND, RATIO, CLOSES]
 
 
 def judge(entry: Entry, claim: dict[str, Any], found: list[Result]) -> tuple[str, str]:
-    (verdict,) = judge_claims(with_claims(entry, claim), found[0].case.scale, found, gpus_per_node=8)
+    (verdict,) = judge_claims(of_cpus(with_claims(entry, claim)), found[0].case.scale, found, gpus_per_node=8)
     return verdict.verdict, verdict.because
 
 
