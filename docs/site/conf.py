@@ -9,13 +9,21 @@ from sphinx.application import Sphinx
 
 # Caption of the navigation -> its pages.
 NAVIGATION = {
+    "Tutorials": ["docs/tutorials/reviewer", "docs/tutorials/engineer", "docs/tutorials/administrator"],
     "How-to guides": [
         "docs/how-to/submit",
         "docs/how-to/retry",
+        "docs/how-to/read-results",
+        "docs/how-to/compare-clusters",
+        "docs/how-to/hand-over-results",
         "docs/how-to/search",
+        "docs/how-to/accept-a-machine",
         "docs/how-to/add-a-site",
         "docs/how-to/workloads",
         "docs/how-to/add-an-experiment",
+        "docs/how-to/add-a-program",
+        "docs/how-to/add-a-log-format",
+        "docs/troubleshooting",
     ],
     "Reference": [
         "docs/reference/commands",
