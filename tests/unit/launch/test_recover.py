@@ -14,8 +14,9 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
+from orchestrator import identity
 from orchestrator.errors import Unreachable
-from orchestrator.identity import seconds_since_boot, this_machine_identity, user_name
+from orchestrator.identity import MachineIdentity, seconds_since_boot, this_machine_identity, user_name
 from orchestrator.launch import recover as settling
 from orchestrator.launch import refresh as refreshing
 from orchestrator.launch.executors import find_process
@@ -198,6 +199,50 @@ def test_a_submission_of_another_machine_is_left_to_that_machine(site: Site, mac
     message = f"jobs were being started on {host}, which alone can see them"
     assert settling.settle(ledger, ["local"]) == settling.Settled(True, (message,))
     assert [row.phase for row in job_rows(ledger)] == [SUBMITTING] * 3
+
+
+def local_submission(ledger: Ledger, folder: Path, *names: str, machine: str | None = None) -> list[Path]:
+    """Record jobs of this machine whose submitter was killed. Return their folders."""
+    record_jobs(ledger, *names, run=replace(new_run(host=socket.gethostname(), pid=2**22 + 1), user=user_name()))
+    file = f"{str(folder).replace('/', '-')}.queue.sh"  # no process has this in its command line
+    folders = [folder / name for name in names]
+    with ledger.writing() as session:
+        for row, path in zip(job_rows(ledger), folders, strict=True):
+            path.mkdir()
+            changed = {"folder": str(path), "file": file, "machine": machine}
+            session.execute(sa.update(Attempt).where(Attempt.id == row.attempt_id).values(**changed))
+    return folders
+
+
+def write_start(folder: Path, scheduler_id: str) -> None:
+    (folder / "start").write_text(
+        f"exit_code=0\nat=2026-01-01T00:00:00Z\nhost=n1\nscheduler_id={scheduler_id}\npid=1\n"
+    )
+
+
+@pytest.mark.parametrize("machine", [None, "id/earlier boot/1"], ids=["of an older release", "before a reboot"])
+def test_a_submission_of_this_machine_without_processes_is_queued_again(
+    ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, machine: str | None
+) -> None:
+    monkeypatch.setattr(identity, "this_machine_identity", lambda: MachineIdentity("id", "this boot", "1"))
+    local_submission(ledger, tmp_path, "a", "b", machine=machine)
+    assert settling.settle(ledger, ["local"]) == settling.Settled(True, ())
+    assert [(row.state, row.phase, row.token) for row in job_rows(ledger)] == [(QUEUED, WAITING, "")] * 2
+
+
+def test_a_queue_is_found_by_the_first_of_its_jobs_that_started(ledger: Ledger, tmp_path: Path) -> None:
+    folders = local_submission(ledger, tmp_path, *"abc")
+    write_start(folders[1], "17_1")
+    assert settling.settle(ledger, ["local"]) == settling.Settled(True, ())
+    assert [row.scheduler_id for row in job_rows(ledger)] == ["17_0", "17_1", "17_2"]
+
+
+def test_a_start_record_that_cannot_be_read_decides_nothing(ledger: Ledger, tmp_path: Path) -> None:
+    folders = local_submission(ledger, tmp_path, "a", "b")
+    os.mkfifo(folders[0] / "start")
+    settled = settling.settle(ledger, ["local"])
+    assert settled.has_news and [str(folders[0] / "start") in complaint for complaint in settled.complaints] == [True]
+    assert {row.phase for row in job_rows(ledger)} == {SUBMITTING}
 
 
 # ---- jobs of Slurm -------------------------------------------------------------------------------------------

@@ -1,0 +1,234 @@
+"""Tests of attempts that a lost ledger does not have: jobs that wait or run, and verified results, are found."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from orchestrator.errors import Unreachable
+from orchestrator.launch import recover
+from orchestrator.launch.recover import Unrecorded, unrecorded_attempts
+from orchestrator.launch.run_record import write_sent
+from orchestrator.ledger.database import Ledger
+from orchestrator.ledger.submissions import queued_attempts
+from orchestrator.ledger.tables import SchedulerKind
+from orchestrator.slurm.query import QueryAnswer
+from orchestrator.slurm.records import JobRecord
+from tests.recorded_jobs import log_text, new_attempts, new_job, new_ledger, new_run, record_run, unless_verified
+
+TOKEN = "feed"
+NOBODY = 2**22 + 1
+"""A process id that no process has."""
+JOBS = [new_job(name) for name in "abcdef"]
+WORLD = "using world size: 4, data-parallel size: 1, tensor-model-parallel size: 2, pipeline-model-parallel size: 2\n"
+VERIFIED_LOG = f"{WORLD}{log_text(8)}[after training is done] datetime: 2026-01-01 00:00:00 \n"
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Ledger:
+    """The new ledger of a home whose ledger was lost."""
+    return new_ledger(tmp_path)
+
+
+def lost_run(
+    home: Path, *names: str, scheduler: SchedulerKind = "slurm", array: bool = True, token: str = TOKEN
+) -> dict[str, Path]:
+    """Write the folder of a run that was submitted with this token. Return the folders of its jobs."""
+    run, jobs = replace(new_run(), id=f"lost-{token}"), [new_job(name, scheduler) for name in names]
+    folder = home / "runs" / run.id
+    folder.mkdir(parents=True)
+    (home / token).mkdir()
+    lost = new_ledger(home / token)
+    record_run(lost, run, jobs, unless_verified, new_attempts(str(folder), array=array))
+    attempts = [replace(attempt, file=queue_file(home)) for attempt in queued_attempts(lost)]
+    write_sent(folder, attempts, token)
+    for job in jobs:
+        (folder / job.id).mkdir()
+    return {name: folder / f"{name}-id" for name in names}
+
+
+def queue_file(home: Path) -> str:
+    """Return a name that no process of another test run has in its command line."""
+    return f"{str(home).replace('/', '-')}.queue.sh"
+
+
+def write_record(folder: Path, name: str, scheduler_id: str, *, exit_code: int = 0, pid: int = NOBODY) -> None:
+    text = f"exit_code={exit_code}\nat=2026-01-01T00:00:00Z\nhost=n1\nscheduler_id={scheduler_id}\npid={pid}\n"
+    (folder / name).write_text(text)
+
+
+def answer_for_slurm(monkeypatch: pytest.MonkeyPatch, states: Mapping[str, str]) -> list[set[str]]:
+    """Answer queries of comments with jobs in these states, by id. Return the comments of each query."""
+    asked: list[set[str]] = []
+
+    def find_by_comments(comments: Collection[str]) -> QueryAnswer:
+        asked.append(set(comments))
+        return QueryAnswer({job_id: _slurm_job(job_id, state) for job_id, state in states.items()})
+
+    monkeypatch.setattr(recover, "find_by_comments", find_by_comments)
+    return asked
+
+
+def _slurm_job(job_id: str, state: str) -> JobRecord:
+    return JobRecord(
+        job_id=job_id,
+        state=state,
+        reason="",
+        nodes="",
+        exit_code=None,
+        signal=None,
+        comment=f"repro:{TOKEN}",
+        started_at=None,
+        ended_at=None,
+        source="squeue",
+    )
+
+
+def test_slurm_decides_which_jobs_of_a_lost_run_are_under_way_and_a_start_record_where_slurm_has_no_job(
+    ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folders = lost_run(tmp_path, *"abcde")
+    asked = answer_for_slurm(monkeypatch, {"17_0": "PENDING", "17_1": "RUNNING", "17_2": "COMPLETED"})
+    for name in "bcd":
+        write_record(folders[name], "start", f"99_{name}")
+    assert unrecorded_attempts(ledger, JOBS) == [
+        Unrecorded("a-id", folders["a"], "17_0", True),
+        Unrecorded("b-id", folders["b"], "17_1", True),
+        Unrecorded("d-id", folders["d"], "99_d", True),
+    ]
+    assert asked == [{f"repro:{TOKEN}"}]
+
+
+def test_a_job_that_was_submitted_alone_is_found_by_its_id_without_index(
+    ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folders = lost_run(tmp_path, "a", array=False)
+    answer_for_slurm(monkeypatch, {"17": "PENDING"})
+    assert unrecorded_attempts(ledger, JOBS) == [Unrecorded("a-id", folders["a"], "17", True)]
+
+
+def test_only_jobs_that_are_submitted_now_count(
+    ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folders = lost_run(tmp_path, "a", "b")
+    answer_for_slurm(monkeypatch, {"17_0": "PENDING", "17_1": "PENDING"})
+    assert unrecorded_attempts(ledger, JOBS[1:]) == [Unrecorded("b-id", folders["b"], "17_1", True)]
+    assert unrecorded_attempts(ledger, JOBS[2:]) == []
+
+
+def test_a_run_that_the_ledger_contains_is_not_searched(
+    ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lost_run(tmp_path, "a")
+    record_run(ledger, replace(new_run(), id=f"lost-{TOKEN}"), JOBS[:1], unless_verified, new_attempts())
+    asked = answer_for_slurm(monkeypatch, {"17_0": "PENDING"})
+    assert (unrecorded_attempts(ledger, JOBS), asked) == ([], [])
+
+
+def test_slurm_is_asked_only_for_submissions_to_slurm_with_a_job_that_has_not_ended(
+    ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended = lost_run(tmp_path, "a")
+    write_record(ended["a"], "end", "17_0", exit_code=1)
+    lost_run(tmp_path, "b", scheduler="local", token="here")
+    asked = answer_for_slurm(monkeypatch, {"17_0": "RUNNING"})
+    assert (unrecorded_attempts(ledger, JOBS), asked) == ([], [])
+
+
+def test_a_slurm_that_does_not_answer_is_reported_and_the_jobs_are_not_taken_for_lost(
+    ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lost_run(tmp_path, "a")
+
+    def away(_comments: Collection[str]) -> QueryAnswer:
+        raise Unreachable("squeue: no answer")
+
+    monkeypatch.setattr(recover, "find_by_comments", away)
+    with pytest.raises(Unreachable, match="no answer"):
+        unrecorded_attempts(ledger, JOBS)
+
+
+def test_of_the_jobs_that_ended_only_those_with_a_verified_log_are_found(ledger: Ledger, tmp_path: Path) -> None:
+    folders = lost_run(tmp_path, *"abcdef")
+    logs = {
+        "a": VERIFIED_LOG,
+        "b": VERIFIED_LOG,  # with exit code 1
+        "c": WORLD + log_text(7),
+        "d": VERIFIED_LOG.replace("tensor-model-parallel size: 2", "tensor-model-parallel size: 1"),
+        "e": "",
+    }
+    for name, text in logs.items():
+        (folders[name] / "log.txt").write_text(text)
+        write_record(folders[name], "end", f"17_{name}", exit_code=1 if name == "b" else 0)
+    write_record(folders["f"], "end", "17_f")
+    os.mkfifo(folders["f"] / "log.txt")
+    assert unrecorded_attempts(ledger, JOBS) == [Unrecorded("a-id", folders["a"], "17_a", False)]
+
+
+def test_an_end_record_that_cannot_be_read_is_no_end(
+    ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folders = lost_run(tmp_path, "a")
+    os.mkfifo(folders["a"] / "end")
+    answer_for_slurm(monkeypatch, {"17_0": "RUNNING"})
+    assert unrecorded_attempts(ledger, JOBS) == [Unrecorded("a-id", folders["a"], "17_0", True)]
+
+
+def test_a_home_with_two_names_has_each_attempt_once(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    (tmp_path / "link").symlink_to(home)
+    (folder,) = lost_run(home, "a").values()
+    (folder / "log.txt").write_text(VERIFIED_LOG)
+    write_record(folder, "end", "17_0")
+    ledger = new_ledger(tmp_path / "link")
+    assert len(ledger.runs) == 2
+    assert [attempt.folder.resolve() for attempt in unrecorded_attempts(ledger, JOBS)] == [folder.resolve()]
+
+
+def test_a_home_without_runs_has_no_attempt(ledger: Ledger, tmp_path: Path) -> None:
+    assert unrecorded_attempts(ledger, JOBS) == []
+    (tmp_path / "runs").mkdir(exist_ok=True)
+    (tmp_path / "runs" / "file").touch()
+    assert unrecorded_attempts(ledger, JOBS) == []
+
+
+# ---- jobs of a local queue -------------------------------------------------------------------------------------
+
+
+def test_a_local_job_that_started_is_under_way_while_its_process_runs(ledger: Ledger, tmp_path: Path) -> None:
+    folders = lost_run(tmp_path, "a", "b", scheduler="local")
+    with subprocess.Popen(["bash", "-c", "read -r _; :", str(folders["a"])], stdin=subprocess.PIPE) as job:
+        for folder in folders.values():  # the process with this number is a job of another folder than b's
+            write_record(folder, "start", "4_0", pid=job.pid)
+        assert unrecorded_attempts(ledger, JOBS) == [Unrecorded("a-id", folders["a"], "4_0", True)]
+        job.communicate(b"\n")
+    assert unrecorded_attempts(ledger, JOBS) == []
+
+
+def test_a_local_job_that_waits_is_under_way_while_its_queue_runs_unless_it_was_cancelled(
+    ledger: Ledger, tmp_path: Path
+) -> None:
+    folders = lost_run(tmp_path, "a", "b", scheduler="local")
+    assert unrecorded_attempts(ledger, JOBS) == []
+    (folders["b"] / "cancelled").touch()
+    with subprocess.Popen(["bash", "-c", "read -r _; :", queue_file(tmp_path)], stdin=subprocess.PIPE) as queue:
+        assert unrecorded_attempts(ledger, JOBS) == [Unrecorded("a-id", folders["a"], None, True)]
+        queue.communicate(b"\n")
+    assert unrecorded_attempts(ledger, JOBS) == []
+
+
+def test_a_local_job_of_another_host_is_under_way_from_its_start_to_its_end(ledger: Ledger, tmp_path: Path) -> None:
+    folders = lost_run(tmp_path, "a", "b", scheduler="local")
+    record = folders["a"].parent / "submissions" / f"{TOKEN}.sent"
+    record.write_text(record.read_text().replace(f"host={socket.gethostname()}", "host=another"))
+    write_record(folders["a"], "start", "4_0")
+    assert unrecorded_attempts(ledger, JOBS) == [Unrecorded("a-id", folders["a"], "4_0", True)]
+    write_record(folders["a"], "end", "4_0", exit_code=1)
+    assert unrecorded_attempts(ledger, JOBS) == []
