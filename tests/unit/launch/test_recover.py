@@ -337,6 +337,20 @@ def test_every_cut_off_submission_is_asked_for_at_once_and_told_apart(
     assert [row.scheduler_id for row in job_rows(ledger)] == [None] * 3 + ["17_0", "17_1", "17_2"]
 
 
+def test_a_record_that_cannot_be_read_delays_only_its_own_submission(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    slurm_submission(ledger)
+    slurm_submission(ledger, token="f00d")
+    with ledger.writing() as session:
+        session.execute(sa.update(Attempt).values(slurm_cluster="tests@c1:6817"))
+        session.execute(sa.update(Attempt).where(Attempt.token == "feed").values(folder=str(tmp_path)))
+    os.mkfifo(tmp_path / "claimed")
+    slurm_answers(monkeypatch, "17_[0-2]", comment="repro:f00d")
+    assert [f"{tmp_path}/claimed" in complaint for complaint in refresh(ledger).complaints] == [True]
+    assert [row.scheduler_id for row in job_rows(ledger)] == [None] * 3 + ["17_0", "17_1", "17_2"]
+
+
 @pytest.mark.fault(
     section="Submissions",
     fault="Slurm accepts one submission twice, and `repro` is killed before it notices",
@@ -491,12 +505,16 @@ def test_where_comments_are_not_kept_the_records_of_the_jobs_themselves_tell(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     slurm_submission(ledger)
-    with ledger.writing() as session:
-        session.execute(sa.update(Attempt).values(folder=str(tmp_path)))
-    (tmp_path / "claimed").write_text("17_1\n")
+    for row, claimed in zip(job_rows(ledger), ("100_0", "99_1", ""), strict=True):  # accepted twice: the first counts
+        folder = tmp_path / row.job_id
+        folder.mkdir()
+        (folder / "claimed").write_text(f"{claimed}\n")
+        with ledger.writing() as session:
+            moved = sa.update(Attempt).where(Attempt.id == row.attempt_id).values(folder=str(folder))
+            session.execute(moved)
     slurm_answers(monkeypatch, complaint=NO_COMMENTS)
     refresh(ledger)
-    assert [row.scheduler_id for row in job_rows(ledger)] == ["17_0", "17_1", "17_2"]
+    assert [row.scheduler_id for row in job_rows(ledger)] == ["99_0", "99_1", "99_2"]
 
 
 @pytest.mark.fault(

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import socket
 import subprocess
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from orchestrator.ledger.tables import SchedulerKind
 from orchestrator.slurm.query import QueryAnswer
 from orchestrator.slurm.records import JobRecord
 from tests.recorded_jobs import log_text, new_attempts, new_job, new_ledger, new_run, record_run, unless_verified
+from tests.waiting import wait_until
 
 TOKEN = "feed"
 NOBODY = 2**22 + 1
@@ -202,13 +204,20 @@ def test_a_home_without_runs_has_no_attempt(ledger: Ledger, tmp_path: Path) -> N
 # ---- jobs of a local queue -------------------------------------------------------------------------------------
 
 
+@contextmanager
+def process_with(word: str) -> Iterator[int]:
+    """Run a process with this word in its command line. Yield its process id."""
+    with subprocess.Popen(["bash", "-c", "read -r _; :", word], stdin=subprocess.PIPE) as process:
+        wait_until(lambda: word.encode() in Path(f"/proc/{process.pid}/cmdline").read_bytes())
+        yield process.pid
+
+
 def test_a_local_job_that_started_is_under_way_while_its_process_runs(ledger: Ledger, tmp_path: Path) -> None:
     folders = lost_run(tmp_path, "a", "b", scheduler="local")
-    with subprocess.Popen(["bash", "-c", "read -r _; :", str(folders["a"])], stdin=subprocess.PIPE) as job:
+    with process_with(str(folders["a"])) as pid:
         for folder in folders.values():  # the process with this number is a job of another folder than b's
-            write_record(folder, "start", "4_0", pid=job.pid)
+            write_record(folder, "start", "4_0", pid=pid)
         assert unrecorded_attempts(ledger, JOBS) == [Unrecorded("a-id", folders["a"], "4_0", True)]
-        job.communicate(b"\n")
     assert unrecorded_attempts(ledger, JOBS) == []
 
 
@@ -218,9 +227,8 @@ def test_a_local_job_that_waits_is_under_way_while_its_queue_runs_unless_it_was_
     folders = lost_run(tmp_path, "a", "b", scheduler="local")
     assert unrecorded_attempts(ledger, JOBS) == []
     (folders["b"] / "cancelled").touch()
-    with subprocess.Popen(["bash", "-c", "read -r _; :", queue_file(tmp_path)], stdin=subprocess.PIPE) as queue:
+    with process_with(queue_file(tmp_path)):
         assert unrecorded_attempts(ledger, JOBS) == [Unrecorded("a-id", folders["a"], None, True)]
-        queue.communicate(b"\n")
     assert unrecorded_attempts(ledger, JOBS) == []
 
 
