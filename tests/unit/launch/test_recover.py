@@ -322,6 +322,7 @@ def test_a_submission_that_slurm_surely_does_not_have_waits_its_turn_again(
     refresh(ledger)
     rows = job_rows(ledger)
     assert {(row.state, row.phase, row.verdict, row.scheduler_id) for row in rows} == {(QUEUED, WAITING, None, None)}
+    assert {row.reason for row in rows} == {settling.WHY_QUEUED}
     (attempt,) = job_history(ledger, rows[0].job_id)
     assert [event.kind for event in attempt.events] == ["run", "queued"]
 
@@ -378,7 +379,8 @@ def test_nothing_is_concluded_where_slurm_could_not_be_asked_for_everything(
 ) -> None:
     slurm_submission(ledger)
     slurm_answers(monkeypatch, complaint="accounting is away")
-    assert any("feed" in complaint for complaint in refresh(ledger).complaints)
+    complaints = refresh(ledger).complaints
+    assert complaints[0] == "accounting is away" and "submission feed reached the scheduler" in complaints[1]
     assert {row.phase for row in job_rows(ledger)} == {SUBMITTING}
 
 
@@ -540,9 +542,9 @@ def test_where_comments_are_not_kept_and_no_job_left_a_record_the_submission_is_
     fault="Accounting keeps no comments, and a record has no valid job id",
     promise="The record proves nothing.",
 )
-@pytest.mark.parametrize("claimed", ["", "17; rm -rf /", "$(id)", "17_x", "a" * 200])
+@pytest.mark.parametrize("claimed", ["", "17; rm -rf /", "$(id)", "17_x", "a" * 200, "17\udcff"])
 def test_what_is_no_job_id_in_a_record_is_no_proof(tmp_path: Path, claimed: str) -> None:
-    (tmp_path / "claimed").write_text(claimed)
+    (tmp_path / "claimed").write_bytes(os.fsencode(claimed))
     assert settling.recorded_ids([str(tmp_path)]) == set()
 
 

@@ -95,14 +95,15 @@ def _slurm_job(job_id: str, state: str) -> JobRecord:
 def test_slurm_decides_which_jobs_of_a_lost_run_are_under_way_and_a_start_record_where_slurm_has_no_job(
     ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folders = lost_run(tmp_path, *"abcde")
-    asked = answer_for_slurm(monkeypatch, {"17_0": "PENDING", "17_1": "RUNNING", "17_2": "COMPLETED"})
-    for name in "bcd":
+    folders = lost_run(tmp_path, *"abcdef")
+    write_record(folders["a"], "end", "17_0", exit_code=1)
+    asked = answer_for_slurm(monkeypatch, {"17_0": "RUNNING", "17_1": "PENDING", "17_2": "RUNNING", "17_3": "FAILED"})
+    for name in "cde":
         write_record(folders[name], "start", f"99_{name}")
     assert unrecorded_attempts(ledger, JOBS) == [
-        Unrecorded("a-id", folders["a"], "17_0", True),
         Unrecorded("b-id", folders["b"], "17_1", True),
-        Unrecorded("d-id", folders["d"], "99_d", True),
+        Unrecorded("c-id", folders["c"], "17_2", True),
+        Unrecorded("e-id", folders["e"], "99_e", True),
     ]
     assert asked == [{f"repro:{TOKEN}"}]
 
