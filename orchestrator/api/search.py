@@ -111,7 +111,7 @@ def affordable(
     chosen: list[Corrected] = []
     for one in order:
         case = one.candidate.case
-        if one.candidate.gpu_hours is None:  # on CPU cores the last job is the prediction
+        if not one.candidate.has_unit:  # on CPU cores the last job is the prediction
             job_s = trials[-1].job_s if trials else 0.0
         else:
             job_s = run_s(replace(case.training, iterations=iterations), one.iteration_ms, case.workload)

@@ -46,12 +46,20 @@ def _beside_products(job: TimedJob, half: float) -> float:
 def context_parallel(job: TimedJob) -> float:
     """Return the exposed communication of keys and values of the whole sequence, and of their gradients.
 
-    The backward pass gathers keys and values again unless they were kept.
+    The backward pass gathers keys and values again unless they were kept. All-to-all exchanges the GPU's own queries,
+    keys, values and outputs, and their gradients, in place of those of the whole sequence (DeepSpeed-Ulysses,
+    arXiv:2309.14509, section 3.2).
     """
     layout = job.layout
     t, c = layout.tensor_parallel, layout.context_parallel
+    members = _members(job.machine, t * c, t)
+    if job.training.cp_comm == "a2a":
+        own = job.hidden_bytes / t
+        own_keys = own * job.model.kv_hidden / job.model.hidden
+        once = 2 * _collective(job.machine, own, c, members) + 2 * _collective(job.machine, own_keys, c, members)
+        return (2 + job.recomputes_all) * once * _exposed(job)
     times = 3 - job.program.keeps_keys + job.recomputes_all
-    return times * _collective(job.machine, job.gathered_key_bytes, c, _members(job.machine, t * c, t)) * _exposed(job)
+    return times * _collective(job.machine, job.gathered_key_bytes, c, members) * _exposed(job)
 
 
 def expert_parallel(job: TimedJob) -> float:

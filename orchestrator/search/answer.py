@@ -109,7 +109,7 @@ def answer(
 
 def _row(candidate: Candidate, trial: Trial | None, not_run: str | None) -> CandidateRow:
     memory = candidate.memory_bytes / 1e9 if candidate.memory_bytes is not None else None
-    predicted = candidate.iteration_ms if candidate.gpu_hours is not None else None
+    predicted = candidate.iteration_ms if candidate.has_unit else None
     if trial is None:
         return CandidateRow(candidate.case, predicted, memory, "not run", why=not_run)
     state = {None: "failed", OUT_OF_MEMORY: "out of memory"}.get(trial.iteration_ms, "measured")

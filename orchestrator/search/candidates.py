@@ -19,7 +19,7 @@ OPEN_UNCERTAINTY = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """Case of a search. `iteration_ms` is predicted, with a relative `uncertainty`; on CPU cores it has no unit.
+    """Case of a search. `iteration_ms` is predicted, with a relative `uncertainty`.
 
     `memory_bytes` is the closed form, None on CPU cores. `gpu_hours` is the cost of a complete job.
     """
@@ -30,6 +30,11 @@ class Candidate:
     uncertainty: float
     memory_bytes: float | None = None
     gpu_hours: float | None = None
+
+    @property
+    def has_unit(self) -> bool:
+        """Whether the predicted time is in milliseconds. Without a unit only ratios of predictions mean something."""
+        return self.gpu_hours is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +135,7 @@ def _saves_memory(one: _Fitting, other: _Fitting) -> bool:
 def distance(first: Case, second: Case) -> float:
     """Return the squared distance between two layouts: the steps of a factor of 2 between their sizes, squared.
 
-    A different recomputation, sequence parallelism or offloading counts as two steps.
+    A different recomputation, sequence parallelism, offloading or kind of context-parallel communication counts as two.
     """
     sizes = zip(_log_sizes(first.layout), _log_sizes(second.layout), strict=True)
     switches = zip(_switches(first.layout, first.training), _switches(second.layout, second.training), strict=True)
@@ -150,7 +155,7 @@ def _log_sizes(layout: Layout) -> tuple[float, ...]:
 
 
 def _switches(layout: Layout, training: Training) -> tuple[object, ...]:
-    return layout.sequence_parallel, training.recompute, training.offload
+    return layout.sequence_parallel, training.recompute, training.offload, training.cp_comm
 
 
 _WORK = {"none": 0.0, "selective": 1.0, "ours": 2.0}

@@ -1,8 +1,9 @@
 """Order of a search: the next case to measure, given the measured ones, and when none can win any more.
 
 Model: the logarithm of measured over predicted time is a Gaussian process. Its prior deviation is that of the printed
-uncertainty, taken as a 90 % interval. The errors of similar layouts are correlated, so a measurement corrects the
-predictions of similar layouts.
+uncertainty, taken as a 90 % interval. A part of the error is common to all layouts of a search, for example because the
+GPUs are slower than assumed. The rest is similar in similar layouts. So a measurement corrects all other predictions,
+those of similar layouts most.
 """
 
 from __future__ import annotations
@@ -19,6 +20,13 @@ LENGTH_STEPS = 1.0
 
 Fitted to the semivariance of the errors of 150 published cases: 0.4, 0.6 and 0.9 of the variance at squared distances
 of 1, 2 and 4 (the form gives 0.39, 0.63 and 0.86). The mean square of these errors, in prior deviations, is 0.95."""
+COMMON_SHARE = 0.5
+"""Share of the prior variance that is common to all layouts of a search.
+
+An analysis of variance of the errors of 84 published cases in 22 lists (benchmarks/search.py, also its lists of two)
+gives 0.78 of the prior variance between the lists and 0.76 within."""
+UNKNOWN_SCALE = math.log(1e6)
+"""Common deviation of predictions without a unit: the first measurement sets their scale."""
 NOISE = 0.01
 """Relative deviation of two measurements of one case."""
 INTERVAL = 1.645
@@ -112,7 +120,9 @@ def _corrected(
 def _covariance(first: Candidate, second: Candidate) -> float:
     deviation = [math.log1p(one.uncertainty) / INTERVAL for one in (first, second)]
     near = math.exp(-distance(first.case, second.case) / (2 * LENGTH_STEPS**2))
-    return deviation[0] * deviation[1] * near
+    if not first.has_unit:
+        return UNKNOWN_SCALE**2 + deviation[0] * deviation[1] * near
+    return deviation[0] * deviation[1] * (COMMON_SHARE + (1 - COMMON_SHARE) * near)
 
 
 def _cholesky(matrix: Sequence[Sequence[float]]) -> list[list[float]]:

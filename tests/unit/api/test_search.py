@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from orchestrator.api.search import SearchOptions, affordable
@@ -18,7 +16,7 @@ START_UP_S = find_workload("pretrain").time.start_up_s
 
 
 def corrected(name: str, iteration_ms: float) -> Corrected:
-    return Corrected(replace(candidate(name, iteration_ms), gpu_hours=1.0), iteration_ms, iteration_ms)
+    return Corrected(candidate(name, iteration_ms), iteration_ms, iteration_ms)
 
 
 def trial(job_s: float) -> Trial:
@@ -37,7 +35,7 @@ def test_jobs_fit_the_rest_of_the_budget_with_start_up_and_the_corrected_time_of
 
 
 def test_on_cpu_cores_the_last_job_is_the_prediction() -> None:
-    order = [Corrected(candidate("a", 1.0), 1.0, 1.0)]
+    order = [Corrected(candidate("a", 1.0, gpu_hours=None), 1.0, 1.0)]
     assert affordable(order, [], SearchOptions(Budget(job_s=1)), 10) == order, "nothing is known before the first job"
     assert affordable(order, [trial(30)], SearchOptions(Budget(job_s=59)), 10) == []
     assert affordable(order, [trial(30)], SearchOptions(Budget(job_s=60)), 10) == order

@@ -27,10 +27,11 @@ def candidate(
     gb: float | None = None,
     uncertainty: float = 0.1,
     training: Training | None = None,
+    gpu_hours: float | None = 1.0,
 ) -> Candidate:
     layout = Layout(16, tp, pp, mbs, 512)
     case = Case("searches/a", "paper", (("case", name),), "pretrain", MODEL, layout, training or Training("bf16"))
-    return Candidate(name, case, predicted_ms, uncertainty, gb * 1e9 if gb is not None else None)
+    return Candidate(name, case, predicted_ms, uncertainty, gb * 1e9 if gb is not None else None, gpu_hours)
 
 
 def names(decision: Decision) -> list[str]:
@@ -52,6 +53,20 @@ def test_a_slow_measurement_moves_similar_layouts_behind_different_ones() -> Non
     cases = [replace(one, uncertainty=0.4) for one in cases]
     assert names(decide(cases, {}))[1:] == ["like a", "other"]
     assert names(decide(cases, {"a": 130.0})) == ["other", "like a"]
+
+
+def test_a_machine_that_is_slower_than_assumed_slows_all_predictions_by_half_of_the_error() -> None:
+    cases = [candidate("a", 100, uncertainty=0.4), candidate("other", 120, tp=8, pp=8, uncertainty=0.4)]
+    (other,) = decide(cases, {"a": 150.0}).order
+    assert math.isclose(other.iteration_ms, 120 * math.sqrt(1.5), rel_tol=0.01)
+
+
+def test_the_first_measurement_sets_the_scale_of_predictions_without_a_unit() -> None:
+    ratios = {"a": (1.0, 1), "near": (1.1, 2), "far": (4.0, 16)}
+    cases = [candidate(name, ratio, mbs=mbs, uncertainty=0.5, gpu_hours=None) for name, (ratio, mbs) in ratios.items()]
+    decision = decide(cases, {"a": 800.0})
+    assert names(decision) == ["near"] and "far" in decision.pruned
+    assert math.isclose(decision.order[0].iteration_ms, 880, rel_tol=0.05)
 
 
 def test_more_memory_than_a_case_that_ran_out_is_not_tried() -> None:
