@@ -3,10 +3,11 @@
     python -m benchmarks.search            # prints the table
     python -m benchmarks.search --write    # writes it into the page
 
-A list has the cases of a figure that train the same model with the same batch size on as many GPUs. Each number is the
-number of measured cases until one is within 2 % of the fastest published one. Random order and Optuna's TPE sampler
-(pip install optuna) have the mean of 20 seeds. Of Alpa's lists only the fastest case is published, so their searches
-learn nothing from measurements, and the number is the place of that case.
+A list has the cases of a figure that train the same model with the same batch size on as many GPUs. Figure 17 of SC21
+and figure 9 of ATC'24 have no such lists, so theirs have all cases of a model, and compare the GPU time per sequence.
+Each number is the number of measured cases until one is within 2 % of the fastest published one. Random order and
+Optuna's TPE sampler (pip install optuna) have the mean of 20 seeds. Of Alpa's lists only the fastest case is published,
+so their searches learn nothing from measurements, and the number is the place of that case.
 """
 
 from __future__ import annotations
@@ -17,8 +18,9 @@ import math
 import random
 import statistics
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 from benchmarks.measured_times import CHECKOUT, TUTORIALS
 from orchestrator.catalog.case import Case
@@ -36,11 +38,8 @@ BEGIN, END = "<!-- python -m benchmarks.search -->", "<!-- end of benchmarks.sea
 SEEDS = 20
 CLOSE = 0.02
 """Relative distance from the fastest case within which a case counts as found."""
-FIGURES = (
-    *(f"sc21/figure-{number}" for number in (13, 14, 15, 16, 17)),
-    "atc24/atc-figure-9",
-    *(f"tutorials/{name}" for name in TUTORIALS),
-)
+FIGURES = (*(f"sc21/figure-{number}" for number in (13, 14, 15, 16)), *(f"tutorials/{name}" for name in TUTORIALS))
+FIGURES_PER_SEQUENCE = ("sc21/figure-17", "atc24/atc-figure-9")
 LEAST_CASES = 3
 """Shortest list. With two cases a search has nothing to leave out."""
 
@@ -65,22 +64,45 @@ class CaseList:
 def lists() -> Iterator[CaseList]:
     """Yield the lists whose times are all published."""
     for name in FIGURES:
-        entry = find_experiment(find_folders(), name)
-        target = Target.of_paper(entry)
-        groups: dict[tuple[object, ...], dict[str, tuple[Case, float]]] = {}
-        for case in expand(entry):
-            time = None if case.reference_only else published_time(case, target.hardware.gpu)
-            if time is not None:
-                key = (case.model, case.layout.global_batch_size, case.layout.gpus)
-                groups.setdefault(key, {})[case.name] = (case, time[1])
-        for group in groups.values():
-            of_list, _ = candidates([case for case, _ in group.values()], target)
-            known = {one.name: group[one.name][1] for one in of_list}
-            if len(of_list) >= LEAST_CASES:
-                layout = of_list[0].case.layout
-                title = f"{entry.short_name}, {layout.gpus} GPUs, batch {layout.global_batch_size}"
-                in_order = sorted(of_list, key=lambda one: list(group).index(one.name))
-                yield CaseList(title, in_order, known)
+        for (_, batch, gpus), group, target in _groups(name, _task):
+            title = f"{name.rpartition('/')[2]}, {gpus} GPUs, batch {batch}"
+            if len(group) >= LEAST_CASES:
+                yield _list(title, group, target, lambda _: 1.0)
+    for name in FIGURES_PER_SEQUENCE:
+        for _, group, target in _groups(name, lambda case: (case.model,)):
+            cases = [case for case, _ in group]
+            model = f", {cases[0].settings['model']}" if "model" in cases[0].settings else ""
+            gpus = {case.layout.gpus for case in cases}
+            number = f"{min(gpus)} to {max(gpus)}" if len(gpus) > 1 else f"{max(gpus)}"
+            title = f"{name.rpartition('/')[2]}{model}, {number} GPUs, time per sequence"
+            yield _list(title, group, target, lambda case: case.layout.gpus / case.layout.global_batch_size)
+
+
+def _groups(
+    name: str, key: Callable[[Case], tuple[Any, ...]]
+) -> Iterator[tuple[tuple[Any, ...], list[tuple[Case, float]], Target]]:
+    """Yield the cases with a published time, grouped by a key, in the order of their file."""
+    entry = find_experiment(find_folders(), name)
+    target = Target.of_paper(entry)
+    groups: dict[tuple[Any, ...], list[tuple[Case, float]]] = {}
+    for case in expand(entry):
+        time = None if case.reference_only else published_time(case, target.hardware.gpu)
+        if time is not None:
+            groups.setdefault(key(case), []).append((case, time[1]))
+    for value, group in groups.items():
+        yield value, group, target
+
+
+def _list(title: str, group: Sequence[tuple[Case, float]], target: Target, weight: Callable[[Case], float]) -> CaseList:
+    """Return the list of a group. Times are multiplied by the weight of their case."""
+    known = {case.name: time * weight(case) for case, time in group}
+    chosen = {one.name: one for one in candidates([case for case, _ in group], target)[0]}
+    weighted = [
+        replace(chosen[name], iteration_ms=chosen[name].iteration_ms * weight(chosen[name].case))
+        for name in known
+        if name in chosen
+    ]
+    return CaseList(title, weighted, {one.name: known[one.name] for one in weighted})
 
 
 def alpa_lists() -> Iterator[CaseList]:
@@ -189,6 +211,9 @@ def _axes(case: Case) -> dict[str, str | int | float]:
         "sequence_parallel": str(layout.sequence_parallel),
         "recompute": str(training.recompute),
         "cp_comm": str(training.cp_comm),
+        "offload": training.offload,
+        "gpus": layout.gpus,
+        "gbs": layout.global_batch_size,
     }
 
 

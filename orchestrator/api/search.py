@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 
 from orchestrator.api import DEFAULT, Session
 from orchestrator.api.jobs import update
-from orchestrator.api.submissions import Submission, submit, supervise
+from orchestrator.api.session import Reporter
+from orchestrator.api.submissions import submit, supervise
 from orchestrator.catalog.case import parse_where, select
 from orchestrator.catalog.expand import cases_to_run
 from orchestrator.catalog.experiment import PAPER
@@ -25,7 +26,7 @@ from orchestrator.planning.target import Target
 from orchestrator.reading.failure import ran_out_of_memory
 from orchestrator.search.answer import SearchAnswer, Trial, answer
 from orchestrator.search.budget import Budget
-from orchestrator.search.candidates import Candidate, candidates
+from orchestrator.search.candidates import Candidate, Reason, candidates
 from orchestrator.search.policy import OUT_OF_MEMORY, Corrected, Decision, decide
 from orchestrator.search.prepare import PreparedSearch, require_one_task, write_experiment
 from orchestrator.search.simulate import Simulated, simulate
@@ -43,7 +44,6 @@ class SearchOptions:
     at_once: int = 1
     short_iterations: int = 8
     finalists: int = FINALISTS
-    settings: tuple[str, ...] = ()
 
 
 def run_search(prepared: PreparedSearch, options: SearchOptions, *, session: Session = DEFAULT) -> SearchAnswer:
@@ -52,15 +52,50 @@ def run_search(prepared: PreparedSearch, options: SearchOptions, *, session: Ses
     Short jobs come first, the most promising ones first. The fastest cases then run at full length. A search that was
     interrupted goes on with the jobs that the ledger has, and waits for those that run.
     """
-    plan_cases(
-        prepared.entry, [prepared.candidates[0].case], prepared.cluster, session.folders
-    )  # before a file changes
-    write_experiment(prepared)
+    session = replace(session, reporter=_EachOnce(session.reporter))
+    first = prepared.candidates[0]
+    plan_cases(prepared.entry, [first.case], prepared.cluster, session.folders)  # before a file changes
     short = min(options.short_iterations, prepared.iterations)
+    _require_budget(prepared, options, short, session)
+    write_experiment(prepared)
     stopped = _run_short(prepared, options, short, session)
     if short < prepared.iterations:
         stopped = _run_finalists(prepared, options, short, session) or stopped
     return search_answer(prepared, stopped, session=session)
+
+
+class _EachOnce:
+    """Reporter that prints each message once: all jobs of a search have the same notes."""
+
+    def __init__(self, reporter: Reporter) -> None:
+        self._reporter = reporter
+        self._printed: set[str] = set()
+
+    def message(self, text: str) -> None:
+        """Pass a line on if it is new."""
+        if text not in self._printed:
+            self._printed.add(text)
+            self._reporter.message(text)
+
+    def progress(self, jobs: Sequence[JobRow]) -> None:
+        """Pass the jobs on."""
+        self._reporter.progress(jobs)
+
+    def wrong_value(self, problem: Problem) -> None:
+        """Pass the problem on."""
+        self._reporter.wrong_value(problem)
+
+
+def _require_budget(prepared: PreparedSearch, options: SearchOptions, iterations: int, session: Session) -> None:
+    """Raise ReproError if the budget of a search without measurements is below its first job."""
+    first = prepared.candidates[0]
+    trials = _trials(prepared, session)
+    if trials or affordable([Corrected(first, first.iteration_ms, first.iteration_ms)], trials, options, iterations):
+        return
+    job_s = run_s(replace(first.case.training, iterations=iterations), first.iteration_ms, first.case.workload)
+    gpus = first.case.layout.gpus
+    what = f"the budget is below one job: {first.name} is predicted to take {job_s:.0f} s on {counted(gpus, 'GPU')}"
+    raise ReproError(Problem(f"{what}, {gpus * job_s / 3600:.2g} GPU-hours", hint="give a larger --budget"))
 
 
 def _run_short(prepared: PreparedSearch, options: SearchOptions, short: int, session: Session) -> str:
@@ -76,7 +111,7 @@ def _run_short(prepared: PreparedSearch, options: SearchOptions, short: int, ses
         if not batch:
             return "the budget is spent"
         session.reporter.message(_progress(decision, order, trials))
-        _measure(prepared, [one.candidate for one in batch], short, options, session)
+        _measure(prepared, [one.candidate for one in batch], short, session)
 
 
 def _run_finalists(prepared: PreparedSearch, options: SearchOptions, short: int, session: Session) -> str | None:
@@ -92,7 +127,7 @@ def _run_finalists(prepared: PreparedSearch, options: SearchOptions, short: int,
             return "the budget is spent; not all of the fastest cases ran at full length"
         names = ", ".join(one.candidate.name for one in batch)
         session.reporter.message(f"at full length, {prepared.iterations} iterations: {names}")
-        _measure(prepared, [one.candidate for one in batch], prepared.iterations, options, session)
+        _measure(prepared, [one.candidate for one in batch], prepared.iterations, session)
     return None
 
 
@@ -121,17 +156,14 @@ def affordable(
     return chosen
 
 
-def _measure(
-    prepared: PreparedSearch, chosen: Sequence[Candidate], iterations: int, options: SearchOptions, session: Session
-) -> None:
+def _measure(prepared: PreparedSearch, chosen: Sequence[Candidate], iterations: int, session: Session) -> None:
     """Submit a job for each case, and wait until all have ended."""
-    settings = [*options.settings, f"training.iterations={iterations}"]
-    submitted: list[Submission] = [
+    settings = [*prepared.settings, f"training.iterations={iterations}"]
+    submitted = [
         submit(prepared.entry.name, prepared.profile, where=one.name, settings=settings, session=session)
         for one in chosen
     ]
-    for one in submitted:
-        supervise(one, session=session)
+    supervise(submitted, session=session)
 
 
 def _times(trials: Sequence[Trial]) -> dict[str, float]:
@@ -177,11 +209,14 @@ def _trial(row: JobRow, metrics: Mapping[str, MeasuredMetric]) -> Trial:
     )
 
 
-def search_answer(prepared: PreparedSearch, stopped: str, *, session: Session = DEFAULT) -> SearchAnswer:
-    """Return the answer from the jobs that have ended, with the reason why no more are measured."""
+def search_answer(prepared: PreparedSearch, stopped: str | None, *, session: Session = DEFAULT) -> SearchAnswer:
+    """Return the answer from the jobs that have ended.
+
+    `stopped` is the reason why no more cases are measured. None: the search has not stopped.
+    """
     trials = _trials(prepared, session)
     decision = decide(prepared.candidates, _times(trials))
-    left = dict.fromkeys((one.candidate.name for one in decision.order), stopped)
+    left = {one.candidate.name: Reason(stopped) for one in decision.order if stopped}
     return answer(prepared.candidates, prepared.left_out, trials, {**left, **decision.pruned}, stopped)
 
 

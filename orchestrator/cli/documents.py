@@ -20,9 +20,11 @@ from orchestrator.cli.json_rows import (
     ErrorRow,
     JobRef,
     JudgedClaim,
+    NotRunReason,
     PlannedJob,
     RetriedJob,
     SearchedCase,
+    SearchSummary,
     SearchWinner,
     ShownCase,
     ShownExperiment,
@@ -128,11 +130,13 @@ class SubmitDocument(TypedDict):
 
 
 class SearchDocument(TypedDict):
-    """Candidates, the measured ones first, and the winner; with --simulate, the cases in their order."""
+    """The search, its cases, the measured ones first, and the winner; with --simulate only the simulated cases."""
 
+    searches: Sequence[SearchSummary]
     candidates: Sequence[SearchedCase]
-    simulated: Sequence[SimulatedCase]
+    reasons: Sequence[NotRunReason]
     winners: Sequence[SearchWinner]
+    simulated: Sequence[SimulatedCase]
 
 
 class AdoptDocument(TypedDict):

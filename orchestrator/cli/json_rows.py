@@ -310,7 +310,11 @@ class AttemptRow(TypedDict):
 
 
 class SearchedCase(TypedDict):
-    """A candidate of a search; `state` is measured, out of memory, failed or not run, `why` the reason."""
+    """A case of a search; `state` is measured, out of memory, failed or not run, `why` the reason.
+
+    A case of the space that is no candidate has no `predicted_ms`. `detail` is the part of the reason that other cases
+    do not share.
+    """
 
     case: str
     state: str
@@ -322,20 +326,44 @@ class SearchedCase(TypedDict):
     predicted_ms: float | None
     memory_gb: float | None
     why: str | None
+    detail: str | None
+
+
+class SearchSummary(TypedDict):
+    """A search so far. `stopped` is the reason why no more cases are measured, null in a dry run.
+
+    `hours` are those of GPUs, or of processes on CPU cores. `exhaustive_hours` are those of complete jobs of all
+    candidates: predicted, on CPU cores at the mean time of the complete jobs.
+    """
+
+    experiment: str
+    cluster: str
+    candidates: int
+    measured: int
+    jobs: int
+    hours: float
+    exhaustive_hours: float | None
+    stopped: str | None
+
+
+class NotRunReason(TypedDict):
+    """A reason why cases were not run, and their number."""
+
+    reason: str
+    cases: int
 
 
 class SearchWinner(TypedDict):
     """The fastest measured candidate, with its arguments by program.
 
-    `margin` is how much longer the second one takes, as a share. `hours` are those of GPUs, or of processes on CPU
-    cores; `exhaustive_hours` are predicted for complete jobs of all candidates.
+    `margin` is how much longer the second one takes, as a share.
     """
 
     case: str
+    iteration_ms: float | None
+    spread_ms: float | None
+    sequences_per_s: float | None
     margin: float | None
-    hours: float
-    exhaustive_hours: float | None
-    stopped: str
     arguments: Mapping[str, Sequence[str]]
 
 

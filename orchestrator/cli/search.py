@@ -17,10 +17,14 @@ from orchestrator.text import counted
 
 if TYPE_CHECKING:
     from orchestrator.cli.documents import SearchDocument
-    from orchestrator.cli.json_rows import SearchedCase, SearchWinner, SimulatedCase
+    from orchestrator.cli.json_rows import SearchedCase, SearchSummary, SearchWinner, SimulatedCase
 
 MOST_ROWS = 12
 """Number of candidates in the table. --json has all of them."""
+MOST_REASONS = 6
+"""Number of reasons why cases were not run. --json has all of them."""
+_IMPORTANT = ("case", "state", "iteration_ms", "spread_ms", "predicted_ms", "memory_gb")
+"""Columns that a narrow terminal shows first."""
 
 Target = Annotated[
     str,
@@ -103,12 +107,13 @@ def search(
         on_cpu=cpu,
         iterations=iterations,
         name=name,
+        settings=settings or (),
     )
     message(f"{prepared.entry.name} on {prepared.cluster.name}: {counted(len(prepared.candidates), 'candidate')}")
     session = session_of(context, database)
-    options = api.SearchOptions(limit, max_parallel, short, finalists, tuple(settings or ()))
+    options = api.SearchOptions(limit, max_parallel, short, finalists)
     if dry_run:
-        _print_answer(context, prepared, api.search_answer(prepared, "not run", session=session), json)
+        _print_answer(context, prepared, api.search_answer(prepared, None, session=session), json)
         return
     try:
         with waiting(context.obj):
@@ -121,48 +126,99 @@ def search(
 
 
 def _print_answer(context: typer.Context, prepared: api.PreparedSearch, answer: api.SearchAnswer, json: bool) -> int:
-    """Print the fastest cases, the winner and the hours; return the exit code."""
-    rows = [*answer.measured, *(row for row in answer.rows if row.state != "measured")]
+    """Print the fastest cases, the winner, the hours and what was not run; return the exit code."""
+    measured = answer.measured
+    others = [row for row in answer.rows if row.state != "measured"]
     if json:
         document: SearchDocument = {
-            "candidates": [_json_row(row) for row in rows],
-            "simulated": [],
+            "searches": [_summary(prepared, answer)],
+            "candidates": [_json_row(row) for row in (*measured, *others)],
+            "reasons": [{"reason": reason, "cases": count} for reason, count in answer.reasons],
             "winners": [_winner(answer)] if answer.winner else [],
+            "simulated": [],
         }
         context.obj.json.put(document)
     else:
-        shown = [_json_row(row) for row in rows[:MOST_ROWS]]
-        table(shown, filled_columns(shown))
-        if len(rows) > MOST_ROWS:
-            message(f"and {counted(len(rows) - MOST_ROWS, 'more candidate')}; --json lists all of them")
-    winner = answer.winner
-    if winner is None or winner.trial is None:
-        message(f"no candidate is measured: {answer.stopped}")
-        return EXIT_FAILED if answer.rows and answer.hours else EXIT_OK
-    margin = f"; the second one takes {100 * answer.margin:.1f} % longer" if answer.margin is not None else ""
-    spread = f" +- {winner.trial.spread_ms:.4g}" if winner.trial.spread_ms is not None else ""
-    message(f"fastest: {winner.case.name}, {winner.trial.iteration_ms:.4g}{spread} ms per iteration{margin}")
-    unit = "GPU-hours" if winner.case.device == "gpu" else "process-hours on CPU cores"
-    whole = (
-        f"; complete jobs of all candidates: {answer.exhaustive_hours:.3g} predicted" if answer.exhaustive_hours else ""
-    )
-    message(f"used: {answer.hours:.3g} {unit} for {len(answer.measured)} of {len(answer.rows)} candidates{whole}")
-    message(f"stopped: {answer.stopped}")
-    for program, arguments in () if json else api.arguments_by_program(winner.case).items():
+        rows = (*measured, *(row for row in others if row.is_candidate))
+        shown = [{name: value for name, value in _json_row(row).items() if name != "detail"} for row in rows]
+        table(shown[:MOST_ROWS], filled_columns(shown[:MOST_ROWS]), important=_IMPORTANT)
+        if len(shown) > MOST_ROWS:
+            message(f"and {counted(len(shown) - MOST_ROWS, 'more candidate')}; --json lists all of them")
+    _print_winner(prepared, answer)
+    _print_hours(prepared, answer)
+    for reason, count in answer.reasons[:MOST_REASONS]:
+        message(f"not run: {counted(count, 'case')}: {reason}")
+    failed = [row for row in answer.rows if row.state == "failed"]
+    if failed:
+        message(f"failed: {counted(len(failed), 'case')}, the first one {failed[0].case.name}: {failed[0].why}")
+        next_command(f"repro status {prepared.entry.short_name} --failed", "the failed jobs")
+    if answer.winner is None:
+        return EXIT_FAILED if answer.jobs else EXIT_OK
+    for program, arguments in () if json else api.arguments_by_program(answer.winner.case).items():
         data(f"{program}: {shlex.join(arguments)}")
     next_command(f"repro plot {prepared.entry.short_name}", "throughput of the measured candidates")
     return EXIT_OK
 
 
-def _winner(answer: api.SearchAnswer) -> SearchWinner:
+def _print_winner(prepared: api.PreparedSearch, answer: api.SearchAnswer) -> None:
     winner = answer.winner
-    assert winner is not None
+    if winner is None or winner.trial is None:
+        if answer.stopped:
+            message(f"no candidate is measured: {answer.stopped}")
+        return
+    trial = winner.trial
+    margin = f"; the second one takes {100 * answer.margin:.1f} % longer" if answer.margin is not None else ""
+    spread = f" +- {trial.spread_ms:.4g}" if trial.spread_ms is not None else ""
+    rate = f", {trial.sequences_per_s:.4g} sequences per second" if trial.sequences_per_s is not None else ""
+    message(f"fastest: {winner.case.name}, {trial.iteration_ms:.4g}{spread} ms per iteration{rate}{margin}")
+    if trial.iterations < prepared.iterations:
+        message(f"note: it ran {trial.iterations} iterations, not the {prepared.iterations} of a complete job")
+    if answer.stopped:
+        message(f"stopped: {answer.stopped}")
+
+
+def _print_hours(prepared: api.PreparedSearch, answer: api.SearchAnswer) -> None:
+    unit = "GPU-hours" if prepared.candidates[0].case.device == "gpu" else "process-hours on CPU cores"
+    count, whole = len(answer.candidates), answer.exhaustive_hours
+    if answer.jobs:
+        message(
+            f"used: {_hours(answer.hours)} {unit} in {counted(answer.jobs, 'job')} "
+            f"for {len(answer.measured)} of {counted(count, 'candidate')}"
+        )
+    if whole and answer.jobs:
+        how = "are predicted to take" if prepared.candidates[0].has_unit else "take at the time of the measured ones"
+        saved = _hours(whole - answer.hours)
+        message(f"saved: {saved} of the {_hours(whole)} {unit} that complete jobs of all candidates {how}")
+    elif whole:
+        message(f"complete jobs of all {counted(count, 'candidate')} are predicted to take {_hours(whole)} {unit}")
+
+
+def _hours(hours: float) -> str:
+    return f"{hours:,.0f}" if hours >= 100 else f"{hours:.3g}"
+
+
+def _summary(prepared: api.PreparedSearch, answer: api.SearchAnswer) -> SearchSummary:
     return {
-        "case": winner.case.name,
-        "margin": answer.margin,
+        "experiment": prepared.entry.name,
+        "cluster": prepared.cluster.name,
+        "candidates": len(answer.candidates),
+        "measured": len(answer.measured),
+        "jobs": answer.jobs,
         "hours": answer.hours,
         "exhaustive_hours": answer.exhaustive_hours,
         "stopped": answer.stopped,
+    }
+
+
+def _winner(answer: api.SearchAnswer) -> SearchWinner:
+    winner = answer.winner
+    assert winner is not None and winner.trial is not None
+    return {
+        "case": winner.case.name,
+        "iteration_ms": winner.trial.iteration_ms,
+        "spread_ms": winner.trial.spread_ms,
+        "sequences_per_s": winner.trial.sequences_per_s,
+        "margin": answer.margin,
         "arguments": api.arguments_by_program(winner.case),
     }
 
@@ -179,7 +235,8 @@ def _json_row(row: api.CandidateRow) -> SearchedCase:
         "sequences_per_s": trial.sequences_per_s if trial else None,
         "predicted_ms": row.predicted_ms,
         "memory_gb": row.memory_gb,
-        "why": row.why,
+        "why": row.why.kind if row.why else None,
+        "detail": row.why.detail if row.why else None,
     }
 
 
@@ -188,7 +245,13 @@ def _simulate(context: typer.Context, experiment: str, where: str | None, json: 
     entry, simulated = api.simulate_search(experiment, where)
     rows: list[SimulatedCase] = [{"case": name, "iteration_ms": time} for name, time in simulated.measured_ms.items()]
     if json:
-        document: SearchDocument = {"candidates": [], "simulated": rows, "winners": []}
+        document: SearchDocument = {
+            "searches": [],
+            "candidates": [],
+            "reasons": [],
+            "winners": [],
+            "simulated": rows,
+        }
         context.obj.json.put(document)
         return
     table(rows, ["case", "iteration_ms"])

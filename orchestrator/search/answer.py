@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from orchestrator.catalog.case import Case
-from orchestrator.search.candidates import Candidate, LeftOut
+from orchestrator.search.candidates import Candidate, LeftOut, Reason
 from orchestrator.search.policy import OUT_OF_MEMORY
 from orchestrator.workloads import workloads
 
@@ -34,9 +35,9 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class CandidateRow:
-    """Candidate with its prediction and its best trial; `state` is `measured`, `out of memory`, `failed` or `not run`.
+    """Case with its prediction and its best trial; `state` is `measured`, `out of memory`, `failed` or `not run`.
 
-    `why` is the reason why it was not run, or failed.
+    `why` is the reason why it was not run, or failed. A case that is left out is no candidate and has no prediction.
     """
 
     case: Case
@@ -44,21 +45,33 @@ class CandidateRow:
     memory_gb: float | None
     state: str
     trial: Trial | None = None
-    why: str | None = None
+    why: Reason | None = None
+    is_candidate: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class SearchAnswer:
-    """Result of a search so far. `hours` are those of GPUs, or of processes on CPU cores.
+    """Result of a search so far. `hours` are those of GPUs, or of processes on CPU cores, in `jobs` jobs.
 
-    `exhaustive_hours` is the prediction for complete jobs of all candidates. `stopped` is the reason why no more cases
-    are measured.
+    `exhaustive_hours` are those of complete jobs of all candidates: predicted, or on CPU cores at the mean time of the
+    complete jobs. `stopped` is the reason why no more cases are measured, None before the end.
     """
 
     rows: tuple[CandidateRow, ...]
-    stopped: str
+    stopped: str | None
+    jobs: int
     hours: float
     exhaustive_hours: float | None
+
+    @property
+    def candidates(self) -> list[CandidateRow]:
+        """Return the rows without the cases that are left out."""
+        return [row for row in self.rows if row.is_candidate]
+
+    @property
+    def reasons(self) -> list[tuple[str, int]]:
+        """Return each kind of reason why cases were not run, with the number of cases, the most frequent first."""
+        return Counter(row.why.kind for row in self.rows if row.state == "not run" and row.why).most_common()
 
     @property
     def measured(self) -> list[CandidateRow]:
@@ -73,8 +86,12 @@ class SearchAnswer:
 
     @property
     def margin(self) -> float | None:
-        """Return how much longer the second fastest candidate takes, as a share; None without a second one."""
-        first = self._finalists()
+        """Return how much longer the second fastest candidate takes, as a share; None without a second one.
+
+        The times are those of complete jobs, or of the longest ones that two candidates have.
+        """
+        finalists = self._finalists()
+        first = finalists if len(finalists) > 1 else self.measured
         return _time_of(first[1]) / _time_of(first[0]) - 1 if len(first) > 1 else None
 
     def _finalists(self) -> list[CandidateRow]:
@@ -91,8 +108,8 @@ def answer(
     candidates: Sequence[Candidate],
     left_out: Sequence[LeftOut],
     trials: Sequence[Trial],
-    not_run: Mapping[str, str],
-    stopped: str,
+    not_run: Mapping[str, Reason],
+    stopped: str | None,
 ) -> SearchAnswer:
     """Return the answer from the trials. `not_run` has the reason for each candidate without a trial."""
     best: dict[str, Trial] = {}
@@ -101,19 +118,32 @@ def answer(
         if other is None or trial.iterations >= other.iterations:
             best[trial.name] = trial
     rows = [_row(one, best.get(one.name), not_run.get(one.name)) for one in candidates]
-    rows += [CandidateRow(one.case, None, None, "not run", why=one.reason) for one in left_out]
-    predicted = [one.gpu_hours for one in candidates]
-    exhaustive = sum(hours for hours in predicted if hours is not None) if None not in predicted else None
-    return SearchAnswer(tuple(rows), stopped, sum(trial.hours for trial in trials), exhaustive)
+    rows += [_left_out_row(one) for one in left_out]
+    hours = sum(trial.hours for trial in trials)
+    return SearchAnswer(tuple(rows), stopped, len(trials), hours, _exhaustive_hours(candidates, trials))
 
 
-def _row(candidate: Candidate, trial: Trial | None, not_run: str | None) -> CandidateRow:
+def _exhaustive_hours(candidates: Sequence[Candidate], trials: Sequence[Trial]) -> float | None:
+    predicted = [one.gpu_hours for one in candidates if one.gpu_hours is not None]
+    if len(predicted) == len(candidates):
+        return sum(predicted)
+    iterations = candidates[0].case.training.iterations
+    complete = [trial.hours for trial in trials if trial.iterations == iterations and trial.hours]
+    return len(candidates) * sum(complete) / len(complete) if complete else None
+
+
+def _left_out_row(one: LeftOut) -> CandidateRow:
+    memory = one.memory.total_bytes / 1e9 if one.memory is not None else None
+    return CandidateRow(one.case, None, memory, "not run", why=one.reason, is_candidate=False)
+
+
+def _row(candidate: Candidate, trial: Trial | None, not_run: Reason | None) -> CandidateRow:
     memory = candidate.memory_bytes / 1e9 if candidate.memory_bytes is not None else None
     predicted = candidate.iteration_ms if candidate.has_unit else None
     if trial is None:
         return CandidateRow(candidate.case, predicted, memory, "not run", why=not_run)
     state = {None: "failed", OUT_OF_MEMORY: "out of memory"}.get(trial.iteration_ms, "measured")
-    return CandidateRow(candidate.case, predicted, memory, state, trial, trial.why)
+    return CandidateRow(candidate.case, predicted, memory, state, trial, Reason(trial.why) if trial.why else None)
 
 
 def arguments_by_program(case: Case) -> dict[str, list[str]]:

@@ -38,11 +38,26 @@ class Candidate:
 
 
 @dataclass(frozen=True, slots=True)
+class Reason:
+    """Reason why a case is not run. Cases with the same `kind` are counted together; `detail` is that of one case."""
+
+    kind: str
+    detail: str | None = None
+
+    def __str__(self) -> str:
+        return f"{self.kind} ({self.detail})" if self.detail else self.kind
+
+
+TOO_LARGE = "does not fit into the memory by the closed form"
+HEAVIER = "recomputes or offloads more than its layout needs"
+
+
+@dataclass(frozen=True, slots=True)
 class LeftOut:
     """Case that is not run, and the reason; `memory` if it is too large."""
 
     case: Case
-    reason: str
+    reason: Reason
     memory: MemoryEstimate | None = None
 
 
@@ -58,13 +73,13 @@ def _fitting(case: Case, target: Target) -> _Fitting | LeftOut:
     """Check a case against the rules of its program and the memory of the target."""
     reasons = refusals(case, target, case_context(case, target))
     if reasons:
-        return LeftOut(case, "; ".join(reasons))
+        return LeftOut(case, Reason(reasons[0], "; ".join(reasons[1:]) or None))
     if case.device == "cpu":
         return _Fitting(case, None)
     memory, usable = memory_of(case), usable_bytes(case, target)
     if usable is not None and memory.total_bytes > usable:
-        needed = f"needs {memory.total_bytes / 1e9:.1f} GB by the closed form, and {usable / 1e9:.1f} GB are usable"
-        return LeftOut(case, needed, memory)
+        needed = f"needs {memory.total_bytes / 1e9:.1f} GB, and {usable / 1e9:.1f} GB are usable"
+        return LeftOut(case, Reason(TOO_LARGE, needed), memory)
     return _Fitting(case, memory.total_bytes)
 
 
@@ -98,7 +113,6 @@ VARIANTS = 3
 """Number of variants of a layout that a search keeps: the lightest one that fits, and two that replace it if it runs
 out of memory."""
 _LEAST_SAVING = 0.02
-HEAVIER = "recomputes or offloads more than its layout needs"
 
 
 def layout_candidates(cases: Iterable[Case], target: Target) -> tuple[list[Candidate], list[LeftOut]]:
@@ -121,7 +135,7 @@ def layout_candidates(cases: Iterable[Case], target: Target) -> tuple[list[Candi
             elif fitting is not None and (not kept or _saves_memory(fitting, kept[-1])):
                 kept.append(fitting)
             else:
-                left_out.append(LeftOut(case, HEAVIER))
+                left_out.append(LeftOut(case, Reason(HEAVIER)))
         chosen += [_timed(one, target) for one in kept]
     return _fastest_first(chosen), left_out
 

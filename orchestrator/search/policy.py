@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from orchestrator.megatron.model import Layout
-from orchestrator.search.candidates import Candidate, distance, does_more_work
+from orchestrator.search.candidates import HEAVIER, Candidate, Reason, distance, does_more_work
 
 LENGTH_STEPS = 1.0
 """Length of the correlation between the errors of two predictions, in steps of a factor of 2 between their layouts.
@@ -33,6 +33,8 @@ INTERVAL = 1.645
 """Half width of a 90 % interval in deviations."""
 OUT_OF_MEMORY = math.inf
 """Time of a case that ran out of memory."""
+AS_LARGE = "needs at least the memory of a case that ran out of it"
+SLOWER = "cannot be faster than the fastest case within its uncertainty"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +51,7 @@ class Decision:
     """Next cases to measure, most promising first, and the cases that need not be measured, with the reason."""
 
     order: tuple[Corrected, ...]
-    pruned: Mapping[str, str]
+    pruned: Mapping[str, Reason]
 
 
 def decide(candidates: Sequence[Candidate], measured_ms: Mapping[str, float]) -> Decision:
@@ -60,21 +62,21 @@ def decide(candidates: Sequence[Candidate], measured_ms: Mapping[str, float]) ->
     with more recomputation or offloading than the same layout needs, until the lighter one has run out of memory.
     """
     left = [one for one in candidates if one.name not in measured_ms]
-    pruned: dict[str, str] = {}
+    pruned: dict[str, Reason] = {}
     lighter = _lighter_variants(candidates, measured_ms)
     ran_out = [one for one in candidates if measured_ms.get(one.name) == OUT_OF_MEMORY]
     for one in left:
         smaller = next((other for other in ran_out if _needs_as_much(one, other)), None)
         if smaller is not None:
-            pruned[one.name] = f"needs more memory than {smaller.name}, which ran out of memory"
+            pruned[one.name] = Reason(AS_LARGE, smaller.name)
         elif one.name in lighter:
-            pruned[one.name] = f"does more work than {lighter[one.name]}"
+            pruned[one.name] = Reason(HEAVIER, f"{lighter[one.name]} may fit")
     finite = {name: value for name, value in measured_ms.items() if value != OUT_OF_MEMORY}
     corrected = _corrected(candidates, finite, [one for one in left if one.name not in pruned])
     if finite:
         best = min(finite, key=lambda name: finite[name])
         slower = [each.candidate.name for each in corrected if each.fastest_ms >= finite[best]]
-        pruned |= dict.fromkeys(slower, f"cannot be faster than {best} within its uncertainty")
+        pruned |= dict.fromkeys(slower, Reason(SLOWER, best))
     able = [each for each in corrected if each.candidate.name not in pruned]
     return Decision(tuple(sorted(able, key=lambda each: each.iteration_ms)), pruned)
 

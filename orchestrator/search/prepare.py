@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from orchestrator.catalog.axes import AXES
-from orchestrator.catalog.case import Case, parse_where, select
+from orchestrator.catalog.case import Case, parse_where, select, shown_value
 from orchestrator.catalog.expand import cases_to_run
 from orchestrator.catalog.experiment import PAPER, SEARCHES, Experiment
 from orchestrator.catalog.library import Entry, experiment_names, find_experiment
@@ -21,6 +21,7 @@ from orchestrator.files import written_whole
 from orchestrator.job_spec import Value
 from orchestrator.megatron.memory import MemoryEstimate
 from orchestrator.paths import Folders, find_folders
+from orchestrator.planning.run_settings import read_settings
 from orchestrator.planning.target import Target
 from orchestrator.search.candidates import Candidate, LeftOut, candidates, layout_candidates
 from orchestrator.search.space import (
@@ -43,7 +44,8 @@ _PAPER_TEXT = "title: Searches for the fastest layout\nvenue: Own\n"
 class PreparedSearch:
     """Candidates of a search on a cluster, before any job.
 
-    `profile` is the value of --cluster. `text` is the experiment to write, None if it exists.
+    `profile` is the value of --cluster, `settings` are those of --set. `text` is the experiment to write, None if it
+    exists.
     """
 
     entry: Entry
@@ -52,6 +54,7 @@ class PreparedSearch:
     scale: str
     candidates: tuple[Candidate, ...]
     left_out: tuple[LeftOut, ...]
+    settings: tuple[str, ...] = ()
     text: str | None = None
 
     @property
@@ -73,6 +76,7 @@ def prepare_search(
     on_cpu: bool = False,
     iterations: int = 20,
     name: str | None = None,
+    settings: Sequence[str] = (),
 ) -> PreparedSearch:
     """Return the candidates of a search: the layouts of a model, or the cases of an experiment.
 
@@ -80,17 +84,42 @@ def prepare_search(
     with these values. ReproError if there is no candidate, with the reasons.
     """
     folders = find_folders()
-    profile = find_cluster(folders, cluster)
+    of_run = read_settings(settings)
+    if of_run.iterations is not None:
+        what = "--set training.iterations: a search has jobs of two lengths"
+        raise ReproError(Problem(what, hint="use --iterations and --short"))
+    profile = find_cluster(folders, cluster, of_run.of_profile)
     wanted = parse_where(where)
     if _is_experiment(folders, target):
         entry = find_experiment(folders, target)
+        own = {"--gpus": gpus, "--gbs": global_batch_size, "--seq": seq, "--vocab": vocab, "--workload": workload}
+        _require_no_sizes(target, {**own, "--cpu": on_cpu or None, "--name": name})
         cases = select(cases_to_run(entry, PAPER), wanted)
         require_one_task(entry, cases)
-        return _prepared(entry, profile, cluster, cases)
-    space = _space(
-        folders, target, profile, gpus, global_batch_size, seq, vocab, wanted, workload or PRETRAIN, on_cpu, iterations
-    )
-    return _prepared_space(folders, space, profile, cluster, name)
+        prepared = _prepared(entry, profile, cluster, cases)
+    else:
+        space = _space(
+            folders,
+            target,
+            profile,
+            gpus,
+            global_batch_size,
+            seq,
+            vocab,
+            wanted,
+            workload or PRETRAIN,
+            on_cpu,
+            iterations,
+        )
+        prepared = _prepared_space(folders, space, profile, cluster, name)
+    return replace(prepared, settings=of_run.texts)
+
+
+def _require_no_sizes(target: str, options: Mapping[str, object]) -> None:
+    given = [option for option, value in options.items() if value is not None]
+    if given:
+        what = f"{target} is an experiment, and its cases have their own sizes and program"
+        raise ReproError(Problem(what, hint=f"leave {' and '.join(given)} out; --where selects cases"))
 
 
 def _is_experiment(folders: Folders, target: str) -> bool:
@@ -100,14 +129,22 @@ def _is_experiment(folders: Folders, target: str) -> bool:
 
 def require_one_task(entry: Entry, cases: Sequence[Case]) -> None:
     """Raise ReproError unless all cases train the same model with the same batch size, so that times compare."""
-    tasks = {(case.model, case.layout.global_batch_size, case.layout.gpus) for case in cases}
+    tasks = Counter((case.model, *_batch_and_gpus(case)) for case in cases)
     if len(tasks) > 1:
-        first = cases[0].settings
+        largest, _ = tasks.most_common(1)[0]
+        of_largest = (case for case in cases if (case.model, *_batch_and_gpus(case)) == largest)
+        first = next(of_largest).settings
         axes = [axis for axis in ("model", "layers", "hidden", "seq", "gpus", "gbs") if axis in first]
         differ = [axis for axis in axes if len({case.settings.get(axis) for case in cases}) > 1]
+        if "model" in differ:
+            differ = [axis for axis in differ if axis not in ("layers", "hidden")]
         values = ",".join(f"{axis}={first[axis]}" for axis in differ)
         what = f"{entry.short_name}: its cases differ in {' and '.join(differ)}, so their times do not compare"
         raise ReproError(Problem(what, hint=f"choose one, for example --where {values}"))
+
+
+def _batch_and_gpus(case: Case) -> tuple[int, int]:
+    return case.layout.global_batch_size, case.layout.gpus
 
 
 def _space(
@@ -137,8 +174,8 @@ def _space(
         raise ReproError(Problem(f"a search for a layout of {target} needs {' and '.join(missing)}"))
     assert gpus is not None and batch is not None
     keeps_scores = find_workload(workload).memory.attention != "flash"
-    dtype = "fp32" if on_cpu else "bf16"
-    training: dict[str, Value] = {"dtype": dtype, "iterations": iterations, "log_interval": 1, "dropout": 0.0}
+    training: dict[str, Value] = {**_precision(cluster, on_cpu), "iterations": iterations, "log_interval": 1}
+    training["dropout"] = 0.0
     training["warmup_iterations"] = min(WARM_UP_ITERATIONS, iterations - 1)
     return Space(
         model=model,
@@ -151,6 +188,15 @@ def _space(
         training=training,
         wanted=wanted,
     )
+
+
+def _precision(cluster: Cluster, on_cpu: bool) -> dict[str, Value]:
+    """Return the number format of a search, with a loss scale if it needs one: bf16 where the GPU has it."""
+    if on_cpu:
+        return {"dtype": "fp32"}
+    if cluster.hardware.peak("bf16") is None and cluster.hardware.peak("fp16") is not None:
+        return {"dtype": "fp16", "loss_scale": 8192}
+    return {"dtype": "bf16"}
 
 
 def _prepared_space(folders: Folders, space: Space, cluster: Cluster, profile: str, name: str | None) -> PreparedSearch:
@@ -175,7 +221,7 @@ def _prepared_space(folders: Folders, space: Space, cluster: Cluster, profile: s
         raise ReproError(Problem("another search has this name", f"{shown(file)}:", hint))
     named_by = [axis for axis in AXES if axis in entry.experiment.named_by]
     named = tuple(_named(one, named_by) for one in chosen)
-    return PreparedSearch(entry, cluster, profile, PAPER, named, tuple(left_out), text)
+    return PreparedSearch(entry, cluster, profile, PAPER, named, tuple(left_out), text=text)
 
 
 def _named(candidate: Candidate, named_by: Sequence[str]) -> Candidate:
@@ -199,12 +245,26 @@ def _prepared(entry: Entry, cluster: Cluster, profile: str, cases: Sequence[Case
 
 
 def _no_layout(space: Space) -> Problem:
-    wanted = ",".join(f"{axis}={value}" for axis, value in space.wanted.items())
-    where = f" with {wanted}" if wanted else ""
-    what = f"no layout of {space.model.label} on {space.gpus} GPUs with {space.global_batch_size} sequences{where}"
-    return Problem(
-        what, hint="the batch must be a multiple of the data-parallel size, and the stages divide the layers"
-    )
+    """Return why a space is empty: the values that --where may have, or those that the sizes exclude."""
+    number, batch = counted(space.gpus, "GPU"), counted(space.global_batch_size, "sequence")
+    what = f"no layout of {space.model.label} on {number} with {batch}"
+    rows = list(replace(space, wanted={}).rows())
+    if not rows:
+        return Problem(what, hint="some data-parallel size must divide the batch, and the stages divide the layers")
+    given = ",".join(f"{axis}={shown_value(value)}" for axis, value in space.wanted.items())
+    fixed = [axis for axis in space.wanted if axis not in rows[0]]
+    if fixed:
+        what = f"--where {given}: a search does not vary {' and '.join(fixed)}"
+        return Problem(what, hint=f"it varies {', '.join(rows[0])}")
+    values = [f"{axis}: {', '.join(_values(rows, axis))}" for axis in space.wanted]
+    alone = all(shown_value(value) in _values(rows, axis) for axis, value in space.wanted.items())
+    hint = f"there are {'; '.join(values)}{', in other combinations' if alone else ''}"
+    return Problem(f"{what} has {given}", hint=hint)
+
+
+def _values(rows: Sequence[Mapping[str, Value]], axis: str) -> list[str]:
+    values = sorted({row[axis] for row in rows}, key=lambda value: (isinstance(value, str), value))
+    return [shown_value(value) for value in values]
 
 
 MOST_GPUS = 4096
@@ -216,14 +276,15 @@ def _nothing_fits(space: Space, cluster: Cluster, left_out: Sequence[LeftOut]) -
     name = f"{space.model.label} on {space.gpus} GPUs of {cluster.name}"
     too_large = [(one, one.memory) for one in left_out if one.memory is not None]
     if not too_large:
-        reasons = Counter(one.reason for one in left_out)
+        reasons = Counter(one.reason.kind for one in left_out)
         return [Problem(f"{name}: {reason} ({counted(n, 'layout')})") for reason, n in reasons.most_common(3)]
     smallest, memory = min(too_large, key=lambda pair: pair[1].total_bytes)
     term, term_bytes = max(_terms(memory).items(), key=lambda item: item[1])
     enough = _fewest_gpus(space, cluster)
-    hint = f"{enough} GPUs are enough" if enough else f"no more than {MOST_GPUS} GPUs are enough, either"
-    largest = f"the largest part of the smallest layout is {term} ({term_bytes / 1e9:.1f} GB)"
-    return [Problem(f"{name} {smallest.case.name}: {smallest.reason}; {largest}", hint=hint)]
+    hint = f"{enough} GPUs are enough" if enough else f"not even {MOST_GPUS} GPUs are enough"
+    largest = f"the largest part is {term} ({term_bytes / 1e9:.1f} GB)"
+    what = f"the smallest layout, {smallest.case.name}, {smallest.reason.detail}; {largest}"
+    return [Problem(f"{name}: {what}", hint=hint)]
 
 
 def _terms(memory: MemoryEstimate) -> dict[str, float]:

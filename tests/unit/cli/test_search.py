@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,9 @@ def test_a_search_measures_finds_the_fastest_layout_and_goes_on_without_measurin
     answer = document(done.stdout)
     (winner,) = answer["winners"]
     assert winner["case"] == "pp=1,tp=4"
-    assert winner["stopped"] == "no other candidate can be faster within its uncertainty"
+    (summary,) = answer["searches"]
+    assert summary["stopped"] == "no other candidate can be faster within its uncertainty"
+    assert (summary["candidates"], summary["measured"], summary["jobs"]) == (3, 2, 3)
     assert "--tensor-model-parallel-size" in winner["arguments"]["pretrain"]
     states = {row["case"]: (row["state"], row["iterations"]) for row in answer["candidates"]}
     assert states["pp=1,tp=4"] == ("measured", 8), "the fastest case runs at full length"
@@ -59,7 +62,9 @@ def test_a_dry_run_shows_candidates_and_writes_nothing(repro: Caller, site: Site
     rows = document(done.stdout)["candidates"]
     times = [row["predicted_ms"] for row in rows if row["predicted_ms"] is not None]
     assert len(times) > 50 and times == sorted(times)
-    assert all(row["state"] == "not run" and row["why"] for row in rows)
+    assert {row["state"] for row in rows} == {"not run"}
+    reasons = Counter(row["why"] for row in rows if row["why"])
+    assert reasons == {row["reason"]: row["cases"] for row in document(done.stdout)["reasons"]}
     assert sorted(site.folder.rglob("*")) == before
 
 
@@ -74,7 +79,10 @@ def test_a_simulated_search_measures_published_cases_until_none_can_win(repro: C
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
-        (("gpt-39b", "--gpus", "2", "--gbs", "64"), "the largest part of the smallest layout is optimizer states"),
+        (
+            ("gpt-39b", "--gpus", "2", "--gbs", "64"),
+            "optimizer states (234.6 GB). Hint: 16 GPUs are enough",
+        ),
         (("gpt-6.7b",), "needs --gpus and --gbs"),
         (("no-such-model", "--gpus", "2", "--gbs", "64"), "no-such-model: no such model"),
         (("gpt-6.7b", "--gpus", "16", "--gbs", "64", "--budget", "3apples"), "--budget 3apples: not a budget"),
@@ -82,10 +90,14 @@ def test_a_simulated_search_measures_published_cases_until_none_can_win(repro: C
             ("gpt-6.7b", "--gpus", "16", "--gbs", "7", "--where", "dp=2"),
             "no layout of 6.7b on 16 GPUs with 7 sequences",
         ),
-        (("gpt-6.7b", "--gpus", "16", "--gbs", "64", "--where", "tp=3"), "no layout of 6.7b"),
+        (("gpt-6.7b", "--gpus", "16", "--gbs", "64", "--where", "tp=3"), "has tp=3. Hint: there are tp: 1, 2, 4, 8"),
         (("gpt-6.7b", "--gpus", "16", "--gbs", "64", "--workload", "nothing"), "nothing: no such workload"),
         (("figure-13",), "figure-13: its cases differ in gbs, so their times do not compare"),
         (("figure-13", "--where", "gbs=7"), "gbs=7"),
+        (("figure-13", "--where", "gbs=32", "--gpus", "4"), "leave --gpus out; --where selects cases"),
+        (("gpt-6.7b", "--gpus", "16", "--gbs", "64", "--where", "gpus=8"), "a search does not vary gpus"),
+        (("gpt-6.7b", "--gpus", "16", "--gbs", "64", "--set", "training.iterations=9"), "use --iterations and --short"),
+        (("gpt-6.7b", "--gpus", "16", "--gbs", "64", "--set", "nonsense=1"), "nonsense: no such field"),
     ],
 )
 def test_a_search_that_cannot_run_is_refused_with_the_reason(

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from orchestrator.catalog.case import Case
 from orchestrator.megatron.model import Layout, ModelShape, Training
-from orchestrator.search.candidates import Candidate
-from orchestrator.search.policy import OUT_OF_MEMORY, Decision, decide
+from orchestrator.search.candidates import HEAVIER, Candidate, Reason
+from orchestrator.search.policy import AS_LARGE, OUT_OF_MEMORY, SLOWER, Decision, decide
 from orchestrator.search.simulate import simulate
 
 MODEL = ModelShape(24, 2048, 16, 1024, 51200)
@@ -45,7 +45,7 @@ def test_without_measurements_the_fastest_prediction_is_first() -> None:
 def test_a_case_that_cannot_win_within_its_uncertainty_is_pruned_with_the_winner_as_reason() -> None:
     decision = decide([candidate("a", 100), candidate("b", 105, tp=2), candidate("c", 150, tp=4)], {"a": 100.0})
     assert names(decision) == ["b"]
-    assert decision.pruned == {"c": "cannot be faster than a within its uncertainty"}
+    assert decision.pruned == {"c": Reason(SLOWER, "a")}
 
 
 def test_a_slow_measurement_moves_similar_layouts_behind_different_ones() -> None:
@@ -73,13 +73,13 @@ def test_more_memory_than_a_case_that_ran_out_is_not_tried() -> None:
     cases = [candidate("a", 100, gb=70), candidate("larger", 101, tp=2, gb=71), candidate("smaller", 130, tp=4, gb=60)]
     decision = decide(cases, {"a": OUT_OF_MEMORY})
     assert names(decision) == ["smaller"]
-    assert decision.pruned["larger"] == "needs more memory than a, which ran out of memory"
+    assert decision.pruned["larger"] == Reason(AS_LARGE, "a")
 
 
 def test_recomputation_is_tried_only_when_the_same_layout_without_it_ran_out_of_memory() -> None:
     plain, full = Training("bf16", recompute="none"), Training("bf16", recompute="full")
     cases = [candidate("plain", 100, gb=70, training=plain), candidate("full", 130, gb=30, training=full)]
-    assert decide(cases, {}).pruned == {"full": "does more work than plain"}
+    assert decide(cases, {}).pruned == {"full": Reason(HEAVIER, "plain may fit")}
     assert names(decide(cases, {"plain": OUT_OF_MEMORY})) == ["full"]
 
 
