@@ -15,7 +15,7 @@ from orchestrator.config.model import LARGEST_COUNT
 from tests.pages import anchor_of
 from tests.reference.markdown import block, code, flow, table
 
-_LONGEST_EXAMPLE = 60
+_LONGEST_EXAMPLE = 40
 _METRICS = "metrics"
 _AXES = "Axes of a case"
 _ANY = ["integer", "number", "boolean", "string"]

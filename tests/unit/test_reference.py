@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal, get_args, get_origin
@@ -10,7 +11,8 @@ import pytest
 from pydantic import BaseModel, TypeAdapter
 
 from orchestrator import errors
-from orchestrator.catalog.experiment import Experiment
+from orchestrator.catalog.axes import Settings
+from orchestrator.catalog.experiment import Experiment, TrainingFields
 from orchestrator.catalog.experiment_schema import experiment_schema
 from orchestrator.catalog.paper import Paper
 from orchestrator.cli import main
@@ -19,6 +21,7 @@ from orchestrator.clusters.profile_schema import profile_schema
 from orchestrator.config.user import UserConfig
 from orchestrator.launch.executors import NOT_STARTED, TIMED_OUT
 from orchestrator.launch.probe import OUTSIDE_IMAGE
+from orchestrator.megatron.model import Training
 from tests.pages import CHECKOUT
 from tests.reference.pages import PAGES
 
@@ -95,6 +98,14 @@ def test_a_description_is_a_sentence_with_a_unit_and_its_examples_are_valid(name
             for example in info.examples or ():
                 TypeAdapter(Annotated[info.annotation, info]).validate_python(example)  # type: ignore[arg-type]
     assert faults == []
+
+
+def test_the_description_of_a_training_option_has_its_default() -> None:
+    defaults = {field.name: field.default for field in dataclasses.fields(Training) if field.default is not None}
+    fields = Settings.model_fields | TrainingFields.model_fields
+    for name, default in defaults.items():
+        text = str(default).lower() if isinstance(default, bool) else str(default).removesuffix(".0")
+        assert f"Without it: {text}" in (fields[name].description or ""), name
 
 
 @pytest.mark.parametrize("page", PAGES)

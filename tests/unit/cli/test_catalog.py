@@ -343,32 +343,6 @@ def test_a_paper_without_a_machine_needs_a_cluster(repro: Caller) -> None:
     assert repro("plan", "figure-99", "--cluster", "selene").returncode == 0
 
 
-def indented_blocks(text: str) -> list[str]:
-    """The code blocks of a page, less their indentation."""
-    blocks: list[list[str]] = [[]]
-    for line in text.splitlines():
-        if line.startswith("    "):
-            blocks[-1].append(line[4:])
-        elif line.strip() and blocks[-1]:
-            blocks.append([])
-    return ["\n".join(block) + "\n" for block in blocks if block]
-
-
-def test_examples_of_the_page_on_adding_an_experiment_work(repro: Caller) -> None:
-    page = (CHECKOUT / "docs" / "how-to" / "add-an-experiment.md").read_text()
-    blocks = indented_blocks(page)
-    figure, paper = (block for block in blocks if block.startswith(("figure:", "title:")))
-    rows, scales = (block for block in blocks if block.startswith(("cases:", "scales:")))
-    write(repro, figure + scales, "own/figure-1", paper)
-    assert repro("plan", "figure-1", "--cluster", "selene").returncode == 0
-    assert repro("plan", "figure-1", "--cluster", "local", "--scale", "cpu").returncode == 0
-    assert len(json.loads(repro("show", "figure-1", "--json").stdout)["cases"]) == 6
-    top = figure[: figure.index("gpus:")] + "model: {seq: 1024, vocab: 51200}\n"
-    table = top + rows + figure[figure.index("training:") :].replace("[pp, tp]", "[case]").replace("gbs", "gpus")
-    write(repro, table, "own/table-1", paper)
-    assert [row["case"] for row in json.loads(repro("show", "own/table-1", "--json").stdout)["cases"]] == ["case=1.7B"]
-
-
 def test_a_reference_only_experiment_is_shown_and_no_plan_is_suggested(repro: Caller) -> None:
     write(repro, FIGURE + "\nreference_only: too large\n")
     done = repro("show", "figure-99")
