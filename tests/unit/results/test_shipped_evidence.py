@@ -14,29 +14,24 @@ import pytest
 
 from orchestrator.catalog.case import Case
 from orchestrator.catalog.expand import expand
-from orchestrator.catalog.library import Entry, find_experiment, read_experiment
 from orchestrator.clusters.resolve import find_cluster
 from orchestrator.paths import Folders, find_folders
 from orchestrator.planning.plan import Cost, cost_of
 from orchestrator.planning.target import Target
 from orchestrator.results.bundle.archive import unpacked
 from orchestrator.results.bundle.verify import verify
+from tests.shipped_pictures import RESULTS, beside, bundled_outcome, bundles, entry_of
 from tests.unit.catalog.entries import CHECKOUT
 
 pytestmark = pytest.mark.slow
 
-RESULTS = CHECKOUT / "experiments" / "results"
-BUNDLES = sorted(RESULTS.rglob("*.tar.zst"))
+BUNDLES = bundles()
 FOLDERS = Folders(shipped=CHECKOUT, home=CHECKOUT / "no-such-home")
 Row = dict[str, str]
 
 
 def _name(file: Path) -> str:
     return file.relative_to(RESULTS).as_posix().removesuffix(".tar.zst")
-
-
-def _beside(bundle: Path, suffix: str) -> Path:
-    return bundle.with_name(bundle.name.removesuffix(".tar.zst") + suffix)
 
 
 def _rows(table: bytes) -> list[Row]:
@@ -58,19 +53,24 @@ def test_a_bundles_numbers_and_claims_follow_from_its_logs(bundle: Path) -> None
 def test_the_table_beside_a_bundle_is_the_one_in_it(bundle: Path) -> None:
     with unpacked(bundle) as (folder, _):
         inside = _rows((folder / "results" / "cases.csv").read_bytes())
-    assert _rows(_beside(bundle, ".csv").read_bytes()) == inside
+    assert _rows(beside(bundle, ".csv").read_bytes()) == inside
     assert inside and all(row["case"] and (row["iteration_ms"] or row["failure"]) for row in inside)
+
+
+@pytest.mark.parametrize("bundle", BUNDLES, ids=_name)
+def test_the_picture_beside_a_bundle_has_the_numbers_of_its_table(bundle: Path) -> None:
+    outcome = bundled_outcome(bundle)
+    metric = outcome.entry.experiment.axes.y.metric
+    drawn = {result.case.name: result.value(metric) for result in outcome.drawn()}
+    table = {
+        row["case"]: float(row[metric]) if row[metric] else None for row in _rows(beside(bundle, ".csv").read_bytes())
+    }
+    assert drawn == pytest.approx(table)
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".png"])
 def test_no_table_and_no_picture_is_without_a_bundle_nor_a_bundle_without_them(suffix: str) -> None:
-    assert sorted(RESULTS.rglob(f"*{suffix}")) == sorted(_beside(bundle, suffix) for bundle in BUNDLES)
-
-
-def _entry(experiment: str) -> Entry:
-    """One of the catalogue, or of those that are for tests on GPUs only."""
-    edge = CHECKOUT / "tests" / "gpu" / f"{experiment}.yaml"
-    return read_experiment(experiment, edge) if edge.exists() else find_experiment(FOLDERS, experiment)
+    assert sorted(RESULTS.rglob(f"*{suffix}")) == sorted(beside(bundle, suffix) for bundle in BUNDLES)
 
 
 def cases_that_ran(folder: str) -> list[tuple[Case, Row]]:
@@ -80,7 +80,7 @@ def cases_that_ran(folder: str) -> list[tuple[Case, Row]]:
     """
     rows = [row for table in sorted((RESULTS / folder).glob("*.csv")) for row in _rows(table.read_bytes())]
     cases = {
-        (experiment, scale): {case.name: case for case in expand(_entry(experiment), scale)}
+        (experiment, scale): {case.name: case for case in expand(entry_of(experiment), scale)}
         for experiment, scale in {(row["experiment"], row["scale"]) for row in rows}
     }
     ran = [(cases[row["experiment"], row["scale"]][row["case"]], row) for row in rows]
