@@ -1,9 +1,13 @@
-"""One Chromium and one report for the whole test run."""
+"""One Chromium, one report and one documentation site for the whole test run."""
 
 from __future__ import annotations
 
 import os
+import re
+import shlex
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -52,6 +56,18 @@ def report_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     text = report(ledger, figures, CHECKOUT / "templates")
     ledger.engine.dispose()
     return write_report(text, home / "page")
+
+
+@pytest.fixture(scope="session")
+def site_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the documentation site, built by the command of `make docs`, for which a warning is an error."""
+    folder = tmp_path_factory.mktemp("site")
+    recipe = re.search(r"^\tpython (-m sphinx .*)$", (CHECKOUT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+    assert recipe is not None and " -W " in recipe[1]
+    words = [word.replace("build/", f"{folder}/") for word in shlex.split(recipe[1])]
+    done = subprocess.run([sys.executable, *words], cwd=CHECKOUT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return folder / "docs"
 
 
 @pytest.fixture
