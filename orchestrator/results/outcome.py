@@ -154,6 +154,8 @@ def outcome_of(
     if attempt is not None:
         _require_attempt(ledger, entry, rows, attempt)
     results = _results(ledger, entry, cases, rows, with_losses, attempt)
+    if entry.is_search:  # it runs only some of its candidates
+        results = [result for result in results if result.row is not None] or results
     program = last.workload if programs != own_programs else None
     others = {
         name: _results_of(ledger, other, last, program, changes, with_losses) for name, other in entry.others.items()

@@ -13,6 +13,7 @@ from pathlib import Path
 import jinja2
 
 from orchestrator import __version__
+from orchestrator.catalog.expand import case_count, scale_fields
 from orchestrator.catalog.library import Entry
 from orchestrator.errors import Problem, ReproError
 from orchestrator.files import written_whole
@@ -168,7 +169,7 @@ def _section(records: Records, number: int, anchors: dict[str, str], texts: dict
         paper=entry.paper.title,
         link=_link(entry),
         scale=outcome.scale,
-        about=entry.experiment.about_scale(outcome.scale) or "",
+        about=_about(outcome),
         cluster=outcome.cluster,
         gpu=first.gpu or "",
         program=_program(outcome),
@@ -185,6 +186,15 @@ def _section(records: Records, number: int, anchors: dict[str, str], texts: dict
         profiles=profiles_of(runs),
         scripts=scripts_of(attempts, names, texts, anchors),
     )
+
+
+def _about(outcome: FigureOutcome) -> str:
+    """Return the description of the scale; for a search the number of candidates that have a job."""
+    entry = outcome.entry
+    if entry.is_search:
+        candidates = case_count(scale_fields(entry, outcome.scale), to_run=True)
+        return f"{len(outcome.results):,} of {counted(candidates, 'candidate')} had a job"
+    return entry.experiment.about_scale(outcome.scale) or ""
 
 
 def _names(jobs: Sequence[JobSummary]) -> dict[str, str]:

@@ -126,9 +126,16 @@ def test_another_search_of_the_same_name_is_not_overwritten(repro: Caller, site:
     assert "another search has this name" in done.stderr
 
 
-def test_the_picture_of_a_search_is_drawn(repro: Caller, site: Site) -> None:
+def test_report_picture_and_bundle_have_the_candidates_that_ran_and_no_others(repro: Caller, site: Site) -> None:
     assert repro(*SMALL, *SHORT, "--finalists", "1").returncode == 0
+    rows = document(repro("collect", "8x64-4-gpus-batch-4", "--json").stdout)["cases"]
+    assert {row["case"] for row in rows} == {"pp=1,tp=4", "pp=2,tp=2"}
+    assert repro("report", "8x64-4-gpus-batch-4", "-o", "report").returncode == 0
+    page = (site.folder / "report" / "index.html").read_text()
+    assert "All 2 cases are verified." in page and "2 of 3 candidates had a job" in page
+    assert repro("bundle", "8x64-4-gpus-batch-4", "-o", "search.tar").returncode == 0
+    assert repro("bundle", "verify", "search.tar").returncode == 0
     done = repro("plot", "8x64-4-gpus-batch-4", "-o", "search.svg")
     assert done.returncode == 0, done.stderr
     text = (site.folder / "search.svg").read_text()
-    assert "fastest so far" in text and "process-hours on CPU cores" in text
+    assert "fastest so far" in text and "Process-hours on CPU cores" in text
