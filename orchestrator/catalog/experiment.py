@@ -22,6 +22,11 @@ SEARCHES = "searches"
 LossScale = Annotated[int, Field(strict=True, ge=1, le=2**64)]
 
 
+def is_search(name: str) -> bool:
+    """Return whether the cases of the experiment are candidates of `repro search`, of which most need no job."""
+    return name.startswith(f"{SEARCHES}/")
+
+
 class ModelFields(ModelAxes):
     """Shape of a model, or the part of it that all cases share. Matrix, rows or rules contain the rest."""
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from orchestrator.catalog.axes import AXES, Matrix, axis_hint, checked_value
 from orchestrator.catalog.claims import ClosesClaim, GainClaim, PairFields, PeakClaim, TrendClaim
-from orchestrator.catalog.experiment import SEARCHES, Experiment, ScaleFields, scale_names
+from orchestrator.catalog.experiment import Experiment, ScaleFields, scale_names
 from orchestrator.catalog.paper import CodeFields, Paper
 from orchestrator.config.model import read_model
 from orchestrator.config.yaml import Document, KeyPath, read_document, shown
@@ -46,11 +46,6 @@ class Entry:
     def short_name(self) -> str:
         """Name without the paper: `figure-13`."""
         return short_name(self.name)
-
-    @property
-    def is_search(self) -> bool:
-        """Whether the cases are candidates of `repro search`, of which most need no job."""
-        return self.name.startswith(f"{SEARCHES}/")
 
     def location(self, *path: str | int) -> str:
         """Return the `file:line:column` of the value at `path`, or of its nearest parent."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from orchestrator.catalog.case import Case, parse_where, select, with_workload
 from orchestrator.catalog.expand import cases_to_run, expand
-from orchestrator.catalog.experiment import scale_names
+from orchestrator.catalog.experiment import is_search, scale_names
 from orchestrator.catalog.library import Entry, find_experiment, full_name
 from orchestrator.errors import Problem, ReproError
 from orchestrator.ledger.attempts import job_rows
@@ -154,7 +154,7 @@ def outcome_of(
     if attempt is not None:
         _require_attempt(ledger, entry, rows, attempt)
     results = _results(ledger, entry, cases, rows, with_losses, attempt)
-    if entry.is_search:  # it runs only some of its candidates
+    if is_search(entry.name):  # it runs only some of its candidates
         results = [result for result in results if result.row is not None] or results
     program = last.workload if programs != own_programs else None
     others = {

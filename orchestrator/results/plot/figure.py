@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from orchestrator.catalog.experiment import PAPER
+from orchestrator.catalog.experiment import PAPER, is_search
 from orchestrator.catalog.library import Entry
 from orchestrator.errors import Problem, ReproError
 from orchestrator.files import written_whole
@@ -39,7 +39,7 @@ def drawn(entry: Entry, scale: str, cluster: str, results: Sequence[Result], on_
 
     axes_of, device = entry.experiment.axes, results[0].case.device
     title = "" if on_page else entry.experiment.title
-    if entry.is_search:
+    if is_search(entry.name):
         return search.drawn(title, [] if on_page else setup(entry, scale, cluster, WIDTH), results)
     bars = axes_of.marks == "bars"
     position_of = positions_of(axes_of, results)

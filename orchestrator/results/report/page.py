@@ -14,6 +14,7 @@ import jinja2
 
 from orchestrator import __version__
 from orchestrator.catalog.expand import case_count, scale_fields
+from orchestrator.catalog.experiment import is_search
 from orchestrator.catalog.library import Entry
 from orchestrator.errors import Problem, ReproError
 from orchestrator.files import written_whole
@@ -191,7 +192,7 @@ def _section(records: Records, number: int, anchors: dict[str, str], texts: dict
 def _about(outcome: FigureOutcome) -> str:
     """Return the description of the scale; for a search the number of candidates that have a job."""
     entry = outcome.entry
-    if entry.is_search:
+    if is_search(entry.name):
         candidates = case_count(scale_fields(entry, outcome.scale), to_run=True)
         return f"{len(outcome.results):,} of {counted(candidates, 'candidate')} had a job"
     return entry.experiment.about_scale(outcome.scale) or ""
