@@ -8,7 +8,7 @@ from typing import Annotated, TypeVar
 from pydantic import AfterValidator, Field, ValidationError, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
-from orchestrator.config.model import Count, Strict, Text, shortened
+from orchestrator.config.model import Count, Strict, Text, fault_of, shortened
 from orchestrator.errors import did_you_mean
 from orchestrator.job_spec import Value
 from orchestrator.megatron.model import ContextCommunication, DdpKind, Recompute
@@ -202,6 +202,5 @@ def checked_value(axis: str, value: object) -> Value:
     try:
         checked: Value = getattr(Settings.model_validate({axis: value}), axis)
     except ValidationError as error:
-        message = str(error.errors()[0]["msg"])
-        raise ValueError(f"{message[:1].lower()}{message[1:]}, got {shortened(value)}") from None
+        raise ValueError(f"{fault_of(error.errors()[0])}, got {shortened(value)}") from None
     return checked

@@ -81,28 +81,69 @@ def _problem(
     if detail["type"] == "extra_forbidden":
         return Problem(f"{name}: unknown field", location, _name_hint(model, detail["loc"]))
     if detail["type"] == "missing":
-        return Problem(f"{name}: missing", location, f"add {name}:")
+        meaning = _meaning(model, detail["loc"])
+        return Problem(f"{name}: missing", location, f"add {name}: ({meaning})" if meaning else f"add {name}:")
     if detail["type"] == "union_tag_invalid":
         kind, context = (*path, "kind"), detail["ctx"]
         names = re.findall(r"'([^']+)'", context["expected_tags"])
         near = did_you_mean(str(context["tag"]), names) or f"there are: {', '.join(names)}"
         location = at(kind) if at else str(document.place(kind))
         return Problem(f"{dotted(kind)}: no such kind, {shortened(context['tag'])}", location, near)
-    message = detail["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ")
-    message = message[:1].lower() + message[1:]
-    field = dotted(path) or "file"
+    message, field = fault_of(detail), dotted(path) or "file"
     if name == "[key]":
         hint = detail.get("ctx", {}).get("hint")
         return Problem(f"{field}: {message if hint else f'invalid name: {message}'}", location, hint)
     got = "" if isinstance(value, (dict, list)) else f", got {shortened(value)}"
-    return Problem(f"{field}: {message}{got}", location, _value_hint(detail, value))
+    hint = _value_hint(detail, value) if detail["type"] == "literal_error" else None
+    if hint is None and detail["type"] in _FAULTS:
+        hint = _meaning(model, detail["loc"])
+    return Problem(f"{field}: {message}{got}", location, hint)
+
+
+_FAULTS = {
+    **dict.fromkeys(("int_type", "int_parsing", "int_from_float"), "must be an integer"),
+    **dict.fromkeys(("float_type", "float_parsing"), "must be a number"),
+    **dict.fromkeys(("bool_type", "bool_parsing"), "must be true or false"),
+    **dict.fromkeys(("dict_type", "model_type", "model_attributes_type"), "must be a mapping"),
+    "string_type": "must be text",
+    "list_type": "must be a list",
+    "string_too_short": "must not be empty",
+    "string_pattern_mismatch": "must match {pattern}",
+    "too_short": "must have {min_length} or more items",
+    "too_long": "must have {max_length} or fewer items",
+    "greater_than_equal": "must be {ge} or more",
+    "greater_than": "must be above {gt}",
+    "less_than_equal": "must be {le} or less",
+    "less_than": "must be below {lt}",
+}
+"""Type of a pydantic error -> message. Types have the names of docs/reference/profiles.md and experiments.md."""
+
+
+def fault_of(detail: ErrorDetails) -> str:
+    """Return what is wrong with a value."""
+    if detail["type"] in _FAULTS:
+        limits = {
+            name: f"{value:g}" if isinstance(value, float) else value for name, value in detail.get("ctx", {}).items()
+        }
+        return _FAULTS[detail["type"]].format_map(limits)
+    message = detail["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ")
+    message = message.replace("Input should be", "must be", 1)
+    return message[:1].lower() + message[1:]
 
 
 def _value_hint(detail: ErrorDetails, value: YamlValue) -> str | None:
     """Return the most similar allowed value of a field with a list of them."""
-    if detail["type"] != "literal_error" or not isinstance(value, str):
+    if not isinstance(value, str):
         return None
     return did_you_mean(value, re.findall(r"'([^']+)'", str(detail.get("ctx", {}).get("expected"))))
+
+
+def _meaning(model: type[BaseModel], loc: KeyPath) -> str | None:
+    """Return the first sentence of the description of the field at `loc`, or around it, as a part of a sentence."""
+    _, field = _walk(model, loc)
+    text = (field.description or "").partition(". ")[0].removesuffix(".") if field is not None else ""
+    is_word = text[1:2].islower()
+    return (text[:1].lower() + text[1:] if is_word else text) or None
 
 
 def _existing_part(value: YamlValue, loc: KeyPath) -> tuple[KeyPath, YamlValue]:
@@ -134,8 +175,15 @@ def _name_hint(model: type[BaseModel], loc: KeyPath) -> str | None:
 
 
 def _fields_at(model: type[BaseModel], loc: KeyPath) -> list[str]:
-    """Return the field names of the model at `loc`. Follow lists, mappings and unions."""
+    """Return the field names of the model at `loc`."""
+    models, _ = _walk(model, loc)
+    return sorted({name for candidate in models for name, _ in _named_fields(candidate)})
+
+
+def _walk(model: type[BaseModel], loc: KeyPath) -> tuple[list[type[BaseModel]], FieldInfo | None]:
+    """Return the models at `loc` and the last field on the way. Follow lists, mappings and unions."""
     current: list[type[BaseModel]] = [model]
+    last: FieldInfo | None = None
     for part in loc:
         if any(tag == part for candidate in current for tag in _tags(candidate)):
             current = [candidate for candidate in current if part in _tags(candidate)]
@@ -143,7 +191,8 @@ def _fields_at(model: type[BaseModel], loc: KeyPath) -> list[str]:
         below = [field for candidate in current for name, field in _named_fields(candidate) if name == part]
         if below:
             current = [submodel for field in below for submodel in _models_in(field.annotation)]
-    return sorted({name for candidate in current for name, _ in _named_fields(candidate)})
+            last = below[0]
+    return current, last
 
 
 def _named_fields(model: type[BaseModel]) -> Iterator[tuple[str, FieldInfo]]:

@@ -71,7 +71,7 @@ def test_errors_of_a_figure_and_its_paper_are_reported_together(tmp_path: Path) 
     lines = [short(problem) for problem in caught.value.problems]
     assert lines == [
         'figure-1.yaml:8:3 matrix.gbz: no such axis. Did you mean "gbs"?',
-        "paper.yaml:1:1 venue: missing. Hint: add venue:",
+        "paper.yaml:1:1 venue: missing. Hint: add venue: (conference or journal)",
         'paper.yaml:2:1 venu: unknown field. Did you mean "venue"?',
     ]
 
@@ -79,30 +79,30 @@ def test_errors_of_a_figure_and_its_paper_are_reported_together(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
-        (("gpus: 8", "gpus: eight"), ["figure-1.yaml:4:7 gpus: input should be a valid integer, got 'eight'"]),
+        (("gpus: 8", "gpus: eight"), ["figure-1.yaml:4:7 gpus: must be an integer, got 'eight'"]),
         (
             ("gbs: [8, 16]", "gbs: [08, 16]"),
-            ["figure-1.yaml:8:9 matrix.gbs.0: input should be a valid integer, got '08'"],
+            ["figure-1.yaml:8:9 matrix.gbs.0: must be an integer, got '08'"],
         ),
         (
             ("gbs: [8, 16]", "gbs: [1e3]"),
-            ["figure-1.yaml:8:9 matrix.gbs.0: input should be a valid integer, got 1000.0"],
+            ["figure-1.yaml:8:9 matrix.gbs.0: must be an integer, got 1000.0"],
         ),
         (
             ("gbs: [8, 16]", "scatter_gather: [no]"),
-            ["figure-1.yaml:8:20 matrix.scatter_gather.0: input should be a valid boolean, got 'no'"],
+            ["figure-1.yaml:8:20 matrix.scatter_gather.0: must be true or false, got 'no'"],
         ),
         (("pp: [1, 2, 4]", "pp: []"), ["figure-1.yaml:7:3 matrix: pp has no values"]),
         (("pp: [1, 2, 4]", "pp: [1, 2, 1]"), ["figure-1.yaml:7:3 matrix: pp has a value twice"]),
         (
             ("pp: [1, 2, 4]", "pp: [0]"),
-            ["figure-1.yaml:7:8 matrix.pp.0: input should be greater than or equal to 1, got 0"],
+            ["figure-1.yaml:7:8 matrix.pp.0: must be 1 or more, got 0"],
         ),
         (
             ("metric: iteration_ms", "metric: speed"),
-            ["figure-1.yaml:14:25 axes.y.metric: input should be 'tflops_per_gpu', "],
+            ["figure-1.yaml:14:25 axes.y.metric: must be 'tflops_per_gpu', "],
         ),
-        (("tp: gpus / pp", "tp: 4"), ["figure-1.yaml:10:7 rules.tp: input should be a valid string, got 4"]),
+        (("tp: gpus / pp", "tp: 4"), ["figure-1.yaml:10:7 rules.tp: must be text, got 4"]),
     ],
 )
 def test_a_wrong_field_is_an_error_with_its_location(

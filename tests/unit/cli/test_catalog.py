@@ -224,7 +224,7 @@ NO_FACTS = "about: x\nscheduler: slurm\nhardware: {nodes: 8, gpus_per_node: 8}\n
         ("show figure-13 --where pp=3", "--where pp=3: no such case. Hint: there are pp: 2, 4, 8, 16, 32"),
         ("plan sc21 --where pp=3", "--where pp=3: no such case. Hint: there are pp: "),
         ("plan figure-13 --where fish=3", "--where fish=3: no such axis. Hint: there are: case, model, "),
-        ("plan figure-13 --where gbs=08x", "--where gbs=08x: input should be a valid integer"),
+        ("plan figure-13 --where gbs=08x", "--where gbs=08x: must be an integer"),
         (
             "plan table-2 --where case=zero3-175b",
             "--where case=zero3-175b: table-2 has these cases for reference only: neither a script",
@@ -252,12 +252,12 @@ def test_a_wrong_word_is_one_line_and_exit_2(repro: Caller, words: str, expected
         ("  tp: gpus / pp", "  tp: tpx * 1\n  dp: tp", "unknown name tpx"),
         ("      pp: [1, 2, 4]\n      gbs: [32, 128]", "      {}", "figure-99.yaml:"),
         ("  dtype: fp16", "  dtype: fp61", "figure-99.yaml:"),
-        ("  mbs: 1", "  mbs: 08", "fixed.mbs: input should be a valid integer, got '08'"),
-        ("  mbs: 1", "  mbs: 1e3", "fixed.mbs: input should be a valid integer, got 1000.0"),
+        ("  mbs: 1", "  mbs: 08", "fixed.mbs: must be an integer, got '08'"),
+        ("  mbs: 1", "  mbs: 1e3", "fixed.mbs: must be an integer, got 1000.0"),
         (
             "  mbs: 1",
             "  mbs: 1\n  scatter_gather: no",
-            "fixed.scatter_gather: input should be a valid boolean, got 'no'",
+            "fixed.scatter_gather: must be true or false, got 'no'",
         ),
         (
             "  gbs: [32, 128]\nrules",

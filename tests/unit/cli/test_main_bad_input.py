@@ -61,7 +61,7 @@ def change(file: Path, old: str, new: str) -> None:
             ["repro: --where dp=2: no such case. Hint: there are dp: 1"],
         ),
         ("status figure-133", None),
-        ("status --where pp=x", ["repro: --where pp=x: input should be a valid integer"]),
+        ("status --where pp=x", ["repro: --where pp=x: must be an integer"]),
         ("logs 0123", ["repro: no jobs in "]),
         ("cancel figure-13", ["repro: no jobs in "]),
         ("collect", ["repro: no jobs in "]),
@@ -86,7 +86,7 @@ def test_an_unknown_name_suggests_the_nearest_and_changes_nothing(
 @pytest.mark.parametrize(
     ("old", "new", "expected"),
     [
-        ("  gbs: [32, 128]\nrules", "  gbz: [32, 128]\nrules", ':14:3 matrix.gbz: no such axis. Did you mean "gbs"?'),
+        ("  gbs: [32, 128]\nrules", "  gbz: [32, 128]\nrules", ':15:3 matrix.gbz: no such axis. Did you mean "gbs"?'),
         ("title: Pipeline-", "title: [Pipeline-", "not YAML"),
         ("gpus: 64\n", "gpus: many\n", "gpus"),
         ("figure: Figure 13\n", "", "figure"),

@@ -54,7 +54,7 @@ def test_an_unknown_condition_is_refused_with_the_supported_conditions(line: str
     with pytest.raises(ReproError) as caught:
         cluster_of(tmp_path, f"{PLAIN}{line}\n")
     assert any(
-        short(problem).startswith(f"site.yaml:{where}: input should be 'nodes > 1' or 'nodes == 1', got ")
+        short(problem).startswith(f"site.yaml:{where}: must be 'nodes > 1' or 'nodes == 1', got ")
         for problem in caught.value.problems
     )
 

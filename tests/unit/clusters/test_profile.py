@@ -62,9 +62,9 @@ def test_mounts_that_pyxis_refuses_or_divides_are_refused(tmp_path: Path, mount:
         ("mem=5", "an argument must start with -"),
         ("-p batch", "an argument must be one word, --name=value"),
         ("--comment a=b", "an argument must be one word, --name=value"),
-        ("--comment=a\\nb", "string should match pattern"),
-        ("--x=\\0", "string should match pattern"),
-        ("", "string should match pattern"),
+        ("--comment=a\\nb", "must match ^"),
+        ("--x=\\0", "must match ^"),
+        ("", "must match ^"),
     ],
 )
 def test_free_arguments_that_would_break_a_script_are_refused(
@@ -108,7 +108,10 @@ def test_an_environment_value_of_which_the_text_is_not_certain_is_refused_once(t
 
 def test_a_value_with_other_fields_than_value_and_when_is_refused_at_each(tmp_path: Path) -> None:
     lines = messages(tmp_path, PLAIN + "environment: {A: {a: 1, when: nodes > 1}}\n")
-    assert "site.yaml:5:15 value: missing. Hint: add value:" in lines
+    assert (
+        "site.yaml:5:15 value: missing. Hint: add value: (value of the variable: one line of text, or an integer)"
+        in lines
+    )
     assert "site.yaml:5:19 a: unknown field. Hint: known fields: value, when" in lines
 
 

@@ -202,9 +202,10 @@ def test_an_error_names_its_file(tmp_path: Path) -> None:
     overlay = "slurm:\n  partion: p\n  time_limit: 90\nhardware: {nodes: 0}\n"
     assert sorted(messages(tmp_path, PLAIN.replace("about:", "abuot:"), overlay)) == [
         'site.local.yaml:2:3 partion: unknown field. Did you mean "partition"?',
-        "site.local.yaml:3:3 slurm.time_limit: input should be a valid string, got 90",
-        "site.local.yaml:4:12 hardware.nodes: input should be greater than or equal to 1, got 0",
-        "site.yaml:1:1 about: missing. Hint: add about:",
+        "site.local.yaml:3:3 slurm.time_limit: must be text, got 90. Hint: time limit of a job whose experiment has "
+        "none, as `[D-]H:MM:SS`",
+        "site.local.yaml:4:12 hardware.nodes: must be 1 or more, got 0. Hint: number of nodes",
+        "site.yaml:1:1 about: missing. Hint: add about: (name of the site and of its nodes, in one line)",
         'site.yaml:1:1 abuot: unknown field. Did you mean "about"?',
     ]
 

@@ -57,7 +57,7 @@ def test_every_problem_of_the_file_has_its_position(file: Path) -> None:
     assert [text.partition("config.yaml")[2] for text in texts] == [
         ':1:1 clutser: unknown field. Did you mean "cluster"?',
         ":2:10 notify.0: must be a URL such as mailto://user@example.org, got 'nobody'",
-        ":3:11 database: input should be a valid string, got 3",
+        ":3:11 database: must be text, got 3. Hint: default of `--database`: the ledger, a file or a URL",
     ]
 
 

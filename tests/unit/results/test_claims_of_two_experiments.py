@@ -97,7 +97,7 @@ def test_a_claim_reads_the_other_experiment_of_the_paper(tmp_path: Path) -> None
             "figure-1.yaml:24:17 figure-2: no case of it differs from a case of figure-1 only in the compared "
             "settings. Hint: compare cases that differ in nothing but pp, tp",
         ),
-        (CLAIM, BASE.replace("gpus: 8", "gpus: eight"), "figure-2.yaml:4:7 gpus: input should be a valid integer"),
+        (CLAIM, BASE.replace("gpus: 8", "gpus: eight"), "figure-2.yaml:4:7 gpus: must be an integer"),
     ],
     ids=["unknown", "itself", "circle", "no over", "no of", "scale", "not alike", "broken"],
 )

@@ -75,7 +75,7 @@ def test_flags_without_transformer_engine_have_the_profile_field_as_origin(tmp_p
         word for word, path in own.site_values if path == ("workloads", "megatron-2026", "transformer_engine")
     }
     assert flags_of_site == set(flags.split())
-    with pytest.raises(ReproError, match=r"transformer_engine: input should be a valid boolean"):
+    with pytest.raises(ReproError, match=r"transformer_engine: must be true or false"):
         cluster_of(tmp_path, PLAIN + text % "perhaps")
 
 
