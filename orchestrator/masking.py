@@ -29,6 +29,9 @@ from orchestrator.secret_patterns import (
 
 MASK = "***"
 
+ADDRESS_OPTION = "--notify"
+"""Option whose value is the URL of a message service. Any part of such a URL may be a secret."""
+
 _MOST_PASSES = 4
 """A mask may close an open quote. Then the text behind it reads as another value, so several passes are needed."""
 _SHORTEST_KNOWN = 4
@@ -99,11 +102,26 @@ def masked_words(argv: Sequence[str], known: Collection[str] = ()) -> list[str]:
     """Return a command line without secrets: `--database postgresql://u:***@h/db`, `--some-token ***`."""
     words: list[str] = []
     option = ""
-    for word in argv:
+    for given in argv:
+        word = _without_address(option, given)
         is_option = bool(_OPTION.fullmatch(word))
         words.append(_masked_word(word, known) if is_option or not option else _masked_value(option, word, known))
         option = word if is_option else ""
     return words
+
+
+def _without_address(option: str, word: str) -> str:
+    """Return a word of a command line with the URL of a message service masked. `option` is the word before it."""
+    if option == ADDRESS_OPTION:
+        return masked_address(word)
+    name, equals, url = word.partition("=")
+    return f"{name}={masked_address(url)}" if name == ADDRESS_OPTION and equals else word
+
+
+def masked_address(url: str) -> str:
+    """Return the scheme of a message service's URL, and a mask: a token may be anywhere behind it."""
+    scheme, colon, _ = url.partition(":")
+    return f"{scheme}://{MASK}" if colon and scheme.isascii() and scheme.isalnum() else MASK
 
 
 def masked_tree(value: object, name: str = "", known: Collection[str] = ()) -> Any:

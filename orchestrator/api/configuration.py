@@ -8,7 +8,7 @@ from orchestrator.clusters.resolve import profile_file
 from orchestrator.config.user import UserDefaults, user_defaults
 from orchestrator.config.yaml import shown
 from orchestrator.errors import Problem, ReproError
-from orchestrator.masking import masked
+from orchestrator.masking import masked, masked_address
 from orchestrator.paths import default_config_file, find_folders, user_config_file
 
 
@@ -59,5 +59,7 @@ def config_rows(database: str | None = None) -> list[ConfigRow]:
         ConfigRow("home", str(folders.home), folders.home_origin),
         ConfigRow("cluster", defaults.cluster, origins["cluster"]),
         ConfigRow("database", masked(ledger), origins["database"]),
-        ConfigRow("notify", tuple(masked(url) for url in defaults.notify) or None, origins["notify"]),
+        ConfigRow(
+            "notify", tuple(masked_address(address.url) for address in defaults.notify) or None, origins["notify"]
+        ),
     ]

@@ -16,6 +16,7 @@ from orchestrator.cli.options import (
     JobOptions,
     Json,
     MaybeTargets,
+    Notify,
     Settings,
     StateOptions,
     Targets,
@@ -63,18 +64,20 @@ def wait(
     targets: MaybeTargets = None,
     *,
     timeout: Timeout = None,
+    notify: Notify = None,
     json: Json = False,
     database: Database = None,
     **options: Unpack[JobOptions],
 ) -> None:
     """Wait until jobs have ended: those of experiments, single jobs, or all open jobs."""
-    raise typer.Exit(_wait(context, targets or [], timeout, session_of(context, database), options, json))
+    raise typer.Exit(_wait(context, targets or [], timeout, notify, session_of(context, database), options, json))
 
 
 def _wait(
     context: typer.Context,
     targets: list[str],
     timeout: str | None,
+    notify: list[str] | None,
     session: api.Session,
     options: JobOptions,
     json: bool,
@@ -82,7 +85,7 @@ def _wait(
     """Wait for the jobs and print them; return the exit code."""
     try:
         with waiting(context.obj):
-            waited = api.wait(targets, timeout=timeout, session=session, **options)
+            waited = api.wait(targets, timeout=timeout, notify=notify, session=session, **options)
     except KeyboardInterrupt:
         no_longer_waiting(sorted({short_name(job.experiment) for job in context.obj.waiting_for}))
         raise
@@ -125,6 +128,7 @@ def retry(
     settings: Settings = None,
     dry_run: DryRun = False,
     wait: Wait = False,
+    notify: Notify = None,
     json: Json = False,
     database: Database = None,
     **options: Unpack[StateOptions],
@@ -148,6 +152,7 @@ def retry(
         time_limit=limit,
         settings=settings or (),
         dry_run=dry_run,
+        notify=notify,
         on_group=on_group,
         session=session,
         **options,
@@ -174,7 +179,7 @@ def retry(
         next_command(f"repro history {jobs[0][1].job_id}", "the earlier attempts of the first job")
         return
     if jobs and wait:
-        raise typer.Exit(_wait(context, [job.job_id for _, job in jobs], None, session, {}, json))
+        raise typer.Exit(_wait(context, [job.job_id for _, job in jobs], None, notify, session, {}, json))
     if retried.groups and not dry_run:
         name = f" {names[0]}" if len(names) == 1 else ""
         next_command(f"repro status{name} --watch", "until all jobs have ended")

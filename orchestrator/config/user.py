@@ -20,8 +20,10 @@ from orchestrator.identity import why_not_own
 from orchestrator.paths import CONFIG_VARIABLE, DATABASE_VARIABLE, user_config_file
 
 CLUSTER_VARIABLE = "REPRO_CLUSTER"
+NOTIFY_VARIABLE = "REPRO_NOTIFY"
+"""Environment variable with URLs, separated by blanks, that replaces `notify:`."""
 VARIABLES: Mapping[str, str] = {"cluster": CLUSTER_VARIABLE, "database": DATABASE_VARIABLE}
-"""Field of the configuration -> environment variable that replaces it."""
+"""Field of the configuration with one value -> environment variable that replaces it."""
 
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:\S+")
 
@@ -47,9 +49,17 @@ class UserConfig(Strict):
     )
     notify: list[Annotated[str, AfterValidator(_url)]] = Field(
         default=[],
-        description="URLs that get a message when the jobs of a command have ended.",
+        description="URLs that get a message when the jobs of a figure have ended.",
         examples=[["mailto://ada@example.org"]],
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """URL that gets messages. It is a secret. `origin` is an option, a variable or `file:line:column`."""
+
+    url: str = field(repr=False)
+    origin: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +68,7 @@ class UserDefaults:
 
     cluster: str | None = None
     database: str | None = None
-    notify: tuple[str, ...] = ()
+    notify: tuple[Address, ...] = ()
     origins: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -84,7 +94,12 @@ def user_defaults() -> UserDefaults:
         if variable in os.environ:
             values[name] = os.environ[variable] or None
             origins[name] = variable
-    return UserDefaults(values["cluster"], values["database"], tuple(config.notify), origins)
+    places = [str(document.place(("notify", i))) for i in range(len(config.notify))]
+    notify = tuple(map(Address, config.notify, places))
+    if NOTIFY_VARIABLE in os.environ:
+        notify = tuple(Address(url, NOTIFY_VARIABLE) for url in os.environ[NOTIFY_VARIABLE].split())
+        origins["notify"] = NOTIFY_VARIABLE
+    return UserDefaults(values["cluster"], values["database"], notify, origins)
 
 
 def _document(file: Path) -> Document:

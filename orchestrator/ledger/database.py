@@ -21,7 +21,7 @@ from orchestrator.identity import user_name, why_not_own_path
 from orchestrator.ledger.column_types import CheckedSession, WrongRows, WrongValue
 from orchestrator.ledger.locks import require_locks, require_rollback_journal
 
-SCHEMA = "0012"
+SCHEMA = "0013"
 """The newest migration; alembic is loaded only when a ledger is not there yet or older."""
 
 BUSY_TIMEOUT_S = 15.0

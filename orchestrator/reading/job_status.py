@@ -129,7 +129,9 @@ def job_statuses(ledger: Ledger, results: ResultRows[S]) -> list[JobStatus]:
     latest = [results.newer.get(row.attempt_id, row) for row in results.rows]
     specs = job_specs(ledger, [row.job_id for row in latest if row.phase == RUNNING])
     made_for = measured_for(ledger, results.rows)
-    prices = _prices(ledger, [attempt_id for attempt_id, measured in metrics.items() if "gpu_hours" in measured])
+    prices = recorded_prices(
+        ledger, [attempt_id for attempt_id, measured in metrics.items() if "gpu_hours" in measured]
+    )
     statuses = []
     for row, last in zip(results.rows, latest, strict=True):
         progress, problem = running_progress(last, specs[last.job_id]) if last.job_id in specs else (None, None)
@@ -180,7 +182,7 @@ def _value(measured: Mapping[str, MeasuredMetric], name: str) -> float | None:
     return measured[name].value if name in measured else None
 
 
-def _prices(ledger: Ledger, attempt_ids: Sequence[int]) -> dict[int, Price]:
+def recorded_prices(ledger: Ledger, attempt_ids: Sequence[int]) -> dict[int, Price]:
     """Return the price of a GPU-hour that was recorded with the run of each attempt, by attempt id."""
     if not attempt_ids:
         return {}

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.slurm import accounting
-from tests.slurm.configuration import CGROUP_CONF, Shape, gres_conf, programs_folder, slurm_conf
+from tests.slurm.configuration import CGROUP_CONF, MAIL_PROGRAM, Shape, gres_conf, programs_folder, slurm_conf
 from tests.slurm.host import (
     ClusterUnavailable,
     Daemon,
@@ -288,6 +288,8 @@ class SlurmCluster:
             build_pyxis(self.folder)
             (etc / "plugstack.conf").write_text(plugstack_conf(self.folder))
         (etc / "gres.conf").write_text(gres_conf(self.folder, self.shape))
+        (etc / "mail").write_text(MAIL_PROGRAM)
+        (etc / "mail").chmod(0o755)
         text = slurm_conf(self.folder, self.shape, own_name())
         changed = not self.conf.exists() or self.conf.read_text() != text
         self.conf.write_text(text)

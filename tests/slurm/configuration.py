@@ -67,6 +67,12 @@ class Shape:
         return self.first_port + 2
 
 
+MAIL_PROGRAM = """#!/bin/bash
+# Stand-in for mail(1): append a line with the subject and the recipient.
+printf '%s\\n' "$*" >>"$(dirname "$0")/../log/mail"
+"""
+
+
 def programs_folder(folder: Path) -> Path:
     """Return the folder of unpacked programs: bin, lib, slurm (plug-ins) and share."""
     return folder / "programs"
@@ -98,6 +104,7 @@ SlurmdPidFile={folder}/pid/slurmd.%n.pid
 SlurmctldLogFile={folder}/log/slurmctld.log
 SlurmdLogFile={folder}/log/slurmd.%n.log
 PlugStackConfig={folder}/etc/plugstack.conf
+MailProg={folder}/etc/mail
 SwitchType=switch/none
 MpiDefault=none
 ProctrackType=proctrack/{tracking}

@@ -69,6 +69,7 @@ LOCAL_IMPORTS = {
     "cli.output": "rich is slow to import",
     "cli.json_output": "start-up time: an error only",
     "cli.main": "start-up time: an error only",
+    "launch.message_service": "Apprise is optional, and slow to import",
     "ledger.database": "Alembic is slow to import",
     "planning.meta_memory": "Megatron-Core is imported after its patches",
     "reading.logs": "zstandard is needed for compressed logs only",

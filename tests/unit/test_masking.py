@@ -427,3 +427,13 @@ def test_a_log_of_two_megabytes_is_masked_in_seconds() -> None:
     found = masked(log, known=["0a1b2c"])
     assert time.process_time() - start < 120
     assert secret not in found and "0a1b2c" not in found
+
+
+@pytest.mark.parametrize(
+    "url", ["slack://T1JJ3T/A1BRT/TIiajk", "mailto://ada:passw0rd@example.org", "json://h/t0ken?x=y"]
+)
+def test_nothing_of_a_message_services_url_but_its_scheme_is_in_a_command_line(url: str) -> None:
+    scheme = url.partition(":")[0]
+    words = masked_words(["repro", "wait", "--notify", url, f"--notify={url}", "--json"])
+    assert words == ["repro", "wait", "--notify", f"{scheme}://***", f"--notify={scheme}://***", "--json"]
+    assert masked_words(words) == words

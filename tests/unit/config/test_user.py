@@ -13,7 +13,7 @@ from orchestrator.paths import default_config_file, user_config_file
 def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The configuration file below XDG_CONFIG_HOME, not yet written."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "xdg"))
-    for name in ("REPRO_CONFIG", "REPRO_CLUSTER", "REPRO_DATABASE"):
+    for name in ("REPRO_CONFIG", "REPRO_CLUSTER", "REPRO_DATABASE", "REPRO_NOTIFY"):
         monkeypatch.delenv(name, raising=False)
     (tmp_path / "xdg" / "repro").mkdir(parents=True)
     return tmp_path / "xdg" / "repro" / "config.yaml"
@@ -33,9 +33,16 @@ def test_a_variable_replaces_a_field_and_an_empty_one_removes_it(file: Path, mon
     monkeypatch.setenv("REPRO_CLUSTER", "eos")
     monkeypatch.setenv("REPRO_DATABASE", "")
     defaults = user_defaults()
-    assert (defaults.cluster, defaults.database, defaults.notify) == ("eos", None, ("mailto://a@example.org",))
+    assert (defaults.cluster, defaults.database) == ("eos", None)
+    assert [address.url for address in defaults.notify] == ["mailto://a@example.org"]
+    assert defaults.notify[0].origin.endswith("config.yaml:3:10")
     assert defaults.origins["cluster"] == "REPRO_CLUSTER" and defaults.origins["database"] == "REPRO_DATABASE"
     assert defaults.origins["notify"].endswith("config.yaml:3:9")
+    monkeypatch.setenv("REPRO_NOTIFY", "ntfy://one json://two/b")
+    assert [address.url for address in user_defaults().notify] == ["ntfy://one", "json://two/b"]
+    assert user_defaults().origins["notify"] == "REPRO_NOTIFY"
+    monkeypatch.setenv("REPRO_NOTIFY", "")
+    assert user_defaults().notify == ()
 
 
 def test_paths_are_relative_to_the_file_and_names_and_urls_are_unchanged(
