@@ -39,6 +39,7 @@ class FakeSlurm:
             raise said
         if argv[0] != "scontrol" or shows_jobs:
             assert variables is not None and variables["SLURM_TIME_FORMAT"] == "%s", "local times are ambiguous"
+            assert variables["SLURM_BITSTR_LEN"] == "0", "a long list of tasks is cut otherwise"
         error = self.squeue_error if argv[0] == "squeue" else ""
         header = "" if error else self.headers.get(argv[0], "")
         if shows_jobs:
@@ -214,6 +215,7 @@ def test_an_error_text_with_exit_code_0_is_no_answer(slurm: FakeSlurm, command: 
         slurm.sacct = AccountingUnreachable(Problem("sacct: off"))
     answer = query.query_jobs(["7", "8"])
     assert answer.unknown == frozenset() and f"{command}: Something new" in answer.complaints
+    assert ("sacct: off" in answer.complaints) is (command == "scontrol")
 
 
 @pytest.mark.fault(
@@ -226,6 +228,33 @@ def test_an_answer_without_column_names_is_no_list_of_jobs(slurm: FakeSlurm, com
     slurm.headers[command] = ""
     answer = query.query_jobs(["7", "8"])
     assert answer.unknown == frozenset() and f"{command}: its answer is no list of jobs" in answer.complaints
+
+
+def test_an_answer_of_scontrol_without_a_job_is_no_list_of_jobs_unless_it_states_that_there_is_none(
+    slurm: FakeSlurm,
+) -> None:
+    slurm.sacct, slurm.shown = AccountingUnreachable(Problem("sacct: off")), "Welcome to the cluster\n"
+    answer = query.query_jobs(["7"])
+    assert answer.unknown == frozenset()
+    assert answer.complaints == ("sacct: off", "scontrol: its answer is no list of jobs")
+    slurm.shown = ""
+    assert query.query_jobs(["7"]).unknown == frozenset({"7"})
+
+
+def test_a_command_that_fails_without_a_message_is_reported_with_its_exit_code(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail(argv: Sequence[str], **_: object) -> CommandResult:
+        return CommandResult(tuple(argv), 7, QUEUE_HEADER, "")
+
+    monkeypatch.setattr(query, "run_slurm", fail)
+    for call, name in (
+        (query.query_jobs, "squeue"),
+        (query.find_by_comments, "squeue"),
+        (query.cancel_jobs, "scancel"),
+    ):
+        with pytest.raises(Unreachable, match=f"{name}: failed with exit code 7"):
+            call(["7"])
 
 
 def test_words_on_stderr_do_not_hide_the_jobs_that_are_listed(slurm: FakeSlurm) -> None:
