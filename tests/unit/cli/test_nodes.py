@@ -136,6 +136,19 @@ def test_too_few_remaining_nodes_and_denied_nodes_that_slurm_lacks_are_refused_b
     assert repro(*SUBMIT).returncode == 0
 
 
+def test_a_node_that_two_clusters_deny_is_allowed_only_on_the_named_cluster(repro: Caller, slurm: Slurm) -> None:
+    there = (repro.site.folder / "clusters" / "there.yaml").read_text()
+    (repro.site.folder / "clusters" / "beside.yaml").write_text(there)
+    repro(*DENY, "n1")
+    repro("nodes", "deny", "--cluster", "beside", "--because", "fan", "n1")
+    done = repro("nodes", "allow", "n1")
+    assert done.returncode == 2
+    assert "n1: denied on several clusters. Hint: --cluster beside or --cluster there" in done.stderr
+    assert repro("nodes", "allow", "n1", "--cluster", "there").returncode == 0
+    assert [row["cluster"] for row in listed(repro)] == ["beside"]
+    assert slurm.calls() == []
+
+
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable, Collection
 from dataclasses import replace
 from pathlib import Path
@@ -15,10 +16,10 @@ from orchestrator.launch.cancel import cancel, may_have_jobs
 from orchestrator.ledger.attempts import job_rows
 from orchestrator.ledger.database import Ledger, now
 from orchestrator.ledger.submissions import record_submission
-from orchestrator.ledger.tables import ENDED, FAILED, LOST, Attempt
+from orchestrator.ledger.tables import ENDED, FAILED, LOST, QUEUED, SUBMITTING, Attempt
 from orchestrator.slurm.query import QueryAnswer
 from orchestrator.slurm.records import JobRecord
-from tests.recorded_jobs import new_ledger, new_run, record_jobs
+from tests.recorded_jobs import new_attempts, new_job, new_ledger, new_run, record_jobs, record_run, unless_verified
 
 CLUSTER = "tests@c1:6817"
 
@@ -202,3 +203,71 @@ def test_the_folder_of_a_row_is_marked_only_if_it_is_a_run_folder_of_this_user(
         session.execute(sa.update(Attempt).values(folder=str(folder), **here))
     done = cancel(ledger, job_rows(ledger))
     assert done.asked == [] and len(done.refused) == 1 and list(folder.iterdir()) == [] and slurm.cancelled == []
+
+
+ENDED_SUBMITTER = {"host": "here", "machine": str(this_machine_identity()), "pid": 2**22 + 1}
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        (ENDED_SUBMITTER | {"user": "ann"}, "ann submits it, and only that user can cancel it"),
+        ({}, "it is being submitted on here. Hint: press Ctrl-C there, or try again in 5 minutes"),
+        (
+            ENDED_SUBMITTER | {"slurm_cluster": "tests@c2:6817"},
+            f"it is a job of Slurm cluster tests@c2:6817, not of {CLUSTER}. "
+            "Hint: set SLURM_CONF to that cluster's file",
+        ),
+    ],
+    ids=["another user", "in another process", "to another cluster"],
+)
+def test_a_submission_that_may_be_recorded_elsewhere_is_not_cancelled(
+    ledger: Ledger, slurm: Slurm, values: dict[str, object], message: str
+) -> None:
+    begin(ledger, "feed")
+    folder = ledger.runs[0] / "run" / "job"
+    folder.mkdir(parents=True)
+    with ledger.writing() as session:
+        session.execute(sa.update(Attempt).values(folder=str(folder), **values))
+    slurm.queue = {"17": "repro:feed"}
+    (row,) = job_rows(ledger)
+    done = cancel(ledger, [row])
+    assert (done.asked, [str(problem) for problem in done.refused]) == ([], [f"{row.label}: {message}"])
+    assert slurm.cancelled == [] and list(folder.iterdir()) == []
+    assert job_rows(ledger)[0].phase == SUBMITTING
+
+
+def test_a_queued_attempt_of_another_user_stays_queued(ledger: Ledger, slurm: Slurm) -> None:
+    run = replace(new_run(), user="ann")
+    record_run(ledger, run, [new_job("a", "slurm")], unless_verified, new_attempts())
+    (row,) = job_rows(ledger)
+    done = cancel(ledger, [row])
+    message = f"{row.label}: ann queued this attempt, and only that user can cancel it"
+    assert (done.asked, [str(problem) for problem in done.refused], slurm.cancelled) == ([], [message], [])
+    assert job_rows(ledger)[0].state == QUEUED
+
+
+def test_a_local_job_that_may_not_be_ended_is_refused_and_the_others_are_cancelled(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended: list[str] = []
+
+    class Job:
+        def __init__(self, _folder: str, job_id: str) -> None:
+            self.job_id = job_id
+
+        def cancel(self) -> None:
+            if self.job_id == "4_1":
+                raise PermissionError
+            ended.append(self.job_id)
+
+    monkeypatch.setattr(cancelling, "LocalScriptJob", Job)
+    monkeypatch.setattr(cancelling, "require_own_folder", lambda *_: None)
+    record_jobs(ledger, *"abc", run=replace(new_run(host=socket.gethostname()), user="ann"))
+    record_submission(ledger, "token", "4")
+    first, second, third = job_rows(ledger)
+    done = cancel(ledger, [first, second, third])
+    assert done.asked == [first, third] and ended == ["4_2", "4_0"], "the last one first"
+    assert [str(problem) for problem in done.refused] == [
+        f"{second.label}: it belongs to ann, and only that user can cancel it"
+    ]
