@@ -127,7 +127,6 @@ if TYPE_CHECKING:
     from orchestrator.clusters.program import imported_file as imported_file
     from orchestrator.clusters.resolve import Cluster as Cluster
     from orchestrator.clusters.resolve import find_cluster as find_cluster
-    from orchestrator.config.settings import parse_settings as parse_settings
     from orchestrator.config.yaml import dotted as dotted
     from orchestrator.config.yaml import shown as shown
     from orchestrator.files import require_place as require_place
@@ -155,6 +154,7 @@ if TYPE_CHECKING:
     from orchestrator.planning.batch_report import with_exact_memory as with_exact_memory
     from orchestrator.planning.experiment_check import CheckedScale as CheckedScale
     from orchestrator.planning.plan import Plan as Plan
+    from orchestrator.planning.run_settings import read_settings as read_settings
     from orchestrator.reading.failure import POLICIES as POLICIES
     from orchestrator.reading.job_status import ExperimentStatus as ExperimentStatus
     from orchestrator.reading.job_status import JobStatus as JobStatus
@@ -308,7 +308,6 @@ _NAMES = {
     "clusters.program": "ImageRow image_rows imported_file",
     "clusters.names": "cluster_names",
     "clusters.resolve": "Cluster find_cluster",
-    "config.settings": "parse_settings",
     "config.yaml": "dotted shown",
     "files": "require_place",
     "launch.cluster_check": "ClusterCheck check_cluster new_cluster",
@@ -322,6 +321,7 @@ _NAMES = {
     "planning.batch_report": "BatchReport PlanTotals budget_text exact_jobs with_exact_memory",
     "planning.experiment_check": "CheckedScale",
     "planning.plan": "Plan",
+    "planning.run_settings": "read_settings",
     "reading.failure": "POLICIES",
     "reading.job_status": "ExperimentStatus JobStatus Tally prints_iterations running_progress spent_text",
     "results.bundle.archive": "require_key",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -159,7 +160,7 @@ def outcome_and_results(
     if figure.program:
         session.note([f"{figure.entry.short_name} with {figure.program}"])
     if figure.argument_changes:
-        command = f"repro submit {figure.entry.argument} --cluster {figure.cluster} --scale {figure.scale}"
+        command = f"repro submit {shlex.quote(figure.entry.argument)} --cluster {figure.cluster} --scale {figure.scale}"
         session.note([f"`{command}` makes a run with the published arguments the latest one"])
     _note_newer(session, figure)
     return figure, figure.having(where)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -247,7 +248,7 @@ def _selected(entry: Entry, cases: list[Case], wanted: Mapping[str, Value]) -> l
             raise
         option = ",".join(f"{axis}={shown_value(value)}" for axis, value in wanted.items())
         what = f"--where {option}: {entry.short_name} has these cases for reference only: {'; '.join(reasons)}"
-        raise ReproError(Problem(what, hint=f"repro show {entry.argument} has their numbers")) from None
+        raise ReproError(Problem(what, hint=f"repro show {shlex.quote(entry.argument)} has their numbers")) from None
 
 
 def _change_notes(entry: Entry, changes: Sequence[str]) -> list[str]:

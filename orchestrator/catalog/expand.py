@@ -7,6 +7,7 @@ import dataclasses
 import itertools
 import math
 import re
+import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -81,7 +82,7 @@ def _pair_problems(entry: Entry, scale: str, cases: Sequence[Case]) -> Iterator[
             if not sides[-1]:
                 text = ",".join(f"{axis}={shown_value(value)}" for axis, value in wanted.items())
                 what = f"{text}: {which.short_name} has no such case at scale {scale}"
-                hint = f"repro show {which.argument} --scale {scale} has its cases"
+                hint = f"repro show {shlex.quote(which.argument)} --scale {scale} has its cases"
                 yield Problem(what, entry.location("claims", i, key), hint)
         if all(sides) and not any(alike(of, over, claim.compared) for of in sides[0] for over in sides[1]):
             what = f"{name}: no case of it differs from a case of {entry.short_name} only in the compared settings"

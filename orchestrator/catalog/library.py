@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -40,7 +39,7 @@ class Entry:
     @property
     def argument(self) -> str:
         """Word that names the experiment on the command line: the path that was given, else the short name."""
-        return self.short_name if self.path is None else shlex.quote(self.path)
+        return self.short_name if self.path is None else self.path
 
     @property
     def short_name(self) -> str:

@@ -10,7 +10,8 @@ import typer
 from orchestrator import api
 from orchestrator.cli.json_jobs import job_refs
 from orchestrator.cli.options import Database, Json, session_of
-from orchestrator.cli.output import filled_columns, message, next_command, print_shortened, table
+from orchestrator.cli.output import filled_columns, message, print_shortened, table
+from orchestrator.cli.suggestion import only, suggest
 from orchestrator.paths import short_name
 from orchestrator.text import counted
 
@@ -55,5 +56,4 @@ def adopt(context: typer.Context, folder: Folder, json: Json = False, database: 
     counts += [f"{len(adopted.known)} adopted before"] if adopted.known else []
     counts += [f"{len(adopted.not_submitted)} not submitted"] if adopted.not_submitted else []
     message(", ".join(counts))
-    name = f" {rows[0]['experiment']}" if rows else ""
-    next_command(f"repro status{name}", "state and verdict of the jobs")
+    suggest(context, "state and verdict of the jobs", "status", *only([str(row["experiment"]) for row in rows]))

@@ -20,7 +20,8 @@ from orchestrator.cli.options import (
     confirm_overwrite,
     session_of,
 )
-from orchestrator.cli.output import data, message, next_command
+from orchestrator.cli.output import data, message
+from orchestrator.cli.suggestion import next_command, suggest
 from orchestrator.errors import EXIT_FAILED, Problem, ReproError
 from orchestrator.text import counted
 
@@ -109,7 +110,7 @@ def bundle(
         if not json:
             data(str(each.file))
         _print_contents(each)
-    next_command(f"repro bundle verify {shlex.quote(str(files[0]))}", "the check that a reviewer runs")
+    suggest(context, "the check that a reviewer runs", "bundle verify", str(files[0]))
     if any(missing.is_fault for each in written for missing in each.contents.missing):
         raise typer.Exit(EXIT_FAILED)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,7 +12,6 @@ import typer
 from orchestrator import api
 from orchestrator.cli import completion
 from orchestrator.cli.options import (
-    CaseOptions,
     ClusterName,
     Database,
     ExperimentName,
@@ -19,13 +19,11 @@ from orchestrator.cli.options import (
     OnCluster,
     PlanOptions,
     Wide,
-    argument_options,
-    budget_option,
     case_options,
     session_of,
-    workload_option,
 )
-from orchestrator.cli.output import WIDE_HINT, data, filled_columns, message, next_command, table
+from orchestrator.cli.output import WIDE_HINT, data, filled_columns, message, table
+from orchestrator.cli.suggestion import next_command, suggest
 from orchestrator.errors import ReproError
 from orchestrator.text import counted
 
@@ -75,7 +73,7 @@ def list_experiments(context: typer.Context, wide: Wide = False, json: Json = Fa
         message(f"clusters: {', '.join(experiments.clusters)}")
         message("cases and gpus are of the published size; repro plan NAME predicts memory, time and cost")
         if experiments.rows:
-            next_command("repro show figure-13", "its cases, published numbers and claims")
+            suggest(context, "its cases, published numbers and claims", "show", "figure-13")
     if experiments.problems:
         raise ReproError(*experiments.problems)
 
@@ -144,25 +142,20 @@ def plan(
         message(api.budget_text(report.budgeted))
     if refused:
         raise typer.Exit(ReproError.exit_code)
-    _print_next(report, cluster, _next_options(options))
+    _suggest_next(context, names, cluster, report)
 
 
-def _next_options(options: CaseOptions) -> str:
-    """Return the options of the next command that keep the same program, arguments and iterations."""
-    budget = budget_option(options.get("time_budget"), options.get("cost_budget"), options.get("where"))
-    return f"{workload_option(options.get('workload'))}{argument_options(options)}{budget}"
-
-
-def _print_next(report: api.BatchReport, cluster: str | None, options: str) -> None:
+def _suggest_next(context: typer.Context, names: Sequence[str], cluster: str | None, report: api.BatchReport) -> None:
     first = report.selections[0]
-    name, scales = first.entry.argument, list(first.entry.experiment.scales)
+    scales = list(first.entry.experiment.scales)
     if cluster is not None:
-        command = f"repro submit {name} --cluster {cluster} --scale {first.cases[0].scale}{options} --dry-run"
-        next_command(command, "the jobs to submit")
-    elif scales:
-        next_command(f"repro plan {name} --cluster local --scale {scales[-1]}", "a size for this machine")
+        scale = {"scale": first.cases[0].scale} if len(report.selections) == 1 else {}
+        suggest(context, "the jobs to submit", "submit", *names, "--dry-run", cluster=cluster, **scale)
+    elif scales and not context.params["where"]:  # the cases of another scale have other names
+        changed = dict.fromkeys(("workload", "settings", "time_budget", "cost_budget"))
+        suggest(context, "a size for this machine", "plan", names[0], cluster="local", scale=scales[-1], **changed)
     else:
-        next_command(f"repro plan {name} --cluster selene{options}", "the same cases on another machine")
+        suggest(context, "the same cases on another machine", "plan", *names, cluster="selene")
 
 
 def _caution(report: api.BatchReport) -> str:
@@ -214,14 +207,15 @@ def render(
         return
     if explain:
         _print_origins(rendered)
+        purpose, settings = "the origin of each value of the profile", options.get("settings")
+        suggest(context, purpose, "clusters show", cluster, "--resolved", settings=settings)
         return
     launcher = "sbatch" if profile.is_slurm else "bash"
     if output is None:
         for script in scripts:
             data(script.text.rstrip("\n"))
-        name = rendered.planned.entry.argument
-        command = f"repro render {name} --cluster {cluster}{_next_options(options)} -o jobs"
-        next_command(command, f"write {counted(len(scripts), 'script')}, to {launcher} by hand")
+        purpose = f"write {counted(len(scripts), 'script')}, to {launcher} by hand"
+        suggest(context, purpose, "render", experiment, "-o", "jobs", cluster=cluster)
         return
     for script in scripts:
         data(str(script.path))
@@ -242,4 +236,3 @@ def _print_origins(rendered: api.Rendered) -> None:
         message(f"left out: {' '.join(change.partition('=')[2] for change in dropped)} (--no-arg)")
     if len(planned.plans) > 1:
         message(f"this is {planned.plans[0].case.name}, the first of {len(planned.plans)}; --where selects another")
-    next_command(f"repro clusters show {planned.cluster.name} --resolved", "the origin of each value of the profile")

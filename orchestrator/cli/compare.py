@@ -9,16 +9,17 @@ import typer
 
 from orchestrator import api
 from orchestrator.cli import completion
+from orchestrator.cli.job_table import suggest_why
 from orchestrator.cli.options import Database, JobOptions, Json, ResultAttempt, Wide, session_of
 from orchestrator.cli.output import (
     MOST_LINES,
     WIDE_HINT,
     filled_columns,
     message,
-    next_command,
     print_shortened,
     table,
 )
+from orchestrator.cli.suggestion import suggest
 from orchestrator.errors import EXIT_FAILED, Problem, ReproError, did_you_mean
 from orchestrator.paths import find_folders, short_name
 from orchestrator.text import counted
@@ -65,7 +66,7 @@ def compare(
             numbers = [_reference_json(row, published) for row in published.rows]
             document: CompareDocument = {"numbers": numbers, "sides": [], "cases": []}
             context.obj.json.put(document)
-        _print_published(published, not json, wide)
+        _print_published(context, published, not json, wide)
     elif attempt is not None:
         raise ReproError(Problem("--attempt: not with A and B", hint="repro compare EXPERIMENT --attempt 1"))
     else:
@@ -77,7 +78,7 @@ def compare(
                 "cases": [_diff_json(case) for case in runs.cases],
             }
             context.obj.json.put(changes)
-        _print_runs(runs, not json)
+        _print_runs(context, runs, not json)
 
 
 def _parse(arguments: Sequence[str]) -> tuple[str | None, tuple[str, str] | None]:
@@ -109,7 +110,7 @@ def _require_experiment(name: str) -> None:
         )
 
 
-def _print_published(comparison: api.PublishedComparison, with_table: bool, wide: bool) -> None:
+def _print_published(context: typer.Context, comparison: api.PublishedComparison, with_table: bool, wide: bool) -> None:
     outcome, rows = comparison.outcome, comparison.rows
     if with_table:
         message(f"{outcome.entry.short_name} at scale {outcome.scale} on {outcome.cluster}")  # a note names the program
@@ -118,9 +119,9 @@ def _print_published(comparison: api.PublishedComparison, with_table: bool, wide
         _print_summary(comparison)
     failures = comparison.failures
     if failures:
-        next_command(f"repro logs {failures[0].job_id}", f"why {failures[0].case_name} failed")
+        suggest_why(context, failures[0])
     else:
-        next_command(f"repro claims {outcome.entry.short_name}", "the claims of the paper about these numbers")
+        suggest(context, "the claims of the paper about these numbers", "claims", outcome.entry.short_name)
     if comparison.failed:
         raise typer.Exit(EXIT_FAILED)
 
@@ -238,7 +239,7 @@ def _tolerance(row: api.ReferenceRow) -> str:
     return f"±{100 * (row.tolerance or 0.0):.3g} % ({row.tolerance_from})"
 
 
-def _print_runs(comparison: api.RunComparison, with_table: bool) -> None:
+def _print_runs(context: typer.Context, comparison: api.RunComparison, with_table: bool) -> None:
     cases, regressions = comparison.cases, comparison.regressions
     if with_table:
         message(f"A is {comparison.a}, B is {comparison.b}; ratio is B over A")
@@ -247,7 +248,8 @@ def _print_runs(comparison: api.RunComparison, with_table: bool) -> None:
         table(rows, [name for name in filled_columns(rows) if name not in same])
         _print_changes(cases)
     job = (regressions or [case for case in cases if case.job_b])[0].job_b
-    next_command(f"repro history {job}", "its attempts and events" if regressions else "the attempts of the first job")
+    purpose = "its attempts and events" if regressions else "the attempts of the first job"
+    suggest(context, purpose, "history", str(job))
     if regressions:
         raise typer.Exit(EXIT_FAILED)
 

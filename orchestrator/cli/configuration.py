@@ -8,7 +8,8 @@ import typer
 
 from orchestrator import api
 from orchestrator.cli.options import Database, Json
-from orchestrator.cli.output import as_row, next_command, table
+from orchestrator.cli.output import as_row, table
+from orchestrator.cli.suggestion import suggest
 
 if TYPE_CHECKING:
     from orchestrator.cli.documents import ConfigShowDocument
@@ -31,7 +32,8 @@ def show(context: typer.Context, json: Json = False, database: Database = None) 
         return
     texts = [as_row(row) | {"value": _text(row.value)} for row in settings]
     table(texts, ["setting", "value", "origin"])
-    next_command("repro clusters show NAME --resolved", "each value of a cluster, with its origin")
+    cluster = next((row.value for row in settings if row.setting == "cluster"), None)
+    suggest(context, "each value of a cluster, with its origin", "clusters show", str(cluster or "local"), "--resolved")
 
 
 def _text(value: object) -> str | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,7 +9,8 @@ import typer
 
 from orchestrator import api
 from orchestrator.cli.options import ExperimentName, Json
-from orchestrator.cli.output import as_row, data, message, next_command, table
+from orchestrator.cli.output import as_row, data, message, table
+from orchestrator.cli.suggestion import suggest
 
 if TYPE_CHECKING:
     from orchestrator.cli.documents import ExperimentsCheckDocument, ExperimentsNewDocument
@@ -30,7 +30,7 @@ def new(context: typer.Context, file: NewFile, json: Json = False) -> None:
         return
     for path in files:
         data(str(path))
-    next_command(f"repro experiments check {shlex.quote(str(file))}", "after each change")
+    suggest(context, "after each change", "experiments check", str(file))
 
 
 @experiments.command()
@@ -43,8 +43,8 @@ def check(context: typer.Context, experiment: ExperimentName, json: Json = False
         return
     table([as_row(scale) for scale in scales], ["scale", "cases"])
     message(f"{entry.name}: no problem found")
-    machine = "" if entry.paper.machine is not None else " --cluster local"
-    next_command(f"repro plan {entry.argument}{machine}", "memory, time and cost of each case")
+    machine = None if entry.paper.machine is not None else "local"
+    suggest(context, "memory, time and cost of each case", "plan", entry.argument, cluster=machine)
 
 
 @experiments.command()

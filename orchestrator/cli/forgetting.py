@@ -9,8 +9,9 @@ import typer
 
 from orchestrator import api
 from orchestrator.cli.json_jobs import job_refs
-from orchestrator.cli.options import Database, JobOptions, Json, Targets, Yes, session_of
-from orchestrator.cli.output import message, next_command, print_shortened
+from orchestrator.cli.options import Database, JobOptions, Json, Targets, Yes, experiments_of, session_of
+from orchestrator.cli.output import message, print_shortened
+from orchestrator.cli.suggestion import only, suggest, suggested
 from orchestrator.errors import EXIT_FAILED, Problem, ReproError
 from orchestrator.paths import short_name
 from orchestrator.text import counted
@@ -57,11 +58,12 @@ def forget(
     if chosen.attempts:
         first, name = chosen.attempts[0], short_name(chosen.attempts[0].experiment)
         if undo:
-            next_command(f"repro status {name}", "the attempts are shown again")
+            suggest(context, "the attempts are shown again", "status", name)
         else:
-            next_command(f"repro history {first.job_id} --all", f"undo: repro forget {' '.join(targets)} --undo")
+            undone = suggested(context, "forget", *targets, "--undo")
+            suggest(context, f"undo: {undone}", "history", first.job_id, "--all")
     else:
-        next_command("repro status", "the state of all jobs")
+        suggest(context, "their states", "status", *only(experiments_of(targets)))
     if chosen.refused:
         raise typer.Exit(EXIT_FAILED)
 

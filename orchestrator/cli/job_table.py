@@ -7,12 +7,16 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from orchestrator import api
 from orchestrator.cli.output import WIDE_HINT, Console, as_row, data, message, table, table_lines
+from orchestrator.cli.suggestion import suggest
 from orchestrator.paths import short_name
 from orchestrator.text import counted, printable
+
+if TYPE_CHECKING:
+    import typer
 
 BAR_WIDTH = 10
 MOST_NAMED = 3
@@ -125,9 +129,10 @@ def print_claims(outcome: api.FigureOutcome, to_stdout: bool, with_numbers: bool
         (data if to_stdout else message)("\n".join(lines))
 
 
-def why_command(job: str, has_started: bool) -> str:
-    """Return the command that shows why a job failed: its log, or its events if it did not start."""
-    return f"repro logs {job}" if has_started else f"repro history {job}"
+def suggest_why(context: typer.Context, job: api.JobRow) -> None:
+    """Print the command that shows why a job failed: its log, or its events if it did not start."""
+    command = "history" if job.started_at is None else "logs"
+    suggest(context, f"why {job.label} failed", command, job.job_id)
 
 
 def can_redraw(file: TextIO) -> bool:

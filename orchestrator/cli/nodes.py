@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,7 +10,8 @@ import typer
 from orchestrator import api
 from orchestrator.cli import completion
 from orchestrator.cli.options import ClusterName, Database, Json, session_of
-from orchestrator.cli.output import message, next_command, table
+from orchestrator.cli.output import message, table
+from orchestrator.cli.suggestion import suggest
 from orchestrator.text import counted, shown_time
 
 if TYPE_CHECKING:
@@ -57,9 +57,7 @@ def deny(
     message(f"{first.cluster}: {counted(len(denied.entries), 'node')} {first.explanation}: {listed}")
     if not denied.was_checked:
         message(f"note: this machine does not see the Slurm of {first.cluster}, so the names were not checked")
-    next_command(
-        f"repro nodes allow {shlex.join(names)} --cluster {shlex.quote(first.cluster)}", "when they are repaired"
-    )
+    suggest(context, "when they are repaired", "nodes allow", *names, cluster=first.cluster)
 
 
 @nodes.command("list")
@@ -93,9 +91,9 @@ def list_nodes(
     else:
         message("no node is denied")
     if not rows:
-        next_command("repro nodes deny NODE --because REASON --cluster NAME", "exclude a node from submissions")
+        suggest(context, "how to exclude a node from submissions", "nodes deny", "--help")
     elif not ended:
-        next_command(f"repro nodes allow {entries[0].node} --cluster {entries[0].cluster}", "use the node again")
+        suggest(context, "use the node again", "nodes allow", entries[0].node, cluster=entries[0].cluster)
 
 
 def _document(entries: Sequence[api.DeniedNode]) -> NodesDocument:
@@ -112,4 +110,4 @@ def allow(
         context.obj.json.put(_document(entries))
     listed = ", ".join(entry.node for entry in entries)
     message(f"{entries[0].cluster}: {counted(len(entries), 'node')} allowed again: {listed}")
-    next_command("repro nodes list", "the nodes that are denied")
+    suggest(context, "the nodes that are denied", "nodes list")

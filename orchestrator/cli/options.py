@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,9 +13,10 @@ import typer
 
 from orchestrator import api
 from orchestrator.cli import completion
-from orchestrator.cli.output import message, next_command
+from orchestrator.cli.output import message
+from orchestrator.cli.suggestion import only, suggest, suggested
 from orchestrator.errors import Problem, ReproError
-from orchestrator.paths import default_config_file
+from orchestrator.paths import default_config_file, find_folders
 
 _EXPERIMENT = "figure-13, with its paper sc21/figure-13, or a file my/figure.yaml."
 _CLUSTER = "Name of a cluster, or path of its profile."
@@ -39,6 +39,11 @@ def _required_cluster(context: typer.Context, name: str) -> str:
         return chosen or name
     hint = f"name a cluster, or set a default: REPRO_CLUSTER, or `cluster:` in {default_config_file()}"
     raise ReproError(Problem("missing option '--cluster'", f"{context.info_name}:", hint))
+
+
+def _recorded_cluster(name: str | None) -> str | None:
+    """Return the name that jobs have: that of the file if a profile's path is given."""
+    return Path(name).stem if name is not None and name.endswith(".yaml") else name
 
 
 def _use_json(context: typer.Context, value: bool) -> bool:
@@ -84,7 +89,13 @@ ScaleOf = Annotated[
     typer.Option("--scale", help="paper is the published size; quad, cpu, ...", autocompletion=completion.scales),
 ]
 OnlyCluster = Annotated[
-    str | None, typer.Option("--cluster", help="Only jobs of this cluster.", autocompletion=completion.clusters)
+    str | None,
+    typer.Option(
+        "--cluster",
+        help="Only jobs of this cluster.",
+        callback=_recorded_cluster,
+        autocompletion=completion.clusters,
+    ),
 ]
 OnlyScale = Annotated[
     str | None, typer.Option("--scale", help="Only jobs of this scale.", autocompletion=completion.scales)
@@ -234,8 +245,8 @@ class CaseOptions(TypedDict, total=False):
     example: Example
 
 
-class PlanOptions(CaseOptions, total=False):
-    """Options that select the cases to plan, with short forms of settings."""
+class ShortForms(TypedDict, total=False):
+    """Short forms of settings."""
 
     partition: Partition
     qos: QosName
@@ -243,6 +254,10 @@ class PlanOptions(CaseOptions, total=False):
     nodelist: NodeList
     exclude: Exclude
     time: JobTime
+
+
+class PlanOptions(CaseOptions, ShortForms, total=False):
+    """Options that select the cases to plan, with short forms of settings."""
 
 
 _SHORT_FORMS = {
@@ -258,10 +273,15 @@ _PLAIN_VALUE = re.compile(r"[A-Za-z][\w./-]*|[0-9]+(?:-[0-9]+)?(?::[0-9]+){2}")
 
 def case_options(options: PlanOptions) -> CaseOptions:
     """Return the options with each short form as a setting."""
-    given = {name: value for name, value in options.items() if name in _SHORT_FORMS and value is not None}
-    short = [f"{_SHORT_FORMS[name]}{_as_yaml(str(value))}" for name, value in given.items()]
+    short = short_settings(options)
     kept = {name: value for name, value in options.items() if name not in _SHORT_FORMS}
     return cast(CaseOptions, kept | {"settings": [*(options.get("settings") or ()), *short]})
+
+
+def short_settings(options: ShortForms) -> list[str]:
+    """Return the settings that short forms stand for."""
+    given = {name: value for name, value in options.items() if name in _SHORT_FORMS and value is not None}
+    return [f"{_SHORT_FORMS[name]}{_as_yaml(str(value))}" for name, value in given.items()]
 
 
 def _as_yaml(text: str) -> str:
@@ -274,34 +294,17 @@ def session_of(context: typer.Context, database: str | None = None) -> api.Sessi
     return api.Session(database, context.obj, tuple(sys.argv))
 
 
-def no_longer_waiting(experiments: Sequence[str]) -> None:
+def experiments_of(targets: Sequence[str]) -> Sequence[str]:
+    """Return the targets that are experiments, not job ids."""
+    names = api.experiment_names(find_folders())
+    return [target for target in targets if api.names_meant(names, target)]
+
+
+def no_longer_waiting(context: typer.Context, experiments: Sequence[str]) -> None:
     """Print that the command ends before the jobs of these experiments."""
     message("no longer waiting; the jobs continue")
-    name = f" {experiments[0]}" if len(experiments) == 1 else ""
-    next_command(f"repro status{name} --watch", f"or: repro cancel {' '.join(experiments) or 'JOB'}")
-
-
-def workload_option(workload: str | None) -> str:
-    """Return the option for a suggested command."""
-    return f" --workload {workload}" if workload else ""
-
-
-def budget_option(time_budget: str | None, cost_budget: str | None, where: str | None) -> str:
-    """Return the options for a suggested command, with the filter of the cases that share the budget."""
-    if time_budget is None and cost_budget is None:
-        return ""
-    text = f" --where {shlex.quote(where)}" if where else ""
-    text += f" --time-budget {time_budget}" if time_budget is not None else ""
-    return text + (f" --cost-budget {shlex.quote(cost_budget)}" if cost_budget is not None else "")
-
-
-def argument_options(options: CaseOptions) -> str:
-    """Return the changes of the program's arguments, and the settings, for a suggested command."""
-    words = [word for value in options.get("arg") or () for word in ("--arg", value)]
-    words += [word for value in options.get("no_arg") or () for word in ("--no-arg", value)]
-    words += [word for value in options.get("settings") or () for word in ("--set", value)]
-    words += ["--example"] if options.get("example") else []
-    return f" {shlex.join(words)}" if words else ""
+    cancel = f"or: {suggested(context, 'cancel', *experiments)}" if experiments else "their states"
+    suggest(context, cancel, "status", *only(experiments), "--watch")
 
 
 def confirm_overwrite(files: Sequence[Path], force: bool) -> None:

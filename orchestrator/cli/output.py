@@ -59,11 +59,6 @@ def as_row(value: DataclassInstance) -> dict[str, Any]:
     return {name: getattr(value, name) for name in value.__dataclass_fields__}
 
 
-def next_command(command: str, purpose: str) -> None:
-    """Print the command to type next."""
-    message(f"next: {command}   # {purpose}")
-
-
 class Console:
     """Reporter of this process. `show_progress` draws the jobs that a command waits for; `json` is for --json."""
 

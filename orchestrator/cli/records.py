@@ -12,7 +12,8 @@ import typer
 
 from orchestrator import api
 from orchestrator.cli.options import Database, JobName, Json, session_of
-from orchestrator.cli.output import VisibleLog, as_row, data, filled_columns, message, next_command, table
+from orchestrator.cli.output import VisibleLog, as_row, data, filled_columns, message, table
+from orchestrator.cli.suggestion import suggest
 from orchestrator.errors import Problem, ReproError
 from orchestrator.paths import short_name
 from orchestrator.text import utc_stamp
@@ -32,6 +33,7 @@ Query = Annotated[
     str | None, typer.Argument(help='One SELECT: "select * from v_results". Without it: the views and tables.')
 ]
 AsCsv = Annotated[bool, typer.Option("--csv", help="Print CSV.")]
+EXAMPLE_QUERY = "select case_name, verdict, tflops_per_gpu from v_results"
 _MEASURED = ("iteration_ms", "tflops_per_gpu")
 
 app = typer.Typer(rich_markup_mode=None)
@@ -64,7 +66,7 @@ def logs(
     except KeyboardInterrupt:
         message("no longer following; the job continues")
         raise
-    next_command(f"repro status {short_name(log.job.experiment)}", "the state of its jobs")
+    suggest(context, "the state of its jobs", "status", short_name(log.job.experiment))
 
 
 def _lines(pieces: Iterable[bytes]) -> Iterator[list[str]]:
@@ -97,8 +99,8 @@ def history(
         data("")
         table(_event_rows(attempts), ["at", "attempt", "event", "detail"])
     last = attempts[-1].number
-    option, when = (f" --attempt {last - 1}", " of the attempt before") if last > 1 else ("", "")
-    next_command(f"repro logs {row.job_id}{option}", f"the log{when}")
+    option, when = (("--attempt", str(last - 1)), " of the attempt before") if last > 1 else ((), "")
+    suggest(context, f"the log{when}", "logs", row.job_id, *option)
 
 
 def _attempt_json(job: api.JobRow, attempt: api.PastAttempt) -> AttemptRow:
@@ -188,6 +190,7 @@ def sql(
             context.obj.json.put(listed)
         else:
             _print_relations(relations)
+            suggest(context, "more in docs/reference/ledger.md", "sql", EXAMPLE_QUERY)
         return
     with api.query(query, session=session) as answer:
         if json:
@@ -204,15 +207,12 @@ def sql(
             blocks = _blocks(answer.rows)
             for block in itertools.chain([next(blocks, [])], blocks):
                 table([dict(zip(answer.columns, row, strict=True)) for row in block], answer.columns, wide=True)
-    next_command("repro sql", "the views and tables, and their columns")
+    suggest(context, "the views and tables, and their columns", "sql")
 
 
 def _print_relations(relations: Sequence[api.Relation]) -> None:
     rows = [{**as_row(relation), "columns": ", ".join(relation.columns)} for relation in relations]
     table(rows, ["name", "kind", "columns"])
-    next_command(
-        'repro sql "select case_name, verdict, tflops_per_gpu from v_results"', "more in docs/reference/ledger.md"
-    )
 
 
 def _blocks(rows: Iterable[Sequence[object]]) -> Iterator[list[Sequence[object]]]:

@@ -11,7 +11,7 @@ import typer
 
 from orchestrator import api
 from orchestrator.cli import completion
-from orchestrator.cli.job_table import claim_counts, print_claims, print_outcome, why_command
+from orchestrator.cli.job_table import claim_counts, print_claims, print_outcome, suggest_why
 from orchestrator.cli.json_jobs import claim_rows, file_rows, job_refs
 from orchestrator.cli.options import (
     Database,
@@ -25,9 +25,9 @@ from orchestrator.cli.options import (
     RunOptions,
     confirm_overwrite,
     session_of,
-    workload_option,
 )
-from orchestrator.cli.output import data, message, next_command, print_shortened
+from orchestrator.cli.output import data, message, print_shortened
+from orchestrator.cli.suggestion import suggest
 from orchestrator.errors import EXIT_FAILED, Problem, ReproError
 from orchestrator.paths import short_name
 from orchestrator.text import counted
@@ -147,8 +147,7 @@ def collect(
         sys.stdout.buffer.flush()
     if not shows_cases:
         print_claims(collected.outcome, to_stdout=False)
-    name = collected.outcome.entry.short_name
-    next_command(f"repro plot {name}{workload_option(options.get('workload'))}", "the figure as a picture")
+    suggest(context, "the figure as a picture", "plot", collected.outcome.entry.short_name)
     if collected.outcome.failed:
         raise typer.Exit(EXIT_FAILED)
 
@@ -214,12 +213,10 @@ def claims(
         f"repro status {short_name(failures[0].experiment)} --failed" if failures else "",
     )
     if failures:
-        next_command(
-            why_command(failures[0].job_id, failures[0].started_at is not None), f"why {failures[0].case_name} failed"
-        )
+        suggest_why(context, failures[0])
     else:
         first = next((outcome for outcome in judged.outcomes if outcome.failed), judged.outcomes[0])
-        next_command(f"repro compare {first.entry.short_name}", "measured and published numbers")
+        suggest(context, "measured and published numbers", "compare", first.entry.short_name)
     if judged.failed:
         raise typer.Exit(EXIT_FAILED)
 
@@ -266,7 +263,7 @@ def plot(
             data(str(plotted.file))
         message(_claims_title(plotted.outcome))
     first = plots[0].outcome.entry.short_name
-    next_command(f"repro claims {first}{workload_option(options.get('workload'))}", "the verdicts with their numbers")
+    suggest(context, "the verdicts with their numbers", "claims", first)
 
 
 @app.command()
@@ -293,8 +290,6 @@ def report(
     message(f"{counted(len(page.outcomes), 'experiment')}, {cases}; the page is one file and needs no other")
     failures = [row for outcome in page.outcomes for row in outcome.failures]
     if failures:
-        next_command(
-            why_command(failures[0].job_id, failures[0].started_at is not None), f"why {failures[0].label} failed"
-        )
+        suggest_why(context, failures[0])
     else:
-        next_command(f"repro claims {page.outcomes[0].entry.short_name}", "the same verdicts for a script")
+        suggest(context, "the same verdicts for a script", "claims", *(experiments or ()))

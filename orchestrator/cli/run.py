@@ -9,7 +9,7 @@ import typer
 
 from orchestrator import api
 from orchestrator.cli import completion
-from orchestrator.cli.job_table import bar, print_jobs, waiting, why_command
+from orchestrator.cli.job_table import bar, print_jobs, suggest_why, waiting
 from orchestrator.cli.json_jobs import job_refs, retried_jobs
 from orchestrator.cli.options import (
     Database,
@@ -22,10 +22,12 @@ from orchestrator.cli.options import (
     Targets,
     Wait,
     Yes,
+    experiments_of,
     no_longer_waiting,
     session_of,
 )
-from orchestrator.cli.output import data, message, next_command, table
+from orchestrator.cli.output import data, message, table
+from orchestrator.cli.suggestion import only, suggest
 from orchestrator.errors import EXIT_FAILED, EXIT_OK, EXIT_TIMEOUT, EXIT_USER_ERROR, Problem, ReproError
 from orchestrator.paths import short_name
 from orchestrator.text import counted
@@ -87,14 +89,14 @@ def _wait(
         with waiting(context.obj):
             waited = api.wait(targets, timeout=timeout, notify=notify, session=session, **options)
     except KeyboardInterrupt:
-        no_longer_waiting(sorted({short_name(job.experiment) for job in context.obj.waiting_for}))
+        no_longer_waiting(context, sorted({short_name(job.experiment) for job in context.obj.waiting_for}))
         raise
     if json:
         document: WaitDocument = {"jobs": waited.jobs}
         context.obj.json.put(document)
     if not waited.jobs:
         message("no open jobs")
-        next_command("repro status", "the state of all jobs")
+        suggest(context, "their states", "status", *only(experiments_of(targets)))
         return EXIT_OK
     for tally in waited.tallies:
         message(bar(tally))
@@ -103,17 +105,19 @@ def _wait(
     names = sorted({short_name(job.experiment) for job in waited.jobs})
     if waited.timed_out:
         message(f"--timeout {timeout}: {counted(waited.open_jobs, 'job')} not ended; no job was cancelled")
-        name = f" {names[0]}" if len(names) == 1 else ""
-        next_command(f"repro wait{name}", "wait again")
+        suggest(context, "wait again", "wait", *(targets or only(names)))
         return EXIT_TIMEOUT
     if not waited.failed:
-        next_command(f"repro collect {names[0]}", "the numbers and the claims")
+        if len(names) == 1:
+            suggest(context, "the numbers and the claims", "collect", *names)
+        else:
+            suggest(context, "the verdicts of the claims", "claims", *names)
         return EXIT_OK
     failed = next((job for job in waited.failed if job.phase not in api.OPEN), None)
     if failed is None:
-        next_command(f"repro history {waited.failed[0].job_id}", f"the events of {waited.failed[0].label}")
+        suggest(context, f"the events of {waited.failed[0].label}", "history", waited.failed[0].job_id)
     else:
-        next_command(why_command(failed.job_id, failed.started_at is not None), f"why {failed.label} failed")
+        suggest_why(context, failed)
     return EXIT_FAILED
 
 
@@ -124,7 +128,7 @@ def retry(
     targets: Targets,
     *,
     classes: Classes = None,
-    limit: TimeLimit = None,
+    time: TimeLimit = None,
     settings: Settings = None,
     dry_run: DryRun = False,
     wait: Wait = False,
@@ -149,7 +153,7 @@ def retry(
     retried = api.retry(
         targets,
         classes=classes,
-        time_limit=limit,
+        time_limit=time,
         settings=settings or (),
         dry_run=dry_run,
         notify=notify,
@@ -176,22 +180,21 @@ def retry(
         left = sum(group.left for group in retried.groups)
         alone = f", leave {left} alone (too many attempts, or left to Slurm)" if left else ""
         message(f"would submit {counted(len(jobs), 'job')} again{alone}; nothing was submitted")
-        next_command(f"repro history {jobs[0][1].job_id}", "the earlier attempts of the first job")
+        suggest(context, "the earlier attempts of the first job", "history", jobs[0][1].job_id)
         return
     if jobs and wait:
         raise typer.Exit(_wait(context, [job.job_id for _, job in jobs], None, notify, session, {}, json))
     if retried.groups and not dry_run:
-        name = f" {names[0]}" if len(names) == 1 else ""
-        next_command(f"repro status{name} --watch", "until all jobs have ended")
+        suggest(context, "until all jobs have ended", "status", *only(names), "--watch", state=None)
         return
     message("no jobs to run again")
     for failure in retried.failures:
         message(f"failed ({failure}): {api.POLICIES[failure].reason}")
     if retried.failures:
         classes = ",".join(str(failure) for failure in retried.failures)
-        next_command(f"repro retry {' '.join(targets)} --class {classes}", "to run them all the same")
+        suggest(context, "to run them all the same", "retry", *targets, "--class", classes)
     else:
-        next_command("repro status", "the state of all jobs")
+        suggest(context, "their states", "status", *only(experiments_of(targets)), state=None)
 
 
 def _print_retried(group: api.RetriedGroup, with_jobs: bool) -> None:
@@ -217,7 +220,7 @@ def cancel(
     jobs = api.cancellable_jobs(targets, session=session, **options)
     if not jobs:
         message("no open job to cancel")
-        next_command("repro status", "the state of all jobs")
+        suggest(context, "their states", "status", *only(experiments_of(targets)), state=None)
         return
     if len(jobs) > ASK_ABOVE and not yes:
         if json or not sys.stdin.isatty():
@@ -236,7 +239,8 @@ def cancel(
     else:
         refused = f", {len(cancelled.refused)} refused" if cancelled.refused else ""
         message(f"{counted(len(cancelled.asked), 'job')} asked to end{refused}")
-    next_command(f"repro status {short_name(jobs[0].experiment)}", "whether they have ended")
+    names = list(dict.fromkeys(short_name(job.experiment) for job in jobs))
+    suggest(context, "whether they have ended", "status", *only(names), state=None)
     for problem in cancelled.unrecorded:
         what = f"{problem.what}; the ledger does not record that these jobs were asked to end"
         message(f"repro: {Problem(what, problem.location, problem.hint)}")

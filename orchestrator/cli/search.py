@@ -11,7 +11,8 @@ from orchestrator import api
 from orchestrator.cli import completion
 from orchestrator.cli.job_table import waiting
 from orchestrator.cli.options import ClusterName, Database, Json, Settings, Where, session_of
-from orchestrator.cli.output import data, filled_columns, message, next_command, table
+from orchestrator.cli.output import data, filled_columns, message, table
+from orchestrator.cli.suggestion import suggest
 from orchestrator.errors import EXIT_FAILED, EXIT_OK, Problem, ReproError
 from orchestrator.text import counted
 
@@ -151,12 +152,12 @@ def _print_answer(context: typer.Context, prepared: api.PreparedSearch, answer: 
     failed = [row for row in answer.rows if row.state == "failed"]
     if failed:
         message(f"failed: {counted(len(failed), 'case')}, the first one {failed[0].case.name}: {failed[0].why}")
-        next_command(f"repro status {prepared.entry.short_name} --failed", "the failed jobs")
+        suggest(context, "the failed jobs", "status", prepared.entry.short_name, "--failed")
     if answer.winner is None:
         return EXIT_FAILED if answer.jobs else EXIT_OK
     for program, arguments in () if json else api.arguments_by_program(answer.winner.case).items():
         data(f"{program}: {shlex.join(arguments)}")
-    next_command(f"repro plot {prepared.entry.short_name}", "throughput of the measured candidates")
+    suggest(context, "throughput of the measured candidates", "plot", prepared.entry.short_name)
     return EXIT_OK
 
 

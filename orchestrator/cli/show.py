@@ -11,7 +11,8 @@ import typer
 from orchestrator import api
 from orchestrator.cli import completion
 from orchestrator.cli.options import Json, ScaleOf, Where
-from orchestrator.cli.output import data, filled_columns, message, next_command, table
+from orchestrator.cli.output import data, filled_columns, message, table
+from orchestrator.cli.suggestion import suggest
 from orchestrator.errors import Problem, ReproError
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ def show(
         if json:
             context.obj.json.put(_paper_document(contents))
         else:
-            _show_paper(contents)
+            _show_paper(context, contents)
         return
     shown = api.show(experiment, scale, where=where)
     entry = shown.entry
@@ -77,7 +78,7 @@ def show(
         context.obj.json.put(document)
         return
     if script:
-        _print_scripts(shown)
+        _print_scripts(context, shown)
         return
     if shown.replaces_shipped:
         message(f"{entry.name} is {api.shown(entry.file)}, not the shipped file")
@@ -89,9 +90,9 @@ def show(
         table([{**claim, "judged_at": ", ".join(claim["judged_at"])} for claim in claims], columns)
     _print_caveats(shown)
     if entry.experiment.reference_only:
-        next_command("repro list", "the experiments that can be run")
+        suggest(context, "the experiments that can be run", "list")
         return
-    next_command(f"repro plan {entry.argument} --scale {scale}", "check each case: validity, memory and cost")
+    _suggest_plan(context, entry, scale)
 
 
 def _paper_document(contents: api.PaperContents) -> ShowDocument:
@@ -118,7 +119,7 @@ def _paper_document(contents: api.PaperContents) -> ShowDocument:
     }
 
 
-def _show_paper(contents: api.PaperContents) -> None:
+def _show_paper(context: typer.Context, contents: api.PaperContents) -> None:
     paper = contents.paper
     rows = [
         {
@@ -142,10 +143,10 @@ def _show_paper(contents: api.PaperContents) -> None:
             message(f"  {number.what}: {number.value:g} {number.unit} ({how})")
     for note in paper.notes:
         message(f"note: {note}")
-    next_command(f"repro show {contents.entries[0].short_name}", "its cases, published numbers and claims")
+    suggest(context, "its cases, published numbers and claims", "show", contents.entries[0].short_name)
 
 
-def _print_scripts(shown: api.ExperimentCases) -> None:
+def _print_scripts(context: typer.Context, shown: api.ExperimentCases) -> None:
     """Print the published script of each case, and where the case differs from it."""
     table([{"case": case.name, "script": shown.script_of(case)} for case in shown.cases], ["case", "script"])
     cases: dict[str, list[str]] = {}
@@ -161,8 +162,19 @@ def _print_scripts(shown: api.ExperimentCases) -> None:
         message(f"the source of {shown.entry.short_name} has no script for these cases")
     elif not cases:
         message("no declared difference from the scripts")
-    name = f"{shown.entry.argument} --cluster selene"
-    next_command(f"repro render {name}", "the scripts of the jobs")
+    _suggest_plan(context, shown.entry, shown.scale)
+
+
+def _suggest_plan(context: typer.Context, entry: api.Entry, scale: str) -> None:
+    cluster = None if entry.paper.machine is not None else "local"
+    suggest(
+        context,
+        "check each case: validity, memory and cost",
+        "plan",
+        entry.argument,
+        scale=scale,
+        cluster=cluster,
+    )
 
 
 def _case_row(case: api.Case) -> CaseSettings:

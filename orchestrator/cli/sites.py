@@ -12,13 +12,16 @@ import typer
 
 from orchestrator import api
 from orchestrator.cli import completion
-from orchestrator.cli.options import Json, OnCluster, Scale, Settings, session_of
-from orchestrator.cli.output import data, filled_columns, message, next_command, table
+from orchestrator.cli.options import Json, OnCluster, Scale, Settings, ShortForms, session_of, short_settings
+from orchestrator.cli.output import data, filled_columns, message, table
+from orchestrator.cli.suggestion import next_command, suggest
 from orchestrator.errors import EXIT_FAILED, Problem, ReproError
 from orchestrator.paths import find_folders
 from orchestrator.text import counted
 
 if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
     from orchestrator.cli.documents import (
         ClustersCheckDocument,
         ClustersListDocument,
@@ -78,7 +81,8 @@ def list_clusters(context: typer.Context, json: Json = False) -> None:
         table([_cluster_cells(row) for row in rows], columns)
     if problems:
         raise ReproError(*problems)
-    next_command("repro clusters show NAME", "a profile and its open values")
+    if rows:
+        suggest(context, "a profile and its open values", "clusters show", rows[0]["cluster"])
 
 
 @clusters.command()
@@ -86,7 +90,7 @@ def show(
     context: typer.Context, name: Name, resolved: Resolved = False, settings: Settings = None, json: Json = False
 ) -> None:
     """Show a profile with all layers merged."""
-    cluster = api.find_cluster(find_folders(), name, api.parse_settings(settings or ()))
+    cluster = api.find_cluster(find_folders(), name, api.read_settings(settings or ()).of_profile)
     layered = cluster.layered
     values: list[ProfileField] = [
         {"field": api.dotted(path), "value": value, "location": str(layered.location(path))}
@@ -112,18 +116,21 @@ def show(
         message(f"open: {api.dotted(blank.path)}: {blank.text}")
     if cluster.unfilled:
         message(f"set open values in {api.shown(cluster.overlay)}")
-    next_command(f"repro clusters check {shlex.quote(name)}", "compare it with the live cluster")
+    suggest(context, "compare it with the live cluster", "clusters check", name)
 
 
 @clusters.command()
+@api.with_keywords(ShortForms)
 def check(
     context: typer.Context,
     name: Name,
+    *,
     experiment: OnExperiment = None,
     scale: Scale = None,
     job: ProbeJob = False,
     settings: Settings = None,
     json: Json = False,
+    **short: Unpack[ShortForms],
 ) -> None:
     """Compare a profile with the live cluster.
 
@@ -139,7 +146,7 @@ def check(
         scale=scale,
         job=job,
         ledger=ledger,
-        settings=api.parse_settings(settings or ()),
+        settings=api.read_settings([*(settings or ()), *short_settings(short)]),
     )
     cluster, findings = checked.cluster, checked.findings
     rows = [
@@ -175,13 +182,14 @@ def check(
     others = "".join(f", {results[result]} {result}" for result in ("later", "unknown") if results[result])
     message(f"{cluster.name}: {counted(results['ok'], 'check')} passed{others}")
     on_nodes = sum(finding.place == "compute" for finding in unchecked)
-    quoted = shlex.quote(name)
     if cluster.is_slurm and not job:
         purpose = f"also the {counted(on_nodes, 'path')} of compute nodes" if on_nodes else "also a compute node"
-        next_command(f"repro clusters check {quoted} --job", purpose)
+        asked = () if experiment is None else ("--experiment", experiment)
+        suggest(context, purpose, "clusters check", name, *asked, "--job")
     else:
-        example = " --example" if cluster.unfilled else ""
-        next_command(f"repro submit figure-13 --cluster {quoted} --dry-run{example}", "the jobs of an experiment")
+        shown = experiment or "figure-13"
+        example = bool(cluster.unfilled) or None
+        suggest(context, "the jobs of an experiment", "submit", shown, "--dry-run", cluster=name, example=example)
 
 
 @clusters.command()
@@ -193,7 +201,7 @@ def new(context: typer.Context, name: NewName, partition: Partition = None, json
         context.obj.json.put(document)
     else:
         data(str(file))
-    next_command(f"repro clusters check {shlex.quote(name)}", "what is right, wrong and open")
+    suggest(context, "what is right, wrong and open", "clusters check", name)
 
 
 @clusters.command()
@@ -242,9 +250,9 @@ def list_images(context: typer.Context, cluster: OnCluster, json: Json = False) 
         message(f"{profile.name} defines no images")
     missing = [row for row in rows if row.there in ("no", "on the nodes") and api.imported_file(profile, row.name)]
     if missing:
-        next_command(f"repro images import --cluster {shlex.quote(cluster)}", "import the images of the registry")
+        suggest(context, "import the images of the registry", "images import", cluster=cluster)
     else:
-        next_command(f"repro submit figure-13 --cluster {shlex.quote(cluster)} --dry-run", "the jobs to submit")
+        suggest(context, "the whole profile", "clusters check", cluster)
 
 
 @images.command("import")
@@ -275,11 +283,11 @@ def import_images(
     if imports and not is_local:
         message(f"{counted(len(imports), 'import')} submitted")
     if imports and (is_local or wait):
-        failures = _wait(imports, cluster)
+        failures = _wait(context, imports)
         if json:
             context.obj.json.put(_imports_document(imports, failures))
-        _print_results(imports, failures, cluster)
-    next_command(f"repro images list --cluster {shlex.quote(cluster)}", "the imported images")
+        _print_results(context, imports, failures)
+    suggest(context, "the imported images", "images list", cluster=cluster)
 
 
 def _imports_document(imports: Sequence[api.Import], failures: Mapping[str, str]) -> ImagesImportDocument:
@@ -290,7 +298,7 @@ def _imports_document(imports: Sequence[api.Import], failures: Mapping[str, str]
     }
 
 
-def _print_results(imports: Sequence[api.Import], failures: Mapping[str, str], cluster: str) -> None:
+def _print_results(context: typer.Context, imports: Sequence[api.Import], failures: Mapping[str, str]) -> None:
     """Print the results of imports that have ended; exit code 1 if one failed."""
     for each in imports:
         message(f"{each.name}: {failures.get(each.name, 'imported')}")
@@ -300,11 +308,11 @@ def _print_results(imports: Sequence[api.Import], failures: Mapping[str, str], c
     if failed[0].job_id is not None:
         next_command(f"cat {shlex.quote(str(failed[0].log))}", "the log of the import")
     else:
-        next_command(f"repro images import --cluster {shlex.quote(cluster)}", "after the cause is corrected")
+        suggest(context, "after the cause is corrected", "images import")
     raise typer.Exit(EXIT_FAILED)
 
 
-def _wait(imports: Sequence[api.Import], cluster: str) -> dict[str, str]:
+def _wait(context: typer.Context, imports: Sequence[api.Import]) -> dict[str, str]:
     """Return the errors by image name when all imports have ended. Ctrl-C leaves the jobs running."""
     last = ""
     try:
@@ -320,7 +328,7 @@ def _wait(imports: Sequence[api.Import], cluster: str) -> dict[str, str]:
             time.sleep(POLL_S)
     except KeyboardInterrupt:
         message("no longer waiting; the imports continue")
-        next_command(f"repro images list --cluster {shlex.quote(cluster)}", "the imported images")
+        suggest(context, "the imported images", "images list")
         raise
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import enum
-import shlex
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,7 +10,7 @@ import typer
 
 from orchestrator import api
 from orchestrator.cli import completion
-from orchestrator.cli.job_table import print_outcome, waiting, why_command
+from orchestrator.cli.job_table import print_outcome, suggest_why, waiting
 from orchestrator.cli.json_jobs import case_rows, claim_rows, job_refs, planned_jobs
 from orchestrator.cli.options import (
     Database,
@@ -21,14 +20,12 @@ from orchestrator.cli.options import (
     OnCluster,
     PlanOptions,
     Wait,
-    argument_options,
-    budget_option,
     case_options,
     no_longer_waiting,
     session_of,
-    workload_option,
 )
-from orchestrator.cli.output import message, next_command, print_shortened, table
+from orchestrator.cli.output import message, print_shortened, table
+from orchestrator.cli.suggestion import only, suggest, suggested
 from orchestrator.errors import EXIT_FAILED, EXIT_OK
 from orchestrator.paths import short_name
 from orchestrator.text import counted
@@ -99,11 +96,10 @@ def submit(
         denied = api.exclusion_notes(profile, session=session) if profile.is_slurm else []
         for note in [*(note for run in planned for note in run.notes), *denied]:
             message(f"note: {note}")
-        program = f"{workload_option(options.get('workload'))}{argument_options(options)}"
         if json:
             dry: SubmitDocument = {"plans": _plan_rows(planned), "jobs": [], "cases": [], "claims": []}
             context.obj.json.put(dry)
-        _print_plans(planned, not json, program, options.get("where"))
+        _print_plans(context, planned, not json)
         return
     submitted: list[api.Submission] = []
 
@@ -132,20 +128,19 @@ def submit(
         )
     except KeyboardInterrupt:
         message("interrupted; the jobs submitted so far are recorded and continue")
-        words = shlex.join(experiments)
-        next_command(f"repro status {words}" if len(experiments) == 1 else "repro status", f"or: repro cancel {words}")
+        suggest(context, f"or: {suggested(context, 'cancel', *experiments)}", "status", *only(experiments))
         raise
     if len(submitted) > 1:
         _print_total(submitted)
     if not wait:
-        _print_submitted_jobs(submitted, not json)
+        _print_submitted_jobs(context, submitted, not json)
         return
     names = [submission.planned.entry.short_name for submission in submitted]
     try:
         with waiting(context.obj):
             outcomes = api.supervise(submitted, session=session)
     except KeyboardInterrupt:
-        no_longer_waiting(names)
+        no_longer_waiting(context, names)
         raise
     if json:
         ended = [result.row for outcome in outcomes for result in outcome.results if result.row is not None]
@@ -156,7 +151,7 @@ def submit(
             "claims": [row for outcome in outcomes for row in claim_rows(outcome)],
         }
         context.obj.json.put(document)
-    raise typer.Exit(_print_outcomes(outcomes, not json))
+    raise typer.Exit(_print_outcomes(context, outcomes, not json))
 
 
 def _plan_rows(planned: Sequence[api.PlannedRun]) -> list[PlannedJob]:
@@ -175,11 +170,6 @@ def _job_rows(submissions: Sequence[api.Submission]) -> list[JobRef]:
         for row in job_refs(submission.jobs, submission.reused):
             rows.setdefault(row["job"], row)
     return list(rows.values())
-
-
-def _only(names: Sequence[str]) -> str:
-    """Return the name as a further word of a command; nothing if there are several."""
-    return f" {names[0]}" if len(names) == 1 else ""
 
 
 def _print_total(submissions: Sequence[api.Submission]) -> None:
@@ -220,7 +210,7 @@ def _print_submission(submission: api.Submission) -> None:
         message(f"to run these jobs all the same: repro retry {name} --class {classes}")
 
 
-def _print_submitted_jobs(submissions: Sequence[api.Submission], with_table: bool) -> None:
+def _print_submitted_jobs(context: typer.Context, submissions: Sequence[api.Submission], with_table: bool) -> None:
     if with_table:
         rows = [row | {"experiment": short_name(row["experiment"])} for row in _job_rows(submissions)]
         labels = {job.job_id: job.label for submission in submissions for job in submission.jobs}
@@ -231,38 +221,30 @@ def _print_submitted_jobs(submissions: Sequence[api.Submission], with_table: boo
     jobs = [job for submission in submissions for job in submission.jobs]
     names = [submission.planned.entry.short_name for submission in submissions]
     if any(job.state == api.QUEUED for job in jobs):
-        next_command(f"repro wait {' '.join(names)}", "submit the queued jobs when there is room")
+        suggest(context, "submit the queued jobs when there is room", "wait", *names)
     elif any(job.phase in api.OPEN for job in jobs):
-        next_command(f"repro status{_only(names)} --watch", "until all jobs have ended")
+        suggest(context, "until all jobs have ended", "status", *only(names), "--watch")
     elif len(names) == 1:
-        next_command(f"repro collect {names[0]}", "the numbers and the claims")
+        suggest(context, "the numbers and the claims", "collect", *names)
     else:
-        next_command(f"repro claims {' '.join(names)}", "the verdicts of the claims")
+        suggest(context, "the verdicts of the claims", "claims", *names)
 
 
-def _print_outcomes(outcomes: Sequence[api.FigureOutcome], with_tables: bool) -> int:
+def _print_outcomes(context: typer.Context, outcomes: Sequence[api.FigureOutcome], with_tables: bool) -> int:
     """Print the cases and claims of ended runs; return the exit code."""
     for outcome in outcomes if with_tables else ():
         print_outcome(outcome, api.export_rows(outcome.entry, outcome.results))
     failures = [row for outcome in outcomes for row in outcome.failures]
-    names = " ".join(outcome.entry.short_name for outcome in outcomes)
     if failures:
-        next_command(
-            why_command(failures[0].job_id, failures[0].started_at is not None), f"why {failures[0].case_name} failed"
-        )
+        suggest_why(context, failures[0])
     else:
-        first = outcomes[0]
-        option = workload_option(first.results[0].case.workload if first.replaced_workload else None)
         purpose = "the figure as a picture" if len(outcomes) == 1 else "the figures as pictures"
-        next_command(f"repro plot {names}{option}", purpose)
+        suggest(context, purpose, "plot", *(outcome.entry.short_name for outcome in outcomes))
     return EXIT_FAILED if any(outcome.failed for outcome in outcomes) else EXIT_OK
 
 
-def _print_plans(planned: Sequence[api.PlannedRun], with_table: bool, program_options: str, where: str | None) -> None:
-    """Print the jobs of a dry run. Jobs that experiments share are one row.
-
-    `program_options` select the program and change its arguments. `where` is the filter of the cases.
-    """
+def _print_plans(context: typer.Context, planned: Sequence[api.PlannedRun], with_table: bool) -> None:
+    """Print the jobs of a dry run. Jobs that experiments share are one row."""
     first_of: dict[str, api.Plan] = {}
     for plan in (plan for run in planned for plan in run.plans):
         first_of.setdefault(plan.identity, plan)
@@ -292,10 +274,12 @@ def _print_plans(planned: Sequence[api.PlannedRun], with_table: bool, program_op
     scales = " and ".join(dict.fromkeys(run.scale for run in planned))
     message(f"would submit {counted(len(plans), 'job')} at scale {scales} to {cluster}; nothing was submitted")
     # All cases share a budget, so no --where may be added; with several experiments it is not that of the first one.
-    budget = budget_option(first.time_budget, first.cost_budget, where) if len(planned) == 1 else ""
-    render = f"repro render {first.entry.argument} --cluster {cluster} --scale {first.scale}"
-    choice = f"{budget} --explain" if budget else f" --where {shlex.quote(first.plans[0].case.name)}"
-    next_command(f"{render}{choice}{program_options}", "the script of the first job")
+    has_budget = len(planned) == 1 and (first.time_budget or first.cost_budget)
+    words = (first.entry.argument, "--explain") if has_budget else (first.entry.argument,)
+    budget = {"time_budget": first.time_budget, "cost_budget": first.cost_budget}  # of each repeat
+    one_case = {"where": first.plans[0].case.name, **dict.fromkeys(budget)}
+    changed = {"scale": first.scale} | (budget if has_budget else one_case)
+    suggest(context, "the script of the first job", "render", *words, **changed)
 
 
 def _program(plan: api.Plan) -> dict[str, str | None]:

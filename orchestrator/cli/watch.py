@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from orchestrator import api
-from orchestrator.cli.job_table import bar, can_redraw, job_lines, picture, print_jobs, why_command
+from orchestrator.cli.job_table import bar, can_redraw, job_lines, picture, print_jobs
 from orchestrator.cli.json_output import JsonOutput
 from orchestrator.cli.options import (
     AnyExperiment,
@@ -26,7 +26,8 @@ from orchestrator.cli.options import (
     Wide,
     session_of,
 )
-from orchestrator.cli.output import as_row, message, next_command, table
+from orchestrator.cli.output import as_row, message, table
+from orchestrator.cli.suggestion import only, suggest
 from orchestrator.errors import Problem, ReproError
 from orchestrator.paths import short_name
 from orchestrator.text import counted
@@ -99,7 +100,7 @@ def status(
         context.obj.json.put(_document(now))
     if not now.is_submitted:
         message(str(session.no_jobs()))
-        next_command("repro list", "the experiments")
+        suggest(context, "the experiments", "list", database=None)
         return
     if watch:
         now = _watch(itertools.chain([now], updates), every, wide, context.obj.json if json else None)
@@ -107,7 +108,7 @@ def status(
         _print_notes(now)
         if not json:
             _print_rows(now.jobs, now.experiments, wide)
-    next_command(*_next(now))
+    _suggest_next(context, now)
 
 
 def _updates(current: Callable[[], api.Status]) -> Iterator[api.Status]:
@@ -187,21 +188,25 @@ def _print_rows(jobs: Sequence[api.JobStatus], experiments: Sequence[api.Experim
         message("no matching job")
 
 
-def _next(now: api.Status) -> tuple[str, str]:
+def _suggest_next(context: typer.Context, now: api.Status) -> None:
     failed = next((job for job in now.jobs if job.verdict == "failed"), None)
     if now.experiments and not now.jobs:
         first = next((row for row in now.experiments if row.running or row.waiting), now.experiments[0])
-        return f"repro status {short_name(first.experiment)}", "its cases"
-    if failed is not None:
+        of_row = {"scale": first.scale, "cluster": first.cluster}
+        suggest(context, "its cases", "status", short_name(first.experiment), **of_row)
+    elif failed is not None:
         repeat = f" #{failed.repeat}" if failed.repeat > 1 else ""
-        return why_command(failed.job, failed.failure not in NEVER_STARTED), f"why {failed.case}{repeat} failed"
-    if now.is_open:
-        names = {short_name(job.experiment) for job in now.jobs}
-        name = f" {names.pop()}" if len(names) == 1 else ""
-        return f"repro status{name} --watch", "until all jobs have ended"
-    if now.jobs:
-        return f"repro collect {short_name(now.jobs[-1].experiment)}", "the numbers and the claims"
-    return "repro status", "the state of all jobs"
+        command = "history" if failed.failure in NEVER_STARTED else "logs"
+        suggest(context, f"why {failed.case}{repeat} failed", command, failed.job)
+    elif now.is_open:
+        names = list(dict.fromkeys(short_name(job.experiment) for job in now.jobs))
+        suggest(context, "until all jobs have ended", "status", *only(names), "--watch")
+    elif now.jobs:
+        last = now.jobs[-1].experiment
+        suggest(context, "the numbers and the claims", "collect", short_name(last))
+    else:
+        experiment, filters = context.params["experiment"], ("scale", "cluster", "workload", "where", "state")
+        suggest(context, "all states", "status", *filter(None, [experiment]), **dict.fromkeys(filters))
 
 
 def _picture(now: api.Status, every: float, wide: bool) -> list[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Sequence
 from json import dumps
 from typing import TYPE_CHECKING, Annotated
@@ -13,7 +12,9 @@ import typer
 from orchestrator import api
 from orchestrator.cli import completion
 from orchestrator.cli.options import ClusterName, Json, OnCluster
-from orchestrator.cli.output import data, filled_columns, message, next_command, table
+from orchestrator.cli.output import data, filled_columns, message, table
+from orchestrator.cli.suggestion import suggest
+from orchestrator.paths import find_folders
 
 if TYPE_CHECKING:
     from orchestrator.cli.documents import WorkloadsFetchDocument, WorkloadsListDocument, WorkloadsShowDocument
@@ -51,7 +52,7 @@ def list_workloads(context: typer.Context, json: Json = False) -> None:
     else:
         cells = [{**row, "commit": (row["commit"] or "")[:12], "needs": ", ".join(row["needs"])} for row in rows]
         table(cells, list(rows[0]))
-    next_command("repro workloads show NAME", "the source of each")
+    suggest(context, "the source of each", "workloads show", rows[0]["workload"])
 
 
 @workloads.command()
@@ -70,16 +71,18 @@ def show(context: typer.Context, name: Name, cluster: ClusterName = None, json: 
     for status in shown.needs:
         if status.source.published_data:
             message(f"data of the paper: {status.source.published_data}")
-    command = f"repro workloads fetch {workload.name} --cluster {'NAME' if cluster is None else shlex.quote(cluster)}"
     states = {status.state for status in shown.needs if status.source.is_required}
     if not rows:
         message("needs no code or data from elsewhere")
+    elif cluster is None:
+        suggest(context, "what is there on this machine, or another cluster", "workloads show", name, cluster="local")
     elif states == {"there"}:
-        next_command(f"repro clusters check {shlex.quote(str(cluster))}", "the profile and its paths")
+        suggest(context, "the profile and its paths", "clusters check", cluster)
     elif "not in the profile" in states:
-        next_command(f"{command} --directory /SHARED/FOLDER", "fetch, and print the fields to set")
+        place = ("--directory", str(find_folders().home / "workloads"))  # jobs can read the home folder
+        suggest(context, "or another shared folder", "workloads fetch", name, *place, cluster=cluster)
     else:
-        next_command(command, "fetch what is missing")
+        suggest(context, "fetch what is missing", "workloads fetch", name, cluster=cluster)
 
 
 @workloads.command()
@@ -113,7 +116,6 @@ def fetch(
     for fetched in planned.run():
         rows.append({"field": fetched.item.source.need.field, "how": fetched.how, "files": fetched.item.files})
         message(f"{fetched.item.source.need.field}: {fetched.how}, {', '.join(map(str, fetched.item.files))}")
-    quoted = shlex.quote(cluster)
     if json:
         context.obj.json.put(_fetch_document(rows, planned.settings, []))
     elif planned.settings:
@@ -124,7 +126,7 @@ def fetch(
         message(f"set these fields in {api.shown(planned.cluster.overlay)}")
     if planned.unmounted:
         message(f"jobs run in containers: add {' and '.join(planned.unmounted)} to container: mounts: of the profile")
-    next_command(f"repro clusters check {quoted}", "the profile and its paths")
+    suggest(context, "the profile and its paths", "clusters check", cluster)
 
 
 def _fetch_document(

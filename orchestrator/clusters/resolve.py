@@ -168,6 +168,7 @@ def find_cluster(folders: Folders, name: str, settings: Sequence[Setting] = (), 
     layered = lay(documents)
     if settings:
         _require_lists(settings, layered)
+        _require_slurm(name, settings, layered)
         layered = lay([*documents, settings_document(settings)])
     if example:
         layered = with_examples(layered)
@@ -217,6 +218,15 @@ def _require_lists(settings: Sequence[Setting], layered: Layered) -> None:
             problems.append(Problem(what, setting.location.in_message, f"set it: {dotted(setting.path)}=VALUE"))
     if problems:
         raise ReproError(*problems)
+
+
+def _require_slurm(name: str, settings: Sequence[Setting], layered: Layered) -> None:
+    """Raise ReproError for options of Slurm with a profile that has no Slurm."""
+    of_slurm = [setting for setting in settings if setting.path[0] == "slurm"]
+    if of_slurm and "slurm" not in layered.mapping():
+        hint = "leave them out, or name a cluster with Slurm"
+        texts = " ".join(f"--set {setting.text}" for setting in of_slurm)
+        raise ReproError(Problem(f"{name} has no Slurm", f"{texts}:", hint))
 
 
 def _field_names(document: Document) -> tuple[str, ...]:

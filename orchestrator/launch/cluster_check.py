@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import getpass
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,7 +15,6 @@ from orchestrator.clusters.findings import Finding, path_findings
 from orchestrator.clusters.generate import profile_text
 from orchestrator.clusters.names import cluster_names
 from orchestrator.clusters.resolve import Cluster, find_cluster
-from orchestrator.config.settings import Setting
 from orchestrator.config.yaml import shown
 from orchestrator.errors import Problem, ReproError
 from orchestrator.launch.denied_nodes import with_denied_nodes
@@ -23,6 +22,7 @@ from orchestrator.launch.preflight import check_this_machine, option_findings, s
 from orchestrator.launch.probe import job_findings
 from orchestrator.ledger.database import Ledger
 from orchestrator.paths import Folders
+from orchestrator.planning.run_settings import NO_SETTINGS, RunSettings
 from orchestrator.planning.scales import cases_at
 from orchestrator.slurm import site as slurm_site
 
@@ -55,21 +55,24 @@ def check_cluster(
     scale: str | None = None,
     job: bool = False,
     ledger: Ledger | None = None,
-    settings: Sequence[Setting] = (),
+    settings: RunSettings = NO_SETTINGS,
 ) -> ClusterCheck:
     """Compare a profile with the live cluster. With `job`, run a short job that checks a node.
 
-    The job excludes the nodes of the ledger's deny list.
+    The job excludes the nodes of the ledger's deny list. Settings of cases apply to those of `experiment`.
     """
-    cluster = with_denied_nodes(find_cluster(folders, name, settings), ledger)
+    cluster = with_denied_nodes(find_cluster(folders, name, settings.of_profile), ledger)
     if not cluster.is_slurm and (job or experiment):
         raise ReproError(Problem(f"{cluster.name} has no Slurm", hint="leave --job and --experiment out"))
     if scale is not None and experiment is None:
         raise ReproError(Problem("--scale needs --experiment", hint="add --experiment"))
+    if experiment is None and len(settings.of_profile) < len(settings.all):
+        what = "the time limit and the iterations belong to an experiment"
+        raise ReproError(Problem(what, hint="add --experiment, or leave --time and --set training.iterations out"))
     cases: tuple[Entry, list[Case]] | None = None
     if experiment is not None:
         entry = find_experiment(folders, experiment)
-        cases = entry, cases_at(entry, cluster, scale)
+        cases = entry, settings.applied(cases_at(entry, cluster, scale))
     if not cluster.is_slurm:
         return ClusterCheck(cluster, [*check_this_machine(cluster), *path_findings(cluster, "login")])
     site = slurm_site.read_site(getpass.getuser())

@@ -164,10 +164,16 @@ class Budgeted:
     cost_budget: Money | None = None
 
 
+def seconds_with_unit(text: str) -> int | None:
+    """Return `10m`, `600s` or `1h` in seconds; None for other text."""
+    plain = re.fullmatch(r"([0-9]{1,7})([smh])", text)
+    return int(plain[1]) * _UNITS_S[plain[2]] if plain else None
+
+
 def read_budget(text: str, option: str = "--time-budget") -> int:
     """Parse `10m`, `600s`, `1h` or `0:10:00` to seconds; ReproError for any other text of the option."""
-    if plain := re.fullmatch(r"([0-9]{1,7})([smh])", text):
-        budget_s = int(plain[1]) * _UNITS_S[plain[2]]
+    if (with_unit := seconds_with_unit(text)) is not None:
+        budget_s = with_unit
     elif re.fullmatch(r"(?:[0-9]{1,3}-)?[0-9]{1,3}:[0-5][0-9]:[0-5][0-9]", text):
         budget_s = time_limit_s(text)
     else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -163,7 +164,7 @@ def _within_budget(
     budget = read_cost_budget(cost_budget, target.price, target.name) if cost_budget is not None else None
     if len(selections) > 1:
         name, text = ("--cost-budget", cost_budget) if time_budget is None else ("--time-budget", time_budget)
-        hint = f"for example repro plan {selections[0].entry.argument} {name} {text}"
+        hint = f"for example repro plan {shlex.quote(selections[0].entry.argument)} {name} {text}"
         raise ReproError(Problem(f"{name}: needs one experiment, got {len(selections)}", hint=hint))
     valid = [planned.case for planned in batch.planned if not planned.checked.refusals]
     if not valid:

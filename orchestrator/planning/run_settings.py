@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Annotated
+
+from pydantic import BeforeValidator
 
 from orchestrator.catalog.case import Case
 from orchestrator.catalog.experiment import Experiment
@@ -12,7 +15,14 @@ from orchestrator.config.model import Count, Strict, TimeLimit, read_model
 from orchestrator.config.settings import Setting, parse_settings, settings_document
 from orchestrator.config.yaml import dotted
 from orchestrator.errors import Problem, ReproError, did_you_mean
-from orchestrator.planning.batch_plan import with_iterations
+from orchestrator.planning.batch_plan import seconds_with_unit, with_iterations
+from orchestrator.slurm.notation import format_time_limit
+
+
+def _in_slurms_form(value: object) -> object:
+    """Return a time with a unit, such as `1h`, in the syntax of Slurm; other values unchanged."""
+    seconds = seconds_with_unit(value) if isinstance(value, str) else None
+    return value if seconds is None else format_time_limit(seconds)
 
 
 class _TrainingSettings(Strict):
@@ -23,7 +33,7 @@ class _CaseSettings(Strict):
     """Settings of cases that change the length of a job and not what it measures."""
 
     training: _TrainingSettings = _TrainingSettings()
-    time_limit: TimeLimit | None = None
+    time_limit: Annotated[TimeLimit | None, BeforeValidator(_in_slurms_form)] = None
 
 
 _OF_FILES = {"extends", "about", "scheduler"}
@@ -48,6 +58,9 @@ class RunSettings:
         """Return the cases with these iterations and this time limit."""
         changed = [case if self.iterations is None else with_iterations(case, self.iterations) for case in cases]
         return changed if self.time_limit is None else [replace(case, time_limit=self.time_limit) for case in changed]
+
+
+NO_SETTINGS = RunSettings()
 
 
 def read_settings(texts: Sequence[str]) -> RunSettings:

@@ -48,7 +48,7 @@ def test_a_plan_names_the_changes_and_keeps_them_in_the_next_command(repro: Call
     done = repro("plan", *CASE, *CHANGES)
     assert "note: clipped with --no-arg --clip-grad --arg --lr=0.5: other arguments than published" in done.stderr
     assert done.stderr.splitlines()[-1].startswith(
-        "next: repro submit clipped --cluster here --scale cpu --arg --lr=0.5 --no-arg --clip-grad --dry-run"
+        "next: repro submit clipped --cluster here --scale cpu --where pp=1,gbs=4 --arg --lr=0.5 --no-arg --clip-grad "
     )
 
 

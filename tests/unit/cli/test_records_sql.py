@@ -85,7 +85,7 @@ def test_without_a_query_views_and_tables_are_listed(asking: Caller) -> None:
 
 
 def test_the_suggested_query_works(asking: Caller) -> None:
-    proposed = asking("sql").stderr.partition('"')[2].partition('"')[0]
+    proposed = asking("sql").stderr.partition("'")[2].partition("'")[0]
     assert asking("sql", proposed).returncode == 0
 
 

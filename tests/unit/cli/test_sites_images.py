@@ -132,7 +132,7 @@ def test_this_machine_imports_if_the_nodes_are_offline_and_prints_so(repro: Call
     assert sorted(path.name for path in staging.iterdir()) == ["team+torch+1.sqsh", FILE, f"{FILE}.json"]
     listed = repro("images", "list", *FOUND)
     assert f"manifest:{DIGEST[7:19]}" in listed.stdout.splitlines()[1]
-    assert "repro submit" in listed.stderr.splitlines()[-1]
+    assert listed.stderr.splitlines()[-1].startswith("next: repro clusters check site ")
     again = repro("images", "import", *FOUND)
     assert (again.returncode, again.stdout) == (0, "")
     assert again.complaints == ["pretrain: imported already; --again imports it again"]

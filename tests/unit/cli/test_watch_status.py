@@ -78,7 +78,7 @@ def test_status_has_state_and_verdict_in_two_columns_and_a_bar(
     assert [row.split()[1:5] for row in rows] == [[case, "COMPLETED", "verified", "8/8"] for case in cases]
     bar, after = status.stderr.splitlines()
     assert bar == "figure-13 cpu here [##########] 2/2 verified"
-    assert after.startswith("next: repro collect figure-13 ")
+    assert after.startswith("next: repro collect figure-13 --where pp=4 ")
 
 
 def test_many_jobs_are_counted_by_experiment_and_a_named_one_lists_its_cases(

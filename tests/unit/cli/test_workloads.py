@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -80,7 +81,8 @@ def test_show_ends_with_the_command_for_the_state_of_the_needs(repro: Caller, sh
         done = repro("workloads", "show", "megatron-2026", "--cluster", "site")
         return done.stderr.splitlines()[-1].partition("   #")[0]
 
-    assert last() == "next: repro workloads fetch megatron-2026 --cluster site --directory /SHARED/FOLDER"
+    folder = shlex.quote(str(repro.site.folder / "workloads"))
+    assert last() == f"next: repro workloads fetch megatron-2026 --cluster site --directory {folder}"
     write_overlay(repro, f"workloads: {{megatron-2026: {{checkout: {json.dumps(str(shared / 'code'))}}}}}\n")
     assert last() == "next: repro workloads fetch megatron-2026 --cluster site"
     assert repro("workloads", "show", "pretrain").stderr.splitlines()[-1] == "needs no code or data from elsewhere"
@@ -110,7 +112,7 @@ def test_show_names_the_source_of_each_need(repro: Caller) -> None:
     assert [line.split()[0] for line in done.stdout.splitlines()] == ["FIELD", "checkout", "data_path"]
     assert "b2646e4d9f24  https://github.com/kwai/Megatron-Kwai" in done.stdout
     assert "enwiki-100m_text_document in the image" in done.stderr
-    assert "next: repro workloads fetch megatron-kwai --cluster NAME" in done.stderr
+    assert "next: repro workloads show megatron-kwai --cluster local" in done.stderr
     rows = json.loads(repro("workloads", "show", "megatron-2021", "--json").stdout)["needs"]
     assert [row["field"] for row in rows] == ["checkout", "vocab_file", "merge_file", "data_path"]
     assert rows[1]["sha256"].startswith("196139668be63f3b")
