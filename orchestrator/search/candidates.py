@@ -151,12 +151,13 @@ def distance(first: Case, second: Case) -> float:
 
     A different recomputation, sequence parallelism, offloading or kind of context-parallel communication counts as two.
     """
-    sizes = zip(_log_sizes(first.layout), _log_sizes(second.layout), strict=True)
+    sizes = zip(log_sizes(first.layout), log_sizes(second.layout), strict=True)
     switches = zip(_switches(first.layout, first.training), _switches(second.layout, second.training), strict=True)
     return sum((one - other) ** 2 for one, other in sizes) + sum(4.0 for one, other in switches if one != other)
 
 
-def _log_sizes(layout: Layout) -> tuple[float, ...]:
+def log_sizes(layout: Layout) -> tuple[float, ...]:
+    """Return the parallel sizes and the microbatch size of a layout in steps of a factor of 2."""
     sizes = (
         layout.tensor_parallel,
         layout.pipeline_parallel,

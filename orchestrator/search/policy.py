@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from orchestrator.megatron.model import Layout
-from orchestrator.search.candidates import HEAVIER, Candidate, Reason, distance, does_more_work
+from orchestrator.search.candidates import HEAVIER, Candidate, Reason, distance, does_more_work, log_sizes
 
 LENGTH_STEPS = 1.0
 """Length of the correlation between the errors of two predictions, in steps of a factor of 2 between their layouts.
@@ -27,6 +27,11 @@ An analysis of variance of the errors of 84 published cases in 22 lists (benchma
 gives 0.78 of the prior variance between the lists and 0.76 within."""
 UNKNOWN_SCALE = math.log(1e6)
 """Common deviation of predictions without a unit: the first measurement sets their scale."""
+SLOPE = math.log(2) / 1.645
+"""Deviation of the error of a prediction without a unit for each doubled size: at most twofold in a 90 % interval.
+
+Such a prediction has only the pipeline bubble. The work for a microbatch and the cores that processes share are not in
+it, and they change the time of all layouts with a size in the same direction."""
 NOISE = 0.01
 """Relative deviation of two measurements of one case."""
 INTERVAL = 1.645
@@ -123,7 +128,9 @@ def _covariance(first: Candidate, second: Candidate) -> float:
     deviation = [math.log1p(one.uncertainty) / INTERVAL for one in (first, second)]
     near = math.exp(-distance(first.case, second.case) / (2 * LENGTH_STEPS**2))
     if not first.has_unit:
-        return UNKNOWN_SCALE**2 + deviation[0] * deviation[1] * near
+        sizes = zip(log_sizes(first.case.layout), log_sizes(second.case.layout), strict=True)
+        steps = math.fsum(one * other for one, other in sizes)
+        return UNKNOWN_SCALE**2 + SLOPE**2 * steps + deviation[0] * deviation[1] * near
     return deviation[0] * deviation[1] * (COMMON_SHARE + (1 - COMMON_SHARE) * near)
 
 

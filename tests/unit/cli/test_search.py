@@ -15,7 +15,7 @@ from tests.unit.cli.calling import Caller
 pytestmark = pytest.mark.slow
 
 MODEL = "layers=8,hidden=64,heads=4,seq=64,vocab=512"
-SMALL = ("search", MODEL, "--gpus", "4", "--gbs", "4", "--cluster", "here", "--cpu", "--where", "dp=1,cp=1,vp=1,mbs=1")
+SMALL = ("search", MODEL, "--gpus", "4", "--gbs", "16", "--cluster", "here", "--cpu", "--where", "dp=1,cp=1,vp=1,mbs=1")
 SHORT = ("--iterations", "8", "--short", "6")
 
 
@@ -49,9 +49,9 @@ def test_a_search_measures_finds_the_fastest_layout_and_goes_on_without_measurin
     again = repro(*SMALL, *SHORT, "--finalists", "1")
     assert again.returncode == 0 and started(site) == runs, "a second start measures nothing again"
     assert "fastest: pp=1,tp=4" in again.stderr
-    file = site.folder / "experiments" / "searches" / "8x64-4-gpus-batch-4.yaml"
+    file = site.folder / "experiments" / "searches" / "8x64-4-gpus-batch-16.yaml"
     assert "\nfigure: search\n" in file.read_text()
-    status = repro("status", "8x64-4-gpus-batch-4", "--json")
+    status = repro("status", "8x64-4-gpus-batch-16", "--json")
     assert {job["verdict"] for job in document(status.stdout)["jobs"]} == {"verified"}
 
 
@@ -118,7 +118,7 @@ def test_without_a_cluster_the_hint_names_the_options(repro: Caller, tmp_path: P
 def test_another_search_of_the_same_name_is_not_overwritten(repro: Caller, site: Site) -> None:
     folder = site.folder / "experiments" / "searches"
     folder.mkdir(parents=True)
-    file = folder / "8x64-4-gpus-batch-4.yaml"
+    file = folder / "8x64-4-gpus-batch-16.yaml"
     file.write_text("figure: search\n")
     (folder / "paper.yaml").write_text("title: a\nvenue: b\n")
     done = repro(*SMALL, *SHORT)
@@ -128,14 +128,14 @@ def test_another_search_of_the_same_name_is_not_overwritten(repro: Caller, site:
 
 def test_report_picture_and_bundle_have_the_candidates_that_ran_and_no_others(repro: Caller, site: Site) -> None:
     assert repro(*SMALL, *SHORT, "--finalists", "1").returncode == 0
-    rows = document(repro("collect", "8x64-4-gpus-batch-4", "--json").stdout)["cases"]
+    rows = document(repro("collect", "8x64-4-gpus-batch-16", "--json").stdout)["cases"]
     assert {row["case"] for row in rows} == {"pp=1,tp=4", "pp=2,tp=2"}
-    assert repro("report", "8x64-4-gpus-batch-4", "-o", "report").returncode == 0
+    assert repro("report", "8x64-4-gpus-batch-16", "-o", "report").returncode == 0
     page = (site.folder / "report" / "index.html").read_text()
     assert "All 2 cases are verified." in page and "2 of 3 candidates had a job" in page
-    assert repro("bundle", "8x64-4-gpus-batch-4", "-o", "search.tar").returncode == 0
+    assert repro("bundle", "8x64-4-gpus-batch-16", "-o", "search.tar").returncode == 0
     assert repro("bundle", "verify", "search.tar").returncode == 0
-    done = repro("plot", "8x64-4-gpus-batch-4", "-o", "search.svg")
+    done = repro("plot", "8x64-4-gpus-batch-16", "-o", "search.svg")
     assert done.returncode == 0, done.stderr
     text = (site.folder / "search.svg").read_text()
     assert "fastest so far" in text and "Process-hours on CPU cores" in text

@@ -61,12 +61,21 @@ def test_a_machine_that_is_slower_than_assumed_slows_all_predictions_by_half_of_
     assert math.isclose(other.iteration_ms, 120 * math.sqrt(1.5), rel_tol=0.01)
 
 
+def without_unit(name: str, ratio: float, mbs: int) -> Candidate:
+    return candidate(name, ratio, mbs=mbs, uncertainty=0.5, gpu_hours=None)
+
+
 def test_the_first_measurement_sets_the_scale_of_predictions_without_a_unit() -> None:
-    ratios = {"a": (1.0, 1), "near": (1.1, 2), "far": (4.0, 16)}
-    cases = [candidate(name, ratio, mbs=mbs, uncertainty=0.5, gpu_hours=None) for name, (ratio, mbs) in ratios.items()]
+    cases = [without_unit("a", 1.0, 1), without_unit("twin", 0.9, 1), without_unit("slow", 4.0, 1)]
     decision = decide(cases, {"a": 800.0})
-    assert names(decision) == ["near"] and "far" in decision.pruned
-    assert math.isclose(decision.order[0].iteration_ms, 880, rel_tol=0.05)
+    assert names(decision) == ["twin"] and "slow" in decision.pruned
+    assert math.isclose(decision.order[0].iteration_ms, 720, rel_tol=0.02)
+
+
+def test_without_a_unit_the_effect_of_a_size_is_learned_from_measurements() -> None:
+    cases = [without_unit(str(mbs), 1.0, mbs) for mbs in (1, 2, 4, 8, 16)]
+    decision = decide(cases, {"1": 800.0, "4": 400.0})
+    assert names(decision) == ["16", "8"] and "2" in decision.pruned
 
 
 def test_more_memory_than_a_case_that_ran_out_is_not_tried() -> None:
