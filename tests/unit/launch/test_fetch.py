@@ -475,6 +475,12 @@ def test_data_of_a_text_are_made_by_the_tool_of_the_checkout(tmp_path: Path, pro
     assert "tools/preprocess_data.py failed: ModuleNotFoundError: No module named 'six'" in str(error.value)
     assert names(tmp_path / "data") == []
     text.file.write_text('{"text": "works"}')
+    half = tmp_path / "data" / "mine.idx"
+    half.write_text("from elsewhere")
+    with pytest.raises(ReproError, match=f"{half}: exists, and is half of a data set"):
+        list(fetch_items(program, text))
+    assert half.read_text() == "from elsewhere"
+    half.unlink()
     assert [fetched.how for fetched in fetch_items(program, text)] == [*["there already"] * 3, "made"]
     assert names(tmp_path / "data") == ["mine.bin", "mine.fetched.json", "mine.idx"]
     record = fetch_record(program[-1].record_file)

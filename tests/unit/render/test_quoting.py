@@ -17,7 +17,9 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from orchestrator.errors import ReproError
 from orchestrator.launch.directives import directives
+from orchestrator.launch.templates import quoted
 from tests.examples import examples
 from tests.unit.render.plans import PROGRAM, local, plans
 from tests.unit.render.stand_ins import (
@@ -228,6 +230,11 @@ def check_runtime(stage: Stage, runtime: str, image: str, mounts: list[str], val
     else:
         binds = [f"--bind={mount}" for mount in (job, *mounts)]
         assert own == ["apptainer", "exec", "--nv", "--no-home", *binds, f"--free={values.free}", image]
+
+
+def test_a_text_with_a_null_character_is_refused_because_a_shell_drops_the_character() -> None:
+    with pytest.raises(ReproError, match="null character"):
+        quoted("/data/a\0b")
 
 
 @settings(max_examples=examples(150))
