@@ -62,10 +62,11 @@ MINUTES_LATER = b"srun: error: n9: task 5: Exited with exit code 1\n"
         (ECC.replace(b"5", b"7"), FOUR, ("n4",)),
         (ECC + MINUTES_LATER + EXITED, FOUR, ("n3",)),
         (ECC + MINUTES_LATER, FOUR, ()),
+        (ECC + b"srun: error: n3: tasks 1,4-6,9: Exited with exit code 1\n", UNKNOWN, ("n3",)),
     ],
     ids=["as on Slurm", "nodes forgotten", "no line of srun", "an echo came first", "task of torchrun", "rank alone",
          "no rank", "nothing tells", "unknown distribution", "no such rank", "behind the last rank", "last rank",
-         "started twice", "on other nodes"],
+         "started twice", "on other nodes", "several tasks"],
 )  # fmt: skip
 def test_gpu_fault_excludes_only_the_node_of_the_deciding_rank(
     log: bytes, allocation: Allocation, expected: tuple[str, ...]
