@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, TextIO
 
 from orchestrator import api
-from orchestrator.cli.output import WIDE_HINT, Console, as_row, data, message, table, table_lines
+from orchestrator.cli.output import WIDE_HINT, Console, as_row, beside, data, message, table, table_lines
 from orchestrator.cli.suggestion import suggest
 from orchestrator.paths import short_name
 from orchestrator.text import counted, printable
@@ -40,11 +40,12 @@ def bar(tally: api.Tally) -> str:
 
 
 def _bar_marks() -> tuple[str, str]:
+    stream = getattr(sys.stderr, "rich_proxied_file", sys.stderr)  # while rich draws, stderr has no encoding
     try:
-        "█░".encode(sys.stderr.encoding or "ascii")
+        "█░".encode(stream.encoding or "ascii")
     except (UnicodeEncodeError, LookupError):
         return "#", "."
-    return ("█", "░") if sys.stderr.isatty() else ("#", ".")
+    return ("█", "░") if stream.isatty() else ("#", ".")
 
 
 def print_jobs(jobs: Sequence[api.JobStatus], *, wide: bool = False) -> None:
@@ -82,9 +83,13 @@ def print_outcome(outcome: api.FigureOutcome, rows: Sequence[api.Row], columns: 
     """
     experiment = outcome.entry.experiment
     data(f"{experiment.figure} ({outcome.entry.paper.venue}): {experiment.title}")
-    about = experiment.scales[outcome.scale].about if outcome.scale in experiment.scales else "the published size"
+    published = experiment.about or "the published size"
+    here = published
+    if outcome.scale in experiment.scales:
+        here = experiment.scales[outcome.scale].about or outcome.scale
+        data(f"in the paper  {published}")
     program = f", with {outcome.program}" if outcome.program else ""
-    data(f"scale {outcome.scale} on {outcome.cluster}{program}: {about}\n")
+    data(f"here          {here} (scale {outcome.scale} on {outcome.cluster}{program})\n")
     metric = experiment.axes.y.metric
     chosen = columns or [name for name in api.main_columns(metric) if _is_of_interest(name, rows)]
     shown = [{**row, "state": row["state"] or "not submitted"} for row in rows]
@@ -117,10 +122,8 @@ def claim_counts(outcome: api.FigureOutcome) -> str:
 def print_claims(outcome: api.FigureOutcome, to_stdout: bool, with_numbers: bool = False) -> None:
     """Print verdict, statement and observation of each claim; with the numbers behind it if asked for."""
     for verdict in outcome.claims:
-        lines = [
-            f"{verdict.verdict:<10}  {verdict.claim.says} ({verdict.claim.source})",
-            f"{'':<10}  {verdict.because}",
-        ]
+        says = f"{verdict.claim.says} ({verdict.claim.source})"
+        lines = [beside(verdict.verdict, 10, says, to_stdout), beside("", 10, verdict.because, to_stdout)]
         for used in verdict.used if with_numbers else ():
             spread = f" ± {api.shown_number(used.spread)}" if used.spread is not None else ""
             of_other = "" if used.experiment == outcome.entry.name else f"{used.experiment} "

@@ -9,6 +9,7 @@ import codecs
 import os
 import shutil
 import sys
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -180,6 +181,18 @@ def _styled(cell: str) -> str:
     from rich.style import Style  # only on a terminal
 
     return Style.parse(_STYLES[cell]).render(cell)
+
+
+def beside(label: str, width: int, text: str, to_stdout: bool) -> str:
+    """Return the label, padded to the width, and the text. On a terminal, wrap the text beside the label in colour."""
+    stream = sys.stdout if to_stdout else sys.stderr
+    if not stream.isatty():
+        return f"{label:<{width}}  {text}"
+    indent = " " * (width + 2)
+    room = shutil.get_terminal_size().columns
+    lines = textwrap.fill(printable(text), room, initial_indent=indent, subsequent_indent=indent)
+    coloured = _styled(label) if _has_colours() and to_stdout else label
+    return lines.replace(indent, coloured + indent[len(label) :], 1)
 
 
 def filled_columns(rows: Sequence[Mapping[str, object]]) -> list[str]:

@@ -151,7 +151,7 @@ def test_a_terminal_gets_the_main_columns_and_the_path_of_a_file_with_all(
     monkeypatch.setenv("COLUMNS", "100")
     done = looking("collect")
     lines = done.stdout.splitlines()
-    assert lines[3].split() == ["CASE", "VERDICT", "ITERATION_MS", "ITERATION_MS_SPREAD", "TFLOPS_PER_GPU"]
+    assert lines[4].split() == ["CASE", "VERDICT", "ITERATION_MS", "ITERATION_MS_SPREAD", "TFLOPS_PER_GPU"]
     assert lines[-1] == f"figure-13-cpu-here.csv  (6 rows, {len(NAMES)} columns)"
     assert done.stdout.count("holds") == 2 and "holds" not in done.stderr, "the counts, and the claim"
     written = looking.site.folder / "figure-13-cpu-here.csv"
@@ -174,7 +174,7 @@ def test_chosen_columns_are_those_of_the_table_and_of_the_file(
     assert list(lines[0]) == ["iteration", "loss"]
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     shown = looking(*words).stdout.splitlines()
-    assert shown[3].split() == ["TFLOPS_PER_GPU", "CASE"]
+    assert shown[4].split() == ["TFLOPS_PER_GPU", "CASE"]
     assert shown[-1] == "figure-13-cpu-here.csv  (6 rows, 2 columns)"
 
 
