@@ -32,7 +32,7 @@ SESSION = (
     "repro plan table-1 --cluster selene",
     "repro submit figure-13 --cluster local --wait",
 )
-COLUMNS, ROWS = 100, 31
+COLUMNS, ROWS = 100, 34
 IDLE_S, READ_S, TYPED_S = 0.4, 6.0, 0.04
 """Longest pause within a command, time to read the output of a command, and time of a typed character."""
 LEAST_S = 0.12

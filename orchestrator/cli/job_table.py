@@ -10,7 +10,17 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, TextIO
 
 from orchestrator import api
-from orchestrator.cli.output import WIDE_HINT, Console, as_row, beside, data, message, table, table_lines
+from orchestrator.cli.output import (
+    MOST_LINES,
+    WIDE_HINT,
+    Console,
+    as_row,
+    data,
+    message,
+    print_beside,
+    table,
+    table_lines,
+)
 from orchestrator.cli.suggestion import suggest
 from orchestrator.paths import short_name
 from orchestrator.text import counted, printable
@@ -87,25 +97,31 @@ def print_outcome(outcome: api.FigureOutcome, rows: Sequence[api.Row], columns: 
     here = published
     if outcome.scale in experiment.scales:
         here = experiment.scales[outcome.scale].about or outcome.scale
-        data(f"in the paper  {published}")
+        print_beside("in the paper", published, 12)
     program = f", with {outcome.program}" if outcome.program else ""
-    data(f"here          {here} (scale {outcome.scale} on {outcome.cluster}{program})\n")
+    print_beside("here", f"scale {outcome.scale} on {outcome.cluster}{program}: {here}", 12)
+    data("")
     metric = experiment.axes.y.metric
     chosen = columns or [name for name in api.main_columns(metric) if _is_of_interest(name, rows)]
     shown = [{**row, "state": row["state"] or "not submitted"} for row in rows]
-    table(shown, chosen, important=("case", "verdict", "iteration_ms", metric, "published", "verdict_reason"))
+    table(shown, chosen, important=("case", "verdict", "iteration_ms", metric, "published"))
     verified = sum(row["verdict"] == "verified" for row in rows)
     data(f"\n{verified} of {counted(len(rows), 'case')} verified; claims of the paper: {claim_counts(outcome)}")
+    failed = [row for row in rows if row["verdict_reason"]]
+    for row in failed[:MOST_LINES]:
+        print_beside("failed", f"{row['case']}: {row['verdict_reason']}")
+    if len(failed) > MOST_LINES:
+        data(f"... and {len(failed) - MOST_LINES} more: repro status {outcome.entry.short_name} --failed")
     print_claims(outcome, to_stdout=True)
     if any(row["device"] == "cpu" for row in rows) and experiment.device != "cpu":
         data("\nProcesses on CPU cores took the place of GPUs. Their times and rates do not show those of GPUs.")
 
 
 def _is_of_interest(column: str, rows: Sequence[api.Row]) -> bool:
-    if column == "job":  # for `repro logs`
-        return any(row["verdict"] == "failed" for row in rows)
-    if column == "state":
-        return any(row[column] != "COMPLETED" for row in rows)
+    if column in ("job", "state"):  # for `repro logs`
+        return any(row["verdict"] != "verified" for row in rows)
+    if column == "verdict_reason":  # printed below the table, where it has room
+        return False
     if column == "repeats":
         return any((row[column] or 1) > 1 for row in rows)
     return any(row[column] is not None for row in rows)
@@ -122,14 +138,13 @@ def claim_counts(outcome: api.FigureOutcome) -> str:
 def print_claims(outcome: api.FigureOutcome, to_stdout: bool, with_numbers: bool = False) -> None:
     """Print verdict, statement and observation of each claim; with the numbers behind it if asked for."""
     for verdict in outcome.claims:
-        says = f"{verdict.claim.says} ({verdict.claim.source})"
-        lines = [beside(verdict.verdict, 10, says, to_stdout), beside("", 10, verdict.because, to_stdout)]
+        print_beside(verdict.verdict, f"{verdict.claim.says} ({verdict.claim.source})", to_stdout=to_stdout)
+        print_beside("", verdict.because, to_stdout=to_stdout)
         for used in verdict.used if with_numbers else ():
             spread = f" ± {api.shown_number(used.spread)}" if used.spread is not None else ""
             of_other = "" if used.experiment == outcome.entry.name else f"{used.experiment} "
             number = f"{used.metric} {api.shown_number(used.value)}{spread}"
-            lines.append(f"{'':<12}{of_other}{used.case}  {number}  (job {used.job})")
-        (data if to_stdout else message)("\n".join(lines))
+            (data if to_stdout else message)(f"{'':<12}{of_other}{used.case}  {number}  (job {used.job})")
 
 
 def suggest_why(context: typer.Context, job: api.JobRow) -> None:

@@ -183,16 +183,16 @@ def _styled(cell: str) -> str:
     return Style.parse(_STYLES[cell]).render(cell)
 
 
-def beside(label: str, width: int, text: str, to_stdout: bool) -> str:
-    """Return the label, padded to the width, and the text. On a terminal, wrap the text beside the label in colour."""
+def print_beside(label: str, text: str, width: int = 10, to_stdout: bool = True) -> None:
+    """Print the label, padded to the width, and the text. On a terminal, wrap the text, and colour the label."""
     stream = sys.stdout if to_stdout else sys.stderr
     if not stream.isatty():
-        return f"{label:<{width}}  {text}"
+        print(f"{label:<{width}}  {text if to_stdout else printable(text)}", file=stream, flush=True)
+        return
     indent = " " * (width + 2)
-    room = shutil.get_terminal_size().columns
-    lines = textwrap.fill(printable(text), room, initial_indent=indent, subsequent_indent=indent)
-    coloured = _styled(label) if _has_colours() and to_stdout else label
-    return lines.replace(indent, coloured + indent[len(label) :], 1)
+    lines = textwrap.wrap(printable(text), shutil.get_terminal_size().columns - len(indent)) or [""]
+    shown = _styled(label) if to_stdout and _has_colours() else label
+    print(shown + indent[len(label) :] + f"\n{indent}".join(lines), file=stream, flush=True)
 
 
 def filled_columns(rows: Sequence[Mapping[str, object]]) -> list[str]:

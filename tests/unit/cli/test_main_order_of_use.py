@@ -38,7 +38,7 @@ def test_a_reproduced_figure_is_exit_0_with_a_table_and_a_line_for_each_claim(si
     assert lines[:3] == [
         "Figure 13 (SC21): Pipeline- against tensor-parallel size",
         "in the paper  162.2 billion parameters on 64 GPUs",
-        "here          3.4 million parameters in 4 processes on the CPU cores of one machine (scale cpu on here)",
+        "here          scale cpu on here: 3.4 million parameters in 4 processes on the CPU cores of one machine",
     ]
     assert lines[4].split() == ["CASE", "VERDICT", "ITERATION_MS", "ITERATION_MS_SPREAD", "TFLOPS_PER_GPU"]
     assert [line.split()[:2] for line in lines[5:11]] == [[case, "verified"] for case in CASES]
@@ -124,7 +124,8 @@ def test_a_job_that_fails_is_exit_1_and_the_next_command_shows_why(repro: Caller
     done = submit(repro, "--wait")
     assert done.returncode == 1
     (failed,) = [line for line in done.stdout.splitlines() if " failed " in line]
-    assert "out of memory on the GPU; FAILED with exit code 7" in failed
+    (reason,) = [line for line in done.stdout.splitlines() if line.startswith("failed ")]
+    assert "pp=2,tp=2,gbs=4: out of memory on the GPU; FAILED with exit code 7" in reason
     job = failed.split()[0]
     assert last_line(done.stderr) == f"next: repro logs {job}   # why pp=2,tp=2,gbs=4 failed"
     assert "CUDA out of memory" in repro("logs", job).stdout

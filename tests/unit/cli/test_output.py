@@ -162,7 +162,7 @@ def test_a_log_line_that_is_a_reason_does_not_control_the_terminal(tmp_path: Pat
     assert site.submit("--where", "pp=1,gbs=4", "--wait").returncode == 1
     for words in ("status --wide", "status --json", "collect figure-13", "collect figure-13 --export json"):
         text = require_harmless(repro_on_terminal(site, *words.split()))
-        assert "it broke" in text, words
+        assert "it broke" in " ".join(text.split()), words
     job = json.loads(site.repro("status", "--json").stdout)["jobs"][0]["job"]
     text = require_harmless(repro_on_terminal(site, "logs", job))
     assert "it broke ?]0;owned??[2J" in text

@@ -27,8 +27,8 @@ def test_two_figures_are_one_submission_and_a_shared_job_runs_once(repro: Caller
     assert "2 experiments, 13 jobs: 13 submitted" in done.stderr
     assert "figure-16 at scale cpu on here: 8 cases: 1 waiting, 7 submitted" in done.stderr
     assert "13/13 cases ended" in done.stderr
-    titles = [line for line in done.stdout.splitlines() if line.endswith(" at scale cpu on here")]
-    assert titles == ["figure-13 at scale cpu on here", "figure-16 at scale cpu on here"]
+    titles = [line for line in done.stdout.splitlines() if line.startswith("Figure ")]
+    assert [title.partition(" (SC21): ")[0] for title in titles] == ["Figure 13", "Figure 16"]
     assert done.stderr.splitlines()[-1] == "next: repro plot figure-13 figure-16   # the figures as pictures"
 
     # The paper means its experiments that were submitted; each has its own file.
