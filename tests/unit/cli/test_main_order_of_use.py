@@ -48,7 +48,7 @@ def test_a_reproduced_figure_is_exit_0_with_a_table_and_a_line_for_each_claim(si
         lines[22] == "Processes on CPU cores took the place of GPUs. Their times and rates do not show those of GPUs."
     )
     assert done.stderr.splitlines()[0] == "figure-13 at scale cpu on here: 6 cases: 6 submitted"
-    assert last_line(done.stderr) == "next: repro plot figure-13   # the figure as a picture"
+    assert last_line(done.stderr) == "next: repro plot figure-13 --cluster here --scale cpu   # the figure as a picture"
 
 
 def test_submitting_verified_cases_again_runs_nothing(looking: Caller) -> None:

@@ -148,7 +148,7 @@ def test_a_terminal_gets_the_main_columns_and_the_path_of_a_file_with_all(
 ) -> None:
     piped = looking("collect").stdout
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.setenv("COLUMNS", "120")
     done = looking("collect")
     lines = done.stdout.splitlines()
     assert lines[4].split() == ["CASE", "VERDICT", "ITERATION_MS", "ITERATION_MS_SPREAD", "TFLOPS_PER_GPU"]
@@ -173,6 +173,7 @@ def test_chosen_columns_are_those_of_the_table_and_of_the_file(
     lines = read_csv(looking("collect", "--iterations", "--columns", "iteration,loss").stdout)
     assert list(lines[0]) == ["iteration", "loss"]
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "120")
     shown = looking(*words).stdout.splitlines()
     assert shown[4].split() == ["TFLOPS_PER_GPU", "CASE"]
     assert shown[-1] == "figure-13-cpu-here.csv  (6 rows, 2 columns)"
