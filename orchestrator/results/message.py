@@ -25,6 +25,7 @@ MOST_FAILURES = 10
 _ENDS = ("failed", "failed as published", "cancelled", "not judged", "not ended", "without a job")
 """Ends of cases that are not verified, in the order of a message."""
 _CLAIMS: Mapping[Verdict, str] = {"holds": "hold", "fails": "fail", "not judged": "not judged"}
+"""Verdicts, and their words for several claims."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +44,11 @@ def message_of(outcome: FigureOutcome, spent: str | None) -> Message:
     cases, verified = len(outcome.results), counts["verified"]
     parts = [f"{verified}/{cases} verified", *(f"{counts[end]} {end}" for end in _ENDS if counts[end])]
     claims = Counter(claim.verdict for claim in outcome.claims)
-    claim_parts = [f"{claims[verdict]} {shown}" for verdict, shown in _CLAIMS.items() if claims[verdict]]
+    claim_parts = [
+        f"{count} {verdict if count == 1 else several}"
+        for verdict, several in _CLAIMS.items()
+        if (count := claims[verdict])
+    ]
     figure = f"{outcome.entry.name} at scale {outcome.scale} on {outcome.cluster}"
     title = f"{outcome.entry.short_name} {outcome.scale} {outcome.cluster}: {', '.join(parts)}"
     title += f"; claims: {', '.join(claim_parts)}" if claim_parts else ""
@@ -102,4 +107,4 @@ def _next(outcome: FigureOutcome) -> str:
     if outcome.failures:
         row = outcome.failures[0]
         return f"repro {'logs' if row.started_at else 'history'} {row.job_id}"
-    return f"repro collect {name} --export csv"
+    return f"repro collect {name}"

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from orchestrator.ledger.tables import Metric
 from tests.loopback_messages import TOKEN, MessageServer, message_server
 from tests.recorded_jobs import SimulatedSlurm
 from tests.unit.cli.calling import Caller
@@ -49,6 +50,9 @@ def test_a_message_has_the_cases_the_claims_and_the_next_command(
         lambda: slurm.end(SECOND, "TIMEOUT", "failed", failure="timeout", verdict_reason="TIMEOUT", started_at=None),
         lambda: slurm.end(THIRD, "CANCELLED", "failed", failure="cancelled", verdict_reason="cancelled"),
     ]
+    with slurm.ledger.writing() as session:
+        attempts = [slurm.row(job).attempt_id for job in (FIRST, SECOND)]
+        session.add_all(Metric(attempt_id=one, name="gpu_hours", value=0.75, unit="GPU-hours") for one in attempts)
     done = repro("wait", "--notify", server.url)
     assert done.returncode == 1 and "message about figure-13 sent to json://***\n" in done.stderr
     [message] = server.messages
@@ -59,7 +63,7 @@ def test_a_message_has_the_cases_the_claims_and_the_next_command(
     assert lines[1:3] == [f"cases: {ends}", "  failed: pp=2,tp=2,gbs=4 (timeout): TIMEOUT"]
     assert lines[3] == message["title"].partition("; ")[2] and lines[3].endswith(" not judged")
     assert lines[4].startswith("  not judged: Throughput peaks where ")
-    assert lines[-1] == f"next: repro history {SECOND}" and message["type"] == "failure"
+    assert lines[-2:] == ["cost: 1.5 GPU-hours", f"next: repro history {SECOND}"] and message["type"] == "failure"
 
 
 def test_each_end_has_one_message_also_if_several_commands_see_it(
