@@ -100,11 +100,11 @@ def _failures(outcome: FigureOutcome) -> list[str]:
 
 
 def _next(outcome: FigureOutcome) -> str:
-    name = outcome.entry.short_name
+    """Return the next command, which selects this figure also after other runs of its experiment."""
     waiting = any(row.phase in OPEN for result in outcome.results for row in (result.row, *result.newer) if row)
-    if waiting:
-        return f"repro status {name}"
-    if outcome.failures:
+    if outcome.failures and not waiting:
         row = outcome.failures[0]
         return f"repro {'logs' if row.started_at else 'history'} {row.job_id}"
-    return f"repro collect {name}"
+    program = f" --workload {outcome.workloads[0]}" if outcome.replaced_workload else ""
+    selection = f"{outcome.entry.short_name} --scale {outcome.scale} --cluster {outcome.cluster}{program}"
+    return f"repro {'status' if waiting else 'collect'} {selection}"

@@ -157,6 +157,8 @@ def test_jobs_that_can_never_start_are_an_end_and_a_timeout_is_none(
     assert repro("wait", "--notify", server.url).returncode == 1
     [title] = server.titles
     assert title.startswith("figure-13 cpu local: 1/6 verified, 1 not ended, 4 without a job; claims: ")
+    next_command = "next: repro status figure-13 --scale cpu --cluster local"
+    assert server.messages[0]["message"].splitlines()[-1] == next_command
 
 
 @pytest.mark.parametrize(
