@@ -101,7 +101,7 @@ def test_the_filter_keeps_rows_that_have_every_word(page: Page) -> None:
     expect(page.locator("#matches")).to_have_text(re.compile(r"^\d+ of \d+ rows$"))
     left = page.locator(f"{CASES} >> tbody tr:visible >> th").all_inner_texts()
     assert [text.partition("\n")[0] for text in left] == ["pp=8,tp=8,gbs=32"]
-    assert page.locator(".summary tbody tr:visible").count() == 3
+    assert page.locator(".index tbody tr:visible").count() == 3
     page.get_by_label("Filter rows").fill("")
     expect(page.locator("#matches")).to_have_text("")
     assert page.locator(f"{CASES} >> tbody tr:visible").count() == 10
@@ -165,8 +165,8 @@ def test_keyboard_users_can_skip_to_the_results_and_see_the_focus(page: Page) ->
     assert page.evaluate("document.activeElement.className") == "skip"
     page.keyboard.press("Enter")
     assert page.evaluate("document.activeElement.id") == "results"
-    page.keyboard.press("Tab")  # the summary's box, which scrolls
-    assert page.evaluate("document.activeElement.className") == "box"
+    page.keyboard.press("Tab")  # the first picture of the gallery
+    assert page.evaluate("document.activeElement.hash") == "#figure-13-paper-selene-1"
     assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"
 
 
@@ -181,11 +181,38 @@ def test_controls_have_names_and_follow_the_reading_order(page: Page) -> None:
         assert page.get_by_role(landmark).count() == 1
 
 
-def test_a_narrow_screen_scrolls_only_tables(page: Page) -> None:
-    page.set_viewport_size({"width": 360, "height": 740})
-    page.locator(".figure").first.scroll_into_view_if_needed()
-    assert page.evaluate("document.documentElement.scrollWidth") <= 360
-    assert page.locator(CASES).evaluate("table => table.offsetWidth > table.parentElement.clientWidth")
+def test_on_a_phone_nothing_is_beyond_the_right_edge(page: Page) -> None:
+    page.set_viewport_size({"width": 390, "height": 844})
+    page.add_style_tag(content=".figure { content-visibility: visible !important; }")
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    wide = "boxes => boxes.filter(box => box.scrollWidth > box.clientWidth).length"
+    assert page.locator(".box").evaluate_all(wide) == 0
+    cell = page.locator(f"{CASES} >> tbody tr").first.locator("td:not(:empty)").nth(1)
+    assert cell.evaluate("cell => getComputedStyle(cell, '::before').content") == '"Measured"'
+    header(page, "Measured").click()
+    assert numbers(column(page, 2)) == sorted(numbers(column(page, 2)))
+
+
+def test_the_page_opens_with_the_outcome_and_the_whole_picture_of_each_figure(page: Page) -> None:
+    thumbnails = page.locator(".gallery svg")
+    assert thumbnails.count() == 3
+    assert page.locator(".gallery").evaluate("gallery => gallery.getBoundingClientRect().top") < 400
+    first = page.locator(".gallery li").first
+    assert "All 10 cases are verified." in first.inner_text() and "Scale paper on selene" in first.inner_text()
+    # The picture is not cut off: its copy is as large as its view box.
+    sizes = "all => all.map(svg => [svg.viewBox.baseVal.width, svg.firstElementChild.width.baseVal.value])"
+    assert all(box == copy for box, copy in thumbnails.evaluate_all(sizes))
+    first.get_by_role("link").click()
+    assert page.evaluate("location.hash") == "#figure-13-paper-selene-1"
+    order = page.locator(".figure").first.evaluate(
+        "figure => [...figure.querySelectorAll('h2, figure, h3')].map(each => each.innerText.split('\\n')[0])"
+    )
+    assert [order[0], *order[2:]] == [
+        "Pipeline- against tensor-parallel size",
+        "Claims of the source",
+        "Cases",
+        "Provenance",
+    ]
 
 
 def test_a_link_to_a_script_opens_its_section(page: Page) -> None:

@@ -37,7 +37,8 @@ def setup(entry: Entry, scale: str, cluster: str, width: float) -> list[str]:
     name, about = f"{source_name(entry)}, scale {scale} on {cluster}", entry.experiment.about_scale(scale)
     if not about:
         return [name]
-    return [f"{name}: {about}"] if len(wrapped(f"{name}: {about}", width)) == 1 else [f"{name}:", about]
+    together = f"{name}: {about}"
+    return [together] if len(wrapped(together, width)) <= len(wrapped(about, width)) else [f"{name}:", about]
 
 
 def origins(entry: Entry, results: Sequence[Result], panels: Sequence[Panel]) -> str:

@@ -71,6 +71,7 @@ def draw_bars(axes: Axes, panel: Panel) -> None:
                 bar.at, bar.point.value, bar.width, facecolor=_bar_face(inside, colour), hatch=inside.hatch,
                 edgecolor=colour, linewidth=1.4, zorder=3,
             )  # fmt: skip
+            _error_bars(axes, [(bar.at, bar.point)], BACKGROUND, 3.0)  # visible also on a bar in the colour of INK
             _error_bars(axes, [(bar.at, bar.point)], INK)
     measured = any(point.value is not None for point in panel.points)
     _axis_marks(axes, ((bar.at, bar.point, bar.line) for bar in bars if bar.published is None or not measured))
@@ -128,13 +129,16 @@ def _published_bar(axes: Axes, bar: _Bar, point: PublishedPoint) -> None:
     )  # fmt: skip
 
 
-def _error_bars(axes: Axes, placed: Sequence[tuple[float, CasePoint]], colour: str) -> None:
+def _error_bars(axes: Axes, placed: Sequence[tuple[float, CasePoint]], colour: str, width: float = 1.1) -> None:
     measured = [(at, point.value, point) for at, point in placed if point.value is not None]
     if measured:
         below = [max(value - point.low, 0.0) for _, value, point in measured]
         above = [max(point.high - value, 0.0) for _, value, point in measured]
         at, values = [at for at, _, _ in measured], [value for _, value, _ in measured]
-        axes.errorbar(at, values, yerr=[below, above], fmt="none", ecolor=colour, elinewidth=1.1, capsize=3, zorder=4)
+        axes.errorbar(
+            at, values, yerr=[below, above], fmt="none", ecolor=colour, elinewidth=width, capthick=width, capsize=3,
+            zorder=4,
+        )  # fmt: skip
 
 
 def _axis_marks(axes: Axes, placed: Iterable[tuple[float, CasePoint, SeriesLine]]) -> None:

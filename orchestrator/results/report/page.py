@@ -50,7 +50,7 @@ _MOST_DRAWN = 2000
 
 @dataclass(frozen=True, slots=True)
 class FigureSection:
-    """Figure on the page. `picture` is an <svg> element, or empty with the reason in `no_picture`."""
+    """Figure on the page. `picture` is an <svg> element with id `plot`, or empty: see `no_picture`."""
 
     anchor: str
     name: str
@@ -68,6 +68,7 @@ class FigureSection:
     metric: str
     counts: Counts
     hours: Hours
+    plot: str
     picture: str
     no_picture: str
     cases: tuple[CaseRow, ...]
@@ -77,6 +78,17 @@ class FigureSection:
     runs: tuple[RunEntry, ...]
     profiles: tuple[Profile, ...]
     scripts: tuple[Script, ...]
+
+    @property
+    def summary(self) -> str:
+        """Return the outcome in two sentences."""
+        return summary_of(self.counts)
+
+    @property
+    def picture_size(self) -> tuple[str, ...]:
+        """Return width and height of the picture in its own unit; empty without a picture."""
+        size = re.search(r'viewBox="0 0 ([0-9.]+) ([0-9.]+)"', self.picture)
+        return size.groups() if size else ()
 
     def shows(self, column: str) -> bool:
         """Return whether a case has a value in this column."""
@@ -111,7 +123,12 @@ class Page:
     @property
     def summary(self) -> str:
         """Return the outcome in two sentences."""
-        return " ".join(filter(None, (_cases_sentence(self.counts), _claims_sentence(self.counts))))
+        return summary_of(self.counts)
+
+    @property
+    def spent(self) -> str:
+        """Return the hours of all figures."""
+        return "; ".join(hours.summary for hours in self.hours)
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +176,8 @@ def _section(records: Records, number: int, anchors: dict[str, str], texts: dict
     names = _names(records.jobs)
     published = {result.case.name for result in outcome.results if result.ended_as_published}
     as_published = frozenset(row.job_id for row in records.jobs if row.case_name in published)
-    drawn, not_drawn = _picture(outcome, number)
+    plot = f"plot-{number}"
+    drawn, not_drawn = _picture(outcome, plot)
     return FigureSection(
         anchor=f"{_slug(f'{entry.short_name}-{outcome.scale}-{outcome.cluster}')}-{number}",
         name=entry.name,
@@ -177,6 +195,7 @@ def _section(records: Records, number: int, anchors: dict[str, str], texts: dict
         metric=entry.experiment.axes.y.label,
         counts=counts_of(outcome.results, outcome.claims),
         hours=hours_of(attempts, records.device, runs),
+        plot=plot,
         picture=drawn,
         no_picture=not_drawn,
         cases=case_rows(entry, outcome.results),
@@ -213,15 +232,20 @@ def _program(outcome: FigureOutcome) -> str:
     return f"{workload}{f' instead of {own}' if own else ''}{f' with {changes}' if changes else ''}"
 
 
-def _picture(outcome: FigureOutcome, number: int) -> tuple[str, str]:
+def _picture(outcome: FigureOutcome, plot: str) -> tuple[str, str]:
     """Return the picture as an <svg> element, or the reason why there is none."""
     if len(outcome.results) > _MOST_DRAWN:
         return "", f"{len(outcome.results):,} cases do not fit side by side; repro plot draws them"
     try:
-        drawn = picture(outcome.entry, outcome.scale, outcome.cluster, outcome.drawn(), prefix=f"plot-{number}")
+        drawn = picture(outcome.entry, outcome.scale, outcome.cluster, outcome.drawn(), prefix=plot)
     except ReproError as error:
         return "", f"{error.problems[0]}"
     return masked(drawn), ""
+
+
+def summary_of(counts: Counts) -> str:
+    """Return `4 of 6 cases are verified. 2 of 3 claims hold, none fails.`."""
+    return " ".join(filter(None, (_cases_sentence(counts), _claims_sentence(counts))))
 
 
 def _cases_sentence(counts: Counts) -> str:
