@@ -112,6 +112,7 @@ if TYPE_CHECKING:
     from orchestrator.catalog.expand import expand as expand
     from orchestrator.catalog.experiment import scale_names as scale_names
     from orchestrator.catalog.experiment_schema import experiment_schema_text as experiment_schema_text
+    from orchestrator.catalog.experiment_schema import paper_schema_text as paper_schema_text
     from orchestrator.catalog.library import Entry as Entry
     from orchestrator.catalog.library import experiment_names as experiment_names
     from orchestrator.catalog.library import find_entries as find_entries
@@ -300,7 +301,7 @@ _NAMES = {
     "catalog.case": "Case shown_value",
     "catalog.expand": "expand",
     "catalog.experiment": "scale_names",
-    "catalog.experiment_schema": "experiment_schema_text",
+    "catalog.experiment_schema": "experiment_schema_text paper_schema_text",
     "catalog.library": "Entry experiment_names find_entries names_meant papers",
     "catalog.published": "Difference PublishedPoint",
     "clusters.layers": "leaves",

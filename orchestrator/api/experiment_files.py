@@ -11,6 +11,7 @@ from orchestrator.files import require_place
 from orchestrator.paths import find_folders
 from orchestrator.planning import experiment_check
 from orchestrator.planning.experiment_check import CheckedScale
+from orchestrator.text import printable_line
 
 
 def new_experiment(file: Path | str) -> list[Path]:
@@ -24,9 +25,13 @@ def new_experiment(file: Path | str) -> list[Path]:
         require_place(file)
     file.parent.mkdir(parents=True, exist_ok=True)
     paper = file.parent / "paper.yaml"
-    texts = {file: EXPERIMENT_TEMPLATE} | ({} if paper.exists() else {paper: PAPER_TEMPLATE})
-    for path, text in texts.items():
-        path.write_text(text, encoding="utf-8")
+    texts = {file: ("schema.json", EXPERIMENT_TEMPLATE)}
+    if not paper.exists():
+        texts[paper] = "paper.schema.json", PAPER_TEMPLATE
+    schemas = find_folders().shipped / "experiments"
+    for path, (schema, text) in texts.items():
+        first = f"# yaml-language-server: $schema={printable_line(str(schemas / schema))}\n"
+        path.write_text(first + text, encoding="utf-8")
     return list(texts)
 
 

@@ -1,4 +1,4 @@
-"""JSON Schema of experiments, for editors."""
+"""JSON Schemas of experiments and of `paper.yaml`, for editors."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from pydantic.json_schema import JsonSchemaValue
 
 from orchestrator.catalog.axes import Settings
 from orchestrator.catalog.experiment import Experiment
+from orchestrator.catalog.paper import Paper
 
+_DRAFT = "https://json-schema.org/draft/2020-12/schema"
 _NULL = {"type": "null"}
 
 
@@ -23,12 +25,26 @@ def experiment_schema() -> JsonSchemaValue:
         for name in ("matrix", "rules"):
             _name_axes(owner["properties"][name]["anyOf"][0], is_list=name == "matrix")
     _name_axes(models["PeakClaim"]["properties"]["at"])
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "An experiment", **schema}
+    return {"$schema": _DRAFT, "title": "An experiment", **schema}
+
+
+def paper_schema() -> JsonSchemaValue:
+    """Return the JSON Schema (draft 2020-12) of `paper.yaml`."""
+    return {"$schema": _DRAFT, "title": "A paper", **_without_titles(Paper.model_json_schema(by_alias=True))}
 
 
 def experiment_schema_text() -> str:
-    """Return the JSON Schema of experiments as text."""
-    return json.dumps(experiment_schema(), indent=2, ensure_ascii=False) + "\n"
+    """Return the content of `experiments/schema.json`."""
+    return _text(experiment_schema())
+
+
+def paper_schema_text() -> str:
+    """Return the content of `experiments/paper.schema.json`."""
+    return _text(paper_schema())
+
+
+def _text(schema: JsonSchemaValue) -> str:
+    return json.dumps(schema, indent=2, ensure_ascii=False) + "\n"
 
 
 def _name_axes(by_axis: JsonSchemaValue, *, is_list: bool = False) -> None:

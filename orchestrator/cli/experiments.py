@@ -19,6 +19,8 @@ experiments = typer.Typer(rich_markup_mode=None, no_args_is_help=True, help="Fil
 
 NewFile = Annotated[Path, typer.Argument(metavar="FILE", help="The file to write, for example my/figure-1.yaml.")]
 
+OfPaper = Annotated[bool, typer.Option("--paper", help="Print the schema of paper.yaml.")]
+
 
 @experiments.command()
 def new(context: typer.Context, file: NewFile, json: Json = False) -> None:
@@ -48,6 +50,6 @@ def check(context: typer.Context, experiment: ExperimentName, json: Json = False
 
 
 @experiments.command()
-def schema() -> None:
+def schema(paper: OfPaper = False) -> None:
     """Print the JSON Schema of experiments, for editors."""
-    data(api.experiment_schema_text().rstrip("\n"))
+    data((api.paper_schema_text() if paper else api.experiment_schema_text()).rstrip("\n"))

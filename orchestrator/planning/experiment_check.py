@@ -55,7 +55,7 @@ def _unsupported(entry: Entry, scale: str, cases: list[Case]) -> list[Problem]:
             reason = find_workload(case.workload).unsupported_settings(case)
         except ReproError as error:
             problem = error.problems[0]
-            reason = f"{problem.what}. {problem.hint}" if problem.hint else problem.what
+            reason = str(Problem(problem.what, hint=problem.hint))
         if reason is not None:
             by_reason.setdefault(reason, []).append(case.name)
     problems = []

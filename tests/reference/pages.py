@@ -1,4 +1,4 @@
-"""Texts of the generated pages."""
+"""Texts of the generated pages and schemas."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from typing import get_args
 
 from orchestrator.catalog.claims import Metric
 from orchestrator.catalog.experiment import Experiment
+from orchestrator.catalog.experiment_schema import experiment_schema_text, paper_schema_text
 from orchestrator.catalog.paper import Paper
 from orchestrator.clusters.profile import ClusterProfile
+from orchestrator.clusters.profile_schema import schema_text
 from orchestrator.results.export.columns import METRICS
 from tests.reference.commands import command_line
 from tests.reference.fields import Keys
@@ -39,7 +41,14 @@ def experiments_page() -> str:
     introduction = f"""
 This page has every key of an experiment's file, `experiments/PAPER/NAME.yaml`, and of the file `paper.yaml` beside it.
 [Adding an experiment](../how-to/add-an-experiment.md) explains them with examples. `repro experiments check FILE`
-reports all problems of a file. `repro experiments schema` prints a JSON Schema with these descriptions for an editor.
+reports all problems of a file.
+
+An editor with a YAML language server shows these descriptions, completes keys and marks errors, if the first line of
+the file names a JSON Schema. `repro experiments new` writes that line with the path of your installation:
+
+    # yaml-language-server: $schema=../schema.json
+
+`repro experiments schema` prints the schema of experiments, and with `--paper` that of `paper.yaml`.
 
 {_KEYS}"""
     keys = Keys()
@@ -71,8 +80,11 @@ The types are those of a complete profile. In a file that changes another profil
 
 
 PAGES: Mapping[str, Callable[[], str]] = {
+    "clusters/schema.json": schema_text,
+    "experiments/schema.json": experiment_schema_text,
+    "experiments/paper.schema.json": paper_schema_text,
     "docs/reference/cli.md": cli_page,
     "docs/reference/experiments.md": experiments_page,
     "docs/reference/profiles.md": profiles_page,
 }
-"""Path of each page -> its text."""
+"""Path of each generated page or schema -> its text."""

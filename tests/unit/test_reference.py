@@ -13,7 +13,7 @@ from pydantic import BaseModel, TypeAdapter
 from orchestrator import errors
 from orchestrator.catalog.axes import Settings
 from orchestrator.catalog.experiment import Experiment, TrainingFields
-from orchestrator.catalog.experiment_schema import experiment_schema
+from orchestrator.catalog.experiment_schema import experiment_schema, paper_schema
 from orchestrator.catalog.paper import Paper
 from orchestrator.cli import main
 from orchestrator.clusters.profile import ClusterProfile
@@ -74,7 +74,7 @@ def properties(schema: Any, path: str = "$") -> Iterator[tuple[str, Any]]:
 
 @pytest.mark.parametrize(
     "schema",
-    [profile_schema(), experiment_schema(), Paper.model_json_schema(), UserConfig.model_json_schema()],
+    [profile_schema(), experiment_schema(), paper_schema(), UserConfig.model_json_schema()],
     ids=["profile", "experiment", "paper", "configuration"],
 )
 def test_every_property_of_a_schema_has_a_description(schema: dict[str, Any]) -> None:

@@ -8,8 +8,8 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from orchestrator.catalog.axes import AXES
-from orchestrator.catalog.experiment_schema import experiment_schema
-from orchestrator.catalog.template import EXPERIMENT_TEMPLATE
+from orchestrator.catalog.experiment_schema import experiment_schema, paper_schema
+from orchestrator.catalog.template import EXPERIMENT_TEMPLATE, PAPER_TEMPLATE
 from orchestrator.config.yaml import parse_document, read_document
 from tests.stand_in_site import CHECKOUT
 
@@ -29,12 +29,15 @@ def faults(text: str) -> set[str]:
 
 
 def test_every_shipped_experiment_and_the_template_are_valid() -> None:
-    Draft202012Validator.check_schema(SCHEMA)
-    files = [file for file in (CHECKOUT / "experiments").rglob("*.yaml") if file.name != "paper.yaml"]
-    assert len(files) > 20
+    of_paper = Draft202012Validator(paper_schema())
+    for validator in (VALIDATOR, of_paper):
+        validator.check_schema(validator.schema)
+    files = list((CHECKOUT / "experiments").rglob("*.yaml"))
+    assert len(files) > 30
     for file in files:
-        VALIDATOR.validate(read_document(file).value)
+        (of_paper if file.name == "paper.yaml" else VALIDATOR).validate(read_document(file).value)
     assert faults(EXPERIMENT_TEMPLATE) == set()
+    of_paper.validate(parse_document(PAPER_TEMPLATE, "paper.yaml").value)
 
 
 @pytest.mark.parametrize(

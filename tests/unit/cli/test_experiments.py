@@ -18,6 +18,10 @@ def test_a_new_experiment_passes_the_check_and_is_planned(repro: Caller) -> None
     assert json.loads(checked.stdout)["scales"] == [{"scale": "paper", "cases": 6}, {"scale": "cpu", "cases": 6}]
     assert "my/figure: no problem found" in repro("experiments", "check", "my/figure.yaml").stderr
     assert repro("plan", "my/figure.yaml", "--cluster", "here").returncode == 0
+    schemas = CHECKOUT / "experiments"
+    for name, schema in (("figure.yaml", "schema.json"), ("paper.yaml", "paper.schema.json")):
+        first = (repro.site.folder / "my" / name).read_text().partition("\n")[0]
+        assert first == f"# yaml-language-server: $schema={schemas / schema}" and (schemas / schema).exists()
     again = repro("experiments", "new", "my/figure.yaml")
     assert again.returncode == 2 and again.stderr.startswith("repro: my/figure.yaml: exists already.")
     assert repro("experiments", "new", "my/paper.yaml").returncode == 2
@@ -26,18 +30,18 @@ def test_a_new_experiment_passes_the_check_and_is_planned(repro: Caller) -> None
 @pytest.mark.parametrize(
     ("old", "new", "problems"),
     [
-        ("gpus: 8\n", "gpu: 8\n", ['my/figure.yaml:7:1 gpu: unknown field. Did you mean "gpus"?']),
+        ("gpus: 8\n", "gpu: 8\n", ['my/figure.yaml:8:1 gpu: unknown field. Did you mean "gpus"?']),
         (
             "workload: pretrain ",
             "workload: pretran ",
-            ["my/figure.yaml:6:11 all 6 cases at scale paper: pretran: "],
+            ["my/figure.yaml:7:11 all 6 cases at scale paper: pretran: "],
         ),
         ("tp: gpus / pp", "tp: gpus / 3", ["my/figure.yaml:", "my/figure.yaml:"]),
         (
             "fixed:\n",
             "fixed:\n  experts: 4\n",
             [
-                f"my/figure.yaml:6:11 all 6 cases at scale {scale}: pretrain does not support experts"
+                f"my/figure.yaml:7:11 all 6 cases at scale {scale}: pretrain does not support experts"
                 for scale in ("paper", "cpu")
             ],
         ),

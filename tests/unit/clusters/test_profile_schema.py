@@ -14,8 +14,6 @@ from orchestrator.clusters.profile_schema import profile_schema, schema_text
 from orchestrator.config.yaml import parse_document, read_document
 from tests.unit.clusters.sites import CHECKOUT, PLAIN, SELENE_FILLED, shipped_names
 
-WRITE = "repro clusters schema >clusters/schema.json"
-
 
 def faults(text: str) -> set[str]:
     return faults_of(parse_document(text, "site.yaml").value)
@@ -32,9 +30,8 @@ def paths(error: ValidationError) -> Iterator[str]:
         yield from paths(reason)
 
 
-def test_it_is_a_schema_and_the_shipped_file_is_up_to_date() -> None:
+def test_it_is_a_schema() -> None:
     Draft202012Validator.check_schema(profile_schema())
-    assert (CHECKOUT / "clusters" / "schema.json").read_text() == schema_text(), f"write it again: {WRITE}"
 
 
 def test_every_model_and_top_level_field_of_a_profile_is_in_it() -> None:
