@@ -16,40 +16,41 @@ from typer.main import get_command, get_group
 
 from orchestrator import __version__, api
 from orchestrator.cli import completion
+from orchestrator.cli.help_texts import EXAMPLES, METAVARS
 from orchestrator.cli.output import Console, data, message
 from orchestrator.errors import EXIT_FAILED, EXIT_OK, EXIT_USER_ERROR, Problem, ReproError
 
 PANELS = {
-    "Look": {
-        "list": ("catalog", "List the experiments: sizes and progress."),
+    "Look at experiments and jobs": {
+        "list": ("catalog", "List the experiments of all papers: sizes and progress."),
         "show": ("show", "Show an experiment: cases, published numbers, claims."),
         "plan": ("catalog", "Check each case: validity, memory, time and cost."),
         "status": ("watch", "Show the state, verdict and speed of jobs."),
         "logs": ("records", "Print the log of a job."),
         "history": ("records", "Show all attempts and events of a job."),
-        "sql": ("records", "Query the ledger, read-only."),
+        "sql": ("records", "Query the ledger, the database of all jobs, read-only."),
     },
-    "Run": {
+    "Run jobs": {
         "submit": ("submission", "Submit the cases that are not verified or open."),
         "render": ("catalog", "Print the batch script of each case."),
-        "search": ("search", "Find the fastest layout of a model."),
-        "adopt": ("adopting", "Read jobs that were submitted by hand."),
+        "search": ("search", "Find the fastest layout of a model inside a budget."),
+        "adopt": ("adopting", "Record jobs whose scripts were submitted by hand."),
         "wait": ("run", "Wait until jobs have ended."),
-        "retry": ("run", "Submit failed jobs again."),
-        "cancel": ("run", "Cancel jobs."),
+        "retry": ("run", "Submit failed jobs again, with more time or on other nodes."),
+        "cancel": ("run", "Cancel jobs of experiments, or by job id."),
         "forget": ("forgetting", "Hide attempts from tables and exit codes."),
     },
-    "Judge": {
-        "collect": ("results", "Export the measured numbers of each case."),
+    "Judge results": {
+        "collect": ("results", "Print and export the measured numbers of each case."),
         "compare": ("compare", "Compare with published numbers, or two sets of runs."),
-        "claims": ("results", "Judge the claims of the paper."),
+        "claims": ("results", "Judge the claims: each holds, fails, or is not judged."),
         "plot": ("results", "Draw the figure on the paper's axes."),
     },
-    "Share": {
-        "report": ("results", "Write one HTML page about experiments."),
-        "bundle": ("bundles", "Write or verify a bundle for reviewers."),
+    "Share results": {
+        "report": ("results", "Write one HTML page with outcomes, pictures and provenance."),
+        "bundle": ("bundles", "Write or verify a bundle: one file with all evidence."),
     },
-    "Sites": {
+    "Set up a site": {
         "clusters": ("sites", "Cluster profiles: list, show, check, create."),
         "nodes": ("nodes", "Nodes that jobs may not use: deny, list, allow."),
         "images": ("sites", "Container images of a cluster: list, import."),
@@ -103,14 +104,36 @@ class LazyGroup(TyperGroup):
         group = getattr(module, cmd_name, None)
         command = get_group(group) if isinstance(group, typer.Typer) else get_group(module.app).commands[cmd_name]
         command.name, command.short_help = cmd_name, summary
+        _complete_help(command, cmd_name)
         return command
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002
         """Print the summaries in panels, without an import."""
         for panel, commands in PANELS.items():
             with formatter.section(panel):
-                formatter.write_dl([(name.ljust(8), summary) for name, (_, summary) in commands.items()])
+                formatter.write_dl([(name.ljust(11), summary) for name, (_, summary) in commands.items()])
 
+
+def _complete_help(command: Any, name: str) -> None:
+    """Add the names of values and the examples to the help of a command and of its subcommands."""
+    for parameter in command.params:
+        if parameter.metavar is None and not getattr(parameter, "is_flag", False):
+            parameter.metavar = METAVARS.get(f"{name} {parameter.name}") or METAVARS.get(parameter.name)
+    if lines := EXAMPLES.get(name):
+        command.epilog = "\n\n".join(("Examples:", "\b\n" + "\n".join(f"  {line}" for line in lines)))
+    for inner, subcommand in getattr(command, "commands", {}).items():
+        _complete_help(subcommand, f"{name} {inner}")
+
+
+def _usage_pieces(argument: Any, _: Any) -> list[str]:
+    """Return the argument as in other programs: `EXPERIMENT...` if it is required, else `[EXPERIMENT]...`."""
+    name = argument.display_name_raw
+    shown = name if argument.required or name.startswith("[") else f"[{name}]"
+    return [shown + ("..." if argument.nargs != 1 else "")]
+
+
+TyperArgument.get_usage_pieces = _usage_pieces  # type: ignore[method-assign]
+TyperArgument.display_type_rich = lambda _self, ctx: ""  # type: ignore[method-assign]  # noqa: ARG005
 
 UsageError = cast(type[typer.BadParameter], typer.BadParameter.__base__)
 """Error in the words of the command line. Typer exports only this subclass."""
@@ -122,7 +145,9 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     no_args_is_help=True,
-    epilog="Exit codes: 0 success, 1 a job or claim failed, 2 user error, 3 scheduler or machine unreachable.",
+    epilog="First: repro list, then repro submit figure-13 --cluster local --wait.\n\n"
+    "repro COMMAND --help has examples.\n\n"
+    "Exit codes: 0 success, 1 a job or claim failed, 2 user error, 3 scheduler or machine unreachable.",
 )
 
 

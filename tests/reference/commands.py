@@ -1,4 +1,4 @@
-"""Page of all commands and options, from the command line itself. Its examples are those of the page of tasks."""
+"""Page of all commands, options and examples, from the command line itself."""
 
 from __future__ import annotations
 
@@ -8,11 +8,10 @@ from typing import Any
 
 from typer.main import get_command
 
+from orchestrator.cli.help_texts import EXAMPLES
 from orchestrator.cli.main import PANELS, app
-from tests.pages import commands
 from tests.reference.markdown import code, table
 
-TASKS = "docs/reference/commands.md"
 _SKIPPED = {"--help"}
 _OPTION = re.compile(r"(?<![\w`])(--[a-z][\w-]*(?:=[\w.:/+-]*\w)?)")
 """An option in a text. Outside of code, a site would print -- as a dash."""
@@ -46,10 +45,7 @@ def _command(name: str, command: Any, context: Any) -> Iterator[str]:
     help_text = " ".join(command.help.split())
     yield from ("", f"### {code(f'repro {name}')}", "", help_text)
     yield from ("", f"Usage: {code(' '.join(['repro', name, *command.collect_usage_pieces(context)]))}")
-    words = name.split()
-    examples = [example.text for example in commands(TASKS) if example.words[: len(words)] == words]
-    assert examples, f"{TASKS}: no example of repro {name}"
-    yield from ("", *(f"    {line}" for line in examples), "", *_options(command, context))
+    yield from ("", *(f"    {line}" for line in EXAMPLES[name]), "", *_options(command, context))
 
 
 def _options(command: Any, context: Any) -> Iterator[str]:

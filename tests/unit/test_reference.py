@@ -140,3 +140,9 @@ def test_the_page_of_variables_has_every_variable_that_the_code_reads() -> None:
     code += "".join(file.read_text("utf-8") for file in sorted((CHECKOUT / "templates").iterdir()))
     listed = {name for name in code_cells("environment-variables.md") if name.isupper()}
     assert len(listed) > 10 and [name for name in sorted(listed) if name not in code] == []
+
+
+def test_the_help_has_words_of_the_field_and_fits_a_line_of_80_columns() -> None:
+    page = (CHECKOUT / "docs" / "reference" / "cli.md").read_text(encoding="utf-8")
+    assert not re.search(r"<(?:str|list|int|path)", page)
+    assert [summary for _, summary in main.COMMANDS.values() if len(f"  experiments  {summary}") > 80] == []
