@@ -11,9 +11,8 @@ unexport PYTHONDONTWRITEBYTECODE
 
 # The commands that a user would type. make prints each one.
 run: .venv/installed-run
-	repro submit figure-13 --cluster local
-	repro wait figure-13
-	repro collect figure-13
+	repro submit figure-13 --cluster local --wait
+	repro collect figure-13 -o figure-13.csv --force
 	repro plot figure-13
 
 # If torch is not installed, mypy does not know its types.

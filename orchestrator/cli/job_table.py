@@ -112,7 +112,7 @@ def print_outcome(outcome: api.FigureOutcome, rows: Sequence[api.Row], columns: 
         print_beside("failed", f"{row['case']}: {row['verdict_reason']}")
     if len(failed) > MOST_LINES:
         data(f"... and {len(failed) - MOST_LINES} more: repro status {outcome.entry.short_name} --failed")
-    print_claims(outcome, to_stdout=True)
+    print_claims(outcome)
     if any(row["device"] == "cpu" for row in rows) and experiment.device != "cpu":
         data("\nProcesses on CPU cores took the place of GPUs. Their times and rates do not show those of GPUs.")
 
@@ -135,16 +135,16 @@ def claim_counts(outcome: api.FigureOutcome) -> str:
     return ", ".join(texts) or "no claims"
 
 
-def print_claims(outcome: api.FigureOutcome, to_stdout: bool, with_numbers: bool = False) -> None:
+def print_claims(outcome: api.FigureOutcome, with_numbers: bool = False) -> None:
     """Print verdict, statement and observation of each claim; with the numbers behind it if asked for."""
     for verdict in outcome.claims:
-        print_beside(verdict.verdict, f"{verdict.claim.says} ({verdict.claim.source})", to_stdout=to_stdout)
-        print_beside("", verdict.because, to_stdout=to_stdout)
+        print_beside(verdict.verdict, f"{verdict.claim.says} ({verdict.claim.source})")
+        print_beside("", verdict.because)
         for used in verdict.used if with_numbers else ():
             spread = f" ± {api.shown_number(used.spread)}" if used.spread is not None else ""
             of_other = "" if used.experiment == outcome.entry.name else f"{used.experiment} "
             number = f"{used.metric} {api.shown_number(used.value)}{spread}"
-            (data if to_stdout else message)(f"{'':<12}{of_other}{used.case}  {number}  (job {used.job})")
+            data(f"{'':<12}{of_other}{used.case}  {number}  (job {used.job})")
 
 
 def suggest_why(context: typer.Context, job: api.JobRow) -> None:

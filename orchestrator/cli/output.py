@@ -183,16 +183,15 @@ def _styled(cell: str) -> str:
     return Style.parse(_STYLES[cell]).render(cell)
 
 
-def print_beside(label: str, text: str, width: int = 10, to_stdout: bool = True) -> None:
+def print_beside(label: str, text: str, width: int = 10) -> None:
     """Print the label, padded to the width, and the text. On a terminal, wrap the text, and colour the label."""
-    stream = sys.stdout if to_stdout else sys.stderr
-    if not stream.isatty():
-        print(f"{label:<{width}}  {text if to_stdout else printable(text)}", file=stream, flush=True)
+    if not sys.stdout.isatty():
+        print(f"{label:<{width}}  {text}", flush=True)
         return
     indent = " " * (width + 2)
     lines = textwrap.wrap(printable(text), shutil.get_terminal_size().columns - len(indent)) or [""]
-    shown = _styled(label) if to_stdout and _has_colours() else label
-    print(shown + indent[len(label) :] + f"\n{indent}".join(lines), file=stream, flush=True)
+    shown = _styled(label) if _has_colours() else label
+    print(shown + indent[len(label) :] + f"\n{indent}".join(lines), flush=True)
 
 
 def filled_columns(rows: Sequence[Mapping[str, object]]) -> list[str]:

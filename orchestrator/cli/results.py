@@ -106,8 +106,8 @@ def collect(
 ) -> None:
     """Read the logs and export one row for each case.
 
-    On a terminal, it prints the main columns and the claims, and writes all columns to a file. Without -o, the earlier
-    file of the same figure is replaced. Through a pipe, it prints the file itself, and the claims to stderr.
+    On a terminal, print the main columns and the claims, and write all columns to a file, which replaces an earlier
+    one of the same figure. With -o, only write that file. Through a pipe, print the file itself.
     """
     file_format = _export_format(export, output)
     _require_columns(file_format, iterations, columns, json)
@@ -118,13 +118,13 @@ def collect(
     collected = api.collect(experiment, attempt=attempt, session=session_of(context, database), **options)
     pieces = collected.export(file_format.value, iterations=iterations, columns=columns or "all")
     on_terminal = sys.stdout.isatty() and not json
+    shows_cases = on_terminal and output is None and file_format not in _TABLES and not iterations
     if output is None and on_terminal and file_format not in _TABLES:
         ending = f"{'-iterations' * iterations}.{file_format.value}"
         output = Path(collected.outcome.file_name(ending, attempt))
         api.require_place(output)
     if output is not None:
         api.write_file(pieces, output)
-    shows_cases = on_terminal and output is not None and not iterations
     if shows_cases:
         chosen = [column.name for column in collected.columns(columns)] if columns not in (None, "main") else None
         print_outcome(collected.outcome, collected.rows, chosen)
@@ -146,7 +146,7 @@ def collect(
         sys.stdout.buffer.writelines(pieces)
         sys.stdout.buffer.flush()
     if not shows_cases:
-        print_claims(collected.outcome, to_stdout=False)
+        message(_claims_title(collected.outcome))
     suggest(context, "the figure as a picture", "plot", collected.outcome.entry.short_name)
     if collected.outcome.failed:
         raise typer.Exit(EXIT_FAILED)
@@ -205,7 +205,7 @@ def claims(
     else:
         for outcome in judged.outcomes:
             data(_claims_title(outcome))
-            print_claims(outcome, to_stdout=True, with_numbers=True)
+            print_claims(outcome, with_numbers=True)
     if judged.problems:
         raise ReproError(*judged.problems)
     print_shortened(

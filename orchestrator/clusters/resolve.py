@@ -238,7 +238,7 @@ def layer_notes(folders: Folders, cluster: Cluster) -> list[str]:
     notes = []
     for layer in cluster.layers:
         shipped = folders.shipped / "clusters" / layer.file.name
-        if not is_overlay(layer.file) and shipped.is_file() and not shipped.samefile(layer.file):
+        if not is_overlay(layer.file) and shipped.is_file() and shipped.read_bytes() != layer.file.read_bytes():
             notes.append(f"profile {cluster.name}: {shown(layer.file)} replaces the shipped profile of this name")
         elif layer.file != cluster.file:
             fields = ", ".join(layer.fields) or "nothing"

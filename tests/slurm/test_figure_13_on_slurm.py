@@ -50,10 +50,11 @@ def test_cases_are_one_array_that_runs_one_job_at_a_time(trained: SlurmSite, slu
 
 def test_collect_exports_throughput_and_the_claims_are_judged(trained: SlurmSite) -> None:
     answer = trained.repro("collect", "figure-13", "--export", "csv")
-    assert answer.returncode == int("\nfails " in answer.stderr), answer.stderr
+    assert answer.returncode == 0, answer.stderr
     rows = list(csv.DictReader(io.StringIO(answer.stdout)))
     assert len(rows) == 6 and all(float(row["tflops_per_gpu"]) > 0 for row in rows)
-    judged = [line[:10].strip() for line in answer.stderr.splitlines() if line[:5] in ("holds", "fails", "not j")]
+    claims = trained.repro("claims", "figure-13").stdout.splitlines()
+    judged = [line[:10].strip() for line in claims if line[:5] in ("holds", "fails", "not j")]
     assert judged == ["not judged", "not judged", "not judged", "holds"], answer.stderr
 
 
