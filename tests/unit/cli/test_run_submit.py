@@ -499,7 +499,9 @@ def test_jobs_that_a_full_queue_refused_are_queued_with_the_command_that_submits
     assert (done.returncode, summary(done)) == (0, "6 cases: 3 submitted, 3 queued")
     assert any(line.startswith("3 queued: QOSMaxSubmitJobPerUserLimit") for line in done.complaints)
     assert sorted(row["state"] for row in json.loads(done.stdout)["jobs"]) == ["PENDING"] * 3 + ["QUEUED"] * 3
-    assert last_line(done) == "next: repro wait figure-13   # submit the queued jobs when there is room"
+    assert last_line(done) == (
+        "next: repro wait figure-13 --cluster there --scale cpu   # submit the queued jobs when there is room"
+    )
 
 
 def its_sender_has_ended(site: Site) -> None:

@@ -27,9 +27,11 @@ def test_two_figures_are_one_submission_and_a_shared_job_runs_once(repro: Caller
     assert "2 experiments, 13 jobs: 13 submitted" in done.stderr
     assert "figure-16 at scale cpu on here: 8 cases: 1 waiting, 7 submitted" in done.stderr
     assert "13/13 cases ended" in done.stderr
-    titles = [line for line in done.stdout.splitlines() if line.startswith("Figure ")]
-    assert [title.partition(" (SC21): ")[0] for title in titles] == ["Figure 13", "Figure 16"]
-    assert done.stderr.splitlines()[-1] == "next: repro plot figure-13 figure-16   # the figures as pictures"
+    titles = [line.partition(":")[0] for line in done.stdout.splitlines() if line.startswith("Figure ")]
+    assert titles == ["Figure 13 (SC21)", "Figure 16 (SC21)"]
+    assert done.stderr.splitlines()[-1] == (
+        "next: repro plot figure-13 figure-16 --cluster here --scale cpu   # the figures as pictures"
+    )
 
     # The paper means its experiments that were submitted; each has its own file.
     drawn = repro("plot", "sc21")

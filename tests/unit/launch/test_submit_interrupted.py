@@ -67,7 +67,8 @@ def test_ctrl_c_between_the_schedulers_answer_and_ours_waits_until_the_answer_is
     assert stdout == ""
     assert stderr.splitlines() == [
         "interrupted; the jobs submitted so far are recorded and continue",
-        "next: repro status figure-13   # or: repro cancel figure-13",
+        "next: repro status figure-13 --cluster there --scale cpu   "
+        "# or: repro cancel figure-13 --cluster there --scale cpu",
     ]
 
 
@@ -90,7 +91,8 @@ def test_ctrl_c_while_waiting_leaves_the_jobs_running_and_says_so(site: Site) ->
     assert repro.returncode == 130
     assert stderr.splitlines()[-2:] == [
         "no longer waiting; the jobs continue",
-        "next: repro status figure-13 --watch   # or: repro cancel figure-13",
+        "next: repro status figure-13 --cluster here --scale cpu --where gbs=4 --watch   "
+        "# or: repro cancel figure-13 --cluster here --scale cpu --where gbs=4",
     ]
     ended = site.folder / "ended"
     wait_until(lambda: ended.exists() and len(ended.read_text().splitlines()) == 3)
