@@ -156,6 +156,7 @@ if TYPE_CHECKING:
     from orchestrator.planning.experiment_check import CheckedScale as CheckedScale
     from orchestrator.planning.plan import Plan as Plan
     from orchestrator.planning.run_settings import read_settings as read_settings
+    from orchestrator.planning.scales import cases_at as cases_at
     from orchestrator.reading.failure import POLICIES as POLICIES
     from orchestrator.reading.job_status import ExperimentStatus as ExperimentStatus
     from orchestrator.reading.job_status import JobStatus as JobStatus
@@ -323,6 +324,7 @@ _NAMES = {
     "planning.experiment_check": "CheckedScale",
     "planning.plan": "Plan",
     "planning.run_settings": "read_settings",
+    "planning.scales": "cases_at",
     "reading.failure": "POLICIES",
     "reading.job_status": "ExperimentStatus JobStatus Tally prints_iterations running_progress spent_text",
     "results.bundle.archive": "require_key",

@@ -68,6 +68,16 @@ def scales(context: typer.Context, incomplete: str) -> list[str]:
     )
 
 
+def images(context: typer.Context, incomplete: str) -> list[str]:
+    """Return the names of the images of the cluster on the line."""
+
+    def names() -> Iterable[str]:
+        profile = api.find_cluster(find_folders(), _typed(context, "cluster") or api.default_cluster() or "")
+        return [row.name for row in api.image_rows(profile)]
+
+    return _matching(incomplete, names)
+
+
 def states(incomplete: str) -> list[str]:
     """Return states and verdicts after the last comma."""
     before, comma, last = incomplete.rpartition(",")
@@ -142,7 +152,15 @@ def _entries(context: typer.Context) -> list[api.Entry]:
 
 
 def _cases(context: typer.Context) -> list[api.Case]:
-    words = context.args
-    typed = next((after for word, after in pairwise(words) if word == "--scale"), None)
-    scale = typed or context.params.get("scale") or "paper"
-    return [case for entry in _entries(context) for case in api.expand(entry, scale)]
+    """Return the cases of the experiments on the line, at its scale or at the largest one that fits its cluster."""
+    scale, cluster = _typed(context, "scale"), _typed(context, "cluster")
+    if scale is None and cluster is not None:
+        profile = api.find_cluster(find_folders(), cluster)
+        return [case for entry in _entries(context) for case in api.cases_at(entry, profile, None)]
+    return [case for entry in _entries(context) for case in api.expand(entry, scale or "paper")]
+
+
+def _typed(context: typer.Context, name: str) -> str | None:
+    """Return the value of an option on the line. Where another option lacks its value, click leaves words unparsed."""
+    typed = next((after for word, after in pairwise(context.args) if word == f"--{name}"), None)
+    return typed or context.params.get(name) or None

@@ -203,6 +203,8 @@ def _run(argv: Sequence[str], console: Console, problems: list[Problem]) -> int:
         raise
     except BrokenPipeError:
         return EXIT_CLOSED_PIPE
+    except KeyboardInterrupt:  # Typer catches it in commands, but not while the shell completes a word
+        return EXIT_INTERRUPTED
     except typer.Abort:
         problems.append(Problem("aborted"))
         message("aborted")

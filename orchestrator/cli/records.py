@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from orchestrator import api
-from orchestrator.cli.options import Database, JobName, Json, session_of
-from orchestrator.cli.output import VisibleLog, as_row, data, filled_columns, message, table
+from orchestrator.cli.options import Database, JobName, Json, Wide, session_of
+from orchestrator.cli.output import WIDE_HINT, VisibleLog, as_row, data, filled_columns, message, table
 from orchestrator.cli.suggestion import suggest
 from orchestrator.errors import Problem, ReproError
 from orchestrator.paths import short_name
@@ -82,7 +82,12 @@ def _lines(pieces: Iterable[bytes]) -> Iterator[list[str]]:
 
 @app.command()
 def history(
-    context: typer.Context, job: JobName, show_all: ShowAll = False, json: Json = False, database: Database = None
+    context: typer.Context,
+    job: JobName,
+    show_all: ShowAll = False,
+    wide: Wide = False,
+    json: Json = False,
+    database: Database = None,
 ) -> None:
     """Show each attempt of a job and what it measured, then each event with its time (UTC) and cause."""
     job_history = api.history(job, forgotten=show_all, session=session_of(context, database))
@@ -95,9 +100,10 @@ def history(
         message(f"{row.job_id}: {row.label} of {row.experiment} at scale {row.scale} on {row.cluster}, {row.workload}")
         if row.image_digest is not None:
             message(f"image {row.image}, {row.image_digest}")
-        table(rows, filled_columns(rows))
+        important = ("attempt", "id", "state", "verdict", "why", "failure", "started", "iteration_ms")
+        table(rows, filled_columns(rows), wide=wide, important=important, hint=WIDE_HINT)
         data("")
-        table(_event_rows(attempts), ["at", "attempt", "event", "detail"])
+        table(_event_rows(attempts), ["at", "attempt", "event", "detail"], wide=wide, hint=WIDE_HINT)
     last = attempts[-1].number
     option, when = (("--attempt", str(last - 1)), " of the attempt before") if last > 1 else ((), "")
     suggest(context, f"the log{when}", "logs", row.job_id, *option)

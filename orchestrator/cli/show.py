@@ -10,8 +10,8 @@ import typer
 
 from orchestrator import api
 from orchestrator.cli import completion
-from orchestrator.cli.options import Json, ScaleOf, Where
-from orchestrator.cli.output import data, filled_columns, message, table
+from orchestrator.cli.options import Json, ScaleOf, Where, Wide
+from orchestrator.cli.output import WIDE_HINT, data, filled_columns, message, table
 from orchestrator.cli.suggestion import suggest
 from orchestrator.errors import Problem, ReproError
 
@@ -36,6 +36,7 @@ def show(
     scale: ScaleOf = "paper",
     where: Where = None,
     script: ScriptNames = False,
+    wide: Wide = False,
     json: Json = False,
 ) -> None:
     """Show an experiment: its cases and axes, published numbers, and claims with the scales that can judge them.
@@ -52,7 +53,7 @@ def show(
         if json:
             context.obj.json.put(_paper_document(contents))
         else:
-            _show_paper(context, contents)
+            _show_paper(context, contents, wide)
         return
     shown = api.show(experiment, scale, where=where)
     entry = shown.entry
@@ -78,16 +79,21 @@ def show(
         context.obj.json.put(document)
         return
     if script:
-        _print_scripts(context, shown)
+        _print_scripts(context, shown, wide)
         return
     if shown.replaces_shipped:
         message(f"{entry.name} is {api.shown(entry.file)}, not the shipped file")
     _print_about(entry, scale)
-    _print_cases(shown.cases)
+    _print_cases(shown.cases, wide)
     if claims:
         data("")
         columns = ["claim", "kind", "stated", "judged_at", "source", "says"]
-        table([{**claim, "judged_at": ", ".join(claim["judged_at"])} for claim in claims], columns)
+        table(
+            [{**claim, "judged_at": ", ".join(claim["judged_at"])} for claim in claims],
+            columns,
+            wide=wide,
+            hint=WIDE_HINT,
+        )
     _print_caveats(shown)
     if entry.experiment.reference_only:
         suggest(context, "the experiments that can be run", "list")
@@ -119,7 +125,7 @@ def _paper_document(contents: api.PaperContents) -> ShowDocument:
     }
 
 
-def _show_paper(context: typer.Context, contents: api.PaperContents) -> None:
+def _show_paper(context: typer.Context, contents: api.PaperContents, wide: bool) -> None:
     paper = contents.paper
     rows = [
         {
@@ -133,7 +139,7 @@ def _show_paper(context: typer.Context, contents: api.PaperContents) -> None:
     message(f"{contents.name}: {paper.title}, {paper.venue}")
     if paper.hardware:
         message(f"measured on {paper.hardware}")
-    table(rows, list(rows[0]))
+    table(rows, list(rows[0]), wide=wide, hint=WIDE_HINT)
     for difference in paper.differences:
         message(_difference_text(difference))
     for part in paper.not_run:
@@ -146,9 +152,10 @@ def _show_paper(context: typer.Context, contents: api.PaperContents) -> None:
     suggest(context, "its cases, published numbers and claims", "show", contents.entries[0].short_name)
 
 
-def _print_scripts(context: typer.Context, shown: api.ExperimentCases) -> None:
+def _print_scripts(context: typer.Context, shown: api.ExperimentCases, wide: bool) -> None:
     """Print the published script of each case, and where the case differs from it."""
-    table([{"case": case.name, "script": shown.script_of(case)} for case in shown.cases], ["case", "script"])
+    rows = [{"case": case.name, "script": shown.script_of(case)} for case in shown.cases]
+    table(rows, ["case", "script"], wide=wide, hint=WIDE_HINT)
     cases: dict[str, list[str]] = {}
     for case in shown.cases:
         for difference in shown.differences_of(case):
@@ -229,7 +236,7 @@ def _expected(case: api.Case) -> dict[str, str]:
     return {"expected": case.expected.outcome + ("" if case.expected.confirmed else ", unconfirmed")}
 
 
-def _print_cases(cases: Sequence[api.Case]) -> None:
+def _print_cases(cases: Sequence[api.Case], wide: bool) -> None:
     """Print the cases with a column for each published metric, and for each GPU of a metric with several."""
     gpus = {point.gpu for case in cases for point in case.published}
     rows = []
@@ -243,10 +250,10 @@ def _print_cases(cases: Sequence[api.Case]) -> None:
     filled = filled_columns(rows)
     if len(rows) == 1:
         fields = [{"field": column, "value": _shown(rows[0][column])} for column in filled]
-        table(fields, ["field", "value"])
+        table(fields, ["field", "value"], wide=wide, hint=WIDE_HINT)
         return
     shared = [name for name in filled if name != "case" and len({str(row.get(name)) for row in rows}) == 1]
-    table(rows, [name for name in filled if name not in shared])
+    table(rows, [name for name in filled if name not in shared], wide=wide, hint=WIDE_HINT)
     if shared:
         data(f"all cases: {', '.join(f'{name}={_shown(rows[0][name])}' for name in shared)}")
 

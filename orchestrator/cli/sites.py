@@ -55,7 +55,11 @@ OnExperiment = Annotated[
     ),
 ]
 ImageNames = Annotated[
-    list[str] | None, typer.Argument(help="Names of the profile's images. Default: all that come from a registry.")
+    list[str] | None,
+    typer.Argument(
+        help="Names of the profile's images. Default: all that come from a registry.",
+        autocompletion=completion.images,
+    ),
 ]
 Again = Annotated[bool, typer.Option("--again", help="Import existing files again.")]
 Wait = Annotated[bool, typer.Option("--wait", help="Wait until all imports have ended, then print the results.")]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
@@ -17,7 +18,8 @@ from orchestrator.files import read_record
 from orchestrator.identity import Location, place_of, seconds_since_boot, this_machine_identity, user_name
 from orchestrator.launch.executors import LocalScriptJob
 from orchestrator.launch.recover import is_here, settle
-from orchestrator.launch.sbatch import comment_of
+from orchestrator.launch.run_options import RunPlan
+from orchestrator.launch.sbatch import canary_row, comment_of
 from orchestrator.ledger.attempts import (
     Observation,
     RefreshResult,
@@ -30,6 +32,7 @@ from orchestrator.ledger.attempts import (
 )
 from orchestrator.ledger.database import Ledger, now
 from orchestrator.ledger.rows import JobSummary
+from orchestrator.ledger.runs import run_record
 from orchestrator.ledger.submissions import record_unseen
 from orchestrator.ledger.tables import ENDED, LOST, WAITING
 from orchestrator.reading.failure import PREEMPTED_IN_GRACE
@@ -151,13 +154,15 @@ def _observe_slurm(ledger: Ledger, rows: Sequence[JobSummary]) -> tuple[dict[int
     by_id = {str(row.scheduler_id): row for row in rows}
     answer = query_jobs(list(by_id), lambda record: is_record_of(record, by_id))
     asked = asked_to_end(ledger, [row.attempt_id for row in rows])
+    failed_first: dict[str, str] = {}
     unseen: dict[int, int | None] = {}
     foreign: set[str] = set()
 
     def observe(row: JobSummary) -> Observation | None:
         record = answer.records.get(str(row.scheduler_id))
         if record is not None:
-            return _from_record(record, row, row.attempt_id in asked)
+            observation = _from_record(record, row, row.attempt_id in asked)
+            return _with_failed_dependency(ledger, row, observation, failed_first)
         ended = _from_end_record(row)
         if ended is not None or row.phase == ENDED or row.scheduler_id not in answer.unknown:
             return ended
@@ -238,6 +243,23 @@ def _from_record(record: JobRecord, row: JobSummary, is_asked_to_end: bool) -> O
         ends_at=_utc(record.ends_at),
         seen_via=record.source,
     )
+
+
+def _with_failed_dependency(
+    ledger: Ledger, row: JobSummary, observation: Observation, failed_first: dict[str, str]
+) -> Observation:
+    """Return the observation with the job that failed in its reason, if Slurm cancelled the job because of that.
+
+    `failed_first` is a cache by run.
+    """
+    if observation.state != "CANCELLED" or "dependency" not in (observation.reason or "").lower():
+        return observation
+    if row.run_id not in failed_first:
+        plan = RunPlan.from_json(run_record(ledger, row.run_id).run_options)
+        is_of_canary = plan.canary is not None and not plan.warm_ups
+        canary = canary_row(ledger, row.run_id, plan.canary) if is_of_canary and plan.canary is not None else None
+        failed_first[row.run_id] = f"the canary ({canary.label})" if canary else "a job that it waits for"
+    return replace(observation, reason=f"{failed_first[row.run_id]} failed ({observation.reason})")
 
 
 def _reason(record: JobRecord, is_asked_to_end: bool) -> str | None:

@@ -8,7 +8,7 @@ from orchestrator.ledger.measurements import MeasuredMetric
 
 HOST_BOUND_PERCENT = 10.0
 """A case is host-bound if its GPUs wait for the host for more than this share of the iteration time. Ours, measured
-nowhere: twice the 5 % below which a rate counts as quiet (`results.repeats.MOST_NOISE`)."""
+nowhere: twice the 5 % below which a rate counts as quiet (`reading.noise.MOST_NOISE`)."""
 
 
 def host_wait_percent(metrics: Mapping[str, MeasuredMetric]) -> float | None:

@@ -24,6 +24,7 @@ from orchestrator.megatron.logs import ALPA_PROGRAM
 from orchestrator.money import Money, Price, recorded_price, totals
 from orchestrator.paths import short_name
 from orchestrator.reading.host_bound import host_bound_reason
+from orchestrator.reading.noise import noise_of_job
 
 if TYPE_CHECKING:
     from orchestrator.reading.statistics import Progress
@@ -141,8 +142,7 @@ def job_statuses(ledger: Ledger, results: ResultRows[S]) -> list[JobStatus]:
         price = prices.get(row.attempt_id)
         money = price.of(hours.value) if price is not None and hours is not None else None
         left_s, left_by = _left(last, progress, at)
-        host_bound = host_bound_reason(measured)
-        remark = f"host-bound: {host_bound}" if host_bound else _edited(row)
+        remark = _remark(row, measured)
         statuses.append(
             JobStatus(
                 job=row.job_id,
@@ -221,6 +221,14 @@ def reuse_text(row: JobSummary, made_for: Mapping[int, str], at: datetime) -> st
         return None
     age = f", {duration((at - row.ended_at).total_seconds())} ago" if row.ended_at else ""
     return f"from {short_name(origin)}{age}"
+
+
+def _remark(row: JobSummary, measured: Mapping[str, MeasuredMetric]) -> str | None:
+    """Return what limits the use of a verified job's numbers, or the origin of an edited script."""
+    host_bound, timing = host_bound_reason(measured), measured.get("iteration_ms")
+    noise = noise_of_job(timing) if timing is not None and row.verdict == VERIFIED else None
+    remarks = [f"host-bound: {host_bound}" if host_bound else None, f"noisy: {noise}" if noise else None]
+    return "; ".join(filter(None, remarks)) or _edited(row)
 
 
 def _edited(row: JobSummary) -> str | None:

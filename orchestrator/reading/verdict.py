@@ -73,6 +73,8 @@ def judge(
         reasons.append(lacking)
     kind = cause.kind if cause else None
     failure = failure_of(ending, kind, differs=bool(differs), is_whole=is_whole, is_finite=not not_finite)
+    if failure is Failure.STOPPED and ending.state == "CANCELLED":
+        return Judgement(FAILED, f"not started: {ending.reason}", failure)
     line = failing_line(failure, cause)
     lacks_proof = failure is Failure.CONFIGURATION and not differs and line is None and bool(ending.outside_image)
     if ending.outside_image and (lacks_proof or ending.state == "COMPLETED" or at_limit):

@@ -21,11 +21,7 @@ from orchestrator.megatron.flops import training_days
 from orchestrator.reading.failure import Failure, fails_as_published, ran_out_of_memory
 from orchestrator.reading.host_bound import host_bound_reason, is_host_bound
 from orchestrator.reading.job_status import attempt_text, reuse_text
-
-MOST_NOISE = 0.05
-"""Relative uncertainty above which a number is too noisy to be compared. This is our choice: it is the smallest
-tolerance for a published rate, and a difference of 5 % cannot be seen in noisier numbers.
-"""
+from orchestrator.reading.noise import MOST_NOISE, noise_of_job, relative_spread
 
 # The 0.975 quantiles of Student's t for 1 to 30 degrees of freedom: NIST/SEMATECH e-Handbook of Statistical Methods,
 # table 1.3.6.7.2.
@@ -54,7 +50,7 @@ class CaseMetric(MeasuredMetric):
             return 0.0
         if self.interval_low is not None and self.interval_high is not None:
             return (self.interval_high - self.interval_low) / 2 / abs(self.value)
-        return (self.spread or 0.0) / abs(self.value)
+        return relative_spread(self)
 
     def moved(self, way: Literal[-1, 1]) -> CaseMetric:
         """Return the metric at the lower or upper end of its uncertainty; never 0, and at the same ratio either way."""
@@ -63,11 +59,11 @@ class CaseMetric(MeasuredMetric):
     @property
     def too_noisy(self) -> str | None:
         """Return why it cannot be compared, for example `spread 12 % of the median`; None if it can."""
+        if self.repeats == 1:
+            return noise_of_job(self)
         if self.noise <= MOST_NOISE:
             return None
-        if self.repeats > 1:
-            return f"95 % interval {100 * self.noise:.2g} % of the mean of {self.repeats} repeats either way"
-        return f"spread {100 * self.noise:.2g} % of the median"
+        return f"95 % interval {100 * self.noise:.2g} % of the mean of {self.repeats} repeats either way"
 
 
 @dataclass(frozen=True, slots=True)

@@ -90,6 +90,7 @@ _PATTERNS = (
     (NOT_FOUND, r": command not found|: No module named |exec: .{1,200}: not found"),
     (NOT_FOUND, rf": line [0-9]{{1,9}}: .{{1,300}}: {_NO_PROGRAM}"),
     (ERROR, r"(?<![A-Za-z.])[A-Za-z.]{0,80}(?:Error|Exception): +[^ ]"),
+    (ERROR, r"^slurmstepd(?:-[\w.-]{1,64})?: error: couldn't chdir to "),  # srun then prints only the exit code
     (ERROR, rf"{_TASKS}(?!Terminated|Killed)"),
     (KILLED, rf"{_TASKS}Killed"),  # srun also kills the other tasks after one that failed
     (ERROR, r"^(?:slurmstepd(?:-[\w.-]{1,64})?|srun|pretrain|bash|timeout|mpirun|prterun): "),

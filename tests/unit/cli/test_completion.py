@@ -30,6 +30,9 @@ def complete(repro: Caller, line: str) -> list[str]:
         ("repro show figure-13 --scale ", ["paper", "quad", "pair", "cpu"]),
         ("repro show figure-13 --where pp=1", ["pp=16"]),
         ("repro show figure-13 --scale quad --where pp=1", ["pp=1"]),
+        ("repro plan figure-13 --cluster here --where pp=1", ["pp=1"]),
+        ("repro images import --cluster eos pre", ["pretrain"]),
+        ("repro retry figure-13 --class node-fail,timeo", ["node-fail,timeout"]),
         ("repro show figure-13 --where pp=8,g", ["pp=8,gbs=32", "pp=8,gbs=128"]),
         ("repro show no-such --where p", []),
     ],
@@ -74,3 +77,11 @@ def test_the_tab_key_offers_the_programs(repro: Caller) -> None:
     assert complete(repro, "repro workloads fetch megatron-2021 --cluster sele") == ["selene"]
     offered = complete(repro, "repro submit figure-13 --cluster here --workload ")
     assert {"pretrain", "megatron-2021", "megatron-kwai", "megatron-core-0.14"} <= set(offered)
+
+
+def test_ctrl_c_while_the_shell_completes_prints_nothing(repro: Caller) -> None:
+    def interrupted(_names: object) -> list[str]:
+        raise KeyboardInterrupt
+
+    repro.monkeypatch.setattr("orchestrator.api.experiment_names", interrupted)
+    assert complete(repro, "repro show figure-12") == []

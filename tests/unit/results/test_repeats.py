@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.ledger.measurements import MeasuredMetric
-from orchestrator.results.cases import MOST_NOISE, T_975, CaseMetric, mean_metric
+from orchestrator.reading.noise import MOST_NOISE
+from orchestrator.results.cases import T_975, CaseMetric, mean_metric
 
 
 def ms(value: float, spread: float | None = 0.0, count: int = 6) -> MeasuredMetric:
