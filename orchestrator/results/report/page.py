@@ -25,6 +25,7 @@ from orchestrator.ledger.rows import JobSummary
 from orchestrator.ledger.submission_rows import AttemptOrigin, RunRecord
 from orchestrator.masking import masked
 from orchestrator.results.outcome import FigureOutcome
+from orchestrator.results.plot.axes import label_on
 from orchestrator.results.plot.figure import picture
 from orchestrator.results.report.cases import CaseRow, ClaimRow, Counts, case_rows, claim_rows, counts_of
 from orchestrator.results.report.provenance import (
@@ -192,7 +193,7 @@ def _section(records: Records, number: int, anchors: dict[str, str], texts: dict
         cluster=outcome.cluster,
         gpu=first.gpu or "",
         program=_program(outcome),
-        metric=entry.experiment.axes.y.label,
+        metric=label_on(records.device, entry.experiment.axes.y.label),
         counts=counts_of(outcome.results, outcome.claims),
         hours=hours_of(attempts, records.device, runs),
         plot=plot,

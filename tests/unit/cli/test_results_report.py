@@ -43,6 +43,7 @@ def test_the_page_of_a_figure_that_ran_is_written_and_named(looking: Caller, tmp
     page = (tmp_path / "page" / "index.html").read_text(encoding="utf-8")
     assert "All 6 cases are verified. 1 of 4 claims holds, none fails, 3 are not judged." in page
     assert "process-hours on CPUs" in page and "train.sh" in page
+    assert "teraFLOP/s per process." in page and "teraFLOP/s per GPU" not in page
 
 
 def test_the_same_ledger_gives_the_same_file_a_second_time(looking: Caller, tmp_path: Path) -> None:
