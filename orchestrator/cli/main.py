@@ -132,8 +132,8 @@ def _usage_pieces(argument: Any, _: Any) -> list[str]:
     return [shown + ("..." if argument.nargs != 1 else "")]
 
 
-TyperArgument.get_usage_pieces = _usage_pieces  # type: ignore[method-assign]
-TyperArgument.display_type_rich = lambda _self, ctx: ""  # type: ignore[method-assign]  # noqa: ARG005
+TyperArgument.get_usage_pieces = _usage_pieces  # type: ignore[method-assign,assignment]
+TyperArgument.display_type_rich = lambda _self, ctx: ""  # type: ignore[method-assign,assignment]  # noqa: ARG005
 
 UsageError = cast(type[typer.BadParameter], typer.BadParameter.__base__)
 """Error in the words of the command line. Typer exports only this subclass."""
