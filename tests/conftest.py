@@ -38,7 +38,7 @@ def pytest_configure(config: pytest.Config) -> None:
     host.may_install_packages = config.getoption("--install")
     Path(_NO_CONFIGURATION.name).chmod(0o755)  # other users run `repro`, too
     os.environ["XDG_CONFIG_HOME"] = _NO_CONFIGURATION.name
-    for name in ("REPRO_CONFIG", "REPRO_CLUSTER"):
+    for name in ("REPRO_CONFIG", "REPRO_CLUSTER", "REPRO_NOTIFY"):
         os.environ.pop(name, None)
     signal.signal(
         signal.SIGINT, signal.default_int_handler

@@ -28,7 +28,6 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 @pytest.fixture
 def repro(site: Site, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Caller:
     monkeypatch.delenv("REPRO_DATABASE", raising=False)
-    monkeypatch.delenv("REPRO_NOTIFY", raising=False)
     monkeypatch.setattr("orchestrator.launch.supervise.LOCAL_WAIT_S", 0.05)
     return Caller(site, monkeypatch, capsys)
 
@@ -37,5 +36,4 @@ def repro(site: Site, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFix
 def looking(finished: Site, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Caller:
     """`repro` where figure 13 has come out."""
     monkeypatch.delenv("REPRO_DATABASE", raising=False)
-    monkeypatch.delenv("REPRO_NOTIFY", raising=False)
     return Caller(finished, monkeypatch, capsys)
