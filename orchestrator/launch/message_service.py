@@ -46,11 +46,14 @@ def send(url: str, message: Message) -> str | None:
         kind = apprise.NotifyType.WARNING
     with _log_of_apprise() as lines:
         service = apprise.Apprise()
-        is_sent = bool(service.add(url)) and bool(
-            service.notify(
-                title=message.title, body=message.text, notify_type=kind, body_format=apprise.NotifyFormat.TEXT
+        try:
+            is_sent = bool(service.add(url)) and bool(
+                service.notify(
+                    title=message.title, body=message.text, notify_type=kind, body_format=apprise.NotifyFormat.TEXT
+                )
             )
-        )
+        except Exception as error:  # a defect in the code of a service must not end a command that waits for jobs
+            return f"Apprise has failed: {type(error).__name__}"
     if is_sent:
         return None
     told = [line for line in lines if "://" not in line]  # Apprise masks only some parts of a URL

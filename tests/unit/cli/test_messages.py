@@ -209,3 +209,16 @@ def test_a_process_sends_the_message_if_nobody_waits_and_the_url_is_in_no_file(
     assert title.startswith("figure-13 cpu here: 3/6 verified, 3 without a job; claims: ")
     files = [Path(folder, name) for folder, _, names in os.walk(repro.site.folder) for name in names]
     assert [file for file in files if TOKEN.encode() in file.read_bytes()] == []
+
+
+def test_a_defect_in_a_service_of_apprise_does_not_end_the_command(
+    repro: Caller, slurm: SimulatedSlurm, server: MessageServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise ValueError(server.url)
+
+    monkeypatch.setattr("apprise.Apprise.notify", fail)
+    slurm.submit(*CASES[:1])
+    slurm.on_query = [lambda: slurm.end(FIRST)]
+    done = repro("wait", "--notify", server.url)
+    assert done.returncode == 0 and "to json://*** (Apprise has failed: ValueError). Hint: " in done.stderr
