@@ -186,6 +186,7 @@ if TYPE_CHECKING:
     from orchestrator.search.budget import read_search_budget as read_search_budget
     from orchestrator.search.prepare import PreparedSearch as PreparedSearch
     from orchestrator.search.prepare import prepare_search as prepare_search
+    from orchestrator.search.simulate import Simulated as Simulated
     from orchestrator.slurm.notation import time_limit_s as time_limit_s
     from orchestrator.workloads import workload_name as workload_name
     from orchestrator.workloads import workloads as workloads
@@ -341,6 +342,7 @@ _NAMES = {
     "search.answer": "CandidateRow SearchAnswer arguments_by_program",
     "search.budget": "read_search_budget",
     "search.prepare": "PreparedSearch prepare_search",
+    "search.simulate": "Simulated",
     "workloads": "workload_name workloads",
 }
 """Module -> its exported names. A test compares it with the imports above."""

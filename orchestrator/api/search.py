@@ -9,11 +9,12 @@ from orchestrator.api import DEFAULT, Session
 from orchestrator.api.jobs import update
 from orchestrator.api.session import Reporter
 from orchestrator.api.submissions import submit, supervise
-from orchestrator.catalog.case import parse_where, select
+from orchestrator.catalog.case import Case, parse_where, select
 from orchestrator.catalog.expand import cases_to_run
 from orchestrator.catalog.experiment import PAPER
 from orchestrator.catalog.library import Entry, find_experiment
 from orchestrator.catalog.published_times import published_time
+from orchestrator.clusters.resolve import find_cluster
 from orchestrator.errors import Problem, ReproError
 from orchestrator.ledger.attempts import job_rows
 from orchestrator.ledger.measurements import MeasuredMetric, metrics_of
@@ -24,6 +25,7 @@ from orchestrator.paths import find_folders
 from orchestrator.planning.plan import plan_cases, run_s
 from orchestrator.planning.target import Target
 from orchestrator.reading.failure import ran_out_of_memory
+from orchestrator.results.outcome import read_outcome
 from orchestrator.search.answer import SearchAnswer, Trial, answer
 from orchestrator.search.budget import Budget
 from orchestrator.search.candidates import Candidate, Reason, candidates
@@ -220,20 +222,43 @@ def search_answer(prepared: PreparedSearch, stopped: str | None, *, session: Ses
     return answer(prepared.candidates, prepared.left_out, trials, {**left, **decision.pruned}, stopped)
 
 
-def simulate_search(experiment: str, where: str | None = None) -> tuple[Entry, Simulated]:
-    """Run a search against the published times of an experiment, without any job.
+def simulate_search(
+    experiment: str, cluster: str | None = None, where: str | None = None, *, session: Session = DEFAULT
+) -> tuple[Entry, Simulated]:
+    """Run a search against known times of an experiment, without any job.
 
-    The candidates are its cases that have a published time, on the machine of the paper.
+    The candidates are its cases that have a known time: with a cluster, those that were measured there by its latest
+    run, else those that have a published time, on the machine of the paper.
     """
-    folders = find_folders()
-    entry = find_experiment(folders, experiment)
-    cases = select(cases_to_run(entry, PAPER), parse_where(where))
-    target = Target.of_paper(entry)
-    times = {case.name: published_time(case, target.hardware.gpu) for case in cases}
-    known = {name: time[1] for name, time in times.items() if time is not None}
+    if cluster is None:
+        entry, target, known = _published_times(experiment, where)
+    else:
+        entry, target, known = _measured_times(experiment, cluster, where, session)
     if len(known) < 2:
-        what = f"{entry.short_name}: {counted(len(known), 'case')} with a published time"
-        raise ReproError(Problem(what, hint=f"repro show {entry.short_name} has the published numbers"))
-    require_one_task(entry, [case for case in cases if case.name in known])
-    chosen, _ = candidates([case for case in cases if case.name in known], target)
-    return entry, simulate(chosen, known)
+        what = f"{entry.short_name}: {counted(len(known), 'case')} with a {'measured' if cluster else 'published'} time"
+        raise ReproError(Problem(what, hint="a simulation needs two or more"))
+    cases = [case for case, _ in known]
+    require_one_task(entry, cases)
+    chosen, _ = candidates(cases, target)
+    return entry, simulate(chosen, {case.name: time for case, time in known})
+
+
+def _published_times(experiment: str, where: str | None) -> tuple[Entry, Target, list[tuple[Case, float]]]:
+    entry = find_experiment(find_folders(), experiment)
+    target = Target.of_paper(entry)
+    cases = select(cases_to_run(entry, PAPER), parse_where(where))
+    times = [(case, published_time(case, target.hardware.gpu)) for case in cases]
+    return entry, target, [(case, time[1]) for case, time in times if time is not None]
+
+
+def _measured_times(
+    experiment: str, cluster: str, where: str | None, session: Session
+) -> tuple[Entry, Target, list[tuple[Case, float]]]:
+    profile = find_cluster(session.folders, cluster)
+    figure = read_outcome(session.ledger(), session.folders, experiment, cluster=profile.name)
+    known: list[tuple[Case, float]] = []
+    for result in figure.having(where):
+        time = OUT_OF_MEMORY if result.ran_out_of_memory else result.value("iteration_ms")
+        if time is not None:
+            known.append((result.case, time))
+    return figure.entry, Target.of_cluster(profile), known

@@ -57,7 +57,11 @@ AtOnce = Annotated[int, typer.Option("--max-parallel", min=1, help="Run this man
 Name = Annotated[str | None, typer.Option("--name", help="Name of the experiment that the search writes.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", "-n", help="Show the candidates and their order only.")]
 Simulate = Annotated[
-    bool, typer.Option("--simulate", help="Search the published results of an experiment, without any job.")
+    bool,
+    typer.Option(
+        "--simulate",
+        help="Search the published results of an experiment, or with --cluster those measured there, without any job.",
+    ),
 ]
 
 app = typer.Typer(rich_markup_mode=None)
@@ -91,7 +95,8 @@ def search(
     """Find the fastest layout of a model: measure the most promising cases first, inside a budget."""
     limit = api.read_search_budget(budget)
     if simulate:
-        _simulate(context, target, where, json)
+        entry, simulated = api.simulate_search(target, cluster, where, session=session_of(context, database))
+        _print_simulated(context, entry.short_name, simulated, json)
         return
     cluster = cluster or api.default_cluster()
     if cluster is None:
@@ -186,12 +191,13 @@ def _print_hours(prepared: api.PreparedSearch, answer: api.SearchAnswer) -> None
             f"used: {_hours(answer.hours)} {unit} in {counted(answer.jobs, 'job')} "
             f"for {len(answer.measured)} of {counted(count, 'candidate')}"
         )
-    if whole and answer.jobs:
+    if whole and answer.jobs and whole > answer.hours:
         how = "are predicted to take" if prepared.candidates[0].has_unit else "take at the time of the measured ones"
         saved = _hours(whole - answer.hours)
         message(f"saved: {saved} of the {_hours(whole)} {unit} that complete jobs of all candidates {how}")
     elif whole:
-        message(f"complete jobs of all {counted(count, 'candidate')} are predicted to take {_hours(whole)} {unit}")
+        how = "are predicted to take" if prepared.candidates[0].has_unit else "take about"
+        message(f"complete jobs of all {counted(count, 'candidate')} {how} {_hours(whole)} {unit}")
 
 
 def _hours(hours: float) -> str:
@@ -241,10 +247,13 @@ def _json_row(row: api.CandidateRow) -> SearchedCase:
     }
 
 
-def _simulate(context: typer.Context, experiment: str, where: str | None, json: bool) -> None:
-    """Print the cases in the order in which a search measures them, with their published times."""
-    entry, simulated = api.simulate_search(experiment, where)
-    rows: list[SimulatedCase] = [{"case": name, "iteration_ms": time} for name, time in simulated.measured_ms.items()]
+def _print_simulated(context: typer.Context, name: str, simulated: api.Simulated, json: bool) -> None:
+    """Print the cases in the order in which a search measures them, with their known times."""
+    best = simulated.best_ms
+    rows: list[SimulatedCase] = [
+        {"case": case, "iteration_ms": time, "over_fastest": time / best - 1}
+        for case, time in simulated.measured_ms.items()
+    ]
     if json:
         document: SearchDocument = {
             "searches": [],
@@ -254,11 +263,11 @@ def _simulate(context: typer.Context, experiment: str, where: str | None, json: 
             "simulated": rows,
         }
         context.obj.json.put(document)
-        return
-    table(rows, ["case", "iteration_ms"])
-    found, best = simulated.measured_ms[simulated.found], simulated.best_ms
-    message(f"{entry.short_name}: {len(rows)} of {counted(simulated.of, 'case')} measured, then none could win")
+    else:
+        table(rows, ["case", "iteration_ms"])
+    found = simulated.measured_ms[simulated.found]
+    message(f"{name}: {len(rows)} of {counted(simulated.of, 'case')} measured, then no other one could win")
     how_close = (
-        "the fastest published case" if found == best else f"{100 * (found / best - 1):.1f} % from {simulated.best}"
+        "the fastest case" if found == best else f"{100 * (found / best - 1):.1f} % slower than {simulated.best}"
     )
     message(f"found: {simulated.found}, {how_close}")

@@ -71,7 +71,7 @@ def test_a_dry_run_shows_candidates_and_writes_nothing(repro: Caller, site: Site
 def test_a_simulated_search_measures_published_cases_until_none_can_win(repro: Caller) -> None:
     done = repro("search", "figure-13", "--where", "gbs=128", "--simulate")
     assert done.returncode == 0
-    assert done.stderr.splitlines()[-1] == "found: pp=8,tp=8,gbs=128, the fastest published case"
+    assert done.stderr.splitlines()[-1] == "found: pp=8,tp=8,gbs=128, the fastest case"
     rows = document(repro("search", "figure-13", "--where", "gbs=128", "--simulate", "--json").stdout)["simulated"]
     assert rows[0]["case"] == "pp=8,tp=8,gbs=128" and len(rows) < 5
 
@@ -126,7 +126,9 @@ def test_another_search_of_the_same_name_is_not_overwritten(repro: Caller, site:
     assert "another search has this name" in done.stderr
 
 
-def test_report_picture_and_bundle_have_the_candidates_that_ran_and_no_others(repro: Caller, site: Site) -> None:
+def test_report_bundle_picture_and_simulation_have_the_candidates_that_ran(
+    repro: Caller, site: Site
+) -> None:
     assert repro(*SMALL, *SHORT, "--finalists", "1").returncode == 0
     rows = document(repro("collect", "8x64-4-gpus-batch-16", "--json").stdout)["cases"]
     assert {row["case"] for row in rows} == {"pp=1,tp=4", "pp=2,tp=2"}
@@ -135,6 +137,8 @@ def test_report_picture_and_bundle_have_the_candidates_that_ran_and_no_others(re
     assert "All 2 cases are verified." in page and "2 of 3 candidates had a job" in page
     assert repro("bundle", "8x64-4-gpus-batch-16", "-o", "search.tar").returncode == 0
     assert repro("bundle", "verify", "search.tar").returncode == 0
+    simulated = repro("search", "8x64-4-gpus-batch-16", "--simulate", "--cluster", "here", "--json")
+    assert [row["over_fastest"] > 0 for row in document(simulated.stdout)["simulated"]] == [False, True]
     done = repro("plot", "8x64-4-gpus-batch-16", "-o", "search.svg")
     assert done.returncode == 0, done.stderr
     text = (site.folder / "search.svg").read_text()
