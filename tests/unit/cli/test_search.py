@@ -126,9 +126,7 @@ def test_another_search_of_the_same_name_is_not_overwritten(repro: Caller, site:
     assert "another search has this name" in done.stderr
 
 
-def test_report_bundle_picture_and_simulation_have_the_candidates_that_ran(
-    repro: Caller, site: Site
-) -> None:
+def test_report_bundle_picture_and_simulation_have_the_candidates_that_ran(repro: Caller, site: Site) -> None:
     assert repro(*SMALL, *SHORT, "--finalists", "1").returncode == 0
     rows = document(repro("collect", "8x64-4-gpus-batch-16", "--json").stdout)["cases"]
     assert {row["case"] for row in rows} == {"pp=1,tp=4", "pp=2,tp=2"}

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.search import PAGE, CaseList, alpa_lists, by_repro, cases_until_close, lists
+from benchmarks.search import BEGIN, END, PAGE, CaseList, alpa_lists, by_repro, cases_until_close, lists
 
 pytestmark = pytest.mark.slow
 
 
 def rows() -> list[list[str]]:
     """Return the cells of the table, without the columns of random order and Optuna."""
-    lines = [line for line in PAGE.read_text().splitlines() if line.startswith("| ") and " GPUs, " in line]
+    table = PAGE.read_text().partition(BEGIN)[2].partition(END)[0]
+    lines = [line for line in table.splitlines() if " GPUs, " in line]
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
 
 
