@@ -50,12 +50,18 @@ NAVIGATION = {
         "docs/explanation/reliability",
         "docs/explanation/performance",
     ],
-    "Project": ["CONTRIBUTING", "experiments/results/h200/README", "experiments/results/h200-quad/README"],
+    "Project": [
+        "CONTRIBUTING",
+        "CHANGELOG",
+        "SECURITY",
+        "experiments/results/h200/README",
+        "experiments/results/h200-quad/README",
+    ],
 }
 
 project = html_title = "repro"
 root_doc = "docs/index"
-include_patterns = ["docs/**.md", "CONTRIBUTING.md", "experiments/results/*/README.md"]
+include_patterns = ["docs/**.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "experiments/results/*/README.md"]
 exclude_patterns = [".*", "build", "runs"]  # Sphinx walks through all other folders
 extensions = ["myst_parser", "sphinx_copybutton"]
 nitpicky = True
