@@ -12,6 +12,7 @@ NAVIGATION = {
     "Tutorials": ["docs/tutorials/reviewer", "docs/tutorials/engineer", "docs/tutorials/administrator"],
     "How-to guides": [
         "docs/how-to/submit",
+        "docs/how-to/be-notified",
         "docs/how-to/retry",
         "docs/how-to/read-results",
         "docs/how-to/compare-clusters",
