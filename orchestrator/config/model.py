@@ -95,7 +95,7 @@ def _problem(
         return Problem(f"{field}: {message if hint else f'invalid name: {message}'}", location, hint)
     got = "" if isinstance(value, (dict, list)) else f", got {shortened(value)}"
     hint = _value_hint(detail, value) if detail["type"] == "literal_error" else None
-    if hint is None and detail["type"] in _FAULTS:
+    if hint is None and detail["type"] in _FAULTS and not detail["type"].startswith("bool_"):
         hint = _meaning(model, detail["loc"])
     return Problem(f"{field}: {message}{got}", location, hint)
 

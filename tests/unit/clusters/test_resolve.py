@@ -210,6 +210,24 @@ def test_an_error_names_its_file(tmp_path: Path) -> None:
     ]
 
 
+def test_a_refusal_has_the_words_of_the_reference(tmp_path: Path) -> None:
+    overlay = (
+        "hardware: {nvlink_gb_s: 0, network_gb_s: x, peak_tflops: 5}\nslurm: {exclude: n1, mpi: a b, requeue: 3}\n"
+    )
+    assert [line.partition(" ")[2] for line in messages(tmp_path, PLAIN, overlay)] == [
+        "hardware.peak_tflops: must be a mapping, got 5. Hint: dense peak of a GPU in TFLOP/s, for each dtype that the "
+        "GPU supports",
+        "hardware.nvlink_gb_s: must be above 0, got 0. Hint: bandwidth of a GPU inside a node in GB/s, in one "
+        "direction",
+        "hardware.network_gb_s: must be a number, got 'x'. Hint: bandwidth of a GPU between nodes in GB/s, in one "
+        "direction",
+        "slurm.exclude: must be a list, got 'n1'. Hint: nodes that no job may ever use, as Slurm writes them",
+        "slurm.requeue: must be true or false, got 3",
+        "slurm.mpi: must match ^[A-Za-z0-9_.+-]+$, got 'a b'. Hint: how srun starts MPI processes: a name of "
+        "`srun --mpi=list`",
+    ]
+
+
 def test_yaml_errors_of_a_file_and_its_overlay_are_reported_together(tmp_path: Path) -> None:
     lines = messages(tmp_path, "a: 1\na: 2\n", "b: [\n")
     assert lines[0] == "site.yaml:2:1 a: given twice. Hint: first at line 1"
