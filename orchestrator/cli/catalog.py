@@ -11,6 +11,7 @@ import typer
 
 from orchestrator import api
 from orchestrator.cli import completion
+from orchestrator.cli.json_jobs import checked_cases
 from orchestrator.cli.options import (
     ClusterName,
     Database,
@@ -120,7 +121,7 @@ def plan(
     rows, refused = list(report.rows.values()), report.refusals
     if json:
         document: PlanDocument = {
-            "cases": report.detailed_rows,
+            "cases": checked_cases(report),
             "totals": [report.totals],
             "warnings": report.warnings,
             "notes": report.notes,
@@ -135,8 +136,9 @@ def plan(
         message(f"note: {note}")
     for problem in refused:
         message(f"repro: {problem}")
-    if rows:
-        message(_caution(report))
+    caution = _caution(report)
+    if caution is not None:
+        message(caution)
     message(_summary(report))
     if report.budgeted is not None:
         message(api.budget_text(report.budgeted))
@@ -158,16 +160,18 @@ def _suggest_next(context: typer.Context, names: Sequence[str], cluster: str | N
         suggest(context, "the same cases on another machine", "plan", *names, cluster="selene")
 
 
-def _caution(report: api.BatchReport) -> str:
-    """Return what the predictions rest on."""
+def _caution(report: api.BatchReport) -> str | None:
+    """Return what the predictions rest on; None if nothing is predicted."""
     costs = [planned.checked.cost for planned in report.batch.planned if planned.checked.cost is not None]
     memory = sum(cost.memory is not None and not cost.memory.calibrated for cost in costs)
     time = sum(cost.duration is not None and not cost.duration.calibrated for cost in costs)
-    if not memory and not time:
-        return "memory and time are predictions"
-    extrapolated = [f"{count} {name} predictions" for name, count in (("memory", memory), ("time", time)) if count]
-    cases = counted(len(costs), "case")
-    return f"memory and time are predictions; of {cases}, {' and '.join(extrapolated)} have no similar measured case"
+    predicted = [name for name in ("memory", "duration") if any(getattr(cost, name) is not None for cost in costs)]
+    if not predicted:
+        return None
+    names = " and ".join({"memory": "memory", "duration": "time"}[name] for name in predicted)
+    text = f"{names} are predictions" if len(predicted) > 1 else f"{names} is a prediction"
+    unlike = [f"{name} in {count} of {len(costs)}" for name, count in (("memory", memory), ("time", time)) if count]
+    return f"{text}; not checked against a similar measured case: {', '.join(unlike)}" if unlike else text
 
 
 def _summary(report: api.BatchReport) -> str:

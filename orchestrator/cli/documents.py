@@ -12,6 +12,7 @@ from typing import Any
 from typing_extensions import TypedDict  # pydantic cannot read the one of Python 3.10
 
 from orchestrator import api
+from orchestrator.cli.json_plan_rows import CheckedCase, PlannedJob
 from orchestrator.cli.json_rows import (
     AttemptRow,
     CaseOutcome,
@@ -21,7 +22,6 @@ from orchestrator.cli.json_rows import (
     JobRef,
     JudgedClaim,
     NotRunReason,
-    PlannedJob,
     RetriedJob,
     SearchedCase,
     SearchSummary,
@@ -79,7 +79,7 @@ class ShowDocument(TypedDict):
 class PlanDocument(TypedDict):
     """Checked cases with their cost. Refused cases are errors."""
 
-    cases: Sequence[Mapping[str, str | int | float | None]]
+    cases: Sequence[CheckedCase]
     totals: Sequence[api.PlanTotals]
     warnings: Sequence[str]
     notes: Sequence[str]

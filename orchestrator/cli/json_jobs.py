@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from orchestrator import api
 
 if TYPE_CHECKING:
-    from orchestrator.cli.json_rows import CaseOutcome, JobRef, JudgedClaim, PlannedJob, RetriedJob
+    from orchestrator.cli.json_plan_rows import CheckedCase, PlannedJob
+    from orchestrator.cli.json_rows import CaseOutcome, JobRef, JudgedClaim, RetriedJob
     from orchestrator.cli.json_site_rows import FileRow
 
 
@@ -96,6 +97,14 @@ def _why(result: api.Result) -> str | None:
     if result.flag or result.row is None:
         return result.flag
     return result.row.verdict_reason or (f"host-bound: {result.host_bound}" if result.host_bound else None)
+
+
+def checked_cases(report: api.BatchReport) -> list[CheckedCase]:
+    """Return the planned cases, each with every field."""
+    from orchestrator.cli.json_plan_rows import CheckedCase  # only for --json
+
+    empty = dict.fromkeys(CheckedCase.__annotations__)
+    return [cast(CheckedCase, empty | row) for row in report.detailed_rows]
 
 
 def planned_jobs(planned: api.PlannedRun) -> list[PlannedJob]:

@@ -119,30 +119,6 @@ class JudgedClaim(TypedDict):
     used: Sequence[api.Used]
 
 
-class PlannedJob(TypedDict):
-    """A job of a dry run, with the program that it would run."""
-
-    job: str
-    experiment: str
-    scale: str
-    cluster: str
-    case: str
-    repeat: int
-    nodes: int
-    tasks: int
-    gpus: int
-    microbatches: int
-    bubble: float
-    iterations: int
-    time_limit_s: int | None
-    warnings: Sequence[str]
-    workload: str
-    code: str
-    image: str | None
-    image_digest: str | None
-    data: str | None
-
-
 class JobRef(TypedDict):
     """A job that a command has changed or started. `id` is the one of the scheduler; `reused` is an origin and age."""
 

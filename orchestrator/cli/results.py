@@ -63,7 +63,7 @@ ENDINGS = {
 """Formats by the ending of a file."""
 _TABLES = (Format.md, Format.latex)
 
-Export = Annotated[Format | None, typer.Option("--export", help="Format. Default: from the ending of -o, else csv.")]
+Export = Annotated[Format | None, typer.Option("--export", help="Format. Default: by the extension of -o, else csv.")]
 Columns = Annotated[
     str | None,
     typer.Option("--columns", help="main, all, or a,b,c. Default: main on a terminal, all in a file or a pipe."),

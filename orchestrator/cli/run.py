@@ -178,7 +178,7 @@ def retry(
         if not json:
             table(rows, [name for name in rows[0] if name != "experiment" or len(names) > 1])
         left = sum(group.left for group in retried.groups)
-        alone = f", leave {left} alone (too many attempts, or left to Slurm)" if left else ""
+        alone = f", and not {left} others (too many attempts, or Slurm repeats them)" if left else ""
         message(f"would submit {counted(len(jobs), 'job')} again{alone}; nothing was submitted")
         suggest(context, "the earlier attempts of the first job", "history", jobs[0][1].job_id)
         return
@@ -192,7 +192,7 @@ def retry(
         message(f"failed ({failure}): {api.POLICIES[failure].reason}")
     if retried.failures:
         classes = ",".join(str(failure) for failure in retried.failures)
-        suggest(context, "to run them all the same", "retry", *targets, "--class", classes)
+        suggest(context, "to submit them", "retry", *targets, "--class", classes)
     else:
         suggest(context, "their states", "status", *only(experiments_of(targets)), state=None)
 
@@ -200,7 +200,7 @@ def retry(
 def _print_retried(group: api.RetriedGroup, with_jobs: bool) -> None:
     for job in group.jobs if with_jobs else ():
         data(f"{job.job_id}  {job.label}  attempt {job.attempt}")
-    left = f"; {group.left} left alone: too many attempts, or left to Slurm; --class runs them all the same"
+    left = f"; {group.left} not submitted again: too many attempts, or Slurm repeats them; --class submits them"
     message(f"{counted(group.submitted, 'job')} submitted again{left if group.left else ''}")
 
 
@@ -238,11 +238,12 @@ def cancel(
         message("no job to cancel: the scheduler no longer has these jobs")
     else:
         refused = f", {len(cancelled.refused)} refused" if cancelled.refused else ""
-        message(f"{counted(len(cancelled.asked), 'job')} asked to end{refused}")
+        verb = "is" if len(cancelled.asked) == 1 else "are"
+        message(f"{counted(len(cancelled.asked), 'job')} {verb} being cancelled{refused}")
     names = list(dict.fromkeys(short_name(job.experiment) for job in jobs))
     suggest(context, "whether they have ended", "status", *only(names), state=None)
     for problem in cancelled.unrecorded:
-        what = f"{problem.what}; the ledger does not record that these jobs were asked to end"
+        what = f"{problem.what}; the ledger does not record their cancellation"
         message(f"repro: {Problem(what, problem.location, problem.hint)}")
     if cancelled.unrecorded:
         raise typer.Exit(EXIT_USER_ERROR)

@@ -34,7 +34,8 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from orchestrator.cli.documents import SubmitDocument
-    from orchestrator.cli.json_rows import JobRef, PlannedJob
+    from orchestrator.cli.json_plan_rows import PlannedJob
+    from orchestrator.cli.json_rows import JobRef
 
 
 class Before(str, enum.Enum):
@@ -188,7 +189,7 @@ def _print_submission(submission: api.Submission) -> None:
         "done": submission.done,
         "running": submission.running,
         "waiting": submission.waiting,
-        "failed and left alone": sum(left.values()),
+        "failed and not submitted again": sum(left.values()),
     }
     parts = [f"{count} {name}" for name, count in counts.items() if count] + [f"{submission.submitted} submitted"]
     parts += [f"{submission.queued} queued"] if submission.queued else []
@@ -204,10 +205,10 @@ def _print_submission(submission: api.Submission) -> None:
     if submission.queued:
         message(f"{submission.queued} queued: {submission.queued_because or 'interrupted'}")
     for failure, count in left.items():
-        message(f"{counted(count, 'job')} failed ({failure}), left alone: {api.POLICIES[failure].reason}")
+        message(f"{counted(count, 'job')} failed ({failure}), not submitted again: {api.POLICIES[failure].reason}")
     if left:
         classes = ",".join(sorted(str(failure) for failure in left))
-        message(f"to run these jobs all the same: repro retry {name} --class {classes}")
+        message(f"to submit them again: repro retry {name} --class {classes}")
 
 
 def _print_submitted_jobs(context: typer.Context, submissions: Sequence[api.Submission], with_table: bool) -> None:

@@ -56,7 +56,7 @@ _STATES: dict[str, tuple[Phase, str]] = {
     "OUT_OF_MEMORY": (_E, "ran out of memory"),
     "NODE_FAIL": (_E, "lost a node"),
     "BOOT_FAIL": (_E, "its nodes did not boot"),
-    "PREEMPTED": (_E, "gave way to a job of higher priority"),
+    "PREEMPTED": (_E, "was preempted by a job of higher priority"),
     # The job runs, or ran, on another cluster, which alone can say how it ended.
     "REVOKED": (_U, "was started by another cluster of the federation"),
 }

@@ -83,7 +83,7 @@ def test_a_cancelled_job_ends_in_slurm_and_is_not_verified(site: SlurmSite, slur
     assert site.submit("--where", "gbs=16").returncode == 0
     assert len(site.status()) == 3
     answer = site.repro("cancel", "figure-13")
-    assert answer.returncode == 0 and "3 jobs asked to end" in answer.stderr
+    assert answer.returncode == 0 and "3 jobs are being cancelled" in answer.stderr
     rows = site.wait_until_ended()
     assert {row["state"] for row in rows} == {"CANCELLED"} and {row["verdict"] for row in rows} == {"failed"}
     assert all("by repro cancel" in str(row["why"]) for row in rows)

@@ -129,7 +129,7 @@ def test_a_timed_out_job_keeps_its_measurements_and_retry_gives_it_more_time(
     row = row_of(site)
     assert row["iteration"] == 3 and row["tflops_per_gpu"] > 0
     again = site.submit(*CASE)
-    assert "1 failed and left alone, 0 submitted" in again.stderr and "--class timeout" in again.stderr
+    assert "1 failed and not submitted again, 0 submitted" in again.stderr and "--class timeout" in again.stderr
     site.behave("well")
     done = site.repro("retry", "figure-13", "--class", "timeout", "--time", "+50%")
     assert done.returncode == 0, done.stderr
@@ -185,7 +185,7 @@ def test_a_preempted_job_is_submitted_again_and_a_job_that_would_fail_again_is_n
     faulty["preempted"].repro("cancel", "figure-13")
     for name in ("administrator", "gpu", "host", "usage", "nan", "short"):
         done = faulty[name].submit(*CASE)
-        assert "1 failed and left alone, 0 submitted" in done.stderr, (name, done.stderr)
+        assert "1 failed and not submitted again, 0 submitted" in done.stderr, (name, done.stderr)
         assert f"repro retry figure-13 --class {FAULTS[name].failure}" in done.stderr
 
 

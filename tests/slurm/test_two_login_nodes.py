@@ -117,7 +117,7 @@ def test_a_job_of_one_login_node_is_listed_and_cancelled_from_the_other(
     rows = first.site.status()
     assert [row["state"] for row in rows] == ["PENDING"] * 6 and queue(first) == sorted(row["id"] for row in rows)
     cancelled = second.repro("cancel", "figure-13", "--where", "gbs=4", "--yes")
-    assert cancelled.returncode == 0 and "3 jobs asked to end" in cancelled.stderr
+    assert cancelled.returncode == 0 and "3 jobs are being cancelled" in cancelled.stderr
     assert len(queue(first)) == 3 and first.repro("status").stdout.count("CANCELLED") >= 3
 
 

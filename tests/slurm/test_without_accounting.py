@@ -269,7 +269,7 @@ def test_without_comments_a_submission_killed_before_sbatch_can_be_cancelled(
     (row,) = site.status()
     assert row["state"] == "SUBMITTING", "accounting cannot tell whether the job has come and gone"
     done = site.repro("cancel", "figure-13", "--yes")
-    assert done.returncode == 0 and "1 job asked to end" in done.stderr, done.stderr
+    assert done.returncode == 0 and "1 job is being cancelled" in done.stderr, done.stderr
     (row,) = site.status()
     assert (row["state"], row["failure"]) == ("NEVER_SUBMITTED", "cancelled")
     assert ids_in_queue(forgetful_cluster.run, site.folder) == []

@@ -131,7 +131,7 @@ def test_a_job_that_fails_is_exit_1_and_the_next_command_shows_why(repro: Caller
     assert "CUDA out of memory" in repro("logs", job).stdout
     assert repro("collect").returncode == 1
     again = submit(repro)
-    assert "6 cases: 5 done, 1 failed and left alone, 0 submitted" in again.stderr
+    assert "6 cases: 5 done, 1 failed and not submitted again, 0 submitted" in again.stderr
 
 
 @pytest.mark.parametrize(
@@ -168,12 +168,12 @@ def test_cancel_names_the_jobs_and_status_shows_their_state(repro: Caller) -> No
     submit(repro, "--where", "gbs=4")
     wait_until(repro.site.sleepers)
     done = repro("cancel", "figure-13", "--where", "pp=1")
-    assert done.returncode == 0 and "1 job asked to end" in done.stderr
+    assert done.returncode == 0 and "1 job is being cancelled" in done.stderr
     assert done.stdout.split()[1] == "pp=1,tp=4,gbs=4"
     wait_until(lambda: states(repro)[0] == "CANCELLED")
     wait_until(repro.site.sleepers)
     done = repro("cancel", "figure-13")
-    assert done.returncode == 0 and "2 jobs asked to end" in done.stderr
+    assert done.returncode == 0 and "2 jobs are being cancelled" in done.stderr
     wait_until(lambda: states(repro) == ["CANCELLED"] * 3)
     wait_until(lambda: not repro.site.sleepers())
 

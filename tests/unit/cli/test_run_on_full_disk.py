@@ -51,8 +51,8 @@ def test_cancelling_on_a_full_disk_ends_the_jobs_and_reports_the_missing_record(
     full, hint = f"{small}/r.db: the disk is full", "Hint: make room and repeat the command"
     assert done.complaints == [
         f"note: states are as last recorded: {full}. {hint}",
-        "3 jobs asked to end",
-        f"repro: {full}; the ledger does not record that these jobs were asked to end. {hint}",
+        "3 jobs are being cancelled",
+        f"repro: {full}; the ledger does not record their cancellation. {hint}",
     ]
     wait_until(lambda: not repro.site.sleepers())
     assert len(repro.site.started()) == 1

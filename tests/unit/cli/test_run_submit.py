@@ -103,7 +103,7 @@ def test_a_repeat_that_has_not_begun_can_be_cancelled(repro: Caller) -> None:
     submit(repro, *ONE, "--repeat", "3")
     wait_until(repro.site.sleepers)
     done = repro("cancel", "figure-13")
-    assert done.returncode == 0 and "3 jobs asked to end" in done.stderr, done.stderr
+    assert done.returncode == 0 and "3 jobs are being cancelled" in done.stderr, done.stderr
     wait_until(lambda: {row["state"] for row in status(repro)} == {"CANCELLED"})
     assert len(repro.site.started()) == 1
 
@@ -115,9 +115,9 @@ def test_a_job_that_would_fail_again_is_left_alone_with_the_retry_command(repro:
     repro.site.behave("fail", "pp2-gbs4")
     assert submit(repro, *SMALL, "--wait").returncode == 1
     done = submit(repro, *SMALL)
-    assert summary(done) == "3 cases: 2 done, 1 failed and left alone, 0 submitted"
-    assert "1 job failed (gpu-oom), left alone: the job would run out of GPU memory again" in done.complaints
-    assert "to run these jobs all the same: repro retry figure-13 --class gpu-oom" in done.complaints
+    assert summary(done) == "3 cases: 2 done, 1 failed and not submitted again, 0 submitted"
+    assert "1 job failed (gpu-oom), not submitted again: the job would run out of GPU memory again" in done.complaints
+    assert "to submit them again: repro retry figure-13 --class gpu-oom" in done.complaints
     assert done.stderr.count("next: ") == 1 and last_line(done).startswith("next: ")
     assert len(repro.site.started()) == 3
 
@@ -538,9 +538,9 @@ def test_a_queued_attempt_can_be_cancelled_and_is_not_submitted_later(
     slurm.has_room_for(3)
     repro(*THERE)
     done = repro("cancel", "figure-13", "--where", "gbs=16")
-    assert (done.returncode, done.complaints) == (0, ["3 jobs asked to end"]) and slurm.cancelled() == []
+    assert (done.returncode, done.complaints) == (0, ["3 jobs are being cancelled"]) and slurm.cancelled() == []
     slurm.has_room_for(10)
-    assert summary(repro(*THERE)) == "6 cases: 3 waiting, 3 failed and left alone, 0 submitted"
+    assert summary(repro(*THERE)) == "6 cases: 3 waiting, 3 failed and not submitted again, 0 submitted"
     assert len(slurm.taken()) == 1
 
 
@@ -591,7 +591,7 @@ def test_a_retry_on_slurm_keeps_off_the_node_that_failed_and_pauses_when_it_fail
     loses("n8")
     done = repro("retry", "figure-13")
     assert done.complaints == [
-        "0 jobs submitted again; 1 left alone: too many attempts, or left to Slurm; --class runs them all the same"
+        "0 jobs submitted again; 1 not submitted again: too many attempts, or Slurm repeats them; --class submits them"
     ]
     assert repro("retry", "figure-13", "--class", "node-fail").complaints == ["1 job submitted again"]
     assert slurm.options()[-1] == "--exclude=n7,n8,n9 --begin=now+300"

@@ -1,0 +1,73 @@
+"""Rows of JSON documents about plans: checked cases, and the jobs of a dry run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from typing_extensions import TypedDict  # pydantic cannot read the one of Python 3.10
+
+
+class CheckedCase(TypedDict):
+    """A case with its predicted memory, time and cost; null where nothing is predicted, or nothing was asked.
+
+    `iterations` and `run_s` are those of a budget, `exact_...` those of --exact, and the alphas those of --solve-alpha.
+    The parts of an iteration's time are in ms. `uncertainty` is a share of the time.
+    """
+
+    experiment: str
+    case: str
+    nodes: int
+    gpus: int
+    microbatches: int
+    bubble: float
+    parameters_b: float | None
+    memory_gb: float | None
+    usable_gb: float | None
+    fit: str | None
+    pinned_gb_per_node: float | None
+    iteration_s: float | None
+    uncertainty: float | None
+    job_min: float | None
+    gpu_hours: float | None
+    cost: float | None
+    currency: str | None
+    same_job_as: str | None
+    time_limit_s: int
+    compute_ms: float | None
+    tensor_parallel_ms: float | None
+    context_parallel_ms: float | None
+    expert_parallel_ms: float | None
+    pipeline_bubble_ms: float | None
+    pipeline_transfer_ms: float | None
+    data_parallel_ms: float | None
+    iterations: int | None
+    run_s: float | None
+    exact_gb: float | None
+    exact_stage: int | None
+    exact_parameters_b: float | None
+    alpha: float | None
+    solved_alpha: float | None
+
+
+class PlannedJob(TypedDict):
+    """A job of a dry run, with the program that it would run."""
+
+    job: str
+    experiment: str
+    scale: str
+    cluster: str
+    case: str
+    repeat: int
+    nodes: int
+    tasks: int
+    gpus: int
+    microbatches: int
+    bubble: float
+    iterations: int
+    time_limit_s: int | None
+    warnings: Sequence[str]
+    workload: str
+    code: str
+    image: str | None
+    image_digest: str | None
+    data: str | None
