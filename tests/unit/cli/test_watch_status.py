@@ -384,3 +384,17 @@ def test_status_shows_gpu_hours_and_their_cost_by_the_price_of_the_run_and_wide_
     rows = json.loads(repro("status", "--json").stdout)["jobs"]
     assert [(row["gpu_hours"], row["cost"], row["currency"]) for row in rows] == [(3, 6, "EUR")] * 2
     assert [(row["joules_per_token"], row["no_energy"]) for row in rows] == [(0.25, None), (None, gap)]
+
+
+def test_a_verified_job_with_noisy_times_is_marked(repro: Caller) -> None:
+    ledger = new_ledger(repro.site.folder)
+    record_jobs(ledger, "a", "b")
+    with ledger.writing() as session:
+        session.execute(sa.update(Attempt).values(state="COMPLETED", phase="ended"))
+    quiet, noisy = (MeasuredMetric("iteration_ms", 200.0, "ms", spread, 6) for spread in (2.0, 180.0))
+    record_measurements(
+        ledger,
+        [Measurement(1, 8, "verified", None, (), (quiet,)), Measurement(2, 8, "verified", None, (), (noisy,))],
+    )
+    rows = json.loads(repro("status", "--json").stdout)["jobs"]
+    assert [row["why"] for row in rows] == [None, "noisy: spread 90 % of the median"]

@@ -13,9 +13,11 @@ import sqlalchemy as sa
 from orchestrator.identity import seconds_since_boot, this_machine_identity, user_name
 from orchestrator.launch import refresh as refreshing
 from orchestrator.launch.refresh import LOST_AFTER, refresh
+from orchestrator.launch.run_options import RunPlan
 from orchestrator.ledger.attempts import job_rows, may_ask
 from orchestrator.ledger.database import Ledger, now
 from orchestrator.ledger.rows import JobRow
+from orchestrator.ledger.runs import record_run_options
 from orchestrator.ledger.submissions import record_submission
 from orchestrator.ledger.tables import ENDED, FAILED, LOST, RUNNING, WAITING, Attempt
 from orchestrator.slurm.query import QueryAnswer
@@ -279,3 +281,17 @@ def test_a_look_of_a_clock_that_is_ahead_does_not_keep_others_from_looking(
         assert may_ask(ledger, "slurm", 15.0)[0]
     assert may_ask(ledger, "slurm", 15.0)[0]
     assert not may_ask(ledger, "slurm", 15.0)[0]
+
+
+def test_a_job_behind_a_failed_canary_names_the_canary(ledger: Ledger, slurm: Slurm) -> None:
+    run = replace(new_run(), user=user_name())
+    record_jobs(ledger, "a", "b", token="token", run=run, scheduler="slurm")
+    record_run_options(ledger, run.id, RunPlan(canary="a-id").as_json())
+    record_submission(ledger, "token", "17")
+    with ledger.writing() as session:
+        session.execute(sa.update(Attempt).values(slurm_cluster=CLUSTER))
+    slurm.lists(("17_1", "token"), state="CANCELLED")
+    slurm.records = [replace(record, reason="DependencyNeverSatisfied") for record in slurm.records]
+    refresh(ledger)
+    [row] = [row for row in job_rows(ledger) if row.job_id == "b-id"]
+    assert row.reason == "the canary (a) failed (DependencyNeverSatisfied)"

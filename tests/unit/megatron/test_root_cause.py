@@ -597,3 +597,9 @@ def test_an_endless_line_is_read_about_once(text: bytes, monkeypatch: pytest.Mon
     assert sum(lengths) <= 6 * len(text) + BYTES_BEFORE + BYTES_AFTER, (
         "two words of the search are in it, and what is around"
     )
+
+
+def test_a_folder_that_the_node_cannot_enter_is_the_cause_and_not_the_exit_code_of_srun() -> None:
+    line = "slurmstepd-n1: error: couldn't chdir to `/home/me/work': Permission denied"
+    found = cause(f"{line}\nsrun: error: n1: tasks 0-3: Exited with exit code 1\n".encode())
+    assert found is not None and found.line == line
