@@ -66,16 +66,18 @@ include_patterns = ["docs/**.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.m
 exclude_patterns = [".*", "build", "runs"]  # Sphinx walks through all other folders
 extensions = ["myst_parser", "sphinx_copybutton"]
 nitpicky = True
+smartquotes = False  # options begin with two hyphens
 
 html_theme = "furo"
 html_extra_path = ["index.html"]
+html_static_path = ["static"]
+html_css_files = ["tables.css"]
 html_show_copyright = html_show_sphinx = html_copy_source = html_show_sourcelink = False
 highlight_language = "none"
 copybutton_prompt_text = "$ "
 copybutton_only_copy_prompt_lines = True
 
 myst_heading_anchors = 4  # the anchors of GitHub
-myst_linkify_fuzzy_links = False
 
 
 def setup(app: Sphinx) -> None:

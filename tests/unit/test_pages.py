@@ -48,6 +48,12 @@ def test_every_link_leads_to_a_file_and_a_heading() -> None:
     assert [fault for page in page_names() for fault in faults_of(page)] == []
 
 
+def test_the_first_page_leads_to_every_page_of_the_documentation() -> None:
+    linked = {posixpath.join("docs", target.partition("#")[0]) for _, target in links("docs/index.md")}
+    pages = {page for page in page_names() if page.startswith("docs/")}
+    assert pages - linked == {"docs/index.md"}
+
+
 def test_a_wrong_link_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     wrong = {
         "docs/a.md": [(1, "no-such.md"), (2, "explanation/judging.md#no-such"), (3, "#no-such"), (4, "../README.md")]
