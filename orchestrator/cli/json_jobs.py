@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from orchestrator import api
-from orchestrator.cli.json_plan_rows import CheckedCase, PlannedJob
 
 if TYPE_CHECKING:
+    from orchestrator.cli.json_plan_rows import CheckedCase, PlannedJob
     from orchestrator.cli.json_rows import CaseOutcome, JobRef, JudgedClaim, RetriedJob
     from orchestrator.cli.json_site_rows import FileRow
 
@@ -100,9 +100,8 @@ def _why(result: api.Result) -> str | None:
 
 
 def checked_cases(report: api.BatchReport) -> list[CheckedCase]:
-    """Return the planned cases, each with every field."""
-    empty = dict.fromkeys(CheckedCase.__annotations__)
-    return [cast(CheckedCase, empty | row) for row in report.detailed_rows]
+    """Return the planned cases as rows of a JSON document."""
+    return cast("list[CheckedCase]", report.detailed_rows)
 
 
 def planned_jobs(planned: api.PlannedRun) -> list[PlannedJob]:

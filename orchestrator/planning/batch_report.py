@@ -29,6 +29,11 @@ CLOSED_FORM_TOLERANCE = 0.05
 
 PlanRow = dict[str, str | int | float | None]
 
+_ON_REQUEST: PlanRow = dict.fromkeys(
+    ("iterations", "run_s", "exact_gb", "exact_stage", "exact_parameters_b", "alpha", "solved_alpha")
+)
+"""Columns of rows that only a budget, --exact and --solve-alpha add."""
+
 
 @dataclass(frozen=True, slots=True)
 class PlanTotals:
@@ -67,7 +72,10 @@ class BatchReport:
 
     @property
     def detailed_rows(self) -> list[PlanRow]:
-        """Return the rows with the parts of the predicted time of an iteration in ms; None if it is not predicted."""
+        """Return the rows with every field, and the parts of the predicted time of an iteration in ms.
+
+        A value is None if nothing is predicted, or if no option asked for it.
+        """
         parts: dict[str, PlanRow] = {}
         for planned in self.batch.planned:
             duration = planned.checked.cost and planned.checked.cost.duration
@@ -78,7 +86,7 @@ class BatchReport:
         for label, row in self.rows.items():
             kept = {name: value for name, value in row.items() if name not in ("experiment", "time_limit")}
             limit_s = time_limit_s(str(row["time_limit"]))
-            detailed.append({"experiment": names[label], **kept, "time_limit_s": limit_s, **parts[label]})
+            detailed.append(_ON_REQUEST | {"experiment": names[label], **kept, "time_limit_s": limit_s, **parts[label]})
         return detailed
 
     @property
