@@ -286,9 +286,8 @@ def _check_results(folder: Path, about: About, entry: Entry, ledger: Ledger) -> 
     columns = [column for column in CASE_COLUMNS if column.name in names]
     if text_of(folder, "results/cases.csv") != as_csv(stored["cases"], columns):
         differences.append("results/cases.csv: rows differ from results/results.json")
-    return Check(
-        "results", f"{counted(len(cases), 'case')} and {counted(len(claims), 'claim')} judged again", tuple(differences)
-    )
+    what = f"{counted(len(cases), 'case')} and {counted(len(claims), 'claim')} judged again"
+    return Check("results", what, tuple(differences))
 
 
 def _check_pages(folder: Path, about: About, entry: Entry, extract: Extract, templates: Path) -> Check:
