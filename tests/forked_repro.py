@@ -3,13 +3,16 @@
 A forked process has its own arguments, environment, working folder and output. Two things differ from a new process:
 its imports are done, and variables that Python reads at its start have no effect.
 
-The server is `python -m tests.forked_repro`. A line of its stdin is a JSON object: the arguments of `run_forked`, with
-paths of the two outputs. Lines of its stdout are the id of the process, and, when it has ended, its exit code.
+The server is `python -m tests.forked_repro`. A line of its stdin is a JSON value, a line of its stdout is the answer:
+
+* an object with the arguments of `run_forked` and the paths of standard input, output and error: the id of the process,
+* the id of a process: its exit code, when it has ended.
 """
 
 from __future__ import annotations
 
 import atexit
+import contextlib
 import gc
 import json
 import os
@@ -26,6 +29,7 @@ from pathlib import Path
 
 from tests.waiting import LIMIT_S
 
+_ROOT = Path(__file__).resolve().parents[1]
 REPRO = "from orchestrator.cli.main import main; main()"
 
 _NOT_IMPORTED = ("orchestrator.pretrain", "orchestrator.planning.meta_", "orchestrator.ledger.migrations.")
@@ -46,21 +50,46 @@ class ForkedRepro:
         stdout: int,
         stderr: int,
         program: str = REPRO,
+        stdin: int | None = None,
     ) -> None:
-        outputs = [f"/proc/{os.getpid()}/fd/{descriptor}" for descriptor in (stdout, stderr)]
-        request = {"program": program, "words": words, "cwd": str(cwd), "env": dict(env), "outputs": outputs}
-        self._server = _server()
-        assert self._server.stdin is not None
-        print(json.dumps(request), file=self._server.stdin, flush=True)
-        self.pid = self._answer()
+        paths = [f"/proc/{os.getpid()}/fd/{descriptor}" for descriptor in (stdout, stderr)]
+        paths.insert(0, os.devnull if stdin is None else f"/proc/{os.getpid()}/fd/{stdin}")
+        request = {"program": program, "words": words, "cwd": str(cwd), "env": dict(env), "paths": paths}
+        self.pid = _answer(request)
 
     def wait(self) -> int:
         """Return the exit code, or the negative number of the signal that ended the process."""
-        return self._answer()
+        return _answer(self.pid)
 
-    def _answer(self) -> int:
-        assert self._server.stdout is not None
-        return int(self._server.stdout.readline())
+
+class ForkedProgram:
+    """A running Python program with pipes for its input and its outputs, in the folder and environment of the tests.
+
+    Several can run at once.
+    """
+
+    def __init__(self, program: str, words: Sequence[str]) -> None:
+        (stdin, to), (of, stdout) = os.pipe(), os.pipe()
+        self.stdin, self.output = os.fdopen(to, "w"), os.fdopen(of)
+        self._process = ForkedRepro(words, _ROOT, os.environ, stdout, stdout, program, stdin)
+        os.close(stdin)
+        os.close(stdout)
+
+    def write_line(self, text: str) -> None:
+        """Write a line to the standard input."""
+        print(text, file=self.stdin, flush=True)
+
+    def kill(self) -> None:
+        """Send SIGKILL."""
+        os.kill(self._process.pid, signal.SIGKILL)
+
+    def end(self) -> tuple[int, str]:
+        """Close the input, wait for the end, and return the exit code and the rest of the output."""
+        with contextlib.suppress(BrokenPipeError):
+            self.stdin.close()
+        with self.output:
+            rest = self.output.read()
+        return self._process.wait(), rest
 
 
 def run_forked(
@@ -100,11 +129,17 @@ def _contents(pipes: Sequence[int]) -> list[str]:
     return [content.decode() for content in contents.values()]
 
 
+def _answer(request: object) -> int:
+    server = _server()
+    assert server.stdin is not None and server.stdout is not None
+    print(json.dumps(request), file=server.stdin, flush=True)
+    return int(server.stdout.readline())
+
+
 @cache
 def _server() -> subprocess.Popen[str]:
-    root = Path(__file__).resolve().parents[1]
     command = [sys.executable, "-m", "tests.forked_repro"]
-    server = subprocess.Popen(command, cwd=root, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    server = subprocess.Popen(command, cwd=_ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert server.stdin is not None
     atexit.register(server.stdin.close)
     return server
@@ -115,23 +150,25 @@ def _serve() -> str:
     requests, answers = os.fdopen(os.dup(0)), os.fdopen(os.dup(1), "w")
     for line in requests:
         request = json.loads(line)
-        outputs = [os.open(path, os.O_WRONLY) for path in request["outputs"]]
+        if isinstance(request, int):
+            print(os.waitstatus_to_exitcode(os.waitpid(request, 0)[1]), file=answers, flush=True)
+            continue
+        stdin, *outputs = request["paths"]
+        descriptors = [os.open(stdin, os.O_RDONLY), *(os.open(path, os.O_WRONLY) for path in outputs)]
         pid = os.fork()
         if pid == 0:
             requests.close()
             answers.close()
-            _become(request["words"], request["cwd"], request["env"], outputs)
+            _become(request["words"], request["cwd"], request["env"], descriptors)
             return str(request["program"])
-        for output in outputs:
-            os.close(output)
+        for descriptor in descriptors:
+            os.close(descriptor)
         print(pid, file=answers, flush=True)
-        print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), file=answers, flush=True)
     return ""
 
 
-def _become(words: Sequence[str], cwd: str, env: Mapping[str, str], outputs: Sequence[int]) -> None:
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    for number, descriptor in enumerate((nothing, *outputs)):
+def _become(words: Sequence[str], cwd: str, env: Mapping[str, str], descriptors: Sequence[int]) -> None:
+    for number, descriptor in enumerate(descriptors):
         os.dup2(descriptor, number)
         os.close(descriptor)
     os.environ.clear()

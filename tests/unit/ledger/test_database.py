@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime
@@ -33,6 +31,7 @@ from orchestrator.ledger.measurements import (
 from orchestrator.ledger.migrations import run_migrations
 from orchestrator.ledger.tables import ENDED, VERIFIED, Attempt, Event, Iteration, Run, Table
 from orchestrator.megatron.logs.columns import IterationLine
+from tests.forked_repro import ForkedProgram
 from tests.recorded_jobs import job_spec, ledger_at, new_ledger, new_run, record_jobs
 
 CHECKOUT = Path(__file__).resolve().parents[3]
@@ -177,13 +176,12 @@ def locked_by_another_process(url: sa.URL) -> Iterator[None]:
     """The write lock is held by a process that does not give it up."""
     script = "import sys; import sqlalchemy as sa; from tests.recorded_jobs import ledger_at\n"
     script += "with ledger_at(sa.make_url(sys.argv[1])).writing(): print('locked', flush=True); sys.stdin.read()"
-    command = [sys.executable, "-c", script, url.render_as_string(hide_password=False)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=CHECKOUT) as holder:
-        assert holder.stdout is not None and holder.stdout.readline() == "locked\n"
-        try:
-            yield
-        finally:
-            holder.communicate("")
+    holder = ForkedProgram(script, [url.render_as_string(hide_password=False)])
+    assert holder.output.readline() == "locked\n", holder.end()
+    try:
+        yield
+    finally:
+        holder.end()
 
 
 @pytest.mark.fault(

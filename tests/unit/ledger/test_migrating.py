@@ -23,6 +23,7 @@ from orchestrator.ledger.reports import job_history
 from orchestrator.ledger.runs import run_record
 from orchestrator.ledger.submissions import queued_attempts
 from orchestrator.ledger.tables import VERIFIED, Table
+from tests.forked_repro import run_forked
 from tests.recorded_jobs import ledger_at, record_jobs
 from tests.unit.ledger.old_ledger import create_old_ledger
 
@@ -79,8 +80,8 @@ def rows_of(url: sa.URL) -> dict[str, list[tuple[object, ...]]]:
 
 def migrates(url: sa.URL, killed_after: int = 0, how: str = "in memory") -> subprocess.CompletedProcess[str]:
     """Open, and so migrate, in another process that is killed after so many of its changes."""
-    command = [sys.executable, "-c", MIGRATES, url.render_as_string(hide_password=False), str(killed_after), how]
-    return subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, check=False, timeout=300)
+    words = [url.render_as_string(hide_password=False), str(killed_after), how]
+    return run_forked(words, CHECKOUT, os.environ, MIGRATES)
 
 
 def check_migrated(ledger: Ledger) -> None:

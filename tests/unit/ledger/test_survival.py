@@ -27,6 +27,7 @@ from orchestrator.errors import EXIT_USER_ERROR, ReproError
 from orchestrator.ledger.attempts import job_rows
 from orchestrator.ledger.database import SCHEMA, Ledger, ledger_url, open_ledger
 from orchestrator.ledger.tables import Attempt, Event, Iteration, Run, RunJob
+from tests.forked_repro import ForkedProgram
 from tests.recorded_jobs import ledger_at, new_ledger, record_jobs
 from tests.unavailable import give_up
 from tests.unit.ledger.conftest import compiled
@@ -84,26 +85,17 @@ print(json.dumps(counts))
 """
 
 
-def start_writer(url: sa.URL, name: str, *, jobs: int, spills: bool = False) -> subprocess.Popen[str]:
+def start_writer(url: sa.URL, name: str, *, jobs: int, spills: bool = False) -> ForkedProgram:
     """Start a process that writes runs after a call of `begin`. Return when it has loaded everything."""
     words = [url.render_as_string(hide_password=False), name, str(jobs), "spills" if spills else ""]
-    writer = subprocess.Popen(
-        [sys.executable, "-c", WRITER, *words],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        cwd=CHECKOUT,
-    )
-    assert writer.stdout is not None and writer.stdout.readline() == "ready\n", writer.communicate()[1]
+    writer = ForkedProgram(WRITER, words)
+    assert writer.output.readline() == "ready\n", writer.end()
     return writer
 
 
-def begin(writer: subprocess.Popen[str], until: float = 2**40) -> None:
+def begin(writer: ForkedProgram, until: float = 2**40) -> None:
     """Let the process write at least one run, and more until this time."""
-    assert writer.stdin is not None
-    writer.stdin.write(f"{until}\n")
-    writer.stdin.flush()
+    writer.write_line(str(until))
 
 
 def count(ledger: Ledger, *conditions: sa.ColumnElement[bool], table: type[object]) -> int:
@@ -197,17 +189,17 @@ def test_a_writer_killed_at_any_moment_leaves_whole_transactions(database_url: s
         kills += 1
         writer = start_writer(database_url, f"w{kills}", jobs=JOBS, spills=spills)
         begin(writer)
-        if kills == 1 and writer.stdout is not None:  # so that there is something that was said to be done
-            finished += writer.stdout.readline() == "0\n"
+        if kills == 1:  # the process prints at least one finished turn
+            finished += writer.output.readline() == "0\n"
         time.sleep(chance.uniform(0.0, 0.25))
         writer.kill()
-        said = writer.communicate()[0].split()
+        turns = writer.end()[1].split()
         if is_file:
             journals += Path(f"{database_url.database}-journal").exists()
         check_whole(ledger, JOBS)
-        # What the process had said was done, is.
-        assert count(ledger, Run.id.startswith(f"w{kills}-"), table=Run) >= len(said)
-        finished += len(said)
+        # The ledger has each turn that the process printed as done.
+        assert count(ledger, Run.id.startswith(f"w{kills}-"), table=Run) >= len(turns)
+        finished += len(turns)
     print(f"{kills} kills, {finished} finished turns, {journals} journals left behind")
     assert finished > 0
     if spills:
@@ -468,9 +460,9 @@ def test_two_writers_at_the_same_time_lose_nothing_and_submit_nothing_twice(data
         job_rows(ledger, only_open=True)
         looks += 1
         time.sleep(0.1)
-    answers = [writer.communicate(timeout=600) for writer in writers]
-    assert [writer.returncode for writer in writers] == [0, 0], answers
-    counts = [json.loads(said.splitlines()[-1]) for said, _ in answers]
+    answers = [writer.end() for writer in writers]
+    assert [code for code, _ in answers] == [0, 0], answers
+    counts = [json.loads(output.splitlines()[-1]) for _, output in answers]
     check_whole(ledger, 3)
     turns = max(one["runs"] for one in counts)
     assert count(ledger, table=Run) == sum(one["runs"] for one in counts)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 
@@ -13,16 +11,16 @@ import sqlalchemy as sa
 from orchestrator.ledger.attempts import job_rows
 from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.tables import Run
+from tests.forked_repro import ForkedProgram
 from tests.recorded_jobs import ledger_at, record_jobs
 from tests.unit.ledger.old_ledger import create_old_ledger
 
 pytestmark = pytest.mark.slow
 
-CHECKOUT = Path(__file__).resolve().parents[3]
-
 RACER = """
 import dataclasses, json, sys, time
 import sqlalchemy as sa
+from tests.forked_repro import ForkedProgram
 from tests.recorded_jobs import ledger_at, new_attempts, new_job, new_run, record_run, unless_verified
 url, name = sa.make_url(sys.argv[1]), sys.argv[2]
 print("ready", flush=True)
@@ -37,28 +35,21 @@ print(json.dumps([sorted(recorded.to_submit), sorted(recorded.under_way)]))
 """
 
 
-def start(url: sa.URL, name: str, script: str = RACER) -> subprocess.Popen[str]:
-    """A racer that has loaded everything and waits for `go`."""
-    command = [sys.executable, "-c", script, url.render_as_string(hide_password=False), name]
-    racer = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=CHECKOUT)
-    assert racer.stdout is not None and racer.stdout.readline() == "ready\n"
+def start(url: sa.URL, name: str, script: str = RACER) -> ForkedProgram:
+    """Start a racer. Return when it has loaded everything and waits for a line."""
+    racer = ForkedProgram(script, [url.render_as_string(hide_password=False), name])
+    assert racer.output.readline() == "ready\n", racer.end()
     return racer
 
 
-def go(racer: subprocess.Popen[str]) -> None:
-    assert racer.stdin is not None
-    racer.stdin.write("go\n")
-    racer.stdin.flush()
-
-
 def race(url: sa.URL, names: list[str]) -> list[str]:
-    """Start the racers, let them all go at once; what each printed."""
+    """Start the racers, let all continue at once, and return the output of each."""
     racers = [start(url, name) for name in names]
     for racer in racers:
-        go(racer)
-    answers = [racer.communicate()[0].strip() for racer in racers]
-    assert [racer.returncode for racer in racers] == [0] * len(racers)
-    return answers
+        racer.write_line("go")
+    ended = [racer.end() for racer in racers]
+    assert [code for code, _ in ended] == [0] * len(racers), ended
+    return [output.strip() for _, output in ended]
 
 
 @pytest.mark.fault(
@@ -108,9 +99,10 @@ def test_of_two_that_find_an_older_ledger_one_migrates_it_and_both_use_it(databa
 )
 def test_a_process_killed_while_it_renders_leaves_nothing_and_no_lock(ledger: Ledger) -> None:
     script = RACER.replace("time.sleep(0.2)", "print('rendering', flush=True); time.sleep(60)")
-    with start(ledger.url, "one", script) as victim:
-        go(victim)
-        assert victim.stdout is not None and victim.stdout.readline() == "rendering\n"
-        victim.kill()
+    victim = start(ledger.url, "one", script)
+    victim.write_line("go")
+    assert victim.output.readline() == "rendering\n"
+    victim.kill()
+    victim.end()
     assert job_rows(ledger) == []
     assert record_jobs(ledger, "0").to_submit == {"0-id": 1}
