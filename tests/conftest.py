@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import tempfile
@@ -50,6 +51,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         for marker in _needs(item):
             item.add_marker(marker)
+
+
+def pytest_collection_finish() -> None:
+    """Exclude the collected tests and their modules from garbage collections."""
+    gc.collect()
+    gc.freeze()
 
 
 def _needs(item: pytest.Item) -> Iterator[str]:

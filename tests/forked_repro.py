@@ -26,6 +26,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib import import_module
 from pathlib import Path
+from typing import NoReturn
 
 from tests.waiting import LIMIT_S
 
@@ -178,6 +179,31 @@ def _become(words: Sequence[str], cwd: str, env: Mapping[str, str], descriptors:
     sys.argv = ["repro", *words]
 
 
+def _run(program: str) -> NoReturn:
+    """Run the program, and end the process without the clean-up of all imported modules, which takes 0.03 s."""
+    code = 0
+    try:
+        exec(program, {"__name__": "__main__"})
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else int(end.code is not None)
+        if isinstance(end.code, str):
+            print(end.code, file=sys.stderr)
+    except KeyboardInterrupt:
+        sys.excepthook(*sys.exc_info())
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGINT)
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+        code = 1
+    atexit._run_exitfuncs()
+    try:
+        sys.stdout.flush()
+        sys.stderr.flush()
+    except OSError:
+        code = 120  # as Python
+    os._exit(code)
+
+
 def _import_all() -> None:
     import orchestrator
 
@@ -191,4 +217,4 @@ def _import_all() -> None:
 
 if __name__ == "__main__":
     _import_all()
-    exec(_serve(), {"__name__": "__main__"})
+    _run(_serve())
