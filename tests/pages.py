@@ -87,6 +87,14 @@ def commands(page: str) -> Iterator[Command]:
             begun = None
 
 
+def inline_commands(page: str) -> Iterator[Command]:
+    """Yield the complete commands in the sentences of the page, without synopses and commands in a pipe."""
+    for number, line, is_code in lines_of(page):
+        if not is_code:
+            for match in re.finditer(r"`(repro [^`|\[]+)`", line):
+                yield Command(page, number, match[1])
+
+
 def links(page: str) -> Iterator[tuple[int, str]]:
     """Yield the line and the target of each link."""
     for number, line, is_code in lines_of(page):

@@ -12,7 +12,8 @@ import pytest
 from typer.main import get_command
 
 from orchestrator.cli.main import UsageError, app
-from tests.pages import CHECKOUT, anchors, commands, links, page_names
+from orchestrator.errors import ReproError
+from tests.pages import CHECKOUT, anchors, commands, inline_commands, links, page_names
 
 # Public addresses in links are not fetched: the tests have no network.
 _ADDRESS = re.compile(r"https?://|mailto:")
@@ -75,6 +76,20 @@ def test_the_command_line_accepts_every_command_of_the_pages() -> None:
         except UsageError as error:
             faults.append(f"{command}: {error.format_message()}")
     assert faults == [] and len(COMMANDS) > 90
+
+
+def test_every_option_of_a_command_in_a_sentence_exists() -> None:
+    faults = []
+    for command in (command for page in page_names() for command in inline_commands(page)):
+        if not set(command.words) & {"COMMAND", "--install-completion", "--version"}:
+            try:
+                parse(command.words)
+            except UsageError as error:  # a sentence often leaves arguments out
+                if error.format_message().startswith("No such"):
+                    faults.append(f"{command}: {error.format_message()}")
+            except ReproError as error:
+                assert "missing option '--cluster'" in str(error)
+    assert faults == []
 
 
 @pytest.mark.parametrize("words", ["shwo figure-13", "show --no-such", "submit figure-13 --max-parallel x", "nodes"])
