@@ -105,8 +105,19 @@ def _each(
             complaints[str(error)] = None
             continue
         if observation is not None:
-            seen[row.attempt_id] = observation
+            seen[row.attempt_id] = _since_submission(observation, row.submitted_at)
     return seen, list(complaints)
+
+
+def _since_submission(observation: Observation, submitted_at: datetime | None) -> Observation:
+    """Return the observation without times before the submission: those of Slurm and of records are whole seconds."""
+
+    def later(at: datetime | None) -> datetime | None:
+        if at is None or submitted_at is None or not timedelta(0) < submitted_at - at < timedelta(seconds=1):
+            return at
+        return submitted_at
+
+    return replace(observation, started_at=later(observation.started_at), ended_at=later(observation.ended_at))
 
 
 def _observe_local(row: JobSummary) -> Observation:

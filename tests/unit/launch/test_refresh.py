@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from dataclasses import replace
-from datetime import timedelta
+from datetime import timedelta, timezone
 from pathlib import Path
 
 import pytest
@@ -295,3 +295,16 @@ def test_a_job_behind_a_failed_canary_names_the_canary(ledger: Ledger, slurm: Sl
     refresh(ledger)
     [row] = [row for row in job_rows(ledger) if row.job_id == "b-id"]
     assert row.reason == "the canary (a) failed (DependencyNeverSatisfied)"
+
+
+def test_a_job_that_starts_in_the_second_of_its_submission_waited_for_no_negative_time(
+    ledger: Ledger, slurm: Slurm
+) -> None:
+    submitted(ledger)
+    at = only(ledger).submitted_at
+    assert at is not None
+    slurm.lists(("17", "token-a"))
+    whole = at.replace(microsecond=0)
+    slurm.records = [replace(record, started_at=whole.replace(tzinfo=timezone.utc)) for record in slurm.records]
+    refresh(ledger)
+    assert only(ledger).started_at == at
