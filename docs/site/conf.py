@@ -57,6 +57,7 @@ NAVIGATION = {
         "SECURITY",
         "experiments/results/h200/README",
         "experiments/results/h200-quad/README",
+        "experiments/results/one-gpu/README",
     ],
 }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
@@ -110,3 +111,19 @@ def test_memory_was_said_to_run_out_where_it_did_and_nowhere_else() -> None:
     ran_out = {case.name for case, row, _ in _costs() if row["failure"] == "gpu-oom"}
     said = {case.name for case, _, cost in _costs() if cost.fit in ("OOM expected", "OOM unexpected")}
     assert said == ran_out == {"case=hidden-4096-over"}
+
+
+def test_times_predicted_before_the_runs_on_one_gpu_are_inside_their_uncertainty() -> None:
+    faults: dict[str, dict[tuple[str, str], float]] = {"h100": {}, "h200": {}}
+    for file in sorted((RESULTS / "one-gpu").rglob("*.plan.json")):
+        predicted = {case["case"]: case for case in json.loads(file.read_text())["cases"]}
+        for row in _rows(beside(file.with_name(file.name.replace(".plan.json", ".tar.zst")), ".csv").read_bytes()):
+            case = predicted[row["case"]]
+            fault = abs(1000 * case["iteration_s"] / float(row["iteration_ms"]) - 1)
+            assert fault <= case["uncertainty"], (file, row["case"])
+            faults[file.parent.name][row["job"], row["case"]] = fault
+    assert len(faults["h100"]) == len(faults["h200"]) == 11
+    readme = (RESULTS / "one-gpu" / "README.md").read_text()
+    for gpu, of_gpu in faults.items():
+        once = {job: fault for (job, _), fault in of_gpu.items()}
+        assert f"| {gpu.upper()} | 10 | {mean(once.values()):.1%} |".replace("%", " %") in readme
