@@ -153,7 +153,7 @@ app = typer.Typer(
 
 def _print_version(is_given: bool) -> None:
     if is_given:
-        data(__version__)
+        data(f"repro {__version__}")
         raise typer.Exit
 
 
