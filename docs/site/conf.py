@@ -5,7 +5,12 @@ The source folder is the checkout. A link to a file outside of docs/ then works 
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from sphinx.application import Sphinx
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+MEASUREMENTS = [path.parent.name for path in sorted(CHECKOUT.glob("experiments/results/*/README.md"))]
 
 # Caption of the navigation -> its pages.
 NAVIGATION = {
