@@ -60,9 +60,7 @@ NAVIGATION = {
         "CONTRIBUTING",
         "CHANGELOG",
         "SECURITY",
-        "experiments/results/h200/README",
-        "experiments/results/h200-quad/README",
-        "experiments/results/one-gpu/README",
+        *(f"experiments/results/{name}/README" for name in MEASUREMENTS),
     ],
 }
 
