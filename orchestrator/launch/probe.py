@@ -87,7 +87,7 @@ def job_findings(cluster: Cluster, folders: Folders, notify: Callable[[str], Non
 
 def run_probe(cluster: Cluster, folders: Folders, notify: Callable[[str], None]) -> Probed:
     """Submit the probe, wait for its end, and read its files. Ctrl-C cancels the job."""
-    stamp = f"{datetime.now(timezone.utc):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
+    stamp = f"{datetime.now(timezone.utc):%Y%m%d-%H%M%S}-{secrets.token_hex(4)}"
     folder = folders.run(f"check-{cluster.name}-{stamp}")
     text = render_job(probe_plan(cluster, folders), with_probe_lines(cluster), folder, folders.templates)
     copy_program(folders)

@@ -130,7 +130,7 @@ def new_jobs(plans: Sequence[Plan], cluster: Cluster) -> list[NewJob]:
 
 def new_run_id() -> str:
     """Return a new run id. Ids sort by time, and two runs of one second differ."""
-    return f"{datetime.now(timezone.utc):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
+    return f"{datetime.now(timezone.utc):%Y%m%d-%H%M%S}-{secrets.token_hex(4)}"
 
 
 JOB_SCRIPT = "job.sh"

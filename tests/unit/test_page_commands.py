@@ -23,12 +23,12 @@ NOT_RUN = {
     r"retry .*--class (nccl-timeout|configuration|cancelled|host-oom)|retry .*--wait": "no job failed here",
     r"compare (selene|here|figure-13 2026)": "needs results of two clusters or dates: tests/unit/cli/test_compare.py",
     r"(bundle|collect) .*--(sign|allowed-signers|cluster (selene|here))": "needs a key, or results of that cluster",
-    r"logs JOB --rank|claims .*--attempt 2|forget 3f2a --attempt": "needs several ranks or attempts: tests/unit/cli",
+    r"logs (JOB|77a694) --rank|claims .*--attempt 2|forget 3f2a --attempt": "needs several ranks or attempts: tests/unit/cli",
     r"(render|clusters show) .*--explain.*nodes|bundle verify figure-13-cpu-local": "needs files of another command",
     r"(render|submit) .*--cluster (here|mine)": "needs the profile of the reader's site",
     r"plan (my/figure.yaml|.*--cluster mine)": "needs a file or a profile that the reader writes",
     r"experiments check experiments/own|(show|plan) figure-1($| )": "needs the file that the reader writes",
-    r"claims (figure-16|--cluster here)|experiments new experiments": "needs other jobs or files",
+    r"claims (figure-16|--cluster (here|selene))|experiments new experiments": "needs other jobs or files",
 }
 SELENE = """\
 slurm: {account: my_account, partition: my_partition}
@@ -75,7 +75,7 @@ def test_the_commands_of_the_pages_succeed(site: Site) -> None:
     job = str(site.status()[0]["job"])
     faults = []
     for command in in_order():
-        words = [{"JOB": job, "3f2a": job}.get(word, word) for word in command.words]
+        words = [{"JOB": job, "3f2a": job, "77a694": job}.get(word, word) for word in command.words]
         done = site.repro(*words)
         if done.returncode != 0:
             faults.append(f"{command}: exit code {done.returncode}: {done.stderr}")
