@@ -23,7 +23,7 @@ NOT_RUN = {
     r"retry .*--class (nccl-timeout|configuration|cancelled|host-oom)|retry .*--wait": "no job failed here",
     r"compare (selene|here|figure-13 2026)": "needs results of two clusters or dates: tests/unit/cli/test_compare.py",
     r"(bundle|collect) .*--(sign|allowed-signers|cluster (selene|here))": "needs a key, or results of that cluster",
-    r"logs (JOB|77a694) --rank|claims .*--attempt 2|forget 3f2a --attempt": "needs several ranks or attempts: tests/unit/cli",
+    r"logs (JOB|77a694) --rank|claims .*--attempt 2|forget 3f2a --attempt": "needs several ranks or attempts",
     r"(render|clusters show) .*--explain.*nodes|bundle verify figure-13-cpu-local": "needs files of another command",
     r"(render|submit) .*--cluster (here|mine)": "needs the profile of the reader's site",
     r"plan (my/figure.yaml|.*--cluster mine)": "needs a file or a profile that the reader writes",
