@@ -56,8 +56,8 @@ def send(url: str, message: Message) -> str | None:
             return f"Apprise has failed: {type(error).__name__}"
     if is_sent:
         return None
-    told = [line for line in lines if "://" not in line]  # Apprise masks only some parts of a URL
-    return _without_secrets(told[-1], url) if told else "the service did not accept it"
+    printable = [line for line in lines if "://" not in line]  # Apprise masks only some parts of a URL
+    return _without_secrets(printable[-1], url) if printable else "the service did not accept it"
 
 
 def address_digest(url: str, salt: str) -> str:
