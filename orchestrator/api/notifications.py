@@ -82,7 +82,7 @@ class FigureMessages:
                 self._done[figure] = attempts
                 try:
                     self._send(figure, own[0].workload)
-                except ReproError as error:  # the jobs have ended, so the command goes on
+                except ReproError as error:  # a failed message does not end the command
                     self._notify(f"warning: no message about {short_name(figure.experiment)}: {error.problems[0]}")
 
     def submit_jobs(self, run_id: str, cluster: Cluster, *, is_new: bool = True) -> None:

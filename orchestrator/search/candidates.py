@@ -33,7 +33,7 @@ class Candidate:
 
     @property
     def has_unit(self) -> bool:
-        """Whether the predicted time is in milliseconds. Without a unit only ratios of predictions mean something."""
+        """Whether predicted times are in milliseconds. If not, only their ratios have a meaning."""
         return self.gpu_hours is not None
 
 

@@ -85,7 +85,7 @@ def require_complete(model: NamedModel) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Space:
-    """What a search varies, and what it keeps.
+    """Settings that a search varies, and settings that it keeps.
 
     `wanted` are values on axes that all candidates must have. `keeps_scores` is true if attention keeps its scores in
     memory for the backward pass.

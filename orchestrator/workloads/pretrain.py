@@ -41,7 +41,7 @@ NCCL uses over many nodes is unconfirmed."""
 
 
 class PretrainSite(WorkloadSite):
-    """Where jobs find a Python with torch and megatron-core."""
+    """Path of a Python with torch and megatron-core, as jobs see it."""
 
     python: Text | None = Field(
         default=None,

@@ -12,7 +12,7 @@ class WorkloadSite(Strict):
 
 
 class CheckoutSite(WorkloadSite):
-    """Where jobs find a checkout of Megatron-LM."""
+    """Path of a checkout of Megatron-LM, as jobs see it."""
 
     checkout: Text = Field(
         description="Folder of the checkout, at the commit that the paper or the workload names.",

@@ -78,7 +78,7 @@ def test_each_end_has_one_message_also_if_several_commands_see_it(
     again = repro("wait", "figure-13", "--notify", server.url)
     assert "note: the message about figure-13 was sent to json://*** before, " in again.stderr
     assert len(server.titles) == 1
-    slurm.submit(CASES[2], token="18")  # the figure goes on, and has another end
+    slurm.submit(CASES[2], token="18")  # one more job: the figure will have another end
     slurm.on_query = [lambda: slurm.end(THIRD)]
     assert repro("wait", "figure-13").returncode == 0
     assert [title.partition(",")[0] for title in server.titles] == [
