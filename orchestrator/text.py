@@ -60,8 +60,9 @@ def with_symbols(text: str) -> str:
 
 
 def counted(number: int, noun: str) -> str:
-    """Return `1 job`, `2 jobs`."""
-    return f"{number} {noun}{'' if number == 1 else 's'}"
+    """Return `1 job`, `2 jobs`, `2 processes`."""
+    ending = "es" if noun.endswith(("s", "x", "ch", "sh")) else "s"
+    return f"{number} {noun}{'' if number == 1 else ending}"
 
 
 def utc_stamp(moment: datetime | None, timespec: str = "seconds") -> str | None:

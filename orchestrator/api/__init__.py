@@ -114,10 +114,10 @@ if TYPE_CHECKING:
     from orchestrator.catalog.experiment_schema import experiment_schema_text as experiment_schema_text
     from orchestrator.catalog.experiment_schema import paper_schema_text as paper_schema_text
     from orchestrator.catalog.library import Entry as Entry
-    from orchestrator.catalog.library import experiment_names as experiment_names
     from orchestrator.catalog.library import find_entries as find_entries
-    from orchestrator.catalog.library import names_meant as names_meant
-    from orchestrator.catalog.library import papers as papers
+    from orchestrator.catalog.names import experiment_names as experiment_names
+    from orchestrator.catalog.names import names_meant as names_meant
+    from orchestrator.catalog.names import papers as papers
     from orchestrator.catalog.published import Difference as Difference
     from orchestrator.catalog.published import PublishedPoint as PublishedPoint
     from orchestrator.clusters.layers import leaves as leaves
@@ -304,7 +304,8 @@ _NAMES = {
     "catalog.expand": "expand",
     "catalog.experiment": "scale_names",
     "catalog.experiment_schema": "experiment_schema_text paper_schema_text",
-    "catalog.library": "Entry experiment_names find_entries names_meant papers",
+    "catalog.library": "Entry find_entries",
+    "catalog.names": "experiment_names names_meant papers",
     "catalog.published": "Difference PublishedPoint",
     "clusters.layers": "leaves",
     "clusters.profile_schema": "schema_text",

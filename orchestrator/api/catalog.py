@@ -2,29 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from orchestrator.api import DEFAULT, Session
 from orchestrator.catalog.case import Case, parse_where, select
 from orchestrator.catalog.expand import case_count, cases_to_run, expand, reference_notes, scale_fields, values_on
 from orchestrator.catalog.experiment import PAPER, scale_names
-from orchestrator.catalog.library import (
-    Entry,
-    experiment_names,
-    find_entries,
-    find_experiment,
-    papers,
-    read_experiment,
-    replaced,
-)
+from orchestrator.catalog.library import Entry, find_entries, find_experiment, read_experiment, replaced
+from orchestrator.catalog.names import experiment_names, papers
 from orchestrator.catalog.paper import Paper
 from orchestrator.catalog.published import Difference
 from orchestrator.clusters.names import cluster_names
 from orchestrator.errors import Problem, ReproError
 from orchestrator.job_spec import Value
 from orchestrator.paths import Folders, find_folders
+
+if TYPE_CHECKING:
+    from orchestrator.ledger.job_counts import JobCount
 
 
 @contextmanager
@@ -83,14 +80,10 @@ class ExperimentList:
     problems: list[Problem]
 
 
-Done = dict[tuple[str, str, str], dict[str, bool]]
-"""(scale, cluster, workload) -> job -> whether it is verified."""
-
-
 def experiments(session: Session = DEFAULT) -> ExperimentList:
     """Return all experiments. The ledger is opened only if it exists."""
     folders = find_folders()
-    done = _done(folders, session)
+    counts = _job_counts(folders, session)
     rows: list[ListedExperiment] = []
     problems: list[Problem] = []
     files = experiment_names(folders)
@@ -99,30 +92,30 @@ def experiments(session: Session = DEFAULT) -> ExperimentList:
             entry = read_experiment(name, file, files)
             if not entry.experiment.reference_only and not file.is_relative_to(folders.shipped):
                 expand(entry)  # for its problems; tests check the shipped ones
-            rows.append(_experiment_row(entry, done.get(name, {})))
+            rows.append(_experiment_row(entry, [count for count in counts if count.experiment == name]))
     return ExperimentList(rows, sorted(cluster_names(folders)), list(dict.fromkeys(problems)))
 
 
-def _done(folders: Folders, session: Session) -> dict[str, Done]:
-    """Return the submitted jobs of each experiment. Without a ledger, the database's modules are not loaded."""
+def _job_counts(folders: Folders, session: Session) -> list[JobCount]:
+    """Return the submitted jobs of each experiment. A SQLite ledger is read without the database's modules."""
     if session.given_ledger is None and folders.refused is None and not (folders.home / "results.db").exists():
-        return {}
-    from orchestrator.ledger.attempts import job_summaries
-    from orchestrator.ledger.result_attempts import result_rows
-    from orchestrator.ledger.tables import VERIFIED
+        return []
+    from orchestrator.ledger.job_counts import job_counts, job_counts_in_file
 
+    is_refused = session.given_ledger is None and folders.refused is not None
+    file = None if is_refused else session.ledger_file
+    counts = job_counts_in_file(file) if file is not None and file.exists() else None
+    if counts is not None:
+        return counts
     ledger = session.existing_ledger()
-    done: dict[str, Done] = {}
-    for row in result_rows(ledger, job_summaries(ledger)).rows if ledger is not None else []:
-        jobs = done.setdefault(row.experiment, {}).setdefault((row.scale, row.cluster, row.workload), {})
-        jobs[row.job_id] = row.verdict == VERIFIED
-    return done
+    return job_counts(ledger) if ledger is not None else []
 
 
-def _experiment_row(entry: Entry, done: Done) -> ListedExperiment:
+def _experiment_row(entry: Entry, counts: Sequence[JobCount]) -> ListedExperiment:
     scales = scale_names(entry.experiment)
     gpus = {scale: {int(value) for value in _values_at(entry, scale, "gpus")} for scale in scales}
-    workloads = {scale: _values_at(entry, scale, "workload") for scale in {scale for scale, _, _ in done} & {*scales}}
+    ran = {count.scale for count in counts} & {*scales}
+    workloads = {scale: _values_at(entry, scale, "workload") for scale in ran}
     return ListedExperiment(
         experiment=entry.name,
         venue=entry.paper.venue,
@@ -133,8 +126,15 @@ def _experiment_row(entry: Entry, done: Done) -> ListedExperiment:
         gpus_max=max(gpus[PAPER]),
         scales=tuple(ScaleSize(scale, max(sizes)) for scale, sizes in gpus.items()),
         done=tuple(
-            Progress(scale, cluster, workload, sum(jobs.values()), len(jobs), workload in workloads.get(scale, ()))
-            for (scale, cluster, workload), jobs in sorted(done.items())
+            Progress(
+                count.scale,
+                count.cluster,
+                count.workload,
+                count.verified,
+                count.jobs,
+                count.workload in workloads.get(count.scale, ()),
+            )
+            for count in counts
         ),
     )
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from orchestrator.catalog.library import Entry, is_path
+from orchestrator.catalog.library import Entry
+from orchestrator.catalog.names import is_path
 from orchestrator.catalog.template import EXPERIMENT_TEMPLATE, PAPER_TEMPLATE
 from orchestrator.errors import Problem, ReproError
 from orchestrator.files import require_place

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 from orchestrator.api import DEFAULT, JobFilter, RunFilter, Session, with_keywords
 from orchestrator.api.catalog import added_to
 from orchestrator.api.jobs import job_filter, name_list, update, updated_ledger
-from orchestrator.catalog.library import experiments_meant, find_experiment, full_name, papers
+from orchestrator.catalog.library import experiments_meant, find_experiment, full_name
+from orchestrator.catalog.names import papers
 from orchestrator.errors import Problem, ReproError
 from orchestrator.files import written_whole
 from orchestrator.ledger.attempts import job_rows, job_summaries

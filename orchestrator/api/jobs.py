@@ -142,7 +142,8 @@ def select_jobs(
 
     Jobs whose attempts are all forgotten are included with `forgotten` only.
     """
-    from orchestrator.catalog.library import experiment_names, full_name, names_meant  # not for `status`
+    from orchestrator.catalog.library import full_name
+    from orchestrator.catalog.names import experiment_names, names_meant  # not for `status`
 
     matches, names = job_filter(**selection), experiment_names(folders)
     chosen: dict[int, JobRow] = {}
@@ -259,10 +260,8 @@ def status(
 
 def _notes(ledger: Ledger, result: RefreshResult) -> list[str]:
     """Return what could not be learned, and the age of the states for that reason."""
-    if not result.complaints:
-        return []
     notes = [f"note: {complaint}" for complaint in result.complaints]
-    seen = last_seen(ledger)
+    seen = last_seen(ledger) if notes else None
     if seen is not None and (result.asked_at is None or seen < result.asked_at):
         notes.append(f"note: states are from {duration((now() - seen).total_seconds())} ago")
     return notes

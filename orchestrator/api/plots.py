@@ -41,15 +41,18 @@ def plot(
 ) -> Plotted:
     """Draw an experiment on the paper's axes as png, svg or pdf. Replaces the file. Needs matplotlib.
 
+    In a folder, or without `output`, the file is a png with the name of the figure.
+
     `attempt` is that of `collect`.
     """
-    if output is not None:
-        require_plot_file(Path(output))
+    place = Path(output or ".")
+    if not place.is_dir():
+        require_plot_file(place)
     figure, results = outcome_and_results(updated_ledger(session), session, experiment, attempt, **selection)
     if not _is_verified(results):
         raise ReproError(_no_verified_case(figure))
     require_matplotlib()
-    file = Path(output) if output else Path(figure.file_name(".png", attempt))
+    file = place / figure.file_name(".png", attempt) if place.is_dir() else place
     require_place(file)
     return _drawn(figure, selection.get("where"), file)
 
@@ -70,7 +73,7 @@ def plot_all(
     """
     place = Path(folder or ".")
     if not place.is_dir():
-        raise ReproError(Problem("no such folder", f"{place}:", "several pictures need a folder: make it first"))
+        raise ReproError(Problem("no such folder", f"{place}:", f"several pictures need a folder: -o {place}/"))
     meant, ledger = experiments_meant(session.folders, name_list(names)), updated_ledger(session)
     found = outcomes_and_results(ledger, session, meant, attempt, **selection)
     unverified = [figure for figure, results in found if not _is_verified(results)]

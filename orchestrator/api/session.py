@@ -71,6 +71,14 @@ class Session:
         return user_defaults().database
 
     @property
+    def ledger_file(self) -> Path | None:
+        """Return the file of the ledger, which may not exist; None for a URL."""
+        given = self.given_ledger
+        if given and "://" in given:
+            return None
+        return Path(given).expanduser().absolute() if given else find_folders().home / "results.db"
+
+    @property
     def folders(self) -> Folders:
         """Return the folders of the project as seen from the working folder, with files that the ledger records."""
         folders, given = find_folders(), self.given_ledger
@@ -112,12 +120,7 @@ class Session:
         """Return the problem that the ledger has no jobs, with its file and how to use another one."""
         from orchestrator.masking import masked  # not for --help
 
-        given, home = self.given_ledger, find_folders().home
-        file = (
-            None
-            if given and "://" in given
-            else (Path(given).expanduser().absolute() if given else home / "results.db")
-        )
+        given, file = self.given_ledger, self.ledger_file
         name = masked(str(given)) if file is None else str(file)
         missing = ", which does not exist" if file is not None and not file.exists() else ""
         elsewhere = "correct the name (repro config show)" if given else "cd there or set REPRO_HOME"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -11,6 +10,16 @@ from pathlib import Path
 from orchestrator.catalog.axes import AXES, Matrix, axis_hint, checked_value
 from orchestrator.catalog.claims import ClosesClaim, GainClaim, PairFields, PeakClaim, TrendClaim
 from orchestrator.catalog.experiment import Experiment, ScaleFields, scale_names
+from orchestrator.catalog.names import (
+    absolute_path,
+    experiment_names,
+    is_path,
+    name_of_file,
+    names_meant,
+    names_of_paper,
+    nearest_names,
+    papers,
+)
 from orchestrator.catalog.paper import CodeFields, Paper
 from orchestrator.config.model import read_model
 from orchestrator.config.yaml import Document, KeyPath, read_document, shown
@@ -56,43 +65,13 @@ class Entry:
         return self.location(*(own if own[:3] in self.document.keys else path))
 
 
-def experiment_names(folders: Folders) -> dict[str, Path]:
-    """Return the file of every experiment by full name; ReproError if two files of a folder have the same name.
-
-    A user's file replaces the shipped file of the same name. A file that was submitted by its path has the name, too.
-    """
-    names: dict[str, Path] = {}
-    for path in folders.experiment_files():
-        name = f"{path.parent.name}/{path.stem}"
-        other = names.get(name)
-        if other is not None and other.parent == path.parent:
-            files = f"{shown(other)} and {shown(path)}"
-            raise ReproError(Problem(f"{name}: this name is used twice, by {files}", hint="rename one of them"))
-        if path.stem != "paper":
-            names.setdefault(name, path)
-    return names | {name: file for name, file in folders.submitted_files.items() if name not in names}
-
-
-def is_path(name: str) -> bool:
-    """Return whether the text is a path of an experiment's file, and not a name: `./x.yaml`, `my/figure.yaml`."""
-    return name.endswith((".yaml", ".yml"))
-
-
-def _name_of_file(file: Path) -> str:
-    return f"{file.parent.name}/{file.stem}"
-
-
-def _absolute(path: str) -> Path:
-    return Path(os.path.abspath(Path(path).expanduser()))  # noqa: PTH100  removes .. and keeps links
-
-
 def _file_at(folders: Folders, path: str) -> tuple[str, Path, dict[str, Path]]:
     """Return the full name and the file of an experiment at a path, and the files that its claims may compare with.
 
     ReproError if it is not a file of an experiment, or if another file has its name.
     """
-    file, names = _absolute(path), experiment_names(folders)
-    name, location = _name_of_file(file), f"{shown(file)}:"
+    file, names = absolute_path(path), experiment_names(folders)
+    name, location = name_of_file(file), f"{shown(file)}:"
     if not file.is_file():
         near = did_you_mean(file.name, [other.name for other in file.parent.glob("*.y*ml")])
         raise ReproError(Problem("no such file", location, near or "correct the path"))
@@ -105,7 +84,7 @@ def _file_at(folders: Folders, path: str) -> tuple[str, Path, dict[str, Path]]:
     if other is not None and other.exists() and not other.samefile(file):
         hint = "rename the file or its folder: both are part of the experiment's name"
         raise ReproError(Problem(f"{name} is also the name of {shown(other)}", location, hint))
-    siblings = {_name_of_file(sibling): sibling for sibling in sorted(file.parent.glob("*.y*ml"))}
+    siblings = {name_of_file(sibling): sibling for sibling in sorted(file.parent.glob("*.y*ml"))}
     return name, file, names | siblings | {name: file}
 
 
@@ -113,22 +92,6 @@ def replaced(folders: Folders, entry: Entry) -> Path | None:
     """Return the shipped file that the user's file replaces; None if both have the same content."""
     shipped = folders.shipped / "experiments" / f"{entry.name}.yaml"
     return shipped if shipped.is_file() and entry.file.read_bytes() != shipped.read_bytes() else None
-
-
-def papers(names: Iterable[str]) -> list[str]:
-    """Return the folders of the papers: `sc21` of `sc21/figure-13`."""
-    return list(dict.fromkeys(full.rpartition("/")[0] for full in names))
-
-
-def _of_paper(names: Iterable[str], paper: str) -> list[str]:
-    return [full for full in names if full.startswith(f"{paper}/")]
-
-
-def names_meant(names: Iterable[str], name: str) -> list[str]:
-    """Return the full names that match a short or full name, or the name of the file at a path."""
-    if is_path(name):
-        return [_name_of_file(_absolute(name))]
-    return [full for full in names if name in (full, short_name(full))]
 
 
 def full_name(folders: Folders, name: str) -> str:
@@ -151,7 +114,7 @@ def experiments_meant(folders: Folders, names: Iterable[str]) -> dict[str, str |
     meant: dict[str, str | None] = {}
     problems: list[Problem] = []
     for name in names:
-        of_paper = _of_paper(known, name)
+        of_paper = names_of_paper(known, name)
         try:
             meant |= {full: meant.get(full) for full in of_paper} or {full_name(folders, name): name}
         except ReproError as error:
@@ -170,11 +133,10 @@ def find_experiment(folders: Folders, name: str) -> Entry:
     names = experiment_names(folders)
     matches = names_meant(names, name)
     if name in papers(names):
-        experiments = ", ".join(short_name(full) for full in _of_paper(names, name))
+        experiments = ", ".join(short_name(full) for full in names_of_paper(names, name))
         raise ReproError(Problem(f"{name}: a paper, not an experiment", hint=f"it has {experiments}"))
     if not matches:
-        hint = did_you_mean(name, [*map(short_name, names), *names, *papers(names)])
-        hint = hint or f"there are: {', '.join(sorted(names)) or 'none'}"
+        hint = nearest_names(names, name) or f"there are: {', '.join(sorted(names)) or 'none'}"
         raise ReproError(Problem(f"{name}: no such experiment", hint=hint))
     if len(matches) > 1:
         raise ReproError(Problem(f"{name}: could be {' or '.join(matches)}", hint="give the full name"))
@@ -186,7 +148,7 @@ def find_entries(folders: Folders, name: str) -> list[Entry]:
     if is_path(name):
         return [find_experiment(folders, name)]
     names = experiment_names(folders)
-    of_paper = _of_paper(names, name)
+    of_paper = names_of_paper(names, name)
     if not of_paper:
         return [find_experiment(folders, name)]
     entries: list[Entry] = []
@@ -266,7 +228,7 @@ def _others(
             hint = "move the claims about both experiments into one of the files"
             problems.append(Problem(f"{other}: claims refer in a circle, from {way}", location, hint))
         elif full not in files:
-            siblings = [short_name(known) for known in _of_paper(files, folder) if known != name]
+            siblings = [short_name(known) for known in names_of_paper(files, folder) if known != name]
             hint = did_you_mean(other, siblings) or f"there are: {', '.join(siblings) or 'none'}"
             problems.append(Problem(f"{other}: no such experiment of {folder}", location, hint))
         else:

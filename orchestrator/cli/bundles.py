@@ -18,6 +18,7 @@ from orchestrator.cli.options import (
     OutputPlace,
     RunOptions,
     confirm_overwrite,
+    place_of,
     session_of,
 )
 from orchestrator.cli.output import data, message
@@ -86,15 +87,15 @@ def bundle(
     if sign is not None:
         api.require_key(sign)
     is_one = len(what) == 1 and not api.is_paper(what[0])
-    if is_one and output is not None:
-        confirm_overwrite([output], force)  # before the logs are read
-    if not is_one and output is not None and not output.is_dir():
-        raise ReproError(Problem("no such folder", f"{output}:", "several bundles need a folder: make it first"))
+    place = place_of(output)
+    if not place.is_dir():
+        if not is_one:
+            raise ReproError(Problem("no such folder", f"{place}:", f"several bundles need a folder: -o {place}/"))
+        confirm_overwrite([place], force)  # before the logs are read
     outcomes = api.outcomes(what, session=session, **options)
-    if is_one and output is not None:
-        files = [output]
-    else:
-        files = [(output or Path()) / api.bundle_file(outcome) for outcome in outcomes]
+    files = [place]
+    if place.is_dir():
+        files = [place / api.bundle_file(outcome) for outcome in outcomes]
         confirm_overwrite(files, force)
     written = [
         api.bundle(outcome, file, key=sign, session=session) for outcome, file in zip(outcomes, files, strict=True)

@@ -193,7 +193,14 @@ Exclude = Annotated[str | None, typer.Option("--exclude", help="Short for --set 
 JobTime = Annotated[str | None, typer.Option("--time", help="Time limit of each job. Short for --set time_limit=...")]
 OutputFile = Annotated[Path | None, typer.Option("--output", "-o", help="Write to this file.")]
 OutputPlace = Annotated[
-    Path | None, typer.Option("--output", "-o", help="Write to this file. With several experiments: into this folder.")
+    str | None,
+    typer.Option(
+        "--output",
+        "-o",
+        metavar="PATH",
+        help="Write to this file, or into this folder: an existing one, or a name that ends with /. "
+        "Several experiments need a folder.",
+    ),
 ]
 Force = Annotated[bool, typer.Option("--force", help="Replace an existing file.")]
 Wait = Annotated[bool, typer.Option("--wait", help="Wait until all jobs have ended, then print the result.")]
@@ -305,6 +312,14 @@ def no_longer_waiting(context: typer.Context, experiments: Sequence[str]) -> Non
     message("no longer waiting; the jobs continue")
     cancel = f"or: {suggested(context, 'cancel', *experiments)}" if experiments else "their states"
     suggest(context, cancel, "status", *only(experiments), "--watch")
+
+
+def place_of(output: str | None) -> Path:
+    """Return the file or folder of -o, by default the current folder. Make a folder whose name ends with a slash."""
+    place = Path(output or ".")
+    if output is not None and output.endswith("/"):
+        place.mkdir(parents=True, exist_ok=True)
+    return place
 
 
 def confirm_overwrite(files: Sequence[Path], force: bool) -> None:

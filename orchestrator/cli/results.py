@@ -24,6 +24,7 @@ from orchestrator.cli.options import (
     ResultAttempt,
     RunOptions,
     confirm_overwrite,
+    place_of,
     session_of,
 )
 from orchestrator.cli.output import data, message, print_shortened
@@ -245,13 +246,14 @@ def plot(
     Without -o, or with a folder, the earlier picture of the same figure is replaced.
     """
     session, names = session_of(context, database), experiments or []
+    place = place_of(output)
     if len(names) > 1 or any(map(api.is_paper, names)):
-        plots = api.plot_all(names, output, attempt=attempt, session=session, **options)
+        plots = api.plot_all(names, place, attempt=attempt, session=session, **options)
     else:
-        if output is not None:
-            api.require_plot_file(output)
-            confirm_overwrite([output], force)
-        plots = [api.plot(names[0] if names else None, output, attempt=attempt, session=session, **options)]
+        if not place.is_dir():
+            api.require_plot_file(place)
+            confirm_overwrite([place], force)
+        plots = [api.plot(names[0] if names else None, place, attempt=attempt, session=session, **options)]
     if json:
         document: PlotDocument = {
             "files": file_rows("picture", *(plotted.file for plotted in plots)),

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
-from orchestrator.job_spec import JobSpec
 from orchestrator.ledger.database import Ledger, now
 from orchestrator.ledger.rows import JOB_ROWS, JOB_SPEC, JOB_SUMMARIES, JobRow, JobSummary, RowReader
 from orchestrator.ledger.tables import (
@@ -28,6 +27,9 @@ from orchestrator.ledger.tables import (
     field_values,
     note,
 )
+
+if TYPE_CHECKING:
+    from orchestrator.job_spec import JobSpec
 
 S = TypeVar("S", bound=JobSummary)
 

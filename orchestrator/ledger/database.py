@@ -20,9 +20,7 @@ from orchestrator.errors import Problem, ReproError, Unreachable
 from orchestrator.identity import user_name, why_not_own_path
 from orchestrator.ledger.column_types import CheckedSession, WrongRows, WrongValue
 from orchestrator.ledger.locks import require_locks, require_rollback_journal
-
-SCHEMA = "0013"
-"""The newest migration; alembic is loaded only when a ledger is not there yet or older."""
+from orchestrator.ledger.readonly_file import SCHEMA
 
 BUSY_TIMEOUT_S = 15.0
 """Time that a writer waits for another writer, and that any command waits for a server."""

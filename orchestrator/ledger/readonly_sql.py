@@ -8,13 +8,13 @@ import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from urllib.parse import quote
 
 import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
 
 from orchestrator.errors import Problem, ReproError, did_you_mean
 from orchestrator.ledger.database import BUSY_TIMEOUT_S, Ledger, explained, sqlite_file
+from orchestrator.ledger.readonly_file import read_only
 
 _STEPS = 100_000
 """Instructions of SQLite between two checks for Ctrl-C: some hundred checks a second."""
@@ -102,7 +102,7 @@ def _asked_of_sqlite(ledger: Ledger, question: str) -> Iterator[Answer]:
 def _reading_connection(ledger: Ledger) -> sqlite3.Connection:
     file = sqlite_file(ledger.url)
     if file is not None:
-        return sqlite3.connect(f"file:{quote(str(file.resolve()))}?mode=ro", uri=True, timeout=BUSY_TIMEOUT_S)
+        return read_only(file, BUSY_TIMEOUT_S)
     pooled = ledger.engine.raw_connection()  # the ledger has a URI of SQLite, or is in memory
     own = pooled.driver_connection
     pooled.detach()

@@ -7,15 +7,17 @@ import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy.orm import InstrumentedAttribute
 
-from orchestrator.job_spec import JobSpec
 from orchestrator.ledger.column_types import JsonObject
 from orchestrator.ledger.database import RunFolders
 from orchestrator.ledger.tables import Attempt, Job, Run, RunJob, SchedulerKind, Table
+
+if TYPE_CHECKING:
+    from orchestrator.job_spec import JobSpec
 
 R = TypeVar("R")
 
@@ -152,7 +154,7 @@ _CONVERSIONS: Mapping[str, Callable[[Any], Any]] = {
 }
 
 
-class _StoredSpec(sa.types.TypeDecorator[JobSpec]):
+class _StoredSpec(sa.types.TypeDecorator["JobSpec"]):
     """Configuration of a job. Jobs of one case have the same text, which is parsed once."""
 
     impl = JsonObject
@@ -160,6 +162,8 @@ class _StoredSpec(sa.types.TypeDecorator[JobSpec]):
 
     def result_processor(self, dialect: sa.Dialect, coltype: object) -> Callable[[Any], JobSpec]:
         """Return the conversion of a stored configuration."""
+        from orchestrator.job_spec import JobSpec  # not for rows without a configuration
+
         parse: Callable[[object], Any] = JsonObject().result_processor(dialect, coltype)
 
         def spec(stored: Any) -> JobSpec:

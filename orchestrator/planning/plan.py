@@ -191,19 +191,23 @@ def plan_cases(entry: Entry, cases: Sequence[Case], cluster: Cluster, folders: F
 def refusal_problems(entry: Entry, checked: Sequence[CheckedCase], target: Target) -> list[Problem]:
     """Return each refusal once, with all the cases that it stops. `checked` are all cases, refused or not.
 
-    If cases are too large for the target, the hint names the scales that fit.
+    If cases are too large for the target, the hint names the scales that fit, or how to select another machine.
     """
     by_reason: dict[str, list[str]] = {}
     for plan in checked:
         for reason in plan.refusals:
             by_reason.setdefault(reason, []).append(plan.case.name)
     too_large = {reason for plan in checked if plan.refusals for reason in fit_refusals(plan.case, target)}
-    hint = scale_hint(entry, target) if too_large else None
+    hint = scale_hint(entry, target) or _other_machine(target) if too_large else None
     problems = []
     for reason, names in by_reason.items():
         cases = f"all {len(checked)} cases" if len(names) == len(checked) > 1 else " and ".join(names)
         problems.append(Problem(f"{entry.short_name} {cases}: {reason}", hint=hint if reason in too_large else None))
     return problems
+
+
+def _other_machine(target: Target) -> str | None:
+    return "--cluster NAME selects another machine" if target.machine is not None else None
 
 
 def _plans(entry: Entry, checked: Sequence[CheckedCase], cluster: Cluster, folders: Folders) -> list[Plan]:

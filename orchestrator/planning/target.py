@@ -15,23 +15,29 @@ from orchestrator.config.model import Hardware
 from orchestrator.errors import Problem, ReproError
 from orchestrator.megatron.rules.rules import RuleContext, broken_rules, layout_warnings
 from orchestrator.money import Price
+from orchestrator.text import counted
 from orchestrator.workloads import find_workload
 from orchestrator.workloads.base import Program
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A named machine. `machine` is the local host if the plan is for it."""
+    """A named machine. `machine` is the local host if the plan is for it.
+
+    `gpus_location` is the location of the number of GPUs in the profile; None if the profile does not set it.
+    """
 
     name: str
     hardware: Hardware
     machine: Machine | None = None
     profile: ClusterProfile | None = None
+    gpus_location: str | None = None
 
     @classmethod
     def of_cluster(cls, cluster: Cluster) -> Target:
         """Return the target for a cluster profile."""
-        return cls(cluster.name, cluster.hardware, cluster.machine, cluster.profile)
+        location = cluster.location(("hardware", "gpus_per_node")) if cluster.profile.hardware else None
+        return cls(cluster.name, cluster.hardware, cluster.machine, cluster.profile, location)
 
     @property
     def time_limit(self) -> str | None:
@@ -94,10 +100,11 @@ def fit_refusals(case: Case, target: Target) -> Iterator[str]:
     """Yield the reasons why the hardware cannot hold the case."""
     hardware, machine = target.hardware, target.machine
     why = f" ({machine.lack})" if machine is not None and machine.lack and case.device == "gpu" else ""
-    if case.device == "gpu" and machine is not None and machine.gpus == 0:
-        yield f"needs {case.layout.gpus} GPUs, {target.name} has none{why}"
+    if case.device == "gpu" and machine is not None and case.layout.gpus > machine.gpus:
+        profile = f"; the profile has {hardware.gpus_per_node} ({target.gpus_location})" if target.gpus_location else ""
+        yield f"needs {counted(case.layout.gpus, 'GPU')}, this machine has {machine.gpus or 'none'}{why}{profile}"
         return
-    needs = f"{case.layout.gpus} {'GPUs' if case.device == 'gpu' else 'processes'}"
+    needs = counted(case.layout.gpus, "GPU" if case.device == "gpu" else "process")
     per_node = target.places_per_node(case)
     available = hardware.nodes * per_node
     if case.layout.gpus > available:

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 from orchestrator.errors import Problem, ReproError
 from orchestrator.files import tail_bytes
-from orchestrator.job_spec import JobSpec
 from orchestrator.ledger.attempts import job_specs
 from orchestrator.ledger.database import Ledger, now
 from orchestrator.ledger.measurements import MeasuredMetric, metrics_of
@@ -27,6 +26,7 @@ from orchestrator.reading.host_bound import host_bound_reason
 from orchestrator.reading.noise import noise_of_job
 
 if TYPE_CHECKING:
+    from orchestrator.job_spec import JobSpec
     from orchestrator.reading.statistics import Progress
     from orchestrator.slurm.reasons import WaitReason
 

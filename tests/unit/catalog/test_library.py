@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.catalog.library import experiment_names, find_experiment, published_code, replaced
+from orchestrator.catalog.library import find_experiment, published_code, replaced
+from orchestrator.catalog.names import experiment_names
 from orchestrator.errors import ReproError
 from orchestrator.paths import Folders
 from tests.unit.catalog.entries import BASE, CHECKOUT, entry_of, shipped, short, write_experiment
@@ -30,6 +31,13 @@ def test_short_and_full_names_find_the_same_experiment_and_the_paper_is_none() -
 def test_a_wrong_name_gets_the_nearest(name: str) -> None:
     with pytest.raises(ReproError, match=r'no such experiment. Did you mean ".*figure-13"\?'):
         shipped(name)
+
+
+def test_a_suggested_name_is_not_ambiguous() -> None:
+    with pytest.raises(
+        ReproError, match=r'Did you mean "atc24/table-1" or "sc21/table-1"\?|Did you mean "sc21/table-1"'
+    ):
+        shipped("own/table-1")
 
 
 @pytest.mark.parametrize("name", ["", "zzz", "../paper", "paper", "sc21/paper", "x" * 5000, "a\nb", "*"])

@@ -48,11 +48,17 @@ def test_the_first_help_loads_no_pydantic_either(site: Site) -> None:
 def test_status_with_nothing_under_way_loads_the_database_and_nothing_else(finished: Site) -> None:
     parts = {"pydantic", "orchestrator.launch"}
     assert loaded(finished, "status") & (HEAVY | READS_YAML | parts) == {"sqlalchemy"}
+    assert "pydantic" not in loaded(finished, "status", "--database", "results.db"), "text needs no conversion"
 
 
 def test_list_needs_neither_the_database_nor_the_scheduler_and_plans_nothing(site: Site) -> None:
     parts = {"orchestrator.planning", "orchestrator.workloads", "orchestrator.slurm", "orchestrator.ledger"}
     assert loaded(site, "list") & (HEAVY | parts) == set()
+
+
+def test_list_reads_a_ledger_without_the_modules_of_the_database(finished: Site) -> None:
+    names = loaded(finished, "list")
+    assert (names & HEAVY, "orchestrator.ledger" in names) == (set(), True)
 
 
 @pytest.mark.parametrize("words", ["workloads list", "workloads show megatron-2021 --cluster selene"])

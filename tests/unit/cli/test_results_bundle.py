@@ -105,6 +105,14 @@ def test_a_bundle_verifies_with_no_other_file(reviewer: Caller, made: Path) -> N
     assert list(reviewer.site.folder.iterdir()) == []
 
 
+def test_a_bundle_in_a_new_folder_has_the_name_of_the_figure(looking: Caller, tmp_path: Path) -> None:
+    folder = tmp_path / "new" / "handover"
+    done = looking("bundle", "figure-13", "-o", f"{folder}/")
+    assert (done.returncode, done.stdout) == (0, f"{folder}/figure-13-cpu-here.tar.zst\n"), done.stderr
+    again = looking("bundle", "figure-13", "-o", str(folder))
+    assert (again.returncode, "figure-13-cpu-here.tar.zst: exists already" in again.stderr) == (2, True)
+
+
 def test_two_bundles_of_the_same_are_the_same_bytes(
     looking: Caller, made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -611,7 +619,7 @@ def test_a_file_that_is_not_a_bundle_is_refused_in_one_line(
         (["verify", "."], ".: Is a directory"),
         (["figure-13", "--scale", "quad"], "figure-13 at quad was never submitted"),
         (["figure-13", "-o", "no/where.tar.zst"], "no/where.tar.zst: there is no folder no"),
-        (["figure-13", "-o", "runs"], "runs: a folder, not a file"),
+        (["sc21", "-o", "handover"], "handover: no such folder. Hint: several bundles need a folder: -o handover/"),
     ],
 )
 def test_a_refused_bundle_command_is_one_line(looking: Caller, words: list[str], said: str) -> None:

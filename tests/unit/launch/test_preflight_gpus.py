@@ -88,9 +88,15 @@ esac""",
 @pytest.mark.parametrize(
     ("script", "said"),
     [
-        (f"{TWO} esac", "needs 4 GPUs, here has 1 x 2 = 2"),
-        ("echo No devices were found; exit 6", "needs 4 GPUs, here has none (nvidia-smi: No devices were found)"),
-        ("echo NVIDIA-SMI has failed; exit 9", "needs 4 GPUs, here has none (nvidia-smi: NVIDIA-SMI has failed)"),
+        (f"{TWO} esac", "needs 4 GPUs, this machine has 2"),
+        (
+            "echo No devices were found; exit 6",
+            "4 GPUs, this machine has none (nvidia-smi: No devices were found)",
+        ),
+        (
+            "echo NVIDIA-SMI has failed; exit 9",
+            "4 GPUs, this machine has none (nvidia-smi: NVIDIA-SMI has failed)",
+        ),
     ],
 )
 def test_too_few_gpus_are_refused_before_anything_is_started_with_what_there_is(

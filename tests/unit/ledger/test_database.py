@@ -20,7 +20,7 @@ from alembic.script import ScriptDirectory
 import orchestrator.ledger.database as database
 from orchestrator.errors import ReproError, Unreachable
 from orchestrator.ledger.attempts import Observation, job_rows, record_observations
-from orchestrator.ledger.database import SCHEMA, Ledger, ledger_url, now, open_ledger
+from orchestrator.ledger.database import Ledger, ledger_url, now, open_ledger
 from orchestrator.ledger.measurements import (
     MeasuredMetric,
     Measurement,
@@ -29,6 +29,7 @@ from orchestrator.ledger.measurements import (
     record_measurements,
 )
 from orchestrator.ledger.migrations import run_migrations
+from orchestrator.ledger.readonly_file import SCHEMA
 from orchestrator.ledger.tables import ENDED, VERIFIED, Attempt, Event, Iteration, Run, Table
 from orchestrator.megatron.logs.columns import IterationLine
 from tests.forked_repro import ForkedProgram

@@ -17,8 +17,9 @@ from alembic.migration import MigrationContext
 from orchestrator.errors import ReproError
 from orchestrator.job_spec import JobSpec
 from orchestrator.ledger.attempts import job_rows
-from orchestrator.ledger.database import SCHEMA, Ledger, ledger_url, open_ledger
+from orchestrator.ledger.database import Ledger, ledger_url, open_ledger
 from orchestrator.ledger.measurements import iterations_of, losses_of, metrics_of
+from orchestrator.ledger.readonly_file import SCHEMA
 from orchestrator.ledger.reports import job_history
 from orchestrator.ledger.runs import run_record
 from orchestrator.ledger.submissions import queued_attempts

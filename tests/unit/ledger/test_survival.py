@@ -25,7 +25,8 @@ import sqlalchemy as sa
 
 from orchestrator.errors import EXIT_USER_ERROR, ReproError
 from orchestrator.ledger.attempts import job_rows
-from orchestrator.ledger.database import SCHEMA, Ledger, ledger_url, open_ledger
+from orchestrator.ledger.database import Ledger, ledger_url, open_ledger
+from orchestrator.ledger.readonly_file import SCHEMA
 from orchestrator.ledger.tables import Attempt, Event, Iteration, Run, RunJob
 from tests.forked_repro import ForkedProgram
 from tests.recorded_jobs import ledger_at, new_ledger, record_jobs

@@ -10,7 +10,8 @@ import pytest
 
 from orchestrator.catalog.case import Case
 from orchestrator.catalog.expand import expand
-from orchestrator.catalog.library import experiment_names, find_experiment
+from orchestrator.catalog.library import find_experiment
+from orchestrator.catalog.names import experiment_names
 from orchestrator.job_spec import JobSpec
 from orchestrator.ledger.rows import JobRow
 from orchestrator.megatron.logs.columns import IterationLines
