@@ -30,7 +30,7 @@ _ATTEMPTS = """
         jobs.id AS job_id, attempts.number AS attempt, attempts.id AS attempt_id, attempts.run_id,
         attempts.state, attempts.phase, attempts.verdict, attempts.failure, attempts.verdict_reason, attempts.reason,
         attempts.deciding_line, attempts.deciding_rank, attempts.execution, attempts.iteration, jobs.iterations,
-        jobs.gpus, attempts.nodes, attempts.created_at, attempts.submitted_at, attempts.started_at, attempts.ended_at,
+        jobs.gpus, attempts.nodes, {times},
         {wait_s} AS wait_s, {elapsed_s} AS elapsed_s,
         CASE WHEN {device} = 'cpu' THEN NULL ELSE jobs.gpus * {elapsed_s} / 3600.0 END AS gpu_hours,
         attempts.exit_code, attempts.signal, attempts.scheduler, attempts.scheduler_id, attempts.host, attempts.folder,
@@ -42,6 +42,8 @@ _ATTEMPTS = """
     JOIN ({asked}) AS asked ON asked.job_id = attempts.job_id
     WHERE attempts.forgotten_at IS NULL
 """
+
+_TIMES = ("created_at", "submitted_at", "started_at", "ended_at")
 
 # Metrics with a column. The first one also has columns for spread and count.
 _METRICS = (
@@ -190,12 +192,17 @@ def create_views(connection: sa.Connection) -> None:
     is_sqlite = connection.dialect.name == "sqlite"
     seconds = _seconds_in_sqlite if is_sqlite else _seconds_in_postgresql
     configured = _configured_in_sqlite if is_sqlite else _configured_in_postgresql
+    stamp = _stamp_in_sqlite if is_sqlite else _stamp_in_postgresql
     wait_s = seconds("attempts.submitted_at", "attempts.started_at")
     elapsed_s = seconds("attempts.started_at", "attempts.ended_at")
     pivots = [f"max(CASE WHEN name = '{name}' THEN value END) AS {name}" for name in _METRICS]
     texts = {
         "v_attempts": _ATTEMPTS.format(
-            asked=_ASKED, wait_s=wait_s, elapsed_s=elapsed_s, device=configured("device", "text")
+            asked=_ASKED,
+            times=", ".join(f"{stamp(f'attempts.{name}')} AS {name}" for name in _TIMES),
+            wait_s=wait_s,
+            elapsed_s=elapsed_s,
+            device=configured("device", "text"),
         ),
         "v_results": _RESULTS.format(
             layout=", ".join(f"{configured(f'layout.{name}', 'integer')} AS {name}" for name in _LAYOUT),
@@ -215,6 +222,15 @@ def _seconds_in_sqlite(start: str, end: str) -> str:
 
 def _seconds_in_postgresql(start: str, end: str) -> str:
     return f"round(extract(epoch FROM {end} - {start})::numeric, 3)::double precision"
+
+
+def _stamp_in_sqlite(column: str) -> str:
+    """Return a time as ISO 8601 text in whole seconds, as in an export."""
+    return f"strftime('%Y-%m-%dT%H:%M:%SZ', {column})"
+
+
+def _stamp_in_postgresql(column: str) -> str:
+    return f"""to_char({column}, 'YYYY-MM-DD"T"HH24:MI:SS"Z"')"""
 
 
 def _configured_in_sqlite(path: str, _kind: str) -> str:

@@ -15,6 +15,7 @@ from orchestrator.ledger.measurements import MeasuredMetric, Measurement, record
 from orchestrator.ledger.runs import NewJob
 from orchestrator.ledger.tables import ENDED, FAILED, VERIFIED, Attempt
 from orchestrator.megatron.logs.columns import IterationLine
+from orchestrator.text import utc_stamp
 from tests.recorded_jobs import (
     job_spec,
     ledger_at,
@@ -125,6 +126,9 @@ def test_times_hours_and_metrics_have_their_units(ledger: Ledger) -> None:
     one = found["a"]
     assert (one["wait_s"], one["elapsed_s"]) == (12.5, 5400.25)
     assert one["gpu_hours"] == pytest.approx(8 * 5400.25 / 3600)
+    (attempt, _) = rows(ledger, "v_attempts")
+    assert (one["started_at"], one["ended_at"]) == (utc_stamp(NOON), utc_stamp(NOON + timedelta(minutes=90)))
+    assert attempt["submitted_at"] == utc_stamp(NOON - timedelta(seconds=12.5))
     assert (one["iteration_ms"], one["iteration_ms_spread"], one["iterations_used"]) == (800.25, 1.5, 17)
     assert (one["max_memory_allocated_bytes"], one["tflops_per_gpu"]) == (2.0**36, None)
     assert (one["tensor_parallel"], one["global_batch_size"], one["micro_batch_size"]) == (2, 4, 1)
