@@ -168,7 +168,8 @@ class JobRecord:
         inside, _, nodes = self.inside_image.partition("/")
         if inside == nodes and inside.isdecimal():
             return None
-        return f"{inside or 'none'} of {nodes or 'its'} nodes ran it inside {self.image}"
+        all_nodes = f"{nodes} node{'' if nodes == '1' else 's'}" if nodes else "its nodes"
+        return f"{inside or 'none'} of {all_nodes} ran it inside {self.image}"
 
     @property
     def nodes_inside(self) -> int | None:

@@ -128,7 +128,7 @@ def _run_finalists(prepared: PreparedSearch, options: SearchOptions, short: int,
         if not batch:
             return "the budget is spent; not all of the fastest cases ran at full length"
         names = ", ".join(one.candidate.name for one in batch)
-        session.reporter.message(f"at full length, {prepared.iterations} iterations: {names}")
+        session.reporter.message(f"at full length, {counted(prepared.iterations, 'iteration')}: {names}")
         _measure(prepared, [one.candidate for one in batch], prepared.iterations, session)
     return None
 

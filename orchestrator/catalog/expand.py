@@ -22,6 +22,7 @@ from orchestrator.config.model import LARGEST_COUNT
 from orchestrator.errors import Problem, ReproError, did_you_mean
 from orchestrator.job_spec import Value
 from orchestrator.megatron.model import Layout, ModelShape, Training
+from orchestrator.text import counted
 
 _SHAPE = tuple(field.name for field in dataclasses.fields(ModelShape) if field.default is dataclasses.MISSING)
 _REQUIRED = (*_SHAPE, "gpus", "mbs", "gbs")
@@ -112,7 +113,8 @@ def reference_notes(entry: Entry, scale: str) -> list[str]:
     rows = scale_fields(entry, scale).cases or []
     count = Counter(row.reference_only for row in rows if row.reference_only)
     return [
-        f"{entry.short_name}: {number} of {len(rows)} cases are for reference only: {reason}"
+        f"{entry.short_name}: {number} of {counted(len(rows), 'case')} {'is' if number == 1 else 'are'} for reference "
+        f"only: {reason}"
         for reason, number in count.items()
     ]
 
@@ -277,7 +279,9 @@ def _layout(settings: Mapping[str, Any]) -> Layout:
         expert_tensor_parallel=settings.get("etp"),
     )
     if "dp" in settings and settings["dp"] != layout.data_parallel:
-        raise RuleError(f"dp={settings['dp']} but {layout.gpus} GPUs leave data-parallel {layout.data_parallel}")
+        raise RuleError(
+            f"dp={settings['dp']} but data-parallel is {layout.data_parallel} on {counted(layout.gpus, 'GPU')}"
+        )
     return layout
 
 

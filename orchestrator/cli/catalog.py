@@ -182,7 +182,7 @@ def _summary(report: api.BatchReport) -> str:
     text += f": {counted(len(batch.jobs), 'job')}"
     if batch.gpu_hours:
         money = f" ({batch.cost})" if batch.cost else ""
-        text += f", {batch.gpu_hours:.4g} GPU-hours{money} predicted, at most {report.totals.most_gpus} GPUs"
+        text += f", {batch.gpu_hours:.4g} GPU-hours{money} predicted, at most {counted(report.totals.most_gpus, 'GPU')}"
     return text
 
 

@@ -178,7 +178,7 @@ def retry(
         if not json:
             table(rows, [name for name in rows[0] if name != "experiment" or len(names) > 1])
         left = sum(group.left for group in retried.groups)
-        alone = f", and not {left} others (too many attempts, or Slurm repeats them)" if left else ""
+        alone = f", and not {counted(left, 'other')} (too many attempts, or Slurm repeats them)" if left else ""
         message(f"would submit {counted(len(jobs), 'job')} again{alone}; nothing was submitted")
         suggest(context, "the earlier attempts of the first job", "history", jobs[0][1].job_id)
         return
@@ -224,8 +224,8 @@ def cancel(
         return
     if len(jobs) > ASK_ABOVE and not yes:
         if json or not sys.stdin.isatty():
-            raise ReproError(Problem(f"{len(jobs)} jobs would be cancelled", hint="confirm with --yes"))
-        typer.confirm(f"Cancel {len(jobs)} jobs?", abort=True, err=True)
+            raise ReproError(Problem(f"{counted(len(jobs), 'job')} would be cancelled", hint="confirm with --yes"))
+        typer.confirm(f"Cancel {counted(len(jobs), 'job')}?", abort=True, err=True)
     cancelled = api.cancel_jobs(jobs, session=session)
     if json:
         document: CancelDocument = {"jobs": job_refs(cancelled.asked)}

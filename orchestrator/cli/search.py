@@ -178,7 +178,9 @@ def _print_winner(prepared: api.PreparedSearch, answer: api.SearchAnswer) -> Non
     rate = f", {trial.sequences_per_s:.4g} sequences per second" if trial.sequences_per_s is not None else ""
     message(f"fastest: {winner.case.name}, {trial.iteration_ms:.4g}{spread} ms per iteration{rate}{margin}")
     if trial.iterations < prepared.iterations:
-        message(f"note: it ran {trial.iterations} iterations, not the {prepared.iterations} of a complete job")
+        message(
+            f"note: it ran {counted(trial.iterations, 'iteration')}, not the {prepared.iterations} of a complete job"
+        )
     if answer.stopped:
         message(f"stopped: {answer.stopped}")
 

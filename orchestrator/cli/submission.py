@@ -178,7 +178,7 @@ def _print_total(submissions: Sequence[api.Submission]) -> None:
     jobs = {job.job_id for submission in submissions for job in submission.jobs}
     sent = sum(submission.submitted for submission in submissions)
     queued = sum(submission.queued for submission in submissions)
-    text = f"{len(submissions)} experiments, {counted(len(jobs), 'job')}: {sent} submitted"
+    text = f"{counted(len(submissions), 'experiment')}, {counted(len(jobs), 'job')}: {sent} submitted"
     message(f"{text}, {queued} queued" if queued else text)
 
 

@@ -15,6 +15,7 @@ from orchestrator.errors import did_you_mean
 from orchestrator.slurm.notation import format_time_limit, time_limit_s
 from orchestrator.slurm.site import Site
 from orchestrator.slurm.site_parsers import Association, NodeKind, Partition, Qos
+from orchestrator.text import counted
 
 
 def check_login(cluster: Cluster, site: Site) -> list[Finding]:
@@ -66,7 +67,7 @@ class _PartitionChecks(SiteChecks):
             yield self.at("slurm.partition", "wrong", f"{self.job_partition.name} is not up", hint)
         else:
             default = "" if name else ", the default"
-            message = f"{self.job_partition.name}{default}, {self.job_partition.nodes} nodes"
+            message = f"{self.job_partition.name}{default}, {counted(self.job_partition.nodes, 'node')}"
             yield self.at("slurm.partition", "ok", message)
 
     def names(self) -> Iterator[Finding]:
@@ -109,7 +110,7 @@ class _PartitionChecks(SiteChecks):
                 yield self.at(f"slurm.{field}", "ok", value)
         nodes = self.most_nodes()
         if partition.max_nodes and nodes > partition.max_nodes:
-            message = f"jobs may have {nodes} nodes, but {partition.name} allows {partition.max_nodes}"
+            message = f"jobs may have {counted(nodes, 'node')}, but {partition.name} allows {partition.max_nodes}"
             yield self.at("slurm.max_nodes", "wrong", message, f"set max_nodes: {partition.max_nodes}")
 
     def nodes(self) -> Iterator[Finding]:
@@ -141,10 +142,10 @@ class _PartitionChecks(SiteChecks):
         cpus, most = self.slurm.cpus_per_task, max(kind.cpus for kind in self._job_nodes or partition.kinds)
         tasks = self.cluster.hardware.gpus_per_node if self.slurm.tasks == "per-gpu" else 1
         if cpus and cpus * tasks > most:
-            message = f"{tasks} tasks of {cpus}, but the nodes have {most} CPUs"
+            message = f"{counted(tasks, 'task')} of {cpus}, but the nodes have {counted(most, 'CPU')}"
             yield self.at("slurm.cpus_per_task", "wrong", message, f"set cpus_per_task: {max(most // tasks, 1)}")
         elif cpus:
-            yield self.at("slurm.cpus_per_task", "ok", f"{tasks} tasks of {cpus} on {most} CPUs")
+            yield self.at("slurm.cpus_per_task", "ok", f"{counted(tasks, 'task')} of {cpus} on {counted(most, 'CPU')}")
 
     @cached_property
     def _job_nodes(self) -> list[NodeKind]:
@@ -362,14 +363,14 @@ class _AccountingChecks(SiteChecks):
         nodes, gpus, limit = self.most_nodes(given.max_nodes), given.max_gpus, self.longest(given.max_time)
         most = self._limit(given.name, "max_nodes")
         if most is not None and nodes > most:
-            yield f"jobs may have {nodes} nodes, Slurm's limit is {most}", f"max_nodes: {most}"
+            yield f"jobs may have {counted(nodes, 'node')}, Slurm's limit is {most}", f"max_nodes: {most}"
             nodes = most
         per_node = self.cluster.hardware.gpus_per_node
         gpus = min(gpus or nodes * per_node, nodes * per_node)
         most = self._limit(given.name, "max_gpus")
         if most is not None and gpus > most:
             hint = f"max_gpus: {most}" if given.max_gpus else f"max_nodes: {max(most // per_node, 1)}"
-            yield f"jobs may have {gpus} GPUs, Slurm's limit is {most}", hint
+            yield f"jobs may have {counted(gpus, 'GPU')}, Slurm's limit is {most}", hint
         most = self._limit(given.name, "max_wall_s")
         if most is not None and time_limit_s(limit) > most:
             field = "max_time" if given.max_time or self.slurm.max_time else "time_limit"

@@ -19,7 +19,7 @@ from orchestrator.megatron.hardware import GPUS
 from orchestrator.slurm.notation import format_time_limit
 from orchestrator.slurm.site import Choice, Site, choose
 from orchestrator.slurm.site_parsers import NodeKind, Partition, Qos
-from orchestrator.text import printable_line
+from orchestrator.text import counted, printable_line
 
 _GPU_NAMES = [name for name, facts in GPUS.items() if facts.peak_tflops]
 _NODES, _PARTITIONS, _CONFIG = "scontrol show node", "scontrol show partition", "scontrol show config"
@@ -224,7 +224,9 @@ def _resources(choice: Choice) -> Iterator[str]:
     if gpu.kind:
         yield from _line("gres_type", _yaml(gpu.kind), f"{_NODES}: Gres={gpu}")
     if cpus := choice.kind.cpus // gpu.count:
-        yield from _line("cpus_per_task", str(cpus), f"{_NODES}: {choice.kind.cpus} CPUs for {gpu.count} GPUs")
+        yield from _line(
+            "cpus_per_task", str(cpus), f"{_NODES}: {counted(choice.kind.cpus, 'CPU')} for {counted(gpu.count, 'GPU')}"
+        )
 
 
 def _mpi(site: Site) -> Iterator[str]:
@@ -296,7 +298,7 @@ def _described(partition: Partition) -> str:
     gpus = [f"{kind.count} with {kind.gpu}" for kind in partition.kinds if kind.gpu]
     limits = [f"jobs of {partition.max_nodes}"] if partition.max_nodes else []
     limits += [f"up to {format_time_limit(partition.max_time_s)}"] if partition.max_time_s else []
-    return ", ".join([f"{partition.nodes} nodes", *gpus, *limits])
+    return ", ".join([counted(partition.nodes, "node"), *gpus, *limits])
 
 
 def _limits(qos: Qos) -> str:

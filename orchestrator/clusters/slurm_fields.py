@@ -11,6 +11,7 @@ from orchestrator.clusters.container import BY_KIND, checked_names
 from orchestrator.clusters.mail import MailType, MailUser
 from orchestrator.config.model import Count, Strict, Text, TimeLimit
 from orchestrator.slurm.notation import time_limit_s
+from orchestrator.text import counted
 
 # repro sets these options itself, to find its jobs and their output.
 _RESERVED_OPTIONS = {
@@ -223,12 +224,14 @@ class SlurmFields(Strict):
         """Return the reasons why this site does not accept a job of this size."""
         reasons = []
         if self.max_nodes is not None and nodes > self.max_nodes:
-            reasons.append(f"needs {nodes} nodes, but the limit of this cluster is {self.max_nodes}")
+            reasons.append(f"needs {counted(nodes, 'node')}, but the limit of this cluster is {self.max_nodes}")
         if self.max_time is not None and time_limit_s(time_limit) > time_limit_s(self.max_time):
             reasons.append(f"requests {time_limit}, but the limit of this cluster is {self.max_time}")
         if isinstance(self.qos, list) and self.qos_for(nodes, gpus, time_limit) is None:
             names = ", ".join(qos.name for qos in self.qos)
-            reasons.append(f"no QOS accepts {nodes} nodes, {gpus} GPUs for {time_limit} (there are: {names})")
+            reasons.append(
+                f"no QOS accepts {counted(nodes, 'node')}, {counted(gpus, 'GPU')} for {time_limit} (there are: {names})"
+            )
         return reasons
 
 

@@ -178,7 +178,7 @@ def _mpirun(cluster: Cluster) -> list[Finding]:
             Finding("mpirun.hostfile", "login", "wrong", message, location, f"slots={hardware.gpus_per_node}")
         )
     if len(hosts) >= hardware.nodes and not few:
-        message = f"{counted(len(hosts), 'host')}, each with slots for {hardware.gpus_per_node} processes"
+        message = f"{counted(len(hosts), 'host')}, each with slots for {counted(hardware.gpus_per_node, 'process')}"
         findings.append(Finding("mpirun.hostfile", "login", "ok", message, location))
     return findings
 

@@ -25,6 +25,7 @@ from orchestrator.paths import Folders
 from orchestrator.planning.plan import Plan
 from orchestrator.slurm.query import cancel_jobs, may_have_comment, query_jobs
 from orchestrator.slurm.states import Phase
+from orchestrator.text import counted
 from orchestrator.workloads.base import Program
 from orchestrator.workloads.pretrain import PRETRAIN, copy_program, program_folder
 
@@ -200,7 +201,7 @@ def _inside_findings(cluster: Cluster, probed: Probed) -> list[Finding]:
         )
     else:
         right = gpus == {hardware.gpus_per_node}
-        seen = f"each task sees {' or '.join(map(str, sorted(gpus)))} GPUs"
+        seen = f"each task sees {' or '.join(counted(count, 'GPU') for count in sorted(gpus))}"
         hint = None if right else "all tasks of a node must see all its GPUs: gpu_bind: none"
         findings.append(Finding("hardware.gpus_per_node", "compute", "ok" if right else "wrong", seen, location, hint))
     machines = {machine for _, machine, _ in rows}
@@ -242,14 +243,14 @@ def _python_findings(cluster: Cluster, probed: Probed) -> Iterator[Finding]:
     version, platform, devices = [*answer[2].split(), "", "", ""][:3]
     gpus = cluster.hardware.gpus_per_node
     if platform == "None" and cluster.hardware.gpu:
-        message = f"torch {version} is made for CPUs, the nodes have {gpus} GPUs"
+        message = f"torch {version} is made for CPUs, the nodes have {counted(gpus, 'GPU')}"
         yield Finding(
             check, "compute", fault, message, location, "workloads: pretrain: python: one whose torch uses GPUs"
         )
     elif platform == "None":
         yield Finding(check, "compute", "ok", f"torch {version} is made for CPUs", location)
     elif devices != str(gpus):
-        message = f"torch {version} sees {devices} of {gpus} GPUs"
+        message = f"torch {version} sees {devices} of {counted(gpus, 'GPU')}"
         why = "an image shows its GPUs only where it sets NVIDIA_VISIBLE_DEVICES" if name else None
         yield Finding(check, "compute", "wrong", message, of_image if name else location, why)
     else:

@@ -50,6 +50,7 @@ from orchestrator.paths import Folders, short_name
 from orchestrator.planning.plan import Plan
 from orchestrator.reading.failure import MOST_ATTEMPTS, POLICIES, Failure, fails_as_published, failure_named
 from orchestrator.slurm.command import most_in_array
+from orchestrator.text import counted
 from orchestrator.workloads import copy_programs, find_workload
 
 
@@ -182,13 +183,13 @@ def _require_none_under_way(
     lacks = "and the ledger does not contain that run"
     if verified:
         first, count = verified[0], len({attempt.job_id for attempt in verified})
-        what = f"{plans[first.job_id].label} is verified there, {lacks} ({count} such jobs)"
+        what = f"{plans[first.job_id].label} is verified there, {lacks} ({counted(count, 'such job')})"
         notify(f"note: {Problem(what, f'{first.folder}:', 'restore a backup of the ledger to keep these results')}")
     if not under_way:
         return
     first, count = under_way[0], len({attempt.job_id for attempt in under_way})
     job = f" as job {first.scheduler_id}" if first.scheduler_id else ""
-    what = f"{plans[first.job_id].label} has not ended{job}, {lacks} ({count} such jobs)"
+    what = f"{plans[first.job_id].label} has not ended{job}, {lacks} ({counted(count, 'such job')})"
     if options.rerun_verified:
         notify(f"note: {first.folder}: {what}")
         return

@@ -30,6 +30,7 @@ from orchestrator.paths import Folders
 from orchestrator.planning.plan import Plan
 from orchestrator.reading.failure import MOST_ATTEMPTS, Failure, failure_named
 from orchestrator.reading.job_status import can_never_start, hint_for, wait_reason
+from orchestrator.text import counted
 
 LOCAL_WAIT_S = 0.5
 SLURM_WAIT_S = 3.0
@@ -200,7 +201,8 @@ def stop_if_due(ledger: Ledger, rows: Sequence[JobRow], stop_after: int) -> str 
     if count < stop_after:
         return None
     cancel(ledger, waiting)
-    return f"{count} jobs failed ({kind}): {len(waiting)} that had not started are cancelled"
+    are = "is" if len(waiting) == 1 else "are"
+    return f"{counted(count, 'job')} failed ({kind}): {len(waiting)} that had not started {are} cancelled"
 
 
 def wait_for(

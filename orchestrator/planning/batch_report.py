@@ -147,7 +147,8 @@ def budget_text(budgeted: Budgeted) -> str:
     For a cost budget it is `48.20 USD of the 50.00 USD of --cost-budget`.
     """
     now, own = _range([case.training.iterations for case in budgeted.cases]), _range(budgeted.own)
-    iterations = f"{now} iterations, as in the experiment" if now == own else f"{now} iterations instead of {own}"
+    unit = " iteration" if now == "1" else " iterations"
+    iterations = f"{now}{unit}, as in the experiment" if now == own else f"{now}{unit} instead of {own}"
     in_turn = ", one after another," if budgeted.budget_s is not None else ""
     jobs = f"{budgeted.jobs} jobs{in_turn}" if budgeted.jobs > 1 else "1 job"
     used = []

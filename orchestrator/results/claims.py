@@ -40,6 +40,7 @@ from orchestrator.results.evidence import (
     value_of,
     verified,
 )
+from orchestrator.text import counted
 
 Verdict = Literal["holds", "fails", "not judged"]
 
@@ -314,7 +315,7 @@ def _judge_outcome(claim: OutcomeClaim, evidence: Evidence) -> Finding:
     right, wrong = (ok, out_of_memory) if claim.outcome == "ok" else (out_of_memory, ok)
     if not wrong and len(right) < len(results):
         missing = len(results) - len(right)
-        raise NotJudged(f"{missing} of {len(results)} cases neither verified nor out of memory")
+        raise NotJudged(f"{missing} of {counted(len(results), 'case')} neither verified nor out of memory")
     gpu, sources = results[0].gpu, evidence.source_gpus()
     if claim.outcome == "oom" and wrong and gpu and sources and not any(source in gpu for source in sources):
         raise NotJudged(f"it fits on {gpu}, and the source has {' and '.join(sources)}")

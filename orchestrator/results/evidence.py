@@ -13,6 +13,7 @@ from orchestrator.catalog.library import Entry
 from orchestrator.job_spec import Value
 from orchestrator.paths import short_name
 from orchestrator.results.cases import NOT_RATES, Result, results_by_series
+from orchestrator.text import counted
 
 SMALLER_IS_BETTER = frozenset({"iteration_ms", "max_memory_allocated_bytes", "gpu_memory_used_gb", "training_days"})
 
@@ -107,7 +108,7 @@ def verified(results: Sequence[Result]) -> list[Result]:
     needed = [result for result in results if not may_be_missing(result)]
     missing = sum(not result.is_verified for result in needed)
     if missing:
-        raise NotJudged(f"{missing} of {len(needed)} cases not verified")
+        raise NotJudged(f"{missing} of {counted(len(needed), 'case')} not verified")
     if not needed:
         raise NotJudged("all of its cases run out of memory as published")
     return needed

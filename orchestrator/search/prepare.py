@@ -207,8 +207,8 @@ def _prepared_space(folders: Folders, space: Space, cluster: Cluster, profile: s
     rows = list(space.rows())
     if not rows:
         raise ReproError(_no_layout(space))
-    places = counted(space.gpus, "GPU") if space.device == "gpu" else f"{space.gpus} processes on CPU cores"
-    title = f"Fastest layout of {space.model.label} on {places}, {space.global_batch_size} sequences"
+    places = counted(space.gpus, "GPU") if space.device == "gpu" else f"{counted(space.gpus, 'process')} on CPU cores"
+    title = f"Fastest layout of {space.model.label} on {places}, {counted(space.global_batch_size, 'sequence')}"
     cases = cases_to_run(_unwritten(name, space.experiment(rows, title), file))
     chosen, left_out = layout_candidates(cases, Target.of_cluster(cluster))
     if not chosen:
@@ -274,7 +274,7 @@ MOST_GPUS = 4096
 
 def _nothing_fits(space: Space, cluster: Cluster, left_out: Sequence[LeftOut]) -> list[Problem]:
     """Return why no candidate can run: the memory of the smallest one, or the most frequent other reasons."""
-    name = f"{space.model.label} on {space.gpus} GPUs of {cluster.name}"
+    name = f"{space.model.label} on {counted(space.gpus, 'GPU')} of {cluster.name}"
     too_large = [(one, one.memory) for one in left_out if one.memory is not None]
     if not too_large:
         reasons = Counter(one.reason.kind for one in left_out)

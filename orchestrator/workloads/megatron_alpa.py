@@ -20,6 +20,7 @@ from orchestrator.megatron.logs import ALPA_PROGRAM
 from orchestrator.megatron.logs.alpa import TABLE, RowKey, key_of_case
 from orchestrator.megatron.model import Layout, ModelShape, Training
 from orchestrator.megatron.rules.rule_context import read_flags
+from orchestrator.text import counted
 from orchestrator.workloads.base import COMPARED_ON, JobContext, Program, Workload
 from orchestrator.workloads.kernels import compile_command
 from orchestrator.workloads.megatron_2021 import COMPILED, DROPOUT, MEMORY, TIME
@@ -154,7 +155,7 @@ def _unsupported(case: Case, _site: BenchmarkSite | None) -> Iterator[str]:
     if not training.scatter_gather:
         yield "disabling scatter/gather"
     if (training.iterations, training.warmup_iterations) != (ITERATIONS, WARM_UP):
-        planned = f"{training.iterations} iterations with {training.warmup_iterations} of warm-up"
+        planned = f"{counted(training.iterations, 'iteration')} with {training.warmup_iterations} of warm-up"
         yield f"{planned} (only {ITERATIONS} with {WARM_UP}, because its script sets them)"
     if training.evaluation_iterations:
         yield "evaluation"

@@ -344,7 +344,7 @@ def test_a_python_without_torch_in_the_image_is_reported(mine: Checked) -> None:
 def test_gpus_that_a_task_cannot_see_are_reported(mine: Checked) -> None:
     assert mine.check("--job", slurm={"gpu_bind": "single:1"}) == 2
     (fault,) = mine.faults
-    assert "hardware.gpus_per_node: each task sees 1 GPUs. Hint: all tasks of a node must see all its GPUs" in fault
+    assert "hardware.gpus_per_node: each task sees 1 GPU. Hint: all tasks of a node must see all its GPUs" in fault
 
 
 def test_a_run_folder_that_nodes_do_not_see_is_reported(mine: Checked) -> None:

@@ -25,13 +25,18 @@ _VIRTUAL = (
 )
 
 
+def _not_divisible(number: int, noun: str, of: str = "") -> str:
+    """Return `6 layers do not divide`, `1 GPU does not divide`."""
+    return f"{number} {noun}{of} does not divide" if number == 1 else f"{number} {noun}s{of} do not divide"
+
+
 @rule(1, "replicas fill the GPUs", "arguments.py:432, parallel_state.py:822")
 def _gpus(context: RuleContext) -> Iterator[str]:
     layout = context.layout
     t, p, c = layout.tensor_parallel, layout.pipeline_parallel, layout.context_parallel
     if not context.fits:
         yield (
-            f"{layout.gpus} GPUs do not divide by tensor-parallel {t} x pipeline-parallel {p}"
+            f"{_not_divisible(layout.gpus, 'GPU')} by tensor-parallel {t} x pipeline-parallel {p}"
             f"{f' x context-parallel {c}' if c > 1 else ''} = {layout.model_parallel}"
         )
 
@@ -57,7 +62,7 @@ def _batch(context: RuleContext) -> Iterator[str]:
 @rule(4, "layers per stage", "arguments.py:968,997, transformer_config.py:2382")
 def _layers_per_stage(context: RuleContext) -> Iterator[str]:
     if not _whole_stages(context):
-        yield f"{context.model.layers} layers do not divide by pipeline-parallel {context.layout.pipeline_parallel}"
+        yield f"{_not_divisible(context.model.layers, 'layer')} by pipeline-parallel {context.layout.pipeline_parallel}"
 
 
 @rule(5, "layers per virtual stage", "arguments.py:972-976")
@@ -68,12 +73,12 @@ def _layers_per_virtual_stage(context: RuleContext) -> Iterator[str]:
     per_stage = context.model.layers // context.layout.pipeline_parallel
     if layers is None:
         if per_stage % stages:
-            yield f"{per_stage} layers per stage do not divide by {stages} virtual stages"
+            yield f"{_not_divisible(per_stage, 'layer', ' per stage')} by {stages} virtual stages"
     elif context.dialect in ("2021", "kwai"):  # they compare with all layers, and round the virtual stages down
         if context.model.layers % layers:
-            yield f"{context.model.layers} layers do not divide by {layers} layers per virtual stage"
+            yield f"{_not_divisible(context.model.layers, 'layer')} by {layers} layers per virtual stage"
     elif per_stage % layers:
-        yield f"{per_stage} layers per stage do not divide by {layers} layers per virtual stage"
+        yield f"{_not_divisible(per_stage, 'layer', ' per stage')} by {layers} layers per virtual stage"
 
 
 @rule(6, "one virtual-stage argument", "arguments.py:929")
@@ -191,10 +196,10 @@ def _experts(context: RuleContext) -> Iterator[str]:
     if e > 1 and not count:
         yield f"expert-parallel {e} needs a model with experts"
     elif count % e:
-        yield f"{count} experts do not divide by expert-parallel {e}"
+        yield f"{_not_divisible(count, 'expert')} by expert-parallel {e}"
     if count and layout.gpus % (t * e * p):
         yield (
-            f"{layout.gpus} GPUs do not divide by expert-tensor-parallel {t} x expert-parallel {e} "
+            f"{_not_divisible(layout.gpus, 'GPU')} by expert-tensor-parallel {t} x expert-parallel {e} "
             f"x pipeline-parallel {p} = {t * e * p}"
         )
 

@@ -34,7 +34,7 @@ def layout_warnings(context: RuleContext) -> Iterator[str]:
     """
     layout, nodes_of = context.layout, context.gpus_per_node
     if nodes_of and layout.tensor_parallel > nodes_of:
-        yield f"tensor-parallel {layout.tensor_parallel} spans nodes of {nodes_of} GPUs"
+        yield f"tensor-parallel {layout.tensor_parallel} spans nodes of {nodes_of} GPU{'' if nodes_of == 1 else 's'}"
     if layout.sequence_parallel and not context.sequence_parallel:
         yield "sequence parallelism is switched off with tensor-parallel 1"
     if layout.expert_parallel > 1 and layout.tensor_parallel > 1 and not layout.sequence_parallel:

@@ -20,6 +20,7 @@ from typing import IO, BinaryIO
 from orchestrator.errors import Problem, ReproError
 from orchestrator.files import single_name, written_whole
 from orchestrator.reading.logs import decompressed as in_pieces
+from orchestrator.text import counted
 
 LEVEL = 3
 """Compression level of zstd, its default. One thread, because the number of threads changes the bytes."""
@@ -215,7 +216,7 @@ def changed_files(folder: Path, paths: Sequence[str]) -> Iterator[str]:
         yield f"{SUMS} or {MANIFEST}: cannot be read"
         return
     if len(sums) != len(lines):
-        yield f"{SUMS}: {len(lines) - len(sums)} lines are invalid or repeat a file"
+        yield f"{SUMS}: invalid or repeated: {counted(len(lines) - len(sums), 'line')}"
     yield from (f"{path}: is missing" for path in sorted(sums.keys() - set(paths)))
     yield from (f"{path}: is not in {SUMS}" for path in sorted(set(paths) - sums.keys() - {SUMS}))
     for path in sorted(sums.keys() & set(paths)):

@@ -71,7 +71,7 @@ def test_rules_may_use_what_earlier_rules_gave_and_must_not_contradict_the_layou
     cases = expand(entry_of(tmp_path, BASE.replace("rules:\n  tp: gpus / pp\n", rules)))
     assert [(case.value("pp"), case.value("dp")) for case in cases[::2]] == [(1, 4), (2, 2), (4, 1)]
     wrong = BASE.replace("rules:\n  tp: gpus / pp\n", "rules:\n  tp: mbs + 1\n  dp: mbs\n").replace("[8, 16]", "[8]")
-    assert messages(tmp_path, wrong)[0].endswith("pp=1,gbs=8: dp=1 but 8 GPUs leave data-parallel 4")
+    assert messages(tmp_path, wrong)[0].endswith("pp=1,gbs=8: dp=1 but data-parallel is 4 on 8 GPUs")
 
 
 def test_a_batch_that_nothing_gives_is_missed(tmp_path: Path) -> None:

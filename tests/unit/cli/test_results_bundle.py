@@ -260,7 +260,7 @@ SEEN: dict[str, tuple[Change, str]] = {
     "a checksum less": (without_line("SHA256SUMS", b"README"), r"README\.txt: is not in SHA256SUMS"),
     "a line of the checksums": (
         replace("SHA256SUMS", b"  README", b" ?README"),
-        "SHA256SUMS: 1 lines are invalid",
+        "SHA256SUMS: invalid or repeated: 1 line",
     ),
     "a size": (replace("MANIFEST", b"\t", b"0\t"), "MANIFEST: was changed"),
     "a script": (

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from orchestrator.clusters.slurm_fields import QosFields, SlurmFields
 from orchestrator.errors import ReproError
 from orchestrator.slurm.notation import time_limit_s
+from orchestrator.text import counted
 from tests.unit.clusters.sites import PLAIN, cluster_of, short
 
 # Leonardo's, by size and then by time (CINECA documentation).
@@ -74,7 +75,7 @@ def test_jobs_request_the_first_qos_that_accepts_them(nodes: int, limit: str, ex
         []
         if expected
         else [
-            f"no QOS accepts {nodes} nodes, {nodes * 4} GPUs for {limit} "
+            f"no QOS accepts {counted(nodes, 'node')}, {nodes * 4} GPUs for {limit} "
             "(there are: normal, boost_qos_bprod, boost_qos_lprod)"
         ]
     )

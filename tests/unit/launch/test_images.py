@@ -92,7 +92,7 @@ def test_offline_nodes_and_a_folder_that_this_machine_does_not_see_leave_no_plac
 
 def test_a_qos_that_takes_no_single_node_is_said_before_sbatch_says_it(tmp_path: Path) -> None:
     text = SITE.replace("time_limit: 0:30:00", "time_limit: 0:30:00, qos: [{name: large, min_nodes: 8}]")
-    assert "an import no QOS accepts 1 nodes" in refused(profile(tmp_path, text=text))[0]
+    assert "an import no QOS accepts 1 node" in refused(profile(tmp_path, text=text))[0]
 
 
 def test_a_cluster_without_containers_or_without_a_registrys_image_has_nothing_to_import(tmp_path: Path) -> None:

@@ -158,7 +158,7 @@ def test_a_task_outside_its_image_ends_the_script_and_is_named(tmp_path: Path) -
     probed = run(cluster, tmp_path)
     assert probed.end is not None and (probed.end.exit_code, probed.end.inside_image) == (97, "0/1")
     last = probe_findings(cluster, replace(probed, host=""))[-1]
-    assert last.message == "FAILED with exit code 97: 0 of 1 nodes ran it inside pretrain"
+    assert last.message == "FAILED with exit code 97: 0 of 1 node ran it inside pretrain"
     assert last.location == cluster.location(("container", "images", "pretrain"))
 
 
@@ -197,7 +197,7 @@ def test_a_probe_inside_its_image_with_all_gpus_is_right_in_everything(tmp_path:
 @pytest.mark.parametrize(
     ("log", "check", "said"),
     [
-        (log_of(gpus="1"), "hardware.gpus_per_node", "each task sees 1 GPUs"),
+        (log_of(gpus="1"), "hardware.gpus_per_node", "each task sees 1 GPU"),
         (log_of(tasks=3), "tasks", "3 of 4 tasks were started"),
         (log_of(machine="aarch64"), "site.architecture", "the node is aarch64"),
         (log_of(torch="probe python=yes 2.9.0 12.8 0"), "torch", "torch 2.9.0 sees 0 of 4 GPUs"),

@@ -174,7 +174,7 @@ def test_task_outside_its_image_ends_with_97_and_does_not_start_the_program(runt
     assert answer.stderr == "repro: this node runs the task outside its image\n"
     record = read_record(stage.job / "end")
     assert record is not None and (record.exit_code, record.inside_image) == (97, "0/1")
-    assert record.outside_image == "0 of 1 nodes ran it inside pretrain"
+    assert record.outside_image == "0 of 1 node ran it inside pretrain"
 
 
 @pytest.mark.parametrize("runtime", RUNTIMES)

@@ -269,7 +269,7 @@ def test_an_outcome_is_seen_or_it_is_not_judged(
         claim = {"kind": "outcome", "where": {"case": "plain"}, "outcome": outcome}
         verdict, because = judged_alone(tmp_path, rows, "paper", claim, numbers, **how)
         assert verdict == expected
-        assert (because == "1 of 1 cases neither verified nor out of memory") == (expected == "not judged")
+        assert (because == "1 of 1 case neither verified nor out of memory") == (expected == "not judged")
 
 
 def test_an_outcome_of_several_cases_says_which_ended_how(tmp_path: Path, rows: Entry) -> None:

@@ -1,5 +1,5 @@
 #!/bin/bash
-# Run 3 jobs on this machine one after another, also across queues, so that no job disturbs a measurement.
+# Run 3 jobs on this machine, one at a time, also across queues, so that no job disturbs a measurement.
 set -u
 umask 027
 jobs=( # script and folder
