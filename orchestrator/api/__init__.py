@@ -183,6 +183,7 @@ if TYPE_CHECKING:
     from orchestrator.search.answer import CandidateRow as CandidateRow
     from orchestrator.search.answer import SearchAnswer as SearchAnswer
     from orchestrator.search.answer import arguments_by_program as arguments_by_program
+    from orchestrator.search.answer import fastest_text as fastest_text
     from orchestrator.search.budget import read_search_budget as read_search_budget
     from orchestrator.search.prepare import PreparedSearch as PreparedSearch
     from orchestrator.search.prepare import prepare_search as prepare_search
@@ -340,7 +341,7 @@ _NAMES = {
     "results.export.rows": "Row claim_rows export_rows",
     "results.outcome": "FigureOutcome",
     "slurm.notation": "time_limit_s",
-    "search.answer": "CandidateRow SearchAnswer arguments_by_program",
+    "search.answer": "CandidateRow SearchAnswer arguments_by_program fastest_text",
     "search.budget": "read_search_budget",
     "search.prepare": "PreparedSearch prepare_search",
     "search.simulate": "Simulated",

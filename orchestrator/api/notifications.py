@@ -1,4 +1,4 @@
-"""Messages about figures whose jobs have ended: by the command that waits, or by a job after the last one."""
+"""Messages about figures and searches that have ended: by the command that waits, or by a job after the last one."""
 
 from __future__ import annotations
 
@@ -31,6 +31,9 @@ from orchestrator.masking import ADDRESS_OPTION, masked_address
 from orchestrator.paths import Folders, short_name
 from orchestrator.results.message import Message, message_of, spent_by_jobs
 from orchestrator.results.outcome import read_outcome
+from orchestrator.search.answer import SearchAnswer
+from orchestrator.search.message import search_message
+from orchestrator.search.prepare import PreparedSearch
 
 
 def message_addresses(given: Sequence[str] | None) -> tuple[Address, ...]:
@@ -113,30 +116,14 @@ class FigureMessages:
     def _send(self, figure: Figure, workload: str) -> None:
         outcome = read_outcome(self._ledger, self._folders, figure.experiment, figure.scale, figure.cluster, workload)
         rows = self._jobs_of(figure)
-        ended = sorted({row.attempt_id for row in rows if row.phase == ENDED})
-        digest = hashlib.sha256(",".join(map(str, ended)).encode()).hexdigest()[:16]
+        digest = _digest_of_ended(rows)
         programs = "+".join(outcome.workloads)
         end = FigureEnd(figure.experiment, figure.scale, figure.cluster, programs, digest)
         message = message_of(outcome, spent_by_jobs(self._ledger, rows))
         for address in self._addresses:
-            self._send_to(address, end, message)
-
-    def _send_to(self, address: Address, end: FigureEnd, message: Message) -> None:
-        shown, name = masked_address(address.url), short_name(end.experiment)
-        key = address_digest(address.url, end.experiment)
-        message_id = claim_message(self._ledger, end, shown, key, this_submitter(), sender_is_alive)
-        if message_id is None:
-            if address.origin == ADDRESS_OPTION and (at := sent_at(self._ledger, end, key)):
-                self._notify(f"note: the message about {name} was sent to {shown} before, {at:%Y-%m-%d %H:%M:%S} UTC")
-            return
-        error = send(address.url, message)
-        record_message(self._ledger, message_id, message.title, error)
-        if error is None:
-            self._notify(f"message about {name} sent to {shown}")
-        else:
-            option = " --notify URL" if self._is_asked else ""
-            hint = f"repro wait {name}{option} sends it again"
-            self._notify(f"warning: {Problem(f'no message about {name} to {shown} ({error})', hint=hint)}")
+            option = " --notify URL" if address.origin == ADDRESS_OPTION else ""
+            hint = f"repro wait {short_name(figure.experiment)}{option} sends it again"
+            _send_to(self._ledger, address, end, message, hint, self._notify)
 
     def _jobs_of(self, figure: Figure) -> list[JobRow]:
         """Return all jobs of a figure, also those that the command does not wait for."""
@@ -164,3 +151,47 @@ class FigureMessages:
                 cases = []
             self._own_programs[key] = frozenset(case.workload for case in cases)
         return self._own_programs[key]
+
+
+def send_about_search(
+    ledger: Ledger,
+    addresses: Sequence[Address],
+    notify: Callable[[str], None],
+    prepared: PreparedSearch,
+    answer: SearchAnswer,
+) -> None:
+    """Send the message about a search that has ended. Each address gets one for the same jobs."""
+    if not addresses:
+        return
+    entry, case = prepared.entry, prepared.candidates[0].case
+    rows = [row for row in job_rows(ledger, experiment=entry.name) if row.cluster == prepared.cluster.name]
+    digest = _digest_of_ended(rows)
+    end = FigureEnd(entry.name, case.scale, prepared.cluster.name, f"search of {case.workload}", digest)
+    message = search_message(prepared, answer)
+    for address in addresses:
+        _send_to(ledger, address, end, message, "the same command sends it again", notify)
+
+
+def _digest_of_ended(rows: Sequence[JobRow]) -> str:
+    """Return the digest of the attempts that have ended, which identifies an end."""
+    ended = sorted({row.attempt_id for row in rows if row.phase == ENDED})
+    return hashlib.sha256(",".join(map(str, ended)).encode()).hexdigest()[:16]
+
+
+def _send_to(
+    ledger: Ledger, address: Address, end: FigureEnd, message: Message, hint: str, notify: Callable[[str], None]
+) -> None:
+    """Send a message unless this address has it. Report that it was sent, or why not with the hint."""
+    shown, name = masked_address(address.url), short_name(end.experiment)
+    key = address_digest(address.url, end.experiment)
+    message_id = claim_message(ledger, end, shown, key, this_submitter(), sender_is_alive)
+    if message_id is None:
+        if address.origin == ADDRESS_OPTION and (at := sent_at(ledger, end, key)):
+            notify(f"note: the message about {name} was sent to {shown} before, {at:%Y-%m-%d %H:%M:%S} UTC")
+        return
+    error = send(address.url, message)
+    record_message(ledger, message_id, message.title, error)
+    if error is None:
+        notify(f"message about {name} sent to {shown}")
+    else:
+        notify(f"warning: {Problem(f'no message about {name} to {shown} ({error})', hint=hint)}")

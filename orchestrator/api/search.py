@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from orchestrator.api import DEFAULT, Session
 from orchestrator.api.jobs import update
+from orchestrator.api.notifications import message_addresses, send_about_search
 from orchestrator.api.session import Reporter
 from orchestrator.api.submissions import submit, supervise
 from orchestrator.catalog.case import Case, parse_where, select
@@ -48,12 +49,20 @@ class SearchOptions:
     finalists: int = FINALISTS
 
 
-def run_search(prepared: PreparedSearch, options: SearchOptions, *, session: Session = DEFAULT) -> SearchAnswer:
+def run_search(
+    prepared: PreparedSearch,
+    options: SearchOptions,
+    *,
+    notify: Sequence[str] | None = None,
+    session: Session = DEFAULT,
+) -> SearchAnswer:
     """Measure candidates until none can win or the budget is spent; return the answer.
 
     Short jobs come first, the most promising ones first. The fastest cases then run at full length. A search that was
-    interrupted goes on with the jobs that the ledger has, and waits for those that run.
+    interrupted goes on with the jobs that the ledger has, and waits for those that run. The URLs `notify`, by default
+    those of the user's configuration, get one message with the answer.
     """
+    addresses = message_addresses(notify)
     session = replace(session, reporter=_EachOnce(session.reporter))
     first = prepared.candidates[0]
     plan_cases(prepared.entry, [first.case], prepared.cluster, session.folders)  # before a file changes
@@ -63,7 +72,9 @@ def run_search(prepared: PreparedSearch, options: SearchOptions, *, session: Ses
     stopped = _run_short(prepared, options, short, session)
     if short < prepared.iterations:
         stopped = _run_finalists(prepared, options, short, session) or stopped
-    return search_answer(prepared, stopped, session=session)
+    found = search_answer(prepared, stopped, session=session)
+    send_about_search(session.ledger(), addresses, session.reporter.message, prepared, found)
+    return found
 
 
 class _EachOnce:
@@ -162,7 +173,7 @@ def _measure(prepared: PreparedSearch, chosen: Sequence[Candidate], iterations: 
     """Submit a job for each case, and wait until all have ended."""
     settings = [*prepared.settings, f"training.iterations={iterations}"]
     submitted = [
-        submit(prepared.entry.name, prepared.profile, where=one.name, settings=settings, session=session)
+        submit(prepared.entry.name, prepared.profile, where=one.name, settings=settings, notify=(), session=session)
         for one in chosen
     ]
     supervise(submitted, session=session)

@@ -55,6 +55,15 @@ Short = Annotated[int, typer.Option("--short", min=5, help="Iterations of the fi
 Finalists = Annotated[int, typer.Option("--finalists", min=1, help="Cases that run at full length at the end.")]
 AtOnce = Annotated[int, typer.Option("--max-parallel", min=1, help="Run this many jobs at once.")]
 Name = Annotated[str | None, typer.Option("--name", help="Name of the experiment that the search writes.")]
+SearchNotify = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--notify",
+        metavar="URL",
+        help="Send a message with the fastest layout at the end: mailto://, slack://, json://, ... Repeatable. "
+        "Default: REPRO_NOTIFY, or notify: of your configuration.",
+    ),
+]
 DryRun = Annotated[bool, typer.Option("--dry-run", "-n", help="Show the candidates and their order only.")]
 Simulate = Annotated[
     bool,
@@ -87,6 +96,7 @@ def search(
     max_parallel: AtOnce = 1,
     settings: Settings = None,
     name: Name = None,
+    notify: SearchNotify = None,
     simulate: Simulate = False,
     dry_run: DryRun = False,
     json: Json = False,
@@ -123,7 +133,7 @@ def search(
         return
     try:
         with waiting(context.obj):
-            answer = api.run_search(prepared, options, session=session)
+            answer = api.run_search(prepared, options, notify=notify, session=session)
     except KeyboardInterrupt:
         message("interrupted; open jobs go on, and the same command continues the search")
         _print_answer(context, prepared, api.search_answer(prepared, "interrupted", session=session), json)
@@ -167,16 +177,12 @@ def _print_answer(context: typer.Context, prepared: api.PreparedSearch, answer: 
 
 
 def _print_winner(prepared: api.PreparedSearch, answer: api.SearchAnswer) -> None:
-    winner = answer.winner
-    if winner is None or winner.trial is None:
+    fastest, trial = api.fastest_text(answer), answer.winner.trial if answer.winner else None
+    if fastest is None or trial is None:
         if answer.stopped:
             message(f"no candidate is measured: {answer.stopped}")
         return
-    trial = winner.trial
-    margin = f"; the second one takes {100 * answer.margin:.1f} % longer" if answer.margin is not None else ""
-    spread = f" +- {trial.spread_ms:.4g}" if trial.spread_ms is not None else ""
-    rate = f", {trial.sequences_per_s:.4g} sequences per second" if trial.sequences_per_s is not None else ""
-    message(f"fastest: {winner.case.name}, {trial.iteration_ms:.4g}{spread} ms per iteration{rate}{margin}")
+    message(fastest)
     if trial.iterations < prepared.iterations:
         message(
             f"note: it ran {counted(trial.iterations, 'iteration')}, not the {prepared.iterations} of a complete job"

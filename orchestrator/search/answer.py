@@ -100,6 +100,18 @@ class SearchAnswer:
         return [row for row in measured if row.trial and row.trial.iterations == longest]
 
 
+def fastest_text(answer: SearchAnswer) -> str | None:
+    """Return `fastest: pp=1,tp=4, 812.3 +- 1.2 ms per iteration, ...`; None if no candidate is measured."""
+    winner = answer.winner
+    if winner is None or winner.trial is None:
+        return None
+    trial = winner.trial
+    margin = f"; the second one takes {100 * answer.margin:.1f} % longer" if answer.margin is not None else ""
+    spread = f" +- {trial.spread_ms:.4g}" if trial.spread_ms is not None else ""
+    rate = f", {trial.sequences_per_s:.4g} sequences per second" if trial.sequences_per_s is not None else ""
+    return f"fastest: {winner.case.name}, {trial.iteration_ms:.4g}{spread} ms per iteration{rate}{margin}"
+
+
 def _time_of(row: CandidateRow) -> float:
     return row.trial.iteration_ms if row.trial and row.trial.iteration_ms is not None else math.inf
 
