@@ -36,6 +36,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    gc.disable()  # until the tests are collected: their objects stay
     host.may_install_packages = config.getoption("--install")
     Path(_NO_CONFIGURATION.name).chmod(0o755)  # other users run `repro`, too
     os.environ["XDG_CONFIG_HOME"] = _NO_CONFIGURATION.name
@@ -54,9 +55,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Exclude the collected tests and their modules from garbage collections."""
-    gc.collect()
+    """Exclude the collected tests and their modules from garbage collections, and collect less often."""
     gc.freeze()
+    gc.enable()
+    gc.set_threshold(20_000, 10, 10)
 
 
 def _needs(item: pytest.Item) -> Iterator[str]:
