@@ -104,3 +104,11 @@ def test_claims_have_their_sources_and_plotted_numbers_are_not_called_printed() 
     assert {(point.how, point.error) for point in experiment.published} == {("traced from the plot", 0.5)}
     drawn = [point.where.given() for point in experiment.published]
     assert all(len(select(expand(shipped()), where)) == 1 for where in drawn)
+
+
+def test_the_note_about_the_factor_of_2_has_the_ratio_of_the_published_points() -> None:
+    experiment = shipped().experiment
+    (note,) = [note for note in experiment.notes if "factor of up to 2" in note]
+    for gbs in (32, 128):
+        rates = [point.value for point in experiment.published if point.where.given()["gbs"] == gbs]
+        assert f"have {max(rates) / min(rates):.2f} (best over worst)" in note
