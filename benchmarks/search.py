@@ -178,7 +178,9 @@ def _tpe_order(one: CaseList, seed: int) -> list[str]:
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     axes = {candidate.name: _axes(candidate.case) for candidate in one.candidates}
     values = {axis: sorted({of_case[axis] for of_case in axes.values()}) for axis in next(iter(axes.values()))}
-    spread = {axis: optuna.distributions.CategoricalDistribution(v) for axis, v in values.items() if len(v) > 1}
+    spread: dict[str, optuna.distributions.BaseDistribution] = {
+        axis: optuna.distributions.CategoricalDistribution(v) for axis, v in values.items() if len(v) > 1
+    }
     study = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=seed, n_startup_trials=2))
     rest = random.Random(seed)
     order: list[str] = []
