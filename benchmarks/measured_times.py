@@ -31,10 +31,9 @@ CHECKOUT = Path(__file__).resolve().parents[1]
 SC21, ATC24 = "SC21 table 1", "ATC'24 figure 9"
 H200, H200_QUAD = "pretrain on one and two H200", "pretrain on four H200"
 H100, HOST_BOUND = "pretrain on one H100", "host-bound on four H200"
-H200_LATER = "predicted before they ran"
-LATER_TABLES = ("figure-12.csv", "figure-13.csv")
-"""Tables of two H200 that were measured after the constants were fixed."""
+H200_LATER, H200_AGAIN = "measured after the fit", "cases of the fit, measured again"
 H200_TABLES = CHECKOUT / "experiments" / "results" / "h200"
+"""Tables of two H200 that were measured after the constants were fixed."""
 TIMES = CHECKOUT / "benchmarks"
 
 
@@ -65,6 +64,11 @@ class Row:
         assert duration is not None
         return duration
 
+    @property
+    def job(self) -> tuple[ModelShape, Layout, Training]:
+        """Return what a job trains, whatever its number of iterations. Figures share jobs under different names."""
+        return self.model, self.layout, replace(self.training, iterations=0)
+
     def error(self, constants: Constants) -> float:
         """Return the signed relative error."""
         return self.predicted(constants).iteration_ms / self.actual_ms - 1
@@ -88,7 +92,8 @@ def rows() -> dict[str, list[Row]]:
         ATC24: figure_9(),
         H200: pretrain_on_h200(quad=False),
         H200_QUAD: pretrain_on_h200(quad=True),
-        H200_LATER: predicted_first(),
+        H200_LATER: measured_later(of_the_fit=False),
+        H200_AGAIN: measured_later(of_the_fit=True),
         H100: pretrain_on_h100(),
         HOST_BOUND: host_bound(),
     }
@@ -182,10 +187,8 @@ def figure_9() -> list[Row]:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """A measured time of a case; `file` and `place` give its position in the order of its set."""
+    """A measured time of a case."""
 
-    file: str
-    place: int
     name: str
     model: ModelShape
     layout: Layout
@@ -206,25 +209,21 @@ class Measured:
 
 
 def pretrain_on_h200(*, quad: bool) -> list[Row]:
-    """Return the times at scale `quad` on four H200, or the others on one and two. Host-bound ones are left out.
+    """Return the times at scale `quad` on four H200, or the others on one and two. Rows 1, 3, 5, ... are fitted.
 
-    They stand in the tables of experiments/results/h200, repeats counting once, and in the files of times here. A case
-    of a table replaces the same case of a file of times, which an older version of the program ran.
+    Host-bound times are left out.
     """
-    tables = [time for time in _of_tables(quad) if time.file not in LATER_TABLES]
-    names = {time.name for time in tables}
-    typed = _of_times("h200_quad_times.yaml", "gpu_bound", "quad") if quad else _typed()
-    times = [*tables, *(time for time in typed if time.name not in names)]
+    times = _of_times("h200_quad_times.yaml", "gpu_bound", "quad") if quad else _of_times("h200_times.yaml")
     machine = _machine("NVIDIA H200", 4 if quad else 2)
-    in_order = sorted(times, key=lambda time: (time.file, time.place))
-    return [time.row(machine, fitted=index % 2 == 0) for index, time in enumerate(in_order)]
+    return [time.row(machine, fitted=index % 2 == 0) for index, time in enumerate(times)]
 
 
-def predicted_first() -> list[Row]:
-    """Return the times of two H200 that were measured after the constants were fixed."""
+def measured_later(*, of_the_fit: bool) -> list[Row]:
+    """Return the times of experiments/results/h200 whose cases are also rows of `pretrain_on_h200`, or the others."""
+    before = {row.job for quad in (False, True) for row in pretrain_on_h200(quad=quad)}
     machine = _machine("NVIDIA H200", 2)
-    later = sorted((time for time in _of_tables(quad=False) if time.file in LATER_TABLES), key=lambda time: time.place)
-    return [time.row(machine, fitted=False) for time in sorted(later, key=lambda time: time.file)]
+    later = [time.row(machine, fitted=False) for time in _of_tables()]
+    return [row for row in later if (row.job in before) is of_the_fit]
 
 
 def pretrain_on_h100() -> list[Row]:
@@ -242,33 +241,47 @@ def _machine(gpu: str, gpus: int) -> Hardware:
     return Machine(cpus=16, gpus=gpus, gpu=gpu, gpu_memory_gb=150).hardware()
 
 
-def _of_tables(quad: bool) -> Iterator[Measured]:
-    """Yield the cases of the exported tables that have a time and whose GPUs did not wait for the host."""
-    for path in H200_TABLES.rglob("*.csv"):
+def _of_tables() -> Iterator[Measured]:
+    """Yield the cases of the exported tables that have a time and whose GPUs did not wait for the host.
+
+    A job that figures share counts once, at the first figure.
+    """
+    counted: set[tuple[ModelShape, Layout, Training]] = set()
+    for path in sorted(H200_TABLES.glob("*.csv")):
         with path.open(newline="") as file:
             table = list(csv.DictReader(file))
-        scale = table[0]["scale"]
-        if (scale == "quad") is not quad:
-            continue
         entry = _entry(table[0]["experiment"])
-        cases = {case.name: case for case in expand(entry, scale)}
-        for place, row in enumerate(table):
-            if row["iteration_ms"] and row.get("host_bound") != "true":
-                yield _measured(path.name, place, entry, cases[row["case"]], float(row["iteration_ms"]))
+        cases = {case.name: case for case in expand(entry, table[0]["scale"])}
+        for row in table:
+            case = cases[row["case"]]
+            job = (case.model, case.layout, case.training)
+            if row["iteration_ms"] and row["host_bound"] != "true" and job not in counted:
+                counted.add(job)
+                yield _measured(entry, case, float(row["iteration_ms"]))
 
 
-def _of_times(file: str, part: str, scale: str) -> Iterator[Measured]:
+def _of_times(file: str, part: str = "measured", scale: str = "pair") -> Iterator[Measured]:
     """Yield the rows of a part of a file of times: in ms, or as TFLOP/s per GPU by SC21 eq. 3."""
     document: Any = yaml.safe_load((TIMES / file).read_text())
-    for place, row in enumerate(document[part]):
+    for row in document[part]:
+        if "part" in row:
+            yield _of_part(row)
+            continue
         entry = _entry(row["experiment"])
-        case = next(case for case in expand(entry, scale) if case.name == row["case"])
-        actual_ms = row["ms"] if "ms" in row else _ms_of_rate(case, row["tflops_per_gpu"])
-        yield _measured(file, place, entry, case, actual_ms)
+        case = next(case for case in expand(entry, row.get("scale", scale)) if case.name == row["case"])
+        yield _measured(entry, case, row["ms"] if "ms" in row else _ms_of_rate(case, row["tflops_per_gpu"]))
 
 
-def _measured(file: str, place: int, entry: Entry, case: Case, actual_ms: float) -> Measured:
-    return Measured(file, place, f"{entry.short_name} {case.name}", case.model, case.layout, case.training, actual_ms)
+def _of_part(row: dict[str, Any]) -> Measured:
+    """Return the time of a case of benchmarks/pretrain_parts.py."""
+    model = ModelShape(row["layers"], row["hidden"], row["heads"], 2048, 51200)
+    layout = Layout(row["gpus"], row["tp"], 1, row["mbs"], row["gbs"], sequence_parallel=row["tp"] > 1)
+    training = Training("bf16", recompute=row["recompute"], dropout=0.0)
+    return Measured(f"pretrain_parts {row['part']}", model, layout, training, row["ms"])
+
+
+def _measured(entry: Entry, case: Case, actual_ms: float) -> Measured:
+    return Measured(f"{entry.short_name} {case.name}", case.model, case.layout, case.training, actual_ms)
 
 
 def _ms_of_rate(case: Case, tflops_per_gpu: float) -> float:
@@ -279,20 +292,6 @@ def _ms_of_rate(case: Case, tflops_per_gpu: float) -> float:
 def _entry(experiment: str) -> Entry:
     own = CHECKOUT / "tests" / "gpu" / f"{experiment}.yaml"
     return read_experiment(experiment, own) if own.is_file() else find_experiment(find_folders(), experiment)
-
-
-def _typed() -> Iterator[Measured]:
-    """Yield the rows of h200_times.yaml."""
-    file = "h200_times.yaml"
-    document: Any = yaml.safe_load((TIMES / file).read_text())
-    for place, (name, row) in enumerate(document["pretrain_parts"].items()):
-        model = ModelShape(row["layers"], row["hidden"], row["heads"], 2048, 51200)
-        layout = Layout(row["gpus"], row["tp"], 1, row["mbs"], row["gbs"], sequence_parallel=row["tp"] > 1)
-        training = Training("bf16", recompute=row["recompute"], dropout=0.0)
-        yield Measured(file, place, f"pretrain_parts {name}", model, layout, training, row["ms"])
-    yield from (
-        replace(time, place=len(document["pretrain_parts"]) + time.place) for time in _of_times(file, "pair", "pair")
-    )
 
 
 def _row(index: int, entry: Entry, case: Case, tokenizer: int, actual_ms: float) -> Row:

@@ -36,8 +36,8 @@ _HINT = "remove this folder, then repeat the command"
 
 USABLE_SHARE_PRETRAIN = 0.975
 """Usable share of memory: the allocator of this program has few gaps. On an H200 of 150 GB (10^9 bytes) a job used
-146.07, 0.974, and a job that needs 153.4 ran out of memory (experiments/results/h200, over-the-edge). The memory that
-NCCL uses over many nodes is unconfirmed."""
+146.07 and later 146.23, and a job that needs 153.4 ran out of memory (experiments/results/h200, over-the-edge). The
+memory that NCCL uses over many nodes is unconfirmed."""
 
 
 class PretrainSite(WorkloadSite):
