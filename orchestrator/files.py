@@ -221,10 +221,10 @@ def require_place(file: Path) -> None:
     if file.is_dir():
         raise ReproError(Problem(f"{file}: a folder, not a file", hint="name a file in it"))
     if file.exists() and not file.is_file():  # a device, whose place a file would take
-        raise ReproError(Problem(f"{file}: no regular file", hint="leave -o out, and redirect what is printed"))
+        raise ReproError(Problem(f"{file}: not a regular file", hint="leave -o out and redirect the output"))
     if not folder.exists():
         raise ReproError(Problem(f"{file}: there is no folder {folder}", hint=f"mkdir -p {shlex.quote(str(folder))}"))
     if not folder.is_dir():
-        raise ReproError(Problem(f"{file}: {folder} is no folder"))
+        raise ReproError(Problem(f"{file}: {folder} is not a folder"))
     if not os.access(folder, os.W_OK):
-        raise ReproError(Problem(f"{file}: {folder} is read-only to you", hint="name a file elsewhere"))
+        raise ReproError(Problem(f"{file}: {folder} is not writable for you", hint="name a file elsewhere"))

@@ -274,7 +274,7 @@ def _print_simulated(context: typer.Context, name: str, simulated: api.Simulated
     else:
         table(rows, ["case", "iteration_ms"])
     found = simulated.measured_ms[simulated.found]
-    message(f"{name}: {len(rows)} of {counted(simulated.of, 'case')} measured, then no other one could win")
+    message(f"{name}: {len(rows)} of {counted(simulated.of, 'case')} measured; no other one can be faster")
     how_close = (
         "the fastest case" if found == best else f"{100 * (found / best - 1):.1f} % slower than {simulated.best}"
     )

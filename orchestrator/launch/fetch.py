@@ -182,7 +182,8 @@ def _make_text_data(item: Item, items: Sequence[Item], text: Text) -> dict[str, 
     """Write the data set of a text; return the checksum of each file by name."""
     for file in item.files:
         if file.exists():
-            raise ReproError(Problem("exists, and is half of a data set", f"{file}:", "move it away"))
+            what = "exists, and the other file of the data set is missing"
+            raise ReproError(Problem(what, f"{file}:", "move it away"))
     part = _part(item.path)
     try:
         made = tokenize_text(text, items, part)

@@ -334,7 +334,7 @@ def _absent_file(cluster: Cluster, name: str) -> Iterator[Problem]:
     file = _own_file(cluster, name)
     if file is not None and not is_there(file) and is_there(file.parent):
         location = cluster.location(("container", "images", name))
-        hint = "correct the path, or put the image there; if only nodes see it, say site: {login_sees_paths: false}"
+        hint = "correct the path, or put the image there; if only nodes see it, set site: {login_sees_paths: false}"
         yield Problem(f"container.images.{name}: {file}: no such file", location, hint)
 
 

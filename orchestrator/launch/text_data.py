@@ -43,7 +43,7 @@ def require_usable_text(text: Text, workload: str, items: Sequence[Item]) -> Non
     fields = {item.source.need.field for item in items}
     if not {*_NEEDED, "data_path"} <= fields:
         hint = "leave it out, or make the data by hand: fetch accepts existing data"
-        problems.append(Problem(f"{workload} gets no data of a text here", "--text:", hint))
+        problems.append(Problem(f"{workload} cannot use a text as its data here", "--text:", hint))
     if problems:
         raise ReproError(*problems)
 

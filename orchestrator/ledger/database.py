@@ -240,7 +240,8 @@ def checked_version(connection: sa.Connection) -> str | None:
         version = connection.exec_driver_sql("SELECT version_num FROM alembic_version").scalar()
     if version is None or not re.fullmatch(r"\d{4}", version):
         other = min(tables - {"alembic_version"} or tables)
-        raise ReproError(Problem(f"holds something else ({other})", f"{name}:", "give --database one of its own"))
+        what = f"is a database of another program (table {other})"
+        raise ReproError(Problem(what, f"{name}:", "name another file with --database"))
     if version > SCHEMA:
         raise ReproError(
             Problem(f"made by a newer repro (schema {version}, this knows {SCHEMA})", f"{name}:", "upgrade")

@@ -112,7 +112,7 @@ def _fault_of_locks(folder: Path) -> str | None:
         with suppress(OSError):
             Path(name).unlink()
     if refused == 0:
-        return "two got the same one"
+        return "two processes got the same lock"
     return None if refused in (errno.EACCES, errno.EAGAIN) else os.strerror(refused)
 
 

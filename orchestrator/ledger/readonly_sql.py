@@ -91,7 +91,7 @@ def _asked_of_sqlite(ledger: Ledger, question: str) -> Iterator[Answer]:
             connection.set_progress_handler(lambda: 0, _STEPS)  # Python handles signals only in Python code
             cursor = connection.execute(question)
             if cursor.description is None:
-                raise ReproError(Problem("no question", hint=_HINT))
+                raise ReproError(Problem("the query is empty", hint=_HINT))
             yield Answer(_own_names(column[0] for column in cursor.description), cursor)
     except (sqlite3.Error, sqlite3.Warning) as error:
         if str(error) == "interrupted":

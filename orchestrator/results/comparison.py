@@ -322,7 +322,7 @@ def _unlike(a: Combined | None, b: Combined | None, metric: str) -> Iterator[str
         return
     mode_a, mode_b = (" and ".join(modes(side.rows)) or "unknown" for side in (a, b))
     if mode_a != mode_b:
-        yield f"not like with like: the execution mode is {mode_a} in A, {mode_b} in B"
+        yield f"not comparable: the execution mode is {mode_a} in A, {mode_b} in B"
     for name, side in (("A", a), ("B", b)):
         reason = host_bound_reason(side.metrics) if metric not in NOT_RATES else None
         if reason:

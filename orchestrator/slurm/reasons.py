@@ -37,8 +37,8 @@ _END_NOT_WAIT = "is the reason of an end, not of waiting"
 # Reasons of one word, in small letters.
 _WORDS: dict[str, tuple[Kind, str, str | None]] = {
     # queue
-    "none": ("queue", "has not been looked at by the scheduler yet", None),
-    "waitingforscheduling": ("queue", "has not been looked at by the scheduler yet", None),
+    "none": ("queue", "was not considered by the scheduler yet", None),
+    "waitingforscheduling": ("queue", "was not considered by the scheduler yet", None),
     "scheddefer": ("queue", "is scheduled with the others, not at submission", None),
     "priority": ("queue", "waits behind jobs of higher priority", None),
     "resources": ("queue", "is next in the queue and waits until enough nodes or GPUs are free", None),
@@ -57,63 +57,67 @@ _WORDS: dict[str, tuple[Kind, str, str | None]] = {
     "accountingpolicy": ("limit", "is stopped by a limit of its account or QOS", "`sacctmgr show qos` lists limits"),
     "qosusagethreshold": (
         "limit",
-        "waits since its account has used more than its share for this QOS",
+        "waits because its account has used more than its share for this QOS",
         "wait until the usage has decayed, or take another `qos` or `account`",
     ),
-    "associationjoblimit": ("limit", "waits since its account runs as many jobs as it may", None),
-    "associationresourcelimit": ("limit", "waits since its account uses as much as it may", None),
-    "associationtimelimit": ("limit", "waits since its account has used up its time", "take another `account`"),
-    "qosjoblimit": ("limit", "waits since its QOS runs as many jobs as it may", None),
-    "qosresourcelimit": ("limit", "waits since its QOS uses as much as it may", None),
-    "qostimelimit": ("limit", "waits since its QOS has used up its time", "take another `qos`"),
-    "maxpoweredupnodes": ("limit", "waits since as many nodes are switched on as may be", None),
+    "associationjoblimit": ("limit", "waits because its account runs as many jobs as it is allowed to", None),
+    "associationresourcelimit": ("limit", "waits because its account uses all that it is allowed to", None),
+    "associationtimelimit": ("limit", "waits because its account has used up its time", "take another `account`"),
+    "qosjoblimit": ("limit", "waits because its QOS runs as many jobs as it is allowed to", None),
+    "qosresourcelimit": ("limit", "waits because its QOS uses all that it is allowed to", None),
+    "qostimelimit": ("limit", "waits because its QOS has used up its time", "take another `qos`"),
+    "maxpoweredupnodes": ("limit", "waits because the largest allowed number of nodes is switched on", None),
     # held
     "jobhelduser": ("held", "is held by its user or an account's coordinator", _RELEASE),
     "jobheldadmin": ("held", "is held by an administrator", _ASK_RELEASE),
-    "jobholdmaxrequeue": ("held", "is held, as it was put back into the queue too often", _ASK_RELEASE),
-    "burstbufferoperation": ("held", "is held, as the burst buffer could not serve it", _RELEASE_AFTER),
+    "jobholdmaxrequeue": ("held", "is held because it was put back into the queue too often", _ASK_RELEASE),
+    "burstbufferoperation": ("held", "is held because the burst buffer could not serve it", _RELEASE_AFTER),
     "reservationdeleted": (
         "held",
-        "is held, as its reservation was deleted",
+        "is held because its reservation was deleted",
         "give it another with `scontrol update JobId=ID ReservationName=NAME`, then `scontrol release ID`",
     ),
     # dependency
     "dependency": ("dependency", "waits for another job to end", None),
     "dependencyneversatisfied": (
         "never",
-        "waits for another job to end well, which it did not",
+        "depends on a job that did not succeed",
         "cancel it, or change it with `scontrol update JobId=ID Dependency=`",
     ),
     # never
-    "badconstraints": ("never", "asks for what no nodes of the partition have together", f"{_NEVER} fewer demands"),
+    "badconstraints": (
+        "never",
+        "requests features that no nodes of the partition have together",
+        f"{_NEVER} fewer requirements",
+    ),
     "partitionnodelimit": (
         "never",
-        "asks for more or fewer nodes than its partition allows, or has in service",
+        "requests more or fewer nodes than its partition allows, or has in service",
         f"{_NEVER} other `nodes` or another `partition`; `scontrol show partition` has MinNodes and MaxNodes",
     ),
     "partitiontimelimit": (
         "never",
-        "asks for more time than its partition allows",
+        "requests more time than its partition allows",
         f"{_NEVER} a lower `time_limit` or another `partition`; `sinfo -o '%P %l'` lists the limits",
     ),
     "partitionconfig": ("never", "does not fit a limit of its partition", f"{_NEVER} another `partition`"),
-    "maxmemperlimit": ("never", "asks for more memory per node or CPU than is allowed", f"{_NEVER} a lower `mem`"),
+    "maxmemperlimit": ("never", "requests more memory per node or CPU than is allowed", f"{_NEVER} a lower `mem`"),
     "invalidaccount": ("never", "has an account that is no longer valid", f"{_NEVER} another `account`"),
-    "accountnotallowed": ("never", "has an account that its partition does not take", f"{_NEVER} another `account`"),
+    "accountnotallowed": ("never", "has an account that its partition does not accept", f"{_NEVER} another `account`"),
     "invalidqos": ("never", "has a QOS that is no longer valid", f"{_NEVER} another `qos`"),
-    "qosnotallowed": ("never", "has a QOS that its partition or account does not take", f"{_NEVER} another `qos`"),
+    "qosnotallowed": ("never", "has a QOS that its partition or account does not accept", f"{_NEVER} another `qos`"),
     "reservationinvalid": ("never", "has a reservation that is not valid", f"{_NEVER} another `reservation`"),
     "deadline": ("never", "cannot end before its deadline any more", f"{_NEVER} a later `--deadline`"),
     # nodes
-    "constraints": ("nodes", "asks for what no nodes in service have together just now", _STATE_OF_NODES),
+    "constraints": ("nodes", "requests features that no nodes in service have together now", _STATE_OF_NODES),
     "reqnodenotavail": ("nodes", "needs a node that is out of service or reserved", _STATE_OF_NODES),
     "nodedown": ("nodes", "needs a node that is down", _STATE_OF_NODES),
     "frontenddown": ("nodes", "needs a front-end node, and none is up", _STATE_OF_NODES),
-    "partitiondown": ("nodes", "waits since its partition is down", "`sinfo -s` shows the partitions that are up"),
-    "partitioninactive": ("nodes", "waits since its partition starts no jobs", "`sinfo -s` shows those that do"),
-    "powernotavail": ("nodes", "waits for electrical power, which its nodes would take", None),
-    "powerreserved": ("nodes", "waits for electrical power, which is reserved", None),
-    "blockmaxerror": ("nodes", "waits since its block of nodes had too many errors", _STATE_OF_NODES),
+    "partitiondown": ("nodes", "waits because its partition is down", "`sinfo -s` shows the partitions that are up"),
+    "partitioninactive": ("nodes", "waits because its partition starts no jobs", "`sinfo -s` shows those that do"),
+    "powernotavail": ("nodes", "waits for the electrical power that its nodes need", None),
+    "powerreserved": ("nodes", "waits for electrical power that is reserved for others", None),
+    "blockmaxerror": ("nodes", "waits because its block of nodes had too many errors", _STATE_OF_NODES),
     "blockfreeaction": ("nodes", "waits for a block of nodes to be freed", None),
     # Reasons of an earlier run of the job.
     "systemfailure": ("unknown", f"met a failure of Slurm itself; the word {_END_NOT_WAIT}", None),
@@ -127,7 +131,10 @@ _WORDS: dict[str, tuple[Kind, str, str | None]] = {
 
 # Sentences, tried in this order; some releases print them with underscores.
 _SENTENCES: tuple[tuple[str, tuple[Kind, str, str | None]], ...] = (
-    (r"launch failed requeued held", ("held", "could not be launched and is held; a node may be ill", _RELEASE_AFTER)),
+    (
+        r"launch failed requeued held",
+        ("held", "could not be launched and is held; a node may be faulty", _RELEASE_AFTER),
+    ),
     (r"launch failure limit exceeded|maxrequeueexceeded", _WORDS["jobholdmaxrequeue"]),
     (r"job requeued in held state", ("held", "was put back into the queue and is held", _RELEASE)),
     (r"job requeued in special exit state", ("held", "ended with a special exit code and is held", _RELEASE)),
@@ -147,11 +154,11 @@ _SENTENCES: tuple[tuple[str, tuple[Kind, str, str | None]], ...] = (
     ),
     (
         r"job is at or exceeds (?:qos|association) .* group ",
-        ("limit", "waits since its account or QOS has used up its minutes, or would with this job", _SPENT),
+        ("limit", "waits because its account or QOS has used up its minutes, or would with this job", _SPENT),
     ),
     (
         r"job is at or exceeds (?:qos|association) ",
-        ("never", "asks for more minutes than its account or QOS allows one job", f"{_NEVER} less, or {_ANOTHER}"),
+        ("never", "requests more minutes than its account or QOS allows for one job", f"{_NEVER} less, or {_ANOTHER}"),
     ),
     (r"raisedsignal:", _WORDS["raisedsignal"]),
 )
@@ -192,7 +199,7 @@ def explain_reason(reason: str) -> WaitReason:
     for pattern, explained in _SENTENCES:
         if re.match(pattern, text):
             return WaitReason(*explained)
-    return WaitReason("unknown", f"waits for a reason that is not known here: {' '.join(reason.split())}", None)
+    return WaitReason("unknown", f"waits for a reason that repro does not explain: {' '.join(reason.split())}", None)
 
 
 def _limit(name: re.Match[str]) -> WaitReason:
@@ -202,18 +209,19 @@ def _limit(name: re.Match[str]) -> WaitReason:
     if thing.startswith(("job", "submitjob")):
         limited = each or ("user" if name["scope"] == "max" else owner)
         count = "has as many jobs in the queue" if thing.startswith("submit") else "runs as many jobs"
-        return WaitReason("limit", f"waits since its {limited} {count} as the {owner} allows", None)
+        return WaitReason("limit", f"waits because its {limited} {count} as the {owner} allows", None)
     what = f"{'minutes of ' if name['minutes'] else ''}{_THINGS[thing]}"
     if name["scope"] == "min":
-        return WaitReason("never", f"asks for less than its {owner} demands: {what}", f"{_NEVER} more, or {_ANOTHER}")
+        hint = f"{_NEVER} more, or {_ANOTHER}"
+        return WaitReason("never", f"requests less than the minimum of its {owner}: {what}", hint)
     if each in ("job", "node"):
-        meaning = f"asks for more than its {owner} allows one {each}: {what}"
+        meaning = f"requests more than its {owner} allows for one {each}: {what}"
         return WaitReason("never", meaning, f"{_NEVER} less, or {_ANOTHER}")
     if name["minutes"] == "minutes" or thing == "wall":
-        return WaitReason("limit", f"waits since its {owner} has used up its {what}, or would with this job", _SPENT)
-    meaning = f"waits since running jobs of its {each or owner} use all that the {owner} allows: {what}"
+        return WaitReason("limit", f"waits because its {owner} has used up its {what}, or would with this job", _SPENT)
+    meaning = f"waits because running jobs of its {each or owner} use all that the {owner} allows: {what}"
     # Slurm gives the same reason for a job that alone exceeds the limit and therefore waits for ever.
-    return WaitReason("limit", meaning, f"wait for them to end, or, if it asks for more by itself, {_ANOTHER}")
+    return WaitReason("limit", meaning, f"wait for them to end, or, if the job alone requests more, {_ANOTHER}")
 
 
 _PREFIX = re.compile(r"^(?:sbatch|srun|salloc|submitit)(?::\s*(?:error|fatal|warning))?:\s*", re.IGNORECASE)

@@ -92,7 +92,7 @@ def phase_of(state: str) -> Phase:
 def meaning_of(state: str) -> str:
     """One line that completes "the job ..."; says so when the word is not known."""
     entry = _STATES.get(base_state(state))
-    return entry[1] if entry else f"is in a state that is not known here: {state.strip() or 'none'}"
+    return entry[1] if entry else f"is in an unknown state: {state.strip() or 'none'}"
 
 
 def may_run_again(state: str) -> bool:

@@ -320,11 +320,11 @@ def test_a_file_that_cannot_be_created_is_one_line(tmp_path: Path, monkeypatch: 
     (tmp_path / "taken").write_text("")
     said = {
         tmp_path: f"{tmp_path}: a folder, not a file. Hint: name a file in it",
-        tmp_path / "taken" / "x.csv": f"{tmp_path}/taken/x.csv: {tmp_path}/taken is no folder",
+        tmp_path / "taken" / "x.csv": f"{tmp_path}/taken/x.csv: {tmp_path}/taken is not a folder",
         tmp_path
         / "no"
         / "x.csv": f"{tmp_path}/no/x.csv: there is no folder {tmp_path}/no. Hint: mkdir -p {tmp_path}/no",
-        Path("/dev/null"): "/dev/null: no regular file. Hint: leave -o out, and redirect what is printed",
+        Path("/dev/null"): "/dev/null: not a regular file. Hint: leave -o out and redirect the output",
     }
     for file, line in said.items():
         with pytest.raises(ReproError) as found:
@@ -333,5 +333,5 @@ def test_a_file_that_cannot_be_created_is_one_line(tmp_path: Path, monkeypatch: 
     require_place(tmp_path / "x.csv")
     require_place(tmp_path / "taken")
     monkeypatch.setattr("os.access", lambda _path, _how: False)
-    with pytest.raises(ReproError, match="is read-only to you. Hint: name a file elsewhere$"):
+    with pytest.raises(ReproError, match="is not writable for you. Hint: name a file elsewhere$"):
         require_place(tmp_path / "x.csv")

@@ -42,7 +42,7 @@ def test_the_ending_of_the_file_selects_the_format(looking: Caller, tmp_path: Pa
         ("-o figure", "figure: unknown picture format. Hint: end the name in .png, .svg, .pdf"),
         ("-o none/x.png", "none/x.png: there is no folder none. Hint: mkdir -p none"),
         ("-o there.png", "there.png: exists already. Hint: --force replaces it"),
-        ("-o there.png/x.png", "there.png/x.png: there.png is no folder"),
+        ("-o there.png/x.png", "there.png/x.png: there.png is not a folder"),
         ("--where nonsense=1", "nonsense"),
     ],
 )

@@ -105,7 +105,7 @@ def test_a_job_that_runs_out_of_memory_as_published_is_well_and_any_other_is_not
     ("reason", "said"),
     [
         ("JobHeldUser", "JobHeldUser: is held by its user or an account's coordinator. Hint: release it with"),
-        ("DependencyNeverSatisfied", "DependencyNeverSatisfied: waits for another job to end well, which it did not"),
+        ("DependencyNeverSatisfied", "DependencyNeverSatisfied: depends on a job that did not succeed"),
     ],
 )
 def test_jobs_that_can_never_start_end_the_wait(repro: Caller, slurm: SimulatedSlurm, reason: str, said: str) -> None:
@@ -132,7 +132,7 @@ def test_jobs_with_the_same_reason_to_wait_are_one_line(repro: Caller, slurm: Si
     slurm.submit("a", "b", "c")
     for job in ("a-id", "b-id", "c-id"):
         slurm.update(job, reason="JobHeldUser" if job != "c-id" else "BadConstraints")
-    lines = [line for line in repro("wait").stderr.splitlines() if ": is " in line or ": asks " in line]
+    lines = [line for line in repro("wait").stderr.splitlines() if ": is " in line or ": requests " in line]
     assert len(lines) == 2
     assert lines[0].startswith("2 jobs, first a-id (a): JobHeldUser: ") and "scontrol release ID" in lines[0]
     assert lines[1].startswith("c-id (c): BadConstraints: ")

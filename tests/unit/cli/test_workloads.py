@@ -262,7 +262,7 @@ def test_a_text_gives_the_data_their_name_and_is_part_of_the_offline_commands(re
     assert f"--text {text}" in printed[-1].replace("'", "")
     refused = repro("workloads", "fetch", "megatron-kwai", *place)
     assert (refused.returncode, len(refused.complaints)) == (2, 1)
-    assert "megatron-kwai gets no data of a text here" in refused.stderr
+    assert "megatron-kwai cannot use a text as its data here" in refused.stderr
 
 
 def test_the_page_about_workloads_has_each_program_and_the_real_output_of_its_commands(repro: Caller) -> None:

@@ -477,7 +477,7 @@ def test_data_of_a_text_are_made_by_the_tool_of_the_checkout(tmp_path: Path, pro
     text.file.write_text('{"text": "works"}')
     half = tmp_path / "data" / "mine.idx"
     half.write_text("from elsewhere")
-    with pytest.raises(ReproError, match=f"{half}: exists, and is half of a data set"):
+    with pytest.raises(ReproError, match=f"{half}: exists, and the other file of the data set is missing"):
         list(fetch_items(program, text))
     assert half.read_text() == "from elsewhere"
     half.unlink()

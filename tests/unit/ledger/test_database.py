@@ -166,7 +166,9 @@ def test_another_programs_database_is_refused_and_left_as_it_was(database_url: s
         connection.exec_driver_sql(f"insert into {tables[0]} values ('1975ea83b712')")
     before = everything(theirs)
     found = next(name for name in tables if name != "alembic_version")
-    with pytest.raises(ReproError, match=f"holds something else .{found}.. Hint: give --database one of its own"):
+    with pytest.raises(
+        ReproError, match=f"is a database of another program .table {found}.. Hint: name another file with --database"
+    ):
         open_ledger(database_url)
     assert everything(theirs) == before
     theirs.engine.dispose()

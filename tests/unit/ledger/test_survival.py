@@ -598,6 +598,6 @@ def test_another_programs_file_is_refused_and_not_touched(tmp_path: Path) -> Non
         raw.execute("create table invoices (id integer)")
     raw.close()
     before, changed = file.read_bytes(), file.stat().st_mtime_ns
-    with pytest.raises(ReproError, match="results.db: holds something else .invoices."):
+    with pytest.raises(ReproError, match="results.db: is a database of another program .table invoices."):
         open_ledger(ledger_url(None, tmp_path))
     assert (file.read_bytes(), file.stat().st_mtime_ns) == (before, changed)

@@ -238,13 +238,13 @@ def test_a_row_has_the_ratio_the_noise_and_what_makes_it_doubtful(base: JobRow) 
             ("graph", "eager"),
             (None, None),
             "iteration_ms",
-            "not like with like: the execution mode is graph in A, eager in B",
+            "not comparable: the execution mode is graph in A, eager in B",
         ),
         (
             (None, "graph"),
             (None, None),
             "max_memory_allocated_bytes",
-            "not like with like: the execution mode is unknown in A, graph in B",
+            "not comparable: the execution mode is unknown in A, graph in B",
         ),
         (
             ("eager", "eager"),

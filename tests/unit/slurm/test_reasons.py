@@ -38,7 +38,7 @@ WORDS = [limit.format(thing) for limit in LIMITS.split() for thing in THINGS] + 
 
 
 def test_every_reason_that_slurm_has_is_explained() -> None:
-    assert [word for word in WORDS if "not known here" in explain_reason(word).meaning] == []
+    assert [word for word in WORDS if "does not explain" in explain_reason(word).meaning] == []
     for word in WORDS:
         reason = explain_reason(word)
         assert "\n" not in reason.meaning and not reason.meaning.endswith("."), word
@@ -133,5 +133,5 @@ def test_a_limit_says_whose_it_is_and_of_what() -> None:
 def test_no_text_breaks_the_explanation_and_a_new_word_is_repeated(text: str) -> None:
     reason = explain_reason(text)
     assert isinstance(reason, WaitReason)
-    if "not known here" in reason.meaning:
+    if "does not explain" in reason.meaning:
         assert reason.kind == "unknown" and " ".join(text.split()) in reason.meaning

@@ -53,7 +53,7 @@ def test_the_decoration_of_a_state_is_dropped(text: str, state: str) -> None:
 def test_a_word_that_is_not_a_state_never_ends_a_job(text: str) -> None:
     if base_state(text) not in {state for state, _ in CASES}:
         assert phase_of(text) is Phase.UNKNOWN
-        assert "not known" in meaning_of(text)
+        assert "unknown state" in meaning_of(text)
 
 
 def test_a_lost_node_or_a_preemption_may_be_followed_by_another_run() -> None:
