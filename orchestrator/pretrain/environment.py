@@ -76,7 +76,7 @@ def set_environment(environ: MutableMapping[str, str], place: Place) -> None:
     environ.update(RANK=str(place.rank), WORLD_SIZE=str(place.world_size), LOCAL_RANK=str(place.local_rank))
     # srun runs on the first node of a batch job, as rank 0 does.
     environ.setdefault("MASTER_ADDR", environ.get("SLURM_LAUNCH_NODE_IPADDR", "127.0.0.1"))
-    environ.setdefault("MASTER_PORT", str(_rendezvous_port(environ)))
+    environ.setdefault("MASTER_PORT", str(_rendezvous_port(environ, place)))
     if environ["MASTER_ADDR"] in _LOOPBACK and sys.platform == "linux":
         # All ranks are on this host. Its name may resolve slowly or not at all.
         environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
@@ -89,8 +89,13 @@ def set_node_environment(environ: MutableMapping[str, str]) -> None:
         environ.setdefault(name, value)
 
 
-def _rendezvous_port(environ: Mapping[str, str]) -> int:
-    """Return a port below the ephemeral range. It depends on the Slurm job, so jobs on one node do not collide."""
+def _rendezvous_port(environ: Mapping[str, str], place: Place) -> int:
+    """Return a port below the ephemeral range. It depends on the Slurm job, so jobs on one node do not collide.
+
+    A single process needs no agreement and takes any free port (0), so that several of them can run on one machine.
+    """
+    if place.world_size == 1:
+        return 0
     job_id = environ.get("SLURM_JOB_ID", "")
     return 10000 + int(job_id) % 20000 if job_id.isdigit() else _DEFAULT_PORT
 

@@ -149,15 +149,19 @@ PreemptType={preemption}
 PreemptMode=REQUEUE
 SlurmctldParameters=preempt_send_user_signal
 MaxJobCount=50000
-MaxArraySize={shape.most_in_array}{_last_job_id(shape)}
+MaxArraySize={shape.most_in_array}
+{_job_ids(shape)}
 {default}GresTypes=gpu
 JobRequeue=1
 EnforcePartLimits=ALL
 """
 
 
-def _last_job_id(shape: Shape) -> str:
-    return f"\nFirstJobId=1\nMaxJobId={shape.last_job_id}" if shape.last_job_id else ""
+def _job_ids(shape: Shape) -> str:
+    """Return the first and last job id. Jobs of clusters on one machine have other ids, which select their ports."""
+    if shape.last_job_id:
+        return f"FirstJobId=1\nMaxJobId={shape.last_job_id}"
+    return f"FirstJobId={1 + 101 * shape.first_port % 50_000}"
 
 
 def _accounting(folder: Path, shape: Shape) -> str:

@@ -87,7 +87,8 @@ def test_a_cancelled_job_ends_in_slurm_and_is_not_verified(site: SlurmSite, slur
     rows = site.wait_until_ended()
     assert {row["state"] for row in rows} == {"CANCELLED"} and {row["verdict"] for row in rows} == {"failed"}
     assert all("by repro cancel" in str(row["why"]) for row in rows)
-    assert slurm_cluster.run("squeue", "-h", "--states=PENDING,RUNNING", "-o", "%i").split() == []
+    in_queue = slurm_cluster.run("squeue", "-h", "--array", "--states=PENDING,RUNNING", "-o", "%i|%F_%K").splitlines()
+    assert not {name for line in in_queue for name in line.split("|")} & {row["id"] for row in rows}
 
 
 def test_a_refusal_has_slurms_message_and_a_hint_and_can_be_retried(site: SlurmSite) -> None:

@@ -93,6 +93,12 @@ def test_user_settings_override_defaults() -> None:
     assert "GLOO_SOCKET_IFNAME" not in environ, "the loopback device reaches no other node"
 
 
+def test_single_processes_on_one_machine_do_not_share_a_port() -> None:
+    environ: dict[str, str] = {}
+    set_environment(environ, Place(0, 1, 0))
+    assert environ["MASTER_PORT"] == "0", "the system chooses a free port"
+
+
 @pytest.mark.parametrize("virtual_stages", [1, 2])
 @pytest.mark.parametrize("on_gpu", [False, True])
 def test_pipelines_never_use_settings_with_wrong_gradients(virtual_stages: int, on_gpu: bool) -> None:
