@@ -129,7 +129,8 @@ def plan(
         context.obj.json.put(document, refused)
     elif rows:
         columns = [column for column in rows[0] if column in filled_columns(rows)]
-        table(rows, columns, wide=wide, important=_PLANNED, hint=WIDE_HINT)
+        shown = [{**row, "uncertainty": _percent(row["uncertainty"])} for row in rows]
+        table(shown, columns, wide=wide, important=_PLANNED, hint=WIDE_HINT)
     for warning in report.warnings:
         message(f"warning: {warning}")
     for note in report.notes:
@@ -158,6 +159,10 @@ def _suggest_next(context: typer.Context, names: Sequence[str], cluster: str | N
         suggest(context, "a size for this machine", "plan", names[0], cluster="local", scale=scales[-1], **changed)
     else:
         suggest(context, "the same cases on another machine", "plan", *names, cluster="selene")
+
+
+def _percent(share: str | float | None) -> str | None:
+    return f"±{share:.0%}" if isinstance(share, float) else None
 
 
 def _caution(report: api.BatchReport) -> str | None:

@@ -10,17 +10,19 @@ from typing_extensions import TypedDict  # pydantic cannot read the one of Pytho
 class CheckedCase(TypedDict):
     """A case with its predicted memory, time and cost; null where nothing is predicted, or nothing was asked.
 
-    `iterations` and `run_s` are those of a budget, `exact_...` those of --exact, and the alphas those of --solve-alpha.
-    The parts of an iteration's time are in ms. `uncertainty` is a share of the time.
+    `tasks` are the processes of a case on CPU cores. `iterations` and `run_s` are those of a budget, `exact_...` those
+    of --exact, and the alphas those of --solve-alpha. The parts of an iteration's time are in ms. `uncertainty` is a
+    share of the time.
     """
 
     experiment: str
     case: str
     nodes: int
+    tasks: int | None
     gpus: int
     microbatches: int
     bubble: float
-    parameters_b: float | None
+    parameters_per_gpu_b: float | None
     memory_gb: float | None
     usable_gb: float | None
     fit: str | None
@@ -44,7 +46,7 @@ class CheckedCase(TypedDict):
     run_s: float | None
     exact_gb: float | None
     exact_stage: int | None
-    exact_parameters_b: float | None
+    exact_parameters_per_gpu_b: float | None
     alpha: float | None
     solved_alpha: float | None
 

@@ -30,7 +30,7 @@ CLOSED_FORM_TOLERANCE = 0.05
 PlanRow = dict[str, str | int | float | None]
 
 _ON_REQUEST: PlanRow = dict.fromkeys(
-    ("iterations", "run_s", "exact_gb", "exact_stage", "exact_parameters_b", "alpha", "solved_alpha")
+    ("iterations", "run_s", "exact_gb", "exact_stage", "exact_parameters_per_gpu_b", "alpha", "solved_alpha")
 )
 """Columns of rows that only a budget, --exact and --solve-alpha add."""
 
@@ -224,7 +224,7 @@ def with_exact_memory(report: BatchReport) -> BatchReport:
             notes.append(f"{job.label}: not planned exactly: {exact}")
             continue
         row["exact_gb"], row["exact_stage"] = round(exact.total_bytes / 1e9, 1), exact.stage
-        row["exact_parameters_b"] = round(exact.parameters / 1e9, 3)
+        row["exact_parameters_per_gpu_b"] = round(exact.parameters / 1e9, 3)
         cost = job.checked.cost
         assert cost is not None and cost.memory is not None
         if cost.usable_bytes is not None:
@@ -235,7 +235,7 @@ def with_exact_memory(report: BatchReport) -> BatchReport:
         if abs(difference) > CLOSED_FORM_TOLERANCE:
             notes.append(f"{job.label}: the closed form is {difference:+.1%} off the real model")
     for row in rows.values():
-        for column in ("exact_gb", "exact_stage", "exact_parameters_b"):
+        for column in ("exact_gb", "exact_stage", "exact_parameters_per_gpu_b"):
             row.setdefault(column, None)
     return replace(report, rows=rows, notes=notes)
 
@@ -251,10 +251,11 @@ def _row(planned: PlannedCase, several: bool) -> PlanRow:
         **({"experiment": planned.entry.short_name} if several else {}),
         "case": case.name,
         "nodes": cost.nodes,
-        "gpus": case.layout.gpus,
+        "tasks": case.layout.gpus if case.device == "cpu" else None,
+        "gpus": 0 if case.device == "cpu" else case.layout.gpus,
         "microbatches": case.layout.microbatches,
         "bubble": round(case.layout.bubble(), 4),
-        "parameters_b": round(memory.parameters / 1e9, 3) if memory else None,
+        "parameters_per_gpu_b": round(memory.parameters / 1e9, 3) if memory else None,
         "memory_gb": round(memory.total_bytes / 1e9, 1) if memory else None,
         "usable_gb": cost.usable_bytes and round(cost.usable_bytes / 1e9, 1),
         "fit": cost.fit,

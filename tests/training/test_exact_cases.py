@@ -90,4 +90,4 @@ def test_plan_exact_prints_the_real_models_bytes_beside_the_closed_form(tmp_path
     done = subprocess.run([REPRO, *command], env=environment, cwd=tmp_path, capture_output=True, text=True, check=True)
     for row in json.loads(done.stdout)["cases"]:
         assert row["exact_gb"] == pytest.approx(row["memory_gb"], rel=0.05) and row["fit"] == "fits"
-        assert row["exact_parameters_b"] == pytest.approx(row["parameters_b"], rel=0.01)
+        assert row["exact_parameters_per_gpu_b"] == pytest.approx(row["parameters_per_gpu_b"], rel=0.01)
