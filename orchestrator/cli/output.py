@@ -52,7 +52,16 @@ def message(text: str) -> None:
 
 def data(text: str) -> None:
     """Print data to stdout, unchanged unless stdout is a terminal."""
-    print(printable(text) if sys.stdout.isatty() else text, flush=True)
+    _print(printable(text) if sys.stdout.isatty() else text)
+
+
+def _print(text: str) -> None:
+    """Print to stdout. An error, for example of a full disk, has the name stdout."""
+    try:
+        print(text, flush=True)
+    except OSError as error:
+        error.filename = "stdout"
+        raise
 
 
 def as_row(value: DataclassInstance) -> dict[str, Any]:
@@ -116,7 +125,7 @@ def table(
     width = shutil.get_terminal_size().columns if is_terminal and not wide else None
     shown, lines = table_lines(rows, columns, width, important, style=_styled if _has_colours() else None)
     for line in lines:
-        print(line, flush=True)
+        _print(line)
     if hidden := [column for column in columns if column not in shown]:
         message(f"not shown: {', '.join(hidden)} ({hint})")
 
@@ -186,12 +195,12 @@ def _styled(cell: str) -> str:
 def print_beside(label: str, text: str, width: int = 10) -> None:
     """Print the label, padded to the width, and the text. On a terminal, wrap the text, and colour the label."""
     if not sys.stdout.isatty():
-        print(f"{label:<{width}}  {text}", flush=True)
+        _print(f"{label:<{width}}  {text}")
         return
     indent = " " * (width + 2)
     lines = textwrap.wrap(printable(text), shutil.get_terminal_size().columns - len(indent)) or [""]
     shown = _styled(label) if _has_colours() else label
-    print(shown + indent[len(label) :] + f"\n{indent}".join(lines), flush=True)
+    _print(shown + indent[len(label) :] + f"\n{indent}".join(lines))
 
 
 def filled_columns(rows: Sequence[Mapping[str, object]]) -> list[str]:

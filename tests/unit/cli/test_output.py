@@ -16,7 +16,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from orchestrator.cli.output import VisibleLog, table
+from orchestrator.cli.output import VisibleLog, data, table
 from orchestrator.text import printable
 from tests.forked_repro import ForkedRepro
 from tests.stand_in_site import Site
@@ -187,6 +187,15 @@ WRITTEN = "µs 3×2 Ålesund 中文 \u00a0\u2007 é e\u0301 ✓ 😀\n\ttab"
 
 def shown_log(block: bytes) -> bytes:
     return VisibleLog().feed(block, last=True)
+
+
+def test_a_full_disk_of_stdout_has_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Path("/dev/full").open("w") as full:
+        monkeypatch.setattr(sys, "stdout", full)
+        with pytest.raises(OSError, match=r"No space left on device: 'stdout'"):
+            data("text")
+        monkeypatch.undo()
+        os.dup2(os.open(os.devnull, os.O_WRONLY), full.fileno())  # what is left in the buffer
 
 
 def test_printable_text_is_unchanged() -> None:
