@@ -98,9 +98,8 @@ def _list(title: str, group: Sequence[tuple[Case, float]], target: Target, weigh
     known = {case.name: time * weight(case) for case, time in group}
     chosen = {one.name: one for one in candidates([case for case, _ in group], target)[0]}
     weighted = [
-        replace(chosen[name], iteration_ms=chosen[name].iteration_ms * weight(chosen[name].case))
-        for name in known
-        if name in chosen
+        replace(one, iteration_ms=one.iteration_ms * weight(one.case), gpu_ms=one.gpu_ms * weight(one.case))
+        for one in (chosen[name] for name in known if name in chosen)
     ]
     return CaseList(title, weighted, {one.name: known[one.name] for one in weighted})
 

@@ -16,7 +16,8 @@ class GpuFacts:
 
     `peak_tflops` is the dense peak by dtype (data sheets often print the doubled, sparse number). Bandwidths are in
     GB/s, links per direction; `host_gb_s` is PCI Express x16 of generation 3, 4 or 5. `fit` names the constants of a
-    program that was not fitted on this GPU.
+    program that was not fitted on this GPU. Each of the `multiprocessors` computes a tile of a product at a time; None:
+    the constants were fitted without waves of tiles.
     """
 
     peak_tflops: Mapping[str, float]
@@ -24,6 +25,7 @@ class GpuFacts:
     nvlink_gb_s: float
     host_gb_s: float
     fit: Fit
+    multiprocessors: int | None = None
 
 
 _A100: Mapping[str, float] = {"bf16": 312, "fp16": 312, "fp32": 19.5}
@@ -35,9 +37,9 @@ GPUS: Mapping[str, GpuFacts] = {
     "H100 PCIe": GpuFacts({"bf16": 756, "fp16": 756, "fp32": 51}, 3350, 450, 64, "H800"),
     "H100": GpuFacts(_GH100, 3350, 450, 64, "H800"),
     "H800": GpuFacts({}, 3350, 200, 64, "H800"),
-    "A100": GpuFacts(_A100, 2039, 300, 32, "A100"),
-    "A800": GpuFacts(_A100, 2039, 200, 32, "A100"),
-    "V100": GpuFacts({"fp16": 125, "fp32": 15.7}, 900, 150, 16, "A100"),
+    "A100": GpuFacts(_A100, 2039, 300, 32, "A100", 108),
+    "A800": GpuFacts(_A100, 2039, 200, 32, "A100", 108),
+    "V100": GpuFacts({"fp16": 125, "fp32": 15.7}, 900, 150, 16, "A100", 80),
 }
 """Facts by a part of the GPU's name; the first key that the name contains applies. The bandwidths of GH200 and of
 H100 PCIe are those of H200 and H100."""

@@ -94,11 +94,8 @@ FLASH_IN_TRAINING: dict[Fit, float] = {"A100": 1.0, "H800": 1.0, "GH100": 0.86}
 """Speed of attention within an iteration as a share of its speed alone. On H200 the power limit slows a GPU that
 does nothing but train: a profile of SC21's 1.7B has 110 ms of attention an iteration; the shares above give 94.7."""
 
-MULTIPROCESSORS: dict[Fit, int] = {"A100": 108}
-"""Multiprocessors of a GPU, each of which computes a tile of a product at a time (NVIDIA's A100 data sheet). The
-constants of the other fits were fitted without waves of tiles."""
 TILE = (256, 128)
-"""Rows and columns of a tile, or columns and rows: the largest of cuBLAS on A100."""
+"""Rows and columns of a tile, or columns and rows: the largest of cuBLAS on V100 and A100."""
 WAVE_SHARE = 0.3
 """Part of the time of idle multiprocessors in last waves that counts; kernels with smaller tiles avoid the rest. It is
 chosen by the order of SC21 figure 16 at batch 128. Times hardly determine it: fitted to them it is 0.13, and without
@@ -212,7 +209,7 @@ def rates(
         host=like.host_gb_s * 1e6,
         node=min(hardware.gpus_per_node, gpus),
         constants=constants,
-        multiprocessors=MULTIPROCESSORS.get(fit or like.fit),
+        multiprocessors=like.multiprocessors,
         transfer=network * 1e6 * constants.transfer_share,
         cards=hardware.network_cards or hardware.gpus_per_node,
     )

@@ -29,9 +29,11 @@ class Duration:
     `compute_ms` is the compute of the slowest pipeline stage, with the wait for offloaded activations and the optimizer
     step. `uncertainty` is relative: 0.08 is plus or minus 8 %. It includes the additional time with half of each
     assumed bandwidth. `calibrated` is true if the constants were fitted on this GPU, workload and size of layers.
+    `gpu_ms` is the time of an iteration on a host that never delays the GPUs.
     """
 
     iteration_ms: float
+    gpu_ms: float
     uncertainty: float
     calibrated: bool
     compute_ms: float
@@ -43,7 +45,9 @@ class Duration:
     data_parallel_ms: float
 
 
-DURATION_PARTS = tuple(name for name in Duration.__slots__ if name.endswith("_ms") and name != "iteration_ms")
+DURATION_PARTS = tuple(
+    name for name in Duration.__slots__ if name.endswith("_ms") and name not in ("iteration_ms", "gpu_ms")
+)
 """Names of the parts of an iteration's time in a `Duration`."""
 
 
@@ -106,12 +110,14 @@ def _predicted(
     passes = _passes(job)
     layer = passes.forward + passes.backward + passes.recomputed + _offload_wait(job, passes.forward)
     tensor, context, expert = tensor_parallel(job), context_parallel(job), expert_parallel(job)
-    layer += max(0.0, _host(job) - layer - tensor - context - expert)
+    host_wait = max(0.0, _host(job) - layer - tensor - context - expert)
+    layer += host_wait
     microbatches = max(1, layout.microbatches)
     rounds = microbatches * job.layers
     compute = rounds * layer + microbatches * _output_layer(job) + _optimizer_step(job)
     communication = tensor + context + expert
-    bubble = (layout.pipeline_parallel - 1) / layout.virtual_stages * job.layers * (layer + communication)
+    idle_rounds = (layout.pipeline_parallel - 1) / layout.virtual_stages * job.layers
+    bubble = idle_rounds * (layer + communication)
     transfer = pipeline_transfers(job, microbatches)
     stage_ms = (job.layers * passes.forward, job.layers * (passes.backward + passes.recomputed))
     summed = gradients(job, *stage_ms) + shared_embedding(job)
@@ -122,6 +128,7 @@ def _predicted(
     calibrated = fitted_size and time_constants.is_fitted(gpu, program)
     return Duration(
         iteration_ms=total,
+        gpu_ms=total - (rounds + idle_rounds) * host_wait,
         uncertainty=time_constants.uncertainty(gpu, program, calibrated, fitted_size),
         calibrated=calibrated,
         compute_ms=compute,

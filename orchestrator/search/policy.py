@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from orchestrator.megatron.model import Layout
-from orchestrator.search.candidates import HEAVIER, Candidate, Reason, distance, does_more_work, log_sizes
+from orchestrator.search.candidates import HEAVIER, Candidate, Reason, distance, does_more_work, log_sizes, rank
 
 LENGTH_STEPS = 1.0
 """Length of the correlation between the errors of two predictions, in steps of a factor of 2 between their layouts.
@@ -83,7 +83,7 @@ def decide(candidates: Sequence[Candidate], measured_ms: Mapping[str, float]) ->
         slower = [each.candidate.name for each in corrected if each.fastest_ms >= finite[best]]
         pruned |= dict.fromkeys(slower, Reason(SLOWER, best))
     able = [each for each in corrected if each.candidate.name not in pruned]
-    return Decision(tuple(sorted(able, key=lambda each: each.iteration_ms)), pruned)
+    return Decision(tuple(sorted(able, key=lambda each: rank(each.candidate, each.iteration_ms))), pruned)
 
 
 def _lighter_variants(candidates: Sequence[Candidate], measured_ms: Mapping[str, float]) -> dict[str, str]:

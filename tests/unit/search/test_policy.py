@@ -42,6 +42,12 @@ def test_without_measurements_the_fastest_prediction_is_first() -> None:
     assert names(decide([candidate("b", 200), candidate("a", 100), candidate("c", 300)], {})) == ["a", "b", "c"]
 
 
+def test_of_two_layouts_that_the_host_limits_the_one_with_less_time_on_the_gpu_is_first() -> None:
+    limited = [replace(candidate(name, ms), gpu_ms=gpu) for name, ms, gpu in (("a", 100, 60), ("b", 100.001, 40))]
+    assert names(decide(limited, {})) == ["b", "a"]
+    assert names(decide([limited[0], replace(limited[1], iteration_ms=100.2)], {})) == ["a", "b"], "no tie"
+
+
 def test_a_case_that_cannot_win_within_its_uncertainty_is_pruned_with_the_winner_as_reason() -> None:
     decision = decide([candidate("a", 100), candidate("b", 105, tp=2), candidate("c", 150, tp=4)], {"a": 100.0})
     assert names(decision) == ["b"]
