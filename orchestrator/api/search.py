@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from orchestrator.api import DEFAULT, Session
 from orchestrator.api.jobs import update
 from orchestrator.api.notifications import message_addresses, send_about_search
+from orchestrator.api.runs import wait
 from orchestrator.api.session import Reporter
 from orchestrator.api.submissions import submit, supervise
 from orchestrator.catalog.case import Case, parse_where, select
@@ -17,11 +18,14 @@ from orchestrator.catalog.library import Entry, find_experiment
 from orchestrator.catalog.published_times import published_time
 from orchestrator.clusters.resolve import find_cluster
 from orchestrator.errors import Problem, ReproError
+from orchestrator.launch.retry import recorded_settings
+from orchestrator.launch.supervise import may_be_resubmitted
 from orchestrator.ledger.attempts import job_rows
+from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.measurements import MeasuredMetric, metrics_of
 from orchestrator.ledger.result_attempts import result_rows
 from orchestrator.ledger.rows import JobRow, gpu_hours
-from orchestrator.ledger.tables import ENDED, VERIFIED
+from orchestrator.ledger.tables import ENDED, OPEN, VERIFIED
 from orchestrator.paths import find_folders
 from orchestrator.planning.plan import plan_cases, run_s
 from orchestrator.planning.target import Target
@@ -69,6 +73,7 @@ def run_search(
     short = min(options.short_iterations, prepared.iterations)
     _require_budget(prepared, options, short, session)
     write_experiment(prepared)
+    _finish_open(prepared, (short, prepared.iterations), session)
     stopped = _run_short(prepared, options, short, session)
     if short < prepared.iterations:
         stopped = _run_finalists(prepared, options, short, session) or stopped
@@ -111,12 +116,35 @@ def _require_budget(prepared: PreparedSearch, options: SearchOptions, iterations
     raise ReproError(Problem(f"{what}, {gpus * job_s / 3600:.2g} GPU-hours", hint="give a larger --budget"))
 
 
+def _finish_open(prepared: PreparedSearch, iterations: Sequence[int], session: Session) -> None:
+    """Wait for the open jobs of an earlier start of this search, which may have been killed.
+
+    Without them the next decision could leave out a case whose job runs, and the answer would not count it.
+    """
+    ledger = session.existing_ledger()
+    if ledger is None:
+        return
+    update(ledger)
+    own_settings = {_settings(prepared, number) for number in iterations}
+    rows = [
+        row
+        for row in _job_rows(prepared, ledger)
+        if row.phase in OPEN and recorded_settings(ledger, row.run_id) in own_settings
+    ]
+    if rows:
+        names = ", ".join(row.case_name for row in rows)
+        session.reporter.message(f"waiting for {counted(len(rows), 'open job')} of this search: {names}")
+        wait([row.job_id for row in rows], notify=(), session=session)
+
+
 def _run_short(prepared: PreparedSearch, options: SearchOptions, short: int, session: Session) -> str:
     """Measure cases with short jobs; return why the search stops."""
+    tried: set[str] = set()
     while True:
         trials = _trials(prepared, session)
         decision = decide(prepared.candidates, _times(trials))
         failed = {trial.name for trial in trials if trial.iteration_ms is None}
+        failed -= {trial.name for trial in trials if trial.is_repeatable} - tried
         order = [one for one in decision.order if one.candidate.name not in failed]
         if not order:
             return "no other candidate can be faster within its uncertainty"
@@ -124,6 +152,7 @@ def _run_short(prepared: PreparedSearch, options: SearchOptions, short: int, ses
         if not batch:
             return "the budget is spent"
         session.reporter.message(_progress(decision, order, trials))
+        tried |= {one.candidate.name for one in batch}
         _measure(prepared, [one.candidate for one in batch], short, session)
 
 
@@ -145,7 +174,7 @@ def _run_finalists(prepared: PreparedSearch, options: SearchOptions, short: int,
 
 
 def _progress(decision: Decision, order: Sequence[Corrected], trials: Sequence[Trial]) -> str:
-    measured = len({trial.name for trial in trials})
+    measured = len(_times(trials))
     pruned = f", {len(decision.pruned)} need no run" if decision.pruned else ""
     return f"{measured} measured, {len(order)} left{pruned}; next: {order[0].candidate.name}"
 
@@ -171,12 +200,17 @@ def affordable(
 
 def _measure(prepared: PreparedSearch, chosen: Sequence[Candidate], iterations: int, session: Session) -> None:
     """Submit a job for each case, and wait until all have ended."""
-    settings = [*prepared.settings, f"training.iterations={iterations}"]
+    settings = _settings(prepared, iterations)
     submitted = [
         submit(prepared.entry.name, prepared.profile, where=one.name, settings=settings, notify=(), session=session)
         for one in chosen
     ]
     supervise(submitted, session=session)
+
+
+def _settings(prepared: PreparedSearch, iterations: int) -> tuple[str, ...]:
+    """Return the settings of the jobs with this number of iterations."""
+    return (*prepared.settings, f"training.iterations={iterations}")
 
 
 def _times(trials: Sequence[Trial]) -> dict[str, float]:
@@ -191,15 +225,16 @@ def _trials(prepared: PreparedSearch, session: Session) -> list[Trial]:
     if ledger is None:
         return []
     update(ledger)
-    names = {one.name for one in prepared.candidates}
-    latest = [
-        row
-        for row in job_rows(ledger, experiment=prepared.entry.name)
-        if row.cluster == prepared.cluster.name and row.case_name in names
-    ]
-    rows = [row for row in result_rows(ledger, latest).rows if row.phase == ENDED]
+    rows = [row for row in result_rows(ledger, _job_rows(prepared, ledger)).rows if row.phase == ENDED]
     metrics = metrics_of(ledger, [row.attempt_id for row in rows])
     return [_trial(row, metrics.get(row.attempt_id, {})) for row in rows]
+
+
+def _job_rows(prepared: PreparedSearch, ledger: Ledger) -> list[JobRow]:
+    """Return the jobs of the candidates on the cluster with their latest attempts."""
+    names = {one.name for one in prepared.candidates}
+    rows = job_rows(ledger, experiment=prepared.entry.name)
+    return [row for row in rows if row.cluster == prepared.cluster.name and row.case_name in names]
 
 
 def _trial(row: JobRow, metrics: Mapping[str, MeasuredMetric]) -> Trial:
@@ -219,6 +254,7 @@ def _trial(row: JobRow, metrics: Mapping[str, MeasuredMetric]) -> Trial:
         job_s=(ended - started).total_seconds() if started is not None and ended is not None else 0.0,
         hours=gpu_hours(row.gpus, started, ended) if started is not None and ended is not None else 0.0,
         why=None if measured else row.verdict_reason,
+        is_repeatable=may_be_resubmitted(row),
     )
 
 

@@ -19,7 +19,8 @@ class Trial:
 
     `iteration_ms` is the median time of an iteration, infinity if the job ran out of memory, None if it failed for
     another reason; `spread_ms` is half the range of the middle half of its iterations. `job_s` is the time of the job,
-    `hours` that time of all its GPUs, or processes on CPU cores.
+    `hours` that time of all its GPUs, or processes on CPU cores. `is_repeatable`: it failed for an external reason, and
+    a search that goes on runs it again.
     """
 
     name: str
@@ -31,6 +32,7 @@ class Trial:
     job_s: float
     hours: float
     why: str | None = None
+    is_repeatable: bool = False
 
 
 @dataclass(frozen=True, slots=True)
