@@ -1,4 +1,4 @@
-"""Pages of the documentation as plain Markdown: their links, anchors and `repro` commands."""
+"""Pages of the documentation as plain Markdown: their links, anchors, commands and the printed output."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import shlex
 import subprocess
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
@@ -17,23 +17,57 @@ _FENCE = re.compile(r"^ *(`{3,}|~{3,})")
 _HEADING = re.compile(r"^#{1,6} +(.+?) *#*$")
 _LINK = re.compile(r"(?<=\]\()([^)\s]+)(?=\))")
 _INLINE_CODE = re.compile(r"(`+)(?!`).*?(?<!`)\1(?!`)")
-_COMMAND = re.compile(r"^(?:\$ )?(repro(?: .*)?)$")
+_PROGRAMS = (
+    r"repro|chmod|check-jsonschema|datasette|docker|git|make|mkdir|mypy|pip|pytest|python3?|ruff|sbatch|source|sqlite3"
+    r"|ssh-keygen|tar|vulture"
+)
+_TYPED = re.compile(rf"(?:[A-Z_]+=(?:'[^']*'|\S*) )*(?:{_PROGRAMS})(?: |$)")
+"""A line of a block without prompts that is a command."""
+_CONTINUED = "\\"
+_VARIABLES = re.compile(r"^(?:[A-Z_]+=(?:'[^']*'|\S*) )+")
 _SHELL = re.compile(r"\s(?:\||&&|>>?|2>)\s?.*$")
 """The rest of a line after `repro`'s own words: a pipe, a redirection or a second command."""
+_VALUES = (
+    (re.compile(r"\b(?=[0-9a-f]*\d)[0-9a-f]{12}\b"), "ID"),
+    (re.compile(r"(?<![\w.-])/[^\s:]*/"), "/"),
+    (re.compile(r"[\[(][#.]+[\])]"), "[#]"),
+    (re.compile(r"\d(?:[\d.,:TZ_]*[\dTZ])?"), "N"),
+    (re.compile(r"\s+"), " "),
+)
+"""Parts of an output that differ from run to run, and what replaces them in a comparison."""
 
 
 @dataclass(frozen=True)
 class Command:
-    """A command line of `repro` in a block of a page."""
+    """A command line in a block of a page, and the output that the page shows for it."""
 
     page: str
     line: int
     text: str
+    output: tuple[str, ...] = ()
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """Environment variables that the command line sets."""
+        found = _VARIABLES.match(self.text)
+        return dict(word.split("=", 1) for word in shlex.split(found[0])) if found else {}
+
+    @property
+    def program(self) -> str:
+        """First word after the variables."""
+        return _VARIABLES.sub("", self.text).partition(" ")[0]
 
     @property
     def words(self) -> list[str]:
-        """The words after `repro`."""
-        return shlex.split(_SHELL.sub("", self.text), comments=True)[1:]
+        """The words after the program."""
+        return shlex.split(_SHELL.sub("", _VARIABLES.sub("", self.text)), comments=True)[1:]
+
+    @property
+    def key(self) -> str:
+        """Words of `repro`, or the line of another program. Equal commands have equal keys."""
+        if self.program != "repro" or self.variables:
+            return self.text.partition("  #")[0].strip()
+        return " ".join(self.words)
 
     def __str__(self) -> str:
         return f"{self.page}:{self.line}: {self.text}"
@@ -74,17 +108,66 @@ def lines_of(page: str) -> tuple[tuple[int, str, bool], ...]:
     return tuple(rows)
 
 
-def commands(page: str) -> Iterator[Command]:
-    """Yield the commands of the page's code blocks. A line that ends with a backslash continues."""
-    begun: Command | None = None
+def blocks(page: str) -> Iterator[list[tuple[int, str]]]:
+    """Yield the lines of each code block with their numbers. An indented block may contain empty lines."""
+    block: list[tuple[int, str]] = []
     for number, line, is_code in lines_of(page):
-        if begun is not None:
-            begun = Command(page, begun.line, f"{begun.text[:-1].rstrip()} {line.strip()}")
-        elif is_code and (match := _COMMAND.match(line)):
-            begun = Command(page, number, match[1])
-        if begun is not None and not begun.text.endswith("\\"):
-            yield begun
-            begun = None
+        if is_code:
+            block.append((number, line))
+        elif line and block:
+            yield block
+            block = []
+    if block:
+        yield block
+
+
+@cache
+def typed_lines(page: str) -> tuple[Command, ...]:
+    """Return the command lines of the page's code blocks. A line that ends with a backslash continues.
+
+    In a block with prompts (`$ `) the other lines are output.
+    """
+    found: list[Command] = []
+    for block in blocks(page):
+        prompts = any(line.startswith("$ ") for _, line in block)
+        begun = False
+        for number, line in block:
+            if begun:
+                found[-1] = replace(found[-1], text=f"{found[-1].text.removesuffix(_CONTINUED).rstrip()} {line}")
+            elif line.startswith("$ ") or (not prompts and _TYPED.match(line)):
+                found.append(Command(page, number, line.removeprefix("$ ")))
+            elif prompts and found:
+                found[-1] = replace(found[-1], output=(*found[-1].output, line))
+                continue
+            else:
+                continue
+            begun = found[-1].text.endswith(_CONTINUED)
+    return tuple(found)
+
+
+def commands(page: str) -> Iterator[Command]:
+    """Yield the command lines of `repro`."""
+    return (command for command in typed_lines(page) if command.program == "repro")
+
+
+def missing_lines(command: Command, printed: str) -> list[str]:
+    """Return the lines of the page's output that are not in the printed text.
+
+    Numbers, ids, paths, times and column widths may differ. `...` on the page stands for any text.
+    """
+    lines = [_without_values(line) for line in printed.splitlines()]
+    missing = []
+    for shown in command.output:
+        pattern = re.compile(".*".join(re.escape(part) for part in _without_values(shown).split("...")))
+        if not any(pattern.fullmatch(line) for line in lines):
+            missing.append(shown)
+    return missing
+
+
+def _without_values(line: str) -> str:
+    for pattern, name in _VALUES:
+        line = pattern.sub(name, line)
+    return line.strip()
 
 
 def inline_commands(page: str) -> Iterator[Command]:

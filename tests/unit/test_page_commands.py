@@ -1,88 +1,277 @@
-"""Commands of the pages, run one after the other at a site whose training program is a stand-in."""
+"""Commands of the pages, each one once: at a site whose training program or scheduler is a stand-in, or on a Slurm.
+
+tests/slurm/test_pages_on_slurm.py runs those of `ON_SLURM`. The tables here have the commands that run nowhere.
+"""
 
 from __future__ import annotations
 
+import itertools
 import re
+import shutil
+import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.pages import CHECKOUT, Command, commands, page_names
+from tests.pages import CHECKOUT, Command, commands, missing_lines, page_names, typed_lines
+from tests.slurm.test_pages_on_slurm import ADMINISTRATOR, ENGINEER, GUIDES, ON_SLURM, RUN_TWICE
 from tests.stand_in_site import Site
+from tests.unit.catalog.test_examples_of_the_page import PARTS, write
+from tests.unit.cli.calling import Caller
+from tests.unit.launch.slurm_stand_in import Slurm
+from tests.unit.test_contributing import COMMANDS as OF_DEVELOPERS
 
 pytestmark = pytest.mark.slow
 
-# Commands that only the parser checks (test_pages.py), with the reason.
+REVIEWER = "docs/tutorials/reviewer.md"
+
+_FETCHED = "fetches from public addresses: tests/unit/launch/test_fetch.py has local ones"
+_SEARCHED = "takes hours on 16 GPUs: tests/slurm/test_search_on_slurm.py searches a small model"
+
+# Commands of `repro` that only the parser checks (test_pages.py), with the reason.
 NOT_RUN = {
-    r"clusters (new|check)|images import": "asks a Slurm: tests/slurm/test_check_on_slurm.py, test_images_on_slurm.py",
-    r"submit (?!.*(--dry-run|--cluster local))": "submits to a Slurm: tests/slurm",
-    r"submit over-the-edge": "needs GPUs: tests/gpu",
-    r"search (?!.*--simulate)": "submits to a cluster: tests/slurm/test_search_on_slurm.py",
-    r"workloads fetch": "needs a network: tests/unit/launch/test_fetch.py",
-    r"nodes (deny|allow)": "needs jobs on a Slurm: tests/unit/cli/test_nodes.py",
-    r"retry .*--class (nccl-timeout|configuration|cancelled|host-oom)|retry .*--wait": "no job failed here",
-    r"compare (selene|here|figure-13 2026)": "needs results of two clusters or dates: tests/unit/cli/test_compare.py",
-    r"(bundle|collect) .*--(sign|allowed-signers|cluster (selene|here))": "needs a key, or results of that cluster",
-    r"logs (JOB|77a694) --rank|claims .*--attempt 2|forget 3f2a --attempt": "needs several ranks or attempts",
-    r"(render|clusters show) .*--explain.*nodes|bundle verify figure-13-cpu-local": "needs files of another command",
-    r"(render|submit) .*--cluster (here|mine)": "needs the profile of the reader's site",
-    r"plan (my/figure.yaml|.*--cluster mine)": "needs a file or a profile that the reader writes",
-    r"experiments check experiments/own|(show|plan) figure-1($| )": "needs the file that the reader writes",
-    r"claims (figure-16|--cluster (here|selene))|experiments new experiments": "needs other jobs or files",
+    "search gpt-6.7b --gpus 16 --gbs 512 --cluster mycluster --budget 6gpu-hours": _SEARCHED,
+    "search gpt-6.7b --gpus 16 --gbs 512 --cluster selene --budget 6gpu-hours": _SEARCHED,
+    "submit over-the-edge --cluster local --wait": "uses all the memory of real GPUs: tests/gpu",
+    "compare figure-13 2026-11-20 2026-11-27": "needs jobs of two days: tests/unit/cli/test_compare.py makes them",
+    "images import --cluster here --wait": "needs enroot: tests/slurm/test_images_on_slurm.py has a stand-in",
+    "workloads fetch megatron-2021 --cluster selene": _FETCHED,
+    "workloads fetch megatron-2021 --cluster selene --directory /shared/data": _FETCHED,
+    "workloads fetch megatron-core-0.14 --cluster X --directory /shared/data --text openwebtext-10k.jsonl": _FETCHED,
 }
+
+_CLONED = "needs the address of the repository and a package registry; `make check` and test_wheel.py install it"
+_BENCHMARK = "tests/unit/planning/test_predictions_page.py checks its tables"
+_DOCKER = "needs Docker and a registry"
+
+# Commands of other programs that no test runs, with the reason.
+OTHERS_NOT_RUN = {
+    "git clone REPOSITORY repro && cd repro": _CLONED,
+    "python3 -m venv .venv && source .venv/bin/activate": _CLONED,
+    "pip install .": _CLONED,
+    "pip install '.[notify]'": _CLONED,
+    "pip install '.[local,plot]'": _CLONED,
+    "python -m benchmarks.duration": _BENCHMARK,
+    "python -m benchmarks.duration --write": _BENCHMARK,
+    "python -m benchmarks.duration --rows": _BENCHMARK,
+    "python -m benchmarks.duration --fit": "takes minutes",
+    "python -m pytest tests/unit/reading/test_parse_golden_logs.py": "is itself a test",
+    "python -m pytest tests/gpu": "needs GPUs",
+    'mkdir -p "$REPRO_HOME/experiments" && cp -r tests/gpu/edge "$REPRO_HOME/experiments/"': "needs GPUs afterwards",
+    "python3 -m tests.slurm.portable pack slurm.txz": "downloads Debian packages: tests/unit/slurm/test_portable.py",
+    'eval "$(python3 -m tests.slurm.portable up slurm.txz /srv/slurm)"': "needs that file",
+    'sinfo -o "%N %t %G"': "needs that Slurm",
+    "check-jsonschema --schemafile clusters/schema.json clusters/mine.yaml": "another project's program",
+    "datasette results.db": "another project's program",
+    "tail -6 clusters/selene.local.yaml": "shows what a fetch from public addresses wrote",
+    "docker create --name atc24 yuantailing/megatron-kwai:atc24ae-1.0.0": _DOCKER,
+    "docker cp atc24:/root/dataset dataset": _DOCKER,
+    "docker rm atc24": _DOCKER,
+}
+
+# Commands of other programs that run at the site.
+OTHERS_RUN = (
+    "chmod 600 ~/.config/repro/config.yaml",
+    "ssh-keygen -Y verify -f FILE -I ada@example.org -n repro-bundle -s figure-13.tar.zst.sig < figure-13.tar.zst",
+    "sqlite3 -readonly results.db",
+    "mkdir review && tar --zstd -xf experiments/results/h200/figure-13.tar.zst -C review",
+    "ls review/*",
+)
+
+# Commands that call sbatch, or that name nodes. Slurm's programs are stand-ins that start no job.
+SUBMITTED = (
+    "submit figure-13 --cluster selene",
+    "submit figure-13 --cluster selene --rerun",
+    "submit figure-13 --cluster selene --qos high --set training.iterations=50",
+    "submit figure-13 --cluster selene --arg --lr=0.001",
+    "submit figure-13 figure-16 --cluster selene",
+    "submit figure-13 --cluster selene --depends-on warm-up",
+    "submit figure-13 --cluster selene --depends-on warm-up --canary --wait",
+    "submit figure-13 --cluster selene --notify slack://...",
+    "submit figure-13 --cluster mine --qos high --set training.iterations=50",
+    "submit figure-13 --cluster mine --set slurm.qos=high --set slurm.sbatch+=--nice=100 --set slurm.constraint=",
+    "submit figure-13 --cluster mine --notify ntfy://ntfy.sh/my-topic",
+    "images import --cluster selene",
+    "nodes deny n7 n[9-12] --cluster mine --because ECC --until 2026-12-31",
+    "render figure-13 --cluster mine --explain",
+    "nodes deny n7 n[9-12] --because ECC --until 2026-12-31",
+    "nodes allow n7",
+)
+
 SELENE = """\
 slurm: {account: my_account, partition: my_partition}
+site: {login_sees_paths: false, staging_folder: /shared/images}
 container:
-  images: {"nvidia/pytorch:20.12-py3": /shared/images/pytorch.sqsh, megatron-2026: /shared/images/core.sqsh}
+  images:
+    nvidia/pytorch:20.12-py3: /shared/images/pytorch.sqsh
+    megatron-2026: registry.example/team/core:1
+    pretrain: registry.example/team/torch:1
   mounts: [/shared/data]
 workloads:
-  megatron-2026: {checkout: /shared/m}
-  megatron-2021: {checkout: /shared/m, data_path: /shared/d, vocab_file: /shared/v, merge_file: /shared/g}
+  megatron-2026: {checkout: /shared/data/core}
+  megatron-2021:
+    checkout: /shared/data/megatron
+    data_path: /shared/data/tokens
+    vocab_file: /shared/data/vocab
+    merge_file: /shared/data/merges
 """
+MINE = "about: the site of a reader\nextends: selene\nprice_per_gpu_hour: {value: 2, currency: USD}\n"
+
+# Names of other sites on the pages: here they are the site `here`, whose jobs have results.
+RESULTS_OF = {"selene": "local", "eos": "here", "gbs=32": "gbs=4"}
+
+# Commands whose output depends on the site of the reader.
+OTHER_OUTPUT = {
+    "compare here local": "the times of the stand-in are equal",
+    "workloads show megatron-2021 --cluster selene": "nothing was fetched",
+    "collect figure-13 --cluster here --export md": "the times of the stand-in have no spread",
+    "ls review/*": "a terminal shows columns",
+    "config show": "the configuration of the reader",
+}
 
 
-def is_run(command: Command) -> bool:
-    text = " ".join(command.words)
-    return not any(re.match(pattern, text) for pattern in NOT_RUN)
-
-
-def in_order() -> list[Command]:
-    """Return the commands to run, each one once, in the order of the pages."""
-    found: dict[str, Command] = {}
-    for page in page_names():
-        for command in commands(page):
-            found.setdefault(" ".join(command.words), command)
-    return [command for command in found.values() if is_run(command)]
+def in_order(*pages: str) -> Iterator[Command]:
+    """Yield the commands that run at the site, each one once or with its output, as the pages have them."""
+    elsewhere = {*NOT_RUN, *SUBMITTED, *(ON_SLURM.keys() - RUN_TWICE)}
+    seen: set[str] = set()
+    for page in pages:
+        for command in typed_lines(page):
+            runs = command.key not in elsewhere if command.program == "repro" else command.key in OTHERS_RUN
+            if runs and (command.key not in seen or command.output):
+                seen.add(command.key)
+                yield command
 
 
 @pytest.fixture
-def site(tmp_path: Path) -> Site:
-    """Return a home folder with jobs of figure 13 on this machine, and an overlay of selene."""
+def new_site(tmp_path: Path) -> Site:
+    """Return a home folder without jobs. The profiles `local` and `here` are this machine with the stand-in."""
     site = Site(tmp_path)
     (tmp_path / "clusters").mkdir()
-    (tmp_path / "clusters" / "local.yaml").write_text(
-        f"about: this machine\nscheduler: local\n{site.write_program()}", encoding="utf-8"
-    )
-    (tmp_path / "clusters" / "selene.local.yaml").write_text(SELENE, encoding="utf-8")
+    for name in ("local", "here"):
+        profile = f"about: this machine\nscheduler: local\n{site.write_program()}"
+        (tmp_path / "clusters" / f"{name}.yaml").write_text(profile, encoding="utf-8")
     (tmp_path / "experiments").mkdir()
     (tmp_path / "experiments" / "results").symlink_to(CHECKOUT / "experiments" / "results")
-    done = site.repro("submit", "figure-13", "--cluster", "local", "--wait")
-    assert done.returncode == 0, done.stderr
     return site
 
 
-def test_the_commands_of_the_pages_succeed(site: Site) -> None:
-    job = str(site.status()[0]["job"])
-    faults = []
-    for command in in_order():
-        words = [{"JOB": job, "3f2a": job, "77a694": job}.get(word, word) for word in command.words]
+@pytest.fixture
+def site(new_site: Site) -> Site:
+    """Return that folder with the private files of a user, and with jobs. The first job of figure 16 has failed once."""
+    folder = new_site.folder
+    (folder / "clusters" / "selene.local.yaml").write_text(SELENE, encoding="utf-8")
+    (folder / "clusters" / "mine.yaml").write_text(MINE, encoding="utf-8")
+    write(folder, PARTS)
+    new_site.variables |= {"HOME": str(folder), "XDG_CONFIG_HOME": str(folder / ".config")}
+    for name in (".config/repro", ".ssh"):
+        (folder / name).mkdir(parents=True)
+    (folder / ".config" / "repro" / "config.yaml").write_text("{}\n")
+    key = folder / ".ssh" / "id_ed25519"
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", key], check=True)
+    (folder / "signers").write_text(f"ada@example.org {key.with_suffix('.pub').read_text()}")
+    for cluster in ("here", "local"):
+        submit(new_site, "figure-13", "--cluster", cluster)
+    submit(new_site, "figure-13", "--cluster", "local", "--rerun", "--where", "pp=1,gbs=4")
+    figure_16 = ("figure-16", "--cluster", "local", "--where", "mbs=2")
+    submit(new_site, *figure_16)
+    new_site.behave("fail")
+    submit(new_site, *figure_16, "--rerun", code=1)
+    new_site.behave("well")
+    submit(new_site, *figure_16, "--rerun")
+    return new_site
+
+
+def submit(site: Site, *words: str, code: int = 0) -> None:
+    done = site.repro("submit", *words, "--wait")
+    assert done.returncode == code, done.stdout + done.stderr
+
+
+def adapted(site: Site, command: Command) -> list[str]:
+    """Return the words of the command with the jobs, clusters and the home folder of this site."""
+    words = [re.sub("^~", str(site.folder), word) for word in command.words]
+    if {"JOB", "3f2a", "77a694"} & set(words):
+        figure = "figure-16" if "3f2a" in words else "figure-13"
+        job = next(str(row["job"]) for row in site.status() if figure in row["experiment"])
+        words = [job if word in ("JOB", "3f2a", "77a694") else word for word in words]
+    if words[0] in ("claims", "collect", "compare"):
+        words = [RESULTS_OF.get(word, word) for word in words]
+    return words
+
+
+def faults_of(site: Site, command: Command) -> list[str]:
+    """Run the command. Return an exit code other than 0, and lines of the page that it does not print."""
+    if command.program == "repro":
+        words = adapted(site, command)
+        for option, value in itertools.pairwise(words):
+            if option == "-o" and (site.folder / value).is_file():
+                (site.folder / value).unlink()
+        before = dict(site.variables)
+        site.variables |= command.variables
         done = site.repro(*words)
-        if done.returncode != 0:
+        site.variables = before
+    else:
+        text = command.text
+        if "FILE" in text:  # the file of signers, and the signed bundle
+            text = text.replace("FILE", "signers").replace("figure-13.tar", "figure-13-cpu-local.tar")
+        done = subprocess.run(
+            ["bash", "-c", text], cwd=site.folder, env=site.environment, stdin=subprocess.DEVNULL,
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+    printed = done.stdout + done.stderr
+    faults = [] if done.returncode == 0 else [f"{command}: exit code {done.returncode}: {printed}"]
+    if command.page not in (ADMINISTRATOR, ENGINEER) and command.key not in OTHER_OUTPUT:
+        faults += [f"{command}: does not print {line!r}, but: {printed}" for line in missing_lines(command, printed)]
+    return faults
+
+
+def test_the_commands_of_the_pages_succeed(site: Site) -> None:
+    pages = [page for page in page_names() if page != REVIEWER]
+    faults = [fault for command in in_order(*pages) for fault in faults_of(site, command)]
+    assert faults == [], "\n".join(faults)
+
+
+def test_the_commands_of_the_reviewers_tutorial_print_what_it_shows(new_site: Site) -> None:
+    faults = [fault for command in in_order(REVIEWER) for fault in faults_of(new_site, command)]
+    assert faults == [], "\n".join(faults)
+
+
+def test_the_commands_that_submit_reach_slurm(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    slurm = Slurm.on_path(tmp_path / "bin", monkeypatch)
+    home = tmp_path / "home"
+    (home / "clusters").mkdir(parents=True)
+    (home / "clusters" / "selene.local.yaml").write_text(SELENE)
+    (home / "clusters" / "mine.yaml").write_text(MINE)
+    monkeypatch.setenv("REPRO_CLUSTER", "mine")  # the default of `repro nodes`
+    repro = Caller(Site(home), monkeypatch, capsys)
+    faults = []
+    found = {command.key: command for page in page_names() for command in commands(page)}
+    for command in map(found.__getitem__, SUBMITTED):
+        replaced = {"slack://...": "slack://TokenA/TokenB/TokenC", "2026-12-31": "2998-12-31"}
+        words = [replaced.get(word, word) for word in command.words if word != "--wait"]  # no job ends
+        if words[0] == "submit":  # nothing was submitted before
+            shutil.rmtree(home / "runs", ignore_errors=True)
+            (home / "results.db").unlink(missing_ok=True)
+            (slurm.folder / "queue").write_text("")
+        before = len(slurm.calls())
+        done = repro(*words)
+        if done.returncode != 0 or (len(slurm.calls()) > before) is not (words[0] in ("submit", "images")):
             faults.append(f"{command}: exit code {done.returncode}: {done.stderr}")
-    assert faults == []
+        printed = done.stdout + done.stderr
+        faults += [f"{command}: does not print {line!r}, but: {printed}" for line in missing_lines(command, printed)]
+    assert faults == [], "\n".join(faults)
 
 
-def test_every_reason_not_to_run_a_command_is_used() -> None:
-    texts = [" ".join(command.words) for page in page_names() for command in commands(page)]
-    assert [pattern for pattern in NOT_RUN if not any(re.match(pattern, text) for text in texts)] == []
-    assert len(in_order()) > 40
+def test_every_command_runs_in_one_test_or_has_a_reason() -> None:
+    typed = [command for page in page_names() for command in typed_lines(page)]
+    keys = {command.key for command in typed}
+    for table in (NOT_RUN, OTHERS_NOT_RUN, OTHERS_RUN, SUBMITTED, OTHER_OUTPUT):
+        assert [key for key in table if key not in keys] == []
+    on_slurm = {command.key for page in (ADMINISTRATOR, ENGINEER, *GUIDES) for command in typed_lines(page)}
+    assert [key for key in ON_SLURM if key not in on_slurm] == []
+    others = {command.key for command in typed if command.program != "repro"}
+    developers = {line.partition("  #")[0].strip() for line in OF_DEVELOPERS}
+    assert others - developers - {*OTHERS_RUN, *OTHERS_NOT_RUN, *ON_SLURM} == set()
+    assert len(list(in_order(*page_names()))) > 100
