@@ -158,7 +158,7 @@ def new_site(tmp_path: Path) -> Site:
 
 @pytest.fixture
 def site(new_site: Site) -> Site:
-    """Return that folder with the private files of a user, and with jobs. The first job of figure 16 has failed once."""
+    """Return that folder with private files of a user, and with jobs. Each job of figure 16 has failed once."""
     folder = new_site.folder
     (folder / "clusters" / "selene.local.yaml").write_text(SELENE, encoding="utf-8")
     (folder / "clusters" / "mine.yaml").write_text(MINE, encoding="utf-8")
