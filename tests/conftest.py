@@ -55,10 +55,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Exclude the collected tests and their modules from garbage collections, and collect less often."""
+    """Exclude the collected tests and their modules from garbage collections."""
     gc.freeze()
     gc.enable()
-    gc.set_threshold(20_000, 10, 10)
 
 
 def _needs(item: pytest.Item) -> Iterator[str]:
