@@ -30,6 +30,7 @@ _SHELL = re.compile(r"\s(?:\||&&|>>?|2>)\s?.*$")
 _VALUES = (
     (re.compile(r"\b(?=[0-9a-f]*\d)[0-9a-f]{12}\b"), "ID"),
     (re.compile(r"(?<![\w.-])/[^\s:]*/"), "/"),
+    (re.compile(r"(?<!\S)[^\s:=]*/(?=[^\s/])"), ""),
     (re.compile(r"[\[(][#.]+[\])]"), "[#]"),
     (re.compile(r"\d(?:[\d.,:TZ_]*[\dTZ])?"), "N"),
     (re.compile(r"\s+"), " "),
