@@ -89,7 +89,14 @@ def checked_names(text: str, supported: Collection[str]) -> str:
 RUN_NAMES = ("job_id", "user")
 """Names in braces that a mount may contain. The job replaces them."""
 
-Runtime = Literal["pyxis", "edf", "shifter", "podman-hpc", "apptainer"]
+
+def _named(value: object) -> object:
+    if value in (None, "none"):
+        raise ValueError("no runtime; write `container: null` to run jobs without containers")
+    return value
+
+
+Runtime = Annotated[Literal["pyxis", "edf", "shifter", "podman-hpc", "apptainer"], BeforeValidator(_named)]
 
 EXPANDED_BY_PYXIS = '$`"\\'
 """Characters that a mount must not contain. pyxis writes mounts into a shell script that enroot runs on the node."""

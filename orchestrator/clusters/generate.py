@@ -245,6 +245,7 @@ def _container(choice: Choice) -> Iterator[str]:
         return
     oldest, too_new = versions
     yield "container:"
+    yield from _remark("To run jobs without containers: container: null in the .local.yaml file.")
     yield from _line("runtime", "pyxis", "srun --help: --container-image")
     newest = f", older than {too_new}" if too_new else ""
     yield from _line("version", _quoted(oldest), f"srun --help: the options of {oldest} or newer{newest}")

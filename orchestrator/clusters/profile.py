@@ -118,7 +118,9 @@ class ClusterProfile(Strict):
     )
     mpirun: MpirunFields | None = Field(default=None, description="Hosts and time limit, for `scheduler: mpirun`.")
     container: ContainerFields | None = Field(
-        default=None, description="Container runtime and images. Without it, software comes from `setup`."
+        default=None,
+        description="Container runtime and images. Without it, or with `null`, jobs run without containers, "
+        "and software comes from `setup` and `workloads`.",
     )
     rendezvous: RendezvousFields = Field(
         default=RendezvousFields(), description="Address at which the ranks of a job find the first rank."

@@ -96,6 +96,7 @@ def test_supported_fields_of_a_runtime_are_accepted(fields: str, tmp_path: Path)
 
 def test_an_unknown_runtime_is_refused(tmp_path: Path) -> None:
     assert "container.runtime: must be 'pyxis', 'edf', 'shifter'" in messages(tmp_path, "runtime: docker")
+    assert "write `container: null` to run jobs without containers" in messages(tmp_path, "runtime: none")
 
 
 @pytest.mark.parametrize(
