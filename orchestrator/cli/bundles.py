@@ -154,8 +154,9 @@ def _print_verified(verified: api.BundleCheck, file: Path, allowed_signers: Path
     if checks.holds:
         derived = "numbers, claims, report and README" if checks.is_proven else "numbers and claims"
         message(f"the bundle is consistent with its checksums and logs: {derived} follow from the logs")
-        if not checks.is_proven:
-            message("note: report.html and README.txt are not checked; read results/ instead")
+        for check in checks.checks:
+            if check.unchecked is not None:
+                message(f"note: not checked: {check.unchecked}; read results/ instead")
         if allowed_signers is None:
             message("note: the author is not checked; --allowed-signers FILE checks a signature")
     elif checks.made_by != __version__:

@@ -171,9 +171,16 @@ def _options(
 
 
 def main() -> None:
-    """Run the command line."""
+    """Run the command line of this process, and end it."""
     gc.set_threshold(_GARBAGE_THRESHOLD)
-    argv, console = sys.argv[1:], Console()
+    code = run(sys.argv[1:])
+    gc.freeze()  # or Python looks at all objects once more at its end, which takes a tenth of the time of `status`
+    sys.exit(code)
+
+
+def run(argv: Sequence[str]) -> int:
+    """Run a command line, print its errors, and return the exit code."""
+    console = Console()
     problems: list[Problem] = []
     try:
         code = _run(argv, console, problems)
@@ -193,8 +200,7 @@ def main() -> None:
         message(f"repro: stdout: {error.strerror or error}")
         code = EXIT_USER_ERROR
         _discard_stdout()
-    gc.freeze()  # or Python looks at all objects once more at its end, which takes a tenth of the time of `status`
-    sys.exit(code)
+    return code
 
 
 def _run(argv: Sequence[str], console: Console, problems: list[Problem]) -> int:

@@ -24,6 +24,7 @@ from orchestrator.megatron.logs.columns import IterationLine
 from orchestrator.reading.collect import measure
 from orchestrator.reading.energy import ENERGY_METRICS
 from orchestrator.results.bundle.archive import changed_files, path_within, text_of, unpacked
+from orchestrator.results.bundle.check import Check, check_of_pages
 from orchestrator.results.bundle.experiments import read_entry
 from orchestrator.results.bundle.extract import Extract, anonymized, memory_ledger, read_extract, read_rows
 from orchestrator.results.bundle.readme import readme
@@ -49,7 +50,7 @@ class About:
     """Content of bundle.json.
 
     `missing` are paths that should be in the bundle, with the reasons. `code_sha256` is the digest of the code that
-    made the bundle; older bundles have none.
+    made the bundle, and `matplotlib` the version that drew its picture; older bundles have neither.
     """
 
     made_by: str
@@ -58,19 +59,7 @@ class About:
     workloads: tuple[str, ...]
     missing: Mapping[str, str]
     code_sha256: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Check:
-    """Result of a check: what was compared, and one line per difference.
-
-    `is_proven` is false if there was nothing to compare with; then the check has no result.
-    """
-
-    name: str
-    what: str
-    differences: tuple[str, ...]
-    is_proven: bool = True
+    matplotlib: str | None = None
 
 
 @dataclass(slots=True)
@@ -308,13 +297,11 @@ def _check_pages(folder: Path, about: About, entry: Entry, extract: Extract, tem
         script_of=script_of,
     )
     outcome = stored_outcome(ledger, entry, about.scale)
-    pages = {REPORT: report(ledger, [outcome], templates), README: readme(outcome, extract, about.missing)}
-    differing = [path for path, text in pages.items() if (folder / path).read_bytes() != text.encode()]
-    if differing and about.code_sha256 != code_sha256(templates):
-        what = f"{' and '.join(differing)} not compared: another version of repro made the bundle"
-        return Check("pages", what, (), is_proven=False)
-    differences = tuple(f"{path}: differs from what the ledger in the bundle gives" for path in differing)
-    return Check("pages", f"{' and '.join(pages)} rendered again", differences)
+    rendered = {REPORT: report(ledger, [outcome], templates), README: readme(outcome, extract, about.missing)}
+    stored = {path: text_of(folder, path) for path in rendered}
+    return check_of_pages(
+        stored, rendered, same_code=about.code_sha256 == code_sha256(templates), drawn_with=about.matplotlib
+    )
 
 
 def _row_differences(key: str, stored: Sequence[Row], derived: Sequence[Row]) -> Iterator[str]:
@@ -388,6 +375,7 @@ def _about(file: Path, folder: Path) -> About:
             workloads=tuple(about["workloads"]),
             missing={str(item["path"]): str(item["why"]) for item in about["missing"]},
             code_sha256=about.get("code_sha256"),
+            matplotlib=about.get("matplotlib"),
         )
     except _OtherFormat:
         raise

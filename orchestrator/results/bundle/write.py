@@ -41,6 +41,7 @@ from orchestrator.results.export.columns import CASE_COLUMNS
 from orchestrator.results.export.formats import as_csv, as_json
 from orchestrator.results.export.rows import Row, claim_rows, export_rows
 from orchestrator.results.outcome import FigureOutcome, needs_losses, stored_outcome
+from orchestrator.results.plot.figure import matplotlib_version
 from orchestrator.results.report.page import report
 
 FORMAT = 1
@@ -224,7 +225,8 @@ def write_bundle(ledger: Ledger, figure: FigureOutcome, templates: Path, file: P
     contents.add(REPORT, report(masked_ledger, [shown], templates).encode())
     under_way = sum(row["phase"] in OPEN for row in extract.attempts)
     about = {"format": FORMAT, "repro": __version__, "experiment": figure.entry.name, "scale": figure.scale}
-    about |= {"code_sha256": code_sha256(templates), "cluster": figure.cluster, "workloads": figure.workloads}
+    about |= {"code_sha256": code_sha256(templates), "matplotlib": matplotlib_version()}
+    about |= {"cluster": figure.cluster, "workloads": figure.workloads}
     with written_whole(file) as part, new_archive(part, bundle_name(figure), extract.last_run["created_at"]) as archive:
         added = list(_added(archive, contents))
         contents.missing.sort(key=lambda missing: missing.path)

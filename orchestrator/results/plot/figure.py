@@ -6,6 +6,7 @@ import contextlib
 import io
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -85,6 +86,14 @@ def require_matplotlib() -> None:
         import matplotlib  # noqa: F401
     except ImportError:
         raise ReproError(Problem("drawing needs matplotlib", hint="pip install '.[plot]'")) from None
+
+
+def matplotlib_version() -> str | None:
+    """Return the version of matplotlib; None if it is not installed."""
+    try:
+        return metadata.version("matplotlib")
+    except metadata.PackageNotFoundError:
+        return None
 
 
 @contextlib.contextmanager

@@ -244,6 +244,14 @@ def _picture(outcome: FigureOutcome, plot: str) -> tuple[str, str]:
     return masked(drawn), ""
 
 
+_PICTURE = re.compile(r'(<svg [^>]*\bid="plot.*?</svg>|  <p class="empty">No picture: .*?</p>)\n*', re.DOTALL)
+
+
+def without_picture(page: str) -> str:
+    """Return the HTML of a page with one figure, without its picture or the reason why there is none."""
+    return _PICTURE.sub("", page)
+
+
 def summary_of(counts: Counts) -> str:
     """Return `4 of 6 cases are verified. 2 of 3 claims hold, none fails.`."""
     return " ".join(filter(None, (_cases_sentence(counts), _claims_sentence(counts))))

@@ -1,4 +1,4 @@
-"""Call of `repro` in the process of the test: the same main(), but faster."""
+"""Call of `repro` in the process of the test: faster, and without the settings of a process that ends soon."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.cli.main import main
+from orchestrator.cli.main import run
 from tests.json_schema import require_valid
 from tests.stand_in_site import Site
 
@@ -45,9 +45,9 @@ class Caller:
             patch.chdir(folder or self.site.folder)
             patch.setenv("REPRO_HOME", str(self.site.folder))
             patch.setattr(sys, "argv", ["repro", *words])
-            code: object = 0
+            code: object
             try:
-                main()
+                code = run(sys.argv[1:])
             except SystemExit as end:
                 code = end.code or 0
         captured = self.capsys.readouterr()

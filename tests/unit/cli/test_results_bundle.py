@@ -446,7 +446,28 @@ def test_pages_of_another_version_are_not_compared(reviewer: Caller, files: dict
     assert done.returncode == 0
     assert "pages     report.html not compared: another version of repro made the bundle\n" in done.stdout
     assert "consistent with its checksums and logs: numbers and claims follow from the logs" in done.stderr
-    assert "note: report.html and README.txt are not checked" in done.stderr
+    assert "note: not checked: report.html and README.txt; read results/" in done.stderr
+
+
+def test_a_reader_without_matplotlib_or_with_another_one_compares_all_but_the_picture(
+    reviewer: Caller, files: dict[str, bytes], made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def none(*_: object, **__: object) -> str:
+        raise ReproError("drawing needs matplotlib")
+
+    forged = changed(reviewer, files, tmp_path, replace(r"report\.html", b"<path d=", b"<path x='' d="), with_sums=True)
+    assert forged.returncode == 1, "the same matplotlib draws the same picture"
+    monkeypatch.setattr("orchestrator.results.report.page.picture", lambda *_, **__: '<svg id="plot-1">other</svg>')
+    monkeypatch.setattr("orchestrator.results.bundle.check.matplotlib_version", lambda: "0.1")
+    other = reviewer("bundle", "verify", str(made))
+    assert other.returncode == 0 and "the picture is not compared, because matplotlib 3" in other.stdout
+    monkeypatch.setattr("orchestrator.results.report.page.picture", none)
+    monkeypatch.setattr("orchestrator.results.bundle.check.matplotlib_version", lambda: None)
+    without = reviewer("bundle", "verify", str(made))
+    assert without.returncode == 0 and "because matplotlib is not installed" in without.stdout
+    assert "note: not checked: the picture of report.html; read results/" in without.stderr
+    forged = changed(reviewer, files, tmp_path, FORGED["a verdict in the report"], with_sums=True)
+    assert forged.returncode == 1
 
 
 @pytest.fixture(scope="module")
