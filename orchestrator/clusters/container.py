@@ -90,13 +90,14 @@ RUN_NAMES = ("job_id", "user")
 """Names in braces that a mount may contain. The job replaces them."""
 
 
+Runtime = Literal["pyxis", "edf", "shifter", "podman-hpc", "apptainer"]
+
+
 def _named(value: object) -> object:
     if value in (None, "none"):
         raise ValueError("no runtime; write `container: null` to run jobs without containers")
     return value
 
-
-Runtime = Annotated[Literal["pyxis", "edf", "shifter", "podman-hpc", "apptainer"], BeforeValidator(_named)]
 
 EXPANDED_BY_PYXIS = '$`"\\'
 """Characters that a mount must not contain. pyxis writes mounts into a shell script that enroot runs on the node."""
@@ -147,7 +148,7 @@ class ContainerFields(Strict):
     The script also passes `mount_home` and `writable` if they are false, because the defaults differ between sites.
     """
 
-    runtime: Runtime = Field(
+    runtime: Annotated[Runtime, BeforeValidator(_named)] = Field(
         description="Program that starts containers. edf is the `--environment` option of srun at CSCS."
     )
     version: Annotated[str, Field(pattern=r"^[0-9]+(\.[0-9]+)*$")] | None = Field(
