@@ -215,6 +215,11 @@ def written_whole(file: Path) -> Iterator[Path]:
         raise
 
 
+def names_folder(output: Path | str | None) -> bool:
+    """Return whether an output is a folder: none is named, it exists as one, or its name ends with a slash."""
+    return output is None or str(output).endswith("/") or Path(output).is_dir()
+
+
 def require_place(file: Path) -> None:
     """Raise ReproError if the file cannot be written. Commands check this before they compute its content."""
     folder = file.parent

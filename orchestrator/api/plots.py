@@ -12,7 +12,7 @@ from orchestrator.api.figures import outcome_and_results, outcomes_and_results
 from orchestrator.api.jobs import name_list, updated_ledger
 from orchestrator.catalog.library import experiments_meant
 from orchestrator.errors import Problem, ReproError
-from orchestrator.files import require_place
+from orchestrator.files import names_folder, require_place
 from orchestrator.results.cases import Result
 from orchestrator.results.outcome import FigureOutcome
 from orchestrator.results.plot.figure import known_format, require_matplotlib
@@ -41,18 +41,22 @@ def plot(
 ) -> Plotted:
     """Draw an experiment on the paper's axes as png, svg or pdf. Replaces the file. Needs matplotlib.
 
-    In a folder, or without `output`, the file is a png with the name of the figure.
+    In a folder, or without `output`, the file is a png with the name of the figure. A folder whose name ends with a
+    slash is made.
 
     `attempt` is that of `collect`.
     """
-    place = Path(output or ".")
-    if not place.is_dir():
+    place, is_folder = Path(output or "."), names_folder(output)
+    if not is_folder:
         require_plot_file(place)
     figure, results = outcome_and_results(updated_ledger(session), session, experiment, attempt, **selection)
     if not _is_verified(results):
         raise ReproError(_no_verified_case(figure))
     require_matplotlib()
-    file = place / figure.file_name(".png", attempt) if place.is_dir() else place
+    file = place
+    if is_folder:
+        place.mkdir(parents=True, exist_ok=True)
+        file = place / figure.file_name(".png", attempt)
     require_place(file)
     return _drawn(figure, selection.get("where"), file)
 
@@ -66,13 +70,15 @@ def plot_all(
     session: Session = DEFAULT,
     **selection: Unpack[JobFilter],
 ) -> list[Plotted]:
-    """Draw one png for each of these experiments, into a folder that exists. Replaces the files.
+    """Draw one png for each of these experiments, into a folder that exists or whose name ends with a slash.
+
+    Replaces the files.
 
     Of a paper, each experiment with a verified case is drawn. ReproError has the problems of all experiments, before
     the first picture.
     """
     place = Path(folder or ".")
-    if not place.is_dir():
+    if not names_folder(folder):
         raise ReproError(Problem("no such folder", f"{place}:", f"several pictures need a folder: -o {place}/"))
     meant, ledger = experiments_meant(session.folders, name_list(names)), updated_ledger(session)
     found = outcomes_and_results(ledger, session, meant, attempt, **selection)
@@ -83,6 +89,7 @@ def plot_all(
         raise ReproError(*(named or problems.values()))
     session.note(f"{figure.entry.short_name} is left out: no verified case" for figure in unverified)
     require_matplotlib()
+    place.mkdir(parents=True, exist_ok=True)
     files = [
         (figure, place / figure.file_name(".png", attempt)) for figure, _ in found if figure.entry.name not in problems
     ]

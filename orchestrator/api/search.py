@@ -62,8 +62,8 @@ def run_search(
 ) -> SearchAnswer:
     """Measure candidates until none can win or the budget is spent; return the answer.
 
-    Short jobs come first, the most promising ones first. The fastest cases then run at full length. A search that was
-    interrupted goes on with the jobs that the ledger has, and waits for those that run. The URLs `notify`, by default
+    Short jobs come first, the most promising ones first. The fastest cases then run at full length. An interrupted
+    search continues with the jobs of the ledger, and waits for the running ones. The URLs `notify`, by default
     those of the user's configuration, get one message with the answer.
     """
     addresses = message_addresses(notify)

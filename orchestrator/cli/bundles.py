@@ -18,12 +18,12 @@ from orchestrator.cli.options import (
     OutputPlace,
     RunOptions,
     confirm_overwrite,
-    place_of,
     session_of,
 )
 from orchestrator.cli.output import data, message
 from orchestrator.cli.suggestion import next_command, suggest
 from orchestrator.errors import EXIT_FAILED, Problem, ReproError
+from orchestrator.files import names_folder
 from orchestrator.text import counted
 
 if TYPE_CHECKING:
@@ -87,14 +87,15 @@ def bundle(
     if sign is not None:
         api.require_key(sign)
     is_one = len(what) == 1 and not api.is_paper(what[0])
-    place = place_of(output)
-    if not place.is_dir():
+    place, is_folder = Path(output or "."), names_folder(output)
+    if not is_folder:
         if not is_one:
             raise ReproError(Problem("no such folder", f"{place}:", f"several bundles need a folder: -o {place}/"))
         confirm_overwrite([place], force)  # before the logs are read
     outcomes = api.outcomes(what, session=session, **options)
     files = [place]
-    if place.is_dir():
+    if is_folder:
+        place.mkdir(parents=True, exist_ok=True)
         files = [place / api.bundle_file(outcome) for outcome in outcomes]
         confirm_overwrite(files, force)
     written = [

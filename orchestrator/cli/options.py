@@ -7,7 +7,7 @@ import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, TypedDict, cast
+from typing import Annotated, Any, TypedDict, cast
 
 import typer
 
@@ -204,15 +204,19 @@ OutputPlace = Annotated[
 ]
 Force = Annotated[bool, typer.Option("--force", help="Replace an existing file.")]
 Wait = Annotated[bool, typer.Option("--wait", help="Wait until all jobs have ended, then print the result.")]
-Notify = Annotated[
-    list[str] | None,
-    typer.Option(
+
+
+def notify_option(event: str) -> Any:
+    """Return the option for the addresses of a message about this event."""
+    return typer.Option(
         "--notify",
         metavar="URL",
-        help="Send a message about each figure when its jobs have ended: mailto://, slack://, json://, ... Repeatable. "
+        help=f"Send a message {event}: mailto://, slack://, json://, ... Repeatable. "
         "Default: REPRO_NOTIFY, or notify: of your configuration.",
-    ),
-]
+    )
+
+
+Notify = Annotated[list[str] | None, notify_option("about each figure when its jobs have ended")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 Wide = Annotated[bool, typer.Option("--wide", "-w", help="Show all columns.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document, also for errors.", callback=_use_json)]
@@ -312,14 +316,6 @@ def no_longer_waiting(context: typer.Context, experiments: Sequence[str]) -> Non
     message("no longer waiting; the jobs continue")
     cancel = f"or: {suggested(context, 'cancel', *experiments)}" if experiments else "their states"
     suggest(context, cancel, "status", *only(experiments), "--watch")
-
-
-def place_of(output: str | None) -> Path:
-    """Return the file or folder of -o, by default the current folder. Make a folder whose name ends with a slash."""
-    place = Path(output or ".")
-    if output is not None and output.endswith("/"):
-        place.mkdir(parents=True, exist_ok=True)
-    return place
 
 
 def confirm_overwrite(files: Sequence[Path], force: bool) -> None:

@@ -24,12 +24,12 @@ from orchestrator.cli.options import (
     ResultAttempt,
     RunOptions,
     confirm_overwrite,
-    place_of,
     session_of,
 )
 from orchestrator.cli.output import data, message, print_shortened
 from orchestrator.cli.suggestion import suggest
 from orchestrator.errors import EXIT_FAILED, Problem, ReproError
+from orchestrator.files import names_folder
 from orchestrator.paths import short_name
 from orchestrator.text import counted
 
@@ -246,14 +246,13 @@ def plot(
     Without -o, or with a folder, the earlier picture of the same figure is replaced.
     """
     session, names = session_of(context, database), experiments or []
-    place = place_of(output)
     if len(names) > 1 or any(map(api.is_paper, names)):
-        plots = api.plot_all(names, place, attempt=attempt, session=session, **options)
+        plots = api.plot_all(names, output, attempt=attempt, session=session, **options)
     else:
-        if not place.is_dir():
-            api.require_plot_file(place)
-            confirm_overwrite([place], force)
-        plots = [api.plot(names[0] if names else None, place, attempt=attempt, session=session, **options)]
+        if output is not None and not names_folder(output):
+            api.require_plot_file(Path(output))
+            confirm_overwrite([Path(output)], force)
+        plots = [api.plot(names[0] if names else None, output, attempt=attempt, session=session, **options)]
     if json:
         document: PlotDocument = {
             "files": file_rows("picture", *(plotted.file for plotted in plots)),

@@ -10,7 +10,7 @@ import typer
 from orchestrator import api
 from orchestrator.cli import completion
 from orchestrator.cli.job_table import waiting
-from orchestrator.cli.options import ClusterName, Database, Json, Settings, Where, session_of
+from orchestrator.cli.options import ClusterName, Database, Json, Settings, Where, notify_option, session_of
 from orchestrator.cli.output import data, filled_columns, message, table
 from orchestrator.cli.suggestion import suggest
 from orchestrator.errors import EXIT_FAILED, EXIT_OK, Problem, ReproError
@@ -55,15 +55,7 @@ Short = Annotated[int, typer.Option("--short", min=5, help="Iterations of the fi
 Finalists = Annotated[int, typer.Option("--finalists", min=1, help="Cases that run at full length at the end.")]
 AtOnce = Annotated[int, typer.Option("--max-parallel", min=1, help="Run this many jobs at once.")]
 Name = Annotated[str | None, typer.Option("--name", help="Name of the experiment that the search writes.")]
-SearchNotify = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--notify",
-        metavar="URL",
-        help="Send a message with the fastest layout at the end: mailto://, slack://, json://, ... Repeatable. "
-        "Default: REPRO_NOTIFY, or notify: of your configuration.",
-    ),
-]
+SearchNotify = Annotated[list[str] | None, notify_option("with the fastest layout at the end")]
 DryRun = Annotated[bool, typer.Option("--dry-run", "-n", help="Show the candidates and their order only.")]
 Simulate = Annotated[
     bool,

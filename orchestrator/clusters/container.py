@@ -89,15 +89,7 @@ def checked_names(text: str, supported: Collection[str]) -> str:
 RUN_NAMES = ("job_id", "user")
 """Names in braces that a mount may contain. The job replaces them."""
 
-
 Runtime = Literal["pyxis", "edf", "shifter", "podman-hpc", "apptainer"]
-
-
-def _named(value: object) -> object:
-    if value in (None, "none"):
-        raise ValueError("no runtime; write `container: null` to run jobs without containers")
-    return value
-
 
 EXPANDED_BY_PYXIS = '$`"\\'
 """Characters that a mount must not contain. pyxis writes mounts into a shell script that enroot runs on the node."""
@@ -142,13 +134,19 @@ Mount = Annotated[
 PassedName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*\*?$")]
 
 
+def _not_none(value: object) -> object:
+    if value in (None, "none"):
+        raise ValueError("no runtime; write `container: null` to run jobs without containers")
+    return value
+
+
 class ContainerFields(Strict):
     """Container runtime, images and mounts.
 
     The script also passes `mount_home` and `writable` if they are false, because the defaults differ between sites.
     """
 
-    runtime: Annotated[Runtime, BeforeValidator(_named)] = Field(
+    runtime: Annotated[Runtime, BeforeValidator(_not_none)] = Field(
         description="Program that starts containers. edf is the `--environment` option of srun at CSCS."
     )
     version: Annotated[str, Field(pattern=r"^[0-9]+(\.[0-9]+)*$")] | None = Field(

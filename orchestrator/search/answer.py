@@ -19,8 +19,8 @@ class Trial:
 
     `iteration_ms` is the median time of an iteration, infinity if the job ran out of memory, None if it failed for
     another reason; `spread_ms` is half the range of the middle half of its iterations. `job_s` is the time of the job,
-    `hours` that time of all its GPUs, or processes on CPU cores. `is_repeatable`: it failed for an external reason, and
-    a search that goes on runs it again.
+    `hours` that time of all its GPUs, or processes on CPU cores. `is_repeatable` is true if it failed for an
+    external reason; a search that is started again repeats it.
     """
 
     name: str

@@ -35,7 +35,7 @@ class Candidate:
 
     @property
     def has_unit(self) -> bool:
-        """Whether predicted times are in milliseconds. If not, only their ratios have a meaning."""
+        """Return whether predicted times are in milliseconds. If not, only their ratios are meaningful."""
         return self.gpu_hours is not None
 
 

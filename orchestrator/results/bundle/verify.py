@@ -298,7 +298,7 @@ def _check_pages(folder: Path, about: About, entry: Entry, extract: Extract, tem
     )
     outcome = stored_outcome(ledger, entry, about.scale)
     rendered = {REPORT: report(ledger, [outcome], templates), README: readme(outcome, extract, about.missing)}
-    stored = {path: text_of(folder, path) for path in rendered}
+    stored = {path: (folder / path).read_bytes().decode(errors="surrogateescape") for path in rendered}
     return check_of_pages(
         stored, rendered, same_code=about.code_sha256 == code_sha256(templates), drawn_with=about.matplotlib
     )

