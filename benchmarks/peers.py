@@ -1,13 +1,15 @@
 """`pretrain` compared with its peers on this machine: the same GPT in plain PyTorch and, optionally, in Megatron-LM.
 
-    python -m benchmarks.peers [--megatron CHECKOUT] [--rounds 2] [--iterations 50]
+    python -m benchmarks.peers [--megatron CHECKOUT] [--rounds 2] [--iterations 50] [--tensor-parallel 2]
 
 The default is SC21's model of 1.7 billion parameters on one GPU, batch 16, with full recomputation. Rounds are
 interleaved, so that the temperature of the machine affects all programs alike. `repro` submits `pretrain` and
-Megatron-LM. Without a GPU, choose a model that fits CPU cores, in fp32. Megatron-LM needs a GPU.
+Megatron-LM. Plain PyTorch has no model parallelism, so it is left out on several GPUs. Without a GPU, choose a model
+that fits CPU cores, in fp32. Megatron-LM needs a GPU.
 
-`pretrain` and plain PyTorch start with the same weights and read the same tokens. Megatron-LM draws its own weights,
-warms up its learning rate and reads the same sequences in its own order, so its losses are similar but never equal.
+All programs train with Adam at the same constant learning rate. `pretrain` and plain PyTorch start with the same
+weights and read the same tokens. Megatron-LM draws its own weights and reads the same sequences in its own order, so
+its losses are similar but never equal.
 """
 
 from __future__ import annotations
@@ -38,6 +40,8 @@ MEAN_OF = 5
 """Number of iterations of a printed mean loss."""
 TRAIN_SHARE = 0.969
 """Share of the documents for training in Megatron-LM: --split of SC21's scripts."""
+CONSTANT_RATE = ("--lr-decay-style", "constant", "--lr-warmup-fraction", "0.0", "--min-lr", "0.0001")
+"""Megatron-LM's arguments for the other programs' learning rate: --lr of SC21's scripts, without their schedule."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +58,13 @@ class Case:
     recompute: bool
     dtype: str
     device: str
+    tensor_parallel: int = 1
+    pipeline_parallel: int = 1
+
+    @property
+    def gpus(self) -> int:
+        """Return the number of GPUs, or of processes on CPU cores."""
+        return self.tensor_parallel * self.pipeline_parallel
 
     @property
     def flops(self) -> float:
@@ -101,6 +112,8 @@ def parsed() -> argparse.Namespace:
     sizes = {"layers": 24, "hidden": 2304, "heads": 24, "seq": 2048, "vocab": 51200}
     for name, default in {**sizes, "micro_batch_size": 16, "global_batch_size": 16, "rounds": 2}.items():
         parser.add_argument(f"--{name.replace('_', '-')}", type=int, default=default)
+    for name in ("tensor-parallel", "pipeline-parallel"):
+        parser.add_argument(f"--{name}", type=int, default=1, help="number of GPUs")
     parser.add_argument("--iterations", type=int, default=50, help=f"of the first round; later ones have {LATER}")
     parser.add_argument("--no-recompute", action="store_false", dest="recompute", help="keep all activations")
     parser.add_argument("--megatron", type=Path, help="a checkout of today's Megatron-LM, to be timed, too")
@@ -115,13 +128,14 @@ def parsed() -> argparse.Namespace:
 def programs(case: Case, home: Path, megatron: Path | None) -> dict[str, Program]:
     programs: dict[str, Program] = {
         "pretrain": lambda iterations: submitted(case, home, "pretrain", iterations, {}, ()),
-        "plain PyTorch": lambda iterations: plain(case, iterations),
     }
+    if case.gpus == 1:
+        programs["plain PyTorch"] = lambda iterations: plain(case, iterations)
     if megatron is not None and case.device == "cpu":
         print("Megatron-LM needs a GPU and this machine has none: left out")
     elif megatron is not None:
         # Without GPT-2's files there is no tokenizer of its kind; what is read are numbers already.
-        arguments = ("--tokenizer-type", "NullTokenizer", "--vocab-size", str(case.vocab - 1))
+        arguments = ("--tokenizer-type", "NullTokenizer", "--vocab-size", str(case.vocab - 1), *CONSTANT_RATE)
         site = megatron_site(case, home, megatron.absolute())
         programs["Megatron-LM"] = lambda iterations: submitted(case, home, "megatron-2026", iterations, site, arguments)
     return programs
@@ -139,7 +153,8 @@ def megatron_site(case: Case, home: Path, checkout: Path) -> dict[str, object]:
     shape = (case.layers, case.hidden, case.heads, case.seq, case.vocab, case.micro_batch_size, case.global_batch_size)
     documents = int(SCRIPTED_ITERATIONS * case.global_batch_size / TRAIN_SHARE) + case.global_batch_size
     write_token_files(prefix, Sizes(*shape, SCRIPTED_ITERATIONS), max(1000, documents))
-    data = {name: str(prefix) for name in ("data_path", "vocab_file", "merge_file")}
+    # NullTokenizer reads no vocabulary, but `repro submit` requires that the two files exist.
+    data = {"data_path": str(prefix), "vocab_file": f"{prefix}.idx", "merge_file": f"{prefix}.idx"}
     return {"checkout": str(checkout), **data, "transformer_engine": False}
 
 
@@ -198,7 +213,8 @@ def submitted(
 
 def experiment_of(case: Case, workload: str, iterations: int, arguments: Sequence[str]) -> dict[str, object]:
     names = ("layers", "hidden", "heads", "seq", "vocab")
-    row = {"case": "peer", "tp": 1, "pp": 1, "mbs": case.micro_batch_size, "gbs": case.global_batch_size, "gpus": 1}
+    layout = {"tp": case.tensor_parallel, "pp": case.pipeline_parallel, "gpus": case.gpus}
+    row = {"case": "peer", **layout, "mbs": case.micro_batch_size, "gbs": case.global_batch_size}
     training = {"dtype": case.dtype, "recompute": "full" if case.recompute else "none", "dropout": 0.0}
     counts = {"iterations": iterations, "warmup_iterations": WARM_UP, "log_interval": 1, "evaluation_iterations": 0}
     return {
@@ -246,7 +262,7 @@ def times(case: Case, measured: Mapping[str, Measured]) -> str:
     lines = [f"{'program':<16}{'ms':>10}{'fastest':>10}{'slowest':>10}{'TFLOP/s':>10}{'pretrain is':>14}"]
     medians = {name: statistics.median(program.times_ms) for name, program in measured.items() if program.times_ms}
     for name, median in medians.items():
-        rate = tflops_per_gpu(case.flops, median, 1)
+        rate = tflops_per_gpu(case.flops, median, case.gpus)
         ratio = f"{median / medians['pretrain']:>12.2f} x" if "pretrain" in medians else ""
         least, most = min(measured[name].times_ms), max(measured[name].times_ms)
         lines.append(f"{name:<16}{median:>10.1f}{least:>10.1f}{most:>10.1f}{rate:>10.1f}{ratio:>14}")
@@ -255,17 +271,18 @@ def times(case: Case, measured: Mapping[str, Measured]) -> str:
 
 
 def losses(measured: Mapping[str, Measured]) -> str:
-    """Return a table of mean losses, and the largest difference of plain PyTorch from `pretrain`."""
+    """Return a table of mean losses, and the relative differences of each other program from `pretrain`."""
     ran = {name: program.losses for name, program in measured.items() if program.losses}
     lines = [f"{'loss of':<16}" + "".join(f"{name:>16}" for name in ran)]
     for begin in range(0, max(map(len, ran.values()), default=0), MEAN_OF):
         parts = [program[begin : begin + MEAN_OF] for program in ran.values()]
         end = begin + max(map(len, parts))
         lines.append(f"{f'{begin + 1}-{end}':<16}" + "".join(f"{statistics.fmean(part):>16.5f}" for part in parts))
-    if "pretrain" in ran and "plain PyTorch" in ran:
-        pairs = zip(ran["pretrain"], ran["plain PyTorch"], strict=False)
-        worst = max(abs(other / own - 1) for own, other in pairs)
-        lines.append(f"plain PyTorch's loss is at most {worst:.1e} of pretrain's away from it, at one iteration")
+    own = ran.pop("pretrain", [])
+    for name, program in ran.items() if own else ():
+        differences = [abs(other / loss - 1) for loss, other in zip(own, program, strict=False)]
+        mean, worst = statistics.fmean(differences), max(differences)
+        lines.append(f"{name}: the loss differs from pretrain's by {mean:.1e} on average and by at most {worst:.1e}")
     return "\n".join(lines)
 
 

@@ -11,6 +11,7 @@ import pytest
 import torch
 from megatron.core.datasets.indexed_dataset import IndexedDataset
 
+from benchmarks.peers import Case, megatron_site
 from benchmarks.plain_gpt import Sizes, sequences, train
 from benchmarks.token_files import write_token_files
 from tests.training.launching import SMALL_MODEL, read_record, run_alone
@@ -63,3 +64,10 @@ def test_megatron_lm_reads_pretrains_sequences_from_the_token_files(tmp_path: Pa
     assert len(dataset) == 20 and dataset.document_indices.tolist() == list(range(21))
     expected = torch.cat([sequences(SIZES, iteration) for iteration in range(3)])[:20, :-1]
     assert [dataset[i].tolist() for i in range(20)] == expected.tolist()
+
+
+def test_all_files_of_megatron_lms_profile_exist(tmp_path: Path) -> None:
+    case = Case(2, 16, 2, 8, 64, 2, 2, recompute=False, dtype="bf16", device="gpu")
+    site = megatron_site(case, tmp_path, tmp_path)
+    files = [f"{site['data_path']}.bin", f"{site['data_path']}.idx", site["vocab_file"], site["merge_file"]]
+    assert all(Path(str(file)).is_file() for file in files)
