@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, TypeVar
+from functools import cache
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
@@ -219,21 +220,26 @@ def _selection(
 def _latest(
     ledger: Ledger, reader: RowReader[S], wanted: Sequence[sa.ColumnElement[bool]], *, forgotten: bool = False
 ) -> list[S]:
+    query = _select_latest(reader, forgotten).where(*wanted)
+    with ledger.reading() as session:
+        rows = reader.rows(session.execute(query), ledger.run_folders())
+        return list({(row.experiment, row.scale, row.case_name, row.job_id): row for row in rows}.values())
+
+
+@cache  # SQLAlchemy needs 1 ms to put such a statement together, and a command executes it several times
+def _select_latest(reader: RowReader[Any], forgotten: bool) -> sa.Select[Any]:
+    """Return a query for the latest attempt of each job of each run, forgotten attempts included or left out."""
     of_job = sa.select(sa.func.max(Attempt.number)).where(Attempt.job_id == Job.id)
     shown = of_job if forgotten else of_job.where(Attempt.forgotten_at.is_(None))
     newest = shown.correlate(Job).scalar_subquery()
-    query = (
+    return (
         sa.select(*reader.columns)
         .select_from(RunJob)
         .join(Run, Run.id == RunJob.run_id)
         .join(Job, Job.id == RunJob.job_id)
         .join(Attempt, sa.and_(Attempt.job_id == Job.id, Attempt.number == newest))
-        .where(*wanted)
         .order_by(Run.created_at, RunJob.position)
     )
-    with ledger.reading() as session:
-        rows = reader.rows(session.execute(query), ledger.run_folders())
-        return list({(row.experiment, row.scale, row.case_name, row.job_id): row for row in rows}.values())
 
 
 def unjudged_attempts(ledger: Ledger, phases: Sequence[str] = (RUNNING, ENDED)) -> list[int]:

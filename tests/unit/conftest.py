@@ -1,10 +1,27 @@
-"""Cache of compiled SQL statements. Each ledger has a new engine, and would compile all its statements again."""
+"""Caches of what each process of `repro` makes once, and each test would make again.
+
+SQL statements are compiled again for each ledger, because each has a new engine. Commands are built again for each
+command line.
+"""
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import sqlalchemy as sa
+
+from orchestrator.cli.main import LazyGroup
+
+_get_command = LazyGroup.get_command
+
+
+@cache
+def _built_command(name: str) -> Any:
+    return _get_command(LazyGroup(), None, name)
+
+
+LazyGroup.get_command = lambda _self, _ctx, cmd_name: _built_command(cmd_name)  # type: ignore[method-assign]
 
 
 class _CompiledStatements(dict[Any, Any]):
