@@ -21,7 +21,7 @@ def _built_command(name: str) -> Any:
     return _get_command(LazyGroup(), None, name)
 
 
-LazyGroup.get_command = lambda _self, _ctx, cmd_name: _built_command(cmd_name)  # type: ignore[method-assign]
+LazyGroup.get_command = lambda _self, _ctx, cmd_name: _built_command(cmd_name)  # type: ignore[method-assign,assignment]
 
 
 class _CompiledStatements(dict[Any, Any]):

@@ -20,13 +20,14 @@ staging=/scratch/images
 used=$staging/a+torch+1.sqsh
 # A unique folder on the file system of the image, so that a complete file is only renamed.
 own=$staging/.a+torch+1.${SLURM_JOB_ID:-none}.$$.$(hostname)
-child=
 
 # At any end, remove partial files and write the record of the end.
 finish() {
-  local exit_code=$?
+  local exit_code=$? group
   trap '' TERM INT HUP
-  [ -z "$child" ] || kill -- "-$child" 2>/dev/null || :
+  for group in $(jobs -p); do  # also a command that has started this moment
+    kill -- "-$group" 2>/dev/null || :
+  done
   wait
   rm -rf -- "$own" || :
   printf '%s\n' 'event=end' "exit_code=$exit_code" "at=$(date -u +%Y-%m-%dT%H:%M:%SZ)" "host=$(hostname)" \
@@ -44,10 +45,8 @@ trap 'exit 129' HUP
 to_its_end() {
   set -m
   "$@" </dev/null &
-  child=$!
   set +m
-  wait "$child"
-  child=
+  wait $!
 }
 
 if [ -e "$used" ] && [ ! -L "$used" ]; then
