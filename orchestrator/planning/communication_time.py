@@ -79,7 +79,9 @@ def pipeline_transfers(job: TimedJob, microbatches: int) -> float:
     """Return the exposed transfers between stages: b s h words, or 1/t of them with scatter/gather (SC21 4.1).
 
     Filling and draining the pipeline always waits for transfers; other microbatches wait unless an interleaved schedule
-    sends while it computes.
+    sends while it computes. For each microbatch and virtual stage, a stage exchanges once with the next stage and once
+    with the previous one. An exchange sends and receives at the same time (send_forward_recv_backward and
+    send_backward_recv_forward of Megatron-LM's p2p_communication.py).
     """
     layout, machine = job.layout, job.machine
     if layout.pipeline_parallel == 1:
@@ -87,14 +89,21 @@ def pipeline_transfers(job: TimedJob, microbatches: int) -> float:
     divided = layout.sequence_parallel or job.training.scatter_gather
     size = job.hidden_bytes / (layout.tensor_parallel if divided else 1)
     network = (machine.transfer if job.program.synchronizes_transfers else machine.network) * _card_share(job)
-    # The slowest hop sets the pace: any pipeline over several nodes has one between nodes.
-    link = machine.nvlink if layout.gpus == machine.node else min(network, machine.nvlink)
-    if job.program.synchronizes_transfers:
-        hops = 2 * (layout.pipeline_parallel - 1) + 2 * layout.virtual_stages * microbatches
-        return hops * (size / link + machine.constants.transfer_ms)
+    between_nodes, inside_node = size / min(network, machine.nvlink), size / machine.nvlink
+    wait = machine.constants.transfer_ms if job.program.synchronizes_transfers else time_constants.COLLECTIVE_MS
     hidden = job.program.hides_interleaved_transfers and layout.virtual_stages > 1
-    hops = 2 * (layout.pipeline_parallel - 1) + (0 if hidden else 2 * layout.virtual_stages * microbatches)
-    return hops * (size / link + time_constants.COLLECTIVE_MS)
+    exchanges = 0 if hidden else layout.virtual_stages * microbatches
+    hops = 2 * (layout.pipeline_parallel - 1)
+    stage, nodes = layout.gpus // layout.pipeline_parallel, -(-layout.gpus // machine.node)
+    if stage < machine.node and machine.node % stage == 0:  # the slowest stages are those at the edge of a node
+        hops_between, neighbours_between = 2 * (nodes - 1), min(1, nodes - 1)
+    else:
+        hops_between, neighbours_between = hops, 2
+    return (
+        (hops + 2 * exchanges) * wait
+        + (hops_between + neighbours_between * exchanges) * between_nodes
+        + (hops - hops_between + (2 - neighbours_between) * exchanges) * inside_node
+    )
 
 
 def _card_share(job: TimedJob) -> float:

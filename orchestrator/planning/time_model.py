@@ -105,7 +105,8 @@ def _predicted(
     if peak is None:
         return None
     fit = time_constants.fit_of(hardware.gpu, program)
-    machine = time_constants.rates(constants, hardware, layout.gpus, peak, fit, model.hidden / model.heads)
+    shares = time_constants.shares_of(hardware.gpu, program)
+    machine = time_constants.rates(constants, hardware, layout.gpus, peak, shares, model.hidden / model.heads)
     job = TimedJob(model, layout, training, find_workload(program).time, machine, arguments)
     passes = _passes(job)
     layer = passes.forward + passes.backward + passes.recomputed + _offload_wait(job, passes.forward)
@@ -221,7 +222,8 @@ def _host(job: TimedJob) -> float:
 
     CUDA graphs need none. Context parallelism starts more kernels: one set for each block of keys that is exchanged
     (p2p), about four in all otherwise. A router adds kernels, and each expert of the GPU its own products. A
-    recomputed forward pass is assumed to take half of the time of both passes.
+    recomputed forward pass is assumed to take half of the time of both passes. In a pipeline the layers of a virtual
+    stage share the time of its schedule and transfers.
     """
     if job.graphed or not job.program.limited_by_host:
         return 0.0
@@ -234,7 +236,10 @@ def _host(job: TimedJob) -> float:
         started += (
             machine.constants.host_router_ms + machine.constants.host_expert_ms * experts / layout.expert_parallel
         )
-    return started * (1.5 if job.recomputes_all else 1.0)
+    started *= 1.5 if job.recomputes_all else 1.0
+    if layout.pipeline_parallel > 1 and job.program.stages_cost_host:
+        started += machine.constants.host_stage_ms * layout.virtual_stages / job.layers
+    return started
 
 
 def _last_product(job: TimedJob) -> float:

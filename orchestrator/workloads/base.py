@@ -155,10 +155,12 @@ class TimeFacts:
     optimizer step are started one by one. `synchronizes_transfers`: the host waits for every transfer between pipeline
     stages. `ring_uses_one_card`: a ring over nodes uses one network card of each node, unless the ring has all GPUs of
     its nodes. `limited_by_host`: the host may need longer to start the kernels of a layer than the GPU to run them.
+    `stages_cost_host`: the host needs time for each virtual stage and microbatch of a pipeline, too.
 
     `start_up_s` is the time of a job beside its iterations. It includes the first iteration, which is counted twice.
     `fitted_on` and `same_chip` are the kinds of GPU on which the constants of the time model were fitted for this
     program, and those with the chip, dense peak and power limit of a fitted one; each with the constants to use.
+    `shares_on` are the kinds on which only the share of the peak that matrix products reach was fitted for it.
     `compared_on` are the kinds on which published times of similar programs were compared with predictions, each with
     the relative uncertainty of the predictions.
     """
@@ -177,6 +179,7 @@ class TimeFacts:
     synchronizes_transfers: bool = False
     ring_uses_one_card: bool = False
     limited_by_host: bool = True
+    stages_cost_host: bool = False
     rotary_bytes: tuple[int, int] = (0, 0)
     logit_bytes: int = 56
     sharded_logit_bytes: int = 0
@@ -185,6 +188,7 @@ class TimeFacts:
     start_up_s: float = ASSUMED_START_UP_S
     fitted_on: Mapping[str, Fit] = field(default_factory=dict)
     same_chip: Mapping[str, Fit] = field(default_factory=dict)
+    shares_on: Mapping[str, Fit] = field(default_factory=dict)
     compared_on: Mapping[str, float] = field(default_factory=lambda: COMPARED_ON)
 
 

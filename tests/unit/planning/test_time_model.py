@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.measured_times import Row
+from benchmarks.measured_times import NOT_FITTED, Row, published, tutorials
 from benchmarks.measured_times import rows as measured_rows
 from orchestrator.config.model import Hardware
 from orchestrator.megatron.flops import flops_per_iteration, tflops_per_gpu
@@ -525,6 +525,21 @@ def test_host_limits_small_layers_without_graphs() -> None:
     assert steps.iteration_ms - gathered.iteration_ms == pytest.approx(40 * 4 * FITTED.host_step_ms)
 
 
+def test_host_limits_small_virtual_stages_of_the_tutorials_only() -> None:
+    """Layers of 512 take less time on the GPU than on the host; a stage of 18 has two in each virtual stage."""
+    model, layout = ModelShape(72, 512, 8, 1024, 50304), Layout(8, 2, 4, 1, 4, 9, sequence_parallel=True)
+    tutorials_host, other = (
+        duration(model, layout, BF16, H100, program).iteration_ms for program in ("megatron-core-0.14", "megatron-2026")
+    )
+    assert tutorials_host - other == pytest.approx((4 * 9 + 3) * FITTED.host_stage_ms, rel=0.01)
+
+
+def test_no_constant_is_fitted_to_the_table_that_tests_virtual_stages() -> None:
+    rows = published(f"tutorials/{NOT_FITTED}")
+    assert len(rows) == 7 and {row.job for row in rows}.isdisjoint(row.job for row in tutorials() if row.fitted)
+    assert statistics.fmean(abs(row.error(FITTED)) for row in rows) < 0.03
+
+
 def test_experts_of_a_gpu_take_the_host_time() -> None:
     def of_experts(parallel: int) -> float:
         model = ModelShape(16, 1024, 16, 1024, 50304, 1024, experts=64, experts_per_token=2)
@@ -554,6 +569,22 @@ def test_shared_network_card_serves_the_sending_stage() -> None:
         duration(model, layout, FP16, machine, "megatron-alpa").pipeline_transfer_ms for machine in (hardware, shared)
     )
     assert 3 < own / one < 4
+
+
+@pytest.mark.parametrize(
+    ("tensor", "pipeline", "slow_transfers"),
+    [(2, 16, 2 * 3 + 256), (4, 8, 2 * 3 + 256), (8, 4, 2 * 3 + 2 * 256), (16, 2, 2 + 2 * 256)],
+)
+def test_a_stage_beside_another_in_its_node_exchanges_with_one_other_node(
+    tensor: int, pipeline: int, slow_transfers: int
+) -> None:
+    model, layout = ModelShape(32, 4096, 32, 2048, 51200), Layout(32, tensor, pipeline, 1, 256)
+    slow, fast = (
+        duration(model, layout, FP16, A100.model_copy(update={"network_gb_s": rate})).pipeline_transfer_ms
+        for rate in (5, 10)
+    )
+    sent_ms = 2 * 2048 * 4096 / tensor / 1e6 * (1 / 5 - 1 / 10) / FITTED.transfer_share
+    assert slow - fast == pytest.approx(slow_transfers * sent_ms)
 
 
 def test_rings_of_some_gpus_of_a_node_use_one_card_in_2021() -> None:
