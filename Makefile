@@ -25,18 +25,22 @@ check: .venv/installed-check
 	python -m pytest tests/unit -n auto --maxprocesses 8 --dist worksteal -m "not slow and not torch and not postgresql"
 
 # --install: tests install missing Debian packages, for example a real Slurm. The tests on Slurm mostly wait, so they
-# run beside the linters and all other tests, each worker on its own cluster. The other tests are collected twice: the
-# first time compiles all modules, which each worker would otherwise do for itself.
+# run beside the linters and all other tests, each worker on its own cluster. The tests of torch and Chromium run in one
+# process, which starts them once. The unit tests are collected twice: the first time compiles all modules, which each
+# worker would otherwise do for itself.
 pytest := python -m pytest --install --hypothesis-profile=full
-tests_without_slurm := tests/training tests/mpirun tests/unit tests/browser
 test: .venv/installed-test
-	$(pytest) tests/slurm -n 4 --dist loadfile --no-loadscope-reorder >.venv/tests-slurm.txt 2>&1 </dev/null & \
+	@mkdir -p .venv/logs
+	$(pytest) tests/slurm -n 4 --dist loadfile --no-loadscope-reorder >.venv/logs/slurm 2>&1 </dev/null & \
 	  slurm=$$!; \
-	  (ruff check . && ruff format --check . && mypy && vulture) >.venv/linters.txt 2>&1 & \
+	  $(pytest) tests/training tests/mpirun tests/browser >.venv/logs/training 2>&1 </dev/null & \
+	  training=$$!; \
+	  (ruff check . && ruff format --check . && mypy && vulture) >.venv/logs/linters 2>&1 & \
 	  linters=$$!; \
-	  $(pytest) $(tests_without_slurm) --collect-only >/dev/null 2>&1; \
-	  $(pytest) $(tests_without_slurm) -n 3 --dist worksteal; code=$$?; \
-	  wait $$linters || code=1; wait $$slurm || code=1; cat .venv/linters.txt .venv/tests-slurm.txt; exit $$code
+	  $(pytest) tests/unit --collect-only >/dev/null 2>&1; \
+	  $(pytest) tests/unit -n 3 --dist worksteal; code=$$?; \
+	  for job in $$linters $$training $$slurm; do wait $$job || code=1; done; \
+	  cat .venv/logs/linters .venv/logs/training .venv/logs/slurm; exit $$code
 
 # The site works without a server and without a network. A warning is an error. tests/browser build it with this recipe.
 docs: .venv/installed-docs
