@@ -44,6 +44,7 @@ NOT_RUN = {
 _CLONED = "needs the address of the repository and a package registry; `make check` and test_wheel.py install it"
 _BENCHMARK = "tests/unit/planning/test_predictions_page.py checks its tables"
 _DOCKER = "needs Docker and a registry"
+_PEERS = "python -m benchmarks.peers --megatron CHECKOUT"
 
 # Commands of other programs that no test runs, with the reason.
 OTHERS_NOT_RUN = {
@@ -56,6 +57,9 @@ OTHERS_NOT_RUN = {
     "python -m benchmarks.duration --write": _BENCHMARK,
     "python -m benchmarks.duration --rows": _BENCHMARK,
     "python -m benchmarks.duration --fit": "takes minutes",
+    f"{_PEERS} --rounds 2 --iterations 50": "needs a GPU",
+    f"{_PEERS} --rounds 1 --iterations 30 --layers 16 --hidden 4096 --heads 32 --micro-batch-size 1"
+    " --tensor-parallel 2": "needs two GPUs",
     "python -m pytest tests/unit/reading/test_parse_golden_logs.py": "is itself a test",
     "python -m pytest tests/gpu": "needs GPUs",
     'mkdir -p "$REPRO_HOME/experiments" && cp -r tests/gpu/edge "$REPRO_HOME/experiments/"': "needs GPUs afterwards",
