@@ -42,8 +42,8 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ["XDG_CONFIG_HOME"] = _NO_CONFIGURATION.name
     for name in ("REPRO_CONFIG", "REPRO_CLUSTER", "REPRO_NOTIFY"):
         os.environ.pop(name, None)
-    # A shell's background process ignores SIGINT, and nohup's process SIGHUP. Their children would ignore them, too, but
-    # tests press Ctrl-C and close terminals.
+    # A shell's background process ignores SIGINT, and nohup's process SIGHUP. Children would inherit this, but tests
+    # press Ctrl-C and close terminals.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
         signal.signal(signal.SIGHUP, lambda *_: None)
