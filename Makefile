@@ -29,16 +29,19 @@ check: .venv/installed-check
 # process, which starts them once. The unit tests are collected twice: the first time compiles all modules, which each
 # worker would otherwise do for itself.
 pytest := python -m pytest --install --hypothesis-profile=full
+# Temporary files are in memory, if there is enough: after many deletions ext4 searches long for a free inode. Those of
+# the tests on Slurm are not, because an image has its own /tmp.
+in_memory := $(shell findmnt -bno AVAIL,OPTIONS /dev/shm | awk '$$1 >= 4e9 && !/noexec/ { print "TMPDIR=/dev/shm"; exit }')
 test: .venv/installed-test
 	@mkdir -p .venv/logs
 	$(pytest) tests/slurm -n 4 --dist loadfile --no-loadscope-reorder >.venv/logs/slurm 2>&1 </dev/null & \
 	  slurm=$$!; \
-	  $(pytest) tests/training tests/mpirun tests/browser >.venv/logs/training 2>&1 </dev/null & \
+	  $(in_memory) $(pytest) tests/training tests/mpirun tests/browser >.venv/logs/training 2>&1 </dev/null & \
 	  training=$$!; \
 	  (ruff check . && ruff format --check . && mypy && vulture) >.venv/logs/linters 2>&1 & \
 	  linters=$$!; \
 	  $(pytest) tests/unit --collect-only >/dev/null 2>&1; \
-	  $(pytest) tests/unit -n 3 --dist worksteal; code=$$?; \
+	  $(in_memory) $(pytest) tests/unit -n 3 --dist worksteal; code=$$?; \
 	  for job in $$linters $$training $$slurm; do wait $$job || code=1; done; \
 	  cat .venv/logs/linters .venv/logs/training .venv/logs/slurm; exit $$code
 

@@ -11,7 +11,6 @@ import signal
 import socket
 import stat
 import subprocess
-import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -65,7 +64,7 @@ def last_line(text: str) -> str:
     return lines[-1].strip() if lines else ""
 
 
-_INSTALL_LOCK = Path(tempfile.gettempdir()) / "repro-tests-install.lock"
+_INSTALL_LOCK = Path("/tmp/repro-tests-install.lock")
 # ---- packages ------------------------------------------------------------------------------------------------
 
 

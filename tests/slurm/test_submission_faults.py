@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -13,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.forked_repro import run_forked
 from tests.slurm.accounting import OTHER_USER
 from tests.slurm.cluster import SlurmCluster
 from tests.slurm.site import SlurmSite, ids_in_queue
@@ -68,15 +68,7 @@ def site(slurm_cluster: SlurmCluster, tmp_path: Path) -> Iterator[SlurmSite]:  #
 
 def killed_submit(site: SlurmSite, place: str, nth: int, *options: str) -> None:
     script = DIES.replace("PLACE", place).replace("NTH", str(nth))
-    done = subprocess.run(
-        [sys.executable, "-c", script, *options],
-        cwd=site.folder,
-        env=site.environment | {"PYTHONPATH": str(CHECKOUT)},
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
+    done = run_forked(options, site.folder, site.environment, script)
     assert done.returncode == -signal.SIGKILL, (place, done.stdout, done.stderr)
 
 

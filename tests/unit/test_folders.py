@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,6 +18,7 @@ from orchestrator.catalog.expand import expand
 from orchestrator.errors import ReproError
 from orchestrator.job_spec import Value
 from orchestrator.paths import Folders, find_folders
+from tests.forked_repro import run_forked
 from tests.unit.catalog.entries import shipped
 
 pytestmark = pytest.mark.slow
@@ -113,11 +113,7 @@ def place() -> Iterator[Path]:
 
 def installed(place: Path, *words: str, folder: str = "project/work") -> subprocess.CompletedProcess[str]:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("REPRO_")}
-    command = [sys.executable, "-c", AS_INSTALLED, str(place / "site-packages"), *words]
-    environment["PYTHONPATH"] = str(CHECKOUT)
-    return subprocess.run(
-        command, cwd=place / folder, env=environment, capture_output=True, text=True, timeout=60, check=False
-    )
+    return run_forked([str(place / "site-packages"), *words], place / folder, environment, AS_INSTALLED)
 
 
 def plant(place: Path, how: str) -> None:

@@ -9,7 +9,7 @@ import pty
 import re
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from orchestrator.cli.output import VisibleLog, data, table
 from orchestrator.text import printable
-from tests.forked_repro import ForkedRepro
+from tests.forked_repro import REPRO, ForkedRepro, run_forked
 from tests.stand_in_site import Site
 from tests.unit.catalog.entries import BASE, write_experiment
 
@@ -30,26 +30,20 @@ EVIL = "\x1b]0;owned\x07\x1b[2J\x1b[31m\u009b1m\u202e\u200b\x08\x7f\rX"
 HARMLESS = re.compile(r"[^\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u200b-\u200f\u202a-\u202e\u2066-\u2069\ufeff]*")
 
 
-def on_terminal(words: list[str], folder: Path, environment: Mapping[str, str]) -> bytes:
-    """What a command writes to a terminal that is both its stdout and its stderr."""
+def on_terminal(words: Sequence[str], folder: Path, environment: Mapping[str, str], program: str = REPRO) -> bytes:
+    """What a program writes to a terminal that is both its stdout and its stderr."""
     ours, its = pty.openpty()
-    with subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=its, stderr=its, cwd=folder, env=environment) as run:
-        os.close(its)
-        written = b"".join(_read(ours))
-        run.wait(60)
-    os.close(ours)
-    return written
-
-
-def repro_on_terminal(site: Site, *words: str) -> bytes:
-    """What `repro` writes to a terminal that is both its stdout and its stderr."""
-    ours, its = pty.openpty()
-    process = ForkedRepro(words, site.folder, {**site.environment, "NO_COLOR": "1"}, its, its)
+    process = ForkedRepro(words, folder, environment, its, its, program)
     os.close(its)
     written = b"".join(_read(ours))
     process.wait()
     os.close(ours)
     return written
+
+
+def repro_on_terminal(site: Site, *words: str) -> bytes:
+    """What `repro` writes to such a terminal."""
+    return on_terminal(words, site.folder, {**site.environment, "NO_COLOR": "1"})
 
 
 def _read(terminal: int) -> Iterator[bytes]:
@@ -81,7 +75,7 @@ def test_whatever_is_printed_reaches_a_terminal_without_its_control_characters(t
     program = (
         f"from orchestrator.cli.output import *; from orchestrator.cli.suggestion import *; evil = {EVIL!r}; {call}"
     )
-    text = require_harmless(on_terminal([sys.executable, "-c", program], tmp_path, os.environ))
+    text = require_harmless(on_terminal([], tmp_path, os.environ, program))
     assert "owned" in text.lower() and "X" in text and "?" in text
 
 
@@ -177,7 +171,7 @@ def test_a_log_that_is_printed_block_by_block_does_not_steer_the_terminal(tmp_pa
         "import sys; from orchestrator.cli.output import VisibleLog, table; log = VisibleLog()\n"
         f"for byte in {EVIL.encode()!r}: sys.stdout.buffer.write(log.feed(bytes([byte])))"
     )
-    text = require_harmless(on_terminal([sys.executable, "-c", program], tmp_path, os.environ))
+    text = require_harmless(on_terminal([], tmp_path, os.environ, program))
     assert text == "?]0;owned??[2J?[31m?1m????\nX"
 
 
@@ -261,13 +255,12 @@ table(rows, list(rows[0]), important=("case", "state", "why"), wide="wide" in sy
 @pytest.mark.parametrize("columns", [80, 120])
 def test_rows_fit_the_terminal_with_the_important_columns_and_state_colours(tmp_path: Path, columns: int) -> None:
     environment = {**os.environ, "COLUMNS": str(columns), "TERM": "xterm", "NO_COLOR": ""}
-    command = [sys.executable, "-c", WIDE_TABLE]
-    written = on_terminal(command, tmp_path, environment).decode()
+    written = on_terminal([], tmp_path, environment, WIDE_TABLE).decode()
     assert "\x1b[36mRUNNING\x1b[0m" in written
-    plain = require_harmless(on_terminal(command, tmp_path, {**environment, "NO_COLOR": "1"}))
+    plain = require_harmless(on_terminal([], tmp_path, {**environment, "NO_COLOR": "1"}, WIDE_TABLE))
     header, row, hidden = plain.splitlines()
     assert max(len(header), len(row)) <= columns and "RUNNING" in row and "www" in row
     assert ("…" in row) == (columns == 80) and hidden.startswith("not shown: ") and "id" in hidden
-    wide = require_harmless(on_terminal([*command, "wide"], tmp_path, {**environment, "NO_COLOR": "1"}))
-    piped = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
+    wide = require_harmless(on_terminal(["wide"], tmp_path, {**environment, "NO_COLOR": "1"}, WIDE_TABLE))
+    piped = run_forked([], tmp_path, environment, WIDE_TABLE)
     assert wide == piped.stdout and "w" * 90 in wide

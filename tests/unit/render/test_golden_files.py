@@ -145,8 +145,8 @@ def test_update_of_unchanged_scripts_changes_no_file(tmp_path: Path) -> None:
     for profile, workload in SITES:
         if runs(profile, workload):
             write_golden(rendered_site_script(profile, workload), copy)
-    files = [str(file.relative_to(GOLDEN)) for file in GOLDEN.rglob("*") if file.is_file()]
-    assert [str(file.relative_to(copy)) for file in copy.rglob("*") if file.is_file()] == files
+    files = sorted(str(file.relative_to(GOLDEN)) for file in GOLDEN.rglob("*") if file.is_file())
+    assert sorted(str(file.relative_to(copy)) for file in copy.rglob("*") if file.is_file()) == files
     assert [name for name in files if (copy / name).read_bytes() != (GOLDEN / name).read_bytes()] == []
 
 
