@@ -17,8 +17,6 @@ from tests.slurm.accounting import OTHER_USER
 from tests.slurm.cluster import SlurmCluster
 from tests.slurm.site import SlurmSite, ids_in_queue
 
-CHECKOUT = Path(__file__).resolve().parents[2]
-
 # Submits with these arguments and is killed at the NTH call of PLACE.
 DIES = """
 import os, signal, sys
