@@ -31,7 +31,7 @@ HARMLESS = re.compile(r"[^\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u200b-\u200f\u202a
 
 
 def on_terminal(words: Sequence[str], folder: Path, environment: Mapping[str, str], program: str = REPRO) -> bytes:
-    """What a program writes to a terminal that is both its stdout and its stderr."""
+    """Return the output of a program on a terminal that is both its stdout and its stderr."""
     ours, its = pty.openpty()
     process = ForkedRepro(words, folder, environment, its, its, program)
     os.close(its)
@@ -42,7 +42,7 @@ def on_terminal(words: Sequence[str], folder: Path, environment: Mapping[str, st
 
 
 def repro_on_terminal(site: Site, *words: str) -> bytes:
-    """What `repro` writes to such a terminal."""
+    """Return the output of `repro` without colours on such a terminal."""
     return on_terminal(words, site.folder, {**site.environment, "NO_COLOR": "1"})
 
 

@@ -206,7 +206,7 @@ def test_a_signal_ends_what_enroot_has_started_at_once_and_leaves_nothing(
     began = time.monotonic()
     process.send_signal(number)
     process.communicate(timeout=600)
-    assert time.monotonic() - began < 100 and process.returncode == 128 + number  # enroot sleeps 300 s
+    assert time.monotonic() - began < 10 and process.returncode == 128 + number
     assert shop.names() == []
     assert not _is_running(int(sleeper.read_text()))
     end = read_record(shop.folder / "end")
