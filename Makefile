@@ -41,7 +41,7 @@ test: .venv/installed-test
 	  (ruff check . && ruff format --check . && mypy && vulture) >.venv/logs/linters 2>&1 & \
 	  linters=$$!; \
 	  $(pytest) tests/unit --collect-only >/dev/null 2>&1; \
-	  $(in_memory) $(pytest) tests/unit -n 3 --dist worksteal; code=$$?; \
+	  $(in_memory) $(pytest) tests/unit -n 2 --dist worksteal; code=$$?; \
 	  for job in $$linters $$training $$slurm; do wait $$job || code=1; done; \
 	  cat .venv/logs/linters .venv/logs/training .venv/logs/slurm; exit $$code
 

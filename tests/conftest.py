@@ -57,8 +57,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Exclude the collected tests and their modules from garbage collections."""
+    """Exclude the collected tests and their modules from garbage collections, and make these as rare as in `repro`."""
     gc.freeze()
+    gc.set_threshold(100_000)
     gc.enable()
 
 

@@ -9,6 +9,7 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 import sqlalchemy as sa
@@ -96,9 +97,13 @@ class PostgresqlServer:
         return self.folder / "data"
 
     def _administer(self, statement: str) -> None:
-        engine = sa.create_engine(self.url("postgres"), isolation_level="AUTOCOMMIT", poolclass=sa.NullPool)
-        with engine.connect() as connection:
+        with self._administrator.connect() as connection:
             connection.exec_driver_sql(statement)
+
+    @cached_property
+    def _administrator(self) -> sa.Engine:
+        """One connection, which is opened again after a restart of the server."""
+        return sa.create_engine(self.url("postgres"), isolation_level="AUTOCOMMIT", pool_pre_ping=True)
 
     def _pid(self) -> int | None:
         try:

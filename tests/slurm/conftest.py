@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+import tests.process_caches  # noqa: F401  it works when it is imported
 from tests.slurm.cluster import SlurmCluster
 from tests.slurm.host import ClusterUnavailable
 from tests.unavailable import give_up

@@ -12,7 +12,8 @@ import pytest
 from tests.slurm.cluster import SlurmCluster
 from tests.slurm.site import SlurmSite
 
-FEW_ITERATIONS = ("--set", "training.iterations=4")
+ITERATIONS = 3
+FEW_ITERATIONS = ("--set", f"training.iterations={ITERATIONS}")
 
 
 @pytest.fixture
@@ -36,7 +37,7 @@ def test_every_case_trains_over_two_nodes_and_is_verified(trained: SlurmSite, sl
     assert [row["case"] for row in rows] == [
         f"pp={pp},tp={tp},gbs={gbs}" for pp, tp in ((1, 4), (2, 2), (4, 1)) for gbs in (4, 16)
     ]
-    assert {(row["state"], row["verdict"], row["iteration"]) for row in rows} == {("COMPLETED", "verified", 4)}
+    assert {(row["state"], row["verdict"], row["iteration"]) for row in rows} == {("COMPLETED", "verified", ITERATIONS)}
     ids = ",".join(row["id"] for row in rows)
     nodes = slurm_cluster.run("sacct", "-X", "-n", "-P", "-o", "NNodes,ReqTRES", "-j", ids).splitlines()
     assert len(nodes) == 6 and all(line.startswith("2|") for line in nodes), nodes
@@ -64,7 +65,7 @@ def test_the_log_names_the_rank_of_each_line_and_has_every_iteration(trained: Sl
     first = trained.status()[0]
     log = trained.repro("logs", first["job"][:8]).stdout
     assert "0: using world size: 4" in log
-    assert log.count("lm loss") == 4 and "3:" in log
+    assert log.count("lm loss") == ITERATIONS and "3:" in log
 
 
 def test_a_second_submit_of_verified_cases_submits_nothing(trained: SlurmSite, slurm_cluster: SlurmCluster) -> None:
