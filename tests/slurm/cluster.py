@@ -92,6 +92,8 @@ class SlurmCluster:
             self._install_and_start()
         except TimeoutError as reason:
             raise ClusterUnavailable(str(reason)) from None
+        if self not in _UP:
+            _UP.append(self)
 
     def _install_and_start(self) -> None:
         (require_root if self.shape.carried else require_root_on_debian)()
@@ -115,6 +117,8 @@ class SlurmCluster:
 
     def down(self) -> None:
         """End every process of this cluster and remove its lines from /etc/hosts. The folder remains."""
+        if self in _UP:
+            _UP.remove(self)
         self._end_jobs()
         for name in self.node_names:
             self._node(name).kill()
@@ -223,6 +227,11 @@ class SlurmCluster:
         finally:
             self.start_accounting()
 
+    def crashed_daemons(self) -> list[str]:
+        """Return the daemons that have ended and that nobody has stopped: only their pid files remain."""
+        daemons = {"slurmctld": self._controller} | {f"slurmd of {name}": self._node(name) for name in self.node_names}
+        return [name for name, daemon in daemons.items() if daemon.pid_file.exists() and daemon.pid() is None]
+
     # ---- parts -----------------------------------------------------------------------------------------------
 
     @property
@@ -329,6 +338,15 @@ class SlurmCluster:
             end = time.monotonic() + 3
             while time.monotonic() < end and self.run("squeue", "-h", "-t", "running,completing", timeout_s=5):
                 time.sleep(0.1)
+
+
+_UP: list[SlurmCluster] = []
+"""Clusters that this process has started and not ended."""
+
+
+def crashed_daemons() -> list[str]:
+    """Return the crashed daemons of all clusters of this process."""
+    return [name for cluster in _UP for name in cluster.crashed_daemons()]
 
 
 def remembered_cluster(folder: Path) -> SlurmCluster:

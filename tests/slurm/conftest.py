@@ -12,8 +12,11 @@ import pytest
 
 import tests.process_caches  # noqa: F401  it works when it is imported
 from tests.slurm.cluster import SlurmCluster
+from tests.slurm.crashes import pytest_runtest_protocol, pytest_runtest_teardown
 from tests.slurm.host import ClusterUnavailable
 from tests.unavailable import give_up
+
+__all__ = ["pytest_runtest_protocol", "pytest_runtest_teardown", "slurm_cluster"]
 
 KEPT_FOLDER = "REPRO_TEST_CLUSTER"
 """Environment variable: use (or make) the cluster in this folder and leave it up, which saves the bring-up."""

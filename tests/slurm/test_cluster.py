@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -10,6 +14,8 @@ import pytest
 from orchestrator.errors import Unreachable
 from orchestrator.slurm.query import find_by_comment, query_jobs
 from tests.slurm.cluster import SlurmCluster
+from tests.slurm.host import Daemon, end_processes
+from tests.unit.catalog.entries import CHECKOUT
 from tests.waiting import wait_until
 
 
@@ -58,3 +64,47 @@ def test_an_unreachable_controller_is_an_error_within_bounded_time(slurm_cluster
             find_by_comment("token")
         assert time.monotonic() - began < 600
     assert query_jobs(["1"]).complaints == ()
+
+
+def test_a_crashed_slurmd_is_noticed_and_the_node_can_be_started(slurm_cluster: SlurmCluster) -> None:
+    slurmd = Daemon("slurmd", slurm_cluster.folder / "pid/slurmd.n3.pid").pid()
+    assert slurmd is not None and slurm_cluster.crashed_daemons() == []
+    end_processes([slurmd], signal.SIGABRT)
+    assert slurm_cluster.crashed_daemons() == ["slurmd of n3"]
+    slurm_cluster.start_node("n3")
+    assert slurm_cluster.crashed_daemons() == []
+
+
+CONFTEST = """
+import pytest
+from tests.slurm import crashes
+from tests.slurm.crashes import pytest_runtest_protocol, pytest_runtest_teardown
+
+starts = []
+crashes.crashed_daemons = lambda: {crashed} if len(starts) == 1 else []
+
+@pytest.fixture(scope="module")
+def start():
+    starts.append("a cluster starts")
+    return len(starts)
+"""
+
+
+@pytest.mark.parametrize(
+    ("crashed", "condition", "outcome", "is_repeated"),
+    [
+        (["slurmctld"], "start == 2", "1 passed", True),
+        (["slurmctld"], "False", "1 failed", True),
+        (["slurmctld"], "start == 1", "1 passed", False),
+        ([], "start == 2", "1 failed", False),
+    ],
+)
+def test_only_a_failure_beside_a_crash_is_tried_again_with_a_new_cluster(
+    crashed: list[str], condition: str, outcome: str, is_repeated: bool, tmp_path: Path
+) -> None:
+    (tmp_path / "conftest.py").write_text(CONFTEST.replace("{crashed}", str(crashed)))
+    (tmp_path / "test_it.py").write_text(f"def test(start):\n    assert {condition}\n")
+    command = [sys.executable, "-m", "pytest", "-c", os.devnull, "--rootdir", str(tmp_path), str(tmp_path)]
+    done = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, check=False)
+    assert outcome in done.stdout.splitlines()[-1], done.stdout
+    assert ("It runs again" in done.stdout) == is_repeated
