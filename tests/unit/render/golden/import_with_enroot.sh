@@ -25,7 +25,7 @@ own=$staging/.a+torch+1.${SLURM_JOB_ID:-none}.$$.$(hostname)
 finish() {
   local exit_code=$? group
   trap '' TERM INT HUP
-  for group in $(jobs -p); do  # also a command that has started this moment
+  for group in $(jobs -p); do  # including one of a command that has just started
     kill -- "-$group" 2>/dev/null || :
   done
   wait
