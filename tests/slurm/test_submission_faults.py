@@ -292,10 +292,12 @@ def test_jobs_that_exceed_the_queue_limit_stay_queued_until_a_wait_submits_them(
     site: SlurmSite, slurm_cluster: SlurmCluster
 ) -> None:
     site.use_stand_in("qos: limited")  # three jobs per user at most
+    site.behave("gated")  # on a busy machine the first jobs would end before the others are refused
     done = site.submit()
     assert done.returncode == 0 and "6 cases: 3 submitted, 3 queued" in done.stderr, done.stderr
     assert "QOSMaxSubmitJobPerUserLimit" in done.stderr and "repro wait figure-13" in done.stderr
     assert [row["state"] for row in site.status()].count("QUEUED") == 3
+    (site.folder / "go").touch()
     site.wait_for(lambda rows: sum(row["verdict"] == "verified" for row in rows) == 3)
     waited = site.repro("wait", "figure-13")
     assert waited.returncode == 0, waited.stdout + waited.stderr
