@@ -218,7 +218,7 @@ def _import_all() -> None:
 
 
 def _fill_caches() -> None:
-    """Submit a figure without jobs and read a recorded one, as most tests do: SQL statements are compiled once."""
+    """Plan a submission and read a recorded figure, so that SQL statements and commands are made once."""
     from orchestrator.cli.main import run
     from tests.recorded_jobs import Outcome, new_ledger, record_figure
     from tests.unit.catalog.entries import shipped

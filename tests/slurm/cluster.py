@@ -228,7 +228,7 @@ class SlurmCluster:
             self.start_accounting()
 
     def crashed_daemons(self) -> list[str]:
-        """Return the daemons that have ended and that nobody has stopped: only their pid files remain."""
+        """Return the daemons that have a pid file and no process. A stopped daemon has no pid file."""
         daemons = {"slurmctld": self._controller} | {f"slurmd of {name}": self._node(name) for name in self.node_names}
         return [name for name, daemon in daemons.items() if daemon.pid_file.exists() and daemon.pid() is None]
 

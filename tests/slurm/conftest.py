@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-import tests.process_caches  # noqa: F401  it works when it is imported
+import tests.process_caches  # noqa: F401  the import has an effect
 from tests.slurm.cluster import SlurmCluster
 from tests.slurm.crashes import pytest_runtest_protocol, pytest_runtest_teardown
 from tests.slurm.host import ClusterUnavailable

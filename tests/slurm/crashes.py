@@ -31,7 +31,7 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
     reports = runtestprotocol(item, log=False, nextitem=nextitem)
     crashed = item.stash[_CRASHED]
     if crashed and any(report.failed for report in reports):
-        warnings.warn(f"{item.nodeid} failed, and crashed: {', '.join(crashed)}. It runs again", stacklevel=1)
+        warnings.warn(f"{item.nodeid} failed after a crash of {', '.join(crashed)}. It runs again", stacklevel=1)
         item.session._setupstate.teardown_exact(None)
         reports = runtestprotocol(item, log=False, nextitem=nextitem)
     for report in reports:

@@ -1,3 +1,3 @@
 """Caches for all unit tests."""
 
-import tests.process_caches  # noqa: F401  it works when it is imported
+import tests.process_caches  # noqa: F401  the import has an effect
