@@ -29,7 +29,7 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
     """Run the test. If it fails and a daemon has crashed, run it again with new fixtures, which start a new cluster."""
     item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
     reports = runtestprotocol(item, log=False, nextitem=nextitem)
-    crashed = item.stash[_CRASHED]
+    crashed = item.stash.get(_CRASHED, [])  # pytest calls this hook for the tests of other folders, too
     if crashed and any(report.failed for report in reports):
         warnings.warn(f"{item.nodeid} failed after a crash of {', '.join(crashed)}. It runs again", stacklevel=1)
         item.session._setupstate.teardown_exact(None)

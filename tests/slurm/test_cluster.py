@@ -108,3 +108,13 @@ def test_only_a_failure_beside_a_crash_is_tried_again_with_a_new_cluster(
     done = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, check=False)
     assert outcome in done.stdout.splitlines()[-1], done.stdout
     assert ("It runs again" in done.stdout) == is_repeated
+
+
+def test_tests_of_other_folders_run_in_the_same_process(tmp_path: Path) -> None:
+    for name in ("slurm", "unit"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / f"test_{name}.py").write_text("def test():\n    pass\n")
+    (tmp_path / "slurm" / "conftest.py").write_text(CONFTEST.replace("{crashed}", "[]"))
+    command = [sys.executable, "-m", "pytest", "-c", os.devnull, "--rootdir", str(tmp_path), str(tmp_path)]
+    done = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, check=False)
+    assert "2 passed" in done.stdout.splitlines()[-1], done.stdout
