@@ -196,6 +196,11 @@ class Site:
     def wait_until_ended(self) -> Rows:
         return self.wait_for(lambda rows: all(row["state"] not in UNDER_WAY for row in rows))
 
+    def wait_for_queues(self) -> None:
+        """Wait until no local queue runs: a queue removes its ticket after the end of its last job."""
+        tickets = self.folder / "runs" / "local.tickets"
+        wait_until(lambda: not list(tickets.glob("[0-9]*")), what="the end of the local queues")
+
     # ---- plans -----------------------------------------------------------------------------------------------
 
     def cluster(self, name: str = "here") -> Cluster:

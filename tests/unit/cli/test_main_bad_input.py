@@ -175,6 +175,7 @@ def test_a_locked_ledger_is_exit_3_and_the_command_can_be_repeated(
     repro: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert repro("submit", "figure-13", *HERE, "--where", "pp=1,gbs=4", "--wait").returncode == 0
+    repro.site.wait_for_queues()
     monkeypatch.setattr("orchestrator.ledger.database.BUSY_TIMEOUT_S", 0.1)
     holder = sqlite3.connect(repro.site.folder / "results.db", isolation_level=None)
     holder.execute("begin immediate")
@@ -247,6 +248,7 @@ def test_an_unknown_or_ambiguous_job_is_refused(repro: Caller) -> None:
 
 def test_an_output_file_that_cannot_be_written_leaves_no_other_file(repro: Caller) -> None:
     assert repro("submit", "figure-13", *HERE, "--where", "pp=1", "--wait").returncode == 0
+    repro.site.wait_for_queues()
     (repro.site.folder / "taken").write_text("a file")
     before = everything_in(repro.site.folder)
     for words in (

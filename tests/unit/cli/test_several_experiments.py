@@ -56,6 +56,7 @@ def test_two_figures_are_one_submission_and_a_shared_job_runs_once(repro: Caller
 def test_a_wrong_name_among_several_is_refused_before_anything_happens(repro: Caller, command: str) -> None:
     if not command.startswith("submit"):
         assert repro("submit", "figure-13", *ON_CPU, "--where", "pp=1,gbs=4", "--wait").returncode == 0
+        repro.site.wait_for_queues()
     before = _files(repro)
     done = repro(*command.format("figure-13 figure-133 sc22").split())
     assert (done.returncode, done.stdout) == (2, "")
