@@ -8,7 +8,7 @@ the catalogue.
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -31,9 +31,11 @@ CHECKOUT = Path(__file__).resolve().parents[1]
 SC21, ATC24 = "SC21 table 1", "ATC'24 figure 9"
 H200, H200_QUAD = "pretrain on one and two H200", "pretrain on four H200"
 H100, HOST_BOUND = "pretrain on one H100", "host-bound on four H200"
-H200_LATER, H200_AGAIN = "measured after the fit", "cases of the fit, measured again"
-H200_TABLES = CHECKOUT / "experiments" / "results" / "h200"
-"""Tables of two H200 that were measured after the constants were fixed."""
+H200_LATER, H200_QUAD_LATER = "later on two H200", "later on four H200"
+H200_AGAIN = "cases of the fit, measured again"
+_RESULTS = CHECKOUT / "experiments" / "results"
+LATER_TABLES = {2: (_RESULTS / "h200",), 4: (_RESULTS / "h200-quad" / "first", _RESULTS / "h200-quad" / "second")}
+"""Folders with tables of `pretrain` that are newer than its constants, by the number of H200 of the machine."""
 TIMES = CHECKOUT / "benchmarks"
 
 
@@ -92,8 +94,9 @@ def rows() -> dict[str, list[Row]]:
         ATC24: figure_9(),
         H200: pretrain_on_h200(quad=False),
         H200_QUAD: pretrain_on_h200(quad=True),
-        H200_LATER: measured_later(of_the_fit=False),
-        H200_AGAIN: measured_later(of_the_fit=True),
+        H200_LATER: measured_later(2, of_the_fit=False),
+        H200_QUAD_LATER: measured_later(4, of_the_fit=False),
+        H200_AGAIN: [row for gpus in LATER_TABLES for row in measured_later(gpus, of_the_fit=True)],
         H100: pretrain_on_h100(),
         HOST_BOUND: host_bound(),
     }
@@ -223,11 +226,11 @@ def pretrain_on_h200(*, quad: bool) -> list[Row]:
     return [time.row(machine, fitted=index % 2 == 0) for index, time in enumerate(times)]
 
 
-def measured_later(*, of_the_fit: bool) -> list[Row]:
-    """Return the times of experiments/results/h200 whose cases are also rows of `pretrain_on_h200`, or the others."""
+def measured_later(gpus: int, *, of_the_fit: bool) -> list[Row]:
+    """Return the times of `LATER_TABLES` whose cases are also rows of `pretrain_on_h200`, or the others."""
     before = {row.job for quad in (False, True) for row in pretrain_on_h200(quad=quad)}
-    machine = _machine("NVIDIA H200", 2)
-    later = [time.row(machine, fitted=False) for time in _of_tables()]
+    machine = _machine("NVIDIA H200", gpus)
+    later = [time.row(machine, fitted=False) for time in _of_tables(LATER_TABLES[gpus])]
     return [row for row in later if (row.job in before) is of_the_fit]
 
 
@@ -246,13 +249,13 @@ def _machine(gpu: str, gpus: int) -> Hardware:
     return Machine(cpus=16, gpus=gpus, gpu=gpu, gpu_memory_gb=150).hardware()
 
 
-def _of_tables() -> Iterator[Measured]:
+def _of_tables(folders: Sequence[Path]) -> Iterator[Measured]:
     """Yield the cases of the exported tables that have a time and whose GPUs did not wait for the host.
 
-    A job that figures share counts once, at the first figure.
+    A job that figures or machines share counts once, at the first figure of the first machine.
     """
     counted: set[tuple[ModelShape, Layout, Training]] = set()
-    for path in sorted(H200_TABLES.glob("*.csv")):
+    for path in [path for folder in folders for path in sorted(folder.glob("*.csv"))]:
         with path.open(newline="") as file:
             table = list(csv.DictReader(file))
         entry = _entry(table[0]["experiment"])

@@ -15,6 +15,7 @@ from benchmarks.measured_times import (
     H200_AGAIN,
     H200_LATER,
     H200_QUAD,
+    H200_QUAD_LATER,
     NOT_FITTED,
     SC21,
     TUTORIALS,
@@ -62,6 +63,7 @@ def data_sets() -> list[DataSet]:
         DataSet(
             "`pretrain` on one and two H200, measured after the fit", VALIDATION, sets[H200_LATER], is_published=False
         ),
+        DataSet("`pretrain` on four H200, pipelines", VALIDATION, sets[H200_QUAD_LATER], is_published=False),
     ]
 
 
