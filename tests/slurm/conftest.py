@@ -16,7 +16,7 @@ from tests.slurm.crashes import pytest_runtest_protocol, pytest_runtest_teardown
 from tests.slurm.host import ClusterUnavailable
 from tests.unavailable import give_up
 
-__all__ = ["pytest_runtest_protocol", "pytest_runtest_teardown", "slurm_cluster"]
+__all__ = ["paused_cluster", "pytest_runtest_protocol", "pytest_runtest_teardown", "slurm_cluster"]
 
 KEPT_FOLDER = "REPRO_TEST_CLUSTER"
 """Environment variable: use (or make) the cluster in this folder and leave it up, which saves the bring-up."""
@@ -40,3 +40,13 @@ def slurm_cluster() -> Iterator[SlurmCluster]:
         if not kept:
             cluster.down()
             shutil.rmtree(cluster.folder, ignore_errors=True)
+
+
+@pytest.fixture
+def paused_cluster(slurm_cluster: SlurmCluster) -> Iterator[SlurmCluster]:
+    """Yield a cluster that accepts jobs and starts none."""
+    slurm_cluster.run("scontrol", "update", "partitionname=batch", "state=down")
+    try:
+        yield slurm_cluster
+    finally:
+        slurm_cluster.run("scontrol", "update", "partitionname=batch", "state=up")

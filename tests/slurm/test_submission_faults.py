@@ -47,16 +47,6 @@ PLACES = {
 
 
 @pytest.fixture
-def paused_cluster(slurm_cluster: SlurmCluster) -> Iterator[SlurmCluster]:
-    """Yield a cluster that accepts jobs and starts none."""
-    slurm_cluster.run("scontrol", "update", "partitionname=batch", "state=down")
-    try:
-        yield slurm_cluster
-    finally:
-        slurm_cluster.run("scontrol", "update", "partitionname=batch", "state=up")
-
-
-@pytest.fixture
 def site(slurm_cluster: SlurmCluster, tmp_path: Path) -> Iterator[SlurmSite]:  # noqa: ARG001  needs it up
     made = SlurmSite(tmp_path).use_stand_in()
     yield made

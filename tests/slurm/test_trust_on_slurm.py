@@ -20,16 +20,6 @@ SMALL = ("--where", "gbs=4")
 
 
 @pytest.fixture
-def paused_cluster(slurm_cluster: SlurmCluster) -> Iterator[SlurmCluster]:
-    """Yield a cluster that accepts jobs and starts none."""
-    slurm_cluster.run("scontrol", "update", "partitionname=batch", "state=down")
-    try:
-        yield slurm_cluster
-    finally:
-        slurm_cluster.run("scontrol", "update", "partitionname=batch", "state=up")
-
-
-@pytest.fixture
 def shared() -> Iterator[Path]:
     """Return a folder that all users may write to."""
     folder = Path(tempfile.mkdtemp(prefix="repro-shared-"))
