@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from orchestrator.ledger.tables import ENDED
@@ -47,6 +49,7 @@ NO_IMAGE = b"slurmstepd-n3: error: pyxis: couldn't start container\nsrun: error:
     [
         ("NODE_FAIL", None, NODE_LOST, "node-fail"),
         ("BOOT_FAIL", None, b"", "node-fail"),
+        ("LAUNCH_FAILED", None, b"", "node-fail"),
         ("PREEMPTED", None, HOST_OOM, "preempted"),
         ("LOST", None, b"", "lost"),
         ("CANCELLED", None, b"", "cancelled"),
@@ -115,6 +118,7 @@ def classed(log: bytes, ending: Ending) -> Failure:
 def test_job_with_a_failed_dependency_is_stopped_not_cancelled() -> None:
     ending = Ending(ENDED, "CANCELLED", None, "DependencyNeverSatisfied")
     assert failure_of(ending, None) is Failure.STOPPED
+    assert failure_of(replace(ending, state="FAILED"), None) is Failure.PROGRAM, "it has run"
 
 
 def test_job_that_ended_within_its_grace_is_preempted() -> None:
@@ -141,6 +145,8 @@ def test_nan_and_an_incomplete_log_have_different_classes() -> None:
     [
         ("COMPLETED", 0, 0, b"", "configuration"),
         ("COMPLETED", 0, 0, b"ValueError: the answer is 41\n", "configuration"),
+        ("COMPLETED", 0, 1, b"ValueError: the answer is 41\n", "configuration"),
+        ("COMPLETED", 0, 0, BUSY, "gpu-in-use"),
         ("FAILED", 1, 0, NO_IMAGE, "image"),
         ("FAILED", 1, 1, NO_IMAGE, "image"),
         ("FAILED", 1, 1, b"ValueError: the answer is 41\n", "program"),
@@ -173,7 +179,7 @@ def test_job_with_another_configuration_has_class_configuration(state: str, kind
     assert failure_of(Ending(ENDED, state, None, None), kind, differs=True) is Failure.CONFIGURATION
 
 
-@pytest.mark.parametrize("state", ["NODE_FAIL", "PREEMPTED", "LOST", "CANCELLED"])
+@pytest.mark.parametrize("state", ["NEVER_SUBMITTED", "NODE_FAIL", "PREEMPTED", "LOST", "CANCELLED"])
 def test_state_set_by_others_decides_before_the_log(state: str) -> None:
     ending = Ending(ENDED, state, None, None)
     assert failure_of(ending, "out of GPU memory", differs=True) is failure_of(ending, None)
@@ -201,6 +207,8 @@ FOUND = Cause(
         (Failure.NODE_FAIL, FOUND, None),
         (Failure.GPU_OOM, FOUND, None),
         (Failure.TIMEOUT, Cause("error", "ValueError: x", 3), "ValueError: x"),
+        (Failure.LOST, Cause("error", "ValueError: x", 3), "ValueError: x"),
+        (Failure.INCOMPLETE, Cause("error", "ValueError: x", 3), "ValueError: x"),
         (Failure.INCOMPLETE, Cause("what ran", "w", 0), None),
         (Failure.PROGRAM, None, None),
     ],

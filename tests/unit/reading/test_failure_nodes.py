@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import zstandard
 
+from orchestrator.reading import failure
 from orchestrator.reading.failure import Allocation, Failure, failed_nodes
 from orchestrator.reading.logs import LONGEST_LINE_BYTES, log_blocks
 
@@ -52,6 +53,7 @@ MINUTES_LATER = b"srun: error: n9: task 5: Exited with exit code 1\n"
         (ECC + EXITED + ENDED, UNKNOWN, ("n3",)),
         (ECC, FOUR, ("n3",)),
         (ECHO_FIRST + ECC + LOST_IT + EXITED + ENDED, FOUR, ("n3",)),
+        (ECHO_FIRST + ECC + LOST_IT + EXITED + ENDED, UNKNOWN, ("n3",)),
         (OF_TORCHRUN, TORCHRUN, ("n3",)),
         (UNLABELLED, TORCHRUN, ("n3",)),
         (b"CUDA error: uncorrectable ECC error encountered\n" + EXITED + ENDED, FOUR, ("n3",)),
@@ -62,11 +64,13 @@ MINUTES_LATER = b"srun: error: n9: task 5: Exited with exit code 1\n"
         (ECC.replace(b"5", b"7"), FOUR, ("n4",)),
         (ECC + MINUTES_LATER + EXITED, FOUR, ("n3",)),
         (ECC + MINUTES_LATER, FOUR, ()),
-        (ECC + b"srun: error: n3: tasks 1,4-6,9: Exited with exit code 1\n", UNKNOWN, ("n3",)),
+        (ECC + LOST_IT + b"srun: error: n3: tasks 1,4-6,9: Exited with exit code 1\n", UNKNOWN, ("n3",)),
+        (ECC + b"no end of line" + EXITED, UNKNOWN, ("n3",)),
     ],
-    ids=["as on Slurm", "nodes forgotten", "no line of srun", "an echo came first", "task of torchrun", "rank alone",
-         "no rank", "nothing tells", "unknown distribution", "no such rank", "behind the last rank", "last rank",
-         "started twice", "on other nodes", "several tasks"],
+    ids=["as on Slurm", "nodes forgotten", "no line of srun", "an echo came first", "nodes forgotten after an echo",
+         "task of torchrun", "rank alone", "no rank", "nothing tells", "unknown distribution", "no such rank",
+         "behind the last rank", "last rank", "started twice", "on other nodes", "several tasks",
+         "srun after other output"],
 )  # fmt: skip
 def test_gpu_fault_excludes_only_the_node_of_the_deciding_rank(
     log: bytes, allocation: Allocation, expected: tuple[str, ...]
@@ -116,6 +120,11 @@ def test_unlabelled_container_failure_excludes_the_node_of_the_first_failed_task
         assert failed_nodes(Failure.IMAGE, [log.encode(), srun], TWO) == ("n2",)
 
 
+def test_node_that_printed_the_line_is_excluded_and_not_the_first_whose_task_failed() -> None:
+    log = b"slurmstepd-n3: error: pyxis: couldn't start container\nsrun: error: n1: task 0: Exited with exit code 1\n"
+    assert failed_nodes(Failure.IMAGE, [log], FOUR) == ("n3",)
+
+
 def test_every_node_with_a_failed_container_is_excluded() -> None:
     lines = "".join(f"{task}: slurmstepd: error: pyxis: couldn't start container\n" for task in (0, 5, 4))
     assert failed_nodes(Failure.IMAGE, [lines.encode()], FOUR) == ("n1", "n3")
@@ -135,6 +144,7 @@ def test_without_a_deciding_line_the_node_of_the_first_failed_task_is_excluded()
 def test_nodes_that_srun_reports_lost_are_excluded() -> None:
     log = b"srun: error: Node failure on n2\nsrun: error: Node failure on n4\nsrun: error: n1: task 0: Exited with 1\n"
     assert failed_nodes(Failure.NODE_FAIL, [log], FOUR) == ("n2", "n4")
+    assert failed_nodes(Failure.NODE_FAIL, [b"srun: error: Node failure on (null)\n" + log], FOUR) == ("n2", "n4")
     assert failed_nodes(Failure.NODE_FAIL, [EXITED + ENDED], FOUR) == ()
 
 
@@ -143,6 +153,14 @@ def test_single_node_is_excluded_without_reading_its_log() -> None:
         raise AssertionError("the log was read")
 
     assert failed_nodes(Failure.GPU_FAULT, (never() for _ in range(1)), Allocation(("n7",))) == ("n7",)
+
+
+def test_lines_about_more_nodes_than_the_limit_are_not_stored(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(failure, "_MOST_LINES", 2)
+    lost = b"".join(b"srun: error: Node failure on n%d\n" % number for number in (1, 2, 3))
+    assert failed_nodes(Failure.NODE_FAIL, [lost], UNKNOWN) == ("n1", "n2")
+    ended = b"".join(b"srun: error: n%d: task %d: Terminated\n" % node for node in ((1, 0), (2, 2), (3, 5)))
+    assert failed_nodes(Failure.GPU_FAULT, [ECC + ended], UNKNOWN) == ()
 
 
 MOST_MEMORY = 24 * LONGEST_LINE_BYTES

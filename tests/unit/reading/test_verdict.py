@@ -116,8 +116,31 @@ def test_a_good_end_without_proof_of_the_image_is_a_wrong_configuration_whatever
     judgement = judged(log_of(EIGHT[:6]), ending, finder_of("error", "a harmless error"))
     assert judgement.failure is Failure.CONFIGURATION and judgement.cause is None
     assert judgement.reason == f"the log ends at iteration 6 of 8; {outside}"
+    coded = judged(log_of(EIGHT[:6]), replace(ending, exit_code=3), finder_of("error", "a harmless error"))
+    assert str(coded.reason).startswith("COMPLETED with exit code 3; ")
     no_memory = judged(log_of(EIGHT[:6]), ending, NO_MEMORY)
     assert no_memory.failure is Failure.GPU_OOM and str(no_memory.reason).endswith(f"; {outside}")
+
+
+@pytest.mark.parametrize(
+    ("report", "find", "cause", "expected"),
+    [
+        (EMPTY, finder_of("argument error", "x", 3), Cause("argument error", "x", 3),
+         "FAILED with exit code 1 (argument error: x); the log has no iteration"),
+        (log_of(world=replace(WORLD, world_size=1)), nothing, None,
+         "FAILED with exit code 1; ran with world size 1, not 4"),
+        (log_of([]), finder_of("what ran", "using world size: 4", 0), None,
+         "FAILED with exit code 1; the log has no iteration; 0 of 2 nodes ran it inside torch:1"),
+    ],
+    ids=["its own line", "another configuration", "no error"],
+)  # fmt: skip
+def test_missing_proof_of_the_image_is_a_reason_only_if_there_is_no_other(
+    report: LogReport, find: Callable[[], Cause | None], cause: Cause | None, expected: str
+) -> None:
+    ending = replace(FAILED, outside_image="0 of 2 nodes ran it inside torch:1", nodes_inside=0)
+    judgement = judged(report, ending, find)
+    assert (judgement.reason, judgement.failure) == (expected, Failure.CONFIGURATION)
+    assert judgement.cause == cause
 
 
 def test_errors_of_a_cancelled_job_are_not_its_reason() -> None:
@@ -134,6 +157,18 @@ def test_errors_after_a_node_failure_are_not_its_reason() -> None:
     report = log_of(world=WorldLine(4, 1, 4, 1))
     judgement = judged(report, ending, finder_of("GPU fault", "CUDA error: unspecified launch failure", 2))
     assert judgement.failure is Failure.NODE_FAIL and str(judgement.reason).startswith("NODE_FAIL (n2 is down)")
+    lost = Cause("node failure", "srun: error: Node failure on n2", None)
+    judgement = judged(report, ending, finder_of("GPU fault", "x", 2, lost, RAN))
+    assert judgement.cause == lost, "another layout was not the cause"
+
+
+def test_job_that_was_not_started_fails_with_the_reason_for_it() -> None:
+    dependency = judged(EMPTY, Ending(ENDED, "CANCELLED", None, "DependencyNeverSatisfied"))
+    assert dependency == Judgement("failed", "not started: DependencyNeverSatisfied", Failure.STOPPED)
+    line = finder_of("not started", "repro: not started: job 4 runs it already")
+    judgement = judged(EMPTY, Ending(ENDED, "FAILED", 95, None), line)
+    assert judgement.reason == f"FAILED with exit code 95 ({line()}); the log has no iteration"
+    assert (judgement.failure, judgement.cause) == (Failure.STOPPED, line())
 
 
 @pytest.mark.parametrize("phase", ["submitting", "waiting", RUNNING])
@@ -189,6 +224,7 @@ def test_job_at_its_time_limit_fails_if_measured_too_little_or_not_as_planned() 
     assert "world size" in reason(log_of(world=replace(WORLD, world_size=1)), LIMIT)
     assert "NaN" in reason(log_of([*EIGHT[:5], replace(EIGHT[5], nan=1)]), LIMIT)
     assert "the log has no iteration" in reason(log_of((), WORLD, done=False), LIMIT)
+    assert judged(log_of(()), LIMIT, expected=replace(PLANNED, iterations=1)).verdict == "failed"
 
 
 @pytest.mark.fault(
@@ -271,6 +307,9 @@ def test_every_mismatch_is_in_the_reason() -> None:
     judgement = judged(report, find=lambda: RAN, expected=replace(PLANNED, layers=24, hidden=128))
     assert judgement.reason == "ran with layers 12, not 24; ran with hidden size 64, not 128"
     assert (judgement.failure, judgement.cause) == (Failure.CONFIGURATION, None)
+    failed = judged(report, FAILED, lambda: RAN, replace(PLANNED, gpus=8, layers=24))
+    assert failed.reason == "FAILED with exit code 1; ran with world size 4, not 8; ran with layers 12, not 24"
+    assert failed.cause == RAN, "the line of the world size shows one of the differences"
 
 
 def test_other_checkout_is_a_mismatch() -> None:
