@@ -257,6 +257,15 @@ def test_a_command_that_fails_without_a_message_is_reported_with_its_exit_code(
             call(["7"])
 
 
+def test_a_sacct_that_cannot_be_run_is_a_complaint_next_to_what_the_queue_lists(slurm: FakeSlurm) -> None:
+    message = "sacct: there is no such command on this machine"
+    slurm.squeue, slurm.sacct = queue_row("7", comment="token"), Unreachable(Problem(message))
+    answer = query.query_jobs(["7", "8"])
+    assert (set(answer.records), answer.complaints, answer.unknown) == ({"7"}, (message,), frozenset({"8"}))
+    answer = query.find_by_comments(["token", "other"])
+    assert (set(answer.records), answer.complaints) == ({"7"}, (message,))
+
+
 def test_words_on_stderr_do_not_hide_the_jobs_that_are_listed(slurm: FakeSlurm) -> None:
     slurm.squeue, slurm.warnings["squeue"] = queue_row("7"), "Welcome to the cluster\n"
     answer = query.query_jobs(["7"])
@@ -284,10 +293,19 @@ def test_jobs_and_warnings_of_every_list_of_ids_are_in_the_answer(monkeypatch: p
     assert list(answer.complaints) == expected
 
 
-@pytest.mark.parametrize("stdout", ["JOBID is invalid\n", "JOBID\n7\x1f8\n", "no jobs\x1f\n"])
+@pytest.mark.parametrize("stdout", ["JOBID is invalid\n", "JOBID\n7\x1f8\n", "no jobs\x1f\n", "CLUSTER: ci\n"])
 def test_only_a_first_line_with_column_names_is_a_list_of_jobs(slurm: FakeSlurm, stdout: str) -> None:
     slurm.headers["squeue"] = stdout
     assert query.query_jobs(["7"]).complaints == ("squeue: its answer is no list of jobs",)
+
+
+def test_the_name_of_the_cluster_before_the_column_names_does_not_make_a_list_doubtful(slurm: FakeSlurm) -> None:
+    """If SLURM_CLUSTERS is set, squeue begins with this line."""
+    slurm.headers["squeue"] = "CLUSTER: ci\n" + QUEUE_HEADER
+    assert query.query_jobs(["7"]) == query.QueryAnswer({}, (), frozenset({"7"}))
+    assert query.find_by_comment("token") == query.QueryAnswer({}, ())
+    slurm.squeue = queue_row("7", comment="token")
+    assert set(query.query_jobs(["7"]).records) == set(query.find_by_comment("token").records) == {"7"}
 
 
 def test_a_failed_sacct_is_a_complaint_and_a_failed_scontrol_another_one(monkeypatch: pytest.MonkeyPatch) -> None:
