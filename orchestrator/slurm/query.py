@@ -79,7 +79,7 @@ def query_jobs(job_ids: Collection[str], is_ours: Callable[[JobRecord], bool] = 
     complaints: list[str] = []
     try:
         accounting = _ask_accounting(unlisted, is_ours)
-    except AccountingUnreachable as error:
+    except Unreachable as error:
         complaints.append(str(error))
         try:
             accounting = _ask_controller(is_ours)
@@ -135,7 +135,7 @@ def find_by_comments(comments: Collection[str]) -> QueryAnswer:
     try:
         # Accounting has the comment only after the end of the job. squeue has it until some time after the end.
         accounting = _checked(run_slurm([*_SACCT, user, f"--starttime=now-{_DAYS_BACK}days"], variables=_PLAIN))
-    except AccountingUnreachable as error:
+    except Unreachable as error:
         return replace(_by_comment(jobs, *doubts, str(error)), lists_queue=lists_queue)
     jobs += [job for job in parse_accounting(accounting.stdout) if job.comment in missing]
     missing -= {job.comment for job in jobs}
@@ -201,9 +201,13 @@ def _ask_controller(is_ours: Callable[[JobRecord], bool]) -> _Listing:
     return _Listing(by_id(filter(is_ours, parse_shown(answer.stdout))), (doubt,) if doubt else ())
 
 
+# squeue prints the cluster first if SLURM_CLUSTERS is set.
+_HEADER = re.compile(rf"\s*(?:CLUSTER: .*\n)?JOBID.*{SEPARATOR}", re.IGNORECASE)
+
+
 def _has_header(answer: CommandResult) -> bool:
-    """Return whether the first line has the column names of squeue or sacct."""
-    return answer.stdout.lstrip().upper().startswith("JOBID") and SEPARATOR in answer.stdout.partition("\n")[0]
+    """Return whether the output begins with the column names of squeue or sacct."""
+    return _HEADER.match(answer.stdout) is not None
 
 
 def _doubt(answer: CommandResult, is_listing: bool) -> str | None:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 
 from orchestrator.errors import Problem, ReproError, Unreachable
 from orchestrator.slurm import command, query
 from orchestrator.slurm.command import AccountingUnreachable, CommandResult, keeps_comments
-from orchestrator.slurm.records import ACCOUNTING_FIELDS, QUEUE_FIELDS, JobRecord
+from orchestrator.slurm.records import ACCOUNTING_FIELDS, QUEUE_FIELDS, JobRecord, Source, parse_queue
 from tests.unit.slurm.test_records import SUBMITTED, accounting_row, queue_row, shown_row
 
 QUEUE_HEADER = "\x1f".join(["JOBID", *QUEUE_FIELDS[1:]]) + "\n"
@@ -62,6 +62,21 @@ def slurm(monkeypatch: pytest.MonkeyPatch) -> FakeSlurm:
     return fake
 
 
+def test_the_commands_leave_out_no_field_task_state_or_run(slurm: FakeSlurm) -> None:
+    slurm.sacct = AccountingUnreachable(Problem("sacct: off"))
+    fields = "\x1f,".join(f"{name}:" for name in QUEUE_FIELDS)
+    squeue = ["squeue", "--array", "--states=all", f"--Format={fields}"]
+    sacct = ["sacct", "--allocations", "--duplicates", "--parsable2", "--delimiter=\x1f"]
+    sacct.append(f"--format={','.join(ACCOUNTING_FIELDS)}")
+    query.query_jobs(["7"])
+    scontrol = ["scontrol", "--all", "--oneliner", "show", "job"]
+    assert [list(argv) for argv in slurm.calls] == [[*squeue, "--jobs=7"], [*sacct, "--jobs=7"], scontrol]
+    slurm.calls.clear()
+    query.find_by_comment("token")
+    user = f"--user={os.getuid()}"
+    assert slurm.calls == [[*squeue, "--all", user], [*sacct, user, "--starttime=now-30days"]]
+
+
 def test_no_ids_ask_nothing(slurm: FakeSlurm) -> None:
     assert query.query_jobs([]) == query.QueryAnswer({}, ()) and slurm.calls == []
 
@@ -110,6 +125,42 @@ def test_accounting_away_is_a_complaint_next_to_what_the_queue_knows(slurm: Fake
     slurm.squeue, slurm.sacct = queue_row("7"), AccountingUnreachable(Problem("sacct: away"))
     answer = query.query_jobs(["7", "8"])
     assert (answer.complaints, answer.unknown) == (("sacct: away",), frozenset({"8"}))
+
+
+@pytest.mark.parametrize(
+    ("source", "comment", "expected"),
+    [
+        *(("squeue", "token", True), ("squeue", "theirs", False), ("squeue", "", False)),
+        *(("sacct", "token", True), ("sacct", "theirs", False), ("sacct", "", True)),
+        *(("scontrol", "token", True), ("scontrol", "", False)),
+    ],
+)
+def test_only_a_record_of_accounting_may_have_lost_its_comment(source: Source, comment: str, expected: bool) -> None:
+    (record,) = parse_queue(queue_row(comment=comment))
+    assert query.may_have_comment(replace(record, source=source), "token") is expected
+
+
+@pytest.mark.parametrize(
+    ("stdout", "stderr", "message"),
+    [
+        ("Slurmctld(primary) at c1 is DOWN\n", "scontrol: error: x", "Slurmctld(primary) at c1 is DOWN"),
+        ("\n", "scontrol: error: Something new\n", "Something new"),
+        ("", "", "no answer"),
+    ],
+)
+def test_nothing_is_submitted_unless_a_controller_is_up(
+    monkeypatch: pytest.MonkeyPatch, stdout: str, stderr: str, message: str
+) -> None:
+    def ping(argv: Sequence[str]) -> CommandResult:
+        assert argv == ["scontrol", "ping"]
+        return CommandResult(tuple(argv), 0, stdout, stderr)
+
+    monkeypatch.setattr(query, "run_slurm", ping)
+    with pytest.raises(Unreachable) as caught:
+        query.require_controller()
+    assert caught.value.problems == (Problem(f"scontrol ping: {message}", hint="try again when slurmctld answers"),)
+    stdout += "Slurmctld(backup) at c2 is UP\n"
+    query.require_controller()
 
 
 def is_mine(record: JobRecord) -> bool:
@@ -184,7 +235,7 @@ def test_tasks_cancelled_before_they_started_end_with_their_array(slurm: FakeSlu
 
 
 def test_a_waiting_array_does_not_answer_for_a_task_it_does_not_list(slurm: FakeSlurm) -> None:
-    slurm.squeue = queue_row("10", state="PENDING")
+    slurm.squeue = queue_row("10", state="PENDING", nodes="")
     assert query.query_jobs(["10_1"]).records == {}
 
 
@@ -257,12 +308,41 @@ def test_a_command_that_fails_without_a_message_is_reported_with_its_exit_code(
             call(["7"])
 
 
+def test_a_list_that_a_failed_command_prints_is_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    def answer(argv: Sequence[str], *, variables: Mapping[str, str]) -> CommandResult:  # noqa: ARG001
+        if argv[0] == "squeue":
+            return CommandResult(tuple(argv), 0, QUEUE_HEADER, "")
+        stdout = ACCOUNTING_HEADER if argv[0] == "sacct" else "No jobs in the system\n"
+        return CommandResult(tuple(argv), 7, stdout, "")
+
+    monkeypatch.setattr(query, "run_slurm", answer)
+    complaints = ("sacct: failed with exit code 7", "scontrol: failed with exit code 7")
+    assert query.query_jobs(["7"]) == query.QueryAnswer({}, complaints)
+    assert query.find_by_comment("token") == query.QueryAnswer({}, complaints[:1])
+
+
+def test_a_sacct_that_cannot_be_run_is_a_complaint_next_to_what_the_queue_lists(slurm: FakeSlurm) -> None:
+    message = "sacct: there is no such command on this machine"
+    slurm.squeue, slurm.sacct = queue_row("7", comment="token"), Unreachable(Problem(message))
+    answer = query.query_jobs(["7", "8"])
+    assert (set(answer.records), answer.complaints, answer.unknown) == ({"7"}, (message,), frozenset({"8"}))
+    answer = query.find_by_comments(["token", "other"])
+    assert (set(answer.records), answer.complaints) == ({"7"}, (message,))
+
+
 def test_words_on_stderr_do_not_hide_the_jobs_that_are_listed(slurm: FakeSlurm) -> None:
     slurm.squeue, slurm.warnings["squeue"] = queue_row("7"), "Welcome to the cluster\n"
     answer = query.query_jobs(["7"])
     assert set(answer.records) == {"7"} and answer.complaints == ()
     answer = query.query_jobs(["7", "8"])
     assert set(answer.records) == {"7"} and answer.complaints == ("squeue: Welcome to the cluster",)
+
+
+def test_an_invalid_job_id_beside_exit_code_0_is_a_warning(slurm: FakeSlurm) -> None:
+    slurm.squeue, slurm.warnings["squeue"] = queue_row("7"), "slurm_load_jobs error: Invalid job id specified\n"
+    answer = query.query_jobs(["7", "8"])
+    assert set(answer.records) == {"7"} and answer.unknown == frozenset()
+    assert answer.complaints == ("squeue: slurm_load_jobs error: Invalid job id specified",)
 
 
 def test_jobs_and_warnings_of_every_list_of_ids_are_in_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -284,10 +364,19 @@ def test_jobs_and_warnings_of_every_list_of_ids_are_in_the_answer(monkeypatch: p
     assert list(answer.complaints) == expected
 
 
-@pytest.mark.parametrize("stdout", ["JOBID is invalid\n", "JOBID\n7\x1f8\n", "no jobs\x1f\n"])
+@pytest.mark.parametrize("stdout", ["JOBID is invalid\n", "JOBID\n7\x1f8\n", "no jobs\x1f\n", "CLUSTER: ci\n"])
 def test_only_a_first_line_with_column_names_is_a_list_of_jobs(slurm: FakeSlurm, stdout: str) -> None:
     slurm.headers["squeue"] = stdout
     assert query.query_jobs(["7"]).complaints == ("squeue: its answer is no list of jobs",)
+
+
+def test_the_name_of_the_cluster_before_the_column_names_does_not_make_a_list_doubtful(slurm: FakeSlurm) -> None:
+    """If SLURM_CLUSTERS is set, squeue begins with this line."""
+    slurm.headers["squeue"] = "CLUSTER: ci\n" + QUEUE_HEADER
+    assert query.query_jobs(["7"]) == query.QueryAnswer({}, (), frozenset({"7"}))
+    assert query.find_by_comment("token") == query.QueryAnswer({}, ())
+    slurm.squeue = queue_row("7", comment="token")
+    assert set(query.query_jobs(["7"]).records) == set(query.find_by_comment("token").records) == {"7"}
 
 
 def test_a_failed_sacct_is_a_complaint_and_a_failed_scontrol_another_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -328,7 +417,16 @@ def test_a_comment_is_looked_for_in_the_queue_first_and_matched_whole(slurm: Fak
 def test_a_comment_that_left_the_queue_is_found_in_accounting(slurm: FakeSlurm) -> None:
     slurm.sacct = accounting_row("7")
     assert list(query.find_by_comment("token").records) == ["7"]
-    assert "--starttime=now-30days" in slurm.calls[1]
+
+
+@pytest.mark.parametrize("source", ["squeue", "sacct"])
+def test_a_comment_that_is_found_is_found_without_a_complaint(slurm: FakeSlurm, source: str) -> None:
+    """Also where a missing comment proves nothing."""
+    slurm.config, slurm.warnings[source] = "", "Welcome to the cluster\n"
+    slurm.squeue = queue_row("7", comment="token") if source == "squeue" else ""
+    slurm.sacct = accounting_row("7") if source == "sacct" else ""
+    answer = query.find_by_comment("token")
+    assert (list(answer.records), answer.complaints) == (["7"], ())
 
 
 @pytest.mark.fault(
@@ -354,7 +452,7 @@ def test_many_comments_are_one_squeue_and_one_sacct_for_those_it_lacks(slurm: Fa
     assert all(f"--user={os.getuid()}" in argv for argv in slurm.calls[:2])
     assert "--all" in slurm.calls[0], "jobs in hidden partitions too"
     slurm.calls.clear()
-    assert query.find_by_comments([]) == query.QueryAnswer({}) and slurm.calls == []
+    assert query.find_by_comments([]) == query.QueryAnswer({}, ()) and slurm.calls == []
     assert set(query.find_by_comments(["a", "other"]).records) == {"7", "8"} and len(slurm.calls) == 1
 
 
