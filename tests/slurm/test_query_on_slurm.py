@@ -26,6 +26,7 @@ from orchestrator.slurm.records import JobRecord
 from orchestrator.slurm.states import Phase
 from tests.slurm.accounting import OTHER_USER
 from tests.slurm.cluster import SlurmCluster
+from tests.slurm.configuration import CLUSTER_NAME
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.usefixtures("slurm_cluster")
@@ -103,6 +104,16 @@ def test_a_job_is_followed_from_the_queue_to_its_end(slurm_cluster: SlurmCluster
     assert (ended.state, ended.exit_code, ended.signal, ended.source) == ("COMPLETED", 0, None, "squeue")
     assert ended.started_at is not None and ended.ended_at is not None
     assert before <= ended.started_at <= ended.ended_at <= datetime.now(timezone.utc) + timedelta(seconds=2)
+
+
+def test_the_name_of_the_cluster_before_the_list_makes_no_answer_doubtful(
+    slurm_cluster: SlurmCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = submit(slurm_cluster, "true", "--hold")
+    monkeypatch.setenv("SLURM_CLUSTERS", CLUSTER_NAME)
+    answer = query_jobs([job, "99999999"])
+    assert (set(answer.records), answer.complaints, answer.unknown) == ({job}, (), frozenset({"99999999"}))
+    slurm_cluster.run("scancel", job)
 
 
 @pytest.mark.fault(
