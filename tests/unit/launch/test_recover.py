@@ -276,7 +276,11 @@ def slurm_job(
 
 
 def slurm_answers(
-    monkeypatch: pytest.MonkeyPatch, *job_ids: str, complaint: str | None = None, comment: str = "repro:feed"
+    monkeypatch: pytest.MonkeyPatch,
+    *job_ids: str,
+    complaint: str | None = None,
+    comment: str = "repro:feed",
+    lists_queue: bool = True,
 ) -> list[list[str]]:
     """What Slurm is asked, answered with these jobs."""
     asked: list[list[str]] = []
@@ -284,7 +288,7 @@ def slurm_answers(
     def find_by_comments(comments: Collection[str]) -> QueryAnswer:
         asked.append(list(comments))
         records = {job_id: slurm_job(job_id, comment) for job_id in job_ids}
-        return QueryAnswer(records, (complaint,) if complaint else ())
+        return QueryAnswer(records, (complaint,) if complaint else (), lists_queue=lists_queue)
 
     reach_a_cluster(monkeypatch)
     monkeypatch.setattr(settling, "find_by_comments", find_by_comments)
@@ -535,6 +539,18 @@ def test_where_comments_are_not_kept_and_no_job_left_a_record_the_submission_is_
     monkeypatch.setattr(settling, "seconds_since_boot", lambda: later)
     refresh(ledger)
     assert {row.state for row in job_rows(ledger)} == {QUEUED}
+
+
+def test_without_a_complete_list_of_the_queue_no_submission_is_given_up(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slurm_submission(ledger)
+    slurm_answers(monkeypatch, complaint="squeue: Something new", lists_queue=False)
+    refresh(ledger)
+    later = seconds_since_boot() + settling.GRACE.total_seconds()
+    monkeypatch.setattr(settling, "seconds_since_boot", lambda: later)
+    assert any("not known yet" in complaint for complaint in refresh(ledger).complaints)
+    assert {row.phase for row in job_rows(ledger)} == {SUBMITTING}
 
 
 @pytest.mark.fault(

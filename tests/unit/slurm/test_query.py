@@ -364,7 +364,9 @@ def test_jobs_and_warnings_of_every_list_of_ids_are_in_the_answer(monkeypatch: p
     assert list(answer.complaints) == expected
 
 
-@pytest.mark.parametrize("stdout", ["JOBID is invalid\n", "JOBID\n7\x1f8\n", "no jobs\x1f\n", "CLUSTER: ci\n"])
+@pytest.mark.parametrize(
+    "stdout", ["JOBID is invalid\n", "JOBID\n7\x1f8\n", "no jobs\x1f\n", "CLUSTER: ci\n", "Welcome\nJOBID\x1fSTATE\n"]
+)
 def test_only_a_first_line_with_column_names_is_a_list_of_jobs(slurm: FakeSlurm, stdout: str) -> None:
     slurm.headers["squeue"] = stdout
     assert query.query_jobs(["7"]).complaints == ("squeue: its answer is no list of jobs",)
