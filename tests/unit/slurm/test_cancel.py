@@ -47,9 +47,7 @@ def test_more_ids_than_a_command_line_holds_are_several_calls_and_none_is_lost(s
 
 
 @pytest.mark.parametrize("denied", [DENIED, DENIED.removeprefix("scancel: ")])
-def test_a_refusal_is_told_in_the_schedulers_words_and_only_of_the_job_refused(
-    scancel: FakeScancel, denied: str
-) -> None:
+def test_a_refusal_has_the_message_of_scancel_and_only_the_refused_job(scancel: FakeScancel, denied: str) -> None:
     scancel.stderr, scancel.returncode = denied.format("12"), 210
     assert query.cancel_jobs(["10", "12", "11"]) == {"12": "Access/permission denied"}
 

@@ -338,7 +338,7 @@ def test_words_on_stderr_do_not_hide_the_jobs_that_are_listed(slurm: FakeSlurm) 
     assert set(answer.records) == {"7"} and answer.complaints == ("squeue: Welcome to the cluster",)
 
 
-def test_an_invalid_job_id_beside_exit_code_0_is_a_warning(slurm: FakeSlurm) -> None:
+def test_an_invalid_job_id_with_exit_code_0_is_a_warning(slurm: FakeSlurm) -> None:
     slurm.squeue, slurm.warnings["squeue"] = queue_row("7"), "slurm_load_jobs error: Invalid job id specified\n"
     answer = query.query_jobs(["7", "8"])
     assert set(answer.records) == {"7"} and answer.unknown == frozenset()
@@ -422,8 +422,8 @@ def test_a_comment_that_left_the_queue_is_found_in_accounting(slurm: FakeSlurm) 
 
 
 @pytest.mark.parametrize("source", ["squeue", "sacct"])
-def test_a_comment_that_is_found_is_found_without_a_complaint(slurm: FakeSlurm, source: str) -> None:
-    """Also where a missing comment proves nothing."""
+def test_a_listed_job_with_the_comment_is_the_answer_without_a_complaint(slurm: FakeSlurm, source: str) -> None:
+    """The configuration is empty, so a missing comment would prove nothing."""
     slurm.config, slurm.warnings[source] = "", "Welcome to the cluster\n"
     slurm.squeue = queue_row("7", comment="token") if source == "squeue" else ""
     slurm.sacct = accounting_row("7") if source == "sacct" else ""
