@@ -160,10 +160,10 @@ def test_machine_without_gpus_refuses_gpu_scales(tmp_path: Path) -> None:
 
 
 def test_gpus_of_a_local_profile_that_the_machine_lacks_are_named_with_their_line(tmp_path: Path) -> None:
-    cluster = cluster_of(tmp_path, "about: x\nscheduler: local\nhardware:\n  nodes: 1\n  gpus_per_node: 4\n")
+    cluster = cluster_of(tmp_path, LOCAL + "hardware:\n  nodes: 1\n  gpus_per_node: 4\n")
     (problem,) = refusals(replace(cluster, machine=Machine(2)), "quad")
     assert "needs 4 GPUs, this machine has none; the profile has 4 (" in problem
-    assert problem.endswith("site.yaml:5:3). Hint: --scale cpu fits")
+    assert problem.endswith("site.yaml:6:3). Hint: --scale cpu fits")
 
 
 def test_gpus_with_too_little_memory_are_refused_on_the_local_machine(tmp_path: Path) -> None:
