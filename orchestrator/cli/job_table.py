@@ -38,7 +38,18 @@ _WIDE_COLUMNS = ("gpu_hours", "cost", "joules_per_iteration", "joules_per_token"
 """Columns of `status --wide`."""
 _ONLY_IF_DIFFERENT = ("experiment", "scale", "cluster", "workload")
 _ONLY_IF_FILLED = ("failure", "left", "why", "newer", "reused", *_WIDE_COLUMNS)
-_IMPORTANT = ("job", "case", "state", "iteration", "left", "why", "verdict", "failure", "newer", "experiment")
+_IMPORTANT = (
+    "job",
+    "verdict",
+    "failure",
+    "tflops_per_gpu",
+    "state",
+    "case",
+    "iteration",
+    "left",
+    "newer",
+    "experiment",
+)
 """Columns that a narrow terminal shows first."""
 
 
@@ -59,18 +70,26 @@ def _bar_marks() -> tuple[str, str]:
 
 
 def print_jobs(jobs: Sequence[api.JobStatus], *, wide: bool = False) -> None:
-    """Print a row for each job, without columns that are empty or have one value; `wide` adds cost and energy."""
+    """Print a row for each job, without columns that are empty or have one value; `wide` adds cost and energy.
+
+    On a terminal, the reasons of `why` are lines below the table, because they are longer than a row.
+    """
     rows = [_job_cells(job) for job in jobs]
     columns = (*_COLUMNS, *_WIDE_COLUMNS) if wide else _COLUMNS
-    shown = [column for column in columns if _is_shown(column, rows)]
+    below = sys.stdout.isatty() and not wide
+    shown = [column for column in columns if _is_shown(column, rows) and not (below and column == "why")]
     table(rows, shown, wide=wide, important=_IMPORTANT, hint=WIDE_HINT)
+    for job in [job for job in jobs if job.why] if below else ():
+        print_beside(job.job, str(job.why), len(job.job))
 
 
 def job_lines(jobs: Sequence[api.JobStatus], width: int) -> list[str]:
-    """Return the lines of the same table that fit in a width."""
+    """Return the lines of the same table that fit in a width, and a line with the names of the other columns."""
     rows = [_job_cells(job) for job in jobs]
-    shown = [column for column in _COLUMNS if _is_shown(column, rows) and column != "job"]
-    return table_lines(rows, shown, width, _IMPORTANT)[1]
+    columns = [column for column in _COLUMNS if _is_shown(column, rows)]
+    shown, lines = table_lines(rows, columns, width, _IMPORTANT)
+    hidden = ", ".join(column for column in columns if column not in shown)
+    return [*lines, f"not shown: {hidden} ({WIDE_HINT})"] if hidden else lines
 
 
 def _job_cells(job: api.JobStatus) -> dict[str, object]:

@@ -90,12 +90,13 @@ def submit(
     options = case_options(given)
     session = session_of(context, database)
     if dry_run:
+        options["example"] = True
         planned = api.plan_runs(experiments, cluster, repeat=repeat, max_parallel=max_parallel, **options)
         api.require_submittable(planned, warm_up=depends_on is not None)
         # Only for Slurm: the ledger's modules take longer to import than a dry run.
         profile = planned[0].cluster
         denied = api.exclusion_notes(profile, session=session) if profile.is_slurm else []
-        for note in [*(note for run in planned for note in run.notes), *denied]:
+        for note in [*(note for run in planned for note in run.notes), *denied, *_example_notes(profile)]:
             message(f"note: {note}")
         if json:
             dry: SubmitDocument = {"plans": _plan_rows(planned), "jobs": [], "cases": [], "claims": []}
@@ -153,6 +154,17 @@ def submit(
         }
         context.obj.json.put(document)
     raise typer.Exit(_print_outcomes(context, outcomes, not json))
+
+
+def _example_notes(cluster: api.Cluster) -> list[str]:
+    """Return a note on the open values of the profile that have examples in a dry run."""
+    if not cluster.with_example:
+        return []
+    count, fields = counted(len(cluster.with_example), "open value"), ", ".join(cluster.with_example)
+    return [
+        f"{cluster.name} has {count}. This dry run has examples for them, and the ids of the jobs depend on them. "
+        f"A submission needs your values in {api.shown(cluster.overlay)}: {fields}"
+    ]
 
 
 def _plan_rows(planned: Sequence[api.PlannedRun]) -> list[PlannedJob]:
@@ -279,7 +291,11 @@ def _print_plans(context: typer.Context, planned: Sequence[api.PlannedRun], with
     words = (first.entry.argument, "--explain") if has_budget else (first.entry.argument,)
     budget = {"time_budget": first.time_budget, "cost_budget": first.cost_budget}  # of each repeat
     one_case = {"where": first.plans[0].case.name, **dict.fromkeys(budget)}
-    changed = {"scale": first.scale} | (budget if has_budget else one_case)
+    changed = {
+        "scale": first.scale,
+        "example": bool(first.cluster.with_example),
+        **(budget if has_budget else one_case),
+    }
     suggest(context, "the script of the first job", "render", *words, **changed)
 
 

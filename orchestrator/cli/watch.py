@@ -211,7 +211,7 @@ def _suggest_next(context: typer.Context, now: api.Status) -> None:
 
 def _picture(now: api.Status, every: float, wide: bool) -> list[str]:
     """Return the lines that fit on the terminal: running jobs first, then failed ones."""
-    around = len(now.notes) + len(now.tallies) + 5  # head, rows not shown, last query, next command, cursor
+    around = len(now.notes) + len(now.tallies) + 6  # head, rows and columns not shown, last query, next command, cursor
     room = max(1, shutil.get_terminal_size().lines - around)
     jobs = list(now.jobs)
     if len(jobs) > room:

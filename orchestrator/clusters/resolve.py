@@ -60,6 +60,7 @@ class Cluster:
     `layered` is the merged YAML; its value is recorded with each run. `layers` are the merged files. The last one is
     the overlay of this cluster if it `has_overlay`. `settings` are those of the command line: the last layer,
     and settings of the experiment's cases. `denied` are the nodes of the ledger's deny list, which jobs exclude.
+    `with_example` are the fields that have an example in place of a site's value.
     """
 
     name: str
@@ -73,6 +74,7 @@ class Cluster:
     layers: tuple[Layer, ...]
     settings: tuple[Setting, ...] = ()
     denied: tuple[DeniedNode, ...] = ()
+    with_example: tuple[str, ...] = ()
 
     @property
     def files(self) -> tuple[Path, ...]:
@@ -118,13 +120,11 @@ class Cluster:
     def require_filled(self, workload: str, image: str | None) -> list[Problem]:
         """Return the open values that prevent a job. Open values of other workloads do not matter."""
         blanks = [blank for blank in self.unfilled if _matters(blank.path, workload, image)]
-        if not blanks:
-            return []
-        if not self.has_overlay:
-            names = ", ".join(dotted(blank.path) for blank in blanks)
-            what = f"{names}: not set in {shown(self.files[-1])}"
-            return [Problem(what, hint=f"write to {shown(self.overlay)}: {_as_overlay(blanks)}")]
-        return [Problem(f"{dotted(b.path)}: not filled in, {b.text}", b.location, self.fill_hint(b)) for b in blanks]
+        hint = self.fill_hint if self.has_overlay else lambda _: None
+        problems = [Problem(f"{dotted(b.path)}: not filled in, {b.text}", b.location, hint(b)) for b in blanks]
+        if blanks and not self.has_overlay:
+            problems.append(Problem("no such file", f"{shown(self.overlay)}:", f"create it: {_as_overlay(blanks)}"))
+        return problems
 
     def fill_hint(self, blank: Unfilled) -> str:
         """Return how to fill in an open value."""
@@ -170,6 +170,7 @@ def find_cluster(folders: Folders, name: str, settings: Sequence[Setting] = (), 
         _require_lists(settings, layered)
         _require_slurm(name, settings, layered)
         layered = lay([*documents, settings_document(settings)])
+    open_fields = tuple(dotted(path) for path, _ in placeholders(layered.value))
     if example:
         layered = with_examples(layered)
     profile = read_model(ClusterProfile, Document(documents[0].file, layered.value), layered.problem_location)
@@ -192,6 +193,7 @@ def find_cluster(folders: Folders, name: str, settings: Sequence[Setting] = (), 
         has_overlay=overlay in files,
         layers=tuple(map(Layer, files, map(_field_names, documents))),
         settings=tuple(settings),
+        with_example=open_fields if example else (),
     )
 
 

@@ -195,16 +195,16 @@ def _options(plan: Plan, before: LatestAttempt | None, failed: FailedNodes) -> t
 def _write(texts: Mapping[Path, str]) -> None:
     """Write the files, readable and executable by the user and the group."""
     made: set[Path] = set()
-    try:
-        for path, text in texts.items():
+    for path, text in texts.items():
+        try:
             if path.parent not in made:
                 private_folder(path.parent)
                 made.add(path.parent)
             descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o750)
             with os.fdopen(descriptor, "w", encoding="utf-8") as file:
                 file.write(text)
-    except OSError as error:
-        raise ReproError(Problem(f"cannot be written ({error.strerror})", f"{error.filename}:")) from None
+        except OSError as error:
+            raise ReproError(Problem(f"cannot be written ({error.strerror})", f"{path}:")) from None
 
 
 WARM_UP_TIME = "0:30:00"

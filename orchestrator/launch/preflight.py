@@ -68,7 +68,7 @@ def require_scheduler(cluster: Cluster, folders: Folders) -> None:
     if not cluster.is_slurm:
         return
     if shutil.which("sbatch") is None:
-        hint = "run this on a login node of the cluster; --dry-run and `repro render` work here"
+        hint = "run this on a login node of the cluster; `repro plan`, `repro render` and --dry-run work here"
         raise Unreachable(Problem("sbatch is not on this machine", hint=hint))
     if any(tag in str(folders.runs) for tag in ("%j", "%t", "%A", "%a")):  # submitit replaces them with ids
         raise ReproError(

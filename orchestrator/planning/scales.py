@@ -45,10 +45,16 @@ def cases_at(
     """
     if scale is not None or cluster is None:
         return cases_to_run(entry, scale or PAPER)
-    for name in scale_names(entry.experiment):
-        own = cases_to_run(entry, name)
-        if _can_run(own, cluster, workload, wanted or {}):
-            return own
+    wanted = wanted or {}
+    scales = [cases_to_run(entry, name) for name in scale_names(entry.experiment)]
+    fitting = [own for own in scales if _can_run(own, cluster, workload, wanted)]
+    offered = [
+        own for own in fitting if all(is_offered(workload or case.workload, cluster) for case in _chosen(own, wanted))
+    ]
+    if cluster.machine is not None and offered:
+        return offered[0]
+    if fitting:  # its refusal names the missing program
+        return fitting[0]
     if cluster.machine is None:
         return cases_to_run(entry, PAPER)
     names = ", ".join(scale_names(entry.experiment))
@@ -63,11 +69,13 @@ def _can_run(cases: list[Case], cluster: Cluster, workload: str | None, wanted: 
         cases = replace_workload(cases, workload)
     except ReproError:  # this scale compares programs or has no GPUs; a smaller one may fit
         return False
-    chosen = [case for case in cases if wanted.items() <= case.settings.items()]
-    if not chosen or not _fit(chosen, Target.of_cluster(cluster)):
-        return False
-    # A cluster of several machines gets a refusal that names the missing program, not a smaller scale.
-    return cluster.machine is None or all(is_offered(case.workload, cluster) for case in chosen)
+    chosen = _chosen(cases, wanted)
+    return bool(chosen) and _fit(chosen, Target.of_cluster(cluster))
+
+
+def _chosen(cases: Sequence[Case], wanted: Mapping[str, Value]) -> list[Case]:
+    """Return the cases with these values."""
+    return [case for case in cases if wanted.items() <= case.settings.items()]
 
 
 def _fit(cases: Sequence[Case], target: Target) -> bool:

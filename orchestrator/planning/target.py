@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from orchestrator.catalog.case import Case
 from orchestrator.catalog.library import Entry
 from orchestrator.clusters.container import read_image
+from orchestrator.clusters.example import EXAMPLE
 from orchestrator.clusters.machine import Machine
 from orchestrator.clusters.profile import ClusterProfile
 from orchestrator.clusters.resolve import FILE_RUNTIMES, Cluster
@@ -172,7 +173,8 @@ def _paths_inside(program: Program, cluster: Cluster) -> set[str]:
     """Return the profile's paths that the program needs in its container, without the image's own interpreter."""
     if cluster.profile.container is None:
         return set()
-    return {value for value, path in program.site_values if path[-1] != "python" and value.startswith("/")}
+    values = {value for value, path in program.site_values if path[-1] != "python" and value.startswith("/")}
+    return {value for value in values if EXAMPLE not in value}
 
 
 def _is_mounted(path: str, program: Program, cluster: Cluster) -> bool:

@@ -1,4 +1,4 @@
-"""Tests of `repro cancel` on a full disk: the jobs end, and the command reports that the ledger has no record."""
+"""Tests of commands on a full disk: the message names the file, and jobs that are cancelled end."""
 
 from __future__ import annotations
 
@@ -16,8 +16,17 @@ from tests.waiting import wait_until
 @pytest.fixture
 def small(tmp_path: Path) -> Iterator[Path]:
     """Yield a file system of 1 MiB."""
-    folder = tmp_path / "small"
-    folder.mkdir()
+    yield from file_system_of_1_mib(tmp_path / "small")
+
+
+@pytest.fixture
+def small_runs(repro: Caller) -> Iterator[Path]:
+    """Yield the folder of runs, a file system of 1 MiB."""
+    yield from file_system_of_1_mib(repro.site.folder / "runs")
+
+
+def file_system_of_1_mib(folder: Path) -> Iterator[Path]:
+    folder.mkdir(exist_ok=True)
     command = ["mount", "-t", "tmpfs", "-o", "size=1m", "none", str(folder)]
     if subprocess.run(command, capture_output=True, check=False).returncode != 0:
         pytest.skip("no file system of a test's own can be mounted here")
@@ -58,3 +67,19 @@ def test_cancelling_on_a_full_disk_ends_the_jobs_and_reports_the_missing_record(
     assert len(repro.site.started()) == 1
     (small / "ballast").unlink()
     assert "CANCELLED" in repro("status", *database).stdout
+
+
+@pytest.mark.fault(
+    section="Submissions",
+    fault="The disk of the scripts is full",
+    promise="Nothing is submitted. The message names the script, exit code 2.",
+)
+def test_a_script_that_a_full_disk_cannot_hold_is_named(repro: Caller, small_runs: Path) -> None:
+    assert submit(repro, "--where", "pp=1,gbs=4", "--wait").returncode == 0  # copies the program into the folder
+    repro.site.wait_for_queues()
+    started = len(repro.site.started())
+    fill(small_runs)
+    done = submit(repro)
+    assert done.returncode == 2 and f"repro: {small_runs}/" in done.complaints[-1]
+    assert done.complaints[-1].endswith(": cannot be written (No space left on device)"), done.complaints
+    assert len(repro.site.started()) == started

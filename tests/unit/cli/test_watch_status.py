@@ -304,7 +304,7 @@ def test_on_a_terminal_the_picture_is_drawn_over_the_last_without_clearing_it(
     assert done.returncode == 0 and "\033[2J" not in done.stdout  # the terminal is never cleared
     recorded, *pictures = frames(done)
     assert len(pictures) == 4 and "PENDING" in recorded[2] and recorded[-1].startswith("states as last recorded")
-    assert [next(line for line in one if line.startswith("a ")).split()[1] for one in pictures] == [
+    assert [next(line for line in one if line.startswith("a-id ")).split()[2] for one in pictures] == [
         *("RUNNING", "RUNNING", "COMPLETED", "COMPLETED")
     ]
     assert ["5/8" in "".join(one) for one in pictures[:2]] == [False, True]
@@ -312,6 +312,25 @@ def test_on_a_terminal_the_picture_is_drawn_over_the_last_without_clearing_it(
     assert all("Slurm was queried at " in "".join(one) for one in pictures)
     assert all(len(line) <= 100 for one in pictures for line in one)
     assert done.stderr.splitlines() == ["next: repro logs b-id   # why b failed"]
+
+
+@pytest.mark.parametrize("watch", [["--watch"], []])
+def test_a_long_reason_hides_neither_job_nor_verdict_nor_class_nor_rate(
+    repro: Caller, slurm: SimulatedSlurm, monkeypatch: pytest.MonkeyPatch, watch: list[str]
+) -> None:
+    reason = "the log has no iteration, and " * 20
+    slurm.submit("a")
+    slurm.start("a-id", log_text(2))
+    slurm.end("a-id", "FAILED", "failed", failure="program", verdict_reason=reason)
+    on_a_terminal(monkeypatch, columns=80)
+    done = repro("status", *watch)
+    lines = frames(done)[-1] if watch else done.stdout.splitlines()
+    header = next(line for line in lines if line.startswith("JOB"))
+    assert {"JOB", "VERDICT", "FAILURE", "TFLOPS_PER_GPU"} <= set(header.split())
+    if watch:
+        assert any(line.startswith("not shown: ") for line in lines)
+    else:
+        assert reason.split() == " ".join(lines[2:]).split()[1:]
 
 
 def test_watch_on_a_dumb_terminal_appends_changes(
@@ -340,7 +359,7 @@ def test_a_small_terminal_shows_running_jobs_first_and_never_scrolls(
     on_a_terminal(monkeypatch, lines=12)
     recorded, picture = frames(repro("status", "--watch"))
     assert len(recorded) < 12 and len(picture) < 12
-    assert [line.split()[0] for line in picture if line.startswith("job")][:3] == ["job25", "job26", "job10"]
+    assert [line.split()[0] for line in picture if line.startswith("job")][:3] == ["job25-id", "job26-id", "job10-id"]
     assert "more rows not shown" in "".join(picture)
     assert "10/30 verified" in picture[0]
 

@@ -86,13 +86,23 @@ def test_only_pretrain_is_planned_without_gpus() -> None:
 def test_scale_is_chosen_for_the_replacing_workload(tmp_path: Path) -> None:
     cluster = eight_gpus(tmp_path)
     figure = entry_of(tmp_path, BASE.replace("workload: pretrain", "workload: megatron-core-0.14"))
-    with pytest.raises(ReproError, match=r"^no scale of figure-1 \(paper\) fits local\. Hint: "):
-        cases_at(figure, cluster, None)
     assert cases_at(figure, cluster, None, "pretrain")[0].scale == "paper"
-    with pytest.raises(ReproError, match=r"^no scale of figure-1 \(paper\) fits local with megatron-2021\. Hint: "):
-        cases_at(figure, cluster, None, "megatron-2021")
     with_2021 = eight_gpus(tmp_path, PRETRAIN_ONLY + f"workloads: {{megatron-2021: {SITE}}}\n")
     assert cases_at(figure, with_2021, None, "megatron-2021")[0].scale == "paper"
+
+
+def test_a_program_that_the_profile_lacks_is_the_refusal_and_not_a_scale_that_does_not_fit(tmp_path: Path) -> None:
+    cluster = eight_gpus(tmp_path)
+    figure = entry_of(tmp_path, BASE.replace("workload: pretrain", "workload: megatron-core-0.14"))
+    with pytest.raises(ReproError, match=r"local does not define workload megatron-core-0\.14\. Hint: set in the prof"):
+        plan_cases(figure, cases_at(figure, cluster, None), cluster, FOLDERS)
+    with pytest.raises(ReproError, match=r"local does not define workload megatron-2021\. Hint: set in the profile"):
+        plan_cases(
+            figure,
+            replace_workload(cases_at(figure, cluster, None, "megatron-2021"), "megatron-2021"),
+            cluster,
+            FOLDERS,
+        )
 
 
 def test_scale_that_compares_workloads_is_skipped(tmp_path: Path) -> None:
