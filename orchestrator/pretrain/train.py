@@ -13,6 +13,8 @@ import torch
 import torch.distributed as dist
 from megatron.core import parallel_state
 from megatron.core.pipeline_parallel import get_forward_backward_func
+from megatron.core.pipeline_parallel.p2p_communication import P2PCommunicator
+from megatron.core.utils import get_model_config
 
 from orchestrator.pretrain import log_lines
 from orchestrator.pretrain.activations import Offload
@@ -106,12 +108,29 @@ def passes_of_an_iteration(
     arguments: TrainingArguments, layout: Layout, model: ModelAndOptimizer, batches: Batches, device: torch.device
 ) -> Callable[[], Losses]:
     """Return a function that runs one iteration's passes and returns the microbatches' losses."""
+    if layout.virtual_stages > 1:
+        open_connections(model.chunks[0])
     scope = graph_scope(arguments, device)
     if scope == "chunk":
         graphs = chunk_graphs(layout, model.chunks, batches)
+        for part in graphs:
+            part.warm_up()
         return GraphedPipeline(schedule(arguments, layout, model.chunks, batches, graphed_step(graphs)), graphs)
     run = schedule(arguments, layout, model.chunks, batches, forward_step)
     return GraphedIteration(run) if scope == "iteration" else run
+
+
+def open_connections(chunk: torch.nn.Module) -> None:
+    """Send one number around the pipeline's stages, so that each stage opens its connections to both neighbours.
+
+    The interleaved schedule does not batch its sends and receives. The first one between two ranks opens a communicator
+    of NCCL. In the first iteration each stage would do this only after the stage before it.
+    """
+    config = get_model_config(chunk)
+    number = torch.zeros(1, dtype=config.pipeline_dtype, device=torch.cuda.current_device())
+    P2PCommunicator(parallel_state.get_pipeline_model_parallel_group(), config).send_forward_recv_forward(
+        number, recv_prev=True, tensor_shape=number.shape
+    )
 
 
 def schedule(
