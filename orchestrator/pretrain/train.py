@@ -14,7 +14,7 @@ import torch.distributed as dist
 from megatron.core import parallel_state
 from megatron.core.pipeline_parallel import get_forward_backward_func
 from megatron.core.pipeline_parallel.p2p_communication import P2PCommunicator
-from megatron.core.utils import get_model_config
+from megatron.core.transformer import TransformerConfig
 
 from orchestrator.pretrain import log_lines
 from orchestrator.pretrain.activations import Offload
@@ -34,7 +34,7 @@ from orchestrator.pretrain.graph import (
 )
 from orchestrator.pretrain.layout import Layout, microbatch_slots
 from orchestrator.pretrain.log_lines import Interval, IntervalSummary, StepResult
-from orchestrator.pretrain.model import ModelAndOptimizer, build, start_model_parallel
+from orchestrator.pretrain.model import ModelAndOptimizer, build, start_model_parallel, transformer_config
 
 # Memory is printed with the first log lines (after the first step, and once optimizer states exist) and with the last.
 _MEMORY_LINES = 2
@@ -53,6 +53,8 @@ def pretrain(arguments: TrainingArguments, device: torch.device) -> None:
     start_model_parallel(layout, arguments.seed, recordable=graphed)
     try:
         _print_layout(arguments, layout, device)
+        if layout.virtual_stages > 1:
+            open_connections(transformer_config(arguments, layout, device))
         model = build(arguments, layout, device)
         _print_parameters(model)
         train(arguments, layout, model, device)
@@ -108,8 +110,6 @@ def passes_of_an_iteration(
     arguments: TrainingArguments, layout: Layout, model: ModelAndOptimizer, batches: Batches, device: torch.device
 ) -> Callable[[], Losses]:
     """Return a function that runs one iteration's passes and returns the microbatches' losses."""
-    if layout.virtual_stages > 1:
-        open_connections(model.chunks[0])
     scope = graph_scope(arguments, device)
     if scope == "chunk":
         graphs = chunk_graphs(layout, model.chunks, batches)
@@ -120,13 +120,12 @@ def passes_of_an_iteration(
     return GraphedIteration(run) if scope == "iteration" else run
 
 
-def open_connections(chunk: torch.nn.Module) -> None:
+def open_connections(config: TransformerConfig) -> None:
     """Send one number around the pipeline's stages, so that each stage opens its connections to both neighbours.
 
     The interleaved schedule does not batch its sends and receives. The first one between two ranks opens a communicator
     of NCCL. In the first iteration each stage would do this only after the stage before it.
     """
-    config = get_model_config(chunk)
     number = torch.zeros(1, dtype=config.pipeline_dtype, device=torch.cuda.current_device())
     P2PCommunicator(parallel_state.get_pipeline_model_parallel_group(), config).send_forward_recv_forward(
         number, recv_prev=True, tensor_shape=number.shape
