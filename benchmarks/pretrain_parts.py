@@ -72,6 +72,8 @@ def main() -> int:
     options = parser.parse_args()
     place = find_place(os.environ)
     set_environment(os.environ, place)
+    import torch.distributed as dist
+
     from orchestrator.pretrain.rank import prepare_megatron, start_processes, stop_processes
 
     device = start_processes(place)
@@ -79,6 +81,7 @@ def main() -> int:
     for case in options.case:
         _compare(case, options.only, options.iterations, device)
     stop_processes(device)
+    dist.destroy_process_group()
     return 0
 
 

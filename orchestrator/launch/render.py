@@ -129,6 +129,7 @@ def _gate(gate: Gate | None) -> dict[str, object]:
 def _render(
     plan: Plan, cluster: Cluster, folder: Path, engine: Templates, output: Path | None, comment: str | None = None
 ) -> str:
+    sampler = _sampler(plan, cluster)
     shared = {
         "case": plan.case,
         "title": _title(plan),
@@ -142,7 +143,10 @@ def _render(
         "wanted": [Line.of(name, cluster.location(("env_from", i))) for i, name in _numbered(cluster, "env_from")],
         "setup": list(setup_lines(cluster, plan.resources.nodes)),
         "kernels": _kernels(plan, cluster),
-        "sampler": _sampler(plan, cluster),
+        "sampler": sampler,
+        "runs_beside": cluster.profile.scheduler == "local" or sampler is not None,
+        "fingerprint": plan.program.workload in workloads(),
+        "python": Line.of(plan.program.python, program_origin(plan, cluster, plan.program.python)),
         "checkout": _checkout(plan, cluster),
         "runs_in_job_folder": plan.program.runs_in_job_folder,
         "time_limit_s": Line.of(str(time_limit_s(plan.resources.time_limit)), time_limit_origin(plan, cluster)),
@@ -153,7 +157,6 @@ def _render(
         "host_suffix": _rendezvous(cluster, "host_suffix"),
         "port": _rendezvous(cluster, "port"),
         "per_node": _processes_per_node(plan, cluster),
-        "python": Line.of(plan.program.python, program_origin(plan, cluster, plan.program.python)),
         "launcher": Line.of(plan.program.launcher, workload_origin(plan)),
     }
     if cluster.profile.mpirun is not None:

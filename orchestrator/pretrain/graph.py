@@ -221,6 +221,22 @@ class ChunkGraphs:
         self._recorded: dict[int, _Passes] = {}
         self._begun = self._ended = 0
 
+    def warm_up(self) -> None:
+        """Run both passes once, which compiles their kernels. The gradients are zeroed at the start of an iteration.
+
+        In the first iteration each stage would compile only after the stage before it.
+        """
+        config, (size, length) = self._gpt.config, self._example.tokens.shape
+        hidden = None
+        if not self._gpt.pre_process:
+            shape = (length // (config.tensor_model_parallel_size if config.sequence_parallel else 1), size)
+            hidden = torch.zeros(*shape, config.hidden_size, dtype=config.pipeline_dtype, device=self._anchor.device)
+            hidden.requires_grad_()
+        self._gpt.set_input_tensor(hidden)
+        output = run_chunk(self.chunk, self._example)
+        torch.autograd.backward([output], [torch.zeros_like(output)])
+        self._gpt.decoder.input_tensor = None
+
     def run(self, microbatch: Microbatch) -> torch.Tensor:
         """Run the forward pass of the next microbatch; the hidden states come from Megatron-Core's set_input_tensor."""
         received: torch.Tensor | None = self._gpt.decoder.input_tensor

@@ -13,6 +13,8 @@ import torch
 import torch.distributed as dist
 from megatron.core import parallel_state
 from megatron.core.pipeline_parallel import get_forward_backward_func
+from megatron.core.pipeline_parallel.p2p_communication import P2PCommunicator
+from megatron.core.transformer import TransformerConfig
 
 from orchestrator.pretrain import log_lines
 from orchestrator.pretrain.activations import Offload
@@ -32,7 +34,7 @@ from orchestrator.pretrain.graph import (
 )
 from orchestrator.pretrain.layout import Layout, microbatch_slots
 from orchestrator.pretrain.log_lines import Interval, IntervalSummary, StepResult
-from orchestrator.pretrain.model import ModelAndOptimizer, build, start_model_parallel
+from orchestrator.pretrain.model import ModelAndOptimizer, build, start_model_parallel, transformer_config
 
 # Memory is printed with the first log lines (after the first step, and once optimizer states exist) and with the last.
 _MEMORY_LINES = 2
@@ -51,6 +53,8 @@ def pretrain(arguments: TrainingArguments, device: torch.device) -> None:
     start_model_parallel(layout, arguments.seed, recordable=graphed)
     try:
         _print_layout(arguments, layout, device)
+        if layout.virtual_stages > 1:
+            open_connections(transformer_config(arguments, layout, device))
         model = build(arguments, layout, device)
         _print_parameters(model)
         train(arguments, layout, model, device)
@@ -109,9 +113,23 @@ def passes_of_an_iteration(
     scope = graph_scope(arguments, device)
     if scope == "chunk":
         graphs = chunk_graphs(layout, model.chunks, batches)
+        for part in graphs:
+            part.warm_up()
         return GraphedPipeline(schedule(arguments, layout, model.chunks, batches, graphed_step(graphs)), graphs)
     run = schedule(arguments, layout, model.chunks, batches, forward_step)
     return GraphedIteration(run) if scope == "iteration" else run
+
+
+def open_connections(config: TransformerConfig) -> None:
+    """Send one number around the pipeline's stages, so that each stage opens its connections to both neighbours.
+
+    The interleaved schedule does not batch its sends and receives. The first one between two ranks opens a communicator
+    of NCCL. In the first iteration each stage would do this only after the stage before it.
+    """
+    number = torch.zeros(1, dtype=config.pipeline_dtype, device=torch.cuda.current_device())
+    P2PCommunicator(parallel_state.get_pipeline_model_parallel_group(), config).send_forward_recv_forward(
+        number, recv_prev=True, tensor_shape=number.shape
+    )
 
 
 def schedule(

@@ -10,6 +10,7 @@ import os
 import sys
 from pathlib import Path
 
+import torch.distributed as dist
 from torch.utils.flop_counter import FlopCounterMode
 
 from orchestrator.pretrain.arguments import parse_arguments
@@ -31,6 +32,7 @@ def main(runs_file: str) -> None:
         counted[name] = counter.get_total_flops()
     print(json.dumps(counted))
     stop_processes(device)
+    dist.destroy_process_group()
 
 
 if __name__ == "__main__":

@@ -285,6 +285,7 @@ def main(folder: str) -> None:
             results[check.__name__] = None
     (Path(folder) / f"{place.rank}.json").write_text(json.dumps(results))
     stop_processes(device)
+    dist.destroy_process_group()
 
 
 if __name__ == "__main__":

@@ -2,7 +2,8 @@
 
 RUNS.json maps names to {"flags": [...], "fault": name or null, "graphs": bool}. Each run writes FOLDER/NAME.jsonl. A
 fault restores settings with wrong gradients, to test that the comparison detects them. A run with `graphs` records the
-passes of its pipeline's chunks with simulated CUDA graphs, which call the recorded functions.
+passes of its pipeline's chunks with simulated CUDA graphs, which call the recorded functions. Each stage of such a run
+must compile its kernels without waiting for another stage.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import Any
 from unittest import mock
 
 import torch
+import torch.distributed as dist
 
 from orchestrator.pretrain.arguments import parse_arguments
 from orchestrator.pretrain.environment import find_place, set_environment
@@ -42,6 +44,7 @@ def main(runs_file: str, folder: str) -> None:
         with _fault(run["fault"]), _graphs(run["graphs"]), _groups_made_once(groups):
             pretrain(arguments, device)
     stop_processes(device)
+    dist.destroy_process_group()
 
 
 @contextmanager
@@ -83,7 +86,7 @@ def _fault(name: str | None) -> Iterator[None]:
 @contextmanager
 def _graphs(is_on: bool) -> Iterator[None]:
     """Record as on a GPU, with a simulated graph scope and simulated graphs."""
-    from orchestrator.pretrain import train
+    from orchestrator.pretrain import graph, train
     from orchestrator.pretrain.graph import GraphedPipeline
 
     recorded: list[object] = []
@@ -95,7 +98,10 @@ def _graphs(is_on: bool) -> Iterator[None]:
     if not is_on:
         yield
         return
+    events: list[str] = []
     with ExitStack() as stack:
+        for owner, name in ((graph, "run_chunk"), (train.P2PCommunicator, "_communicate")):
+            stack.enter_context(mock.patch.object(owner, name, _noted(owner, name, events)))
         stack.enter_context(mock.patch.object(train, "graph_scope", lambda *_: "chunk"))
         pipeline = partial(GraphedPipeline, make_recorder=lambda: record)
         stack.enter_context(mock.patch.object(train, "GraphedPipeline", pipeline))
@@ -103,6 +109,19 @@ def _graphs(is_on: bool) -> Iterator[None]:
         stack.enter_context(mock.patch.object(train, "start_model_parallel", _start_without_graphs))
         yield
     assert recorded, "no pass was recorded"
+    is_interleaved = events[0] == "_communicate"  # opens the connections
+    assert events[is_interleaved] == "run_chunk", "a stage compiles only after it has received a message"
+
+
+def _noted(owner: object, name: str, events: list[str]) -> Callable[..., Any]:
+    """Return the function of this name. Each call adds the name to the events."""
+    function = getattr(owner, name)
+
+    def call(*args: Any, **options: Any) -> Any:
+        events.append(name)
+        return function(*args, **options)
+
+    return call
 
 
 def _start_without_graphs(layout: Layout, seed: int, recordable: bool) -> None:  # noqa: ARG001

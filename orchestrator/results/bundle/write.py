@@ -46,7 +46,10 @@ from orchestrator.results.report.page import report
 
 FORMAT = 1
 ABOUT, README, REPORT = "bundle.json", "README.txt", "report.html"
-_RECORDS = re.compile(r"start|end|cancelled|claimed|sampler\.txt|gpus\.[A-Za-z0-9._-]{1,200}\.csv|" + re.escape(TABLE))
+_NODE = r"[A-Za-z0-9._-]{1,200}"
+_RECORDS = re.compile(
+    rf"start|end|cancelled|claimed|sampler\.txt|gpus\.{_NODE}\.csv|fingerprint\.{_NODE}\.txt|" + re.escape(TABLE)
+)
 """Files of a job folder that a bundle contains besides logs. Other files of a program may contain anything."""
 _PACKED = re.compile(r"\.(?:gz|zst)$")
 """Ending of a compressed log. The bundle contains the log decompressed, without the ending."""

@@ -71,7 +71,7 @@ def inside(options, command):
         if mark and "NOT_INSIDE" not in environment:
             quoted = "'" + source.replace("'", "'\"'\"'") + "'"
             task = command[2].replace("/repro-job/start ", quoted + "/start ")
-            task = task.replace('/repro-job/"inside', quoted + '/"inside')
+            task = task.replace('/repro-job/"', quoted + '/"')
             return [*command[:2], task, *command[3:]]
     return command
 
@@ -119,6 +119,7 @@ exec seq --format=node-%.0f 40000
 """
 
 _PROGRAM = """#!/bin/sh
+[ "$1" != -c ] || exit 0  # asked for its packages
 printf '%s\\0' "$0" "$@" >"$RECORDS/argv"
 /usr/bin/env -0 >"$RECORDS/environment"
 [ ! -e "$RECORDS/code" ] || exit "$(cat "$RECORDS/code")"

@@ -27,9 +27,20 @@ write_record() {
     "scheduler_id=$own" "pid=$$" \
     >"$folder/.record.$$"
 }
-rm -f "$folder/end"
+rm -f "$folder"/{gpus.*.csv,fingerprint.*.txt} "$folder/end"
 write_record 'event=start' && mv "$folder/.record.$$" "$folder/start"
-trap 'write_record "event=end" && mv "$folder/.record.$$" "$folder/end"' EXIT
+# Start a command beside the program. The end of this script ends its process group.
+beside() {
+  set -m
+  "$@" &
+  set +m
+}
+finish() {
+  write_record 'event=end' && mv "$folder/.record.$$" "$folder/end"
+  local group
+  for group in $(jobs -pr); do kill -- "-$group" 2>/dev/null || :; done
+}
+trap finish EXIT
 trap 'exit 143' TERM
 trap 'exit 130' INT
 # It may have been cancelled while it started, before there was a process to signal.
@@ -42,6 +53,24 @@ export TITLE='it'"'"'s $HOME'
 export PYTHONPATH=/runs/programs/pretrain-000000000000${PYTHONPATH:+:$PYTHONPATH}
 
 export CUDA_VISIBLE_DEVICES= # no GPU, also on a machine with GPUs
+
+# Print the fingerprint of this node. Each command may fail, or hang for 10 s. Lines that identify a device or a process
+# are left out.
+fingerprint() {
+  local hidden="^[^:]*(serial|uuid|guid| pdi|host id)[^:]*:|^ +(process id|name) *:|[0-9a-f]{8}(-[0-9a-f]{4}){3}-"
+  probe() {
+    echo "\$ $1 ${2:-}"
+    timeout --foreground --kill-after=1 10 "$@" 2>&1 </dev/null | grep -aivE "$hidden" || :
+  }
+  probe uname -a
+  probe lscpu
+  probe /opt/venv/bin/python -c 'import sys
+from importlib import metadata, util
+print("Python", sys.version)
+print(*sorted({"%s %s" % (package.metadata["Name"], package.version) for package in metadata.distributions()}), sep="\n")
+print(open(util.find_spec("torch").origin.replace("__init__", "version")).read())'
+}
+beside fingerprint 2>/dev/null >"$folder/fingerprint.$(hostname).txt"
 
 timeout --foreground --kill-after=60 1800 \
   /opt/venv/bin/python -u -m orchestrator.pretrain.launch \

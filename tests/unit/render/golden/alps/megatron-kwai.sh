@@ -42,7 +42,7 @@ write_record() {
     image=yuantailing/megatron-kwai:atc24ae-1.0.0 "inside_image=$(find "$folder" -maxdepth 1 -name 'inside.*' | wc -l)/1" \
     >"$folder/.record.$$"
 }
-rm -f "$folder"/inside.* "$folder/end"
+rm -f "$folder"/inside.* "$folder"/{gpus.*.csv,fingerprint.*.txt} "$folder/end"
 write_record 'event=start' && mv "$folder/.record.$$" "$folder/start"
 trap 'write_record "event=end" && mv "$folder/.record.$$" "$folder/end"' EXIT
 trap 'exit 143' TERM
@@ -109,7 +109,32 @@ export FI_MR_CACHE_MONITOR=userfaultfd
 export MPICH_GPU_SUPPORT_ENABLED=0
 export PMIX_MCA_psec='\''^munge'\''
 export PYTHONPATH=/code/megatron-kwai${PYTHONPATH:+:$PYTHONPATH}
-shift 2
+# Print the fingerprint of this node. Each command may fail, or hang for 10 s. Lines that identify a device or a process
+# are left out.
+fingerprint() {
+  local hidden="^[^:]*(serial|uuid|guid| pdi|host id)[^:]*:|^ +(process id|name) *:|[0-9a-f]{8}(-[0-9a-f]{4}){3}-"
+  probe() {
+    echo "\$ $1 ${2:-}"
+    timeout --foreground --kill-after=1 10 "$@" 2>&1 </dev/null | grep -aivE "$hidden" || :
+  }
+  probe uname -a
+  probe lscpu
+  probe python -c '\''import sys
+from importlib import metadata, util
+print("Python", sys.version)
+print(*sorted({"%s %s" % (package.metadata["Name"], package.version) for package in metadata.distributions()}), sep="\n")
+print(open(util.find_spec("torch").origin.replace("__init__", "version")).read())'\''
+  probe python -c '\''import ctypes
+version = ctypes.c_int()
+ctypes.CDLL("libnccl.so.2").ncclGetVersion(ctypes.byref(version))
+print("NCCL outside of the packages:", version.value)'\''
+  probe cat /proc/driver/nvidia/version
+  probe nvidia-smi -q
+  probe nvidia-smi topo -m
+}
+[ "$SLURM_LOCALID" != 0 ] ||
+  (fingerprint 2>/dev/null >/repro-job/"fingerprint.${SLURMD_NODENAME:-$(uname -n)}.txt" &)
+shift 3
 exec "$@"'
 
 srun \
@@ -123,7 +148,7 @@ srun \
   --label \
   --output="${folder//%/%%}/log.txt" \
   --environment="$folder/environment.toml" \
-  bash -c "$task" task "$MASTER_ADDR" "$MASTER_PORT" \
+  bash -c "$task" task "$MASTER_ADDR" "$MASTER_PORT" "$folder" \
   python -u /code/megatron-kwai/pretrain_gpt.py \
   --use-distributed-optimizer \
   --accumulate-allreduce-grads-in-fp32 \

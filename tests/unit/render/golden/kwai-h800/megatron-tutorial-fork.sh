@@ -32,7 +32,7 @@ write_record() {
     "commit=$commit" \
     >"$folder/.record.$$"
 }
-rm -f "$folder/end"
+rm -f "$folder"/{gpus.*.csv,fingerprint.*.txt} "$folder/end"
 write_record 'event=start' && mv "$folder/.record.$$" "$folder/start"
 trap 'write_record "event=end" && mv "$folder/.record.$$" "$folder/end"' EXIT
 trap 'exit 143' TERM
@@ -65,7 +65,31 @@ export NCCL_IB_QPS_PER_CONNECTION=8
 export NCCL_IB_TIMEOUT=19
 export NCCL_NET_OVERHEAD=1000
 export PYTHONPATH=/code/megatron-tutorial-fork${PYTHONPATH:+:$PYTHONPATH}
-shift 2
+# Print the fingerprint of this node. Each command may fail, or hang for 10 s. Lines that identify a device or a process
+# are left out.
+fingerprint() {
+  local hidden="^[^:]*(serial|uuid|guid| pdi|host id)[^:]*:|^ +(process id|name) *:|[0-9a-f]{8}(-[0-9a-f]{4}){3}-"
+  probe() {
+    echo "\$ $1 ${2:-}"
+    timeout --foreground --kill-after=1 10 "$@" 2>&1 </dev/null | grep -aivE "$hidden" || :
+  }
+  probe uname -a
+  probe lscpu
+  probe python -c '\''import sys
+from importlib import metadata, util
+print("Python", sys.version)
+print(*sorted({"%s %s" % (package.metadata["Name"], package.version) for package in metadata.distributions()}), sep="\n")
+print(open(util.find_spec("torch").origin.replace("__init__", "version")).read())'\''
+  probe python -c '\''import ctypes
+version = ctypes.c_int()
+ctypes.CDLL("libnccl.so.2").ncclGetVersion(ctypes.byref(version))
+print("NCCL outside of the packages:", version.value)'\''
+  probe cat /proc/driver/nvidia/version
+  probe nvidia-smi -q
+  probe nvidia-smi topo -m
+}
+[ "$LOCAL_RANK" != 0 ] || (fingerprint 2>/dev/null >"$3/fingerprint.$(uname -n).txt" &)
+shift 3
 exec "$@"'
 
 timeout --foreground --kill-after=60 1200 \
@@ -82,7 +106,7 @@ timeout --foreground --kill-after=60 1200 \
   --mca btl_tcp_if_include bond0 \
   --mca oob_tcp_if_include bond0 \
   --mca btl_openib_allow_ib false \
-  bash -c "$task" task "$MASTER_ADDR" "$MASTER_PORT" \
+  bash -c "$task" task "$MASTER_ADDR" "$MASTER_PORT" "$folder" \
   python -u /code/megatron-tutorial-fork/pretrain_gpt.py \
   --num-layers 48 \
   --hidden-size 1600 \

@@ -32,9 +32,20 @@ write_record() {
     "commit=$commit" \
     >"$folder/.record.$$"
 }
-rm -f "$folder/end"
+rm -f "$folder"/{gpus.*.csv,fingerprint.*.txt} "$folder/end"
 write_record 'event=start' && mv "$folder/.record.$$" "$folder/start"
-trap 'write_record "event=end" && mv "$folder/.record.$$" "$folder/end"' EXIT
+# Start a command beside the program. The end of this script ends its process group.
+beside() {
+  set -m
+  "$@" &
+  set +m
+}
+finish() {
+  write_record 'event=end' && mv "$folder/.record.$$" "$folder/end"
+  local group
+  for group in $(jobs -pr); do kill -- "-$group" 2>/dev/null || :; done
+}
+trap finish EXIT
 trap 'exit 143' TERM
 trap 'exit 130' INT
 # It may have been cancelled while it started, before there was a process to signal.
@@ -55,6 +66,36 @@ fi
 CUDA_VISIBLE_DEVICES=$(IFS=, && echo "${gpus[*]:0:4}")
 export CUDA_VISIBLE_DEVICES
 
+# Print the fingerprint of this node. Each command may fail, or hang for 10 s. Lines that identify a device or a process
+# are left out.
+fingerprint() {
+  local hidden="^[^:]*(serial|uuid|guid| pdi|host id)[^:]*:|^ +(process id|name) *:|[0-9a-f]{8}(-[0-9a-f]{4}){3}-"
+  probe() {
+    echo "\$ $1 ${2:-}"
+    timeout --foreground --kill-after=1 10 "$@" 2>&1 </dev/null | grep -aivE "$hidden" || :
+  }
+  probe uname -a
+  probe lscpu
+  probe python -c 'import sys
+from importlib import metadata, util
+print("Python", sys.version)
+print(*sorted({"%s %s" % (package.metadata["Name"], package.version) for package in metadata.distributions()}), sep="\n")
+print(open(util.find_spec("torch").origin.replace("__init__", "version")).read())'
+  probe python -c 'import ctypes
+version = ctypes.c_int()
+ctypes.CDLL("libnccl.so.2").ncclGetVersion(ctypes.byref(version))
+print("NCCL outside of the packages:", version.value)'
+  probe cat /proc/driver/nvidia/version
+  probe nvidia-smi -q
+  probe nvidia-smi topo -m
+}
+beside fingerprint 2>/dev/null >"$folder/fingerprint.$(hostname).txt"
+
+# Sample memory, power and clocks of the GPUs at an interval while the program runs.
+beside timeout --foreground 1200 \
+nvidia-smi --id="$CUDA_VISIBLE_DEVICES" --format=csv,nounits --loop=1 \
+  --query-gpu=timestamp,index,memory.used,memory.total,utilization.gpu,power.draw,clocks.sm,temperature.gpu,clocks_throttle_reasons.active \
+  >"$folder/gpus.$(hostname).csv" 2>&1
 timeout --foreground --kill-after=60 1200 \
   python -u -m torch.distributed.run \
   --standalone \

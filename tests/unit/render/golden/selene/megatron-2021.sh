@@ -43,7 +43,7 @@ write_record() {
     image=nvidia/pytorch:20.12-py3 "inside_image=$(find "$folder" -maxdepth 1 -name 'inside.*' | wc -l)/8" \
     >"$folder/.record.$$"
 }
-rm -f "$folder"/inside.* "$folder/end"
+rm -f "$folder"/inside.* "$folder"/{gpus.*.csv,fingerprint.*.txt} "$folder/end"
 write_record 'event=start' && mv "$folder/.record.$$" "$folder/start"
 trap 'write_record "event=end" && mv "$folder/.record.$$" "$folder/end"' EXIT
 trap 'exit 143' TERM
@@ -80,7 +80,32 @@ export MASTER_ADDR=$1 MASTER_PORT=$2
 export RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID WORLD_SIZE=64
 export OMP_NUM_THREADS=1
 export PYTHONUNBUFFERED=1
-shift 2
+# Print the fingerprint of this node. Each command may fail, or hang for 10 s. Lines that identify a device or a process
+# are left out.
+fingerprint() {
+  local hidden="^[^:]*(serial|uuid|guid| pdi|host id)[^:]*:|^ +(process id|name) *:|[0-9a-f]{8}(-[0-9a-f]{4}){3}-"
+  probe() {
+    echo "\$ $1 ${2:-}"
+    timeout --foreground --kill-after=1 10 "$@" 2>&1 </dev/null | grep -aivE "$hidden" || :
+  }
+  probe uname -a
+  probe lscpu
+  probe python -c '\''import sys
+from importlib import metadata, util
+print("Python", sys.version)
+print(*sorted({"%s %s" % (package.metadata["Name"], package.version) for package in metadata.distributions()}), sep="\n")
+print(open(util.find_spec("torch").origin.replace("__init__", "version")).read())'\''
+  probe python -c '\''import ctypes
+version = ctypes.c_int()
+ctypes.CDLL("libnccl.so.2").ncclGetVersion(ctypes.byref(version))
+print("NCCL outside of the packages:", version.value)'\''
+  probe cat /proc/driver/nvidia/version
+  probe nvidia-smi -q
+  probe nvidia-smi topo -m
+}
+[ "$SLURM_LOCALID" != 0 ] ||
+  (fingerprint 2>/dev/null >/repro-job/"fingerprint.${SLURMD_NODENAME:-$(uname -n)}.txt" &)
+shift 3
 exec "$@"'
 
 srun \
@@ -96,7 +121,7 @@ srun \
   --container-mounts="$folder":/repro-job,/code/megatron-2021:/code/megatron-2021,/data:/data \
   --no-container-mount-home \
   --container-readonly \
-  bash -c "$task" task "$MASTER_ADDR" "$MASTER_PORT" \
+  bash -c "$task" task "$MASTER_ADDR" "$MASTER_PORT" "$folder" \
   python -u /code/megatron-2021/pretrain_gpt.py \
   --activations-checkpoint-method uniform \
   --tensor-model-parallel-size 8 \
