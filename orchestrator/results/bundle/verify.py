@@ -2,33 +2,32 @@
 
 from __future__ import annotations
 
-import dataclasses
-import itertools
 import json
-import math
-import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from orchestrator import __version__
 from orchestrator.catalog.library import Entry
 from orchestrator.errors import Problem, ReproError
 from orchestrator.files import single_name
-from orchestrator.ledger.attempts import rows_of_attempts
 from orchestrator.ledger.database import Ledger
-from orchestrator.ledger.measurements import Measurement, record_measurements
-from orchestrator.ledger.rows import JobRow
-from orchestrator.ledger.tables import FAILED, NEVER_SUBMITTED
-from orchestrator.megatron.logs.columns import IterationLine
-from orchestrator.reading.collect import measure
-from orchestrator.reading.energy import ENERGY_METRICS
+from orchestrator.ledger.tables import VERIFIED
 from orchestrator.results.bundle.archive import changed_files, path_within, text_of, unpacked
-from orchestrator.results.bundle.check import Check, check_of_pages
+from orchestrator.results.bundle.attempt_check import read_logs, unnamed_attempts
+from orchestrator.results.bundle.check import Check, check_of_pages, first_of, same, shown
 from orchestrator.results.bundle.experiments import read_entry
-from orchestrator.results.bundle.extract import Extract, anonymized, memory_ledger, read_extract, read_rows
+from orchestrator.results.bundle.extract import (
+    Extract,
+    ForgottenAttempt,
+    anonymized,
+    memory_ledger,
+    read_extract,
+    read_rows,
+)
 from orchestrator.results.bundle.readme import readme
 from orchestrator.results.bundle.write import ABOUT, FORMAT, README, REPORT, code_sha256
+from orchestrator.results.claims import JUDGING_RULES
 from orchestrator.results.export.columns import CASE_COLUMNS
 from orchestrator.results.export.formats import as_csv
 from orchestrator.results.export.rows import Row, claim_rows, export_rows
@@ -36,13 +35,9 @@ from orchestrator.results.outcome import needs_losses, stored_outcome
 from orchestrator.results.report.page import report
 from orchestrator.text import counted
 
-CLOSE = 1e-9
-"""Relative; two machines may differ in the last digits of a median."""
+NOTHING_VERIFIED = "no case is verified: the bundle proves no measurement"
 BROKEN = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 """Errors of values of the wrong type in a file of the bundle."""
-_MOST_SHOWN = 5
-"""Differences that are listed per attempt or per case."""
-_FOLDER = re.compile(r"jobs/[A-Za-z0-9][A-Za-z0-9._-]{0,200}/attempt-[0-9]{1,9}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +45,9 @@ class About:
     """Content of bundle.json.
 
     `missing` are paths that should be in the bundle, with the reasons. `code_sha256` is the digest of the code that
-    made the bundle, and `matplotlib` the version that drew its picture; older bundles have neither.
+    made the bundle, and `matplotlib` the version that drew its picture; older bundles have neither. `judging_rules` is
+    the version of the rules by which its claims were judged. `forgotten` are the attempts that were left out; None in
+    older bundles, which left them out without a record.
     """
 
     made_by: str
@@ -60,6 +57,8 @@ class About:
     missing: Mapping[str, str]
     code_sha256: str | None = None
     matplotlib: str | None = None
+    judging_rules: int = 1
+    forgotten: tuple[ForgottenAttempt, ...] | None = None
 
 
 def rederive(folder: Path, about: About, templates: Path) -> Iterator[Check]:
@@ -67,8 +66,11 @@ def rederive(folder: Path, about: About, templates: Path) -> Iterator[Check]:
     try:
         extract = read_extract(folder)
         entry = read_entry(folder, about.experiment)
-        derived = _read_logs(folder, extract, entry, about.missing)
-        yield Check("numbers", derived.what, tuple(derived.differences))
+        derived = read_logs(folder, extract, about.missing, keeps_iterations=needs_losses(entry))
+        forgotten = about.forgotten or ()
+        gaps = () if about.forgotten is None else unnamed_attempts(extract, forgotten)
+        notes = tuple(f"left out, because it was forgotten: {attempt}" for attempt in forgotten)
+        yield Check("numbers", derived.what, (*derived.differences, *gaps), notes=notes)
         yield _check_results(folder, about, entry, derived.ledger)
         yield _check_pages(folder, about, entry, extract, templates)
     except (*BROKEN, OSError) as error:
@@ -83,10 +85,10 @@ def _check_results(folder: Path, about: About, entry: Entry, ledger: Ledger) -> 
     names = {column["name"] for column in stored["columns"]}  # an older bundle has fewer
     rows = anonymized(export_rows(entry, outcome.results, ledger), ())
     cases = [{name: value for name, value in row.items() if name in names} for row in rows]
-    claims = claim_rows(outcome.claims)
+    claims, same_rules = claim_rows(outcome.claims), about.judging_rules == JUDGING_RULES
     differences = [
         *_row_differences("case", stored["cases"], cases),
-        *_row_differences("claim", stored["claims"], claims),
+        *_row_differences("claim", stored["claims"], claims, () if same_rules else ("claim", "says", "source")),
     ]
     if sorted(about.workloads) != outcome.workloads:
         differences.append(
@@ -96,7 +98,20 @@ def _check_results(folder: Path, about: About, entry: Entry, ledger: Ledger) -> 
     if text_of(folder, "results/cases.csv") != as_csv(stored["cases"], columns):
         differences.append("results/cases.csv: rows differ from results/results.json")
     what = f"{counted(len(cases), 'case')} and {counted(len(claims), 'claim')} judged again"
-    return Check("results", what, tuple(differences))
+    notes = [] if same_rules else list(_changed_verdicts(stored["claims"], claims, about.judging_rules))
+    if not any(row["verdict"] == VERIFIED for row in cases):
+        notes.append(NOTHING_VERIFIED)
+    return Check("results", what, tuple(differences), notes=tuple(notes))
+
+
+def _changed_verdicts(stored: Sequence[Row], derived: Sequence[Row], rules: int) -> Iterator[str]:
+    """Yield the claims whose verdicts differ because the bundle's claims were judged by other rules."""
+    before = {row["claim"]: row["verdict"] for row in stored}
+    changed = [row for row in derived if before.get(row["claim"]) != row["verdict"]]
+    what = f"{counted(len(changed), 'verdict')} changed with the rules" if changed else "all verdicts are the same"
+    yield f"rules {rules} judged the claims in the bundle, rules {JUDGING_RULES} judge them here: {what}"
+    for row in changed:
+        yield f"claim {row['claim']}: {shown(before.get(row['claim']))} -> {row['verdict']}"
 
 
 def _check_pages(folder: Path, about: About, entry: Entry, extract: Extract, templates: Path) -> Check:
@@ -117,27 +132,33 @@ def _check_pages(folder: Path, about: About, entry: Entry, extract: Extract, tem
         script_of=script_of,
     )
     outcome = stored_outcome(ledger, entry, about.scale)
-    rendered = {REPORT: report(ledger, [outcome], templates), README: readme(outcome, extract, about.missing)}
+    rendered = {
+        REPORT: report(ledger, [outcome], templates),
+        README: readme(outcome, extract, about.missing, about.forgotten or ()),
+    }
     stored = {path: (folder / path).read_bytes().decode(errors="surrogateescape") for path in rendered}
     return check_of_pages(
         stored, rendered, same_code=about.code_sha256 == code_sha256(templates), drawn_with=about.matplotlib
     )
 
 
-def _row_differences(key: str, stored: Sequence[Row], derived: Sequence[Row]) -> Iterator[str]:
+def _row_differences(
+    key: str, stored: Sequence[Row], derived: Sequence[Row], only: Collection[str] = ()
+) -> Iterator[str]:
+    """Yield the differences of two tables; with `only`, of these columns."""
     before, after = ({row[key]: row for row in rows} for rows in (stored, derived))
     if list(before) != list(after) or len(before) != len(stored):
         yield f"results/results.json: other {key}s than its logs give"
     for name in (name for name in after if name in before):
         location = f"results/results.json: {key} {name}"
         columns = [column for column in {**before[name], **after[name]} if column not in _MASKED_WITH_LOG]
-        values = {column: (before[name].get(column), after[name].get(column)) for column in columns}
+        values = {column: (before[name].get(column), after[name].get(column)) for column in only or columns}
         differences = [
-            f"{location}: {column} is {_shown(old)}, and {_shown(new)} by its logs"
+            f"{location}: {column} is {shown(old)}, and {shown(new)} by its logs"
             for column, (old, new) in values.items()
-            if not _same(old, new)
+            if not same(old, new)
         ]
-        yield from _first_of(differences, location)
+        yield from first_of(differences, location)
 
 
 _MASKED_WITH_LOG = ("verdict_reason", "deciding_line", "deciding_rank")
@@ -196,11 +217,21 @@ def _about(file: Path, folder: Path) -> About:
             missing={str(item["path"]): str(item["why"]) for item in about["missing"]},
             code_sha256=about.get("code_sha256"),
             matplotlib=about.get("matplotlib"),
+            judging_rules=int(about.get("judging_rules", 1)),
+            forgotten=_forgotten(about["forgotten"]) if "forgotten" in about else None,
         )
     except _OtherFormat:
         raise
     except (*BROKEN, OSError, ReproError):
         raise ReproError(Problem(f"not a bundle: it has no readable {ABOUT}", f"{file}:")) from None
+
+
+def _forgotten(rows: Sequence[Row]) -> tuple[ForgottenAttempt, ...]:
+    """Return the attempts that bundle.json names as left out."""
+    names = ("case", "job", "outcome")
+    return tuple(
+        ForgottenAttempt(attempt=int(row["attempt"]), **{name: str(row[name]) for name in names}) for row in rows
+    )
 
 
 def _without_folder(text: str, folder: Path) -> str:

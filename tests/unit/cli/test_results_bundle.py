@@ -581,7 +581,7 @@ ODD: dict[str, tuple[Change, str]] = {
                 )
             }
         ),
-        r"ledger/attempts\.jsonl: '\.\./\.\./etc' is not a folder of an attempt",
+        r"ledger/attempts\.jsonl: '\.\./\.\./etc' is not the folder of attempt 1",
     ),
     "no YAML": (
         replace(r"experiment/sc21/figure-13\.yaml", b"figure:", b"figure: ["),
