@@ -8,6 +8,7 @@ import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
@@ -205,6 +206,40 @@ def test_records_of_an_older_repro_are_compared_only_in_their_own_fields(
         (troubled.folder / "results.db").write_bytes(kept)
 
 
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        (
+            {"state": "NEVER_SUBMITTED", "failure": "refused"},
+            "state is NEVER_SUBMITTED in the ledger, and its folder con",
+        ),
+        (
+            {"state": "NEVER_SUBMITTED", "failure": "gpu-oom"},
+            "failure is gpu-oom in the ledger, not-submitted from its log",
+        ),
+        (
+            {"state": "COMPLETED", "exit_code": 0},
+            "state is COMPLETED in the ledger, and its end record has exit code 7",
+        ),
+        ({"state": "TIMEOUT"}, "state is TIMEOUT in the ledger, and its end record has exit code 7"),
+        ({"state": "CANCELLED", "failure": "cancelled"}, "state is CANCELLED in the ledger, and its end record has"),
+        ({"exit_code": 0}, "exit_code is 0 in the ledger, 7 in its end record"),
+    ],
+)
+def test_a_failed_attempt_under_another_name_does_not_verify(
+    repro_there: Caller, tmp_path: Path, changes: dict[str, Any], said: str
+) -> None:
+    file = tmp_path / "a.tar.zst"
+    assert repro_there("bundle", "figure-13", "-o", str(file)).returncode == 0
+    files = content(file)
+    rows = [json.loads(line) for line in files["ledger/attempts.jsonl"].splitlines()]
+    (row,) = [row for row in rows if row["failure"] == "gpu-oom"]
+    row |= changes
+    files["ledger/attempts.jsonl"] = b"".join(json.dumps(row).encode() + b"\n" for row in rows)
+    done = repro_there("bundle", "verify", str(packed(files, file, with_sums=True)))
+    assert done.returncode == 1 and re.search(rf"^ +jobs/{FAILED}-\w+/attempt-1 .*: {said}", done.stdout, re.MULTILINE)
+
+
 def test_open_attempts_and_attempts_that_never_ran_are_in_the_bundle(
     repro: Caller, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -220,7 +255,9 @@ def test_open_attempts_and_attempts_that_never_ran_are_in_the_bundle(
     assert "Not final: 2 attempts were still under way." in content(file)["README.txt"].decode()
     assert any(path.startswith("jobs/a-id-1-a-id/attempt-1/log.txt") for path in content(file))
     checked = repro("bundle", "verify", str(file))
-    assert "; 1 never ran; 2 not judged yet" in checked.stdout
+    assert checked.returncode == 0 and "; 1 never ran; 2 not judged yet" in checked.stdout
+    assert "note: no case is verified: the bundle proves no measurement\n" in done.stderr
+    assert "note: no case is verified: the bundle proves no measurement\n" in checked.stdout
     assert not {row.verdict for row in job_rows(slurm.ledger) if row.job_id in ("a-id", "d-id")} - {None}
 
 
