@@ -167,17 +167,17 @@ def _print_verified(verified: api.BundleCheck, file: Path, allowed_signers: Path
     checks = verified.checks
     for check in checks.checks if with_checks else ():
         differences = counted(len(check.differences), "difference") if check.differences else "no difference"
-        data(f"{check.name:<8}  {check.what}{f': {differences}' if check.is_proven else ''}")
+        data(f"{check.name:<8}  {check.what}{f': {differences}' if check.is_proven or check.differences else ''}")
         for difference in check.differences:
             data(f"{'':<8}  {difference}")
         for note in check.notes:
             data(f"{'':<8}  note: {note}")
     if checks.holds:
-        derived = "numbers, claims, report and README" if checks.is_proven else "numbers and claims"
-        message(f"the bundle is consistent with its checksums and logs: {derived} follow from the logs")
+        message(f"the bundle is consistent with its checksums and logs: {checks.proven} follow from the logs")
         for check in checks.checks:
             if check.unchecked is not None:
-                message(f"note: not checked: {check.unchecked}; read results/ instead")
+                instead = "; read results/ instead" if check.name == "pages" else ""
+                message(f"note: not checked: {check.unchecked}{instead}")
         if allowed_signers is None:
             message("note: the author is not checked; --allowed-signers FILE checks a signature")
     elif checks.made_by != __version__:

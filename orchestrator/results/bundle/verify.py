@@ -98,20 +98,27 @@ def _check_results(folder: Path, about: About, entry: Entry, ledger: Ledger) -> 
     if text_of(folder, "results/cases.csv") != as_csv(stored["cases"], columns):
         differences.append("results/cases.csv: rows differ from results/results.json")
     what = f"{counted(len(cases), 'case')} and {counted(len(claims), 'claim')} judged again"
-    notes = [] if same_rules else list(_changed_verdicts(stored["claims"], claims, about.judging_rules))
+    changed = [] if same_rules else _changed_verdicts(stored["claims"], claims)
+    notes = [] if same_rules else [_of_rules(about.judging_rules, len(changed)), *changed]
     if not any(row["verdict"] == VERIFIED for row in cases):
         notes.append(NOTHING_VERIFIED)
-    return Check("results", what, tuple(differences), notes=tuple(notes))
+    unchecked = "verdicts of claims that other rules judged" if changed else None
+    return Check("results", what, tuple(differences), unchecked, tuple(notes))
 
 
-def _changed_verdicts(stored: Sequence[Row], derived: Sequence[Row], rules: int) -> Iterator[str]:
-    """Yield the claims whose verdicts differ because the bundle's claims were judged by other rules."""
+def _of_rules(rules: int, changed: int) -> str:
+    what = f"{counted(changed, 'verdict')} changed with the rules" if changed else "all verdicts are the same"
+    return f"rules {rules} judged the claims in the bundle, rules {JUDGING_RULES} judge them here: {what}"
+
+
+def _changed_verdicts(stored: Sequence[Row], derived: Sequence[Row]) -> list[str]:
+    """Return the claims whose verdicts in the bundle differ from those of these rules."""
     before = {row["claim"]: row["verdict"] for row in stored}
-    changed = [row for row in derived if before.get(row["claim"]) != row["verdict"]]
-    what = f"{counted(len(changed), 'verdict')} changed with the rules" if changed else "all verdicts are the same"
-    yield f"rules {rules} judged the claims in the bundle, rules {JUDGING_RULES} judge them here: {what}"
-    for row in changed:
-        yield f"claim {row['claim']}: {shown(before.get(row['claim']))} -> {row['verdict']}"
+    return [
+        f"claim {row['claim']}: {shown(before.get(row['claim']))} -> {row['verdict']}"
+        for row in derived
+        if before.get(row["claim"]) != row["verdict"]
+    ]
 
 
 def _check_pages(folder: Path, about: About, entry: Entry, extract: Extract, templates: Path) -> Check:
@@ -178,9 +185,11 @@ class Verified:
         return not any(check.differences for check in self.checks)
 
     @property
-    def is_proven(self) -> bool:
-        """Return whether every check could compare its files."""
-        return all(check.is_proven for check in self.checks)
+    def proven(self) -> str:
+        """Return what follows from the logs if no check found a difference: `numbers, claims, report and README`."""
+        parts = {"numbers": ["numbers"], "results": ["claims"], "pages": ["report", "README"]}
+        *others, last = [part for check in self.checks if check.is_proven for part in parts.get(check.name, ())]
+        return f"{', '.join(others)} and {last}" if others else last
 
 
 def verify(file: Path, templates: Path) -> Verified:

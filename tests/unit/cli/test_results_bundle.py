@@ -560,6 +560,8 @@ def test_a_verdict_of_older_rules_is_no_difference_and_is_named(
             r"1 verdict changed with the rules\n +note: claim \S+: fails -> holds\n",
             done.stdout,
         )
+        assert "checksums and logs: numbers, report and README follow from the logs" in done.stderr
+        assert "note: not checked: verdicts of claims that other rules judged\n" in done.stderr
 
 
 def test_a_verdict_of_the_same_rules_is_a_difference(reviewer: Caller, files: dict[str, bytes], tmp_path: Path) -> None:
