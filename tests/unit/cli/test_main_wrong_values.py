@@ -132,6 +132,12 @@ def test_a_metric_that_is_not_finite_disables_only_itself(looking: Caller, tmp_p
         assert len(json.loads(done.stdout)["jobs"]) == 6
 
 
+def test_a_claim_about_losses_with_a_damaged_row_is_not_judged(looking: Caller) -> None:
+    with edited(looking.site.folder / "results.db", "iterations.loss", ["abc"]):
+        done = looking("claims", "figure-13")
+    assert done.returncode == 0 and "losses were not read" in done.stdout + done.stderr, done.stderr
+
+
 def test_a_damaged_row_that_is_the_only_one_asked_for_is_a_user_error(looking: Caller) -> None:
     file = looking.site.folder / "results.db"
     with closing(sqlite3.connect(file)) as connection:
