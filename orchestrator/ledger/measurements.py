@@ -243,7 +243,7 @@ def metrics_of(ledger: Ledger, attempt_ids: Sequence[int]) -> dict[int, dict[str
 
 
 def losses_of(ledger: Ledger, attempt_ids: Sequence[int]) -> dict[int, list[tuple[int, float]]]:
-    """Return (iteration, loss) in order, by attempt id. An attempt with a damaged row has none: means would be wrong."""
+    """Return (iteration, loss) in order, by attempt id; nothing for an attempt with a damaged row."""
     of_attempt, columns = Iteration.attempt_id, (Iteration.attempt_id, Iteration.iteration, Iteration.loss)
     query = sa.select(*columns).order_by(of_attempt, Iteration.iteration)
     number = sa.select(of_attempt, sa.func.count()).group_by(of_attempt)

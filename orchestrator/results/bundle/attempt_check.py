@@ -147,9 +147,13 @@ def _read_log(
 def _open_differences(
     location: str, attempt: Row, metrics: Mapping[str, Row], lines: Sequence[Row], measured: Measurement
 ) -> Iterator[str]:
-    """Yield the differences of an attempt under way: its log may be longer than the part that the ledger has."""
+    """Yield the differences of an attempt under way: its log may be longer than the part that the ledger has.
+
+    The next line shows whether the first ones are used.
+    """
     yield from _attempt_differences(location, attempt, measured, ("verdict", "failure"))
     yield from _metric_differences(location, metrics, measured)
+    lines = [{name: value for name, value in line.items() if name != "used"} for line in lines]
     numbers = {line["iteration"] for line in lines}
     known = tuple(line for line in measured.iterations if line.iteration in numbers)
     yield from _iteration_differences(location, lines, dataclasses.replace(measured, iterations=known))

@@ -132,6 +132,8 @@ def test_a_bundle_whose_log_is_gone_is_not_handed_over(repro_there: Caller, move
     assert complaints[0] == f"repro: {moved / 'log.txt'}: is gone"
     assert any("case pp=2,tp=2,gbs=16: verdict is verified, and failed by its logs" in line for line in complaints)
     assert not any("iteration 1" in line for line in complaints)
+    document = json.loads(repro_there("bundle", "figure-13", "--json", "-o", str(tmp_path / "a.tar.zst")).stdout)
+    assert (document["files"], len(document["errors"])) == ([], len(complaints) + 1)
 
 
 @pytest.mark.parametrize(("name", "what"), [("log.txt", "a link and not a file"), ("end", "a folder and not a file")])
