@@ -91,6 +91,7 @@ def bundle(
     if not is_folder:
         if not is_one:
             raise ReproError(Problem("no such folder", f"{place}:", f"several bundles need a folder: -o {place}/"))
+        api.require_bundle_name(place)
         confirm_overwrite([place], force)  # before the logs are read
     outcomes = api.outcomes(what, session=session, **options)
     files = [place]
@@ -98,20 +99,27 @@ def bundle(
         place.mkdir(parents=True, exist_ok=True)
         files = [place / api.bundle_file(outcome) for outcome in outcomes]
         confirm_overwrite(files, force)
-    written = [
-        api.bundle(outcome, file, key=sign, session=session) for outcome, file in zip(outcomes, files, strict=True)
-    ]
+    written: list[api.Bundle] = []
+    unproven: list[Problem] = []
+    for outcome, file in zip(outcomes, files, strict=True):
+        try:
+            written.append(api.bundle(outcome, file, key=sign, session=session))
+        except api.UnprovenBundle as error:
+            unproven += error.problems
     if json:
         paths = [("bundle", each.file) for each in written] + [("signature", each.signature) for each in written]
         document: BundleDocument = {
             "files": [row for kind, path in paths for row in file_rows(kind, path)],
             "missing": [missing for each in written for missing in each.contents.missing],
+            "forgotten": [attempt for each in written for attempt in each.contents.forgotten],
         }
         context.obj.json.put(document)
     for each in written:
         if not json:
             data(str(each.file))
         _print_contents(each)
+    if unproven:
+        raise api.UnprovenBundle(*unproven)
     suggest(context, "the check that a reviewer runs", "bundle verify", str(files[0]))
     if any(missing.is_fault for each in written for missing in each.contents.missing):
         raise typer.Exit(EXIT_FAILED)
@@ -124,6 +132,10 @@ def _print_contents(written: api.Bundle) -> None:
         message(f"signature: {written.signature}")
     for missing in contents.missing:
         message(f"{'missing' if missing.is_fault else 'note'}: {missing.place}: {missing.why}")
+    for attempt in contents.forgotten:
+        message(f"note: left out, because it was forgotten: {attempt}")
+    if not contents.verified:
+        message(f"note: {api.NOTHING_VERIFIED}")
     if contents.under_way:
         message(f"note: {counted(contents.under_way, 'open attempt')}: the bundle is marked as not final")
     size = f"{file.stat().st_size / 1e3:,.0f} kB"
@@ -134,7 +146,13 @@ def _verify_document(verified: api.BundleCheck) -> BundleVerifyDocument:
     signature = verified.signature
     return {
         "checks": [
-            {"check": check.name, "what": check.what, "proven": check.is_proven, "differences": check.differences}
+            {
+                "check": check.name,
+                "what": check.what,
+                "proven": check.is_proven,
+                "differences": check.differences,
+                "notes": check.notes,
+            }
             for check in verified.checks.checks
         ],
         "signatures": [{"signer": signature.signer, "problem": signature.problem}] if signature else [],
@@ -149,15 +167,17 @@ def _print_verified(verified: api.BundleCheck, file: Path, allowed_signers: Path
     checks = verified.checks
     for check in checks.checks if with_checks else ():
         differences = counted(len(check.differences), "difference") if check.differences else "no difference"
-        data(f"{check.name:<8}  {check.what}{f': {differences}' if check.is_proven else ''}")
+        data(f"{check.name:<8}  {check.what}{f': {differences}' if check.is_proven or check.differences else ''}")
         for difference in check.differences:
             data(f"{'':<8}  {difference}")
+        for note in check.notes:
+            data(f"{'':<8}  note: {note}")
     if checks.holds:
-        derived = "numbers, claims, report and README" if checks.is_proven else "numbers and claims"
-        message(f"the bundle is consistent with its checksums and logs: {derived} follow from the logs")
+        message(f"the bundle is consistent with its checksums and logs: {checks.proven} follow from the logs")
         for check in checks.checks:
             if check.unchecked is not None:
-                message(f"note: not checked: {check.unchecked}; read results/ instead")
+                instead = "; read results/ instead" if check.name == "pages" else ""
+                message(f"note: not checked: {check.unchecked}{instead}")
         if allowed_signers is None:
             message("note: the author is not checked; --allowed-signers FILE checks a signature")
     elif checks.made_by != __version__:

@@ -210,10 +210,11 @@ class ReportDocument(TypedDict):
 
 
 class BundleDocument(TypedDict):
-    """The bundles and their signatures, and the files that are missing in them."""
+    """The bundles and their signatures, and the files and the forgotten attempts that are not in them."""
 
     files: Sequence[FileRow]
     missing: Sequence[api.MissingFile]
+    forgotten: Sequence[api.ForgottenAttempt]
 
 
 class BundleVerifyDocument(TypedDict):

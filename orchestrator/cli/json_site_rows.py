@@ -137,6 +137,7 @@ class BundleCheckRow(TypedDict):
     what: str
     proven: bool
     differences: Sequence[str]
+    notes: Sequence[str]
 
 
 class SignatureRow(TypedDict):

@@ -186,8 +186,6 @@ def run(argv: Sequence[str]) -> int:
         code = _run(argv, console, problems)
         if code == EXIT_CLOSED_PIPE:
             raise BrokenPipeError
-        if console.wrong_values and code in (EXIT_OK, EXIT_FAILED):
-            code = EXIT_USER_ERROR
         if console.json.command is not None:
             if code == EXIT_INTERRUPTED:
                 problems.append(Problem("interrupted"))

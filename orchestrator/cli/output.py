@@ -88,7 +88,7 @@ class Console:
         self.show_progress(jobs)
 
     def wrong_value(self, problem: Problem) -> None:
-        """Print a wrong value of the ledger once. The command continues and ends with exit code 2."""
+        """Print a wrong value of the ledger once. The command continues without its row."""
         if problem not in self.wrong_values:
             self.wrong_values.append(problem)
             message(f"repro: {problem}")

@@ -243,13 +243,19 @@ def metrics_of(ledger: Ledger, attempt_ids: Sequence[int]) -> dict[int, dict[str
 
 
 def losses_of(ledger: Ledger, attempt_ids: Sequence[int]) -> dict[int, list[tuple[int, float]]]:
-    """Return (iteration, loss) in order, by attempt id."""
-    query = sa.select(Iteration.attempt_id, Iteration.iteration, Iteration.loss)
-    query = query.order_by(Iteration.attempt_id, Iteration.iteration)
-    losses: dict[int, list[tuple[int, float]]] = {}
+    """Return (iteration, loss) in order, by attempt id; nothing for an attempt with a damaged row."""
+    of_attempt, columns = Iteration.attempt_id, (Iteration.attempt_id, Iteration.iteration, Iteration.loss)
+    query = sa.select(*columns).order_by(of_attempt, Iteration.iteration)
+    number = sa.select(of_attempt, sa.func.count()).group_by(of_attempt)
+    losses: dict[int, list[tuple[int, float | None]]] = {}
+    rows: dict[int, int] = {}
     with ledger.reading() as session:
         for ids in batched(attempt_ids):
-            for attempt_id, iteration, loss in session.execute(query.where(Iteration.attempt_id.in_(ids))):
-                if loss is not None:
-                    losses.setdefault(attempt_id, []).append((iteration, loss))
-    return losses
+            for attempt_id, iteration, loss in session.execute(query.where(of_attempt.in_(ids))):
+                losses.setdefault(attempt_id, []).append((iteration, loss))
+            rows |= {row[0]: row[1] for row in session.connection().execute(number.where(of_attempt.in_(ids)))}
+    return {
+        attempt_id: [(iteration, loss) for iteration, loss in of_id if loss is not None]
+        for attempt_id, of_id in losses.items()
+        if len(of_id) == rows[attempt_id]
+    }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -27,7 +28,9 @@ from orchestrator.masking import masked, without_known
 from orchestrator.megatron.logs import ALPA_PROGRAM
 from orchestrator.megatron.logs.alpa import TABLE, TABLE_BYTES, AlpaRow, table_rows
 from orchestrator.megatron.logs.columns import IterationLine, IterationLines
-from orchestrator.megatron.logs.root_cause import Cause, CauseFinder
+from orchestrator.megatron.logs.root_cause import LONGEST_LINE, Cause, CauseFinder
+from orchestrator.megatron.logs.root_cause_kinds import NOT_A_NUMBER
+from orchestrator.megatron.logs.scan import line_around, parse_line
 from orchestrator.reading.config_check import expected_of
 from orchestrator.reading.energy import MeanPower, joules
 from orchestrator.reading.facts import LogFacts, merged_facts
@@ -35,7 +38,7 @@ from orchestrator.reading.failure import Ending, Failure
 from orchestrator.reading.gpu_samples import read_samples
 from orchestrator.reading.logs import LogFile, job_secrets, log_blocks, log_files
 from orchestrator.reading.parse import LogReport, Part, effective_of, read_part
-from orchestrator.reading.statistics import metrics, row_metrics, with_used
+from orchestrator.reading.statistics import is_possible, metrics, row_metrics, with_used
 from orchestrator.reading.verdict import Judgement, judge
 
 ATTEMPTS_AT_ONCE = 100
@@ -155,8 +158,12 @@ def measured(row: JobRow, new: NewContent, stored: Sequence[IterationLine]) -> M
         numbers = row_metrics(new.facts, row.spec) if prints_row else metrics(lines, row.spec, new.facts)
     if judgement and judgement.verdict == VERIFIED and not numbers:
         judgement = Judgement(FAILED, "no iteration is left after the warm-up", Failure.INCOMPLETE)
+    judgement, numbers = _without_impossible(judgement, numbers, lines)
+    if judgement and judgement.failure is Failure.NUMBERS and judgement.cause is None:
+        judgement = replace(judgement, cause=_line_of_numbers(row, lines))
     sampled = read_samples(Path(row.folder), new.facts, row.gpus) if judgement else None
     power = sampled.power if sampled and numbers else MeanPower()
+    others = (sampled.metrics, joules(power, numbers), _gpu_hours(row)) if sampled else ()
     cause = judgement.cause if judgement else None
     secrets = job_secrets(Path(row.folder)) if judgement else frozenset()
     return Measurement(
@@ -165,13 +172,49 @@ def measured(row: JobRow, new: NewContent, stored: Sequence[IterationLine]) -> M
         verdict=judgement.verdict if judgement else None,
         verdict_reason=masked(judgement.reason, secrets) if judgement and judgement.reason else None,
         iterations=tuple(line for line in lines if before.get(line.iteration) != line),
-        metrics=_by_name(numbers, sampled.metrics, joules(power, numbers), _gpu_hours(row)) if sampled else (),
+        metrics=_by_name(numbers, *map(_possible, others)) if sampled else (),
         failure=str(judgement.failure) if judgement and judgement.failure else None,
         deciding_line=masked(cause.line, secrets) if cause else None,
         deciding_rank=cause.rank if cause else None,
         execution=new.facts.execution,
         no_energy=power.unknown,
     )
+
+
+def _without_impossible(
+    judgement: Judgement | None, numbers: list[MeasuredMetric], lines: Sequence[IterationLine]
+) -> tuple[Judgement | None, list[MeasuredMetric]]:
+    """Return no numbers, and the verdict failed, if one of the numbers cannot have been measured."""
+    wrong = next((metric for metric in numbers if not is_possible(metric)), None)
+    if judgement is None or wrong is None:
+        return judgement, numbers
+    if judgement.verdict != FAILED:
+        fastest = _fastest(lines)
+        place = f" at iteration {fastest.iteration}: {fastest.elapsed_ms:g} ms per iteration give" if fastest else ":"
+        why = f"impossible number{place} {wrong.name} {wrong.value:g} {wrong.unit}"
+        judgement = Judgement(FAILED, why, Failure.NUMBERS)
+    return judgement, []
+
+
+def _possible(numbers: Sequence[MeasuredMetric]) -> list[MeasuredMetric]:
+    return [metric for metric in numbers if is_possible(metric)]
+
+
+def _fastest(lines: Sequence[IterationLine]) -> IterationLine | None:
+    return min((line for line in lines if line.used), key=lambda line: line.elapsed_ms, default=None)
+
+
+def _line_of_numbers(row: JobRow, lines: Sequence[IterationLine]) -> Cause | None:
+    """Return the last line of the log about the first iteration with a wrong number, else about the fastest one."""
+    wrong = next((line for line in lines if not line.is_finite), None) or _fastest(lines)
+    if wrong is None:
+        return None
+    printed, cause = re.compile(rb"iteration +%d/" % wrong.iteration), None
+    for block in log_blocks(Path(row.folder)):
+        for match in printed.finditer(block):
+            line = parse_line(block[slice(*line_around(block, match.start()))])
+            cause = Cause(NOT_A_NUMBER, line.text.strip()[:LONGEST_LINE], line.rank)
+    return cause
 
 
 def _ending(row: JobRow) -> Ending:

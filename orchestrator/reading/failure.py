@@ -95,7 +95,7 @@ POLICIES: dict[Failure, Policy] = {
     ),
     Failure.IMAGE: Policy(True, True, "its container did not start"),
     Failure.CONFIGURATION: Policy(False, False, "the job would fail in the same way"),
-    Failure.NUMBERS: Policy(False, False, "loss or gradient norm is NaN"),
+    Failure.NUMBERS: Policy(False, False, "a number of the log is NaN, infinite or impossible"),
     Failure.INCOMPLETE: Policy(False, False, "exit code 0, but the log is incomplete"),
     Failure.PROGRAM: Policy(False, False, "the program failed; see its log"),
 }

@@ -15,7 +15,7 @@ from orchestrator.megatron.flops import (
     model_flops_utilization,
     tflops_per_gpu,
 )
-from orchestrator.megatron.logs.columns import LONGEST_MS, IterationLine, effective_lines, plausible_lines
+from orchestrator.megatron.logs.columns import LARGEST, LONGEST_MS, IterationLine, effective_lines, plausible_lines
 from orchestrator.megatron.logs.iteration_lines import iteration_lines
 from orchestrator.megatron.model import padded_vocabulary
 from orchestrator.reading.facts import LogFacts
@@ -25,6 +25,9 @@ TAIL_BYTES = 64 * 1024
 
 RECENT_LINES = 5
 """Number of lines whose median is the pace of a running job."""
+
+MOST_TFLOPS_PER_GPU = 1e6
+"""An exaflop per second: the fastest GPU does not reach a tenth of it at any precision."""
 
 _REPORTED = (
     ("reported_tflops_per_gpu", "reported_tflops_per_gpu", "TFLOP/s"),
@@ -117,6 +120,14 @@ def metrics(iterations: Sequence[IterationLine], spec: JobSpec, facts: LogFacts 
     return [*of_lines, *(_from_facts(facts, spec) if facts is not None else ())]
 
 
+def is_possible(metric: MeasuredMetric) -> bool:
+    """Return whether a metric can have been measured: it is finite, not negative, and no rate above that of any GPU."""
+    numbers = (metric.value, metric.spread or 0.0)
+    if not all(math.isfinite(number) and number >= 0 for number in numbers):
+        return False
+    return metric.name != "tflops_per_gpu" or metric.value <= MOST_TFLOPS_PER_GPU
+
+
 def _timing(elapsed_ms: Sequence[float], spec: JobSpec) -> Iterator[MeasuredMetric]:
     """Yield the time of an iteration and the rates that follow from it.
 
@@ -177,7 +188,7 @@ def _reported(used: Sequence[IterationLine]) -> Iterator[MeasuredMetric]:
     """Yield the program's own numbers. They are shown beside ours because programs count FLOPs in other ways."""
     for name, field, unit in _REPORTED:
         printed = [getattr(line, field) for line in used]
-        values = [value for value in printed if value is not None and math.isfinite(value) and value > 0]
+        values = [value for value in printed if value is not None and 0 < value <= LARGEST]
         if values:
             yield MeasuredMetric(name, statistics.median(values), unit, _half_iqr(values), len(values))
 

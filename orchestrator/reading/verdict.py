@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 
 from orchestrator.ledger.tables import ENDED, FAILED, VERIFIED
 from orchestrator.megatron.logs.alpa import TABLE
+from orchestrator.megatron.logs.columns import implausible_number
 from orchestrator.megatron.logs.root_cause import Cause
 from orchestrator.megatron.logs.root_cause_kinds import TIME_LIMIT, WHAT_RAN, memory_short
 from orchestrator.reading.config_check import Expected, mismatches, unlisted_settings, world_size_of
@@ -155,11 +156,16 @@ def _unknown_world(report: LogReport) -> list[str]:
 
 
 def _not_finite(report: LogReport) -> list[str]:
-    first = next((line.iteration for line in report.iterations if not line.is_finite), None)
+    line = next((line for line in report.iterations if not line.is_finite), None)
     row = report.facts.alpa
-    if first is None and row is not None and not math.isfinite(row.tflops or 0):
+    if line is None and row is not None and not math.isfinite(row.tflops or 0):
         return [f"the throughput in its result row is {row.tflops}"]
-    return [] if first is None else [f"NaN or infinite numbers at iteration {first}"]
+    if line is None:
+        return []
+    number = implausible_number(line.iteration, line.iteration, line.elapsed_ms, line.loss, line.grad_norm)
+    if number is None or "nan" in number or "inf" in number:
+        return [f"NaN or infinite numbers at iteration {line.iteration}"]
+    return [f"impossible number at iteration {line.iteration}: {number}"]
 
 
 def _without_others(cause: Cause | None) -> Cause | None:

@@ -103,6 +103,19 @@ def test_each_fault_has_its_state_class_and_reason(faulty: dict[str, SlurmSite])
 
 @pytest.mark.fault(
     section="Faults of jobs",
+    fault="A bundle of each of these jobs",
+    promise="States and exit codes that Slurm reports agree with records and logs: the bundle verifies.",
+    count=0,
+)
+def test_a_bundle_of_each_of_these_jobs_verifies(faulty: dict[str, SlurmSite], tmp_path: Path) -> None:
+    bundles = {
+        name: site.repro("bundle", "figure-13", "-o", f"{tmp_path}/{name}.tar.zst") for name, site in faulty.items()
+    }
+    assert {name: (done.returncode, done.stderr) for name, done in bundles.items() if done.returncode} == {}
+
+
+@pytest.mark.fault(
+    section="Faults of jobs",
     fault="The job that Slurm requeued",
     promise="It has one submission, ran twice and is verified.",
     count=0,

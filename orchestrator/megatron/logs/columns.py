@@ -12,6 +12,8 @@ from typing import Any, TypeAlias, overload
 
 LARGEST = 3.4028234663852886e38
 """The largest 32-bit float. Losses and norms are computed in 32 bits, so a larger number was never computed."""
+SHORTEST_MS = 2.0**-15
+"""30 ns: no GPU starts a kernel as fast."""
 LONGEST_MS = 1e10
 """Nearly four months: no iteration takes as long."""
 
@@ -70,7 +72,7 @@ def implausible_number(
     iteration: int, train_iterations: int, elapsed_ms: float, loss: float | None, grad_norm: float | None
 ) -> str | None:
     """Return the first implausible number of a line, with its name; None if all are plausible."""
-    if not 0 < elapsed_ms <= LONGEST_MS:
+    if not SHORTEST_MS <= elapsed_ms <= LONGEST_MS:
         return f"{elapsed_ms:g} ms per iteration"
     if loss is not None and not abs(loss) <= LARGEST:
         return f"loss {loss:g}"
@@ -243,8 +245,8 @@ def _least(column: array[int]) -> int:
 
 
 # The first byte of a 64-bit float has its sign and the upper part of its exponent.
-_FIRST_BYTES_OF_TIMES = bytes(range(0x01, 0x42))
-"""First bytes of floats above 0 and below 2^33."""
+_FIRST_BYTES_OF_TIMES = bytes(range(0x3F, 0x42))
+"""First bytes of floats from 2^-15 (`SHORTEST_MS`) to below 2^33."""
 _FIRST_BYTES_OF_NUMBERS = bytes(range(0x47))
 """First bytes of floats from 0 to 2^113."""
 

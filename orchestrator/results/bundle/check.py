@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from orchestrator.results.plot.figure import matplotlib_version
 from orchestrator.results.report.page import without_picture
+
+_CLOSE = 1e-9
+"""Relative; two machines may differ in the last digits of a median."""
+_MOST_SHOWN = 5
+"""Differences that are listed per attempt or per case."""
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
     """Result of a check: what was compared, and one line per difference.
 
-    `unchecked` are the parts for which there was nothing to compare with.
+    `unchecked` are the parts for which there was nothing to compare with. `notes` are facts for the reader that
+    are no differences.
     """
 
     name: str
     what: str
     differences: tuple[str, ...]
     unchecked: str | None = None
+    notes: tuple[str, ...] = ()
 
     @property
     def is_proven(self) -> bool:
@@ -48,3 +56,24 @@ def check_of_pages(
         return Check("pages", what, (), unchecked=pages)
     differences = tuple(f"{path}: differs from what the ledger in the bundle gives" for path in differing)
     return Check("pages", f"{pages} rendered again", differences)
+
+
+def first_of(differences: Sequence[str], location: str) -> Iterator[str]:
+    """Yield the first differences, and the number of the others."""
+    yield from differences[:_MOST_SHOWN]
+    if len(differences) > _MOST_SHOWN:
+        yield f"{location}: {len(differences) - _MOST_SHOWN} more like these"
+
+
+def shown(value: object) -> str:
+    """Return a value as text."""
+    return "nothing" if value is None else str(value)
+
+
+def same(stored: object, derived: object) -> bool:
+    """Return whether two values are equal; numbers up to rounding, and NaN is stored as nothing."""
+    if isinstance(derived, float):
+        if not math.isfinite(derived):
+            return stored is None
+        return isinstance(stored, (int, float)) and math.isclose(stored, derived, rel_tol=_CLOSE)
+    return bool(stored == derived)

@@ -33,80 +33,13 @@ from orchestrator.ledger.tables import (
     field_values,
     rows_of,
 )
-from orchestrator.masking import masked, masked_tree
+from orchestrator.masking import masked_tree
 from orchestrator.results.export.rows import Row
 
 T = TypeVar("T")
 
 SOMEBODY = "user"
 """Replacement of a user's name in a path."""
-
-# Lines that a verdict or a number may depend on.
-_PROOF = re.compile(
-    rb"iteration +[0-9]+/|using world size:|\[after training is done\]|\[exiting program|\(MB\)|number of parameters"
-    rb"|exp_name: "
-)
-
-_BLOCK_BYTES = 1 << 22
-_MOST_BYTES = 1 << 26
-"""A longer text is cut even if the cut may separate the parts of a secret."""
-_BESIDE_CUT_BYTES = 1 << 16
-
-
-def masked_blocks(pieces: Iterable[bytes], secrets: Collection[str] = ()) -> Iterator[bytes]:
-    """Yield a file of any size without secrets, block by block, so that memory does not grow with the file.
-
-    A secret may span several lines (a key in PEM). A block ends only where masking both parts separately gives the same
-    result as masking them together.
-    """
-    kept: list[bytes] = []
-    enough = _BLOCK_BYTES
-    for piece in pieces:
-        kept.append(piece)
-        if sum(map(len, kept)) < enough:
-            continue
-        pending = b"".join(kept)
-        cut = _cut(pending, secrets)
-        if cut:
-            yield masked_bytes(pending[:cut], secrets)
-        kept = [pending[cut:]]
-        enough = len(kept[0]) + _BLOCK_BYTES
-    if last := b"".join(kept):
-        yield masked_bytes(last, secrets)
-
-
-def masked_bytes(text: bytes, secrets: Collection[str] = ()) -> bytes:
-    """Return the bytes without secrets; bytes that are not UTF-8 stay.
-
-    A secret name with an unclosed quote hides the lines up to the next quote. If a verdict depends on one of these
-    lines, each such line is masked separately.
-    """
-    masked_text = _masked(text, secrets)
-    if masked_text.count(b"\n") == text.count(b"\n") or _proof(masked_text) == _proof(text):
-        return masked_text
-    parts: list[bytes] = []
-    for is_proof, group in itertools.groupby(text.splitlines(keepends=True), lambda line: bool(_PROOF.search(line))):
-        lines = list(group)
-        parts += [_masked(part, secrets) for part in (lines if is_proof else [b"".join(lines)])]
-    return b"".join(parts)
-
-
-def _masked(text: bytes, secrets: Collection[str]) -> bytes:
-    return masked(text.decode("utf-8", "surrogateescape"), secrets).encode("utf-8", "surrogateescape")
-
-
-def _proof(text: bytes) -> list[bytes]:
-    return [line for line in text.splitlines() if _PROOF.search(line)]
-
-
-def _cut(text: bytes, secrets: Collection[str]) -> int:
-    """Return the length of the part that can be masked separately; 0 if more must be read."""
-    cut = text.rfind(b"\n", 0, max(0, len(text) - _BESIDE_CUT_BYTES)) + 1
-    if len(text) >= _MOST_BYTES:
-        return cut or len(text) - _BESIDE_CUT_BYTES
-    before, behind = text[max(0, cut - _BESIDE_CUT_BYTES) : cut], text[cut : cut + _BESIDE_CUT_BYTES]
-    apart = _masked(before, secrets) + _masked(behind, secrets)
-    return cut if cut and apart == _masked(before + behind, secrets) else 0
 
 
 def anonymized(value: T, users: Collection[str], secrets: Collection[str] = ()) -> T:
@@ -161,11 +94,25 @@ _LONGEST_NAME = 100
 
 
 @dataclass(frozen=True, slots=True)
+class ForgottenAttempt:
+    """An attempt that `repro forget` hides; a bundle names it. `outcome` is its verdict, else its state."""
+
+    case: str
+    job: str
+    attempt: int
+    outcome: str
+
+    def __str__(self) -> str:
+        return f"{self.case}: attempt {self.attempt} of job {self.job} ({self.outcome})"
+
+
+@dataclass(frozen=True, slots=True)
 class Extract:
     """Rows of a figure by table, in the order of the bundle, except iterations (there may be millions).
 
     `runs` are the runs that requested the jobs and the runs that made their attempts; `run_jobs` and `events` are those
-    of this figure, and of the jobs of other figures that its claims compare with.
+    of this figure, and of the jobs of other figures that its claims compare with. `forgotten` are the attempts that are
+    left out.
     """
 
     runs: list[Row]
@@ -174,6 +121,12 @@ class Extract:
     attempts: list[Row]
     metrics: list[Row]
     events: list[Row]
+    forgotten: list[ForgottenAttempt]
+
+    @classmethod
+    def of_tables(cls, read: Callable[[str], Iterable[Row]]) -> Extract:
+        """Return the extract with the rows that `read` gives for each table."""
+        return cls(**{table: list(read(table)) for table in TABLES if table != "iterations"}, forgotten=[])
 
     def of(self, table: str) -> list[Row]:
         """Return the rows of a table."""
@@ -220,7 +173,9 @@ def extract_of(
     with ledger.reading() as session:
         run_jobs: list[Row] = [dict(row) for row in session.execute(query).mappings()]
         job_ids, run_ids = {row["job_id"] for row in run_jobs}, {row["run_id"] for row in run_jobs}
-        attempts = [row for row in _rows(session, Attempt, "job_id", job_ids, order="id") if not row["forgotten_at"]]
+        recorded = _rows(session, Attempt, "job_id", job_ids, order="id")
+        forgotten = _forgotten(session, recorded, run_jobs)
+        attempts = [row for row in recorded if not row["forgotten_at"]]
         ids, job_ids = {row["id"] for row in attempts}, {row["job_id"] for row in attempts}
         run_jobs = [row for row in run_jobs if row["job_id"] in job_ids]
         events = [row for row in _rows(session, Event, "run_id", run_ids, order="id") if row["attempt_id"] is None]
@@ -234,7 +189,24 @@ def extract_of(
         attempts=attempts,
         metrics=metrics,
         events=sorted(events, key=lambda row: (row["at"], row["id"])),
+        forgotten=forgotten,
     )
+
+
+def _forgotten(session: Session, attempts: Iterable[Row], run_jobs: Iterable[Row]) -> list[ForgottenAttempt]:
+    """Return the forgotten ones of these attempts, by case and number."""
+    rows = [row for row in attempts if row["forgotten_at"]]
+    names = {row["job_id"]: row["case_name"] for row in run_jobs}
+    repeats = {row["id"]: row["repeat"] for row in _rows(session, Job, "id", {row["job_id"] for row in rows}, "id")}
+
+    def case(job: str) -> str:
+        return names[job] if repeats[job] == 1 else f"{names[job]} #{repeats[job]}"
+
+    outcomes = [" ".join(filter(None, (row["verdict"] or row["state"], row["failure"]))) for row in rows]
+    return [
+        ForgottenAttempt(case(row["job_id"]), row["job_id"], row["number"], outcome)
+        for row, outcome in sorted(zip(rows, outcomes, strict=True), key=lambda pair: case(pair[0]["job_id"]))
+    ]
 
 
 def _rows(session: Session, table: type[Table], column: str, values: set[int] | set[str], order: str) -> list[Row]:
@@ -291,7 +263,7 @@ def columns_of(table: str) -> list[str]:
 
 def read_extract(folder: Path) -> Extract:
     """Return the rows of an unpacked bundle; ReproError for an invalid line."""
-    return Extract(**{name: list(read_rows(folder, name)) for name in TABLES if name != "iterations"})
+    return Extract.of_tables(lambda table: read_rows(folder, table))
 
 
 def read_rows(folder: Path, table: str) -> Iterator[Row]:

@@ -13,11 +13,11 @@ from pathlib import Path
 import orchestrator
 from orchestrator import __version__
 from orchestrator.errors import Problem, ReproError
-from orchestrator.files import open_job_file, read_job_file, written_whole
+from orchestrator.files import open_job_file, read_job_file
 from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.measurements import file_offsets
 from orchestrator.ledger.reports import script_texts
-from orchestrator.ledger.tables import ENDED, NEVER_SUBMITTED, OPEN, VERIFIED
+from orchestrator.ledger.tables import ENDED, NEVER_SUBMITTED, OPEN, VERIFIED, field_values
 from orchestrator.masking import hidden_values, masked
 from orchestrator.megatron.logs.alpa import TABLE
 from orchestrator.reading.logs import decompressed, is_compressed, job_secrets, log_files
@@ -26,17 +26,18 @@ from orchestrator.results.bundle.experiments import compared_cases, with_others
 from orchestrator.results.bundle.extract import (
     TABLES,
     Extract,
+    ForgottenAttempt,
     anonymized,
     attempt_folders,
     extract_of,
     iterations_of,
     line_of,
-    masked_blocks,
-    masked_bytes,
     memory_ledger,
     row_of,
 )
+from orchestrator.results.bundle.masking import masked_blocks, masked_bytes
 from orchestrator.results.bundle.readme import SCRIPT, bundle_name, readme
+from orchestrator.results.claims import JUDGING_RULES
 from orchestrator.results.export.columns import CASE_COLUMNS
 from orchestrator.results.export.formats import as_csv, as_json
 from orchestrator.results.export.rows import Row, claim_rows, export_rows
@@ -153,8 +154,6 @@ def _add_text(contents: Contents, path: str, folder: Path, name: str) -> bool:
 
 def _add_logs(contents: Contents, row: Row, path: str, read: Collection[str]) -> None:
     """Add the logs and records of an attempt; `read` are the logs that were read when it was judged."""
-    if row["state"] == NEVER_SUBMITTED or (row["phase"] in OPEN and row["started_at"] is None):
-        return
     folder, is_judged = Path(row["folder"]), row["verdict"] is not None
     try:
         logs = [log.name for log in log_files(folder)]
@@ -172,7 +171,7 @@ def _add_logs(contents: Contents, row: Row, path: str, read: Collection[str]) ->
     were_read = {_PACKED.sub("", name) for name in read}
     for name in sorted(were_read - {_PACKED.sub("", name) for name in logs}):
         contents.lacks(f"{path}/{name}", folder / name, "is gone", is_judged)
-    if not logs and not were_read and row["phase"] == ENDED:
+    if not logs and not were_read and row["phase"] == ENDED and row["state"] != NEVER_SUBMITTED:
         had_log = row["verdict"] == VERIFIED or row["iteration"] is not None
         contents.lacks(f"{path}/log.txt", folder / "log.txt", "is gone" if had_log else "there is none", had_log)
 
@@ -204,16 +203,21 @@ def code_sha256(templates: Path) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Bundled:
-    """Number of files and attempts that were written; `under_way` attempts may still change."""
+    """Number of files and attempts that were written; `under_way` attempts may still change.
+
+    `verified` is the number of verified cases. `forgotten` are the attempts that were left out.
+    """
 
     files: int
     attempts: int
     under_way: int
+    verified: int
+    forgotten: tuple[ForgottenAttempt, ...]
     missing: tuple[MissingFile, ...]
 
 
 def write_bundle(ledger: Ledger, figure: FigureOutcome, templates: Path, file: Path) -> Bundled:
-    """Write the bundle of a figure, whole or not at all; the bundle lists unreadable files as missing."""
+    """Write the bundle of a figure; the bundle lists unreadable files as missing."""
     others = compared_cases(figure)
     extract = extract_of(ledger, figure.entry.name, figure.scale, figure.cluster, set(figure.workloads), others)
     contents = Contents()
@@ -229,18 +233,24 @@ def write_bundle(ledger: Ledger, figure: FigureOutcome, templates: Path, file: P
     under_way = sum(row["phase"] in OPEN for row in extract.attempts)
     about = {"format": FORMAT, "repro": __version__, "experiment": figure.entry.name, "scale": figure.scale}
     about |= {"code_sha256": code_sha256(templates), "matplotlib": matplotlib_version()}
-    about |= {"cluster": figure.cluster, "workloads": figure.workloads}
-    with written_whole(file) as part, new_archive(part, bundle_name(figure), extract.last_run["created_at"]) as archive:
+    about |= {"cluster": figure.cluster, "workloads": figure.workloads, "judging_rules": JUDGING_RULES}
+    forgotten = tuple(
+        ForgottenAttempt(**anonymized(field_values(attempt), extract.users, contents.secrets))
+        for attempt in extract.forgotten
+    )
+    about |= {"forgotten": [field_values(attempt) for attempt in forgotten]}
+    with new_archive(file, bundle_name(figure), extract.last_run["created_at"]) as archive:
         added = list(_added(archive, contents))
         contents.missing.sort(key=lambda missing: missing.path)
         reasons = {missing.path: missing.why for missing in contents.missing}
         about |= {"under_way": under_way, "missing": [{"path": path, "why": why} for path, why in reasons.items()]}
         added.append(archive.add(ABOUT, [_json(about)]))
-        added.append(archive.add(README, [readme(shown, masked_extract, reasons).encode()]))
+        added.append(archive.add(README, [readme(shown, masked_extract, reasons, forgotten).encode()]))
         manifest = "".join(f"{file.size_bytes}\t{file.sha256}\t{file.path}\n" for file in added)
         added.append(archive.add(MANIFEST, [manifest.encode()]))
         archive.add(SUMS, [f"{file.sha256}  {file.path}\n".encode() for file in added])
-    return Bundled(len(added) + 1, len(extract.attempts), under_way, tuple(contents.missing))
+    verified = sum(result.is_verified for result in figure.results)
+    return Bundled(len(added) + 1, len(extract.attempts), under_way, verified, forgotten, tuple(contents.missing))
 
 
 def _added(archive: Archive, contents: Contents) -> Iterator[Added]:
@@ -323,7 +333,7 @@ def _ledger_of_bundle(contents: Contents, figure: FigureOutcome, lines: _Lines) 
     def script_of(row: Row) -> str | None:
         return text_of(row["script"]) if row["script"] else None
 
-    extract = Extract(**{table: list(lines.read_back(table)) for table in TABLES if table != "iterations"})
+    extract = Extract.of_tables(lines.read_back)
     iterations = lines.read_back("iterations") if needs_losses(figure.entry) else ()
     return memory_ledger(extract, iterations, Path(), profile_of, script_of), extract
 

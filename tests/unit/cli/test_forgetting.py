@@ -10,10 +10,11 @@ import pytest
 import sqlalchemy as sa
 
 from orchestrator.ledger.database import Ledger
-from orchestrator.ledger.tables import Attempt
+from orchestrator.ledger.tables import Attempt, Job, RunJob
 from tests.recorded_jobs import START, new_ledger, record_results
 from tests.unit.catalog.entries import figure_13
 from tests.unit.cli.calling import Caller
+from tests.unit.cli.test_results_bundle import content
 from tests.unit.cli.test_results_kept import CANCELLED, GOOD, RUNNING, again
 
 pytestmark = pytest.mark.slow
@@ -120,11 +121,25 @@ def test_a_job_whose_attempts_are_forgotten_is_submitted_under_the_next_number(r
     assert {row["attempt"] for row in cases(repro)} == {1, 2}
 
 
-def test_a_forgotten_attempt_is_not_in_a_bundle(repro: Caller) -> None:
-    assert repro.site.submit("--wait").returncode == 0
+@pytest.mark.fault(
+    section="Safety",
+    fault="Slow or failed repeats are forgotten before a bundle is written",
+    promise="The bundle names them. `bundle` and `bundle verify` print them.",
+)
+def test_a_bundle_names_the_attempts_that_were_forgotten(repro: Caller) -> None:
+    assert repro.site.submit("--wait", "--repeat", "2").returncode == 0
     ledger = new_ledger(repro.site.folder)
     with ledger.reading() as session:
-        first = session.execute(sa.select(Attempt.job_id, Attempt.folder).limit(1)).one()
-    assert repro("forget", first.job_id, "--yes").returncode == 0
-    assert repro("bundle", "figure-13", "-o", "figure.tar.zst").returncode == 0
-    assert repro("bundle", "verify", "figure.tar.zst").returncode == 0
+        forgotten = session.scalars(sa.select(Attempt.job_id).join(Job).where(Job.repeat == 2).limit(1)).one()
+        case = session.scalars(sa.select(RunJob.case_name).where(RunJob.job_id == forgotten).limit(1)).one()
+    assert repro("forget", forgotten, "--yes").returncode == 0
+    written = repro("bundle", "figure-13", "-o", "figure.tar.zst")
+    name = f"left out, because it was forgotten: {case} #2: attempt 1 of job {forgotten} (verified)"
+    assert written.returncode == 0 and f"note: {name}\n" in written.stderr
+    verified = repro("bundle", "verify", "figure.tar.zst")
+    assert verified.returncode == 0 and f"note: {name}\n" in verified.stdout
+    files = content(repro.site.folder / "figure.tar.zst")
+    row = {"case": f"{case} #2", "job": forgotten, "attempt": 1, "outcome": "verified"}
+    assert json.loads(files["bundle.json"])["forgotten"] == [row]
+    assert f"    {case} #2: attempt 1 of job {forgotten} (verified)\n" in files["README.txt"].decode()
+    assert not any(forgotten in path for path in files)

@@ -26,6 +26,7 @@ from orchestrator.errors import ReproError
 from orchestrator.identity import user_name
 from orchestrator.paths import find_folders
 from orchestrator.results.bundle.verify import verify
+from orchestrator.results.claims import JUDGING_RULES
 from tests.examples import examples
 from tests.stand_in_site import Site
 from tests.unit.cli.calling import Caller, Done
@@ -244,7 +245,46 @@ def without_line(path: str, having: bytes) -> Change:
     return change
 
 
+def attempt_with(**values: object) -> Change:
+    """Change columns in the ledger row of an attempt."""
+
+    def change(files: dict[str, bytes]) -> None:
+        rows = [json.loads(line) for line in files["ledger/attempts.jsonl"].splitlines()]
+        (row,) = [row for row in rows if row["folder"].startswith("jobs/pp2-tp2-gbs16-")]
+        row |= values
+        files["ledger/attempts.jsonl"] = b"".join(json.dumps(row).encode() + b"\n" for row in rows)
+
+    return change
+
+
+def both(*changes: Change) -> Change:
+    def change(files: dict[str, bytes]) -> None:
+        for each in changes:
+            each(files)
+
+    return change
+
+
+def twice(files: dict[str, bytes]) -> None:
+    """Repeat the last case in the tables of results."""
+    results = json.loads(files["results/results.json"])
+    results["cases"].append(results["cases"][-1])
+    files["results/results.json"] = json.dumps(results).encode()
+    files["results/cases.csv"] += files["results/cases.csv"].splitlines(keepends=True)[-1]
+
+
+def as_second_attempt(files: dict[str, bytes]) -> None:
+    """Give an attempt the number 2, as if the first one had been left out."""
+    folder = log_of(files).removesuffix("/log.txt")
+    second = folder.replace("attempt-1", "attempt-2")
+    attempt_with(number=2)(files)
+    files["ledger/attempts.jsonl"] = files["ledger/attempts.jsonl"].replace(folder.encode(), second.encode())
+    for path in [path for path in files if path.startswith(f"{folder}/")]:
+        files[path.replace(folder, second)] = files.pop(path)
+
+
 LOG = r"jobs/pp2-tp2-gbs16-.*/log\.txt"
+END = r"jobs/pp2-tp2-gbs16-.*/end"
 MS = b"elapsed time per iteration (ms): 420.0"
 SEEN: dict[str, tuple[Change, str]] = {
     "a digit in a log": (replace(LOG, MS, MS.replace(b"2", b"3")), rf"{LOG}: was changed"),
@@ -393,6 +433,15 @@ DERIVED: dict[str, tuple[Change, list[str]]] = {
         replace(r"experiment/sc21/figure-13\.yaml", b"from_iteration: 1", b"from_iteration: 9"),
         [r"results/results\.json: claim .*: verdict is holds, and not judged by its logs"],
     ),
+    "a number of samples": (
+        replace(r"ledger/metrics\.jsonl", b'"count": ', b'"count": 1'),
+        [r"its count, is 1\d in the ledger, \d from its log"],
+    ),
+    "one count of skipped iterations": (
+        replace(r"ledger/iterations\.jsonl", b'"skipped": 0', b'"skipped": null'),
+        [r"iteration 1: skipped is nothing in the ledger, 0 in its log"],
+    ),
+    "a row twice": (twice, [r"results/results\.json: other cases than its logs give"]),
     "which attempt a number is of": (
         replace(r"ledger/metrics\.jsonl", b'{"attempt_id": 6', b'{"attempt_id": 7'),
         [r"numbers of attempts that are missing"],
@@ -411,6 +460,113 @@ def test_a_number_that_differs_from_the_logs_is_named_despite_valid_checksums(
     for said in expected:
         assert re.search(rf"^ +.*{said}", done.stdout, re.MULTILINE), done.stdout
     assert str(tmp_path) not in done.stdout
+
+
+ENDS: dict[str, tuple[Change, str]] = {
+    "an exit code in the end record": (
+        replace(END, b"exit_code=0", b"exit_code=3"),
+        rf"{WHERE}: state is COMPLETED in the ledger, and its end record has exit code 3",
+    ),
+    "no end record": (remove(END), rf"{WHERE}: state is COMPLETED in the ledger, and it has no end record"),
+    "an end record without an exit code": (
+        replace(END, b"exit_code=", b"exit="),
+        rf"{WHERE}: its end record cannot be parsed",
+    ),
+    "a failed job at its time limit": (
+        both(replace(END, b"exit_code=0", b"exit_code=1"), attempt_with(state="TIMEOUT", exit_code=1)),
+        rf"{WHERE}: state is TIMEOUT in the ledger, and its end record has exit code 1",
+    ),
+    "a failed job that ended well": (
+        both(replace(END, b"exit_code=0", b"exit_code=1"), attempt_with(exit_code=1)),
+        rf"{WHERE}: state is COMPLETED in the ledger, and its end record has exit code 1",
+    ),
+    "an exit code in the ledger": (
+        attempt_with(exit_code=3),
+        rf"{WHERE}: exit_code is 3 in the ledger, 0 in its end record",
+    ),
+    "a signal in the ledger": (attempt_with(signal=9), rf"{WHERE}: signal is 9 in the ledger"),
+    "a job that was never submitted": (
+        attempt_with(state="NEVER_SUBMITTED"),
+        rf"{WHERE}: state is NEVER_SUBMITTED in the ledger, and its folder contains start, end, claimed, log\.txt",
+    ),
+    "a verified job that was never submitted": (
+        attempt_with(state="NEVER_SUBMITTED"),
+        rf"{WHERE}: verdict is verified in the ledger, failed from its log",
+    ),
+    "a lost job": (attempt_with(state="LOST"), rf"{WHERE}: failure is nothing in the ledger, lost from its log"),
+    "a job of Slurm that failed well": (
+        attempt_with(scheduler="slurm", state="NODE_FAIL"),
+        rf"{WHERE}: state is NODE_FAIL in the ledger, and no log has Slurm's line about it",
+    ),
+    "a job under way": (
+        attempt_with(state="RUNNING", phase="running", verdict=None),
+        rf"{WHERE}: state is RUNNING in the ledger, and its end record has exit code 0",
+    ),
+    "another job": (
+        attempt_with(scheduler_id="7_0"),
+        rf"{WHERE}: scheduler_id is 7_0 in the ledger, \d+_\d in its end",
+    ),
+    "a longer run": (attempt_with(started_at="2026-01-01T00:00:00"), rf"{WHERE}: its duration is \d+ s in the ledger"),
+    "files of a forgotten attempt": (
+        lambda files: files.update({re.sub("attempt-1", "attempt-2", log_of(files)): b"slower"}),
+        r"jobs/pp2-tp2-gbs16-\w+/attempt-2: files of no attempt in ledger/attempts\.jsonl",
+    ),
+    "the folder of another attempt": (
+        attempt_with(folder="jobs/pp1-tp4-gbs4-other/attempt-1"),
+        r"ledger/attempts\.jsonl: 'jobs/pp1-tp4-gbs4-other/attempt-1' is not the folder of attempt 1",
+    ),
+    "the first attempt of a job": (
+        as_second_attempt,
+        r"ledger/attempts\.jsonl: attempt 1 of job \w+ is neither there nor named as forgotten",
+    ),
+}
+
+
+@pytest.mark.fault(
+    section="Safety",
+    fault="A bundle with a forged record, or a forged state, exit code or time of an attempt, and new checksums",
+    promise="`bundle verify` names the attempt.",
+)
+@pytest.mark.parametrize("what", ENDS)
+def test_an_end_that_differs_from_the_records_is_named(
+    reviewer: Caller, files: dict[str, bytes], tmp_path: Path, what: str
+) -> None:
+    change, said = ENDS[what]
+    done = changed(reviewer, files, tmp_path, change, with_sums=True)
+    assert done.returncode == 1
+    assert re.search(rf"^ +{said}", done.stdout, re.MULTILINE), done.stdout
+
+
+def with_rules(rules: int | None) -> Change:
+    """Change the version of the rules, and the verdict of a claim."""
+
+    def change(files: dict[str, bytes]) -> None:
+        about = json.loads(files["bundle.json"])
+        assert about.pop("judging_rules") == JUDGING_RULES
+        about |= {} if rules is None else {"judging_rules": rules}
+        files["bundle.json"] = json.dumps(about).encode()
+
+    return both(change, DERIVED["a claim's verdict"][0])
+
+
+def test_a_verdict_of_older_rules_is_no_difference_and_is_named(
+    reviewer: Caller, files: dict[str, bytes], tmp_path: Path
+) -> None:
+    for rules in (None, 1):
+        done = changed(reviewer, files, tmp_path, with_rules(rules), with_sums=True)
+        assert done.returncode == 0, done.stdout
+        assert re.search(
+            rf"note: rules 1 judged the claims in the bundle, rules {JUDGING_RULES} judge them here: "
+            r"1 verdict changed with the rules\n +note: claim \S+: fails -> holds\n",
+            done.stdout,
+        )
+        assert "checksums and logs: numbers, report and README follow from the logs" in done.stderr
+        assert "note: not checked: verdicts of claims that other rules judged\n" in done.stderr
+
+
+def test_a_verdict_of_the_same_rules_is_a_difference(reviewer: Caller, files: dict[str, bytes], tmp_path: Path) -> None:
+    done = changed(reviewer, files, tmp_path, with_rules(JUDGING_RULES), with_sums=True)
+    assert done.returncode == 1 and "verdict is fails, and holds by its logs" in done.stdout
 
 
 FORGED: dict[str, Change] = {
@@ -581,7 +737,7 @@ ODD: dict[str, tuple[Change, str]] = {
                 )
             }
         ),
-        r"ledger/attempts\.jsonl: '\.\./\.\./etc' is not a folder of an attempt",
+        r"ledger/attempts\.jsonl: '\.\./\.\./etc' is not the folder of attempt 1",
     ),
     "no YAML": (
         replace(r"experiment/sc21/figure-13\.yaml", b"figure:", b"figure: ["),
@@ -642,6 +798,13 @@ def test_a_file_that_is_not_a_bundle_is_refused_in_one_line(
         (["verify", "nowhere.tar.zst"], "nowhere.tar.zst: No such file or directory"),
         (["verify", "."], ".: Is a directory"),
         (["figure-13", "--scale", "quad"], "figure-13 at quad was never submitted"),
+        (
+            ["figure-13", "-o", "x.tar.gz"],
+            "x.tar.gz: a bundle is a tar file compressed with zstd, and its name ends with .tar.zst. "
+            "Hint: -o x.tar.zst",
+        ),
+        (["figure-13", "-o", "x.tar"], "Hint: -o x.tar.zst"),
+        (["figure-13", "-o", "handover.v2"], "Hint: -o handover.v2.tar.zst"),
         (["figure-13", "-o", "no/where.tar.zst"], "no/where.tar.zst: there is no folder no"),
         (["sc21", "-o", "handover"], "handover: no such folder. Hint: several bundles need a folder: -o handover/"),
     ],

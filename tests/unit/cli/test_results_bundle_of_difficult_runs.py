@@ -8,6 +8,7 @@ import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
@@ -113,25 +114,26 @@ def moved(troubled: Site) -> Iterator[Path]:
     folder.with_name("kept").rename(folder)
 
 
-def test_a_missing_log_is_named_in_the_bundle_and_fails_verification(
-    repro_there: Caller, moved: Path, tmp_path: Path
-) -> None:
-    file = tmp_path / "a.tar.zst"
+def refused(repro: Caller, file: Path) -> list[str]:
+    """Return the complaints of a bundle of figure 13 that is not handed over."""
+    done = repro("bundle", "figure-13", "-o", str(file))
+    assert (done.returncode, done.stdout) == (1, "") and list(file.parent.glob("*a.tar.zst*")) == []
+    last = (
+        rf"repro: {re.escape(str(file))}: not written, because it does not verify\. Hint: repro submit sc21/figure-13 "
+        "--rerun measures again; repro forget JOB --attempt N leaves an attempt out, and the bundle names it"
+    )
+    assert re.fullmatch(last, done.complaints[-1])
+    return done.complaints[:-1]
+
+
+def test_a_bundle_whose_log_is_gone_is_not_handed_over(repro_there: Caller, moved: Path, tmp_path: Path) -> None:
     (moved / "log.txt").unlink()
-    done = repro_there("bundle", "figure-13", "-o", str(file))
-    assert done.returncode == 1
-    assert done.complaints[0] == f"missing: {moved / 'log.txt'}: is gone"
-    files = content(file)
-    assert re.search(
-        r"^    jobs/pp2-tp2-gbs16-\w+/attempt-1/log\.txt: is gone$", files["README.txt"].decode(), re.MULTILINE
-    )
-    assert [one["why"] for one in json.loads(files["bundle.json"])["missing"]] == ["is gone"]
-    checked = repro_there("bundle", "verify", str(file))
-    assert checked.returncode == 1
-    assert re.search(
-        r"^ +jobs/pp2-tp2-gbs16-\w+/attempt-1/log\.txt: not in the bundle \(is gone\)$", checked.stdout, re.MULTILINE
-    )
-    assert "iteration 1" not in checked.stdout
+    complaints = refused(repro_there, tmp_path / "a.tar.zst")
+    assert complaints[0] == f"repro: {moved / 'log.txt'}: is gone"
+    assert any("case pp=2,tp=2,gbs=16: verdict is verified, and failed by its logs" in line for line in complaints)
+    assert not any("iteration 1" in line for line in complaints)
+    document = json.loads(repro_there("bundle", "figure-13", "--json", "-o", str(tmp_path / "a.tar.zst")).stdout)
+    assert (document["files"], len(document["errors"])) == ([], len(complaints) + 1)
 
 
 @pytest.mark.parametrize(("name", "what"), [("log.txt", "a link and not a file"), ("end", "a folder and not a file")])
@@ -144,19 +146,18 @@ def test_a_link_or_folder_instead_of_a_file_is_one_line_and_is_not_followed(
     else:
         (tmp_path / "elsewhere").write_text(log_text(8))
         (moved / name).symlink_to(tmp_path / "elsewhere")
-    file = tmp_path / "a.tar.zst"
-    done = repro_there("bundle", "figure-13", "-o", str(file))
-    assert done.returncode == 1 and sum(what in line for line in done.complaints) == 1
-    assert str(moved) not in json.dumps(json.loads(content(file)["bundle.json"])["missing"])
+    assert sum(what in line for line in refused(repro_there, tmp_path / "a.tar.zst")) == 1
 
 
 def test_a_folder_that_is_gone_is_one_line_for_each_log(repro_there: Caller, moved: Path, tmp_path: Path) -> None:
     shutil.rmtree(moved)
-    done = repro_there("bundle", "figure-13", "-o", str(tmp_path / "a.tar.zst"))
-    moved.mkdir()
-    assert done.returncode == 1
-    missing = [line for line in done.complaints if line.startswith("missing: ")]
-    assert missing and all(line.endswith(": is gone") for line in missing)
+    try:
+        complaints = refused(repro_there, tmp_path / "a.tar.zst")
+    finally:
+        moved.mkdir()
+    assert sorted(line for line in complaints if line.endswith(": is gone")) == sorted(
+        f"repro: {moved / name}: is gone" for name in ("log.txt", "batch.txt")
+    )
 
 
 def test_the_script_in_the_bundle_is_the_one_of_the_ledger(repro_there: Caller, moved: Path, tmp_path: Path) -> None:
@@ -207,6 +208,40 @@ def test_records_of_an_older_repro_are_compared_only_in_their_own_fields(
         (troubled.folder / "results.db").write_bytes(kept)
 
 
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        (
+            {"state": "NEVER_SUBMITTED", "failure": "refused"},
+            "state is NEVER_SUBMITTED in the ledger, and its folder con",
+        ),
+        (
+            {"state": "NEVER_SUBMITTED", "failure": "gpu-oom"},
+            "failure is gpu-oom in the ledger, not-submitted from its log",
+        ),
+        (
+            {"state": "COMPLETED", "exit_code": 0},
+            "state is COMPLETED in the ledger, and its end record has exit code 7",
+        ),
+        ({"state": "TIMEOUT"}, "state is TIMEOUT in the ledger, and its end record has exit code 7"),
+        ({"state": "CANCELLED", "failure": "cancelled"}, "state is CANCELLED in the ledger, and its end record has"),
+        ({"exit_code": 0}, "exit_code is 0 in the ledger, 7 in its end record"),
+    ],
+)
+def test_a_failed_attempt_under_another_name_does_not_verify(
+    repro_there: Caller, tmp_path: Path, changes: dict[str, Any], said: str
+) -> None:
+    file = tmp_path / "a.tar.zst"
+    assert repro_there("bundle", "figure-13", "-o", str(file)).returncode == 0
+    files = content(file)
+    rows = [json.loads(line) for line in files["ledger/attempts.jsonl"].splitlines()]
+    (row,) = [row for row in rows if row["failure"] == "gpu-oom"]
+    row |= changes
+    files["ledger/attempts.jsonl"] = b"".join(json.dumps(row).encode() + b"\n" for row in rows)
+    done = repro_there("bundle", "verify", str(packed(files, file, with_sums=True)))
+    assert done.returncode == 1 and re.search(rf"^ +jobs/{FAILED}-\w+/attempt-1 .*: {said}", done.stdout, re.MULTILINE)
+
+
 def test_open_attempts_and_attempts_that_never_ran_are_in_the_bundle(
     repro: Caller, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -222,7 +257,9 @@ def test_open_attempts_and_attempts_that_never_ran_are_in_the_bundle(
     assert "Not final: 2 attempts were still under way." in content(file)["README.txt"].decode()
     assert any(path.startswith("jobs/a-id-1-a-id/attempt-1/log.txt") for path in content(file))
     checked = repro("bundle", "verify", str(file))
-    assert "; 1 never ran; 2 not judged yet" in checked.stdout
+    assert checked.returncode == 0 and "; 1 never ran; 2 not judged yet" in checked.stdout
+    assert "note: no case is verified: the bundle proves no measurement\n" in done.stderr
+    assert "note: no case is verified: the bundle proves no measurement\n" in checked.stdout
     assert not {row.verdict for row in job_rows(slurm.ledger) if row.job_id in ("a-id", "d-id")} - {None}
 
 

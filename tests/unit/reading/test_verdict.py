@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -531,6 +532,55 @@ def test_nan_fails_a_job(row: JobRow, tmp_path: Path, none: str) -> None:
     (tmp_path / "log.txt").write_text(log(8).replace("6.9E+00", none).replace("(ms): 104.0", f"(ms): {none}"))
     measured = measure(row)
     assert (measured.verdict, measured.verdict_reason) == ("failed", "NaN or infinite numbers at iteration 1")
+
+
+TINY = "impossible number at iteration 4: {} ms per iteration"
+
+
+@pytest.mark.parametrize(
+    ("printed", "why"),
+    [
+        ("1e-320", TINY.format("9.99989e-321")),
+        ("1E-300", TINY.format("1e-300")),
+        ("0.00003", TINY.format("3e-05")),
+        ("-5.0", TINY.format("-5")),
+        ("0.0", TINY.format("0")),
+        ("1e308", TINY.format("1e+308")),
+    ],
+)
+def test_an_impossible_time_fails_a_job_with_its_line_and_no_number_is_kept(
+    row: JobRow, tmp_path: Path, printed: str, why: str
+) -> None:
+    (tmp_path / "log.txt").write_text(log(8).replace("(ms): 104.0", f"(ms): {printed}"))
+    measured = measure(row)
+    assert (measured.verdict, measured.verdict_reason, measured.failure) == ("failed", why, "numbers")
+    assert measured.deciding_line is not None
+    assert "iteration        4/       8 |" in measured.deciding_line and printed in measured.deciding_line
+    assert all(math.isfinite(metric.value) and math.isfinite(metric.spread or 0) for metric in measured.metrics)
+
+
+def test_an_impossible_rate_fails_a_job_with_the_line_of_the_fastest_iteration(row: JobRow, tmp_path: Path) -> None:
+    """Each time is possible, and no GPU computes a model of this size in that time."""
+    model = {"layers": 105, "hidden": 20480, "heads": 128, "seq": 2048, "vocab": 51200}
+    text = re.sub(r"\(ms\): [0-9.]+", "(ms): 0.01", log(8)).replace("0.01 | learning", "0.002 | learning", 1)
+    (tmp_path / "log.txt").write_text(text.replace("0.01", "0.005", 4))
+    measured = measure(replace(row, spec=job_spec(model=model)))
+    assert (measured.verdict, measured.failure, measured.metrics) == ("failed", "numbers", ())
+    assert re.fullmatch(
+        r"impossible number at iteration 3: 0\.005 ms per iteration give tflops_per_gpu \S+ TFLOP/s",
+        str(measured.verdict_reason),
+    )
+    assert "iteration        3/" in str(measured.deciding_line)
+
+
+def test_an_impossible_number_that_a_program_reports_is_no_metric(row: JobRow, tmp_path: Path) -> None:
+    reported = " | throughput per GPU (TFLOP/s/GPU): {} | learning"
+    (tmp_path / "log.txt").write_text(log(8).replace(" | learning", reported.format("1e308")))
+    measured = measure(row)
+    assert measured.verdict == "verified"
+    assert "reported_tflops_per_gpu" not in {metric.name for metric in measured.metrics}
+    (tmp_path / "log.txt").write_text(log(8).replace(" | learning", reported.format("41.0")))
+    assert "reported_tflops_per_gpu" in {metric.name for metric in measure(row).metrics}
 
 
 @pytest.mark.parametrize(

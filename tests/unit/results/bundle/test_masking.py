@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from orchestrator.masking import masked
 from orchestrator.megatron.logs.iteration_lines import iteration_lines
-from orchestrator.results.bundle import extract as bundle_masking
-from orchestrator.results.bundle.extract import anonymized, masked_blocks, masked_bytes
+from orchestrator.results.bundle import masking as bundle_masking
+from orchestrator.results.bundle.extract import anonymized
+from orchestrator.results.bundle.masking import masked_blocks, masked_bytes
 from tests.examples import examples
 from tests.recorded_jobs import INTERVAL_LINE
 
