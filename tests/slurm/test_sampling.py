@@ -11,6 +11,7 @@ from tests.slurm.site import SlurmSite
 
 NVIDIA_SMI = """\
 #!/bin/bash
+[[ $* = *--loop* ]] || exit 0 # of the fingerprint
 echo $$ >>"$(dirname "$0")/samplers"
 echo "$@" >"$(dirname "$0")/asked"
 while :; do
@@ -39,5 +40,7 @@ def test_gpu_samples_are_in_the_ledger_and_the_sampler_ends_with_its_job(tmp_pat
     assert "--loop=1" in (folder / "bin/asked").read_text()
     (pid,) = (folder / "bin/samplers").read_text().split()
     assert not Path("/proc", pid).exists()
+    (fingerprint,) = folder.glob("runs/*/pp4-tp1-gbs32/fingerprint.*.txt")
+    assert fingerprint.read_text().startswith("$ uname -a\nLinux ")
     metrics = json.loads(site.repro("sql", "select name, value from metrics", "--json").stdout)["rows"]
     assert {"name": "gpu_power_w", "value": 690.55} in metrics

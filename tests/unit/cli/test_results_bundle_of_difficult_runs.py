@@ -55,6 +55,7 @@ def plant(site: Site, ledger: Ledger) -> None:
             file.write(f"-----BEGIN PRIVATE KEY-----\n{KEY}\n-----END PRIVATE KEY-----\n")
         (log.parent / "batch.txt").write_text(f"+ export SECRET='{IN_BATCH}'\n")
         (log.parent / "gpus.n1.csv").write_text(f"nvidia-smi: no {IN_GPUS}\n")
+        (log.parent / "fingerprint.n1.txt").write_text(f"$ uname -a\nLinux n1, {IN_GPUS}\n")
         (log.parent / "core").write_text(f"a program's memory, with {PASSWORD}\n")
     for queue in (site.folder / "runs").glob("*/submissions/*.sh"):
         queue.write_text(f"{queue.read_text()}# {IN_QUEUE}\n")
@@ -90,6 +91,7 @@ def test_no_planted_secret_is_in_any_byte_and_its_numbers_still_follow_from_its_
     assert found == []
     assert whole.count(b"HF_TOKEN=***\n") >= 7 and b"https://me:***@registry.example" in whole
     assert not any(path.endswith("/core") for path in content(file))
+    assert sum(path.endswith("/fingerprint.n1.txt") for path in content(file)) >= 7
     assert repro_there("bundle", "verify", str(file)).returncode == 0
 
 
