@@ -181,7 +181,6 @@ def _program(job: JobContext[BenchmarkSite], arguments: Sequence[str]) -> Progra
         mounts=(site.checkout, root),
         compiles_in=site.checkout,
         warm_up=compile_command(site.checkout, COMPILED),
-        runs_in_job_folder=True,
         site_values=((script, benchmark), (site.checkout, job.field("checkout")), (root, benchmark)),
     )
 

@@ -48,6 +48,9 @@ trap 'exit 130' INT
 # It may have been cancelled while it started, before there was a process to signal.
 [ ! -e "$folder/cancelled" ] || exit 143
 
+# Variables of the submitting shell that would change what Python imports.
+unset PYTHONPATH PYTHONHOME PYTHONUSERBASE PYTHONPLATLIBDIR
+
 # Kernels are compiled into the checkout under torch's lock. A lock of a killed job would block this job for ever.
 lock=/code/Megatron-Kwai/megatron/fused_kernels/build/lock
 until [ ! -e "$lock" ] || [ -n "$(find "$lock" -mmin +10)" ]; do sleep 5; done
@@ -62,7 +65,9 @@ unset "${!SLURM_CPU_BIND@}" "${!SLURM_GPU_BIND@}" "${!SLURM_MEM_BIND@}" SLURM_DI
   SLURM_HINT SLURM_MPI_TYPE SLURM_OVERCOMMIT SLURM_OVERLAP SLURM_THREADS SLURM_WHOLE "${!SLURM_STEP@}"
 
 # Start of each task. Its variables are set last, so that no image or profile replaces them.
+# Python imports from the working folder first, so that is a folder of the job.
 task='
+cd -- "$3" || exit
 export MASTER_ADDR=$1 MASTER_PORT=$2
 export RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID WORLD_SIZE=256
 export CUDA_DEVICE_MAX_CONNECTIONS=1
@@ -76,7 +81,7 @@ export TORCH_NCCL_AVOID_RECORD_STREAMS=1
 export PYTORCH_CUDA_ALLOC_CONF=max_split_size_mb:21
 export NCCL_IB_HCA=mlx5
 export PYTHONPATH=/code/Megatron-Kwai${PYTHONPATH:+:$PYTHONPATH}
-shift 2
+shift 3
 exec "$@"'
 
 srun \
@@ -88,7 +93,7 @@ srun \
   --label \
   --mpi=pmix \
   --output="${folder//%/%%}/log.txt" \
-  bash -c "$task" task "$MASTER_ADDR" "$MASTER_PORT" \
+  bash -c "$task" task "$MASTER_ADDR" "$MASTER_PORT" "$folder" \
   python -u /code/Megatron-Kwai/pretrain_gpt.py \
   --use-distributed-optimizer \
   --accumulate-allreduce-grads-in-fp32 \

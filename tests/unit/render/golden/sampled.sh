@@ -56,6 +56,9 @@ for stray in "${!PYXIS_@}" "${!ENROOT_@}"; do
   [ "$stray" = ENROOT_CONFIG_PATH ] || unset "$stray"
 done
 
+# Variables of the submitting shell that would change what Python imports.
+unset PYTHONPATH PYTHONHOME PYTHONUSERBASE PYTHONPLATLIBDIR
+
 # Kernels are compiled into the checkout under torch's lock. A lock of a killed job would block this job for ever.
 lock=/code/Megatron-LM/megatron/fused_kernels/build/lock
 until [ ! -e "$lock" ] || [ -n "$(find "$lock" -mmin +10)" ]; do sleep 5; done
@@ -79,17 +82,20 @@ nvidia-smi --format=csv,nounits --loop=5 \
 sampler=$!
 
 # Start of each task, inside the container. Its variables are set last, so that no image or profile replaces them.
+# Python imports from the working folder first, so that is a folder of the job.
 task='
 if ! [ -e /repro-job/start ]; then
   echo "repro: ${SLURMD_NODENAME:-this node} runs the task outside its image" >&2
   exit 97
 fi
-[ "$SLURM_LOCALID" != 0 ] || : >/repro-job/"inside.$SLURM_NODEID"
+cd -- /repro-job || exit
+[ "$SLURM_LOCALID" != 0 ] || : >"inside.$SLURM_NODEID"
+export PYTHONNOUSERSITE=1 # a home folder that is mounted has packages for the host
 export MASTER_ADDR=$1 MASTER_PORT=$2
 export RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID WORLD_SIZE=64
 export OMP_NUM_THREADS=1
 export PYTHONUNBUFFERED=1
-shift 2
+shift 3
 exec "$@"'
 
 srun \
@@ -105,7 +111,7 @@ srun \
   --container-mounts="$folder":/repro-job,/code/Megatron-LM:/code/Megatron-LM,/data:/data \
   --no-container-mount-home \
   --container-readonly \
-  bash -c "$task" task "$MASTER_ADDR" "$MASTER_PORT" \
+  bash -c "$task" task "$MASTER_ADDR" "$MASTER_PORT" "$folder" \
   python -u /code/Megatron-LM/pretrain_gpt.py \
   --activations-checkpoint-method uniform \
   --tensor-model-parallel-size 32 \

@@ -35,9 +35,13 @@ trap 'exit 130' INT
 # It may have been cancelled while it started, before there was a process to signal.
 [ ! -e "$folder/cancelled" ] || exit 143
 
+# Variables of the submitting shell that would change what Python imports.
+unset PYTHONPATH PYTHONHOME PYTHONUSERBASE PYTHONPLATLIBDIR
+
 export CUDA_DEVICE_MAX_CONNECTIONS=1
 export OMP_NUM_THREADS=1
 export PYTHONUNBUFFERED=1
+export PYTHONSAFEPATH=1
 export TITLE='it'"'"'s $HOME'
 export PYTHONPATH=/runs/programs/pretrain-000000000000${PYTHONPATH:+:$PYTHONPATH}
 
@@ -57,6 +61,9 @@ nvidia-smi --id="$CUDA_VISIBLE_DEVICES" --format=csv,nounits --loop=1 \
   --query-gpu=timestamp,index,memory.used,memory.total,utilization.gpu,power.draw,clocks.sm,temperature.gpu,clocks_throttle_reasons.active \
   >"$folder/gpus.$(hostname).csv" 2>&1 &
 sampler=$!
+# Python imports from the working folder first, so that is a folder of the job.
+cd -- "$folder"
+folder=$PWD
 timeout --foreground --kill-after=60 1800 \
   /opt/venv/bin/python -u -m orchestrator.pretrain.launch \
   --nproc-per-node=4 \

@@ -55,6 +55,9 @@ for stray in "${!PYXIS_@}" "${!EDF_@}" "${!ENROOT_@}"; do
   [ "$stray" = ENROOT_CONFIG_PATH ] || unset "$stray"
 done
 
+# Variables of the submitting shell that would change what Python imports.
+unset PYTHONPATH PYTHONHOME PYTHONUSERBASE PYTHONPLATLIBDIR
+
 # Rendezvous and rank variables are set here, because a site may not have the hook that sets them.
 # `read` takes the first name. On a long list `| head -n 1` would end scontrol, and with pipefail this script.
 read -r MASTER_ADDR < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
@@ -75,12 +78,15 @@ printf '%s\n' \
   >"$folder/environment.toml"
 
 # Start of each task, inside the container. Its variables are set last, so that no image or profile replaces them.
+# Python imports from the working folder first, so that is a folder of the job.
 task='
 if ! [ -e /repro-job/start ]; then
   echo "repro: ${SLURMD_NODENAME:-this node} runs the task outside its image" >&2
   exit 97
 fi
-[ "$SLURM_LOCALID" != 0 ] || : >/repro-job/"inside.$SLURM_NODEID"
+cd -- /repro-job || exit
+[ "$SLURM_LOCALID" != 0 ] || : >"inside.$SLURM_NODEID"
+export PYTHONNOUSERSITE=1 # a home folder that is mounted has packages for the host
 export MASTER_ADDR=$1 MASTER_PORT=$2
 export RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID WORLD_SIZE=16
 export CUDA_DEVICE_MAX_CONNECTIONS=1
@@ -98,7 +104,7 @@ export FI_MR_CACHE_MONITOR=userfaultfd
 export MPICH_GPU_SUPPORT_ENABLED=0
 export PMIX_MCA_psec='\''^munge'\''
 export PYTHONPATH=/code/megatron-2026${PYTHONPATH:+:$PYTHONPATH}
-shift 2
+shift 3
 exec "$@"'
 
 srun \
@@ -112,7 +118,7 @@ srun \
   --label \
   --output="${folder//%/%%}/log.txt" \
   --environment="$folder/environment.toml" \
-  bash -c "$task" task "$MASTER_ADDR" "$MASTER_PORT" \
+  bash -c "$task" task "$MASTER_ADDR" "$MASTER_PORT" "$folder" \
   python -u /code/megatron-2026/pretrain_gpt.py \
   --recompute-granularity full \
   --recompute-method uniform \

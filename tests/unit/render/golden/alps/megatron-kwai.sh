@@ -55,6 +55,9 @@ for stray in "${!PYXIS_@}" "${!EDF_@}" "${!ENROOT_@}"; do
   [ "$stray" = ENROOT_CONFIG_PATH ] || unset "$stray"
 done
 
+# Variables of the submitting shell that would change what Python imports.
+unset PYTHONPATH PYTHONHOME PYTHONUSERBASE PYTHONPLATLIBDIR
+
 # Kernels are compiled into the checkout under torch's lock. A lock of a killed job would block this job for ever.
 lock=/code/megatron-kwai/megatron/fused_kernels/build/lock
 until [ ! -e "$lock" ] || [ -n "$(find "$lock" -mmin +10)" ]; do sleep 5; done
@@ -80,12 +83,15 @@ printf '%s\n' \
   >"$folder/environment.toml"
 
 # Start of each task, inside the container. Its variables are set last, so that no image or profile replaces them.
+# Python imports from the working folder first, so that is a folder of the job.
 task='
 if ! [ -e /repro-job/start ]; then
   echo "repro: ${SLURMD_NODENAME:-this node} runs the task outside its image" >&2
   exit 97
 fi
-[ "$SLURM_LOCALID" != 0 ] || : >/repro-job/"inside.$SLURM_NODEID"
+cd -- /repro-job || exit
+[ "$SLURM_LOCALID" != 0 ] || : >"inside.$SLURM_NODEID"
+export PYTHONNOUSERSITE=1 # a home folder that is mounted has packages for the host
 export MASTER_ADDR=$1 MASTER_PORT=$2
 export RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID WORLD_SIZE=4
 export CUDA_DEVICE_MAX_CONNECTIONS=1
@@ -109,7 +115,7 @@ export FI_MR_CACHE_MONITOR=userfaultfd
 export MPICH_GPU_SUPPORT_ENABLED=0
 export PMIX_MCA_psec='\''^munge'\''
 export PYTHONPATH=/code/megatron-kwai${PYTHONPATH:+:$PYTHONPATH}
-shift 2
+shift 3
 exec "$@"'
 
 srun \
@@ -123,7 +129,7 @@ srun \
   --label \
   --output="${folder//%/%%}/log.txt" \
   --environment="$folder/environment.toml" \
-  bash -c "$task" task "$MASTER_ADDR" "$MASTER_PORT" \
+  bash -c "$task" task "$MASTER_ADDR" "$MASTER_PORT" "$folder" \
   python -u /code/megatron-kwai/pretrain_gpt.py \
   --use-distributed-optimizer \
   --accumulate-allreduce-grads-in-fp32 \

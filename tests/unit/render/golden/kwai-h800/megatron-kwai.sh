@@ -40,6 +40,9 @@ trap 'exit 130' INT
 # It may have been cancelled while it started, before there was a process to signal.
 [ ! -e "$folder/cancelled" ] || exit 143
 
+# Variables of the submitting shell that would change what Python imports.
+unset PYTHONPATH PYTHONHOME PYTHONUSERBASE PYTHONPLATLIBDIR
+
 # Kernels are compiled into the checkout under torch's lock. A lock of a killed job would block this job for ever.
 lock=/code/megatron-kwai/megatron/fused_kernels/build/lock
 until [ ! -e "$lock" ] || [ -n "$(find "$lock" -mmin +10)" ]; do sleep 5; done
@@ -50,7 +53,9 @@ read -r MASTER_ADDR _ < <(grep -v '^[[:space:]]*\(#\|$\)' -- /etc/mpi/hostfile)
 MASTER_PORT=6002
 
 # Start of each process. Its variables are set last, so that no setting of a node replaces them.
+# Python imports from the working folder first, so that is a folder of the job.
 task='
+cd -- "$3" || exit
 export MASTER_ADDR=$1 MASTER_PORT=$2
 export RANK=$OMPI_COMM_WORLD_RANK LOCAL_RANK=$OMPI_COMM_WORLD_LOCAL_RANK WORLD_SIZE=$OMPI_COMM_WORLD_SIZE
 unset NCCL_MIN_NRINGS
@@ -76,7 +81,7 @@ export NCCL_IB_QPS_PER_CONNECTION=8
 export NCCL_IB_TIMEOUT=19
 export NCCL_NET_OVERHEAD=1000
 export PYTHONPATH=/code/megatron-kwai${PYTHONPATH:+:$PYTHONPATH}
-shift 2
+shift 3
 exec "$@"'
 
 timeout --foreground --kill-after=60 1800 \
@@ -93,7 +98,7 @@ timeout --foreground --kill-after=60 1800 \
   --mca btl_tcp_if_include bond0 \
   --mca oob_tcp_if_include bond0 \
   --mca btl_openib_allow_ib false \
-  bash -c "$task" task "$MASTER_ADDR" "$MASTER_PORT" \
+  bash -c "$task" task "$MASTER_ADDR" "$MASTER_PORT" "$folder" \
   python -u /code/megatron-kwai/pretrain_gpt.py \
   --use-distributed-optimizer \
   --accumulate-allreduce-grads-in-fp32 \

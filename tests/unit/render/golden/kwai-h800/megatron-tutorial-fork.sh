@@ -40,12 +40,17 @@ trap 'exit 130' INT
 # It may have been cancelled while it started, before there was a process to signal.
 [ ! -e "$folder/cancelled" ] || exit 143
 
+# Variables of the submitting shell that would change what Python imports.
+unset PYTHONPATH PYTHONHOME PYTHONUSERBASE PYTHONPLATLIBDIR
+
 # The first host of the hostfile.
 read -r MASTER_ADDR _ < <(grep -v '^[[:space:]]*\(#\|$\)' -- /etc/mpi/hostfile)
 MASTER_PORT=6002
 
 # Start of each process. Its variables are set last, so that no setting of a node replaces them.
+# Python imports from the working folder first, so that is a folder of the job.
 task='
+cd -- "$3" || exit
 export MASTER_ADDR=$1 MASTER_PORT=$2
 export RANK=$OMPI_COMM_WORLD_RANK LOCAL_RANK=$OMPI_COMM_WORLD_LOCAL_RANK WORLD_SIZE=$OMPI_COMM_WORLD_SIZE
 unset NCCL_MIN_NRINGS
@@ -65,7 +70,7 @@ export NCCL_IB_QPS_PER_CONNECTION=8
 export NCCL_IB_TIMEOUT=19
 export NCCL_NET_OVERHEAD=1000
 export PYTHONPATH=/code/megatron-tutorial-fork${PYTHONPATH:+:$PYTHONPATH}
-shift 2
+shift 3
 exec "$@"'
 
 timeout --foreground --kill-after=60 1200 \
@@ -82,7 +87,7 @@ timeout --foreground --kill-after=60 1200 \
   --mca btl_tcp_if_include bond0 \
   --mca oob_tcp_if_include bond0 \
   --mca btl_openib_allow_ib false \
-  bash -c "$task" task "$MASTER_ADDR" "$MASTER_PORT" \
+  bash -c "$task" task "$MASTER_ADDR" "$MASTER_PORT" "$folder" \
   python -u /code/megatron-tutorial-fork/pretrain_gpt.py \
   --num-layers 48 \
   --hidden-size 1600 \

@@ -36,12 +36,17 @@ trap 'exit 130' INT
 # It may have been cancelled while it started, before there was a process to signal.
 [ ! -e "$folder/cancelled" ] || exit 143
 
+# Variables of the submitting shell that would change what Python imports.
+unset PYTHONPATH PYTHONHOME PYTHONUSERBASE PYTHONPLATLIBDIR
+
 # The first host of the hostfile.
 read -r MASTER_ADDR _ < <(grep -v '^[[:space:]]*\(#\|$\)' -- /etc/mpi/hostfile)
 MASTER_PORT=6002
 
 # Start of each process. Its variables are set last, so that no setting of a node replaces them.
+# Python imports from the working folder first, so that is a folder of the job.
 task='
+cd -- "$3" || exit
 export MASTER_ADDR=$1 MASTER_PORT=$2
 export RANK=$OMPI_COMM_WORLD_RANK LOCAL_RANK=$OMPI_COMM_WORLD_LOCAL_RANK WORLD_SIZE=$OMPI_COMM_WORLD_SIZE
 unset NCCL_MIN_NRINGS
@@ -53,6 +58,7 @@ unset NCCL_MAX_CTAS
 export CUDA_DEVICE_MAX_CONNECTIONS=1
 export OMP_NUM_THREADS=1
 export PYTHONUNBUFFERED=1
+export PYTHONSAFEPATH=1
 export HOROVOD_MPI_THREADS_DISABLE=1
 export NCCL_IB_DISABLE=0
 export NCCL_IB_GID_INDEX=3
@@ -61,7 +67,7 @@ export NCCL_IB_QPS_PER_CONNECTION=8
 export NCCL_IB_TIMEOUT=19
 export NCCL_NET_OVERHEAD=1000
 export PYTHONPATH=/runs/programs/pretrain-000000000000${PYTHONPATH:+:$PYTHONPATH}
-shift 2
+shift 3
 exec "$@"'
 
 timeout --foreground --kill-after=60 1800 \
@@ -78,7 +84,7 @@ timeout --foreground --kill-after=60 1800 \
   --mca btl_tcp_if_include bond0 \
   --mca oob_tcp_if_include bond0 \
   --mca btl_openib_allow_ib false \
-  bash -c "$task" task "$MASTER_ADDR" "$MASTER_PORT" \
+  bash -c "$task" task "$MASTER_ADDR" "$MASTER_PORT" "$folder" \
   /code/venv/bin/python -u -m orchestrator.pretrain \
   --tensor-model-parallel-size 2 \
   --pipeline-model-parallel-size 2 \

@@ -51,6 +51,9 @@ trap 'exit 130' INT
 # It may have been cancelled while it started, before there was a process to signal.
 [ ! -e "$folder/cancelled" ] || exit 143
 
+# Variables of the submitting shell that would change what Python imports.
+unset PYTHONPATH PYTHONHOME PYTHONUSERBASE PYTHONPLATLIBDIR
+
 # Lines of the cluster's profile. Module systems and conda read variables that are not set.
 set +u
 module purge
@@ -62,10 +65,6 @@ lock=/code/megatron-alpa/megatron/fused_kernels/build/lock
 until [ ! -e "$lock" ] || [ -n "$(find "$lock" -mmin +10)" ]; do sleep 5; done
 rm -f -- "$lock"
 
-# The program writes a file into its working folder.
-cd -- "$folder"
-folder=$PWD
-
 # Rendezvous and rank variables are set here, because a site may not have the hook that sets them.
 # `read` takes the first name. On a long list `| head -n 1` would end scontrol, and with pipefail this script.
 read -r MASTER_ADDR < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
@@ -75,13 +74,15 @@ unset "${!SLURM_CPU_BIND@}" "${!SLURM_GPU_BIND@}" "${!SLURM_MEM_BIND@}" SLURM_DI
   SLURM_HINT SLURM_MPI_TYPE SLURM_OVERCOMMIT SLURM_OVERLAP SLURM_THREADS SLURM_WHOLE "${!SLURM_STEP@}"
 
 # Start of each task. Its variables are set last, so that no image or profile replaces them.
+# Python imports from the working folder first, so that is a folder of the job.
 task='
+cd -- "$3" || exit
 export MASTER_ADDR=$1 MASTER_PORT=$2
 export RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID WORLD_SIZE=16
 export OMP_NUM_THREADS=1
 export PYTHONUNBUFFERED=1
 export PYTHONPATH=/code/megatron-alpa:/code/alpa${PYTHONPATH:+:$PYTHONPATH}
-shift 2
+shift 3
 exec "$@"'
 
 srun \
@@ -93,5 +94,5 @@ srun \
   --kill-on-bad-exit=1 \
   --label \
   --output="${folder//%/%%}/log.txt" \
-  bash -c "$task" task "$MASTER_ADDR" "$MASTER_PORT" \
+  bash -c "$task" task "$MASTER_ADDR" "$MASTER_PORT" "$folder" \
   python -u /code/alpa/osdi22_artifact/megatron/benchmark_gpt_one_case.py '('"'"'gpt'"'"', 1024, 1024, 4096, 32, 32, 51200, 1, 2, 1, 2, 8, 256, False, True, True, '"'"'uniform_layer_gpipe'"'"', None)' megatron_results_e2e

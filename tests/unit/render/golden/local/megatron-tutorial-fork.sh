@@ -40,6 +40,9 @@ trap 'exit 130' INT
 # It may have been cancelled while it started, before there was a process to signal.
 [ ! -e "$folder/cancelled" ] || exit 143
 
+# Variables of the submitting shell that would change what Python imports.
+unset PYTHONPATH PYTHONHOME PYTHONUSERBASE PYTHONPLATLIBDIR
+
 export CUDA_DEVICE_MAX_CONNECTIONS=1
 export OMP_NUM_THREADS=1
 export PYTHONUNBUFFERED=1
@@ -55,6 +58,9 @@ fi
 CUDA_VISIBLE_DEVICES=$(IFS=, && echo "${gpus[*]:0:8}")
 export CUDA_VISIBLE_DEVICES
 
+# Python imports from the working folder first, so that is a folder of the job.
+cd -- "$folder"
+folder=$PWD
 timeout --foreground --kill-after=60 1200 \
   python -u -m torch.distributed.run \
   --standalone \
