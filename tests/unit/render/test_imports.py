@@ -10,7 +10,15 @@ import pytest
 
 from orchestrator.paths import Folders
 from orchestrator.workloads.pretrain import code_version, copy_program, program_folder
-from tests.unit.render.stand_ins import KINDS, RUNTIMES, Stage, cluster_and_plan, executable, with_arguments, with_fields
+from tests.unit.render.stand_ins import (
+    KINDS,
+    RUNTIMES,
+    Stage,
+    cluster_and_plan,
+    executable,
+    with_arguments,
+    with_fields,
+)
 
 pytestmark = pytest.mark.slow
 
