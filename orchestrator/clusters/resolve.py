@@ -6,7 +6,7 @@ import os
 import shlex
 import stat
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -60,6 +60,7 @@ class Cluster:
     `layered` is the merged YAML; its value is recorded with each run. `layers` are the merged files. The last one is
     the overlay of this cluster if it `has_overlay`. `settings` are those of the command line: the last layer,
     and settings of the experiment's cases. `denied` are the nodes of the ledger's deny list, which jobs exclude.
+    `image_files` caches what `clusters/program.py` has read of them.
     """
 
     name: str
@@ -73,6 +74,7 @@ class Cluster:
     layers: tuple[Layer, ...]
     settings: tuple[Setting, ...] = ()
     denied: tuple[DeniedNode, ...] = ()
+    image_files: dict[str, tuple[str, str | None]] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def files(self) -> tuple[Path, ...]:

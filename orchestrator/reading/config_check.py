@@ -36,7 +36,8 @@ class Expected:
     """Planned configuration of a job. A value that the plan does not determine is None, and not compared.
 
     `padded_vocabulary` is the number of rows of the embedding, `parameters` the number of parameters of a rank by
-    pipeline stage, `commit` the commit of the checkout, `program` the version of `orchestrator.pretrain`. `device` is gpu or cpu.
+    pipeline stage, `commit` the commit of the checkout, `program` the version of `orchestrator.pretrain`. `device` is
+    gpu or cpu.
 
     `result_row` identifies the row that the program prints in place of iteration lines; None for all other programs.
     `settings` are arguments that the log must list with exactly these values, beside the sizes.

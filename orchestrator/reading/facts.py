@@ -38,10 +38,10 @@ class LogFacts:
     """Facts of a log beside its iterations.
 
     `settings` are the arguments of the program as printed, with secrets masked. `programs` are the versions of
-    `orchestrator.pretrain` that ran, each with the first folder that it was imported from. `parameters` are by (tensor, pipeline)
-    rank. Sizes of memory are those of the GPU that used most: of all GPUs if `memory_is_of_all`, else of those with
-    data-parallel rank 0. `timers_ms` are the timers of the last iteration: minimum and maximum over the ranks.
-    `says_done`, `validation_loss` and `timers_ms` need less than two iteration lines after them.
+    `orchestrator.pretrain` that ran, each with the first folder that it was imported from. `parameters` are by (tensor,
+    pipeline) rank. Sizes of memory are those of the GPU that used most: of all GPUs if `memory_is_of_all`, else of
+    those with data-parallel rank 0. `timers_ms` are the timers of the last iteration: minimum and maximum over the
+    ranks. `says_done`, `validation_loss` and `timers_ms` need less than two iteration lines after them.
 
     `measured_from` and `measured_until` are the local times of the last warm-up line (else of the first line) and of
     the last line, as the program prints them. `restarts` is the number of restarts within the log. `odd_lines` is the
