@@ -98,8 +98,8 @@ def history(
     else:
         rows = [_attempt_row(attempt) for attempt in attempts]
         message(f"{row.job_id}: {row.label} of {row.experiment} at scale {row.scale} on {row.cluster}, {row.workload}")
-        if row.image_digest is not None:
-            message(f"image {row.image}, {row.image_digest}")
+        if row.image is not None:
+            message(f"image {row.image}, {row.image_digest or 'unknown'}")
         important = ("attempt", "id", "state", "verdict", "why", "failure", "started", "iteration_ms")
         table(rows, filled_columns(rows), wide=wide, important=important, hint=WIDE_HINT)
         data("")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
@@ -26,6 +26,9 @@ When = Literal["nodes > 1", "nodes == 1"]
 _WHEN = "Number of nodes of the jobs to which this applies."
 
 _NAME = re.compile(r"\{([^{}]*)\}")
+
+FILE_RUNTIMES: Mapping[str, str] = {"pyxis": ".sqsh", "edf": ".sqsh", "apptainer": ".sif"}
+"""Runtimes that read images from files, with the extension of these files."""
 
 
 def holds(when: When | None, nodes: int) -> bool:

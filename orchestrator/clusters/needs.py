@@ -179,16 +179,11 @@ def _item(workload: AnyWorkload, cluster: Cluster, source: Source, value: str) -
 def require_placed(
     workload: AnyWorkload, cluster: Cluster, sources: Sequence[Source], items: Sequence[Item], *, is_written_here: bool
 ) -> None:
-    """Raise ReproError if the profile lacks a required path or has a relative one.
+    """Raise ReproError if the profile lacks a required path.
 
     With `is_written_here`, also if this machine does not see the paths.
     """
     problems = list(_unplaced(workload, cluster, sources, items))
-    problems += [
-        Problem(f"{item.source.need.field}: {item.value} is not an absolute path", item.location, "start it with /")
-        for item in items
-        if not item.path.is_absolute()
-    ]
     if is_written_here and not cluster.profile.site.login_sees_paths:
         location = cluster.location(("site", "login_sees_paths"))
         hint = "add --offline: it prints commands, which you can run on a machine that sees them"

@@ -15,6 +15,7 @@ from pathlib import Path
 from orchestrator.catalog.case import Case
 from orchestrator.catalog.paper import Paper
 from orchestrator.clusters.container import read_image
+from orchestrator.clusters.image_file import file_identity
 from orchestrator.clusters.resolve import Cluster
 from orchestrator.errors import Problem, ReproError
 from orchestrator.paths import Folders
@@ -113,18 +114,24 @@ def import_record(file: Path) -> ImportRecord:
 
 
 def image_of_jobs(cluster: Cluster, name: str) -> tuple[str | None, str | None]:
-    """Return the image that jobs use for this name, and its digest if an import recorded it.
+    """Return the image that jobs use for this name, and the digest that an import recorded, else the file's identity.
 
+    The second is None for an image of a registry, and for a file that this machine does not see or cannot read.
     Jobs use the file with the digest in its name and not the link to it. A later import changes the link, and a queued
-    job would run with an image that does not match its identity.
+    job would run with an image that does not match its identity. A command reads each file once.
     """
     location = cluster.image_location(name)
     if location is None or not location.startswith("/") or not cluster.profile.site.login_sees_paths:
         return location, None
-    file = Path(location)
+    if location not in cluster.image_files:
+        cluster.image_files[location] = _image_of_file(Path(location))
+    return cluster.image_files[location]
+
+
+def _image_of_file(file: Path) -> tuple[str, str | None]:
     digest = import_record(file).digest
     target = _link(file) if digest else None
-    return (str(file.with_name(target)) if target else location), digest
+    return str(file.with_name(target) if target else file), digest or file_identity(file)
 
 
 def is_there(file: Path) -> bool:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import shlex
 import stat
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.clusters.container import read_image
+from orchestrator.clusters.container import FILE_RUNTIMES, read_image
 from orchestrator.clusters.example import with_examples
 from orchestrator.clusters.layers import Layered, lay
 from orchestrator.clusters.machine import Machine, this_machine
@@ -31,9 +31,6 @@ from orchestrator.workloads.needs import directory_hint
 
 if TYPE_CHECKING:
     from orchestrator.ledger.denied_nodes import DeniedNode  # loads the database
-
-FILE_RUNTIMES: Mapping[str, str] = {"pyxis": ".sqsh", "edf": ".sqsh", "apptainer": ".sif"}
-"""Runtimes that read images from files, with the extension of these files."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +57,7 @@ class Cluster:
     `layered` is the merged YAML; its value is recorded with each run. `layers` are the merged files. The last one is
     the overlay of this cluster if it `has_overlay`. `settings` are those of the command line: the last layer,
     and settings of the experiment's cases. `denied` are the nodes of the ledger's deny list, which jobs exclude.
-    `with_example` are the fields that have an example in place of a site's value.
+    `with_example` are the fields with an example value. `image_files` is a cache of `clusters/program.py`.
     """
 
     name: str
@@ -75,6 +72,7 @@ class Cluster:
     settings: tuple[Setting, ...] = ()
     denied: tuple[DeniedNode, ...] = ()
     with_example: tuple[str, ...] = ()
+    image_files: dict[str, tuple[str, str | None]] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def files(self) -> tuple[Path, ...]:
@@ -170,7 +168,7 @@ def find_cluster(folders: Folders, name: str, settings: Sequence[Setting] = (), 
         _require_lists(settings, layered)
         _require_slurm(name, settings, layered)
         layered = lay([*documents, settings_document(settings)])
-    open_fields = tuple(dotted(path) for path, _ in placeholders(layered.value))
+    examples = tuple(dotted(path) for path, _ in placeholders(layered.value)) if example else ()
     if example:
         layered = with_examples(layered)
     profile = read_model(ClusterProfile, Document(documents[0].file, layered.value), layered.problem_location)
@@ -193,7 +191,7 @@ def find_cluster(folders: Folders, name: str, settings: Sequence[Setting] = (), 
         has_overlay=overlay in files,
         layers=tuple(map(Layer, files, map(_field_names, documents))),
         settings=tuple(settings),
-        with_example=open_fields if example else (),
+        with_example=examples,
     )
 
 

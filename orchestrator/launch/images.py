@@ -11,9 +11,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from orchestrator.clusters.container import ContainerFields, read_image
+from orchestrator.clusters.container import FILE_RUNTIMES, ContainerFields, read_image
 from orchestrator.clusters.program import image_uri, import_record, imported_file, is_there
-from orchestrator.clusters.resolve import FILE_RUNTIMES, Cluster
+from orchestrator.clusters.resolve import Cluster
 from orchestrator.clusters.slurm_fields import SlurmFields
 from orchestrator.config.yaml import shown
 from orchestrator.errors import Problem, ReproError, Unreachable, did_you_mean

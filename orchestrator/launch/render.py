@@ -41,6 +41,9 @@ _RANK_ENVIRONMENT: Mapping[str, str] = {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERE
 # programs of 2021 run without it.
 _ONE_CONNECTION: Mapping[str, str] = {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}
 
+# Variables with which Python finds modules. The program, the image and the profile decide them, or `env_from` of it.
+_IMPORT_VARIABLES = ("PYTHONPATH", "PYTHONHOME", "PYTHONUSERBASE", "PYTHONPLATLIBDIR")
+
 
 def render_job(
     plan: Plan,
@@ -148,7 +151,7 @@ def _render(
         "fingerprint": plan.program.workload in workloads(),
         "python": Line.of(plan.program.python, program_origin(plan, cluster, plan.program.python)),
         "checkout": _checkout(plan, cluster),
-        "runs_in_job_folder": plan.program.runs_in_job_folder,
+        "python_strays": [name for name in _IMPORT_VARIABLES if name not in cluster.profile.env_from],
         "time_limit_s": Line.of(str(time_limit_s(plan.resources.time_limit)), time_limit_origin(plan, cluster)),
     }
     if cluster.profile.scheduler == "local":
@@ -191,11 +194,11 @@ def environment(plan: Plan, cluster: Cluster) -> list[tuple[str, Line]]:
 
 def _prepended(plan: Plan, cluster: Cluster) -> Iterator[tuple[str, Line]]:
     """Yield the folders that are put in front of a variable that an image or a module may have set."""
-    if plan.program.python_path:
-        origin = program_origin(plan, cluster, *plan.program.python_path.split(":"))
-        yield "PYTHONPATH", Line.of(plan.program.python_path, origin)
     for name, folders in cluster.profile.prepended(plan.resources.nodes).items():
         yield name, Line.of(folders, cluster.location(("env_prepend", name)))
+    if plan.program.python_path:  # last, so that nothing precedes the recorded program
+        origin = program_origin(plan, cluster, *plan.program.python_path.split(":"))
+        yield "PYTHONPATH", Line.of(plan.program.python_path, origin)
 
 
 def setup_lines(cluster: Cluster, nodes: int) -> Iterator[Line]:

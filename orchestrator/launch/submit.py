@@ -29,6 +29,7 @@ from orchestrator.launch.batches import (
 )
 from orchestrator.launch.denied_nodes import denied_note, require_enough_nodes, with_denied_nodes
 from orchestrator.launch.executors import SlurmScriptExecutor
+from orchestrator.launch.image_changes import image_changes
 from orchestrator.launch.recover import Unrecorded, sender_is_alive, unrecorded_attempts
 from orchestrator.launch.render import render_job
 from orchestrator.launch.run_options import CanaryJob, Gate, RunOptions, RunPlan
@@ -99,7 +100,7 @@ def submit(
         for job_id, latest in latest_attempts(ledger, list(by_id)).items():
             if disposition_of(by_id[job_id], latest, options, slurm_requeues=slurm_requeues) is Disposition.MISSING:
                 failed_nodes.of(by_id[job_id], latest)
-    for note in denied_note(cluster):
+    for note in (*denied_note(cluster), *image_changes(list(by_id.values()), cluster, ledger)):
         notify(f"note: {note}")
     jobs = new_jobs(plans, cluster)
     unrecorded = unrecorded_attempts(ledger, jobs)

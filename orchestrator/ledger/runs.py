@@ -218,6 +218,13 @@ def latest_attempts(ledger: Ledger, job_ids: Sequence[str]) -> dict[str, LatestA
         return _latest(session, list(job_ids), ledger.run_folders())
 
 
+def image_digests(ledger: Ledger, cluster: str, image: str) -> set[str]:
+    """Return the recorded digests and file identities of this image in all jobs of a cluster."""
+    query = sa.select(Job.image_digest).distinct().where(Job.cluster == cluster, Job.image == image)
+    with ledger.reading() as session:
+        return {digest for digest in session.scalars(query) if digest is not None}
+
+
 def _latest(session: Session, job_ids: list[str], folders: RunFolders) -> dict[str, LatestAttempt]:
     latest: dict[str, LatestAttempt] = {}
     for ids in batched(job_ids):

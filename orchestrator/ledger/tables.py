@@ -92,7 +92,7 @@ class Run(Table):
 class Job(Table):
     """A case on a cluster. `id` is the hash of its non-default configuration, image, code and number of the repeat.
 
-    `image_digest` is the digest of an image that was imported; NULL where the digest is not recorded.
+    `image_digest` is the digest of an image that was imported, else the identity of its file; NULL if neither is known.
     """
 
     __tablename__ = "jobs"

@@ -131,6 +131,7 @@ class _Child:
         self._errors = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115  it lives as long as the process
         self._process = subprocess.Popen(
             _COMMAND,
+            cwd=package,  # Python imports from the working folder first
             # Planning runs on the CPU even if there is a GPU.
             env={**os.environ, "PYTHONPATH": path, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"},
             stdin=subprocess.PIPE,

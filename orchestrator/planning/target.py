@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 from orchestrator.catalog.case import Case
 from orchestrator.catalog.library import Entry
-from orchestrator.clusters.container import read_image
+from orchestrator.clusters.container import FILE_RUNTIMES, read_image
 from orchestrator.clusters.example import EXAMPLE
 from orchestrator.clusters.machine import Machine
 from orchestrator.clusters.profile import ClusterProfile
-from orchestrator.clusters.resolve import FILE_RUNTIMES, Cluster
+from orchestrator.clusters.resolve import Cluster
 from orchestrator.config.model import Hardware
 from orchestrator.errors import Problem, ReproError
 from orchestrator.megatron.rules.rules import RuleContext, broken_rules, layout_warnings

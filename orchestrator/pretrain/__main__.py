@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Sequence
 
+from orchestrator.pretrain import log_lines
 from orchestrator.pretrain.arguments import parse_arguments
 from orchestrator.pretrain.environment import find_place, quick_imports, set_environment
 
@@ -13,6 +14,8 @@ from orchestrator.pretrain.environment import find_place, quick_imports, set_env
 def main(argv: Sequence[str] | None = None) -> int:
     """Train one rank. Return the exit code: 0 trained, 2 refused. Raise errors of the training for the launcher."""
     place = find_place(os.environ)
+    if place.local_rank == 0:  # each node imports on its own
+        print(log_lines.program(), flush=True)
     arguments = parse_arguments(argv, prints=place.rank == 0)
     set_environment(os.environ, place)
     with quick_imports():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import hashlib
 import os
 import sys
 import tempfile
@@ -98,6 +99,23 @@ def _rendezvous_port(environ: Mapping[str, str], place: Place) -> int:
         return 0
     job_id = environ.get("SLURM_JOB_ID", "")
     return 10000 + int(job_id) % 20000 if job_id.isdigit() else _DEFAULT_PORT
+
+
+FOLDER = Path(__file__).resolve().parent
+"""Folder that this package was imported from."""
+
+
+def source_files() -> dict[str, bytes]:
+    """Return the contents of each source file of this package by name."""
+    return {file.name: file.read_bytes() for file in sorted(FOLDER.glob("*.py"))}
+
+
+def version_of(files: Mapping[str, bytes]) -> str:
+    """Return the name of a version of this program, with a digest of its source files; part of a job's identity."""
+    digest = hashlib.sha256()
+    for name, content in files.items():
+        digest.update(name.encode() + b"\0" + content + b"\0")
+    return f"pretrain-{digest.hexdigest()[:12]}"
 
 
 _LARGE_PACKAGES = ("torch", "megatron.core")

@@ -23,6 +23,7 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import TYPE_CHECKING, NoReturn
 
+from orchestrator.pretrain import log_lines
 from orchestrator.pretrain.arguments import parse_arguments
 from orchestrator.pretrain.environment import Place, cores_of, quick_imports, set_environment, set_node_environment
 
@@ -48,6 +49,7 @@ class _Signalled(Exception):
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the ranks of this node. Return 0 trained, 1 a rank failed, 2 refused, 128 + number of the ending signal."""
     options, training_argv = _parser().parse_known_args(argv)
+    print(log_lines.program(), flush=True)
     arguments = parse_arguments(training_argv, prints=options.node_rank == 0)
     ranks, world_size = options.nproc_per_node, options.nnodes * options.nproc_per_node
     places = [Place(options.node_rank * ranks + local_rank, world_size, local_rank) for local_rank in range(ranks)]

@@ -11,6 +11,7 @@ from datetime import datetime
 from typing import Literal, Protocol
 
 from orchestrator.pretrain.arguments import TrainingArguments
+from orchestrator.pretrain.environment import FOLDER, source_files, version_of
 from orchestrator.pretrain.layout import Layout
 
 ExecutionMode = Literal["graph", "eager"]
@@ -153,6 +154,14 @@ def software(torch_version: str, megatron_version: str, backend: str, device: st
     return (
         f" > software: torch {torch_version} | megatron-core {megatron_version} | backend {backend} | device {device}"
     )
+
+
+def program() -> str:
+    """Return the line with the version of this program and the folder that it was imported from.
+
+    The log reader compares the version with the recorded one. Megatron-LM prints no such line.
+    """
+    return f" > program: {version_of(source_files())} in {FOLDER}"
 
 
 def execution(mode: ExecutionMode) -> str:

@@ -28,6 +28,7 @@ _DTYPES = {
 }
 _ON_CPU = " | device cpu"  # end of the software line of `orchestrator.pretrain`
 _COMMIT = re.compile(r"[0-9a-f]{7,40}")
+_PRETRAIN = re.compile(r"pretrain-[0-9a-f]{12}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +36,8 @@ class Expected:
     """Planned configuration of a job. A value that the plan does not determine is None, and not compared.
 
     `padded_vocabulary` is the number of rows of the embedding, `parameters` the number of parameters of a rank by
-    pipeline stage, `commit` the commit of the checkout. `device` is gpu or cpu.
+    pipeline stage, `commit` the commit of the checkout, `program` the version of `orchestrator.pretrain`. `device` is
+    gpu or cpu.
 
     `result_row` identifies the row that the program prints in place of iteration lines; None for all other programs.
     `settings` are arguments that the log must list with exactly these values, beside the sizes.
@@ -59,6 +61,7 @@ class Expected:
     dtype: str | None = None
     parameters: tuple[int | None, ...] = field(default=())
     commit: str | None = None
+    program: str | None = None
     device: str | None = None
     result_row: RowKey | None = None
     settings: Mapping[str, str] = field(default_factory=dict)
@@ -123,6 +126,7 @@ def expected_of(row: JobRow) -> Expected:
         dtype=training.dtype if training else None,
         parameters=_parameters(workload, model, layout, flags, vocabulary),
         commit=row.code if _COMMIT.fullmatch(row.code) else None,
+        program=row.code if _PRETRAIN.fullmatch(row.code) else None,
         device=row.spec.device,
         result_row=result_row,
         settings=settings,
@@ -182,6 +186,9 @@ def _others(report: LogReport, expected: Expected, commit: str | None) -> Iterat
             yield Mismatch(f"its result row has {difference}")
     if expected.device == "gpu" and (facts.software or "").endswith(_ON_CPU):  # torch found no GPU, and used the CPU
         yield Mismatch("ran on the CPU, not on GPUs")
+    for version, folder in facts.programs.items():
+        if expected.program and version != expected.program:
+            yield Mismatch(f"ran {version} in {folder}, not {expected.program}")
     ran = facts.code_commit or commit
     if ran and expected.commit and _COMMIT.fullmatch(ran) and not _same_commit(ran, expected.commit):
         yield Mismatch(f"ran commit {ran[:12]}, not {expected.commit[:12]}")

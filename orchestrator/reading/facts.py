@@ -10,7 +10,7 @@ from typing import Any
 from orchestrator.megatron.logs.alpa import AlpaRow
 from orchestrator.megatron.logs.fact_lines import WorldLine
 
-VERSION = 4
+VERSION = 5
 """Version of the stored facts. Facts of another version are not used: their log is read again from its beginning."""
 
 
@@ -37,10 +37,11 @@ class Unfinished:
 class LogFacts:
     """Facts of a log beside its iterations.
 
-    `settings` are the arguments of the program as printed, with secrets masked. `parameters` are by (tensor, pipeline)
-    rank. Sizes of memory are those of the GPU that used most: of all GPUs if `memory_is_of_all`, else of those with
-    data-parallel rank 0. `timers_ms` are the timers of the last iteration: minimum and maximum over the ranks.
-    `says_done`, `validation_loss` and `timers_ms` need less than two iteration lines after them.
+    `settings` are the arguments of the program as printed, with secrets masked. `programs` are the versions of
+    `orchestrator.pretrain` that ran, each with the first folder that it was imported from. `parameters` are by (tensor,
+    pipeline) rank. Sizes of memory are those of the GPU that used most: of all GPUs if `memory_is_of_all`, else of
+    those with data-parallel rank 0. `timers_ms` are the timers of the last iteration: minimum and maximum over the
+    ranks. `says_done`, `validation_loss` and `timers_ms` need less than two iteration lines after them.
 
     `measured_from` and `measured_until` are the local times of the last warm-up line (else of the first line) and of
     the last line, as the program prints them. `restarts` is the number of restarts within the log. `odd_lines` is the
@@ -68,6 +69,7 @@ class LogFacts:
     first_odd: str | None = None
     code_commit: str | None = None
     software: str | None = None
+    programs: dict[str, str] = field(default_factory=dict)
     execution: str | None = None
     alpa: AlpaRow | None = None
     unfinished: Unfinished = field(default_factory=Unfinished)
@@ -114,8 +116,8 @@ def merged_facts(files: Sequence[LogFacts]) -> LogFacts:
             merged[name] = max(present)
         elif name == "odd_lines":
             merged[name] = sum(present)
-        elif name == "parameters":
-            merged[name] = {ranks: count for parameters in present for ranks, count in parameters.items()}
+        elif name in ("parameters", "programs"):
+            merged[name] = {key: value for values in reversed(present) for key, value in values.items()}
         else:
             merged[name] = present[0]
     return LogFacts(**merged)

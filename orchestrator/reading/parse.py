@@ -140,6 +140,10 @@ def _with_setup(facts: LogFacts, log: bytes, end: int) -> LogFacts:
             shards[shard] = rank.count
         if ranks in parameters or len(parameters) < MOST_NAMES:
             parameters[ranks] = other_shards + rank.count
+    programs = dict(facts.programs)
+    for version, folder in fact_lines.programs(log, 0, end):
+        if version not in programs and len(programs) < MOST_NAMES:
+            programs |= masked_tree({version: folder})
     theoretical = fact_lines.theoretical_memory(log, 0, end)
     return replace(
         facts,
@@ -148,6 +152,7 @@ def _with_setup(facts: LogFacts, log: bytes, end: int) -> LogFacts:
         parameters=parameters,
         padded_vocab=_or(fact_lines.padded_vocabulary(log, 0, end), facts.padded_vocab),
         software=_or(fact_lines.software(log, 0, end), facts.software),
+        programs=programs,
         execution=_or(fact_lines.execution(log, 0, end), facts.execution),
         code_commit=_or(fact_lines.code_commit(log, 0, end), facts.code_commit),
         theoretical_memory_bytes=_or(theoretical, facts.theoretical_memory_bytes),

@@ -42,10 +42,9 @@ class Program:
     """The command of one rank.
 
     `code` identifies the version of the program, `image` the container image; both are part of a job's identity. So is
-    `image_digest`, the digest of an imported image, if it is recorded. `mounts` are the folders that the program needs
-    inside a container, `python_path` the start of its PYTHONPATH, `environment` the variables that its published
-    script sets for every rank. `runs_in_job_folder`: the program writes a file into its working folder, so a job starts
-    it in its own folder.
+    `image_digest`, the digest of an imported image or the identity of its file, if known. `mounts` are the folders that
+    the program needs inside a container, `python_path` the start of its PYTHONPATH, `environment` the variables that
+    its published script sets for every rank.
 
     `data` is a path, "mock data" or "synthetic". With `needs_mpi` the step must be started through PMI. `compiles_in`
     is the checkout into which the first run compiles kernels, while all other runs wait for torch's file
@@ -70,7 +69,6 @@ class Program:
     needs_mpi: bool = False
     compiles_in: str | None = None
     warm_up: tuple[str, ...] = ()
-    runs_in_job_folder: bool = False
     site_values: tuple[tuple[str, tuple[str, ...]], ...] = ()
     launcher: str = TORCHRUN
 
@@ -100,7 +98,7 @@ class Program:
 
 @dataclass(frozen=True, slots=True)
 class ContainerImage:
-    """The image of a job: its name in the paper, the path or address that jobs use, and the digest of an import."""
+    """The image of a job: its name in the paper, the path or address that jobs use, its digest or file identity."""
 
     name: str | None = None
     path: str | None = None

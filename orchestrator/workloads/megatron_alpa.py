@@ -53,20 +53,14 @@ def _benchmark(value: str) -> str:
     return value
 
 
-def _absolute(value: str) -> str:
-    if not value.startswith(("/", "<")):
-        raise ValueError("must be an absolute path, because a job runs this program in its own folder")
-    return value
-
-
 class BenchmarkSite(CheckoutSite):
     """A checkout of Alpa's fork of Megatron-LM, and the folder of Alpa's benchmark scripts in their own checkout."""
 
-    checkout: Annotated[Text, AfterValidator(_absolute)] = Field(
+    checkout: Text = Field(
         description="Folder of the checkout, at the commit that the paper names. An absolute path.",
         examples=["/shared/Megatron-LM-alpa"],
     )
-    benchmark: Annotated[Text, AfterValidator(_benchmark), AfterValidator(_absolute)] = Field(
+    benchmark: Annotated[Text, AfterValidator(_benchmark)] = Field(
         description=f"Folder {BENCHMARKS.subfolder} in a checkout of {BENCHMARKS.name}. An absolute path.",
         examples=[f"/shared/alpa/{BENCHMARKS.subfolder}"],
     )
@@ -181,7 +175,6 @@ def _program(job: JobContext[BenchmarkSite], arguments: Sequence[str]) -> Progra
         mounts=(site.checkout, root),
         compiles_in=site.checkout,
         warm_up=compile_command(site.checkout, COMPILED),
-        runs_in_job_folder=True,
         site_values=((script, benchmark), (site.checkout, job.field("checkout")), (root, benchmark)),
     )
 

@@ -6,7 +6,6 @@ those of the image. The copy also keeps a queued job on the code with which it w
 
 from __future__ import annotations
 
-import hashlib
 import secrets
 import shutil
 import sys
@@ -23,13 +22,13 @@ from orchestrator.files import private_folder
 from orchestrator.megatron.memory import MemoryFacts
 from orchestrator.megatron.model import ModelShape, Training
 from orchestrator.paths import Folders
+from orchestrator.pretrain.environment import source_files, version_of
 from orchestrator.pretrain.layout import microbatch_slots
 from orchestrator.workloads.base import JobContext, Program, TimeFacts, Workload
 from orchestrator.workloads.site_fields import WorkloadSite
 
 PRETRAIN = "pretrain"
 
-_SOURCES = Path(__file__).resolve().parent.parent / "pretrain"
 _INIT = '"""The part of repro that jobs import."""\n'
 _FILE_MODE = 0o640
 _HINT = "remove this folder, then repeat the command"
@@ -129,11 +128,8 @@ def _pair(flag: str, value: object) -> list[str]:
 
 @cache
 def code_version() -> str:
-    """Return the name of this version of the program, with a digest of its sources; part of a job's identity."""
-    digest = hashlib.sha256()
-    for name, content in _sources().items():
-        digest.update(name.encode() + b"\0" + content + b"\0")
-    return f"pretrain-{digest.hexdigest()[:12]}"
+    """Return the name of this version of the program; part of a job's identity. Jobs print it at their start."""
+    return version_of(_sources())
 
 
 def program_folder(folders: Folders) -> Path:
@@ -161,7 +157,7 @@ def copy_program(folders: Folders) -> None:
 @cache
 def _sources() -> Mapping[str, bytes]:
     """Return the contents of each source file by name; read once, so the copy matches `code_version`."""
-    return {file.name: file.read_bytes() for file in sorted(_SOURCES.glob("*.py"))}
+    return source_files()
 
 
 def _files() -> dict[str, bytes]:
@@ -210,6 +206,7 @@ def _program(job: JobContext[PretrainSite], arguments: Sequence[str]) -> Program
         image_digest=job.image.digest,
         python_path=package,
         mounts=(package,),
+        environment=(("PYTHONSAFEPATH", "1"),),  # Python 3.11 and newer: nothing is imported from the working folder
         site_values=((python, job.field("python")),) if python else (),
         launcher="orchestrator.pretrain.launch",
     )

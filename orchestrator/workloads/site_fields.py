@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-from pydantic import Field
+from pydantic import Field, ValidationInfo, field_validator
 
 from orchestrator.config.model import Strict, Text
 
 
 class WorkloadSite(Strict):
-    """Fields of a profile's `workloads: NAME:`."""
+    """Fields of a profile's `workloads: NAME:`. Texts are paths; `python` can be a name in PATH."""
+
+    @field_validator("*")
+    @classmethod
+    def _absolute(cls, value: object, info: ValidationInfo) -> object:
+        is_relative = isinstance(value, str) and not value.startswith(("/", "<"))
+        if is_relative and (info.field_name != "python" or "/" in str(value)):
+            raise ValueError("must be an absolute path, because a job runs this program in its own folder")
+        return value
 
 
 class CheckoutSite(WorkloadSite):

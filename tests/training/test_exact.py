@@ -269,3 +269,11 @@ def test_the_calling_process_never_loads_torch() -> None:
     done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
     # 12 h^2 + 13 h for the layer, (V + s) h for the embeddings, 2 h for the last norm.
     assert done.stdout.split() == [str(12 * 32**2 + 13 * 32 + (64 + 16) * 32 + 2 * 32), "False"]
+
+
+def test_planning_imports_nothing_from_the_working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("typing.py", "orchestrator.py"):
+        (tmp_path / name).write_text("raise SystemExit('SHADOWED')\n")
+    monkeypatch.chdir(tmp_path)
+    (reason,) = exact_memory([ExactJob((), 1)])
+    assert "SHADOWED" not in str(reason) and "required: --num-layers" in str(reason)

@@ -40,6 +40,7 @@ _VOCABULARY = re.compile(
     rb"padded vocab \(size: [0-9]{1,18}\) with [0-9]{1,18} dummy tokens \(new size: ([0-9]{1,18})\)"
 )
 _SOFTWARE = re.compile(rb" > software: (torch [^\r\n]{1,300})")
+_PROGRAM = re.compile(rb" > program: (pretrain-[0-9a-f]{12}) in ([^\r\n]{1,1000})")
 _EXECUTION = re.compile(rb" > execution: (graph|eager)(?=[ \t\r\n]|$)")
 _COMMIT = re.compile(rb"git_hash=([0-9a-f]{7,40})(?![0-9a-f])")
 
@@ -127,6 +128,14 @@ def padded_vocabulary(log: bytes, start: int, end: int) -> int | None:
 def software(log: bytes, start: int, end: int) -> str | None:
     """Return the software versions that `orchestrator.pretrain` prints."""
     return _last_text(_SOFTWARE, b" > software: torch ", log, start, end)
+
+
+def programs(log: bytes, start: int, end: int) -> Iterator[tuple[str, str]]:
+    """Yield the version of `orchestrator.pretrain` on each node, and the folder that it was imported from."""
+    for at in occurrences(log, b" > program: pretrain-", start, end):
+        match = _PROGRAM.match(log, at, line_end(log, at, end))
+        if match is not None:
+            yield match[1].decode(), match[2].decode("utf-8", errors="replace").rstrip()
 
 
 def execution(log: bytes, start: int, end: int) -> str | None:

@@ -204,7 +204,7 @@ _PROVENANCE = (
     Column("measured_for", "text", "other experiment that submitted the attempt, if its number is reused here"),
     Column("code", "text", "code of the program: a commit or a digest"),
     Column("image", "text", "container image"),
-    Column("image_digest", "text", "digest of the image, if `repro images import` recorded it"),
+    Column("image_digest", "text", "digest of the image that an import recorded, else the identity of its file"),
     Column("git_commit", "text", "commit of the checkout that `repro submit` ran from"),
     Column("git_dirty", "boolean", "whether this checkout had changes"),
 )

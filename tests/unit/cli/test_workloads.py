@@ -214,7 +214,7 @@ def test_a_relative_path_is_refused(repro: Caller) -> None:
     )
     done = repro("workloads", "fetch", "megatron-2026", "--cluster", "site")
     assert done.returncode == 2
-    assert "site.yaml:5:29 checkout: code is not an absolute path. Hint: start it with /" in done.stderr
+    assert "workloads.megatron-2026.checkout: must be an absolute path" in done.stderr
 
 
 def test_a_machine_that_does_not_see_the_paths_prints_commands_only(repro: Caller, shared: Path) -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import getpass
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from orchestrator.catalog.expand import expand
+from orchestrator.clusters.image_file import file_identity
 from orchestrator.clusters.program import image_rows
 from orchestrator.clusters.resolve import Cluster
 from orchestrator.errors import ReproError
@@ -215,7 +217,7 @@ def test_two_imports_with_different_digests_are_different_jobs_each_with_its_own
     for digest in (DIGEST, OTHER_DIGEST):
         stand_in.tell(digest=digest, content=digest)
         run_import(cluster, tmp_path)
-        found.append(plan_of(cluster))
+        found.append(plan_of(selene(tmp_path)))  # each command reads the profile
     assert [plan.program.image_digest for plan in found] == [DIGEST, OTHER_DIGEST]
     files = [Path(str(plan.program.image_path)) for plan in found]
     assert [file.name for file in files] == [
@@ -231,15 +233,18 @@ def test_two_imports_with_different_digests_are_different_jobs_each_with_its_own
 
 
 @pytest.mark.parametrize("record", ["{}", '{"digest": "latest"}', '{"digest": 7}', "broken"])
-def test_an_image_without_a_recorded_digest_keeps_its_identity_and_the_link(record: str, tmp_path: Path) -> None:
+def test_an_image_without_a_recorded_digest_has_the_identity_of_its_file_and_keeps_the_link(
+    record: str, tmp_path: Path
+) -> None:
     cluster = selene(tmp_path)
     before = plan_of(cluster)
     StandIn.make(tmp_path / "bin", DIGEST)
     run_import(cluster, tmp_path)
     (file,) = (tmp_path / "images").glob("*.json")
     file.write_text(record)
-    after = plan_of(cluster)
-    assert (after.identity, after.program) == (before.identity, before.program)
+    after, image = plan_of(selene(tmp_path)), Path(str(before.program.image_path))
+    assert after.program == replace(before.program, image_digest=file_identity(image))
+    assert after.identity != before.identity
 
 
 def test_where_the_login_node_does_not_see_paths_no_digest_is_read(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from orchestrator.megatron.logs.columns import IterationLines
 from orchestrator.megatron.logs.fact_lines import WorldLine
 from orchestrator.megatron.rules.rule_context import RuleContext, read_flags
 from orchestrator.paths import Folders
+from orchestrator.pretrain import log_lines
 from orchestrator.reading.config_check import Expected, expected_of, mismatches, world_size_of
 from orchestrator.reading.facts import LogFacts
 from orchestrator.reading.parse import LogReport, read_log
@@ -180,6 +181,17 @@ def test_other_commit_is_a_mismatch_and_an_abbreviation_is_not() -> None:
     assert reasons(replace(FACTS, code_commit=None), commit="unknown") == []
 
 
+def test_other_version_of_pretrain_on_any_node_is_a_mismatch_with_both_versions_and_the_folder() -> None:
+    version, folder = log_lines.program().removeprefix(" > program: ").split(" in ")
+    planned, recorded = replace(PLANNED, program=version), "pretrain-0123456789ab"
+    log = f"0: {log_lines.program()}\n4:  > program: {recorded} in /other\n".encode()
+    facts = read_log(log).facts
+    assert facts.programs == {version: folder, recorded: "/other"}
+    assert reasons(facts, planned) == [f"ran {recorded} in /other, not {version}"]
+    assert reasons(facts, replace(planned, program=recorded)) == [f"ran {version} in {folder}, not {recorded}"]
+    assert reasons(facts) == reasons(LogFacts(), planned) == []
+
+
 def test_world_size_comes_from_its_line_or_the_dump() -> None:
     assert world_size_of(LogReport(IterationLines(), FACTS)) == 64
     assert world_size_of(LogReport(IterationLines(), replace(FACTS, world=None))) == 64
@@ -252,6 +264,8 @@ def test_branch_or_digest_is_not_compared_as_a_commit(tmp_path: Path) -> None:
     row = job_row(tmp_path)
     for code in ("core_r0.14.0", "pretrain-0123456789ab", "code"):
         assert expected_of(replace(row, code=code)).commit is None
+    assert expected_of(replace(row, code="pretrain-0123456789ab")).program == "pretrain-0123456789ab"
+    assert expected_of(row).program is None
 
 
 def shipped_cases() -> list[Case]:

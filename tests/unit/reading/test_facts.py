@@ -33,6 +33,7 @@ FULL = LogFacts(
     first_odd="iteration 2: loss nan",
     code_commit="5e0f373",
     software="torch",
+    programs={"pretrain-0123456789ab": "/copy"},
     execution="graph",
     alpa=AlpaRow("e2e", "p3.16", 1, 4, "gpt", "megatron", "{'tflops': nan}", "1"),
     unfinished=Unfinished(4, True, {(0, 1, 2): 3}, 0, 1, None, 5, "optimizer"),
@@ -57,12 +58,27 @@ def test_facts_of_another_version_are_refused(stored: dict[str, object]) -> None
 
 
 def test_largest_sizes_of_several_rank_files_count() -> None:
-    first = LogFacts(world=FULL.world, max_allocated_bytes=5, max_reserved_bytes=9, parameters={(0, 0): 1}, restarts=1)
-    last = LogFacts(says_done=True, max_allocated_bytes=7, parameters={(0, 1): 2}, last_iteration=25, odd_lines=3)
+    first = LogFacts(
+        world=FULL.world,
+        programs={"pretrain-aaaaaaaaaaaa": "/first"},
+        max_allocated_bytes=5,
+        max_reserved_bytes=9,
+        parameters={(0, 0): 1},
+        restarts=1,
+    )
+    last = LogFacts(
+        programs={"pretrain-bbbbbbbbbbbb": "/last"},
+        says_done=True,
+        max_allocated_bytes=7,
+        parameters={(0, 1): 2},
+        last_iteration=25,
+        odd_lines=3,
+    )
     both = merged_facts([first, last])
     assert (both.world, both.says_done, both.last_iteration) == (FULL.world, True, 25)
     assert (both.max_allocated_bytes, both.max_reserved_bytes, both.parameters) == (7, 9, {(0, 0): 1, (0, 1): 2})
     assert (both.restarts, both.odd_lines) == (1, 3)
+    assert both.programs == {"pretrain-aaaaaaaaaaaa": "/first", "pretrain-bbbbbbbbbbbb": "/last"}
     compared = replace(first, memory_is_of_all=True)
     assert merged_facts([last, compared]).max_allocated_bytes == 5
 

@@ -322,6 +322,21 @@ def test_other_checkout_is_a_mismatch() -> None:
 
 
 @pytest.mark.fault(
+    section="Faults of jobs",
+    fault="The job imported another version of `pretrain` than the recorded one",
+    promise="It is never verified. The class is `configuration`; the verdict names both versions and the folder.",
+)
+def test_other_program_than_the_recorded_one_fails_and_names_both() -> None:
+    planned = replace(PLANNED, program="pretrain-0123456789ab")
+    log = log_of()
+    other = replace(log, facts=replace(log.facts, programs={"pretrain-ba9876543210": "/edited"}))
+    judgement = judged(other, expected=planned)
+    assert judgement.reason == "ran pretrain-ba9876543210 in /edited, not pretrain-0123456789ab"
+    assert (judgement.verdict, judgement.failure) == ("failed", Failure.CONFIGURATION)
+    assert judged(log, expected=planned).verdict == "verified", "logs of older versions have no such line"
+
+
+@pytest.mark.fault(
     section="Ends that are expected",
     fault="A case runs out of memory in another layout than planned",
     promise="This is a failure.",

@@ -71,7 +71,7 @@ def inside(options, command):
         if mark and "NOT_INSIDE" not in environment:
             quoted = "'" + source.replace("'", "'\"'\"'") + "'"
             task = command[2].replace("/repro-job/start ", quoted + "/start ")
-            task = task.replace('/repro-job/"', quoted + '/"')
+            task = task.replace("cd -- /repro-job ", "cd -- " + quoted + " ")
             return [*command[:2], task, *command[3:]]
     return command
 
@@ -173,15 +173,21 @@ class Stage:
         executable(base / "bin" / "scontrol", _SCONTROL)
         executable(base / "bin" / "module", "#!/bin/sh\n")
         executable(base / "bin" / "python", _PROGRAM)
-        (base / "empty").mkdir()
-        return cls(base, base / name)
+        stage = cls(base, base / name)
+        stage.submitting_folder.mkdir()
+        return stage
+
+    @property
+    def submitting_folder(self) -> Path:
+        """The folder in which scripts run; it is empty unless a test writes into it."""
+        return self.base / "empty"
 
     def render(self, plan: Plan, cluster: Cluster) -> str:
         """Return the script of a job in this stage."""
         return render_job(plan, cluster, self.job, TEMPLATES)
 
     def run(self, script: str, environment: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-        """Run a script in an empty folder, which it must leave empty, with a minimal environment and this one."""
+        """Run a script in a folder that it must leave as it is, with a minimal environment and this one."""
         minimal = {
             "PATH": f"{self.base}/bin:/usr/bin:/bin",
             "RECORDS": str(self.base),
@@ -190,19 +196,19 @@ class Stage:
             "SLURM_JOB_ID": "12345",
             "SLURM_JOB_NODELIST": "n[1-2] x",
         }
-        file = self.base / "job.sh"
+        file, before = self.base / "job.sh", sorted(self.submitting_folder.rglob("*"))
         file.write_text(script, encoding="utf-8")
         answer = subprocess.run(
             ["bash", file],
             env={**minimal, **(environment or {})},
-            cwd=self.base / "empty",
+            cwd=self.submitting_folder,
             capture_output=True,
             text=True,
             errors="surrogateescape",
             check=False,
             timeout=600,
         )
-        assert list((self.base / "empty").iterdir()) == []
+        assert sorted(self.submitting_folder.rglob("*")) == before
         return answer
 
     def run_job(self, plan: Plan, cluster: Cluster, environment: Mapping[str, str] | None = None) -> None:

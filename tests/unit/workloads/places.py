@@ -45,9 +45,9 @@ def pretrain_case() -> tuple[Case, Paper]:
 
 SITE_FIELDS = {
     "checkout": "/checkout",
-    "data_path": "DATA",
-    "vocab_file": "VOCAB",
-    "merge_file": "MERGE",
+    "data_path": "/DATA",
+    "vocab_file": "/VOCAB",
+    "merge_file": "/MERGE",
     "benchmark": "/alpa/osdi22_artifact/megatron",
 }
 

@@ -18,7 +18,7 @@ SCRIPT = (
     "--activations-checkpoint-method uniform "
     "--tensor-model-parallel-size {TP} --pipeline-model-parallel-size {PP} --micro-batch-size 1 "
     "--global-batch-size {GBS} --num-layers 32 --hidden-size 20480 --num-attention-heads 128 --DDP-impl local "
-    "--data-path DATA --vocab-file VOCAB --merge-file MERGE --log-interval 5 --seq-length 2048 "
+    "--data-path /DATA --vocab-file /VOCAB --merge-file /MERGE --log-interval 5 --seq-length 2048 "
     "--max-position-embeddings 2048 --train-iters 500 --lr-decay-iters 320 --lr 0.0001 --min-lr 0.00001 "
     "--lr-decay-style cosine --lr-warmup-fraction 0.01 --split 969,30,1 --eval-iters 100 --eval-interval 1000 "
     "--clip-grad 1.0 --fp16 --loss-scale 8192"

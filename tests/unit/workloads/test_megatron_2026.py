@@ -17,7 +17,7 @@ from orchestrator.workloads.megatron_2026 import vocabulary_divisor
 from tests.unit.catalog.entries import find_case
 from tests.unit.workloads.places import arguments_of
 
-DATA = {"data_path": "DATA", "vocab_file": "VOCAB", "merge_file": "MERGE"}
+DATA = {"data_path": "/DATA", "vocab_file": "/VOCAB", "merge_file": "/MERGE"}
 
 
 def today(experiment: str, name: str, **training: Any) -> Case:
@@ -93,8 +93,8 @@ def test_site_data_replace_mock_data_with_the_same_padding() -> None:
     mock, own = flags(case), flags(case, DATA)
     assert mock.keys() - own.keys() == {"--mock-data", "--vocab-size"}
     assert own.keys() - mock.keys() == {"--data-path", "--vocab-file", "--merge-file"}
-    assert (own["--data-path"], own["--tokenizer-type"]) == (("DATA",), ("GPT2BPETokenizer",))
-    assert (own["--vocab-file"], own["--merge-file"]) == (("VOCAB",), ("MERGE",))
+    assert (own["--data-path"], own["--tokenizer-type"]) == (("/DATA",), ("GPT2BPETokenizer",))
+    assert (own["--vocab-file"], own["--merge-file"]) == (("/VOCAB",), ("/MERGE",))
     # 50,257 entries are padded to the paper's 51,200 as well: by 128 they would be 53,248
     assert own["--make-vocab-size-divisible-by"] == mock["--make-vocab-size-divisible-by"] == ("32",)
 

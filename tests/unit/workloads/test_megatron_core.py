@@ -21,7 +21,7 @@ TRAINING = (
     "--lr-warmup-fraction .001 --lr-decay-iters 430000 "
 )
 PARALLEL = "--tensor-model-parallel-size {TP} --pipeline-model-parallel-size {PP} --context-parallel-size {CP} "
-DATA = "--data-path DATA --vocab-file VOCAB --merge-file MERGE --split 949,50,1 "
+DATA = "--data-path /DATA --vocab-file /VOCAB --merge-file /MERGE --split 949,50,1 "
 LOGGING = (
     "--train-iters 100 --log-interval 1 --log-throughput --save-interval 0 --eval-interval {EVERY} --eval-iters 10 "
 )

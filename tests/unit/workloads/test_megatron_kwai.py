@@ -29,7 +29,7 @@ KWAI = (
     "--clip-grad 1.0 --adam-beta1 0.9 --adam-beta2 0.95 --adam-eps 1e-5 --bf16 --no-position-embedding "
     "--use-rotary-position-embeddings --swiglu --rms-norm --disable-bias-linear "
     "--untie-embeddings-and-output-weights --hidden-dropout 0. --attention-dropout 0. --no-query-key-layer-scaling "
-    "--no-masked-softmax-fusion --no-bias-gelu-fusion --no-bias-dropout-fusion --data-path DATA "
+    "--no-masked-softmax-fusion --no-bias-gelu-fusion --no-bias-dropout-fusion --data-path /DATA "
     "--tokenizer-type NullTokenizer --vocab-size 32004 --split 949,50,1 --log-interval 1 --save-interval 10000 "
     "--eval-interval 1000 --eval-iters 0"
 )
@@ -45,7 +45,7 @@ ORIGIN = (
     "--lr-warmup-iters 2000 --clip-grad 1.0 --adam-beta1 0.9 --adam-beta2 0.95 --adam-eps 1e-5 --bf16 "
     "--no-position-embedding --use-rotary-position-embeddings --swiglu --normalization RMSNorm --disable-bias-linear "
     "--untie-embeddings-and-output-weights --hidden-dropout 0. --attention-dropout 0. --no-masked-softmax-fusion "
-    "--no-bias-gelu-fusion --no-bias-dropout-fusion --data-path DATA --tokenizer-type NullTokenizer "
+    "--no-bias-gelu-fusion --no-bias-dropout-fusion --data-path /DATA --tokenizer-type NullTokenizer "
     "--vocab-size 32004 --split 949,50,1 --log-interval 1 --save-interval 10000 --eval-interval 1000 --eval-iters 0"
 )
 OURS = {"--hidden-dropout": "0.0", "--attention-dropout": "0.0"}  # the same numbers, written otherwise

@@ -9,11 +9,12 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from pydantic import ValidationError
 
 import orchestrator.pretrain
 from orchestrator.errors import ReproError
 from orchestrator.paths import Folders
-from orchestrator.workloads.pretrain import code_version, copy_program, program_folder
+from orchestrator.workloads.pretrain import PretrainSite, code_version, copy_program, program_folder
 
 SOURCES = Path(orchestrator.pretrain.__file__).parent
 
@@ -27,6 +28,13 @@ def test_code_version_is_stable_and_has_the_stored_form() -> None:
     assert first == code_version()
     name, _, digest = first.partition("-")
     assert name == "pretrain" and len(digest) == 12 and int(digest, 16) >= 0
+
+
+def test_python_of_a_profile_is_absolute_or_in_path_because_jobs_run_in_their_own_folder() -> None:
+    for python in ("python3", "/venv/python", None):
+        assert PretrainSite(python=python).python == python
+    with pytest.raises(ValidationError, match="must be an absolute path"):
+        PretrainSite(python="venv/python")
 
 
 def test_copy_has_only_the_files_of_the_program(tmp_path: Path) -> None:

@@ -40,12 +40,17 @@ trap 'exit 130' INT
 # It may have been cancelled while it started, before there was a process to signal.
 [ ! -e "$folder/cancelled" ] || exit 143
 
+# Variables of the submitting shell that would change what Python imports.
+unset PYTHONPATH PYTHONHOME PYTHONUSERBASE PYTHONPLATLIBDIR
+
 # The first host of the hostfile.
 read -r MASTER_ADDR _ < <(grep -v '^[[:space:]]*\(#\|$\)' -- /etc/mpi/hostfile)
 MASTER_PORT=6002
 
 # Start of each process. Its variables are set last, so that no setting of a node replaces them.
+# Python imports from the working folder first, so that is a folder of the job.
 task='
+cd -- "$3" || exit
 export MASTER_ADDR=$1 MASTER_PORT=$2
 export RANK=$OMPI_COMM_WORLD_RANK LOCAL_RANK=$OMPI_COMM_WORLD_LOCAL_RANK WORLD_SIZE=$OMPI_COMM_WORLD_SIZE
 unset NCCL_MIN_NRINGS
@@ -88,7 +93,7 @@ print("NCCL outside of the packages:", version.value)'\''
   probe nvidia-smi -q
   probe nvidia-smi topo -m
 }
-[ "$LOCAL_RANK" != 0 ] || (fingerprint 2>/dev/null >"$3/fingerprint.$(uname -n).txt" &)
+[ "$LOCAL_RANK" != 0 ] || (fingerprint 2>/dev/null >"fingerprint.$(uname -n).txt" &)
 shift 3
 exec "$@"'
 

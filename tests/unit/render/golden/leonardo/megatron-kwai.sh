@@ -51,6 +51,9 @@ trap 'exit 130' INT
 # It may have been cancelled while it started, before there was a process to signal.
 [ ! -e "$folder/cancelled" ] || exit 143
 
+# Variables of the submitting shell that would change what Python imports.
+unset PYTHONPATH PYTHONHOME PYTHONUSERBASE PYTHONPLATLIBDIR
+
 # Lines of the cluster's profile. Module systems and conda read variables that are not set.
 set +u
 module purge
@@ -71,7 +74,9 @@ unset "${!SLURM_CPU_BIND@}" "${!SLURM_GPU_BIND@}" "${!SLURM_MEM_BIND@}" SLURM_DI
   SLURM_HINT SLURM_MPI_TYPE SLURM_OVERCOMMIT SLURM_OVERLAP SLURM_THREADS SLURM_WHOLE "${!SLURM_STEP@}"
 
 # Start of each task. Its variables are set last, so that no image or profile replaces them.
+# Python imports from the working folder first, so that is a folder of the job.
 task='
+cd -- "$3" || exit
 export MASTER_ADDR=$1 MASTER_PORT=$2
 export RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID WORLD_SIZE=4
 export CUDA_DEVICE_MAX_CONNECTIONS=1
@@ -107,8 +112,7 @@ print("NCCL outside of the packages:", version.value)'\''
   probe nvidia-smi -q
   probe nvidia-smi topo -m
 }
-[ "$SLURM_LOCALID" != 0 ] ||
-  (fingerprint 2>/dev/null >"$3"/"fingerprint.${SLURMD_NODENAME:-$(uname -n)}.txt" &)
+[ "$SLURM_LOCALID" != 0 ] || (fingerprint 2>/dev/null >"fingerprint.${SLURMD_NODENAME:-$(uname -n)}.txt" &)
 shift 3
 exec "$@"'
 

@@ -51,6 +51,9 @@ trap 'exit 130' INT
 # It may have been cancelled while it started, before there was a process to signal.
 [ ! -e "$folder/cancelled" ] || exit 143
 
+# Variables of the submitting shell that would change what Python imports.
+unset PYTHONPATH PYTHONHOME PYTHONUSERBASE PYTHONPLATLIBDIR
+
 # Kernels are compiled into the checkout under torch's lock. A lock of a killed job would block this job for ever.
 lock=/code/megatron-kwai/megatron/fused_kernels/build/lock
 until [ ! -e "$lock" ] || [ -n "$(find "$lock" -mmin +10)" ]; do sleep 5; done
@@ -77,6 +80,9 @@ fi
 CUDA_VISIBLE_DEVICES=$(IFS=, && echo "${gpus[*]:0:4}")
 export CUDA_VISIBLE_DEVICES
 
+# Python imports from the working folder first, so that is a folder of the job.
+cd -- "$folder"
+folder=$PWD
 # Print the fingerprint of this node. Each command may fail, or hang for 10 s. Lines that identify a device or a process
 # are left out.
 fingerprint() {

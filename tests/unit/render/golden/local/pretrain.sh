@@ -47,9 +47,13 @@ trap 'exit 130' INT
 # It may have been cancelled while it started, before there was a process to signal.
 [ ! -e "$folder/cancelled" ] || exit 143
 
+# Variables of the submitting shell that would change what Python imports.
+unset PYTHONPATH PYTHONHOME PYTHONUSERBASE PYTHONPLATLIBDIR
+
 export CUDA_DEVICE_MAX_CONNECTIONS=1
 export OMP_NUM_THREADS=1
 export PYTHONUNBUFFERED=1
+export PYTHONSAFEPATH=1
 export PYTHONPATH=/runs/programs/pretrain-000000000000${PYTHONPATH:+:$PYTHONPATH}
 
 # Use 4 GPUs: the first of CUDA_VISIBLE_DEVICES, or of all GPUs if it is not set.
@@ -62,6 +66,9 @@ fi
 CUDA_VISIBLE_DEVICES=$(IFS=, && echo "${gpus[*]:0:4}")
 export CUDA_VISIBLE_DEVICES
 
+# Python imports from the working folder first, so that is a folder of the job.
+cd -- "$folder"
+folder=$PWD
 # Print the fingerprint of this node. Each command may fail, or hang for 10 s. Lines that identify a device or a process
 # are left out.
 fingerprint() {
