@@ -18,7 +18,8 @@ from collections.abc import Sequence
 from benchmarks.fits import fit
 from benchmarks.left_out import judged
 from benchmarks.measured_times import CHECKOUT, HOST_BOUND, Row, host_bound
-from benchmarks.prediction_tables import class_table, data_sets, error_table, order_table
+from benchmarks.prediction_tables import class_summary, class_table, data_sets, error_table, order_table
+from orchestrator.planning.time_basis import Basis
 from orchestrator.planning.time_constants import FITTED, Constants
 
 PAGE = CHECKOUT / "docs" / "explanation" / "predictions.md"
@@ -41,7 +42,8 @@ def main() -> int:
             _print_rows(f"{one.title} ({one.use})", one.rows)
         _print_rows(f"{HOST_BOUND} (only shown)", host_bound())
         return 0
-    tables = "\n\n".join((class_table(judged()), error_table(data_sets()), order_table()))
+    sentences = "\n".join(f"* {class_summary(basis, judged())}." for basis in Basis)
+    tables = "\n\n".join((sentences, class_table(judged()), error_table(data_sets()), order_table()))
     if options.write:
         before, _, rest = PAGE.read_text().partition(BEGIN)
         PAGE.write_text(f"{before}{BEGIN}\n\n{tables}\n\n{END}{rest.partition(END)[2]}")
