@@ -218,7 +218,7 @@ def with_exact_memory(report: BatchReport) -> BatchReport:
     notes = list(report.notes)
     if not all(find_workload(job.case.workload).is_own for job in jobs):
         notes.append("the real model is today's megatron-core; Megatron-LM of 2021 computes its loss in fewer bytes")
-    for job, exact in zip(jobs, plan_exactly([job.case for job in jobs]), strict=True):
+    for job, exact in zip(jobs, plan_exactly([job.target.as_run(job.case) for job in jobs]), strict=True):
         row = rows[job.label]
         if not isinstance(exact, ExactCase):
             notes.append(f"{job.label}: not planned exactly: {exact}")

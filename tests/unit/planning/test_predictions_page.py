@@ -94,3 +94,9 @@ def test_a_table_that_decided_the_form_of_the_model_is_no_validation() -> None:
 
 def test_validation_rows_are_not_fitted() -> None:
     assert len(validation()) >= 25 and not any(row.fitted for row in validation())
+
+
+def test_the_error_of_the_exact_planner_is_on_one_page() -> None:
+    planning = (CHECKOUT / "docs" / "explanation" / "planning.md").read_text()
+    bullet = next(part for part in planning.split("\n* ") if part.startswith("**`--exact`**"))
+    assert "performance.md#predicted-memory-and-time" in bullet and "within" not in bullet
