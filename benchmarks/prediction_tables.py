@@ -111,7 +111,7 @@ def class_table(times: Sequence[Judged]) -> str:
 
 
 def class_summary(basis: Basis, times: Sequence[Judged]) -> str:
-    """Return the sentence of a class: `±10 % (program, GPU and site measured): mean error 3.0 %, worst +17 %, ...`."""
+    """Return the sentence of a class: `±10 % (...): mean error 3.0 %, worst +17 %, 268 of 272 inside`."""
     of_class = [time for time in times if time.basis is basis]
     mean = 100 * statistics.fmean(abs(time.error) for time in of_class)
     worst = 100 * max((time.error for time in of_class), key=abs)

@@ -13,9 +13,9 @@ class CheckedCase(TypedDict):
 
     `tasks` are the processes of a case on CPU cores. `iterations` and `run_s` are those of a budget, `exact_...` those
     of --exact, and the alphas those of --solve-alpha. The parts of an iteration's time are in ms. `uncertainty` is a
-    share of the time. `time_basis` is the class of the prediction: program, GPU and site measured, another site or
-    network, another program of the family on a measured GPU, or no similar case. `fit` is `tight` if a case needs more
-    than the usable memory and at most the whole memory of a GPU.
+    share of the time. `time_basis` is the class of the prediction: program, GPU and site measured (or a node of
+    the same kind), another site or network, another program of the family on a measured GPU, or no similar case. `fit`
+    is `tight` if a case needs more than the usable memory and at most the whole memory of a GPU.
     """
 
     experiment: str

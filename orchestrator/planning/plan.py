@@ -42,8 +42,8 @@ from orchestrator.workloads import find_workload
 from orchestrator.workloads.base import Program, has_local_layers
 
 Fit = Literal["fits", "tight", "OOM"]
-"""Verdict of a case's memory: within the usable share of a GPU, within the whole GPU, or more than a GPU has. Published
-runs use up to 99 % of a GPU, so a tight case may run."""
+"""Verdict of a case's memory: within the usable share of a GPU, within the whole GPU, or more than a GPU has. A
+published run of the tutorials needs 99 % of its GPU, so a tight case may run."""
 
 
 LOCAL_LAYERS_WARNING = (

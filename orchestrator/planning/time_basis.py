@@ -27,7 +27,7 @@ class _Class:
 class Basis(Enum):
     """Class of a prediction, from the smallest to the largest uncertainty."""
 
-    MEASURED = _Class("measured", 0.10, "program, GPU and site measured")
+    MEASURED = _Class("measured", 0.10, "program, GPU and site measured, or a node of this kind")
     OTHER_SITE = _Class("other site", 0.25, "program and GPU measured, other site or network")
     OTHER_PROGRAM = _Class("other program", 0.30, "GPU measured, other program of the family")
     NOT_COMPARED = _Class("not compared", 0.40, "no similar case measured, or limited by the host")

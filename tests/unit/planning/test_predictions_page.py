@@ -51,7 +51,7 @@ def test_page_has_the_printed_table_of_orders() -> None:
     assert order_table() in PAGE, "run python -m benchmarks.duration and copy its tables"
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/explanation/predictions.md", "docs/explanation/planning.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/explanation/predictions.md"])
 def test_sentences_have_the_error_of_each_class(page: str) -> None:
     words = " ".join((CHECKOUT / page).read_text().split())
     for basis in Basis:
