@@ -26,15 +26,22 @@ from orchestrator.megatron.model import Layout, ModelShape, Training, padded_voc
 from orchestrator.paths import find_folders
 from orchestrator.planning.time_constants import FITTED, Constants
 from orchestrator.planning.time_model import Duration, predict_with
+from orchestrator.workloads.base import flag_arguments
+from orchestrator.workloads.megatron_2026 import OWN_LAYERS
 
 CHECKOUT = Path(__file__).resolve().parents[1]
 SC21, ATC24 = "SC21 table 1", "ATC'24 figure 9"
 H200, H200_QUAD = "pretrain on one and two H200", "pretrain on four H200"
-H100, HOST_BOUND = "pretrain on one H100", "host-bound on four H200"
+H100, H100_LATER, H100_QUAD = "pretrain on one H100", "later on one and two H100", "pretrain on four H100"
+LOCAL_LAYERS, HOST_BOUND = "Megatron-LM's own layers on H100", "host-bound on four H200"
 H200_LATER, H200_QUAD_LATER = "later on two H200", "later on four H200"
 H200_AGAIN = "cases of the fit, measured again"
 _RESULTS = CHECKOUT / "experiments" / "results"
-LATER_TABLES = {2: (_RESULTS / "h200",), 4: (_RESULTS / "h200-quad" / "first", _RESULTS / "h200-quad" / "second")}
+LATER_TABLES = {
+    1: (_RESULTS / "one-gpu" / "h200",),
+    2: (_RESULTS / "h200",),
+    4: (_RESULTS / "h200-quad" / "first", _RESULTS / "h200-quad" / "second"),
+}
 """Folders with tables of `pretrain` that are newer than its constants, by the number of H200 of the machine."""
 TIMES = CHECKOUT / "benchmarks"
 
@@ -59,10 +66,11 @@ class Row:
     shown_error: float = 0.0
     shown_is_time: bool = True
     arguments: tuple[str, ...] = ()
+    site: str | None = None
 
     def predicted(self, constants: Constants) -> Duration:
         case = (self.model, self.layout, self.training, self.hardware, self.program, self.arguments)
-        duration = predict_with(constants, *case)
+        duration = predict_with(constants, *case, site=self.site)
         assert duration is not None
         return duration
 
@@ -94,10 +102,16 @@ def rows() -> dict[str, list[Row]]:
         ATC24: figure_9(),
         H200: pretrain_on_h200(quad=False),
         H200_QUAD: pretrain_on_h200(quad=True),
-        H200_LATER: measured_later(2, of_the_fit=False),
+        H200_LATER: [row for gpus in (1, 2) for row in measured_later(gpus, of_the_fit=False)],
         H200_QUAD_LATER: measured_later(4, of_the_fit=False),
         H200_AGAIN: [row for gpus in LATER_TABLES for row in measured_later(gpus, of_the_fit=True)],
-        H100: pretrain_on_h100(),
+        H100: [time.row(_h100(1)) for time in _of_times("h100_times.yaml", "judged", "single")],
+        H100_LATER: [
+            *(time.row(_h100(1)) for time in _of_tables((_RESULTS / "one-gpu" / "h100",))),
+            *(time.row(_h100(2)) for time in _of_times("h100_times.yaml", "peers")),
+        ],
+        H100_QUAD: [time.row(_h100(4), fitted=True) for time in _of_tables((_RESULTS / "h100-quad",))],
+        LOCAL_LAYERS: local_layers(),
         HOST_BOUND: host_bound(),
     }
 
@@ -170,6 +184,7 @@ def _published_row(entry: Entry, case: Case, machine: Hardware) -> Row | None:
         shown_error=_PRINTED_ERROR * shown.value if shown.error is None else shown.error,
         shown_is_time=shown.metric == "iteration_ms",
         arguments=case.arguments,
+        site=entry.paper_folder,
     )
 
 
@@ -203,7 +218,7 @@ class Measured:
     training: Training
     actual_ms: float
 
-    def row(self, machine: Hardware, fitted: bool) -> Row:
+    def row(self, machine: Hardware, fitted: bool = False) -> Row:
         return Row(
             self.name,
             fitted,
@@ -234,9 +249,16 @@ def measured_later(gpus: int, *, of_the_fit: bool) -> list[Row]:
     return [row for row in later if (row.job in before) is of_the_fit]
 
 
-def pretrain_on_h100() -> list[Row]:
-    machine = _machine("NVIDIA H100 80GB HBM3", 1)
-    return [time.row(machine, fitted=False) for time in _of_times("h100_times.yaml", "judged", "single")]
+def local_layers() -> list[Row]:
+    """Return the times of Megatron-LM without transformer-engine. Rows 1, 3, 5, ... are fitted."""
+    program, arguments = "megatron-2026", tuple(flag_arguments(OWN_LAYERS))
+    times = _of_times("h100_times.yaml", "local_layers")
+    rows = [time.row(_h100(2), fitted=index % 2 == 0) for index, time in enumerate(times)]
+    return [replace(row, program=program, arguments=arguments) for row in rows]
+
+
+def _h100(gpus: int) -> Hardware:
+    return _machine("NVIDIA H100 80GB HBM3", gpus)
 
 
 def host_bound() -> list[Row]:
@@ -281,11 +303,13 @@ def _of_times(file: str, part: str = "measured", scale: str = "pair") -> Iterato
 
 
 def _of_part(row: dict[str, Any]) -> Measured:
-    """Return the time of a case of benchmarks/pretrain_parts.py."""
+    """Return the time of a case of benchmarks/pretrain_parts.py, or with pipeline stages of benchmarks/peers.py."""
+    of_peers = "pp" in row
     model = ModelShape(row["layers"], row["hidden"], row["heads"], 2048, 51200)
-    layout = Layout(row["gpus"], row["tp"], 1, row["mbs"], row["gbs"], sequence_parallel=row["tp"] > 1)
+    is_split = row["tp"] > 1 and not of_peers
+    layout = Layout(row["gpus"], row["tp"], row.get("pp", 1), row["mbs"], row["gbs"], sequence_parallel=is_split)
     training = Training("bf16", recompute=row["recompute"], dropout=0.0)
-    return Measured(f"pretrain_parts {row['part']}", model, layout, training, row["ms"])
+    return Measured(f"{'peers' if of_peers else 'pretrain_parts'} {row['part']}", model, layout, training, row["ms"])
 
 
 def _measured(entry: Entry, case: Case, actual_ms: float) -> Measured:
@@ -308,7 +332,9 @@ def _row(index: int, entry: Entry, case: Case, tokenizer: int, actual_ms: float)
     model = replace(case.model, vocab=padded_vocabulary(tokenizer, case.layout.tensor_parallel))
     machine = entry.paper.machine
     odd = index % 2 == 0
-    return Row(case.name, odd, model, case.layout, case.training, machine, case.workload, actual_ms)
+    return Row(
+        case.name, odd, model, case.layout, case.training, machine, case.workload, actual_ms, site=entry.paper_folder
+    )
 
 
 def _published(case: Case, metric: str) -> float:

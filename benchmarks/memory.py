@@ -22,7 +22,7 @@ from orchestrator.catalog.expand import cases_to_run
 from orchestrator.catalog.library import Entry, find_experiment
 from orchestrator.catalog.names import experiment_names
 from orchestrator.paths import find_folders
-from orchestrator.planning.plan import cost_of
+from orchestrator.planning.plan import Fit, cost_of
 from orchestrator.planning.target import Target
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "explanation" / "predictions.md"
@@ -53,13 +53,9 @@ class Row:
     case: Case
     needed_bytes: float
     usable_bytes: float
+    fit: Fit
     outcome: Outcome | None
     confirmed: bool
-
-    @property
-    def fits(self) -> bool:
-        """Return whether the case is predicted to fit."""
-        return self.needed_bytes <= self.usable_bytes
 
     @property
     def fitted(self) -> bool:
@@ -68,8 +64,8 @@ class Row:
 
     @property
     def is_wrong(self) -> bool:
-        """Return whether the published outcome differs from the predicted one."""
-        return self.outcome is not None and self.fits != (self.outcome == "ran")
+        """Return whether the published outcome differs from the predicted one. A tight case may have both."""
+        return (self.outcome, self.fit) in (("OOM", "fits"), ("ran", "OOM"))
 
 
 def rows() -> list[Row]:
@@ -88,10 +84,10 @@ def _rows_of(name: str, entry: Entry) -> Iterator[Row]:
     target = Target.of_paper(entry)
     for case in cases_to_run(entry):
         cost = cost_of(case, target)
-        if cost.memory is None or cost.usable_bytes is None:
+        if cost.memory is None or cost.usable_bytes is None or cost.fit is None:
             continue
         outcome, confirmed = _outcome(entry, case)
-        yield Row(name, case, cost.memory.total_bytes, cost.usable_bytes, outcome, confirmed)
+        yield Row(name, case, cost.memory.total_bytes, cost.usable_bytes, cost.fit, outcome, confirmed)
 
 
 def _outcome(entry: Entry, case: Case) -> tuple[Outcome | None, bool]:
@@ -111,8 +107,10 @@ def _outcome(entry: Entry, case: Case) -> tuple[Outcome | None, bool]:
 
 _COLUMNS = (
     "published OOM, predicted OOM",
+    "published OOM, tight",
     "published OOM, predicted to fit",
     "ran, predicted to fit",
+    "ran, tight",
     "ran, predicted OOM",
     "outcome not published",
     "used in a fit",
@@ -123,12 +121,12 @@ def _counts(rows: Iterable[Row]) -> list[int]:
     counts = [0] * len(_COLUMNS)
     for row in rows:
         if row.outcome == "OOM":
-            counts[1 if row.fits else 0] += 1
+            counts[("OOM", "tight", "fits").index(row.fit)] += 1
         elif row.outcome == "ran":
-            counts[2 if row.fits else 3] += 1
+            counts[3 + ("fits", "tight", "OOM").index(row.fit)] += 1
         else:
-            counts[4] += 1
-        counts[5] += row.fitted
+            counts[6] += 1
+        counts[7] += row.fitted
     return counts
 
 
@@ -192,7 +190,8 @@ def section(rows: Sequence[Row]) -> str:
     """Return the tables of the page."""
     unconfirmed = sum(row.outcome is not None and not row.confirmed for row in rows)
     parts = [
-        "Outcomes of all catalogued cases at their published size. OOM is out of GPU memory. "
+        "Outcomes of all catalogued cases at their published size. OOM is out of GPU memory, tight is between the "
+        "usable share and the whole GPU. "
         f"{unconfirmed} of the published outcomes are unconfirmed.",
         "\n".join(outcome_table(rows)),
         "Cases with a wrong prediction, in 10^9 bytes:",

@@ -51,6 +51,11 @@ class Entry:
         return self.short_name if self.path is None else self.path
 
     @property
+    def paper_folder(self) -> str:
+        """Name of the paper's folder: `sc21`."""
+        return self.name.partition("/")[0]
+
+    @property
     def short_name(self) -> str:
         """Name without the paper: `figure-13`."""
         return short_name(self.name)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -137,8 +137,7 @@ def plan(
         message(f"note: {note}")
     for problem in refused:
         message(f"repro: {problem}")
-    caution = _caution(report)
-    if caution is not None:
+    for caution in _cautions(report):
         message(caution)
     message(_summary(report))
     if report.budgeted is not None:
@@ -165,18 +164,26 @@ def _percent(share: str | float | None) -> str | None:
     return f"±{share:.0%}" if isinstance(share, float) else None
 
 
-def _caution(report: api.BatchReport) -> str | None:
-    """Return what the predictions rest on; None if nothing is predicted."""
+def _cautions(report: api.BatchReport) -> Iterator[str]:
+    """Yield what the predictions of memory and of time rest on."""
     costs = [planned.checked.cost for planned in report.batch.planned if planned.checked.cost is not None]
-    memory = sum(cost.memory is not None and not cost.memory.calibrated for cost in costs)
-    time = sum(cost.duration is not None and not cost.duration.calibrated for cost in costs)
-    predicted = [name for name in ("memory", "duration") if any(getattr(cost, name) is not None for cost in costs)]
-    if not predicted:
-        return None
-    names = " and ".join({"memory": "memory", "duration": "time"}[name] for name in predicted)
-    text = f"{names} are predictions" if len(predicted) > 1 else f"{names} is a prediction"
-    unlike = [f"{name} in {count} of {len(costs)}" for name, count in (("memory", memory), ("time", time)) if count]
-    return f"{text}; not checked against a similar measured case: {', '.join(unlike)}" if unlike else text
+    memories = [cost.memory for cost in costs if cost.memory is not None]
+    unlike = sum(not memory.calibrated for memory in memories)
+    if memories:
+        text = f"; not checked against a similar measured case in {unlike} of {len(memories)}" if unlike else ""
+        yield f"memory is a prediction{text}"
+    widths: dict[str, list[float]] = {}
+    for duration in (cost.duration for cost in costs if cost.duration is not None):
+        widths.setdefault(duration.basis.about, []).append(duration.uncertainty)
+    if widths:
+        counts = [f" in {counted(len(of_basis), 'case')}" if len(widths) > 1 else "" for of_basis in widths.values()]
+        classes = [f"{_range(of_basis)} ({about})" for about, of_basis in widths.items()]
+        yield f"time is a prediction: {', '.join(map(''.join, zip(classes, counts, strict=True)))}"
+
+
+def _range(widths: Sequence[float]) -> str:
+    least, most = f"{100 * min(widths):.0f}", f"{100 * max(widths):.0f}"
+    return f"±{least} %" if least == most else f"±{least} to {most} %"
 
 
 def _summary(report: api.BatchReport) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
 from typing_extensions import TypedDict  # pydantic cannot read the one of Python 3.10
 
@@ -12,7 +13,9 @@ class CheckedCase(TypedDict):
 
     `tasks` are the processes of a case on CPU cores. `iterations` and `run_s` are those of a budget, `exact_...` those
     of --exact, and the alphas those of --solve-alpha. The parts of an iteration's time are in ms. `uncertainty` is a
-    share of the time.
+    share of the time. `time_basis` is the class of the prediction: program, GPU and site measured (or a node of
+    the same kind), another site or network, another program of the family on a measured GPU, or no similar case. `fit`
+    is `tight` if a case needs more than the usable memory and at most the whole memory of a GPU.
     """
 
     experiment: str
@@ -25,10 +28,11 @@ class CheckedCase(TypedDict):
     parameters_per_gpu_b: float | None
     memory_gb: float | None
     usable_gb: float | None
-    fit: str | None
+    fit: Literal["fits", "tight", "OOM"] | None
     pinned_gb_per_node: float | None
     iteration_s: float | None
     uncertainty: float | None
+    time_basis: Literal["measured", "other site", "other program", "not compared"] | None
     job_min: float | None
     gpu_hours: float | None
     cost: float | None

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-Fit = Literal["A100", "H800", "H100", "GH100"]
+Fit = Literal["A100", "H800", "H100", "GH100", "pretrain H100"]
 """Which constants a prediction uses: SC21's program on A100, ATC'24's on H800, that of the tutorials on H100, or
-`pretrain` on the chip GH100."""
+`pretrain` on H200 (GH100) and on H100."""
 
 
 @dataclass(frozen=True, slots=True)

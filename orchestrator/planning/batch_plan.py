@@ -14,9 +14,8 @@ from orchestrator.errors import Problem, ReproError
 from orchestrator.megatron.model import Training
 from orchestrator.money import Money, Price
 from orchestrator.paths import short_name
-from orchestrator.planning.plan import CheckedCase, check_case, job_content, refusal_problems, run_s
+from orchestrator.planning.plan import CheckedCase, check_case, job_content, refusal_problems, run_s, time_of
 from orchestrator.planning.target import Target
-from orchestrator.planning.time_model import predict
 from orchestrator.slurm.notation import time_limit_s
 
 
@@ -250,14 +249,13 @@ def _runs(cases: Sequence[Case], target: Target, options: str) -> tuple[dict[str
 
     `options` are the names of the budgets, for messages.
     """
-    hardware = target.hardware
     runs: dict[str, Run] = {}
     uncertainty = 0.0
     for case in cases:
         if case.device == "cpu":
             what = f"{short_name(case.experiment)} at scale {case.scale} runs on CPU cores, whose time is not predicted"
             raise ReproError(Problem(f"{options}: {what}", hint="leave it out; --where selects fewer cases"))
-        duration = predict(case.model, case.layout, case.training, hardware, case.workload, case.arguments)
+        duration = time_of(case, target)
         if duration is None:
             what = f"no time is predicted on {target.name}: the GPUs' peak in {case.training.dtype} is unknown"
             hint = f"add hardware: peak_tflops: {{{case.training.dtype}: ...}}, or leave it out"

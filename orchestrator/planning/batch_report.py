@@ -218,7 +218,7 @@ def with_exact_memory(report: BatchReport) -> BatchReport:
     notes = list(report.notes)
     if not all(find_workload(job.case.workload).is_own for job in jobs):
         notes.append("the real model is today's megatron-core; Megatron-LM of 2021 computes its loss in fewer bytes")
-    for job, exact in zip(jobs, plan_exactly([job.case for job in jobs]), strict=True):
+    for job, exact in zip(jobs, plan_exactly([job.target.as_run(job.case) for job in jobs]), strict=True):
         row = rows[job.label]
         if not isinstance(exact, ExactCase):
             notes.append(f"{job.label}: not planned exactly: {exact}")
@@ -228,7 +228,7 @@ def with_exact_memory(report: BatchReport) -> BatchReport:
         cost = job.checked.cost
         assert cost is not None and cost.memory is not None
         if cost.usable_bytes is not None:
-            row["fit"] = fit_of(job.case, exact.total_bytes, cost.usable_bytes)
+            row["fit"] = fit_of(exact.total_bytes, cost.usable_bytes, job.target)
         if row["fit"] != cost.fit:
             notes.append(f"{job.label}: {row['fit']} by the real model, {cost.fit} by the closed form")
         difference = cost.memory.total_bytes / exact.total_bytes - 1
@@ -262,6 +262,7 @@ def _row(planned: PlannedCase, several: bool) -> PlanRow:
         "pinned_gb_per_node": round(pinned_gb, 1) if pinned_gb else None,
         "iteration_s": round(duration.iteration_ms / 1e3, 3) if duration else None,
         "uncertainty": round(duration.uncertainty, 3) if duration else None,
+        "time_basis": duration.basis.label if duration else None,
         "job_min": cost.job_s and round(cost.job_s / 60, 1),
         "time_limit": planned.checked.resources.time_limit,
         "gpu_hours": cost.gpu_hours and round(cost.gpu_hours, 2),

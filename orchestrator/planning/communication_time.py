@@ -128,9 +128,8 @@ def gradients(job: TimedJob, forward_ms: float, backward_ms: float) -> float:
     members = _members(job.machine, layout.gpus // layout.pipeline_parallel, layout.tensor_parallel)
     if job.program.ring_uses_one_card and layout.tensor_parallel > 1 and group > members:
         members = 1
-    gradient = 4 if job.program.fp32_gradients else job.word
     rounds = min(layout.microbatches, layout.pipeline_parallel) if layout.virtual_stages > 1 else 1
-    summed = _collective(job.machine, gradient * job.parameters, group, members)
+    summed = _collective(job.machine, job.gradient_bytes * job.parameters, group, members)
     if job.shards_optimizer:
         gathered = _collective(job.machine, job.word * job.parameters, group, members)
     else:
@@ -148,9 +147,8 @@ def shared_embedding(job: TimedJob) -> float:
     layout = job.layout
     if not job.program.sums_shared_embedding or job.model.family != "gpt" or layout.pipeline_parallel == 1:
         return 0.0
-    gradient = 4 if job.program.fp32_gradients else job.word
     members = 2 if layout.gpus == job.machine.node else 1
-    return 2 * _collective(job.machine, gradient * job.embedding_weights, 2, members)
+    return 2 * _collective(job.machine, job.gradient_bytes * job.embedding_weights, 2, members)
 
 
 def _members(machine: Rates, block: int, tensor_parallel: int) -> int:

@@ -234,5 +234,5 @@ def _total_bytes(rank: RankMemory, facts: MemoryFacts, training: Training) -> in
     """Return the bytes of a rank, with the workload's size of gradients; Megatron-Core's have four bytes."""
     narrower = (4 - gradient_width(facts, training)) * rank.parameters
     states = rank.weights_and_gradients_bytes - narrower + rank.optimizer_bytes
-    step = 0 if facts.shards_optimizer else step_width(facts) * rank.parameters
+    step = step_width(facts) * rank.optimizer_bytes // 12 if training.dtype != "fp32" else 0  # 12 of a parameter
     return states + max(rank.activations_peak_bytes, step)

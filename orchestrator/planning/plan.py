@@ -39,9 +39,16 @@ from orchestrator.planning.target import (
 from orchestrator.planning.time_model import Duration, predict
 from orchestrator.slurm.notation import time_limit_s
 from orchestrator.workloads import find_workload
-from orchestrator.workloads.base import Program
+from orchestrator.workloads.base import Program, has_local_layers
 
-Fit = Literal["fits", "OOM expected", "OOM unexpected", "fits, OOM published"]
+Fit = Literal["fits", "tight", "OOM"]
+"""Verdict of a case's memory: within the usable share of a GPU, within the whole GPU, or more than a GPU has. A
+published run of the tutorials needs 99 % of its GPU, so a tight case may run."""
+
+
+LOCAL_LAYERS_WARNING = (
+    "the program uses its own layers, without transformer-engine: three times were measured, on one host"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,14 +73,13 @@ def cost_of(case: Case, target: Target) -> Cost:
     nodes = target.nodes_of(case)
     if case.device == "cpu":
         return Cost(nodes, None, None, None, None, None, None)
-    hardware = target.hardware
-    memory = memory_of(case)
+    memory = memory_of(case, target)
     usable = usable_bytes(case, target)
-    fit = None if usable is None else fit_of(case, memory.total_bytes, usable)
-    duration = predict(case.model, case.layout, case.training, hardware, case.workload, case.arguments)
+    fit = None if usable is None else fit_of(memory.total_bytes, usable, target)
+    duration = time_of(case, target)
     if duration is None:
         return Cost(nodes, memory, usable, fit, None, None, None)
-    if fit in ("OOM expected", "OOM unexpected"):
+    if fit == "OOM":
         job_s = find_workload(case.workload).time.start_up_s
     else:
         job_s = run_s(case.training, duration.iteration_ms, case.workload)
@@ -86,9 +92,15 @@ def run_s(training: Training, iteration_ms: float, program: str) -> float:
     return find_workload(program).time.start_up_s + runs * iteration_ms / 1e3
 
 
-def memory_of(case: Case) -> MemoryEstimate:
-    """Return the memory by the closed form for the case's workload."""
-    return find_workload(case.workload).estimate_memory(case)
+def memory_of(case: Case, target: Target | None = None) -> MemoryEstimate:
+    """Return the memory by the closed form for the case's workload, on any machine or as the target runs it."""
+    return find_workload(case.workload).estimate_memory(case if target is None else target.as_run(case))
+
+
+def time_of(case: Case, target: Target) -> Duration | None:
+    """Return the time of an iteration of a case on GPUs; None if the peak of its dtype is unknown."""
+    run = target.as_run(case)
+    return predict(run.model, run.layout, run.training, target.hardware, run.workload, run.arguments, target.site)
 
 
 def usable_bytes(case: Case, target: Target) -> float | None:
@@ -97,12 +109,11 @@ def usable_bytes(case: Case, target: Target) -> float | None:
     return None if memory_gb is None else memory_gb * 1e9 * find_workload(case.workload).usable_share
 
 
-def fit_of(case: Case, needed_bytes: float, usable_bytes: float) -> Fit:
-    """Compare the needed memory with the usable memory and with the outcome that the source reports."""
-    published_oom = case.expected is not None and case.expected.outcome == "oom"
+def fit_of(needed_bytes: float, usable_bytes: float, target: Target) -> Fit:
+    """Compare the needed memory with the memory that tensors can usually use, and with the whole memory of a GPU."""
     if needed_bytes <= usable_bytes:
-        return "fits, OOM published" if published_oom else "fits"
-    return "OOM expected" if published_oom else "OOM unexpected"
+        return "fits"
+    return "tight" if needed_bytes <= 1e9 * (target.hardware.gpu_memory_gb or 0) else "OOM"
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,16 +165,23 @@ def check_case(case: Case, target: Target) -> CheckedCase:
     reasons = tuple(refusals(case, target, context))
     resources = resources_of(case, target)
     cost = None if reasons else cost_of(case, target)
-    notes = (*warnings(case, target, context), *_cost_warnings(cost, resources.time_limit))
+    notes = (*warnings(case, target, context), *_cost_warnings(case, cost, resources.time_limit))
+    if cost is not None and has_local_layers(target.as_run(case).arguments):
+        notes += (LOCAL_LAYERS_WARNING,)
     return CheckedCase(case, target.name, resources, reasons, notes, cost)
 
 
-def _cost_warnings(cost: Cost | None, time_limit: str) -> list[str]:
+def _cost_warnings(case: Case, cost: Cost | None, time_limit: str) -> list[str]:
     if cost is None:
         return []
     notes = []
-    if cost.fit == "OOM unexpected":
+    oom_published = case.expected is not None and case.expected.outcome == "oom"
+    if cost.fit == "OOM" and not oom_published:
         notes.append("does not fit into the GPU's memory")
+    elif cost.fit == "tight":
+        notes.append("needs more than the usable memory of a GPU, may run out of memory")
+    elif cost.fit == "fits" and oom_published:
+        notes.append("fits by the prediction, ran out of memory in the source")
     if cost.job_s is not None and cost.job_s > time_limit_s(time_limit):
         notes.append(f"predicted to take {cost.job_s / 60:.0f} minutes, asks for {time_limit}")
     return notes

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from orchestrator.catalog.case import Case
 from orchestrator.catalog.library import Entry
@@ -23,7 +23,7 @@ from orchestrator.workloads.base import Program
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A named machine. `machine` is the local host if the plan is for it.
+    """A named machine. `machine` is the local host if the plan is for it, `paper` the folder of the paper that used it.
 
     `gpus_location` is the location of the number of GPUs in the profile; None if the profile does not set it.
     """
@@ -33,6 +33,7 @@ class Target:
     machine: Machine | None = None
     profile: ClusterProfile | None = None
     gpus_location: str | None = None
+    paper: str | None = None
 
     @classmethod
     def of_cluster(cls, cluster: Cluster) -> Target:
@@ -57,7 +58,19 @@ class Target:
         if entry.paper.machine is None:
             hint = "name a machine with --cluster"
             raise ReproError(Problem(f"{entry.name}: paper.yaml describes no machine to plan for", hint=hint))
-        return cls(f"the machine of {entry.paper.venue}", entry.paper.machine)
+        return cls(f"the machine of {entry.paper.venue}", entry.paper.machine, paper=entry.paper_folder)
+
+    @property
+    def site(self) -> str:
+        """Name of the cluster, or folder of the paper, whose measured times may apply."""
+        return self.paper or self.name
+
+    def as_run(self, case: Case) -> Case:
+        """Return the case with the arguments that its program gets from the profile and that change memory and time."""
+        workload = find_workload(case.workload)
+        site = self.profile.workloads.site(workload.name) if self.profile else None
+        added = () if site is None else workload.costly_arguments(site)
+        return replace(case, arguments=(*case.arguments, *added)) if added else case
 
     def places_per_node(self, case: Case) -> int:
         """Return the number of processes that a node can run: one per GPU, or what the local host has CPU cores for."""

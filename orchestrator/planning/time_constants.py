@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 
 from orchestrator.config.model import Hardware
 from orchestrator.megatron.hardware import GPUS, Fit, gpu_facts
 from orchestrator.megatron.model import Layout, ModelShape, Training
+from orchestrator.planning.time_basis import is_card, is_kind
 from orchestrator.workloads import find_workload
-from orchestrator.workloads.base import TimeFacts
+from orchestrator.workloads.base import TimeFacts, has_local_layers
 
 
 @dataclass(frozen=True, slots=True)
 class Constants:
     """Fitted constants.
 
-    `a100_gemm_share`, `h800_gemm_share`, `h100_gemm_share` and `gh100_gemm_share` are the share of the dense peak that
-    large matrix products reach: on H100 in the programs of the tutorials, and on GH100 in `pretrain`, both at the
-    clocks that 700 W allow. `memory_share` and `network_share` are the share of a nominal bandwidth that is reached.
+    `a100_gemm_share`, `h800_gemm_share`, `h100_gemm_share`, `gh100_gemm_share` and `pretrain_h100_gemm_share` are the
+    share of the dense peak that large matrix products reach: on H100 in the programs of the tutorials, and in
+    `pretrain` on H200 and on H100, all at the clocks that 700 W allow. The last one also makes up for memory traffic:
+    H100 has 0.7 of the bandwidth of H200, and the counted bytes would cost more time than `pretrain` loses by this.
+    `memory_share` and `network_share` are the share of a nominal bandwidth that is reached.
     `exposed_share` is the part of tensor- and context-parallel communication that ATC'24's overlapping and
     `--tp-comm-overlap` do not hide. `transfer_share` is the share of the network's bandwidth that SC21's program
     reaches between pipeline stages, and `transfer_ms` the time that each of its transfers adds because the host waits
@@ -32,11 +33,12 @@ class Constants:
     fitted. `step_ms` is the time per iteration that the bytes of an optimizer step do not explain, probably because the
     host starts its kernels one by one.
 
-    The last five are the times in which Python starts kernels with transformer-engine, forward and backward: of a layer
+    The next five are the times in which Python starts kernels with transformer-engine, forward and backward: of a layer
     (`host_layer_ms`), of a step of context-parallel attention (`host_step_ms`), of a router and its exchange of tokens
     (`host_router_ms`), of an expert (`host_expert_ms`), and of the schedule and transfers of a virtual stage of a
-    pipeline (`host_stage_ms`). They belong to the host of the tutorials. The last one applies to no other program,
-    because the published times of the weak scaling exclude it.
+    pipeline (`host_stage_ms`). They belong to the host of the tutorials. The fifth one applies to no other program,
+    because the published times of the weak scaling exclude it. `host_local_ms` replaces `host_layer_ms` for
+    Megatron-LM's own layers, without transformer-engine.
     """
 
     a100_gemm_share: float
@@ -56,6 +58,8 @@ class Constants:
     host_expert_ms: float
     h100_gemm_share: float
     host_stage_ms: float
+    pretrain_h100_gemm_share: float
+    host_local_ms: float
 
     def gemm_share(self, fit: Fit) -> float:
         """Return the share of the dense peak that large matrix products reach."""
@@ -64,6 +68,7 @@ class Constants:
             "H800": self.h800_gemm_share,
             "H100": self.h100_gemm_share,
             "GH100": self.gh100_gemm_share,
+            "pretrain H100": self.pretrain_h100_gemm_share,
         }[fit]
 
 
@@ -85,6 +90,8 @@ FITTED = Constants(
     host_expert_ms=0.1934,
     h100_gemm_share=0.654,
     host_stage_ms=9.21,
+    pretrain_h100_gemm_share=0.86,
+    host_local_ms=7.56,
 )
 """Least squares of the relative error. Seven constants are fitted to the odd rows of SC21 table 1 (5 of 10), of ATC'24
 figure 9 (21 of 41), and to batches 12, 36 and 60 of SC21's figures 12 and 18 (9 of 15 jobs). Those of `pretrain` are
@@ -98,13 +105,14 @@ FLASH_SHARE: dict[Fit, dict[int, tuple[float, float]]] = {
     "H800": {128: (0.34, 0.34)},
     "H100": {128: (0.34, 0.34)},
     "GH100": {96: (0.448, 0.306), 128: (0.556, 0.379)},
+    "pretrain H100": {96: (0.448, 0.306), 128: (0.556, 0.379)},
 }
 """Share of the peak that attention reaches forward and backward, by the width of a head. FlashAttention-2, used for any
 width: its paper, section 4.1 (up to 73 % and 63 % on A100; up to 335 TFLOP/s for both together on H100, of 989). On
 H200 cuDNN's, measured alone: 535 to 565 and 367 to 383 TFLOP/s at 128, 443 and 303 at 96, counting the causal half,
 and 2.5 times the forward pass's FLOPs backward. Other widths were not measured. With context parallelism, or where a
 case asks for `flash`, `pretrain` uses FlashAttention-2; the three such rows are predicted with cuDNN's shares too."""
-FLASH_IN_TRAINING: dict[Fit, float] = {"A100": 1.0, "H800": 1.0, "H100": 1.0, "GH100": 0.86}
+FLASH_IN_TRAINING: dict[Fit, float] = {"A100": 1.0, "H800": 1.0, "H100": 1.0, "GH100": 0.86, "pretrain H100": 0.86}
 """Speed of attention within an iteration as a share of its speed alone. On H200 the power limit slows a GPU that
 does nothing but train: a profile of SC21's 1.7B has 110 ms of attention an iteration; the shares above give 94.7."""
 
@@ -123,12 +131,6 @@ COLLECTIVE_MS, NVLINK_STEP_MS, NETWORK_STEP_MS = 8.4e-3, 3.4e-3, 9.6e-3
 ASSUMED_NVLINK_GB_S, ASSUMED_NETWORK_GB_S = 200.0, 12.5
 """Bandwidths if neither profile nor table has one: those of ATC'24's machine, the slower of the two fitted ones."""
 
-# The uncertainty of a class of cases is such that at least 90 % of its published and measured times are inside. Tests
-# check this for each class. docs/explanation/predictions.md has the errors.
-CALIBRATED_UNCERTAINTY = 0.08
-"""Cases like fitted ones: constants fitted for this program on this kind of GPU, and layers of a fitted size."""
-SAME_CHIP_UNCERTAINTY = 0.15
-"""`pretrain` on a GPU with the chip of a fitted one: H100 with the constants of H200."""
 SMALLEST_LAYER_FLOPS = 8e11
 """Half of the FLOPs of the smallest fitted layer, per microbatch, GPU and forward pass. Smaller ones were
 compared only with values of SC21's figures 14 and 15, traced from plots."""
@@ -138,44 +140,13 @@ its recomputation and backward pass. On the slowest host that was measured Pytho
 SMALLEST_GRAPHED_LAYER_FLOPS = 1.8e11
 """The same where `pretrain` starts kernels by CUDA graphs, without gaps between them: the smallest layer that was
 measured on H200 (hidden size 3840, tensor-parallel 4, a microbatch of one, an iteration as one graph)."""
-COMPARED_SMALL_UNCERTAINTY = 0.22
-"""Layers smaller than fitted ones, on a kind of GPU on which times of similar programs were compared."""
-OTHER_UNCERTAINTY = 0.4
-"""Extrapolations: no time of a similar program on this kind of GPU was compared, or the model has experts."""
-
-
-@cache
-def is_fitted(gpu: str | None, program: str) -> bool:
-    """Return whether constants were fitted on this kind of GPU and program."""
-    return _fit_in(find_workload(program).time.fitted_on, gpu) is not None
 
 
 @cache
 def fit_of(gpu: str | None, program: str) -> Fit | None:
-    """Return the fit made for this program on this kind of GPU, or on another with the same chip; None without one."""
-    time = find_workload(program).time
-    return _fit_in({**time.fitted_on, **time.same_chip}, gpu)
-
-
-@cache
-def shares_of(gpu: str | None, program: str) -> Fit | None:
-    """Return the fit whose share of the peak the program reaches on a kind of GPU; None without one."""
-    return _fit_in(find_workload(program).time.shares_on, gpu) or fit_of(gpu, program)
-
-
-def _fit_in(fits: Mapping[str, Fit], gpu: str | None) -> Fit | None:
-    return next((fit for part, fit in fits.items() if _is(gpu, part)), None)
-
-
-@cache
-def _is(gpu: str | None, part: str) -> bool:
-    """Return whether this is the kind of GPU. GH200, H200 NVL and H100 PCIe are other kinds than H200 and H100."""
-    return re.search(rf"(?<![A-Z]){part}", gpu or "") is not None and not _is_card(gpu)
-
-
-def _is_card(gpu: str | None) -> bool:
-    """Return whether a GPU is a PCI Express card: lower power limit, and NVLink at most by bridges."""
-    return re.search(r"NVL|PCI", gpu or "", re.IGNORECASE) is not None
+    """Return the fit made for this program on this kind of GPU; None without one."""
+    fits = find_workload(program).time.fitted_on
+    return next((fit for kind, fit in fits.items() if is_kind(gpu, kind)), None)
 
 
 def flash_share(fit: Fit, head_width: float) -> tuple[float, float]:
@@ -186,7 +157,7 @@ def flash_share(fit: Fit, head_width: float) -> tuple[float, float]:
 
 def smallest_layer_flops(fit: Fit | None, graphed: bool) -> float:
     """Return the FLOPs of the smallest layer that is similar to a fitted one."""
-    if fit == "GH100":
+    if fit in ("GH100", "pretrain H100"):
         return SMALLEST_GRAPHED_LAYER_FLOPS if graphed else SMALLEST_EAGER_LAYER_FLOPS
     return SMALLEST_LAYER_FLOPS
 
@@ -243,28 +214,12 @@ def with_halved_assumptions(hardware: Hardware) -> Hardware:
     if hardware.nvlink_gb_s and hardware.network_gb_s:
         return hardware
     facts = gpu_facts(hardware.gpu)
-    nvlink = None if facts is None else facts.nvlink_gb_s / (2 if _is_card(hardware.gpu) else 1)
+    nvlink = None if facts is None else facts.nvlink_gb_s / (2 if is_card(hardware.gpu) else 1)
     links = {
         "nvlink_gb_s": hardware.nvlink_gb_s or nvlink or ASSUMED_NVLINK_GB_S / 2,
         "network_gb_s": hardware.network_gb_s or ASSUMED_NETWORK_GB_S / 2,
     }
     return hardware.model_copy(update=links)
-
-
-def uncertainty(gpu: str | None, program: str, calibrated: bool, fitted_size: bool) -> float:
-    """Return the relative uncertainty of a prediction whose bandwidths are all known.
-
-    `gpu` is None if no similar case was compared: a model with experts.
-    """
-    if calibrated:
-        return CALIBRATED_UNCERTAINTY
-    if fitted_size and fit_of(gpu, program) is not None:
-        return SAME_CHIP_UNCERTAINTY
-    compared_on = find_workload(program).time.compared_on
-    compared = next((share for part, share in compared_on.items() if _is(gpu, part)), None)
-    if compared is None:
-        return OTHER_UNCERTAINTY
-    return compared if fitted_size else max(compared, COMPARED_SMALL_UNCERTAINTY)
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,6 +257,21 @@ class TimedJob:
     def graphed(self) -> bool:
         """Return whether kernels are started by CUDA graphs: of an iteration, or of the passes of a pipeline."""
         return self.program.records_graph and not self.training.offload and not self.training.dropout
+
+    @property
+    def uses_local_layers(self) -> bool:
+        """Return whether Megatron-LM uses its own layers, without transformer-engine."""
+        return has_local_layers(self.arguments)
+
+    @property
+    def gradient_bytes(self) -> int:
+        """Bytes of a gradient that data-parallel GPUs sum."""
+        return 4 if self.program.fp32_gradients and "--grad-reduce-in-bf16" not in self.arguments else self.word
+
+    @property
+    def nodes(self) -> int:
+        """Number of nodes of the job."""
+        return -(-self.layout.gpus // self.machine.node)
 
     @property
     def layers(self) -> float:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from orchestrator.config.model import Hardware
+from orchestrator.megatron.hardware import Fit
 from orchestrator.megatron.model import Layout, ModelShape, Training
 from orchestrator.planning import time_constants
 from orchestrator.planning.communication_time import (
@@ -18,6 +19,7 @@ from orchestrator.planning.communication_time import (
     shared_embedding,
     tensor_parallel,
 )
+from orchestrator.planning.time_basis import Basis, JobTraits, basis_of
 from orchestrator.planning.time_constants import FITTED, Constants, TimedJob
 from orchestrator.workloads import find_workload
 
@@ -27,15 +29,15 @@ class Duration:
     """Predicted time of an iteration. The parts add up to `iteration_ms`; hidden communication is not counted.
 
     `compute_ms` is the compute of the slowest pipeline stage, with the wait for offloaded activations and the optimizer
-    step. `uncertainty` is relative: 0.08 is plus or minus 8 %. It includes the additional time with half of each
-    assumed bandwidth. `calibrated` is true if the constants were fitted on this GPU, workload and size of layers.
+    step. `basis` is what was measured of the case's program, GPU and site. `uncertainty` is relative: 0.1 is plus or
+    minus 10 %. It is that of the basis, with the additional time with half of each assumed bandwidth.
     `gpu_ms` is the time of an iteration on a host that never delays the GPUs.
     """
 
     iteration_ms: float
     gpu_ms: float
     uncertainty: float
-    calibrated: bool
+    basis: Basis
     compute_ms: float
     tensor_parallel_ms: float
     context_parallel_ms: float
@@ -58,14 +60,16 @@ def predict(
     hardware: Hardware,
     program: str,
     arguments: Sequence[str] = (),
+    site: str | None = None,
 ) -> Duration | None:
     """Return the time of one iteration; None if the peak of the dtype is unknown. The layout must be valid.
 
     `arguments` are the further arguments of the case. Those that overlap communication (`--overlap-grad-reduce`,
     `--overlap-param-gather`, `--tp-comm-overlap`) or replace fused kernels (`--no-masked-softmax-fusion`,
-    `--no-bias-gelu-fusion`, `--no-bias-dropout-fusion`) change the time.
+    `--no-bias-gelu-fusion`, `--no-bias-dropout-fusion`, `--transformer-impl local`) change the time. So does
+    `--grad-reduce-in-bf16`. `site` is the name of a cluster or the folder of a paper.
     """
-    return predict_with(FITTED, model, layout, training, hardware, program, arguments)
+    return predict_with(FITTED, model, layout, training, hardware, program, arguments, site)
 
 
 def predict_with(
@@ -76,16 +80,17 @@ def predict_with(
     hardware: Hardware,
     program: str,
     arguments: Sequence[str] = (),
+    site: str | None = None,
 ) -> Duration | None:
     """Return the time of one iteration with other constants than the fitted ones."""
     given = frozenset(arguments)
-    duration = _predicted(constants, model, layout, training, hardware, program, given)
+    duration = _predicted(constants, model, layout, training, hardware, program, given, site)
     if duration is None:
         return None
     slower = time_constants.with_halved_assumptions(hardware)
     if slower == hardware:
         return duration
-    slow = _predicted(constants, model, layout, training, slower, program, given)
+    slow = _predicted(constants, model, layout, training, slower, program, given, site)
     assert slow is not None
     longer = (slow.iteration_ms - duration.iteration_ms) / duration.iteration_ms
     return replace(duration, uncertainty=duration.uncertainty + longer)
@@ -99,14 +104,14 @@ def _predicted(
     hardware: Hardware,
     program: str,
     arguments: frozenset[str],
+    site: str | None,
 ) -> Duration | None:
     """Return the prediction with its uncertainty for known bandwidths."""
     peak = hardware.peak(training.dtype)
     if peak is None:
         return None
     fit = time_constants.fit_of(hardware.gpu, program)
-    shares = time_constants.shares_of(hardware.gpu, program)
-    machine = time_constants.rates(constants, hardware, layout.gpus, peak, shares, model.hidden / model.heads)
+    machine = time_constants.rates(constants, hardware, layout.gpus, peak, fit, model.hidden / model.heads)
     job = TimedJob(model, layout, training, find_workload(program).time, machine, arguments)
     passes = _passes(job)
     layer = passes.forward + passes.backward + passes.recomputed + _offload_wait(job, passes.forward)
@@ -124,14 +129,12 @@ def _predicted(
     summed = gradients(job, *stage_ms) + shared_embedding(job)
     waiting = rounds * communication + transfer + summed
     total = compute + bubble + waiting
-    gpu = None if model.experts else hardware.gpu  # no published time with experts was compared with
-    fitted_size = job.layer_flops >= time_constants.smallest_layer_flops(fit, job.graphed)
-    calibrated = fitted_size and time_constants.is_fitted(gpu, program)
+    basis = basis_of(JobTraits(hardware.gpu, program, site, job.nodes, _is_similar(job, fit, host_wait)))
     return Duration(
         iteration_ms=total,
         gpu_ms=total - (rounds + idle_rounds) * host_wait,
-        uncertainty=time_constants.uncertainty(gpu, program, calibrated, fitted_size),
-        calibrated=calibrated,
+        uncertainty=basis.uncertainty,
+        basis=basis,
         compute_ms=compute,
         tensor_parallel_ms=rounds * tensor,
         context_parallel_ms=rounds * context,
@@ -140,6 +143,12 @@ def _predicted(
         pipeline_transfer_ms=transfer,
         data_parallel_ms=summed,
     )
+
+
+def _is_similar(job: TimedJob, fit: Fit | None, host_wait: float) -> bool:
+    """Return whether cases like this were measured: no experts, large layers, a fast host, fused layers."""
+    is_large = job.layer_flops >= time_constants.smallest_layer_flops(fit, job.graphed)
+    return is_large and not job.model.experts and not host_wait and not job.uses_local_layers
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,9 +238,8 @@ def _host(job: TimedJob) -> float:
         return 0.0
     machine, layout, experts = job.machine, job.layout, job.model.experts
     steps = layout.context_parallel if job.training.cp_comm == "p2p" else min(4, layout.context_parallel)
-    started = machine.constants.host_layer_ms + (
-        machine.constants.host_step_ms * steps if layout.context_parallel > 1 else 0.0
-    )
+    layer_ms = machine.constants.host_local_ms if job.uses_local_layers else machine.constants.host_layer_ms
+    started = layer_ms + (machine.constants.host_step_ms * steps if layout.context_parallel > 1 else 0.0)
     if experts:
         started += (
             machine.constants.host_router_ms + machine.constants.host_expert_ms * experts / layout.expert_parallel
@@ -260,7 +268,7 @@ def _attention(job: TimedJob) -> tuple[float, float]:
     """
     machine, t = job.machine, job.layout.tensor_parallel
     flops = 4 * job.tokens * job.model.seq * job.model.hidden / t
-    if (job.training.attention or job.program.attention) == "flash":
+    if (job.training.attention or job.program.attention) == "flash" and not job.uses_local_layers:
         copied, copied_back = _key_copies(job)
         forward = flops / 2 / machine.flash_forward
         return forward + copied, 2.5 * flops / 2 / machine.flash_backward + copied_back
@@ -273,9 +281,12 @@ def _attention(job: TimedJob) -> tuple[float, float]:
 
 
 def _fuses_softmax(job: TimedJob) -> bool:
-    """Return whether one kernel scales, masks and normalises the scores (fused_softmax.py at 6985e58938)."""
+    """Return whether one kernel scales, masks and normalises the scores (fused_softmax.py at 6985e58938).
+
+    The separate kernels of today's own layers work in 16 bits and move no more bytes.
+    """
     heads = job.model.heads / job.layout.tensor_parallel * job.layout.micro_batch_size
-    return "--no-masked-softmax-fusion" not in job.arguments and heads % 4 == 0
+    return job.uses_local_layers or ("--no-masked-softmax-fusion" not in job.arguments and heads % 4 == 0)
 
 
 def _key_copies(job: TimedJob) -> tuple[float, float]:

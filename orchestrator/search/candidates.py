@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from orchestrator.catalog.case import Case
 from orchestrator.megatron.memory import MemoryEstimate
 from orchestrator.megatron.model import Layout, Training
-from orchestrator.planning.plan import memory_of, run_s, usable_bytes
+from orchestrator.planning.plan import memory_of, run_s, time_of, usable_bytes
 from orchestrator.planning.target import Target, case_context, refusals
-from orchestrator.planning.time_model import predict
 
 OPEN_UNCERTAINTY = 0.5
 """Relative uncertainty of a time on CPU cores, of which only the pipeline bubble is predicted."""
@@ -78,7 +77,7 @@ def _fitting(case: Case, target: Target) -> _Fitting | LeftOut:
         return LeftOut(case, Reason(reasons[0], "; ".join(reasons[1:]) or None))
     if case.device == "cpu":
         return _Fitting(case, None)
-    memory, usable = memory_of(case), usable_bytes(case, target)
+    memory, usable = memory_of(case, target), usable_bytes(case, target)
     if usable is not None and memory.total_bytes > usable:
         needed = f"needs {memory.total_bytes / 1e9:.1f} GB, and {usable / 1e9:.1f} GB are usable"
         return LeftOut(case, Reason(TOO_LARGE, needed), memory)
@@ -93,7 +92,7 @@ def _timed(fitting: _Fitting, target: Target) -> Candidate:
     case, layout = fitting.case, fitting.case.layout
     time = None
     if case.device == "gpu":
-        time = predict(case.model, layout, case.training, target.hardware, case.workload, case.arguments)
+        time = time_of(case, target)
     if time is None:
         return Candidate(case.name, case, 1 + layout.bubble(), OPEN_UNCERTAINTY, fitting.memory_bytes)
     hours = layout.gpus * run_s(case.training, time.iteration_ms, case.workload) / 3600

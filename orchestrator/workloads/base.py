@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any, Generic, TypeVar
@@ -128,9 +128,8 @@ class JobContext(Generic[Site]):
         return ("workloads", self.case.workload, name)
 
 
-COMPARED_ON: Mapping[str, float] = {"A100": 0.1, "A800": 0.1, "H800": 0.1, "H100": 0.22}
-"""Relative uncertainty on kinds of GPU on which times of a Megatron-LM were compared with predictions: MLSys'23 table
-5, ATC'24's demo and table 8 (A800 is A100 with less NVLink), Megatron-Core's weak scaling and the tutorials."""
+ONE_NODE = "one node"
+"""Site of jobs in one node whose GPUs are connected by NVLink: times on several such machines were measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,11 +155,10 @@ class TimeFacts:
     `stages_cost_host`: the host needs time for each virtual stage and microbatch of a pipeline, too.
 
     `start_up_s` is the time of a job beside its iterations. It includes the first iteration, which is counted twice.
-    `fitted_on` and `same_chip` are the kinds of GPU on which the constants of the time model were fitted for this
-    program, and those with the chip, dense peak and power limit of a fitted one; each with the constants to use.
-    `shares_on` are the kinds on which only the share of the peak that matrix products reach was fitted for it.
-    `compared_on` are the kinds on which published times of similar programs were compared with predictions, each with
-    the relative uncertainty of the predictions.
+    `fitted_on` are the kinds of GPU on which constants of the time model were fitted for this program, or that have the
+    chip, dense peak, power limit and memory of such a GPU; each with the constants to use. `sites` are the sites of
+    these times by kind of GPU: names of clusters, folders of papers, or ONE_NODE. `is_of_family`: times of other
+    programs of the family are comparable with those of this one.
     """
 
     attention: str = "flash"
@@ -185,9 +183,8 @@ class TimeFacts:
     optimizer_bytes: int = 48
     start_up_s: float = ASSUMED_START_UP_S
     fitted_on: Mapping[str, Fit] = field(default_factory=dict)
-    same_chip: Mapping[str, Fit] = field(default_factory=dict)
-    shares_on: Mapping[str, Fit] = field(default_factory=dict)
-    compared_on: Mapping[str, float] = field(default_factory=lambda: COMPARED_ON)
+    sites: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    is_of_family: bool = True
 
 
 def gpt2_tokens(_model: ModelShape, _tensor_parallel: int) -> int:
@@ -214,6 +211,7 @@ class Workload(Generic[Site]):
     `counts_context_as_data`: the program's data-parallel size includes context parallelism. `exact_parameters`: a rank
     has exactly the parameters of `megatron.model.parameters_of_rank`. `is_own`: the program is `orchestrator.pretrain`.
     `runs_on_cpu`: it runs on CPU cores, too. `write_files` writes the files that jobs import, into the run's folders.
+    `costly_arguments` returns the arguments of a site that change the memory or the time of a case.
     `other_names` are accepted by `--workload`.
     """
 
@@ -238,6 +236,7 @@ class Workload(Generic[Site]):
     is_own: bool = False
     runs_on_cpu: bool = False
     write_files: Callable[[Folders], None] = lambda _folders: None
+    costly_arguments: Callable[[Site], Sequence[str]] = lambda _site: ()
     other_names: tuple[str, ...] = ()
     needs: tuple[Need, ...] = ()
 
@@ -261,11 +260,18 @@ class Workload(Generic[Site]):
         return [*case.arguments, *own] if self.case_arguments_first else [*own, *case.arguments]
 
     def memory_of(self, case: Case) -> MemoryFacts:
-        """Return how the program uses memory with the options of a case."""
+        """Return how the program uses memory with the options of a case.
+
+        With `--grad-reduce-in-bf16` the gradients of 16-bit weights are a buffer of bf16 (grad_dtype in megatron-core's
+        distributed/param_and_grad_buffer.py). Megatron-LM's own layers keep the scores of attention.
+        """
         attention, shards = case.training.attention, case.training.distributed_optimizer
+        own_attention = "unfused" if has_local_layers(case.arguments) else self.memory.attention
+        sums_bf16 = case.training.dtype == "bf16" and "--grad-reduce-in-bf16" in case.arguments
         return replace(
             self.memory,
-            attention=self.memory.attention if attention is None else attention,
+            attention=own_attention if attention is None else attention,
+            gradient_bytes=2 if sums_bf16 else self.memory.gradient_bytes,
             shards_optimizer=self.memory.shards_optimizer if shards is None else shards,
             microbatch_slots=self.memory.microbatch_slots if _may_record(case.arguments) else None,
         )
@@ -284,8 +290,7 @@ class Workload(Generic[Site]):
         Flash attention does. Unfused attention computes all scores, as do Megatron-LM's own layers, which the argument
         `--transformer-impl local` requests.
         """
-        own_layers = ("--transformer-impl", "local") in pairwise(arguments)
-        return (training.attention or self.memory.attention) == "flash" and not own_layers
+        return (training.attention or self.memory.attention) == "flash" and not has_local_layers(arguments)
 
 
 AnyWorkload = Workload[Any]
@@ -296,6 +301,11 @@ def _may_record(arguments: Sequence[str]) -> bool:
     return not {"--overlap-grad-reduce", "--overlap-param-gather"}.intersection(arguments) and (
         ("--cuda-graph-impl", "none") not in pairwise(arguments)
     )
+
+
+def has_local_layers(arguments: Collection[str]) -> bool:
+    """Return whether the arguments select Megatron-LM's own layers, without transformer-engine."""
+    return "--transformer-impl=local" in arguments or {"--transformer-impl", "local"} <= set(arguments)
 
 
 Flags = Mapping[str, object]

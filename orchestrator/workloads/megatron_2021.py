@@ -59,6 +59,7 @@ TIME = TimeFacts(
     ring_uses_one_card=True,  # inferred from figure 15, where rings have 4 of 8 GPUs of a node
     limited_by_host=False,  # layers of 4 ms are not (figure 15)
     fitted_on={"A100": "A100"},
+    sites={"A100": ("sc21", "selene")},
 )
 COMPILED = "masked_softmax_fusion=True"
 

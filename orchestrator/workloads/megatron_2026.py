@@ -242,6 +242,7 @@ WORKLOAD = Workload(
     program=_program,
     tokens=_tokens,
     time=TIME,
+    costly_arguments=lambda site: () if site.transformer_engine else flag_arguments(OWN_LAYERS),
     other_names=("megatron-core",),
     needs=(
         Repository(name="NVIDIA/Megatron-LM", commit=COMMIT),

@@ -164,7 +164,7 @@ CORE = Workload(
     unsupported=_unsupported,
     program=_program,
     usable_share=USABLE_SHARE_CORE,
-    time=replace(TIME, stages_cost_host=True, shares_on={"H100": "H100"}),  # the tables of the tutorials
+    time=replace(TIME, stages_cost_host=True, fitted_on={"H100": "H100"}),  # the tutorials
     needs=(
         Repository(),
         VOCABULARY,

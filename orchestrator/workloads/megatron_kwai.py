@@ -263,7 +263,7 @@ KWAI = Workload(
     program=_kwai_program,
     memory_formula=_atc24_memory,
     tokens=_null_tokens,
-    time=TimeFacts(hides_layer_communication=True, fitted_on={"H800": "H800"}),
+    time=TimeFacts(hides_layer_communication=True, fitted_on={"H800": "H800"}, sites={"H800": ("atc24", "kwai-h800")}),
     counts_context_as_data=True,  # its arguments.py divides the world by tensor x pipeline alone (b2646e4d9f, line 85)
     needs=_NEEDS,
 )

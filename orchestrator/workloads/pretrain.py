@@ -24,7 +24,7 @@ from orchestrator.megatron.model import ModelShape, Training
 from orchestrator.paths import Folders
 from orchestrator.pretrain.environment import source_files, version_of
 from orchestrator.pretrain.layout import microbatch_slots
-from orchestrator.workloads.base import JobContext, Program, TimeFacts, Workload
+from orchestrator.workloads.base import ONE_NODE, JobContext, Program, TimeFacts, Workload
 from orchestrator.workloads.site_fields import WorkloadSite
 
 PRETRAIN = "pretrain"
@@ -260,9 +260,10 @@ WORKLOAD = Workload(
         start_up_s=25.0,
         # Measured on one, two and four GPUs of an H200 node, in bf16 and without dropout. Not measured, or only without
         # graphs on a slow host: pipelines of four stages at 2,048 tokens a microbatch, their virtual stages, context
-        # parallelism over more than two, several nodes, dropout. One H100 was measured.
-        fitted_on={"H200": "GH100"},
-        same_chip={"H100": "GH100", "H800": "GH100"},
-        compared_on={},
+        # parallelism over more than two, several nodes, dropout. One and four H100 were measured. H800 is H100 with
+        # less NVLink.
+        fitted_on={"H200": "GH100", "H100": "pretrain H100", "H800": "pretrain H100"},
+        sites={"H200": (ONE_NODE,), "H100": (ONE_NODE,)},
+        is_of_family=False,
     ),
 )

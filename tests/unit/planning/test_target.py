@@ -10,11 +10,23 @@ import pytest
 from orchestrator.catalog.case import with_workload
 from orchestrator.catalog.expand import expand
 from orchestrator.clusters.resolve import Cluster
+from orchestrator.config.model import Hardware
+from orchestrator.planning.plan import LOCAL_LAYERS_WARNING, check_case, memory_of, time_of
 from orchestrator.planning.target import Target, case_context, refusals, start_refusals, start_warnings
+from orchestrator.planning.time_basis import Basis
 from orchestrator.workloads.base import Program
 from tests.unit.catalog.entries import shipped
 from tests.unit.clusters.sites import PLAIN, cluster_of
 
+H100 = Hardware(
+    nodes=64,
+    gpus_per_node=8,
+    gpu="H100-SXM5-80GB",
+    gpu_memory_gb=80,
+    peak_tflops={"fp16": 989, "bf16": 989},
+    nvlink_gb_s=450,
+    network_gb_s=50,
+)
 MPI = Program("megatron-kwai", "python", (), (), "code", needs_mpi=True)
 
 
@@ -96,3 +108,36 @@ def test_unmounted_data_is_a_warning(tmp_path: Path) -> None:
     (only,) = start_warnings(program, cluster)
     assert only == "no mount of site contains /home/me/merges.txt and /shared/database, which the program needs"
     assert list(start_warnings(program, cluster_of(tmp_path))) == []
+
+
+def test_a_site_without_transformer_engine_plans_the_programs_own_layers_with_a_warning(tmp_path: Path) -> None:
+    """Attention is a small part of this model of hidden size 20,480."""
+    case = replace(with_workload(expand(shipped()), "megatron-2026")[0], arguments=())
+    checked = []
+    for number, fused in enumerate(("true", "false")):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        text = f"workloads: {{megatron-2026: {{checkout: /c, transformer_engine: {fused}}}}}\n"
+        target = replace(Target.of_cluster(cluster_of(folder, PLAIN + text)), hardware=H100)
+        checked.append(check_case(case, target))
+    fused_case, own = checked
+    assert fused_case.cost is not None and fused_case.cost.duration is not None
+    assert own.cost is not None and own.cost.duration is not None
+    assert own.cost.duration.iteration_ms > 1.04 * fused_case.cost.duration.iteration_ms
+    assert own.cost.duration.basis is Basis.NOT_COMPARED
+    assert LOCAL_LAYERS_WARNING in own.warnings and LOCAL_LAYERS_WARNING not in fused_case.warnings
+
+
+def test_own_layers_keep_the_scores_of_attention() -> None:
+    case = with_workload(expand(shipped()), "megatron-2026")[0]
+    case = replace(case, training=replace(case.training, recompute="none"))
+    fused, own = (memory_of(replace(case, arguments=given)) for given in ((), ("--transformer-impl", "local")))
+    assert own.activations_bytes > 1.1 * fused.activations_bytes
+
+
+def test_a_renamed_copy_of_a_measured_site_is_another_site() -> None:
+    case, machine = expand(shipped())[-1], Target.of_paper(shipped()).hardware
+    bases = {name: time_of(case, Target(name, machine)) for name in ("selene", "my-selene")}
+    assert [duration and duration.basis for duration in bases.values()] == [Basis.MEASURED, Basis.OTHER_SITE]
+    of_paper = time_of(case, Target.of_paper(shipped()))
+    assert of_paper is not None and of_paper.basis is Basis.MEASURED

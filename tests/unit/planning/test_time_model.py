@@ -16,16 +16,9 @@ from orchestrator.config.model import Hardware
 from orchestrator.megatron.flops import flops_per_iteration, tflops_per_gpu
 from orchestrator.megatron.model import Layout, ModelShape, Recompute, Training
 from orchestrator.megatron.rules.rules import RuleContext, broken_rules
-from orchestrator.planning.time_constants import (
-    CALIBRATED_UNCERTAINTY,
-    COMPARED_SMALL_UNCERTAINTY,
-    FITTED,
-    OTHER_UNCERTAINTY,
-    SAME_CHIP_UNCERTAINTY,
-    flash_share,
-)
+from orchestrator.planning.time_basis import Basis
+from orchestrator.planning.time_constants import FITTED, flash_share
 from orchestrator.planning.time_model import DURATION_PARTS, Duration, predict
-from orchestrator.workloads.base import COMPARED_ON
 
 
 def machine_of(
@@ -75,9 +68,10 @@ def duration(
     hardware: Hardware = A100,
     program: str = "megatron-2021",
     arguments: tuple[str, ...] = (),
+    site: str | None = None,
 ) -> Duration:
     assert broken_rules(RuleContext(model, layout, Training("bf16"))) == []
-    result = predict(model, layout, training, hardware, program, arguments)
+    result = predict(model, layout, training, hardware, program, arguments, site)
     assert result is not None
     return result
 
@@ -101,18 +95,39 @@ def test_unfitted_times_are_predicted(title: str, count: int, mean: float, large
     assert len(rows) >= count and [row.fitted for row in rows] == [i % 2 == 0 for i in range(len(rows))]
     errors = [abs(row.error(FITTED)) for row in rows if not row.fitted]
     # The promise is 8 % in the mean; what was reached is 2.6 %, 1.1 %, 2.1 % and 1.3 %.
-    assert statistics.fmean(errors) < mean <= CALIBRATED_UNCERTAINTY
+    assert statistics.fmean(errors) < mean <= 0.08
     assert max(errors) < largest
 
 
-def test_h100_is_predicted_with_the_constants_of_h200() -> None:
-    rows = ROWS["pretrain on one H100"]
-    assert len(rows) == 8 and not any(row.fitted for row in rows)
-    assert statistics.fmean(abs(row.error(FITTED)) for row in rows) < 0.08
-    assert {(row.predicted(FITTED).calibrated, row.predicted(FITTED).uncertainty) for row in rows} == {
-        (False, SAME_CHIP_UNCERTAINTY)
-    }
-    assert all(row.is_inside for row in rows)
+def test_times_on_one_and_two_h100_follow_from_those_on_four() -> None:
+    fitted = ROWS["pretrain on four H100"]
+    assert len(fitted) == 15 and {row.name.partition(" ")[0] for row in fitted} == {"figure-13", "figure-15"}
+    assert statistics.fmean(abs(row.error(FITTED)) for row in fitted) < 0.025
+    others = [*ROWS["pretrain on one H100"], *ROWS["later on one and two H100"]]
+    assert len(others) == 21 and not any(row.fitted for row in others)
+    assert statistics.fmean(abs(row.error(FITTED)) for row in others) < 0.035
+    assert max(abs(row.error(FITTED)) for row in others) < 0.06
+    assert {row.predicted(FITTED).basis for row in (*fitted, *others)} == {Basis.MEASURED}
+
+
+def test_layers_without_transformer_engine_have_their_own_speed() -> None:
+    """They took 1.6 to 1.9 times as long as fused layers are predicted to take."""
+    rows = ROWS["Megatron-LM's own layers on H100"]
+    assert [row.actual_ms for row in rows] == [2989.2, 1756.2, 2088.8]
+    for row in rows:
+        fused = replace(row, arguments=()).predicted(FITTED)
+        assert fused.iteration_ms < 0.75 * row.actual_ms and abs(row.error(FITTED)) < 0.16
+        assert row.predicted(FITTED).basis is Basis.NOT_COMPARED
+
+
+def test_gradients_in_bf16_halve_their_sum() -> None:
+    layout = Layout(16, 1, 1, 1, 16)
+    wide, narrow = (
+        duration(GPT_3B, layout, BF16, H100.model_copy(update={"nodes": 2}), "megatron-2026", arguments)
+        for arguments in ((), ("--grad-reduce-in-bf16",))
+    )
+    # The sum has 4 or 2 bytes of each parameter, the gathered weights 2.
+    assert narrow.data_parallel_ms == pytest.approx(wide.data_parallel_ms * 4 / 6, rel=0.01)
 
 
 @pytest.mark.parametrize(
@@ -122,7 +137,7 @@ def test_h100_is_predicted_with_the_constants_of_h200() -> None:
 )
 def test_pretrain_runs_on_h200_are_within_the_uncertainty(row: Row) -> None:
     result = row.predicted(FITTED)
-    assert result.calibrated and abs(row.error(FITTED)) < result.uncertainty == CALIBRATED_UNCERTAINTY
+    assert result.basis is Basis.MEASURED and abs(row.error(FITTED)) < 0.08 < result.uncertainty
 
 
 def test_host_bound_runs_are_neither_fitted_nor_judged() -> None:
@@ -177,7 +192,7 @@ def test_atc24_demo_and_table_8_are_within_the_uncertainty(
 ) -> None:
     result = duration(model, layout, training, hardware, program)
     published = layout.global_batch_size * model.seq / (tokens_per_second * layout.gpus) * 1e3
-    assert abs(result.iteration_ms / published - 1) < result.uncertainty <= 0.1
+    assert abs(result.iteration_ms / published - 1) < 0.1
 
 
 @pytest.mark.parametrize("batch", [32, 128])
@@ -259,7 +274,7 @@ def test_only_active_experts_are_computed() -> None:
     assert 1.3 * one.compute_ms < two.compute_ms < 2 * one.compute_ms
     apart = duration(experts, replace(layout, expert_parallel=8), training, H800, "megatron-core-0.14")
     assert apart.expert_parallel_ms > 0 == two.expert_parallel_ms
-    assert (two.calibrated, two.uncertainty) == (False, OTHER_UNCERTAINTY)
+    assert two.basis is Basis.NOT_COMPARED
 
 
 def test_partial_recomputation_costs_less_than_full_recomputation() -> None:
@@ -306,51 +321,79 @@ def test_context_parallelism_sends_fewer_bytes_with_grouped_keys() -> None:
 
 
 @pytest.mark.parametrize(
-    ("hardware", "program", "calibrated", "uncertainty"),
+    ("hardware", "program", "site", "basis"),
     [
-        (A100, "megatron-2021", True, 0.08),
-        (H800, "megatron-kwai", True, 0.08),
-        (H800, "megatron-jan-2024", False, 0.1),
-        (H200, "pretrain", True, 0.08),
-        (H200.model_copy(update={"gpu": "H200-SXM-141GB"}), "pretrain", True, 0.08),
-        (H200, "megatron-core-0.14", False, OTHER_UNCERTAINTY),
-        (H100, "pretrain", False, SAME_CHIP_UNCERTAINTY),
-        (H800, "pretrain", False, SAME_CHIP_UNCERTAINTY),
-        (H100, "megatron-core-0.14", False, COMPARED_ON["H100"]),
-        (H100.model_copy(update={"gpu": "NVIDIA H100 PCIe"}), "pretrain", False, OTHER_UNCERTAINTY),
-        (H100.model_copy(update={"gpu": "NVIDIA H100 NVL"}), "pretrain", False, OTHER_UNCERTAINTY),
-        (A100.model_copy(update={"gpu": "NVIDIA A100 80GB PCIe"}), "megatron-2021", False, OTHER_UNCERTAINTY),
-        (H200.model_copy(update={"gpu": "NVIDIA H200 NVL"}), "pretrain", False, OTHER_UNCERTAINTY),
-        (H200.model_copy(update={"gpu": "NVIDIA GH200 480GB"}), "pretrain", False, OTHER_UNCERTAINTY),
-        (A100.model_copy(update={"gpu": "V100-SXM2-16GB"}), "megatron-alpa", False, 0.22),
-        (A100.model_copy(update={"gpu": None}), "pretrain", False, OTHER_UNCERTAINTY),
+        (A100, "megatron-2021", "selene", Basis.MEASURED),
+        (A100, "megatron-2021", "sc21", Basis.MEASURED),
+        (A100, "megatron-2021", "perlmutter", Basis.OTHER_SITE),
+        (A100, "megatron-2021", None, Basis.OTHER_SITE),
+        (A100, "megatron-2026", "selene", Basis.OTHER_PROGRAM),
+        (H800, "megatron-kwai", "atc24", Basis.MEASURED),
+        (H800, "megatron-kwai", "another", Basis.OTHER_SITE),
+        (A800, "megatron-kwai", "atc24", Basis.OTHER_PROGRAM),
+        (H800, "megatron-jan-2024", "atc24", Basis.OTHER_PROGRAM),
+        (H200, "pretrain", "sc21", Basis.OTHER_SITE),
+        (H100, "pretrain", None, Basis.OTHER_SITE),
+        (H800, "pretrain", None, Basis.OTHER_SITE),
+        (A100, "pretrain", "selene", Basis.NOT_COMPARED),
+        (H100, "megatron-core-0.14", "tutorials", Basis.OTHER_SITE),
+        (H200, "megatron-core-0.14", None, Basis.NOT_COMPARED),
+        (H100.model_copy(update={"gpu": "NVIDIA H100 PCIe"}), "pretrain", None, Basis.NOT_COMPARED),
+        (H100.model_copy(update={"gpu": "NVIDIA H100 NVL"}), "pretrain", None, Basis.NOT_COMPARED),
+        (A100.model_copy(update={"gpu": "NVIDIA A100 80GB PCIe"}), "megatron-2021", "selene", Basis.NOT_COMPARED),
+        (H200.model_copy(update={"gpu": "NVIDIA H200 NVL"}), "pretrain", None, Basis.NOT_COMPARED),
+        (H200.model_copy(update={"gpu": "NVIDIA GH200 480GB"}), "pretrain", None, Basis.NOT_COMPARED),
+        (A100.model_copy(update={"gpu": "V100-SXM2-16GB"}), "megatron-alpa", "alpa", Basis.NOT_COMPARED),
+        (A100.model_copy(update={"gpu": None}), "pretrain", None, Basis.NOT_COMPARED),
     ],
 )
-def test_unfitted_predictions_have_a_larger_uncertainty(
-    hardware: Hardware, program: str, calibrated: bool, uncertainty: float
+def test_uncertainty_grows_with_what_was_not_measured(
+    hardware: Hardware, program: str, site: str | None, basis: Basis
 ) -> None:
     training = Training("fp16" if "fp16" in hardware.peak_tflops else "bf16")
-    result = duration(GPT_162B, Layout(64, 8, 8, 1, 32), training, hardware, program)
-    assert (result.calibrated, result.uncertainty) == (calibrated, uncertainty)
+    result = duration(GPT_162B, Layout(64, 8, 8, 1, 32), training, hardware, program, site=site)
+    assert (result.basis, result.uncertainty) == (basis, basis.uncertainty)
+
+
+@pytest.mark.parametrize(("hardware", "gpus"), [(H200, 4), (H100, 4), (H100, 1)])
+def test_any_node_of_measured_gpus_is_a_measured_site_of_pretrain(hardware: Hardware, gpus: int) -> None:
+    layout = Layout(gpus, gpus, 1, 1, 16)
+    assert duration(GPT_3B, layout, BF16, hardware, "pretrain", site="anywhere").basis is Basis.MEASURED
+    two_nodes = duration(GPT_3B, Layout(16, 8, 2, 2, 16), BF16, hardware, "pretrain", site="anywhere")
+    assert two_nodes.basis is Basis.OTHER_SITE
+
+
+def test_no_class_has_a_smaller_uncertainty_than_the_one_before() -> None:
+    widths = [basis.uncertainty for basis in Basis]
+    assert widths == sorted(widths) and widths[1] >= 0.25
+
+
+def test_a_host_that_limits_the_time_makes_a_case_unlike_the_measured_ones() -> None:
+    layout = Layout(4, 1, 1, 4, 4, context_parallel=4)
+    limited = duration(GPT_3B, layout, BF16, H100, "megatron-2026")
+    assert limited.gpu_ms < limited.iteration_ms and limited.basis is Basis.NOT_COMPARED
+    longer = duration(replace(GPT_3B, seq=8192), layout, BF16, H100, "megatron-2026")
+    assert longer.gpu_ms == longer.iteration_ms and longer.basis is Basis.OTHER_PROGRAM
 
 
 def test_small_layers_have_a_larger_uncertainty() -> None:
     """No layer as small as those of SC21 figure 15 (5.9 billion parameters, tensor-parallel 2) was fitted."""
-    result = duration(GPT_6B, Layout(64, 2, 1, 1, 32), Training("fp16", recompute="full"), A100, "megatron-2021")
-    assert (result.calibrated, result.uncertainty) == (False, COMPARED_SMALL_UNCERTAINTY)
+    layout, training = Layout(64, 2, 1, 1, 32), Training("fp16", recompute="full")
+    result = duration(GPT_6B, layout, training, A100, "megatron-2021", site="selene")
+    assert result.basis is Basis.NOT_COMPARED
 
 
-def test_small_layers_are_calibrated_only_with_cuda_graphs() -> None:
-    def calibrated(layout: Layout, training: Training = BF16) -> bool:
-        return duration(GPT_3B, layout, training, H200, "pretrain").calibrated
+def test_small_layers_are_like_measured_ones_only_with_cuda_graphs() -> None:
+    def is_measured(layout: Layout, training: Training = BF16) -> bool:
+        return duration(GPT_3B, layout, training, H200, "pretrain").basis is Basis.MEASURED
 
     graphed = Layout(4, 4, 1, 1, 16)
-    assert calibrated(graphed) and not calibrated(Layout(8, 8, 1, 1, 16))
-    assert not calibrated(graphed, replace(BF16, dropout=0.1))
-    assert not calibrated(graphed, replace(BF16, offload=0.1))
+    assert is_measured(graphed) and not is_measured(Layout(8, 8, 1, 1, 16))
+    assert not is_measured(graphed, replace(BF16, dropout=0.1))
+    assert not is_measured(graphed, replace(BF16, offload=0.1))
     pipeline, dropout = Layout(4, 2, 2, 1, 16), replace(BF16, dropout=0.1)
-    assert calibrated(pipeline) and not calibrated(pipeline, dropout)
-    assert calibrated(Layout(2, 1, 2, 2, 16), dropout)
+    assert is_measured(pipeline) and not is_measured(pipeline, dropout)
+    assert is_measured(Layout(2, 1, 2, 2, 16), dropout)
 
 
 def test_full_recomputation_in_pretrain_skips_the_last_product() -> None:
@@ -619,11 +662,11 @@ def test_unknown_bandwidth_increases_the_uncertainty(known: Hardware, unknown: H
 
 
 def test_job_on_one_node_needs_no_network_bandwidth() -> None:
-    for gpu, certain in (("NVIDIA H200", CALIBRATED_UNCERTAINTY), ("NVIDIA H100 80GB HBM3", SAME_CHIP_UNCERTAINTY)):
+    for gpu in ("NVIDIA H200", "NVIDIA H100 80GB HBM3"):
         machine = machine_of(1, 8, gpu, 141, {"bf16": 989})
         result = duration(GPT_6B, Layout(8, 4, 1, 1, 32), BF16, machine, "pretrain")
         assert result.tensor_parallel_ms > 0 and result.data_parallel_ms > 0
-        assert result.uncertainty == certain
+        assert result.uncertainty == Basis.MEASURED.uncertainty
 
 
 MODELS = st.builds(
