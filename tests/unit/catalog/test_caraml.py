@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from orchestrator.catalog.case import Case
@@ -9,6 +11,7 @@ from orchestrator.catalog.claims import RatioClaim
 from orchestrator.catalog.expand import expand
 from orchestrator.catalog.published import PublishedPoint
 from orchestrator.megatron.flops import flops_per_iteration, tflops_per_gpu
+from orchestrator.workloads import workloads
 from tests.unit.catalog.entries import shipped
 
 CASES = {case.layout.global_batch_size: case for case in expand(shipped("llm-800m"))}
@@ -83,6 +86,14 @@ def test_smaller_scales_on_gpus_train_the_published_model_with_the_published_mic
         cases = expand(shipped("llm-800m"), scale)
         assert [(case.layout.micro_batch_size, case.layout.microbatches) for case in cases] == paper
         assert {(case.layout.gpus, case.model) for case in cases} == {(gpus, CASES[16].model)}
+
+
+@pytest.mark.parametrize("workload", ["megatron-2021", "megatron-core-0.14", "megatron-alpa"])
+def test_programs_whose_arguments_lack_rotary_positions_refuse_the_model(workload: str) -> None:
+    refusal = workloads()[workload].unsupported_settings(replace(CASES[16], workload=workload))
+    assert refusal is not None and "rotary positions" in refusal
+    todays = workloads()["megatron-2026"]
+    assert todays.unsupported_settings(replace(CASES[16], workload="megatron-2026")) is None
 
 
 def bounds(claim_id: str) -> tuple[float | None, float | None]:
