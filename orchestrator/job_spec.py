@@ -74,9 +74,11 @@ class JobSpec:
 
     def to_json(self) -> dict[str, object]:
         """Return the JSON object that the ledger stores, with its keys in order."""
-        stored = dataclasses.asdict(self)
+        stored: dict[str, Any] = dataclasses.asdict(self)
         stored |= {name: list(getattr(self, name)) for name in _WORDS}
         left_out = {name for name in ("computes", "argument_changes") if not stored[name]}
+        if self.model is not None and self.model.positions == "learned":
+            del stored["model"]["positions"]
         return {name: value for name, value in stored.items() if name not in left_out}
 
     @classmethod

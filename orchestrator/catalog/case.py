@@ -98,7 +98,8 @@ def alike(first: Case, second: Case, compared: Collection[str]) -> bool:
     axes = (first.settings.keys() | second.settings.keys()) - {*compared, *WITHOUT_INFLUENCE}
     if any(first.settings.get(axis) != second.settings.get(axis) for axis in axes):
         return False
-    if (first.model.family, first.arguments, first.device) != (second.model.family, second.arguments, second.device):
+    kinds = [(case.model.family, case.model.positions, case.arguments, case.device) for case in (first, second)]
+    if kinds[0] != kinds[1]:
         return False
     free = {field.name for field in fields(Training)} & {*compared, *_LENGTH_OF_RUN}
     training = replace(second.training, **{name: getattr(first.training, name) for name in free})

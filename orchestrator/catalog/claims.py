@@ -22,6 +22,7 @@ Metric = Literal[
     "gpu_memory_used_gb",
     "parameters_billion",
     "training_days",
+    "joules_per_token",
 ]
 """Metrics that papers report, with the unit in the name. `gpu_memory_used_gb` counts the whole GPU in 10^9 bytes,
 `max_memory_allocated_bytes` is the framework's count."""

@@ -255,8 +255,9 @@ def _derived(rules: Mapping[str, str], settings: Mapping[str, Value]) -> dict[st
 def _model(entry: Entry, fields: ScaleFields, settings: Mapping[str, Any]) -> ModelShape:
     named = entry.paper.models.get(str(settings.get("model")))
     family = fields.model.family or (named.family if named else None) or "gpt"
+    positions = fields.model.positions or (named.positions if named else None) or "learned"
     given = {name: settings[name] for name in ModelAxes.model_fields if name in settings}
-    return ModelShape(**given, family=family)
+    return ModelShape(**given, family=family, positions=positions)
 
 
 def _training(fields: ScaleFields, settings: Mapping[str, Any]) -> Training:

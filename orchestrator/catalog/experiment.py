@@ -11,7 +11,7 @@ from orchestrator.catalog.claims import Claim, Metric
 from orchestrator.catalog.plot_axes import Axes
 from orchestrator.catalog.published import Difference, ExpectedOutcome, PublishedAs, PublishedPoint
 from orchestrator.config.model import Count, NonNegative, Positive, Strict, Text, TimeLimit
-from orchestrator.megatron.model import Attention, Dtype, Family, Recompute
+from orchestrator.megatron.model import Attention, Dtype, Family, Positions, Recompute
 
 PAPER = "paper"
 """Name of the published scale, the top level of the file."""
@@ -35,6 +35,16 @@ class ModelFields(ModelAxes):
         description="gpt: GELU, learned positions, LayerNorm, biases, one table for embedding and output (SC21). "
         "llama: SwiGLU, rotary positions, RMSNorm, no biases, two tables. Without it: gpt.",
     )
+    positions: Positions | None = Field(
+        default=None,
+        description="Positions of a gpt. rotary: each layer rotates its queries and keys. Without it: learned.",
+    )
+
+    @model_validator(mode="after")
+    def _llama_sets_positions(self) -> ModelFields:
+        if self.family == "llama" and self.positions is not None:
+            raise ValueError("positions: those of a llama are rotary; remove the key")
+        return self
 
 
 class TrainingFields(Strict):
@@ -228,6 +238,12 @@ class Experiment(ScaleFields):
         default=None,
         description="Source of the numbers in the rows of `cases`, required if rows have `published`.",
         examples=[{"how": "printed", "source": "table 1"}],
+    )
+    published_program: Text | None = Field(
+        default=None,
+        description="Program of the published numbers, if it is not `workload`. The numbers are drawn beside measured "
+        "ones, and decide no claim.",
+        examples=["Megatron-LM at f772743329"],
     )
     published: list[PublishedPoint] = Field(
         default=[],

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 Family = Literal["gpt", "llama"]
+Positions = Literal["learned", "rotary"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,7 +16,7 @@ class ModelShape:
     Family `gpt` is SC21's (section 5): GELU, learned positions, LayerNorm, biases, and an output layer that shares the
     embedding. Family `llama` is ATC'24's: SwiGLU, rotary positions, RMSNorm, no biases, an output layer of its own.
     `ffn` is the width of the feed-forward layer or of each expert, 4 x hidden unless given. `kv_groups` is the number
-    of key and value heads, `heads` unless given.
+    of key and value heads, `heads` unless given. `positions` are those of a `gpt`.
     """
 
     layers: int
@@ -28,6 +29,12 @@ class ModelShape:
     family: Family = "gpt"
     experts: int = 0
     experts_per_token: int = 0
+    positions: Positions = "learned"
+
+    @property
+    def has_rotary_positions(self) -> bool:
+        """Whether each layer rotates its queries and keys; else the embedding adds learned positions."""
+        return self.family == "llama" or self.positions == "rotary"
 
     @property
     def ffn_hidden(self) -> int:
@@ -75,7 +82,7 @@ class ModelShape:
     def embedding_weights(self) -> int:
         """Return the weights of the embedding, of learned positions, and of an output layer of its own."""
         tables = 2 if self.family == "llama" else 1
-        return self.vocab * self.hidden * tables + (self.seq * self.hidden if self.family == "gpt" else 0)
+        return self.vocab * self.hidden * tables + (0 if self.has_rotary_positions else self.seq * self.hidden)
 
 
 def padded_vocabulary(vocab: int, tensor_parallel: int, divisor: int = 128) -> int:
@@ -109,7 +116,7 @@ def parameters_of_stage(model: ModelShape, layout: Layout, stage: int, vocabular
     table = vocabulary / t * h
     ends = 0.0
     if stage == 0:
-        ends += table + (model.seq * h if gpt else 0)
+        ends += table + (0 if model.has_rotary_positions else model.seq * h)
     if stage == p - 1:
         ends += (2 if gpt else 1) * h  # the final norm
         ends += table if p > 1 or not gpt else 0  # a copy of the shared table, or the output layer's own table

@@ -322,7 +322,7 @@ def _element_wise(job: TimedJob) -> tuple[float, float, float]:
 def _rotation(job: TimedJob) -> tuple[float, float]:
     """Return the forward and backward time of the rotary positions of queries and keys."""
     model = job.model
-    if model.family != "llama":
+    if not model.has_rotary_positions:
         return 0.0, 0.0
     elements = job.tokens * (model.hidden + model.kv_hidden) / job.layout.tensor_parallel
     scale = elements * job.word / 2 / job.machine.memory

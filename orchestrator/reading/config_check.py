@@ -16,9 +16,8 @@ from orchestrator.workloads.base import AnyWorkload
 from orchestrator.workloads.needs import GPT2_TOKENS
 
 _DEFAULT_DIVISOR = 128  # of --make-vocab-size-divisible-by, in every version
-_LLAMAS = {"--swiglu", "--normalization", "--position-embedding-type", "--disable-bias-linear"} | {
-    "--untie-embeddings-and-output-weights"
-}
+_POSITIONS = "--position-embedding-type"
+_LLAMAS = {"--swiglu", "--normalization", _POSITIONS, "--disable-bias-linear", "--untie-embeddings-and-output-weights"}
 _DTYPES = {
     "torch.float16": "fp16",
     "torch.half": "fp16",
@@ -243,10 +242,10 @@ def _parameters(
     """
     if model is None or layout is None:
         return ()
-    is_llama = model.family == "llama"
+    given = _LLAMAS if model.family == "llama" else {_POSITIONS} if model.has_rotary_positions else set()
     if workload is None or not workload.exact_parameters or vocabulary is None:
         return ()
-    if _LLAMAS & set(flags) != (_LLAMAS if is_llama else set()):
+    if _LLAMAS & set(flags) != given:
         return ()
     return tuple(parameters_of_rank(model, layout, stage, vocabulary) for stage in range(layout.pipeline_parallel))
 

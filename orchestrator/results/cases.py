@@ -11,6 +11,7 @@ from typing import Literal
 
 from orchestrator.catalog.axes import Settings
 from orchestrator.catalog.case import Case
+from orchestrator.catalog.experiment import PAPER
 from orchestrator.catalog.library import Entry
 from orchestrator.catalog.published import PublishedPoint
 from orchestrator.job_spec import Value
@@ -145,9 +146,9 @@ class Result:
     """Case with its job, metrics, and the published number for the figure's own metric.
 
     `losses` are (iteration, loss) pairs, empty unless requested; `gpu` is the name of the cluster's GPU; `instead_of`
-    is the experiment's own program if another program ran (published numbers belong to the own program). `row`, `rows`,
-    `failed`, `noise` and `flag` are those of `Combined`. `newer` has the latest attempts of these jobs where a later
-    attempt than the result exists. `measured_for` is another experiment that made the job's result, by its full name.
+    is the program of the published numbers if another program ran. `row`, `rows`, `failed`, `noise` and `flag` are
+    those of `Combined`. `newer` has the latest attempts of these jobs where a later attempt than the result exists.
+    `measured_for` is another experiment that made the job's result, by its full name.
     """
 
     case: Case
@@ -255,7 +256,8 @@ def case_results(
     for row in rows:
         by_name.setdefault(row.case_name, []).append(row)
     gpu = next(filter(None, (row.spec.gpu for row in rows)), None)
-    own = cases[0].instead_of if cases else None
+    named = entry.experiment.published_program if cases and cases[0].scale == PAPER else None
+    own = named or (cases[0].instead_of if cases else None)
     results: list[Result] = []
     for case in cases:
         result = Result(case, None, {}, published_for(entry, case, gpu), gpu=gpu, instead_of=own)

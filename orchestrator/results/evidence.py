@@ -15,7 +15,9 @@ from orchestrator.paths import short_name
 from orchestrator.results.cases import NOT_RATES, Result, results_by_series
 from orchestrator.text import counted
 
-SMALLER_IS_BETTER = frozenset({"iteration_ms", "max_memory_allocated_bytes", "gpu_memory_used_gb", "training_days"})
+SMALLER_IS_BETTER = frozenset(
+    {"iteration_ms", "max_memory_allocated_bytes", "gpu_memory_used_gb", "training_days", "joules_per_token"}
+)
 
 _MOST_NAMED = 3
 """Most cases that a reason names. It counts further cases."""

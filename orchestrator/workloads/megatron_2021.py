@@ -121,6 +121,8 @@ def _unsupported(case: Case, _site: VocabularySite | None) -> Iterator[str]:
     model, layout, training = case.model, case.layout, case.training
     if model.family != "gpt" or model.experts or model.kv_groups is not None:
         yield "models other than dense GPT with separate keys for each head"
+    if model.positions != "learned":
+        yield "rotary positions"
     if training.recompute not in _RECOMPUTATION:
         yield f"recomputation {training.recompute} (only {', '.join(_RECOMPUTATION)})"
     if training.offload:

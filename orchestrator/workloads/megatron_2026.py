@@ -198,7 +198,7 @@ def _model(case: Case) -> Flags:
     return {
         "--swiglu": llama,
         "--normalization": "RMSNorm" if llama else None,
-        "--position-embedding-type": "rope" if llama else None,
+        "--position-embedding-type": "rope" if model.has_rotary_positions else None,
         "--disable-bias-linear": llama,
         "--untie-embeddings-and-output-weights": llama,
         "--ffn-hidden-size": None if model.experts else model.ffn,

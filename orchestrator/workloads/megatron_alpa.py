@@ -126,6 +126,8 @@ def _unsupported(case: Case, _site: BenchmarkSite | None) -> Iterator[str]:
     model, layout, training = case.model, case.layout, case.training
     if model.family != "gpt" or model.experts or model.kv_groups is not None or model.ffn is not None:
         yield "models other than dense GPT with a feed-forward layer of 4 x hidden"
+    if model.positions != "learned":
+        yield "rotary positions"
     if training.recompute not in ("none", "full"):
         yield f"recomputation {training.recompute} (only none, full)"
     if training.offload:

@@ -64,6 +64,8 @@ def _unsupported(case: Case, _site: VocabularySite | None) -> Iterator[str]:
     other_width = model.ffn is not None and not model.experts
     if model.family != "gpt" or model.kv_groups is not None or other_width:
         yield "models other than GPT-2's, with or without experts"
+    if model.positions != "learned":
+        yield "rotary positions"
     if training.recompute not in _RECOMPUTATION:
         yield f"recomputation {training.recompute} (only {', '.join(_RECOMPUTATION)})"
     if training.offload:

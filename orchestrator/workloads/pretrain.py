@@ -101,9 +101,11 @@ def _family(model: ModelShape) -> list[str]:
     """Return the arguments of models other than GPT with a feed-forward layer of 4 x hidden."""
     result: list[str] = []
     if model.family == "llama":
-        result += ["--swiglu", "--normalization", "RMSNorm", "--position-embedding-type", "rope"]
+        result += ["--swiglu", "--normalization", "RMSNorm"]
         result += ["--disable-bias-linear", "--untie-embeddings-and-output-weights"]
         result += _pair("--make-vocab-size-divisible-by", 128)
+    if model.has_rotary_positions:
+        result += _pair("--position-embedding-type", "rope")
     if model.ffn is not None:
         result += _pair("--ffn-hidden-size", model.ffn)
     if model.kv_groups is not None:

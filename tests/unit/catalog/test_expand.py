@@ -233,3 +233,10 @@ def test_any_where_is_read_or_refused(text: str) -> None:
         parse_where(text)
     except ReproError as error:
         assert str(error).startswith("--where ")
+
+
+def test_only_a_gpt_chooses_its_positions(tmp_path: Path) -> None:
+    rotary = BASE.replace("vocab: 64}", "vocab: 64, positions: rotary}")
+    assert {case.model.positions for case in expand(entry_of(tmp_path, rotary))} == {"rotary"}
+    with pytest.raises(ReproError, match=r"positions: those of a llama are rotary; remove the key"):
+        entry_of(tmp_path, rotary.replace("positions: rotary", "positions: learned, family: llama"))

@@ -28,7 +28,7 @@ def write(repro: Caller, text: str = FIGURE, name: str = "own/figure-99", paper:
 def test_list_shows_cases_gpus_hours_and_progress_of_every_experiment(repro: Caller) -> None:
     rows = {row["experiment"]: row for row in json.loads(repro("list", "--json").stdout)["experiments"]}
     papers = {name.partition("/")[0] for name in rows}
-    assert papers == {"sc21", "atc24", "mlsys23", "megatron-core", "alpa", "tutorials"}
+    assert papers == {"sc21", "atc24", "mlsys23", "megatron-core", "alpa", "tutorials", "caraml"}
     assert (rows["sc21/table-1"]["cases"], rows["sc21/table-1"]["gpus_min"], rows["sc21/table-1"]["gpus_max"]) == (
         10,
         32,

@@ -52,6 +52,7 @@ def spread(tensor: int, pipeline: int, virtual: int = 1) -> Layout:
         # Printed by orchestrator.pretrain with megatron-core 0.16.1 on CPU, by pipeline stage.
         (SMALL, spread(2, 2), 1000, [84416, 82496]),
         (replace(SMALL, layers=3), spread(1, 1), 1001, [216192]),
+        (replace(SMALL, layers=3, positions="rotary"), spread(1, 1), 1001, [214144]),
         (replace(LLAMA, ffn=160, kv_groups=2), spread(2, 2), 1024, [73984, 74048]),
         (replace(LLAMA, layers=8), spread(1, 4, virtual=2), 1024, [196864, 131328, 131328, 196928]),
         # ATC'24's 65B with tensor-parallel 2 on 8 stages: the first stage (its artifact's memory model).

@@ -460,6 +460,13 @@ def test_rotary_positions_of_pretrain_cost_their_memory_traffic() -> None:
     # Full recomputation rotates once more.
     again = of_shared_keys("full", "pretrain") - of_shared_keys("full", "megatron-jan-2024")
     assert again == pytest.approx((24 + 28 + 24) * rotated + other)
+    # Queries and keys of a GPT with rotary positions.
+    gpt = (
+        duration(replace(GPT_3B, positions=positions), layout, BF16, NO_NAME, "pretrain").compute_ms
+        for positions in ("learned", "rotary")
+    )
+    turned = 16 * 2048 * 2 * 4096 / (3350e6 * FITTED.memory_share)
+    assert next(gpt) + (24 + 28) * turned == pytest.approx(next(gpt))
 
 
 def test_pretrain_loss_moves_fewer_bytes_per_logit() -> None:

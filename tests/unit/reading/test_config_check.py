@@ -26,7 +26,7 @@ from orchestrator.workloads import (
     workloads,
 )
 from tests.recorded_jobs import job_row
-from tests.unit.catalog.entries import CHECKOUT
+from tests.unit.catalog.entries import CHECKOUT, find_case
 from tests.unit.workloads.places import arguments_of
 
 PLANNED = Expected(
@@ -363,6 +363,16 @@ def test_logs_of_old_programs_match_their_plan(tmp_path: Path, workload: str) ->
         "ran with virtual stages 1, not 5",
         "ran with padded vocabulary 32128, not 32256",
     ]
+
+
+def test_parameters_of_a_gpt_with_rotary_positions_are_exact_and_those_of_other_positions_unknown(
+    tmp_path: Path,
+) -> None:
+    case = find_case("llm-800m", "gbs=16")
+    arguments = arguments_of("pretrain", case)
+    assert expected_of(row_of(tmp_path, case, arguments)).parameters == (908_759_040,)
+    typed = [word for word in arguments if word not in ("--position-embedding-type", "rope")]
+    assert expected_of(row_of(tmp_path, case, typed)).parameters == ()
 
 
 def test_parameters_of_pretrain_are_exact(tmp_path: Path) -> None:

@@ -112,6 +112,12 @@ def test_where_the_figure_shows_times_a_claim_still_compares_speeds(tmp_path: Pa
     }
 
 
+def test_the_best_case_is_the_one_whose_tokens_need_least_energy(tmp_path: Path, entry: Entry) -> None:
+    joules = {name: 0.01 if name.startswith("pp=1,") else 0.02 for name in rates(entry, "quad")}
+    peak = {"kind": "peak", "at": {"pp": 1}, "metric": "joules_per_token"}
+    assert judged_alone(tmp_path, entry, "quad", peak, joules, metric="joules_per_token")[0] == "holds"
+
+
 def test_the_speed_of_cpu_processes_judges_no_claim_about_gpus(tmp_path: Path, entry: Entry) -> None:
     claimed = with_claims(entry, SPREAD, {"kind": "outcome", "outcome": "ok"})
     found = measured_results(tmp_path, claimed, "cpu", rates(entry, "cpu", pp4_gbs4=10.0))

@@ -54,7 +54,8 @@ def test_the_table_beside_a_bundle_is_the_one_in_it(bundle: Path) -> None:
     with unpacked(bundle) as (folder, _):
         inside = _rows((folder / "results" / "cases.csv").read_bytes())
     assert _rows(beside(bundle, ".csv").read_bytes()) == inside
-    assert inside and all(row["case"] and (row["iteration_ms"] or row["failure"]) for row in inside)
+    ran = [row for row in inside if row["job"]]
+    assert ran and all(row["case"] and (row["iteration_ms"] or row["failure"]) for row in ran)
 
 
 @pytest.mark.parametrize("bundle", BUNDLES, ids=_name)
@@ -129,6 +130,24 @@ def test_times_predicted_before_the_runs_on_one_gpu_are_inside_their_uncertainty
     for gpu, of_gpu in faults.items():
         once = {job: fault for (job, _), fault in of_gpu.items()}
         assert f"| {gpu.upper()} | 10 | {mean(once.values()):.1%} |".replace("%", " %") in readme
+
+
+def test_the_table_of_two_h100_has_the_plan_and_the_measured_numbers() -> None:
+    folder = RESULTS / "two-h100"
+    predicted = {case["case"]: case for case in json.loads((folder / "llm-800m.plan.json").read_text())["cases"]}
+    readme = (folder / "README.md").read_text()
+    ran = [row for row in _rows((folder / "llm-800m.csv").read_bytes()) if row["iteration_ms"]]
+    for row in ran:
+        planned_ms, measured_ms = 1000 * predicted[row["case"]]["iteration_s"], float(row["iteration_ms"])
+        assert abs(planned_ms / measured_ms - 1) <= predicted[row["case"]]["uncertainty"]
+        energy = f"{1e3 * float(row['joules_per_token']):.1f} mJ" if row["joules_per_token"] else "–"
+        numbers = (
+            *(row["global_batch_size"], f"{planned_ms:,.0f}", f"{measured_ms:,.1f}"),
+            f"{planned_ms / measured_ms - 1:+.1%}".replace("%", " %"),
+            *(f"{float(row['tokens_per_s_per_gpu']):,.0f}", f"{float(row['host_wait_percent']):.1f}", energy),
+        )
+        assert f"| {' | '.join(numbers)} |" in readme, row["case"]
+    assert len(ran) == 7
 
 
 UNCERTAINTY, UNCERTAINTY_OF_H100 = 0.08, 0.15

@@ -49,6 +49,12 @@ def test_parsed_arguments_match_settings_outside_figure_13() -> None:
     assert (read.fp16, read.loss_scale, read.recompute_granularity) == (True, 8192, "selective")
 
 
+def test_rotary_positions_are_requested_and_keep_the_other_parts_of_a_gpt() -> None:
+    case = CASES[0]
+    read = parse_arguments(arguments_of("pretrain", replace(case, model=replace(case.model, positions="rotary"))))
+    assert read == replace(parse_arguments(arguments_of("pretrain", case)), position_embedding_type="rope")
+
+
 def test_loss_scale_is_given_only_with_fp16() -> None:
     case = replace(CASES[0], training=replace(CASES[0].training, dtype="bf16", loss_scale=8192))
     assert "--loss-scale" not in arguments_of("pretrain", case)
