@@ -8,18 +8,19 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timedelta
 from pathlib import Path
 
 from orchestrator.errors import ReproError, Unreachable
 from orchestrator.files import read_record
 from orchestrator.identity import Location, place_of, seconds_since_boot, this_machine_identity, user_name
 from orchestrator.launch.executors import LocalScriptJob
+from orchestrator.launch.own_jobs import owner_check, utc
 from orchestrator.launch.recover import is_here, settle
 from orchestrator.launch.run_options import RunPlan
-from orchestrator.launch.sbatch import canary_row, comment_of
+from orchestrator.launch.sbatch import canary_row
 from orchestrator.ledger.attempts import (
     Observation,
     RefreshResult,
@@ -37,7 +38,6 @@ from orchestrator.ledger.submissions import record_unseen
 from orchestrator.ledger.tables import ENDED, LOST, WAITING
 from orchestrator.reading.failure import PREEMPTED_IN_GRACE
 from orchestrator.slurm.command import cluster_identity
-from orchestrator.slurm.notation import base_id
 from orchestrator.slurm.query import query_jobs
 from orchestrator.slurm.records import JobRecord
 from orchestrator.slurm.states import Phase, may_run_again
@@ -128,7 +128,7 @@ def _observe_local(row: JobSummary) -> Observation:
 
 def _refresh_slurm(ledger: Ledger, rows: Sequence[JobSummary], cluster: str) -> list[str]:
     own_cluster = [row for row in rows if row.slurm_cluster in (None, cluster)]
-    others = [row for row in rows if row not in own_cluster]
+    others = [row for row in rows if row.slurm_cluster not in (None, cluster)]
     seen, slurm_complaints = _each(others, _from_end_record)
     for other in sorted({str(row.slurm_cluster) for row in others if row.attempt_id not in seen and row.state != LOST}):
         slurm_complaints.append(
@@ -163,7 +163,7 @@ def _observe_slurm(ledger: Ledger, rows: Sequence[JobSummary]) -> tuple[dict[int
     A job without an end record is lost if no source has listed it for `LOST_AFTER`.
     """
     by_id = {str(row.scheduler_id): row for row in rows}
-    answer = query_jobs(list(by_id), lambda record: is_record_of(record, by_id))
+    answer = query_jobs(list(by_id), owner_check(by_id))
     asked = asked_to_end(ledger, [row.attempt_id for row in rows])
     failed_first: dict[str, str] = {}
     unseen: dict[int, int | None] = {}
@@ -188,6 +188,11 @@ def _observe_slurm(ledger: Ledger, rows: Sequence[JobSummary]) -> tuple[dict[int
 
     seen, complaints = _each(rows, observe)
     complaints += [f"Slurm does not list a job of {user}; only {user} can find out more" for user in sorted(foreign)]
+    complaints += [
+        f"job {job_id}: Slurm lists this id with another comment and another output file, so its state is as last seen"
+        for job_id in answer.unclear
+        if by_id[job_id].phase != ENDED and by_id[job_id].attempt_id not in seen
+    ]
     waited_s = record_unseen(ledger, unseen, this_machine_identity().boot_id, seconds_since_boot())
     for row in rows:
         if waited_s.get(row.attempt_id, -1.0) >= LOST_AFTER.total_seconds():
@@ -215,30 +220,11 @@ def _log_bytes(row: JobSummary) -> int | None:
         return None
 
 
-def is_record_of(record: JobRecord, rows: Mapping[str, JobSummary]) -> bool:
-    """Return whether a record belongs to the row with its id: its comment contains the row's token.
-
-    Accounting may have kept no comment: then user and time of the submission decide.
-    """
-    row = rows.get(record.job_id) or next(
-        (candidate for job_id, candidate in rows.items() if base_id(job_id) == base_id(record.job_id)), None
-    )
-    if row is None:
-        return False
-    if record.comment or record.source != "sacct":
-        return record.comment == comment_of(row.token)
-    if record.user and row.user and record.user != row.user:
-        return False
-    began, ended = row.created_at - timedelta(minutes=5), (row.submitted_at or now()) + timedelta(minutes=10)
-    submitted = _utc(record.submitted_at)
-    return submitted is None or began <= submitted <= ended
-
-
 def _from_record(record: JobRecord, row: JobSummary, is_asked_to_end: bool) -> Observation:
     # An unknown state of a newer Slurm is not an end.
     phase = record.phase if record.phase is not Phase.UNKNOWN else Phase.RUNNING
     if phase is Phase.ENDED and row.is_requeued and may_run_again(record.state):
-        ended = _utc(record.ended_at)
+        ended = utc(record.ended_at)
         if ended is None or now() - ended < REQUEUED_WITHIN:
             phase = Phase.WAITING
     return Observation(
@@ -248,10 +234,10 @@ def _from_record(record: JobRecord, row: JobSummary, is_asked_to_end: bool) -> O
         nodes=record.nodes or None,
         exit_code=record.exit_code,
         signal=record.signal,
-        started_at=_utc(record.started_at),
-        ended_at=_utc(record.ended_at) if phase is Phase.ENDED else None,
-        starts_at=_utc(record.starts_at),
-        ends_at=_utc(record.ends_at),
+        started_at=utc(record.started_at),
+        ended_at=utc(record.ended_at) if phase is Phase.ENDED else None,
+        starts_at=utc(record.starts_at),
+        ends_at=utc(record.ends_at),
         seen_via=record.source,
     )
 
@@ -319,7 +305,3 @@ def _lost(row: JobSummary) -> Observation:
         reason=f"since {since} the scheduler does not list it, its log has not grown, and it left no end record",
         seen_via="nobody",
     )
-
-
-def _utc(moment: datetime | None) -> datetime | None:
-    return None if moment is None else moment.astimezone(timezone.utc).replace(tzinfo=None)

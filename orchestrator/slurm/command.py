@@ -66,6 +66,10 @@ class AccountingUnreachable(Unreachable):
     """Accounting (slurmdbd) is off or does not answer; the queue itself may be fine."""
 
 
+class NoAccounting(AccountingUnreachable):
+    """The cluster has no accounting."""
+
+
 @dataclass(frozen=True, slots=True)
 class CommandResult:
     """Exit code and output of a command that ran to its end."""
@@ -111,7 +115,7 @@ def unreachable_from(name: str, stderr: str) -> Unreachable | None:
     text = stderr.lower()
     message = f"{name}: {last_words(stderr)}"
     if any(phrase in text for phrase in _ACCOUNTING_OFF):
-        return AccountingUnreachable(Problem(message, hint="only the queue can be asked on this cluster"))
+        return NoAccounting(Problem(message, hint="only the queue can be asked on this cluster"))
     if any(phrase in text for phrase in _ACCOUNTING_AWAY):
         return AccountingUnreachable(Problem(message, hint="try again when slurmdbd answers"))
     if any(phrase in text for phrase in _NO_CONFIGURATION):
