@@ -16,11 +16,12 @@ from orchestrator.launch.run_record import sent_of_run
 from orchestrator.launch.sbatch import comment_of, mark_cancelled
 from orchestrator.ledger.attempts import lost_attempts, record_asked
 from orchestrator.ledger.database import DiskFull, Ledger
+from orchestrator.ledger.restarts import first_folder
 from orchestrator.ledger.rows import JobRow
 from orchestrator.ledger.submissions import InterruptedSubmission, interrupted_submissions, record_never_submitted
 from orchestrator.ledger.tables import LOST, OPEN, QUEUED, SUBMITTING
 from orchestrator.reading.failure import Failure
-from orchestrator.slurm.command import cluster_identity
+from orchestrator.slurm.command import at, cluster_identity
 from orchestrator.slurm.notation import base_id
 from orchestrator.slurm.query import cancel_jobs, find_by_comments, query_jobs
 from orchestrator.slurm.records import JobRecord
@@ -59,7 +60,7 @@ def cancel(ledger: Ledger, rows: Sequence[JobRow]) -> Cancelled:
         elif row.scheduler == "local" and row.scheduler_id is not None:
             _end_here(ledger, row, done)
     _end_interrupted(ledger, [row for row in rows if row.phase == SUBMITTING], done)
-    _end_on_slurm(ledger, [row for row in rows if row.scheduler == "slurm" and row.scheduler_id is not None], done)
+    _end_on_clusters(ledger, [row for row in rows if row.scheduler == "slurm" and row.scheduler_id is not None], done)
     try:
         record_asked(ledger, [row.attempt_id for row in done.asked], f"by {user_name()}")
     except DiskFull as full:
@@ -141,20 +142,27 @@ def _why_kept(ledger: Ledger, submission: InterruptedSubmission) -> Problem | No
     return None
 
 
+def _end_on_clusters(ledger: Ledger, rows: Sequence[JobRow], done: Cancelled) -> None:
+    """Cancel those of these attempts that the scheduler has, on the cluster of each."""
+    here = cluster_identity() if rows else ""
+    for cluster in dict.fromkeys(row.slurm_cluster for row in rows):
+        same = [row for row in rows if row.slurm_cluster == cluster]
+        with at(cluster, here) as is_reached:
+            if is_reached:
+                _end_on_slurm(ledger, same, done)
+                continue
+        problem = _elsewhere(str(cluster), here)
+        done.refused += [
+            Problem(f"{row.label}: {problem.what}", hint=problem.hint) for row in same if row.state != LOST
+        ]
+
+
 def _end_on_slurm(
     ledger: Ledger, rows: Sequence[JobRow], done: Cancelled, reused: frozenset[str] = frozenset()
 ) -> None:
-    """Cancel those of these attempts that the scheduler has. `reused` are ids of several attempts."""
-    if not rows:
-        return
-    here = cluster_identity()
-    for row in rows:
-        if row.slurm_cluster not in (None, here) and row.state != LOST:
-            problem = _elsewhere(str(row.slurm_cluster), here)
-            done.refused.append(Problem(f"{row.label}: {problem.what}", hint=problem.hint))
-    own_cluster = [row for row in rows if row.slurm_cluster in (None, here)]
-    by_id = {str(row.scheduler_id): row for row in own_cluster}
-    shared = [row for row in own_cluster if by_id[str(row.scheduler_id)] is not row]
+    """Cancel those of these attempts of one cluster that it has. `reused` are ids of several attempts."""
+    by_id = {str(row.scheduler_id): row for row in rows}
+    shared = [row for row in rows if by_id[str(row.scheduler_id)] is not row]
     listed = _live(by_id)
     reused |= {str(row.scheduler_id) for row in shared}
     submitted = SubmittedJobs(ledger)
@@ -215,7 +223,7 @@ class SubmittedJobs:
                 for job in record.jobs
             }
         submitted = self._by_run[run]
-        if not submitted or (row.token, row.job_id, row.array_index, folder.name) in submitted:
+        if not submitted or (row.token, row.job_id, row.array_index, first_folder(folder.name)) in submitted:
             return None
         return f"{run}: contains no submission of this job under that id"
 

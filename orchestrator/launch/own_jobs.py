@@ -16,6 +16,7 @@ from orchestrator.errors import ReproError
 from orchestrator.files import read_record
 from orchestrator.launch.run_record import COMMENT, SUBMISSIONS
 from orchestrator.ledger.database import now
+from orchestrator.ledger.restarts import first_folder
 from orchestrator.ledger.rows import JobSummary
 from orchestrator.slurm.notation import base_id
 from orchestrator.slurm.records import JobRecord
@@ -48,7 +49,7 @@ def is_proven(record: JobRecord, row: JobSummary) -> bool:
         return row.token in tokens
     if _is_of_another_user(record, row):
         return False
-    folder = PurePath(row.folder)
+    folder = PurePath(first_folder(row.folder))
     is_in_array = row.array_index is not None and writes_into(record, folder.parent / SUBMISSIONS)
     return is_in_array or writes_into(record, folder) or _has_started(record, row)
 

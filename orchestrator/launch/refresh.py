@@ -32,12 +32,13 @@ from orchestrator.ledger.attempts import (
     rows_of_attempts,
 )
 from orchestrator.ledger.database import Ledger, now
-from orchestrator.ledger.rows import JobSummary
+from orchestrator.ledger.restarts import may_start_again, next_folder, record_restart
+from orchestrator.ledger.rows import AttemptRow, JobSummary
 from orchestrator.ledger.runs import run_record
 from orchestrator.ledger.submissions import record_unseen
 from orchestrator.ledger.tables import ENDED, LOST, WAITING
 from orchestrator.reading.failure import PREEMPTED_IN_GRACE
-from orchestrator.slurm.command import cluster_identity
+from orchestrator.slurm.command import at, cluster_identity
 from orchestrator.slurm.query import query_jobs
 from orchestrator.slurm.records import JobRecord
 from orchestrator.slurm.states import Phase, may_run_again
@@ -54,6 +55,7 @@ def refresh(ledger: Ledger, at_most_every_s: float = 0.0) -> RefreshResult:
 
     With `at_most_every_s` the scheduler is not asked if a process with this ledger has asked it within that time.
     """
+    complaints = _record_restarts(ledger)
     rows = _under_way(ledger)
     cluster, may_poll, asked_at, slurm_complaints = None, False, None, list[str]()
     if any(row.scheduler == "slurm" for row in rows):
@@ -66,7 +68,7 @@ def refresh(ledger: Ledger, at_most_every_s: float = 0.0) -> RefreshResult:
     if settled.has_news:
         rows = _under_way(ledger)
     sent = [row for row in rows if row.scheduler_id is not None]
-    complaints = _refresh_here(ledger, [row for row in sent if row.scheduler == "local"])
+    complaints += _refresh_here(ledger, [row for row in sent if row.scheduler == "local"])
     if cluster is not None and may_poll:
         slurm_complaints = _refresh_slurm(ledger, [row for row in sent if row.scheduler == "slurm"], cluster)
         record_complaints(ledger, f"slurm {cluster}", slurm_complaints)
@@ -76,6 +78,23 @@ def refresh(ledger: Ledger, at_most_every_s: float = 0.0) -> RefreshResult:
 def _under_way(ledger: Ledger) -> list[JobSummary]:
     """Return the jobs to ask about; lost ones too, as the scheduler may list them again."""
     return refreshable_jobs(ledger)
+
+
+def _record_restarts(ledger: Ledger) -> list[str]:
+    """Record the jobs that Slurm has started again after their end. The earlier run ends by its own record."""
+    complaints: dict[str, None] = {}
+    for row in may_start_again(ledger):
+        try:
+            start = read_record(Path(next_folder(row.folder)) / "start")
+            ended = _from_end_record(row)
+        except ReproError as error:
+            complaints[str(error)] = None
+            continue
+        if start is None or ended is None or start.scheduler_id != row.scheduler_id:
+            continue
+        record_observations(ledger, {row.attempt_id: ended}, [])
+        record_restart(ledger, row, start.at)
+    return list(complaints)
 
 
 def _refresh_here(ledger: Ledger, rows: Sequence[JobSummary]) -> list[str]:
@@ -127,22 +146,40 @@ def _observe_local(row: JobSummary) -> Observation:
 
 
 def _refresh_slurm(ledger: Ledger, rows: Sequence[JobSummary], cluster: str) -> list[str]:
-    own_cluster = [row for row in rows if row.slurm_cluster in (None, cluster)]
-    others = [row for row in rows if row.slurm_cluster not in (None, cluster)]
-    seen, slurm_complaints = _each(others, _from_end_record)
-    for other in sorted({str(row.slurm_cluster) for row in others if row.attempt_id not in seen and row.state != LOST}):
-        slurm_complaints.append(
-            f"jobs of Slurm cluster {other}: states are as last seen. Hint: set SLURM_CONF to ask it, not {cluster}"
-        )
+    by_cluster: dict[str | None, list[JobSummary]] = {}
+    for row in rows:
+        by_cluster.setdefault(None if row.slurm_cluster == cluster else row.slurm_cluster, []).append(row)
+    complaints: list[str] = []
+    for other, group in sorted(by_cluster.items(), key=lambda item: item[0] or ""):
+        with at(other, cluster) as is_reached:
+            complaints += _refresh_cluster(ledger, group) if is_reached else _refresh_unreached(ledger, group, cluster)
+    return list(dict.fromkeys(complaints))
+
+
+def _refresh_unreached(ledger: Ledger, rows: Sequence[JobSummary], here: str) -> list[str]:
+    """Read the end records of jobs of a cluster that cannot be asked from `here`."""
+    seen, complaints = _each(rows, _from_end_record)
+    record_observations(ledger, seen, [])
+    if any(row.attempt_id not in seen and row.state != LOST for row in rows):
+        other = rows[0].slurm_cluster
+        hint = f"set SLURM_CONF to ask it, not {here}"
+        complaints.append(f"jobs of Slurm cluster {other}: states are as last seen. Hint: {hint}")
+    return complaints
+
+
+def _refresh_cluster(ledger: Ledger, rows: Sequence[JobSummary]) -> list[str]:
+    """Ask the cluster of these jobs."""
+    seen: dict[int, Observation] = {}
+    slurm_complaints: list[str] = []
     try:
-        for group in _with_different_ids(own_cluster):
+        for group in _with_different_ids(rows):
             observed, complaints = _observe_slurm(ledger, group)
             seen |= observed
             slurm_complaints += complaints
     except Unreachable as error:
         slurm_complaints.append(str(error))
-    record_observations(ledger, seen, [row.attempt_id for row in own_cluster])
-    return list(dict.fromkeys(slurm_complaints))
+    record_observations(ledger, seen, [row.attempt_id for row in rows])
+    return slurm_complaints
 
 
 def _with_different_ids(rows: Sequence[JobSummary]) -> list[list[JobSummary]]:
@@ -280,7 +317,7 @@ def observe_end_records(ledger: Ledger, attempt_ids: Sequence[int]) -> bool:
     return bool(seen)
 
 
-def _from_end_record(row: JobSummary) -> Observation | None:
+def _from_end_record(row: AttemptRow) -> Observation | None:
     folder = Path(row.folder)
     end, start = read_record(folder / "end"), read_record(folder / "start")
     if end is None or end.scheduler_id != row.scheduler_id:

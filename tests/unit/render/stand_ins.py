@@ -179,7 +179,9 @@ class Stage:
         """Return the script of a job in this stage."""
         return render_job(plan, cluster, self.job, TEMPLATES)
 
-    def run(self, script: str, environment: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    def run(
+        self, script: str, environment: Mapping[str, str] | None = None, *words: str
+    ) -> subprocess.CompletedProcess[str]:
         """Run a script in an empty folder, which it must leave empty, with a minimal environment and this one."""
         minimal = {
             "PATH": f"{self.base}/bin:/usr/bin:/bin",
@@ -192,7 +194,7 @@ class Stage:
         file = self.base / "job.sh"
         file.write_text(script, encoding="utf-8")
         answer = subprocess.run(
-            ["bash", file],
+            ["bash", file, *words],
             env={**minimal, **(environment or {})},
             cwd=self.base / "empty",
             capture_output=True,
