@@ -85,11 +85,6 @@ class Cluster:
         return self.profile.scheduler == "slurm"
 
     @property
-    def slurm_cluster(self) -> str | None:
-        """Name of the Slurm cluster, if it is not the default one of this machine."""
-        return self.profile.slurm.cluster_name if self.profile.slurm is not None else None
-
-    @property
     def file(self) -> Path:
         """File of the profile itself, without its base profiles and overlay."""
         return self.files[-2] if self.has_overlay else self.files[-1]

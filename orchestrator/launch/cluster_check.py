@@ -76,7 +76,7 @@ def check_cluster(
         cases = entry, settings.applied(cases_at(entry, cluster, scale))
     if not cluster.is_slurm:
         return ClusterCheck(cluster, [*check_this_machine(cluster), *path_findings(cluster, "login")])
-    with on_cluster(cluster.slurm_cluster):
+    with on_cluster(cluster.profile.slurm_cluster):
         return ClusterCheck(cluster, _slurm_findings(cluster, cases, folders, notify, job=job))
 
 

@@ -77,7 +77,7 @@ def require_scheduler(cluster: Cluster, folders: Folders) -> None:
             )
         )
     output_pattern(folders.runs)
-    with on_cluster(cluster.slurm_cluster):
+    with on_cluster(cluster.profile.slurm_cluster):
         require_controller()
 
 

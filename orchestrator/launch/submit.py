@@ -93,7 +93,7 @@ def submit(
     ordered = in_order(list(by_id.values()))
     copy_programs((plan.program.workload for plan in ordered), folders)
     # A slow scheduler and large logs are read before the ledger is locked for other processes.
-    with on_cluster(cluster.slurm_cluster):
+    with on_cluster(cluster.profile.slurm_cluster):
         array_limit = most_in_array() if cluster.is_slurm and len(ordered) > 1 else 1
     failed_nodes = FailedNodes(cluster)
     if cluster.is_slurm:
@@ -103,7 +103,7 @@ def submit(
     for note in denied_note(cluster):
         notify(f"note: {note}")
     jobs = new_jobs(plans, cluster)
-    with on_cluster(cluster.slurm_cluster):
+    with on_cluster(cluster.profile.slurm_cluster):
         unrecorded = unrecorded_attempts(ledger, jobs)
     with uninterrupted() as is_interrupted:
         run = new_run_of(run_id, plans, cluster, folders, command)

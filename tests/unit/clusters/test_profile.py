@@ -88,8 +88,8 @@ def test_an_argument_that_would_take_our_own_place_is_refused_with_the_reason(tm
 
 @pytest.mark.parametrize("argument", ["--clusters=gpu", "--cluster=gpu"])
 def test_a_cluster_of_the_site_is_an_option_of_sbatch(tmp_path: Path, argument: str) -> None:
-    assert cluster_of(tmp_path, slurm(f"sbatch: [{argument}]")).slurm_cluster == "gpu"
-    assert cluster_of(tmp_path, slurm("sbatch: [-H]")).slurm_cluster is None
+    assert cluster_of(tmp_path, slurm(f"sbatch: [{argument}]")).profile.slurm_cluster == "gpu"
+    assert cluster_of(tmp_path, slurm("sbatch: [-H]")).profile.slurm_cluster is None
 
 
 @pytest.mark.parametrize("argument", ["-Mgpu", "--clusters", "'--clusters=gpu,cpu'", "--clusters=all gpu"])

@@ -501,7 +501,7 @@ def test_a_submission_to_another_slurm_cluster_is_not_looked_for_here(
         session.execute(sa.update(Attempt).values(slurm_cluster="other@c9:6817"))
     asked = slurm_answers(monkeypatch)
     (complaint,) = refresh(ledger).complaints
-    assert "other@c9:6817" in complaint and asked == [[]]
+    assert "other@c9:6817" in complaint and asked == []
     assert {row.phase for row in job_rows(ledger)} == {SUBMITTING}
 
 
