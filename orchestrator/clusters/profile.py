@@ -174,6 +174,11 @@ class ClusterProfile(Strict):
         return self
 
     @property
+    def slurm_cluster(self) -> str | None:
+        """Name of the Slurm cluster, if it is not the default one of this machine."""
+        return self.slurm.cluster_name if self.slurm is not None else None
+
+    @property
     def time_limit(self) -> str | None:
         """Time limit of jobs whose experiment has none."""
         launcher = self.slurm or self.mpirun

@@ -32,6 +32,10 @@ def _free_argument(value: str) -> str:
     name = value.partition("=")[0]
     if any(character.isspace() for character in name):
         raise ValueError("an argument must be one word, --name=value")
+    if value.startswith("-M"):
+        raise ValueError("write --clusters=NAME: repro asks the cluster of each job by its name")
+    if name in ("--clusters", "--cluster") and not re.fullmatch(r"[^=]+=[A-Za-z0-9_.-]+", value):
+        raise ValueError("--clusters must name one cluster, as --clusters=NAME")
     if name in _RESERVED_OPTIONS:
         raise ValueError(f"{name} is set by repro: {_RESERVED_OPTIONS[name]}")
     return value
@@ -208,6 +212,12 @@ class SlurmFields(Strict):
                 "tasks: per-node does not work with gpu_request: gpus-per-task; set gpu_request: gpus-per-node"
             )
         return self
+
+    @property
+    def cluster_name(self) -> str | None:
+        """Cluster of the site that the jobs are sent to, `--clusters` of `sbatch`; None for the default one."""
+        names = [word.partition("=")[2] for word in self.sbatch if word.startswith(("--clusters=", "--cluster="))]
+        return names[-1] if names else None
 
     @property
     def account_name(self) -> str | None:

@@ -19,14 +19,14 @@ from orchestrator.files import read_record, tail_bytes, written_whole
 from orchestrator.identity import name_of_user, this_machine_identity
 from orchestrator.job_spec import JobSpec
 from orchestrator.launch.run_record import new_jobs, new_run_id, new_run_of, provenance
-from orchestrator.launch.sbatch import comment_of
+from orchestrator.launch.sbatch import cluster_of, comment_of
 from orchestrator.ledger.adopted import BY_HAND, AdoptedAttempt
 from orchestrator.ledger.runs import NewJob, NewRun
 from orchestrator.ledger.tables import SchedulerKind, field_values
 from orchestrator.masking import hidden_values, masked
 from orchestrator.paths import Folders
 from orchestrator.planning.plan import Plan
-from orchestrator.slurm.command import cluster_identity
+from orchestrator.slurm.command import cluster_identity, on_cluster
 from orchestrator.slurm.query import find_by_comments
 
 FORMAT = 1
@@ -169,6 +169,18 @@ class StartedJobs:
 
 def started_jobs(rendered: Sequence[RenderedJob]) -> StartedJobs:
     """Return the jobs of these scripts that have started or wait in Slurm's queue. Other scripts were not submitted."""
+    by_cluster: dict[str | None, list[RenderedJob]] = {}
+    for job in rendered:
+        by_cluster.setdefault(cluster_of(_text(job.file) or ""), []).append(job)
+    parts: list[StartedJobs] = []
+    for name, jobs in by_cluster.items():
+        with on_cluster(name):
+            parts.append(_started_on_cluster(jobs))
+    attempts = [attempt for part in parts for attempt in part.attempts]
+    return StartedJobs(tuple(attempts), tuple(complaint for part in parts for complaint in part.complaints))
+
+
+def _started_on_cluster(rendered: Sequence[RenderedJob]) -> StartedJobs:
     started: list[tuple[RenderedJob, AdoptedAttempt]] = []
     not_started: dict[str, RenderedJob] = {}
     cluster, complaints = None, list[str]()

@@ -9,17 +9,19 @@ from pathlib import Path
 from orchestrator.errors import Problem, ReproError
 from orchestrator.identity import NotOwn, require_own_folder, user_name
 from orchestrator.launch.executors import LocalScriptJob
+from orchestrator.launch.own_jobs import is_proven, owner_check
 from orchestrator.launch.recover import is_being_made, is_here
-from orchestrator.launch.refresh import is_record_of, sees_jobs_of
+from orchestrator.launch.refresh import sees_jobs_of
 from orchestrator.launch.run_record import sent_of_run
 from orchestrator.launch.sbatch import comment_of, mark_cancelled
 from orchestrator.ledger.attempts import lost_attempts, record_asked
 from orchestrator.ledger.database import DiskFull, Ledger
+from orchestrator.ledger.restarts import first_folder
 from orchestrator.ledger.rows import JobRow
 from orchestrator.ledger.submissions import InterruptedSubmission, interrupted_submissions, record_never_submitted
 from orchestrator.ledger.tables import LOST, OPEN, QUEUED, SUBMITTING
 from orchestrator.reading.failure import Failure
-from orchestrator.slurm.command import cluster_identity
+from orchestrator.slurm.command import at, cluster_identity
 from orchestrator.slurm.notation import base_id
 from orchestrator.slurm.query import cancel_jobs, find_by_comments, query_jobs
 from orchestrator.slurm.records import JobRecord
@@ -48,8 +50,8 @@ def may_have_jobs(ledger: Ledger, rows: Sequence[JobRow]) -> list[JobRow]:
 def cancel(ledger: Ledger, rows: Sequence[JobRow]) -> Cancelled:
     """Cancel these jobs in one call of the scheduler.
 
-    Slurm decides who may end a job. The job's comment must have the attempt's token: an id in a ledger may be wrong.
-    Only its owner can cancel an attempt that no scheduler has.
+    Slurm decides who may end a job. The job must be that of the attempt: an id in a ledger may be wrong. Only its owner
+    can cancel an attempt that no scheduler has.
     """
     done = Cancelled()
     for row in reversed(rows):  # the last first, so that a freed slot does not start the next job
@@ -58,7 +60,7 @@ def cancel(ledger: Ledger, rows: Sequence[JobRow]) -> Cancelled:
         elif row.scheduler == "local" and row.scheduler_id is not None:
             _end_here(ledger, row, done)
     _end_interrupted(ledger, [row for row in rows if row.phase == SUBMITTING], done)
-    _end_on_slurm(ledger, [row for row in rows if row.scheduler == "slurm" and row.scheduler_id is not None], done)
+    _end_on_clusters(ledger, [row for row in rows if row.scheduler == "slurm" and row.scheduler_id is not None], done)
     try:
         record_asked(ledger, [row.attempt_id for row in done.asked], f"by {user_name()}")
     except DiskFull as full:
@@ -140,23 +142,35 @@ def _why_kept(ledger: Ledger, submission: InterruptedSubmission) -> Problem | No
     return None
 
 
-def _end_on_slurm(ledger: Ledger, rows: Sequence[JobRow], done: Cancelled) -> None:
-    """Cancel those of these attempts that the scheduler has under their tokens."""
-    if not rows:
-        return
-    here = cluster_identity()
-    for row in rows:
-        if row.slurm_cluster not in (None, here) and row.state != LOST:
-            problem = _elsewhere(str(row.slurm_cluster), here)
-            done.refused.append(Problem(f"{row.label}: {problem.what}", hint=problem.hint))
-    own_cluster = [row for row in rows if row.slurm_cluster in (None, here)]
-    by_id = {str(row.scheduler_id): row for row in own_cluster}
-    shared = [row for row in own_cluster if by_id[str(row.scheduler_id)] is not row]
+def _end_on_clusters(ledger: Ledger, rows: Sequence[JobRow], done: Cancelled) -> None:
+    """Cancel those of these attempts that the scheduler has, on the cluster of each."""
+    here = cluster_identity() if rows else ""
+    for cluster in dict.fromkeys(row.slurm_cluster for row in rows):
+        same = [row for row in rows if row.slurm_cluster == cluster]
+        with at(cluster, here) as is_reached:
+            if is_reached:
+                _end_on_slurm(ledger, same, done)
+                continue
+        problem = _elsewhere(str(cluster), here)
+        done.refused += [
+            Problem(f"{row.label}: {problem.what}", hint=problem.hint) for row in same if row.state != LOST
+        ]
+
+
+def _end_on_slurm(
+    ledger: Ledger, rows: Sequence[JobRow], done: Cancelled, reused: frozenset[str] = frozenset()
+) -> None:
+    """Cancel those of these attempts of one cluster that it has. `reused` are ids of several attempts."""
+    by_id = {str(row.scheduler_id): row for row in rows}
+    shared = [row for row in rows if by_id[str(row.scheduler_id)] is not row]
     listed = _live(by_id)
+    reused |= {str(row.scheduler_id) for row in shared}
+    submitted = SubmittedJobs(ledger)
     for job_id, record in list(listed.items()):
-        if why := why_not_the_attempts_job(ledger, by_id[job_id], record):
-            done.refused.append(Problem(f"{by_id[job_id].label} ({job_id}): {why}"))
-            del listed[job_id], by_id[job_id]
+        if why := why_not_the_attempts_job(submitted, by_id[job_id], record):
+            del listed[job_id]
+            if job_id not in reused and by_id[job_id].state != LOST:
+                done.refused.append(Problem(f"{by_id.pop(job_id).label} ({job_id}): {why}"))
     refusals = cancel_jobs(list(listed)) if listed else {}
     done.refused += [Problem(f"{by_id[job_id].label} ({job_id}): {why}") for job_id, why in refusals.items()]
     done.asked += [by_id[job_id] for job_id in listed if job_id not in refusals]
@@ -165,13 +179,15 @@ def _end_on_slurm(ledger: Ledger, rows: Sequence[JobRow], done: Cancelled) -> No
             done.asked.append(row)
         else:
             done.refused.append(Problem(f"{row.label}: Slurm does not list this job of {row.user} to {user_name()}"))
-    if shared:  # ids that were given out again
-        _end_on_slurm(ledger, shared, done)
+    if shared:
+        _end_on_slurm(ledger, shared, done, reused)
 
 
 def _live(by_id: Mapping[str, JobRow]) -> dict[str, JobRecord]:
-    """Return what the scheduler has of those of these jobs that it lists as ours and not ended, in their order."""
-    records = query_jobs(list(by_id), lambda record: is_record_of(record, by_id)).records
+    """Return what the scheduler lists under these ids and has not ended, in their order: our jobs, else others."""
+    is_ours = owner_check(by_id)
+    answer = query_jobs(list(by_id), lambda record: is_ours(record) or None)
+    records = {**answer.unclear, **answer.records}
     listed = {job_id: records[job_id] for job_id in by_id if job_id in records}
     return {job_id: record for job_id, record in listed.items() if record.phase is not Phase.ENDED}
 
@@ -182,34 +198,49 @@ def _elsewhere(cluster: str, here: str) -> Problem:
     )
 
 
-def why_not_the_attempts_job(ledger: Ledger, row: JobRow, record: JobRecord | None) -> str | None:
+class SubmittedJobs:
+    """The submissions that the run folders of a ledger record. The records of each run are read once."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._runs = ledger.runs
+        self._by_run: dict[Path, set[tuple[str, str, int | None, str]]] = {}
+
+    def why_not(self, row: JobRow) -> str | None:
+        """Return what contradicts the row in the run folder of an attempt of the current user; None if nothing does.
+
+        Runs of older releases have no record of their submissions.
+        """
+        folder = Path(row.folder)
+        try:
+            require_own_folder(folder, self._runs)
+        except NotOwn as error:
+            return str(error.problems[0])
+        run = folder.parent
+        if run not in self._by_run:
+            self._by_run[run] = {
+                (record.token, job.job_id, job.element, job.folder.name)
+                for record in sent_of_run(run)
+                for job in record.jobs
+            }
+        submitted = self._by_run[run]
+        if not submitted or (row.token, row.job_id, row.array_index, first_folder(folder.name)) in submitted:
+            return None
+        return f"{run}: contains no submission of this job under that id"
+
+
+def why_not_the_attempts_job(submitted: SubmittedJobs, row: JobRow, record: JobRecord | None) -> str | None:
     """Return why the job with `row.scheduler_id` is not the job of this attempt; None if it is.
 
-    `record` is what Slurm has under that id. The comment must contain the token, and the user must be the attempt's.
-    For an attempt of the current user its run folder must agree: only this user can write there.
+    `record` is what Slurm has under that id. Its comment, its output file or the record `start` must prove that it is
+    the attempt's, and the users must agree. For an attempt of the current user its run folder must agree, too, as only
+    this user can write there.
     """
     if record is None:
         return "Slurm does not have this job"
-    if not row.token or record.comment != comment_of(row.token):
-        return "the job has another comment, so it is not the job of this attempt"
     user = row.user or user_name()
     if record.user and record.user != user:
         return f"the job belongs to {record.user}, and the attempt to {user}"
-    return why_not_in_run_folder(ledger, row) if user == user_name() else None
-
-
-def why_not_in_run_folder(ledger: Ledger, row: JobRow) -> str | None:
-    """Return what contradicts the row in the run folder of an attempt of the current user; None if nothing does.
-
-    Runs of older releases have no record of their submissions.
-    """
-    folder = Path(row.folder)
-    try:
-        require_own_folder(folder, ledger.runs)
-    except NotOwn as error:
-        return str(error.problems[0])
-    records = list(sent_of_run(folder.parent))
-    submitted = {(record.token, job.job_id, job.element, job.folder.name) for record in records for job in record.jobs}
-    if not records or (row.token, row.job_id, row.array_index, folder.name) in submitted:
-        return None
-    return f"{folder.parent}: contains no submission of this job under that id"
+    element = None if row.array_index is None else f"{base_id(record.job_id)}_{row.array_index}"
+    if not row.token or not is_proven(record, row) or element not in (None, record.job_id):
+        return "the job has another comment and another output file, so it is not the job of this attempt"
+    return submitted.why_not(row) if user == user_name() else None

@@ -25,6 +25,7 @@ from orchestrator.paths import Folders
 from orchestrator.planning.run_settings import NO_SETTINGS, RunSettings
 from orchestrator.planning.scales import cases_at
 from orchestrator.slurm import site as slurm_site
+from orchestrator.slurm.command import on_cluster
 
 _NAME = re.compile(r"[A-Za-z0-9][\w-]*", re.ASCII)
 
@@ -75,6 +76,18 @@ def check_cluster(
         cases = entry, settings.applied(cases_at(entry, cluster, scale))
     if not cluster.is_slurm:
         return ClusterCheck(cluster, [*check_this_machine(cluster), *path_findings(cluster, "login")])
+    with on_cluster(cluster.profile.slurm_cluster):
+        return ClusterCheck(cluster, _slurm_findings(cluster, cases, folders, notify, job=job))
+
+
+def _slurm_findings(
+    cluster: Cluster,
+    cases: tuple[Entry, list[Case]] | None,
+    folders: Folders,
+    notify: Callable[[str], None],
+    *,
+    job: bool,
+) -> list[Finding]:
     site = slurm_site.read_site(getpass.getuser())
     for complaint in site.complaints:
         notify(f"note: {complaint}")
@@ -87,7 +100,7 @@ def check_cluster(
         from_node = job_findings(cluster, folders, notify)
         unchecked = ("compute", "not checked")
         findings = [*(finding for finding in findings if (finding.place, finding.result) != unchecked), *from_node]
-    return ClusterCheck(cluster, findings)
+    return findings
 
 
 def new_cluster(folders: Folders, name: str, partition: str | None, notify: Callable[[str], None]) -> Path:

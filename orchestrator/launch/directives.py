@@ -31,7 +31,9 @@ def directives(plan: Plan, cluster: Cluster, job_name: str | None = None) -> lis
         lines.append(Line.of("--exclusive", cluster.location(("slurm", "exclusive"))))
     # Either `repro` or Slurm repeats a failed job, never both.
     origin = cluster.location(("slurm", "requeue"))
-    lines.append(Line.of("--requeue", origin) if slurm.requeue else Line.of("--no-requeue"))
+    # A job that starts again must not truncate the output of its earlier run.
+    lines += [Line.of(word, origin) for word in ("--requeue", "--open-mode=append") if slurm.requeue]
+    lines += [] if slurm.requeue else [Line.of("--no-requeue")]
     return [*lines, *named(cluster, ("mail_type", "mail_user")), *free_directives(cluster)]
 
 

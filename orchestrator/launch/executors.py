@@ -53,6 +53,8 @@ class SlurmScriptExecutor(SlurmExecutor):
         self._comment = ""
         self._options: tuple[str, ...] = ()
         self._arguments: tuple[str, ...] = ()
+        self.cluster: str | None = None
+        """Name of the cluster that accepted the last job, if sbatch printed it."""
 
     @classmethod
     def name(cls) -> str:
@@ -82,7 +84,9 @@ class SlurmScriptExecutor(SlurmExecutor):
             raise unreachable_from("sbatch", message) or ReproError(explain_rejection(message)) from None
         except utils.FailedSubmissionError as error:  # exit code 0: the job may be in the queue
             raise Unreachable(Problem(str(error), hint="`repro status` looks for it in the queue")) from None
-        return job.job_id
+        job_id, _, cluster = job.job_id.partition(";")
+        self.cluster = cluster or None
+        return job_id
 
     def _num_tasks(self) -> int:
         return 1  # one job object per Slurm job, whatever the number of its tasks
@@ -99,13 +103,13 @@ class SlurmScriptExecutor(SlurmExecutor):
 
     @staticmethod
     def _get_job_id_from_submission_command(string: bytes | str) -> str:
-        """Return the id in the last line, `ID` or `ID;CLUSTER`; banners of the site come before it."""
+        """Return the last line, `ID` or `ID;CLUSTER`; banners of the site come before it."""
         text = string if isinstance(string, str) else string.decode(errors="replace")
         lines = text.strip().splitlines()
         match = re.fullmatch(r"(\d+)(;\S+)?", lines[-1].strip()) if lines else None
         if match is None:
             raise utils.FailedSubmissionError(f"sbatch gave no job id: {' '.join(text.split())[-200:]}")
-        return match[1]
+        return match[0]
 
 
 class LocalScriptJob(LocalJob[int]):

@@ -21,6 +21,7 @@ from orchestrator.files import private_folder, read_record
 from orchestrator.job_spec import Resources
 from orchestrator.launch.directives import directive, free_directives, named, output_pattern, placement, slurm_of
 from orchestrator.launch.executors import SlurmScriptExecutor
+from orchestrator.launch.own_jobs import writes_into
 from orchestrator.launch.preflight import require_scheduler
 from orchestrator.launch.render import setup_lines
 from orchestrator.launch.sbatch import comment_of
@@ -171,7 +172,9 @@ def import_progress(imports: Sequence[Import]) -> Progress:
 
     def is_ours(record: JobRecord) -> bool:
         job = by_job_id.get(record.job_id)
-        return job is not None and may_have_comment(record, comment_of(job.folder.name))
+        return job is not None and (
+            may_have_comment(record, comment_of(job.folder.name)) or writes_into(record, job.folder)
+        )
 
     try:
         answer = query_jobs(by_job_id, is_ours)

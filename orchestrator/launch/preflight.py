@@ -30,7 +30,7 @@ from orchestrator.paths import Folders
 from orchestrator.planning.exact import absent_packages, install_command
 from orchestrator.planning.plan import Plan, check_case, plan_cases, refusal_problems
 from orchestrator.planning.target import Target
-from orchestrator.slurm.command import run_slurm
+from orchestrator.slurm.command import on_cluster, run_slurm
 from orchestrator.slurm.query import require_controller
 from orchestrator.slurm.reasons import explain_rejection, own_words
 from orchestrator.slurm.site import parse_options
@@ -77,7 +77,8 @@ def require_scheduler(cluster: Cluster, folders: Folders) -> None:
             )
         )
     output_pattern(folders.runs)
-    require_controller()
+    with on_cluster(cluster.profile.slurm_cluster):
+        require_controller()
 
 
 def _require_mountable(cluster: Cluster, folders: Folders) -> None:

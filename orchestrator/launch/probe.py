@@ -18,6 +18,7 @@ from orchestrator.errors import ReproError, Unreachable
 from orchestrator.files import JobRecord, private_folder, read_record
 from orchestrator.launch.batches import side_plan, task_per_gpu
 from orchestrator.launch.executors import SlurmScriptExecutor
+from orchestrator.launch.own_jobs import writes_into
 from orchestrator.launch.preflight import refused, require_scheduler
 from orchestrator.launch.render import render_job
 from orchestrator.megatron.logs.root_cause import cause
@@ -283,7 +284,8 @@ def _ended(job_id: str, comment: str, folder: Path, notify: Callable[[str], None
     """Wait for the end of the job and return its state, from its own record if Slurm does not list it."""
     last = ""
     while True:
-        record = query_jobs([job_id], lambda job: may_have_comment(job, comment)).records.get(job_id)
+        answer = query_jobs([job_id], lambda job: may_have_comment(job, comment) or writes_into(job, folder))
+        record = answer.records.get(job_id)
         if record is not None and record.phase is Phase.ENDED:
             return record.state
         end = read_record(folder / "end") if record is None else None

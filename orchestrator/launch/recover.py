@@ -28,7 +28,7 @@ from orchestrator.ledger.submissions import (
 )
 from orchestrator.ledger.tables import ENDED, VERIFIED
 from orchestrator.reading.collect import measure
-from orchestrator.slurm.command import cluster_identity
+from orchestrator.slurm.command import at, cluster_identity
 from orchestrator.slurm.notation import base_id
 from orchestrator.slurm.query import QueryAnswer, find_by_comments
 from orchestrator.slurm.records import JobRecord as SchedulerRecord
@@ -105,20 +105,27 @@ def _settle_here(ledger: Ledger, submission: InterruptedSubmission) -> list[str]
 
 
 def _settle_slurm(ledger: Ledger, submissions: Sequence[InterruptedSubmission]) -> list[str]:
-    if not submissions:
-        return []
+    complaints: list[str] = []
     try:
-        here = cluster_identity()
-        of_this_cluster = [submission for submission in submissions if submission.slurm_cluster in (None, here)]
-        answer = find_by_comments([comment_of(submission.token) for submission in of_this_cluster])
+        here = cluster_identity() if submissions else ""
+        for cluster in dict.fromkeys(submission.slurm_cluster for submission in submissions):
+            same = [submission for submission in submissions if submission.slurm_cluster == cluster]
+            with at(cluster, here) as is_reached:
+                if is_reached:
+                    complaints += _settle_on_cluster(ledger, same)
+                    continue
+            complaints += [
+                f"a submission to Slurm cluster {cluster} was cut off; SLURM_CONF here means {here}" for _ in same
+            ]
     except Unreachable as error:
-        return [str(error)]
-    complaints = [
-        f"a submission to Slurm cluster {submission.slurm_cluster} was cut off; SLURM_CONF here means {here}"
-        for submission in submissions
-        if submission not in of_this_cluster
-    ]
-    for submission in of_this_cluster:
+        complaints.append(str(error))
+    return complaints
+
+
+def _settle_on_cluster(ledger: Ledger, submissions: Sequence[InterruptedSubmission]) -> list[str]:
+    complaints: list[str] = []
+    answer = find_by_comments([comment_of(submission.token) for submission in submissions])
+    for submission in submissions:
         try:
             ids, recorded = _ids(answer, comment_of(submission.token)), recorded_ids(submission.folders)
         except ReproError as error:
@@ -134,7 +141,7 @@ def _settle_slurm(ledger: Ledger, submissions: Sequence[InterruptedSubmission]) 
             record_queued_again(ledger, submission.token, WHY_QUEUED)
         else:
             complaints.append(f"whether submission {submission.token} reached the scheduler is not known yet")
-    return [*(answer.complaints if of_this_cluster else ()), *complaints]
+    return [*answer.complaints, *complaints]
 
 
 def _ids(answer: QueryAnswer, comment: str) -> set[str]:

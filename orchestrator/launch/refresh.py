@@ -8,18 +8,19 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timedelta
 from pathlib import Path
 
 from orchestrator.errors import ReproError, Unreachable
 from orchestrator.files import read_record
 from orchestrator.identity import Location, place_of, seconds_since_boot, this_machine_identity, user_name
 from orchestrator.launch.executors import LocalScriptJob
+from orchestrator.launch.own_jobs import owner_check, utc
 from orchestrator.launch.recover import is_here, settle
 from orchestrator.launch.run_options import RunPlan
-from orchestrator.launch.sbatch import canary_row, comment_of
+from orchestrator.launch.sbatch import canary_row
 from orchestrator.ledger.attempts import (
     Observation,
     RefreshResult,
@@ -31,13 +32,13 @@ from orchestrator.ledger.attempts import (
     rows_of_attempts,
 )
 from orchestrator.ledger.database import Ledger, now
-from orchestrator.ledger.rows import JobSummary
+from orchestrator.ledger.restarts import may_start_again, next_folder, record_restart
+from orchestrator.ledger.rows import AttemptRow, JobSummary
 from orchestrator.ledger.runs import run_record
 from orchestrator.ledger.submissions import record_unseen
 from orchestrator.ledger.tables import ENDED, LOST, WAITING
 from orchestrator.reading.failure import PREEMPTED_IN_GRACE
-from orchestrator.slurm.command import cluster_identity
-from orchestrator.slurm.notation import base_id
+from orchestrator.slurm.command import at, cluster_identity
 from orchestrator.slurm.query import query_jobs
 from orchestrator.slurm.records import JobRecord
 from orchestrator.slurm.states import Phase, may_run_again
@@ -54,6 +55,7 @@ def refresh(ledger: Ledger, at_most_every_s: float = 0.0) -> RefreshResult:
 
     With `at_most_every_s` the scheduler is not asked if a process with this ledger has asked it within that time.
     """
+    complaints = _record_restarts(ledger)
     rows = _under_way(ledger)
     cluster, may_poll, asked_at, slurm_complaints = None, False, None, list[str]()
     if any(row.scheduler == "slurm" for row in rows):
@@ -66,7 +68,7 @@ def refresh(ledger: Ledger, at_most_every_s: float = 0.0) -> RefreshResult:
     if settled.has_news:
         rows = _under_way(ledger)
     sent = [row for row in rows if row.scheduler_id is not None]
-    complaints = _refresh_here(ledger, [row for row in sent if row.scheduler == "local"])
+    complaints += _refresh_here(ledger, [row for row in sent if row.scheduler == "local"])
     if cluster is not None and may_poll:
         slurm_complaints = _refresh_slurm(ledger, [row for row in sent if row.scheduler == "slurm"], cluster)
         record_complaints(ledger, f"slurm {cluster}", slurm_complaints)
@@ -76,6 +78,23 @@ def refresh(ledger: Ledger, at_most_every_s: float = 0.0) -> RefreshResult:
 def _under_way(ledger: Ledger) -> list[JobSummary]:
     """Return the jobs to ask about; lost ones too, as the scheduler may list them again."""
     return refreshable_jobs(ledger)
+
+
+def _record_restarts(ledger: Ledger) -> list[str]:
+    """Record the jobs that Slurm has started again after their end. The earlier run ends by its own record."""
+    complaints: dict[str, None] = {}
+    for row in may_start_again(ledger):
+        try:
+            start = read_record(Path(next_folder(row.folder)) / "start")
+            ended = _from_end_record(row)
+        except ReproError as error:
+            complaints[str(error)] = None
+            continue
+        if start is None or ended is None or start.scheduler_id != row.scheduler_id:
+            continue
+        record_observations(ledger, {row.attempt_id: ended}, [])
+        record_restart(ledger, row, start.at)
+    return list(complaints)
 
 
 def _refresh_here(ledger: Ledger, rows: Sequence[JobSummary]) -> list[str]:
@@ -127,22 +146,40 @@ def _observe_local(row: JobSummary) -> Observation:
 
 
 def _refresh_slurm(ledger: Ledger, rows: Sequence[JobSummary], cluster: str) -> list[str]:
-    own_cluster = [row for row in rows if row.slurm_cluster in (None, cluster)]
-    others = [row for row in rows if row not in own_cluster]
-    seen, slurm_complaints = _each(others, _from_end_record)
-    for other in sorted({str(row.slurm_cluster) for row in others if row.attempt_id not in seen and row.state != LOST}):
-        slurm_complaints.append(
-            f"jobs of Slurm cluster {other}: states are as last seen. Hint: set SLURM_CONF to ask it, not {cluster}"
-        )
+    by_cluster: dict[str | None, list[JobSummary]] = {}
+    for row in rows:
+        by_cluster.setdefault(None if row.slurm_cluster == cluster else row.slurm_cluster, []).append(row)
+    complaints: list[str] = []
+    for other, group in sorted(by_cluster.items(), key=lambda item: item[0] or ""):
+        with at(other, cluster) as is_reached:
+            complaints += _refresh_cluster(ledger, group) if is_reached else _refresh_unreached(ledger, group, cluster)
+    return list(dict.fromkeys(complaints))
+
+
+def _refresh_unreached(ledger: Ledger, rows: Sequence[JobSummary], here: str) -> list[str]:
+    """Read the end records of jobs of a cluster that cannot be asked from `here`."""
+    seen, complaints = _each(rows, _from_end_record)
+    record_observations(ledger, seen, [])
+    if any(row.attempt_id not in seen and row.state != LOST for row in rows):
+        other = rows[0].slurm_cluster
+        hint = f"set SLURM_CONF to ask it, not {here}"
+        complaints.append(f"jobs of Slurm cluster {other}: states are as last seen. Hint: {hint}")
+    return complaints
+
+
+def _refresh_cluster(ledger: Ledger, rows: Sequence[JobSummary]) -> list[str]:
+    """Ask the cluster of these jobs."""
+    seen: dict[int, Observation] = {}
+    slurm_complaints: list[str] = []
     try:
-        for group in _with_different_ids(own_cluster):
+        for group in _with_different_ids(rows):
             observed, complaints = _observe_slurm(ledger, group)
             seen |= observed
             slurm_complaints += complaints
     except Unreachable as error:
         slurm_complaints.append(str(error))
-    record_observations(ledger, seen, [row.attempt_id for row in own_cluster])
-    return list(dict.fromkeys(slurm_complaints))
+    record_observations(ledger, seen, [row.attempt_id for row in rows])
+    return slurm_complaints
 
 
 def _with_different_ids(rows: Sequence[JobSummary]) -> list[list[JobSummary]]:
@@ -163,7 +200,7 @@ def _observe_slurm(ledger: Ledger, rows: Sequence[JobSummary]) -> tuple[dict[int
     A job without an end record is lost if no source has listed it for `LOST_AFTER`.
     """
     by_id = {str(row.scheduler_id): row for row in rows}
-    answer = query_jobs(list(by_id), lambda record: is_record_of(record, by_id))
+    answer = query_jobs(list(by_id), owner_check(by_id))
     asked = asked_to_end(ledger, [row.attempt_id for row in rows])
     failed_first: dict[str, str] = {}
     unseen: dict[int, int | None] = {}
@@ -188,6 +225,11 @@ def _observe_slurm(ledger: Ledger, rows: Sequence[JobSummary]) -> tuple[dict[int
 
     seen, complaints = _each(rows, observe)
     complaints += [f"Slurm does not list a job of {user}; only {user} can find out more" for user in sorted(foreign)]
+    complaints += [
+        f"job {job_id}: Slurm lists this id with another comment and another output file, so its state is as last seen"
+        for job_id in answer.unclear
+        if by_id[job_id].phase != ENDED and by_id[job_id].attempt_id not in seen
+    ]
     waited_s = record_unseen(ledger, unseen, this_machine_identity().boot_id, seconds_since_boot())
     for row in rows:
         if waited_s.get(row.attempt_id, -1.0) >= LOST_AFTER.total_seconds():
@@ -215,30 +257,11 @@ def _log_bytes(row: JobSummary) -> int | None:
         return None
 
 
-def is_record_of(record: JobRecord, rows: Mapping[str, JobSummary]) -> bool:
-    """Return whether a record belongs to the row with its id: its comment contains the row's token.
-
-    Accounting may have kept no comment: then user and time of the submission decide.
-    """
-    row = rows.get(record.job_id) or next(
-        (candidate for job_id, candidate in rows.items() if base_id(job_id) == base_id(record.job_id)), None
-    )
-    if row is None:
-        return False
-    if record.comment or record.source != "sacct":
-        return record.comment == comment_of(row.token)
-    if record.user and row.user and record.user != row.user:
-        return False
-    began, ended = row.created_at - timedelta(minutes=5), (row.submitted_at or now()) + timedelta(minutes=10)
-    submitted = _utc(record.submitted_at)
-    return submitted is None or began <= submitted <= ended
-
-
 def _from_record(record: JobRecord, row: JobSummary, is_asked_to_end: bool) -> Observation:
     # An unknown state of a newer Slurm is not an end.
     phase = record.phase if record.phase is not Phase.UNKNOWN else Phase.RUNNING
     if phase is Phase.ENDED and row.is_requeued and may_run_again(record.state):
-        ended = _utc(record.ended_at)
+        ended = utc(record.ended_at)
         if ended is None or now() - ended < REQUEUED_WITHIN:
             phase = Phase.WAITING
     return Observation(
@@ -248,10 +271,10 @@ def _from_record(record: JobRecord, row: JobSummary, is_asked_to_end: bool) -> O
         nodes=record.nodes or None,
         exit_code=record.exit_code,
         signal=record.signal,
-        started_at=_utc(record.started_at),
-        ended_at=_utc(record.ended_at) if phase is Phase.ENDED else None,
-        starts_at=_utc(record.starts_at),
-        ends_at=_utc(record.ends_at),
+        started_at=utc(record.started_at),
+        ended_at=utc(record.ended_at) if phase is Phase.ENDED else None,
+        starts_at=utc(record.starts_at),
+        ends_at=utc(record.ends_at),
         seen_via=record.source,
     )
 
@@ -294,7 +317,7 @@ def observe_end_records(ledger: Ledger, attempt_ids: Sequence[int]) -> bool:
     return bool(seen)
 
 
-def _from_end_record(row: JobSummary) -> Observation | None:
+def _from_end_record(row: AttemptRow) -> Observation | None:
     folder = Path(row.folder)
     end, start = read_record(folder / "end"), read_record(folder / "start")
     if end is None or end.scheduler_id != row.scheduler_id:
@@ -319,7 +342,3 @@ def _lost(row: JobSummary) -> Observation:
         reason=f"since {since} the scheduler does not list it, its log has not grown, and it left no end record",
         seen_via="nobody",
     )
-
-
-def _utc(moment: datetime | None) -> datetime | None:
-    return None if moment is None else moment.astimezone(timezone.utc).replace(tzinfo=None)

@@ -173,7 +173,7 @@ def read_own_script(ledger: Ledger, attempts: Sequence[PendingAttempt]) -> OwnSc
         # The folder as an argument marks a submitted script: a second copy of it does not start.
         return OwnScript(file, _text(file, read), (attempts[0].folder,))
     name = _SEVERAL.fullmatch(file.name)
-    if name is None or file.parent.name != "submissions":
+    if name is None or file.parent.name != SUBMISSIONS:
         raise _refused(file, "is not a script that repro writes for a scheduler")
     if name["digest"] is not None:
         _require_digest(file, read, name["digest"])
@@ -235,7 +235,7 @@ def _refused(file: Path, why: str) -> ReproError:
 COMMENT = "repro:"
 """Start of the comment of a Slurm job; the token follows."""
 
-_FOLDER, _SUFFIX = "submissions", ".sent"
+SUBMISSIONS, _SUFFIX = "submissions", ".sent"
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,7 +269,7 @@ def write_sent(run: Path, attempts: Sequence[PendingAttempt], token: str) -> Non
     for attempt in attempts:
         element = "-" if attempt.array_index is None else attempt.array_index
         lines.append(f"job={attempt.job_id} {element} {Path(attempt.folder).name}")
-    path = run / _FOLDER / f"{token}{_SUFFIX}"
+    path = run / SUBMISSIONS / f"{token}{_SUFFIX}"
     try:
         private_folder(path.parent)
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o640)
@@ -282,7 +282,7 @@ def write_sent(run: Path, attempts: Sequence[PendingAttempt], token: str) -> Non
 def read_sent(run: Path, token: str) -> SentRecord | None:
     """Return the record of the submission with this token; None if the run has none, or none that can be read."""
     try:
-        text = (read_job_file(run / _FOLDER, f"{token}{_SUFFIX}") or b"").decode()
+        text = (read_job_file(run / SUBMISSIONS, f"{token}{_SUFFIX}") or b"").decode()
     except (ReproError, UnicodeDecodeError):
         return None
     pairs = [line.split("=", 1) for line in text.splitlines() if "=" in line]
@@ -298,7 +298,7 @@ def read_sent(run: Path, token: str) -> SentRecord | None:
 def sent_of_run(run: Path) -> Iterator[SentRecord]:
     """Yield the records of submissions in a run folder; nothing if it cannot be read."""
     try:
-        names = sorted(path.name for path in (run / _FOLDER).iterdir() if path.name.endswith(_SUFFIX))
+        names = sorted(path.name for path in (run / SUBMISSIONS).iterdir() if path.name.endswith(_SUFFIX))
     except OSError:
         return
     for name in names:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import secrets
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -37,7 +38,7 @@ from orchestrator.ledger.submissions import (
 )
 from orchestrator.ledger.tables import FAILED, OPEN
 from orchestrator.reading.failure import Failure
-from orchestrator.slurm.command import cluster_identity
+from orchestrator.slurm.command import cluster_identity, on_cluster
 from orchestrator.slurm.notation import base_id
 from orchestrator.slurm.query import cancel_jobs, find_by_comment
 
@@ -61,6 +62,15 @@ class Sent:
     jobs: int = 0
     queued: int = 0
     why: str | None = None
+
+
+_CLUSTER = re.compile(r"^#SBATCH --clusters?=(\S+)$", re.MULTILINE)
+
+
+def cluster_of(script: str) -> str | None:
+    """Return the cluster that a script names; None for the default one."""
+    names = _CLUSTER.findall(script)
+    return names[-1] if names else None
 
 
 def comment_of(token: str) -> str:
@@ -154,7 +164,19 @@ def _send_slice(
     reporter: Reporter,
 ) -> str | None:
     """Submit these attempts. Return the scheduler's id; None if another sender has taken them over."""
-    token = secrets.token_hex(8)
+    with on_cluster(cluster_of(script.text)):
+        return _send_to_cluster(ledger, attempts, script, dependencies, denied, reporter)
+
+
+def _send_to_cluster(
+    ledger: Ledger,
+    attempts: Sequence[PendingAttempt],
+    script: OwnScript,
+    dependencies: Sequence[str],
+    denied: Sequence[str],
+    reporter: Reporter,
+) -> str | None:
+    token, executor = secrets.token_hex(8), SlurmScriptExecutor(script.file.parent)
     attempt_ids = [attempt.attempt_id for attempt in attempts]
     file, cluster = attempts[0].file, cluster_identity()
     if not claim(ledger, attempt_ids, token, this_submitter(), file=file, slurm_cluster=cluster):
@@ -162,7 +184,7 @@ def _send_slice(
     options, anywhere = exclude_options([*attempts[0].options, *dependencies], script.text, denied)
     _write_sent(ledger, attempts, script, token)
     try:
-        scheduler_id = _sbatch_without_failed_nodes(script, token, options, anywhere, reporter)
+        scheduler_id = _sbatch_without_failed_nodes(executor, script, token, options, anywhere, reporter)
     except QueueFull as full:
         record_queued_again(ledger, token, full.problems[0].what)
         raise
@@ -171,7 +193,7 @@ def _send_slice(
     except ReproError as error:
         record_never_submitted(ledger, attempt_ids, error.problems[0].what, str(Failure.REFUSED))
         raise
-    if not record_submission(ledger, token, scheduler_id):
+    if not record_submission(ledger, token, scheduler_id, _accepting(executor.cluster, cluster)):
         # Another login node has given this submission up and submits the attempts under its own token.
         cancel_jobs([scheduler_id])
         reporter.notify(f"job {scheduler_id} was cancelled: another host gave up its submission and made it again")
@@ -179,26 +201,43 @@ def _send_slice(
     return scheduler_id
 
 
+def _accepting(name: str | None, asked: str) -> str:
+    """Return the identity of the cluster that accepted a job. A program of the site may have chosen another one."""
+    if name is None or name.lower() == asked.partition("@")[0].lower():
+        return asked
+    try:
+        with on_cluster(name):
+            return cluster_identity()
+    except Unreachable:
+        return f"{name}@"  # no cluster has this identity, so nothing is concluded about the job
+
+
 def _sbatch_without_failed_nodes(
-    script: OwnScript, token: str, options: Sequence[str], anywhere: Sequence[str], reporter: Reporter
+    executor: SlurmScriptExecutor,
+    script: OwnScript,
+    token: str,
+    options: Sequence[str],
+    anywhere: Sequence[str],
+    reporter: Reporter,
 ) -> str:
     """Submit without the nodes that failed before. If there are not enough others, submit with the options `anywhere`.
 
     These exclude only the nodes of the profile and of the deny list.
     """
     try:
-        return _sbatch(script, token, options, reporter)
+        return _sbatch(executor, script, token, options, reporter)
     except ReproError as error:
         if anywhere == options or isinstance(error, (QueueFull, Unreachable)):
             raise
         reporter.notify(f"{error.problems[0].what}; submitted again without excluding the nodes that failed")
-    return _sbatch(script, token, anywhere, reporter)
+    return _sbatch(executor, script, token, anywhere, reporter)
 
 
-def _sbatch(script: OwnScript, token: str, options: Sequence[str], reporter: Reporter) -> str:
+def _sbatch(
+    executor: SlurmScriptExecutor, script: OwnScript, token: str, options: Sequence[str], reporter: Reporter
+) -> str:
     """Submit until the scheduler answers. Before each repetition it is asked whether it has the job."""
-    executor, comment = SlurmScriptExecutor(script.file.parent), comment_of(token)
-    pauses = iter(PAUSES_S)
+    comment, pauses = comment_of(token), iter(PAUSES_S)
     sent_again = False
     while True:
         try:

@@ -50,7 +50,7 @@ from orchestrator.ledger.tables import FAILED, LOST, OPEN, QUEUED, VERIFIED
 from orchestrator.paths import Folders, short_name
 from orchestrator.planning.plan import Plan
 from orchestrator.reading.failure import MOST_ATTEMPTS, POLICIES, Failure, fails_as_published, failure_named
-from orchestrator.slurm.command import most_in_array
+from orchestrator.slurm.command import most_in_array, on_cluster
 from orchestrator.text import counted
 from orchestrator.workloads import copy_programs, find_workload
 
@@ -94,7 +94,8 @@ def submit(
     ordered = in_order(list(by_id.values()))
     copy_programs((plan.program.workload for plan in ordered), folders)
     # A slow scheduler and large logs are read before the ledger is locked for other processes.
-    array_limit = most_in_array() if cluster.is_slurm and len(ordered) > 1 else 1
+    with on_cluster(cluster.profile.slurm_cluster):
+        array_limit = most_in_array() if cluster.is_slurm and len(ordered) > 1 else 1
     failed_nodes = FailedNodes(cluster)
     if cluster.is_slurm:
         for job_id, latest in latest_attempts(ledger, list(by_id)).items():
@@ -103,7 +104,8 @@ def submit(
     for note in (*denied_note(cluster), *image_changes(list(by_id.values()), cluster, ledger)):
         notify(f"note: {note}")
     jobs = new_jobs(plans, cluster)
-    unrecorded = unrecorded_attempts(ledger, jobs)
+    with on_cluster(cluster.profile.slurm_cluster):
+        unrecorded = unrecorded_attempts(ledger, jobs)
     with uninterrupted() as is_interrupted:
         run = new_run_of(run_id, plans, cluster, folders, command)
         try:

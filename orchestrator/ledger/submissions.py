@@ -89,8 +89,10 @@ def claim(
     return True
 
 
-def record_submission(ledger: Ledger, token: str, scheduler_id: str) -> bool:
+def record_submission(ledger: Ledger, token: str, scheduler_id: str, slurm_cluster: str | None = None) -> bool:
     """Record that the scheduler accepted the submission with this token. Elements of an array get `ID_INDEX`.
+
+    `slurm_cluster` is the cluster that accepted it, if that is known.
 
     Return whether any attempt has the token: none has if another process has queued the attempts again meanwhile.
     Attempts with an id keep it, because two terminals may find the same submission. An attempt that another host
@@ -103,7 +105,7 @@ def record_submission(ledger: Ledger, token: str, scheduler_id: str) -> bool:
         else_=sa.literal(f"{scheduler_id}_") + sa.cast(Attempt.array_index, sa.String),
     )
     fresh = {"phase": WAITING, "state": "PENDING", "submitted_at": at, "ended_at": None, "reason": None}
-    fresh |= {"unsettled_since": None}
+    fresh |= {"unsettled_since": None} | ({"slurm_cluster": slurm_cluster} if slurm_cluster else {})
     fresh |= {"verdict": None, "verdict_reason": None, "failure": None, "deciding_line": None, "deciding_rank": None}
     event = (sa.literal(at, sa.DateTime()), Attempt.run_id, Attempt.id, sa.literal("submitted"), own_id)
     with ledger.writing() as session:

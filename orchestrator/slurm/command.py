@@ -6,7 +6,9 @@ import errno
 import os
 import re
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cache
 
@@ -66,6 +68,10 @@ class AccountingUnreachable(Unreachable):
     """Accounting (slurmdbd) is off or does not answer; the queue itself may be fine."""
 
 
+class NoAccounting(AccountingUnreachable):
+    """The cluster has no accounting."""
+
+
 @dataclass(frozen=True, slots=True)
 class CommandResult:
     """Exit code and output of a command that ran to its end."""
@@ -76,16 +82,38 @@ class CommandResult:
     stderr: str
 
 
+_ASKED: ContextVar[str | None] = ContextVar("asked Slurm cluster", default=None)
+_OF_CLUSTERS = frozenset({"squeue", "sacct", "scontrol", "scancel", "sinfo"})
+"""Commands with the option --clusters."""
+
+
+@contextmanager
+def on_cluster(name: str | None) -> Iterator[None]:
+    """Send the Slurm commands inside the block to this cluster of a site with several; None changes nothing."""
+    before = _ASKED.set(name or _ASKED.get())
+    try:
+        yield
+    finally:
+        _ASKED.reset(before)
+
+
+def _asked_cluster() -> str | None:
+    return _ASKED.get() or os.environ.get("SLURM_CLUSTERS") or None
+
+
 def run_slurm(
     argv: Sequence[str], *, timeout_s: float = 60.0, variables: Mapping[str, str] | None = None
 ) -> CommandResult:
     """Run a Slurm command without a shell, in the C locale, with Slurm's own output formats.
 
-    `variables` are added to its environment. A command that ran and failed is a result, not an error. Raise
-    AccountingUnreachable if accounting is off or does not answer. Raise Unreachable if the command is not on this
-    machine, does not end within `timeout_s` seconds, or cannot reach slurmctld.
+    `variables` are added to its environment. `on_cluster`, or else SLURM_CLUSTERS, selects the cluster. A command that
+    ran and failed is a result, not an error. Raise AccountingUnreachable if accounting is off or does not answer. Raise
+    Unreachable if the command is not on this machine, does not end within `timeout_s` seconds, or cannot reach
+    slurmctld.
     """
-    name = argv[0]
+    name, cluster = argv[0], _asked_cluster()
+    if cluster is not None and name in _OF_CLUSTERS:  # sacct does not read SLURM_CLUSTERS
+        argv = [name, f"--clusters={cluster}", *argv[1:]]
     try:
         done = subprocess.run(
             list(argv),
@@ -111,7 +139,7 @@ def unreachable_from(name: str, stderr: str) -> Unreachable | None:
     text = stderr.lower()
     message = f"{name}: {last_words(stderr)}"
     if any(phrase in text for phrase in _ACCOUNTING_OFF):
-        return AccountingUnreachable(Problem(message, hint="only the queue can be asked on this cluster"))
+        return NoAccounting(Problem(message, hint="only the queue can be asked on this cluster"))
     if any(phrase in text for phrase in _ACCOUNTING_AWAY):
         return AccountingUnreachable(Problem(message, hint="try again when slurmdbd answers"))
     if any(phrase in text for phrase in _NO_CONFIGURATION):
@@ -204,21 +232,37 @@ def keeps_comments(settings: Mapping[str, str]) -> bool:
     return "job_comment" in stored or settings.get("AccountingStoreJobComment", "").lower() == "yes"
 
 
-_CHOOSING = ("SLURM_CONF", "SLURM_CLUSTERS")
-
-
 def cluster_identity() -> str:
     """Return the cluster as `name@host:port` of its first controller. Raise Unreachable if slurmctld does not answer.
 
     Two clusters may have one name, and two may have one login node.
     """
-    return _identity(tuple(os.environ.get(name) for name in _CHOOSING))
+    return _identity(os.environ.get("SLURM_CONF"), _asked_cluster())
+
+
+@contextmanager
+def at(identity: str | None, here: str) -> Iterator[bool]:
+    """Send the Slurm commands inside the block to the cluster with this identity. Yield whether that is possible.
+
+    `here` is the identity of the default cluster, which is used for None. Another cluster is asked by its name.
+    """
+    if identity in (None, here):
+        yield True
+        return
+    with on_cluster(str(identity).partition("@")[0]):
+        try:
+            is_reached = cluster_identity() == identity
+        except Unreachable:
+            is_reached = False
+        yield is_reached
 
 
 @cache
-def _identity(_chosen: tuple[str | None, ...]) -> str:
+def _identity(_conf: str | None, asked: str | None) -> str:
     settings = {name: value.split()[0] for name, value in read_settings().items() if value}
     name, host = settings.get("ClusterName"), settings.get("SlurmctldHost[0]") or settings.get("ControlMachine")
     if name is None or host is None:
         raise Unreachable(Problem("scontrol show config: the answer names no cluster", hint=_LOGIN_NODE))
+    if asked is not None and asked.lower() != name.lower():
+        raise Unreachable(Problem(f"scontrol --clusters={asked} show config: the answer is of cluster {name}"))
     return f"{name}@{host.partition('(')[0]}:{settings.get('SlurmctldPort', '')}"

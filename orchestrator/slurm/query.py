@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from orchestrator.errors import Problem, Unreachable
 from orchestrator.slurm.command import (
     AccountingUnreachable,
     CommandResult,
+    NoAccounting,
     keeps_comments,
     last_words,
     run_slurm,
@@ -48,49 +49,59 @@ _SCONTROL = ("scontrol", "--all", "--oneliner", "show", "job")
 class QueryAnswer:
     """Records by job id, and a complaint about each source that did not answer.
 
-    `unknown` are the ids that no source lists as ours, if every source that answered gave a complete list. If there are
-    `complaints`, a source did not answer and may list these ids. An array task that was cancelled alone before it
-    started leaves no trace (Slurm 22.05.8), so its id is unknown. `lists_queue`: squeue gave a complete list, so only
-    jobs that have left the queue can be missing.
+    `unknown` are the ids that no source lists as ours, if every source gave a complete list. On a cluster without
+    accounting, scontrol replaces sacct. An array task that was cancelled alone before it started leaves no trace (Slurm
+    22.05.8), so its id is unknown. `unclear` are records that may be ours or not. `lists_queue`: squeue gave a complete
+    list, so only jobs that have left the queue can be missing.
     """
 
     records: Mapping[str, JobRecord]
     complaints: tuple[str, ...] = ()
     unknown: frozenset[str] = frozenset()
+    unclear: Mapping[str, JobRecord] = field(default_factory=dict)
     lists_queue: bool = True
+
+
+IsOurs = Callable[[JobRecord], bool | None]
 
 
 def _any_job(_: JobRecord) -> bool:
     return True
 
 
-def query_jobs(job_ids: Collection[str], is_ours: Callable[[JobRecord], bool] = _any_job) -> QueryAnswer:
+def query_jobs(job_ids: Collection[str], is_ours: IsOurs = _any_job) -> QueryAnswer:
     """Return Slurm's records of these jobs: for each job the newest record for which `is_ours` is true.
 
+    If `is_ours` returns None, the record may be that of another job with this id.
+
     squeue is called for all jobs, then sacct for those that squeue does not list, or scontrol if accounting does not
-    answer. An id is `123`, `123_4` (one task), or `123` of an array: the tasks that squeue lists, else all tasks. Raise
-    ReproError for a text that is not a job id, and Unreachable if slurmctld does not answer squeue. Any other source
-    that does not answer is a complaint.
+    answer. Then no id is unknown, unless the cluster has no accounting. An id is `123`, `123_4` (one task), or `123` of
+    an array: the tasks that squeue lists, else all tasks. Raise ReproError for a text that is not a job id, and
+    Unreachable if slurmctld does not answer squeue. Any other source that does not answer is a complaint.
     """
     ids = require_job_ids(job_ids)
     queue = _ask_queue(ids, is_ours)
     records, doubts = _wanted(queue.records, ids), list(queue.doubts)
     unlisted = _unanswered(ids, records)
     complaints: list[str] = []
+    is_complete = True
     try:
         accounting = _ask_accounting(unlisted, is_ours)
     except Unreachable as error:
         complaints.append(str(error))
+        is_complete = isinstance(error, NoAccounting)
         try:
             accounting = _ask_controller(is_ours)
         except Unreachable as controller_error:
             return QueryAnswer(records, (*complaints, str(controller_error)))
     records |= _wanted(accounting.records, unlisted)
-    unknown = frozenset(_unanswered(ids, records))
+    missing = _unanswered(ids, records)
+    unclear = _wanted({**accounting.unclear, **queue.unclear}, missing)
     doubts += accounting.doubts
-    if unknown and doubts:
-        return QueryAnswer(records, (*complaints, *dict.fromkeys(doubts)))
-    return QueryAnswer(records, tuple(complaints), unknown)
+    if missing and doubts:
+        return QueryAnswer(records, (*complaints, *dict.fromkeys(doubts)), unclear=unclear)
+    unknown = frozenset(_unanswered(missing, unclear)) if is_complete else frozenset()
+    return QueryAnswer(records, tuple(complaints), unknown, unclear)
 
 
 def may_have_comment(record: JobRecord, comment: str) -> bool:
@@ -156,7 +167,7 @@ def _by_comment(jobs: Collection[JobRecord], *complaints: str) -> QueryAnswer:
     )
 
 
-def ask_accounting(job_ids: Collection[str], is_ours: Callable[[JobRecord], bool] = _any_job) -> dict[str, JobRecord]:
+def ask_accounting(job_ids: Collection[str], is_ours: IsOurs = _any_job) -> dict[str, JobRecord]:
     """Return sacct's records of these jobs, which are some seconds late; AccountingUnreachable if there are none.
 
     A task that was cancelled before it started may be `PENDING` as long as its array is in the queue.
@@ -166,39 +177,50 @@ def ask_accounting(job_ids: Collection[str], is_ours: Callable[[JobRecord], bool
 
 @dataclass(frozen=True, slots=True)
 class _Listing:
-    """The records of one source, and why its list may be incomplete."""
+    """The records of one source, ours and those that may be ours, and why its list may be incomplete."""
 
     records: Mapping[str, JobRecord]
     doubts: tuple[str, ...] = ()
+    unclear: Mapping[str, JobRecord] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, listed: Iterable[JobRecord], is_ours: IsOurs, doubts: Iterable[str | None]) -> _Listing:
+        """Return the listing of these records."""
+        ours, unclear = list[JobRecord](), list[JobRecord]()
+        for record in listed:
+            is_own = is_ours(record)
+            if is_own is not False:
+                (unclear if is_own is None else ours).append(record)
+        return cls(by_id(ours), tuple(filter(None, doubts)), by_id(unclear))
 
 
-def _ask_queue(job_ids: Collection[str], is_ours: Callable[[JobRecord], bool]) -> _Listing:
-    records: dict[str, JobRecord] = {}
-    doubts: list[str] = []
+def _ask_queue(job_ids: Collection[str], is_ours: IsOurs) -> _Listing:
+    listed: list[JobRecord] = []
+    doubts: list[str | None] = []
     for ids in id_lists(job_ids):
         answer = run_slurm([*_SQUEUE, f"--jobs={ids}"], variables=_PLAIN)
         # With one id, an unknown job is an error; with several, it is left out.
         if answer.returncode == 0 or "invalid job id specified" not in answer.stderr.lower():
-            records |= by_id(filter(is_ours, parse_queue(_checked(answer).stdout)))
-            doubts += filter(None, [_doubt(answer, _has_header(answer))])
-    return _Listing(records, tuple(doubts))
+            listed += parse_queue(_checked(answer).stdout)
+            doubts.append(_doubt(answer, _has_header(answer)))
+    return _Listing.of(listed, is_ours, doubts)
 
 
-def _ask_accounting(job_ids: Collection[str], is_ours: Callable[[JobRecord], bool]) -> _Listing:
-    records: dict[str, JobRecord] = {}
-    doubts: list[str] = []
+def _ask_accounting(job_ids: Collection[str], is_ours: IsOurs) -> _Listing:
+    listed: list[JobRecord] = []
+    doubts: list[str | None] = []
     for ids in id_lists(job_ids):
         answer = _checked(run_slurm([*_SACCT, f"--jobs={ids}"], variables=_PLAIN))
-        records |= by_id(filter(is_ours, parse_accounting(answer.stdout)))
-        doubts += filter(None, [_doubt(answer, _has_header(answer))])
-    return _Listing(records, tuple(doubts))
+        listed += parse_accounting(answer.stdout)
+        doubts.append(_doubt(answer, _has_header(answer)))
+    return _Listing.of(listed, is_ours, doubts)
 
 
-def _ask_controller(is_ours: Callable[[JobRecord], bool]) -> _Listing:
+def _ask_controller(is_ours: IsOurs) -> _Listing:
     """Return all jobs that slurmctld still has: scontrol takes one id or none."""
     answer = _checked(run_slurm(_SCONTROL, variables=_PLAIN))
     doubt = _doubt(answer, "JobId=" in answer.stdout or "No jobs in the system" in answer.stdout)
-    return _Listing(by_id(filter(is_ours, parse_shown(answer.stdout))), (doubt,) if doubt else ())
+    return _Listing.of(parse_shown(answer.stdout), is_ours, [doubt])
 
 
 # squeue prints the cluster first if SLURM_CLUSTERS is set.

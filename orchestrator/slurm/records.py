@@ -30,6 +30,7 @@ _QUEUE = {
     "UserName": "user",
     "Reason": "reason",
     "Name": "name",
+    "STDOUT": "output",
     "Comment": "comment",
 }
 _ACCOUNTING = {
@@ -68,7 +69,8 @@ class JobRecord:
     a waiting job, `ends_at` the time at which a running job reaches its limit. `reason` is Slurm's reason for
     waiting, or of the end; after the end, accounting may have the earlier reason. `user` is a name, or a number if this
     machine has no name for it. `cancelled_by` is a user, too (sacct only). `preempted_at` is the time of a preemption's
-    signal (not in sacct): a job that then ends by itself within its grace is FAILED, not PREEMPTED.
+    signal (not in sacct): a job that then ends by itself within its grace is FAILED, not PREEMPTED. `output` is the
+    output file of the batch script (not in sacct), perhaps with Slurm's patterns in it.
     """
 
     job_id: str
@@ -88,6 +90,8 @@ class JobRecord:
     time_limit_s: int | None = None
     cancelled_by: str | None = None
     preempted_at: datetime | None = None
+    name: str = ""
+    output: str = ""
 
     @property
     def phase(self) -> Phase:
@@ -157,6 +161,8 @@ def record_of(job_id: str, row: Mapping[str, str], code: tuple[int | None, int |
         time_limit_s=limit,
         cancelled_by=_canceller(row["state"]),
         preempted_at=_time(row.get("preempted", "")),
+        name=_text(row["name"]),
+        output=_text(row.get("output", "")),
     )
 
 
@@ -179,9 +185,9 @@ def _rows(stdout: str, names: Mapping[str, str]) -> Iterator[dict[str, str]]:
 
 @functools.cache
 def _row_start(names: tuple[str, ...]) -> re.Pattern[str]:
-    """Return the pattern of all fields before the comment. The name of a job may have several lines, like a comment."""
+    """Return the pattern of all fields before the comment. A name or a file may have several lines, like a comment."""
     one_line, lines = r"[^\x1f\n]*", r"[^\x1f]*"
-    fields = (rf"(?P<{name}>{lines if name == 'name' else one_line})\x1f" for name in names[1:-1])
+    fields = (rf"(?P<{name}>{lines if name in ('name', 'output') else one_line})\x1f" for name in names[1:-1])
     return re.compile(rf"^[ \t]*(?P<id>{_ID})[ \t]*\x1f{''.join(fields)}", re.MULTILINE | re.ASCII)
 
 
@@ -254,6 +260,9 @@ _COMMENT_END = re.compile(
 )
 
 
+_OUTPUT = re.compile(rf" StdOut=(.*?)(?: \n?$|\n| NtasksPerTRES:|{_COMMENT_END.pattern[1:]})")
+
+
 def parse_shown(stdout: str) -> Iterator[JobRecord]:
     """Parse the output of `scontrol --oneliner show job`. Times must be seconds since the epoch."""
     heads = list(_HEAD.finditer(stdout))
@@ -289,7 +298,9 @@ def _row(text: str) -> dict[str, str] | None:
     row["reason"], at = text[reason + len(" Reason=") : reason_end.start()], reason_end.end()
     for name, ours in _WORDS.items():
         row[ours], at = _word(text, name, at)
-    return {**row, "comment": _shown_comment(text, at)}
+    row["comment"], at = _shown_comment(text, at)
+    output = _OUTPUT.search(text, at)
+    return {**row, "output": output[1] if output else ""}
 
 
 def _word(text: str, name: str, at: int) -> tuple[str, int]:
@@ -302,12 +313,14 @@ def _word(text: str, name: str, at: int) -> tuple[str, int]:
     return text[start:end], end
 
 
-def _shown_comment(text: str, at: int) -> str:
-    """Return the comment. It begins after the folders and ends at the last field that may follow a comment."""
+def _shown_comment(text: str, at: int) -> tuple[str, int]:
+    """Return the comment and its end position. It follows the folders and ends at the last field that may follow it."""
     start = text.find(" Comment=", max(text.find(" WorkDir=", at), at))
     if start < 0:
-        return ""
-    rest = text[start + len(" Comment=") :].removesuffix("\n").removesuffix("\n")
+        return "", at
+    start += len(" Comment=")
+    rest = text[start:].removesuffix("\n").removesuffix("\n")
     ends = list(_COMMENT_END.finditer(rest))
     comment = rest[: ends[-1].start()] if ends else rest.removesuffix(" ")
-    return comment.rpartition("  Extra=")[0] if "  Extra=" in comment else comment
+    end = start + len(comment)
+    return comment.rpartition("  Extra=")[0] if "  Extra=" in comment else comment, end

@@ -105,9 +105,14 @@ def start_slurmdbd(folder: Path, shape: Shape, env: dict[str, str]) -> None:
         conf.write_text(slurmdbd_conf(folder, shape))
         run(["slurmdbd"], env=env)
     wait_until(lambda: _succeeds(["sacctmgr", "-n", "show", "cluster"], env), what="slurmdbd answers")
+    register_cluster(CLUSTER_NAME, env)
+
+
+def register_cluster(name: str, env: dict[str, str]) -> None:
+    """Add a cluster to the database unless it has it."""
     clusters = run(["sacctmgr", "-n", "-P", "show", "cluster", "format=cluster"], env=env).stdout.split()
-    if CLUSTER_NAME not in clusters:
-        run(["sacctmgr", "-i", "-Q", "add", "cluster", CLUSTER_NAME], env=env)
+    if name not in clusters:
+        run(["sacctmgr", "-i", "-Q", "add", "cluster", name], env=env)
 
 
 def make_accounts(env: dict[str, str]) -> None:

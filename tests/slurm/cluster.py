@@ -105,13 +105,15 @@ class SlurmCluster:
         self._start_munge()
         changed = self._write_configuration()
         name_hosts([*self.node_names, *nameless(self._hosts_tag)], self._hosts_tag)
-        if self.shape.accounting:
+        if self.shape.database_of:
+            accounting.register_cluster(self.shape.name, self._env())
+        elif self.shape.accounting:
             self.start_accounting()
         was_running = self._controller.pid() is not None
         self.start_controller()
         if was_running and changed:
             self.run("scontrol", "reconfigure")
-        if self.shape.accounting:
+        if self.shape.accounting and not self.shape.database_of:
             accounting.make_accounts(self._env())
         self._start_nodes(self.node_names)
 

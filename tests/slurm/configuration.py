@@ -27,6 +27,12 @@ class Shape:
     """Slurm asks for addresses of both families, see `needs_ipv6` of host.py."""
     min_job_age_s: int = 300
     """How long squeue remembers a job that has ended (seconds)."""
+    name: str = CLUSTER_NAME
+    """ClusterName."""
+    database_of: str = ""
+    """Folder of the cluster whose munge and slurmdbd this cluster shares; "": its own."""
+    shared_accounting_port: int = 0
+    """Port of that slurmdbd."""
     most_in_array: int = 1001
     """MaxArraySize."""
     last_job_id: int = 0
@@ -60,7 +66,7 @@ class Shape:
 
     @property
     def accounting_port(self) -> int:
-        return self.first_port + 1
+        return self.shared_accounting_port or self.first_port + 1
 
     @property
     def database_port(self) -> int:
@@ -89,13 +95,13 @@ def _daemons(folder: Path, shape: Shape, hostname: str) -> str:
     cred_expire_s = 120 if shape.is_patient else 30
     tracking, gathering = ("pgid", "none") if shape.is_crowded else ("linuxproc", "linux")
     return f"""\
-ClusterName={CLUSTER_NAME}
+ClusterName={shape.name}
 SlurmctldHost={hostname}(127.0.0.1)
 SlurmctldPort={shape.controller_port}
 SlurmUser=root
 SlurmdUser=root
 AuthType=auth/munge
-AuthInfo=socket={folder}/munge/munge.sock,cred_expire={cred_expire_s}
+AuthInfo=socket={shape.database_of or folder}/munge/munge.sock,cred_expire={cred_expire_s}
 CredType=cred/munge
 StateSaveLocation={folder}/state
 SlurmdSpoolDir={folder}/spool/%n
@@ -171,8 +177,8 @@ def _accounting(folder: Path, shape: Shape) -> str:
 AccountingStorageType=accounting_storage/slurmdbd
 AccountingStorageHost=127.0.0.1
 AccountingStoragePort={shape.accounting_port}
-AccountingStoragePass={folder}/munge/munge.sock
-AccountingStorageEnforce=associations,limits,qos
+AccountingStoragePass={shape.database_of or folder}/munge/munge.sock
+{"" if shape.database_of else "AccountingStorageEnforce=associations,limits,qos"}
 AccountingStorageTRES=gres/gpu
 AccountingStoreFlags=job_comment,job_script,job_env
 JobCompType=jobcomp/none

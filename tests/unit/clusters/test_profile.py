@@ -86,6 +86,20 @@ def test_an_argument_that_would_take_our_own_place_is_refused_with_the_reason(tm
         cluster_of(tmp_path, slurm(f"sbatch: [{argument}]"))
 
 
+@pytest.mark.parametrize("argument", ["--clusters=gpu", "--cluster=gpu"])
+def test_a_cluster_of_the_site_is_an_option_of_sbatch(tmp_path: Path, argument: str) -> None:
+    assert cluster_of(tmp_path, slurm(f"sbatch: [{argument}]")).profile.slurm_cluster == "gpu"
+    assert cluster_of(tmp_path, slurm("sbatch: [-H]")).profile.slurm_cluster is None
+
+
+@pytest.mark.parametrize("argument", ["-Mgpu", "--clusters", "'--clusters=gpu,cpu'", "--clusters=all gpu"])
+def test_more_than_one_cluster_or_its_short_option_is_refused_with_the_form_to_use(
+    tmp_path: Path, argument: str
+) -> None:
+    with pytest.raises(ReproError, match=r"site\.yaml:\d+:\d+.*--clusters=NAME"):
+        cluster_of(tmp_path, slurm(f"sbatch: [{argument}]"))
+
+
 def test_environment_values_are_text_or_whole_numbers_as_they_were_typed(tmp_path: Path) -> None:
     line = "environment: {A: no, B: 4, C: off, D: 08, E: '', F: 'true', G: 1:30:00, H: 0x10}\n"
     assert cluster_of(tmp_path, PLAIN + line).profile.environment == {

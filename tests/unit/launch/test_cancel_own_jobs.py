@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 from orchestrator.identity import user_name
-from orchestrator.launch.cancel import why_not_the_attempts_job
+from orchestrator.launch import cancel as cancelling
+from orchestrator.launch.cancel import SubmittedJobs, why_not_the_attempts_job
+from orchestrator.launch.run_record import SentRecord, sent_of_run
 from orchestrator.launch.submit import submit
 from orchestrator.ledger.attempts import job_rows
 from orchestrator.ledger.database import Ledger
@@ -57,7 +59,33 @@ def pair(site: Site, monkeypatch: pytest.MonkeyPatch) -> Pair:
 
 def test_the_job_of_an_attempt_is_known_by_its_comment_its_user_and_its_run_folder(pair: Pair) -> None:
     for row in (pair.row, pair.other):
-        assert why_not_the_attempts_job(pair.ledger, row, pair.record(row)) is None
+        assert why_not_the_attempts_job(SubmittedJobs(pair.ledger), row, pair.record(row)) is None
+
+
+def test_a_job_with_another_comment_is_known_by_its_output_file(pair: Pair) -> None:
+    submitted = SubmittedJobs(pair.ledger)
+    own = str(Path(pair.row.folder).parent / "submissions/100_0.txt")
+    record = replace(pair.record(pair.row), comment="a project", output=own)
+    assert why_not_the_attempts_job(submitted, pair.row, record) is None
+    foreign = replace(record, output="/home/else/slurm-100.txt")
+    assert "another comment and another output file" in str(why_not_the_attempts_job(submitted, pair.row, foreign))
+    element = replace(pair.row, scheduler_id="100_1")
+    assert why_not_the_attempts_job(submitted, element, replace(record, job_id="100_1")) is not None
+
+
+def test_the_submissions_of_a_run_are_read_once(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 5,000 jobs of one run that took minutes, and the jobs went on starting."""
+    read: list[Path] = []
+
+    def counted(run: Path) -> Iterator[SentRecord]:
+        read.append(run)
+        return sent_of_run(run)
+
+    monkeypatch.setattr(cancelling, "sent_of_run", counted)
+    submitted = SubmittedJobs(pair.ledger)
+    rows = [row for row in job_rows(pair.ledger) if row.run_id == pair.row.run_id]
+    assert len(rows) == 3 and [why_not_the_attempts_job(submitted, row, pair.record(row)) for row in rows] == [None] * 3
+    assert read == [Path(pair.row.folder).parent]
 
 
 def edited(pair: Pair, *names: str) -> JobRow:
@@ -86,13 +114,13 @@ EDITS: dict[str, Callable[[Pair], JobRow]] = {
 @pytest.mark.parametrize("how", EDITS)
 def test_the_id_of_another_job_in_the_ledger_is_not_taken_for_the_attempts(pair: Pair, how: str) -> None:
     row = EDITS[how](pair)
-    assert why_not_the_attempts_job(pair.ledger, row, pair.record(pair.other)) is not None
+    assert why_not_the_attempts_job(SubmittedJobs(pair.ledger), row, pair.record(pair.other)) is not None
 
 
 def test_a_job_that_slurm_does_not_have_is_not_the_attempts(pair: Pair) -> None:
-    assert why_not_the_attempts_job(pair.ledger, pair.row, None) == "Slurm does not have this job"
+    assert why_not_the_attempts_job(SubmittedJobs(pair.ledger), pair.row, None) == "Slurm does not have this job"
     record = pair.record(pair.row, user="bob")
-    assert why_not_the_attempts_job(pair.ledger, pair.row, record) == (
+    assert why_not_the_attempts_job(SubmittedJobs(pair.ledger), pair.row, record) == (
         f"the job belongs to bob, and the attempt to {user_name()}"
     )
 
@@ -100,4 +128,4 @@ def test_a_job_that_slurm_does_not_have_is_not_the_attempts(pair: Pair) -> None:
 def test_a_run_of_an_older_release_has_no_record_of_its_submission(pair: Pair) -> None:
     for record in (Path(pair.row.folder).parent / "submissions").glob("*.sent"):
         record.unlink()
-    assert why_not_the_attempts_job(pair.ledger, pair.row, pair.record(pair.row)) is None
+    assert why_not_the_attempts_job(SubmittedJobs(pair.ledger), pair.row, pair.record(pair.row)) is None

@@ -34,10 +34,20 @@ def test_submitit_finds_the_executor_by_its_entry_point_and_never_chooses_it_by_
 
 @pytest.mark.parametrize(
     "said",
-    ["17", "17\n", "17;cluster", "Welcome!\nmaintenance on 24.12.\n17\n", "sbatch: note\n17;selene \n", b"17\n"],
+    ["17", "17\n", "Welcome!\nmaintenance on 24.12.\n17\n", b"17\n"],
 )
 def test_the_job_id_is_read_from_behind_what_administrators_print(said: str | bytes) -> None:
     assert parse(said) == "17"
+    assert parse("sbatch: note\n17;selene \n") == "17;selene"
+
+
+@pytest.mark.parametrize(("said", "cluster"), [("17", None), ("17;gpu", "gpu")])
+def test_the_cluster_that_sbatch_prints_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str, cluster: str | None
+) -> None:
+    fake_sbatch(tmp_path / "bin", monkeypatch, f"echo '{said}'")
+    executor = SlurmScriptExecutor(tmp_path / "jobs")
+    assert (executor.submit_script("#!/bin/bash\n", "repro:feed"), executor.cluster) == ("17", cluster)
 
 
 @pytest.mark.parametrize("said", ["", "\n", "Submitted batch job 17", "17 18", "17;", "-3", "17\nbye", b"\xff\xfe"])

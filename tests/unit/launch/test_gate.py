@@ -548,3 +548,66 @@ def test_a_queue_that_follows_a_job_begins_when_that_one_has_ended(
             (tmp_path / "be fore" / how).touch()
         assert process.wait(timeout=600) == 0
     assert run.ran() == ["b"]
+
+
+# ---- jobs that Slurm starts again ----------------------------------------------------------------------------
+
+
+@pytest.mark.fault(
+    section="Faults of jobs",
+    fault="Slurm starts a job again that has ended",
+    promise="No file of the ended run changes. Each further run has a folder of its own.",
+)
+@pytest.mark.parametrize("submitted", [True, False], ids=["by repro", "by hand"])
+def test_a_run_of_a_job_that_has_ended_changes_no_file_of_the_earlier_run(submitted: bool, tmp_path: Path) -> None:
+    (cluster, plan), stage = cluster_and_plan("slurm"), Stage.at(tmp_path)
+    script = stage.render(with_arguments(plan), cluster)
+    words = [str(stage.job)] if submitted else []
+    assert stage.run(script, {"SLURM_JOB_ID": "77"}, *words).returncode == 0
+    before = {path.name: path.read_bytes() for path in stage.job.iterdir()}
+    for number in (2, 3):
+        assert stage.run(script, {"SLURM_JOB_ID": "77"}, *words).returncode == 0
+        end = read_record(stage.job.with_name(f"{stage.job.name}.run{number}") / "end")
+        assert end is not None and end.scheduler_id == "77"
+    assert {path.name: path.read_bytes() for path in stage.job.iterdir()} == before
+
+
+def test_an_element_of_an_array_that_has_ended_runs_again_in_a_folder_of_its_own(tmp_path: Path) -> None:
+    run = Run("array", tmp_path / "the run's")
+    job = run.job("a")
+    run.start()
+    (job / "claimed").write_text("17_0\n")
+    before = {path.name: path.read_bytes() for path in job.iterdir()}
+    run.start()
+    assert {path.name: path.read_bytes() for path in job.iterdir()} == before
+    assert {path.name for path in job.with_name("a.run2").iterdir()} == {"ran", "batch.txt", "end"}
+
+
+def test_a_job_that_was_given_up_does_not_start_again_in_another_folder(tmp_path: Path) -> None:
+    (cluster, plan), stage = cluster_and_plan("slurm"), Stage.at(tmp_path)
+    script = stage.render(with_arguments(plan), cluster)
+    assert stage.run(script, {"SLURM_JOB_ID": "77"}, str(stage.job)).returncode == 0
+    (stage.job / "cancelled").touch()
+    assert stage.run(script, {"SLURM_JOB_ID": "77"}, str(stage.job)).returncode == 143
+    assert not stage.job.with_name(f"{stage.job.name}.run2").exists()
+
+
+@pytest.mark.fault(
+    section="Faults of jobs",
+    fault="The disk was full when a job claimed its folder",
+    promise="The job does not start. The reason names the empty file.",
+)
+@pytest.mark.parametrize("kind", OWN)
+def test_an_empty_claim_keeps_a_job_from_starting_and_is_named(kind: str, tmp_path: Path) -> None:
+    (cluster, plan), stage = cluster_and_plan(kind), Stage.at(tmp_path)
+    stage.job.mkdir()
+    (stage.job / "claimed").touch()
+    refused = stage.run(stage.render(with_arguments(plan), cluster), {OWN[kind]: "78"})
+    assert refused.returncode == 95
+    assert refused.stderr == (
+        f"repro: not started: {stage.job}/claimed is missing or empty, as after a full disk; "
+        "remove it to start the job\n"
+    )
+    (stage.job / "claimed").unlink()
+    stage.run_job(with_arguments(plan), cluster, {OWN[kind]: "78"})
+    assert (stage.job / "claimed").read_text() == "78\n"

@@ -431,7 +431,7 @@ def test_a_submission_that_was_given_up_while_it_was_made_is_cancelled(
 ) -> None:
     """On another login node, whose clock or names say that this sender is gone."""
 
-    def given_up(ledger: Ledger, token: str, scheduler_id: str) -> bool:
+    def given_up(ledger: Ledger, token: str, scheduler_id: str, _cluster: str) -> bool:
         record_queued_again(ledger, token, "interrupted")
         return record_submission(ledger, token, scheduler_id)
 

@@ -186,7 +186,9 @@ class Stage:
         """Return the script of a job in this stage."""
         return render_job(plan, cluster, self.job, TEMPLATES)
 
-    def run(self, script: str, environment: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    def run(
+        self, script: str, environment: Mapping[str, str] | None = None, *words: str
+    ) -> subprocess.CompletedProcess[str]:
         """Run a script in a folder that it must leave as it is, with a minimal environment and this one."""
         minimal = {
             "PATH": f"{self.base}/bin:/usr/bin:/bin",
@@ -199,7 +201,7 @@ class Stage:
         file, before = self.base / "job.sh", sorted(self.submitting_folder.rglob("*"))
         file.write_text(script, encoding="utf-8")
         answer = subprocess.run(
-            ["bash", file],
+            ["bash", file, *words],
             env={**minimal, **(environment or {})},
             cwd=self.submitting_folder,
             capture_output=True,

@@ -249,6 +249,7 @@ def test_record_has_the_commit_of_the_checkout(kind: str, tmp_path: Path) -> Non
     stage = Stage.at(tmp_path)
     stage.run_job(plan, cluster)
     assert stage.end_record()["commit"] == ""
+    (stage.job / "end").unlink()
     author = ["-c", "user.name=a", "-c", "user.email=a@b"]
     subprocess.run(["git", "init", "-q", str(checkout)], check=True)
     subprocess.run(["git", *author, "-C", str(checkout), "commit", "-q", "--allow-empty", "-m", "x"], check=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.errors import Unreachable
+from orchestrator.slurm import command
 from orchestrator.slurm.command import (
     DEFAULT_MAX_ARRAY_SIZE,
     AccountingUnreachable,
@@ -160,3 +162,44 @@ def test_asking_the_scheduler_does_not_load_heavy_libraries() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == ""
+
+
+def test_the_asked_cluster_is_named_to_every_command_that_has_the_option(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("squeue", "sacct", "scontrol", "scancel", "sbatch"):
+        (tmp_path / name).write_text('#!/bin/sh\necho "$*"\n')
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+
+    def words(name: str) -> str:
+        return command.run_slurm([name, "a"]).stdout.strip()
+
+    monkeypatch.delenv("SLURM_CLUSTERS", raising=False)
+    assert {words(name) for name in ("squeue", "sacct", "scontrol", "scancel", "sbatch")} == {"a"}
+    with command.on_cluster("gpu"):
+        assert {words(name) for name in ("squeue", "sacct", "scontrol", "scancel")} == {"--clusters=gpu a"}
+        assert words("sbatch") == "a", "its script names the cluster"
+        with command.on_cluster(None):
+            assert words("sacct") == "--clusters=gpu a"
+    monkeypatch.setenv("SLURM_CLUSTERS", "other")
+    assert words("sacct") == "--clusters=other a", "sacct does not read this variable"
+
+
+def test_another_cluster_is_asked_only_if_it_is_the_recorded_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown = "ClusterName = gpu\nSlurmctldHost[0] = c2\nSlurmctldPort = 6817"
+    (tmp_path / "scontrol").write_text(f"#!/bin/sh\necho '{shown}'\n")
+    (tmp_path / "scontrol").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setenv("SLURM_CONF", str(tmp_path))
+    for identity, is_reached in (
+        (None, True),
+        ("ci@c1:6817", True),
+        ("gpu@c2:6817", True),
+        ("gpu@c3:6817", False),
+        ("cpu@c2:6817", False),
+    ):
+        with command.at(identity, "ci@c1:6817") as reached:
+            assert reached is is_reached, identity

@@ -10,7 +10,7 @@ import pytest
 
 from orchestrator.errors import Problem, ReproError, Unreachable
 from orchestrator.slurm import command, query
-from orchestrator.slurm.command import AccountingUnreachable, CommandResult, keeps_comments
+from orchestrator.slurm.command import AccountingUnreachable, CommandResult, NoAccounting, keeps_comments
 from orchestrator.slurm.records import ACCOUNTING_FIELDS, QUEUE_FIELDS, JobRecord, Source, parse_queue
 from tests.unit.slurm.test_records import SUBMITTED, accounting_row, queue_row, shown_row
 
@@ -121,10 +121,25 @@ def test_any_other_failure_of_squeue_is_never_an_empty_answer(slurm: FakeSlurm) 
         query.query_jobs(["7"])
 
 
-def test_accounting_away_is_a_complaint_next_to_what_the_queue_knows(slurm: FakeSlurm) -> None:
-    slurm.squeue, slurm.sacct = queue_row("7"), AccountingUnreachable(Problem("sacct: away"))
+@pytest.mark.fault(
+    section="Job states",
+    fault="sacct fails because slurmdbd does not answer, or because the cluster has no accounting",
+    promise="Only a cluster without accounting can lack a job.",
+)
+@pytest.mark.parametrize(("kind", "unknown"), [(AccountingUnreachable, set()), (NoAccounting, {"8"})])
+def test_a_job_is_unknown_without_sacct_only_on_a_cluster_without_accounting(
+    slurm: FakeSlurm, kind: type[AccountingUnreachable], unknown: set[str]
+) -> None:
+    slurm.squeue, slurm.sacct = queue_row("7"), kind(Problem("sacct: away"))
     answer = query.query_jobs(["7", "8"])
-    assert (answer.complaints, answer.unknown) == (("sacct: away",), frozenset({"8"}))
+    assert answer.complaints == ("sacct: away",) and set(answer.unknown) == unknown
+
+
+@pytest.mark.parametrize("source", ["squeue", "sacct"])
+def test_a_record_that_may_be_ours_is_neither_ours_nor_unknown(slurm: FakeSlurm, source: str) -> None:
+    slurm.squeue, slurm.sacct = (queue_row("7"), "") if source == "squeue" else ("", accounting_row("7"))
+    answer = query.query_jobs(["7", "9"], lambda _: None)
+    assert not answer.records and set(answer.unclear) == {"7"} and set(answer.unknown) == {"9"}
 
 
 @pytest.mark.parametrize(
@@ -188,7 +203,7 @@ def test_the_controllers_list_is_asked_once_and_only_where_accounting_is_away(sl
     assert query.query_jobs(["7"], is_mine).unknown == frozenset({"7"}), "sacct answered"
     assert slurm.commands == ["squeue", "sacct"]
     slurm.calls.clear()
-    slurm.sacct = AccountingUnreachable(Problem("sacct: off"))
+    slurm.sacct = NoAccounting(Problem("sacct: off"))
     answer = query.query_jobs(["7", "8", "9"], is_mine)
     assert {job: record.source for job, record in answer.records.items()} == {"7": "scontrol"}
     assert (answer.complaints, answer.unknown) == (("sacct: off",), frozenset({"8", "9"}))
@@ -284,7 +299,7 @@ def test_an_answer_without_column_names_is_no_list_of_jobs(slurm: FakeSlurm, com
 def test_an_answer_of_scontrol_without_a_job_is_no_list_of_jobs_unless_it_states_that_there_is_none(
     slurm: FakeSlurm,
 ) -> None:
-    slurm.sacct, slurm.shown = AccountingUnreachable(Problem("sacct: off")), "Welcome to the cluster\n"
+    slurm.sacct, slurm.shown = NoAccounting(Problem("sacct: off")), "Welcome to the cluster\n"
     answer = query.query_jobs(["7"])
     assert answer.unknown == frozenset()
     assert answer.complaints == ("sacct: off", "scontrol: its answer is no list of jobs")
@@ -325,7 +340,7 @@ def test_a_sacct_that_cannot_be_run_is_a_complaint_next_to_what_the_queue_lists(
     message = "sacct: there is no such command on this machine"
     slurm.squeue, slurm.sacct = queue_row("7", comment="token"), Unreachable(Problem(message))
     answer = query.query_jobs(["7", "8"])
-    assert (set(answer.records), answer.complaints, answer.unknown) == ({"7"}, (message,), frozenset({"8"}))
+    assert (set(answer.records), answer.complaints, answer.unknown) == ({"7"}, (message,), frozenset())
     answer = query.find_by_comments(["token", "other"])
     assert (set(answer.records), answer.complaints) == ({"7"}, (message,))
 

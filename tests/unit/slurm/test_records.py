@@ -42,9 +42,10 @@ def queue_row(
     limit: str = "30:00",
     submit: str = str(SUBMITTED),
     preempted: str = "N/A",
+    output: str = "/dev/null",
 ) -> str:
     times = (submit, start, end, preempted)
-    return SEPARATOR.join((job, state, code, nodes, *times, limit, "ada", reason, name, comment)) + "\n"
+    return SEPARATOR.join((job, state, code, nodes, *times, limit, "ada", reason, name, output, comment)) + "\n"
 
 
 def accounting_row(
@@ -95,6 +96,13 @@ def test_whatever_stands_in_reason_name_and_comment_stays_there(reason: str, com
         assert first.user == "ada"
         assert (second.job_id, second.comment) == ("8", "next")
     assert next(parse_queue(rows)).reason in (reason.strip(), "")
+
+
+@pytest.mark.parametrize("after", ["", " Power= MailUser=ada MailType=END", " NtasksPerTRES:0 TresPerNode=gpu:4"])
+def test_the_output_file_of_scontrol_ends_before_the_next_field(after: str) -> None:
+    row = shown_row(comment="a StdOut=/not/this").replace("StdOut=/dev/null", f"StdOut=/home/a b/out.txt{after}")
+    (record,) = parse_shown(row)
+    assert (record.output, record.comment) == ("/home/a b/out.txt", "a StdOut=/not/this")
 
 
 @given(comment=SHOWN, reason=PRINTABLE, batch=st.booleans())
@@ -162,10 +170,11 @@ def test_the_three_sources_tell_the_same_of_a_job() -> None:
     assert {row[0] for row in told} == {"squeue", "sacct", "scontrol"}
     assert len({row[1:] for row in told}) == 1, told
     assert (queued.user, queued.submitted_at) == ("ada", utc(SUBMITTED))
+    assert (queued.output, past.output, shown.output) == ("/dev/null", "", "/dev/null")
 
 
 def _without_source(record: JobRecord) -> tuple[object, ...]:
-    names = [name for name in JobRecord.__dataclass_fields__ if name != "source"]
+    names = [name for name in JobRecord.__dataclass_fields__ if name not in ("source", "output")]
     return tuple(getattr(record, name) for name in names)
 
 

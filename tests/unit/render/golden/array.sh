@@ -19,6 +19,13 @@ jobs=( # script and folder
 )
 job=${jobs[2 * SLURM_ARRAY_TASK_ID]}
 folder=${jobs[2 * SLURM_ARRAY_TASK_ID + 1]}
+own=${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID
+# Slurm may start a job again that has ended. Its records stay as they are: the new run gets a folder of its own.
+first=$folder run=1
+while [ "$own" != none ] && [ -e "$folder/end" ] && [ ! -e "$folder/cancelled" ] &&
+  [ "$(cat -- "$folder/claimed" 2>/dev/null)" = "$own" ]; do
+  folder=$first.run$((++run))
+done
 mkdir -p -- "$folder"
 exec >>"$folder/batch.txt" 2>&1
 exec bash "$job" "$folder"

@@ -14,9 +14,13 @@ if [ -e "$folder/cancelled" ]; then
   echo 'repro: not started: it was cancelled, or given up, before' >&2
   exit 143
 fi
-if ! (set -o noclobber && printf '%s\n' "$own" >"$folder/claimed") 2>/dev/null &&
-  [ "$(<"$folder/claimed")" != "$own" ] && { [ -n "${1:-}" ] || [ ! -e "$folder/end" ]; }; then
-  echo "repro: not started: job $(<"$folder/claimed") runs it already" >&2
+# A claim that cannot be written whole, on a full disk, is removed.
+claim() (set -o noclobber && exec 3>"$folder/claimed" && { printf '%s\n' "$own" >&3 || ! rm -f -- "$folder/claimed"; })
+if ! claim 2>/dev/null && claimant=$(cat -- "$folder/claimed" 2>/dev/null || :) &&
+  [ "$claimant" != "$own" ] && { [ -n "${1:-}" ] || [ ! -e "$folder/end" ]; }; then
+  reason="job $claimant runs it already"
+  [ -n "$claimant" ] || reason="$folder/claimed is missing or empty, as after a full disk; remove it to start the job"
+  echo "repro: not started: $reason" >&2
   exit 95
 fi
 

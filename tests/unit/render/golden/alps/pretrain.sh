@@ -18,15 +18,26 @@ umask 027
 
 folder=${1:-/runs/20261121-092041-bd57/pp2-tp2-gbs32}
 own=${SLURM_ARRAY_JOB_ID:-${SLURM_JOB_ID:-none}}${SLURM_ARRAY_TASK_ID:+_$SLURM_ARRAY_TASK_ID}
+# Slurm may start a job again that has ended. Its records stay as they are: the new run gets a folder of its own.
+first=$folder run=1
+while [ "$own" != none ] && [ -e "$folder/end" ] && [ ! -e "$folder/cancelled" ] &&
+  [ "$(cat -- "$folder/claimed" 2>/dev/null)" = "$own" ]; do
+  folder=$first.run$((++run))
+done
+[ "$folder" = "$first" ] || { mkdir -p -- "$folder" && exec >>"$folder/batch.txt" 2>&1; }
 mkdir -p "$folder"
 # A cancelled job does not start, nor a second copy of it that a slow scheduler accepted.
 if [ -e "$folder/cancelled" ]; then
   echo 'repro: not started: it was cancelled, or given up, before' >&2
   exit 143
 fi
-if ! (set -o noclobber && printf '%s\n' "$own" >"$folder/claimed") 2>/dev/null &&
-  [ "$(<"$folder/claimed")" != "$own" ] && { [ -n "${1:-}" ] || [ ! -e "$folder/end" ]; }; then
-  echo "repro: not started: job $(<"$folder/claimed") runs it already" >&2
+# A claim that cannot be written whole, on a full disk, is removed.
+claim() (set -o noclobber && exec 3>"$folder/claimed" && { printf '%s\n' "$own" >&3 || ! rm -f -- "$folder/claimed"; })
+if ! claim 2>/dev/null && claimant=$(cat -- "$folder/claimed" 2>/dev/null || :) &&
+  [ "$claimant" != "$own" ] && { [ -n "${1:-}" ] || [ ! -e "$folder/end" ]; }; then
+  reason="job $claimant runs it already"
+  [ -n "$claimant" ] || reason="$folder/claimed is missing or empty, as after a full disk; remove it to start the job"
+  echo "repro: not started: $reason" >&2
   exit 95
 fi
 
