@@ -95,7 +95,7 @@ POLICIES: dict[Failure, Policy] = {
     ),
     Failure.IMAGE: Policy(True, True, "its container did not start"),
     Failure.CONFIGURATION: Policy(False, False, "the job would fail in the same way"),
-    Failure.NUMBERS: Policy(False, False, "loss or gradient norm is NaN"),
+    Failure.NUMBERS: Policy(False, False, "loss or gradient norm is NaN, or most iterations were skipped"),
     Failure.INCOMPLETE: Policy(False, False, "exit code 0, but the log is incomplete"),
     Failure.PROGRAM: Policy(False, False, "the program failed; see its log"),
 }
@@ -181,6 +181,11 @@ class Ending:
     def succeeded(self) -> bool:
         """Return whether the scheduler reports success."""
         return self.state == "COMPLETED" and self.exit_code in (0, None)
+
+    @property
+    def reached_limit(self) -> bool:
+        """Return whether the scheduler ended the job at its time limit or its deadline."""
+        return _BY_STATE.get(self.state) is Failure.TIMEOUT
 
 
 def failure_named(name: str | None) -> Failure:

@@ -1,8 +1,9 @@
-"""Verdict of an attempt from its log and the scheduler's state: verified, or failed with reasons.
+"""Verdict of an attempt from its log and the scheduler's state: verified, partial, or failed with reasons.
 
-An attempt is verified if the job ended well, ran as planned, its last planned iteration was read, and no number is NaN.
-The scheduler's state alone verifies nothing. An attempt that reached its time limit is verified too if its training was
-done, or if enough of it was measured.
+An attempt is verified if the job ended well, ran as planned, its last planned iteration was read, no number is NaN, and
+not most iterations were skipped. The scheduler's state alone verifies nothing. An attempt that reached its time limit
+is partial if its log has the last planned iteration or `ENOUGH_SAMPLES`, and nothing else is wrong.
+`templates/gate.sh.j2` has the same rules, as far as a job can check them.
 
 Alpa's benchmark prints no iteration. Its result row counts in place of the last one. The row does not contain the batch
 size and the layout, so the log must also list the arguments, and the program's table must end with the same row.
@@ -15,18 +16,18 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from orchestrator.ledger.tables import ENDED, FAILED, VERIFIED
+from orchestrator.ledger.tables import ENDED, FAILED, PARTIAL, VERIFIED
 from orchestrator.megatron.logs.alpa import TABLE
 from orchestrator.megatron.logs.root_cause import Cause
 from orchestrator.megatron.logs.root_cause_kinds import TIME_LIMIT, WHAT_RAN, memory_short
 from orchestrator.reading.config_check import Expected, mismatches, unlisted_settings, world_size_of
 from orchestrator.reading.failure import DECIDES_ANY_END, Ending, Failure, failing_line, failure_of
 from orchestrator.reading.parse import LogReport
-from orchestrator.reading.statistics import with_used
+from orchestrator.reading.statistics import mostly_skipped
+from orchestrator.text import counted
 
-ENOUGH_INTERVALS = 2
-"""Number of measured intervals after the warm-up with which a job at its time limit has a result: the fewest that have
-a spread."""
+ENOUGH_SAMPLES = 10
+"""Number of samples with which a job at its time limit is partial, if its log lacks the last planned iteration."""
 
 OUT_OF_MEMORY = "out of memory on the GPU"
 """First words of the reason of a job that ran out of GPU memory."""
@@ -54,7 +55,7 @@ def judge(
 ) -> Judgement | None:
     """Return the judgement; None if the job has not ended.
 
-    `find_cause` searches the log for errors. It is called only if the attempt is not verified by the other checks.
+    The lines of the report are those of `with_used`. `find_cause` searches the log for errors. It is called only if the attempt is not verified by the other checks.
     """
     if ending.phase != ENDED:
         return None
@@ -66,9 +67,9 @@ def judge(
     if ending.succeeded and is_whole and not reasons and not ending.outside_image:
         return Judgement(VERIFIED, None)
     cause = find_cause()
-    at_limit = _result_at_limit(report, expected, cause) if ending.state == "TIMEOUT" and not reasons else None
+    at_limit = _result_at_limit(report, expected, cause) if ending.reached_limit and not reasons else None
     if at_limit and not ending.outside_image:
-        return Judgement(VERIFIED, at_limit, None, _without_others(cause.of(TIME_LIMIT) if cause else None))
+        return Judgement(PARTIAL, at_limit, None, _without_others(cause.of(TIME_LIMIT) if cause else None))
     if lacking is not None:
         reasons.append(lacking)
     kind = cause.kind if cause else None
@@ -116,18 +117,22 @@ def _lacking_of_row(report: LogReport, expected: Expected) -> str | None:
 
 
 def _result_at_limit(report: LogReport, expected: Expected, cause: Cause | None) -> str | None:
-    """Return how far a job came until its time limit; None if that is not a result."""
-    if expected.result_row is not None:
-        return "reached its time limit after its result row" if _lacking(report, expected) is None else None
-    last = report.last_iteration or 0
-    if report.says_done and last >= expected.iterations:
+    """Return how far a job came until its time limit; None if that is not a result.
+
+    A program without iteration lines has none. A failed rank may be why the others waited until the limit.
+    """
+    last = report.last_iteration
+    if last is None:
+        return None
+    is_whole = last >= expected.iterations
+    if is_whole and report.says_done:
         return "reached its time limit after its training was done"
     if cause is not None and cause.kind in DECIDES_ANY_END:
         return None
-    measured = sum(line.used for line in with_used(report.iterations, expected.warmup_iterations))
-    if measured < ENOUGH_INTERVALS:
+    samples = sum(line.used for line in report.iterations)
+    if not is_whole and samples < ENOUGH_SAMPLES:
         return None
-    return f"reached its time limit at iteration {last} of {expected.iterations}, with {measured} measured intervals"
+    return f"reached its time limit at iteration {last} of {expected.iterations}, with {counted(samples, 'sample')}"
 
 
 def _end(ending: Ending, failure: Failure, fault: Cause | None) -> list[str]:
@@ -156,10 +161,12 @@ def _unknown_world(report: LogReport) -> list[str]:
 
 def _not_finite(report: LogReport) -> list[str]:
     first = next((line.iteration for line in report.iterations if not line.is_finite), None)
-    row = report.facts.alpa
-    if first is None and row is not None and not math.isfinite(row.tflops or 0):
+    row, skipped = report.facts.alpa, mostly_skipped(report.iterations)
+    if first is not None:  # the ledger keeps no number that is NaN
+        return [f"NaN, infinite or missing numbers at iteration {first}"]
+    if row is not None and not math.isfinite(row.tflops or 0):
         return [f"the throughput in its result row is {row.tflops}"]
-    return [] if first is None else [f"NaN or infinite numbers at iteration {first}"]
+    return [skipped] if skipped else []
 
 
 def _without_others(cause: Cause | None) -> Cause | None:

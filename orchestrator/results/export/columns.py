@@ -229,7 +229,7 @@ ITERATION_COLUMNS: tuple[Column, ...] = (
     Column("reported_tflops_per_gpu", "number", "rate that the program prints", "TFLOP/s"),
     Column("reported_tokens_per_s_per_gpu", "number", "rate that the program prints", "1/s"),
     Column("power_w", "number", "power per GPU that the program prints", "W"),
-    Column("is_finite", "boolean", "false if a number of the line was NaN or infinite; the number is empty"),
+    Column("is_finite", "boolean", "false if a number of the line was NaN, infinite or missing; the number is empty"),
     Column("host_wait_ms", "number", "time per iteration for which a GPU waited for the host", "ms"),
     Column("used", "boolean", "whether the metrics of the case use this line"),
 )
