@@ -29,7 +29,7 @@ from orchestrator.ledger.database import DiskFull, Ledger
 from orchestrator.ledger.result_attempts import result_rows
 from orchestrator.ledger.rows import JobRow, JobSummary
 from orchestrator.ledger.runs import Disposition, latest_attempts
-from orchestrator.ledger.tables import ENDED, FAILED, OPEN, VERIFIED
+from orchestrator.ledger.tables import ENDED, FAILED, MEASURED, OPEN
 from orchestrator.paths import Folders
 from orchestrator.planning.batch_plan import read_budget
 from orchestrator.planning.run_settings import over
@@ -115,11 +115,11 @@ def wait(
 
 
 def _verified_cases(ledger: Ledger, cancelled: Sequence[JobRow]) -> set[tuple[str, ...]]:
-    """Return the cases that have a verified result, of those that a user cancelled."""
+    """Return the cases that have a verified or partial result, of those that a user cancelled."""
     cases = {_case_of(row) for row in cancelled}
     latest = [row for name in {row.experiment for row in cancelled} for row in job_summaries(ledger, experiment=name)]
     same = [row for row in latest if _case_of(row) in cases]
-    return {_case_of(row) for row in result_rows(ledger, same).rows if row.verdict == VERIFIED}
+    return {_case_of(row) for row in result_rows(ledger, same).rows if row.verdict in MEASURED}
 
 
 def _case_of(row: JobSummary) -> tuple[str, ...]:
@@ -131,9 +131,9 @@ def _open_or_unjudged(ledger: Ledger) -> list[JobRow]:
 
 
 def _ended_well(folders: Folders, row: JobRow) -> bool:
-    """Return whether a job is verified, or failed as published."""
+    """Return whether a job is verified or partial, or failed as published."""
     if row.verdict != FAILED or not ran_out_of_memory(row.failure):
-        return row.verdict == VERIFIED
+        return row.verdict in MEASURED
     try:
         cases = expand(find_experiment(folders, row.experiment), row.scale)
     except ReproError:  # the experiment's file has changed or is gone

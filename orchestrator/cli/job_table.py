@@ -43,9 +43,9 @@ _IMPORTANT = ("job", "case", "state", "iteration", "left", "why", "verdict", "fa
 
 
 def bar(tally: api.Tally) -> str:
-    """Return a bar of verified jobs, full only if all are verified, with its name and counts."""
+    """Return a bar of measured jobs, full only if all are verified or partial, with its name and counts."""
     full, empty = _bar_marks()
-    length = BAR_WIDTH * tally.verified // max(tally.jobs, 1)
+    length = BAR_WIDTH * (tally.verified + tally.partial) // max(tally.jobs, 1)
     return f"{tally.name} [{full * length}{empty * (BAR_WIDTH - length)}] {tally.text()}"
 
 
@@ -105,11 +105,13 @@ def print_outcome(outcome: api.FigureOutcome, rows: Sequence[api.Row], columns: 
     chosen = columns or [name for name in api.main_columns(metric) if _is_of_interest(name, rows)]
     shown = [{**row, "state": row["state"] or "not submitted"} for row in rows]
     table(shown, chosen, important=("case", "verdict", "iteration_ms", metric, "published"))
-    verified = sum(row["verdict"] == "verified" for row in rows)
-    data(f"\n{verified} of {counted(len(rows), 'case')} verified; claims of the paper: {claim_counts(outcome)}")
+    verdicts = Counter(row["verdict"] for row in rows)
+    partial = f", {verdicts['partial']} partial" if verdicts["partial"] else ""
+    of_cases = f"{verdicts['verified']} of {counted(len(rows), 'case')} verified{partial}"
+    data(f"\n{of_cases}; claims of the paper: {claim_counts(outcome)}")
     failed = [row for row in rows if row["verdict_reason"]]
     for row in failed[:MOST_LINES]:
-        print_beside("failed", f"{row['case']}: {row['verdict_reason']}")
+        print_beside(str(row["verdict"]), f"{row['case']}: {row['verdict_reason']}")
     if len(failed) > MOST_LINES:
         data(f"... and {len(failed) - MOST_LINES} more: repro status {outcome.entry.short_name} --failed")
     print_claims(outcome)

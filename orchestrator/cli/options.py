@@ -119,7 +119,7 @@ OnlyState = Annotated[
     str | None,
     typer.Option(
         "--state",
-        help="Only jobs in these states: running, pending, timeout, ..., verified or failed.",
+        help="Only jobs in these states: running, pending, timeout, ..., verified, partial or failed.",
         autocompletion=completion.states,
     ),
 ]
@@ -171,7 +171,11 @@ DroppedArguments = Annotated[
 ]
 ResultAttempt = Annotated[
     int | None,
-    typer.Option("--attempt", min=1, help="Use the attempts of this number. Default: the last verified ones."),
+    typer.Option(
+        "--attempt",
+        min=1,
+        help="Use the attempts of this number. Default: the last verified ones, else the last partial ones.",
+    ),
 ]
 Settings = Annotated[
     list[str] | None,

@@ -166,7 +166,7 @@ def _key(row: api.JobStatus | api.ExperimentStatus) -> object:
 def _state(row: api.JobStatus | api.ExperimentStatus) -> object:
     if isinstance(row, api.JobStatus):
         return row.attempt, row.state, row.verdict, row.newer
-    return row.verified, row.failed, row.running, row.waiting
+    return row.verified, row.partial, row.failed, row.running, row.waiting
 
 
 def _print_notes(now: api.Status) -> None:
@@ -215,7 +215,7 @@ def _picture(now: api.Status, every: float, wide: bool) -> list[str]:
     room = max(1, shutil.get_terminal_size().lines - around)
     jobs = list(now.jobs)
     if len(jobs) > room:
-        jobs.sort(key=lambda job: (job.verdict == "verified", job.state != "RUNNING", not job.verdict))
+        jobs.sort(key=lambda job: (job.verdict in ("verified", "partial"), job.state != "RUNNING", not job.verdict))
     if jobs and not wide:
         rows = job_lines(jobs[:room], shutil.get_terminal_size().columns)
     else:

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from orchestrator.ledger.tables import CANCELLED_BY, STOPPED_AFTER
 from orchestrator.megatron.logs import root_cause_kinds as kinds
 from orchestrator.megatron.logs.root_cause import Cause, CauseFinder
 from orchestrator.megatron.logs.scan import Origin, lines_with
@@ -232,7 +233,10 @@ def failure_of(
     its last iteration was read. `is_finite`: no number is NaN.
     """
     by_state, by_kind = _BY_STATE.get(ending.state), _BY_KIND.get(kind or "", Failure.PROGRAM)
-    if by_state is Failure.CANCELLED and "dependency" in (ending.reason or "").lower():
+    reason = (ending.reason or "").lower()
+    if reason.startswith(CANCELLED_BY):
+        return Failure.CANCELLED
+    if by_state is Failure.CANCELLED and ("dependency" in reason or reason.startswith(STOPPED_AFTER)):
         return Failure.STOPPED
     if by_state in _BY_OTHERS:
         return by_state

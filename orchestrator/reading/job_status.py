@@ -18,7 +18,17 @@ from orchestrator.ledger.measurements import MeasuredMetric, metrics_of
 from orchestrator.ledger.result_attempts import ResultRows, S, measured_for, runs_of
 from orchestrator.ledger.rows import JobSummary
 from orchestrator.ledger.summary import experiment_counts, failure_counts
-from orchestrator.ledger.tables import FAILED, QUEUED, RUNNING, SUBMITTING, VERIFIED, WAITING, field_values
+from orchestrator.ledger.tables import (
+    FAILED,
+    MEASURED,
+    PARTIAL,
+    QUEUED,
+    RUNNING,
+    SUBMITTING,
+    VERIFIED,
+    WAITING,
+    field_values,
+)
 from orchestrator.megatron.logs import ALPA_PROGRAM
 from orchestrator.money import Money, Price, recorded_price, totals
 from orchestrator.paths import short_name
@@ -37,10 +47,10 @@ class JobStatus:
 
     `tflops_per_gpu` is measured in a job that has ended, and current in a running job. `left_by` says what ends a
     running job first: its pace or its time limit. `iteration` is the last one of `iterations`; None for a program that
-    prints none. The attempt is the job's result: the last verified one, else the latest. `newer` is the state of a
-    later attempt: `attempt 2: failed (cancelled)`; then `left_s` and `starts_at` are of that attempt. `reused` is the
-    origin and the age of an attempt that another experiment made. `gpu_hours`, `cost` in `currency`, and the energy (J)
-    are those of the attempt after its end; `no_energy` is the reason why GPU samples gave no energy.
+    prints none. The attempt is the job's result (`ledger.result_attempts`). `newer` is the state of a later attempt:
+    `attempt 2: failed (cancelled)`; then `left_s` and `starts_at` are of that attempt. `reused` is the origin and the
+    age of an attempt that another experiment made. `gpu_hours`, `cost` in `currency`, and the energy (J) are those of
+    the attempt after its end; `no_energy` is the reason why GPU samples gave no energy.
     """
 
     job: str
@@ -90,11 +100,12 @@ class JobStatus:
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """Number of jobs by verdict and state, and failures by class. A verified job may run again: it counts twice."""
+    """Number of jobs by verdict and state, and failures by class. A measured job may run again: it counts twice."""
 
     name: str
     jobs: int
     verified: int
+    partial: int
     failed: int
     running: int
     waiting: int
@@ -103,7 +114,7 @@ class Tally:
     def text(self) -> str:
         """Return `5/10 verified, 2 running, 1 waiting, 2 failed (1 timeout, 1 gpu-oom)`."""
         classes = ", ".join(f"{count} {failure}" for failure, count in self.failures.items())
-        counts = {"running": self.running, "waiting": self.waiting, "failed": self.failed}
+        counts = {"partial": self.partial, "running": self.running, "waiting": self.waiting, "failed": self.failed}
         parts = [f"{self.verified}/{self.jobs} verified", *(f"{n} {name}" for name, n in counts.items() if n)]
         return ", ".join(parts) + (f" ({classes})" if classes else "")
 
@@ -117,6 +128,7 @@ class ExperimentStatus:
     cluster: str
     cases: int
     verified: int
+    partial: int
     failed: int
     running: int
     waiting: int
@@ -224,9 +236,9 @@ def reuse_text(row: JobSummary, made_for: Mapping[int, str], at: datetime) -> st
 
 
 def _remark(row: JobSummary, measured: Mapping[str, MeasuredMetric]) -> str | None:
-    """Return what limits the use of a verified job's numbers, or the origin of an edited script."""
+    """Return what limits the use of a job's numbers, or the origin of an edited script."""
     host_bound, timing = host_bound_reason(measured), measured.get("iteration_ms")
-    noise = noise_of_job(timing) if timing is not None and row.verdict == VERIFIED else None
+    noise = noise_of_job(timing) if timing is not None and row.verdict in MEASURED else None
     remarks = [f"host-bound: {host_bound}" if host_bound else None, f"noisy: {noise}" if noise else None]
     return "; ".join(filter(None, remarks)) or _edited(row)
 
@@ -324,6 +336,7 @@ def tallies(counts: Sequence[ExperimentStatus]) -> list[Tally]:
             f"{short_name(count.experiment)} {count.scale} {count.cluster}",
             count.cases,
             count.verified,
+            count.partial,
             count.failed,
             count.running,
             count.waiting,
@@ -353,6 +366,7 @@ def _experiment_status(
         cluster,
         cases=len(rows),
         verified=verdicts[VERIFIED],
+        partial=verdicts[PARTIAL],
         failed=verdicts[FAILED],
         running=phases[RUNNING],
         waiting=phases[WAITING] + phases[SUBMITTING],
@@ -378,6 +392,7 @@ def total(counts: Sequence[ExperimentStatus]) -> Tally:
         "all experiments",
         jobs=sum(count.cases for count in counts),
         verified=sum(count.verified for count in counts),
+        partial=sum(count.partial for count in counts),
         failed=sum(count.failed for count in counts),
         running=sum(count.running for count in counts),
         waiting=sum(count.waiting for count in counts),

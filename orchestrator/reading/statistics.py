@@ -24,6 +24,9 @@ from orchestrator.reading.facts import LogFacts
 TAIL_BYTES = 64 * 1024
 """Bytes at a log's end that show the progress: some 200 iteration lines, or several among many ranks' warnings."""
 
+ENOUGH_SAMPLES = 10
+"""Number of samples with which a job at its time limit has a result, if its log lacks the last planned iteration."""
+
 RECENT_LINES = 5
 """Number of lines whose median is the pace of a running job."""
 
@@ -121,6 +124,16 @@ def mostly_skipped(lines: Sequence[IterationLine]) -> str | None:
     skipped = sum(line.skipped or 0 for line in lines[_lines_with_start_up(lines) - 1 :])
     last = lines[-1].iteration if lines else 0
     return f"{skipped} of {last} iterations were skipped" if 2 * skipped > last else None
+
+
+def has_enough(lines: Sequence[IterationLine], planned: int) -> bool:
+    """Return whether a job that was ended early has a result: the lines of a complete run, or `ENOUGH_SAMPLES`.
+
+    The lines are those of `with_used`, `planned` is the number of iterations. `templates/gate.sh.j2` has the same rule.
+    """
+    if not lines or mostly_skipped(lines) or not all(line.is_finite for line in lines):
+        return False
+    return lines[-1].iteration >= planned or sum(line.used for line in lines) >= ENOUGH_SAMPLES
 
 
 def _lines_with_start_up(lines: Sequence[IterationLine]) -> int:

@@ -2,7 +2,7 @@
 
 An attempt is verified if the job ended well, ran as planned, its last planned iteration was read, no number is NaN, and
 not most iterations were skipped. The scheduler's state alone verifies nothing. An attempt that reached its time limit
-is partial if its log has the last planned iteration or `ENOUGH_SAMPLES`, and nothing else is wrong.
+is partial if it has enough samples (`statistics.has_enough`), and nothing else is wrong.
 `templates/gate.sh.j2` has the same rules, as far as a job can check them.
 
 Alpa's benchmark prints no iteration. Its result row counts in place of the last one. The row does not contain the batch
@@ -16,18 +16,15 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from orchestrator.ledger.tables import ENDED, FAILED, PARTIAL, VERIFIED
+from orchestrator.ledger.tables import CANCELLED_BY, ENDED, FAILED, PARTIAL, VERIFIED
 from orchestrator.megatron.logs.alpa import TABLE
 from orchestrator.megatron.logs.root_cause import Cause
 from orchestrator.megatron.logs.root_cause_kinds import TIME_LIMIT, WHAT_RAN, memory_short
 from orchestrator.reading.config_check import Expected, mismatches, unlisted_settings, world_size_of
 from orchestrator.reading.failure import DECIDES_ANY_END, Ending, Failure, failing_line, failure_of
 from orchestrator.reading.parse import LogReport
-from orchestrator.reading.statistics import mostly_skipped
+from orchestrator.reading.statistics import has_enough, mostly_skipped
 from orchestrator.text import counted
-
-ENOUGH_SAMPLES = 10
-"""Number of samples with which a job at its time limit is partial, if its log lacks the last planned iteration."""
 
 OUT_OF_MEMORY = "out of memory on the GPU"
 """First words of the reason of a job that ran out of GPU memory."""
@@ -55,7 +52,8 @@ def judge(
 ) -> Judgement | None:
     """Return the judgement; None if the job has not ended.
 
-    The lines of the report are those of `with_used`. `find_cause` searches the log for errors. It is called only if the attempt is not verified by the other checks.
+    The lines of the report are those of `with_used`. `find_cause` searches the log for errors. It is called only if the
+    attempt is not verified by the other checks.
     """
     if ending.phase != ENDED:
         return None
@@ -129,9 +127,9 @@ def _result_at_limit(report: LogReport, expected: Expected, cause: Cause | None)
         return "reached its time limit after its training was done"
     if cause is not None and cause.kind in DECIDES_ANY_END:
         return None
-    samples = sum(line.used for line in report.iterations)
-    if not is_whole and samples < ENOUGH_SAMPLES:
+    if not has_enough(report.iterations, expected.iterations):
         return None
+    samples = sum(line.used for line in report.iterations)
     return f"reached its time limit at iteration {last} of {expected.iterations}, with {counted(samples, 'sample')}"
 
 
@@ -146,7 +144,9 @@ def _end(ending: Ending, failure: Failure, fault: Cause | None) -> list[str]:
         details += [f"tried to allocate {asked[1]}"] if asked else []
         problem = OUT_OF_MEMORY if failure is Failure.GPU_OOM else _IN_USE
         reasons.append(f"{problem} ({', '.join(details)})" if details else problem)
-    if not ending.succeeded:
+    if failure is Failure.CANCELLED and (ending.reason or "").startswith(CANCELLED_BY):
+        reasons.append(str(ending.reason))
+    elif not ending.succeeded:
         code = f" with exit code {ending.exit_code}" if ending.exit_code else ""
         # The log of a cancelled job only shows the effect of the signal.
         why = str(fault) if fault and fault.is_fault and ending.state != "CANCELLED" else ending.reason

@@ -16,7 +16,7 @@ from orchestrator.catalog.published import PublishedPoint
 from orchestrator.job_spec import Value
 from orchestrator.ledger.measurements import MeasuredMetric
 from orchestrator.ledger.rows import JobRow
-from orchestrator.ledger.tables import FAILED, VERIFIED
+from orchestrator.ledger.tables import FAILED, MEASURED, PARTIAL, VERIFIED
 from orchestrator.megatron.flops import training_days
 from orchestrator.reading.failure import Failure, fails_as_published, ran_out_of_memory
 from orchestrator.reading.host_bound import host_bound_reason, is_host_bound
@@ -86,12 +86,12 @@ class Combined:
 def combine_repeats(rows: Sequence[JobRow], metrics: Mapping[int, Mapping[str, MeasuredMetric]]) -> Combined:
     """Combine the jobs of one case; the last row is the most recent job, `metrics` are by attempt.
 
-    Jobs with the same code, configuration and image are repeats. Only verified repeats count if there is one.
+    Jobs with the same code, configuration and image are repeats. Only measured repeats count if there is one.
     """
     last = rows[-1]
     same = (last.spec, last.code, last.image, last.image_digest)
     alike = [row for row in rows if (row.spec, row.code, row.image, row.image_digest) == same]
-    measured = [row for row in alike if row.verdict == VERIFIED and "iteration_ms" in metrics.get(row.attempt_id, {})]
+    measured = [row for row in alike if row.verdict in MEASURED and "iteration_ms" in metrics.get(row.attempt_id, {})]
     if not measured:
         own = metrics.get(last.attempt_id, {})
         return Combined(last, (last,), {name: mean_metric([metric]) for name, metric in own.items()})
@@ -166,14 +166,14 @@ class Result:
 
     @property
     def failures(self) -> list[JobRow]:
-        """Return its jobs and repeats that failed unexpectedly. A verified case has no failures that a user cancelled.
+        """Return its jobs and repeats that failed unexpectedly. A measured case has no failures that a user cancelled.
 
         A later attempt that failed counts, too.
         """
         if self.ended_as_published or self.row is None:
             return []
         failed = [row for row in (self.row, *self.failed, *self.newer) if row.verdict == FAILED]
-        return [row for row in failed if not self.is_verified or row.failure != str(Failure.CANCELLED)]
+        return [row for row in failed if not self.is_measured or row.failure != str(Failure.CANCELLED)]
 
     def reused_text(self, at: datetime) -> str | None:
         """Return the origin and the age, at a time in UTC, of a result that another experiment measured, else None."""
@@ -190,6 +190,16 @@ class Result:
     def is_verified(self) -> bool:
         """Return whether its job is verified."""
         return self.row is not None and self.row.verdict == VERIFIED
+
+    @property
+    def is_measured(self) -> bool:
+        """Return whether its numbers count: its job is verified or partial."""
+        return self.row is not None and self.row.verdict in MEASURED
+
+    @property
+    def partial(self) -> str | None:
+        """Return the progress of its partial jobs, `363/400`; None if it has none."""
+        return ", ".join(f"{row.iteration}/{row.iterations}" for row in self.rows if row.verdict == PARTIAL) or None
 
     @property
     def ran_out_of_memory(self) -> bool:
@@ -211,8 +221,8 @@ class Result:
         return settings.given().items() <= self.case.settings.items()
 
     def metric(self, name: str) -> CaseMetric | None:
-        """Return a measured metric; None unless the job is verified and its numbers can be right."""
-        return self.metrics.get(name) if self.is_verified and self.flag is None else None
+        """Return a measured metric; None unless the job is verified or partial, and its numbers can be right."""
+        return self.metrics.get(name) if self.is_measured and self.flag is None else None
 
     def value(self, name: str) -> float | None:
         """Return the value of a metric, or None."""
@@ -226,7 +236,7 @@ class Result:
 
     @property
     def is_host_bound(self) -> bool | None:
-        """Return whether its GPUs waited too long for the host; None unless that was measured in a verified job."""
+        """Return whether its GPUs waited too long for the host; None unless that was measured."""
         return is_host_bound(self.metrics) if self.metric("host_wait_percent") else None
 
     @property

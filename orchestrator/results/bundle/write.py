@@ -17,7 +17,7 @@ from orchestrator.files import open_job_file, read_job_file, written_whole
 from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.measurements import file_offsets
 from orchestrator.ledger.reports import script_texts
-from orchestrator.ledger.tables import ENDED, NEVER_SUBMITTED, OPEN, VERIFIED
+from orchestrator.ledger.tables import ENDED, MEASURED, NEVER_SUBMITTED, OPEN
 from orchestrator.masking import hidden_values, masked
 from orchestrator.megatron.logs.alpa import TABLE
 from orchestrator.reading.logs import decompressed, is_compressed, job_secrets, log_files
@@ -170,7 +170,7 @@ def _add_logs(contents: Contents, row: Row, path: str, read: Collection[str]) ->
     for name in sorted(were_read - {_PACKED.sub("", name) for name in logs}):
         contents.lacks(f"{path}/{name}", folder / name, "is gone", is_judged)
     if not logs and not were_read and row["phase"] == ENDED:
-        had_log = row["verdict"] == VERIFIED or row["iteration"] is not None
+        had_log = row["verdict"] in MEASURED or row["iteration"] is not None
         contents.lacks(f"{path}/log.txt", folder / "log.txt", "is gone" if had_log else "there is none", had_log)
 
 

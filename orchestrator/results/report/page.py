@@ -264,7 +264,8 @@ def _cases_sentence(counts: Counts) -> str:
     """Return the sentence `4 of 6 cases are verified, 1 failed, 1 is missing.`."""
     every = f"All {counts.cases} cases are" if counts.verified == counts.cases > 1 else ""
     some = f"{counts.verified} of {counted(counts.cases, 'case')} {_is(counts.verified)}"
-    rest = [f"{counts.as_published} ran out of memory as published"] if counts.as_published else []
+    rest = [f"{counts.partial} {_is(counts.partial)} partial"] if counts.partial else []
+    rest += [f"{counts.as_published} ran out of memory as published"] if counts.as_published else []
     rest += [f"{counts.failed} failed"] if counts.failed else []
     rest += [f"{counts.missing} {_is(counts.missing)} missing"] if counts.missing else []
     return ", ".join([f"{every or some} verified", *rest]) + "."

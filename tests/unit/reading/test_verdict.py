@@ -20,8 +20,8 @@ from orchestrator.reading.config_check import Expected, expected_of
 from orchestrator.reading.facts import LogFacts
 from orchestrator.reading.failure import Ending, Failure, fails_as_published, ran_out_of_memory
 from orchestrator.reading.parse import LogReport, read_log
-from orchestrator.reading.statistics import with_used
-from orchestrator.reading.verdict import ENOUGH_SAMPLES, OUT_OF_MEMORY, Judgement, judge
+from orchestrator.reading.statistics import ENOUGH_SAMPLES, with_used
+from orchestrator.reading.verdict import OUT_OF_MEMORY, Judgement, judge
 from tests.recorded_jobs import job_row, job_spec
 from tests.unit.catalog.entries import shipped
 
