@@ -253,7 +253,7 @@ def status(
         rows = [row for row in rows if row.job_id in chosen]
     is_open = any(row.phase in OPEN for row in rows)
     results = result_rows(ledger, rows)
-    jobs, counts = tuple(job_statuses(ledger, results)), tuple(counted_jobs(results))
+    jobs, counts = tuple(job_statuses(ledger, results)), tuple(counted_jobs(ledger, results))
     submitted = selects or bool(rows)
     return Status(jobs, counts, tuple(tallies(counts)), notes, is_open, result.asked_at, is_submitted=submitted)
 

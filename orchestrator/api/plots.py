@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from orchestrator.api import DEFAULT, JobFilter, Session, with_keywords
+from orchestrator.api import DEFAULT, CaseFilter, Session, with_keywords
 from orchestrator.api.figures import outcome_and_results, outcomes_and_results
 from orchestrator.api.jobs import name_list, updated_ledger
 from orchestrator.catalog.library import experiments_meant
@@ -30,14 +30,14 @@ class Plotted:
     outcome: FigureOutcome
 
 
-@with_keywords(JobFilter)
+@with_keywords(CaseFilter)
 def plot(
     experiment: str | None = None,
     output: Path | str | None = None,
     *,
     attempt: int | None = None,
     session: Session = DEFAULT,
-    **selection: Unpack[JobFilter],
+    **selection: Unpack[CaseFilter],
 ) -> Plotted:
     """Draw an experiment on the paper's axes as png, svg or pdf. Replaces the file. Needs matplotlib.
 
@@ -61,14 +61,14 @@ def plot(
     return _drawn(figure, selection.get("where"), file)
 
 
-@with_keywords(JobFilter)
+@with_keywords(CaseFilter)
 def plot_all(
     names: Sequence[str] | str,
     folder: Path | str | None = None,
     *,
     attempt: int | None = None,
     session: Session = DEFAULT,
-    **selection: Unpack[JobFilter],
+    **selection: Unpack[CaseFilter],
 ) -> list[Plotted]:
     """Draw one png for each of these experiments, into a folder that exists or whose name ends with a slash.
 

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, TextIO
 
 from orchestrator import api
+from orchestrator.cli.options import session_of
 from orchestrator.cli.output import (
     MOST_LINES,
     WIDE_HINT,
@@ -74,7 +75,7 @@ def job_lines(jobs: Sequence[api.JobStatus], width: int) -> list[str]:
 
 
 def _job_cells(job: api.JobStatus) -> dict[str, object]:
-    case = f"{job.case} #{job.repeat}" if job.repeat > 1 else job.case
+    case = " ".join(filter(None, [job.case, f"#{job.repeat}" if job.repeat > 1 else None, job.arguments]))
     texts = {"case": case, "experiment": short_name(job.experiment), "iteration": job.progress, "left": job.left}
     cost = None if job.cost is None else f"{job.cost:.2f} {job.currency}"
     return as_row(job) | texts | {"cost": cost}
@@ -150,9 +151,11 @@ def print_claims(outcome: api.FigureOutcome, with_numbers: bool = False) -> None
 
 
 def suggest_why(context: typer.Context, job: api.JobRow) -> None:
-    """Print the command that shows why a job failed: its log, or its events if it did not start."""
-    command = "history" if job.started_at is None else "logs"
-    suggest(context, f"why {job.label} failed", command, job.job_id)
+    """Print the command that shows why a job failed: its log, that of its canary, or its events if it did not start."""
+    database = context.params.get("database")
+    canary = api.canary_of(job.job_id, session=session_of(context, database)) if job.failure == "stopped" else None
+    shown, what = (job, job.label) if canary is None else (canary, f"the canary of {job.label}")
+    suggest(context, f"why {what} failed", "history" if shown.started_at is None else "logs", shown.job_id)
 
 
 def can_redraw(file: TextIO) -> bool:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from orchestrator.clusters.container import SetupFields, holds
 from orchestrator.clusters.resolve import Cluster
+from orchestrator.job_spec import shown_changes
 from orchestrator.launch.containers import wrapping_of
 from orchestrator.launch.directives import (
     directive,
@@ -35,7 +36,6 @@ from orchestrator.reading.failure import Failure
 from orchestrator.reading.statistics import ENOUGH_SAMPLES
 from orchestrator.slurm.notation import time_limit_s
 from orchestrator.workloads import workloads
-from orchestrator.workloads.argument_changes import shown_changes
 from orchestrator.workloads.changed_flags import changed_flag
 
 # Exported for every rank.

@@ -222,6 +222,14 @@ def job_specs(ledger: Ledger, job_ids: Iterable[str]) -> dict[str, JobSpec]:
     return specs
 
 
+def changed_arguments(ledger: Ledger) -> dict[str, tuple[str, ...]]:
+    """Return the changed arguments of all jobs that have any, by job id."""
+    is_changed = sa.cast(Job.configuration, sa.Text).contains('"argument_changes"')
+    with ledger.reading() as session:
+        rows = session.execute(sa.select(Job.id, JOB_SPEC).where(is_changed))
+        return {row[0]: row[1].argument_changes for row in rows}
+
+
 def _selection(
     *, experiment: str | None = None, run_id: str | None = None, job_prefix: str | None = None
 ) -> list[sa.ColumnElement[bool]]:

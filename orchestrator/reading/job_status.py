@@ -12,23 +12,14 @@ from typing import TYPE_CHECKING
 
 from orchestrator.errors import Problem, ReproError
 from orchestrator.files import tail_bytes
-from orchestrator.ledger.attempts import job_specs
+from orchestrator.job_spec import shown_changes
+from orchestrator.ledger.attempts import changed_arguments, job_specs
 from orchestrator.ledger.database import Ledger, now
 from orchestrator.ledger.measurements import MeasuredMetric, metrics_of
 from orchestrator.ledger.result_attempts import ResultRows, S, measured_for, runs_of
 from orchestrator.ledger.rows import JobSummary
 from orchestrator.ledger.summary import experiment_counts, failure_counts
-from orchestrator.ledger.tables import (
-    FAILED,
-    MEASURED,
-    PARTIAL,
-    QUEUED,
-    RUNNING,
-    SUBMITTING,
-    VERIFIED,
-    WAITING,
-    field_values,
-)
+from orchestrator.ledger.tables import FAILED, PARTIAL, QUEUED, RUNNING, SUBMITTING, VERIFIED, WAITING, field_values
 from orchestrator.megatron.logs import ALPA_PROGRAM
 from orchestrator.money import Money, Price, recorded_price, totals
 from orchestrator.paths import short_name
@@ -81,6 +72,7 @@ class JobStatus:
     joules_per_iteration: float | None = None
     joules_per_token: float | None = None
     no_energy: str | None = None
+    arguments: str | None = None
 
     @property
     def progress(self) -> str:
@@ -121,7 +113,7 @@ class Tally:
 
 @dataclass(frozen=True, slots=True)
 class ExperimentStatus:
-    """Number of cases of an experiment by verdict and state, and failures by class."""
+    """Number of cases of an experiment by verdict and state, and failures by class. `arguments` are changed ones."""
 
     experiment: str
     scale: str
@@ -133,6 +125,7 @@ class ExperimentStatus:
     running: int
     waiting: int
     failures: Mapping[str, int]
+    arguments: str | None = None
 
 
 def job_statuses(ledger: Ledger, results: ResultRows[S]) -> list[JobStatus]:
@@ -145,6 +138,7 @@ def job_statuses(ledger: Ledger, results: ResultRows[S]) -> list[JobStatus]:
     prices = recorded_prices(
         ledger, [attempt_id for attempt_id, measured in metrics.items() if "gpu_hours" in measured]
     )
+    changed = _changed(ledger)
     statuses = []
     for row, last in zip(results.rows, latest, strict=True):
         progress, problem = running_progress(last, specs[last.job_id]) if last.job_id in specs else (None, None)
@@ -185,9 +179,15 @@ def job_statuses(ledger: Ledger, results: ResultRows[S]) -> list[JobStatus]:
                 joules_per_iteration=_value(measured, "joules_per_iteration"),
                 joules_per_token=_value(measured, "joules_per_token"),
                 no_energy=row.no_energy,
+                arguments=changed.get(row.job_id),
             )
         )
     return statuses
+
+
+def _changed(ledger: Ledger) -> dict[str, str]:
+    """Return the changed arguments of jobs as they are typed, by job id."""
+    return {job_id: shown_changes(changes) for job_id, changes in changed_arguments(ledger).items()}
 
 
 def _value(measured: Mapping[str, MeasuredMetric], name: str) -> float | None:
@@ -238,7 +238,7 @@ def reuse_text(row: JobSummary, made_for: Mapping[int, str], at: datetime) -> st
 def _remark(row: JobSummary, measured: Mapping[str, MeasuredMetric]) -> str | None:
     """Return what limits the use of a job's numbers, or the origin of an edited script."""
     host_bound, timing = host_bound_reason(measured), measured.get("iteration_ms")
-    noise = noise_of_job(timing) if timing is not None and row.verdict in MEASURED else None
+    noise = noise_of_job(timing) if timing is not None and row.verdict != FAILED else None
     remarks = [f"host-bound: {host_bound}" if host_bound else None, f"noisy: {noise}" if noise else None]
     return "; ".join(filter(None, remarks)) or _edited(row)
 
@@ -330,32 +330,27 @@ def duration(seconds: float) -> str:
 
 
 def tallies(counts: Sequence[ExperimentStatus]) -> list[Tally]:
-    """Return one tally for each experiment, scale and cluster, in their order."""
-    return [
-        Tally(
-            f"{short_name(count.experiment)} {count.scale} {count.cluster}",
-            count.cases,
-            count.verified,
-            count.partial,
-            count.failed,
-            count.running,
-            count.waiting,
-            count.failures,
-        )
-        for count in counts
-    ]
+    """Return one tally for each count, in their order."""
+    made = []
+    for count in counts:
+        name = " ".join(filter(None, [short_name(count.experiment), count.scale, count.cluster, count.arguments]))
+        numbers = (count.cases, count.verified, count.partial, count.failed, count.running, count.waiting)
+        made.append(Tally(name, *numbers, count.failures))
+    return made
 
 
-def counted_jobs(results: ResultRows[S]) -> list[ExperimentStatus]:
-    """Return the counts of each experiment, scale and cluster of these jobs, in their order."""
-    groups: dict[tuple[str, str, str], dict[str, S]] = {}
+def counted_jobs(ledger: Ledger, results: ResultRows[S]) -> list[ExperimentStatus]:
+    """Return the counts of these jobs by experiment, scale, cluster and changed arguments, in their order."""
+    groups: dict[tuple[str, str, str, str | None], dict[str, S]] = {}
+    changed = _changed(ledger)
     for row in results.rows:
-        groups.setdefault((row.experiment, row.scale, row.cluster), {})[row.job_id] = row
+        group = (row.experiment, row.scale, row.cluster, changed.get(row.job_id))
+        groups.setdefault(group, {})[row.job_id] = row
     return [_experiment_status(*group, list(jobs.values()), results.newer) for group, jobs in groups.items()]
 
 
 def _experiment_status(
-    experiment: str, scale: str, cluster: str, rows: Sequence[S], newer: Mapping[int, S]
+    experiment: str, scale: str, cluster: str, arguments: str | None, rows: Sequence[S], newer: Mapping[int, S]
 ) -> ExperimentStatus:
     phases = Counter(newer.get(row.attempt_id, row).phase for row in rows)
     verdicts = Counter(row.verdict for row in rows)
@@ -371,6 +366,7 @@ def _experiment_status(
         running=phases[RUNNING],
         waiting=phases[WAITING] + phases[SUBMITTING],
         failures=dict(failures.most_common()),
+        arguments=arguments,
     )
 
 

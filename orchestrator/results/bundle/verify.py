@@ -276,6 +276,7 @@ def _check_results(folder: Path, about: About, entry: Entry, ledger: Ledger) -> 
     if text_of(folder, "results/cases.csv") != as_csv(stored["cases"], columns):
         differences.append("results/cases.csv: rows differ from results/results.json")
     what = f"{counted(len(cases), 'case')} and {counted(len(claims), 'claim')} judged again"
+    what += "" if outcome.is_measured else "; no case is verified"
     return Check("results", what, tuple(differences))
 
 

@@ -14,6 +14,7 @@ import orchestrator
 from orchestrator import __version__
 from orchestrator.errors import Problem, ReproError
 from orchestrator.files import open_job_file, read_job_file, written_whole
+from orchestrator.ledger.attempts import job_rows
 from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.measurements import file_offsets
 from orchestrator.ledger.reports import script_texts
@@ -212,7 +213,9 @@ class Bundled:
 def write_bundle(ledger: Ledger, figure: FigureOutcome, templates: Path, file: Path) -> Bundled:
     """Write the bundle of a figure, whole or not at all; the bundle lists unreadable files as missing."""
     others = compared_cases(figure)
-    extract = extract_of(ledger, figure.entry.name, figure.scale, figure.cluster, set(figure.workloads), others)
+    name, workloads = figure.entry.name, set(figure.workloads)
+    left_out = {row.job_id for row in job_rows(ledger, experiment=name)} - figure.jobs  # of other arguments or runs
+    extract = extract_of(ledger, name, figure.scale, figure.cluster, workloads, others, left_out)
     contents = Contents()
     paths = add_attempts(contents, extract, ledger)  # first, because it collects the secrets of the scripts
     _add_inputs(contents, figure, extract)
