@@ -104,7 +104,13 @@ class Canaries:
             canary = canary_row(self._ledger, run_id, canary_id) if canary_id is not None else None
             if canary is None or canary.verdict != FAILED:
                 continue
-            dependents = [row for row in waiting if row.run_id == run_id]
+            is_hidden = canary.failure == str(
+                Failure.CONFIGURATION
+            )  # a local job checks all else at once, without cost
+            of_run = [row for row in waiting if row.run_id == run_id]
+            dependents = [row for row in of_run if is_hidden or row.scheduler == "slurm"]
+            if not dependents:
+                continue
             cancel(self._ledger, dependents, f"the canary, {canary.label}, failed ({canary.failure})")
             self._of_run[run_id] = None  # asked once
             count = f"{len(dependents)} that had not started are cancelled"

@@ -226,8 +226,12 @@ def changed_arguments(ledger: Ledger) -> dict[str, tuple[str, ...]]:
     """Return the changed arguments of all jobs that have any, by job id."""
     is_changed = sa.cast(Job.configuration, sa.Text).contains('"argument_changes"')
     with ledger.reading() as session:
-        rows = session.execute(sa.select(Job.id, JOB_SPEC).where(is_changed))
-        return {row[0]: row[1].argument_changes for row in rows}
+        jobs = session.scalars(sa.select(Job).where(is_changed))  # without JobSpec, which `status` does not load
+        return {job.id: tuple(map(str, _words(job.configuration.get("argument_changes")))) for job in jobs}
+
+
+def _words(stored: object) -> Iterable[object]:
+    return stored if isinstance(stored, list) else ()
 
 
 def _selection(

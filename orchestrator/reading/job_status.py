@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 from orchestrator.errors import Problem, ReproError
 from orchestrator.files import tail_bytes
-from orchestrator.job_spec import shown_changes
 from orchestrator.ledger.attempts import changed_arguments, job_specs
 from orchestrator.ledger.database import Ledger, now
 from orchestrator.ledger.measurements import MeasuredMetric, metrics_of
@@ -187,7 +186,11 @@ def job_statuses(ledger: Ledger, results: ResultRows[S]) -> list[JobStatus]:
 
 def _changed(ledger: Ledger) -> dict[str, str]:
     """Return the changed arguments of jobs as they are typed, by job id."""
-    return {job_id: shown_changes(changes) for job_id, changes in changed_arguments(ledger).items()}
+    if not (changed := changed_arguments(ledger)):
+        return {}
+    from orchestrator.job_spec import shown_changes  # only for such jobs
+
+    return {job_id: shown_changes(changes) for job_id, changes in changed.items()}
 
 
 def _value(measured: Mapping[str, MeasuredMetric], name: str) -> float | None:

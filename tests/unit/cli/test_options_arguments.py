@@ -92,7 +92,8 @@ def test_jobs_with_changed_arguments_are_jobs_of_their_own_and_a_retry_keeps_the
     collected = repro("collect", "clipped", "--export", "json", "--run", shown[1])
     assert [row["job"] for row in json.loads(collected.stdout)["cases"] if row["job"]] == changed
     assert repro("collect", "clipped", "--run", "1999").complaints == [
-        "repro: --run 1999: no run begins so. Hint: repro sql 'SELECT id, experiment, created_at FROM runs' lists the runs"
+        "repro: --run 1999: no run begins so. "
+        "Hint: repro sql 'SELECT id, experiment, created_at FROM runs' lists the runs"
     ]
 
 

@@ -31,7 +31,12 @@ STRAY = {
     "stopped": ended("stopped", "CANCELLED"),
     "waiting": {"state": "PENDING", "phase": "waiting", "verdict": None},
 }
-PARTIAL: dict[str, Any] = {"state": "TIMEOUT", "phase": "ended", "verdict": "partial", "verdict_reason": "reached its time limit"}
+PARTIAL: dict[str, Any] = {
+    "state": "TIMEOUT",
+    "phase": "ended",
+    "verdict": "partial",
+    "verdict_reason": "reached its time limit",
+}
 
 
 @pytest.fixture
@@ -41,7 +46,7 @@ def ledger(repro: Caller) -> Ledger:
     return ledger
 
 
-def later(ledger: Ledger, outcome: dict[str, Any] | float, day: int = 1, **options: Any) -> str:
+def later(ledger: Ledger, outcome: Outcome | dict[str, Any] | float, day: int = 1, **options: Any) -> str:
     """Record a later run of one case."""
     shown = Outcome(columns=outcome) if isinstance(outcome, dict) else outcome
     return record_results(ledger, figure_13(), "cpu", {CASE: shown}, at=START + timedelta(days=day), **options)
@@ -122,7 +127,7 @@ def test_status_names_the_changed_arguments_so_that_no_two_rows_look_alike(repro
 
 
 def test_a_partial_case_counts_and_is_marked_everywhere(repro: Caller, ledger: Ledger, tmp_path: Path) -> None:
-    later(ledger, PARTIAL | {"iteration": 6}, day=2, code="feedc0de")
+    later(ledger, Outcome(7.0, columns=PARTIAL | {"iteration": 6}), day=2, code="feedc0de")
     for command in ("claims", "compare", "wait"):
         assert repro(command, "figure-13").returncode == 0, command
     row = cases(repro)[CASE]
