@@ -200,7 +200,7 @@ def _verdict(row: Row) -> str:
     if row["verdict"] is None:
         return str(row["state"] or "not submitted").lower()
     if row["verdict"] == PARTIAL:
-        return f"{PARTIAL}, {row['iteration']}/{row['iterations']}"
+        return f"{PARTIAL}, {row['iterations_used']} samples"
     marks = {"flag": "flagged", "noise": "noisy", "host_bound": "host-bound"}
     detail = row["failure"] or next((mark for name, mark in marks.items() if row[name]), None)
     return f"{row['verdict']}, {detail}" if detail else str(row["verdict"])

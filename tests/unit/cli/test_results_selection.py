@@ -132,8 +132,8 @@ def test_a_partial_case_counts_and_is_marked_everywhere(repro: Caller, ledger: L
         assert repro(command, "figure-13").returncode == 0, command
     row = cases(repro)[CASE]
     assert row["verdict"] == "partial" and row["iteration_ms"] is not None
-    table = repro("collect", "figure-13", "--export", "md").stdout
-    assert "partial, 6/8" in table
+    table = repro("collect", "figure-13", "--export", "md")
+    assert "| partial, " in table.stdout, table.stderr
     assert "5/6 verified, 1 partial" in repro("status", "figure-13").stderr
     assert repro("report", "-o", str(tmp_path / "r")).returncode == 0
     page = (tmp_path / "r" / "index.html").read_text()
