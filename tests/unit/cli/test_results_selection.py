@@ -134,7 +134,7 @@ def test_a_partial_case_counts_and_is_marked_everywhere(repro: Caller, ledger: L
     assert row["verdict"] == "partial" and row["iteration_ms"] is not None
     table = repro("collect", "figure-13", "--export", "md")
     assert "| partial, " in table.stdout, table.stderr
-    assert "5/6 verified, 1 partial" in repro("status", "figure-13").stderr
+    assert "6/7 verified, 1 partial" in repro("status", "figure-13").stderr
     assert repro("report", "-o", str(tmp_path / "r")).returncode == 0
     page = (tmp_path / "r" / "index.html").read_text()
     assert "5 of 6 cases are verified, 1 is partial" in page and "partial, 6/8" in page
