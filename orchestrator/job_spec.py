@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,6 +12,11 @@ from orchestrator.megatron.model import Layout, ModelShape, Training
 
 Value = int | float | bool | str
 """Value of a case on an axis."""
+
+
+def shown_changes(changes: Iterable[str]) -> str:
+    """Return changes of arguments as they are typed: `--arg --lr=0.001 --no-arg --overlap-sp-ag`."""
+    return " ".join(change.replace("=", " ", 1) for change in changes)
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,7 +65,7 @@ for ((i = 1; i <= iterations; i++)); do
     host-3) echo "slurmstepd: error: Detected 1 oom-kill event(s) in StepId=1.0." >&2; kill -9 $$ ;;
     usage-1) echo "pretrain: error: unrecognized arguments: --no-such" >&2; exit 2 ;;
     fail-3) echo "torch.OutOfMemoryError: CUDA out of memory." >&2; exit 7 ;;
-    hang-3 | begun-4 | late-7) sleep 300 & echo $! >>"$here/sleepers"; wait; exit 143 ;;
+    hang-3 | begun-4 | late-13) sleep 300 & echo $! >>"$here/sleepers"; wait; exit 143 ;;
     slow-3) sleep 0.3 ;;
     gated-3) until [ -e "$here/go" ]; do sleep 0.1; done ;;
     ecc-3) # the GPU of node n3 is broken, and all other ranks wait for its rank

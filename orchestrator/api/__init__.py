@@ -89,6 +89,7 @@ if TYPE_CHECKING:
     from orchestrator.api.runs import Retried as Retried
     from orchestrator.api.runs import RetriedGroup as RetriedGroup
     from orchestrator.api.runs import Waited as Waited
+    from orchestrator.api.runs import canary_of as canary_of
     from orchestrator.api.runs import cancel as cancel
     from orchestrator.api.runs import cancel_jobs as cancel_jobs
     from orchestrator.api.runs import cancellable_jobs as cancellable_jobs
@@ -211,6 +212,21 @@ class JobFilter(RunFilter, total=False):
     where: str | None
 
 
+class FigureFilter(RunFilter, total=False):
+    """Keywords that select runs of an experiment for its results.
+
+    `arg` are changed arguments as in `CaseOptions`, `run` is the beginning of a run's id. Without both, measured jobs
+    with the published arguments come first, then the latest measured ones.
+    """
+
+    arg: Sequence[str] | None
+    run: str | None
+
+
+class CaseFilter(JobFilter, FigureFilter, total=False):
+    """Keywords that select runs of an experiment, and cases, for its results."""
+
+
 class StateFilter(JobFilter, total=False):
     """Keywords that select jobs. `state` has states and verdicts, in any case: `running,timeout` or `verified`."""
 
@@ -300,7 +316,7 @@ _NAMES = {
     "api.nodes": "DenyList allow_nodes deny_nodes exclusion_notes list_denied_nodes without_denied_nodes",
     "api.plans": "PlannedRun plan plan_run plan_runs require_submittable",
     "api.plots": "Plotted plot plot_all require_plot_file",
-    "api.runs": "Retried RetriedGroup Waited cancel cancel_jobs cancellable_jobs retry wait",
+    "api.runs": "Retried RetriedGroup Waited canary_of cancel cancel_jobs cancellable_jobs retry wait",
     "api.scripts": "Rendered render",
     "api.search": "SearchOptions run_search search_answer simulate_search",
     "api.session": "DEFAULT SILENT Reporter Session Silent",

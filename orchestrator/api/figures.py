@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from orchestrator.api import DEFAULT, JobFilter, RunFilter, Session, with_keywords
+from orchestrator.api import DEFAULT, CaseFilter, FigureFilter, JobFilter, RunFilter, Session, with_keywords
 from orchestrator.api.catalog import added_to
 from orchestrator.api.jobs import job_filter, name_list, update, updated_ledger
 from orchestrator.catalog.library import experiments_meant, find_experiment, full_name
 from orchestrator.catalog.names import papers
 from orchestrator.errors import Problem, ReproError
 from orchestrator.files import written_whole
-from orchestrator.ledger.attempts import job_rows, job_summaries
+from orchestrator.job_spec import shown_changes
+from orchestrator.ledger.attempts import changed_arguments, job_rows, job_summaries
 from orchestrator.ledger.database import Ledger, now
 from orchestrator.ledger.measurements import metrics_of
 from orchestrator.ledger.reports import run_summaries
@@ -35,10 +35,11 @@ from orchestrator.results.comparison import (
 from orchestrator.results.export import formats
 from orchestrator.results.export.columns import Column, chosen_columns
 from orchestrator.results.export.rows import Row, claim_rows, export_rows, iteration_rows
-from orchestrator.results.outcome import FigureOutcome, read_outcome
+from orchestrator.results.outcome import FigureOutcome, read_outcome, run_named
 from orchestrator.results.report.page import report as report_page
 from orchestrator.results.report.page import require_folder, write_report
 from orchestrator.text import counted
+from orchestrator.workloads.argument_changes import parse_changes
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -66,13 +67,7 @@ class Collected:
     def iterations(self) -> Iterator[Row]:
         """Yield a row for each iteration of every job of the cases, including repeats and earlier jobs."""
         positions = {result.case.name: position for position, result in enumerate(self.results)}
-        workloads = {result.case.name: result.case.workload for result in self.results}
-        figure = (self.outcome.scale, self.outcome.cluster)
-        rows = [
-            row
-            for row in job_rows(self.ledger, experiment=self.outcome.entry.name)
-            if (row.scale, row.cluster) == figure and workloads.get(row.case_name) == row.workload
-        ]
+        rows = [row for row in job_rows(self.ledger, experiment=self.outcome.entry.name) if self.outcome.has(row)]
         rows = result_rows(self.ledger, rows, self.attempt).rows
         return iteration_rows(self.ledger, sorted(rows, key=lambda row: positions[row.case_name]))
 
@@ -95,18 +90,18 @@ class Collected:
             yield from formats.pieces(file_format, chosen, {"cases": self.rows, "claims": self.claims})
 
 
-@with_keywords(RunFilter)
+@with_keywords(FigureFilter)
 def outcome(
-    experiment: str | None = None, *, session: Session = DEFAULT, **selection: Unpack[RunFilter]
+    experiment: str | None = None, *, session: Session = DEFAULT, **selection: Unpack[FigureFilter]
 ) -> FigureOutcome:
-    """Return the outcome of the experiment's latest matching run, after an update."""
+    """Return the outcome of the experiment, after an update."""
     figure, _ = outcome_and_results(updated_ledger(session), session, experiment, **selection)
     return figure
 
 
-@with_keywords(RunFilter)
+@with_keywords(FigureFilter)
 def outcomes(
-    names: Sequence[str] | str, *, session: Session = DEFAULT, **selection: Unpack[RunFilter]
+    names: Sequence[str] | str, *, session: Session = DEFAULT, **selection: Unpack[FigureFilter]
 ) -> list[FigureOutcome]:
     """Return the outcome of each of these experiments, and of each experiment of these papers that has such jobs."""
     ledger, meant = updated_ledger(session), experiments_meant(session.folders, name_list(names))
@@ -119,7 +114,7 @@ def outcomes_and_results(
     meant: Mapping[str, str | None],
     attempt: int | None = None,
     where: str | None = None,
-    **selection: Unpack[RunFilter],
+    **selection: Unpack[FigureFilter],
 ) -> list[tuple[FigureOutcome, list[Result]]]:
     """Return the outcome and the results of each experiment. ReproError has the problems of all.
 
@@ -154,22 +149,36 @@ def outcome_and_results(
     experiment: str | None,
     attempt: int | None = None,
     where: str | None = None,
-    **selection: Unpack[RunFilter],
+    **selection: Unpack[FigureFilter],
 ) -> tuple[FigureOutcome, list[Result]]:
-    """Return the outcome of the latest matching run, and the results of its cases that match `where`."""
-    figure = read_outcome(ledger, session.folders, experiment, **selection, attempt=attempt)
+    """Return the outcome of an experiment, and the results of its cases that match `where`."""
+    figure = _read(ledger, session, experiment, attempt, **selection)
     if figure.program:
         session.note([f"{figure.entry.short_name} with {figure.program}"])
-    if figure.argument_changes:
-        command = f"repro submit {shlex.quote(figure.entry.argument)} --cluster {figure.cluster} --scale {figure.scale}"
-        session.note([f"`{command}` makes a run with the published arguments the latest one"])
-    _note_newer(session, figure)
     return figure, figure.having(where)
 
 
-def _note_newer(session: Session, figure: FigureOutcome) -> None:
-    """Report the cases that have a later attempt than their result."""
-    newer = [f"{result.case.name} ({result.newer_text})" for result in figure.results if result.newer]
+def _read(
+    ledger: Ledger,
+    session: Session,
+    experiment: str | None,
+    attempt: int | None = None,
+    **selection: Unpack[FigureFilter],
+) -> FigureOutcome:
+    """Return the outcome of an experiment; report cases and runs that are later than the results."""
+    figure = read_outcome(ledger, session.folders, experiment, **selection, attempt=attempt)
+    _note_later(session, figure)
+    return figure
+
+
+def _note_later(session: Session, figure: FigureOutcome) -> None:
+    """Report a later run that is not shown, and the cases that have a later attempt than their result."""
+    later = figure.later
+    if later is not None:
+        changes = shown_changes(later.spec.argument_changes)
+        what = " ".join(filter(None, [later.experiment, f"at {later.scale} on {later.cluster}", changes]))
+        session.note([f"the latest run is not shown: {what}; --run {later.run_id} shows it"])
+    newer = [f"{result.case.name} ({result.newer_text})" for result in figure.results if result.newer or result.later]
     if newer:
         name = figure.entry.short_name
         more = f"; ... and {len(newer) - MOST_NAMED} more: repro status {name}" if len(newer) > MOST_NAMED else ""
@@ -177,15 +186,15 @@ def _note_newer(session: Session, figure: FigureOutcome) -> None:
         session.note([f"{what}: {'; '.join(newer[:MOST_NAMED])}{more}"])
 
 
-@with_keywords(JobFilter)
+@with_keywords(CaseFilter)
 def collect(
     experiment: str | None = None,
     *,
     attempt: int | None = None,
     session: Session = DEFAULT,
-    **selection: Unpack[JobFilter],
+    **selection: Unpack[CaseFilter],
 ) -> Collected:
-    """Read the logs and return the rows and claims of the experiment's latest matching run.
+    """Read the logs and return the rows and claims of the experiment.
 
     `attempt` selects the attempts of this number, where jobs have one, instead of the last verified ones.
     """
@@ -304,15 +313,15 @@ class JudgedClaims:
         return any(figure.failed for figure in self.outcomes)
 
 
-@with_keywords(RunFilter)
+@with_keywords(FigureFilter)
 def claims(
     experiments: Sequence[str] | str = (),
     *,
     attempt: int | None = None,
     session: Session = DEFAULT,
-    **selection: Unpack[RunFilter],
+    **selection: Unpack[FigureFilter],
 ) -> JudgedClaims:
-    """Judge the claims of these experiments or papers, or of all submitted ones, each at its latest matching run.
+    """Judge the claims of these experiments or papers, or of all submitted ones.
 
     `attempt` is that of `collect`.
     """
@@ -327,18 +336,23 @@ def claims(
     judged = JudgedClaims([], [])
     for name in names:
         try:
-            judged.outcomes.append(read_outcome(ledger, session.folders, name, **selection, attempt=attempt))
+            judged.outcomes.append(_read(ledger, session, name, attempt, **selection))
         except ReproError as error:  # the claims of the others are judged all the same
             judged.problems.extend(error.problems)
-    for figure in judged.outcomes:
-        _note_newer(session, figure)
     return judged
 
 
-def _submitted(ledger: Ledger, **selection: Unpack[RunFilter]) -> list[str]:
+def _submitted(
+    ledger: Ledger, *, arg: Sequence[str] | None = None, run: str | None = None, **selection: Unpack[RunFilter]
+) -> list[str]:
     """Return the experiments that have such a job, in the order of their first runs."""
-    matches = job_filter(**selection)
-    return list(dict.fromkeys(row.experiment for row in job_summaries(ledger) if matches(row)))
+    matches, rows = job_filter(**selection), job_summaries(ledger)
+    if run is not None:
+        rows = list(job_rows(ledger, run_id=run_named(run_summaries(ledger), run)))
+    if arg:
+        changed, wanted = changed_arguments(ledger), set(parse_changes(arg, ()))
+        rows = [row for row in rows if wanted <= set(changed.get(row.job_id, ()))]
+    return list(dict.fromkeys(row.experiment for row in rows if matches(row)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -349,14 +363,14 @@ class Report:
     outcomes: list[FigureOutcome]
 
 
-@with_keywords(RunFilter)
+@with_keywords(FigureFilter)
 def report(
     output: Path | str,
     experiments: Sequence[str] | str = (),
     *,
     force: bool = False,
     session: Session = DEFAULT,
-    **selection: Unpack[RunFilter],
+    **selection: Unpack[FigureFilter],
 ) -> Report:
     """Write `index.html` into a folder: the outcomes of these experiments, or of all submitted ones."""
     output = Path(output)
@@ -371,14 +385,14 @@ def report(
     outcomes = []
     for name in names or submitted:
         try:
-            outcomes.append(read_outcome(ledger, session.folders, name, **selection))
+            outcomes.append(_read(ledger, session, name, **selection))
         except ReproError as error:
             if names:
                 raise
             session.note([f"{name} is left out: {error.problems[0]}"])
     if not outcomes:
         words = {"scale": "at", "cluster": "on", "workload": "with"}
-        filters = [f" {words[name]} {value}" for name, value in selection.items() if value]
+        filters = [f" {words[name]} {value}" for name, value in selection.items() if value and name in words]
         what = f"no submitted experiment can be reported{''.join(filters)}"
         raise ReproError(Problem(what, hint="repro status shows the jobs"))
     return Report(write_report(report_page(ledger, outcomes, session.folders.templates), output), outcomes)

@@ -13,7 +13,7 @@ from orchestrator.identity import user_name
 from orchestrator.ledger.attempts import rows_of_attempts
 from orchestrator.ledger.forgotten import attempt_ids_of, record_forgotten
 from orchestrator.ledger.rows import JobRow
-from orchestrator.ledger.tables import OPEN, VERIFIED
+from orchestrator.ledger.tables import MEASURED, OPEN
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -28,8 +28,8 @@ class Forgotten:
 
     @property
     def verified(self) -> int:
-        """Return the number of verified attempts."""
-        return sum(row.verdict == VERIFIED for row in self.attempts)
+        """Return the number of verified and partial attempts."""
+        return sum(row.verdict in MEASURED for row in self.attempts)
 
 
 @with_keywords(JobFilter)
@@ -44,7 +44,7 @@ def forgettable(
 ) -> Forgotten:
     """Return the attempts that `forget` would hide, or show again with `undo`. Nothing is changed.
 
-    These are all attempts of the jobs, the ones of the number `attempt`, or with `failed` those that are not verified.
+    These are all attempts of the jobs, the ones of the number `attempt`, or with `failed` those without a result.
     Jobs that have not ended, and jobs of other users, are refused.
     """
     ledger, names = updated_ledger(session), [targets] if isinstance(targets, str) else targets
@@ -55,7 +55,7 @@ def forgettable(
         last = max(row.number for row in every)
         hint = f"1 to {last}" if last > 1 else "there is only the first"
         raise ReproError(Problem(f"--attempt {attempt}: no such attempt", f"{' '.join(names)}:", hint))
-    rows = [row for row in rows if (row.forgotten_at is not None) is undo and not (failed and row.verdict == VERIFIED)]
+    rows = [row for row in rows if (row.forgotten_at is not None) is undo and not (failed and row.verdict in MEASURED)]
     refused: dict[int, Problem] = {}
     open_jobs = {row.job_id: row for row in every if row.phase in OPEN}
     for row in rows:

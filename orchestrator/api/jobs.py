@@ -19,7 +19,7 @@ from orchestrator.ledger.database import Ledger, ledger_url, now, open_ledger
 from orchestrator.ledger.result_attempts import result_rows
 from orchestrator.ledger.rows import JobRow, JobSummary
 from orchestrator.ledger.summary import job_count, last_seen
-from orchestrator.ledger.tables import FAILED, LOST, OPEN, QUEUED, SUBMITTING, VERIFIED
+from orchestrator.ledger.tables import FAILED, LOST, MEASURED, OPEN, QUEUED, SUBMITTING
 from orchestrator.paths import Folders, find_folders
 from orchestrator.reading.job_status import (
     ExperimentStatus,
@@ -110,7 +110,7 @@ def name_list(names: Sequence[str] | str) -> Sequence[str]:
 
 def job_states() -> list[str]:
     """Return the states and verdicts of jobs, in capitals: those of `repro`, then those of Slurm."""
-    return list(dict.fromkeys([VERIFIED.upper(), FAILED.upper(), QUEUED, SUBMITTING, LOST, *STATES]))
+    return list(dict.fromkeys([*(word.upper() for word in (*MEASURED, FAILED)), QUEUED, SUBMITTING, LOST, *STATES]))
 
 
 def _states(text: str | None) -> set[str]:
@@ -119,7 +119,7 @@ def _states(text: str | None) -> set[str]:
         return set()
     known = job_states()
     names = [name.strip() for name in text.split(",")]
-    hint = "a state of Slurm (PENDING, RUNNING, TIMEOUT, ...), QUEUED, verified or failed"
+    hint = "a state of Slurm (PENDING, RUNNING, TIMEOUT, ...), QUEUED, verified, partial or failed"
     problems = [
         Problem(f"--state {name}: no such state", hint=did_you_mean(name.upper(), known) or hint)
         for name in names
@@ -253,7 +253,7 @@ def status(
         rows = [row for row in rows if row.job_id in chosen]
     is_open = any(row.phase in OPEN for row in rows)
     results = result_rows(ledger, rows)
-    jobs, counts = tuple(job_statuses(ledger, results)), tuple(counted_jobs(results))
+    jobs, counts = tuple(job_statuses(ledger, results)), tuple(counted_jobs(ledger, results))
     submitted = selects or bool(rows)
     return Status(jobs, counts, tuple(tallies(counts)), notes, is_open, result.asked_at, is_submitted=submitted)
 

@@ -34,6 +34,7 @@ from orchestrator.results.outcome import read_outcome
 from orchestrator.search.answer import SearchAnswer
 from orchestrator.search.message import search_message
 from orchestrator.search.prepare import PreparedSearch
+from orchestrator.workloads.argument_changes import changes_of
 
 
 def message_addresses(given: Sequence[str] | None) -> tuple[Address, ...]:
@@ -114,8 +115,11 @@ class FigureMessages:
         self._notify(f"{kind} {job_id} sends the message about {name} after its last job")
 
     def _send(self, figure: Figure, workload: str) -> None:
-        outcome = read_outcome(self._ledger, self._folders, figure.experiment, figure.scale, figure.cluster, workload)
         rows = self._jobs_of(figure)
+        changes = changes_of(row.spec.argument_changes for row in rows if row.run_id == rows[-1].run_id)
+        outcome = read_outcome(
+            *(self._ledger, self._folders, figure.experiment, figure.scale, figure.cluster, workload), changes=changes
+        )
         digest = _digest_of_ended(rows)
         programs = "+".join(outcome.workloads)
         end = FigureEnd(figure.experiment, figure.scale, figure.cluster, programs, digest)

@@ -16,7 +16,7 @@ from orchestrator.catalog.library import Entry, find_entries, find_experiment, r
 from orchestrator.clusters.resolve import Cluster, find_cluster, layer_notes
 from orchestrator.config.yaml import shown
 from orchestrator.errors import Problem, ReproError
-from orchestrator.job_spec import Value
+from orchestrator.job_spec import Value, shown_changes
 from orchestrator.money import read_cost_budget
 from orchestrator.paths import Folders, find_folders
 from orchestrator.planning.batch_plan import CaseSelection, read_budget, within_budget
@@ -27,7 +27,7 @@ from orchestrator.planning.scales import cases_at, replace_workload, scale_notes
 from orchestrator.planning.target import Target
 from orchestrator.text import counted
 from orchestrator.workloads import find_workload
-from orchestrator.workloads.argument_changes import parse_changes, require_known, shown_changes, with_changes
+from orchestrator.workloads.argument_changes import parse_changes, require_known, with_changes
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from orchestrator.api import DEFAULT, JobFilter, Session, with_keywords
+from orchestrator.api import DEFAULT, CaseFilter, Session, with_keywords
 from orchestrator.api.figures import outcome_and_results, outcomes_and_results
 from orchestrator.api.jobs import name_list, updated_ledger
 from orchestrator.catalog.library import experiments_meant
@@ -30,14 +30,14 @@ class Plotted:
     outcome: FigureOutcome
 
 
-@with_keywords(JobFilter)
+@with_keywords(CaseFilter)
 def plot(
     experiment: str | None = None,
     output: Path | str | None = None,
     *,
     attempt: int | None = None,
     session: Session = DEFAULT,
-    **selection: Unpack[JobFilter],
+    **selection: Unpack[CaseFilter],
 ) -> Plotted:
     """Draw an experiment on the paper's axes as png, svg or pdf. Replaces the file. Needs matplotlib.
 
@@ -50,7 +50,7 @@ def plot(
     if not is_folder:
         require_plot_file(place)
     figure, results = outcome_and_results(updated_ledger(session), session, experiment, attempt, **selection)
-    if not _is_verified(results):
+    if not _is_measured(results):
         raise ReproError(_no_verified_case(figure))
     require_matplotlib()
     file = place
@@ -61,14 +61,14 @@ def plot(
     return _drawn(figure, selection.get("where"), file)
 
 
-@with_keywords(JobFilter)
+@with_keywords(CaseFilter)
 def plot_all(
     names: Sequence[str] | str,
     folder: Path | str | None = None,
     *,
     attempt: int | None = None,
     session: Session = DEFAULT,
-    **selection: Unpack[JobFilter],
+    **selection: Unpack[CaseFilter],
 ) -> list[Plotted]:
     """Draw one png for each of these experiments, into a folder that exists or whose name ends with a slash.
 
@@ -82,7 +82,7 @@ def plot_all(
         raise ReproError(Problem("no such folder", f"{place}:", f"several pictures need a folder: -o {place}/"))
     meant, ledger = experiments_meant(session.folders, name_list(names)), updated_ledger(session)
     found = outcomes_and_results(ledger, session, meant, attempt, **selection)
-    unverified = [figure for figure, results in found if not _is_verified(results)]
+    unverified = [figure for figure, results in found if not _is_measured(results)]
     problems = {figure.entry.name: _no_verified_case(figure) for figure in unverified}
     named = [problem for name, problem in problems.items() if meant[name]]
     if named or len(problems) == len(found):
@@ -98,8 +98,8 @@ def plot_all(
     return [_drawn(figure, selection.get("where"), file) for figure, file in files]
 
 
-def _is_verified(results: Sequence[Result]) -> bool:
-    return any(result.is_verified for result in results)
+def _is_measured(results: Sequence[Result]) -> bool:
+    return any(result.is_measured for result in results)
 
 
 def _no_verified_case(figure: FigureOutcome) -> Problem:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from orchestrator.api import DEFAULT, JobFilter, Session, StateFilter, with_keywords
-from orchestrator.api.jobs import POLL_EVERY_S, job_filter, name_list, select_jobs, update, updated_ledger
+from orchestrator.api.jobs import POLL_EVERY_S, job_filter, name_list, one_job, select_jobs, update, updated_ledger
 from orchestrator.api.notifications import FigureMessages, message_addresses
 from orchestrator.api.submissions import recorded_command
 from orchestrator.catalog.expand import expand
@@ -20,7 +20,8 @@ from orchestrator.launch.cancel import cancel as cancel_attempts
 from orchestrator.launch.preflight import require_ready
 from orchestrator.launch.refresh import refresh
 from orchestrator.launch.retry import Retry, changed_limit, failure_classes, plan_again, recorded_settings
-from orchestrator.launch.run_options import RunOptions
+from orchestrator.launch.run_options import RunOptions, RunPlan
+from orchestrator.launch.sbatch import canary_row
 from orchestrator.launch.submit import disposition_of
 from orchestrator.launch.submit import submit as submit_plans
 from orchestrator.launch.supervise import Backlog, FollowedJobs, wait_for
@@ -28,8 +29,8 @@ from orchestrator.ledger.attempts import job_rows, job_summaries
 from orchestrator.ledger.database import DiskFull, Ledger
 from orchestrator.ledger.result_attempts import result_rows
 from orchestrator.ledger.rows import JobRow, JobSummary
-from orchestrator.ledger.runs import Disposition, latest_attempts
-from orchestrator.ledger.tables import ENDED, FAILED, OPEN, VERIFIED
+from orchestrator.ledger.runs import Disposition, latest_attempts, run_record
+from orchestrator.ledger.tables import ENDED, FAILED, MEASURED, OPEN
 from orchestrator.paths import Folders
 from orchestrator.planning.batch_plan import read_budget
 from orchestrator.planning.run_settings import over
@@ -107,7 +108,7 @@ def wait(
     )
     return Waited(
         tuple(job_statuses(ledger, results)),
-        tuple(tallies(counted_jobs(results))),
+        tuple(tallies(counted_jobs(ledger, results))),
         failed,
         sum(row.phase in OPEN for row in rows),
         not in_time,
@@ -115,15 +116,24 @@ def wait(
 
 
 def _verified_cases(ledger: Ledger, cancelled: Sequence[JobRow]) -> set[tuple[str, ...]]:
-    """Return the cases that have a verified result, of those that a user cancelled."""
+    """Return the cases that have a verified or partial result, of those that a user cancelled."""
     cases = {_case_of(row) for row in cancelled}
     latest = [row for name in {row.experiment for row in cancelled} for row in job_summaries(ledger, experiment=name)]
     same = [row for row in latest if _case_of(row) in cases]
-    return {_case_of(row) for row in result_rows(ledger, same).rows if row.verdict == VERIFIED}
+    return {_case_of(row) for row in result_rows(ledger, same).rows if row.verdict in MEASURED}
 
 
 def _case_of(row: JobSummary) -> tuple[str, ...]:
     return row.experiment, row.scale, row.cluster, row.case_name, row.workload
+
+
+def canary_of(job: str, *, session: Session = DEFAULT) -> JobRow | None:
+    """Return the failed canary of the run of a job; None if there is none, or if it is this job."""
+    ledger = session.ledger()
+    run_id = one_job(ledger, session.folders, job).run_id
+    canary_id = RunPlan.from_json(run_record(ledger, run_id).run_options).canary
+    canary = canary_row(ledger, run_id, canary_id) if canary_id not in (None, job) else None
+    return canary if canary is not None and canary.verdict == FAILED else None
 
 
 def _open_or_unjudged(ledger: Ledger) -> list[JobRow]:
@@ -131,9 +141,9 @@ def _open_or_unjudged(ledger: Ledger) -> list[JobRow]:
 
 
 def _ended_well(folders: Folders, row: JobRow) -> bool:
-    """Return whether a job is verified, or failed as published."""
+    """Return whether a job is verified or partial, or failed as published."""
     if row.verdict != FAILED or not ran_out_of_memory(row.failure):
-        return row.verdict == VERIFIED
+        return row.verdict in MEASURED
     try:
         cases = expand(find_experiment(folders, row.experiment), row.scale)
     except ReproError:  # the experiment's file has changed or is gone

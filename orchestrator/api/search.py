@@ -25,7 +25,7 @@ from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.measurements import MeasuredMetric, metrics_of
 from orchestrator.ledger.result_attempts import result_rows
 from orchestrator.ledger.rows import JobRow, gpu_hours
-from orchestrator.ledger.tables import ENDED, OPEN, VERIFIED
+from orchestrator.ledger.tables import ENDED, MEASURED, OPEN
 from orchestrator.paths import find_folders
 from orchestrator.planning.plan import plan_cases, run_s
 from orchestrator.planning.target import Target
@@ -239,7 +239,7 @@ def _job_rows(prepared: PreparedSearch, ledger: Ledger) -> list[JobRow]:
 
 def _trial(row: JobRow, metrics: Mapping[str, MeasuredMetric]) -> Trial:
     time, rate = metrics.get("iteration_ms"), metrics.get("sequences_per_s")
-    measured = row.verdict == VERIFIED and time is not None
+    measured = row.verdict in MEASURED and time is not None
     time_ms = time.value if measured and time is not None else None
     if not measured and ran_out_of_memory(row.failure):
         time_ms = OUT_OF_MEMORY

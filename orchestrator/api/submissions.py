@@ -31,6 +31,7 @@ from orchestrator.paths import Folders
 from orchestrator.reading.failure import Failure, failure_named
 from orchestrator.reading.job_status import reuse_text
 from orchestrator.results.outcome import FigureOutcome, read_outcome
+from orchestrator.workloads.argument_changes import changes_of
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -294,6 +295,9 @@ def supervise(submissions: Sequence[Submission] | Submission, *, session: Sessio
     for submission in submissions:
         planned, case = submission.planned, submission.planned.plans[0].case
         outcomes.append(
-            read_outcome(ledger, folders, planned.entry.name, case.scale, planned.cluster.name, case.workload)
+            read_outcome(
+                *(ledger, folders, planned.entry.name, case.scale, planned.cluster.name, case.workload),
+                changes=changes_of(plan.case.argument_changes for plan in planned.plans),
+            )
         )
     return outcomes

@@ -13,10 +13,10 @@ from orchestrator.cli import completion
 from orchestrator.cli.json_jobs import file_rows
 from orchestrator.cli.options import (
     Database,
+    FigureOptions,
     Force,
     Json,
     OutputPlace,
-    RunOptions,
     confirm_overwrite,
     session_of,
 )
@@ -53,7 +53,7 @@ app = typer.Typer(rich_markup_mode=None)
 
 
 @app.command()
-@api.with_keywords(RunOptions)
+@api.with_keywords(FigureOptions)
 def bundle(
     context: typer.Context,
     what: What,
@@ -64,7 +64,7 @@ def bundle(
     force: Force = False,
     json: Json = False,
     database: Database = None,
-    **options: Unpack[RunOptions],
+    **options: Unpack[FigureOptions],
 ) -> None:
     """Write everything a reviewer needs to one file per experiment, or verify such a file from its own logs."""
     if what[0] == "verify":

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from orchestrator.cli.documents import ForgetDocument
 
 OneAttempt = Annotated[int | None, typer.Option("--attempt", min=1, help="Only the attempts of this number.")]
-OnlyFailed = Annotated[bool, typer.Option("--failed", help="Only attempts that are not verified.")]
+OnlyFailed = Annotated[bool, typer.Option("--failed", help="Only attempts that are neither verified nor partial.")]
 Undo = Annotated[bool, typer.Option("--undo", help="Show forgotten attempts again.")]
 
 app = typer.Typer(rich_markup_mode=None)
@@ -46,9 +46,9 @@ def forget(
     session = session_of(context, database)
     chosen = api.forgettable(targets, attempt=attempt, failed=failed, undo=undo, session=session, **options)
     if chosen.verified and not undo and not yes:
-        what = f"{counted(chosen.verified, 'verified attempt')} would be forgotten"
+        what = f"{counted(chosen.verified, 'attempt')} with a result would be forgotten"
         if json or not sys.stdin.isatty():
-            raise ReproError(Problem(what, hint="--failed keeps verified attempts; or confirm with --yes"))
+            raise ReproError(Problem(what, hint="--failed keeps them; or confirm with --yes"))
         typer.confirm(f"{what}. Continue?", abort=True, err=True)
     api.forget_attempts(chosen, undo=undo, session=session)
     if json:

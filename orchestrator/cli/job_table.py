@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, TextIO
 
 from orchestrator import api
+from orchestrator.cli.options import session_of
 from orchestrator.cli.output import (
     MOST_LINES,
     WIDE_HINT,
@@ -54,9 +55,9 @@ _IMPORTANT = (
 
 
 def bar(tally: api.Tally) -> str:
-    """Return a bar of verified jobs, full only if all are verified, with its name and counts."""
+    """Return a bar of measured jobs, full only if all are verified or partial, with its name and counts."""
     full, empty = _bar_marks()
-    length = BAR_WIDTH * tally.verified // max(tally.jobs, 1)
+    length = BAR_WIDTH * (tally.verified + tally.partial) // max(tally.jobs, 1)
     return f"{tally.name} [{full * length}{empty * (BAR_WIDTH - length)}] {tally.text()}"
 
 
@@ -93,7 +94,7 @@ def job_lines(jobs: Sequence[api.JobStatus], width: int) -> list[str]:
 
 
 def _job_cells(job: api.JobStatus) -> dict[str, object]:
-    case = f"{job.case} #{job.repeat}" if job.repeat > 1 else job.case
+    case = " ".join(filter(None, [job.case, f"#{job.repeat}" if job.repeat > 1 else None, job.arguments]))
     texts = {"case": case, "experiment": short_name(job.experiment), "iteration": job.progress, "left": job.left}
     cost = None if job.cost is None else f"{job.cost:.2f} {job.currency}"
     return as_row(job) | texts | {"cost": cost}
@@ -124,11 +125,13 @@ def print_outcome(outcome: api.FigureOutcome, rows: Sequence[api.Row], columns: 
     chosen = columns or [name for name in api.main_columns(metric) if _is_of_interest(name, rows)]
     shown = [{**row, "state": row["state"] or "not submitted"} for row in rows]
     table(shown, chosen, important=("case", "verdict", "iteration_ms", metric, "published"))
-    verified = sum(row["verdict"] == "verified" for row in rows)
-    data(f"\n{verified} of {counted(len(rows), 'case')} verified; claims of the paper: {claim_counts(outcome)}")
+    verdicts = Counter(row["verdict"] for row in rows)
+    partial = f", {verdicts['partial']} partial" if verdicts["partial"] else ""
+    of_cases = f"{verdicts['verified']} of {counted(len(rows), 'case')} verified{partial}"
+    data(f"\n{of_cases}; claims of the paper: {claim_counts(outcome)}")
     failed = [row for row in rows if row["verdict_reason"]]
     for row in failed[:MOST_LINES]:
-        print_beside("failed", f"{row['case']}: {row['verdict_reason']}")
+        print_beside(str(row["verdict"]), f"{row['case']}: {row['verdict_reason']}")
     if len(failed) > MOST_LINES:
         data(f"... and {len(failed) - MOST_LINES} more: repro status {outcome.entry.short_name} --failed")
     print_claims(outcome)
@@ -167,9 +170,11 @@ def print_claims(outcome: api.FigureOutcome, with_numbers: bool = False) -> None
 
 
 def suggest_why(context: typer.Context, job: api.JobRow) -> None:
-    """Print the command that shows why a job failed: its log, or its events if it did not start."""
-    command = "history" if job.started_at is None else "logs"
-    suggest(context, f"why {job.label} failed", command, job.job_id)
+    """Print the command that shows why a job failed: its log, that of its canary, or its events if it did not start."""
+    database = context.params.get("database")
+    canary = api.canary_of(job.job_id, session=session_of(context, database)) if job.failure == "stopped" else None
+    shown, what = (job, job.label) if canary is None else (canary, f"the canary of {job.label}")
+    suggest(context, f"why {what} failed", "history" if shown.started_at is None else "logs", shown.job_id)
 
 
 def can_redraw(file: TextIO) -> bool:

@@ -32,7 +32,7 @@ PANELS = {
         "sql": ("records", "Query the ledger, the database of all jobs, read-only."),
     },
     "Run jobs": {
-        "submit": ("submission", "Submit the cases that are not verified or open."),
+        "submit": ("submission", "Submit the cases that are not verified, partial or open."),
         "render": ("catalog", "Print the batch script of each case."),
         "search": ("search", "Find the fastest layout of a model inside a budget."),
         "adopt": ("adopting", "Record jobs whose scripts were submitted by hand."),

@@ -119,7 +119,7 @@ OnlyState = Annotated[
     str | None,
     typer.Option(
         "--state",
-        help="Only jobs in these states: running, pending, timeout, ..., verified or failed.",
+        help="Only jobs in these states: running, pending, timeout, ..., verified, partial or failed.",
         autocompletion=completion.states,
     ),
 ]
@@ -169,9 +169,23 @@ DroppedArguments = Annotated[
     list[str] | None,
     typer.Option("--no-arg", help="Leave an argument of the program out: --no-arg --overlap-sp-ag. Repeatable."),
 ]
+OnlyArguments = Annotated[
+    list[str] | None,
+    typer.Option("--arg", help="Results with this changed argument: --arg=--lr=0.001. Repeatable."),
+]
+OnlyRun = Annotated[
+    str | None,
+    typer.Option(
+        "--run", help="Results of this run. Default: the published arguments if measured, else the latest measured run."
+    ),
+]
 ResultAttempt = Annotated[
     int | None,
-    typer.Option("--attempt", min=1, help="Use the attempts of this number. Default: the last verified ones."),
+    typer.Option(
+        "--attempt",
+        min=1,
+        help="Use the attempts of this number. Default: the last verified ones, else the last partial ones.",
+    ),
 ]
 Settings = Annotated[
     list[str] | None,
@@ -234,6 +248,17 @@ class JobOptions(RunOptions, total=False):
     """Options that select jobs, as in api.JobFilter."""
 
     where: Where
+
+
+class FigureOptions(RunOptions, total=False):
+    """Options that select runs for results, as in api.FigureFilter."""
+
+    arg: OnlyArguments
+    run: OnlyRun
+
+
+class CaseSelection(JobOptions, FigureOptions, total=False):
+    """Options that select runs and cases for results, as in api.CaseFilter."""
 
 
 class StateOptions(JobOptions, total=False):

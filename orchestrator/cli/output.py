@@ -98,7 +98,7 @@ _STYLES = {
     **dict.fromkeys(("verified", "holds", "ok", "yes", "COMPLETED"), "green"),
     **dict.fromkeys(("failed", "fails", "wrong", "no", "regression", "now fails"), "red"),
     **dict.fromkeys(("FAILED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED", "LOST"), "red"),
-    **dict.fromkeys(("CANCELLED", "PENDING", "QUEUED", "SUBMITTING", "open", "not judged"), "yellow"),
+    **dict.fromkeys(("CANCELLED", "PENDING", "QUEUED", "SUBMITTING", "partial", "open", "not judged"), "yellow"),
     **dict.fromkeys(("RUNNING", "COMPLETING"), "cyan"),
 }
 """Colours of states and verdicts on a terminal."""

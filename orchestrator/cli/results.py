@@ -14,15 +14,15 @@ from orchestrator.cli import completion
 from orchestrator.cli.job_table import claim_counts, print_claims, print_outcome, suggest_why
 from orchestrator.cli.json_jobs import claim_rows, file_rows, job_refs
 from orchestrator.cli.options import (
+    CaseSelection,
     Database,
+    FigureOptions,
     Force,
-    JobOptions,
     Json,
     MaybeExperiment,
     OutputFile,
     OutputPlace,
     ResultAttempt,
-    RunOptions,
     confirm_overwrite,
     session_of,
 )
@@ -90,7 +90,7 @@ app = typer.Typer(rich_markup_mode=None)
 
 
 @app.command()
-@api.with_keywords(JobOptions)
+@api.with_keywords(CaseSelection)
 def collect(
     context: typer.Context,
     experiment: MaybeExperiment = None,
@@ -103,7 +103,7 @@ def collect(
     force: Force = False,
     json: Json = False,
     database: Database = None,
-    **options: Unpack[JobOptions],
+    **options: Unpack[CaseSelection],
 ) -> None:
     """Read the logs and export one row for each case.
 
@@ -183,7 +183,7 @@ def _export_format(export: Format | None, output: Path | None) -> Format:
 
 
 @app.command()
-@api.with_keywords(RunOptions)
+@api.with_keywords(FigureOptions)
 def claims(
     context: typer.Context,
     experiments: Experiments = None,
@@ -191,7 +191,7 @@ def claims(
     attempt: ResultAttempt = None,
     json: Json = False,
     database: Database = None,
-    **options: Unpack[RunOptions],
+    **options: Unpack[FigureOptions],
 ) -> None:
     """Judge the claims of the paper: each holds, fails, or is not judged.
 
@@ -229,7 +229,7 @@ def _claims_title(outcome: api.FigureOutcome) -> str:
 
 
 @app.command()
-@api.with_keywords(JobOptions)
+@api.with_keywords(CaseSelection)
 def plot(
     context: typer.Context,
     experiments: Drawn = None,
@@ -239,7 +239,7 @@ def plot(
     force: Force = False,
     json: Json = False,
     database: Database = None,
-    **options: Unpack[JobOptions],
+    **options: Unpack[CaseSelection],
 ) -> None:
     """Draw figures on the paper's axes as png, svg or pdf, and print the paths.
 
@@ -268,7 +268,7 @@ def plot(
 
 
 @app.command()
-@api.with_keywords(RunOptions)
+@api.with_keywords(FigureOptions)
 def report(
     context: typer.Context,
     experiments: Experiments = None,
@@ -277,7 +277,7 @@ def report(
     force: ForceFolder = False,
     json: Json = False,
     database: Database = None,
-    **options: Unpack[RunOptions],
+    **options: Unpack[FigureOptions],
 ) -> None:
     """Write one HTML page with outcomes, pictures and provenance."""
     page = api.report(output, experiments or (), force=force, session=session_of(context, database), **options)

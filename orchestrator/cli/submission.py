@@ -45,7 +45,7 @@ class Before(str, enum.Enum):
 
 
 DryRun = Annotated[bool, typer.Option("--dry-run", "-n", help="Show the jobs only. Needs no scheduler.")]
-Rerun = Annotated[bool, typer.Option("--rerun", help="Measure verified cases again.")]
+Rerun = Annotated[bool, typer.Option("--rerun", help="Measure verified and partial cases again.")]
 Repeat = Annotated[int, typer.Option("--repeat", min=1, help="Measure each case this many times, in separate jobs.")]
 MaxParallel = Annotated[
     int | None, typer.Option("--max-parallel", min=1, help="Run at most this many jobs of an experiment at once.")
@@ -57,7 +57,9 @@ After = Annotated[
 DependsOn = Annotated[
     Before | None, typer.Option("--depends-on", help="warm-up: first compile the program's kernels in a separate job.")
 ]
-Canary = Annotated[bool, typer.Option("--canary", help="Run the smallest case first; the others once it is verified.")]
+Canary = Annotated[
+    bool, typer.Option("--canary", help="Run the smallest case first; the others once it is verified or partial.")
+]
 StopAfter = Annotated[
     int | None, typer.Option("--stop-after", min=1, help="Start no more jobs after this many failures of one kind.")
 ]
@@ -86,7 +88,7 @@ def submit(
     database: Database = None,
     **given: Unpack[PlanOptions],
 ) -> None:
-    """Submit every case that is neither verified nor open, the smallest first."""
+    """Submit every case that is not verified, partial or open, the smallest first."""
     options = case_options(given)
     session = session_of(context, database)
     if dry_run:
@@ -213,7 +215,7 @@ def _print_submission(submission: api.Submission) -> None:
     for job_id in submission.warm_ups:
         message(f"job {job_id} compiles the program's kernels first, so that no two jobs compile at once")
     if submission.canary is not None:
-        message(f"the canary is {submission.canary}; the others start once it is verified")
+        message(f"the canary is {submission.canary}; the others start once it is verified or partial")
     if submission.queued:
         message(f"{submission.queued} queued: {submission.queued_because or 'interrupted'}")
     for failure, count in left.items():

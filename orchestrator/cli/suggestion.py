@@ -25,6 +25,7 @@ _OPTIONS = {
     "cost_budget": "--cost-budget",
     "arg": "--arg",
     "no_arg": "--no-arg",
+    "run": "--run",
     "settings": "--set",
     "example": "--example",
     "partition": "--partition",
@@ -41,6 +42,7 @@ _RUNS = frozenset({"cluster", "scale", "workload", "database"})
 _JOBS = _RUNS | {"where"}
 _ON_CLUSTER = frozenset({"settings", "partition", "qos", "reservation", "nodelist", "exclude", "time"})
 _CASES = _ON_CLUSTER | {"scale", "where", "workload", "time_budget", "cost_budget", "arg", "no_arg", "example"}
+_OF_RESULTS = frozenset({"attempt", "arg", "run"})
 TAKEN: dict[str, frozenset[str]] = {
     "list": frozenset({"database"}),
     "show": frozenset({"scale", "where"}),
@@ -52,11 +54,11 @@ TAKEN: dict[str, frozenset[str]] = {
     "retry": _JOBS | {"state", "settings", "time"},
     "cancel": _JOBS | {"state"},
     "forget": _JOBS | {"attempt"},
-    "collect": _JOBS | {"attempt"},
+    "collect": _JOBS | _OF_RESULTS,
     "compare": _JOBS | {"attempt"},
-    "claims": _RUNS | {"attempt"},
-    "plot": _JOBS | {"attempt"},
-    "bundle": _RUNS,
+    "claims": _RUNS | _OF_RESULTS,
+    "plot": _JOBS | _OF_RESULTS,
+    "bundle": _RUNS | {"arg", "run"},
     "logs": frozenset({"attempt", "database"}),
     "history": frozenset({"database"}),
     "sql": frozenset({"database"}),

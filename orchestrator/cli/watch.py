@@ -160,13 +160,13 @@ def _watch(updates: Iterable[api.Status], every: float, wide: bool, json: JsonOu
 def _key(row: api.JobStatus | api.ExperimentStatus) -> object:
     if isinstance(row, api.JobStatus):
         return row.experiment, row.scale, row.cluster, row.case, row.job
-    return row.experiment, row.scale, row.cluster
+    return row.experiment, row.scale, row.cluster, row.arguments
 
 
 def _state(row: api.JobStatus | api.ExperimentStatus) -> object:
     if isinstance(row, api.JobStatus):
         return row.attempt, row.state, row.verdict, row.newer
-    return row.verified, row.failed, row.running, row.waiting
+    return row.verified, row.partial, row.failed, row.running, row.waiting
 
 
 def _print_notes(now: api.Status) -> None:
@@ -183,7 +183,10 @@ def _print_rows(jobs: Sequence[api.JobStatus], experiments: Sequence[api.Experim
             message(spent)
     elif experiments:
         failures = [", ".join(f"{count} {name}" for name, count in row["failures"].items()) for row in rows]
-        table([row | {"failures": text} for row, text in zip(rows, failures, strict=True)], list(rows[0]))
+        table(
+            [row | {"failures": text} for row, text in zip(rows, failures, strict=True)],
+            [name for name in rows[0] if name != "arguments"],
+        )
     else:
         message("no matching job")
 
@@ -194,6 +197,8 @@ def _suggest_next(context: typer.Context, now: api.Status) -> None:
         first = next((row for row in now.experiments if row.running or row.waiting), now.experiments[0])
         of_row = {"scale": first.scale, "cluster": first.cluster}
         suggest(context, "its cases", "status", short_name(first.experiment), **of_row)
+    elif failed is not None and failed.failure == "stopped" and (canary := _canary_of(context, failed)) is not None:
+        suggest(context, f"why the canary of {failed.case} failed", "logs", canary.job_id)
     elif failed is not None:
         repeat = f" #{failed.repeat}" if failed.repeat > 1 else ""
         command = "history" if failed.failure in NEVER_STARTED else "logs"
@@ -209,13 +214,17 @@ def _suggest_next(context: typer.Context, now: api.Status) -> None:
         suggest(context, "all states", "status", *filter(None, [experiment]), **dict.fromkeys(filters))
 
 
+def _canary_of(context: typer.Context, job: api.JobStatus) -> api.JobRow | None:
+    return api.canary_of(job.job, session=session_of(context, context.params.get("database")))
+
+
 def _picture(now: api.Status, every: float, wide: bool) -> list[str]:
     """Return the lines that fit on the terminal: running jobs first, then failed ones."""
     around = len(now.notes) + len(now.tallies) + 6  # head, rows and columns not shown, last query, next command, cursor
     room = max(1, shutil.get_terminal_size().lines - around)
     jobs = list(now.jobs)
     if len(jobs) > room:
-        jobs.sort(key=lambda job: (job.verdict == "verified", job.state != "RUNNING", not job.verdict))
+        jobs.sort(key=lambda job: (job.verdict in ("verified", "partial"), job.state != "RUNNING", not job.verdict))
     if jobs and not wide:
         rows = job_lines(jobs[:room], shutil.get_terminal_size().columns)
     else:

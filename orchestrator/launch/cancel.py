@@ -19,7 +19,7 @@ from orchestrator.ledger.database import DiskFull, Ledger
 from orchestrator.ledger.restarts import first_folder
 from orchestrator.ledger.rows import JobRow
 from orchestrator.ledger.submissions import InterruptedSubmission, interrupted_submissions, record_never_submitted
-from orchestrator.ledger.tables import LOST, OPEN, QUEUED, SUBMITTING
+from orchestrator.ledger.tables import CANCELLED_BY, LOST, OPEN, QUEUED, STOPPED_AFTER, SUBMITTING
 from orchestrator.reading.failure import Failure
 from orchestrator.slurm.command import at, cluster_identity
 from orchestrator.slurm.notation import base_id
@@ -47,22 +47,23 @@ def may_have_jobs(ledger: Ledger, rows: Sequence[JobRow]) -> list[JobRow]:
     return [*latest, *(row for row in lost if row.attempt_id not in {other.attempt_id for other in latest})]
 
 
-def cancel(ledger: Ledger, rows: Sequence[JobRow]) -> Cancelled:
+def cancel(ledger: Ledger, rows: Sequence[JobRow], after: str | None = None) -> Cancelled:
     """Cancel these jobs in one call of the scheduler.
 
+    `after` is the event after which `repro` stops jobs that have not started; None if the user cancels them.
     Slurm decides who may end a job. The job must be that of the attempt: an id in a ledger may be wrong. Only its owner
     can cancel an attempt that no scheduler has.
     """
     done = Cancelled()
     for row in reversed(rows):  # the last first, so that a freed slot does not start the next job
         if row.state == QUEUED:
-            _withdraw(ledger, row, done)
+            _withdraw(ledger, row, done, after)
         elif row.scheduler == "local" and row.scheduler_id is not None:
             _end_here(ledger, row, done)
     _end_interrupted(ledger, [row for row in rows if row.phase == SUBMITTING], done)
     _end_on_clusters(ledger, [row for row in rows if row.scheduler == "slurm" and row.scheduler_id is not None], done)
     try:
-        record_asked(ledger, [row.attempt_id for row in done.asked], f"by {user_name()}")
+        record_asked(ledger, [row.attempt_id for row in done.asked], _reason(after))
     except DiskFull as full:
         done.unrecorded = full.problems
     order = {row.attempt_id: index for index, row in enumerate(rows)}
@@ -70,13 +71,18 @@ def cancel(ledger: Ledger, rows: Sequence[JobRow]) -> Cancelled:
     return done
 
 
-def _withdraw(ledger: Ledger, row: JobRow, done: Cancelled) -> None:
+def _reason(after: str | None) -> str:
+    return f"{CANCELLED_BY}{user_name()}" if after is None else f"{STOPPED_AFTER}{after}"
+
+
+def _withdraw(ledger: Ledger, row: JobRow, done: Cancelled, after: str | None) -> None:
     if not ledger.is_own(row.user):
         owner = row.user or "another user"
         done.refused.append(Problem(f"{row.label}: {owner} queued this attempt, and only that user can cancel it"))
         return
     try:
-        record_never_submitted(ledger, [row.attempt_id], "cancelled before it was submitted", str(Failure.CANCELLED))
+        failure = Failure.CANCELLED if after is None else Failure.STOPPED
+        record_never_submitted(ledger, [row.attempt_id], f"{_reason(after)}, before it was submitted", str(failure))
     except DiskFull as full:  # only the ledger has this queued attempt
         done.refused += [
             Problem(f"{row.label}: {problem.what}", problem.location, problem.hint) for problem in full.problems
@@ -125,7 +131,7 @@ def _end_interrupted(ledger: Ledger, rows: Sequence[JobRow], done: Cancelled) ->
             # squeue has the comment of each job that can be cancelled; an id in a job's folder proves nothing.
             records = find_by_comments([comment_of(token)]).records
             cancel_jobs(sorted({base_id(job_id) for job_id in records}))
-        why = "cancelled before the scheduler had confirmed it"
+        why = f"{_reason(None)}, before the scheduler had confirmed it"
         record_never_submitted(ledger, [row.attempt_id for row in same], why, str(Failure.CANCELLED))
         done.asked += same
 

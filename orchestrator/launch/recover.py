@@ -26,7 +26,7 @@ from orchestrator.ledger.submissions import (
     record_submission,
     time_unsettled_s,
 )
-from orchestrator.ledger.tables import ENDED, VERIFIED
+from orchestrator.ledger.tables import ENDED, MEASURED
 from orchestrator.reading.collect import measure
 from orchestrator.slurm.command import at, cluster_identity
 from orchestrator.slurm.notation import base_id
@@ -269,7 +269,7 @@ def _is_verified(job: NewJob, folder: Path, end: JobRecord) -> bool:
         created_at=end.at,
     )
     try:
-        return measure(row).verdict == VERIFIED
+        return measure(row).verdict in MEASURED
     except ReproError:
         return False
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from orchestrator.clusters.container import SetupFields, holds
 from orchestrator.clusters.resolve import Cluster
+from orchestrator.job_spec import shown_changes
 from orchestrator.launch.containers import wrapping_of
 from orchestrator.launch.directives import (
     directive,
@@ -26,13 +27,15 @@ from orchestrator.launch.run_options import (
     FollowedJob,
     Gate,
     canary_checks,
+    whole_pattern,
 )
 from orchestrator.launch.templates import OURS, Explained, Line, Templates, command_lines, templates_in
 from orchestrator.paths import short_name
 from orchestrator.planning.plan import Plan
+from orchestrator.reading.failure import Failure
+from orchestrator.reading.statistics import ENOUGH_SAMPLES
 from orchestrator.slurm.notation import time_limit_s
 from orchestrator.workloads import workloads
-from orchestrator.workloads.argument_changes import shown_changes
 from orchestrator.workloads.changed_flags import changed_flag
 
 # Exported for every rank.
@@ -126,6 +129,10 @@ def _gate(gate: Gate | None) -> dict[str, object]:
         "log_tail_bytes": LOG_TAIL_BYTES,
         "canary": gate.canary,
         "checks": canary_checks(gate.canary) if gate.canary else (),
+        "whole": whole_pattern(gate.canary) if gate.canary else None,
+        "time_limit": dict(FAILURE_PATTERNS)[Failure.TIMEOUT.value],
+        "warm_up": gate.warm_up,
+        "enough": ENOUGH_SAMPLES,
     }
 
 

@@ -16,12 +16,16 @@ from typing import Any, NamedTuple
 
 from orchestrator.errors import ReproError
 from orchestrator.files import read_record, tail_bytes
+from orchestrator.launch.executors import NOT_STARTED, TIMED_OUT
 from orchestrator.megatron.logs.alpa import RowKey, row_pattern
+from orchestrator.megatron.logs.columns import effective_lines, plausible_lines
+from orchestrator.megatron.logs.iteration_lines import iteration_lines
 from orchestrator.megatron.logs.root_cause_kinds import KINDS, NO_GPU_MEMORY, TIME_LIMIT
 from orchestrator.reading.failure import Failure
+from orchestrator.reading.statistics import has_enough, with_used
 
-NOT_STARTED, CANCELLED = 95, 143
-"""Exit codes of a job that its gate or its folder kept from starting, and of one that SIGTERM ended."""
+CANCELLED = 143
+"""Exit code of a job that SIGTERM ended."""
 
 LOG_TAIL_BYTES = 1 << 20
 """End of a log in which the class of a failure is searched."""
@@ -33,6 +37,7 @@ FAILURE_PATTERNS: tuple[tuple[str, str], ...] = tuple(
 """Failure classes that the log decides, the most specific first, with their patterns (extended regular expressions)."""
 
 _LAST_ITERATION = "iteration +{iterations}/ *{iterations} "
+_PLANNED = "iteration +[0-9]+/ *{iterations} "
 _WORLD = (
     "using world size: {gpus}, .*tensor-model-parallel size: {tensor_parallel}[^0-9]"
     ".*pipeline-model-parallel size: {pipeline_parallel}([^0-9]|$)"
@@ -75,36 +80,45 @@ class FileCheck:
 
 
 def canary_checks(canary: CanaryJob) -> tuple[FileCheck, ...]:
-    """Return what a verified job has in its end record and its log, as far as `grep` can check it.
+    """Return what a verified or partial job has in its end record and its log, as far as `grep` can check it.
 
     The verdict (`reading.verdict`) also compares the other settings of the configuration that ran.
     """
     sizes = {"gpus": canary.gpus, "tensor_parallel": canary.tensor_parallel}
-    last_iteration = _LAST_ITERATION.format(iterations=canary.iterations)
+    planned = [FileCheck("log.txt", _PLANNED.format(iterations=canary.iterations))] if not canary.result_row else []
     checks = [
-        FileCheck("end", "^exit_code=0$"),
-        FileCheck("log.txt", row_pattern(canary.result_row) if canary.result_row else last_iteration),
+        *planned,
         FileCheck("log.txt", _WORLD.format(**sizes, pipeline_parallel=canary.pipeline_parallel)),
         FileCheck("log.txt", _NOT_FINITE, must_match=False),
     ]
     if canary.nodes_inside is not None:
-        checks.insert(1, FileCheck("end", f"^inside_image={canary.nodes_inside}/{canary.nodes_inside}$"))
+        checks.insert(0, FileCheck("end", f"^inside_image={canary.nodes_inside}/{canary.nodes_inside}$"))
     return tuple(checks)
+
+
+def whole_pattern(canary: CanaryJob) -> str:
+    """Return the pattern of the line with which the log of a complete run ends."""
+    return row_pattern(canary.result_row) if canary.result_row else _LAST_ITERATION.format(iterations=canary.iterations)
 
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """The check that each job of a run makes before it starts: the ended jobs of the run, and the canary."""
+    """The check that each job of a run makes before it starts: the ended jobs of the run, and the canary.
+
+    `warm_up` is the number of iterations that are no samples.
+    """
 
     run_folder: Path
     stop_after: int | None = None
     canary: CanaryJob | None = None
+    warm_up: int = 0
 
 
-def failure_kind(folder: Path) -> str | None:
+def failure_kind(folder: Path, warm_up: int = 0) -> str | None:
     """Return how the job in this folder failed: a class from its log, else its exit code.
 
-    None if the job has no end record, ended with 0, did not start or was cancelled.
+    None if the job has no end record, ended with 0, did not start, was cancelled, or reached its time limit with enough
+    samples.
     """
     try:
         end = read_record(folder / "end")
@@ -115,13 +129,20 @@ def failure_kind(folder: Path) -> str | None:
         return None
     for failure, pattern in FAILURE_PATTERNS:
         if re.search(pattern.encode(), log):
-            return failure
-    return None if end.exit_code == CANCELLED else f"exit code {end.exit_code}"
+            return None if failure == Failure.TIMEOUT.value and _has_enough(log, warm_up) else failure
+    if end.exit_code == CANCELLED or (end.exit_code == TIMED_OUT and _has_enough(log, warm_up)):
+        return None
+    return f"exit code {end.exit_code}"
 
 
-def equal_failures(folders: Iterable[Path]) -> tuple[int, str]:
+def _has_enough(log: bytes, warm_up: int) -> bool:
+    lines = effective_lines(plausible_lines(iteration_lines(log)).lines, last=None).lines
+    return bool(lines) and has_enough(with_used(lines, warm_up), lines.planned[-1])
+
+
+def equal_failures(folders: Iterable[Path], warm_up: int = 0) -> tuple[int, str]:
     """Return the most frequent kind of failure among these job folders, and its count; (0, "") if no job failed."""
-    kinds = Counter(filter(None, map(failure_kind, folders)))
+    kinds = Counter(filter(None, (failure_kind(folder, warm_up) for folder in folders)))
     return max(((count, kind) for kind, count in kinds.items()), default=(0, ""))
 
 

@@ -46,7 +46,7 @@ from orchestrator.ledger.runs import (
 )
 from orchestrator.ledger.submission_rows import LatestAttempt
 from orchestrator.ledger.submissions import queued_attempts, record_never_submitted
-from orchestrator.ledger.tables import FAILED, LOST, OPEN, QUEUED, VERIFIED
+from orchestrator.ledger.tables import FAILED, LOST, MEASURED, OPEN, QUEUED
 from orchestrator.paths import Folders, short_name
 from orchestrator.planning.plan import Plan
 from orchestrator.reading.failure import MOST_ATTEMPTS, POLICIES, Failure, fails_as_published, failure_named
@@ -138,7 +138,7 @@ def disposition_of(
 ) -> Disposition:
     """Return whether this job is done, under way, left alone or missing.
 
-    A job is done if any of its attempts is verified, unless a failed repetition of it is what the caller repeats.
+    A job is done if any of its attempts is verified or partial, unless the caller repeats a failed repetition of it.
     With `slurm_requeues` Slurm itself runs a job again that lost its node or was preempted.
     """
     if latest is None or latest.forgotten_at is not None:
@@ -150,10 +150,10 @@ def disposition_of(
         return Disposition.UNDER_WAY
     failure = failure_named(latest.failure)
     if options.rerun_verified and plan.identity in options.own_jobs:
-        return Disposition.DONE if latest.verdict == VERIFIED else Disposition.LEFT
-    if options.rerun_verified or (latest.verdict != VERIFIED and failure in options.rerun_classes):
+        return Disposition.DONE if latest.verdict in MEASURED else Disposition.LEFT
+    if options.rerun_verified or (latest.verdict not in MEASURED and failure in options.rerun_classes):
         return Disposition.MISSING
-    if latest.verdict == VERIFIED or (latest.verified and not options.only_failed):
+    if latest.verdict in MEASURED or (latest.measured and not options.only_failed):
         return Disposition.DONE
     if fails_as_published(plan.case, latest.failure):
         return Disposition.DONE
@@ -207,7 +207,7 @@ def _require_canary(
     latest = before.get(canary.identity)
     if not options.canary or latest is None or canary.identity in missing:
         return
-    if latest.verdict != FAILED or latest.verified:
+    if latest.verdict != FAILED or latest.measured:
         return
     failure = failure_named(latest.failure)
     if not fails_as_published(canary.case, latest.failure):
@@ -232,6 +232,7 @@ def _run_plan(
         is_new = latest is None or smallest.identity in missing
         folder = folders.job(run_id, smallest.slug) if is_new or latest is None else Path(latest.folder)
         canary = _canary_job(smallest, cluster, folder)
+    warm_up = smallest.case.training.warmup_iterations
     has_gate = canary is not None or options.stop_after is not None
     limit = slurm.max_running if slurm else 1
     return RunPlan(
@@ -242,7 +243,7 @@ def _run_plan(
         canary=smallest.identity if canary else None,
         stop_after=options.stop_after,
         settings=options.settings,
-        gate=Gate(folders.run(run_id), options.stop_after, canary) if has_gate else None,
+        gate=Gate(folders.run(run_id), options.stop_after, canary, warm_up) if has_gate else None,
     )
 
 

@@ -91,9 +91,10 @@ class Canaries:
         self._of_run: dict[str, str | None] = {}
 
     def cancel_dependents(self, rows: Sequence[JobRow]) -> list[str]:
-        """Cancel submitted jobs whose canary ran in another configuration than planned; return the messages.
+        """Cancel submitted jobs whose canary failed; return the messages.
 
-        The jobs' own check covers a part of the configuration. After any other failure it keeps them from starting.
+        Without this they keep themselves from starting, when they have their nodes. A job checks only a part of the
+        configuration.
         """
         submitted = [row for row in rows if row.phase == WAITING and row.state != QUEUED]
         waiting = [row for row in submitted if self._ledger.is_own(row.user)]
@@ -101,10 +102,16 @@ class Canaries:
         for run_id in dict.fromkeys(row.run_id for row in waiting):
             canary_id = self._canary_of(run_id)
             canary = canary_row(self._ledger, run_id, canary_id) if canary_id is not None else None
-            if canary is None or canary.verdict != FAILED or canary.failure != str(Failure.CONFIGURATION):
+            if canary is None or canary.verdict != FAILED:
                 continue
-            dependents = [row for row in waiting if row.run_id == run_id]
-            cancel(self._ledger, dependents)
+            is_hidden = canary.failure == str(
+                Failure.CONFIGURATION
+            )  # a local job checks all else at once, without cost
+            of_run = [row for row in waiting if row.run_id == run_id]
+            dependents = [row for row in of_run if is_hidden or row.scheduler == "slurm"]
+            if not dependents:
+                continue
+            cancel(self._ledger, dependents, f"the canary, {canary.label}, failed ({canary.failure})")
             self._of_run[run_id] = None  # asked once
             count = f"{len(dependents)} that had not started are cancelled"
             messages.append(f"the canary, {canary.label}, failed ({canary.failure}): {count}")
@@ -197,10 +204,11 @@ def stop_if_due(ledger: Ledger, rows: Sequence[JobRow], stop_after: int) -> str 
     waiting = [row for row in rows if row.phase == WAITING]
     # Only jobs that have ended in `rows`: a job that failed after the last poll is still WAITING there.
     ended = [Path(row.folder) for row in rows if row.phase == ENDED]
-    count, kind = equal_failures(ended) if waiting else (0, "")
+    warm_up = max((row.spec.warmup_iterations for row in rows), default=0)
+    count, kind = equal_failures(ended, warm_up) if waiting else (0, "")
     if count < stop_after:
         return None
-    cancel(ledger, waiting)
+    cancel(ledger, waiting, f"{counted(count, 'job')} failed ({kind})")
     are = "is" if len(waiting) == 1 else "are"
     return f"{counted(count, 'job')} failed ({kind}): {len(waiting)} that had not started {are} cancelled"
 

@@ -14,6 +14,7 @@ from sqlalchemy.orm import Session
 from orchestrator.ledger.database import Ledger, now
 from orchestrator.ledger.rows import JOB_ROWS, JOB_SPEC, JOB_SUMMARIES, JobRow, JobSummary, RowReader
 from orchestrator.ledger.tables import (
+    CANCELLED_BY,
     ENDED,
     LOST,
     OPEN,
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 S = TypeVar("S", bound=JobSummary)
 
 CANCEL_ASKED = "cancel asked"
-"""Kind of event."""
+"""Kind of event. Its detail becomes the reason of the attempt."""
 LOST_IS_REVISED_FOR = timedelta(days=30)
 """Time for which the scheduler is asked about a lost job, in case it lists the job again."""
 
@@ -116,12 +117,24 @@ def _apply(session: Session, attempt: Attempt, observation: Observation) -> None
         if _replaces(name, value):
             setattr(attempt, name, value)
     attempt.unseen_since = attempt.unseen_log_bytes = attempt.unsettled_since = None
-    if attempt.phase == ENDED and attempt.ended_at is None:
-        attempt.ended_at = now()
+    if attempt.phase == ENDED:
+        attempt.ended_at = attempt.ended_at or now()
+        if attempt.state not in ("COMPLETED", LOST):
+            attempt.reason = _reason_of_request(session, attempt) or attempt.reason
+
+
+def _reason_of_request(session: Session, attempt: Attempt) -> str | None:
+    """Return why the attempt was asked to end: `cancelled by alice`; a user's request comes first. None if it was not.
+
+    The scheduler only reports a signal, or the failed dependency of a job whose canary was cancelled with it.
+    """
+    asked = sa.select(Event.detail).where(Event.attempt_id == attempt.id, Event.kind == CANCEL_ASKED)
+    details = [detail for detail in session.scalars(asked.order_by(Event.id)) if detail]
+    return next((detail for detail in details if detail.startswith(CANCELLED_BY)), details[0] if details else None)
 
 
 def asked_to_end(ledger: Ledger, attempt_ids: Sequence[int]) -> set[int]:
-    """Return which of these attempts a user has cancelled through this ledger."""
+    """Return which of these attempts were cancelled through this ledger."""
     cancelled: set[int] = set()
     with ledger.reading() as session:
         for ids in batched(attempt_ids):
@@ -130,12 +143,17 @@ def asked_to_end(ledger: Ledger, attempt_ids: Sequence[int]) -> set[int]:
     return cancelled
 
 
-def record_asked(ledger: Ledger, attempt_ids: Sequence[int], by: str) -> None:
-    """Record that a user cancelled these attempts. Their states change when the scheduler reports it."""
+def record_asked(ledger: Ledger, attempt_ids: Sequence[int], reason: str) -> None:
+    """Record that these attempts were cancelled. Their states change when the scheduler reports it.
+
+    `reason` begins with `CANCELLED_BY` or `STOPPED_AFTER`. Another terminal may have seen an end before.
+    """
     with ledger.writing() as session:
         for ids in batched(attempt_ids):
             for attempt in session.scalars(sa.select(Attempt).where(Attempt.id.in_(ids))):
-                note(session, attempt, CANCEL_ASKED, by)
+                note(session, attempt, CANCEL_ASKED, reason)
+                if attempt.state == "CANCELLED" and attempt.verdict is None:
+                    attempt.reason = reason
 
 
 def may_ask(ledger: Ledger, scheduler: str, every_s: float) -> tuple[bool, datetime | None, list[str]]:
@@ -202,6 +220,18 @@ def job_specs(ledger: Ledger, job_ids: Iterable[str]) -> dict[str, JobSpec]:
             rows = session.execute(sa.select(Job.id, JOB_SPEC).where(Job.id.in_(ids)))
             specs |= {row[0]: row[1] for row in rows}
     return specs
+
+
+def changed_arguments(ledger: Ledger) -> dict[str, tuple[str, ...]]:
+    """Return the changed arguments of all jobs that have any, by job id."""
+    is_changed = sa.cast(Job.configuration, sa.Text).contains('"argument_changes"')
+    with ledger.reading() as session:
+        jobs = session.scalars(sa.select(Job).where(is_changed))  # without JobSpec, which `status` does not load
+        return {job.id: tuple(map(str, _words(job.configuration.get("argument_changes")))) for job in jobs}
+
+
+def _words(stored: object) -> Iterable[object]:
+    return stored if isinstance(stored, list) else ()
 
 
 def _selection(

@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 from orchestrator.ledger.locks import require_locks, require_rollback_journal
 
-SCHEMA = "0014"
+SCHEMA = "0015"
 """The newest migration; alembic is loaded only when a ledger is not there yet or older."""
 
 _SHORT_WAIT_S = 1.0

@@ -1,4 +1,4 @@
-"""Results of jobs: the last verified attempt of each job, or its latest attempt if none is verified."""
+"""Results of jobs: the last verified attempt of each job, else the last partial one, else the latest."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import sqlalchemy as sa
 
 from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.rows import ATTEMPTS, AttemptRow, JobSummary
-from orchestrator.ledger.tables import VERIFIED, Attempt, Run, batched, field_values
+from orchestrator.ledger.tables import MEASURED, VERIFIED, Attempt, Run, batched, field_values
 
 S = TypeVar("S", bound=JobSummary)
 
@@ -50,8 +50,9 @@ def with_attempt(row: S, attempt: AttemptRow) -> S:
 
 
 def last_result(attempts: Sequence[AttemptRow]) -> AttemptRow:
-    """Return the last verified attempt, or the last one if none is verified; the attempts are in their order."""
-    return next((attempt for attempt in reversed(attempts) if attempt.verdict == VERIFIED), attempts[-1])
+    """Return the last verified attempt, else the last partial one, else the last; the attempts are in their order."""
+    results = (attempt for verdict in MEASURED for attempt in reversed(attempts) if attempt.verdict == verdict)
+    return next(results, attempts[-1])
 
 
 def measured_for(ledger: Ledger, rows: Sequence[JobSummary]) -> dict[int, str]:
@@ -75,9 +76,12 @@ def runs_of(ledger: Ledger, attempt_ids: Collection[int]) -> dict[int, str]:
 
 
 def _chosen(ledger: Ledger, job_ids: Sequence[str], number: int | None) -> dict[str, AttemptRow]:
-    """Return the attempt of this number, else the last verified one, of each of these jobs that has one."""
-    is_wanted = Attempt.verdict == VERIFIED
-    order: list[sa.ColumnElement[bool] | sa.orm.InstrumentedAttribute[int]] = [Attempt.number]
+    """Return the attempt of this number, else the last verified or partial one, of each of these jobs that has one."""
+    is_wanted: sa.ColumnElement[bool] = Attempt.verdict.in_(MEASURED)
+    order: list[sa.ColumnElement[bool] | sa.orm.InstrumentedAttribute[int]] = [
+        Attempt.verdict == VERIFIED,
+        Attempt.number,
+    ]
     if number is not None:
         is_wanted = sa.or_(is_wanted, Attempt.number == number)
         order.insert(0, Attempt.number == number)

@@ -104,6 +104,14 @@ class JobRow(JobSummary):
 
     spec: JobSpec
 
+    @property
+    def label(self) -> str:
+        """Return the case's name with the number of the repeat and the changed arguments."""
+        from orchestrator.job_spec import shown_changes  # not for rows without a configuration
+
+        name = self.case_name if self.repeat == 1 else f"{self.case_name} #{self.repeat}"
+        return " ".join(filter(None, [name, shown_changes(self.spec.argument_changes)]))
+
 
 def gpu_hours(gpus: int, started_at: datetime, ended_at: datetime) -> float:
     """Return the hours of an attempt times its GPUs."""

@@ -8,7 +8,7 @@ from datetime import datetime
 import sqlalchemy as sa
 
 from orchestrator.ledger.rows import AttemptRow, RowReader, gpu_hours
-from orchestrator.ledger.tables import VERIFIED, Attempt, Job, Run
+from orchestrator.ledger.tables import MEASURED, Attempt, Job, Run
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,13 +24,13 @@ class PendingAttempt(AttemptRow):
 class LatestAttempt(AttemptRow):
     """The latest attempt of a job that is not forgotten; the latest one of a job without such an attempt.
 
-    `submitted` counts the attempts that a scheduler has had, `verified` the verified ones; both without forgotten
-    attempts. `last_number` is the highest number of an attempt, forgotten ones included.
+    `submitted` counts the attempts that a scheduler has had, `measured` those that are verified or partial; both
+    without forgotten attempts. `last_number` is the highest number of an attempt, forgotten ones included.
     """
 
     options: tuple[str, ...]
     submitted: int
-    verified: int
+    measured: int
     last_number: int
 
 
@@ -87,7 +87,7 @@ LATEST_ATTEMPTS = RowReader(
     [Attempt],
     attempt_id=Attempt.id,
     submitted=sa.select(sa.func.count(_OTHER.scheduler_id)).where(*_COUNTED).label("submitted"),
-    verified=sa.select(sa.func.count()).where(*_COUNTED, _OTHER.verdict == VERIFIED).label("verified"),
+    measured=sa.select(sa.func.count()).where(*_COUNTED, _OTHER.verdict.in_(MEASURED)).label("measured"),
     last_number=sa.select(sa.func.max(_OTHER.number)).where(_OTHER.job_id == Attempt.job_id).label("last_number"),
 )
 ATTEMPT_ORIGINS = RowReader(AttemptOrigin, [Attempt, Job], attempt_id=Attempt.id)

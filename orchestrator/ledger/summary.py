@@ -10,7 +10,9 @@ import sqlalchemy as sa
 from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.tables import (
     FAILED,
+    MEASURED,
     OPEN,
+    PARTIAL,
     QUEUED,
     RUNNING,
     SUBMITTING,
@@ -30,13 +32,14 @@ def job_count(ledger: Ledger) -> int:
 
 @dataclass(frozen=True, slots=True)
 class ExperimentCount:
-    """Progress of an experiment: jobs by their results. A verified job whose latest attempt is open counts twice."""
+    """Progress of an experiment: jobs by their results. A measured job whose latest attempt is open counts twice."""
 
     experiment: str
     scale: str
     cluster: str
     cases: int
     verified: int
+    partial: int
     failed: int
     running: int
     waiting: int
@@ -44,9 +47,11 @@ class ExperimentCount:
 
 def experiment_counts(ledger: Ledger) -> list[ExperimentCount]:
     """Return a row for each experiment, scale and cluster, counted by the database."""
-    is_verified = sa.func.max(sa.case((Attempt.verdict == VERIFIED, 1), else_=0)) == 1
+    has = {
+        verdict: sa.func.max(sa.case((Attempt.verdict == verdict, 1), else_=0)).label(verdict) for verdict in MEASURED
+    }
     newest = (
-        sa.select(Attempt.job_id, sa.func.max(Attempt.number).label("number"), is_verified.label("is_verified"))
+        sa.select(Attempt.job_id, sa.func.max(Attempt.number).label("number"), *has.values())
         .where(Attempt.forgotten_at.is_(None))
         .group_by(Attempt.job_id)
         .subquery()
@@ -61,14 +66,17 @@ def experiment_counts(ledger: Ledger) -> list[ExperimentCount]:
     def count(condition: sa.ColumnElement[bool]) -> sa.ColumnElement[int]:
         return sa.func.sum(sa.case((condition, 1), else_=0))
 
+    is_verified = newest.c[VERIFIED] == 1
+    is_partial = sa.and_(newest.c[PARTIAL] == 1, ~is_verified)
     query = (
         sa.select(
             jobs.c.experiment,
             jobs.c.scale,
             jobs.c.cluster,
             sa.func.count().label("cases"),
-            count(newest.c.is_verified).label("verified"),
-            count(sa.and_(Attempt.verdict == FAILED, ~newest.c.is_verified)).label("failed"),
+            count(is_verified).label("verified"),
+            count(is_partial).label("partial"),
+            count(sa.and_(Attempt.verdict == FAILED, ~is_verified, ~is_partial)).label("failed"),
             count(Attempt.phase == RUNNING).label("running"),
             count(Attempt.phase.in_((SUBMITTING, WAITING))).label("waiting"),
         )
@@ -83,9 +91,9 @@ def experiment_counts(ledger: Ledger) -> list[ExperimentCount]:
 
 
 def failure_counts(ledger: Ledger) -> dict[tuple[str, str, str], dict[str, int]]:
-    """Count jobs without a verified attempt by the failure class of the latest: (experiment, scale, cluster)."""
+    """Count jobs without a measured attempt by the failure class of the latest: (experiment, scale, cluster)."""
     other = sa.orm.aliased(Attempt)
-    replaces = sa.or_(other.number > Attempt.number, other.verdict == VERIFIED)
+    replaces = sa.or_(other.number > Attempt.number, other.verdict.in_(MEASURED))
     is_result = ~sa.exists().where(other.job_id == Attempt.job_id, other.forgotten_at.is_(None), replaces)
     jobs = (
         sa.select(Run.experiment, Run.scale, Run.cluster, Attempt.job_id, Attempt.failure)

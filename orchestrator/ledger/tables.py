@@ -30,13 +30,17 @@ from orchestrator.ledger.database import now
 SUBMITTING, WAITING, RUNNING, ENDED = "submitting", "waiting", "running", "ended"
 """Phases of an attempt. Each state of a scheduler belongs to one."""
 OPEN = (SUBMITTING, WAITING, RUNNING)
-VERIFIED, FAILED = "verified", "failed"
-"""Verdicts on an attempt, decided from its log."""
+VERIFIED, PARTIAL, FAILED = "verified", "partial", "failed"
+"""Verdicts on an attempt, decided from its log: a partial one reached its time limit after enough samples."""
+MEASURED = (VERIFIED, PARTIAL)
+"""Verdicts of attempts whose numbers count, the better one first."""
 NEVER_SUBMITTED = "NEVER_SUBMITTED"
 LOST = "LOST"
 """State of an attempt that its scheduler no longer lists. It is revised if the scheduler lists the job again."""
 QUEUED = "QUEUED"
 """State of an attempt that is recorded and not submitted yet."""
+CANCELLED_BY, STOPPED_AFTER = "cancelled by ", "stopped after "
+"""Beginnings of the reason of an attempt that a user cancelled, and of one that `repro` cancelled before it started."""
 
 
 _SLICE = 900
@@ -126,10 +130,10 @@ class Attempt(Table):
 
     `state` is the scheduler's state, `QUEUED` before the submission, `SUBMITTING` until the scheduler answers, or
     `NEVER_SUBMITTED`. `phase` is the phase of that state: submitting, waiting, running, ended. `verdict` is verified,
-    failed, or NULL while it is undecided. `failure` is the failure class, `deciding_line` the log line that decided it,
-    `deciding_rank` the rank that printed the line. `execution` is the execution mode that the log contains, `graph` or
-    `eager`; NULL if it contains none. `no_energy` is the reason why the GPU samples gave no energy; NULL if they
-    did, or there are none.
+    partial, failed, or NULL while it is undecided. `failure` is the failure class, `deciding_line` the log line that
+    decided it, `deciding_rank` the rank that printed the line. `execution` is the execution mode that the log contains,
+    `graph` or `eager`; NULL if it contains none. `no_energy` is the reason why the GPU samples gave no energy; NULL if
+    they did, or there are none.
 
     `file` is the submitted script, `options` are further `sbatch` options, and `array_index` is the attempt's element
     of the array. `is_requeued`: Slurm runs the job again if it loses a node. `host`, `user` and `pid` are those of the
@@ -187,7 +191,7 @@ class Attempt(Table):
     unseen_log_bytes: Mapped[int | None] = mapped_column(CheckedBigInteger)
     seen_via: Mapped[str | None]
     iteration: Mapped[int | None]
-    verdict: Mapped[str | None] = mapped_column(Word(VERIFIED, FAILED))
+    verdict: Mapped[str | None] = mapped_column(Word(*MEASURED, FAILED))
     verdict_reason: Mapped[str | None]
     failure: Mapped[str | None]
     deciding_line: Mapped[str | None]

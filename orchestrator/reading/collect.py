@@ -23,7 +23,7 @@ from orchestrator.ledger.measurements import (
     record_measurements,
 )
 from orchestrator.ledger.rows import JobRow, gpu_hours
-from orchestrator.ledger.tables import ENDED, FAILED, RUNNING, VERIFIED
+from orchestrator.ledger.tables import ENDED, FAILED, MEASURED, RUNNING
 from orchestrator.masking import masked, without_known
 from orchestrator.megatron.logs import ALPA_PROGRAM
 from orchestrator.megatron.logs.alpa import TABLE, TABLE_BYTES, AlpaRow, table_rows
@@ -156,7 +156,7 @@ def measured(row: JobRow, new: NewContent, stored: Sequence[IterationLine]) -> M
     numbers = []
     if judgement:
         numbers = row_metrics(new.facts, row.spec) if prints_row else metrics(lines, row.spec, new.facts)
-    if judgement and judgement.verdict == VERIFIED and not numbers:
+    if judgement and judgement.verdict in MEASURED and not numbers:
         judgement = Judgement(FAILED, "no iteration is left after the warm-up", Failure.INCOMPLETE)
     judgement, numbers = _without_impossible(judgement, numbers, lines)
     if judgement and judgement.failure is Failure.NUMBERS and judgement.cause is None:

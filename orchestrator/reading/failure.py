@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from orchestrator.ledger.tables import CANCELLED_BY, STOPPED_AFTER
 from orchestrator.megatron.logs import root_cause_kinds as kinds
 from orchestrator.megatron.logs.root_cause import Cause, CauseFinder
 from orchestrator.megatron.logs.scan import Origin, lines_with
@@ -95,7 +96,9 @@ POLICIES: dict[Failure, Policy] = {
     ),
     Failure.IMAGE: Policy(True, True, "its container did not start"),
     Failure.CONFIGURATION: Policy(False, False, "the job would fail in the same way"),
-    Failure.NUMBERS: Policy(False, False, "a number of the log is NaN, infinite or impossible"),
+    Failure.NUMBERS: Policy(
+        False, False, "a number of the log is NaN, infinite or impossible, or most iterations were skipped"
+    ),
     Failure.INCOMPLETE: Policy(False, False, "exit code 0, but the log is incomplete"),
     Failure.PROGRAM: Policy(False, False, "the program failed; see its log"),
 }
@@ -182,6 +185,11 @@ class Ending:
         """Return whether the scheduler reports success."""
         return self.state == "COMPLETED" and self.exit_code in (0, None)
 
+    @property
+    def reached_limit(self) -> bool:
+        """Return whether the scheduler ended the job at its time limit or its deadline."""
+        return _BY_STATE.get(self.state) is Failure.TIMEOUT
+
 
 def failure_named(name: str | None) -> Failure:
     """Return the failure class with this name; attempts of older releases have no class."""
@@ -227,7 +235,10 @@ def failure_of(
     its last iteration was read. `is_finite`: no number is NaN.
     """
     by_state, by_kind = _BY_STATE.get(ending.state), _BY_KIND.get(kind or "", Failure.PROGRAM)
-    if by_state is Failure.CANCELLED and "dependency" in (ending.reason or "").lower():
+    reason = (ending.reason or "").lower()
+    if reason.startswith(CANCELLED_BY):
+        return Failure.CANCELLED
+    if by_state is Failure.CANCELLED and ("dependency" in reason or reason.startswith(STOPPED_AFTER)):
         return Failure.STOPPED
     if by_state in _BY_OTHERS:
         return by_state

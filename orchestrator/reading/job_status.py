@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 
 from orchestrator.errors import Problem, ReproError
 from orchestrator.files import tail_bytes
-from orchestrator.ledger.attempts import job_specs
+from orchestrator.ledger.attempts import changed_arguments, job_specs
 from orchestrator.ledger.database import Ledger, now
 from orchestrator.ledger.measurements import MeasuredMetric, metrics_of
 from orchestrator.ledger.result_attempts import ResultRows, S, measured_for, runs_of
 from orchestrator.ledger.rows import JobSummary
 from orchestrator.ledger.summary import experiment_counts, failure_counts
-from orchestrator.ledger.tables import FAILED, QUEUED, RUNNING, SUBMITTING, VERIFIED, WAITING, field_values
+from orchestrator.ledger.tables import FAILED, PARTIAL, QUEUED, RUNNING, SUBMITTING, VERIFIED, WAITING, field_values
 from orchestrator.megatron.logs import ALPA_PROGRAM
 from orchestrator.money import Money, Price, recorded_price, totals
 from orchestrator.paths import short_name
@@ -37,10 +37,10 @@ class JobStatus:
 
     `tflops_per_gpu` is measured in a job that has ended, and current in a running job. `left_by` says what ends a
     running job first: its pace or its time limit. `iteration` is the last one of `iterations`; None for a program that
-    prints none. The attempt is the job's result: the last verified one, else the latest. `newer` is the state of a
-    later attempt: `attempt 2: failed (cancelled)`; then `left_s` and `starts_at` are of that attempt. `reused` is the
-    origin and the age of an attempt that another experiment made. `gpu_hours`, `cost` in `currency`, and the energy (J)
-    are those of the attempt after its end; `no_energy` is the reason why GPU samples gave no energy.
+    prints none. The attempt is the job's result (`ledger.result_attempts`). `newer` is the state of a later attempt:
+    `attempt 2: failed (cancelled)`; then `left_s` and `starts_at` are of that attempt. `reused` is the origin and the
+    age of an attempt that another experiment made. `gpu_hours`, `cost` in `currency`, and the energy (J) are those of
+    the attempt after its end; `no_energy` is the reason why GPU samples gave no energy.
     """
 
     job: str
@@ -71,6 +71,7 @@ class JobStatus:
     joules_per_iteration: float | None = None
     joules_per_token: float | None = None
     no_energy: str | None = None
+    arguments: str | None = None
 
     @property
     def progress(self) -> str:
@@ -90,11 +91,12 @@ class JobStatus:
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """Number of jobs by verdict and state, and failures by class. A verified job may run again: it counts twice."""
+    """Number of jobs by verdict and state, and failures by class. A measured job may run again: it counts twice."""
 
     name: str
     jobs: int
     verified: int
+    partial: int
     failed: int
     running: int
     waiting: int
@@ -103,24 +105,26 @@ class Tally:
     def text(self) -> str:
         """Return `5/10 verified, 2 running, 1 waiting, 2 failed (1 timeout, 1 gpu-oom)`."""
         classes = ", ".join(f"{count} {failure}" for failure, count in self.failures.items())
-        counts = {"running": self.running, "waiting": self.waiting, "failed": self.failed}
+        counts = {"partial": self.partial, "running": self.running, "waiting": self.waiting, "failed": self.failed}
         parts = [f"{self.verified}/{self.jobs} verified", *(f"{n} {name}" for name, n in counts.items() if n)]
         return ", ".join(parts) + (f" ({classes})" if classes else "")
 
 
 @dataclass(frozen=True, slots=True)
 class ExperimentStatus:
-    """Number of cases of an experiment by verdict and state, and failures by class."""
+    """Number of cases of an experiment by verdict and state, and failures by class. `arguments` are changed ones."""
 
     experiment: str
     scale: str
     cluster: str
     cases: int
     verified: int
+    partial: int
     failed: int
     running: int
     waiting: int
     failures: Mapping[str, int]
+    arguments: str | None = None
 
 
 def job_statuses(ledger: Ledger, results: ResultRows[S]) -> list[JobStatus]:
@@ -133,6 +137,7 @@ def job_statuses(ledger: Ledger, results: ResultRows[S]) -> list[JobStatus]:
     prices = recorded_prices(
         ledger, [attempt_id for attempt_id, measured in metrics.items() if "gpu_hours" in measured]
     )
+    changed = _changed(ledger)
     statuses = []
     for row, last in zip(results.rows, latest, strict=True):
         progress, problem = running_progress(last, specs[last.job_id]) if last.job_id in specs else (None, None)
@@ -173,9 +178,19 @@ def job_statuses(ledger: Ledger, results: ResultRows[S]) -> list[JobStatus]:
                 joules_per_iteration=_value(measured, "joules_per_iteration"),
                 joules_per_token=_value(measured, "joules_per_token"),
                 no_energy=row.no_energy,
+                arguments=changed.get(row.job_id),
             )
         )
     return statuses
+
+
+def _changed(ledger: Ledger) -> dict[str, str]:
+    """Return the changed arguments of jobs as they are typed, by job id."""
+    if not (changed := changed_arguments(ledger)):
+        return {}
+    from orchestrator.job_spec import shown_changes  # only for such jobs
+
+    return {job_id: shown_changes(changes) for job_id, changes in changed.items()}
 
 
 def _value(measured: Mapping[str, MeasuredMetric], name: str) -> float | None:
@@ -224,9 +239,9 @@ def reuse_text(row: JobSummary, made_for: Mapping[int, str], at: datetime) -> st
 
 
 def _remark(row: JobSummary, measured: Mapping[str, MeasuredMetric]) -> str | None:
-    """Return what limits the use of a verified job's numbers, or the origin of an edited script."""
+    """Return what limits the use of a job's numbers, or the origin of an edited script."""
     host_bound, timing = host_bound_reason(measured), measured.get("iteration_ms")
-    noise = noise_of_job(timing) if timing is not None and row.verdict == VERIFIED else None
+    noise = noise_of_job(timing) if timing is not None and row.verdict != FAILED else None
     remarks = [f"host-bound: {host_bound}" if host_bound else None, f"noisy: {noise}" if noise else None]
     return "; ".join(filter(None, remarks)) or _edited(row)
 
@@ -318,31 +333,27 @@ def duration(seconds: float) -> str:
 
 
 def tallies(counts: Sequence[ExperimentStatus]) -> list[Tally]:
-    """Return one tally for each experiment, scale and cluster, in their order."""
-    return [
-        Tally(
-            f"{short_name(count.experiment)} {count.scale} {count.cluster}",
-            count.cases,
-            count.verified,
-            count.failed,
-            count.running,
-            count.waiting,
-            count.failures,
-        )
-        for count in counts
-    ]
+    """Return one tally for each count, in their order."""
+    made = []
+    for count in counts:
+        name = " ".join(filter(None, [short_name(count.experiment), count.scale, count.cluster, count.arguments]))
+        numbers = (count.cases, count.verified, count.partial, count.failed, count.running, count.waiting)
+        made.append(Tally(name, *numbers, count.failures))
+    return made
 
 
-def counted_jobs(results: ResultRows[S]) -> list[ExperimentStatus]:
-    """Return the counts of each experiment, scale and cluster of these jobs, in their order."""
-    groups: dict[tuple[str, str, str], dict[str, S]] = {}
+def counted_jobs(ledger: Ledger, results: ResultRows[S]) -> list[ExperimentStatus]:
+    """Return the counts of these jobs by experiment, scale, cluster and changed arguments, in their order."""
+    groups: dict[tuple[str, str, str, str | None], dict[str, S]] = {}
+    changed = _changed(ledger)
     for row in results.rows:
-        groups.setdefault((row.experiment, row.scale, row.cluster), {})[row.job_id] = row
+        group = (row.experiment, row.scale, row.cluster, changed.get(row.job_id))
+        groups.setdefault(group, {})[row.job_id] = row
     return [_experiment_status(*group, list(jobs.values()), results.newer) for group, jobs in groups.items()]
 
 
 def _experiment_status(
-    experiment: str, scale: str, cluster: str, rows: Sequence[S], newer: Mapping[int, S]
+    experiment: str, scale: str, cluster: str, arguments: str | None, rows: Sequence[S], newer: Mapping[int, S]
 ) -> ExperimentStatus:
     phases = Counter(newer.get(row.attempt_id, row).phase for row in rows)
     verdicts = Counter(row.verdict for row in rows)
@@ -353,10 +364,12 @@ def _experiment_status(
         cluster,
         cases=len(rows),
         verified=verdicts[VERIFIED],
+        partial=verdicts[PARTIAL],
         failed=verdicts[FAILED],
         running=phases[RUNNING],
         waiting=phases[WAITING] + phases[SUBMITTING],
         failures=dict(failures.most_common()),
+        arguments=arguments,
     )
 
 
@@ -378,6 +391,7 @@ def total(counts: Sequence[ExperimentStatus]) -> Tally:
         "all experiments",
         jobs=sum(count.cases for count in counts),
         verified=sum(count.verified for count in counts),
+        partial=sum(count.partial for count in counts),
         failed=sum(count.failed for count in counts),
         running=sum(count.running for count in counts),
         waiting=sum(count.waiting for count in counts),

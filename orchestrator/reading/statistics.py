@@ -6,6 +6,7 @@ import math
 import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from orchestrator.job_spec import JobSpec
 from orchestrator.ledger.measurements import MeasuredMetric
@@ -22,6 +23,9 @@ from orchestrator.reading.facts import LogFacts
 
 TAIL_BYTES = 64 * 1024
 """Bytes at a log's end that show the progress: some 200 iteration lines, or several among many ranks' warnings."""
+
+ENOUGH_SAMPLES = 10
+"""Number of samples with which a job at its time limit has a result, if its log lacks the last planned iteration."""
 
 RECENT_LINES = 5
 """Number of lines whose median is the pace of a running job."""
@@ -83,13 +87,56 @@ def row_metrics(facts: LogFacts, spec: JobSpec) -> list[MeasuredMetric]:
 
 
 def with_used(lines: Sequence[IterationLine], warmup_iterations: int) -> list[IterationLine]:
-    """Return the lines with `used` set: False for start-up, warm-up, NaN and lines without a time."""
+    """Return the lines with `used` and `is_finite` set.
+
+    Not used are start-up, warm-up, NaN, lines without a time, and lines with a skipped iteration: the optimizer did not
+    run in it, so its time is too short. A missing loss is NaN (`_lacks_loss`).
+    """
     start_up = _lines_with_start_up(lines)
+    interval = _interval(lines, start_up)
     marked = []
     for index, line in enumerate(lines):
-        used = index >= start_up and line.iteration > warmup_iterations and line.is_finite and line.elapsed_ms > 0
-        marked.append(line if line.used == used else replace(line, used=used))
+        is_finite = line.is_finite and not _lacks_loss(line, interval)
+        is_measured = is_finite and line.elapsed_ms > 0 and not line.skipped
+        used = index >= start_up and line.iteration > warmup_iterations and is_measured
+        is_same = (line.used, line.is_finite) == (used, is_finite)
+        marked.append(line if is_same else replace(line, used=used, is_finite=is_finite))
     return marked
+
+
+def _lacks_loss(line: IterationLine, interval: int) -> bool:
+    """Return whether the loss of a line with an iteration that was not skipped is missing.
+
+    Megatron prints the mean loss of the iterations that were not skipped, and only if it is above 0: NaN is not.
+    """
+    return line.loss is None and (line.skipped or 0) < min(interval, line.iteration)
+
+
+def _interval(lines: Sequence[IterationLine], start_up: int) -> int:
+    """Return the number of iterations that a line reports: the smallest step, as a line may be garbled."""
+    numbers = [line.iteration for line in lines[start_up - 1 :]]
+    return min((later - number for number, later in pairwise(numbers)), default=numbers[0] if numbers else 0)
+
+
+def mostly_skipped(lines: Sequence[IterationLine]) -> str | None:
+    """Return how many iterations were skipped if they are more than half: `20 of 25 iterations were skipped`.
+
+    Up to half may be the search for a loss scale when the program starts.
+    """
+    # The line after core_v0.16's extra line counts the skipped iterations of that line, too.
+    skipped = sum(line.skipped or 0 for line in lines[_lines_with_start_up(lines) - 1 :])
+    last = lines[-1].iteration if lines else 0
+    return f"{skipped} of {last} iterations were skipped" if 2 * skipped > last else None
+
+
+def has_enough(lines: Sequence[IterationLine], planned: int) -> bool:
+    """Return whether a job that was ended early has a result: the lines of a complete run, or `ENOUGH_SAMPLES`.
+
+    The lines are those of `with_used`, `planned` is the number of iterations. `templates/gate.sh.j2` has the same rule.
+    """
+    if not lines or mostly_skipped(lines) or not all(line.is_finite for line in lines):
+        return False
+    return lines[-1].iteration >= planned or sum(line.used for line in lines) >= ENOUGH_SAMPLES
 
 
 def _lines_with_start_up(lines: Sequence[IterationLine]) -> int:

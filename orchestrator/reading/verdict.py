@@ -1,8 +1,9 @@
-"""Verdict of an attempt from its log and the scheduler's state: verified, or failed with reasons.
+"""Verdict of an attempt from its log and the scheduler's state: verified, partial, or failed with reasons.
 
-An attempt is verified if the job ended well, ran as planned, its last planned iteration was read, and no number is NaN.
-The scheduler's state alone verifies nothing. An attempt that reached its time limit is verified too if its training was
-done, or if enough of it was measured.
+An attempt is verified if the job ended well, ran as planned, its last planned iteration was read, no number is NaN, and
+not most iterations were skipped. The scheduler's state alone verifies nothing. An attempt that reached its time limit
+is partial if it has enough samples (`statistics.has_enough`), and nothing else is wrong.
+`templates/gate.sh.j2` has the same rules, as far as a job can check them.
 
 Alpa's benchmark prints no iteration. Its result row counts in place of the last one. The row does not contain the batch
 size and the layout, so the log must also list the arguments, and the program's table must end with the same row.
@@ -15,7 +16,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from orchestrator.ledger.tables import ENDED, FAILED, VERIFIED
+from orchestrator.ledger.tables import CANCELLED_BY, ENDED, FAILED, PARTIAL, VERIFIED
 from orchestrator.megatron.logs.alpa import TABLE
 from orchestrator.megatron.logs.columns import implausible_number
 from orchestrator.megatron.logs.root_cause import Cause
@@ -23,11 +24,8 @@ from orchestrator.megatron.logs.root_cause_kinds import TIME_LIMIT, WHAT_RAN, me
 from orchestrator.reading.config_check import Expected, mismatches, unlisted_settings, world_size_of
 from orchestrator.reading.failure import DECIDES_ANY_END, Ending, Failure, failing_line, failure_of
 from orchestrator.reading.parse import LogReport
-from orchestrator.reading.statistics import with_used
-
-ENOUGH_INTERVALS = 2
-"""Number of measured intervals after the warm-up with which a job at its time limit has a result: the fewest that have
-a spread."""
+from orchestrator.reading.statistics import has_enough, mostly_skipped
+from orchestrator.text import counted
 
 OUT_OF_MEMORY = "out of memory on the GPU"
 """First words of the reason of a job that ran out of GPU memory."""
@@ -55,7 +53,8 @@ def judge(
 ) -> Judgement | None:
     """Return the judgement; None if the job has not ended.
 
-    `find_cause` searches the log for errors. It is called only if the attempt is not verified by the other checks.
+    The lines of the report are those of `with_used`. `find_cause` searches the log for errors. It is called only if the
+    attempt is not verified by the other checks.
     """
     if ending.phase != ENDED:
         return None
@@ -67,9 +66,9 @@ def judge(
     if ending.succeeded and is_whole and not reasons and not ending.outside_image:
         return Judgement(VERIFIED, None)
     cause = find_cause()
-    at_limit = _result_at_limit(report, expected, cause) if ending.state == "TIMEOUT" and not reasons else None
+    at_limit = _result_at_limit(report, expected, cause) if ending.reached_limit and not reasons else None
     if at_limit and not ending.outside_image:
-        return Judgement(VERIFIED, at_limit, None, _without_others(cause.of(TIME_LIMIT) if cause else None))
+        return Judgement(PARTIAL, at_limit, None, _without_others(cause.of(TIME_LIMIT) if cause else None))
     if lacking is not None:
         reasons.append(lacking)
     kind = cause.kind if cause else None
@@ -117,18 +116,22 @@ def _lacking_of_row(report: LogReport, expected: Expected) -> str | None:
 
 
 def _result_at_limit(report: LogReport, expected: Expected, cause: Cause | None) -> str | None:
-    """Return how far a job came until its time limit; None if that is not a result."""
-    if expected.result_row is not None:
-        return "reached its time limit after its result row" if _lacking(report, expected) is None else None
-    last = report.last_iteration or 0
-    if report.says_done and last >= expected.iterations:
+    """Return how far a job came until its time limit; None if that is not a result.
+
+    A program without iteration lines has none. A failed rank may be why the others waited until the limit.
+    """
+    last = report.last_iteration
+    if last is None:
+        return None
+    is_whole = last >= expected.iterations
+    if is_whole and report.says_done:
         return "reached its time limit after its training was done"
     if cause is not None and cause.kind in DECIDES_ANY_END:
         return None
-    measured = sum(line.used for line in with_used(report.iterations, expected.warmup_iterations))
-    if measured < ENOUGH_INTERVALS:
+    if not has_enough(report.iterations, expected.iterations):
         return None
-    return f"reached its time limit at iteration {last} of {expected.iterations}, with {measured} measured intervals"
+    samples = sum(line.used for line in report.iterations)
+    return f"reached its time limit at iteration {last} of {expected.iterations}, with {counted(samples, 'sample')}"
 
 
 def _end(ending: Ending, failure: Failure, fault: Cause | None) -> list[str]:
@@ -142,7 +145,9 @@ def _end(ending: Ending, failure: Failure, fault: Cause | None) -> list[str]:
         details += [f"tried to allocate {asked[1]}"] if asked else []
         problem = OUT_OF_MEMORY if failure is Failure.GPU_OOM else _IN_USE
         reasons.append(f"{problem} ({', '.join(details)})" if details else problem)
-    if not ending.succeeded:
+    if failure is Failure.CANCELLED and (ending.reason or "").startswith(CANCELLED_BY):
+        reasons.append(str(ending.reason))
+    elif not ending.succeeded:
         code = f" with exit code {ending.exit_code}" if ending.exit_code else ""
         # The log of a cancelled job only shows the effect of the signal.
         why = str(fault) if fault and fault.is_fault and ending.state != "CANCELLED" else ending.reason
@@ -157,14 +162,14 @@ def _unknown_world(report: LogReport) -> list[str]:
 
 def _not_finite(report: LogReport) -> list[str]:
     line = next((line for line in report.iterations if not line.is_finite), None)
-    row = report.facts.alpa
+    row, skipped = report.facts.alpa, mostly_skipped(report.iterations)
     if line is None and row is not None and not math.isfinite(row.tflops or 0):
         return [f"the throughput in its result row is {row.tflops}"]
     if line is None:
-        return []
+        return [skipped] if skipped else []
     number = implausible_number(line.iteration, line.iteration, line.elapsed_ms, line.loss, line.grad_norm)
-    if number is None or "nan" in number or "inf" in number:
-        return [f"NaN or infinite numbers at iteration {line.iteration}"]
+    if number is None or "nan" in number or "inf" in number:  # the ledger keeps no number that is NaN
+        return [f"NaN, infinite or missing numbers at iteration {line.iteration}"]
     return [f"impossible number at iteration {line.iteration}: {number}"]
 
 

@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Literal
+from typing import Literal, TypeVar
 
 from orchestrator.catalog.axes import Settings
 from orchestrator.catalog.case import Case
@@ -16,13 +16,15 @@ from orchestrator.catalog.library import Entry
 from orchestrator.catalog.published import PublishedPoint
 from orchestrator.job_spec import Value
 from orchestrator.ledger.measurements import MeasuredMetric
-from orchestrator.ledger.rows import JobRow
-from orchestrator.ledger.tables import FAILED, VERIFIED
+from orchestrator.ledger.rows import JobRow, JobSummary
+from orchestrator.ledger.tables import ENDED, FAILED, MEASURED, PARTIAL, RUNNING, VERIFIED
 from orchestrator.megatron.flops import training_days
 from orchestrator.reading.failure import Failure, fails_as_published, ran_out_of_memory
 from orchestrator.reading.host_bound import host_bound_reason, is_host_bound
 from orchestrator.reading.job_status import attempt_text, reuse_text
 from orchestrator.reading.noise import MOST_NOISE, noise_of_job, relative_spread
+
+R = TypeVar("R", bound=JobSummary)
 
 # The 0.975 quantiles of Student's t for 1 to 30 degrees of freedom: NIST/SEMATECH e-Handbook of Statistical Methods,
 # table 1.3.6.7.2.
@@ -67,6 +69,23 @@ class CaseMetric(MeasuredMetric):
         return f"95 % interval {100 * self.noise:.2g} % of the mean of {self.repeats} repeats either way"
 
 
+_NEVER_RAN = {str(failure) for failure in (Failure.NOT_SUBMITTED, Failure.REFUSED, Failure.STOPPED, Failure.CANCELLED)}
+
+
+def latest_job(rows: Sequence[R]) -> R:
+    """Return the latest job that was judged after it ran, else the latest that runs, else the latest.
+
+    The rows are in the order of their runs. A job that is new, refused or cancelled hides no result of another.
+    """
+
+    def rank(row: JobSummary) -> int:
+        if row.verdict is not None:
+            return 0 if row.failure in _NEVER_RAN else 2
+        return 1 if row.phase in (RUNNING, ENDED) else 0
+
+    return max(enumerate(rows), key=lambda numbered: (rank(numbered[1]), numbered[0]))[1]
+
+
 @dataclass(frozen=True, slots=True)
 class Combined:
     """Last job of a case, combined with its repeats.
@@ -85,14 +104,14 @@ class Combined:
 
 
 def combine_repeats(rows: Sequence[JobRow], metrics: Mapping[int, Mapping[str, MeasuredMetric]]) -> Combined:
-    """Combine the jobs of one case; the last row is the most recent job, `metrics` are by attempt.
+    """Combine the jobs of one case, which are in the order of their runs; `metrics` are by attempt.
 
-    Jobs with the same code, configuration and image are repeats. Only verified repeats count if there is one.
+    Jobs like `latest_job` count. Jobs with the same code, configuration and image are repeats. Only measured repeats
+    count if there is one.
     """
-    last = rows[-1]
-    same = (last.spec, last.code, last.image, last.image_digest)
-    alike = [row for row in rows if (row.spec, row.code, row.image, row.image_digest) == same]
-    measured = [row for row in alike if row.verdict == VERIFIED and "iteration_ms" in metrics.get(row.attempt_id, {})]
+    last = latest_job(rows)
+    alike = [row for row in rows if _are_repeats(row, last)]
+    measured = [row for row in alike if row.verdict in MEASURED and "iteration_ms" in metrics.get(row.attempt_id, {})]
     if not measured:
         own = metrics.get(last.attempt_id, {})
         return Combined(last, (last,), {name: mean_metric([metric]) for name, metric in own.items()})
@@ -103,6 +122,11 @@ def combine_repeats(rows: Sequence[JobRow], metrics: Mapping[int, Mapping[str, M
     failed = tuple(row for row in alike if row.verdict == FAILED)
     noise, flag = means["iteration_ms"].too_noisy, _flag(measured, by_job)
     return Combined(measured[middle], tuple(measured), means, failed, noise, flag)
+
+
+def _are_repeats(row: JobRow, other: JobRow) -> bool:
+    ran, other_ran = ((one.spec, one.code, one.image, one.image_digest) for one in (row, other))
+    return ran == other_ran
 
 
 def mean_metric(repeats: Sequence[MeasuredMetric]) -> CaseMetric:
@@ -147,8 +171,9 @@ class Result:
 
     `losses` are (iteration, loss) pairs, empty unless requested; `gpu` is the name of the cluster's GPU; `instead_of`
     is the program of the published numbers if another program ran. `row`, `rows`, `failed`, `noise` and `flag` are
-    those of `Combined`. `newer` has the latest attempts of these jobs where a later attempt than the result exists.
-    `measured_for` is another experiment that made the job's result, by its full name.
+    those of `Combined`. `newer` has the latest attempts of these jobs where a later attempt than the result exists,
+    `later` the later jobs that have not run. `measured_for` is another experiment that made the job's result, by its
+    full name.
     """
 
     case: Case
@@ -163,18 +188,19 @@ class Result:
     flag: str | None = None
     failed: tuple[JobRow, ...] = ()
     newer: tuple[JobRow, ...] = ()
+    later: tuple[JobRow, ...] = ()
     measured_for: str | None = None
 
     @property
     def failures(self) -> list[JobRow]:
-        """Return its jobs and repeats that failed unexpectedly. A verified case has no failures that a user cancelled.
+        """Return its jobs and repeats that failed unexpectedly. A measured case has no failures that a user cancelled.
 
         A later attempt that failed counts, too.
         """
         if self.ended_as_published or self.row is None:
             return []
         failed = [row for row in (self.row, *self.failed, *self.newer) if row.verdict == FAILED]
-        return [row for row in failed if not self.is_verified or row.failure != str(Failure.CANCELLED)]
+        return [row for row in failed if not self.is_measured or row.failure != str(Failure.CANCELLED)]
 
     def reused_text(self, at: datetime) -> str | None:
         """Return the origin and the age, at a time in UTC, of a result that another experiment measured, else None."""
@@ -184,13 +210,24 @@ class Result:
 
     @property
     def newer_text(self) -> str | None:
-        """Return the later attempts of its jobs: `attempt 2: failed (cancelled)`; None if there is none."""
-        return "; ".join(map(attempt_text, self.newer)) or None
+        """Return later attempts of its jobs, and later jobs: `attempt 2: failed (cancelled)`; None if there is none."""
+        jobs = (f"{row.job_id}, {attempt_text(row)}" for row in self.later)
+        return "; ".join((*map(attempt_text, self.newer), *jobs)) or None
 
     @property
     def is_verified(self) -> bool:
         """Return whether its job is verified."""
         return self.row is not None and self.row.verdict == VERIFIED
+
+    @property
+    def is_measured(self) -> bool:
+        """Return whether its numbers count: its job is verified or partial."""
+        return self.row is not None and self.row.verdict in MEASURED
+
+    @property
+    def partial(self) -> str | None:
+        """Return the progress of its partial jobs, `363/400`; None if it has none."""
+        return ", ".join(f"{row.iteration}/{row.iterations}" for row in self.rows if row.verdict == PARTIAL) or None
 
     @property
     def ran_out_of_memory(self) -> bool:
@@ -212,8 +249,8 @@ class Result:
         return settings.given().items() <= self.case.settings.items()
 
     def metric(self, name: str) -> CaseMetric | None:
-        """Return a measured metric; None unless the job is verified and its numbers can be right."""
-        return self.metrics.get(name) if self.is_verified and self.flag is None else None
+        """Return a measured metric; None unless the job is verified or partial, and its numbers can be right."""
+        return self.metrics.get(name) if self.is_measured and self.flag is None else None
 
     def value(self, name: str) -> float | None:
         """Return the value of a metric, or None."""
@@ -227,7 +264,7 @@ class Result:
 
     @property
     def is_host_bound(self) -> bool | None:
-        """Return whether its GPUs waited too long for the host; None unless that was measured in a verified job."""
+        """Return whether its GPUs waited too long for the host; None unless that was measured."""
         return is_host_bound(self.metrics) if self.metric("host_wait_percent") else None
 
     @property
@@ -274,10 +311,17 @@ def case_results(
                 flag=job.flag,
                 losses=tuple((losses or {}).get(job.row.attempt_id, ())),
                 measured_for=None if origin == job.row.experiment else origin,
+                later=_later(by_name[case.name], job.row),
                 newer=tuple(newer[row.attempt_id] for row in (*job.rows, *job.failed) if row.attempt_id in newer),
             )
         results.append(result)
     return results
+
+
+def _later(rows: Sequence[JobRow], shown: JobRow) -> tuple[JobRow, ...]:
+    """Return the jobs after the last one that is shown or repeats it."""
+    last = max(index for index, row in enumerate(rows) if _are_repeats(row, shown))
+    return tuple(rows[last + 1 :])
 
 
 def with_training_days(case: Case, metrics: Mapping[str, CaseMetric]) -> Mapping[str, CaseMetric]:

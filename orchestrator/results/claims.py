@@ -125,7 +125,9 @@ def _judge(
         finding = _finding(claim, evidence)
     except NotJudged as reason:
         return ClaimVerdict(claim, "not judged", str(reason), used)
-    return ClaimVerdict(claim, "holds" if finding.holds else "fails", finding.because, used)
+    partial = [f"{result.case.name} at {result.partial}" for result in _cases(claim, evidence) if result.partial]
+    because = f"{finding.because}; partial: {', '.join(partial)}" if partial else finding.because
+    return ClaimVerdict(claim, "holds" if finding.holds else "fails", because, used)
 
 
 def _require_gpus(claim: Claim, evidence: Evidence) -> None:
@@ -316,7 +318,7 @@ def _judge_outcome(claim: OutcomeClaim, evidence: Evidence) -> Finding:
     """Judge how cases end. If a case fits on another GPU, which may have more memory, the claim is not judged."""
     results = evidence.results
     out_of_memory = [result.case.name for result in results if result.ran_out_of_memory]
-    ok = [result.case.name for result in results if result.is_verified]
+    ok = [result.case.name for result in results if result.is_measured]
     right, wrong = (ok, out_of_memory) if claim.outcome == "ok" else (out_of_memory, ok)
     if not wrong and len(right) < len(results):
         missing = len(results) - len(right)

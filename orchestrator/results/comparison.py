@@ -20,7 +20,7 @@ from orchestrator.ledger.reports import attempts_of_jobs, cases_asked_for
 from orchestrator.ledger.result_attempts import last_result, with_attempt
 from orchestrator.ledger.rows import AttemptRow, JobRow
 from orchestrator.ledger.submission_rows import RunSummary
-from orchestrator.ledger.tables import ENDED, FAILED, VERIFIED
+from orchestrator.ledger.tables import ENDED, FAILED, MEASURED
 from orchestrator.reading.host_bound import host_bound_reason
 from orchestrator.results.cases import NOT_RATES, CaseMetric, Combined, Result, combine_repeats, modes, published_on
 from orchestrator.results.evidence import SMALLER_IS_BETTER
@@ -144,7 +144,7 @@ def _missing(result: Result) -> tuple[str, str | None]:
         return AS_PUBLISHED, None
     if row.verdict == FAILED:
         return FAILED_HERE, row.verdict_reason
-    if row.phase != ENDED or not result.is_verified:
+    if row.phase != ENDED or not result.is_measured:
         return UNDER_WAY, row.state
     return (CANNOT_BE, result.flag) if result.flag else (NOT_MEASURED, None)
 
@@ -342,7 +342,7 @@ def _why_missing(side: Combined | None, number: CaseMetric | None, name: str) ->
 
 
 def _number(side: Combined | None, metric: str) -> CaseMetric | None:
-    if side is None or side.row.verdict != VERIFIED or side.flag is not None:
+    if side is None or side.row.verdict not in MEASURED or side.flag is not None:
         return None
     return side.metrics.get(metric)
 

@@ -106,9 +106,9 @@ def measured(results: Sequence[Result], metric: str) -> list[Result]:
 
 
 def verified(results: Sequence[Result]) -> list[Result]:
-    """Return the cases if all are verified; those that the source reports as out of memory may be missing."""
+    """Return the cases if all are measured; those that the source reports as out of memory may be missing."""
     needed = [result for result in results if not may_be_missing(result)]
-    missing = sum(not result.is_verified for result in needed)
+    missing = sum(not result.is_measured for result in needed)
     if missing:
         raise NotJudged(f"{missing} of {counted(len(needed), 'case')} not verified")
     if not needed:
@@ -183,7 +183,7 @@ def _key(result: Result) -> tuple[str, str]:
 
 def may_be_missing(result: Result) -> bool:
     """Return whether the source reports that the case runs out of memory."""
-    return result.expects_oom and not result.is_verified
+    return result.expects_oom and not result.is_measured
 
 
 def value_of(result: Result, metric: str) -> float:

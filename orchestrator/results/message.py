@@ -10,7 +10,7 @@ from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.measurements import metrics_of
 from orchestrator.ledger.reports import attempts_of_jobs
 from orchestrator.ledger.rows import JobRow
-from orchestrator.ledger.tables import FAILED, OPEN
+from orchestrator.ledger.tables import FAILED, OPEN, PARTIAL
 from orchestrator.money import totals
 from orchestrator.reading.failure import Failure
 from orchestrator.reading.job_status import recorded_prices
@@ -22,7 +22,7 @@ from orchestrator.text import printable_line
 MOST_FAILURES = 10
 """Failed cases that a message names."""
 
-_ENDS = ("failed", "failed as published", "cancelled", "not judged", "not ended", "without a job")
+_ENDS = (PARTIAL, "failed", "failed as published", "cancelled", "not judged", "not ended", "without a job")
 """Ends of cases that are not verified, in the order of a message."""
 _CLAIMS: Mapping[Verdict, str] = {"holds": "hold", "fails": "fail", "not judged": "not judged"}
 """Verdicts, and their words for several claims."""
@@ -30,7 +30,10 @@ _CLAIMS: Mapping[Verdict, str] = {"holds": "hold", "fails": "fail", "not judged"
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """Message about the end of a figure. `failed` is that of the outcome, `complete` whether every case is verified."""
+    """Message about the end of a figure.
+
+    `failed` is that of the outcome, `complete` whether every case is verified or partial.
+    """
 
     title: str
     text: str
@@ -60,7 +63,7 @@ def message_of(outcome: FigureOutcome, spent: str | None) -> Message:
     ]
     lines += [f"cost: {spent}"] if spent else []
     lines += [f"next: {_next(outcome)}"]
-    return Message(title, "\n".join(map(printable_line, lines)), outcome.failed, verified == cases)
+    return Message(title, "\n".join(map(printable_line, lines)), outcome.failed, verified + counts[PARTIAL] == cases)
 
 
 def spent_by_jobs(ledger: Ledger, rows: Sequence[JobRow]) -> str | None:
@@ -80,8 +83,8 @@ def _end_of(result: Result) -> str:
     row = result.row
     if row is None:
         return "without a job"
-    if result.is_verified:
-        return "verified"
+    if result.is_measured:
+        return "verified" if result.is_verified else PARTIAL
     if row.phase in OPEN:
         return "not ended"
     if row.verdict != FAILED:

@@ -3,32 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from orchestrator.catalog.case import Case, parse_where, select, with_workload
 from orchestrator.catalog.expand import cases_to_run, expand
 from orchestrator.catalog.experiment import is_search, scale_names
 from orchestrator.catalog.library import Entry, find_experiment, full_name
 from orchestrator.errors import Problem, ReproError
+from orchestrator.job_spec import shown_changes
 from orchestrator.ledger.attempts import job_rows
 from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.measurements import losses_of, metrics_of
 from orchestrator.ledger.reports import attempts_of_jobs, run_summaries
 from orchestrator.ledger.result_attempts import measured_for, result_rows
 from orchestrator.ledger.rows import JobRow
+from orchestrator.ledger.submission_rows import RunSummary
+from orchestrator.ledger.tables import MEASURED
 from orchestrator.paths import Folders
-from orchestrator.results.cases import Result, case_results
+from orchestrator.results.cases import Result, case_results, latest_job
 from orchestrator.results.claims import ClaimVerdict, judge_claims
 from orchestrator.results.comparison import in_order_of_runs
 from orchestrator.workloads import find_workload
-from orchestrator.workloads.argument_changes import changes_of, shown_changes, with_changes
+from orchestrator.workloads.argument_changes import changes_of, parse_changes, with_changes
 
 
 @dataclass(frozen=True, slots=True)
 class FigureOutcome:
     """All cases of an experiment at a scale on a cluster, and the verdicts of its claims.
 
-    `reference` are the cases that have published numbers and no job.
+    `reference` are the cases that have published numbers and no job. `later` is a job of a later run that is not shown.
+    `jobs` are the ids of all jobs of the cases, also of earlier ones.
     """
 
     entry: Entry
@@ -37,6 +41,8 @@ class FigureOutcome:
     results: Sequence[Result]
     claims: Sequence[ClaimVerdict]
     reference: Sequence[Result] = ()
+    later: JobRow | None = None
+    jobs: frozenset[str] = frozenset()
 
     @property
     def workloads(self) -> list[str]:
@@ -47,6 +53,11 @@ class FigureOutcome:
     def replaced_workload(self) -> str | None:
         """Return the experiment's own program if another program ran instead, else None."""
         return self.results[0].instead_of
+
+    @property
+    def is_measured(self) -> bool:
+        """Return whether a case is verified or partial."""
+        return any(result.is_measured for result in self.results)
 
     @property
     def argument_changes(self) -> tuple[str, ...]:
@@ -70,6 +81,12 @@ class FigureOutcome:
     def failed(self) -> bool:
         """Return whether a job or a judged claim failed."""
         return bool(self.failures) or any(claim.verdict == "fails" for claim in self.claims)
+
+    def has(self, row: JobRow) -> bool:
+        """Return whether a job is one of these cases, with their program and their arguments."""
+        figure = (self.entry.name, self.scale, self.cluster)
+        cases = {(one.case.name, one.case.workload, one.case.argument_changes) for one in self.results}
+        return _figure(row) == figure and (row.case_name, row.workload, row.spec.argument_changes) in cases
 
     def file_name(self, ending: str, attempt: int | None = None) -> str:
         """Return the default name of a file of these results, for example `figure-13-cpu-local.png`."""
@@ -97,32 +114,77 @@ def read_outcome(
     cluster: str | None = None,
     workload: str | None = None,
     attempt: int | None = None,
+    arg: Sequence[str] | None = None,
+    run: str | None = None,
+    changes: Sequence[str] | None = None,
 ) -> FigureOutcome:
-    """Return the outcome of the latest run that matches the arguments; None matches everything.
+    """Return the outcome of the figure of `shown_job`, of the jobs that match the arguments; None matches everything.
 
-    The result of a job is its last verified attempt, else its latest one; with `attempt`, the attempt of this number,
-    for the jobs that have it. Raises ReproError if no job matches or has this attempt, or if the name of the experiment
-    or the workload is unknown.
+    `arg` are words of `--arg` that a job must have been submitted with, `changes` all changes of its arguments. With
+    `run`, the beginning of a run's id, only its jobs count. The result of a job is that of `ledger.result_attempts`;
+    with `attempt`, the attempt of this number, for the jobs that have it. Raises ReproError if no job matches or has
+    this attempt, or if the name of the experiment, the workload or the run is unknown.
     """
     name = full_name(folders, experiment) if experiment else None
+    wanted = set(parse_changes(arg or (), ()))
     if workload is not None:
         find_workload(workload)
+    runs = run_summaries(ledger)
     rows = [
         row
-        for row in job_rows(ledger, experiment=name)
+        for row in job_rows(ledger, experiment=name, run_id=run_named(runs, run) if run else None)
         if scale in (None, row.scale) and cluster in (None, row.cluster)
     ]
-    matching = [row for row in rows if workload in (None, row.workload)]
+    matching = [
+        row
+        for row in rows
+        if workload in (None, row.workload) and _has_changes(row, changes) and wanted <= set(row.spec.argument_changes)
+    ]
     if not matching:
         options = [scale and f"at {scale}", cluster and f"on {cluster}", workload and f"with {workload}"]
+        options += [f"with {shown_changes(wanted)}" if wanted else None, f"in run {run}" if run else None]
         what = " ".join(
             filter(None, [experiment or "nothing", *options, "was never submitted" if experiment else "was submitted"])
         )
         command = f"repro submit {experiment or 'figure-13'} --cluster {cluster or 'local'}"
         hint = f"{command} --workload {workload}" if workload else command
         raise ReproError(Problem(what, hint=hint))
-    last = in_order_of_runs(matching, run_summaries(ledger))[-1]
-    return outcome_of(ledger, find_experiment(folders, experiment or last.experiment), rows, last, attempt)
+    matching = in_order_of_runs(matching, runs)
+    shown = shown_job(result_rows(ledger, matching).rows)
+    if run is not None:
+        changes = changes_of(row.spec.argument_changes for row in matching)
+    entry = find_experiment(folders, experiment or shown.experiment)
+    outcome = outcome_of(ledger, entry, rows, shown, attempt, changes)
+    return outcome if outcome.has(matching[-1]) else replace(outcome, later=matching[-1])
+
+
+def _has_changes(row: JobRow, changes: Sequence[str] | None) -> bool:
+    """Return whether the job ran with the changes, or with those that affect it; without any if there are none."""
+    own = row.spec.argument_changes
+    return changes is None or (set(own) <= set(changes) and bool(own) == bool(changes))
+
+
+def shown_job(rows: Sequence[JobRow]) -> JobRow:
+    """Return the job whose figure and arguments are shown, of jobs in the order of their runs.
+
+    The latest job with numbers and the published arguments, else the latest one with numbers, else `latest_job`.
+    """
+    measured = [row for row in rows if row.verdict in MEASURED]
+    published = [row for row in measured if not row.spec.argument_changes]
+    return latest_job(published or measured or rows)
+
+
+def run_named(runs: Sequence[RunSummary], beginning: str) -> str:
+    """Return the id of the only run that begins so; ReproError if there is none or more than one."""
+    ids = [run.id for run in runs if run.id.startswith(beginning)]
+    if len(ids) != 1:
+        what = f"--run {beginning}: {'several runs begin' if ids else 'no run begins'} so"
+        raise ReproError(Problem(what, hint="repro sql 'SELECT id, experiment, created_at FROM runs' lists the runs"))
+    return ids[0]
+
+
+def _figure(row: JobRow) -> tuple[str, str, str]:
+    return row.experiment, row.scale, row.cluster
 
 
 def stored_outcome(ledger: Ledger, entry: Entry, scale: str) -> FigureOutcome:
@@ -130,24 +192,31 @@ def stored_outcome(ledger: Ledger, entry: Entry, scale: str) -> FigureOutcome:
     rows = [row for row in job_rows(ledger, experiment=entry.name) if row.scale == scale]
     if not rows:
         raise ReproError(Problem(f"no job of {entry.name} at scale {scale}", "ledger/:"))
-    return outcome_of(ledger, entry, rows, in_order_of_runs(rows, run_summaries(ledger))[-1])
+    return outcome_of(ledger, entry, rows, shown_job(in_order_of_runs(rows, run_summaries(ledger))))
 
 
 def outcome_of(
-    ledger: Ledger, entry: Entry, rows: Sequence[JobRow], last: JobRow, attempt: int | None = None
+    ledger: Ledger,
+    entry: Entry,
+    rows: Sequence[JobRow],
+    last: JobRow,
+    attempt: int | None = None,
+    changes: Sequence[str] | None = None,
 ) -> FigureOutcome:
     """Return the outcome of an experiment from the jobs with the experiment, scale and cluster of the job `last`.
 
-    All cases run the experiment's own programs, or all cases run the program that replaced them in `last`.
+    All cases run the experiment's own programs, or all cases run the program that replaced them in `last`. `changes`
+    are those of the arguments, by default those of the run of `last`.
     """
     cases = cases_to_run(entry, last.scale)
     own_programs = {case.workload for case in cases}
     if last.workload not in own_programs:
         cases = with_workload(cases, last.workload)
     programs = {case.workload for case in cases}
-    figure = (last.experiment, last.scale, last.cluster)
-    rows = [row for row in rows if (row.experiment, row.scale, row.cluster) == figure and row.workload in programs]
-    changes = changes_of(row.spec.argument_changes for row in rows if row.run_id == last.run_id)
+    rows = [row for row in rows if _figure(row) == _figure(last) and row.workload in programs]
+    if changes is None:
+        of_run = (row.spec.argument_changes for row in rows if row.run_id == last.run_id)
+        changes = changes_of(of_run) if last.spec.argument_changes else ()
     cases = with_changes(cases, changes)
     rows = in_order_of_runs(_with_same_changes(rows, cases), run_summaries(ledger))
     with_losses = needs_losses(entry)
@@ -163,7 +232,8 @@ def outcome_of(
     claims = judge_claims(entry, last.scale, results, last.spec.gpus_per_node or 0, others)
     without_job = [case for case in expand(entry, last.scale) if case.reference_only]
     reference = case_results(entry, without_job, rows, {}) if programs == own_programs else []
-    return FigureOutcome(entry, last.scale, last.cluster, results, claims, reference)
+    jobs = frozenset(row.job_id for row in rows)
+    return FigureOutcome(entry, last.scale, last.cluster, results, claims, reference, jobs=jobs)
 
 
 def _require_attempt(ledger: Ledger, entry: Entry, rows: Sequence[JobRow], attempt: int) -> None:

@@ -175,8 +175,3 @@ def _placeholder(workload: AnyWorkload) -> object:
 def changes_of(changes: Iterable[Sequence[str]]) -> tuple[str, ...]:
     """Return the changes of several jobs of one run, in the order of the flags."""
     return tuple(sorted({change for of_job in changes for change in of_job}, key=changed_flag))
-
-
-def shown_changes(changes: Iterable[str]) -> str:
-    """Return changes as they are typed: `--arg --lr=0.001 --no-arg --overlap-sp-ag`."""
-    return " ".join(change.replace("=", " ", 1) for change in changes)

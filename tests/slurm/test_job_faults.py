@@ -29,12 +29,13 @@ def pinned(node: str, *more: str) -> str:
 
 @dataclass(frozen=True)
 class Fault:
-    """Behaviour of the program, settings of the profile, and the expected result."""
+    """Behaviour of the program, settings of the profile, the expected result, and further options."""
 
     behave: str
     profile: str
     state: str
     failure: str | None
+    options: tuple[str, ...] = ()
 
 
 FAULTS = {
@@ -42,7 +43,7 @@ FAULTS = {
     "preempted": Fault("hang", pinned("n3", "qos: low"), "FAILED", "preempted"),
     "requeued": Fault("hang", pinned("n4", "requeue: true"), "COMPLETED", None),
     "timeout": Fault("begun", pinned("n1"), "TIMEOUT", "timeout"),
-    "late": Fault("late", pinned("n1"), "TIMEOUT", None),
+    "late": Fault("late", pinned("n1"), "TIMEOUT", None, ("--set", "training.iterations=20")),
     "administrator": Fault("hang", pinned("n1"), "CANCELLED", "cancelled"),
     "gpu": Fault("fail", pinned("n1"), "FAILED", "gpu-oom"),
     "host": Fault("host", pinned("n1"), "FAILED", "host-oom"),
@@ -59,7 +60,7 @@ def faulty(slurm_cluster: SlurmCluster, tmp_path_factory: pytest.TempPathFactory
     sites = {name: SlurmSite(folder / name).use_stand_in(fault.profile, gpus=4) for name, fault in FAULTS.items()}
     for name, site in sites.items():
         site.behave(FAULTS[name].behave)
-        done = site.submit(*CASE)
+        done = site.submit(*CASE, *FAULTS[name].options)
         assert done.returncode == 0, (name, done.stderr)
     ids = {name: row_of(site)["id"] for name, site in sites.items()}
     for name in ("node", "preempted", "requeued", "timeout", "late", "administrator"):
@@ -155,13 +156,13 @@ def test_a_timed_out_job_keeps_its_measurements_and_retry_gives_it_more_time(
 @pytest.mark.fault(
     section="Faults of jobs",
     fault="The job that had enough iterations at its time limit",
-    promise="It is verified, with its last iteration.",
+    promise="It is partial, with its last iteration.",
     count=0,
 )
-def test_a_job_with_enough_iterations_at_its_time_limit_is_verified(faulty: dict[str, SlurmSite]) -> None:
+def test_a_job_with_enough_samples_at_its_time_limit_is_partial(faulty: dict[str, SlurmSite]) -> None:
     row = row_of(faulty["late"])
-    assert (row["iteration"], row["verdict"]) == (6, "verified") and row["tflops_per_gpu"] > 0
-    assert "1 done, 0 submitted" in faulty["late"].submit(*CASE).stderr
+    assert (row["iteration"], row["verdict"]) == (12, "partial") and row["tflops_per_gpu"] > 0
+    assert "1 done, 0 submitted" in faulty["late"].submit(*CASE, *FAULTS["late"].options).stderr
 
 
 @pytest.mark.fault(

@@ -56,8 +56,8 @@ _METRICS = (
 )
 _OF_FIRST = ("iteration_ms_spread", "iterations_used")
 
-# The result of each case: the last verified attempt of its job, else the latest one. A case has several jobs if its
-# code or image changed; the latest run decides.
+# The result of each case: the last verified attempt of its job, else the last partial one, else the latest. A case has
+# several jobs if its code or image changed; the latest run decides.
 _RESULTS = """
     SELECT v.experiment, v.scale, v.cluster, v.case_name, v.repeat, v.workload, v.job_id, v.attempt, v.attempt_id,
         v.state, v.verdict, v.failure, v.verdict_reason, v.deciding_line, v.execution, v.gpus, v.nodes,
@@ -87,11 +87,12 @@ _RESULTS = """
     ) AND NOT EXISTS (
         SELECT 1 FROM attempts AS other
         WHERE other.job_id = v.job_id AND other.forgotten_at IS NULL AND (
-            (other.verdict = 'verified' AND (other.number > v.attempt OR v.verdict IS NULL OR v.verdict <> 'verified'))
-            OR (other.number > v.attempt AND (v.verdict IS NULL OR v.verdict <> 'verified'))
+            {other_rank} > {rank} OR ({other_rank} = {rank} AND other.number > v.attempt)
         )
     )
 """
+
+_RANK = "CASE {verdict} WHEN 'verified' THEN 2 WHEN 'partial' THEN 1 ELSE 0 END"
 
 _ITERATIONS = """
     SELECT v.experiment, v.scale, v.cluster, v.case_name, v.repeat, v.workload, v.job_id, v.attempt, v.attempt_id,
@@ -208,6 +209,8 @@ def create_views(connection: sa.Connection) -> None:
             layout=", ".join(f"{configured(f'layout.{name}', 'integer')} AS {name}" for name in _LAYOUT),
             metrics=", ".join(f"measured.{name}" for name in (_METRICS[0], *_OF_FIRST, *_METRICS[1:])),
             pivots=", ".join(pivots),
+            rank=_RANK.format(verdict="v.verdict"),
+            other_rank=_RANK.format(verdict="other.verdict"),
         ),
         "v_iterations": _ITERATIONS,
     }

@@ -49,8 +49,8 @@ class IterationLine:
     of FLOPs differs between versions; tokens/s are Megatron-Kwai's. `power_w` is per GPU. `host_wait_ms` is the time
     per iteration for which a GPU waited for the host, as `orchestrator.pretrain` prints it.
 
-    `used`: the line is part of the metrics. `is_finite` is False if an iteration counted as NaN, or if a number of the
-    line is not plausible.
+    `used`: the line is part of the metrics. `is_finite` is False if an iteration counted as NaN, if a number of the
+    line is not plausible, or if it lacks its loss (`reading.statistics`).
     """
 
     iteration: int

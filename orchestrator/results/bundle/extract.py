@@ -152,10 +152,11 @@ def extract_of(
     cluster: str,
     workloads: set[str],
     others: Mapping[str, Collection[str]] | None = None,
+    left_out: Collection[str] = (),
 ) -> Extract:
     """Return the ledger's rows about the jobs of a figure that run one of these programs, without forgotten attempts.
 
-    `others` are the cases of other experiments, by full name, whose jobs are included.
+    `others` are the cases of other experiments, by full name, whose jobs are included. `left_out` are job ids.
     """
     runs, jobs, requests = (rows_of(table) for table in (Run, Job, RunJob))
     cases = [
@@ -171,7 +172,7 @@ def extract_of(
         .order_by(runs.c.created_at, runs.c.id, requests.c.position)
     )
     with ledger.reading() as session:
-        run_jobs: list[Row] = [dict(row) for row in session.execute(query).mappings()]
+        run_jobs = [dict(row) for row in session.execute(query).mappings() if row["job_id"] not in left_out]
         job_ids, run_ids = {row["job_id"] for row in run_jobs}, {row["run_id"] for row in run_jobs}
         recorded = _rows(session, Attempt, "job_id", job_ids, order="id")
         forgotten = _forgotten(session, recorded, run_jobs)

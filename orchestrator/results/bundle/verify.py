@@ -12,7 +12,7 @@ from orchestrator.catalog.library import Entry
 from orchestrator.errors import Problem, ReproError
 from orchestrator.files import single_name
 from orchestrator.ledger.database import Ledger
-from orchestrator.ledger.tables import VERIFIED
+from orchestrator.ledger.tables import MEASURED
 from orchestrator.results.bundle.archive import changed_files, path_within, text_of, unpacked
 from orchestrator.results.bundle.attempt_check import read_logs, unnamed_attempts
 from orchestrator.results.bundle.check import Check, check_of_pages, first_of, same, shown
@@ -100,7 +100,7 @@ def _check_results(folder: Path, about: About, entry: Entry, ledger: Ledger) -> 
     what = f"{counted(len(cases), 'case')} and {counted(len(claims), 'claim')} judged again"
     changed = [] if same_rules else _changed_verdicts(stored["claims"], claims)
     notes = [] if same_rules else [_of_rules(about.judging_rules, len(changed)), *changed]
-    if not any(row["verdict"] == VERIFIED for row in cases):
+    if not any(row["verdict"] in MEASURED for row in cases):
         notes.append(NOTHING_VERIFIED)
     unchecked = "verdicts of claims that other rules judged" if changed else None
     return Check("results", what, tuple(differences), unchecked, tuple(notes))

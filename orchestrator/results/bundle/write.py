@@ -14,10 +14,11 @@ import orchestrator
 from orchestrator import __version__
 from orchestrator.errors import Problem, ReproError
 from orchestrator.files import open_job_file, read_job_file
+from orchestrator.ledger.attempts import job_rows
 from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.measurements import file_offsets
 from orchestrator.ledger.reports import script_texts
-from orchestrator.ledger.tables import ENDED, NEVER_SUBMITTED, OPEN, VERIFIED, field_values
+from orchestrator.ledger.tables import ENDED, MEASURED, NEVER_SUBMITTED, OPEN, field_values
 from orchestrator.masking import hidden_values, masked
 from orchestrator.megatron.logs.alpa import TABLE
 from orchestrator.reading.logs import decompressed, is_compressed, job_secrets, log_files
@@ -172,7 +173,7 @@ def _add_logs(contents: Contents, row: Row, path: str, read: Collection[str]) ->
     for name in sorted(were_read - {_PACKED.sub("", name) for name in logs}):
         contents.lacks(f"{path}/{name}", folder / name, "is gone", is_judged)
     if not logs and not were_read and row["phase"] == ENDED and row["state"] != NEVER_SUBMITTED:
-        had_log = row["verdict"] == VERIFIED or row["iteration"] is not None
+        had_log = row["verdict"] in MEASURED or row["iteration"] is not None
         contents.lacks(f"{path}/log.txt", folder / "log.txt", "is gone" if had_log else "there is none", had_log)
 
 
@@ -219,7 +220,9 @@ class Bundled:
 def write_bundle(ledger: Ledger, figure: FigureOutcome, templates: Path, file: Path) -> Bundled:
     """Write the bundle of a figure; the bundle lists unreadable files as missing."""
     others = compared_cases(figure)
-    extract = extract_of(ledger, figure.entry.name, figure.scale, figure.cluster, set(figure.workloads), others)
+    name, workloads = figure.entry.name, set(figure.workloads)
+    left_out = {row.job_id for row in job_rows(ledger, experiment=name)} - figure.jobs  # of other arguments or runs
+    extract = extract_of(ledger, name, figure.scale, figure.cluster, workloads, others, left_out)
     contents = Contents()
     paths = add_attempts(contents, extract, ledger)  # first, because it collects the secrets of the scripts
     _add_inputs(contents, figure, extract)

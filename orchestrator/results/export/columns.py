@@ -50,7 +50,11 @@ _IDENTITY = (
     Column("cluster", "text", "cluster of the run"),
     Column("job", "text", "job id; empty if the case was never submitted"),
     Column("run", "text", "latest `repro submit` that requested the job"),
-    Column("attempt", "integer", "number of the submission of the job: the last verified one, else the latest"),
+    Column(
+        "attempt",
+        "integer",
+        "number of the submission of the job: the last verified one, else the last partial one, else the latest",
+    ),
     Column("repeat", "integer", "number of the repeat; with several repeats, the row is of the median one"),
     Column("scheduler_id", "text", "job id of the scheduler"),
 )
@@ -106,7 +110,7 @@ _TRAINING = (
 
 _OUTCOME = (
     Column("state", "text", "state from the scheduler: `COMPLETED`, `RUNNING`, ..."),
-    Column("verdict", "text", "`verified` or `failed`; empty while the job is open"),
+    Column("verdict", "text", "`verified`, `partial` or `failed`; empty while the job is open"),
     Column("verdict_reason", "text", "reason of the verdict"),
     Column("failure", "text", "failure class: `gpu-oom`, `timeout`, ..."),
     Column("newer", "text", "state of a later attempt that is not the result: `attempt 2: failed (cancelled)`"),
@@ -177,7 +181,7 @@ def _metric_columns(name: str, unit: str, meaning: str) -> Iterator[Column]:
 
 
 _NUMBERS = (
-    Column("repeats", "integer", "verified repeats behind the numbers"),
+    Column("repeats", "integer", "verified and partial repeats behind the numbers"),
     Column("iterations_used", "integer", "interval lines of the logs behind the numbers"),
     *(column for name, (unit, meaning) in METRICS.items() for column in _metric_columns(name, unit, meaning)),
     Column("no_energy", "text", "why the GPU samples gave no energy; empty if they did, or there are none"),
@@ -229,7 +233,7 @@ ITERATION_COLUMNS: tuple[Column, ...] = (
     Column("reported_tflops_per_gpu", "number", "rate that the program prints", "TFLOP/s"),
     Column("reported_tokens_per_s_per_gpu", "number", "rate that the program prints", "1/s"),
     Column("power_w", "number", "power per GPU that the program prints", "W"),
-    Column("is_finite", "boolean", "false if a number of the line was NaN or infinite; the number is empty"),
+    Column("is_finite", "boolean", "false if a number of the line was NaN, infinite or missing; the number is empty"),
     Column("host_wait_ms", "number", "time per iteration for which a GPU waited for the host", "ms"),
     Column("used", "boolean", "whether the metrics of the case use this line"),
 )

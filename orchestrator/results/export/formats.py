@@ -16,6 +16,7 @@ from datetime import datetime
 
 from orchestrator.catalog.library import Entry
 from orchestrator.errors import Problem, ReproError
+from orchestrator.ledger.tables import PARTIAL
 from orchestrator.results.export.columns import CASE_COLUMNS, Column
 from orchestrator.results.export.rows import Row
 
@@ -198,6 +199,8 @@ def figure_table(entry: Entry, scale: str, cluster: str, rows: Sequence[Row]) ->
 def _verdict(row: Row) -> str:
     if row["verdict"] is None:
         return str(row["state"] or "not submitted").lower()
+    if row["verdict"] == PARTIAL:
+        return f"{PARTIAL}, {row['iterations_used']} samples"
     marks = {"flag": "flagged", "noise": "noisy", "host_bound": "host-bound"}
     detail = row["failure"] or next((mark for name, mark in marks.items() if row[name]), None)
     return f"{row['verdict']}, {detail}" if detail else str(row["verdict"])

@@ -94,6 +94,7 @@ class Inside:
 
 MEASURED: dict[str, Inside] = {
     "measured": Inside(filled=True),
+    "measured, partial": Inside(filled=False, hatch="..."),
     "measured, host-bound": Inside(filled=True, half=True, hatch="///"),
     "measured, too noisy to compare": Inside(filled=False),
 }
@@ -251,7 +252,9 @@ def _case_point(entry: Entry, metric: str, result: Result, at: float) -> CasePoi
 def _kind(result: Result, metric: str) -> str:
     if result.host_bound and metric not in NOT_RATES:
         return "measured, host-bound"
-    return "measured, too noisy to compare" if result.noise else "measured"
+    if result.noise:
+        return "measured, too noisy to compare"
+    return "measured, partial" if result.partial else "measured"
 
 
 def _marks(result: Result, has_number: bool) -> Iterator[str]:

@@ -31,6 +31,7 @@ class Counts:
 
     cases: int = 0
     verified: int = 0
+    partial: int = 0
     as_published: int = 0
     failed: int = 0
     missing: int = 0
@@ -96,6 +97,7 @@ _CLAIM_MARKS: Mapping[str, Mark] = {
 
 def counts_of(results: Sequence[Result], claims: Sequence[ClaimVerdict]) -> Counts:
     """Count cases and claims; a case that ran out of memory as published is neither failed nor verified."""
+    measured = sum(result.is_measured for result in results)
     verified = sum(result.is_verified for result in results)
     as_published = sum(result.ended_as_published for result in results)
     failed = sum(_has_failed(result) for result in results)
@@ -103,9 +105,10 @@ def counts_of(results: Sequence[Result], claims: Sequence[ClaimVerdict]) -> Coun
     return Counts(
         cases=len(results),
         verified=verified,
+        partial=measured - verified,
         as_published=as_published,
         failed=failed,
-        missing=len(results) - verified - as_published - failed,
+        missing=len(results) - measured - as_published - failed,
         holds=verdicts.count("holds"),
         fails=verdicts.count("fails"),
         not_judged=verdicts.count("not judged"),
@@ -172,6 +175,8 @@ def _has_failed(result: Result) -> bool:
 def _verdict(result: Result) -> Mark:
     if result.is_verified:
         return Mark("good", "verified")
+    if result.is_measured:
+        return Mark("good", f"partial, {result.partial}")
     if result.ended_as_published:
         return Mark("good", "out of memory, as published")
     if _has_failed(result):

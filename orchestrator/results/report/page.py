@@ -18,6 +18,7 @@ from orchestrator.catalog.experiment import is_search
 from orchestrator.catalog.library import Entry
 from orchestrator.errors import Problem, ReproError
 from orchestrator.files import written_whole
+from orchestrator.job_spec import shown_changes
 from orchestrator.ledger.attempts import job_summaries
 from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.reports import attempt_origins, latest_moment, run_records, script_texts
@@ -43,7 +44,6 @@ from orchestrator.results.report.provenance import (
     scripts_of,
 )
 from orchestrator.text import counted, shown_time, with_symbols
-from orchestrator.workloads.argument_changes import shown_changes
 
 _MOST_DRAWN = 2000
 """Cases in a picture on the page. More do not fit side by side, and a browser draws them slowly."""
@@ -264,7 +264,8 @@ def _cases_sentence(counts: Counts) -> str:
     """Return the sentence `4 of 6 cases are verified, 1 failed, 1 is missing.`."""
     every = f"All {counts.cases} cases are" if counts.verified == counts.cases > 1 else ""
     some = f"{counts.verified} of {counted(counts.cases, 'case')} {_is(counts.verified)}"
-    rest = [f"{counts.as_published} ran out of memory as published"] if counts.as_published else []
+    rest = [f"{counts.partial} {_is(counts.partial)} partial"] if counts.partial else []
+    rest += [f"{counts.as_published} ran out of memory as published"] if counts.as_published else []
     rest += [f"{counts.failed} failed"] if counts.failed else []
     rest += [f"{counts.missing} {_is(counts.missing)} missing"] if counts.missing else []
     return ", ".join([f"{every or some} verified", *rest]) + "."

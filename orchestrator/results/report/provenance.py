@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from orchestrator.ledger.submission_rows import AttemptOrigin, RunRecord
-from orchestrator.ledger.tables import FAILED, VERIFIED
+from orchestrator.ledger.tables import FAILED, MEASURED
 from orchestrator.masking import masked_tree, masked_words
 from orchestrator.money import Money, recorded_price, totals
 from orchestrator.reading.failure import POLICIES, Failure
@@ -122,7 +122,7 @@ def hours_of(attempts: Iterable[AttemptOrigin], device: str, runs: Iterable[RunR
 def failed_entries(
     attempts: Sequence[AttemptOrigin], names: Mapping[str, str], as_published: frozenset[str]
 ) -> tuple[FailedEntry, ...]:
-    """Return every failed attempt, also if a later attempt was verified.
+    """Return every failed attempt, also if a later attempt has a result.
 
     `names` are the cases by job; `as_published` are the jobs that fail as the source reports.
     """
@@ -202,8 +202,8 @@ def scripts_of(
 
 
 def _verdict(attempt: AttemptOrigin) -> Mark:
-    if attempt.verdict == VERIFIED:
-        return Mark("good", "verified")
+    if attempt.verdict in MEASURED:
+        return Mark("good", str(attempt.verdict))
     if attempt.verdict == FAILED:
         return Mark("bad", f"failed ({attempt.failure})" if attempt.failure else "failed")
     return Mark("open", attempt.state.lower().replace("_", " "))

@@ -64,7 +64,7 @@ def test_forgotten_attempts_are_in_no_table_and_come_back_with_undo(repro: Calle
 
 def test_a_verified_attempt_is_forgotten_only_after_a_confirmation(repro: Caller, ledger: Ledger) -> None:
     refused = repro("forget", "figure-13", "--where", "gbs=4")
-    assert refused.returncode == 2 and "3 verified attempts would be forgotten" in refused.stderr
+    assert refused.returncode == 2 and "3 attempts with a result would be forgotten" in refused.stderr
     assert len(cases(repro)) == 18
     done = repro("forget", "figure-13", "--where", "gbs=4", "--yes", "--json")
     assert len(json.loads(done.stdout)["attempts"]) == 9 and len(cases(repro)) == 9

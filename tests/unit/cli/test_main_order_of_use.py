@@ -137,7 +137,7 @@ def test_a_job_that_fails_is_exit_1_and_the_next_command_shows_why(repro: Caller
 @pytest.mark.parametrize(
     ("how", "why"),
     [
-        ("nan", "NaN or infinite numbers at iteration 1"),
+        ("nan", "NaN, infinite or missing numbers at iteration 1"),
         ("short", "the log ends at iteration 6 of 8"),
         ("narrow", "ran with world size 1, not 4"),
     ],

@@ -78,17 +78,23 @@ def test_jobs_with_changed_arguments_are_jobs_of_their_own_and_a_retry_keeps_the
     assert (done.returncode, done.complaints) == (0, ["1 job submitted again"]), done.stderr
     rows = repro.site.wait_for(lambda rows: [row["verdict"] for row in rows] == ["verified", "verified"])
     assert len({row["job"] for row in rows}) == 2
-    collected = repro("collect", "clipped", "--export", "json")
-    assert "note: clipped with --no-arg --clip-grad --arg --lr=0.5" in collected.stderr
-    command = "repro submit clipped --cluster here --scale cpu"
-    assert f"note: `{command}` makes a run with the published arguments the latest one" in collected.stderr
     changed, plain = jobs(repro, *CHANGES), jobs(repro)
+    collected = repro("collect", "clipped", "--export", "json", "--arg=--lr=0.5")
+    assert "note: clipped with --no-arg --clip-grad --arg --lr=0.5" in collected.stderr
     by_case = {row["case"]: row["job"] for row in json.loads(collected.stdout)["cases"] if row["job"]}
     assert list(by_case.values()) == changed
-    assert "1 done" in repro("submit", *CASE).stderr
     collected = repro("collect", "clipped", "--export", "json")
     assert [row["job"] for row in json.loads(collected.stdout)["cases"] if row["job"]] == plain
-    assert "makes a run with" not in collected.stderr
+    shown = re.search(
+        r"the latest run is not shown: .* --no-arg --clip-grad --arg --lr=0\.5; --run (\S+) shows it", collected.stderr
+    )
+    assert shown is not None
+    collected = repro("collect", "clipped", "--export", "json", "--run", shown[1])
+    assert [row["job"] for row in json.loads(collected.stdout)["cases"] if row["job"]] == changed
+    assert repro("collect", "clipped", "--run", "1999").complaints == [
+        "repro: --run 1999: no run begins so. "
+        "Hint: repro sql 'SELECT id, experiment, created_at FROM runs' lists the runs"
+    ]
 
 
 def test_a_bundle_of_jobs_with_changed_arguments_verifies_and_names_them(repro: Caller, tmp_path: Path) -> None:
@@ -96,7 +102,7 @@ def test_a_bundle_of_jobs_with_changed_arguments_verifies_and_names_them(repro: 
     file = tmp_path / "changed.tar.zst"
     assert repro("bundle", "clipped", "-o", str(file)).returncode == 0
     done = repro("bundle", "verify", str(file))
-    assert done.returncode == 0, done.stdout
+    assert done.returncode == 0 and "no case is verified" not in done.stdout, done.stdout
 
 
 def test_numbers_of_changed_jobs_are_not_judged_against_published_ones(repro: Caller) -> None:

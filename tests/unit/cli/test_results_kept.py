@@ -143,7 +143,8 @@ def test_cancelled_repeats_of_a_verified_case_fail_nothing(repro: Caller, ledger
 def test_cancelled_jobs_of_a_case_without_a_result_are_failures(repro: Caller, ledger: Ledger) -> None:
     again(ledger, CANCELLED, cluster="eos")
     for command in ("claims", "collect", "compare", "wait"):
-        assert repro(command, "figure-13").returncode == 1, command
+        cluster = () if command == "wait" else ("--cluster", "eos")
+        assert repro(command, "figure-13", *cluster).returncode == 1, command
 
 
 def test_a_long_list_of_failures_is_shortened_with_the_command_that_shows_all(repro: Caller, ledger: Ledger) -> None:

@@ -355,7 +355,7 @@ def test_a_retry_of_a_repeat_runs_that_one(repro: Caller) -> None:
 def test_the_smallest_case_goes_first_and_once_it_is_verified_the_others_do(repro: Caller) -> None:
     done = submit(repro, "--canary", "--wait")
     assert done.returncode == 0, done.stderr
-    assert "the canary is pp=1,tp=4,gbs=4; the others start once it is verified" in done.stderr
+    assert "the canary is pp=1,tp=4,gbs=4; the others start once it is verified or partial" in done.stderr
     assert repro.site.started()[0] == "pp=1,tp=4,gbs=4" and len(repro.site.started()) == 6
 
 
@@ -365,7 +365,7 @@ def test_a_canary_that_fails_keeps_the_others_from_starting(repro: Caller) -> No
     assert done.returncode == 1 and repro.site.started() == ["pp=1,tp=4,gbs=4"]
     canary, *others = rows(repro.site)
     assert (canary.failure, {row.failure for row in others}) == ("numbers", {"stopped"})
-    assert all("its canary, pp=1,tp=4,gbs=4, was not verified" in str(row.verdict_reason) for row in others)
+    assert all("its canary, pp=1,tp=4,gbs=4, is not verified" in str(row.verdict_reason) for row in others)
 
 
 def test_a_case_that_is_verified_already_needs_no_canary(repro: Caller) -> None:

@@ -211,10 +211,10 @@ def test_an_experiment_has_one_bar_that_counts_failures_by_their_class(repro: Ca
     assert done.stderr.splitlines()[-1] == "next: repro logs d-id   # why d failed"
 
 
-def test_a_bar_is_full_only_when_everything_is_verified() -> None:
-    assert "[#########.]" in bar(Tally("x", 1000, 999, 0, 1, 0))
-    assert "[##########]" in bar(Tally("x", 1000, 1000, 0, 0, 0))
-    assert bar(Tally("x", 0, 0, 0, 0, 0)) == "x [..........] 0/0 verified"
+def test_a_bar_is_full_only_when_everything_is_measured() -> None:
+    assert "[#########.]" in bar(Tally("x", 1000, 998, 1, 0, 1, 0))
+    assert "[##########]" in bar(Tally("x", 1000, 999, 1, 0, 0, 0))
+    assert bar(Tally("x", 0, 0, 0, 0, 0, 0)) == "x [..........] 0/0 verified"
 
 
 def test_only_values_that_differ_between_jobs_are_columns(repro: Caller, slurm: SimulatedSlurm) -> None:

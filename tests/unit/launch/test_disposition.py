@@ -26,6 +26,7 @@ from orchestrator.ledger.tables import (
     FAILED,
     NEVER_SUBMITTED,
     OPEN,
+    PARTIAL,
     QUEUED,
     RUNNING,
     SUBMITTING,
@@ -84,7 +85,7 @@ def latest(failure: Failure | str | None = None, **changes: object) -> LatestAtt
         nodes="n1",
         options=(),
         submitted=1,
-        verified=0 if failure else 1,
+        measured=0 if failure else 1,
         last_number=1,
     )
     return replace(value, **changes)  # type: ignore[arg-type]  # fields of it
@@ -137,8 +138,9 @@ def test_rerun_runs_everything_that_has_ended_again(plan: Plan, failure: Failure
 @pytest.mark.parametrize(
     "again", [RunOptions(), RunOptions(only_failed=True), RunOptions(rerun_classes=frozenset(Failure))]
 )
-def test_what_is_verified_is_done(plan: Plan, again: RunOptions) -> None:
+def test_what_is_verified_or_partial_is_done(plan: Plan, again: RunOptions) -> None:
     assert disposition_of(plan, latest(), again) is DONE
+    assert disposition_of(plan, latest(verdict=PARTIAL, state="TIMEOUT"), again) is DONE
 
 
 @pytest.mark.fault(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import re
 import shlex
 import signal
@@ -21,15 +22,18 @@ from orchestrator.launch.run_options import (
     CanaryJob,
     FollowedJob,
     Gate,
+    _has_enough,
     canary_checks,
     equal_failures,
     failure_kind,
+    whole_pattern,
 )
 from orchestrator.megatron.logs.alpa import RowKey
 from orchestrator.megatron.logs.root_cause import cause
 from orchestrator.reading.failure import Ending, Failure, failure_of
 from orchestrator.reading.logs import log_blocks
 from orchestrator.reading.parse import read_log
+from orchestrator.reading.statistics import ENOUGH_SAMPLES
 from tests.unit.render.plans import TEMPLATES, plain_slurm, plans
 from tests.unit.render.stand_ins import Stage, cluster_and_plan, with_arguments
 from tests.waiting import wait_until
@@ -49,7 +53,8 @@ LOGS = Path(__file__).parents[1] / "reading" / "logs"
 
 ITERATION = (
     " [2026-01-01 00:00:00.000000] iteration {:8d}/{:8d} | consumed samples:           16 | elapsed time per iteration"
-    " (ms): 100.0 | learning rate: 1.000000E-04 | global batch size:     4 | lm loss: {} | loss scale: 1.0 |\n"
+    " (ms): 100.0 | learning rate: 1.000000E-04 | global batch size:     4 | lm loss: {} | loss scale: 1.0 |"
+    " number of skipped iterations:   0 | number of nan iterations:   0 |\n"
 )
 
 
@@ -184,6 +189,8 @@ def test_the_first_job_of_a_run_has_nothing_to_count(run: Run) -> None:
 
 # One definition of the kind of a failure, for a job and for `repro wait`.
 
+PARTIAL = "".join(ITERATION.format(number, 400, "6.9E+00") for number in range(1, 12))
+"""A log with the fewest lines of a partial job: the first line contains the start-up."""
 OOM = b"3: [rank3]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n"
 LIMIT = b"slurmstepd: error: *** STEP 7.0 ON n1 CANCELLED AT 2026-01-01T00:00:00 DUE TO TIME LIMIT ***\n"
 KINDS = {
@@ -195,6 +202,17 @@ KINDS = {
     "out of memory until its limit": (143, OOM + LIMIT, "gpu-oom"),
     "time limit": (143, LIMIT, "timeout"),
     "cancelled": (143, b"CANCELLED AT 2026-01-01T00:00:00 ***\n", None),
+    "time limit of a local job": (124, b"", "exit code 124"),
+    "time limit with enough samples": (143, PARTIAL.encode() + LIMIT, None),
+    "time limit of a local job with enough samples": (124, PARTIAL.encode(), None),
+    "time limit with enough samples, most of them skipped": (
+        *(143, PARTIAL.replace("skipped iterations:   0", "skipped iterations:   1").encode() + LIMIT, "timeout"),
+    ),
+    "time limit with too few samples": (
+        143,
+        PARTIAL.partition(" [2026-01-01 00:00:00.000000] iteration       11")[0].encode() + LIMIT,
+        "timeout",
+    ),
     "not started": (95, OOM, None),
     "long ago in its log": (1, OOM + b"x\n" * LOG_TAIL_BYTES, "exit code 1"),
     "no text": (1, b"\xff\x00\xfe" + OOM, "gpu-oom"),
@@ -295,6 +313,8 @@ def test_once_the_canary_is_verified_the_others_start(run: Run, nodes_inside: in
         (GOOD.replace("6.9E+00", "INF"), 0),
         (GOOD.replace("loss scale", "grad norm: inf | loss scale"), 0),
         (GOOD + " | number of nan iterations:   1 |\n", 0),
+        (GOOD.replace(" lm loss: 6.8E+00 |", ""), 0),
+        (GOOD.replace("skipped iterations:   0", "skipped iterations:   8"), 0),
         (GOOD.replace(RAN, ""), 0),
         (GOOD.replace(RAN, WORLD.format(1, 8, 2)), 0),
         (GOOD.replace(RAN, WORLD.format(16, 4, 2)), 0),
@@ -304,7 +324,19 @@ def test_once_the_canary_is_verified_the_others_start(run: Run, nodes_inside: in
         (GOOD, None),
     ],
     ids=[
-        *("no log", "short", "of another length", "of yet another", "nan", "inf", "INF", "norm", "nan iteration"),
+        *(
+            "no log",
+            "short",
+            "of another length",
+            "of yet another",
+            "nan",
+            "inf",
+            "INF",
+            "norm",
+            "nan iteration",
+            "no loss",
+            "skipped",
+        ),
         *("no world size", "lone ranks", "other tensor size", "other pipeline size", "failed", "not started", "no end"),
     ],
 )
@@ -314,7 +346,62 @@ def test_a_canary_that_was_not_verified_keeps_the_others_from_starting(run: Run,
     run.start(gate)
     assert run.ran() in (["the 'smallest'"], [])
     for folder in others:
-        was_not_started(run, folder, "its canary, pp=1 'x', was not verified")
+        was_not_started(run, folder, "its canary, pp=1 'x', is not verified")
+
+
+@pytest.mark.fault(
+    section="Faults of jobs",
+    fault="The canary reaches its time limit",
+    promise="The other jobs start if the canary is partial, in an array and in a local queue.",
+)
+@pytest.mark.parametrize(
+    ("iterations", "code", "limit", "starts"),
+    [(11, 143, True, True), (11, 124, False, True), (10, 143, True, False), (11, 143, False, False)],
+    ids=["enough on Slurm", "enough here", "too few", "cancelled"],
+)
+def test_the_others_start_once_the_canary_is_partial(
+    run: Run, iterations: int, code: int, limit: bool, starts: bool
+) -> None:
+    lines = "".join(ITERATION.format(number, 400, "6.9E+00") for number in range(1, iterations + 1))
+    gate = canary(run, RAN + lines + (LIMIT.decode() if limit else ""), code)
+    assert gate.canary is not None
+    run.job("b")
+    run.start(replace(gate, canary=replace(gate.canary, iterations=400)))
+    assert ("b" in run.ran()) is starts
+
+
+def printed(rng: random.Random) -> str:
+    """Return the iteration lines of a program that skips iterations and may start again within its log."""
+    interval, text = rng.choice([1, 2, 5]), ""
+    for _ in range(rng.choice([1, 1, 2])):
+        numbers = [*rng.choice([[], [1]]), *range(interval, interval * rng.randint(1, 16) + 1, interval)]
+        for number in dict.fromkeys(numbers):
+            skipped = rng.choice([0] * 8 + [1, interval])
+            line = ITERATION.format(number, 80, "6.9E+00")
+            line = (
+                line.replace(" lm loss: 6.9E+00 |", "")
+                if rng.random() < (0.8 if skipped == interval else 0.02)
+                else line
+            )
+            text += line.replace("skipped iterations:   0", f"skipped iterations:   {skipped}")
+    return text
+
+
+def test_a_job_counts_samples_and_skipped_iterations_as_the_verdict_does(tmp_path: Path) -> None:
+    """Of real logs, and of logs that were made at random."""
+    odd, rng, warm_up = ("damaged-lines", "numbers-that-cannot-be"), random.Random(7), 3
+    logs = [log.read_bytes() for log in sorted(LOGS.glob("*.log")) if log.stem not in odd]
+    logs += [printed(rng).encode() for _ in range(400)]
+    text = render_queue([], tmp_path / "lock", TEMPLATES, gate=Gate(tmp_path, stop_after=1, warm_up=warm_up))
+    function = text[text.index("trained() {") : text.index("# Print how")]
+    calls = []
+    for index, log in enumerate(logs):
+        (tmp_path / f"{index}.txt").write_bytes(log)
+        calls.append(f"trained {tmp_path}/{index}.txt {ENOUGH_SAMPLES} && echo {index} || :")
+    done = bash(tmp_path / "count.sh", "\n".join([function, *calls]))
+    expected = [str(index) for index, log in enumerate(logs) if _has_enough(log, warm_up)]
+    assert done.stdout.split() == expected and done.stderr == ""
+    assert 50 < len(expected) < len(logs) - 50
 
 
 @pytest.mark.fault(
@@ -327,7 +414,7 @@ def test_a_canary_that_ran_outside_its_image_keeps_the_others_from_starting(run:
     gate = canary(run, GOOD, 0, 2, record)
     other = run.job("b")
     run.start(gate)
-    was_not_started(run, other, "its canary, pp=1 'x', was not verified")
+    was_not_started(run, other, "its canary, pp=1 'x', is not verified")
 
 
 @pytest.mark.parametrize("log", sorted(LOGS.glob("*.log")), ids=lambda log: log.stem)
@@ -337,16 +424,16 @@ def test_the_check_of_a_canary_finds_in_a_real_log_what_the_verdict_finds(tmp_pa
     world, last = report.world, report.last_iteration or 0
     sizes = (world.world_size, world.tensor_parallel, world.pipeline_parallel) if world else (1, 1, 1)
     (tmp_path / "log.txt").write_bytes(text)
+    job = CanaryJob("x", tmp_path, last, *sizes)
+    patterns = [whole_pattern(job), *(check.pattern for check in canary_checks(job) if check.file == "log.txt")]
     matches = [
-        bash(tmp_path / "check.sh", f"LC_ALL=C grep -aEqs {shlex.quote(check.pattern)} {tmp_path}/log.txt").returncode
-        == 0
-        for check in canary_checks(CanaryJob("x", tmp_path, last, *sizes))
-        if check.file == "log.txt"
+        bash(tmp_path / "check.sh", f"LC_ALL=C grep -aEqs {shlex.quote(pattern)} {tmp_path}/log.txt").returncode == 0
+        for pattern in patterns
     ]
     has_odd_lines = log.stem in ("damaged-lines", "numbers-that-cannot-be")
-    planned = re.search(rb"iteration +%d/ *%d \|" % (last, last), text) is not None
-    assert matches[:2] == [planned, world is not None]
-    assert has_odd_lines or matches[2] is any(not line.is_finite for line in report.iterations)
+    whole, planned = (re.search(rb"iteration +%s/ *%d \|" % (at, last), text) for at in (b"%d" % last, b"[0-9]+"))
+    assert matches[:3] == [whole is not None, planned is not None, world is not None]
+    assert has_odd_lines or matches[3] is any(not line.is_finite for line in report.iterations)
 
 
 ALPA = RowKey(num_hosts=1, num_devices_per_host=4, parameters_billion=1.313409024)

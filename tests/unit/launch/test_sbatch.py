@@ -16,7 +16,15 @@ from orchestrator.clusters.resolve import Cluster
 from orchestrator.errors import ReproError, Unreachable
 from orchestrator.job_spec import ComputedProducts
 from orchestrator.launch import sbatch
-from orchestrator.launch.run_options import CanaryJob, FollowedJob, RunOptions, RunPlan, canary_checks
+from orchestrator.launch.run_options import (
+    CanaryJob,
+    FileCheck,
+    FollowedJob,
+    RunOptions,
+    RunPlan,
+    canary_checks,
+    whole_pattern,
+)
 from orchestrator.launch.sbatch import Reporter, Sent, send
 from orchestrator.launch.submit import Submitted, submit
 from orchestrator.ledger.attempts import job_rows
@@ -123,9 +131,10 @@ def test_jobs_behind_a_canary_check_the_records_of_the_smallest_job(sender: Send
     for script in (file.read_text() for file in files):
         assert f"canary={shlex.quote(str(folder))}" in script
         assert f"'its canary, '{shlex.quote(smallest.label)}" in script
-        assert script.count("grep -aEqs") == len(canary_checks(expected))
-        for check in canary_checks(expected):
-            assert f'grep -aEqs {shlex.quote(check.pattern)} "$canary/{check.file}"' in script
+        checks = [*canary_checks(expected), FileCheck("log.txt", whole_pattern(expected))]
+        assert script.count("grep -aEqs") == len(checks) and "warm_up=2 " in script
+        for check in checks:
+            assert f'grep -aEqs {shlex.quote(check.pattern)} "$1/{check.file}"' in script
 
 
 # ---- a full queue --------------------------------------------------------------------------------------------
@@ -356,13 +365,13 @@ def test_jobs_begin_after_those_that_were_named(sender: Sender) -> None:
     assert sender.slurm.options() == ["--array=0-5%4 --dependency=afterany:55,afterany:56_3"]
 
 
-def test_the_canary_goes_alone_and_the_others_wait_for_it_and_never_for_ever(sender: Sender) -> None:
+def test_the_canary_goes_alone_and_the_others_wait_for_its_end_however_it_ends(sender: Sender) -> None:
     done = sender.submit(RunOptions(canary=True, after=("55",)))
     smallest = sender.rows()[0]
     assert (done.canary, smallest.case_name) == (smallest.job_id, "pp=1,tp=4,gbs=4")
     assert sender.slurm.options() == [
         "--array=0%4 --dependency=afterany:55",
-        "--array=0-4%4 --dependency=afterany:55,afterok:100_0 --kill-on-invalid-dep=yes",
+        "--array=0-4%4 --dependency=afterany:55,afterany:100_0",
     ]
 
 
@@ -492,7 +501,7 @@ def test_a_canary_that_failed_through_no_fault_of_its_own_is_tried_again_first(s
     canary_failed(sender, Failure.NODE_FAIL)
     done = sender.submit(RunOptions(canary=True))
     assert done.canary in done.recorded.to_submit and done.sent.jobs == 6
-    assert "afterok:101_0" in sender.slurm.options()[-1]
+    assert "afterany:101_0" in sender.slurm.options()[-1]
 
 
 @pytest.mark.fault(

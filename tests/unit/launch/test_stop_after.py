@@ -12,14 +12,29 @@ import pytest
 import sqlalchemy as sa
 
 from orchestrator.identity import user_name
+from orchestrator.launch.cancel import cancel
 from orchestrator.launch.run_options import RunPlan
 from orchestrator.launch.supervise import Canaries, stop_if_due
-from orchestrator.ledger.attempts import asked_to_end, job_rows
+from orchestrator.ledger.attempts import Observation, asked_to_end, job_rows, record_observations
 from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.runs import record_run_options
 from orchestrator.ledger.submissions import record_submission
-from orchestrator.ledger.tables import ENDED, FAILED, NEVER_SUBMITTED, QUEUED, RUNNING, VERIFIED, WAITING, Attempt
-from orchestrator.reading.failure import Failure
+from orchestrator.ledger.tables import (
+    ENDED,
+    FAILED,
+    NEVER_SUBMITTED,
+    PARTIAL,
+    QUEUED,
+    RUNNING,
+    VERIFIED,
+    WAITING,
+    Attempt,
+)
+from orchestrator.megatron.logs.root_cause import Cause
+from orchestrator.reading.config_check import Expected
+from orchestrator.reading.failure import POLICIES, Ending, Failure, failure_of
+from orchestrator.reading.parse import read_log
+from orchestrator.reading.verdict import judge
 from tests.recorded_jobs import new_ledger, new_run, record_jobs
 
 
@@ -154,7 +169,7 @@ def test_what_waits_its_turn_is_withdrawn_without_a_word_to_the_scheduler(ledger
         update(ledger, name, state=QUEUED, token="", scheduler_id=None)
     assert stop(ledger, 2) == "4 jobs failed (exit code 1): 2 that had not started are cancelled"
     assert cancelled == []
-    assert [(row.state, row.failure) for row in job_rows(ledger)[4:]] == [(NEVER_SUBMITTED, "cancelled")] * 2
+    assert [(row.state, row.failure) for row in job_rows(ledger)[4:]] == [(NEVER_SUBMITTED, "stopped")] * 2
     assert stop(ledger, 2) is None, "said once"
 
 
@@ -168,30 +183,80 @@ def with_canary(ledger: Ledger) -> None:
 
 @pytest.mark.fault(
     section="Faults of jobs",
-    fault="The canary ran in another configuration, which only its verdict shows",
-    promise="The jobs that wait for it are cancelled while a command waits.",
+    fault="The canary failed, also for a reason that only its verdict shows",
+    promise="The jobs that wait for it are cancelled while a command waits. They are `stopped`, not `cancelled`.",
 )
-def test_jobs_that_wait_for_a_canary_in_another_configuration_are_cancelled_once(
-    ledger: Ledger, cancelled: list[str]
+@pytest.mark.parametrize("failure", [Failure.CONFIGURATION, Failure.NUMBERS])
+def test_jobs_that_wait_for_a_failed_canary_are_cancelled_once(
+    ledger: Ledger, cancelled: list[str], failure: Failure
 ) -> None:
     with_canary(ledger)
     canaries = Canaries(ledger)
     assert canaries.cancel_dependents(job_rows(ledger)) == []
-    fails(ledger, "a", Failure.CONFIGURATION)
+    fails(ledger, "a", failure)
     update(ledger, "b", phase=RUNNING, state="RUNNING")
-    message = "the canary, a, failed (configuration): 4 that had not started are cancelled"
+    message = f"the canary, a, failed ({failure}): 4 that had not started are cancelled"
     assert canaries.cancel_dependents(job_rows(ledger)) == [message]
     assert sorted(cancelled) == ["17_2", "17_3", "17_4", "17_5"]
     assert canaries.cancel_dependents(job_rows(ledger)) == []
+    ended = end_of(ledger, "f")
+    assert ended.reason == f"stopped after the canary, a, failed ({failure})"
+    assert failure_of(ended, None) is Failure.STOPPED
 
 
-@pytest.mark.parametrize("failure", [Failure.PROGRAM, Failure.NUMBERS])
-def test_jobs_that_stop_themselves_after_a_failed_canary_are_not_cancelled(
-    ledger: Ledger, cancelled: list[str], failure: Failure
-) -> None:
+def test_jobs_that_wait_for_a_partial_canary_are_not_cancelled(ledger: Ledger, cancelled: list[str]) -> None:
     with_canary(ledger)
-    fails(ledger, "a", failure)
+    update(ledger, "a", phase=ENDED, state="TIMEOUT", verdict=PARTIAL)
     assert Canaries(ledger).cancel_dependents(job_rows(ledger)) == [] and cancelled == []
+
+
+# ---- jobs that a user cancelled ------------------------------------------------------------------------------
+
+
+def end_of(ledger: Ledger, name: str, state: str = "CANCELLED", reason: str | None = None) -> Ending:
+    """Return the end of a job after the scheduler has reported it."""
+    row = next(row for row in job_rows(ledger) if row.case_name == name)
+    observation = Observation(state=state, phase=ENDED, reason=reason, exit_code=95 if state == "FAILED" else None)
+    record_observations(ledger, {row.attempt_id: observation}, [])
+    row = next(row for row in job_rows(ledger) if row.case_name == name)
+    return Ending(row.phase, row.state, row.exit_code, row.reason)
+
+
+@pytest.mark.fault(
+    section="Faults of jobs",
+    fault="A user cancels a canary and the jobs that wait for it",
+    promise="All are `cancelled`, by this user, and none is repeated.",
+)
+@pytest.mark.parametrize(
+    ("state", "reason"),
+    [("CANCELLED", None), ("CANCELLED", "the canary (a) failed (Dependency)"), ("FAILED", "NonZeroExitCode")],
+)
+@pytest.mark.parametrize("is_stopped_too", [False, True])
+def test_what_a_user_cancelled_is_cancelled_by_that_user_however_it_ends(
+    ledger: Ledger, cancelled: list[str], state: str, reason: str | None, is_stopped_too: bool
+) -> None:
+    rows = job_rows(ledger)
+    if is_stopped_too:
+        cancel(ledger, rows, "the canary, a, failed (program)")
+    cancel(ledger, rows)
+    ending = end_of(ledger, "b", state, reason)
+    assert ending.reason == f"cancelled by {user_name()}"
+    judgement = judge(read_log(b""), Expected(1, 1, 1, 8), ending, lambda: Cause("not started", "x", None))
+    assert judgement is not None and judgement.failure is Failure.CANCELLED
+    assert judgement.reason == f"cancelled by {user_name()}; the log has no iteration"
+    assert not POLICIES[judgement.failure].retry and len(cancelled) == 6 * (1 + is_stopped_too)
+
+
+def test_an_end_that_another_terminal_saw_first_is_cancelled_by_the_user(ledger: Ledger, cancelled: list[str]) -> None:
+    rows = job_rows(ledger)
+    assert end_of(ledger, "b", reason="not by repro").reason == "not by repro"
+    cancel(ledger, rows)
+    assert job_rows(ledger)[1].reason == f"cancelled by {user_name()}" and cancelled
+
+
+def test_a_job_that_completed_before_it_was_cancelled_keeps_its_end(ledger: Ledger, cancelled: list[str]) -> None:
+    cancel(ledger, job_rows(ledger))
+    assert end_of(ledger, "b", "COMPLETED").reason is None and cancelled
 
 
 def test_without_a_canary_a_failed_job_cancels_no_other(ledger: Ledger, cancelled: list[str]) -> None:

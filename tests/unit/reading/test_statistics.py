@@ -45,6 +45,22 @@ def test_line_with_nan_does_not_count() -> None:
     assert [line.is_finite for line in result] == [True, True, False, True]
 
 
+def test_line_with_a_skipped_iteration_does_not_count() -> None:
+    read = lines(9, 8, 7, 6, first=10, step=10)
+    read[1:3] = [replace(read[1], skipped=1), replace(read[2], skipped=10, loss=None)]
+    result = with_used(read, 0)
+    assert [line.used for line in result] == [False, False, False, True]
+    assert all(line.is_finite for line in result), "an interval that was skipped whole has no loss"
+
+
+def test_line_without_a_loss_is_nan_unless_it_was_skipped_whole() -> None:
+    """core_v0.16 prints an extra first line, and counts its skipped iteration again in the second line."""
+    read = [replace(line, loss=None) for line in (*lines(9), *lines(8, 7, 6, first=2, step=2))]
+    for skipped, is_finite in (((0, 0, 0, 0), False), ((1, 2, 2, 2), True), ((1, 2, 1, 2), False)):
+        result = with_used([replace(line, skipped=n) for line, n in zip(read, skipped, strict=True)], 0)
+        assert all(line.is_finite for line in result) is is_finite
+
+
 def test_line_without_a_positive_time_does_not_count() -> None:
     assert [line.used for line in with_used(lines(9, 0.0, -1.0, 5), 0)] == [False] * 3 + [True]
     for none in (math.nan, math.inf, -math.inf):  # the ledger stores NULL

@@ -21,7 +21,8 @@ from orchestrator.reading.config_check import Expected, expected_of
 from orchestrator.reading.facts import LogFacts
 from orchestrator.reading.failure import Ending, Failure, fails_as_published, ran_out_of_memory
 from orchestrator.reading.parse import LogReport, read_log
-from orchestrator.reading.verdict import ENOUGH_INTERVALS, OUT_OF_MEMORY, Judgement, judge
+from orchestrator.reading.statistics import ENOUGH_SAMPLES, with_used
+from orchestrator.reading.verdict import OUT_OF_MEMORY, Judgement, judge
 from tests.recorded_jobs import job_row, job_spec
 from tests.unit.catalog.entries import shipped
 
@@ -35,7 +36,9 @@ EIGHT = tuple(IterationLine(n, 100.0, 6.9, 1.0, skipped=0, nan=0) for n in range
 
 def log_of(lines: Sequence[IterationLine] = EIGHT, world: WorldLine | None = WORLD, done: bool = True) -> LogReport:
     last = lines[-1].iteration if lines else None
-    return LogReport(IterationLines.of(lines, 8), LogFacts(world=world, says_done=done, last_iteration=last))
+    printed = IterationLines.of(lines, max(8, last or 0))
+    facts = LogFacts(world=world, says_done=done, last_iteration=last)
+    return LogReport(with_used(printed, PLANNED.warmup_iterations), facts)
 
 
 GOOD = log_of()
@@ -84,8 +87,7 @@ def test_job_without_proof_of_its_image_is_not_verified() -> None:
     assert reason(ending=replace(WELL, outside_image=outside)) == outside
     failed = reason(ending=Ending(ENDED, "FAILED", 97, None, outside))
     assert failed == f"FAILED with exit code 97; {outside}"
-    for report in (GOOD, log_of(EIGHT[:6])):
-        assert outside in reason(report, replace(LIMIT, outside_image=outside))
+    assert outside in reason(GOOD, replace(LIMIT, outside_image=outside))
     assert outside not in reason(log_of(EIGHT[:2]), replace(LIMIT, outside_image=outside))
 
 
@@ -192,23 +194,28 @@ def test_job_with_a_failed_state_is_failed(ending: Ending, expected: str) -> Non
     assert reason(ending=ending) == expected
 
 
+LONG = tuple(IterationLine(n, 100.0, 6.9, 1.0, skipped=0, nan=0) for n in range(1, 400))
+LONGER = replace(PLANNED, iterations=400)
+ENOUGH = PLANNED.warmup_iterations + ENOUGH_SAMPLES
+"""The iteration after which a job has enough samples, at one line an iteration."""
+
+
 @pytest.mark.fault(
     section="Ends that are expected",
-    fault="A job reaches its time limit after its training, or with enough measured",
-    promise="The job is verified.",
+    fault="A job reaches its time limit after its last iteration, or with 10 samples",
+    promise="The job is partial: its numbers count, and it is not repeated.",
     count=0,
 )
-def test_job_at_its_time_limit_is_verified_if_done_or_measured_enough() -> None:
+def test_job_at_its_time_limit_is_partial_if_done_or_measured_enough() -> None:
     line = Cause("time limit", "*** JOB 5 CANCELLED DUE TO TIME LIMIT ***", None)
-    assert judged(ending=LIMIT) == Judgement("verified", "reached its time limit after its training was done")
-    for upto in (4, 6):
-        judgement = judged(log_of(EIGHT[:upto], done=False), LIMIT, lambda: replace(line, others=(line,)))
-        why = f"reached its time limit at iteration {upto} of 8, with {upto - 2} measured intervals"
-        assert judgement == Judgement("verified", why, None, line)
+    assert judged(ending=LIMIT) == Judgement("partial", "reached its time limit after its training was done")
+    assert judged(ending=Ending(ENDED, "DEADLINE", None, None)).verdict == "partial"
+    for upto in (ENOUGH, 363):
+        judgement = judged(log_of(LONG[:upto], done=False), LIMIT, lambda: replace(line, others=(line,)), LONGER)
+        why = f"reached its time limit at iteration {upto} of 400, with {upto - 2} samples"
+        assert judgement == Judgement("partial", why, None, line)
         assert judgement.cause is not None and judgement.cause.others == ()
-    assert judged(log_of(done=False), LIMIT).reason == (
-        "reached its time limit at iteration 8 of 8, with 6 measured intervals"
-    )
+    assert judged(log_of(done=False), LIMIT).reason == "reached its time limit at iteration 8 of 8, with 6 samples"
 
 
 @pytest.mark.fault(
@@ -218,14 +225,16 @@ def test_job_at_its_time_limit_is_verified_if_done_or_measured_enough() -> None:
     count=0,
 )
 def test_job_at_its_time_limit_fails_if_measured_too_little_or_not_as_planned() -> None:
-    too_few = PLANNED.warmup_iterations + ENOUGH_INTERVALS - 1
-    report = log_of(EIGHT[:too_few], done=False)
-    assert reason(report, LIMIT) == "TIMEOUT with exit code 124 (the time limit); the log ends at iteration 3 of 8"
-    assert judged(report, LIMIT).failure is Failure.TIMEOUT
+    report = log_of(LONG[: ENOUGH - 1], done=False)
+    judgement = judged(report, LIMIT, expected=LONGER)
+    assert judgement.failure is Failure.TIMEOUT
+    assert judgement.reason == "TIMEOUT with exit code 124 (the time limit); the log ends at iteration 11 of 400"
+    skipped = [replace(line, skipped=line.iteration % 40 == 0) for line in LONG[:45]]
+    assert judged(log_of([*LONG[: ENOUGH - 1], replace(LONG[ENOUGH], skipped=1)]), LIMIT, expected=LONGER).failure
+    assert judged(log_of(skipped), LIMIT, expected=LONGER).verdict == "partial"
     assert "world size" in reason(log_of(world=replace(WORLD, world_size=1)), LIMIT)
-    assert "NaN" in reason(log_of([*EIGHT[:5], replace(EIGHT[5], nan=1)]), LIMIT)
+    assert "NaN" in reason(log_of([*EIGHT[:5], replace(EIGHT[5], nan=1), *EIGHT[6:]]), LIMIT)
     assert "the log has no iteration" in reason(log_of((), WORLD, done=False), LIMIT)
-    assert judged(log_of(()), LIMIT, expected=replace(PLANNED, iterations=1)).verdict == "failed"
 
 
 @pytest.mark.fault(
@@ -252,10 +261,10 @@ def test_job_at_its_time_limit_fails_if_measured_too_little_or_not_as_planned() 
     ],
 )
 def test_ranks_that_wait_for_a_failed_rank_until_the_limit_fail(kind: str, failure: Failure | None) -> None:
-    judgement = judged(log_of(EIGHT[:6], done=False), LIMIT, finder_of(kind, "x", 3))
-    assert (judgement.verdict, judgement.failure) == (("failed", failure) if failure else ("verified", None))
+    judgement = judged(log_of(LONG[:ENOUGH], done=False), LIMIT, finder_of(kind, "x", 3), LONGER)
+    assert (judgement.verdict, judgement.failure) == (("failed", failure) if failure else ("partial", None))
     done = judged(GOOD, LIMIT, finder_of(kind, "x", 3))
-    assert done.verdict == "verified", "what a rank says of others at the end of a training that is done"
+    assert done.verdict == "partial", "what a rank says of others at the end of a training that is done"
 
 
 def test_completed_job_without_its_last_iteration_fails() -> None:
@@ -368,13 +377,52 @@ def test_nan_fails_a_completed_job_with_its_line(bad: dict[str, float]) -> None:
     broken = replace(EIGHT[1], **bad)  # type: ignore[arg-type]
     shown = Cause("not a number", "iteration        2/       8 | lm loss: nan |", 3)
     judgement = judged(log_of((EIGHT[0], broken, *EIGHT[2:])), find=finder_of("error", "srun: x", None, shown))
-    assert (judgement.reason, judgement.failure) == ("NaN or infinite numbers at iteration 2", Failure.NUMBERS)
+    assert (judgement.reason, judgement.failure) == ("NaN, infinite or missing numbers at iteration 2", Failure.NUMBERS)
     assert judgement.cause == shown
 
 
-def test_skipped_iterations_are_no_fault() -> None:
-    report = log_of(tuple(replace(line, skipped=1) for line in EIGHT))
-    assert judge(report, PLANNED, WELL, never) == Judgement("verified", None)
+def skipping(*skipped: int, nan: int = 0) -> LogReport:
+    """A log with an interval of 5 iterations whose lines have these numbers of skipped ones, as Megatron prints it."""
+    losses = [None if count == 5 else 6.9 for count in skipped]
+    lines = [
+        IterationLine(5 * index, 100.0, loss, None, skipped=count, nan=nan)
+        for index, (count, loss) in enumerate(zip(skipped, losses, strict=True), start=1)
+    ]
+    return log_of(lines)
+
+
+@pytest.mark.parametrize("skipped", [(5, 5, 0, 0, 0), (2, 1, 0, 1, 0), (5, 2, 0, 0, 5)])
+def test_iterations_that_a_loss_scale_skips_are_no_fault(skipped: Sequence[int]) -> None:
+    expected = replace(PLANNED, iterations=25)
+    assert judge(skipping(*skipped), expected, WELL, never) == Judgement("verified", None)
+
+
+@pytest.mark.fault(
+    section="Faults of jobs",
+    fault="A constant loss scale overflows in each iteration, so that the optimizer never runs; exit code 0",
+    promise="The job failed (numbers): most iterations were skipped.",
+)
+@pytest.mark.parametrize("skipped", [(5, 5, 5, 5, 5), (5, 5, 3, 0, 0)])
+def test_a_run_that_skipped_most_iterations_is_not_verified(skipped: Sequence[int]) -> None:
+    judgement = judged(skipping(*skipped), expected=replace(PLANNED, iterations=25))
+    assert (judgement.verdict, judgement.failure) == ("failed", Failure.NUMBERS)
+    assert judgement.reason == f"{sum(skipped)} of 25 iterations were skipped"
+
+
+@pytest.mark.fault(
+    section="Faults of jobs",
+    fault="The loss is NaN, and the program prints no loss in its lines; exit code 0",
+    promise="The job failed (numbers).",
+)
+@pytest.mark.parametrize("upto", [1, 2, 5])
+def test_a_line_without_a_loss_is_nan_unless_all_of_its_iterations_were_skipped(upto: int) -> None:
+    gone = [replace(line, loss=None) for line in EIGHT[upto:]]
+    judgement = judged(log_of([*EIGHT[:upto], *gone]))
+    assert judgement.failure is Failure.NUMBERS
+    assert judgement.reason == f"NaN, infinite or missing numbers at iteration {upto + 1}"
+    partly = IterationLine(15, 100.0, None, None, skipped=4, nan=0)
+    longer = [*skipping(0, 0).iterations, partly, *(replace(partly, iteration=n, skipped=5) for n in (20, 25))]
+    assert "at iteration 15" in str(judged(log_of(longer), expected=replace(PLANNED, iterations=25)).reason)
 
 
 def test_reasons_begin_with_the_first_cause() -> None:
@@ -490,7 +538,7 @@ ONE = log(1).replace("size: 4,", "size: 1,").replace("parallel size: 2", "parall
         (log(2) + ECHOES + OOM, "TIMEOUT", "failed", "gpu-oom", "torch.OutOfMemoryError: CUDA", 1),
         (log(2) + ECHOES, "FAILED", "failed", "nccl-timeout", "[E1121 10:00:00.1 ProcessGroupNCCL.cpp:683] [R", 0),
         (log(6) + ECHOES + CANCELLED, "TIMEOUT", "failed", "nccl-timeout", "[E1121 10:00:00.1 Pro", 0),
-        (log(6) + CANCELLED + ECHOES, "TIMEOUT", "verified", None, "slurmstepd: error: *** STEP 5.0 ON n1", None),
+        (log(8) + CANCELLED + ECHOES, "TIMEOUT", "partial", None, "slurmstepd: error: *** STEP 5.0 ON n1", None),
         (log(3) + CANCELLED + ECHOES, "TIMEOUT", "failed", "timeout", "slurmstepd: error: *** STEP 5.0 ON n1", None),
         (log(2) + ECHOES + BAD_VALUE, "FAILED", "failed", "program", "ValueError: bad", 2),
         (log(8).replace("6.9E+00", "nan", 1), "COMPLETED", "failed", "numbers", "iteration        1/       8 |", 3),
@@ -546,7 +594,7 @@ def test_job_with_only_warm_up_iterations_fails(row: JobRow, tmp_path: Path) -> 
 def test_nan_fails_a_job(row: JobRow, tmp_path: Path, none: str) -> None:
     (tmp_path / "log.txt").write_text(log(8).replace("6.9E+00", none).replace("(ms): 104.0", f"(ms): {none}"))
     measured = measure(row)
-    assert (measured.verdict, measured.verdict_reason) == ("failed", "NaN or infinite numbers at iteration 1")
+    assert (measured.verdict, measured.verdict_reason) == ("failed", "NaN, infinite or missing numbers at iteration 1")
 
 
 TINY = "impossible number at iteration 4: {} ms per iteration"

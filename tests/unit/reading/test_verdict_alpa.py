@@ -119,13 +119,10 @@ def test_reported_throughput_counts_recomputation_that_the_case_does_not_have(jo
     assert 0.7 < metrics["tflops_per_gpu"] / metrics["reported_tflops_per_gpu"] < 0.8
 
 
-def test_result_before_the_time_limit_counts(job: Job) -> None:
-    limit: dict[str, Any] = {"state": "TIMEOUT", "exit_code": 124}
-    measured = job.measured(**limit)
-    assert (measured.verdict, measured.verdict_reason) == ("verified", "reached its time limit after its result row")
-    log = GOOD.replace(PRINTED, "0: srun: error: CANCELLED AT 2026-01-01T00:00:00 DUE TO TIME LIMIT")
-    measured = job.measured(log, **limit)
+def test_a_program_without_iterations_that_reached_its_time_limit_failed_even_with_its_result_row(job: Job) -> None:
+    measured = job.measured(state="TIMEOUT", exit_code=124)
     assert (measured.verdict, measured.failure) == ("failed", "timeout")
+    assert measured.verdict_reason == "TIMEOUT with exit code 124"
 
 
 def test_running_job_has_no_verdict_and_its_table_is_not_read(job: Job) -> None:

@@ -11,6 +11,7 @@ from orchestrator.catalog.case import Case, select
 from orchestrator.catalog.expand import expand
 from orchestrator.clusters.program import program_for
 from orchestrator.errors import ReproError
+from orchestrator.job_spec import shown_changes
 from orchestrator.megatron.rules.rule_context import read_flags
 from orchestrator.planning.plan import identity, job_content
 from orchestrator.workloads import find_workload
@@ -18,7 +19,6 @@ from orchestrator.workloads.argument_changes import (
     changes_of,
     parse_changes,
     require_known,
-    shown_changes,
     with_changes,
 )
 from orchestrator.workloads.base import Program
