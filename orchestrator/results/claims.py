@@ -44,6 +44,11 @@ from orchestrator.text import counted
 
 Verdict = Literal["holds", "fails", "not judged"]
 
+JUDGING_RULES: int = 2
+"""Version of the rules that judge claims. 1: numbers with a small spread count as exact. 2: every number has an
+number has an uncertainty (`results.uncertainty`).
+"""
+
 
 @dataclass(frozen=True, slots=True)
 class Used:
