@@ -105,7 +105,7 @@ class StatedClaim(TypedDict):
 
 
 class JudgedClaim(TypedDict):
-    """Verdict of a claim: `holds`, `fails` or `not judged`, and the numbers behind it."""
+    """Verdict of a claim: `holds`, `fails` or `not judged`, its distance from the bound, and the numbers behind it."""
 
     experiment: str
     scale: str
@@ -116,6 +116,7 @@ class JudgedClaim(TypedDict):
     source: str
     verdict: str
     because: str
+    margin: api.Margin | None
     used: Sequence[api.Used]
 
 
@@ -234,6 +235,7 @@ class ChangedCase(TypedDict):
     b_job: str | None
     ratio: float | None
     noise: float | None
+    noise_from: str | None
     change: str
     because: str | None
 
