@@ -93,7 +93,7 @@ class ShownCase(CaseSettings):
 
 
 class StatedClaim(TypedDict):
-    """A statement of the paper, and the scales that can judge it."""
+    """A statement of the paper, and the scales that can judge it. `tolerance` is relative."""
 
     experiment: str
     claim: str
@@ -102,6 +102,9 @@ class StatedClaim(TypedDict):
     judged_at: Sequence[str]
     source: str
     says: str
+    tolerance: float
+    tolerance_because: str | None
+    not_met_by_source: str | None
 
 
 class JudgedClaim(TypedDict):

@@ -150,12 +150,15 @@ def _meaning(model: type[BaseModel], loc: KeyPath) -> str | None:
 def _existing_part(value: YamlValue, loc: KeyPath) -> tuple[KeyPath, YamlValue]:
     """Return the part of pydantic's location that the document contains, and the value there.
 
-    A document does not contain the names of union members.
+    A document does not contain the names of union members. One that is the `kind` of a mapping is not its field, also
+    if the mapping has a field of this name.
     """
     path: list[str | int] = []
+    is_kind = False
     for part in loc:
         parts = dict(children(value))
-        if part in parts:
+        is_kind = not is_kind and parts.get("kind") == part
+        if part in parts and not is_kind:
             value = parts[part]
             path.append(part)
     return tuple(path), value

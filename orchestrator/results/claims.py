@@ -123,7 +123,10 @@ def _judge(claim: Claim, evidence: Evidence) -> ClaimVerdict:
         finding = _judged(claim, evidence)
     except NotJudged as reason:
         return ClaimVerdict(claim, "not judged", str(reason), used, reason.margin)
-    return ClaimVerdict(claim, "holds" if finding.holds else "fails", finding.because, used, finding.margin)
+    if finding.holds:
+        return ClaimVerdict(claim, "holds", finding.because, used, finding.margin)
+    source = f"; the source does not reach it either: {claim.not_met_by_source}" if claim.not_met_by_source else ""
+    return ClaimVerdict(claim, "fails", finding.because + source, used, finding.margin)
 
 
 def _require_gpus(claim: Claim, evidence: Evidence) -> None:
