@@ -18,8 +18,6 @@ from orchestrator.results.cases import Result
 from orchestrator.results.evidence import (
     SMALLER_IS_BETTER,
     Evidence,
-    Finding,
-    NotJudged,
     assigned,
     in_order,
     may_be_missing,
@@ -28,7 +26,8 @@ from orchestrator.results.evidence import (
     value_of,
     verified,
 )
-from orchestrator.results.margin import Decision, Part, decide
+from orchestrator.results.margin import Finding, NotJudged
+from orchestrator.results.parts import Decision, Part, decide
 from orchestrator.results.uncertainty import Number, largest
 
 PairClaim = RatioClaim | ClosesClaim | LossCurveClaim
@@ -93,11 +92,17 @@ def _picked(claim: RatioClaim, evidence: Evidence, pairs: Sequence[Pair]) -> Dec
     reached, kept = ((least, math.inf), (-math.inf, most))
     if claim.pick == "smallest":
         reached, kept = kept, reached
-    decisions = [
-        decide([_part(claim, evidence, pair, *bounds) for pair in pairs], one_is_enough=one_is_enough)
-        for bounds, one_is_enough in ((reached, True), (kept, False))
-        if any(map(math.isfinite, bounds))
-    ]
+    decisions: list[Decision] = []
+    undecided: NotJudged | None = None
+    for bounds, one_is_enough in ((reached, True), (kept, False)):
+        if any(map(math.isfinite, bounds)):
+            parts = [_part(claim, evidence, pair, *bounds) for pair in pairs]
+            try:
+                decisions.append(decide(parts, one_is_enough=one_is_enough))
+            except NotJudged as reason:
+                undecided = reason
+    if undecided is not None and all(decision.holds for decision in decisions):
+        raise undecided
     return min(decisions, key=lambda decision: (decision.holds, decision.margin.percent if decision.margin else 0.0))
 
 

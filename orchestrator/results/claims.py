@@ -26,8 +26,6 @@ from orchestrator.results.cases import NOT_RATES, Result, published_on
 from orchestrator.results.claim_pairs import judge_closes, judge_loss_curves, judge_ratio
 from orchestrator.results.evidence import (
     Evidence,
-    Finding,
-    NotJudged,
     assigned,
     in_order,
     shown_number,
@@ -35,7 +33,8 @@ from orchestrator.results.evidence import (
     value_of,
     verified,
 )
-from orchestrator.results.margin import Margin, Part, decide, published_part
+from orchestrator.results.margin import Finding, Margin, NotJudged
+from orchestrator.results.parts import Part, decide, published_part
 from orchestrator.results.uncertainty import largest
 from orchestrator.text import counted
 

@@ -24,7 +24,7 @@ from orchestrator.ledger.tables import ENDED, FAILED, VERIFIED
 from orchestrator.reading.host_bound import host_bound_reason
 from orchestrator.results.cases import NOT_RATES, CaseMetric, Combined, Result, combine_repeats, modes, published_on
 from orchestrator.results.evidence import SMALLER_IS_BETTER, numbers_of
-from orchestrator.results.margin import published_part
+from orchestrator.results.parts import published_part
 from orchestrator.results.uncertainty import job_spread, on_same_nodes, uncertainty_of
 
 OUR_TOLERANCE = 0.1
@@ -351,8 +351,13 @@ def _number(side: Combined | None, metric: str) -> CaseMetric | None:
 
 
 def _noise(sides: Sequence[Combined | None], repeated: Sequence[Sequence[Combined]], metric: str) -> tuple[float, str]:
-    """Return the noise of the ratio of two sides that have the metric, and the origin of the larger uncertainty."""
-    same_nodes = on_same_nodes([side.rows for side in sides if side is not None])
+    """Return the noise of the ratio of two sides that have the metric, and the origin of the larger uncertainty.
+
+    Two clusters have different nodes, and the comparison is about them. For two runs of one cluster other nodes are
+    noise.
+    """
+    rows = [side.rows for side in sides if side is not None]
+    same_nodes = len({row.cluster for of_side in rows for row in of_side}) > 1 or on_same_nodes(rows)
     uncertainties = [
         uncertainty_of(side.metrics[metric], same_nodes, job_spread(_measured(cases, metric), same_nodes))
         for side, cases in zip(sides, repeated, strict=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from orchestrator.catalog.axes import Settings
 from orchestrator.catalog.case import shown_value
@@ -13,33 +12,14 @@ from orchestrator.catalog.library import Entry
 from orchestrator.job_spec import Value
 from orchestrator.paths import short_name
 from orchestrator.results.cases import NOT_RATES, CaseMetric, Result, results_by_series
+from orchestrator.results.margin import NotJudged
 from orchestrator.results.uncertainty import EXACT, Number, job_spread, number_of, on_same_nodes
 from orchestrator.text import counted
-
-if TYPE_CHECKING:
-    from orchestrator.results.margin import Margin
 
 SMALLER_IS_BETTER = frozenset({"iteration_ms", "max_memory_allocated_bytes", "gpu_memory_used_gb", "training_days"})
 
 _MOST_NAMED = 3
 """Most cases that a reason names. It counts further cases."""
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """Verdict of a claim, its reason, and the distance from the bound, if the claim has one."""
-
-    holds: bool
-    because: str
-    margin: Margin | None = None
-
-
-class NotJudged(Exception):
-    """Reason why a claim cannot be judged now, with the distance from the bound if noise is the reason."""
-
-    def __init__(self, reason: str, margin: Margin | None = None) -> None:
-        super().__init__(reason)
-        self.margin = margin
 
 
 @dataclass(frozen=True, slots=True)

@@ -103,7 +103,7 @@ def uncertainty_of(metric: CaseMetric, same_nodes: bool, spread: Uncertainty | N
     if least is not None:
         return _larger(Uncertainty(least, "memory of the whole GPU") if least else EXACT, own)
     where = "on the same nodes" if same_nodes else "on different nodes"
-    assumed = Uncertainty(ONE_JOB if same_nodes else OTHER_NODES, f"assumed for a job {where}")
+    assumed = Uncertainty(ONE_JOB if same_nodes else OTHER_NODES, f"assumed between jobs {where}")
     return _larger(spread or assumed, own)
 
 

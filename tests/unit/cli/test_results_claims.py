@@ -14,7 +14,7 @@ from tests.unit.catalog.entries import figure_13, shipped
 from tests.unit.cli.calling import Caller
 
 GOOD = {f"pp={pp},tp={4 // pp},gbs={gbs}": gbs / 32 + 4.0 / pp for pp in (1, 2, 4) for gbs in (32, 128)}
-FLAT = dict.fromkeys(GOOD, 5.0)
+FLAT = dict.fromkeys(GOOD, 5.0) | {"pp=4,tp=1,gbs=128": 4.0}
 """Rates with which the claims of figure 13 about rates hold at scale quad, and with which they fail."""
 NEXT_DAY = START + timedelta(days=1)
 
@@ -28,9 +28,9 @@ def test_claims_that_hold_are_exit_0(looking: Caller) -> None:
     done = looking("claims", "figure-13")
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
-    assert lines[0] == "figure-13 at scale cpu on here: 1 holds, 3 not judged"
+    assert lines[0] == "figure-13 at scale cpu on here: 1 holds, 5 not judged"
     assert [line.split("  ")[0] for line in lines if not line.startswith((" ", "figure"))] == [
-        *["not judged"] * 3,
+        *["not judged"] * 5,
         "holds",
     ]
     assert not any("tflops_per_gpu" in line for line in lines), "rates of CPU processes judge no claim"
@@ -79,18 +79,20 @@ def test_without_a_name_everything_submitted_is_judged_each_as_it_ran_last(repro
 
 
 def test_the_same_as_json_has_every_number(repro: Caller, ledger: Ledger) -> None:
-    record_results(ledger, shipped("table-1"), "paper", {"case=1.7B": 137.0, "case=1T": 163.0})
+    record_results(ledger, figure_13(), "quad", GOOD)
     done = repro("claims", "--json")
     read = {row["claim"]: row for row in json.loads(done.stdout)["claims"]}
-    ratio = read["superlinear"]
-    assert ratio["margin"]["bound"] == 1.0 and ratio["margin"]["percent"] == pytest.approx(100 * (163 / 137 - 1))
-    assert (ratio["experiment"], ratio["scale"], ratio["cluster"]) == ("sc21/table-1", "paper", "selene")
-    assert (ratio["verdict"], ratio["kind"]) == ("holds", "trend")
-    assert [(one["case"], one["metric"], one["value"]) for one in ratio["used"]] == [
-        ("case=1.7B", "tflops_per_gpu", 137.0),
-        ("case=1T", "tflops_per_gpu", 163.0),
+    gain = read["deep-pipeline-needs-batch"]
+    assert (gain["experiment"], gain["scale"], gain["cluster"]) == ("sc21/figure-13", "quad", "selene")
+    assert (gain["verdict"], gain["kind"]) == ("holds", "gain")
+    assert [(one["metric"], one["value"]) for one in gain["used"]] == [
+        ("tflops_per_gpu", rate) for rate in GOOD.values()
     ]
-    assert all(one["job"] and one["spread"] for one in ratio["used"])
+    assert all(one["job"] and one["spread"] for one in gain["used"])
+    margin = gain["margin"]
+    assert (margin["number"], margin["bound"], margin["percent"]) == pytest.approx((2.5, 1.0, 150.0))
+    assert margin["low"] < margin["number"] < margin["high"] and margin["uncertainty"]
+    assert read["peak-at-node-size"]["margin"] is None
 
 
 def test_noisy_numbers_judge_no_claim_and_are_exit_0(repro: Caller, ledger: Ledger) -> None:
@@ -132,7 +134,7 @@ def test_an_experiment_whose_file_is_gone_does_not_keep_the_others_from_being_ju
     record_results(ledger, entry, "paper", {"pp=2,dp=32,gbs=32": 1.0}, at=NEXT_DAY)
     (own / "figure-14.yaml").unlink()
     done = repro("claims")
-    assert done.returncode == 2 and "figure-13 at scale quad on selene: 2 fail" in done.stdout
+    assert done.returncode == 2 and "figure-13 at scale quad on selene: 1 fails" in done.stdout
     assert done.complaints == [line for line in done.complaints if "own/figure-14: no such experiment" in line]
 
 

@@ -40,7 +40,7 @@ def with_source_numbers(base: JobRow, entry: Entry) -> list[Result]:
 def _result(base: JobRow, case: Case) -> Result:
     expects_oom = case.expected is not None and case.expected.outcome == "oom"
     row = replace(base, case_name=case.name, **(GPU_OOM if expects_oom else {}))
-    metrics = {}
+    metrics: dict[str, CaseMetric] = {}
     for point in case.published:
         if point.confirmed:
             ends = (point.value - (point.error or 0.0), point.value + (point.error or 0.0))

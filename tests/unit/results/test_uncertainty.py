@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +17,8 @@ from orchestrator.ledger.measurements import MeasuredMetric
 from orchestrator.results.cases import CaseMetric, Result, mean_metric
 from orchestrator.results.claims import ClaimVerdict, judge_claims
 from orchestrator.results.comparison import compare_sides
-from orchestrator.results.margin import Margin, Part, published_part
+from orchestrator.results.margin import Margin
+from orchestrator.results.parts import Part, published_part
 from orchestrator.results.uncertainty import Number, Uncertainty, job_spread, largest, number_of, uncertainty_of
 from tests.recorded_jobs import measured_results
 from tests.unit.catalog.entries import THREE_METHODS, entry_of, figure_13, of_cpus, with_claims
@@ -61,11 +63,11 @@ def at_batch_4(pp1: float, pp2: float, pp4: float) -> dict[str, float]:
 @pytest.mark.parametrize(
     ("metric", "same_nodes", "relative", "origin"),
     [
-        (rate(100), True, 0.02, "assumed for a job on the same nodes"),
-        (rate(100), False, 0.04, "assumed for a job on different nodes"),
+        (rate(100), True, 0.02, "assumed between jobs on the same nodes"),
+        (rate(100), False, 0.04, "assumed between jobs on different nodes"),
         (CaseMetric("iteration_ms", 100, "ms", 12.0, 6), True, 0.12, "spread within one job"),
         (rate(99.9, 100, 100.1), True, 0.0024842, "95 % interval of 3 jobs"),
-        (rate(99.9, 100, 100.1), False, 0.04, "assumed for a job on different nodes"),  # all of them on one node
+        (rate(99.9, 100, 100.1), False, 0.04, "assumed between jobs on different nodes"),  # all of them on one node
         (rate(99, 100, 101, nodes=("n1", "n2", "n3")), False, 0.024842, "95 % interval of 3 jobs"),
         (CaseMetric("max_memory_allocated_bytes", 7e10, "B"), False, 0.0, "exact"),
         (CaseMetric("parameters_billion", 1.7, ""), False, 0.0, "exact"),
@@ -77,7 +79,7 @@ def test_a_number_has_the_uncertainty_of_its_repeats_else_the_assumed_one(
     metric: CaseMetric, same_nodes: bool, relative: float, origin: str
 ) -> None:
     found = uncertainty_of(metric, same_nodes)
-    assert (found.relative, found.origin) == (pytest.approx(relative, rel=1e-4), origin)
+    assert found.relative == pytest.approx(relative, rel=1e-4) and found.origin == origin
 
 
 def test_a_single_job_has_the_spread_of_other_repeats_on_the_same_nodes() -> None:
@@ -132,13 +134,33 @@ def test_a_step_of_a_trend_that_is_smaller_than_the_noise_is_not_judged(tmp_path
     assert judged(tmp_path, figure_13(), FALLS, at_batch_4(100, 101, 120)).verdict == "fails"
 
 
+def test_a_trend_that_ends_where_it_began_fails_whatever_its_tolerance(tmp_path: Path) -> None:
+    rates = at_batch_4(100, 97, 100.5)
+    falls = FALLS | {"tolerance": 0.2}
+    assert judged(tmp_path, figure_13(), falls, rates, repeats=3).verdict == "fails"
+    assert judged(tmp_path, figure_13(), falls, at_batch_4(100, 101, 99), repeats=3).verdict == "holds"
+
+
+def test_a_bound_that_every_ratio_must_keep_fails_also_if_noise_leaves_the_other_one_open(tmp_path: Path) -> None:
+    claim = {"kind": "ratio", "of": {"pp": 2}, "over": {"pp": 1}, "pick": "largest", "at_least": 1.2, "at_most": 1.21}
+    assert judged(tmp_path, figure_13(), claim, at_batch_4(100, 120.5, 1)).verdict == "not judged"
+    one_beyond = at_batch_4(100, 120.5, 1) | {"pp=2,tp=2,gbs=16": 200.0}
+    assert judged(tmp_path, figure_13(), claim, one_beyond).verdict == "fails"
+
+
+def test_a_peak_without_the_claimed_case_is_not_judged(tmp_path: Path) -> None:
+    claim = {"kind": "peak", "at": {"pp": 8}}
+    found = judged(tmp_path, figure_13(), claim, at_batch_4(100, 90, 80))
+    assert (found.verdict, found.because) == ("not judged", "gbs=4 has no case with pp=8")
+
+
 def test_cases_on_different_nodes_need_a_larger_difference(tmp_path: Path) -> None:
     rates = at_batch_4(100, 100, 82)  # 1.22 over 1.15 is more than 1.02 squared and less than 1.04 squared
     assert judged(tmp_path, figure_13(), SPREAD, rates).verdict == "holds"
     apart = {name: f"n{number}" for number, name in enumerate(rates)}
     found = judged(tmp_path, figure_13(), SPREAD, rates, apart)
     assert found.verdict == "not judged" and found.margin is not None
-    assert found.margin.uncertainty == "± 4 % for each number, assumed for a job on different nodes"
+    assert found.margin.uncertainty == "± 4 % for each number, assumed between jobs on different nodes"
     unknown = dict.fromkeys(rates, None)
     assert judged(tmp_path, figure_13(), SPREAD, rates, unknown).verdict == "not judged"
 
@@ -174,25 +196,26 @@ def test_claims_and_compare_have_the_same_uncertainty(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("number", "bounds", "text", "percent"),
+    ("number", "least", "most", "text", "percent"),
     [
-        (1.135, {"least": 1.15}, "misses 1.15 by 1.3 %: 1.135; exact", -1.304),
-        (1.242, {"least": 1.15}, "exceeds 1.15 by 8 %: 1.242; exact", 8.0),
-        (0.55, {"most": 0.525}, "exceeds 0.525 by 4.8 %: 0.55; exact", -4.762),
-        (0.84, {"most": 1.0}, "stays below 1 by 16 %: 0.84; exact", 16.0),
-        (0.9, {"least": 0.5, "most": 1.0}, "stays below 1 by 10 %: 0.9; exact", 10.0),
+        (1.135, 1.15, math.inf, "misses 1.15 by 1.3 %: 1.135; exact", -1.304),
+        (1.242, 1.15, math.inf, "exceeds 1.15 by 8 %: 1.242; exact", 8.0),
+        (0.55, -math.inf, 0.525, "exceeds 0.525 by 4.8 %: 0.55; exact", -4.762),
+        (0.84, -math.inf, 1.0, "stays below 1 by 16 %: 0.84; exact", 16.0),
+        (0.9, 0.5, 1.0, "stays below 1 by 10 %: 0.9; exact", 10.0),
+        (1e-7, -math.inf, 0.0005, "stays below 0.0005 by 100 %: 1e-07; exact", 99.98),
     ],
 )
 def test_a_margin_is_the_distance_from_the_bound_that_decides(
-    number: float, bounds: dict[str, float], text: str, percent: float
+    number: float, least: float, most: float, text: str, percent: float
 ) -> None:
-    margin = Part("it", [], "tflops_per_gpu", Number(number, number, number), **bounds).margin
+    margin = Part("it", [], "tflops_per_gpu", Number(number, number, number), least, most).margin
     assert margin is not None and str(margin) == text and margin.percent == pytest.approx(percent, abs=0.001)
 
 
 def test_a_verdict_has_its_margin_and_the_origin_of_its_uncertainty(tmp_path: Path) -> None:
     found = judged(tmp_path, figure_13(), SPREAD, at_batch_4(100, 100, 80))
-    uncertainty = "± 2 % for each number, assumed for a job on the same nodes"
+    uncertainty = "± 2 % for each number, assumed between jobs on the same nodes"
     assert isinstance(found.margin, Margin) and found.margin.uncertainty == uncertainty
     assert (found.margin.low, found.margin.high) == pytest.approx((1.25 / 1.02**2, 1.25 * 1.02**2))
     assert str(found.margin) == f"exceeds 1.15 by 8.7 %: 1.25 ± 0.05; {uncertainty}"
