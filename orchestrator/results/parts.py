@@ -44,16 +44,16 @@ class Part:
     def margin(self) -> Margin | None:
         """Return the distance from the nearest bound; None if it has no relative size."""
         number = self.number
-        bounds = [bound for bound in (self.least, self.most) if math.isfinite(bound) and bound > 0]
-        if not bounds or not all(map(math.isfinite, (number.value, number.low, number.high))):
+        bounds = [(self.least, 1), (self.most, -1)]
+        percents = [(100 * sign * (number.value / bound - 1), bound) for bound, sign in bounds if 0 < bound < math.inf]
+        if not percents or not all(map(math.isfinite, (number.value, number.low, number.high))):
             return None
-        percents = [100 * (number.value / bound - 1) * (1 if bound == self.least else -1) for bound in bounds]
-        percent = min(percents)
+        percent, bound = min(percents)
         origin = number.uncertainty
         shown = (
             f"± {100 * origin.relative:.2g} % for each number, {origin.origin}" if origin.relative else origin.origin
         )
-        return Margin(number.value, number.low, number.high, bounds[percents.index(percent)], percent, shown)
+        return Margin(number.value, number.low, number.high, bound, percent, shown)
 
     @property
     def asked(self) -> str:

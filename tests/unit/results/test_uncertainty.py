@@ -203,6 +203,7 @@ def test_claims_and_compare_have_the_same_uncertainty(tmp_path: Path) -> None:
         (0.55, -math.inf, 0.525, "exceeds 0.525 by 4.8 %: 0.55; exact", -4.762),
         (0.84, -math.inf, 1.0, "stays below 1 by 16 %: 0.84; exact", 16.0),
         (0.9, 0.5, 1.0, "stays below 1 by 10 %: 0.9; exact", 10.0),
+        (110, 100, 100, "exceeds 100 by 10 %: 110; exact", -10.0),
         (1e-7, -math.inf, 0.0005, "stays below 0.0005 by 100 %: 1e-07; exact", 99.98),
     ],
 )
