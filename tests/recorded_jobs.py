@@ -415,11 +415,13 @@ def measured_results(
     noise: Mapping[str, float] | None = None,
     waits: Mapping[str, float] | None = None,
     modes: Mapping[str, str] | None = None,
+    repeats: int = 1,
 ) -> list[Result]:
     """Return the results of all cases of the scale. The named cases have a job, the others have none.
 
     All arguments are by case. `rates` are values of the metric, `noise` the spread as a share of the value (0.01),
-    `waits` the percentage of the time for which GPUs wait for the host, `modes` the execution mode.
+    `waits` the percentage of the time for which GPUs wait for the host, `modes` the execution mode. Equal `repeats`
+    make numbers exact.
     """
     base, cases = job_row(folder), expand(entry, scale)
     base = replace(base, spec=replace(base.spec, gpu=gpu), scale=scale)
@@ -433,8 +435,9 @@ def measured_results(
             rate = rates.get(case.name, 1.0)
             spread, wait = rate * (noise or {}).get(case.name, 0.01), (waits or {}).get(case.name)
             outcome = Outcome(rate, spread, wait, (modes or {}).get(case.name), ended[case.name])
-            row = replace(base, case_name=case.name, job_id=f"job{number}", attempt_id=number)
-            rows.append(replace(row, execution=outcome.execution, **outcome.columns))
-            metrics[number] = {one.name: one for one in outcome.metrics(metric)}
-            logged[number] = (losses or {}).get(case.name, ())
+            for attempt in range(number, number + repeats * len(cases), len(cases)):
+                row = replace(base, case_name=case.name, job_id=f"job{number}", attempt_id=attempt)
+                rows.append(replace(row, execution=outcome.execution, **outcome.columns))
+                metrics[attempt] = {one.name: one for one in outcome.metrics(metric)}
+                logged[attempt] = (losses or {}).get(case.name, ())
     return case_results(entry, cases, rows, metrics, logged)

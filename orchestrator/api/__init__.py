@@ -184,6 +184,7 @@ if TYPE_CHECKING:
     from orchestrator.results.export.rows import Row as Row
     from orchestrator.results.export.rows import claim_rows as claim_rows
     from orchestrator.results.export.rows import export_rows as export_rows
+    from orchestrator.results.margin import Margin as Margin
     from orchestrator.results.outcome import FigureOutcome as FigureOutcome
     from orchestrator.search.answer import CandidateRow as CandidateRow
     from orchestrator.search.answer import SearchAnswer as SearchAnswer
@@ -356,6 +357,7 @@ _NAMES = {
     "results.bundle.write": "MissingFile",
     "results.cases": "Result",
     "results.claims": "Used",
+    "results.margin": "Margin",
     "results.comparison": "CaseDiff ReferenceRow Side equation",
     "results.evidence": "shown_number",
     "results.export.formats": "csv_line require_parquet",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
+from pydantic_core import PydanticCustomError
 
 from orchestrator.catalog.axes import ByAxis, Settings
 from orchestrator.config.model import Count, Strict, Text
@@ -65,6 +66,16 @@ class ClaimFields(Strict):
     tolerance_is: Literal["the source's", "ours"] = Field(
         default="ours", description="Author of the tolerance: the source, or the author of this file."
     )
+    tolerance_because: Text | None = Field(
+        default=None,
+        description="Reason for the tolerance, or for none.",
+        examples=["the table has two digits"],
+    )
+    not_met_by_source: Text | None = Field(
+        default=None,
+        description="Numbers of the source that do not satisfy the claim. Without it: all of its numbers do.",
+        examples=["the figure's own points have 1.54"],
+    )
 
     @model_validator(mode="after")
     def _reasons_are_of_other_scales(self) -> ClaimFields:
@@ -72,6 +83,16 @@ class ClaimFields(Strict):
         if both:
             raise ValueError(f"not_judged_because has a reason for {both[0]}, at which the claim is judged")
         return self
+
+    @model_validator(mode="after")
+    def _tolerance_leaves_a_claim(self) -> ClaimFields:
+        if self.tolerance:
+            self._check_tolerance()
+        return self
+
+    def _check_tolerance(self) -> None:
+        """Raise ValueError if the claim has no number to apply the tolerance to, or if it could not fail with it."""
+        raise _wrong_tolerance("must not be in this kind of claim, which has no number to apply it to", "remove it")
 
     @property
     def reasons(self) -> dict[str, str]:
@@ -82,6 +103,20 @@ class ClaimFields(Strict):
         """Return why the claim is not judged at a scale."""
         reason = self.not_judged_because if isinstance(self.not_judged_because, str) else self.reasons.get(scale)
         return reason or f"it is judged at {', '.join(self.judged_at)}"
+
+
+def _wrong_tolerance(problem: str, hint: str) -> PydanticCustomError:
+    return PydanticCustomError("tolerance", "{problem}", {"problem": problem, "hint": hint, "field": ("tolerance",)})
+
+
+def _require_effect(bound: float, allowed: float) -> None:
+    """Raise an error if a bound above or below 1 allows 1 with its tolerance, which is no effect at all."""
+    if bound != 1 and (allowed - 1) * (bound - 1) <= 0:
+        most = abs(1 - 1 / bound) if bound > 1 else 1 / bound - 1
+        raise _wrong_tolerance(
+            f"turns {bound:g} into {allowed:.4g}, so that the claim holds without an effect",
+            f"write less than {most:.3g}",
+        )
 
 
 class PeakClaim(ClaimFields):
@@ -102,6 +137,9 @@ class SpreadClaim(ClaimFields):
         description="Smallest ratio of the best case to the worst case of a line, a factor above 1.", examples=[1.15]
     )
 
+    def _check_tolerance(self) -> None:
+        _require_effect(self.at_least, self.at_least * (1 - self.tolerance))
+
 
 class GainClaim(ClaimFields):
     """At the largest value of `where_largest` the metric grows from the smallest to the largest value of `along`."""
@@ -117,8 +155,12 @@ class TrendClaim(ClaimFields):
     kind: Literal["trend"] = Field(description=_KIND)
     along: Text = Field(description="Axis whose values are in ascending order.", examples=["pp"])
     direction: Literal["falls", "rises"] = Field(
-        description="Direction of every step. With `tolerance`, a step may go the other way by this share."
+        description="Direction of every step. With `tolerance`, a step may go the other way by this share, and the "
+        "last value must still be beyond the first one."
     )
+
+    def _check_tolerance(self) -> None:
+        """Accept every tolerance, because the ends of the line have none."""
 
 
 class PairFields(ClaimFields):
@@ -163,7 +205,15 @@ class RatioClaim(PairFields):
     def _has_a_limit(self) -> RatioClaim:
         if self.at_least is None and self.at_most is None:
             raise ValueError("neither at_least nor at_most: the claim cannot fail")
+        if self.at_least is not None and self.at_most is not None and self.at_least > self.at_most:
+            raise ValueError(f"no ratio is at least {self.at_least:g} and at most {self.at_most:g}")
         return self
+
+    def _check_tolerance(self) -> None:
+        if self.at_least is not None:
+            _require_effect(self.at_least, self.at_least * (1 - self.tolerance))
+        if self.at_most is not None:
+            _require_effect(self.at_most, self.at_most * (1 + self.tolerance))
 
 
 class ClosesClaim(PairFields):
@@ -183,6 +233,9 @@ class PublishedClaim(ClaimFields):
         description="Metrics whose published numbers are compared.", examples=[["tflops_per_gpu"]]
     )
 
+    def _check_tolerance(self) -> None:
+        """Accept every tolerance below 1."""
+
 
 class OutcomeClaim(ClaimFields):
     """The selected cases end with this outcome."""
@@ -197,6 +250,9 @@ class LossCurveClaim(PairFields):
     kind: Literal["loss curves"] = Field(description=_KIND)
     from_iteration: Count = Field(description="First of the iterations that are compared.", examples=[20])
     smoothed_over: Count = Field(description="Number of iterations of the moving mean.", examples=[10])
+
+    def _check_tolerance(self) -> None:
+        """Accept every tolerance below 1."""
 
 
 Claim = Annotated[

@@ -47,7 +47,8 @@ class PublishedAs(Strict):
         )
 
 
-_FROM_PLOTS = ("traced from the plot", "read off the plot")
+FROM_PLOTS = ("traced from the plot", "read off the plot")
+"""Origins of numbers that have an error."""
 
 
 class PublishedPoint(Strict):
@@ -77,15 +78,6 @@ class PublishedPoint(Strict):
     def doubt(self) -> str:
         """Reason why a comparison with the number can stay open."""
         return "its error is unknown" if self.error is None else f"the published number is known to ±{self.error:g}"
-
-    def agrees(self, value: float, tolerance: float) -> bool | None:
-        """Return whether a value is within a relative tolerance; None if the error of the number leaves it open."""
-        if self.error is None and self.how in _FROM_PLOTS:
-            return None
-        distance, allowed, error = abs(value - self.value), tolerance * self.value, self.error or 0.0
-        if distance <= allowed - error:
-            return True
-        return False if distance > allowed + error else None
 
 
 class ExpectedOutcome(Strict):

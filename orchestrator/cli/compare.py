@@ -266,7 +266,7 @@ def _print_changes(cases: Sequence[api.CaseDiff]) -> None:
 def _change_text(case: api.CaseDiff) -> str | None:
     if not case.ratio:
         return case.because
-    return f"{case.metric} is {case.ratio:.3g} of A, noise {_percent(case.noise)}"
+    return f"{case.metric} is {case.ratio:.3g} of A, noise {_percent(case.noise)} ({case.noise_from})"
 
 
 def _name(case: api.CaseDiff) -> str:
@@ -305,6 +305,7 @@ def _diff_json(case: api.CaseDiff) -> ChangedCase:
         "b_job": case.job_b,
         "ratio": case.ratio,
         "noise": case.noise,
+        "noise_from": case.noise_from,
         "change": case.change,
         "because": case.because,
     }

@@ -162,6 +162,8 @@ def print_claims(outcome: api.FigureOutcome, with_numbers: bool = False) -> None
     for verdict in outcome.claims:
         print_beside(verdict.verdict, f"{verdict.claim.says} ({verdict.claim.source})")
         print_beside("", verdict.because)
+        if verdict.margin is not None:
+            print_beside("", str(verdict.margin))
         for used in verdict.used if with_numbers else ():
             spread = f" ± {api.shown_number(used.spread)}" if used.spread is not None else ""
             of_other = "" if used.experiment == outcome.entry.name else f"{used.experiment} "

@@ -49,6 +49,7 @@ def claim_rows(outcome: api.FigureOutcome) -> list[JudgedClaim]:
             "source": row["source"],
             "verdict": row["verdict"],
             "because": row["because"],
+            "margin": verdict.margin,
             "used": verdict.used,
         }
         for row, verdict in zip(api.claim_rows(outcome.claims), outcome.claims, strict=True)

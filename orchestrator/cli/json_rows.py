@@ -93,7 +93,7 @@ class ShownCase(CaseSettings):
 
 
 class StatedClaim(TypedDict):
-    """A statement of the paper, and the scales that can judge it."""
+    """A statement of the paper, and the scales that can judge it. `tolerance` is relative."""
 
     experiment: str
     claim: str
@@ -102,10 +102,13 @@ class StatedClaim(TypedDict):
     judged_at: Sequence[str]
     source: str
     says: str
+    tolerance: float
+    tolerance_because: str | None
+    not_met_by_source: str | None
 
 
 class JudgedClaim(TypedDict):
-    """Verdict of a claim: `holds`, `fails` or `not judged`, and the numbers behind it."""
+    """Verdict of a claim: `holds`, `fails` or `not judged`, its distance from the bound, and the numbers behind it."""
 
     experiment: str
     scale: str
@@ -116,6 +119,7 @@ class JudgedClaim(TypedDict):
     source: str
     verdict: str
     because: str
+    margin: api.Margin | None
     used: Sequence[api.Used]
 
 
@@ -234,6 +238,7 @@ class ChangedCase(TypedDict):
     b_job: str | None
     ratio: float | None
     noise: float | None
+    noise_from: str | None
     change: str
     because: str | None
 

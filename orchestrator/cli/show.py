@@ -66,6 +66,9 @@ def show(
             "judged_at": claim.judged_at,
             "source": claim.source,
             "says": claim.says,
+            "tolerance": claim.tolerance,
+            "tolerance_because": claim.tolerance_because,
+            "not_met_by_source": claim.not_met_by_source,
         }
         for claim in entry.experiment.claims
     ]
@@ -87,7 +90,7 @@ def show(
     _print_cases(shown.cases, wide)
     if claims:
         data("")
-        columns = ["claim", "kind", "stated", "judged_at", "source", "says"]
+        columns = ["claim", "kind", "stated", "judged_at", "source", "says", "tolerance_because", "not_met_by_source"]
         table(
             [{**claim, "judged_at": ", ".join(claim["judged_at"])} for claim in claims],
             columns,

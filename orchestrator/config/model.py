@@ -73,7 +73,8 @@ def placeholders(value: YamlValue, path: KeyPath = ()) -> Iterator[tuple[KeyPath
 def _problem(
     model: type[BaseModel], document: Document, detail: ErrorDetails, at: Callable[[KeyPath], str] | None
 ) -> Problem:
-    path, value = _existing_part(document.value, detail["loc"])
+    context = detail.get("ctx", {})
+    path, value = _existing_part(document.value, (*detail["loc"], *context.get("field", ())))
     name = str(detail["loc"][-1]) if detail["loc"] else ""
     # pydantic marks the key of a mapping as "[key]".
     of_document = document.key_place if detail["type"] == "extra_forbidden" or name == "[key]" else document.place
@@ -84,17 +85,17 @@ def _problem(
         meaning = _meaning(model, detail["loc"])
         return Problem(f"{name}: missing", location, f"add {name}: ({meaning})" if meaning else f"add {name}:")
     if detail["type"] == "union_tag_invalid":
-        kind, context = (*path, "kind"), detail["ctx"]
+        kind = (*path, "kind")
         names = re.findall(r"'([^']+)'", context["expected_tags"])
         near = did_you_mean(str(context["tag"]), names) or f"there are: {', '.join(names)}"
         location = at(kind) if at else str(document.place(kind))
         return Problem(f"{dotted(kind)}: no such kind, {shortened(context['tag'])}", location, near)
     message, field = fault_of(detail), dotted(path) or "file"
     if name == "[key]":
-        hint = detail.get("ctx", {}).get("hint")
+        hint = context.get("hint")
         return Problem(f"{field}: {message if hint else f'invalid name: {message}'}", location, hint)
     got = "" if isinstance(value, (dict, list)) else f", got {shortened(value)}"
-    hint = _value_hint(detail, value) if detail["type"] == "literal_error" else None
+    hint = _value_hint(detail, value) if detail["type"] == "literal_error" else context.get("hint")
     if hint is None and detail["type"] in _FAULTS and not detail["type"].startswith("bool_"):
         hint = _meaning(model, detail["loc"])
     return Problem(f"{field}: {message}{got}", location, hint)
@@ -149,12 +150,15 @@ def _meaning(model: type[BaseModel], loc: KeyPath) -> str | None:
 def _existing_part(value: YamlValue, loc: KeyPath) -> tuple[KeyPath, YamlValue]:
     """Return the part of pydantic's location that the document contains, and the value there.
 
-    A document does not contain the names of union members.
+    A document does not contain the names of union members. One that is the `kind` of a mapping is not its field, also
+    if the mapping has a field of this name.
     """
     path: list[str | int] = []
+    is_kind = False
     for part in loc:
         parts = dict(children(value))
-        if part in parts:
+        is_kind = not is_kind and parts.get("kind") == part
+        if part in parts and not is_kind:
             value = parts[part]
             path.append(part)
     return tuple(path), value

@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Literal, TypeVar
+from typing import TypeVar
 
 from orchestrator.catalog.axes import Settings
 from orchestrator.catalog.case import Case
@@ -35,16 +35,23 @@ T_975 = (
 )
 
 
+def t_975(degrees: int) -> float:
+    """Return the 0.975 quantile of Student's t, slightly too large above 30 degrees of freedom."""
+    return T_975[min(degrees, len(T_975)) - 1]
+
+
 @dataclass(frozen=True, slots=True)
 class CaseMetric(MeasuredMetric):
     """Metric of a case: the number of its job, or the mean of `repeats` jobs with a 95 % confidence interval.
 
-    For repeats, `spread` is the mean of their spreads and `count` the sum of their samples.
+    For repeats, `spread` is the mean of their spreads and `count` the sum of their samples. `jobs` are the nodes
+    and the number of each job.
     """
 
     interval_low: float | None = None
     interval_high: float | None = None
     repeats: int = 1
+    jobs: tuple[tuple[str | None, float], ...] = ()
 
     @property
     def noise(self) -> float:
@@ -54,10 +61,6 @@ class CaseMetric(MeasuredMetric):
         if self.interval_low is not None and self.interval_high is not None:
             return (self.interval_high - self.interval_low) / 2 / abs(self.value)
         return relative_spread(self)
-
-    def moved(self, way: Literal[-1, 1]) -> CaseMetric:
-        """Return the metric at the lower or upper end of its uncertainty; never 0, and at the same ratio either way."""
-        return replace(self, value=self.value * (1 + self.noise) ** way)
 
     @property
     def too_noisy(self) -> str | None:
@@ -118,7 +121,14 @@ def combine_repeats(rows: Sequence[JobRow], metrics: Mapping[int, Mapping[str, M
     measured.sort(key=lambda row: metrics[row.attempt_id]["iteration_ms"].value)
     by_job = [metrics[row.attempt_id] for row in measured]
     middle = (len(measured) - 1) // 2
-    means = {name: mean_metric([job[name] for job in by_job if name in job]) for name in by_job[middle]}
+    nodes = [row.nodes for row in measured]
+    means = {
+        name: mean_metric(
+            [job[name] for job in by_job if name in job],
+            [of_job for of_job, job in zip(nodes, by_job, strict=True) if name in job],
+        )
+        for name in by_job[middle]
+    }
     failed = tuple(row for row in alike if row.verdict == FAILED)
     noise, flag = means["iteration_ms"].too_noisy, _flag(measured, by_job)
     return Combined(measured[middle], tuple(measured), means, failed, noise, flag)
@@ -129,11 +139,12 @@ def _are_repeats(row: JobRow, other: JobRow) -> bool:
     return ran == other_ran
 
 
-def mean_metric(repeats: Sequence[MeasuredMetric]) -> CaseMetric:
-    """Return the mean of the medians of several jobs, with Student's t interval."""
+def mean_metric(repeats: Sequence[MeasuredMetric], nodes: Sequence[str | None] = ()) -> CaseMetric:
+    """Return the mean of the medians of several jobs, with Student's t interval. `nodes` are those of each job."""
     first = repeats[0]
+    jobs = tuple((of_job, repeat.value) for of_job, repeat in zip(nodes, repeats, strict=False))
     if len(repeats) == 1:
-        return CaseMetric(first.name, first.value, first.unit, first.spread, first.count)
+        return CaseMetric(first.name, first.value, first.unit, first.spread, first.count, jobs=jobs)
     values = [repeat.value for repeat in repeats]
     mean, half = statistics.fmean(values), _half_interval(values)
     spreads = [repeat.spread for repeat in repeats if repeat.spread is not None]
@@ -147,13 +158,13 @@ def mean_metric(repeats: Sequence[MeasuredMetric]) -> CaseMetric:
         interval_low=mean - half,
         interval_high=mean + half,
         repeats=len(values),
+        jobs=jobs,
     )
 
 
 def _half_interval(values: Sequence[float]) -> float:
-    """Return half of the 95 % confidence interval; above 31 values it is slightly too wide (last quantile)."""
-    quantile = T_975[min(len(values) - 1, len(T_975)) - 1]
-    return quantile * statistics.stdev(values) / math.sqrt(len(values))
+    """Return half of the 95 % confidence interval."""
+    return t_975(len(values) - 1) * statistics.stdev(values) / math.sqrt(len(values))
 
 
 def _flag(rows: Sequence[JobRow], by_job: Sequence[Mapping[str, MeasuredMetric]]) -> str | None:

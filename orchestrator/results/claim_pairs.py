@@ -16,21 +16,19 @@ from orchestrator.catalog.library import Entry
 from orchestrator.job_spec import Value
 from orchestrator.results.cases import Result
 from orchestrator.results.evidence import (
+    SMALLER_IS_BETTER,
     Evidence,
-    Finding,
-    NotJudged,
     assigned,
-    comparable,
     in_order,
     may_be_missing,
     measured,
-    require_alike,
-    speed,
     unique,
-    unlike,
     value_of,
     verified,
 )
+from orchestrator.results.margin import Finding, NotJudged
+from orchestrator.results.parts import Decision, Part, decide
+from orchestrator.results.uncertainty import Number, largest
 
 PairClaim = RatioClaim | ClosesClaim | LossCurveClaim
 
@@ -47,40 +45,75 @@ class Pair:
         """Return the ratio of their rates."""
         return value_of(self.of, metric) / value_of(self.over, metric)
 
+    def measured(self, evidence: Evidence) -> Number:
+        """Return the ratio with its uncertainty."""
+        of, over = evidence.numbers([self.of, self.over])
+        return of / over
+
 
 def judge_ratio(claim: RatioClaim, evidence: Evidence) -> Finding:
     """Judge whether the ratio of each pair is within the bounds of the claim."""
-    metric = evidence.metric
     if claim.pick == "best":
-        sides = [_of(claim, evidence), _over(claim, evidence)]
-        verified(unique(result for side in sides for result in side))
-        sides = [measured(side, metric) for side in sides]
-        require_alike(unique(result for side in sides for result in side), metric)
-        of, over = (max(side, key=lambda result: speed(result, metric)) for side in sides)
-        pair = Pair(of, over, {})
-        low, high, choice = pair, pair, " best to best" if max(map(len, sides)) > 1 else ""
-    else:
-        pairs = sorted(_like_pairs(claim, evidence), key=lambda pair: pair.ratio(metric))
-        low, high, choice = pairs[0], pairs[-1], ""
-        if claim.pick != "each" and len(pairs) > 1:
-            low = high = pairs[-1] if claim.pick == "largest" else pairs[0]
-            choice = f", the {claim.pick} of {len(pairs)}"
-    return _within(claim, low, high, choice, metric)
-
-
-def _like_pairs(claim: RatioClaim, evidence: Evidence) -> list[Pair]:
-    """Return the pairs whose cases can be compared; NotJudged if another pair could change the verdict."""
+        part = _best_to_best(claim, evidence)
+        count = len(_of(claim, evidence)) + len(_over(claim, evidence))
+        return _found(claim, decide([part]), [part], " best to best" if count > 2 else "")
     least, most = _bounds(claim)
-    one_is_enough = False
-    if claim.pick == "largest":  # at_least applies to this pair only, at_most to every pair
-        least, one_is_enough = (least, True) if claim.at_most is None else (-math.inf, False)
-    elif claim.pick == "smallest":  # vice versa
-        most, one_is_enough = (most, True) if claim.at_least is None else (math.inf, False)
-    return comparable(
-        _measured_pairs(claim, evidence),
-        lambda pair: unlike([pair.of, pair.over], evidence.metric),
-        lambda pair: least <= pair.ratio(evidence.metric) <= most,
-        one_is_enough=one_is_enough,
+    pairs = sorted(_measured_pairs(claim, evidence), key=lambda pair: pair.ratio(evidence.metric))
+    every = [_part(claim, evidence, pair, least, most) for pair in pairs]
+    if claim.pick == "each" or len(pairs) == 1:
+        decision = decide(every)
+        return _found(claim, decision, decision.parts, "")
+    decision = _picked(claim, evidence, pairs)
+    alike = [part for part in every if part.name in {one.name for one in decision.parts}]
+    chosen = alike[-1] if claim.pick == "largest" else alike[0]
+    return _found(claim, decision, [chosen], f", the {claim.pick} of {len(alike)}")
+
+
+def _best_to_best(claim: RatioClaim, evidence: Evidence) -> Part:
+    """Return the comparison of the fastest case of each side with the other."""
+    metric, (least, most) = evidence.metric, _bounds(claim)
+    sides = [_of(claim, evidence), _over(claim, evidence)]
+    verified(unique(result for side in sides for result in side))
+    sides = [measured(side, metric) for side in sides]
+    both = unique(result for side in sides for result in side)
+    numbers = dict(zip(map(id, both), evidence.speeds(both), strict=True))
+    of, over = (largest([numbers[id(result)] for result in side]) for side in sides)
+    ratio = over / of if metric in SMALLER_IS_BETTER else of / over
+    return Part(_ratio_name(claim), both, metric, ratio, least, most)
+
+
+def _picked(claim: RatioClaim, evidence: Evidence, pairs: Sequence[Pair]) -> Decision:
+    """Return the decision about the largest or the smallest ratio.
+
+    One pair must reach the bound on its side: `at_least` of the largest, `at_most` of the smallest. The other bound is
+    that of every pair.
+    """
+    least, most = _bounds(claim)
+    reached, kept = ((least, math.inf), (-math.inf, most))
+    if claim.pick == "smallest":
+        reached, kept = kept, reached
+    decisions: list[Decision] = []
+    undecided: NotJudged | None = None
+    for bounds, one_is_enough in ((reached, True), (kept, False)):
+        if any(map(math.isfinite, bounds)):
+            parts = [_part(claim, evidence, pair, *bounds) for pair in pairs]
+            try:
+                decisions.append(decide(parts, one_is_enough=one_is_enough))
+            except NotJudged as reason:
+                undecided = reason
+    if undecided is not None and all(decision.holds for decision in decisions):
+        raise undecided
+    return min(decisions, key=lambda decision: (decision.holds, decision.margin.percent if decision.margin else 0.0))
+
+
+def _part(claim: RatioClaim, evidence: Evidence, pair: Pair, least: float, most: float) -> Part:
+    return Part(
+        f"{_ratio_name(claim)}{_place(pair.shared)}",
+        [pair.of, pair.over],
+        evidence.metric,
+        pair.measured(evidence),
+        least,
+        most,
     )
 
 
@@ -91,14 +124,18 @@ def _bounds(claim: RatioClaim) -> tuple[float, float]:
     return least, most
 
 
-def _within(claim: RatioClaim, low: Pair, high: Pair, choice: str, metric: str) -> Finding:
-    """Return whether the ratios from `low` to `high` satisfy the claim with its tolerance."""
-    least, most = _bounds(claim)
+def _found(claim: RatioClaim, decision: Decision, shown: Sequence[Part], choice: str) -> Finding:
+    """Return the verdict with the lowest and the highest ratio of the parts, which are in this order."""
+    name, (least, most) = _ratio_name(claim), _bounds(claim)
     asked = [f"at least {least:.3f}"] if claim.at_least is not None else []
     asked += [f"at most {most:.3f}"] if claim.at_most is not None else []
-    ends = dict.fromkeys(f"{pair.ratio(metric):.3f}{_place(pair.shared)}" for pair in (low, high))
-    ratio = f"{assigned(claim.of)} over {_over_name(claim)} is {' to '.join(ends)}{choice}"
-    return Finding(least <= low.ratio(metric) and high.ratio(metric) <= most, f"{ratio}; {' and '.join(asked)} asked")
+    ends = dict.fromkeys(f"{part.number.value:.3f}{part.name.removeprefix(name)}" for part in (shown[0], shown[-1]))
+    because = f"{name} is {' to '.join(ends)}{choice}; {' and '.join(asked)} asked"
+    return Finding(decision.holds, because, decision.margin)
+
+
+def _ratio_name(claim: RatioClaim) -> str:
+    return f"{assigned(claim.of)} over {_over_name(claim)}"
 
 
 def judge_closes(claim: ClosesClaim, evidence: Evidence) -> Finding:
@@ -107,32 +144,24 @@ def judge_closes(claim: ClosesClaim, evidence: Evidence) -> Finding:
     for pair in _measured_pairs(claim, evidence):
         others = {axis: value for axis, value in pair.shared.items() if axis != claim.along}
         groups.setdefault(assigned(others), []).append(pair)
-    ends: dict[str, tuple[Pair, Pair]] = {}
+    parts: list[Part] = []
     for name, pairs in groups.items():
         ordered = in_order(claim.along, [pair.of for pair in pairs])
         first, last = (next(pair for pair in pairs if pair.of is end) for end in (ordered[0], ordered[-1]))
         if first.of.case.value(claim.along) != last.of.case.value(claim.along):
-            ends[name] = first, last
-    if not ends:
+            gaps = [pair.measured(evidence).distance_from(1.0) for pair in (first, last)]
+            text = " and ".join(_gap_text(claim, pair, gap) for pair, gap in zip((first, last), gaps, strict=True))
+            shown = f"{name}: gap {text}" if name else f"gap {text}"
+            ratio = gaps[1] / gaps[0]
+            parts.append(Part(shown, _both([first, last]), evidence.metric, ratio, most=1.0, strict=True))
+    if not parts:
         raise NotJudged(f"no two of its pairs differ in {claim.along}")
-
-    def closes(name: str) -> bool:
-        first, last = ends[name]
-        return _gap(last, evidence.metric) < _gap(first, evidence.metric)
-
-    names = comparable(list(ends), lambda name: unlike(_both(ends[name]), evidence.metric), closes)
-    seen: list[str] = []
-    for name in names:
-        gaps = " and ".join(
-            f"{100 * _gap(pair, evidence.metric):.1f} % at {claim.along}={pair.of.case.value(claim.along)}"
-            for pair in ends[name]
-        )
-        seen.append(f"{name}: gap {gaps}" if name else f"gap {gaps}")
-    return Finding(all(map(closes, names)), "; ".join(seen))
+    decision = decide(parts)
+    return Finding(decision.holds, "; ".join(part.name for part in decision.parts), decision.margin)
 
 
-def _gap(pair: Pair, metric: str) -> float:
-    return abs(pair.ratio(metric) - 1)
+def _gap_text(claim: ClosesClaim, pair: Pair, gap: Number) -> str:
+    return f"{100 * gap.value:.1f} % at {claim.along}={pair.of.case.value(claim.along)}"
 
 
 def judge_loss_curves(claim: LossCurveClaim, evidence: Evidence) -> Finding:
@@ -156,7 +185,8 @@ def judge_loss_curves(claim: LossCurveClaim, evidence: Evidence) -> Finding:
             if off > farthest:
                 farthest, at = off, f"iteration {iteration}{_place(pair.shared)}"
     because = f"losses differ by at most {100 * farthest:.2f} %, at {at}; {100 * claim.tolerance:.4g} % allowed"
-    return Finding(farthest <= claim.tolerance, because)
+    part = Part("difference", [], evidence.metric, Number(farthest, farthest, farthest), most=claim.tolerance)
+    return Finding(farthest <= claim.tolerance, because, part.margin)
 
 
 def _smoothed(losses: Sequence[tuple[int, float]], over: int) -> dict[int, float]:

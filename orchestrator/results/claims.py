@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Literal
 
@@ -21,25 +22,20 @@ from orchestrator.catalog.claims import (
     TrendClaim,
 )
 from orchestrator.catalog.library import Entry
-from orchestrator.catalog.published import PublishedPoint
 from orchestrator.results.cases import NOT_RATES, Result, published_on
 from orchestrator.results.claim_pairs import judge_closes, judge_loss_curves, judge_ratio
 from orchestrator.results.evidence import (
     Evidence,
-    Finding,
-    NotJudged,
     assigned,
-    comparable,
     in_order,
-    noise_of,
-    require_alike,
     shown_number,
-    speed,
     unique,
-    unlike,
     value_of,
     verified,
 )
+from orchestrator.results.margin import Finding, Margin, NotJudged
+from orchestrator.results.parts import Part, decide, published_part
+from orchestrator.results.uncertainty import largest
 from orchestrator.text import counted
 
 Verdict = Literal["holds", "fails", "not judged"]
@@ -67,12 +63,16 @@ class Used:
 
 @dataclass(frozen=True, slots=True)
 class ClaimVerdict:
-    """Verdict of a claim; `used` are the numbers behind it, or the available ones if it could not be judged."""
+    """Verdict of a claim; `used` are the numbers behind it, or the available ones if it could not be judged.
+
+    `margin` is the distance from the bound that decides: None without a number, as for an outcome.
+    """
 
     claim: Claim
     verdict: Verdict
     because: str
     used: tuple[Used, ...] = ()
+    margin: Margin | None = None
 
 
 def judge_claims(
@@ -92,25 +92,22 @@ def judge_claims(
     verdicts: list[ClaimVerdict] = []
     for claim in entry.experiment.claims:
         other = claim.experiment if isinstance(claim, PairFields) else None
-        beside = (others or {}).get(other, ()) if other else ()
-        verdicts.append(_judge(entry, claim, scale, results, gpus_per_node, beside))
+        beside = tuple((others or {}).get(other, ())) if other else ()
+        metric = claim.metric or entry.experiment.axes.y.metric
+        evidence = Evidence(entry, scale, tuple(results), metric, gpus_per_node, beside, (*results, *beside))
+        verdicts.append(_judge(claim, evidence))
     return verdicts
 
 
-def _judge(
-    entry: Entry,
-    claim: Claim,
-    scale: str,
-    results: Sequence[Result],
-    gpus_per_node: int,
-    beside: Sequence[Result],
-) -> ClaimVerdict:
-    if scale not in claim.judged_at:
-        return ClaimVerdict(claim, "not judged", f"at scale {scale}: {claim.why_not_at(scale)}")
-    cases = tuple(result for result in results if result.has(claim.where))
-    metric = claim.metric or entry.experiment.axes.y.metric
-    of_other = tuple(result for result in beside if result.has(claim.where))
-    evidence = Evidence(entry, scale, cases, metric, gpus_per_node, of_other)
+def _judge(claim: Claim, evidence: Evidence) -> ClaimVerdict:
+    """Return the verdict of a claim by the evidence of all cases."""
+    if evidence.scale not in claim.judged_at:
+        return ClaimVerdict(claim, "not judged", f"at scale {evidence.scale}: {claim.why_not_at(evidence.scale)}")
+    cases, beside = (
+        tuple(result for result in results if result.has(claim.where))
+        for results in (evidence.results, evidence.beside)
+    )
+    evidence = replace(evidence, results=cases, beside=beside)
     used = tuple(_used(claim, evidence))
     try:
         if not cases:
@@ -122,12 +119,15 @@ def _judge(
         if changed is not None and isinstance(claim, (PublishedClaim, OutcomeClaim)):
             raise NotJudged(f"it is about the published arguments: {changed.name} has others, by --arg or --no-arg")
         _require_gpus(claim, evidence)
-        finding = _finding(claim, evidence)
+        finding = _judged(claim, evidence)
     except NotJudged as reason:
-        return ClaimVerdict(claim, "not judged", str(reason), used)
-    partial = [f"{result.case.name} at {result.partial}" for result in _cases(claim, evidence) if result.partial]
-    because = f"{finding.because}; partial: {', '.join(partial)}" if partial else finding.because
-    return ClaimVerdict(claim, "holds" if finding.holds else "fails", because, used)
+        return ClaimVerdict(claim, "not judged", str(reason), used, reason.margin)
+    because = finding.because
+    if not finding.holds and claim.not_met_by_source:
+        because += f"; the source does not reach it either: {claim.not_met_by_source}"
+    if partial := [f"{result.case.name} at {result.partial}" for result in _cases(claim, evidence) if result.partial]:
+        because += f"; partial: {', '.join(partial)}"
+    return ClaimVerdict(claim, "holds" if finding.holds else "fails", because, used, finding.margin)
 
 
 def _require_gpus(claim: Claim, evidence: Evidence) -> None:
@@ -136,15 +136,6 @@ def _require_gpus(claim: Claim, evidence: Evidence) -> None:
     is_of_gpus = evidence.entry.experiment.device != "cpu"
     if on_cpu and is_of_gpus and not NOT_RATES.issuperset(_metrics(claim, evidence)):
         raise NotJudged("the speed of processes on CPU cores does not show the speed of GPUs")
-
-
-def _finding(claim: Claim, evidence: Evidence) -> Finding:
-    """Return the verdict if it is the same at both ends of the noise of all numbers; else raise NotJudged."""
-    finding, metrics = _judged(claim, evidence), _metrics(claim, evidence)
-    if any(_judged(claim, moved).holds != finding.holds for moved in evidence.within_noise(metrics)):
-        noisiest = max(_cases(claim, evidence), key=lambda result: max(_noise(result, metrics)))
-        raise NotJudged(f"too noisy: {noise_of(noisiest, metrics)} at {noisiest.case.name}")
-    return finding
 
 
 def _judged(claim: Claim, evidence: Evidence) -> Finding:
@@ -195,86 +186,91 @@ def _cases(claim: Claim, evidence: Evidence) -> list[Result]:
     return [*of, *(result for result in evidence.beside if result.has(claim.over))]
 
 
-def _noise(result: Result, metrics: Sequence[str]) -> list[float]:
-    return [metric.noise for name in metrics if (metric := result.metric(name)) is not None] or [0.0]
-
-
 def _judge_peak(claim: PeakClaim, evidence: Evidence) -> Finding:
+    """Judge whether a case with the claimed values is at least as fast as all others of its line."""
     node = evidence.gpus_per_node
     claimed = {axis: node if value == "gpus_per_node" else value for axis, value in claim.at.items()}
-    series = evidence.series(evidence.measured())
-    peaks = {name: max(results, key=lambda result: speed(result, evidence.metric)) for name, results in series.items()}
+    parts: list[Part] = []
+    for name, results in evidence.series(evidence.measured()).items():
+        is_claimed = [claimed.items() <= result.case.settings.items() for result in results]
+        if len(set(is_claimed)) < 2:
+            raise NotJudged(f"{name} has no case {'without' if is_claimed[0] else 'with'} {assigned(claimed)}")
+        speeds = list(zip(is_claimed, evidence.speeds(results), strict=True))
+        best, other = (largest([speed for at, speed in speeds if at is side]) for side in (True, False))
+        shown = f"{assigned(claimed)} over the best other case at {name}"
+        parts.append(Part(shown, results, evidence.metric, best / other, least=1.0))
+    decision = decide(parts)
+    peaks = [(part, _fastest(part.results, evidence)) for part in decision.parts]
+    because = "; ".join(f"{_line(part)} peaks at {peak.case.name}" for part, peak in peaks)
+    return Finding(decision.holds, because, decision.margin)
 
-    def peaks_as_claimed(name: str) -> bool:
-        return claimed.items() <= peaks[name].case.settings.items()
 
-    names = comparable(list(peaks), lambda name: unlike(series[name], evidence.metric), peaks_as_claimed)
-    because = "; ".join(f"{name} peaks at {peaks[name].case.name}" for name in names)
-    return Finding(all(map(peaks_as_claimed, names)), because)
+def _line(part: Part) -> str:
+    return part.name.rpartition(" at ")[2]
+
+
+def _fastest(results: Sequence[Result], evidence: Evidence) -> Result:
+    speeds = evidence.speeds(results)
+    return max(zip(results, speeds, strict=True), key=lambda pair: pair[1].value)[0]
 
 
 def _judge_spread(claim: SpreadClaim, evidence: Evidence) -> Finding:
+    """Judge whether the best case of some line is as much faster than its worst one as claimed."""
     needed = claim.at_least * (1 - claim.tolerance)
-    ratios: dict[str, float] = {}
-    series = evidence.series(evidence.measured())
-    for name, results in series.items():
-        values = [speed(result, evidence.metric) for result in results]
-        ratios[name] = max(values) / min(values)
-    names = comparable(
-        list(ratios),
-        lambda name: unlike(series[name], evidence.metric),
-        lambda name: ratios[name] >= needed,
-        one_is_enough=True,
-    )
-    largest = max(names, key=lambda name: ratios[name])
-    because = f"best over worst is {ratios[largest]:.2f} at {largest}, at least {needed:.2f} asked"
-    return Finding(ratios[largest] >= needed, because)
+    parts: list[Part] = []
+    for name, results in evidence.series(evidence.measured()).items():
+        speeds = evidence.speeds(results)
+        ratios = [one / other for one in speeds for other in speeds if one is not other]
+        if not ratios:
+            raise NotJudged(f"{name} has one case")
+        parts.append(Part(f"best over worst at {name}", results, evidence.metric, largest(ratios), least=needed))
+    decision = decide(parts, one_is_enough=True)
+    ratio = f"best over worst is {decision.part.number.value:.3f} at {_line(decision.part)}"
+    return Finding(decision.holds, f"{ratio}; at least {needed:.4g} asked", decision.margin)
 
 
 def _judge_gain(claim: GainClaim, evidence: Evidence) -> Finding:
     measured = evidence.measured()
-    largest = in_order(claim.where_largest, measured)[-1].case.value(claim.where_largest)
-    at_largest = [result for result in measured if result.case.value(claim.where_largest) == largest]
-    ordered = in_order(claim.along, at_largest)
+    most = in_order(claim.where_largest, measured)[-1].case.value(claim.where_largest)
+    at_most = [result for result in measured if result.case.value(claim.where_largest) == most]
+    ordered = in_order(claim.along, at_most)
     first, last = ordered[0], ordered[-1]
     if first is last:
         raise NotJudged(f"no two of its cases differ in {claim.along}")
-    require_alike([first, last], evidence.metric)
-    ratio = speed(last, evidence.metric) / speed(first, evidence.metric)
+    slow, fast = evidence.speeds([first, last])
+    low, high = (f"{claim.along}={result.case.value(claim.along)}" for result in (first, last))
+    shown = f"the rate of {high} over that of {low} at {claim.where_largest}={most}"
+    decision = decide([Part(shown, [first, last], evidence.metric, fast / slow, least=1.0, strict=True)])
     because = (
-        f"at {claim.where_largest}={largest}, {claim.along}={last.case.value(claim.along)} runs at "
-        f"{ratio:.2f} times the rate of {claim.along}={first.case.value(claim.along)}"
+        f"at {claim.where_largest}={most}, {high} runs at {decision.part.number.value:.3f} times the rate of {low}"
     )
-    return Finding(ratio > 1, because)
+    return Finding(decision.holds, because, decision.margin)
 
 
 def _judge_trend(claim: TrendClaim, evidence: Evidence) -> Finding:
-    """Judge a trend. A step may go the wrong way by the tolerance; without a tolerance a flat step is wrong."""
-
-    def value(result: Result) -> float:
-        return value_of(result, evidence.metric)
+    """Judge a trend. A step may go the wrong way by the tolerance, the last value must be beyond the first one."""
 
     def shown(result: Result) -> str:
-        return f"{shown_number(value(result))} at {claim.along}={result.case.value(claim.along)}"
+        return f"{shown_number(value_of(result, evidence.metric))} at {claim.along}={result.case.value(claim.along)}"
 
-    def follows(before: Result, after: Result) -> bool:
-        if claim.direction == "falls":
-            return value(after) < value(before) * (1 + claim.tolerance)
-        return value(after) > value(before) * (1 - claim.tolerance)
+    def part(name: str, before: Result, after: Result, tolerance: float) -> Part:
+        first, last = evidence.numbers([before, after])
+        least, most = (1 - tolerance, math.inf) if claim.direction == "rises" else (-math.inf, 1 + tolerance)
+        step = f"{name}: {shown(before)}, then {shown(after)}"
+        return Part(step, [before, after], evidence.metric, last / first, least, most, strict=True)
 
     lines = evidence.lines_along(claim.along, evidence.measured())
     if not lines:
         raise NotJudged(f"no two of its cases differ in {claim.along}")
-    steps = comparable(
-        [(name, before, after) for name, line in lines.items() for before, after in pairwise(line)],
-        lambda step: unlike(step[1:], evidence.metric),
-        lambda step: follows(*step[1:]),
-    )
-    wrong = [
-        f"{name}: {shown(before)}, then {shown(after)}" for name, before, after in steps if not follows(before, after)
+    steps = [
+        part(name, before, after, claim.tolerance) for name, line in lines.items() for before, after in pairwise(line)
     ]
+    if claim.tolerance:
+        steps += [part(name, line[0], line[-1], 0.0) for name, line in lines.items()]
+    decision = decide(steps)
+    wrong = [step.name for step in decision.parts if step.holds is False]
     ends = [f"{name}: {shown(line[0])} to {shown(line[-1])}" for name, line in lines.items()]
-    return Finding(not wrong, "; ".join(wrong or ends))
+    return Finding(decision.holds, "; ".join(wrong or ends), decision.margin)
 
 
 def _judge_published(claim: PublishedClaim, evidence: Evidence) -> Finding:
@@ -290,28 +286,19 @@ def _judge_published(claim: PublishedClaim, evidence: Evidence) -> Finding:
     if not points:
         raise NotJudged(f"none of its numbers was published for {evidence.results[0].gpu or 'a GPU without a name'}")
     names = {result.case.name for result in verified(unique(result for result, _ in points))}
+    parts = [
+        published_part(result, point, evidence.numbers([result], point.metric)[0], claim.tolerance)
+        for result, point in points
+        if result.case.name in names
+    ]
+    decision = decide(parts)
+    farthest = max(decision.parts, key=lambda part: (part.holds is False, abs(part.number.value / _middle(part) - 1)))
+    because = f"the farthest of {len(decision.parts)}: {farthest.name}; {100 * claim.tolerance:.4g} % allowed"
+    return Finding(decision.holds, because, farthest.margin)
 
-    def deviation(result: Result, point: PublishedPoint) -> float:
-        return value_of(result, point.metric) - point.value
 
-    def is_within(result: Result, point: PublishedPoint) -> bool | None:
-        return point.agrees(value_of(result, point.metric), claim.tolerance)
-
-    judged = comparable(
-        [(result, point) for result, point in points if result.case.name in names],
-        lambda pair: unlike([pair[0]], pair[1].metric),
-        lambda pair: is_within(*pair) is True,
-    )
-    result, point = max(judged, key=lambda pair: (is_within(*pair) is False, abs(deviation(*pair)) / pair[1].value))
-    measured, published = shown_number(value_of(result, point.metric)), shown_number(point.value)
-    because = (
-        f"the farthest of {len(judged)}: {point.metric} {measured} against {published} at {result.case.name}, "
-        f"{100 * deviation(result, point) / point.value:+.2f} %; {100 * claim.tolerance:.4g} % allowed"
-    )
-    holds = is_within(result, point)
-    if holds is None:
-        raise NotJudged(f"{because}, and {point.doubt}")
-    return Finding(holds, because)
+def _middle(part: Part) -> float:
+    return (part.least + part.most) / 2
 
 
 def _judge_outcome(claim: OutcomeClaim, evidence: Evidence) -> Finding:

@@ -23,7 +23,9 @@ from orchestrator.ledger.submission_rows import RunSummary
 from orchestrator.ledger.tables import ENDED, FAILED, MEASURED
 from orchestrator.reading.host_bound import host_bound_reason
 from orchestrator.results.cases import NOT_RATES, CaseMetric, Combined, Result, combine_repeats, modes, published_on
-from orchestrator.results.evidence import SMALLER_IS_BETTER
+from orchestrator.results.evidence import SMALLER_IS_BETTER, numbers_of
+from orchestrator.results.parts import published_part
+from orchestrator.results.uncertainty import job_spread, on_same_nodes, uncertainty_of
 
 OUR_TOLERANCE = 0.1
 """Relative tolerance if no claim of the experiment has one for the number. This is our choice: the widest tolerance
@@ -58,7 +60,7 @@ class ReferenceRow:
 
 def reference_rows(entry: Entry, results: Sequence[Result]) -> list[ReferenceRow]:
     """Return a row per case and published number; one row for the figure's own metric if a case has none."""
-    return [row for result in results for row in _rows(entry, result)]
+    return [row for result in results for row in _rows(entry, result, results)]
 
 
 def equation(case: Case) -> str:
@@ -66,13 +68,13 @@ def equation(case: Case) -> str:
     return "SC21 eq. 3" if case.training.recompute == "full" else "SC21's appendix, without recomputation"
 
 
-def _rows(entry: Entry, result: Result) -> Iterator[ReferenceRow]:
+def _rows(entry: Entry, result: Result, results: Sequence[Result]) -> Iterator[ReferenceRow]:
     points = _points(result)
     if not points:
         own = _measured_row(result, entry.experiment.axes.y.metric)
         yield own if own.missing else replace(own, missing=NOT_PUBLISHED)
     for point in points:
-        yield _reference_row(entry, result, point)
+        yield _reference_row(entry, result, point, results)
 
 
 def _points(result: Result) -> list[PublishedPoint]:
@@ -85,7 +87,7 @@ def _points(result: Result) -> list[PublishedPoint]:
     return points
 
 
-def _reference_row(entry: Entry, result: Result, point: PublishedPoint) -> ReferenceRow:
+def _reference_row(entry: Entry, result: Result, point: PublishedPoint, results: Sequence[Result]) -> ReferenceRow:
     row = replace(_measured_row(result, point.metric), published=point)
     metric = result.metric(point.metric)
     if metric is None:
@@ -95,13 +97,13 @@ def _reference_row(entry: Entry, result: Result, point: PublishedPoint) -> Refer
     reason = _not_comparable(entry, result, point)
     if reason is not None:
         return replace(row, because=reason)
-    within = point.agrees(metric.value, tolerance)
-    ends = [point.agrees(metric.moved(way).value, tolerance) for way in (-1, 1)]
-    if metric.too_noisy and ends != [within, within]:
+    (number,) = numbers_of([result], point.metric, results)
+    part = published_part(result, point, number, tolerance)
+    if part.holds is None and part.open_because is None and metric.too_noisy:
         return replace(row, missing=TOO_NOISY, because=metric.too_noisy)
-    if within is None:
-        return replace(row, because=point.doubt)
-    return replace(row, within=within)
+    if part.holds is None:
+        return replace(row, because=point.doubt if part.open_because else f"within noise ({part.margin})")
+    return replace(row, within=part.holds)
 
 
 def _tolerance(entry: Entry, result: Result, point: PublishedPoint) -> tuple[float, str]:
@@ -149,11 +151,6 @@ def _missing(result: Result) -> tuple[str, str | None]:
     return (CANNOT_BE, result.flag) if result.flag else (NOT_MEASURED, None)
 
 
-LEAST_NOISE = 0.02
-"""Smallest relative noise of a number without repeats. The iterations of one job agree better with each other than with
-those of another job on other nodes. This is our choice: the two smallest cases of SC21's table 1 differed by 1.3 % and
-1.8 % between two machines with H200s, and by at most 0.2 % between jobs on one machine."""
-
 SideKind = Literal["cluster", "date", "commit", "run"]
 Change = Literal[
     "regression", "improvement", "same within noise", "now fails", "only in A", "only in B", "no number in either"
@@ -187,8 +184,9 @@ class Side:
 class CaseDiff:
     """Case on both sides.
 
-    `ratio` is B over A in the metric's own unit. A relative difference below `noise` is not a change. `because` is the
-    reason why a side has no number, why numbers are too noisy, or why the sides cannot be compared.
+    `ratio` is B over A in the metric's own unit. A relative difference below `noise` is not a change; `noise_from`
+    is its origin. `because` is the reason why a side has no number, why numbers are too noisy, or why the sides cannot
+    be compared.
     """
 
     experiment: str
@@ -204,6 +202,7 @@ class CaseDiff:
     noise: float | None
     change: Change
     because: str | None = None
+    noise_from: str | None = None
 
 
 def in_order_of_runs(rows: Iterable[JobRow], runs: Sequence[RunSummary]) -> list[JobRow]:
@@ -276,15 +275,19 @@ def compare_sides(
 
     `metrics` are by attempt; `metric_of` returns the metric of an experiment.
     """
-    sides = [_grouped(rows, by_cluster) for rows in (a, b)]
-    cases: list[CaseDiff] = []
-    for key in dict.fromkeys([*sides[0], *sides[1]]):
-        first, second = (combine_repeats(side[key], metrics) if key in side else None for side in sides)
-        cases.append(_difference(key, first, second, metric_of(key.experiment)))
-    return cases
+    sides = [
+        {key: combine_repeats(jobs, metrics) for key, jobs in _grouped(rows, by_cluster).items()} for rows in (a, b)
+    ]
+    repeated = [list(side.values()) for side in sides]
+    keys = dict.fromkeys([*sides[0], *sides[1]])
+    return [_difference(key, [side.get(key) for side in sides], repeated, metric_of(key.experiment)) for key in keys]
 
 
-def _difference(key: _CaseKey, a: Combined | None, b: Combined | None, preferred: str) -> CaseDiff:
+def _difference(
+    key: _CaseKey, sides: Sequence[Combined | None], repeated: Sequence[Sequence[Combined]], preferred: str
+) -> CaseDiff:
+    """Return the difference of a case on two sides; `repeated` are all cases of each side."""
+    a, b = sides
     measured = [side for side in (a, b) if _number(side, "iteration_ms")]
     metric = preferred if all(_number(side, preferred) for side in measured) else "iteration_ms"
     first, second = _number(a, metric), _number(b, metric)
@@ -305,7 +308,7 @@ def _difference(key: _CaseKey, a: Combined | None, b: Combined | None, preferred
     if first is None or second is None:
         change = _one_sided(first, second, b)
         return replace(row, change=change, because=_why_missing(a, first, "A") or _why_missing(b, second, "B"))
-    ratio, noise = second.value / first.value, math.hypot(_noise(first), _noise(second))
+    ratio, (noise, noise_from) = second.value / first.value, _noise(sides, repeated, metric)
     faster = 1 / ratio if metric in SMALLER_IS_BETTER else ratio
     change = "same within noise" if abs(faster - 1) <= noise else "improvement" if faster > 1 else "regression"
     numbers = (("A", first), ("B", second))
@@ -313,7 +316,7 @@ def _difference(key: _CaseKey, a: Combined | None, b: Combined | None, preferred
     because = "; ".join([*_unlike(a, b, metric), *noisy]) or None
     if a and b and a.row.attempt_id == b.row.attempt_id:
         because = "the same attempt"
-    return replace(row, ratio=ratio, noise=noise, change=change, because=because)
+    return replace(row, ratio=ratio, noise=noise, noise_from=noise_from, change=change, because=because)
 
 
 def _unlike(a: Combined | None, b: Combined | None, metric: str) -> Iterator[str]:
@@ -347,8 +350,25 @@ def _number(side: Combined | None, metric: str) -> CaseMetric | None:
     return side.metrics.get(metric)
 
 
-def _noise(metric: CaseMetric) -> float:
-    return metric.noise if metric.repeats > 1 else max(metric.noise, LEAST_NOISE)
+def _noise(sides: Sequence[Combined | None], repeated: Sequence[Sequence[Combined]], metric: str) -> tuple[float, str]:
+    """Return the noise of the ratio of two sides that have the metric, and the origin of the larger uncertainty.
+
+    Two clusters have different nodes, and the comparison is about them. For two runs of one cluster other nodes are
+    noise.
+    """
+    rows = [side.rows for side in sides if side is not None]
+    same_nodes = len({row.cluster for of_side in rows for row in of_side}) > 1 or on_same_nodes(rows)
+    uncertainties = [
+        uncertainty_of(side.metrics[metric], same_nodes, job_spread(_measured(cases, metric), same_nodes))
+        for side, cases in zip(sides, repeated, strict=True)
+        if side is not None
+    ]
+    relative = [uncertainty.relative for uncertainty in uncertainties]
+    return math.hypot(*relative), uncertainties[relative.index(max(relative))].origin
+
+
+def _measured(cases: Sequence[Combined], metric: str) -> Iterator[CaseMetric]:
+    return (number for case in cases if (number := _number(case, metric)) is not None)
 
 
 def _grouped(rows: Sequence[JobRow], by_cluster: bool) -> dict[_CaseKey, list[JobRow]]:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Literal, TypeVar
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from orchestrator.catalog.axes import Settings
 from orchestrator.catalog.case import shown_value
@@ -12,7 +11,9 @@ from orchestrator.catalog.expand import expand
 from orchestrator.catalog.library import Entry
 from orchestrator.job_spec import Value
 from orchestrator.paths import short_name
-from orchestrator.results.cases import NOT_RATES, Result, results_by_series
+from orchestrator.results.cases import NOT_RATES, CaseMetric, Result, results_by_series
+from orchestrator.results.margin import NotJudged
+from orchestrator.results.uncertainty import EXACT, Number, job_spread, number_of, on_same_nodes
 from orchestrator.text import counted
 
 SMALLER_IS_BETTER = frozenset(
@@ -22,26 +23,13 @@ SMALLER_IS_BETTER = frozenset(
 _MOST_NAMED = 3
 """Most cases that a reason names. It counts further cases."""
 
-T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """Verdict of a claim and its reason."""
-
-    holds: bool
-    because: str
-
-
-class NotJudged(Exception):
-    """Reason why a claim cannot be judged now."""
-
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
     """Cases of a claim, run or not, and the metric that the claim compares.
 
-    `beside` are the cases of the other experiment, if the claim compares with one.
+    `beside` are the cases of the other experiment, if the claim compares with one. `repeated` are all cases of the
+    experiments, whose repeats show how much jobs differ.
     """
 
     entry: Entry
@@ -50,19 +38,16 @@ class Evidence:
     metric: str
     gpus_per_node: int
     beside: tuple[Result, ...] = ()
+    repeated: tuple[Result, ...] = ()
 
-    def within_noise(self, metrics: Sequence[str]) -> Iterator[Evidence]:
-        """Yield the evidence at both ends of the noise: each noisy case at one end, all others at the other end."""
-        noisy = [result for result in (*self.results, *self.beside) if noise_of(result, metrics)]
-        lower = {_key(result): _moved(result, metrics, -1) for result in noisy}
-        upper = {_key(result): _moved(result, metrics, 1) for result in noisy}
-        for key in lower:
-            for own, others in ((lower, upper), (upper, lower)):
-                moved = others | {key: own[key]}
-                results, beside = (
-                    tuple(moved.get(_key(result), result) for result in cases) for cases in (self.results, self.beside)
-                )
-                yield replace(self, results=results, beside=beside)
+    def numbers(self, results: Sequence[Result], metric: str | None = None) -> list[Number]:
+        """Return the numbers of cases that are compared with each other; NotJudged if one is missing."""
+        return numbers_of(results, metric or self.metric, self.repeated)
+
+    def speeds(self, results: Sequence[Result]) -> list[Number]:
+        """Return numbers that are larger for faster cases, whatever the metric."""
+        numbers = self.numbers(results)
+        return [Number(1, 1, 1, EXACT) / one for one in numbers] if self.metric in SMALLER_IS_BETTER else numbers
 
     def source_gpus(self) -> list[str]:
         """Return the GPUs that the source names."""
@@ -95,6 +80,13 @@ class Evidence:
         if any(len({result.case.value(axis) for result in line}) < len(line) for line in grouped.values()):
             grouped = _grouped([*series, *(name for name in axes.x.of if name != axis)], results)
         return {name: in_order(axis, line) for name, line in grouped.items() if len(line) > 1}
+
+
+def numbers_of(results: Sequence[Result], metric: str, repeated: Sequence[Result]) -> list[Number]:
+    """Return the numbers of cases that are compared with each other; `repeated` are all cases that may have repeats."""
+    same_nodes = on_same_nodes([result.rows for result in results])
+    spread = job_spread(filter(None, (result.metric(metric) for result in repeated)), same_nodes)
+    return [number_of(metric_of(result, metric), same_nodes, spread) for result in results]
 
 
 def measured(results: Sequence[Result], metric: str) -> list[Result]:
@@ -145,33 +137,6 @@ def unlike(results: Sequence[Result], metric: str) -> str | None:
     return f"it compares {first} with {second}"
 
 
-def require_alike(results: Sequence[Result], metric: str) -> None:
-    """Raise NotJudged unless these cases can be compared by this metric."""
-    reason = unlike(results, metric)
-    if reason is not None:
-        raise NotJudged(reason)
-
-
-def comparable(
-    parts: Sequence[T],
-    why_not: Callable[[T], str | None],
-    holds: Callable[[T], bool],
-    *,
-    one_is_enough: bool = False,
-) -> list[T]:
-    """Return the parts of a claim whose cases can be compared.
-
-    All parts must hold, or one of them with `one_is_enough`. Raise NotJudged, with the first reason, if a part that
-    cannot be compared could change the verdict.
-    """
-    reasons = [why_not(part) for part in parts]
-    counting = [part for part, reason in zip(parts, reasons, strict=True) if reason is None]
-    first = next(filter(None, reasons), None)
-    if first is not None and not any(holds(part) is one_is_enough for part in counting):
-        raise NotJudged(first)
-    return counting
-
-
 def unique(results: Iterable[Result]) -> list[Result]:
     """Return each case once."""
     return list({_key(result): result for result in results}.values())
@@ -186,24 +151,17 @@ def may_be_missing(result: Result) -> bool:
     return result.expects_oom and not result.is_measured
 
 
+def metric_of(result: Result, metric: str) -> CaseMetric:
+    """Return the measured metric; NotJudged if there is none or if it cannot be right."""
+    found = result.metric(metric)
+    if found is None:
+        raise NotJudged(result.flag or f"{metric} was not measured")
+    return found
+
+
 def value_of(result: Result, metric: str) -> float:
     """Return the measured number; NotJudged if there is none or if it cannot be right."""
-    value = result.value(metric)
-    if value is None:
-        raise NotJudged(result.flag or f"{metric} was not measured")
-    return value
-
-
-def noise_of(result: Result, metrics: Sequence[str]) -> str | None:
-    """Return why the first noisy metric is too noisy, or None."""
-    values = (result.metric(name) for name in metrics)
-    return next((metric.too_noisy for metric in values if metric is not None and metric.too_noisy), None)
-
-
-def speed(result: Result, metric: str) -> float:
-    """Return a number that is larger for faster cases, whatever the metric."""
-    value = value_of(result, metric)
-    return 1 / value if metric in SMALLER_IS_BETTER else value
+    return metric_of(result, metric).value
 
 
 def in_order(axis: str, results: Sequence[Result]) -> list[Result]:
@@ -231,11 +189,6 @@ def _named(results: Sequence[Result]) -> str:
     names = [f"{short_name(result.case.experiment)} " * several + result.case.name for result in results]
     more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
     return "; ".join(names[:_MOST_NAMED]) + more
-
-
-def _moved(result: Result, metrics: Sequence[str], way: Literal[-1, 1]) -> Result:
-    moved = {name: metric.moved(way) for name in metrics if (metric := result.metrics.get(name)) is not None}
-    return replace(result, metrics={**result.metrics, **moved})
 
 
 def _grouped(axes: Sequence[str], results: Sequence[Result]) -> dict[str, list[Result]]:

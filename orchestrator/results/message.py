@@ -59,7 +59,9 @@ def message_of(outcome: FigureOutcome, spent: str | None) -> Message:
     lines = [f"{figure}: {outcome.entry.experiment.title}", *program, f"cases: {', '.join(parts)}", *_failures(outcome)]
     lines += [f"claims: {', '.join(claim_parts) or 'none'}"]
     lines += [
-        f"  {claim.verdict}: {claim.claim.says} ({claim.claim.source}): {claim.because}" for claim in outcome.claims
+        f"  {claim.verdict}: {claim.claim.says} ({claim.claim.source}): {claim.because}"
+        + ("" if claim.margin is None else f"; {claim.margin}")
+        for claim in outcome.claims
     ]
     lines += [f"cost: {spent}"] if spent else []
     lines += [f"next: {_next(outcome)}"]

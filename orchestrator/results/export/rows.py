@@ -63,6 +63,7 @@ def claim_rows(claims: Sequence[ClaimVerdict]) -> list[dict[str, str]]:
     return [
         {"claim": verdict.claim.id, "says": verdict.claim.says, "source": verdict.claim.source}
         | {"verdict": verdict.verdict, "because": _plain_text(verdict.because)}
+        | {"margin": "" if verdict.margin is None else str(verdict.margin)}
         for verdict in claims
     ]
 

@@ -230,7 +230,7 @@ def test_table_1_agrees_with_the_papers_own_arithmetic() -> None:
 def test_statements_about_figures_are_those_of_their_sections() -> None:
     claims = {claim.id: claim for name in RUN for claim in shipped(f"sc21/{name}").experiment.claims}
     interleaving = claims["interleaving-gains-ten-percent"]
-    assert interleaving.source == 'abstract, "10+%"; section 1 has "by as much as 10%"'
+    assert "10+%" in interleaving.source and "as much as 10%" in interleaving.source
     batches = claims["higher-batch-scales-better"]
     assert isinstance(batches, ClosesClaim) and (batches.over.pp, batches.stated) == (8, "printed")
     assert "5.3.1" in batches.source
@@ -353,35 +353,6 @@ def test_every_claim_has_cases_at_every_scale_that_judges_it(name: str) -> None:
                 assert select(there, claim.of.given()) and select(other, claim.over.given())
             if isinstance(claim, PublishedClaim):
                 assert set(claim.metrics) <= {point.metric for case in there for point in case.published}
-
-
-@pytest.mark.parametrize("name", RUN)
-def test_no_figure_has_a_claim_that_its_own_readings_refute(name: str) -> None:
-    """Return the ratios of all pairs of readings. A pair differs only in the settings of the claim."""
-    entry = shipped(f"sc21/{name}")
-    values = {
-        tuple(sorted(case.point)): point.value
-        for case in expand(entry)
-        for point in case.published
-        if point.metric == entry.experiment.axes.y.metric
-    }
-    for claim in entry.experiment.claims:
-        if not isinstance(claim, RatioClaim) or claim.experiment is not None:
-            continue
-        of, over, where = claim.of.given(), claim.over.given(), claim.where.given()
-        judged = {point: value for point, value in values.items() if where.items() <= dict(point).items()}
-        pairs = {
-            point: tuple(sorted({**dict(point), **over}.items()))
-            for point in judged
-            if of.items() <= dict(point).items()
-        }
-        ratios = [judged[point] / judged[other] for point, other in pairs.items() if other in judged]
-        best = [max(v for point, v in judged.items() if side.items() <= dict(point).items()) for side in (of, over)]
-        ratio = {"largest": max(ratios), "smallest": min(ratios), "each": min(ratios), "best": best[0] / best[1]}
-        if claim.at_least:
-            assert ratio[claim.pick] >= claim.at_least * (1 - claim.tolerance), (claim.id, ratio)
-        if claim.at_most:
-            assert ratio[claim.pick] <= claim.at_most * (1 + claim.tolerance), (claim.id, ratio)
 
 
 @pytest.mark.parametrize("name", RUN)

@@ -186,7 +186,8 @@ def test_two_clusters_are_compared_by_case_and_regressions_are_named(repro: Call
     }.items():
         assert change in changes[case]
     assert "A is the cluster selene, B is the cluster eos" in done.stderr
-    expected = "regression: figure-13 cpu pp=2,tp=2,gbs=4: tflops_per_gpu is 0.9 of A, noise 2.8 %"
+    noise = "noise 2.8 % (assumed between jobs on the same nodes)"
+    expected = f"regression: figure-13 cpu pp=2,tp=2,gbs=4: tflops_per_gpu is 0.9 of A, {noise}"
     assert expected in done.stderr
     assert "now fails: figure-13 cpu pp=4,tp=1,gbs=4: in B: FAILED with exit code 7" in done.stderr
     assert done.stderr.splitlines()[-1].startswith("next: repro history ")

@@ -19,7 +19,7 @@ from tests.unit.cli.calling import Caller
 
 pytestmark = pytest.mark.slow
 
-VERDICTS = [*["not judged"] * 3, "holds"]
+VERDICTS = [*["not judged"] * 5, "holds"]
 CASES = [f"pp={pp},tp={4 // pp},gbs={gbs}" for pp in (1, 2, 4) for gbs in (4, 16)]
 NAMES = [column.name for column in CASE_COLUMNS]
 

@@ -48,7 +48,7 @@ class Jobs:
         cases = expand(entry)
         rows: list[JobRow] = []
         metrics: dict[int, dict[str, MeasuredMetric]] = {}
-        for number, case in enumerate(cases, 1):
+        for number, case in enumerate([*cases, *cases], 1):  # equal repeats make numbers exact
             known = replace(
                 base,
                 case_name=case.name,

@@ -43,7 +43,8 @@ def judged(
 ) -> ClaimVerdict:
     claimed = of_cpus(with_claims(entry, claim))
     folder.mkdir(exist_ok=True)
-    (verdict,) = judge_claims(claimed, scale, measured_results(folder, claimed, scale, rates, **how), gpus_per_node=8)
+    results = measured_results(folder, claimed, scale, rates, **{"repeats": 3} | how)
+    (verdict,) = judge_claims(claimed, scale, results, gpus_per_node=8)
     return verdict
 
 

@@ -38,7 +38,8 @@ def rates(entry: Entry, scale: str, **by_point: float) -> dict[str, float]:
 def judged(
     folder: Path, entry: Entry, scale: str, numbers: dict[str, float], failed: tuple[str, ...] = ()
 ) -> dict[str, ClaimVerdict]:
-    verdicts = judge_claims(entry, scale, measured_results(folder, entry, scale, numbers, failed), gpus_per_node=8)
+    results = measured_results(folder, entry, scale, numbers, failed, repeats=3)
+    verdicts = judge_claims(entry, scale, results, gpus_per_node=8)
     return {verdict.claim.id: verdict for verdict in verdicts}
 
 
@@ -59,14 +60,14 @@ def test_a_spread_counts_from_the_claimed_factor_less_its_tolerance(tmp_path: Pa
     for slowest, expected in ((58.0, "holds"), (59.0, "fails")):  # 100/58 = 1.724, 100/59 = 1.695; 2 x 0.85 asked
         folder = tmp_path / str(slowest)
         folder.mkdir()
-        spread = judged(folder, entry, "quad", rates(entry, "quad", pp4_gbs32=slowest))["poor-layouts-cost-2x"]
+        spread = judged(folder, entry, "paper", rates(entry, "paper", pp4_gbs32=slowest))["poor-layouts-cost-2x"]
         assert spread.verdict == expected
-        assert spread.because == f"best over worst is {100 / slowest:.2f} at gbs=32, at least 1.70 asked"
+        assert spread.because.startswith(f"best over worst is {100 / slowest:.3f} at gbs=32; at least 1.7 asked")
 
 
 def test_a_spread_between_series_is_none(tmp_path: Path, entry: Entry) -> None:
-    numbers = {name: 10.0 if name.endswith("gbs=32") else 100.0 for name in rates(entry, "quad")}
-    spread = judged(tmp_path, entry, "quad", numbers)["poor-layouts-cost-2x"]
+    numbers = {name: 10.0 if name.endswith("gbs=32") else 100.0 for name in rates(entry, "paper")}
+    spread = judged(tmp_path, entry, "paper", numbers)["poor-layouts-cost-2x"]
     assert spread.verdict == "fails" and "best over worst is 1.00" in spread.because
 
 
@@ -77,7 +78,7 @@ def test_a_gain_is_looked_for_at_the_deepest_pipeline_alone(
     numbers = rates(entry, "quad", pp4_gbs128=large, pp1_gbs128=300.0 if expected == "fails" else 1.0)
     gain = judged(tmp_path, entry, "quad", numbers)["deep-pipeline-needs-batch"]
     assert gain.verdict == expected
-    assert gain.because == f"at pp=4, gbs=128 runs at {large / 100:.2f} times the rate of gbs=32"
+    assert gain.because == f"at pp=4, gbs=128 runs at {large / 100:.3f} times the rate of gbs=32"
 
 
 def test_a_claim_is_not_judged_at_a_scale_that_cannot_show_it(tmp_path: Path, entry: Entry) -> None:
@@ -90,8 +91,8 @@ def test_no_claim_is_judged_before_every_case_is_verified(tmp_path: Path, entry:
     removed, failing = "pp=1,tp=4,gbs=32", "pp=1,tp=4,gbs=128"
     del numbers[removed]
     verdicts = judged(tmp_path, entry, "quad", numbers, failed=(failing,))
-    spread = verdicts["poor-layouts-cost-2x"]
-    assert (spread.verdict, spread.because) == ("not judged", "2 of 6 cases not verified")
+    gain = verdicts["deep-pipeline-needs-batch"]
+    assert (gain.verdict, gain.because) == ("not judged", "2 of 6 cases not verified")
 
 
 def test_every_claim_of_the_figure_is_given_with_its_source(tmp_path: Path, entry: Entry) -> None:
@@ -131,9 +132,10 @@ def test_the_speed_of_cpu_processes_judges_no_claim_about_gpus(tmp_path: Path, e
 def judged_alone(
     folder: Path, entry: Entry, scale: str, claim: dict[str, Any], numbers: dict[str, float], **how: Any
 ) -> tuple[str, str]:
-    """(verdict, why) of one claim in the place of the figure's own."""
+    """Return verdict and reason of one claim instead of the figure's own; numbers are exact without `noise`."""
     claimed = of_cpus(with_claims(entry, claim))
-    (verdict,) = judge_claims(claimed, scale, measured_results(folder, claimed, scale, numbers, **how), gpus_per_node=8)
+    results = measured_results(folder, claimed, scale, numbers, **{"repeats": 1 if "noise" in how else 3} | how)
+    (verdict,) = judge_claims(claimed, scale, results, gpus_per_node=8)
     return verdict.verdict, verdict.because
 
 
@@ -290,7 +292,7 @@ def test_numbers_that_scatter_judge_no_claim_that_they_could_turn(tmp_path: Path
     for spread, expected in ((0.01, "holds"), (0.05, "holds"), (0.12, "not judged")):
         found = judged_alone(tmp_path, entry, "cpu", SPREAD, numbers, noise={slowest: spread})
         assert found[0] == expected, spread
-    assert found[1] == f"too noisy: spread 12 % of the median at {slowest}"
+    assert found[1] == "within noise (1.667 ± 0.22, at least 1.5 asked): best over worst at gbs=4"
 
 
 def test_a_margin_far_beyond_the_noise_is_judged_all_the_same(tmp_path: Path, entry: Entry) -> None:
@@ -305,7 +307,8 @@ def test_a_margin_far_beyond_the_noise_is_judged_all_the_same(tmp_path: Path, en
 def test_a_published_number_is_not_judged_by_one_that_may_be_on_either_side(tmp_path: Path, rows: Entry) -> None:
     how: dict[str, Any] = {"metric": "tokens_per_s", "gpu": "H800", "noise": {"case=ours": 0.08}}
     found = judged_alone(tmp_path, rows, "paper", PUBLISHED, THEIRS, **how)
-    assert found == ("not judged", "too noisy: spread 8 % of the median at case=ours")
+    why = "within noise (130 ± 10, at least 123.5 and at most 136.5 asked): tokens_per_s 130 against 130 at case=ours"
+    assert found == ("not judged", f"{why}, +0.00 %")
     far = judged_alone(tmp_path, rows, "paper", PUBLISHED, THEIRS | {"case=ours": 300.0}, **how)
     assert far[0] == "fails"
 
@@ -321,7 +324,7 @@ def test_a_rate_that_no_gpu_has_judges_nothing(tmp_path: Path, entry: Entry) -> 
 def test_a_verdict_comes_with_the_numbers_behind_it(tmp_path: Path, entry: Entry) -> None:
     numbers = rates(entry, "quad", pp4_gbs32=50.0)
     verdicts = judged(tmp_path, entry, "quad", numbers)
-    used = verdicts["poor-layouts-cost-2x"].used
+    used = verdicts["deep-pipeline-needs-batch"].used
     assert {one.case: one.value for one in used} == numbers
     slow = next(one for one in used if one.value == 50.0)
     assert slow == Used("sc21/figure-13", "pp=4,tp=1,gbs=32", "job5", "tflops_per_gpu", 50.0, 0.5)

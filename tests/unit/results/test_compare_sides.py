@@ -19,7 +19,6 @@ from orchestrator.ledger.rows import JobRow
 from orchestrator.ledger.submission_rows import RunSummary
 from orchestrator.ledger.tables import Attempt, Run
 from orchestrator.results.comparison import (
-    LEAST_NOISE,
     CaseDiff,
     Side,
     compare_sides,
@@ -27,6 +26,7 @@ from orchestrator.results.comparison import (
     rows_of_side,
     side_of,
 )
+from orchestrator.results.uncertainty import ONE_JOB
 from tests.recorded_jobs import job_row, new_ledger, new_run, record_jobs
 
 pytestmark = pytest.mark.slow
@@ -223,7 +223,7 @@ def test_a_row_has_the_ratio_the_noise_and_what_makes_it_doubtful(base: JobRow) 
     row = against(base, [100.0], [104.0], 0.02)
     assert row.ratio == pytest.approx(1.04) and row.noise == pytest.approx(0.02 * 2**0.5)
     assert (row.job_a, row.job_b, row.because) == ("j1", "j2", None)
-    assert against(base, [100.0], [100.0]).noise == pytest.approx(LEAST_NOISE * 2**0.5)
+    assert against(base, [100.0], [100.0]).noise == pytest.approx(ONE_JOB * 2**0.5)
     noisy = against(base, [100.0], [104.0], 0.12)
     assert noisy.because == "too noisy in A: spread 12 % of the median; too noisy in B: spread 12 % of the median"
     assert against(base, [100.0], [None]).because == "in B: exit 1"

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from orchestrator.ledger.measurements import MeasuredMetric
 from orchestrator.reading.noise import MOST_NOISE
 from orchestrator.results.cases import T_975, CaseMetric, mean_metric
+from orchestrator.results.uncertainty import number_of
 
 
 def ms(value: float, spread: float | None = 0.0, count: int = 6) -> MeasuredMetric:
@@ -69,5 +70,6 @@ def test_the_interval_is_around_the_mean_and_every_end_of_a_number_is_positive(v
     assert found.interval_low is not None and found.interval_high is not None
     assert found.interval_low <= found.value <= found.interval_high
     assert found.value == pytest.approx(statistics.fmean(values))
-    assert 0 < found.moved(-1).value <= found.value <= found.moved(1).value
+    number = number_of(found, same_nodes=True)
+    assert 0 < number.low <= number.value <= number.high
     assert (found.too_noisy is None) == (found.noise <= MOST_NOISE)

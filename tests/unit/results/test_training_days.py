@@ -21,7 +21,7 @@ A100 = "A100-SXM4-80GB"
 def test_training_days_come_from_the_measured_rate(tmp_path: Path, share: float, verdict: str) -> None:
     entry = shipped("training-time")
     rates = {"case=GPT-3": 140.0 * share, "case=1T": 163.0 * share}
-    results = measured_results(tmp_path, entry, "paper", rates, gpu=A100)
+    results = measured_results(tmp_path, entry, "paper", rates, gpu=A100, repeats=3)
     days = [result.value("training_days") for result in results]
     assert days == [pytest.approx(33.834 / share, abs=0.001), pytest.approx(83.880 / share, abs=0.001)]
     (judged,) = judge_claims(entry, "paper", results, 8)

@@ -128,7 +128,7 @@ def test_two_figures_are_added_up(ledger: Ledger) -> None:
     page = page_of(ledger, figures)
     assert page.title == "2 experiments" and page.counts.cases == sum(len(figure.results) for figure in figures)
     assert page.summary == (
-        f"All {page.counts.cases} cases are verified. None of 5 claims holds, 4 fail, 1 is not judged."
+        f"All {page.counts.cases} cases are verified. None of 7 claims holds, 4 fail, 3 are not judged."
     )
 
 
