@@ -86,6 +86,8 @@ def _fault(name: str | None) -> Iterator[None]:
 @contextmanager
 def _graphs(is_on: bool) -> Iterator[None]:
     """Record as on a GPU, with a simulated graph scope and simulated graphs."""
+    from megatron.core.pipeline_parallel.p2p_communication import P2PCommunicator
+
     from orchestrator.pretrain import graph, train
     from orchestrator.pretrain.graph import GraphedPipeline
 
@@ -100,7 +102,7 @@ def _graphs(is_on: bool) -> Iterator[None]:
         return
     events: list[str] = []
     with ExitStack() as stack:
-        for owner, name in ((graph, "run_chunk"), (train.P2PCommunicator, "_communicate")):
+        for owner, name in ((graph, "run_chunk"), (P2PCommunicator, "_communicate")):
             stack.enter_context(mock.patch.object(owner, name, _noted(owner, name, events)))
         stack.enter_context(mock.patch.object(train, "graph_scope", lambda *_: "chunk"))
         pipeline = partial(GraphedPipeline, make_recorder=lambda: record)
