@@ -54,8 +54,8 @@ def fingerprint(stage: Stage) -> str:
 
 def waits_for(text: str) -> str:
     """Return a program that ends once the fingerprint contains this text."""
-    wait = f'until grep -qs "{text}" "$RECORDS"/job/fingerprint.*; do sleep 0.01; done'
-    return f'#!/bin/sh\n[ "$1" != -c ] || exit\n{wait}\n'
+    until = f'until grep -qs "{text}" "$RECORDS"/job/fingerprint.*; do sleep 0.01; done'
+    return f'#!/bin/sh\n[ "$1" != -c ] || exit\n{until}\n'
 
 
 @pytest.mark.parametrize("kind", KINDS)
