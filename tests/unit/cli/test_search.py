@@ -200,8 +200,8 @@ def test_report_bundle_picture_and_simulation_have_the_candidates_that_ran(repro
     assert repro("report", "8x64-4-gpus-batch-16", "-o", "report").returncode == 0
     page = (site.folder / "report" / "index.html").read_text()
     assert "All 2 cases are verified." in page and "2 of 3 candidates had a job" in page
-    assert repro("bundle", "8x64-4-gpus-batch-16", "-o", "search.tar").returncode == 0
-    assert repro("bundle", "verify", "search.tar").returncode == 0
+    assert repro("bundle", "8x64-4-gpus-batch-16", "-o", "search.tar.zst").returncode == 0
+    assert repro("bundle", "verify", "search.tar.zst").returncode == 0
     simulated = repro("search", "8x64-4-gpus-batch-16", "--simulate", "--cluster", "here", "--json")
     assert [row["over_fastest"] > 0 for row in document(simulated.stdout)["simulated"]] == [False, True]
     done = repro("plot", "8x64-4-gpus-batch-16", "-o", "search.svg")
