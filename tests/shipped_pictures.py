@@ -11,8 +11,8 @@ from pathlib import Path
 from orchestrator.catalog.library import Entry, find_experiment, read_experiment
 from orchestrator.paths import Folders
 from orchestrator.results.bundle.archive import text_of, unpacked
-from orchestrator.results.bundle.extract import memory_ledger, read_extract
-from orchestrator.results.outcome import FigureOutcome, stored_outcome
+from orchestrator.results.bundle.extract import memory_ledger, read_extract, read_rows
+from orchestrator.results.outcome import FigureOutcome, needs_losses, stored_outcome
 from orchestrator.results.plot.figure import plot
 
 CHECKOUT = Path(__file__).parent.parent
@@ -40,9 +40,10 @@ def bundled_outcome(bundle: Path) -> FigureOutcome:
     """Return the results in a bundle, as cases of today's experiment."""
     with unpacked(bundle) as (folder, _):
         about = json.loads(text_of(folder, "bundle.json"))
-        extract = read_extract(folder)
-        ledger = memory_ledger(extract, (), Path(), lambda _run: {}, lambda _attempt: None)
-    return stored_outcome(ledger, entry_of(about["experiment"]), about["scale"])
+        entry = entry_of(about["experiment"])
+        iterations = list(read_rows(folder, "iterations")) if needs_losses(entry) else ()
+        ledger = memory_ledger(read_extract(folder), iterations, Path(), lambda _run: {}, lambda _attempt: None)
+    return stored_outcome(ledger, entry, about["scale"])
 
 
 def draw(bundle: Path, file: Path) -> None:

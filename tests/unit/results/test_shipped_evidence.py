@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 
 from orchestrator.catalog.case import Case
 from orchestrator.catalog.expand import expand
+from orchestrator.cli.job_table import claim_counts
 from orchestrator.clusters.resolve import find_cluster
 from orchestrator.paths import Folders, find_folders
 from orchestrator.planning.plan import Cost, cost_of
@@ -114,6 +116,16 @@ def test_memory_was_said_to_run_out_where_it_did_and_nowhere_else() -> None:
     ran_out = {case.name for case, row, _ in _costs() if row["failure"] == "gpu-oom"}
     said = {case.name for case, _, cost in _costs() if cost.fit == "OOM"}
     assert said == ran_out == {"case=hidden-4096-over"}
+
+
+def test_the_pages_have_the_verdicts_of_todays_rules() -> None:
+    counted = {
+        (page.parent / file).resolve(): counts
+        for page in RESULTS.glob("*/README.md")
+        for file, counts in re.findall(r"^\| \[.*\]\((.*\.tar\.zst)\) \|.*\| ([^|]*) \|$", page.read_text(), re.MULTILINE)
+    }
+    assert len(counted) >= 18
+    assert {file: claim_counts(bundled_outcome(file)) for file in counted} == counted
 
 
 def test_times_predicted_before_the_runs_on_one_gpu_are_inside_their_uncertainty() -> None:
