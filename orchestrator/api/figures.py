@@ -67,7 +67,8 @@ class Collected:
     def iterations(self) -> Iterator[Row]:
         """Yield a row for each iteration of every job of the cases, including repeats and earlier jobs."""
         positions = {result.case.name: position for position, result in enumerate(self.results)}
-        rows = [row for row in job_rows(self.ledger, experiment=self.outcome.entry.name) if self.outcome.has(row)]
+        own = [row for row in job_rows(self.ledger, experiment=self.outcome.entry.name) if self.outcome.has(row)]
+        rows = [row for row in own if row.case_name in positions]
         rows = result_rows(self.ledger, rows, self.attempt).rows
         return iteration_rows(self.ledger, sorted(rows, key=lambda row: positions[row.case_name]))
 

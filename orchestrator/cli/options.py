@@ -176,7 +176,9 @@ OnlyArguments = Annotated[
 OnlyRun = Annotated[
     str | None,
     typer.Option(
-        "--run", help="Results of this run. Default: the published arguments if measured, else the latest measured run."
+        "--run",
+        metavar="RUN",
+        help="Results of this run. Default: the published arguments if measured, else the latest measured run.",
     ),
 ]
 ResultAttempt = Annotated[

@@ -315,7 +315,7 @@ def _is_recently_lost() -> sa.ColumnElement[bool]:
 
 def anything_to_refresh(ledger: Ledger) -> bool:
     """Return whether an attempt is open, has ended without a verdict, or was lost or may start again recently."""
-    may_start_again = sa.and_(Attempt.is_requeued.is_(True), Attempt.ended_at > now() - LOST_IS_REVISED_FOR)
+    may_start_again = sa.and_(Attempt.is_requeued.is_(sa.true()), Attempt.ended_at > now() - LOST_IS_REVISED_FOR)
     wanted = sa.or_(Attempt.phase.in_(OPEN), Attempt.verdict.is_(None), _is_recently_lost(), may_start_again)
     query = sa.select(Attempt.id).where(wanted).limit(1)
     with ledger.reading() as session:

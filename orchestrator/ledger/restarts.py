@@ -37,7 +37,7 @@ def may_start_again(ledger: Ledger) -> list[AttemptRow]:
     """Return the attempts that Slurm may have started again: open ones, and those of the last 30 days."""
     recent = sa.or_(Attempt.ended_at.is_(None), Attempt.ended_at > now() - LOST_IS_REVISED_FOR)
     query = sa.select(*ATTEMPTS.columns).where(
-        Attempt.scheduler == "slurm", Attempt.is_requeued.is_(True), Attempt.scheduler_id.is_not(None), recent
+        Attempt.scheduler == "slurm", Attempt.is_requeued.is_(sa.true()), Attempt.scheduler_id.is_not(None), recent
     )
     with ledger.reading() as session:
         rows = list(ATTEMPTS.rows(session.execute(query), ledger.run_folders()))

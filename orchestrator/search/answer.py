@@ -163,13 +163,13 @@ def _row(candidate: Candidate, trial: Trial | None, not_run: Reason | None) -> C
 def arguments_by_program(case: Case) -> dict[str, list[str]]:
     """Return the arguments of the case for each program that supports its settings.
 
-    A path of the site is the name of its field in capital letters: `DATA_PATH`.
+    A path of the site is the name of its field in capital letters: `/DATA_PATH`.
     """
     result: dict[str, list[str]] = {}
     for workload in workloads().values():
         own = replace(case, workload=workload.name)
         if workload.result_row is None and workload.unsupported_settings(own) is None:
             required = {name for name, info in workload.site.model_fields.items() if info.is_required()}
-            site = workload.site.model_validate({name: name.upper() for name in required})
+            site = workload.site.model_validate({name: f"/{name.upper()}" for name in required})
             result[workload.name] = workload.all_arguments(own, site)
     return result

@@ -58,7 +58,7 @@ def test_collect_exports_throughput_and_the_claims_are_judged(trained: SlurmSite
     assert len(rows) == 6 and all(float(row["tflops_per_gpu"]) > 0 for row in rows)
     claims = trained.repro("claims", "figure-13").stdout.splitlines()
     judged = [line[:10].strip() for line in claims if line[:5] in ("holds", "fails", "not j")]
-    assert judged == ["not judged", "not judged", "not judged", "holds"], answer.stderr
+    assert judged == [*["not judged"] * 5, "holds"], answer.stderr
 
 
 def test_the_log_names_the_rank_of_each_line_and_has_every_iteration(trained: SlurmSite) -> None:
@@ -89,7 +89,7 @@ def test_a_cancelled_job_ends_in_slurm_and_is_not_verified(site: SlurmSite, slur
     assert answer.returncode == 0 and "3 jobs are being cancelled" in answer.stderr
     rows = site.wait_until_ended()
     assert {row["state"] for row in rows} == {"CANCELLED"} and {row["verdict"] for row in rows} == {"failed"}
-    assert all("by repro cancel" in str(row["why"]) for row in rows)
+    assert all(str(row["why"]).startswith("cancelled by ") for row in rows), rows
     in_queue = slurm_cluster.run("squeue", "-h", "--array", "--states=PENDING,RUNNING", "-o", "%i|%F_%K").splitlines()
     assert not {name for line in in_queue for name in line.split("|")} & {row["id"] for row in rows}
 

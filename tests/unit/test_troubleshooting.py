@@ -43,7 +43,7 @@ def test_a_log_line_has_the_failure_class_of_its_symptom(symptom: str) -> None:
 
 def test_reasons_of_waiting_and_hints_of_refusals_are_those_of_the_code() -> None:
     reasons = list(messages("WHY  ", ": "))
-    assert len(reasons) > 6 and [explain_reason(reason).meaning for reason, _ in reasons] == [
+    assert len(reasons) > 5 and [explain_reason(reason).meaning for reason, _ in reasons] == [
         text for _, text in reasons
     ]
     refused = [

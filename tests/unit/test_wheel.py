@@ -91,7 +91,7 @@ def test_a_job_imports_the_program_and_no_other_package_of_repros_environment(in
 
 
 def test_private_values_of_a_shipped_profile_are_read_from_the_working_folder(installed: Path, tmp_path: Path) -> None:
-    wanted = repro(installed, tmp_path, "submit", "figure-13", "--cluster", "selene", "--dry-run")
+    wanted = repro(installed, tmp_path, "submit", "figure-13", "--cluster", "selene")
     assert wanted.returncode == 2 and "clusters/selene.local.yaml" in wanted.stderr, wanted.stderr
     (tmp_path / "clusters").mkdir()
     (tmp_path / "clusters" / "selene.local.yaml").write_text(
@@ -101,3 +101,4 @@ def test_private_values_of_a_shipped_profile_are_read_from_the_working_folder(in
     )
     found = repro(installed, tmp_path, "submit", "figure-13", "--cluster", "selene", "--dry-run")
     assert found.returncode == 0 and "would submit 10 jobs" in found.stderr, found.stderr
+    assert "open value" not in found.stderr

@@ -42,10 +42,11 @@ def test_a_reproduced_figure_is_exit_0_with_a_table_and_a_line_for_each_claim(si
     ]
     assert lines[4].split() == ["CASE", "VERDICT", "ITERATION_MS", "ITERATION_MS_SPREAD", "TFLOPS_PER_GPU"]
     assert [line.split()[:2] for line in lines[5:11]] == [[case, "verified"] for case in CASES]
-    assert lines[12] == "6 of 6 cases verified; claims of the paper: 1 holds, 3 not judged"
-    assert [line.split("  ")[0] for line in lines[13:21:2]] == [*["not judged"] * 3, "holds"]
+    assert lines[12] == "6 of 6 cases verified; claims of the paper: 1 holds, 5 not judged"
+    judged = [line.split("  ")[0] for line in lines[13:] if line.startswith(("holds", "not judged"))]
+    assert judged == [*["not judged"] * 5, "holds"]
     assert (
-        lines[22] == "Processes on CPU cores took the place of GPUs. Their times and rates do not show those of GPUs."
+        lines[-1] == "Processes on CPU cores took the place of GPUs. Their times and rates do not show those of GPUs."
     )
     assert done.stderr.splitlines()[0] == "figure-13 at scale cpu on here: 6 cases: 6 submitted"
     assert last_line(done.stderr) == "next: repro plot figure-13 --cluster here --scale cpu   # the figure as a picture"

@@ -121,7 +121,7 @@ def test_a_rerun_that_failed_keeps_the_result_and_is_a_failure(repro: Caller, le
 def test_attempt_selects_another_attempt_and_an_unknown_one_is_refused(repro: Caller, ledger: Ledger) -> None:
     again(ledger, CANCELLED)
     claims = repro("claims", "figure-13", "--attempt", "2")
-    assert claims.returncode == 1 and "4 not judged" in claims.stdout
+    assert claims.returncode == 1 and "6 not judged" in claims.stdout
     collected = repro("collect", "figure-13", "--attempt", "2")
     assert {row["verdict"] for row in csv.DictReader(io.StringIO(collected.stdout))} == {"failed"}
     assert repro("compare", "figure-13", "--attempt", "2").returncode == 1

@@ -24,7 +24,7 @@ def test_stdout_is_the_path_of_the_picture_and_plotting_again_replaces_it(lookin
         done = looking("plot", "figure-13")
         assert (done.returncode, done.stdout) == (0, f"{DRAWN}\n"), done.stderr
         assert file.read_bytes().startswith(PNG)
-    assert done.stderr.splitlines()[0] == "figure-13 at scale cpu on here: 1 holds, 3 not judged"
+    assert done.stderr.splitlines()[0] == "figure-13 at scale cpu on here: 1 holds, 5 not judged"
     assert done.stderr.splitlines()[-1].startswith("next: repro claims figure-13 ")
 
 

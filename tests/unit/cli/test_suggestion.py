@@ -222,6 +222,12 @@ def test_every_suggested_command_works_and_keeps_what_was_selected(
     walk.run("cancel figure-13 --where pp=4,gbs=4")
     walk.follow()
 
+    site.behave("fail")
+    site.behave("fail", "pp4-gbs4")
+    walk.run(f"submit figure-12 {here} --canary --wait", 1)
+    walk.run("status figure-12 --where gbs=12")
+    walk.follow()
+
     not_driven = {
         (file, text)
         for (file, first, last), text in sites().items()

@@ -125,7 +125,7 @@ def test_logs_status_collect_and_bundle_find_the_runs_of_a_home_that_was_moved(m
     assert json.loads(moved("status", "figure-13", "--json").stdout)["jobs"][0]["verdict"] == "verified"
     collected = moved("collect", "figure-13", "-o", str(tmp_path / "out.csv"))
     assert collected.returncode in (0, 1) and (tmp_path / "out.csv").read_text().count("verified") == 3
-    bundle = moved("bundle", "figure-13", "-o", str(tmp_path / "figure.tar.gz"))
+    bundle = moved("bundle", "figure-13", "-o", str(tmp_path / "figure.tar.zst"))
     assert bundle.returncode == 0 and "is gone" not in bundle.stderr, bundle.stderr
     history = moved("history", rows[0].job_id)
     assert history.returncode == 0 and not (tmp_path / "first").exists()

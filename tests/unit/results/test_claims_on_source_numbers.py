@@ -28,6 +28,7 @@ WITHOUT_NUMBERS = {
     "alpa/alpa-search best-on-16": "the source has the best layouts, and not their rates",
     "alpa/alpa-search best-on-32": "the source has the best layouts, and not their rates",
     "atc24/atc-demo ours-needs-less-memory": "the source has an estimate of its memory model",
+    "caraml/llm-800m large-batches-save-energy": "the energies of the source are unconfirmed",
     "sc21/figure-12 memory-footprint-is-comparable": "the source has no numbers of memory",
 }
 

@@ -122,7 +122,9 @@ def test_the_pages_have_the_verdicts_of_todays_rules() -> None:
     counted = {
         (page.parent / file).resolve(): counts
         for page in RESULTS.glob("*/README.md")
-        for file, counts in re.findall(r"^\| \[.*\]\((.*\.tar\.zst)\) \|.*\| ([^|]*) \|$", page.read_text(), re.MULTILINE)
+        for file, counts in re.findall(
+            r"^\| \[.*\]\((.*\.tar\.zst)\) \|.*\| ([^|]*) \|$", page.read_text(), re.MULTILINE
+        )
     }
     assert len(counted) >= 18
     assert {file: claim_counts(bundled_outcome(file)) for file in counted} == counted
