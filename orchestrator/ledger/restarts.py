@@ -14,7 +14,7 @@ from orchestrator.ledger.rows import ATTEMPTS, AttemptRow
 from orchestrator.ledger.tables import RUNNING, Attempt, note
 
 BY_SLURM = "started again by Slurm"
-"""Origin of an attempt that nobody submitted."""
+"""Origin of an attempt that Slurm made by starting a job again."""
 _RUN = re.compile(r"\.run([0-9]+)$")
 _OF_SUBMISSION = (
     *("job_id", "run_id", "scheduler", "host", "user", "slurm_cluster", "file", "options", "is_requeued", "token"),

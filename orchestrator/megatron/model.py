@@ -33,7 +33,7 @@ class ModelShape:
 
     @property
     def has_rotary_positions(self) -> bool:
-        """Whether each layer rotates its queries and keys; else the embedding adds learned positions."""
+        """Return whether each layer rotates its queries and keys. Otherwise the embedding adds learned positions."""
         return self.family == "llama" or self.positions == "rotary"
 
     @property

@@ -34,17 +34,17 @@ class Basis(Enum):
 
     @property
     def label(self) -> str:
-        """Name in JSON."""
+        """Return the name in JSON."""
         return self.value.name
 
     @property
     def uncertainty(self) -> float:
-        """Relative uncertainty if all bandwidths are known."""
+        """Return the relative uncertainty if all bandwidths are known."""
         return self.value.uncertainty
 
     @property
     def about(self) -> str:
-        """What was measured of such cases."""
+        """Return what was measured of cases of this class."""
         return self.value.about
 
 

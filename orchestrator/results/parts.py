@@ -81,7 +81,7 @@ def published_part(result: Result, point: PublishedPoint, number: Number, tolera
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """Whether a claim holds, by the parts that can be compared; `part` is the one that decides."""
+    """Verdict of a claim by the parts that can be compared; `part` is the part that decides."""
 
     holds: bool
     parts: Sequence[Part]

@@ -74,7 +74,7 @@ def test_a_job_with_another_comment_is_known_by_its_output_file(pair: Pair) -> N
 
 
 def test_the_submissions_of_a_run_are_read_once(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of 5,000 jobs of one run that took minutes, and the jobs went on starting."""
+    """Reading them for each job took minutes for a run of 5,000 jobs, and jobs started meanwhile."""
     read: list[Path] = []
 
     def counted(run: Path) -> Iterator[SentRecord]:

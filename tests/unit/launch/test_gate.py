@@ -388,7 +388,7 @@ def printed(rng: random.Random) -> str:
 
 
 def test_a_job_counts_samples_and_skipped_iterations_as_the_verdict_does(tmp_path: Path) -> None:
-    """Of real logs, and of logs that were made at random."""
+    """Compare both on real logs and on random logs."""
     odd, rng, warm_up = ("damaged-lines", "numbers-that-cannot-be"), random.Random(7), 3
     logs = [log.read_bytes() for log in sorted(LOGS.glob("*.log")) if log.stem not in odd]
     logs += [printed(rng).encode() for _ in range(400)]

@@ -1,4 +1,4 @@
-"""Whether a record of Slurm is the job of an attempt, whatever its comment is."""
+"""Tests of the identity of a job: its record of Slurm is recognised under any comment."""
 
 from __future__ import annotations
 
