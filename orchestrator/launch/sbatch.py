@@ -359,7 +359,8 @@ def _dependencies(
     if run_plan.canary is not None and run_plan.canary not in jobs:
         canary = canary_row(ledger, run_id, run_plan.canary)
         if canary.phase in OPEN:
-            dependencies.append(f"afterany:{canary.scheduler_id}")  # Slurm has no state for a partial job, so jobs check it
+            # Not afterok: Slurm has no state for a partial job, so the jobs check the canary.
+            dependencies.append(f"afterany:{canary.scheduler_id}")
         elif canary.verdict == FAILED:
             return None  # before the verdict its log may not be visible here, and the jobs make this check themselves
     # The limit of an array is its own. Jobs that were cut off it, or share --max-parallel with others, start later.
