@@ -6,6 +6,7 @@ import pytest
 
 from orchestrator.pretrain.arguments import parse_arguments
 from orchestrator.pretrain.layout import refusals
+from orchestrator.pretrain.log_lines import program
 from tests.training.launching import SMALL_MODEL, plain_environments, run_started
 
 
@@ -25,14 +26,14 @@ def test_rank_0_prints_every_reason_once_with_exit_code_2_and_no_traceback() -> 
         "pretrain: error: --fp16 needs a GPU; on CPU fp32 and --bf16 work",
         "pretrain: error: --fp16 needs a static --loss-scale",
     ]
-    assert first.stdout == last.stdout == last.stderr == ""
+    assert first.stdout == f"{program()}\n" and last.stdout == last.stderr == ""
 
 
 def test_the_launcher_refuses_once_for_all_ranks() -> None:
     command = ["-m", "orchestrator.pretrain.launch", "--nproc-per-node=2", *SMALL_MODEL]
     bad, unknown = ["--tensor-model-parallel-size", "2", "--vocab-size", "63"], ["--tensor-parallel", "2"]
     refused, misspelled = run_started([[*command, *bad], [*command, *unknown]], [{}] * 2)
-    assert (refused.exit_code, refused.stdout) == (misspelled.exit_code, misspelled.stdout) == (2, "")
+    assert (refused.exit_code, refused.stdout) == (misspelled.exit_code, misspelled.stdout) == (2, f"{program()}\n")
     assert refused.stderr.splitlines() == [
         "pretrain: error: vocabulary of 63 does not divide over tensor-model-parallel size 2"
         " (--make-vocab-size-divisible-by pads it)",
