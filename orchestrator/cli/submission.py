@@ -98,7 +98,7 @@ def submit(
         # Only for Slurm: the ledger's modules take longer to import than a dry run.
         profile = planned[0].cluster
         denied = api.exclusion_notes(profile, session=session) if profile.is_slurm else []
-        for note in [*(note for run in planned for note in run.notes), *denied, *_example_notes(profile)]:
+        for note in [*(note for run in planned for note in run.notes), *denied, *_example_notes(planned)]:
             message(f"note: {note}")
         if json:
             dry: SubmitDocument = {"plans": _plan_rows(planned), "jobs": [], "cases": [], "claims": []}
@@ -158,11 +158,13 @@ def submit(
     raise typer.Exit(_print_outcomes(context, outcomes, not json))
 
 
-def _example_notes(cluster: api.Cluster) -> list[str]:
-    """Return a note on the open values of the profile that have examples in a dry run."""
-    if not cluster.with_example:
+def _example_notes(planned: Sequence[api.PlannedRun]) -> list[str]:
+    """Return a note on the open values of these jobs that have examples in a dry run."""
+    cluster, programs = planned[0].cluster, [plan.program for run in planned for plan in run.plans]
+    needed = dict.fromkeys(field for one in programs for field in cluster.examples_for(one.workload, one.image))
+    if not needed:
         return []
-    count, fields = counted(len(cluster.with_example), "open value"), ", ".join(cluster.with_example)
+    count, fields = counted(len(needed), "open value"), ", ".join(needed)
     return [
         f"{cluster.name} has {count}. This dry run has examples for them, and the ids of the jobs depend on them. "
         f"A submission needs your values in {api.shown(cluster.overlay)}: {fields}"

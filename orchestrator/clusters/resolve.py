@@ -71,7 +71,7 @@ class Cluster:
     layers: tuple[Layer, ...]
     settings: tuple[Setting, ...] = ()
     denied: tuple[DeniedNode, ...] = ()
-    with_example: tuple[str, ...] = ()
+    with_example: tuple[KeyPath, ...] = ()
     image_files: dict[str, tuple[str, str | None]] = field(default_factory=dict, compare=False, repr=False)
 
     @property
@@ -114,6 +114,10 @@ class Cluster:
         if image.path is None and folder is not None and container.runtime in FILE_RUNTIMES:
             return f"{folder}/{image.file_stem}{FILE_RUNTIMES[container.runtime]}"
         return given
+
+    def examples_for(self, workload: str, image: str | None) -> list[str]:
+        """Return the fields with an example that a job needs."""
+        return [dotted(path) for path in self.with_example if _matters(path, workload, image)]
 
     def require_filled(self, workload: str, image: str | None) -> list[Problem]:
         """Return the open values that prevent a job. Open values of other workloads do not matter."""
@@ -168,9 +172,8 @@ def find_cluster(folders: Folders, name: str, settings: Sequence[Setting] = (), 
         _require_lists(settings, layered)
         _require_slurm(name, settings, layered)
         layered = lay([*documents, settings_document(settings)])
-    examples = tuple(dotted(path) for path, _ in placeholders(layered.value)) if example else ()
-    if example:
-        layered = with_examples(layered)
+    examples = tuple(path for path, _ in placeholders(layered.value) if example)
+    layered = with_examples(layered) if example else layered
     profile = read_model(ClusterProfile, Document(documents[0].file, layered.value), layered.problem_location)
     if secrets := list(_literal_secrets(profile, layered)):
         raise ReproError(*secrets)
@@ -178,8 +181,7 @@ def find_cluster(folders: Folders, name: str, settings: Sequence[Setting] = (), 
     hardware = profile.hardware or (machine.hardware() if machine else None)
     assert hardware is not None
     blanks = tuple(Unfilled(path, text, layered.location(path)) for path, text in placeholders(layered.value))
-    overlay = _overlay(folders, file)
-    files = [path for path, _ in layers]
+    overlay, files = _overlay(folders, file), [path for path, _ in layers]
     return Cluster(
         name=file.stem,
         profile=profile,

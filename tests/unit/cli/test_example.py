@@ -49,7 +49,7 @@ def test_examples_are_planned_and_never_submitted(repro: Caller) -> None:
 def test_a_dry_run_for_a_site_with_open_values_plans_and_names_what_a_submission_needs(repro: Caller) -> None:
     done = repro("submit", "figure-13", "--cluster", "selene", "--dry-run")
     assert done.returncode == 0 and "would submit 10 jobs" in done.stderr and "/EXAMPLE/" not in done.stdout
-    (note,) = (line for line in done.stderr.splitlines() if line.startswith("note: selene has 9 open values. "))
+    (note,) = (line for line in done.stderr.splitlines() if line.startswith("note: selene has 8 open values. "))
     assert "slurm.account, slurm.partition" in note and "megatron-2021.merge_file" in note
     command = done.stderr.splitlines()[-1].partition("   # ")[0]
     assert repro(*command.removeprefix("next: repro ").split()).returncode == 0
