@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
 
 _ESCAPE_SEQUENCE = re.compile(r"\x1b\[[0-9;:?]*[ -/]*[@-~]")
@@ -63,6 +63,15 @@ def counted(number: int, noun: str) -> str:
     """Return `1 job`, `2 jobs`, `2 processes`."""
     ending = "es" if noun.endswith(("s", "x", "ch", "sh")) else "s"
     return f"{number} {noun}{'' if number == 1 else ending}"
+
+
+def option_words(options: Mapping[str, object]) -> Iterator[str]:
+    """Yield options of `repro` as words: none for None and False, a flag for True, a pair for each item of a list."""
+    for name, value in options.items():
+        option = "--set" if name == "settings" else f"--{name.replace('_', '-')}"
+        for each in value if isinstance(value, (list, tuple)) else [value]:
+            if each is not None and each is not False:
+                yield from [option] if each is True else [option, str(each)]
 
 
 def utc_stamp(moment: datetime | None, timespec: str = "seconds") -> str | None:

@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from orchestrator.api import DEFAULT, CaseFilter, FigureFilter, JobFilter, RunFilter, Session, with_keywords
+from orchestrator.api import DEFAULT, CaseFilter, FigureFilter, JobFilter, RunFilter, Session
 from orchestrator.api.catalog import added_to
 from orchestrator.api.jobs import job_filter, name_list, update, updated_ledger
 from orchestrator.catalog.library import experiments_meant, find_experiment, full_name
@@ -91,7 +91,6 @@ class Collected:
             yield from formats.pieces(file_format, chosen, {"cases": self.rows, "claims": self.claims})
 
 
-@with_keywords(FigureFilter)
 def outcome(
     experiment: str | None = None, *, session: Session = DEFAULT, **selection: Unpack[FigureFilter]
 ) -> FigureOutcome:
@@ -100,7 +99,6 @@ def outcome(
     return figure
 
 
-@with_keywords(FigureFilter)
 def outcomes(
     names: Sequence[str] | str, *, session: Session = DEFAULT, **selection: Unpack[FigureFilter]
 ) -> list[FigureOutcome]:
@@ -187,7 +185,6 @@ def _note_later(session: Session, figure: FigureOutcome) -> None:
         session.note([f"{what}: {'; '.join(newer[:MOST_NAMED])}{more}"])
 
 
-@with_keywords(CaseFilter)
 def collect(
     experiment: str | None = None,
     *,
@@ -234,7 +231,6 @@ class PublishedComparison:
         return bool(self.failures) or any(row.within is False for row in self.rows)
 
 
-@with_keywords(JobFilter)
 def compare(
     experiment: str | None = None,
     *,
@@ -265,7 +261,6 @@ class RunComparison:
         return [case for case in self.cases if case.change in ("regression", "now fails")]
 
 
-@with_keywords(JobFilter)
 def compare_runs(
     a: str, b: str, experiment: str | None = None, *, session: Session = DEFAULT, **selection: Unpack[JobFilter]
 ) -> RunComparison:
@@ -314,7 +309,6 @@ class JudgedClaims:
         return any(figure.failed for figure in self.outcomes)
 
 
-@with_keywords(FigureFilter)
 def claims(
     experiments: Sequence[str] | str = (),
     *,
@@ -364,7 +358,6 @@ class Report:
     outcomes: list[FigureOutcome]
 
 
-@with_keywords(FigureFilter)
 def report(
     output: Path | str,
     experiments: Sequence[str] | str = (),

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from orchestrator.api import DEFAULT, JobFilter, Session, with_keywords
+from orchestrator.api import DEFAULT, JobFilter, Session
 from orchestrator.api.jobs import select_jobs, updated_ledger
 from orchestrator.errors import Problem, ReproError
 from orchestrator.identity import user_name
@@ -32,7 +32,6 @@ class Forgotten:
         return sum(row.verdict in MEASURED for row in self.attempts)
 
 
-@with_keywords(JobFilter)
 def forgettable(
     targets: Sequence[str] | str,
     *,
@@ -81,7 +80,6 @@ def forget_attempts(chosen: Forgotten, *, undo: bool = False, session: Session =
     return chosen
 
 
-@with_keywords(JobFilter)
 def forget(
     targets: Sequence[str] | str,
     *,

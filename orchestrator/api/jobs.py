@@ -11,7 +11,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from orchestrator.api import DEFAULT, Session, StateFilter, with_keywords
+from orchestrator.api import DEFAULT, Session, StateFilter
 from orchestrator.errors import Problem, ReproError, did_you_mean
 from orchestrator.files import open_job_file
 from orchestrator.ledger.attempts import RefreshResult, anything_to_refresh, job_rows, job_summaries
@@ -215,7 +215,6 @@ class Status:
     is_submitted: bool = True
 
 
-@with_keywords(StateFilter)
 def status(
     experiment: str | None = None,
     *,

@@ -7,9 +7,8 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TypedDict
 
-from orchestrator.api import DEFAULT, Session, with_keywords
+from orchestrator.api import DEFAULT, Session
 from orchestrator.catalog.library import published_code
 from orchestrator.clusters.needs import (
     FetchRecord,
@@ -30,9 +29,6 @@ from orchestrator.launch.text_data import Text, require_usable_text
 from orchestrator.workloads import find_workload, workload_name, workloads
 from orchestrator.workloads.base import AnyWorkload
 from orchestrator.workloads.needs import fetch_command
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,31 +105,37 @@ def _status(source: Source, item: Item | None, is_seen: bool) -> NeedStatus:
     return NeedStatus(source, item, item_state(item), fetch_record(item.record_file))
 
 
-class FetchOptions(TypedDict, total=False):
-    """Keywords of a fetch. None is the default of each.
+def plan_fetch(
+    name: str,
+    cluster: str,
+    *,
+    directory: Path | str | None = None,
+    text: Path | str | None = None,
+    python: str | None = None,
+    session: Session = DEFAULT,
+) -> Fetch:
+    """Return what `Fetch.run` fetches. Nothing is fetched yet.
 
     `directory` is the folder for all items, in place of the paths of the profile. `text` is a file to make data of, and
     `python` the Python that has the program's packages, by default the one of this process.
-    """
-
-    directory: Path | str | None
-    text: Path | str | None
-    python: str | None
-
-
-@with_keywords(FetchOptions)
-def plan_fetch(name: str, cluster: str, *, session: Session = DEFAULT, **options: Unpack[FetchOptions]) -> Fetch:
-    """Return what `Fetch.run` fetches. Nothing is fetched yet.
 
     ReproError if the profile lacks a path, if this machine does not see its paths, or if the text cannot be used.
     """
-    return _planned(name, cluster, session, options, is_written_here=True)
+    return _planned(name, cluster, session, directory, text, python, is_written_here=True)
 
 
-def _planned(name: str, cluster: str, session: Session, options: FetchOptions, *, is_written_here: bool) -> Fetch:
+def _planned(
+    name: str,
+    cluster: str,
+    session: Session,
+    directory: Path | str | None,
+    text: Path | str | None,
+    python: str | None,
+    *,
+    is_written_here: bool,
+) -> Fetch:
     workload, profile = find_workload(workload_name(name)), find_cluster(session.folders, cluster)
     sources = sources_of(workload, published_code(session.folders))
-    directory, text = options.get("directory"), options.get("text")
     if directory is None:
         items = items_of(workload, profile, sources)
         require_placed(workload, profile, sources, items, is_written_here=is_written_here)
@@ -147,7 +149,7 @@ def _planned(name: str, cluster: str, session: Session, options: FetchOptions, *
             settings = ()
     given = None
     if text is not None:
-        given = Text(_absolute(text), options.get("python") or sys.executable)
+        given = Text(_absolute(text), python or sys.executable)
         require_usable_text(given, workload.name, items)
     return Fetch(workload, profile, tuple(items), settings, given)
 
@@ -158,16 +160,23 @@ def _absolute(path: Path | str) -> Path:
     return Path(path).expanduser().absolute()
 
 
-@with_keywords(FetchOptions)
-def offline_fetch(name: str, cluster: str, *, session: Session = DEFAULT, **options: Unpack[FetchOptions]) -> str:
+def offline_fetch(
+    name: str,
+    cluster: str,
+    *,
+    directory: Path | str | None = None,
+    text: Path | str | None = None,
+    python: str | None = None,
+    session: Session = DEFAULT,
+) -> str:
     """Return the shell commands that fetch the items on another machine, with what to copy and how to check it."""
-    fetch = _planned(name, cluster, session, options, is_written_here=False)
+    fetch = _planned(name, cluster, session, directory, text, python, is_written_here=False)
     if not fetch.items:
         raise ReproError(Problem(f"{fetch.workload.name} needs nothing from elsewhere"))
     words = [fetch_command(fetch.workload.name, cluster)]
-    for option, path in (("--directory", options.get("directory")), ("--text", options.get("text"))):
+    for option, path in (("--directory", directory), ("--text", text)):
         if path is not None:
             words += [option, shlex.quote(str(_absolute(path)))]
-    if options.get("python") is not None:
-        words += ["--python", shlex.quote(str(options["python"]))]
+    if python is not None:
+        words += ["--python", shlex.quote(python)]
     return offline_commands(fetch.workload.name, fetch.items, " ".join(words))

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from orchestrator.api import CaseOptions, with_keywords
+from orchestrator.api import CaseOptions
 from orchestrator.api.catalog import added_to
 from orchestrator.catalog.case import Case, parse_where, replacement_notes, select, shown_value
 from orchestrator.catalog.expand import expand, reference_notes
@@ -46,7 +46,9 @@ class _Choice:
 def _choice(
     folders: Folders, names: Sequence[str], cluster: str | None, options: CaseOptions, *, papers: bool
 ) -> _Choice:
-    """Read the files; ReproError has every problem of the files and of the options."""
+    """Read the files. ReproError has every problem of files and options; an unknown option is a TypeError."""
+    if unknown := sorted(options.keys() - CaseOptions.__annotations__.keys()):
+        raise TypeError(f"unknown keyword: {', '.join(unknown)}")
     where, workload = options.get("where"), options.get("workload")
     problems: list[Problem] = []
     entries: dict[str, Entry] = {}
@@ -106,7 +108,6 @@ class PlannedRun:
         return self.plans[0].case.scale
 
 
-@with_keywords(CaseOptions)
 def plan_run(
     experiment: str,
     cluster: str,
@@ -121,7 +122,6 @@ def plan_run(
     return run
 
 
-@with_keywords(CaseOptions)
 def plan_runs(
     names: Sequence[str] | str,
     cluster: str,
@@ -275,7 +275,6 @@ def require_submittable(planned: Sequence[PlannedRun], *, warm_up: bool = False)
         raise ReproError(Problem(f"--depends-on warm-up: {why}", hint="leave it out"))
 
 
-@with_keywords(CaseOptions)
 def plan(
     names: Sequence[str] | str,
     cluster: str | None = None,

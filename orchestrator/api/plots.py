@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from orchestrator.api import DEFAULT, CaseFilter, Session, with_keywords
+from orchestrator.api import DEFAULT, CaseFilter, Session
 from orchestrator.api.figures import outcome_and_results, outcomes_and_results
 from orchestrator.api.jobs import name_list, updated_ledger
 from orchestrator.catalog.library import experiments_meant
@@ -30,7 +30,6 @@ class Plotted:
     outcome: FigureOutcome
 
 
-@with_keywords(CaseFilter)
 def plot(
     experiment: str | None = None,
     output: Path | str | None = None,
@@ -61,7 +60,6 @@ def plot(
     return _drawn(figure, selection.get("where"), file)
 
 
-@with_keywords(CaseFilter)
 def plot_all(
     names: Sequence[str] | str,
     folder: Path | str | None = None,

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from orchestrator.api import DEFAULT, JobFilter, Session, StateFilter, with_keywords
+from orchestrator.api import DEFAULT, JobFilter, Session, StateFilter
 from orchestrator.api.jobs import POLL_EVERY_S, job_filter, name_list, one_job, select_jobs, update, updated_ledger
 from orchestrator.api.notifications import FigureMessages, message_addresses
 from orchestrator.api.submissions import recorded_command
@@ -55,7 +55,6 @@ class Waited:
     timed_out: bool = False
 
 
-@with_keywords(JobFilter)
 def wait(
     targets: Sequence[str] | str = (),
     *,
@@ -183,7 +182,6 @@ class Retried:
     failures: tuple[Failure, ...]
 
 
-@with_keywords(StateFilter)
 def retry(
     targets: Sequence[str] | str,
     *,
@@ -268,7 +266,6 @@ def _would_retry(ledger: Ledger, group: Retry, options: RunOptions) -> tuple[dic
     return attempts, 0, sum(of is Disposition.LEFT for of in dispositions.values())
 
 
-@with_keywords(StateFilter)
 def cancellable_jobs(
     targets: Sequence[str] | str, *, session: Session = DEFAULT, **selection: Unpack[StateFilter]
 ) -> list[JobRow]:
@@ -287,7 +284,6 @@ def cancel_jobs(jobs: Sequence[JobRow], *, session: Session = DEFAULT) -> Cancel
     return cancel_attempts(session.ledger(), jobs)
 
 
-@with_keywords(StateFilter)
 def cancel(targets: Sequence[str] | str, *, session: Session = DEFAULT, **selection: Unpack[StateFilter]) -> Cancelled:
     """Cancel the open jobs of these targets."""
     return cancel_jobs(cancellable_jobs(targets, session=session, **selection), session=session)

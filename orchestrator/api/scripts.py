@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from orchestrator.api import DEFAULT, CaseOptions, Session, with_keywords
+from orchestrator.api import DEFAULT, CaseOptions, Session
 from orchestrator.api.nodes import without_denied_nodes
 from orchestrator.api.plans import PlannedRun, plan_run
 from orchestrator.errors import Problem, ReproError
@@ -40,7 +40,6 @@ class Rendered:
     lines: tuple[Explained, ...] = ()
 
 
-@with_keywords(CaseOptions)
 def render(
     experiment: str,
     cluster: str,

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from orchestrator.api import DEFAULT, CaseOptions, Session, require_text, with_keywords
+from orchestrator.api import DEFAULT, CaseOptions, Session, require_text
 from orchestrator.api.catalog import is_paper
 from orchestrator.api.jobs import POLL_EVERY_S, name_list, select_jobs, update
 from orchestrator.api.notifications import FigureMessages, message_addresses
@@ -31,6 +31,7 @@ from orchestrator.paths import Folders
 from orchestrator.reading.failure import Failure, failure_named
 from orchestrator.reading.job_status import reuse_text
 from orchestrator.results.outcome import FigureOutcome, read_outcome
+from orchestrator.text import option_words
 from orchestrator.workloads.argument_changes import changes_of
 
 if TYPE_CHECKING:
@@ -64,7 +65,6 @@ class Submission:
     reused: Mapping[str, str] = field(default_factory=dict)
 
 
-@with_keywords(CaseOptions)
 def submit(
     experiment: str,
     cluster: str,
@@ -100,7 +100,6 @@ def submit(
     return submission
 
 
-@with_keywords(CaseOptions)
 def submit_all(
     names: Sequence[str] | str,
     cluster: str,
@@ -225,14 +224,9 @@ def recorded_command(
     session: Session, name: str, targets: Sequence[str], options: Mapping[str, object]
 ) -> tuple[str, ...]:
     """Return the command to record: that of the session, else the command of `repro` that does the same."""
-    words = ["repro", name, *targets]
-    for option, value in {**options, "database": session.database}.items():
-        values = value if isinstance(value, (list, tuple)) else [value]
-        for each in (each for each in values if each not in (None, False)):
-            name = "set" if option == "settings" else option.replace("_", "-")
-            words += [f"--{name}"] if each is True else [f"--{name}", str(each)]
+    words = ("repro", name, *targets, *option_words({**options, "database": session.database}))
     require_text([*words, *session.command])
-    return session.command or tuple(words)
+    return session.command or words
 
 
 def _awaited(ledger: Ledger, folders: Folders, cluster: Cluster, after: Sequence[str]) -> list[JobRow]:

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from orchestrator import api
+from orchestrator.cli import options as option
 from orchestrator.cli.json_jobs import job_refs
-from orchestrator.cli.options import Database, Json, session_of
-from orchestrator.cli.output import filled_columns, message, print_shortened, table
-from orchestrator.cli.suggestion import only, suggest
+from orchestrator.cli.options import session_of
+from orchestrator.cli.output import filled_columns, message, only, print_shortened, suggest, table
 from orchestrator.paths import short_name
 from orchestrator.text import counted
 
@@ -24,7 +24,7 @@ app = typer.Typer(rich_markup_mode=None)
 
 
 @app.command()
-def adopt(context: typer.Context, folder: Folder, json: Json = False, database: Database = None) -> None:
+def adopt(context: typer.Context, folder: Folder, json: option.Json = False, database: option.Database = None) -> None:
     """Read the jobs of rendered scripts that were submitted by hand into the ledger. A second call adds new ones."""
     adopted = api.adopt(folder, session=session_of(context, database))
     rows = [
@@ -56,4 +56,6 @@ def adopt(context: typer.Context, folder: Folder, json: Json = False, database: 
     counts += [f"{len(adopted.known)} adopted before"] if adopted.known else []
     counts += [f"{len(adopted.not_submitted)} not submitted"] if adopted.not_submitted else []
     message(", ".join(counts))
-    suggest(context, "state and verdict of the jobs", "status", *only([str(row["experiment"]) for row in rows]))
+    suggest(
+        "state and verdict of the jobs", "status", *only([str(row["experiment"]) for row in rows]), database=database
+    )

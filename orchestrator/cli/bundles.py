@@ -10,25 +10,15 @@ import typer
 
 from orchestrator import __version__, api
 from orchestrator.cli import completion
+from orchestrator.cli import options as option
 from orchestrator.cli.json_jobs import file_rows
-from orchestrator.cli.options import (
-    Database,
-    FigureOptions,
-    Force,
-    Json,
-    OutputPlace,
-    confirm_overwrite,
-    session_of,
-)
-from orchestrator.cli.output import data, message
-from orchestrator.cli.suggestion import next_command, suggest
+from orchestrator.cli.options import confirm_overwrite, session_of
+from orchestrator.cli.output import data, message, next_command, suggest
 from orchestrator.errors import EXIT_FAILED, Problem, ReproError
 from orchestrator.files import names_folder
 from orchestrator.text import counted
 
 if TYPE_CHECKING:
-    from typing_extensions import Unpack
-
     from orchestrator.cli.documents import BundleDocument, BundleVerifyDocument
 
 What = Annotated[
@@ -53,24 +43,28 @@ app = typer.Typer(rich_markup_mode=None)
 
 
 @app.command()
-@api.with_keywords(FigureOptions)
 def bundle(
     context: typer.Context,
     what: What,
     *,
-    output: OutputPlace = None,
+    scale: option.OnlyScale = None,
+    cluster: option.OnlyCluster = None,
+    workload: option.OnlyWorkload = None,
+    arg: option.OnlyArguments = None,
+    run: option.OnlyRun = None,
+    output: option.OutputPlace = None,
     sign: Key = None,
     allowed_signers: Signers = None,
-    force: Force = False,
-    json: Json = False,
-    database: Database = None,
-    **options: Unpack[FigureOptions],
+    force: option.Force = False,
+    json: option.Json = False,
+    database: option.Database = None,
 ) -> None:
     """Write everything a reviewer needs to one file per experiment, or verify such a file from its own logs."""
+    selection: api.FigureFilter = {"cluster": cluster, "scale": scale, "workload": workload, "arg": arg, "run": run}
     if what[0] == "verify":
         if json:
             context.obj.json.command = "bundle verify"
-        if len(what) != 2 or output or any(options.values()) or sign or force:
+        if len(what) != 2 or output or any(selection.values()) or sign or force:
             hint = "repro bundle verify FILE.tar.zst"
             raise ReproError(Problem("verify needs a file, and its only option is --allowed-signers", hint=hint))
         verified = api.verify_bundle(Path(what[1]), allowed_signers)
@@ -93,7 +87,7 @@ def bundle(
             raise ReproError(Problem("no such folder", f"{place}:", f"several bundles need a folder: -o {place}/"))
         api.require_bundle_name(place)
         confirm_overwrite([place], force)  # before the logs are read
-    outcomes = api.outcomes(what, session=session, **options)
+    outcomes = api.outcomes(what, session=session, **selection)
     files = [place]
     if is_folder:
         place.mkdir(parents=True, exist_ok=True)
@@ -120,7 +114,7 @@ def bundle(
         _print_contents(each)
     if unproven:
         raise api.UnprovenBundle(*unproven)
-    suggest(context, "the check that a reviewer runs", "bundle verify", str(files[0]))
+    suggest("the check that a reviewer runs", "bundle verify", str(files[0]))
     if any(missing.is_fault for each in written for missing in each.contents.missing):
         raise typer.Exit(EXIT_FAILED)
 

@@ -11,31 +11,20 @@ import typer
 
 from orchestrator import api
 from orchestrator.cli import completion
+from orchestrator.cli import options as option
 from orchestrator.cli.json_jobs import checked_cases
-from orchestrator.cli.options import (
-    ClusterName,
-    Database,
-    ExperimentName,
-    Json,
-    OnCluster,
-    PlanOptions,
-    Wide,
-    case_options,
-    session_of,
-)
-from orchestrator.cli.output import WIDE_HINT, data, filled_columns, message, table
-from orchestrator.cli.suggestion import next_command, suggest
+from orchestrator.cli.options import all_settings, session_of
+from orchestrator.cli.output import WIDE_HINT, data, filled_columns, message, next_command, suggest, table
 from orchestrator.errors import ReproError
 from orchestrator.text import counted
 
 if TYPE_CHECKING:
-    from typing_extensions import Unpack
-
     from orchestrator.cli.documents import ListDocument, PlanDocument, RenderDocument
 
 Names = Annotated[
     list[str],
     typer.Argument(
+        metavar="EXPERIMENT|PAPER...",
         help="Experiments, files, or papers for all of their experiments: figure-13, my/figure.yaml, sc21.",
         autocompletion=completion.experiments_and_papers,
     ),
@@ -46,7 +35,9 @@ Exact = Annotated[
 SolveAlpha = Annotated[
     bool, typer.Option("--solve-alpha", help="Add the smallest offload share (ATC'24's alpha) that fits.")
 ]
-OutputFolder = Annotated[Path | None, typer.Option("--output", "-o", help="Write the scripts into this folder.")]
+OutputFolder = Annotated[
+    Path | None, typer.Option("--output", "-o", metavar="PATH", help="Write the scripts into this folder.")
+]
 Explain = Annotated[bool, typer.Option("--explain", help="Show the origin of each line of the first script.")]
 
 _LISTED = ("experiment", "cases", "gpus", "done", "title", "scales")
@@ -56,7 +47,9 @@ app = typer.Typer(rich_markup_mode=None)
 
 
 @app.command("list")
-def list_experiments(context: typer.Context, wide: Wide = False, json: Json = False, database: Database = None) -> None:
+def list_experiments(
+    context: typer.Context, wide: option.Wide = False, json: option.Json = False, database: option.Database = None
+) -> None:
     """List the experiments of all papers: sizes and progress."""
     experiments = api.experiments(session_of(context, database))
     if json:
@@ -74,7 +67,7 @@ def list_experiments(context: typer.Context, wide: Wide = False, json: Json = Fa
         message(f"clusters: {', '.join(experiments.clusters)}")
         message("cases and gpus are of the published size; repro plan NAME predicts memory, time and cost")
         if experiments.rows:
-            suggest(context, "its cases, published numbers and claims", "show", "figure-13")
+            suggest("its cases, published numbers and claims", "show", "figure-13")
     if experiments.problems:
         raise ReproError(*experiments.problems)
 
@@ -99,20 +92,43 @@ def _experiment_row(listed: api.ListedExperiment) -> dict[str, object]:
 
 
 @app.command()
-@api.with_keywords(PlanOptions)
 def plan(
     context: typer.Context,
     names: Names,
     *,
-    cluster: ClusterName = None,
+    cluster: option.ClusterName = None,
+    scale: option.Scale = None,
+    where: option.Where = None,
+    workload: option.WorkloadName = None,
+    time_budget: option.TimeBudget = None,
+    cost_budget: option.CostBudget = None,
+    arg: option.AddedArguments = None,
+    no_arg: option.DroppedArguments = None,
+    settings: option.Settings = None,
+    example: option.Example = None,
+    partition: option.Partition = None,
+    qos: option.QosName = None,
+    reservation: option.Reservation = None,
+    nodelist: option.NodeList = None,
+    exclude: option.Exclude = None,
+    time: option.JobTime = None,
     exact: Exact = False,
     solve_alpha: SolveAlpha = False,
-    wide: Wide = False,
-    json: Json = False,
-    **given: Unpack[PlanOptions],
+    wide: option.Wide = False,
+    json: option.Json = False,
 ) -> None:
     """Check each case: is it valid, does it fit in memory, how long does it take and what does it cost."""
-    options = case_options(given)
+    options: api.CaseOptions = {
+        "scale": scale,
+        "where": where,
+        "workload": workload,
+        "time_budget": time_budget,
+        "cost_budget": cost_budget,
+        "arg": arg,
+        "no_arg": no_arg,
+        "settings": all_settings(settings, partition, qos, reservation, nodelist, exclude, time),
+        "example": example,
+    }
     report = api.plan(names, cluster, solve_alpha=solve_alpha, **options)
     if exact:
         count = counted(len(api.exact_jobs(report)), "job")
@@ -144,20 +160,20 @@ def plan(
         message(api.budget_text(report.budgeted))
     if refused:
         raise typer.Exit(ReproError.exit_code)
-    _suggest_next(context, names, cluster, report)
+    _suggest_next(names, cluster, options, report)
 
 
-def _suggest_next(context: typer.Context, names: Sequence[str], cluster: str | None, report: api.BatchReport) -> None:
+def _suggest_next(names: Sequence[str], cluster: str | None, options: api.CaseOptions, report: api.BatchReport) -> None:
+    """Print the command that submits the planned cases, or that plans them for a cluster."""
     first = report.selections[0]
     scales = list(first.entry.experiment.scales)
     if cluster is not None:
         scale = {"scale": first.cases[0].scale} if len(report.selections) == 1 else {}
-        suggest(context, "the jobs to submit", "submit", *names, "--dry-run", cluster=cluster, **scale)
-    elif scales and not context.params["where"]:  # the cases of another scale have other names
-        changed = dict.fromkeys(("workload", "settings", "time_budget", "cost_budget"))
-        suggest(context, "a size for this machine", "plan", names[0], cluster="local", scale=scales[-1], **changed)
+        suggest("the jobs to submit", "submit", *names, cluster=cluster, **{**options, **scale}, dry_run=True)
+    elif scales and not options.get("where"):  # the cases of another scale have other names
+        suggest("a size for this machine", "plan", names[0], cluster="local", scale=scales[-1])
     else:
-        suggest(context, "the same cases on another machine", "plan", *names, cluster="selene")
+        suggest("the same cases on another machine", "plan", *names, cluster="selene", **options)
 
 
 def _percent(share: str | float | None) -> str | None:
@@ -199,19 +215,42 @@ def _summary(report: api.BatchReport) -> str:
 
 
 @app.command()
-@api.with_keywords(PlanOptions)
 def render(
     context: typer.Context,
-    experiment: ExperimentName,
+    experiment: option.ExperimentName,
     *,
-    cluster: OnCluster,
+    cluster: option.OnCluster,
+    scale: option.Scale = None,
+    where: option.Where = None,
+    workload: option.WorkloadName = None,
+    time_budget: option.TimeBudget = None,
+    cost_budget: option.CostBudget = None,
+    arg: option.AddedArguments = None,
+    no_arg: option.DroppedArguments = None,
+    settings: option.Settings = None,
+    example: option.Example = None,
+    partition: option.Partition = None,
+    qos: option.QosName = None,
+    reservation: option.Reservation = None,
+    nodelist: option.NodeList = None,
+    exclude: option.Exclude = None,
+    time: option.JobTime = None,
     output: OutputFolder = None,
     explain: Explain = False,
-    json: Json = False,
-    **given: Unpack[PlanOptions],
+    json: option.Json = False,
 ) -> None:
     """Print the batch script of each case; with -o, write the scripts and what they import, ready to submit."""
-    options = case_options(given)
+    options: api.CaseOptions = {
+        "scale": scale,
+        "where": where,
+        "workload": workload,
+        "time_budget": time_budget,
+        "cost_budget": cost_budget,
+        "arg": arg,
+        "no_arg": no_arg,
+        "settings": all_settings(settings, partition, qos, reservation, nodelist, exclude, time),
+        "example": example,
+    }
     rendered = api.render(experiment, cluster, output, explain=explain, session=session_of(context), **options)
     profile, scripts = rendered.planned.cluster, rendered.scripts
     if json:
@@ -223,15 +262,15 @@ def render(
         return
     if explain:
         _print_origins(rendered)
-        purpose, settings = "the origin of each value of the profile", options.get("settings")
-        suggest(context, purpose, "clusters show", cluster, "--resolved", settings=settings)
+        purpose = "the origin of each value of the profile"
+        suggest(purpose, "clusters show", cluster, settings=options["settings"], resolved=True)
         return
     launcher = "sbatch" if profile.is_slurm else "bash"
     if output is None:
         for script in scripts:
             data(script.text.rstrip("\n"))
         purpose = f"write {counted(len(scripts), 'script')}, to {launcher} by hand"
-        suggest(context, purpose, "render", experiment, "-o", "jobs", cluster=cluster)
+        suggest(purpose, "render", experiment, cluster=cluster, **options, output="jobs")
         return
     for script in scripts:
         data(str(script.path))

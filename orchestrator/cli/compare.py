@@ -9,24 +9,23 @@ import typer
 
 from orchestrator import api
 from orchestrator.cli import completion
+from orchestrator.cli import options as option
 from orchestrator.cli.job_table import suggest_why
-from orchestrator.cli.options import Database, JobOptions, Json, ResultAttempt, Wide, session_of
+from orchestrator.cli.options import session_of
 from orchestrator.cli.output import (
     MOST_LINES,
     WIDE_HINT,
     filled_columns,
     message,
     print_shortened,
+    suggest,
     table,
 )
-from orchestrator.cli.suggestion import suggest
 from orchestrator.errors import EXIT_FAILED, Problem, ReproError, did_you_mean
 from orchestrator.paths import find_folders, short_name
 from orchestrator.text import counted
 
 if TYPE_CHECKING:
-    from typing_extensions import Unpack
-
     from orchestrator.cli.documents import CompareDocument
     from orchestrator.cli.json_rows import ChangedCase, ComparedNumber
 
@@ -46,31 +45,36 @@ app = typer.Typer(rich_markup_mode=None)
 
 
 @app.command()
-@api.with_keywords(JobOptions)
 def compare(
     context: typer.Context,
     arguments: Arguments = None,
     *,
-    attempt: ResultAttempt = None,
-    wide: Wide = False,
-    json: Json = False,
-    database: Database = None,
-    **options: Unpack[JobOptions],
+    scale: option.OnlyScale = None,
+    cluster: option.OnlyCluster = None,
+    workload: option.OnlyWorkload = None,
+    where: option.Where = None,
+    attempt: option.ResultAttempt = None,
+    wide: option.Wide = False,
+    json: option.Json = False,
+    database: option.Database = None,
 ) -> None:
     """Compare measured with published numbers, or two clusters, dates, commits or runs A and B."""
     experiment, sides = _parse(arguments or [])
+    selection: api.JobFilter = {"cluster": cluster, "scale": scale, "workload": workload, "where": where}
     session = session_of(context, database)
     if sides is None:
-        published = api.compare(experiment, attempt=attempt, session=session, **options)
+        published = api.compare(experiment, attempt=attempt, session=session, **selection)
         if json:
             numbers = [_reference_json(row, published) for row in published.rows]
             document: CompareDocument = {"numbers": numbers, "sides": [], "cases": []}
             context.obj.json.put(document)
-        _print_published(context, published, not json, wide)
+        if not json:
+            _print_published(published, wide)
+        _end_published(published, {**selection, "where": None}, attempt, session)
     elif attempt is not None:
         raise ReproError(Problem("--attempt: not with A and B", hint="repro compare EXPERIMENT --attempt 1"))
     else:
-        runs = api.compare_runs(*sides, experiment, session=session, **options)
+        runs = api.compare_runs(*sides, experiment, session=session, **selection)
         if json:
             changes: CompareDocument = {
                 "numbers": [],
@@ -78,7 +82,7 @@ def compare(
                 "cases": [_diff_json(case) for case in runs.cases],
             }
             context.obj.json.put(changes)
-        _print_runs(context, runs, not json)
+        _print_runs(runs, session, not json)
 
 
 def _parse(arguments: Sequence[str]) -> tuple[str | None, tuple[str, str] | None]:
@@ -110,18 +114,24 @@ def _require_experiment(name: str) -> None:
         )
 
 
-def _print_published(context: typer.Context, comparison: api.PublishedComparison, with_table: bool, wide: bool) -> None:
-    outcome, rows = comparison.outcome, comparison.rows
-    if with_table:
-        message(f"{outcome.entry.short_name} at scale {outcome.scale} on {outcome.cluster}")  # a note names the program
-        shown = [_reference_row(row, comparison) for row in rows if row.measured is not None]
-        table(shown, filled_columns(shown), wide=wide, important=_IMPORTANT, hint=WIDE_HINT)
-        _print_summary(comparison)
-    failures = comparison.failures
-    if failures:
-        suggest_why(context, failures[0])
+def _print_published(comparison: api.PublishedComparison, wide: bool) -> None:
+    outcome = comparison.outcome
+    message(f"{outcome.entry.short_name} at scale {outcome.scale} on {outcome.cluster}")  # a note names the program
+    shown = [_reference_row(row, comparison) for row in comparison.rows if row.measured is not None]
+    table(shown, filled_columns(shown), wide=wide, important=_IMPORTANT, hint=WIDE_HINT)
+    _print_summary(comparison)
+
+
+def _end_published(
+    comparison: api.PublishedComparison, selection: api.JobFilter, attempt: int | None, session: api.Session
+) -> None:
+    """Print the next command; exit code 1 if a job failed or a number is outside its tolerance."""
+    if comparison.failures:
+        first = comparison.failures[0]
+        suggest_why(first.job_id, first.label, first.failure, session)
     else:
-        suggest(context, "the claims of the paper about these numbers", "claims", outcome.entry.short_name)
+        name, purpose = comparison.outcome.entry.short_name, "the claims of the paper about these numbers"
+        suggest(purpose, "claims", name, **selection, attempt=attempt, database=session.database)
     if comparison.failed:
         raise typer.Exit(EXIT_FAILED)
 
@@ -239,7 +249,7 @@ def _tolerance(row: api.ReferenceRow) -> str:
     return f"±{100 * (row.tolerance or 0.0):.3g} % ({row.tolerance_from})"
 
 
-def _print_runs(context: typer.Context, comparison: api.RunComparison, with_table: bool) -> None:
+def _print_runs(comparison: api.RunComparison, session: api.Session, with_table: bool) -> None:
     cases, regressions = comparison.cases, comparison.regressions
     if with_table:
         message(f"A is {comparison.a}, B is {comparison.b}; ratio is B over A")
@@ -249,7 +259,7 @@ def _print_runs(context: typer.Context, comparison: api.RunComparison, with_tabl
         _print_changes(cases)
     job = (regressions or [case for case in cases if case.job_b])[0].job_b
     purpose = "its attempts and events" if regressions else "the attempts of the first job"
-    suggest(context, purpose, "history", str(job))
+    suggest(purpose, "history", str(job), database=session.database)
     if regressions:
         raise typer.Exit(EXIT_FAILED)
 

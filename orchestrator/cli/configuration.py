@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 import typer
 
 from orchestrator import api
-from orchestrator.cli.options import Database, Json
-from orchestrator.cli.output import as_row, table
-from orchestrator.cli.suggestion import suggest
+from orchestrator.cli import options as option
+from orchestrator.cli.output import as_row, suggest, table
 
 if TYPE_CHECKING:
     from orchestrator.cli.documents import ConfigShowDocument
@@ -23,7 +22,7 @@ def _group() -> None:
 
 
 @config.command()
-def show(context: typer.Context, json: Json = False, database: Database = None) -> None:
+def show(context: typer.Context, json: option.Json = False, database: option.Database = None) -> None:
     """Print each setting with its origin: option, environment variable, file:line:column or default."""
     settings = api.config_rows(database)
     if json:
@@ -33,7 +32,7 @@ def show(context: typer.Context, json: Json = False, database: Database = None) 
     texts = [as_row(row) | {"value": _text(row.value)} for row in settings]
     table(texts, ["setting", "value", "origin"])
     cluster = next((row.value for row in settings if row.setting == "cluster"), None)
-    suggest(context, "each value of a cluster, with its origin", "clusters show", str(cluster or "local"), "--resolved")
+    suggest("each value of a cluster, with its origin", "clusters show", str(cluster or "local"), resolved=True)
 
 
 def _text(value: object) -> str | None:

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from orchestrator import api
-from orchestrator.cli.options import ExperimentName, Json
-from orchestrator.cli.output import as_row, data, message, table
-from orchestrator.cli.suggestion import suggest
+from orchestrator.cli import options as option
+from orchestrator.cli.output import as_row, data, message, suggest, table
 
 if TYPE_CHECKING:
     from orchestrator.cli.documents import ExperimentsCheckDocument, ExperimentsNewDocument
@@ -23,7 +22,7 @@ OfPaper = Annotated[bool, typer.Option("--paper", help="Print the schema of pape
 
 
 @experiments.command()
-def new(context: typer.Context, file: NewFile, json: Json = False) -> None:
+def new(context: typer.Context, file: NewFile, json: option.Json = False) -> None:
     """Write a commented experiment to start from, and paper.yaml beside it."""
     files = api.new_experiment(file)
     if json:
@@ -32,11 +31,11 @@ def new(context: typer.Context, file: NewFile, json: Json = False) -> None:
         return
     for path in files:
         data(str(path))
-    suggest(context, "after each change", "experiments check", str(file))
+    suggest("after each change", "experiments check", str(file))
 
 
 @experiments.command()
-def check(context: typer.Context, experiment: ExperimentName, json: Json = False) -> None:
+def check(context: typer.Context, experiment: option.ExperimentName, json: option.Json = False) -> None:
     """Report all problems of an experiment: fields, scales, and settings that its program does not support."""
     entry, scales = api.check_experiment(experiment)
     if json:
@@ -46,7 +45,7 @@ def check(context: typer.Context, experiment: ExperimentName, json: Json = False
     table([as_row(scale) for scale in scales], ["scale", "cases"])
     message(f"{entry.name}: no problem found")
     machine = None if entry.paper.machine is not None else "local"
-    suggest(context, "memory, time and cost of each case", "plan", entry.argument, cluster=machine)
+    suggest("memory, time and cost of each case", "plan", entry.argument, cluster=machine)
 
 
 @experiments.command()

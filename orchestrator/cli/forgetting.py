@@ -8,20 +8,20 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from orchestrator import api
+from orchestrator.cli import options as option
 from orchestrator.cli.json_jobs import job_refs
-from orchestrator.cli.options import Database, JobOptions, Json, Targets, Yes, experiments_of, session_of
-from orchestrator.cli.output import message, print_shortened
-from orchestrator.cli.suggestion import only, suggest, suggested
+from orchestrator.cli.options import experiments_of, session_of
+from orchestrator.cli.output import message, only, print_shortened, repro_command, suggest
 from orchestrator.errors import EXIT_FAILED, Problem, ReproError
 from orchestrator.paths import short_name
 from orchestrator.text import counted
 
 if TYPE_CHECKING:
-    from typing_extensions import Unpack
-
     from orchestrator.cli.documents import ForgetDocument
 
-OneAttempt = Annotated[int | None, typer.Option("--attempt", min=1, help="Only the attempts of this number.")]
+OneAttempt = Annotated[
+    int | None, typer.Option("--attempt", metavar="NUMBER", min=1, help="Only the attempts of this number.")
+]
 OnlyFailed = Annotated[bool, typer.Option("--failed", help="Only attempts that are neither verified nor partial.")]
 Undo = Annotated[bool, typer.Option("--undo", help="Show forgotten attempts again.")]
 
@@ -29,22 +29,25 @@ app = typer.Typer(rich_markup_mode=None)
 
 
 @app.command()
-@api.with_keywords(JobOptions)
 def forget(
     context: typer.Context,
-    targets: Targets,
+    targets: option.Targets,
     *,
+    scale: option.OnlyScale = None,
+    cluster: option.OnlyCluster = None,
+    workload: option.OnlyWorkload = None,
+    where: option.Where = None,
     attempt: OneAttempt = None,
     failed: OnlyFailed = False,
     undo: Undo = False,
-    yes: Yes = False,
-    json: Json = False,
-    database: Database = None,
-    **options: Unpack[JobOptions],
+    yes: option.Yes = False,
+    json: option.Json = False,
+    database: option.Database = None,
 ) -> None:
     """Hide attempts from every table and exit code. They stay in the ledger, and --undo shows them again."""
+    selection: api.JobFilter = {"cluster": cluster, "scale": scale, "workload": workload, "where": where}
     session = session_of(context, database)
-    chosen = api.forgettable(targets, attempt=attempt, failed=failed, undo=undo, session=session, **options)
+    chosen = api.forgettable(targets, attempt=attempt, failed=failed, undo=undo, session=session, **selection)
     if chosen.verified and not undo and not yes:
         what = f"{counted(chosen.verified, 'attempt')} with a result would be forgotten"
         if json or not sys.stdin.isatty():
@@ -58,12 +61,12 @@ def forget(
     if chosen.attempts:
         first, name = chosen.attempts[0], short_name(chosen.attempts[0].experiment)
         if undo:
-            suggest(context, "the attempts are shown again", "status", name)
+            suggest("the attempts are shown again", "status", name, database=database)
         else:
-            undone = suggested(context, "forget", *targets, "--undo")
-            suggest(context, f"undo: {undone}", "history", first.job_id, "--all")
+            undone = repro_command("forget", *targets, **selection, attempt=attempt, database=database, undo=True)
+            suggest(f"undo: {undone}", "history", first.job_id, database=database, all=True)
     else:
-        suggest(context, "their states", "status", *only(experiments_of(targets)))
+        suggest("their states", "status", *only(experiments_of(targets)), database=database)
     if chosen.refused:
         raise typer.Exit(EXIT_FAILED)
 

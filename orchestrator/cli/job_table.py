@@ -7,10 +7,9 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, TextIO
+from typing import TextIO
 
 from orchestrator import api
-from orchestrator.cli.options import session_of
 from orchestrator.cli.output import (
     MOST_LINES,
     WIDE_HINT,
@@ -19,17 +18,16 @@ from orchestrator.cli.output import (
     data,
     message,
     print_beside,
+    suggest,
     table,
     table_lines,
 )
-from orchestrator.cli.suggestion import suggest
 from orchestrator.paths import short_name
 from orchestrator.text import counted, printable
 
-if TYPE_CHECKING:
-    import typer
-
 BAR_WIDTH = 10
+NEVER_STARTED = ("cancelled", "not-submitted", "refused", "stopped")
+"""Failure classes of jobs that may have no log."""
 MOST_NAMED = 3
 """Running jobs that the progress of a waiting command names."""
 
@@ -171,12 +169,21 @@ def print_claims(outcome: api.FigureOutcome, with_numbers: bool = False) -> None
             data(f"{'':<12}{of_other}{used.case}  {number}  (job {used.job})")
 
 
-def suggest_why(context: typer.Context, job: api.JobRow) -> None:
+def suggest_why(job_id: str, label: str, failure: str | None, session: api.Session) -> None:
     """Print the command that shows why a job failed: its log, that of its canary, or its events if it did not start."""
-    database = context.params.get("database")
-    canary = api.canary_of(job.job_id, session=session_of(context, database)) if job.failure == "stopped" else None
-    shown, what = (job, job.label) if canary is None else (canary, f"the canary of {job.label}")
-    suggest(context, f"why {what} failed", "history" if shown.started_at is None else "logs", shown.job_id)
+    canary = api.canary_of(job_id, session=session) if failure == "stopped" else None
+    if canary is not None:
+        job_id, label, failure = canary.job_id, f"the canary of {label}", canary.failure
+    command = "history" if failure in NEVER_STARTED else "logs"
+    suggest(f"why {label} failed", command, job_id, database=session.database)
+
+
+def suggest_results(names: Sequence[str], selection: api.JobFilter, database: str | None) -> None:
+    """Print the command that shows the numbers of an experiment, or the claims of several."""
+    if len(names) == 1:
+        suggest("the numbers and the claims", "collect", *names, **selection, database=database)
+    else:
+        suggest("the verdicts of the claims", "claims", *names, **{**selection, "where": None}, database=database)
 
 
 def can_redraw(file: TextIO) -> bool:

@@ -8,16 +8,16 @@ import importlib
 import os
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, cast
 
 import typer
-from typer.core import TyperArgument, TyperGroup, TyperOption
+from typer.core import TyperGroup
 from typer.main import get_command, get_group
 
 from orchestrator import __version__, api
 from orchestrator.cli import completion
-from orchestrator.cli.help_texts import EXAMPLES, METAVARS
+from orchestrator.cli.help_texts import EXAMPLES
 from orchestrator.cli.output import Console, data, message
 from orchestrator.errors import EXIT_FAILED, EXIT_OK, EXIT_USER_ERROR, Problem, ReproError
 
@@ -73,22 +73,6 @@ _GARBAGE_THRESHOLD = 100_000
 COMMANDS = {name: command for commands in PANELS.values() for name, command in commands.items()}
 
 
-def _without_pydantic(convert: Callable[[Any, Any, Any], Any]) -> Callable[[Any, Any, Any], Any]:
-    """Return a conversion that loads pydantic, which takes 0.1 s, only for given values that are not plain text."""
-
-    def process_value(parameter: Any, context: Any, value: Any) -> Any:
-        is_text = isinstance(value, str) and parameter.type_descriptor.annotation is str
-        if not is_text and (value is not None or parameter.required):
-            return convert(parameter, context, value)
-        return parameter.callback(context, parameter, value) if parameter.callback is not None else value
-
-    return process_value
-
-
-for _kind in (TyperOption, TyperArgument):
-    _kind.process_value = _without_pydantic(_kind.process_value)  # type: ignore[assignment,method-assign]
-
-
 class LazyGroup(TyperGroup):
     """Command group that imports the module of a command when the command is used."""
 
@@ -109,7 +93,7 @@ class LazyGroup(TyperGroup):
         group = getattr(module, cmd_name, None)
         command = get_group(group) if isinstance(group, typer.Typer) else get_group(module.app).commands[cmd_name]
         command.name, command.short_help = cmd_name, summary
-        _complete_help(command, cmd_name)
+        _add_examples(command, cmd_name)
         return command
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002
@@ -119,26 +103,13 @@ class LazyGroup(TyperGroup):
                 formatter.write_dl([(name.ljust(11), summary) for name, (_, summary) in commands.items()])
 
 
-def _complete_help(command: Any, name: str) -> None:
-    """Add the names of values and the examples to the help of a command and of its subcommands."""
-    for parameter in command.params:
-        if parameter.metavar is None and not getattr(parameter, "is_flag", False):
-            parameter.metavar = METAVARS.get(f"{name} {parameter.name}") or METAVARS.get(parameter.name)
+def _add_examples(command: Any, name: str) -> None:
+    """Add the examples to the help of a command and of its subcommands."""
     if lines := EXAMPLES.get(name):
         command.epilog = "\n\n".join(("Examples:", "\b\n" + "\n".join(f"  {line}" for line in lines)))
     for inner, subcommand in getattr(command, "commands", {}).items():
-        _complete_help(subcommand, f"{name} {inner}")
+        _add_examples(subcommand, f"{name} {inner}")
 
-
-def _usage_pieces(argument: Any, _: Any) -> list[str]:
-    """Return the argument as in other programs: `EXPERIMENT...` if it is required, else `[EXPERIMENT]...`."""
-    name = argument.display_name_raw
-    shown = name if argument.required or name.startswith("[") else f"[{name}]"
-    return [shown + ("..." if argument.nargs != 1 else "")]
-
-
-TyperArgument.get_usage_pieces = _usage_pieces  # type: ignore[method-assign,assignment]
-TyperArgument.display_type_rich = lambda _self, ctx: ""  # type: ignore[method-assign,assignment]  # noqa: ARG005
 
 UsageError = cast(type[typer.BadParameter], typer.BadParameter.__base__)
 """Error in the words of the command line. Typer exports only this subclass."""

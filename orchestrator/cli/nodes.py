@@ -9,9 +9,9 @@ import typer
 
 from orchestrator import api
 from orchestrator.cli import completion
-from orchestrator.cli.options import ClusterName, Database, Json, session_of
-from orchestrator.cli.output import message, table
-from orchestrator.cli.suggestion import suggest
+from orchestrator.cli import options as option
+from orchestrator.cli.options import session_of
+from orchestrator.cli.output import message, suggest, table
 from orchestrator.text import counted, shown_time
 
 if TYPE_CHECKING:
@@ -22,13 +22,18 @@ nodes = typer.Typer(
 )
 
 Nodes = Annotated[list[str], typer.Argument(help="Nodes as Slurm writes them: n7 'n[1-4,7]'.", metavar="NODES")]
-Because = Annotated[str, typer.Option("--because", help="The reason, for other users and for later.")]
+Because = Annotated[str, typer.Option("--because", metavar="TEXT", help="The reason, for other users and for later.")]
 Until = Annotated[
     str | None,
-    typer.Option("--until", help="Last day, 2026-12-31, or a time in UTC, 2026-12-31T18:00. Default: no end."),
+    typer.Option(
+        "--until", metavar="DATE", help="Last day, 2026-12-31, or a time in UTC, 2026-12-31T18:00. Default: no end."
+    ),
 ]
 OnlyCluster = Annotated[
-    str | None, typer.Option("--cluster", help="Only nodes of this cluster.", autocompletion=completion.clusters)
+    str | None,
+    typer.Option(
+        "--cluster", metavar="CLUSTER", help="Only nodes of this cluster.", autocompletion=completion.clusters
+    ),
 ]
 Ended = Annotated[bool, typer.Option("--all", help="Also entries that have ended.")]
 
@@ -40,9 +45,9 @@ def deny(
     *,
     because: Because,
     until: Until = None,
-    cluster: ClusterName = None,
-    json: Json = False,
-    database: Database = None,
+    cluster: option.ClusterName = None,
+    json: option.Json = False,
+    database: option.Database = None,
 ) -> None:
     """Exclude nodes from each submission from now on. Jobs that are already in Slurm's queue stay as they are.
 
@@ -57,7 +62,7 @@ def deny(
     message(f"{first.cluster}: {counted(len(denied.entries), 'node')} {first.explanation}: {listed}")
     if not denied.was_checked:
         message(f"note: this machine does not see the Slurm of {first.cluster}, so the names were not checked")
-    suggest(context, "when they are repaired", "nodes allow", *names, cluster=first.cluster)
+    suggest("when they are repaired", "nodes allow", *names, cluster=first.cluster, database=database)
 
 
 @nodes.command("list")
@@ -66,8 +71,8 @@ def list_nodes(
     *,
     cluster: OnlyCluster = None,
     ended: Ended = False,
-    json: Json = False,
-    database: Database = None,
+    json: option.Json = False,
+    database: option.Database = None,
 ) -> None:
     """List the denied nodes."""
     entries = api.list_denied_nodes(cluster=cluster, ended=ended, session=session_of(context, database))
@@ -91,9 +96,10 @@ def list_nodes(
     else:
         message("no node is denied")
     if not rows:
-        suggest(context, "how to exclude a node from submissions", "nodes deny", "--help")
+        suggest("how to exclude a node from submissions", "nodes deny", "--help")
     elif not ended:
-        suggest(context, "use the node again", "nodes allow", entries[0].node, cluster=entries[0].cluster)
+        first = entries[0]
+        suggest("use the node again", "nodes allow", first.node, cluster=first.cluster, database=database)
 
 
 def _document(entries: Sequence[api.DeniedNode]) -> NodesDocument:
@@ -102,7 +108,12 @@ def _document(entries: Sequence[api.DeniedNode]) -> NodesDocument:
 
 @nodes.command()
 def allow(
-    context: typer.Context, names: Nodes, *, cluster: ClusterName = None, json: Json = False, database: Database = None
+    context: typer.Context,
+    names: Nodes,
+    *,
+    cluster: option.ClusterName = None,
+    json: option.Json = False,
+    database: option.Database = None,
 ) -> None:
     """Take nodes off the deny list."""
     entries = api.allow_nodes(names, cluster=cluster, session=session_of(context, database))
@@ -110,4 +121,4 @@ def allow(
         context.obj.json.put(_document(entries))
     listed = ", ".join(entry.node for entry in entries)
     message(f"{entries[0].cluster}: {counted(len(entries), 'node')} allowed again: {listed}")
-    suggest(context, "the nodes that are denied", "nodes list")
+    suggest("the nodes that are denied", "nodes list", database=database)

@@ -7,14 +7,13 @@ import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, TypedDict, cast
+from typing import Annotated, Any
 
 import typer
 
 from orchestrator import api
 from orchestrator.cli import completion
-from orchestrator.cli.output import message
-from orchestrator.cli.suggestion import only, suggest, suggested
+from orchestrator.cli.output import message, only, repro_command, suggest
 from orchestrator.errors import Problem, ReproError
 from orchestrator.paths import default_config_file, find_folders
 
@@ -53,57 +52,86 @@ def _use_json(context: typer.Context, value: bool) -> bool:
     return value
 
 
-ExperimentName = Annotated[str, typer.Argument(help=_EXPERIMENT, autocompletion=completion.experiments)]
+ExperimentName = Annotated[
+    str, typer.Argument(metavar="EXPERIMENT", help=_EXPERIMENT, autocompletion=completion.experiments)
+]
 MaybeExperiment = Annotated[
     str | None,
-    typer.Argument(help=f"{_EXPERIMENT} Default: the one submitted last.", autocompletion=completion.experiments),
+    typer.Argument(
+        metavar="EXPERIMENT",
+        help=f"{_EXPERIMENT} Default: the one submitted last.",
+        autocompletion=completion.experiments,
+    ),
 ]
 ExperimentNames = Annotated[
     list[str],
     typer.Argument(
+        metavar="EXPERIMENT...",
         help="figure-13, sc21/figure-13, or a paper: sc21. Repeatable.",
         autocompletion=completion.experiments_and_papers,
     ),
 ]
 AnyExperiment = Annotated[
-    str | None, typer.Argument(help=f"{_EXPERIMENT} Default: all.", autocompletion=completion.experiments)
+    str | None,
+    typer.Argument(metavar="EXPERIMENT", help=f"{_EXPERIMENT} Default: all.", autocompletion=completion.experiments),
 ]
-JobName = Annotated[str, typer.Argument(help="Job id, or the start of one.", autocompletion=completion.job_ids)]
-Targets = Annotated[list[str], typer.Argument(help="Experiments or job ids.", autocompletion=completion.jobs)]
+JobName = Annotated[
+    str, typer.Argument(metavar="JOB", help="Job id, or the start of one.", autocompletion=completion.job_ids)
+]
+Targets = Annotated[
+    list[str],
+    typer.Argument(metavar="EXPERIMENT|JOB...", help="Experiments or job ids.", autocompletion=completion.jobs),
+]
 MaybeTargets = Annotated[
     list[str] | None,
-    typer.Argument(help="Experiments or job ids. Default: all open jobs.", autocompletion=completion.jobs),
+    typer.Argument(
+        metavar="EXPERIMENT|JOB...",
+        help="Experiments or job ids. Default: all open jobs.",
+        autocompletion=completion.jobs,
+    ),
 ]
 Database = Annotated[
     str | None,
-    typer.Option("--database", envvar="REPRO_DATABASE", help="Ledger: a file or a URL. Default: results.db."),
+    typer.Option(
+        "--database",
+        metavar="FILE|URL",
+        help="Ledger: a file or a URL. Default: that of REPRO_DATABASE or your configuration, else results.db.",
+    ),
 ]
 Scale = Annotated[
     str | None,
     typer.Option(
-        "--scale", help="paper, quad, cpu, ... Default: the largest that fits.", autocompletion=completion.scales
+        "--scale",
+        metavar="SCALE",
+        help="paper, quad, cpu, ... Default: the largest that fits.",
+        autocompletion=completion.scales,
     ),
 ]
 ScaleOf = Annotated[
     str,
-    typer.Option("--scale", help="paper is the published size; quad, cpu, ...", autocompletion=completion.scales),
+    typer.Option(
+        "--scale", metavar="SCALE", help="paper is the published size; quad, cpu, ...", autocompletion=completion.scales
+    ),
 ]
 OnlyCluster = Annotated[
     str | None,
     typer.Option(
         "--cluster",
+        metavar="CLUSTER",
         help="Only jobs of this cluster.",
         callback=_recorded_cluster,
         autocompletion=completion.clusters,
     ),
 ]
 OnlyScale = Annotated[
-    str | None, typer.Option("--scale", help="Only jobs of this scale.", autocompletion=completion.scales)
+    str | None,
+    typer.Option("--scale", metavar="SCALE", help="Only jobs of this scale.", autocompletion=completion.scales),
 ]
 WorkloadName = Annotated[
     str | None,
     typer.Option(
         "--workload",
+        metavar="WORKLOAD",
         help="Run another program. megatron-core is the newest Megatron-LM.",
         callback=_workload,
         autocompletion=completion.workloads,
@@ -112,31 +140,47 @@ WorkloadName = Annotated[
 OnlyWorkload = Annotated[
     str | None,
     typer.Option(
-        "--workload", help="Only jobs of this program.", callback=_workload, autocompletion=completion.workloads
+        "--workload",
+        metavar="WORKLOAD",
+        help="Only jobs of this program.",
+        callback=_workload,
+        autocompletion=completion.workloads,
     ),
 ]
 OnlyState = Annotated[
     str | None,
     typer.Option(
         "--state",
+        metavar="STATES",
         help="Only jobs in these states: running, pending, timeout, ..., verified, partial or failed.",
         autocompletion=completion.states,
     ),
 ]
 Where = Annotated[
     str | None,
-    typer.Option("--where", help="Only these cases, for example pp=8,gbs=32.", autocompletion=completion.cases),
+    typer.Option(
+        "--where",
+        metavar="AXIS=VALUE",
+        help="Only these cases, for example pp=8,gbs=32.",
+        autocompletion=completion.cases,
+    ),
 ]
 ClusterName = Annotated[
     str | None,
     typer.Option(
-        "--cluster", envvar="REPRO_CLUSTER", help=_CLUSTER, callback=_maybe_cluster, autocompletion=completion.clusters
+        "--cluster",
+        metavar="CLUSTER",
+        envvar="REPRO_CLUSTER",
+        help=_CLUSTER,
+        callback=_maybe_cluster,
+        autocompletion=completion.clusters,
     ),
 ]
 OnCluster = Annotated[
     str,
     typer.Option(
         "--cluster",
+        metavar="CLUSTER",
         envvar="REPRO_CLUSTER",
         default_factory=str,  # not required, because the configuration may have it
         show_default=False,
@@ -149,6 +193,7 @@ TimeBudget = Annotated[
     str | None,
     typer.Option(
         "--time-budget",
+        metavar="TIME",
         help="Reduce iterations: all chosen jobs, one after another, are predicted to fit in 10m, 600s, 1h or 0:10:00. "
         "If Slurm runs several jobs at once, the time is an upper bound.",
     ),
@@ -157,21 +202,28 @@ CostBudget = Annotated[
     str | None,
     typer.Option(
         "--cost-budget",
+        metavar="MONEY",
         help="Reduce iterations: all chosen jobs are predicted to cost at most 50USD, or 50 in the currency of the "
         "profile's price_per_gpu_hour.",
     ),
 ]
 AddedArguments = Annotated[
     list[str] | None,
-    typer.Option("--arg", help="Add or replace an argument of the program: --arg --lr=0.001. Repeatable."),
+    typer.Option(
+        "--arg", metavar="ARGUMENT", help="Add or replace an argument of the program: --arg --lr=0.001. Repeatable."
+    ),
 ]
 DroppedArguments = Annotated[
     list[str] | None,
-    typer.Option("--no-arg", help="Leave an argument of the program out: --no-arg --overlap-sp-ag. Repeatable."),
+    typer.Option(
+        "--no-arg",
+        metavar="ARGUMENT",
+        help="Leave an argument of the program out: --no-arg --overlap-sp-ag. Repeatable.",
+    ),
 ]
 OnlyArguments = Annotated[
     list[str] | None,
-    typer.Option("--arg", help="Results with this changed argument: --arg=--lr=0.001. Repeatable."),
+    typer.Option("--arg", metavar="ARGUMENT", help="Results with this changed argument: --arg=--lr=0.001. Repeatable."),
 ]
 OnlyRun = Annotated[
     str | None,
@@ -185,6 +237,7 @@ ResultAttempt = Annotated[
     int | None,
     typer.Option(
         "--attempt",
+        metavar="NUMBER",
         min=1,
         help="Use the attempts of this number. Default: the last verified ones, else the last partial ones.",
     ),
@@ -201,13 +254,25 @@ Settings = Annotated[
 Example = Annotated[
     bool | None, typer.Option("--example", help="Fill open values of the profile with examples, to read the scripts.")
 ]
-Partition = Annotated[str | None, typer.Option("--partition", help="Short for --set slurm.partition=...")]
-QosName = Annotated[str | None, typer.Option("--qos", help="Short for --set slurm.qos=...")]
-Reservation = Annotated[str | None, typer.Option("--reservation", help="Short for --set slurm.reservation=...")]
-NodeList = Annotated[str | None, typer.Option("--nodelist", help="Short for --set slurm.nodelist=...")]
-Exclude = Annotated[str | None, typer.Option("--exclude", help="Short for --set slurm.exclude+=...")]
-JobTime = Annotated[str | None, typer.Option("--time", help="Time limit of each job. Short for --set time_limit=...")]
-OutputFile = Annotated[Path | None, typer.Option("--output", "-o", help="Write to this file.")]
+
+
+def _short_form(name: str, path: str, metavar: str, about: str = "") -> Any:
+    """Return the option that is short for a setting. Its value is the setting, `slurm.qos=high`."""
+    return typer.Option(
+        f"--{name}",
+        metavar=metavar,
+        help=f"{about}Short for --set {path}...",
+        callback=lambda value: None if value is None else f"{path}{_as_yaml(value)}",
+    )
+
+
+Partition = Annotated[str | None, _short_form("partition", "slurm.partition=", "PARTITION")]
+QosName = Annotated[str | None, _short_form("qos", "slurm.qos=", "QOS")]
+Reservation = Annotated[str | None, _short_form("reservation", "slurm.reservation=", "RESERVATION")]
+NodeList = Annotated[str | None, _short_form("nodelist", "slurm.nodelist=", "NODES")]
+Exclude = Annotated[str | None, _short_form("exclude", "slurm.exclude+=", "NODES")]
+JobTime = Annotated[str | None, _short_form("time", "time_limit=", "TIME", "Time limit of each job. ")]
+OutputFile = Annotated[Path | None, typer.Option("--output", "-o", metavar="PATH", help="Write to this file.")]
 OutputPlace = Annotated[
     str | None,
     typer.Option(
@@ -238,88 +303,12 @@ Wide = Annotated[bool, typer.Option("--wide", "-w", help="Show all columns.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document, also for errors.", callback=_use_json)]
 
 
-class RunOptions(TypedDict, total=False):
-    """Options that select runs of an experiment, as in api.RunFilter."""
-
-    scale: OnlyScale
-    cluster: OnlyCluster
-    workload: OnlyWorkload
-
-
-class JobOptions(RunOptions, total=False):
-    """Options that select jobs, as in api.JobFilter."""
-
-    where: Where
-
-
-class FigureOptions(RunOptions, total=False):
-    """Options that select runs for results, as in api.FigureFilter."""
-
-    arg: OnlyArguments
-    run: OnlyRun
-
-
-class CaseSelection(JobOptions, FigureOptions, total=False):
-    """Options that select runs and cases for results, as in api.CaseFilter."""
-
-
-class StateOptions(JobOptions, total=False):
-    """Options that select jobs, also by state, as in api.StateFilter."""
-
-    state: OnlyState
-
-
-class CaseOptions(TypedDict, total=False):
-    """Options that select the cases to plan, as in api.CaseOptions."""
-
-    scale: Scale
-    where: Where
-    workload: WorkloadName
-    time_budget: TimeBudget
-    cost_budget: CostBudget
-    arg: AddedArguments
-    no_arg: DroppedArguments
-    settings: Settings
-    example: Example
-
-
-class ShortForms(TypedDict, total=False):
-    """Short forms of settings."""
-
-    partition: Partition
-    qos: QosName
-    reservation: Reservation
-    nodelist: NodeList
-    exclude: Exclude
-    time: JobTime
-
-
-class PlanOptions(CaseOptions, ShortForms, total=False):
-    """Options that select the cases to plan, with short forms of settings."""
-
-
-_SHORT_FORMS = {
-    "partition": "slurm.partition=",
-    "qos": "slurm.qos=",
-    "reservation": "slurm.reservation=",
-    "nodelist": "slurm.nodelist=",
-    "exclude": "slurm.exclude+=",
-    "time": "time_limit=",
-}
 _PLAIN_VALUE = re.compile(r"[A-Za-z][\w./-]*|[0-9]+(?:-[0-9]+)?(?::[0-9]+){2}")
 
 
-def case_options(options: PlanOptions) -> CaseOptions:
-    """Return the options with each short form as a setting."""
-    short = short_settings(options)
-    kept = {name: value for name, value in options.items() if name not in _SHORT_FORMS}
-    return cast(CaseOptions, kept | {"settings": [*(options.get("settings") or ()), *short]})
-
-
-def short_settings(options: ShortForms) -> list[str]:
-    """Return the settings that short forms stand for."""
-    given = {name: value for name, value in options.items() if name in _SHORT_FORMS and value is not None}
-    return [f"{_SHORT_FORMS[name]}{_as_yaml(str(value))}" for name, value in given.items()]
+def all_settings(settings: list[str] | None, *short_forms: str | None) -> list[str]:
+    """Return the values of `--set`, then those of the short forms that are given."""
+    return [*(settings or ()), *filter(None, short_forms)]
 
 
 def _as_yaml(text: str) -> str:
@@ -338,11 +327,11 @@ def experiments_of(targets: Sequence[str]) -> Sequence[str]:
     return [target for target in targets if api.names_meant(names, target)]
 
 
-def no_longer_waiting(context: typer.Context, experiments: Sequence[str]) -> None:
+def no_longer_waiting(experiments: Sequence[str], database: str | None) -> None:
     """Print that the command ends before the jobs of these experiments."""
     message("no longer waiting; the jobs continue")
-    cancel = f"or: {suggested(context, 'cancel', *experiments)}" if experiments else "their states"
-    suggest(context, cancel, "status", *only(experiments), "--watch")
+    cancel = f"or: {repro_command('cancel', *experiments, database=database)}" if experiments else "their states"
+    suggest(cancel, "status", *only(experiments), watch=True, database=database)
 
 
 def confirm_overwrite(files: Sequence[Path], force: bool) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import codecs
 import os
+import shlex
 import shutil
 import sys
 import textwrap
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator.cli.json_output import JsonOutput
 from orchestrator.errors import Problem
-from orchestrator.text import printable
+from orchestrator.text import option_words, printable
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -48,6 +49,27 @@ class VisibleLog:
 def message(text: str) -> None:
     """Print a message to stderr."""
     print(printable(text), file=sys.stderr, flush=True)
+
+
+def next_command(command: str, purpose: str) -> None:
+    """Print the command to type next."""
+    message(f"next: {command}   # {purpose}")
+
+
+def suggest(purpose: str, command: str, *words: str, **options: object) -> None:
+    """Print a command of `repro` to type next, with these arguments and options."""
+    next_command(repro_command(command, *words, **options), purpose)
+
+
+def repro_command(command: str, *words: str, **options: object) -> str:
+    """Return a command of `repro` for a shell: arguments, then options. Options that are None or False are left out."""
+    return shlex.join(["repro", *command.split(), *words, *option_words(options)])
+
+
+def only(names: Sequence[str]) -> Sequence[str]:
+    """Return the name as the words of a command that takes at most one; nothing if there are several."""
+    distinct = list(dict.fromkeys(names))
+    return distinct if len(distinct) == 1 else []
 
 
 def data(text: str) -> None:

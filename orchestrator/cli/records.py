@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from orchestrator import api
-from orchestrator.cli.options import Database, JobName, Json, Wide, session_of
-from orchestrator.cli.output import WIDE_HINT, VisibleLog, as_row, data, filled_columns, message, table
-from orchestrator.cli.suggestion import suggest
+from orchestrator.cli import options as option
+from orchestrator.cli.options import session_of
+from orchestrator.cli.output import WIDE_HINT, VisibleLog, as_row, data, filled_columns, message, suggest, table
 from orchestrator.errors import Problem, ReproError
 from orchestrator.paths import short_name
 from orchestrator.text import utc_stamp
@@ -26,11 +26,14 @@ ROWS_AT_ONCE = 1000
 """Rows of `sql` that are fetched and printed together. Each block of a table has its own head."""
 
 Follow = Annotated[bool, typer.Option("--follow", "-f", help="Continue until the job has ended.")]
-Rank = Annotated[int | None, typer.Option("--rank", min=0, help="Only the lines of this rank.")]
-AttemptNumber = Annotated[int | None, typer.Option("--attempt", min=1, help="Number of an earlier attempt.")]
+Rank = Annotated[int | None, typer.Option("--rank", metavar="RANK", min=0, help="Only the lines of this rank.")]
+AttemptNumber = Annotated[
+    int | None, typer.Option("--attempt", metavar="NUMBER", min=1, help="Number of an earlier attempt.")
+]
 ShowAll = Annotated[bool, typer.Option("--all", help="Show forgotten attempts, too.")]
 Query = Annotated[
-    str | None, typer.Argument(help='One SELECT: "select * from v_results". Without it: the views and tables.')
+    str | None,
+    typer.Argument(metavar="SELECT", help='One SELECT: "select * from v_results". Without it: the views and tables.'),
 ]
 AsCsv = Annotated[bool, typer.Option("--csv", help="Print CSV.")]
 EXAMPLE_QUERY = "select case_name, verdict, tflops_per_gpu from v_results"
@@ -42,12 +45,12 @@ app = typer.Typer(rich_markup_mode=None)
 @app.command()
 def logs(
     context: typer.Context,
-    job: JobName,
+    job: option.JobName,
     follow: Follow = False,
     rank: Rank = None,
     attempt: AttemptNumber = None,
-    json: Json = False,
-    database: Database = None,
+    json: option.Json = False,
+    database: option.Database = None,
 ) -> None:
     """Print the log of a job, unchanged unless stdout is a terminal."""
     log = api.logs(job, rank=rank, attempt=attempt, follow=follow, session=session_of(context, database))
@@ -66,7 +69,7 @@ def logs(
     except KeyboardInterrupt:
         message("no longer following; the job continues")
         raise
-    suggest(context, "the state of its jobs", "status", short_name(log.job.experiment))
+    suggest("the state of its jobs", "status", short_name(log.job.experiment), database=database)
 
 
 def _lines(pieces: Iterable[bytes]) -> Iterator[list[str]]:
@@ -83,11 +86,11 @@ def _lines(pieces: Iterable[bytes]) -> Iterator[list[str]]:
 @app.command()
 def history(
     context: typer.Context,
-    job: JobName,
+    job: option.JobName,
     show_all: ShowAll = False,
-    wide: Wide = False,
-    json: Json = False,
-    database: Database = None,
+    wide: option.Wide = False,
+    json: option.Json = False,
+    database: option.Database = None,
 ) -> None:
     """Show each attempt of a job and what it measured, then each event with its time (UTC) and cause."""
     job_history = api.history(job, forgotten=show_all, session=session_of(context, database))
@@ -104,9 +107,9 @@ def history(
         table(rows, filled_columns(rows), wide=wide, important=important, hint=WIDE_HINT)
         data("")
         table(_event_rows(attempts), ["at", "attempt", "event", "detail"], wide=wide, hint=WIDE_HINT)
-    last = attempts[-1].number
-    option, when = (("--attempt", str(last - 1)), " of the attempt before") if last > 1 else ((), "")
-    suggest(context, f"the log{when}", "logs", row.job_id, *option)
+    earlier = attempts[-1].number - 1
+    purpose = "the log of the attempt before" if earlier else "the log"
+    suggest(purpose, "logs", row.job_id, attempt=earlier or None, database=database)
 
 
 def _attempt_json(job: api.JobRow, attempt: api.PastAttempt) -> AttemptRow:
@@ -183,7 +186,11 @@ def _event_rows(attempts: Sequence[api.PastAttempt]) -> list[dict[str, object]]:
 
 @app.command()
 def sql(
-    context: typer.Context, query: Query = None, json: Json = False, csv: AsCsv = False, database: Database = None
+    context: typer.Context,
+    query: Query = None,
+    json: option.Json = False,
+    csv: AsCsv = False,
+    database: option.Database = None,
 ) -> None:
     """Query the ledger, read-only."""
     if json and csv:
@@ -196,7 +203,7 @@ def sql(
             context.obj.json.put(listed)
         else:
             _print_relations(relations)
-            suggest(context, "more in docs/reference/ledger.md", "sql", EXAMPLE_QUERY)
+            suggest("more in docs/reference/ledger.md", "sql", EXAMPLE_QUERY, database=database)
         return
     with api.query(query, session=session) as answer:
         if json:
@@ -213,7 +220,7 @@ def sql(
             blocks = _blocks(answer.rows)
             for block in itertools.chain([next(blocks, [])], blocks):
                 table([dict(zip(answer.columns, row, strict=True)) for row in block], answer.columns, wide=True)
-    suggest(context, "the views and tables, and their columns", "sql")
+    suggest("the views and tables, and their columns", "sql", database=database)
 
 
 def _print_relations(relations: Sequence[api.Relation]) -> None:

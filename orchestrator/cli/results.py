@@ -11,31 +11,17 @@ import typer
 
 from orchestrator import api
 from orchestrator.cli import completion
+from orchestrator.cli import options as option
 from orchestrator.cli.job_table import claim_counts, print_claims, print_outcome, suggest_why
 from orchestrator.cli.json_jobs import claim_rows, file_rows, job_refs
-from orchestrator.cli.options import (
-    CaseSelection,
-    Database,
-    FigureOptions,
-    Force,
-    Json,
-    MaybeExperiment,
-    OutputFile,
-    OutputPlace,
-    ResultAttempt,
-    confirm_overwrite,
-    session_of,
-)
-from orchestrator.cli.output import data, message, print_shortened
-from orchestrator.cli.suggestion import suggest
+from orchestrator.cli.options import confirm_overwrite, session_of
+from orchestrator.cli.output import data, message, print_shortened, suggest
 from orchestrator.errors import EXIT_FAILED, Problem, ReproError
 from orchestrator.files import names_folder
 from orchestrator.paths import short_name
 from orchestrator.text import counted
 
 if TYPE_CHECKING:
-    from typing_extensions import Unpack
-
     from orchestrator.cli.documents import (
         ClaimsDocument,
         CollectDocument,
@@ -64,24 +50,32 @@ ENDINGS = {
 """Formats by the ending of a file."""
 _TABLES = (Format.md, Format.latex)
 
-Export = Annotated[Format | None, typer.Option("--export", help="Format. Default: by the extension of -o, else csv.")]
+Export = Annotated[
+    Format | None, typer.Option("--export", metavar="FORMAT", help="Format. Default: by the extension of -o, else csv.")
+]
 Columns = Annotated[
     str | None,
-    typer.Option("--columns", help="main, all, or a,b,c. Default: main on a terminal, all in a file or a pipe."),
+    typer.Option(
+        "--columns",
+        metavar="COLUMNS",
+        help="main, all, or a,b,c. Default: main on a terminal, all in a file or a pipe.",
+    ),
 ]
 Iterations = Annotated[bool, typer.Option("--iterations", help="One row per logged iteration, of running jobs too.")]
 Experiments = Annotated[
     list[str] | None,
     typer.Argument(
+        metavar="EXPERIMENT...",
         help="Experiments or papers. Default: all that were submitted.",
         autocompletion=completion.experiments_and_papers,
     ),
 ]
-OutputFolder = Annotated[Path, typer.Option("--output", "-o", help="Folder for index.html.")]
+OutputFolder = Annotated[Path, typer.Option("--output", "-o", metavar="PATH", help="Folder for index.html.")]
 ForceFolder = Annotated[bool, typer.Option("--force", help="Write into a folder that has other files.")]
 Drawn = Annotated[
     list[str] | None,
     typer.Argument(
+        metavar="EXPERIMENT...",
         help="Experiments or papers. Default: the one submitted last.",
         autocompletion=completion.experiments_and_papers,
     ),
@@ -90,33 +84,39 @@ app = typer.Typer(rich_markup_mode=None)
 
 
 @app.command()
-@api.with_keywords(CaseSelection)
 def collect(
     context: typer.Context,
-    experiment: MaybeExperiment = None,
+    experiment: option.MaybeExperiment = None,
     *,
+    scale: option.OnlyScale = None,
+    cluster: option.OnlyCluster = None,
+    workload: option.OnlyWorkload = None,
+    where: option.Where = None,
+    arg: option.OnlyArguments = None,
+    run: option.OnlyRun = None,
     export: Export = None,
-    output: OutputFile = None,
+    output: option.OutputFile = None,
     columns: Columns = None,
     iterations: Iterations = False,
-    attempt: ResultAttempt = None,
-    force: Force = False,
-    json: Json = False,
-    database: Database = None,
-    **options: Unpack[CaseSelection],
+    attempt: option.ResultAttempt = None,
+    force: option.Force = False,
+    json: option.Json = False,
+    database: option.Database = None,
 ) -> None:
     """Read the logs and export one row for each case.
 
     On a terminal, print the main columns and the claims, and write all columns to a file, which replaces an earlier
     one of the same figure. With -o, only write that file. Through a pipe, print the file itself.
     """
+    selection: api.FigureFilter = {"cluster": cluster, "scale": scale, "workload": workload, "arg": arg, "run": run}
     file_format = _export_format(export, output)
     _require_columns(file_format, iterations, columns, json)
     if file_format is Format.parquet:
         api.require_parquet()
     if output is not None:
         confirm_overwrite([output], force)
-    collected = api.collect(experiment, attempt=attempt, session=session_of(context, database), **options)
+    session = session_of(context, database)
+    collected = api.collect(experiment, attempt=attempt, session=session, where=where, **selection)
     pieces = collected.export(file_format.value, iterations=iterations, columns=columns or "all")
     on_terminal = sys.stdout.isatty() and not json
     shows_cases = on_terminal and output is None and file_format not in _TABLES and not iterations
@@ -148,7 +148,8 @@ def collect(
         sys.stdout.buffer.flush()
     if not shows_cases:
         message(_claims_title(collected.outcome))
-    suggest(context, "the figure as a picture", "plot", collected.outcome.entry.short_name)
+    name = collected.outcome.entry.short_name
+    suggest("the figure as a picture", "plot", name, **selection, where=where, attempt=attempt, database=database)
     if collected.outcome.failed:
         raise typer.Exit(EXIT_FAILED)
 
@@ -183,21 +184,26 @@ def _export_format(export: Format | None, output: Path | None) -> Format:
 
 
 @app.command()
-@api.with_keywords(FigureOptions)
 def claims(
     context: typer.Context,
     experiments: Experiments = None,
     *,
-    attempt: ResultAttempt = None,
-    json: Json = False,
-    database: Database = None,
-    **options: Unpack[FigureOptions],
+    scale: option.OnlyScale = None,
+    cluster: option.OnlyCluster = None,
+    workload: option.OnlyWorkload = None,
+    arg: option.OnlyArguments = None,
+    run: option.OnlyRun = None,
+    attempt: option.ResultAttempt = None,
+    json: option.Json = False,
+    database: option.Database = None,
 ) -> None:
     """Judge the claims of the paper: each holds, fails, or is not judged.
 
     Without a name, all submitted experiments are judged, each at its latest matching run.
     """
-    judged = api.claims(experiments or (), attempt=attempt, session=session_of(context, database), **options)
+    selection: api.FigureFilter = {"cluster": cluster, "scale": scale, "workload": workload, "arg": arg, "run": run}
+    session = session_of(context, database)
+    judged = api.claims(experiments or (), attempt=attempt, session=session, **selection)
     failures = [row for outcome in judged.outcomes for row in outcome.failures]
     if json:
         rows = [row for outcome in judged.outcomes for row in claim_rows(outcome)]
@@ -214,10 +220,11 @@ def claims(
         f"repro status {short_name(failures[0].experiment)} --failed" if failures else "",
     )
     if failures:
-        suggest_why(context, failures[0])
+        suggest_why(failures[0].job_id, failures[0].label, failures[0].failure, session)
     else:
-        first = next((outcome for outcome in judged.outcomes if outcome.failed), judged.outcomes[0])
-        suggest(context, "measured and published numbers", "compare", first.entry.short_name)
+        first = next((outcome for outcome in judged.outcomes if outcome.failed), judged.outcomes[0]).entry.short_name
+        selected = {"cluster": cluster, "scale": scale, "workload": workload, "attempt": attempt}
+        suggest("measured and published numbers", "compare", first, **selected, database=database)
     if judged.failed:
         raise typer.Exit(EXIT_FAILED)
 
@@ -229,30 +236,36 @@ def _claims_title(outcome: api.FigureOutcome) -> str:
 
 
 @app.command()
-@api.with_keywords(CaseSelection)
 def plot(
     context: typer.Context,
     experiments: Drawn = None,
     *,
-    output: OutputPlace = None,
-    attempt: ResultAttempt = None,
-    force: Force = False,
-    json: Json = False,
-    database: Database = None,
-    **options: Unpack[CaseSelection],
+    scale: option.OnlyScale = None,
+    cluster: option.OnlyCluster = None,
+    workload: option.OnlyWorkload = None,
+    where: option.Where = None,
+    arg: option.OnlyArguments = None,
+    run: option.OnlyRun = None,
+    output: option.OutputPlace = None,
+    attempt: option.ResultAttempt = None,
+    force: option.Force = False,
+    json: option.Json = False,
+    database: option.Database = None,
 ) -> None:
     """Draw figures on the paper's axes as png, svg or pdf, and print the paths.
 
     Without -o, or with a folder, the earlier picture of the same figure is replaced.
     """
+    selection: api.FigureFilter = {"cluster": cluster, "scale": scale, "workload": workload, "arg": arg, "run": run}
     session, names = session_of(context, database), experiments or []
     if len(names) > 1 or any(map(api.is_paper, names)):
-        plots = api.plot_all(names, output, attempt=attempt, session=session, **options)
+        plots = api.plot_all(names, output, attempt=attempt, session=session, where=where, **selection)
     else:
         if output is not None and not names_folder(output):
             api.require_plot_file(Path(output))
             confirm_overwrite([Path(output)], force)
-        plots = [api.plot(names[0] if names else None, output, attempt=attempt, session=session, **options)]
+        name = names[0] if names else None
+        plots = [api.plot(name, output, attempt=attempt, session=session, where=where, **selection)]
     if json:
         document: PlotDocument = {
             "files": file_rows("picture", *(plotted.file for plotted in plots)),
@@ -264,23 +277,28 @@ def plot(
             data(str(plotted.file))
         message(_claims_title(plotted.outcome))
     first = plots[0].outcome.entry.short_name
-    suggest(context, "the verdicts with their numbers", "claims", first)
+    suggest("the verdicts with their numbers", "claims", first, **selection, attempt=attempt, database=database)
 
 
 @app.command()
-@api.with_keywords(FigureOptions)
 def report(
     context: typer.Context,
     experiments: Experiments = None,
     *,
+    scale: option.OnlyScale = None,
+    cluster: option.OnlyCluster = None,
+    workload: option.OnlyWorkload = None,
+    arg: option.OnlyArguments = None,
+    run: option.OnlyRun = None,
     output: OutputFolder,
     force: ForceFolder = False,
-    json: Json = False,
-    database: Database = None,
-    **options: Unpack[FigureOptions],
+    json: option.Json = False,
+    database: option.Database = None,
 ) -> None:
     """Write one HTML page with outcomes, pictures and provenance."""
-    page = api.report(output, experiments or (), force=force, session=session_of(context, database), **options)
+    selection: api.FigureFilter = {"cluster": cluster, "scale": scale, "workload": workload, "arg": arg, "run": run}
+    session = session_of(context, database)
+    page = api.report(output, experiments or (), force=force, session=session, **selection)
     if json:
         claims = [row for outcome in page.outcomes for row in claim_rows(outcome)]
         document: ReportDocument = {"files": file_rows("page", page.file), "claims": claims}
@@ -291,6 +309,6 @@ def report(
     message(f"{counted(len(page.outcomes), 'experiment')}, {cases}; the page is one file and needs no other")
     failures = [row for outcome in page.outcomes for row in outcome.failures]
     if failures:
-        suggest_why(context, failures[0])
+        suggest_why(failures[0].job_id, failures[0].label, failures[0].failure, session)
     else:
-        suggest(context, "the same verdicts for a script", "claims", *(experiments or ()))
+        suggest("the same verdicts for a script", "claims", *(experiments or ()), **selection, database=database)

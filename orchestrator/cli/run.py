@@ -9,32 +9,16 @@ import typer
 
 from orchestrator import api
 from orchestrator.cli import completion
-from orchestrator.cli.job_table import bar, print_jobs, suggest_why, waiting
+from orchestrator.cli import options as option
+from orchestrator.cli.job_table import bar, print_jobs, suggest_results, suggest_why, waiting
 from orchestrator.cli.json_jobs import job_refs, retried_jobs
-from orchestrator.cli.options import (
-    Database,
-    JobOptions,
-    Json,
-    MaybeTargets,
-    Notify,
-    Settings,
-    StateOptions,
-    Targets,
-    Wait,
-    Yes,
-    experiments_of,
-    no_longer_waiting,
-    session_of,
-)
-from orchestrator.cli.output import data, message, table
-from orchestrator.cli.suggestion import only, suggest
+from orchestrator.cli.options import experiments_of, no_longer_waiting, session_of
+from orchestrator.cli.output import data, message, only, suggest, table
 from orchestrator.errors import EXIT_FAILED, EXIT_OK, EXIT_TIMEOUT, EXIT_USER_ERROR, Problem, ReproError
 from orchestrator.paths import short_name
 from orchestrator.text import counted
 
 if TYPE_CHECKING:
-    from typing_extensions import Unpack
-
     from orchestrator.cli.documents import CancelDocument, RetryDocument, WaitDocument
     from orchestrator.cli.json_rows import RetriedJob
 
@@ -45,14 +29,19 @@ Classes = Annotated[
     str | None,
     typer.Option(
         "--class",
+        metavar="CLASSES",
         help="node-fail,preempted,timeout,... Default: those that may succeed unchanged.",
         autocompletion=completion.failure_classes,
     ),
 ]
-TimeLimit = Annotated[str | None, typer.Option("--time", help="New time limit: +50%, +0:30:00 or 2:00:00.")]
+TimeLimit = Annotated[
+    str | None, typer.Option("--time", metavar="TIME", help="New time limit: +50%, +0:30:00 or 2:00:00.")
+]
 Timeout = Annotated[
     str | None,
-    typer.Option("--timeout", help="Wait at most 10m, 2h or 0:30:00. Then exit with 124; the jobs continue."),
+    typer.Option(
+        "--timeout", metavar="TIME", help="Wait at most 10m, 2h or 0:30:00. Then exit with 124; the jobs continue."
+    ),
 ]
 DryRun = Annotated[bool, typer.Option("--dry-run", "-n", help="Show the jobs only.")]
 
@@ -60,19 +49,22 @@ app = typer.Typer(rich_markup_mode=None)
 
 
 @app.command()
-@api.with_keywords(JobOptions)
 def wait(
     context: typer.Context,
-    targets: MaybeTargets = None,
+    targets: option.MaybeTargets = None,
     *,
+    scale: option.OnlyScale = None,
+    cluster: option.OnlyCluster = None,
+    workload: option.OnlyWorkload = None,
+    where: option.Where = None,
     timeout: Timeout = None,
-    notify: Notify = None,
-    json: Json = False,
-    database: Database = None,
-    **options: Unpack[JobOptions],
+    notify: option.Notify = None,
+    json: option.Json = False,
+    database: option.Database = None,
 ) -> None:
     """Wait until jobs have ended: those of experiments, single jobs, or all open jobs."""
-    raise typer.Exit(_wait(context, targets or [], timeout, notify, session_of(context, database), options, json))
+    selection: api.JobFilter = {"cluster": cluster, "scale": scale, "workload": workload, "where": where}
+    raise typer.Exit(_wait(context, targets or [], timeout, notify, session_of(context, database), selection, json))
 
 
 def _wait(
@@ -81,22 +73,22 @@ def _wait(
     timeout: str | None,
     notify: list[str] | None,
     session: api.Session,
-    options: JobOptions,
+    selection: api.JobFilter,
     json: bool,
 ) -> int:
     """Wait for the jobs and print them; return the exit code."""
     try:
         with waiting(context.obj):
-            waited = api.wait(targets, timeout=timeout, notify=notify, session=session, **options)
+            waited = api.wait(targets, timeout=timeout, notify=notify, session=session, **selection)
     except KeyboardInterrupt:
-        no_longer_waiting(context, sorted({short_name(job.experiment) for job in context.obj.waiting_for}))
+        no_longer_waiting(sorted({short_name(job.experiment) for job in context.obj.waiting_for}), session.database)
         raise
     if json:
         document: WaitDocument = {"jobs": waited.jobs}
         context.obj.json.put(document)
     if not waited.jobs:
         message("no open jobs")
-        suggest(context, "their states", "status", *only(experiments_of(targets)))
+        suggest("their states", "status", *only(experiments_of(targets)), **selection, database=session.database)
         return EXIT_OK
     for tally in waited.tallies:
         message(bar(tally))
@@ -105,39 +97,41 @@ def _wait(
     names = sorted({short_name(job.experiment) for job in waited.jobs})
     if waited.timed_out:
         message(f"--timeout {timeout}: {counted(waited.open_jobs, 'job')} not ended; no job was cancelled")
-        suggest(context, "wait again", "wait", *(targets or only(names)))
+        suggest("wait again", "wait", *(targets or only(names)), **selection, database=session.database)
         return EXIT_TIMEOUT
     if not waited.failed:
-        if len(names) == 1:
-            suggest(context, "the numbers and the claims", "collect", *names)
-        else:
-            suggest(context, "the verdicts of the claims", "claims", *names)
+        suggest_results(names, selection, session.database)
         return EXIT_OK
     failed = next((job for job in waited.failed if job.phase not in api.OPEN), None)
     if failed is None:
-        suggest(context, f"the events of {waited.failed[0].label}", "history", waited.failed[0].job_id)
+        job = waited.failed[0]
+        suggest(f"the events of {job.label}", "history", job.job_id, database=session.database)
     else:
-        suggest_why(context, failed)
+        suggest_why(failed.job_id, failed.label, failed.failure, session)
     return EXIT_FAILED
 
 
 @app.command()
-@api.with_keywords(StateOptions)
 def retry(
     context: typer.Context,
-    targets: Targets,
+    targets: option.Targets,
     *,
+    scale: option.OnlyScale = None,
+    cluster: option.OnlyCluster = None,
+    workload: option.OnlyWorkload = None,
+    where: option.Where = None,
+    state: option.OnlyState = None,
     classes: Classes = None,
     time: TimeLimit = None,
-    settings: Settings = None,
+    settings: option.Settings = None,
     dry_run: DryRun = False,
-    wait: Wait = False,
-    notify: Notify = None,
-    json: Json = False,
-    database: Database = None,
-    **options: Unpack[StateOptions],
+    wait: option.Wait = False,
+    notify: option.Notify = None,
+    json: option.Json = False,
+    database: option.Database = None,
 ) -> None:
     """Submit failed jobs again, planned from the current profile, on other nodes or with more time."""
+    selection: api.JobFilter = {"cluster": cluster, "scale": scale, "workload": workload, "where": where}
     session = session_of(context, database)
     again: list[RetriedJob] = []
 
@@ -159,7 +153,8 @@ def retry(
         notify=notify,
         on_group=on_group,
         session=session,
-        **options,
+        state=state,
+        **selection,
     )
     jobs = [(group, job) for group in retried.groups for job in group.jobs]
     names = sorted({short_name(group.experiment) for group in retried.groups})
@@ -180,21 +175,28 @@ def retry(
         left = sum(group.left for group in retried.groups)
         alone = f", and not {counted(left, 'other')} (too many attempts, or Slurm repeats them)" if left else ""
         message(f"would submit {counted(len(jobs), 'job')} again{alone}; nothing was submitted")
-        suggest(context, "the earlier attempts of the first job", "history", jobs[0][1].job_id)
+        suggest("the earlier attempts of the first job", "history", jobs[0][1].job_id, database=database)
         return
     if jobs and wait:
         raise typer.Exit(_wait(context, [job.job_id for _, job in jobs], None, notify, session, {}, json))
     if retried.groups and not dry_run:
-        suggest(context, "until all jobs have ended", "status", *only(names), "--watch", state=None)
+        suggest("until all jobs have ended", "status", *only(names), **selection, database=database, watch=True)
         return
     message("no jobs to run again")
     for failure in retried.failures:
         message(f"failed ({failure}): {api.POLICIES[failure].reason}")
     if retried.failures:
-        classes = ",".join(str(failure) for failure in retried.failures)
-        suggest(context, "to submit them", "retry", *targets, "--class", classes)
+        suggest(
+            "to submit them",
+            "retry",
+            *targets,
+            **{**selection, "state": state, "class": ",".join(map(str, retried.failures))},
+            time=time,
+            settings=settings,
+            database=database,
+        )
     else:
-        suggest(context, "their states", "status", *only(experiments_of(targets)), state=None)
+        suggest("their states", "status", *only(experiments_of(targets)), **selection, database=database)
 
 
 def _print_retried(group: api.RetriedGroup, with_jobs: bool) -> None:
@@ -205,22 +207,26 @@ def _print_retried(group: api.RetriedGroup, with_jobs: bool) -> None:
 
 
 @app.command()
-@api.with_keywords(StateOptions)
 def cancel(
     context: typer.Context,
-    targets: Targets,
+    targets: option.Targets,
     *,
-    yes: Yes = False,
-    json: Json = False,
-    database: Database = None,
-    **options: Unpack[StateOptions],
+    scale: option.OnlyScale = None,
+    cluster: option.OnlyCluster = None,
+    workload: option.OnlyWorkload = None,
+    where: option.Where = None,
+    state: option.OnlyState = None,
+    yes: option.Yes = False,
+    json: option.Json = False,
+    database: option.Database = None,
 ) -> None:
     """Cancel jobs of experiments, or by job id."""
+    selection: api.JobFilter = {"cluster": cluster, "scale": scale, "workload": workload, "where": where}
     session = session_of(context, database)
-    jobs = api.cancellable_jobs(targets, session=session, **options)
+    jobs = api.cancellable_jobs(targets, session=session, state=state, **selection)
     if not jobs:
         message("no open job to cancel")
-        suggest(context, "their states", "status", *only(experiments_of(targets)), state=None)
+        suggest("their states", "status", *only(experiments_of(targets)), **selection, database=database)
         return
     if len(jobs) > ASK_ABOVE and not yes:
         if json or not sys.stdin.isatty():
@@ -241,7 +247,7 @@ def cancel(
         verb = "is" if len(cancelled.asked) == 1 else "are"
         message(f"{counted(len(cancelled.asked), 'job')} {verb} being cancelled{refused}")
     names = list(dict.fromkeys(short_name(job.experiment) for job in jobs))
-    suggest(context, "whether they have ended", "status", *only(names), state=None)
+    suggest("whether they have ended", "status", *only(names), **selection, database=database)
     for problem in cancelled.unrecorded:
         what = f"{problem.what}; the ledger does not record their cancellation"
         message(f"repro: {Problem(what, problem.location, problem.hint)}")

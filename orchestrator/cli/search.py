@@ -9,10 +9,10 @@ import typer
 
 from orchestrator import api
 from orchestrator.cli import completion
+from orchestrator.cli import options as option
 from orchestrator.cli.job_table import waiting
-from orchestrator.cli.options import ClusterName, Database, Json, Settings, Where, notify_option, session_of
-from orchestrator.cli.output import data, filled_columns, message, table
-from orchestrator.cli.suggestion import suggest
+from orchestrator.cli.options import notify_option, session_of
+from orchestrator.cli.output import data, filled_columns, message, suggest, table
 from orchestrator.errors import EXIT_FAILED, EXIT_OK, Problem, ReproError
 from orchestrator.text import counted
 
@@ -30,31 +30,43 @@ _IMPORTANT = ("case", "state", "iteration_ms", "spread_ms", "predicted_ms", "mem
 Target = Annotated[
     str,
     typer.Argument(
+        metavar="MODEL|EXPERIMENT",
         help="Model of a paper (gpt-6.7b), sizes (layers=32,hidden=4096,heads=32,seq=2048,vocab=51200), or an "
         "experiment whose cases are the candidates.",
         autocompletion=completion.experiments,
     ),
 ]
-Gpus = Annotated[int | None, typer.Option("--gpus", min=1, help="Number of GPUs of each job.")]
-Batch = Annotated[int | None, typer.Option("--gbs", min=1, help="Global batch size in sequences.")]
-Sequence_ = Annotated[int | None, typer.Option("--seq", min=1, help="Tokens of a sequence.")]
-Vocabulary = Annotated[int | None, typer.Option("--vocab", min=1, help="Entries of the vocabulary.")]
+Gpus = Annotated[int | None, typer.Option("--gpus", metavar="NUMBER", min=1, help="Number of GPUs of each job.")]
+Batch = Annotated[int | None, typer.Option("--gbs", metavar="SEQUENCES", min=1, help="Global batch size in sequences.")]
+Sequence_ = Annotated[int | None, typer.Option("--seq", metavar="TOKENS", min=1, help="Tokens of a sequence.")]
+Vocabulary = Annotated[int | None, typer.Option("--vocab", metavar="NUMBER", min=1, help="Entries of the vocabulary.")]
 BudgetText = Annotated[
     str | None,
-    typer.Option("--budget", help="Stop before the jobs exceed this: 6gpu-hours, or the time of all jobs, 30m."),
+    typer.Option(
+        "--budget", metavar="BUDGET", help="Stop before the jobs exceed this: 6gpu-hours, or the time of all jobs, 30m."
+    ),
 ]
 Program = Annotated[
     str | None,
     typer.Option(
-        "--workload", help="Program that runs the candidates. Default: pretrain.", autocompletion=completion.workloads
+        "--workload",
+        metavar="WORKLOAD",
+        help="Program that runs the candidates. Default: pretrain.",
+        autocompletion=completion.workloads,
     ),
 ]
 OnCpu = Annotated[bool, typer.Option("--cpu", help="Run processes on CPU cores in place of GPUs.")]
-Iterations = Annotated[int, typer.Option("--iterations", min=5, help="Iterations of a complete job.")]
-Short = Annotated[int, typer.Option("--short", min=5, help="Iterations of the first job of each candidate.")]
-Finalists = Annotated[int, typer.Option("--finalists", min=1, help="Cases that run at full length at the end.")]
-AtOnce = Annotated[int, typer.Option("--max-parallel", min=1, help="Run this many jobs at once.")]
-Name = Annotated[str | None, typer.Option("--name", help="Name of the experiment that the search writes.")]
+Iterations = Annotated[int, typer.Option("--iterations", metavar="NUMBER", min=5, help="Iterations of a complete job.")]
+Short = Annotated[
+    int, typer.Option("--short", metavar="NUMBER", min=5, help="Iterations of the first job of each candidate.")
+]
+Finalists = Annotated[
+    int, typer.Option("--finalists", metavar="NUMBER", min=1, help="Cases that run at full length at the end.")
+]
+AtOnce = Annotated[int, typer.Option("--max-parallel", metavar="NUMBER", min=1, help="Run this many jobs at once.")]
+Name = Annotated[
+    str | None, typer.Option("--name", metavar="NAME", help="Name of the experiment that the search writes.")
+]
 SearchNotify = Annotated[list[str] | None, notify_option("with the fastest layout at the end")]
 DryRun = Annotated[bool, typer.Option("--dry-run", "-n", help="Show the candidates and their order only.")]
 Simulate = Annotated[
@@ -73,26 +85,26 @@ def search(
     context: typer.Context,
     target: Target,
     *,
-    cluster: ClusterName = None,
+    cluster: option.ClusterName = None,
     gpus: Gpus = None,
     gbs: Batch = None,
     seq: Sequence_ = None,
     vocab: Vocabulary = None,
     budget: BudgetText = None,
-    where: Where = None,
+    where: option.Where = None,
     workload: Program = None,
     cpu: OnCpu = False,
     iterations: Iterations = 20,
     short: Short = 8,
     finalists: Finalists = 3,
     max_parallel: AtOnce = 1,
-    settings: Settings = None,
+    settings: option.Settings = None,
     name: Name = None,
     notify: SearchNotify = None,
     simulate: Simulate = False,
     dry_run: DryRun = False,
-    json: Json = False,
-    database: Database = None,
+    json: option.Json = False,
+    database: option.Database = None,
 ) -> None:
     """Find the fastest layout of a model: measure the most promising cases first, inside a budget."""
     limit = api.read_search_budget(budget)
@@ -121,19 +133,21 @@ def search(
     session = session_of(context, database)
     options = api.SearchOptions(limit, max_parallel, short, finalists)
     if dry_run:
-        _print_answer(context, prepared, api.search_answer(prepared, None, session=session), json)
+        _print_answer(context, prepared, api.search_answer(prepared, None, session=session), database, json)
         return
     try:
         with waiting(context.obj):
             answer = api.run_search(prepared, options, notify=notify, session=session)
     except KeyboardInterrupt:
         message("interrupted; open jobs go on, and the same command continues the search")
-        _print_answer(context, prepared, api.search_answer(prepared, "interrupted", session=session), json)
+        _print_answer(context, prepared, api.search_answer(prepared, "interrupted", session=session), database, json)
         raise
-    raise typer.Exit(_print_answer(context, prepared, answer, json))
+    raise typer.Exit(_print_answer(context, prepared, answer, database, json))
 
 
-def _print_answer(context: typer.Context, prepared: api.PreparedSearch, answer: api.SearchAnswer, json: bool) -> int:
+def _print_answer(
+    context: typer.Context, prepared: api.PreparedSearch, answer: api.SearchAnswer, database: str | None, json: bool
+) -> int:
     """Print the fastest cases, the winner, the hours and what was not run; return the exit code."""
     measured = answer.measured
     others = [row for row in answer.rows if row.state != "measured"]
@@ -159,12 +173,13 @@ def _print_answer(context: typer.Context, prepared: api.PreparedSearch, answer: 
     failed = [row for row in answer.rows if row.state == "failed"]
     if failed:
         message(f"failed: {counted(len(failed), 'case')}, the first one {failed[0].case.name}: {failed[0].why}")
-        suggest(context, "the failed jobs", "status", prepared.entry.short_name, "--failed")
+        suggest("the failed jobs", "status", prepared.entry.short_name, failed=True, database=database)
     if answer.winner is None:
         return EXIT_FAILED if answer.jobs else EXIT_OK
     for program, arguments in () if json else api.arguments_by_program(answer.winner.case).items():
         data(f"{program}: {shlex.join(arguments)}")
-    suggest(context, "throughput of the measured candidates", "plot", prepared.entry.short_name)
+    name, cluster = prepared.entry.short_name, prepared.cluster.name
+    suggest("throughput of the measured candidates", "plot", name, cluster=cluster, database=database)
     return EXIT_OK
 
 

@@ -10,9 +10,8 @@ import typer
 
 from orchestrator import api
 from orchestrator.cli import completion
-from orchestrator.cli.options import Json, ScaleOf, Where, Wide
-from orchestrator.cli.output import WIDE_HINT, data, filled_columns, message, table
-from orchestrator.cli.suggestion import suggest
+from orchestrator.cli import options as option
+from orchestrator.cli.output import WIDE_HINT, data, filled_columns, message, suggest, table
 from orchestrator.errors import Problem, ReproError
 
 if TYPE_CHECKING:
@@ -21,7 +20,11 @@ if TYPE_CHECKING:
 
 ExperimentOrPaper = Annotated[
     str,
-    typer.Argument(help="An experiment or a paper: figure-13, sc21.", autocompletion=completion.experiments_and_papers),
+    typer.Argument(
+        metavar="EXPERIMENT|PAPER",
+        help="An experiment or a paper: figure-13, sc21.",
+        autocompletion=completion.experiments_and_papers,
+    ),
 ]
 ScriptNames = Annotated[
     bool, typer.Option("--script", help="Print the published script of each case, and how the case differs from it.")
@@ -33,11 +36,11 @@ app = typer.Typer(rich_markup_mode=None)
 def show(
     context: typer.Context,
     experiment: ExperimentOrPaper,
-    scale: ScaleOf = "paper",
-    where: Where = None,
+    scale: option.ScaleOf = "paper",
+    where: option.Where = None,
     script: ScriptNames = False,
-    wide: Wide = False,
-    json: Json = False,
+    wide: option.Wide = False,
+    json: option.Json = False,
 ) -> None:
     """Show an experiment: its cases and axes, published numbers, and claims with the scales that can judge them.
 
@@ -53,7 +56,7 @@ def show(
         if json:
             context.obj.json.put(_paper_document(contents))
         else:
-            _show_paper(context, contents, wide)
+            _show_paper(contents, wide)
         return
     shown = api.show(experiment, scale, where=where)
     entry = shown.entry
@@ -82,7 +85,7 @@ def show(
         context.obj.json.put(document)
         return
     if script:
-        _print_scripts(context, shown, wide)
+        _print_scripts(shown, where, wide)
         return
     if shown.replaces_shipped:
         message(f"{entry.name} is {api.shown(entry.file)}, not the shipped file")
@@ -99,9 +102,9 @@ def show(
         )
     _print_caveats(shown)
     if entry.experiment.reference_only:
-        suggest(context, "the experiments that can be run", "list")
+        suggest("the experiments that can be run", "list")
         return
-    _suggest_plan(context, entry, scale)
+    _suggest_plan(entry, scale, where)
 
 
 def _paper_document(contents: api.PaperContents) -> ShowDocument:
@@ -128,7 +131,7 @@ def _paper_document(contents: api.PaperContents) -> ShowDocument:
     }
 
 
-def _show_paper(context: typer.Context, contents: api.PaperContents, wide: bool) -> None:
+def _show_paper(contents: api.PaperContents, wide: bool) -> None:
     paper = contents.paper
     rows = [
         {
@@ -152,10 +155,10 @@ def _show_paper(context: typer.Context, contents: api.PaperContents, wide: bool)
             message(f"  {number.what}: {number.value:g} {number.unit} ({how})")
     for note in paper.notes:
         message(f"note: {note}")
-    suggest(context, "its cases, published numbers and claims", "show", contents.entries[0].short_name)
+    suggest("its cases, published numbers and claims", "show", contents.entries[0].short_name)
 
 
-def _print_scripts(context: typer.Context, shown: api.ExperimentCases, wide: bool) -> None:
+def _print_scripts(shown: api.ExperimentCases, where: str | None, wide: bool) -> None:
     """Print the published script of each case, and where the case differs from it."""
     rows = [{"case": case.name, "script": shown.script_of(case)} for case in shown.cases]
     table(rows, ["case", "script"], wide=wide, hint=WIDE_HINT)
@@ -172,19 +175,13 @@ def _print_scripts(context: typer.Context, shown: api.ExperimentCases, wide: boo
         message(f"the source of {shown.entry.short_name} has no script for these cases")
     elif not cases:
         message("no declared difference from the scripts")
-    _suggest_plan(context, shown.entry, shown.scale)
+    _suggest_plan(shown.entry, shown.scale, where)
 
 
-def _suggest_plan(context: typer.Context, entry: api.Entry, scale: str) -> None:
+def _suggest_plan(entry: api.Entry, scale: str, where: str | None) -> None:
     cluster = None if entry.paper.machine is not None else "local"
-    suggest(
-        context,
-        "check each case: validity, memory and cost",
-        "plan",
-        entry.argument,
-        scale=scale,
-        cluster=cluster,
-    )
+    purpose = "check each case: validity, memory and cost"
+    suggest(purpose, "plan", entry.argument, cluster=cluster, scale=scale, where=where)
 
 
 def _case_row(case: api.Case) -> CaseSettings:

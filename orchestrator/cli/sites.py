@@ -12,16 +12,14 @@ import typer
 
 from orchestrator import api
 from orchestrator.cli import completion
-from orchestrator.cli.options import Json, OnCluster, Scale, Settings, ShortForms, session_of, short_settings
-from orchestrator.cli.output import data, filled_columns, message, table
-from orchestrator.cli.suggestion import next_command, suggest
+from orchestrator.cli import options as option
+from orchestrator.cli.options import all_settings, session_of
+from orchestrator.cli.output import data, filled_columns, message, next_command, suggest, table
 from orchestrator.errors import EXIT_FAILED, Problem, ReproError
 from orchestrator.paths import find_folders
 from orchestrator.text import counted
 
 if TYPE_CHECKING:
-    from typing_extensions import Unpack
-
     from orchestrator.cli.documents import (
         ClustersCheckDocument,
         ClustersListDocument,
@@ -39,17 +37,22 @@ clusters = typer.Typer(rich_markup_mode=None, no_args_is_help=True, help="Cluste
 images = typer.Typer(rich_markup_mode=None, no_args_is_help=True, help="Images of a registry as files that jobs share.")
 
 Name = Annotated[
-    str, typer.Argument(help="Name of a cluster, or path of its profile.", autocompletion=completion.clusters)
+    str,
+    typer.Argument(
+        metavar="CLUSTER", help="Name of a cluster, or path of its profile.", autocompletion=completion.clusters
+    ),
 ]
-NewName = Annotated[str, typer.Argument(help="Name of the new cluster.")]
+NewName = Annotated[str, typer.Argument(metavar="CLUSTER", help="Name of the new cluster.")]
 Resolved = Annotated[bool, typer.Option("--resolved", help="Show each value with its file and line.")]
 Partition = Annotated[
-    str | None, typer.Option("--partition", help="Partition to describe. Default: the one with GPUs.")
+    str | None,
+    typer.Option("--partition", metavar="PARTITION", help="Partition to describe. Default: the one with GPUs."),
 ]
 OnExperiment = Annotated[
     str | None,
     typer.Option(
         "--experiment",
+        metavar="EXPERIMENT",
         help="Ask sbatch whether it accepts the smallest and the largest job of this experiment.",
         autocompletion=completion.experiments,
     ),
@@ -57,6 +60,7 @@ OnExperiment = Annotated[
 ImageNames = Annotated[
     list[str] | None,
     typer.Argument(
+        metavar="IMAGE...",
         help="Names of the profile's images. Default: all that come from a registry.",
         autocompletion=completion.images,
     ),
@@ -67,7 +71,7 @@ ProbeJob = Annotated[bool, typer.Option("--job", help="Also run a job of one min
 
 
 @clusters.command("list")
-def list_clusters(context: typer.Context, json: Json = False) -> None:
+def list_clusters(context: typer.Context, json: option.Json = False) -> None:
     """List all profiles and their open values."""
     folders = find_folders()
     rows: list[ClusterRow] = []
@@ -86,12 +90,16 @@ def list_clusters(context: typer.Context, json: Json = False) -> None:
     if problems:
         raise ReproError(*problems)
     if rows:
-        suggest(context, "a profile and its open values", "clusters show", rows[0]["cluster"])
+        suggest("a profile and its open values", "clusters show", rows[0]["cluster"])
 
 
 @clusters.command()
 def show(
-    context: typer.Context, name: Name, resolved: Resolved = False, settings: Settings = None, json: Json = False
+    context: typer.Context,
+    name: Name,
+    resolved: Resolved = False,
+    settings: option.Settings = None,
+    json: option.Json = False,
 ) -> None:
     """Show a profile with all layers merged."""
     cluster = api.find_cluster(find_folders(), name, api.read_settings(settings or ()).of_profile)
@@ -120,26 +128,31 @@ def show(
         message(f"open: {api.dotted(blank.path)}: {blank.text}")
     if cluster.unfilled:
         message(f"set open values in {api.shown(cluster.overlay)}")
-    suggest(context, "compare it with the live cluster", "clusters check", name)
+    suggest("compare it with the live cluster", "clusters check", name, settings=settings)
 
 
 @clusters.command()
-@api.with_keywords(ShortForms)
 def check(
     context: typer.Context,
     name: Name,
     *,
     experiment: OnExperiment = None,
-    scale: Scale = None,
+    scale: option.Scale = None,
     job: ProbeJob = False,
-    settings: Settings = None,
-    json: Json = False,
-    **short: Unpack[ShortForms],
+    settings: option.Settings = None,
+    partition: option.Partition = None,
+    qos: option.QosName = None,
+    reservation: option.Reservation = None,
+    nodelist: option.NodeList = None,
+    exclude: option.Exclude = None,
+    time: option.JobTime = None,
+    json: option.Json = False,
 ) -> None:
     """Compare a profile with the live cluster.
 
     Checks names, limits, nodes, pyxis and paths; with --job also what a compute node sees.
     """
+    chosen = all_settings(settings, partition, qos, reservation, nodelist, exclude, time)
     session = session_of(context)
     ledger = session.existing_ledger() if job else None
     checked = api.check_cluster(
@@ -150,7 +163,7 @@ def check(
         scale=scale,
         job=job,
         ledger=ledger,
-        settings=api.read_settings([*(settings or ()), *short_settings(short)]),
+        settings=api.read_settings(chosen),
     )
     cluster, findings = checked.cluster, checked.findings
     rows = [
@@ -188,16 +201,15 @@ def check(
     on_nodes = sum(finding.place == "compute" for finding in unchecked)
     if cluster.is_slurm and not job:
         purpose = f"also the {counted(on_nodes, 'path')} of compute nodes" if on_nodes else "also a compute node"
-        asked = () if experiment is None else ("--experiment", experiment)
-        suggest(context, purpose, "clusters check", name, *asked, "--job")
+        suggest(purpose, "clusters check", name, experiment=experiment, scale=scale, settings=chosen, job=True)
     else:
-        shown = experiment or "figure-13"
-        example = bool(cluster.unfilled) or None
-        suggest(context, "the jobs of an experiment", "submit", shown, "--dry-run", cluster=name, example=example)
+        example = bool(cluster.unfilled)
+        options = {"cluster": name, "scale": scale, "settings": chosen, "example": example, "dry_run": True}
+        suggest("the jobs of an experiment", "submit", experiment or "figure-13", **options)
 
 
 @clusters.command()
-def new(context: typer.Context, name: NewName, partition: Partition = None, json: Json = False) -> None:
+def new(context: typer.Context, name: NewName, partition: Partition = None, json: option.Json = False) -> None:
     """Write a profile from what Slurm reports on this login node."""
     file = api.new_cluster(find_folders(), name, partition, message)
     if json:
@@ -205,7 +217,7 @@ def new(context: typer.Context, name: NewName, partition: Partition = None, json
         context.obj.json.put(document)
     else:
         data(str(file))
-    suggest(context, "what is right, wrong and open", "clusters check", name)
+    suggest("what is right, wrong and open", "clusters check", name)
 
 
 @clusters.command()
@@ -240,7 +252,7 @@ def _yaml(value: object) -> str:
 
 
 @images.command("list")
-def list_images(context: typer.Context, cluster: OnCluster, json: Json = False) -> None:
+def list_images(context: typer.Context, cluster: option.OnCluster, json: option.Json = False) -> None:
     """List the images: file, presence, and who imported it."""
     profile = api.find_cluster(find_folders(), cluster)
     rows = api.image_rows(profile)
@@ -254,19 +266,19 @@ def list_images(context: typer.Context, cluster: OnCluster, json: Json = False) 
         message(f"{profile.name} defines no images")
     missing = [row for row in rows if row.there in ("no", "on the nodes") and api.imported_file(profile, row.name)]
     if missing:
-        suggest(context, "import the images of the registry", "images import", cluster=cluster)
+        suggest("import the images of the registry", "images import", cluster=cluster)
     else:
-        suggest(context, "the whole profile", "clusters check", cluster)
+        suggest("the whole profile", "clusters check", cluster)
 
 
 @images.command("import")
 def import_images(
     context: typer.Context,
-    cluster: OnCluster,
+    cluster: option.OnCluster,
     names: ImageNames = None,
     again: Again = False,
     wait: Wait = False,
-    json: Json = False,
+    json: option.Json = False,
 ) -> None:
     """Import images from their registry, one job for each."""
     folders = find_folders()
@@ -287,11 +299,11 @@ def import_images(
     if imports and not is_local:
         message(f"{counted(len(imports), 'import')} submitted")
     if imports and (is_local or wait):
-        failures = _wait(context, imports)
+        failures = _wait(imports, cluster)
         if json:
             context.obj.json.put(_imports_document(imports, failures))
-        _print_results(context, imports, failures)
-    suggest(context, "the imported images", "images list", cluster=cluster)
+        _print_results(imports, failures, cluster)
+    suggest("the imported images", "images list", cluster=cluster)
 
 
 def _imports_document(imports: Sequence[api.Import], failures: Mapping[str, str]) -> ImagesImportDocument:
@@ -302,7 +314,7 @@ def _imports_document(imports: Sequence[api.Import], failures: Mapping[str, str]
     }
 
 
-def _print_results(context: typer.Context, imports: Sequence[api.Import], failures: Mapping[str, str]) -> None:
+def _print_results(imports: Sequence[api.Import], failures: Mapping[str, str], cluster: str) -> None:
     """Print the results of imports that have ended; exit code 1 if one failed."""
     for each in imports:
         message(f"{each.name}: {failures.get(each.name, 'imported')}")
@@ -312,11 +324,11 @@ def _print_results(context: typer.Context, imports: Sequence[api.Import], failur
     if failed[0].job_id is not None:
         next_command(f"cat {shlex.quote(str(failed[0].log))}", "the log of the import")
     else:
-        suggest(context, "after the cause is corrected", "images import")
+        suggest("after the cause is corrected", "images import", cluster=cluster)
     raise typer.Exit(EXIT_FAILED)
 
 
-def _wait(context: typer.Context, imports: Sequence[api.Import]) -> dict[str, str]:
+def _wait(imports: Sequence[api.Import], cluster: str) -> dict[str, str]:
     """Return the errors by image name when all imports have ended. Ctrl-C leaves the jobs running."""
     last = ""
     try:
@@ -332,7 +344,7 @@ def _wait(context: typer.Context, imports: Sequence[api.Import]) -> dict[str, st
             time.sleep(POLL_S)
     except KeyboardInterrupt:
         message("no longer waiting; the imports continue")
-        suggest(context, "the imported images", "images list")
+        suggest("the imported images", "images list", cluster=cluster)
         raise
 
 

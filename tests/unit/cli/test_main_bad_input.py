@@ -295,8 +295,8 @@ def test_a_defect_is_one_line_and_a_traceback_only_with_debug(repro: Caller, mon
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        ("submit", "submit: missing argument 'EXPERIMENT'. Hint: repro submit --help"),
-        ("show", "show: missing argument 'EXPERIMENT'. Hint: repro show --help"),
+        ("submit", "submit: missing argument 'EXPERIMENT...'. Hint: repro submit --help"),
+        ("show", "show: missing argument 'EXPERIMENT|PAPER'. Hint: repro show --help"),
         ("list --databse x", "list: no such option: --databse (Possible options: --database). Hint: repro list --help"),
         ("submitt", "no such command 'submitt'. Did you mean 'submit'?"),
         ("clusters shw", "clusters: no such command 'shw'. Did you mean 'show'?"),

@@ -49,7 +49,7 @@ def test_settings_are_in_the_script_and_are_the_origin_of_their_lines(repro: Cal
 
 def test_the_next_command_keeps_the_settings(repro: Caller) -> None:
     done = repro("plan", *CASE, "--cluster", "there", "--qos", "high", "--set", "training.iterations=9")
-    assert " --set training.iterations=9 --qos high --dry-run" in done.stderr.splitlines()[-1]
+    assert " --set training.iterations=9 --set slurm.qos=high --dry-run" in done.stderr.splitlines()[-1]
 
 
 def test_only_settings_that_change_what_runs_make_other_jobs(repro: Caller) -> None:

@@ -72,9 +72,7 @@ def require_harmless(written: bytes) -> str:
     "call", ["message(evil)", "data(evil)", "next_command(evil, evil)", "table([{evil: evil}], [evil])"]
 )
 def test_whatever_is_printed_reaches_a_terminal_without_its_control_characters(tmp_path: Path, call: str) -> None:
-    program = (
-        f"from orchestrator.cli.output import *; from orchestrator.cli.suggestion import *; evil = {EVIL!r}; {call}"
-    )
+    program = f"from orchestrator.cli.output import *; evil = {EVIL!r}; {call}"
     text = require_harmless(on_terminal([], tmp_path, os.environ, program))
     assert "owned" in text.lower() and "X" in text and "?" in text
 
