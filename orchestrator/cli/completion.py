@@ -73,57 +73,46 @@ def images(context: typer.Context, incomplete: str) -> list[str]:
 
     def names() -> Iterable[str]:
         profile = api.find_cluster(find_folders(), _typed(context, "cluster") or api.default_cluster() or "")
-        return [row.name for row in api.image_rows(profile)]
+        return (row.name for row in api.image_rows(profile))
 
     return _matching(incomplete, names)
 
 
 def states(incomplete: str) -> list[str]:
     """Return states and verdicts after the last comma."""
-    before, comma, last = incomplete.rpartition(",")
-    names = [name.lower() for name in api.job_states()]
-    return _matching(incomplete, lambda: [f"{before}{comma}{name}" for name in names if name.startswith(last.lower())])
+    return _matching(incomplete, lambda: _in_list(incomplete, (name.lower() for name in api.job_states())))
 
 
 def failure_classes(incomplete: str) -> list[str]:
     """Return failure classes after the last comma."""
-    before, comma, last = incomplete.rpartition(",")
-    return _matching(
-        incomplete, lambda: [f"{before}{comma}{failure}" for failure in api.POLICIES if failure.startswith(last)]
-    )
+    return _matching(incomplete, lambda: _in_list(incomplete, api.POLICIES))
 
 
 def workloads(incomplete: str) -> list[str]:
     """Return the names of the programs."""
-
-    def names() -> Iterable[str]:
-        return api.workloads()
-
-    return _matching(incomplete, names)
+    return _matching(incomplete, api.workloads)
 
 
 def cases(context: typer.Context, incomplete: str) -> list[str]:
     """Return `axis=value` for the axes that name the cases, and for their labels, after the last comma."""
-    before, comma, last = incomplete.rpartition(",")
 
     def pairs() -> Iterable[str]:
-        given = {pair.partition("=")[0] for pair in before.split(",")}
+        given = {pair.partition("=")[0] for pair in incomplete.split(",")[:-1]}
         named = [pair for case in _cases(context) for pair in (*case.point, ("label", case.settings.get("label")))]
         points = [(axis, value) for axis, value in named if axis not in given and value is not None]
-        values = [f"{axis}={api.shown_value(value)}" for axis, value in points]
-        return [f"{before}{comma}{pair}" for pair in values if pair.startswith(last)]
+        return _in_list(incomplete, (f"{axis}={api.shown_value(value)}" for axis, value in points))
 
     return _matching(incomplete, pairs)
 
 
 def jobs(incomplete: str) -> list[str]:
     """Return experiments and job ids."""
-    return _matching(incomplete, lambda: [*_experiment_names(), *_job_ids()])
+    return _matching(incomplete, lambda: [*_experiment_names(), *api.job_ids()])
 
 
 def job_ids(incomplete: str) -> list[str]:
     """Return job ids."""
-    return _matching(incomplete, _job_ids)
+    return _matching(incomplete, api.job_ids)
 
 
 def _matching(incomplete: str, names: Callable[[], Iterable[str]]) -> list[str]:
@@ -132,8 +121,10 @@ def _matching(incomplete: str, names: Callable[[], Iterable[str]]) -> list[str]:
     return []
 
 
-def _job_ids() -> list[str]:
-    return api.job_ids()
+def _in_list(incomplete: str, names: Iterable[str]) -> list[str]:
+    """Return the incomplete list with each name as its last item."""
+    before, comma, _ = incomplete.rpartition(",")
+    return [f"{before}{comma}{name}" for name in names]
 
 
 def _experiment_names() -> list[str]:
