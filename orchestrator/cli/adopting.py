@@ -10,7 +10,7 @@ import typer
 from orchestrator import api
 from orchestrator.cli import options as option
 from orchestrator.cli.json_jobs import job_refs
-from orchestrator.cli.options import session_of
+from orchestrator.cli.options import argument, session_of
 from orchestrator.cli.output import filled_columns, message, only, print_shortened, suggest, table
 from orchestrator.paths import short_name
 from orchestrator.text import counted
@@ -18,7 +18,7 @@ from orchestrator.text import counted
 if TYPE_CHECKING:
     from orchestrator.cli.documents import AdoptDocument
 
-Folder = Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder of `repro render -o`.")]
+Folder = Annotated[Path, argument("FOLDER", "Folder of `repro render -o`.")]
 
 app = typer.Typer(rich_markup_mode=None)
 

@@ -12,7 +12,7 @@ from orchestrator import __version__, api
 from orchestrator.cli import completion
 from orchestrator.cli import options as option
 from orchestrator.cli.json_jobs import file_rows
-from orchestrator.cli.options import confirm_overwrite, session_of
+from orchestrator.cli.options import argument, confirm_overwrite, session_of, value_option
 from orchestrator.cli.output import data, message, next_command, suggest
 from orchestrator.errors import EXIT_FAILED, Problem, ReproError
 from orchestrator.files import names_folder
@@ -23,19 +23,17 @@ if TYPE_CHECKING:
 
 What = Annotated[
     list[str],
-    typer.Argument(
-        metavar="EXPERIMENTS|verify FILE",
-        help="Experiments or papers, or the word verify and the bundle to check.",
-        autocompletion=completion.bundle_words,
+    argument(
+        "EXPERIMENTS|verify FILE",
+        "Experiments or papers, or the word verify and the bundle to check.",
+        completion.bundle_words,
     ),
 ]
-Key = Annotated[Path | None, typer.Option("--sign", metavar="KEY", help="Sign with this SSH key, into FILE.sig.")]
+Key = Annotated[Path | None, value_option("--sign", "KEY", "Sign with this SSH key, into FILE.sig.")]
 Signers = Annotated[
     Path | None,
-    typer.Option(
-        "--allowed-signers",
-        metavar="FILE",
-        help="With verify: require a signature of a signer in this file (man ssh-keygen).",
+    value_option(
+        "--allowed-signers", "FILE", "With verify: require a signature of a signer in this file (man ssh-keygen)."
     ),
 ]
 

@@ -13,7 +13,7 @@ from orchestrator import api
 from orchestrator.cli import completion
 from orchestrator.cli import options as option
 from orchestrator.cli.json_jobs import checked_cases
-from orchestrator.cli.options import all_settings, session_of
+from orchestrator.cli.options import all_settings, argument, session_of
 from orchestrator.cli.output import WIDE_HINT, data, filled_columns, message, next_command, suggest, table
 from orchestrator.errors import ReproError
 from orchestrator.text import counted
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
 Names = Annotated[
     list[str],
-    typer.Argument(
-        metavar="EXPERIMENT|PAPER...",
-        help="Experiments, files, or papers for all of their experiments: figure-13, my/figure.yaml, sc21.",
-        autocompletion=completion.experiments_and_papers,
+    argument(
+        "EXPERIMENT|PAPER...",
+        "Experiments, files, or papers for all of their experiments: figure-13, my/figure.yaml, sc21.",
+        completion.experiments_and_papers,
     ),
 ]
 Exact = Annotated[
@@ -118,17 +118,9 @@ def plan(
     json: option.Json = False,
 ) -> None:
     """Check each case: is it valid, does it fit in memory, how long does it take and what does it cost."""
-    options: api.CaseOptions = {
-        "scale": scale,
-        "where": where,
-        "workload": workload,
-        "time_budget": time_budget,
-        "cost_budget": cost_budget,
-        "arg": arg,
-        "no_arg": no_arg,
-        "settings": all_settings(settings, partition, qos, reservation, nodelist, exclude, time),
-        "example": example,
-    }
+    options = api.CaseOptions(scale=scale, where=where, workload=workload, arg=arg, no_arg=no_arg)
+    options |= {"time_budget": time_budget, "cost_budget": cost_budget, "example": example}
+    options["settings"] = all_settings(settings, partition, qos, reservation, nodelist, exclude, time)
     report = api.plan(names, cluster, solve_alpha=solve_alpha, **options)
     if exact:
         count = counted(len(api.exact_jobs(report)), "job")
@@ -240,17 +232,9 @@ def render(
     json: option.Json = False,
 ) -> None:
     """Print the batch script of each case; with -o, write the scripts and what they import, ready to submit."""
-    options: api.CaseOptions = {
-        "scale": scale,
-        "where": where,
-        "workload": workload,
-        "time_budget": time_budget,
-        "cost_budget": cost_budget,
-        "arg": arg,
-        "no_arg": no_arg,
-        "settings": all_settings(settings, partition, qos, reservation, nodelist, exclude, time),
-        "example": example,
-    }
+    options = api.CaseOptions(scale=scale, where=where, workload=workload, arg=arg, no_arg=no_arg)
+    options |= {"time_budget": time_budget, "cost_budget": cost_budget, "example": example}
+    options["settings"] = all_settings(settings, partition, qos, reservation, nodelist, exclude, time)
     rendered = api.render(experiment, cluster, output, explain=explain, session=session_of(context), **options)
     profile, scripts = rendered.planned.cluster, rendered.scripts
     if json:

@@ -11,7 +11,7 @@ from orchestrator import api
 from orchestrator.cli import completion
 from orchestrator.cli import options as option
 from orchestrator.cli.job_table import suggest_why
-from orchestrator.cli.options import session_of
+from orchestrator.cli.options import argument, session_of
 from orchestrator.cli.output import (
     MOST_LINES,
     WIDE_HINT,
@@ -31,10 +31,10 @@ if TYPE_CHECKING:
 
 Arguments = Annotated[
     list[str] | None,
-    typer.Argument(
-        metavar="[EXPERIMENT] [A B]",
-        help="Default: the one submitted last. A and B are each a cluster, a date (2026-11-20), a commit or a run.",
-        autocompletion=completion.experiments,
+    argument(
+        "[EXPERIMENT] [A B]",
+        "Default: the one submitted last. A and B are each a cluster, a date (2026-11-20), a commit or a run.",
+        completion.experiments,
     ),
 ]
 _EFFICIENCY = ("percent_of_peak", "percent_of_peak_computed", "mfu_percent", "aggregate_pflops")

@@ -9,6 +9,7 @@ import typer
 
 from orchestrator import api
 from orchestrator.cli import options as option
+from orchestrator.cli.options import argument
 from orchestrator.cli.output import as_row, data, message, suggest, table
 
 if TYPE_CHECKING:
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 experiments = typer.Typer(rich_markup_mode=None, no_args_is_help=True, help="Files of experiments: write, check.")
 
-NewFile = Annotated[Path, typer.Argument(metavar="FILE", help="The file to write, for example my/figure-1.yaml.")]
+NewFile = Annotated[Path, argument("FILE", "The file to write, for example my/figure-1.yaml.")]
 
 OfPaper = Annotated[bool, typer.Option("--paper", help="Print the schema of paper.yaml.")]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,6 +17,7 @@ from orchestrator.cli.output import message, only, repro_command, suggest
 from orchestrator.errors import Problem, ReproError
 from orchestrator.paths import default_config_file, find_folders
 
+Complete = Callable[..., list[str]] | None
 _EXPERIMENT = "figure-13, with its paper sc21/figure-13, or a file my/figure.yaml."
 _CLUSTER = "Name of a cluster, or path of its profile."
 
@@ -52,226 +53,171 @@ def _use_json(context: typer.Context, value: bool) -> bool:
     return value
 
 
-ExperimentName = Annotated[
-    str, typer.Argument(metavar="EXPERIMENT", help=_EXPERIMENT, autocompletion=completion.experiments)
-]
-MaybeExperiment = Annotated[
-    str | None,
-    typer.Argument(
-        metavar="EXPERIMENT",
-        help=f"{_EXPERIMENT} Default: the one submitted last.",
-        autocompletion=completion.experiments,
-    ),
-]
+def argument(value: str, text: str, complete: Complete = None) -> Any:
+    """Return an argument: the name of its value in the help, its meaning, and the completion of the value."""
+    return typer.Argument(metavar=value, help=text, autocompletion=complete)
+
+
+def value_option(name: str, value: str, text: str, complete: Complete = None, **settings: Any) -> Any:
+    """Return an option with a value: the names of both, its meaning, and the completion of the value."""
+    return typer.Option(name, metavar=value, help=text, autocompletion=complete, **settings)
+
+
+def _short_form(name: str, path: str, value: str, about: str = "") -> Any:
+    """Return the option that is short for a setting. Its value is the setting, `slurm.qos=high`."""
+
+    def as_setting(given: str | None) -> str | None:
+        return None if given is None else f"{path}{_as_yaml(given)}"
+
+    return value_option(name, value, f"{about}Short for --set {path}...", callback=as_setting)
+
+
+_LAST = f"{_EXPERIMENT} Default: the one submitted last."
+_ALL = f"{_EXPERIMENT} Default: all."
+_PAPERS = completion.experiments_and_papers
+ExperimentName = Annotated[str, argument("EXPERIMENT", _EXPERIMENT, completion.experiments)]
+MaybeExperiment = Annotated[str | None, argument("EXPERIMENT", _LAST, completion.experiments)]
+AnyExperiment = Annotated[str | None, argument("EXPERIMENT", _ALL, completion.experiments)]
 ExperimentNames = Annotated[
-    list[str],
-    typer.Argument(
-        metavar="EXPERIMENT...",
-        help="figure-13, sc21/figure-13, or a paper: sc21. Repeatable.",
-        autocompletion=completion.experiments_and_papers,
-    ),
+    list[str], argument("EXPERIMENT...", "figure-13, sc21/figure-13, or a paper: sc21. Repeatable.", _PAPERS)
 ]
-AnyExperiment = Annotated[
-    str | None,
-    typer.Argument(metavar="EXPERIMENT", help=f"{_EXPERIMENT} Default: all.", autocompletion=completion.experiments),
-]
-JobName = Annotated[
-    str, typer.Argument(metavar="JOB", help="Job id, or the start of one.", autocompletion=completion.job_ids)
-]
-Targets = Annotated[
-    list[str],
-    typer.Argument(metavar="EXPERIMENT|JOB...", help="Experiments or job ids.", autocompletion=completion.jobs),
-]
+JobName = Annotated[str, argument("JOB", "Job id, or the start of one.", completion.job_ids)]
+Targets = Annotated[list[str], argument("EXPERIMENT|JOB...", "Experiments or job ids.", completion.jobs)]
 MaybeTargets = Annotated[
     list[str] | None,
-    typer.Argument(
-        metavar="EXPERIMENT|JOB...",
-        help="Experiments or job ids. Default: all open jobs.",
-        autocompletion=completion.jobs,
-    ),
+    argument("EXPERIMENT|JOB...", "Experiments or job ids. Default: all open jobs.", completion.jobs),
 ]
 Database = Annotated[
     str | None,
-    typer.Option(
+    value_option(
         "--database",
-        metavar="FILE|URL",
-        help="Ledger: a file or a URL. Default: that of REPRO_DATABASE or your configuration, else results.db.",
+        "FILE|URL",
+        "Ledger: a file or a URL. Default: that of REPRO_DATABASE or your configuration, else results.db.",
     ),
 ]
 Scale = Annotated[
     str | None,
-    typer.Option(
-        "--scale",
-        metavar="SCALE",
-        help="paper, quad, cpu, ... Default: the largest that fits.",
-        autocompletion=completion.scales,
-    ),
+    value_option("--scale", "SCALE", "paper, quad, cpu, ... Default: the largest that fits.", completion.scales),
 ]
 ScaleOf = Annotated[
-    str,
-    typer.Option(
-        "--scale", metavar="SCALE", help="paper is the published size; quad, cpu, ...", autocompletion=completion.scales
-    ),
+    str, value_option("--scale", "SCALE", "paper is the published size; quad, cpu, ...", completion.scales)
 ]
+OnlyScale = Annotated[str | None, value_option("--scale", "SCALE", "Only jobs of this scale.", completion.scales)]
 OnlyCluster = Annotated[
     str | None,
-    typer.Option(
-        "--cluster",
-        metavar="CLUSTER",
-        help="Only jobs of this cluster.",
-        callback=_recorded_cluster,
-        autocompletion=completion.clusters,
-    ),
-]
-OnlyScale = Annotated[
-    str | None,
-    typer.Option("--scale", metavar="SCALE", help="Only jobs of this scale.", autocompletion=completion.scales),
-]
-WorkloadName = Annotated[
-    str | None,
-    typer.Option(
-        "--workload",
-        metavar="WORKLOAD",
-        help="Run another program. megatron-core is the newest Megatron-LM.",
-        callback=_workload,
-        autocompletion=completion.workloads,
-    ),
-]
-OnlyWorkload = Annotated[
-    str | None,
-    typer.Option(
-        "--workload",
-        metavar="WORKLOAD",
-        help="Only jobs of this program.",
-        callback=_workload,
-        autocompletion=completion.workloads,
-    ),
-]
-OnlyState = Annotated[
-    str | None,
-    typer.Option(
-        "--state",
-        metavar="STATES",
-        help="Only jobs in these states: running, pending, timeout, ..., verified, partial or failed.",
-        autocompletion=completion.states,
-    ),
-]
-Where = Annotated[
-    str | None,
-    typer.Option(
-        "--where",
-        metavar="AXIS=VALUE",
-        help="Only these cases, for example pp=8,gbs=32.",
-        autocompletion=completion.cases,
-    ),
+    value_option("--cluster", "CLUSTER", "Only jobs of this cluster.", completion.clusters, callback=_recorded_cluster),
 ]
 ClusterName = Annotated[
     str | None,
-    typer.Option(
-        "--cluster",
-        metavar="CLUSTER",
-        envvar="REPRO_CLUSTER",
-        help=_CLUSTER,
-        callback=_maybe_cluster,
-        autocompletion=completion.clusters,
+    value_option(
+        "--cluster", "CLUSTER", _CLUSTER, completion.clusters, envvar="REPRO_CLUSTER", callback=_maybe_cluster
     ),
 ]
 OnCluster = Annotated[
     str,
-    typer.Option(
+    value_option(
         "--cluster",
-        metavar="CLUSTER",
+        "CLUSTER",
+        _CLUSTER,
+        completion.clusters,
         envvar="REPRO_CLUSTER",
         default_factory=str,  # not required, because the configuration may have it
         show_default=False,
-        help=_CLUSTER,
         callback=_required_cluster,
-        autocompletion=completion.clusters,
     ),
+]
+WorkloadName = Annotated[
+    str | None,
+    value_option(
+        "--workload",
+        "WORKLOAD",
+        "Run another program. megatron-core is the newest Megatron-LM.",
+        completion.workloads,
+        callback=_workload,
+    ),
+]
+OnlyWorkload = Annotated[
+    str | None,
+    value_option("--workload", "WORKLOAD", "Only jobs of this program.", completion.workloads, callback=_workload),
+]
+OnlyState = Annotated[
+    str | None,
+    value_option(
+        "--state",
+        "STATES",
+        "Only jobs in these states: running, pending, timeout, ..., verified, partial or failed.",
+        completion.states,
+    ),
+]
+Where = Annotated[
+    str | None,
+    value_option("--where", "AXIS=VALUE", "Only these cases, for example pp=8,gbs=32.", completion.cases),
 ]
 TimeBudget = Annotated[
     str | None,
-    typer.Option(
+    value_option(
         "--time-budget",
-        metavar="TIME",
-        help="Reduce iterations: all chosen jobs, one after another, are predicted to fit in 10m, 600s, 1h or 0:10:00. "
+        "TIME",
+        "Reduce iterations: all chosen jobs, one after another, are predicted to fit in 10m, 600s, 1h or 0:10:00. "
         "If Slurm runs several jobs at once, the time is an upper bound.",
     ),
 ]
 CostBudget = Annotated[
     str | None,
-    typer.Option(
+    value_option(
         "--cost-budget",
-        metavar="MONEY",
-        help="Reduce iterations: all chosen jobs are predicted to cost at most 50USD, or 50 in the currency of the "
+        "MONEY",
+        "Reduce iterations: all chosen jobs are predicted to cost at most 50USD, or 50 in the currency of the "
         "profile's price_per_gpu_hour.",
     ),
 ]
 AddedArguments = Annotated[
     list[str] | None,
-    typer.Option(
-        "--arg", metavar="ARGUMENT", help="Add or replace an argument of the program: --arg --lr=0.001. Repeatable."
-    ),
+    value_option("--arg", "ARGUMENT", "Add or replace an argument of the program: --arg --lr=0.001. Repeatable."),
 ]
 DroppedArguments = Annotated[
     list[str] | None,
-    typer.Option(
-        "--no-arg",
-        metavar="ARGUMENT",
-        help="Leave an argument of the program out: --no-arg --overlap-sp-ag. Repeatable.",
-    ),
+    value_option("--no-arg", "ARGUMENT", "Leave an argument of the program out: --no-arg --overlap-sp-ag. Repeatable."),
 ]
 OnlyArguments = Annotated[
     list[str] | None,
-    typer.Option("--arg", metavar="ARGUMENT", help="Results with this changed argument: --arg=--lr=0.001. Repeatable."),
+    value_option("--arg", "ARGUMENT", "Results with this changed argument: --arg=--lr=0.001. Repeatable."),
 ]
 OnlyRun = Annotated[
     str | None,
-    typer.Option(
+    value_option(
         "--run",
-        metavar="RUN",
-        help="Results of this run. Default: the published arguments if measured, else the latest measured run.",
+        "RUN",
+        "Results of this run. Default: the published arguments if measured, else the latest measured run.",
     ),
 ]
 ResultAttempt = Annotated[
     int | None,
-    typer.Option(
+    value_option(
         "--attempt",
-        metavar="NUMBER",
+        "NUMBER",
+        "Use the attempts of this number. Default: the last verified ones, else the last partial ones.",
         min=1,
-        help="Use the attempts of this number. Default: the last verified ones, else the last partial ones.",
     ),
 ]
 Settings = Annotated[
     list[str] | None,
-    typer.Option(
+    value_option(
         "--set",
-        metavar="PATH=VALUE",
-        help="Set a field of the profile or the experiment: slurm.qos=high, container.mounts+=/data, "
+        "PATH=VALUE",
+        "Set a field of the profile or the experiment: slurm.qos=high, container.mounts+=/data, "
         "training.iterations=50. Repeatable.",
     ),
 ]
 Example = Annotated[
     bool | None, typer.Option("--example", help="Fill open values of the profile with examples, to read the scripts.")
 ]
-
-
-def _short_form(name: str, path: str, metavar: str, about: str = "") -> Any:
-    """Return the option that is short for a setting. Its value is the setting, `slurm.qos=high`."""
-    return typer.Option(
-        f"--{name}",
-        metavar=metavar,
-        help=f"{about}Short for --set {path}...",
-        callback=lambda value: None if value is None else f"{path}{_as_yaml(value)}",
-    )
-
-
-Partition = Annotated[str | None, _short_form("partition", "slurm.partition=", "PARTITION")]
-QosName = Annotated[str | None, _short_form("qos", "slurm.qos=", "QOS")]
-Reservation = Annotated[str | None, _short_form("reservation", "slurm.reservation=", "RESERVATION")]
-NodeList = Annotated[str | None, _short_form("nodelist", "slurm.nodelist=", "NODES")]
-Exclude = Annotated[str | None, _short_form("exclude", "slurm.exclude+=", "NODES")]
-JobTime = Annotated[str | None, _short_form("time", "time_limit=", "TIME", "Time limit of each job. ")]
+Partition = Annotated[str | None, _short_form("--partition", "slurm.partition=", "PARTITION")]
+QosName = Annotated[str | None, _short_form("--qos", "slurm.qos=", "QOS")]
+Reservation = Annotated[str | None, _short_form("--reservation", "slurm.reservation=", "RESERVATION")]
+NodeList = Annotated[str | None, _short_form("--nodelist", "slurm.nodelist=", "NODES")]
+Exclude = Annotated[str | None, _short_form("--exclude", "slurm.exclude+=", "NODES")]
+JobTime = Annotated[str | None, _short_form("--time", "time_limit=", "TIME", "Time limit of each job. ")]
 OutputFile = Annotated[Path | None, typer.Option("--output", "-o", metavar="PATH", help="Write to this file.")]
 OutputPlace = Annotated[
     str | None,
@@ -289,12 +235,9 @@ Wait = Annotated[bool, typer.Option("--wait", help="Wait until all jobs have end
 
 def notify_option(event: str) -> Any:
     """Return the option for the addresses of a message about this event."""
-    return typer.Option(
-        "--notify",
-        metavar="URL",
-        help=f"Send a message {event}: mailto://, slack://, json://, ... Repeatable. "
-        "Default: REPRO_NOTIFY, or notify: of your configuration.",
-    )
+    default = "Default: REPRO_NOTIFY, or notify: of your configuration."
+    text = f"Send a message {event}: mailto://, slack://, json://, ... Repeatable. {default}"
+    return value_option("--notify", "URL", text)
 
 
 Notify = Annotated[list[str] | None, notify_option("about each figure when its jobs have ended")]

@@ -12,7 +12,7 @@ import typer
 
 from orchestrator import api
 from orchestrator.cli import options as option
-from orchestrator.cli.options import session_of
+from orchestrator.cli.options import argument, session_of, value_option
 from orchestrator.cli.output import WIDE_HINT, VisibleLog, as_row, data, filled_columns, message, suggest, table
 from orchestrator.errors import Problem, ReproError
 from orchestrator.paths import short_name
@@ -26,14 +26,12 @@ ROWS_AT_ONCE = 1000
 """Rows of `sql` that are fetched and printed together. Each block of a table has its own head."""
 
 Follow = Annotated[bool, typer.Option("--follow", "-f", help="Continue until the job has ended.")]
-Rank = Annotated[int | None, typer.Option("--rank", metavar="RANK", min=0, help="Only the lines of this rank.")]
-AttemptNumber = Annotated[
-    int | None, typer.Option("--attempt", metavar="NUMBER", min=1, help="Number of an earlier attempt.")
-]
+Rank = Annotated[int | None, value_option("--rank", "RANK", "Only the lines of this rank.", min=0)]
+AttemptNumber = Annotated[int | None, value_option("--attempt", "NUMBER", "Number of an earlier attempt.", min=1)]
 ShowAll = Annotated[bool, typer.Option("--all", help="Show forgotten attempts, too.")]
 Query = Annotated[
     str | None,
-    typer.Argument(metavar="SELECT", help='One SELECT: "select * from v_results". Without it: the views and tables.'),
+    argument("SELECT", 'One SELECT: "select * from v_results". Without it: the views and tables.'),
 ]
 AsCsv = Annotated[bool, typer.Option("--csv", help="Print CSV.")]
 EXAMPLE_QUERY = "select case_name, verdict, tflops_per_gpu from v_results"

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import enum
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal, get_args
 
 import typer
 
@@ -14,7 +13,7 @@ from orchestrator.cli import completion
 from orchestrator.cli import options as option
 from orchestrator.cli.job_table import claim_counts, print_claims, print_outcome, suggest_why
 from orchestrator.cli.json_jobs import claim_rows, file_rows, job_refs
-from orchestrator.cli.options import confirm_overwrite, session_of
+from orchestrator.cli.options import argument, confirm_overwrite, session_of, value_option
 from orchestrator.cli.output import data, message, print_shortened, suggest
 from orchestrator.errors import EXIT_FAILED, Problem, ReproError
 from orchestrator.files import names_folder
@@ -30,54 +29,40 @@ if TYPE_CHECKING:
     )
 
 
-class Format(str, enum.Enum):
-    """Values of --export."""
-
-    csv = "csv"
-    json = "json"
-    jsonl = "jsonl"
-    parquet = "parquet"
-    md = "md"
-    latex = "latex"
-
-
-ENDINGS = {
-    **{f".{file_format.value}": file_format for file_format in Format if file_format is not Format.latex},
-    ".tex": Format.latex,
-    ".ndjson": Format.jsonl,
-    ".markdown": Format.md,
+Format = Literal["csv", "json", "jsonl", "parquet", "md", "latex"]
+ENDINGS: dict[str, Format] = {
+    ".csv": "csv",
+    ".json": "json",
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".parquet": "parquet",
+    ".md": "md",
+    ".markdown": "md",
+    ".tex": "latex",
 }
 """Formats by the ending of a file."""
-_TABLES = (Format.md, Format.latex)
+_TABLES = ("md", "latex")
 
 Export = Annotated[
-    Format | None, typer.Option("--export", metavar="FORMAT", help="Format. Default: by the extension of -o, else csv.")
+    Format | None, value_option("--export", "FORMAT", "Format. Default: by the extension of -o, else csv.")
 ]
 Columns = Annotated[
     str | None,
-    typer.Option(
-        "--columns",
-        metavar="COLUMNS",
-        help="main, all, or a,b,c. Default: main on a terminal, all in a file or a pipe.",
-    ),
+    value_option("--columns", "COLUMNS", "main, all, or a,b,c. Default: main on a terminal, all in a file or a pipe."),
 ]
 Iterations = Annotated[bool, typer.Option("--iterations", help="One row per logged iteration, of running jobs too.")]
 Experiments = Annotated[
     list[str] | None,
-    typer.Argument(
-        metavar="EXPERIMENT...",
-        help="Experiments or papers. Default: all that were submitted.",
-        autocompletion=completion.experiments_and_papers,
+    argument(
+        "EXPERIMENT...", "Experiments or papers. Default: all that were submitted.", completion.experiments_and_papers
     ),
 ]
 OutputFolder = Annotated[Path, typer.Option("--output", "-o", metavar="PATH", help="Folder for index.html.")]
 ForceFolder = Annotated[bool, typer.Option("--force", help="Write into a folder that has other files.")]
 Drawn = Annotated[
     list[str] | None,
-    typer.Argument(
-        metavar="EXPERIMENT...",
-        help="Experiments or papers. Default: the one submitted last.",
-        autocompletion=completion.experiments_and_papers,
+    argument(
+        "EXPERIMENT...", "Experiments or papers. Default: the one submitted last.", completion.experiments_and_papers
     ),
 ]
 app = typer.Typer(rich_markup_mode=None)
@@ -111,17 +96,17 @@ def collect(
     selection: api.FigureFilter = {"cluster": cluster, "scale": scale, "workload": workload, "arg": arg, "run": run}
     file_format = _export_format(export, output)
     _require_columns(file_format, iterations, columns, json)
-    if file_format is Format.parquet:
+    if file_format == "parquet":
         api.require_parquet()
     if output is not None:
         confirm_overwrite([output], force)
     session = session_of(context, database)
     collected = api.collect(experiment, attempt=attempt, session=session, where=where, **selection)
-    pieces = collected.export(file_format.value, iterations=iterations, columns=columns or "all")
+    pieces = collected.export(file_format, iterations=iterations, columns=columns or "all")
     on_terminal = sys.stdout.isatty() and not json
     shows_cases = on_terminal and output is None and file_format not in _TABLES and not iterations
     if output is None and on_terminal and file_format not in _TABLES:
-        ending = f"{'-iterations' * iterations}.{file_format.value}"
+        ending = f"{'-iterations' * iterations}.{file_format}"
         output = Path(collected.outcome.file_name(ending, attempt))
         api.require_place(output)
     if output is not None:
@@ -160,9 +145,9 @@ def _require_columns(file_format: Format, iterations: bool, columns: str | None,
     hint = "use csv, json, jsonl or parquet"
     problems = []
     if iterations and is_table:
-        problems.append(Problem(f"--iterations: {file_format.value} is a table of cases", hint=hint))
+        problems.append(Problem(f"--iterations: {file_format} is a table of cases", hint=hint))
     if columns is not None and is_table:
-        problems.append(Problem(f"--columns: {file_format.value} is a table with its own columns", hint=hint))
+        problems.append(Problem(f"--columns: {file_format} is a table with its own columns", hint=hint))
     if columns is not None and json:
         problems.append(Problem("--columns: a JSON document has all columns", hint="--export json has chosen ones"))
     if problems:
@@ -172,15 +157,15 @@ def _require_columns(file_format: Format, iterations: bool, columns: str | None,
 def _export_format(export: Format | None, output: Path | None) -> Format:
     """Return the format of --export or of the file's ending; ReproError if they differ or neither is known."""
     if output is None:
-        return export or Format.csv
+        return export or "csv"
     ending = ENDINGS.get(output.suffix.lower())
     if export is None and ending is None:
-        hint = f"add --export with one of {', '.join(file_format.value for file_format in Format)}"
+        hint = f"add --export with one of {', '.join(get_args(Format))}"
         raise ReproError(Problem("no export format has this ending", f"{output}:", hint))
-    if export is not None and ending is not None and ending is not export:
-        what = f"the ending is of {ending.value}, but --export is {export.value}"
+    if export is not None and ending is not None and ending != export:
+        what = f"the ending is of {ending}, but --export is {export}"
         raise ReproError(Problem(what, f"{output}:", "leave --export out, or change the ending"))
-    return export or ending or Format.csv
+    return export or ending or "csv"
 
 
 @app.command()

@@ -12,7 +12,7 @@ from orchestrator.cli import completion
 from orchestrator.cli import options as option
 from orchestrator.cli.job_table import bar, print_jobs, suggest_results, suggest_why, waiting
 from orchestrator.cli.json_jobs import job_refs, retried_jobs
-from orchestrator.cli.options import experiments_of, no_longer_waiting, session_of
+from orchestrator.cli.options import experiments_of, no_longer_waiting, session_of, value_option
 from orchestrator.cli.output import data, message, only, suggest, table
 from orchestrator.errors import EXIT_FAILED, EXIT_OK, EXIT_TIMEOUT, EXIT_USER_ERROR, Problem, ReproError
 from orchestrator.paths import short_name
@@ -27,21 +27,17 @@ ASK_ABOVE = 10
 
 Classes = Annotated[
     str | None,
-    typer.Option(
+    value_option(
         "--class",
-        metavar="CLASSES",
-        help="node-fail,preempted,timeout,... Default: those that may succeed unchanged.",
-        autocompletion=completion.failure_classes,
+        "CLASSES",
+        "node-fail,preempted,timeout,... Default: those that may succeed unchanged.",
+        completion.failure_classes,
     ),
 ]
-TimeLimit = Annotated[
-    str | None, typer.Option("--time", metavar="TIME", help="New time limit: +50%, +0:30:00 or 2:00:00.")
-]
+TimeLimit = Annotated[str | None, value_option("--time", "TIME", "New time limit: +50%, +0:30:00 or 2:00:00.")]
 Timeout = Annotated[
     str | None,
-    typer.Option(
-        "--timeout", metavar="TIME", help="Wait at most 10m, 2h or 0:30:00. Then exit with 124; the jobs continue."
-    ),
+    value_option("--timeout", "TIME", "Wait at most 10m, 2h or 0:30:00. Then exit with 124; the jobs continue."),
 ]
 DryRun = Annotated[bool, typer.Option("--dry-run", "-n", help="Show the jobs only.")]
 

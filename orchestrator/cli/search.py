@@ -11,7 +11,7 @@ from orchestrator import api
 from orchestrator.cli import completion
 from orchestrator.cli import options as option
 from orchestrator.cli.job_table import waiting
-from orchestrator.cli.options import notify_option, session_of
+from orchestrator.cli.options import argument, notify_option, session_of, value_option
 from orchestrator.cli.output import data, filled_columns, message, suggest, table
 from orchestrator.errors import EXIT_FAILED, EXIT_OK, Problem, ReproError
 from orchestrator.text import counted
@@ -29,44 +29,33 @@ _IMPORTANT = ("case", "state", "iteration_ms", "spread_ms", "predicted_ms", "mem
 
 Target = Annotated[
     str,
-    typer.Argument(
-        metavar="MODEL|EXPERIMENT",
-        help="Model of a paper (gpt-6.7b), sizes (layers=32,hidden=4096,heads=32,seq=2048,vocab=51200), or an "
+    argument(
+        "MODEL|EXPERIMENT",
+        "Model of a paper (gpt-6.7b), sizes (layers=32,hidden=4096,heads=32,seq=2048,vocab=51200), or an "
         "experiment whose cases are the candidates.",
-        autocompletion=completion.experiments,
+        completion.experiments,
     ),
 ]
-Gpus = Annotated[int | None, typer.Option("--gpus", metavar="NUMBER", min=1, help="Number of GPUs of each job.")]
-Batch = Annotated[int | None, typer.Option("--gbs", metavar="SEQUENCES", min=1, help="Global batch size in sequences.")]
-Sequence_ = Annotated[int | None, typer.Option("--seq", metavar="TOKENS", min=1, help="Tokens of a sequence.")]
-Vocabulary = Annotated[int | None, typer.Option("--vocab", metavar="NUMBER", min=1, help="Entries of the vocabulary.")]
+Gpus = Annotated[int | None, value_option("--gpus", "NUMBER", "Number of GPUs of each job.", min=1)]
+Batch = Annotated[int | None, value_option("--gbs", "SEQUENCES", "Global batch size in sequences.", min=1)]
+Sequence_ = Annotated[int | None, value_option("--seq", "TOKENS", "Tokens of a sequence.", min=1)]
+Vocabulary = Annotated[int | None, value_option("--vocab", "NUMBER", "Entries of the vocabulary.", min=1)]
 BudgetText = Annotated[
     str | None,
-    typer.Option(
-        "--budget", metavar="BUDGET", help="Stop before the jobs exceed this: 6gpu-hours, or the time of all jobs, 30m."
-    ),
+    value_option("--budget", "BUDGET", "Stop before the jobs exceed this: 6gpu-hours, or the time of all jobs, 30m."),
 ]
 Program = Annotated[
     str | None,
-    typer.Option(
-        "--workload",
-        metavar="WORKLOAD",
-        help="Program that runs the candidates. Default: pretrain.",
-        autocompletion=completion.workloads,
+    value_option(
+        "--workload", "WORKLOAD", "Program that runs the candidates. Default: pretrain.", completion.workloads
     ),
 ]
 OnCpu = Annotated[bool, typer.Option("--cpu", help="Run processes on CPU cores in place of GPUs.")]
-Iterations = Annotated[int, typer.Option("--iterations", metavar="NUMBER", min=5, help="Iterations of a complete job.")]
-Short = Annotated[
-    int, typer.Option("--short", metavar="NUMBER", min=5, help="Iterations of the first job of each candidate.")
-]
-Finalists = Annotated[
-    int, typer.Option("--finalists", metavar="NUMBER", min=1, help="Cases that run at full length at the end.")
-]
-AtOnce = Annotated[int, typer.Option("--max-parallel", metavar="NUMBER", min=1, help="Run this many jobs at once.")]
-Name = Annotated[
-    str | None, typer.Option("--name", metavar="NAME", help="Name of the experiment that the search writes.")
-]
+Iterations = Annotated[int, value_option("--iterations", "NUMBER", "Iterations of a complete job.", min=5)]
+Short = Annotated[int, value_option("--short", "NUMBER", "Iterations of the first job of each candidate.", min=5)]
+Finalists = Annotated[int, value_option("--finalists", "NUMBER", "Cases that run at full length at the end.", min=1)]
+AtOnce = Annotated[int, value_option("--max-parallel", "NUMBER", "Run this many jobs at once.", min=1)]
+Name = Annotated[str | None, value_option("--name", "NAME", "Name of the experiment that the search writes.")]
 SearchNotify = Annotated[list[str] | None, notify_option("with the fastest layout at the end")]
 DryRun = Annotated[bool, typer.Option("--dry-run", "-n", help="Show the candidates and their order only.")]
 Simulate = Annotated[

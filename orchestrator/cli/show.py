@@ -11,6 +11,7 @@ import typer
 from orchestrator import api
 from orchestrator.cli import completion
 from orchestrator.cli import options as option
+from orchestrator.cli.options import argument
 from orchestrator.cli.output import WIDE_HINT, data, filled_columns, message, suggest, table
 from orchestrator.errors import Problem, ReproError
 
@@ -20,11 +21,7 @@ if TYPE_CHECKING:
 
 ExperimentOrPaper = Annotated[
     str,
-    typer.Argument(
-        metavar="EXPERIMENT|PAPER",
-        help="An experiment or a paper: figure-13, sc21.",
-        autocompletion=completion.experiments_and_papers,
-    ),
+    argument("EXPERIMENT|PAPER", "An experiment or a paper: figure-13, sc21.", completion.experiments_and_papers),
 ]
 ScriptNames = Annotated[
     bool, typer.Option("--script", help="Print the published script of each case, and how the case differs from it.")

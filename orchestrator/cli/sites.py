@@ -13,7 +13,7 @@ import typer
 from orchestrator import api
 from orchestrator.cli import completion
 from orchestrator.cli import options as option
-from orchestrator.cli.options import all_settings, session_of
+from orchestrator.cli.options import all_settings, argument, session_of, value_option
 from orchestrator.cli.output import data, filled_columns, message, next_command, suggest, table
 from orchestrator.errors import EXIT_FAILED, Problem, ReproError
 from orchestrator.paths import find_folders
@@ -38,32 +38,26 @@ images = typer.Typer(rich_markup_mode=None, no_args_is_help=True, help="Images o
 
 Name = Annotated[
     str,
-    typer.Argument(
-        metavar="CLUSTER", help="Name of a cluster, or path of its profile.", autocompletion=completion.clusters
-    ),
+    argument("CLUSTER", "Name of a cluster, or path of its profile.", completion.clusters),
 ]
-NewName = Annotated[str, typer.Argument(metavar="CLUSTER", help="Name of the new cluster.")]
+NewName = Annotated[str, argument("CLUSTER", "Name of the new cluster.")]
 Resolved = Annotated[bool, typer.Option("--resolved", help="Show each value with its file and line.")]
 Partition = Annotated[
     str | None,
-    typer.Option("--partition", metavar="PARTITION", help="Partition to describe. Default: the one with GPUs."),
+    value_option("--partition", "PARTITION", "Partition to describe. Default: the one with GPUs."),
 ]
 OnExperiment = Annotated[
     str | None,
-    typer.Option(
+    value_option(
         "--experiment",
-        metavar="EXPERIMENT",
-        help="Ask sbatch whether it accepts the smallest and the largest job of this experiment.",
-        autocompletion=completion.experiments,
+        "EXPERIMENT",
+        "Ask sbatch whether it accepts the smallest and the largest job of this experiment.",
+        completion.experiments,
     ),
 ]
 ImageNames = Annotated[
     list[str] | None,
-    typer.Argument(
-        metavar="IMAGE...",
-        help="Names of the profile's images. Default: all that come from a registry.",
-        autocompletion=completion.images,
-    ),
+    argument("IMAGE...", "Names of the profile's images. Default: all that come from a registry.", completion.images),
 ]
 Again = Annotated[bool, typer.Option("--again", help="Import existing files again.")]
 Wait = Annotated[bool, typer.Option("--wait", help="Wait until all imports have ended, then print the results.")]

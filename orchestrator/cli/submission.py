@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -13,7 +12,7 @@ from orchestrator.cli import completion
 from orchestrator.cli import options as option
 from orchestrator.cli.job_table import print_outcome, suggest_results, suggest_why, waiting
 from orchestrator.cli.json_jobs import case_rows, claim_rows, job_refs, planned_jobs
-from orchestrator.cli.options import all_settings, no_longer_waiting, session_of
+from orchestrator.cli.options import all_settings, no_longer_waiting, session_of, value_option
 from orchestrator.cli.output import message, only, print_shortened, repro_command, suggest, table
 from orchestrator.errors import EXIT_FAILED, EXIT_OK
 from orchestrator.paths import short_name
@@ -25,38 +24,29 @@ if TYPE_CHECKING:
     from orchestrator.cli.json_rows import JobRef
 
 
-class Before(str, enum.Enum):
-    """Values of --depends-on."""
-
-    warm_up = "warm-up"
-
-
 DryRun = Annotated[bool, typer.Option("--dry-run", "-n", help="Show the jobs only. Needs no scheduler.")]
 Rerun = Annotated[bool, typer.Option("--rerun", help="Measure verified and partial cases again.")]
 Repeat = Annotated[
-    int, typer.Option("--repeat", metavar="NUMBER", min=1, help="Measure each case this many times, in separate jobs.")
+    int, value_option("--repeat", "NUMBER", "Measure each case this many times, in separate jobs.", min=1)
 ]
 MaxParallel = Annotated[
     int | None,
-    typer.Option(
-        "--max-parallel", metavar="NUMBER", min=1, help="Run at most this many jobs of an experiment at once."
-    ),
+    value_option("--max-parallel", "NUMBER", "Run at most this many jobs of an experiment at once.", min=1),
 ]
 After = Annotated[
     list[str] | None,
-    typer.Option("--after", metavar="JOB", help="Start when this job has ended.", autocompletion=completion.job_ids),
+    value_option("--after", "JOB", "Start when this job has ended.", completion.job_ids),
 ]
 DependsOn = Annotated[
-    Before | None, typer.Option("--depends-on", help="warm-up: first compile the program's kernels in a separate job.")
+    Literal["warm-up"] | None,
+    typer.Option("--depends-on", help="warm-up: first compile the program's kernels in a separate job."),
 ]
 Canary = Annotated[
     bool, typer.Option("--canary", help="Run the smallest case first; the others once it is verified or partial.")
 ]
 StopAfter = Annotated[
     int | None,
-    typer.Option(
-        "--stop-after", metavar="NUMBER", min=1, help="Start no more jobs after this many failures of one kind."
-    ),
+    value_option("--stop-after", "NUMBER", "Start no more jobs after this many failures of one kind.", min=1),
 ]
 
 app = typer.Typer(rich_markup_mode=None)
@@ -97,17 +87,9 @@ def submit(
     database: option.Database = None,
 ) -> None:
     """Submit every case that is not verified, partial or open, the smallest first."""
-    options: api.CaseOptions = {
-        "scale": scale,
-        "where": where,
-        "workload": workload,
-        "time_budget": time_budget,
-        "cost_budget": cost_budget,
-        "arg": arg,
-        "no_arg": no_arg,
-        "settings": all_settings(settings, partition, qos, reservation, nodelist, exclude, time),
-        "example": example or dry_run,
-    }
+    options = api.CaseOptions(scale=scale, where=where, workload=workload, arg=arg, no_arg=no_arg)
+    options |= {"time_budget": time_budget, "cost_budget": cost_budget, "example": example or dry_run}
+    options["settings"] = all_settings(settings, partition, qos, reservation, nodelist, exclude, time)
     session = session_of(context, database)
     if dry_run:
         planned = api.plan_runs(experiments, cluster, repeat=repeat, max_parallel=max_parallel, **options)

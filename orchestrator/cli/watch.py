@@ -19,7 +19,7 @@ from orchestrator import api
 from orchestrator.cli import options as option
 from orchestrator.cli.job_table import bar, can_redraw, job_lines, picture, print_jobs, suggest_why
 from orchestrator.cli.json_output import JsonOutput
-from orchestrator.cli.options import session_of
+from orchestrator.cli.options import session_of, value_option
 from orchestrator.cli.output import as_row, message, only, suggest, table
 from orchestrator.errors import Problem, ReproError
 from orchestrator.paths import short_name
@@ -40,10 +40,10 @@ Watch = Annotated[bool, typer.Option("--watch", help="Continue until every job h
 Failed = Annotated[bool, typer.Option("--failed", help="Only jobs whose latest attempt failed.")]
 Every = Annotated[
     float | None,
-    typer.Option(
+    value_option(
         "--every",
-        metavar="SECONDS",
-        help="With --watch: minimum interval between scheduler queries of all terminals. Default: 15. Logs are read "
+        "SECONDS",
+        "With --watch: minimum interval between scheduler queries of all terminals. Default: 15. Logs are read "
         "every 2 s.",
     ),
 ]

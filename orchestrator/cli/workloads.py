@@ -12,6 +12,7 @@ import typer
 from orchestrator import api
 from orchestrator.cli import completion
 from orchestrator.cli import options as option
+from orchestrator.cli.options import argument, value_option
 from orchestrator.cli.output import data, filled_columns, message, suggest, table
 from orchestrator.paths import find_folders
 
@@ -23,30 +24,20 @@ workloads = typer.Typer(
     rich_markup_mode=None, no_args_is_help=True, help="Programs that cases run, with their code and data."
 )
 
-Name = Annotated[
-    str, typer.Argument(metavar="WORKLOAD", help="Name of a workload.", autocompletion=completion.workloads)
-]
+Name = Annotated[str, argument("WORKLOAD", "Name of a workload.", completion.workloads)]
 Directory = Annotated[
     str | None,
-    typer.Option(
-        "--directory",
-        metavar="FOLDER",
-        help="Fetch into this folder. Default: the paths in the profile's workloads: section.",
+    value_option(
+        "--directory", "FOLDER", "Fetch into this folder. Default: the paths in the profile's workloads: section."
     ),
 ]
 Text = Annotated[
     str | None,
-    typer.Option(
-        "--text",
-        metavar="FILE",
-        help="Make the data of this text, a .jsonl file with key text. Default: random tokens.",
-    ),
+    value_option("--text", "FILE", "Make the data of this text, a .jsonl file with key text. Default: random tokens."),
 ]
 Python = Annotated[
     str | None,
-    typer.Option(
-        "--python", metavar="PATH", help="With --text: a Python with the program's packages. Default: the one of repro."
-    ),
+    value_option("--python", "PATH", "With --text: a Python with the program's packages. Default: the one of repro."),
 ]
 Offline = Annotated[
     bool, typer.Option("--offline", help="Print the commands for a machine with internet. Fetches nothing.")
