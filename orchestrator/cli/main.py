@@ -17,7 +17,6 @@ from typer.main import get_command, get_group
 
 from orchestrator import __version__, api
 from orchestrator.cli import completion
-from orchestrator.cli.help_texts import EXAMPLES
 from orchestrator.cli.output import Console, data, message
 from orchestrator.errors import EXIT_FAILED, EXIT_OK, EXIT_USER_ERROR, Problem, ReproError
 
@@ -35,7 +34,7 @@ PANELS = {
         "submit": ("submission", "Submit the cases that are not verified, partial or open."),
         "render": ("catalog", "Print the batch script of each case."),
         "search": ("search", "Find the fastest layout of a model inside a budget."),
-        "adopt": ("adopting", "Record jobs whose scripts were submitted by hand."),
+        "adopt": ("run", "Record jobs whose scripts were submitted by hand."),
         "wait": ("run", "Wait until jobs have ended."),
         "retry": ("run", "Submit failed jobs again, with more time or on other nodes."),
         "cancel": ("run", "Cancel jobs of experiments, or by job id."),
@@ -55,12 +54,96 @@ PANELS = {
         "clusters": ("sites", "Cluster profiles: list, show, check, create."),
         "nodes": ("nodes", "Nodes that jobs may not use: deny, list, allow."),
         "images": ("sites", "Container images of a cluster: list, import."),
-        "experiments": ("experiments", "Files of experiments: write, check."),
+        "experiments": ("show", "Files of experiments: write, check."),
         "workloads": ("workloads", "Programs: list, show, fetch code and data."),
-        "config": ("configuration", "Your settings, and where each one comes from."),
+        "config": ("sites", "Your settings, and where each one comes from."),
     },
 }
 """Panel of the help -> command -> (module, summary). A module is imported when its command is used."""
+
+EXAMPLES = {
+    "list": ("repro list",),
+    "show": (
+        "repro show figure-13                                  # cases, axes, published numbers, claims",
+        "repro show sc21                                       # experiments of a paper",
+        "repro show core-cp --script                           # the published scripts, and the differences",
+    ),
+    "plan": (
+        "repro plan table-1 --cluster selene",
+        "repro plan sc21                                       # a whole paper, on its own machine",
+        "repro plan figure-13 --cluster h200 --scale quad --time-budget 10m",
+    ),
+    "status": (
+        "repro status figure-13 --watch",
+        "repro status --cluster selene --state running,pending",
+        "repro status figure-13 --failed",
+    ),
+    "logs": (
+        "repro logs 77a694 -f                                  # the first characters of a job id",
+        "repro logs 77a694 --rank 3 --attempt 1",
+    ),
+    "history": ("repro history 77a694",),
+    "sql": (
+        'repro sql "select * from v_results"',
+        "repro sql                                             # views and tables",
+    ),
+    "submit": (
+        "repro submit figure-13 --cluster selene --dry-run     # show the jobs",
+        "repro submit figure-13 --cluster selene --canary --wait",
+        "repro submit figure-13 figure-16 --cluster selene     # a job that they share runs once",
+    ),
+    "render": (
+        "repro render figure-13 --cluster selene --where pp=8,gbs=32",
+        "repro render figure-13 --cluster selene --example     # with examples for open values",
+        "repro render figure-13 --cluster selene -o jobs       # all scripts, to submit by hand",
+    ),
+    "search": ("repro search gpt-6.7b --gpus 16 --gbs 512 --cluster selene --budget 6gpu-hours",),
+    "adopt": ("repro adopt jobs                                      # the folder of `render -o jobs`",),
+    "wait": ("repro wait figure-13", "repro wait --timeout 2h"),
+    "retry": (
+        "repro retry figure-13 --dry-run",
+        "repro retry figure-13 --class timeout --time +50%",
+    ),
+    "cancel": ("repro cancel figure-13", "repro cancel 77a694"),
+    "forget": ("repro forget figure-13 --failed", "repro forget figure-13 --undo"),
+    "collect": (
+        "repro collect figure-13                               # a table, and all columns in a file",
+        "repro collect figure-13 -o figure-13.parquet",
+        "repro collect figure-13 --columns case,tflops_per_gpu | column -s, -t",
+    ),
+    "compare": (
+        "repro compare figure-13                               # with the published numbers",
+        "repro compare selene eos                              # two clusters",
+    ),
+    "claims": ("repro claims figure-13", "repro claims --cluster selene"),
+    "plot": ("repro plot figure-13 -o figure-13.pdf",),
+    "report": ("repro report -o report                                # all submitted experiments",),
+    "bundle": ("repro bundle figure-13 -o figure-13.tar.zst", "repro bundle verify figure-13.tar.zst"),
+    "clusters list": ("repro clusters list",),
+    "clusters show": (
+        "repro clusters show selene",
+        "repro clusters show selene --resolved                 # the file and line of each value",
+    ),
+    "clusters check": (
+        "repro clusters check here",
+        "repro clusters check here --job                       # also on a node",
+    ),
+    "clusters new": ("repro clusters new here",),
+    "clusters schema": ("repro clusters schema > schema.json",),
+    "nodes deny": ("repro nodes deny n7 'n[9-12]' --because ECC --until 2026-12-31",),
+    "nodes list": ("repro nodes list",),
+    "nodes allow": ("repro nodes allow n7",),
+    "images list": ("repro images list --cluster selene",),
+    "images import": ("repro images import --cluster selene",),
+    "experiments new": ("repro experiments new my/figure.yaml",),
+    "experiments check": ("repro experiments check my/figure.yaml",),
+    "experiments schema": ("repro experiments schema > experiment.json",),
+    "workloads list": ("repro workloads list",),
+    "workloads show": ("repro workloads show megatron-2021 --cluster selene",),
+    "workloads fetch": ("repro workloads fetch megatron-2021 --cluster selene",),
+    "config show": ("repro config show",),
+}
+"""Command -> lines of examples."""
 
 EXIT_CLOSED_PIPE = 141
 """Exit code if the reader of stdout ends first, as in `repro list | head -1`; shells have it for a SIGPIPE."""

@@ -1,8 +1,9 @@
-"""Commands that change jobs: wait, retry, cancel."""
+"""Commands that change jobs: wait, retry, cancel, adopt."""
 
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -12,14 +13,14 @@ from orchestrator.cli import completion
 from orchestrator.cli import options as option
 from orchestrator.cli.job_table import bar, print_jobs, suggest_results, suggest_why, waiting
 from orchestrator.cli.json_jobs import job_refs, retried_jobs
-from orchestrator.cli.options import experiments_of, no_longer_waiting, session_of, value_option
-from orchestrator.cli.output import data, message, only, suggest, table
+from orchestrator.cli.options import argument, experiments_of, no_longer_waiting, session_of, value_option
+from orchestrator.cli.output import data, filled_columns, message, only, print_shortened, suggest, table
 from orchestrator.errors import EXIT_FAILED, EXIT_OK, EXIT_TIMEOUT, EXIT_USER_ERROR, Problem, ReproError
 from orchestrator.paths import short_name
 from orchestrator.text import counted
 
 if TYPE_CHECKING:
-    from orchestrator.cli.documents import CancelDocument, RetryDocument, WaitDocument
+    from orchestrator.cli.documents import AdoptDocument, CancelDocument, RetryDocument, WaitDocument
     from orchestrator.cli.json_rows import RetriedJob
 
 ASK_ABOVE = 10
@@ -40,6 +41,8 @@ Timeout = Annotated[
     value_option("--timeout", "TIME", "Wait at most 10m, 2h or 0:30:00. Then exit with 124; the jobs continue."),
 ]
 DryRun = Annotated[bool, typer.Option("--dry-run", "-n", help="Show the jobs only.")]
+
+Folder = Annotated[Path, argument("FOLDER", "Folder of `repro render -o`.")]
 
 app = typer.Typer(rich_markup_mode=None)
 
@@ -251,3 +254,41 @@ def cancel(
         raise typer.Exit(EXIT_USER_ERROR)
     if cancelled.refused:
         raise typer.Exit(EXIT_FAILED)
+
+
+@app.command()
+def adopt(context: typer.Context, folder: Folder, json: option.Json = False, database: option.Database = None) -> None:
+    """Read the jobs of rendered scripts that were submitted by hand into the ledger. A second call adds new ones."""
+    adopted = api.adopt(folder, session=session_of(context, database))
+    rows = [
+        {
+            "job": row.job_id,
+            "experiment": short_name(row.experiment),
+            "case": row.label,
+            "attempt": row.number,
+            "id": row.scheduler_id,
+            "state": row.state,
+            "verdict": row.verdict,
+            "origin": row.origin,
+            "why": row.verdict_reason,
+        }
+        for row in adopted.jobs
+    ]
+    if json:
+        document: AdoptDocument = {
+            "jobs": job_refs(adopted.jobs),
+            "adopted_before": [str(job.file) for job in adopted.known],
+            "not_submitted": [str(job.file) for job in adopted.not_submitted],
+        }
+        context.obj.json.put(document)
+    else:
+        if rows:
+            table(rows, filled_columns(rows))
+        print_shortened([f"not submitted: {job.file}" for job in adopted.not_submitted], "add --json")
+    counts = [f"{counted(len(rows), 'job')} adopted"]
+    counts += [f"{len(adopted.known)} adopted before"] if adopted.known else []
+    counts += [f"{len(adopted.not_submitted)} not submitted"] if adopted.not_submitted else []
+    message(", ".join(counts))
+    suggest(
+        "state and verdict of the jobs", "status", *only([str(row["experiment"]) for row in rows]), database=database
+    )

@@ -1,9 +1,10 @@
-"""Command `show`: the cases, published numbers, scripts and claims of an experiment, or the experiments of a paper."""
+"""Commands for experiments: `show` for cases, published numbers and claims; `experiments` to write and check files."""
 
 from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -12,11 +13,11 @@ from orchestrator import api
 from orchestrator.cli import completion
 from orchestrator.cli import options as option
 from orchestrator.cli.options import argument
-from orchestrator.cli.output import WIDE_HINT, data, filled_columns, message, suggest, table
+from orchestrator.cli.output import WIDE_HINT, as_row, data, filled_columns, message, suggest, table
 from orchestrator.errors import Problem, ReproError
 
 if TYPE_CHECKING:
-    from orchestrator.cli.documents import ShowDocument
+    from orchestrator.cli.documents import ExperimentsCheckDocument, ExperimentsNewDocument, ShowDocument
     from orchestrator.cli.json_rows import CaseSettings, ShownCase, ShownExperiment, StatedClaim
 
 ExperimentOrPaper = Annotated[
@@ -26,6 +27,12 @@ ExperimentOrPaper = Annotated[
 ScriptNames = Annotated[
     bool, typer.Option("--script", help="Print the published script of each case, and how the case differs from it.")
 ]
+experiments = typer.Typer(rich_markup_mode=None, no_args_is_help=True, help="Files of experiments: write, check.")
+
+NewFile = Annotated[Path, argument("FILE", "The file to write, for example my/figure-1.yaml.")]
+
+OfPaper = Annotated[bool, typer.Option("--paper", help="Print the schema of paper.yaml.")]
+
 app = typer.Typer(rich_markup_mode=None)
 
 
@@ -302,3 +309,36 @@ def _print_caveats(shown: api.ExperimentCases) -> None:
             message(f"{case.name}: {case.note}")
     for note in experiment.notes:
         message(f"note: {note}")
+
+
+@experiments.command()
+def new(context: typer.Context, file: NewFile, json: option.Json = False) -> None:
+    """Write a commented experiment to start from, and paper.yaml beside it."""
+    files = api.new_experiment(file)
+    if json:
+        document: ExperimentsNewDocument = {"files": [{"file": str(path)} for path in files]}
+        context.obj.json.put(document)
+        return
+    for path in files:
+        data(str(path))
+    suggest("after each change", "experiments check", str(file))
+
+
+@experiments.command()
+def check(context: typer.Context, experiment: option.ExperimentName, json: option.Json = False) -> None:
+    """Report all problems of an experiment: fields, scales, and settings that its program does not support."""
+    entry, scales = api.check_experiment(experiment)
+    if json:
+        document: ExperimentsCheckDocument = {"scales": scales}
+        context.obj.json.put(document)
+        return
+    table([as_row(scale) for scale in scales], ["scale", "cases"])
+    message(f"{entry.name}: no problem found")
+    machine = None if entry.paper.machine is not None else "local"
+    suggest("memory, time and cost of each case", "plan", entry.argument, cluster=machine)
+
+
+@experiments.command()
+def schema(paper: OfPaper = False) -> None:
+    """Print the JSON Schema of experiments, for editors."""
+    data((api.paper_schema_text() if paper else api.experiment_schema_text()).rstrip("\n"))

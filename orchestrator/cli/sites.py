@@ -1,4 +1,4 @@
-"""Commands for a site: `clusters` for profiles, and `images` for container images that jobs share."""
+"""Commands for a site: `clusters` for profiles, `images` for images that jobs share, `config` for your settings."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from orchestrator import api
 from orchestrator.cli import completion
 from orchestrator.cli import options as option
 from orchestrator.cli.options import all_settings, argument, session_of, value_option
-from orchestrator.cli.output import data, filled_columns, message, next_command, suggest, table
+from orchestrator.cli.output import as_row, data, filled_columns, message, next_command, suggest, table
 from orchestrator.errors import EXIT_FAILED, Problem, ReproError
 from orchestrator.paths import find_folders
 from orchestrator.text import counted
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         ClustersListDocument,
         ClustersNewDocument,
         ClustersShowDocument,
+        ConfigShowDocument,
         ImagesImportDocument,
         ImagesListDocument,
     )
@@ -34,6 +35,7 @@ POLL_S = 5.0
 """Interval between two looks at imports that a command waits for."""
 
 clusters = typer.Typer(rich_markup_mode=None, no_args_is_help=True, help="Cluster profiles: the YAML files of sites.")
+config = typer.Typer(rich_markup_mode=None, no_args_is_help=True, help="Your settings, and where each one comes from.")
 images = typer.Typer(rich_markup_mode=None, no_args_is_help=True, help="Images of a registry as files that jobs share.")
 
 Name = Annotated[
@@ -371,3 +373,26 @@ def _image_row(row: api.ImageRow) -> dict[str, object]:
         "location": row.source or row.value,
         "profile": row.location,
     }
+
+
+@config.callback()
+def _group() -> None:
+    """Your settings, and where each one comes from."""
+
+
+@config.command("show")
+def show_config(context: typer.Context, json: option.Json = False, database: option.Database = None) -> None:
+    """Print each setting with its origin: option, environment variable, file:line:column or default."""
+    settings = api.config_rows(database)
+    if json:
+        document: ConfigShowDocument = {"settings": settings}
+        context.obj.json.put(document)
+        return
+    texts = [as_row(row) | {"value": _setting_text(row.value)} for row in settings]
+    table(texts, ["setting", "value", "origin"])
+    cluster = next((row.value for row in settings if row.setting == "cluster"), None)
+    suggest("each value of a cluster, with its origin", "clusters show", str(cluster or "local"), resolved=True)
+
+
+def _setting_text(value: object) -> str | None:
+    return ", ".join(value) if isinstance(value, tuple) else value if isinstance(value, str) else None

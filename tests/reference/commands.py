@@ -8,8 +8,7 @@ from typing import Any
 
 from typer.main import get_command
 
-from orchestrator.cli.help_texts import EXAMPLES
-from orchestrator.cli.main import PANELS, app
+from orchestrator.cli.main import EXAMPLES, PANELS, app
 from tests.reference.markdown import code, table
 
 _SKIPPED = {"--help"}
