@@ -270,11 +270,12 @@ def experiments_of(targets: Sequence[str]) -> Sequence[str]:
     return [target for target in targets if api.names_meant(names, target)]
 
 
-def no_longer_waiting(experiments: Sequence[str], database: str | None) -> None:
-    """Print that the command ends before the jobs of these experiments."""
+def no_longer_waiting(experiments: Sequence[str], selection: api.JobFilter, database: str | None) -> None:
+    """Print that the command ends before these jobs of these experiments."""
     message("no longer waiting; the jobs continue")
-    cancel = f"or: {repro_command('cancel', *experiments, database=database)}" if experiments else "their states"
-    suggest(cancel, "status", *only(experiments), watch=True, database=database)
+    cancel = repro_command("cancel", *experiments, **selection, database=database)
+    purpose = f"or: {cancel}" if experiments else "their states"
+    suggest(purpose, "status", *only(experiments), **selection, database=database, watch=True)
 
 
 def confirm_overwrite(files: Sequence[Path], force: bool) -> None:

@@ -80,7 +80,8 @@ def _wait(
         with waiting(context.obj):
             waited = api.wait(targets, timeout=timeout, notify=notify, session=session, **selection)
     except KeyboardInterrupt:
-        no_longer_waiting(sorted({short_name(job.experiment) for job in context.obj.waiting_for}), session.database)
+        names = sorted({short_name(job.experiment) for job in context.obj.waiting_for})
+        no_longer_waiting(names, selection, session.database)
         raise
     if json:
         document: WaitDocument = {"jobs": waited.jobs}
@@ -177,7 +178,7 @@ def retry(
         suggest("the earlier attempts of the first job", "history", jobs[0][1].job_id, database=database)
         return
     if jobs and wait:
-        raise typer.Exit(_wait(context, [job.job_id for _, job in jobs], None, notify, session, {}, json))
+        raise typer.Exit(_wait(context, [job.job_id for _, job in jobs], None, notify, session, selection, json))
     if retried.groups and not dry_run:
         suggest("until all jobs have ended", "status", *only(names), **selection, database=database, watch=True)
         return

@@ -104,6 +104,7 @@ def submit(
             context.obj.json.put(dry)
         _print_plans(planned, options, not json)
         return
+    selection: api.JobFilter = {"cluster": cluster, "scale": scale, "workload": workload, "where": where}
     submitted: list[api.Submission] = []
 
     def on_submission(submission: api.Submission) -> None:
@@ -131,13 +132,11 @@ def submit(
         )
     except KeyboardInterrupt:
         message("interrupted; the jobs submitted so far are recorded and continue")
-        cancel = repro_command("cancel", *experiments, cluster=cluster, scale=scale, database=database)
-        suggest(f"or: {cancel}", "status", *only(experiments), cluster=cluster, scale=scale, database=database)
+        cancel = repro_command("cancel", *experiments, **selection, database=database)
+        suggest(f"or: {cancel}", "status", *only(experiments), **selection, database=database)
         raise
     if len(submitted) > 1:
         _print_total(submitted)
-    selection: api.JobFilter = {"cluster": submitted[0].planned.cluster.name, "scale": scale, "workload": workload}
-    selection["where"] = where
     if not wait:
         _print_submitted_jobs(submitted, selection, database, not json)
         return
@@ -146,7 +145,7 @@ def submit(
         with waiting(context.obj):
             outcomes = api.supervise(submitted, session=session)
     except KeyboardInterrupt:
-        no_longer_waiting(names, database)
+        no_longer_waiting(names, selection, database)
         raise
     if json:
         ended = [result.row for outcome in outcomes for result in outcome.results if result.row is not None]
