@@ -10,6 +10,7 @@ from __future__ import annotations
 import csv
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -95,6 +96,7 @@ class Row:
         return abs(self.actual_ms - predicted.iteration_ms) <= predicted.uncertainty * predicted.iteration_ms
 
 
+@cache
 def rows() -> dict[str, list[Row]]:
     """Return all sets in their order, host-bound rows among them."""
     return {
@@ -321,6 +323,7 @@ def _ms_of_rate(case: Case, tflops_per_gpu: float) -> float:
     return float(flops / case.layout.gpus / (tflops_per_gpu * 1e9))
 
 
+@cache
 def _entry(experiment: str) -> Entry:
     own = CHECKOUT / "tests" / "gpu" / f"{experiment}.yaml"
     return read_experiment(experiment, own) if own.is_file() else find_experiment(find_folders(), experiment)
