@@ -27,8 +27,8 @@ from orchestrator.megatron.model import Layout, ModelShape, Training, padded_voc
 from orchestrator.paths import find_folders
 from orchestrator.planning.time_constants import FITTED, Constants
 from orchestrator.planning.time_model import Duration, predict_with
-from orchestrator.workloads.base import flag_arguments
-from orchestrator.workloads.megatron_2026 import OWN_LAYERS
+from orchestrator.workloads.flags import flag_arguments
+from orchestrator.workloads.megatron_core import OWN_LAYERS
 
 CHECKOUT = Path(__file__).resolve().parents[1]
 SC21, ATC24 = "SC21 table 1", "ATC'24 figure 9"

@@ -14,8 +14,8 @@ from orchestrator.clusters.slurm_fields import MpirunFields, SlurmFields
 from orchestrator.config.model import Count, Hardware, Strict, Text
 from orchestrator.workloads import workloads
 from orchestrator.workloads.base import AnyWorkload
+from orchestrator.workloads.needs import WorkloadSite
 from orchestrator.workloads.pretrain import PRETRAIN, PretrainSite
-from orchestrator.workloads.site_fields import WorkloadSite
 
 # The scripts set the first group for each rank. The second group, like all of BASH..., belongs to the shell: an
 # `export` of them would fail or change their value.

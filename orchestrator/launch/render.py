@@ -36,7 +36,7 @@ from orchestrator.reading.failure import Failure
 from orchestrator.reading.statistics import ENOUGH_SAMPLES
 from orchestrator.slurm.notation import time_limit_s
 from orchestrator.workloads import workloads
-from orchestrator.workloads.changed_flags import changed_flag
+from orchestrator.workloads.flags import changed_flag
 
 # Exported for every rank.
 _RANK_ENVIRONMENT: Mapping[str, str] = {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}

@@ -14,7 +14,7 @@ from orchestrator.errors import Problem, ReproError, did_you_mean
 from orchestrator.megatron.rules.rule_context import read_flags
 from orchestrator.workloads import find_workload
 from orchestrator.workloads.base import AnyWorkload
-from orchestrator.workloads.changed_flags import ADDED, DROPPED, changed_flag, without_flags
+from orchestrator.workloads.flags import ADDED, DROPPED, changed_flag, without_flags
 
 _NAME = re.compile(r"--[A-Za-z][A-Za-z0-9_-]*")
 

@@ -16,9 +16,8 @@ from orchestrator.megatron.memory import MemoryEstimate, MemoryFacts, estimate_m
 from orchestrator.megatron.model import Layout, ModelShape, Training
 from orchestrator.megatron.rules.rules import Dialect
 from orchestrator.paths import Folders
-from orchestrator.workloads.changed_flags import without_flags
-from orchestrator.workloads.needs import GPT2_TOKENS, Need
-from orchestrator.workloads.site_fields import CheckoutSite, WorkloadSite
+from orchestrator.workloads.flags import without_flags
+from orchestrator.workloads.needs import GPT2_TOKENS, CheckoutSite, Need, WorkloadSite
 
 SYNTHETIC = "synthetic"
 """Data of a program that generates them itself without an argument that requests it."""
@@ -306,45 +305,6 @@ def _may_record(arguments: Sequence[str]) -> bool:
 def has_local_layers(arguments: Collection[str]) -> bool:
     """Return whether the arguments select Megatron-LM's own layers, without transformer-engine."""
     return "--transformer-impl=local" in arguments or {"--transformer-impl", "local"} <= set(arguments)
-
-
-Flags = Mapping[str, object]
-"""Flag -> its value, in the order of the command line. True is a switch without a value; a flag with None or False is
-left out."""
-
-
-FULL_RECOMPUTATION: Flags = {
-    "--recompute-granularity": "full",
-    "--recompute-method": "uniform",
-    "--recompute-num-layers": 1,
-}
-"""Flags of full recomputation, except in Megatron-LM of 2021."""
-
-
-def layers_per_chunk(case: Case) -> int:
-    """Return the number of layers of a virtual pipeline stage."""
-    return case.model.layers // case.layout.pipeline_parallel // case.layout.virtual_stages
-
-
-def interleaving(case: Case) -> Flags:
-    """Return the flag of an interleaved pipeline, if the case has one."""
-    chunk = layers_per_chunk(case) if case.layout.virtual_stages > 1 else None
-    return {"--num-layers-per-virtual-pipeline-stage": chunk}
-
-
-def flag_arguments(flags: Flags) -> list[str]:
-    """Return flags as arguments.
-
-    >>> flag_arguments({"--lr": "6.0e-5", "--bf16": True, "--swiglu": False, "--train-iters": 100})
-    ['--lr', '6.0e-5', '--bf16', '--train-iters', '100']
-    """
-    result: list[str] = []
-    for flag, value in flags.items():
-        if value is True:
-            result.append(flag)
-        elif value is not None and value is not False:
-            result += [flag, str(value)]
-    return result
 
 
 def megatron_program(

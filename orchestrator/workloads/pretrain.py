@@ -20,12 +20,13 @@ from orchestrator.config.model import Text
 from orchestrator.errors import Problem, ReproError
 from orchestrator.files import private_folder
 from orchestrator.megatron.memory import MemoryFacts
-from orchestrator.megatron.model import ModelShape, Training
+from orchestrator.megatron.model import ModelShape
 from orchestrator.paths import Folders
 from orchestrator.pretrain.environment import source_files, version_of
 from orchestrator.pretrain.layout import microbatch_slots
 from orchestrator.workloads.base import ONE_NODE, JobContext, Program, TimeFacts, Workload
-from orchestrator.workloads.site_fields import WorkloadSite
+from orchestrator.workloads.flags import flag_arguments, script_flags
+from orchestrator.workloads.needs import WorkloadSite
 
 PRETRAIN = "pretrain"
 
@@ -50,44 +51,34 @@ class PretrainSite(WorkloadSite):
     )
 
 
+_SCRIPT = (
+    "--tensor-model-parallel-size --pipeline-model-parallel-size --micro-batch-size --global-batch-size "
+    "--num-layers --hidden-size --num-attention-heads --seq-length --vocab-size --train-iters --log-interval "
+    "--hidden-dropout --attention-dropout --num-virtual-stages-per-pipeline-rank --context-parallel-size "
+    "--sequence-parallel --swiglu --normalization --disable-bias-linear --untie-embeddings-and-output-weights "
+    "--make-vocab-size-divisible-by --position-embedding-type --ffn-hidden-size --group-query-attention "
+    "--num-query-groups --recompute-norm --recompute-activation-func --recompute-granularity "
+    "--offload-activation-ratio --bf16 --fp16 --loss-scale --use-distributed-optimizer"
+)
+
+
 def arguments(case: Case, _site: PretrainSite) -> list[str]:
     """Return the arguments of a job."""
-    attention = _pair("--attention-backend", case.training.attention) if case.training.attention else []
-    return [*model_arguments(case), *attention]
+    return [*model_arguments(case), *flag_arguments({"--attention-backend": case.training.attention})]
 
 
 def model_arguments(case: Case) -> list[str]:
     """Return the arguments of a case without its choice of attention; defaults of the program are left out."""
-    model, layout, training = case.model, case.layout, case.training
-    result = [
-        *_pair("--tensor-model-parallel-size", layout.tensor_parallel),
-        *_pair("--pipeline-model-parallel-size", layout.pipeline_parallel),
-        *_pair("--micro-batch-size", layout.micro_batch_size),
-        *_pair("--global-batch-size", layout.global_batch_size),
-        *_pair("--num-layers", model.layers),
-        *_pair("--hidden-size", model.hidden),
-        *_pair("--num-attention-heads", model.heads),
-        *_pair("--seq-length", model.seq),
-        *_pair("--vocab-size", model.vocab),
-        *_pair("--train-iters", training.iterations),
-        *_pair("--log-interval", training.log_interval),
-        *_pair("--hidden-dropout", training.dropout),
-        *_pair("--attention-dropout", training.dropout),
-    ]
-    if layout.virtual_stages > 1:
-        result += _pair("--num-virtual-stages-per-pipeline-rank", layout.virtual_stages)
-    if layout.context_parallel > 1:
-        result += _pair("--context-parallel-size", layout.context_parallel)
-    if layout.sequence_parallel:
-        result.append("--sequence-parallel")
-    result += [*_family(model), *_recomputation(training)]
-    if training.dtype in ("bf16", "fp16"):
-        result.append(f"--{training.dtype}")
-    if training.dtype == "fp16" and training.loss_scale:
-        result += _pair("--loss-scale", training.loss_scale)
-    if training.distributed_optimizer is not False:  # sharded unless a case disables it
-        result.append("--use-distributed-optimizer")
-    return result
+    layout, training = case.layout, case.training
+    values = {
+        **dict.fromkeys(("--hidden-dropout", "--attention-dropout"), training.dropout),
+        **dict.fromkeys(("--recompute-norm", "--recompute-activation-func"), training.recompute == "ours"),
+        "--num-virtual-stages-per-pipeline-rank": layout.virtual_stages if layout.virtual_stages > 1 else None,
+        "--make-vocab-size-divisible-by": 128 if case.model.family == "llama" else None,
+        "--offload-activation-ratio": training.offload or None,
+        "--use-distributed-optimizer": training.distributed_optimizer is not False,  # sharded unless a case disables it
+    }
+    return flag_arguments(script_flags(_SCRIPT, case, values))
 
 
 def _unsupported(case: Case, _site: PretrainSite | None) -> Iterator[str]:
@@ -95,37 +86,6 @@ def _unsupported(case: Case, _site: PretrainSite | None) -> Iterator[str]:
         yield "experts"
     if case.layout.context_parallel > 1 and case.training.cp_comm != "p2p":
         yield f"{case.training.cp_comm} for context parallelism"
-
-
-def _family(model: ModelShape) -> list[str]:
-    """Return the arguments of models other than GPT with a feed-forward layer of 4 x hidden."""
-    result: list[str] = []
-    if model.family == "llama":
-        result += ["--swiglu", "--normalization", "RMSNorm"]
-        result += ["--disable-bias-linear", "--untie-embeddings-and-output-weights"]
-        result += _pair("--make-vocab-size-divisible-by", 128)
-    if model.has_rotary_positions:
-        result += _pair("--position-embedding-type", "rope")
-    if model.ffn is not None:
-        result += _pair("--ffn-hidden-size", model.ffn)
-    if model.kv_groups is not None:
-        result += ["--group-query-attention", *_pair("--num-query-groups", model.kv_groups)]
-    return result
-
-
-def _recomputation(training: Training) -> list[str]:
-    result: list[str] = []
-    if training.recompute == "ours":
-        result += ["--recompute-norm", "--recompute-activation-func"]
-    elif training.recompute != "none":
-        result += _pair("--recompute-granularity", training.recompute)
-    if training.offload:
-        result += _pair("--offload-activation-ratio", training.offload)
-    return result
-
-
-def _pair(flag: str, value: object) -> list[str]:
-    return [flag, str(value)]
 
 
 @cache

@@ -22,7 +22,7 @@ from orchestrator.workloads.argument_changes import (
     with_changes,
 )
 from orchestrator.workloads.base import Program
-from orchestrator.workloads.changed_flags import without_flags
+from orchestrator.workloads.flags import without_flags
 from tests.unit.catalog.entries import shipped
 from tests.unit.clusters.sites import PLAIN, cluster_of
 from tests.unit.workloads.places import EVERYWHERE, FOLDERS

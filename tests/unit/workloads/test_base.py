@@ -13,7 +13,7 @@ import pytest
 import orchestrator
 from orchestrator.errors import ReproError
 from orchestrator.workloads import find_workload, workload_name, workloads
-from orchestrator.workloads.base import flag_arguments
+from orchestrator.workloads.flags import flag_arguments
 from tests.unit.catalog.entries import CHECKOUT, find_case
 from tests.unit.workloads.places import arguments_of
 
@@ -24,7 +24,8 @@ PACKAGE = Path(orchestrator.__file__).parent
 TOY = '''
 """A program of one module."""
 
-from orchestrator.workloads.base import CheckoutSite, Workload, megatron_program
+from orchestrator.workloads.base import Workload, megatron_program
+from orchestrator.workloads.needs import CheckoutSite
 from orchestrator.workloads.megatron_2021 import MEMORY
 
 

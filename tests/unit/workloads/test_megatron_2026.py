@@ -13,7 +13,7 @@ from orchestrator.catalog.case import Case
 from orchestrator.errors import ReproError
 from orchestrator.megatron.model import padded_vocabulary
 from orchestrator.megatron.rules.rule_context import read_flags
-from orchestrator.workloads.megatron_2026 import vocabulary_divisor
+from orchestrator.workloads.megatron_core import vocabulary_divisor
 from tests.unit.catalog.entries import find_case
 from tests.unit.workloads.places import arguments_of
 
