@@ -22,8 +22,7 @@ from orchestrator.catalog.library import Entry, find_experiment, read_experiment
 from orchestrator.catalog.published_times import published_time
 from orchestrator.clusters.machine import Machine
 from orchestrator.config.model import Hardware
-from orchestrator.megatron.flops import flops_per_iteration
-from orchestrator.megatron.model import Layout, ModelShape, Training, padded_vocabulary
+from orchestrator.megatron.model import Layout, ModelShape, Training, flops_per_iteration, padded_vocabulary
 from orchestrator.paths import find_folders
 from orchestrator.planning.time_constants import FITTED, Constants
 from orchestrator.planning.time_model import Duration, predict_with

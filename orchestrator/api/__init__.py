@@ -190,10 +190,10 @@ if TYPE_CHECKING:
     from orchestrator.search.answer import SearchAnswer as SearchAnswer
     from orchestrator.search.answer import arguments_by_program as arguments_by_program
     from orchestrator.search.answer import fastest_text as fastest_text
-    from orchestrator.search.budget import read_search_budget as read_search_budget
+    from orchestrator.search.policy import Simulated as Simulated
+    from orchestrator.search.policy import read_search_budget as read_search_budget
     from orchestrator.search.prepare import PreparedSearch as PreparedSearch
     from orchestrator.search.prepare import prepare_search as prepare_search
-    from orchestrator.search.simulate import Simulated as Simulated
     from orchestrator.slurm.notation import time_limit_s as time_limit_s
     from orchestrator.workloads import workload_name as workload_name
     from orchestrator.workloads import workloads as workloads

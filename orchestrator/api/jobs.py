@@ -32,7 +32,7 @@ from orchestrator.reading.job_status import (
     tallies,
     total,
 )
-from orchestrator.slurm.states import STATES, base_state
+from orchestrator.slurm.records import STATES, base_state
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

@@ -32,11 +32,9 @@ from orchestrator.planning.target import Target
 from orchestrator.reading.failure import ran_out_of_memory
 from orchestrator.results.outcome import read_outcome
 from orchestrator.search.answer import SearchAnswer, Trial, answer
-from orchestrator.search.budget import Budget
 from orchestrator.search.candidates import Candidate, Reason, candidates
-from orchestrator.search.policy import OUT_OF_MEMORY, Corrected, Decision, decide
+from orchestrator.search.policy import OUT_OF_MEMORY, Budget, Corrected, Decision, Simulated, decide, simulate
 from orchestrator.search.prepare import PreparedSearch, require_one_task, write_experiment
-from orchestrator.search.simulate import Simulated, simulate
 from orchestrator.text import counted
 
 FINALISTS = 3

@@ -13,8 +13,7 @@ from orchestrator.clusters.slurm_fields import QosFields
 from orchestrator.config.yaml import KeyPath, dotted
 from orchestrator.errors import did_you_mean
 from orchestrator.slurm.notation import format_time_limit, time_limit_s
-from orchestrator.slurm.site import Site
-from orchestrator.slurm.site_parsers import Association, NodeKind, Partition, Qos
+from orchestrator.slurm.site import Association, NodeKind, Partition, Qos, Site
 from orchestrator.text import counted
 
 

@@ -15,8 +15,7 @@ from orchestrator.clusters.slurm_fields import SlurmFields
 from orchestrator.config.yaml import dotted
 from orchestrator.errors import did_you_mean
 from orchestrator.slurm.notation import time_limit_s
-from orchestrator.slurm.site import Site
-from orchestrator.slurm.site_parsers import Partition
+from orchestrator.slurm.site import Partition, Site
 from orchestrator.workloads import workloads
 from orchestrator.workloads.needs import fetch_command
 from orchestrator.workloads.pretrain import PRETRAIN

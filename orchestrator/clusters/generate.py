@@ -17,8 +17,7 @@ from orchestrator.clusters.site_fields import Architecture
 from orchestrator.config.yaml import scalar
 from orchestrator.megatron.hardware import GPUS
 from orchestrator.slurm.notation import format_time_limit
-from orchestrator.slurm.site import Choice, Site, choose
-from orchestrator.slurm.site_parsers import NodeKind, Partition, Qos
+from orchestrator.slurm.site import Choice, NodeKind, Partition, Qos, Site, choose
 from orchestrator.text import counted, printable_line
 
 _GPU_NAMES = [name for name, facts in GPUS.items() if facts.peak_tflops]

@@ -19,8 +19,7 @@ from orchestrator.clusters.names import cluster_names, is_overlay
 from orchestrator.clusters.profile import ClusterProfile
 from orchestrator.clusters.site_fields import NetworkFields
 from orchestrator.config.model import Hardware, placeholders, read_model
-from orchestrator.config.settings import Setting, settings_document
-from orchestrator.config.yaml import Document, KeyPath, dotted, read_document, shown
+from orchestrator.config.yaml import Document, KeyPath, Setting, dotted, read_document, settings_document, shown
 from orchestrator.errors import Problem, ReproError, did_you_mean
 from orchestrator.identity import name_of_user, why_not_own_path
 from orchestrator.masking import masked

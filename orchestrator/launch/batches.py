@@ -21,8 +21,7 @@ from orchestrator.ledger.runs import Missing, NewAttempt
 from orchestrator.ledger.submission_rows import LatestAttempt
 from orchestrator.ledger.tables import QUEUED
 from orchestrator.masking import masked
-from orchestrator.megatron.flops import flops_per_iteration
-from orchestrator.megatron.model import Layout, ModelShape, Training
+from orchestrator.megatron.model import Layout, ModelShape, Training, flops_per_iteration
 from orchestrator.paths import Folders
 from orchestrator.planning.plan import Plan
 from orchestrator.reading.failure import POLICIES, Allocation, failed_nodes, failure_named, pause_before

@@ -24,8 +24,7 @@ from orchestrator.reading.failure import Failure
 from orchestrator.slurm.command import at, cluster_identity
 from orchestrator.slurm.notation import base_id
 from orchestrator.slurm.query import cancel_jobs, find_by_comments, query_jobs
-from orchestrator.slurm.records import JobRecord
-from orchestrator.slurm.states import Phase
+from orchestrator.slurm.records import JobRecord, Phase
 
 
 @dataclass(slots=True)

@@ -28,7 +28,7 @@ from orchestrator.files import JobRecord, private_folder, read_record, tail_byte
 from orchestrator.ledger.attempts import Observation
 from orchestrator.slurm.command import unreachable_from
 from orchestrator.slurm.reasons import explain_rejection, is_for_want_of_room
-from orchestrator.slurm.states import Phase, phase_of
+from orchestrator.slurm.records import Phase, phase_of
 
 # They select the cluster and authenticate the user, also for squeue and scancel.
 _WHICH_CLUSTER = ("SLURM_CONF", "SLURM_CLUSTERS", "SLURM_JWT")

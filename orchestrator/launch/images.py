@@ -29,8 +29,7 @@ from orchestrator.launch.templates import Line, templates_in
 from orchestrator.paths import Folders
 from orchestrator.slurm.notation import time_limit_s
 from orchestrator.slurm.query import may_have_comment, query_jobs
-from orchestrator.slurm.records import JobRecord
-from orchestrator.slurm.states import Phase, meaning_of
+from orchestrator.slurm.records import JobRecord, Phase, meaning_of
 from orchestrator.text import printable_line
 
 LONGEST = "1:00:00"

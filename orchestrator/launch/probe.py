@@ -25,7 +25,7 @@ from orchestrator.megatron.logs.root_cause import cause
 from orchestrator.paths import Folders
 from orchestrator.planning.plan import Plan
 from orchestrator.slurm.query import cancel_jobs, may_have_comment, query_jobs
-from orchestrator.slurm.states import Phase
+from orchestrator.slurm.records import Phase
 from orchestrator.text import counted
 from orchestrator.workloads.base import Program
 from orchestrator.workloads.pretrain import PRETRAIN, copy_program, program_folder

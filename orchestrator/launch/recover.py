@@ -32,7 +32,7 @@ from orchestrator.slurm.command import at, cluster_identity
 from orchestrator.slurm.notation import base_id
 from orchestrator.slurm.query import QueryAnswer, find_by_comments
 from orchestrator.slurm.records import JobRecord as SchedulerRecord
-from orchestrator.slurm.states import Phase
+from orchestrator.slurm.records import Phase
 
 GRACE = timedelta(minutes=5)
 """Time for a submission by a process that is not visible, and for a job's first record if only the queue answers."""

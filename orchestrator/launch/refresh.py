@@ -40,8 +40,7 @@ from orchestrator.ledger.tables import ENDED, LOST, WAITING
 from orchestrator.reading.failure import PREEMPTED_IN_GRACE
 from orchestrator.slurm.command import at, cluster_identity
 from orchestrator.slurm.query import query_jobs
-from orchestrator.slurm.records import JobRecord
-from orchestrator.slurm.states import Phase, may_run_again
+from orchestrator.slurm.records import JobRecord, Phase, may_run_again
 
 LOST_AFTER = timedelta(minutes=5)
 """Time without a listing and without growth of its log after which a job is lost: accounting lags, and a

@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 from orchestrator.ledger.column_types import CheckedNumber
 from orchestrator.ledger.database import Ledger, now
 from orchestrator.ledger.tables import Attempt, Event, Iteration, LogOffset, Metric, batched, field_values, rows_of
-from orchestrator.megatron.logs.columns import IterationLine
+from orchestrator.megatron.logs.iteration_lines import IterationLine
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,9 +27,8 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from orchestrator.planning.exact import ExactJob, RankMemory
 from orchestrator.planning.meta_tensors import META, LiveBytes
-from orchestrator.pretrain.arguments import TrainingArguments, parse_arguments
+from orchestrator.pretrain.arguments import Layout, TrainingArguments, parse_arguments, refusals
 from orchestrator.pretrain.environment import quick_imports
-from orchestrator.pretrain.layout import Layout, refusals
 
 if TYPE_CHECKING:
     from megatron.core.distributed import DistributedDataParallel
@@ -89,9 +88,8 @@ def _plan(job: ExactJob, arguments: TrainingArguments, layout: Layout, rank: int
 
 def _run(arguments: TrainingArguments, layout: Layout, chunks: list[DistributedDataParallel], live: LiveBytes) -> None:
     """Run one iteration in Megatron-Core's schedule, then record the graphs that a GPU would record."""
-    from orchestrator.pretrain.data import Batches
     from orchestrator.pretrain.graph import graph_scope
-    from orchestrator.pretrain.train import chunk_graphs, forward_step, graphed_step, schedule
+    from orchestrator.pretrain.train import Batches, chunk_graphs, forward_step, graphed_step, schedule
 
     batches = Batches(arguments, layout, META)
     if graph_scope(arguments, _GPU) != "chunk":
@@ -226,7 +224,7 @@ def _nothing(*_: object) -> None:
 def _choose_attention(job: ExactJob, arguments: TrainingArguments) -> None:
     from megatron.core.transformer.dot_product_attention import DotProductAttention
 
-    from orchestrator.pretrain import attention, model
+    from orchestrator.pretrain import layers, model
 
     accepted = signature(DotProductAttention).parameters
 
@@ -237,10 +235,10 @@ def _choose_attention(job: ExactJob, arguments: TrainingArguments) -> None:
     unfused = job.attention == "unfused"
     scores = arguments.attention_backend == "unfused"
     kernel = torch.nn.functional.scaled_dot_product_attention if scores else _flash_attention
-    _replace(attention, "scaled_dot_product_attention", kernel)
+    _replace(layers, "scaled_dot_product_attention", kernel)
     # The mask over gathered keys is an object for kernels; it cannot be made without data.
-    _replace(attention, "causal_lower_right", lambda *_: None)
-    _replace(model, "CausalAttention", MegatronAttention if unfused else attention.CausalAttention)
+    _replace(layers, "causal_lower_right", lambda *_: None)
+    _replace(model, "CausalAttention", MegatronAttention if unfused else layers.CausalAttention)
 
 
 def _flash_attention(

@@ -14,7 +14,7 @@ from orchestrator.clusters.profile import ClusterProfile
 from orchestrator.clusters.resolve import Cluster
 from orchestrator.config.model import Hardware
 from orchestrator.errors import Problem, ReproError
-from orchestrator.megatron.rules.rules import RuleContext, broken_rules, layout_warnings
+from orchestrator.megatron.rules import RuleContext, broken_rules, layout_warnings
 from orchestrator.money import Price
 from orchestrator.text import counted
 from orchestrator.workloads import find_workload

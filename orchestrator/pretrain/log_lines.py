@@ -10,9 +10,8 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Literal, Protocol
 
-from orchestrator.pretrain.arguments import TrainingArguments
+from orchestrator.pretrain.arguments import Layout, TrainingArguments
 from orchestrator.pretrain.environment import FOLDER, source_files, version_of
-from orchestrator.pretrain.layout import Layout
 
 ExecutionMode = Literal["graph", "eager"]
 

@@ -31,16 +31,15 @@ from orchestrator.pretrain.activations import (
     recompute_layers,
     recompute_norms,
 )
-from orchestrator.pretrain.arguments import TrainingArguments
-from orchestrator.pretrain.attention import CausalAttention
+from orchestrator.pretrain.arguments import Layout, TrainingArguments, communication_options
 from orchestrator.pretrain.layers import (
     NORMS,
     BiasedColumnParallelLinear,
+    CausalAttention,
     SkippableRowParallelLinear,
     cross_entropy,
     use_activation,
 )
-from orchestrator.pretrain.layout import Layout, communication_options
 
 Function = TypeVar("Function")
 

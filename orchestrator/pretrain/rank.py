@@ -21,9 +21,8 @@ import torch
 import torch.distributed as dist
 import torch.utils._device
 
-from orchestrator.pretrain.arguments import TrainingArguments
+from orchestrator.pretrain.arguments import TrainingArguments, refusals
 from orchestrator.pretrain.environment import Place, missing_gpu_reason
-from orchestrator.pretrain.layout import refusals
 
 EXIT_REFUSED = 2
 

@@ -1,4 +1,4 @@
-"""Training loop: forward and backward passes over the layout's schedule, optimizer steps, log lines."""
+"""Training loop: mock data, forward and backward passes over the layout's schedule, optimizer steps, log lines."""
 
 from __future__ import annotations
 
@@ -18,8 +18,7 @@ from megatron.core.transformer import TransformerConfig
 
 from orchestrator.pretrain import log_lines
 from orchestrator.pretrain.activations import Offload
-from orchestrator.pretrain.arguments import TrainingArguments
-from orchestrator.pretrain.data import Batches, Microbatch
+from orchestrator.pretrain.arguments import Layout, TrainingArguments, microbatch_slots
 from orchestrator.pretrain.graph import (
     ChunkGraphs,
     Exchange,
@@ -27,12 +26,13 @@ from orchestrator.pretrain.graph import (
     GraphedPipeline,
     HostWait,
     Losses,
+    Microbatch,
     graph_scope,
     idle_graph_bytes,
     run_chunk,
     use_own_stream,
 )
-from orchestrator.pretrain.layout import Layout, microbatch_slots
+from orchestrator.pretrain.layers import take_share
 from orchestrator.pretrain.log_lines import Interval, IntervalSummary, StepResult
 from orchestrator.pretrain.model import ModelAndOptimizer, build, start_model_parallel, transformer_config
 
@@ -42,6 +42,60 @@ _MIB = 2**20
 
 LossFunction = Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor, torch.Tensor]]
 ForwardStep = Callable[[Iterator[Microbatch], torch.nn.Module], tuple[torch.Tensor, LossFunction]]
+
+
+_LARGEST_STRIDE = 3
+
+
+class Batches:
+    """Microbatches of this rank, of mock data. `draw` selects the next global batch.
+
+    The data depend only on seed and iteration, so that every layout trains on the same samples.
+    """
+
+    def __init__(self, arguments: TrainingArguments, layout: Layout, device: torch.device) -> None:
+        self._arguments, self._layout = arguments, layout
+        self._iteration = 0
+        column = (arguments.global_batch_size, 1)
+        # Overwritten in place: a CUDA graph reads every batch from the addresses of the first.
+        self._start = torch.empty(column, dtype=torch.int64, device=device)
+        self._stride = torch.empty_like(self._start)
+        self._positions = torch.arange(arguments.seq_length + 1, device=device)
+
+    def draw(self) -> None:
+        """Generate the next iteration's global batch."""
+        start, stride = _samples(self._arguments, self._iteration)
+        self._start.copy_(start)
+        self._stride.copy_(stride)
+        self._iteration += 1
+
+    def microbatches(self) -> Iterator[Microbatch]:
+        """Yield the microbatches of the current global batch in an endless loop."""
+        size, count = self._arguments.micro_batch_size, self._layout.num_microbatches
+        first = int(parallel_state.get_data_parallel_rank()) * size * count
+        while True:
+            for begin in range(first, first + size * count, size):
+                rows = slice(begin, begin + size)
+                tokens = (self._start[rows] + self._stride[rows] * self._positions) % self._arguments.vocab_size
+                yield _microbatch(tokens, self._positions[:-1].expand(size, -1), self._layout)
+
+
+def _samples(arguments: TrainingArguments, iteration: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return first token and stride of each sequence, [batch, 1]. Sequences are arithmetic, so the loss can fall."""
+    generator = torch.Generator().manual_seed(arguments.seed * 1_000_003 + iteration)
+    column = (arguments.global_batch_size, 1)
+    start = torch.randint(0, arguments.vocab_size, column, generator=generator)
+    return start, torch.randint(1, _LARGEST_STRIDE + 1, column, generator=generator)
+
+
+def _microbatch(sequences: torch.Tensor, positions: torch.Tensor, layout: Layout) -> Microbatch:
+    """Return this context-parallel rank's share of sequences [micro batch, sequence + 1]."""
+    rank = parallel_state.get_context_parallel_rank()
+
+    def share(whole: torch.Tensor) -> torch.Tensor:
+        return take_share(whole, rank, layout.context_parallel, dim=1).contiguous()
+
+    return Microbatch(tokens=share(sequences[:, :-1]), position_ids=share(positions), labels=share(sequences[:, 1:]))
 
 
 def pretrain(arguments: TrainingArguments, device: torch.device) -> None:

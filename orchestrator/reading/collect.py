@@ -27,7 +27,7 @@ from orchestrator.ledger.tables import ENDED, FAILED, MEASURED, RUNNING
 from orchestrator.masking import masked, without_known
 from orchestrator.megatron.logs import ALPA_PROGRAM
 from orchestrator.megatron.logs.alpa import TABLE, TABLE_BYTES, AlpaRow, table_rows
-from orchestrator.megatron.logs.columns import IterationLine, IterationLines
+from orchestrator.megatron.logs.iteration_lines import IterationLine, IterationLines
 from orchestrator.megatron.logs.root_cause import LONGEST_LINE, Cause, CauseFinder
 from orchestrator.megatron.logs.root_cause_kinds import NOT_A_NUMBER
 from orchestrator.megatron.logs.scan import line_around, parse_line

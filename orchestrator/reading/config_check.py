@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, fields
 from orchestrator.ledger.rows import JobRow
 from orchestrator.megatron.logs.alpa import RowKey
 from orchestrator.megatron.model import Layout, ModelShape, padded_vocabulary, parameters_of_rank
-from orchestrator.megatron.rules.rule_context import read_flags
+from orchestrator.megatron.rules import read_flags
 from orchestrator.reading.parse import LogReport
 from orchestrator.workloads import workloads
 from orchestrator.workloads.base import AnyWorkload

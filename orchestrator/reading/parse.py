@@ -17,9 +17,17 @@ from typing import TypeVar
 from orchestrator.masking import masked_tree
 from orchestrator.megatron.logs import fact_lines
 from orchestrator.megatron.logs.alpa import AlpaRow, printed_row
-from orchestrator.megatron.logs.columns import IterationLine, IterationLines, effective_lines, plausible_lines
 from orchestrator.megatron.logs.fact_lines import Memory, Timers, WorldLine
-from orchestrator.megatron.logs.iteration_lines import ITERATION_TOKEN, add_iterations, last_line_time, line_time
+from orchestrator.megatron.logs.iteration_lines import (
+    ITERATION_TOKEN,
+    IterationLine,
+    IterationLines,
+    add_iterations,
+    effective_lines,
+    last_line_time,
+    line_time,
+    plausible_lines,
+)
 from orchestrator.megatron.logs.scan import candidate_lines, occurrences
 from orchestrator.reading.facts import LogFacts
 

@@ -10,15 +10,21 @@ from itertools import pairwise
 
 from orchestrator.job_spec import JobSpec
 from orchestrator.ledger.measurements import MeasuredMetric
-from orchestrator.megatron.flops import (
+from orchestrator.megatron.logs.iteration_lines import (
+    LARGEST,
+    LONGEST_MS,
+    IterationLine,
+    effective_lines,
+    iteration_lines,
+    plausible_lines,
+)
+from orchestrator.megatron.model import (
     computed_flops_per_iteration,
     flops_per_iteration,
     model_flops_utilization,
+    padded_vocabulary,
     tflops_per_gpu,
 )
-from orchestrator.megatron.logs.columns import LARGEST, LONGEST_MS, IterationLine, effective_lines, plausible_lines
-from orchestrator.megatron.logs.iteration_lines import iteration_lines
-from orchestrator.megatron.model import padded_vocabulary
 from orchestrator.reading.facts import LogFacts
 
 TAIL_BYTES = 64 * 1024

@@ -18,7 +18,7 @@ from orchestrator.job_spec import Value
 from orchestrator.ledger.measurements import MeasuredMetric
 from orchestrator.ledger.rows import JobRow, JobSummary
 from orchestrator.ledger.tables import ENDED, FAILED, MEASURED, PARTIAL, RUNNING, VERIFIED
-from orchestrator.megatron.flops import training_days
+from orchestrator.megatron.model import training_days
 from orchestrator.reading.failure import Failure, fails_as_published, ran_out_of_memory
 from orchestrator.reading.host_bound import host_bound_reason, is_host_bound
 from orchestrator.reading.job_status import attempt_text, reuse_text

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from orchestrator.catalog.case import Case
 from orchestrator.errors import Problem, ReproError, did_you_mean
-from orchestrator.megatron.rules.rule_context import read_flags
+from orchestrator.megatron.rules import read_flags
 from orchestrator.workloads import find_workload
 from orchestrator.workloads.base import AnyWorkload
 from orchestrator.workloads.flags import ADDED, DROPPED, changed_flag, without_flags

@@ -14,7 +14,7 @@ from orchestrator.megatron.hardware import Fit
 from orchestrator.megatron.logs.alpa import RowKey
 from orchestrator.megatron.memory import MemoryEstimate, MemoryFacts, estimate_memory
 from orchestrator.megatron.model import Layout, ModelShape, Training
-from orchestrator.megatron.rules.rules import Dialect
+from orchestrator.megatron.rules import Dialect
 from orchestrator.paths import Folders
 from orchestrator.workloads.flags import without_flags
 from orchestrator.workloads.needs import GPT2_TOKENS, CheckoutSite, Need, WorkloadSite

@@ -23,7 +23,7 @@ from orchestrator.megatron.logs import ALPA_PROGRAM
 from orchestrator.megatron.logs.alpa import TABLE, RowKey, key_of_case
 from orchestrator.megatron.memory import MemoryFacts
 from orchestrator.megatron.model import Layout, ModelShape, Training
-from orchestrator.megatron.rules.rule_context import read_flags
+from orchestrator.megatron.rules import read_flags
 from orchestrator.text import counted
 from orchestrator.workloads.base import JobContext, Program, TimeFacts, Workload, megatron_program
 from orchestrator.workloads.flags import DROPOUT, flag_arguments, lacking, script_flags, site_flags

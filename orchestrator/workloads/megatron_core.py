@@ -23,7 +23,7 @@ from orchestrator.catalog.case import Case
 from orchestrator.config.model import Text
 from orchestrator.megatron.memory import MemoryFacts
 from orchestrator.megatron.model import ModelShape
-from orchestrator.megatron.rules.rule_context import read_flags
+from orchestrator.megatron.rules import read_flags
 from orchestrator.workloads.base import JobContext, Program, TimeFacts, Workload, megatron_program
 from orchestrator.workloads.flags import RECOMPUTATION, Flags, flag_arguments, lacking, script_flags, site_flags
 from orchestrator.workloads.megatron_2021 import SCHEDULE, SIZES

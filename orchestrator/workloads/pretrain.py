@@ -22,8 +22,8 @@ from orchestrator.files import private_folder
 from orchestrator.megatron.memory import MemoryFacts
 from orchestrator.megatron.model import ModelShape
 from orchestrator.paths import Folders
+from orchestrator.pretrain.arguments import microbatch_slots
 from orchestrator.pretrain.environment import source_files, version_of
-from orchestrator.pretrain.layout import microbatch_slots
 from orchestrator.workloads.base import ONE_NODE, JobContext, Program, TimeFacts, Workload
 from orchestrator.workloads.flags import flag_arguments, script_flags
 from orchestrator.workloads.needs import WorkloadSite
@@ -204,7 +204,7 @@ WORKLOAD = Workload(
     time=TimeFacts(
         records_graph=True,  # pretrain/graph.py
         skips_last_product=True,  # pretrain/activations.py
-        keeps_keys=True,  # pretrain/attention.py
+        keeps_keys=True,  # pretrain/layers.py
         sums_shared_embedding=True,
         overlaps_backward_communication=True,  # megatron-core's LinearWithGradAccumulationAndAsyncCommunication
         starts_step_by_host=True,

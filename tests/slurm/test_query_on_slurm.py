@@ -22,8 +22,7 @@ from orchestrator.slurm.query import (
     query_jobs,
 )
 from orchestrator.slurm.reasons import explain_reason
-from orchestrator.slurm.records import JobRecord
-from orchestrator.slurm.states import Phase
+from orchestrator.slurm.records import JobRecord, Phase
 from tests.slurm.accounting import OTHER_USER
 from tests.slurm.cluster import SlurmCluster
 from tests.slurm.configuration import CLUSTER_NAME

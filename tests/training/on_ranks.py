@@ -24,9 +24,8 @@ import torch.distributed as dist
 from torch.autograd.graph import saved_tensors_hooks
 
 from orchestrator.pretrain import rank
-from orchestrator.pretrain.arguments import TrainingArguments, parse_arguments
+from orchestrator.pretrain.arguments import Layout, TrainingArguments, parse_arguments
 from orchestrator.pretrain.environment import find_place, set_environment
-from orchestrator.pretrain.layout import Layout
 from orchestrator.pretrain.rank import prepare_megatron, start_processes, stop_processes
 from tests.training.launching import SMALL_MODEL
 

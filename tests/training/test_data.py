@@ -9,10 +9,10 @@ import torch
 from megatron.core import parallel_state
 
 from benchmarks.plain_gpt import Sizes, sequences
-from orchestrator.pretrain.arguments import parse_arguments
-from orchestrator.pretrain.attention import join_shares
-from orchestrator.pretrain.data import Batches, Microbatch
-from orchestrator.pretrain.layout import Layout
+from orchestrator.pretrain.arguments import Layout, parse_arguments
+from orchestrator.pretrain.graph import Microbatch
+from orchestrator.pretrain.layers import join_shares
+from orchestrator.pretrain.train import Batches
 from tests.training.launching import SMALL_MODEL
 
 CPU = torch.device("cpu")

@@ -14,10 +14,9 @@ from hypothesis import strategies as st
 from orchestrator.megatron.logs.fact_lines import execution
 from orchestrator.megatron.logs.iteration_lines import iteration_lines
 from orchestrator.pretrain import log_lines
-from orchestrator.pretrain.arguments import TrainingArguments, parse_arguments
-from orchestrator.pretrain.attention import join_shares, take_share
+from orchestrator.pretrain.arguments import Layout, TrainingArguments, communication_options, parse_arguments
 from orchestrator.pretrain.environment import Place, cores_of, find_place, missing_gpu_reason, set_environment
-from orchestrator.pretrain.layout import Layout, communication_options
+from orchestrator.pretrain.layers import join_shares, take_share
 from orchestrator.pretrain.log_lines import Interval, IntervalSummary, StepResult
 from orchestrator.pretrain.rank import accumulate_weight_gradient
 from tests.training.launching import SMALL_MODEL

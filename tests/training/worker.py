@@ -22,9 +22,8 @@ from unittest import mock
 import torch
 import torch.distributed as dist
 
-from orchestrator.pretrain.arguments import parse_arguments
+from orchestrator.pretrain.arguments import Layout, communication_options, parse_arguments, refusals
 from orchestrator.pretrain.environment import find_place, set_environment
-from orchestrator.pretrain.layout import Layout, communication_options, refusals
 from orchestrator.pretrain.rank import prepare_megatron, start_processes, stop_processes
 
 

@@ -15,7 +15,7 @@ from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.measurements import Measurement, record_measurements
 from orchestrator.ledger.rows import JobRow
 from orchestrator.ledger.tables import FAILED, NEVER_SUBMITTED, OPEN
-from orchestrator.megatron.logs.columns import IterationLine
+from orchestrator.megatron.logs.iteration_lines import IterationLine
 from orchestrator.reading.collect import measure
 from orchestrator.reading.energy import ENERGY_METRICS
 from orchestrator.reading.failure import Failure

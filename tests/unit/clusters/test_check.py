@@ -9,8 +9,7 @@ import pytest
 
 from orchestrator.clusters.check import check_login
 from orchestrator.clusters.findings import Finding
-from orchestrator.slurm.site import PYXIS_SINCE, Site, SrunOptions
-from orchestrator.slurm.site_parsers import Association, Gres, NodeKind, Partition, Qos
+from orchestrator.slurm.site import PYXIS_SINCE, Association, Gres, NodeKind, Partition, Qos, Site, SrunOptions
 from tests.unit.clusters.sites import cluster_of
 
 PROFILE = """\

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.config.settings import parse_settings, settings_document
+from orchestrator.config.yaml import parse_settings, settings_document
 from orchestrator.errors import ReproError
 
 

@@ -31,7 +31,7 @@ from orchestrator.ledger.measurements import (
 from orchestrator.ledger.migrations import run_migrations
 from orchestrator.ledger.readonly_file import SCHEMA
 from orchestrator.ledger.tables import ENDED, VERIFIED, Attempt, Event, Iteration, Run, Table
-from orchestrator.megatron.logs.columns import IterationLine
+from orchestrator.megatron.logs.iteration_lines import IterationLine
 from tests.forked_repro import ForkedProgram
 from tests.recorded_jobs import job_spec, ledger_at, new_ledger, new_run, record_jobs
 

@@ -46,7 +46,7 @@ WRITER = """
 import dataclasses, itertools, json, sys, time
 import sqlalchemy as sa
 from orchestrator.ledger.attempts import Observation, job_rows, record_observations
-from orchestrator.megatron.logs.columns import IterationLine
+from orchestrator.megatron.logs.iteration_lines import IterationLine
 from orchestrator.ledger.measurements import MeasuredMetric, Measurement, record_measurements
 from orchestrator.ledger.submissions import record_submission
 from orchestrator.ledger.tables import ENDED, VERIFIED

@@ -14,7 +14,7 @@ from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.measurements import MeasuredMetric, Measurement, record_measurements
 from orchestrator.ledger.runs import NewJob
 from orchestrator.ledger.tables import ENDED, FAILED, VERIFIED, Attempt
-from orchestrator.megatron.logs.columns import IterationLine
+from orchestrator.megatron.logs.iteration_lines import IterationLine
 from orchestrator.text import utc_stamp
 from tests.recorded_jobs import (
     job_spec,

@@ -6,14 +6,15 @@ from dataclasses import replace
 
 import pytest
 
-from orchestrator.megatron.flops import (
+from orchestrator.megatron.model import (
+    ModelShape,
+    Recompute,
     computed_flops_per_iteration,
     flops_per_iteration,
     model_flops_per_token,
     model_flops_utilization,
     tflops_per_gpu,
 )
-from orchestrator.megatron.model import ModelShape, Recompute
 from tests.unit.catalog.test_alpa import alpa_parameters
 
 GPT_1T = ModelShape(layers=128, hidden=25600, heads=160, seq=2048, vocab=51200)

@@ -16,7 +16,7 @@ from orchestrator.config.yaml import parse_document, read_document
 from orchestrator.errors import ReproError
 from orchestrator.job_spec import Value
 from orchestrator.paths import find_folders
-from orchestrator.search.space import NamedModel, Space, divisors, experiment_text, find_model, require_complete
+from orchestrator.search.prepare import NamedModel, Space, divisors, experiment_text, find_model, require_complete
 
 SIZES: dict[str, Value] = {"layers": 24, "hidden": 2048, "heads": 16, "seq": 1024, "vocab": 51200}
 SPACE = Space(

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.slurm.site_parsers import (
+from orchestrator.slurm.site import (
     Gres,
     NodeKind,
     Partition,

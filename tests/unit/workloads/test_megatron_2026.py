@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from orchestrator.catalog.case import Case
 from orchestrator.errors import ReproError
 from orchestrator.megatron.model import padded_vocabulary
-from orchestrator.megatron.rules.rule_context import read_flags
+from orchestrator.megatron.rules import read_flags
 from orchestrator.workloads.megatron_core import vocabulary_divisor
 from tests.unit.catalog.entries import find_case
 from tests.unit.workloads.places import arguments_of

@@ -15,7 +15,7 @@ from orchestrator.catalog.expand import expand
 from orchestrator.job_spec import JobSpec
 from orchestrator.ledger.attempts import job_rows
 from orchestrator.ledger.measurements import MeasuredMetric
-from orchestrator.megatron.logs.columns import IterationLine
+from orchestrator.megatron.logs.iteration_lines import IterationLine
 from orchestrator.reading.energy import MeanPower, joules
 from orchestrator.reading.facts import LogFacts
 from orchestrator.reading.gpu_samples import read_samples
