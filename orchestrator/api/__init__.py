@@ -124,12 +124,12 @@ if TYPE_CHECKING:
     from orchestrator.catalog.published import Difference as Difference
     from orchestrator.catalog.published import PublishedPoint as PublishedPoint
     from orchestrator.clusters.layers import leaves as leaves
-    from orchestrator.clusters.names import cluster_names as cluster_names
-    from orchestrator.clusters.profile_schema import schema_text as schema_text
+    from orchestrator.clusters.profile import schema_text as schema_text
     from orchestrator.clusters.program import ImageRow as ImageRow
     from orchestrator.clusters.program import image_rows as image_rows
     from orchestrator.clusters.program import imported_file as imported_file
     from orchestrator.clusters.resolve import Cluster as Cluster
+    from orchestrator.clusters.resolve import cluster_names as cluster_names
     from orchestrator.clusters.resolve import find_cluster as find_cluster
     from orchestrator.config.yaml import dotted as dotted
     from orchestrator.config.yaml import shown as shown

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import get_args
 
-from orchestrator.clusters.site_fields import Architecture
+from orchestrator.clusters.profile import Architecture
 from orchestrator.config.yaml import scalar
 from orchestrator.megatron.hardware import GPUS
 from orchestrator.slurm.notation import format_time_limit

@@ -12,12 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.clusters.container import FILE_RUNTIMES, read_image
-from orchestrator.clusters.example import with_examples
-from orchestrator.clusters.layers import Layered, lay
+from orchestrator.clusters.layers import Layered, lay, with_examples
 from orchestrator.clusters.machine import Machine, this_machine
-from orchestrator.clusters.names import cluster_names, is_overlay
-from orchestrator.clusters.profile import ClusterProfile
-from orchestrator.clusters.site_fields import NetworkFields
+from orchestrator.clusters.profile import ClusterProfile, NetworkFields
 from orchestrator.config.model import Hardware, placeholders, read_model
 from orchestrator.config.yaml import Document, KeyPath, Setting, dotted, read_document, settings_document, shown
 from orchestrator.errors import Problem, ReproError, did_you_mean
@@ -27,6 +24,17 @@ from orchestrator.paths import Folders
 from orchestrator.secret_patterns import holds_secret
 from orchestrator.workloads import workloads
 from orchestrator.workloads.needs import directory_hint
+
+
+def cluster_names(folders: Folders) -> dict[str, Path]:
+    """Return the name and file of each cluster profile. Overlays are not clusters."""
+    return {path.stem: path for path in folders.cluster_files() if not is_overlay(path)}
+
+
+def is_overlay(path: Path) -> bool:
+    """Return whether the file has private values of a profile."""
+    return path.stem.endswith(".local")
+
 
 if TYPE_CHECKING:
     from orchestrator.ledger.denied_nodes import DeniedNode  # loads the database

@@ -12,8 +12,7 @@ from pathlib import Path
 
 from orchestrator.catalog.case import Case
 from orchestrator.catalog.library import Entry
-from orchestrator.clusters.check import open_fields
-from orchestrator.clusters.findings import Finding, Result
+from orchestrator.clusters.check import Finding, Result, open_fields
 from orchestrator.clusters.machine import GpuMemory, GpuProcess, gpu_memory
 from orchestrator.clusters.needs import needed_paths
 from orchestrator.clusters.program import image_uri, import_record, imported_file, is_there

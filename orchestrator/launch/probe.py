@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
 
-from orchestrator.clusters.findings import Finding, Presence, Result, path_findings, site_paths
+from orchestrator.clusters.check import Finding, Presence, Result, path_findings, site_paths
 from orchestrator.clusters.resolve import Cluster
 from orchestrator.errors import ReproError, Unreachable
 from orchestrator.files import JobRecord, private_folder, read_record

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from orchestrator.catalog.case import Case
 from orchestrator.catalog.library import Entry
 from orchestrator.clusters.container import FILE_RUNTIMES, read_image
-from orchestrator.clusters.example import EXAMPLE
+from orchestrator.clusters.layers import EXAMPLE
 from orchestrator.clusters.machine import Machine
 from orchestrator.clusters.profile import ClusterProfile
 from orchestrator.clusters.resolve import Cluster

@@ -9,8 +9,7 @@ from orchestrator.catalog.claims import Metric
 from orchestrator.catalog.experiment import Experiment
 from orchestrator.catalog.experiment_schema import experiment_schema_text, paper_schema_text
 from orchestrator.catalog.paper import Paper
-from orchestrator.clusters.profile import ClusterProfile
-from orchestrator.clusters.profile_schema import schema_text
+from orchestrator.clusters.profile import ClusterProfile, schema_text
 from orchestrator.results.export.columns import METRICS
 from tests.reference.commands import command_line
 from tests.reference.fields import Keys

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.clusters.findings import Finding, Presence, path_findings, presence, site_paths
+from orchestrator.clusters.check import Finding, Presence, path_findings, presence, site_paths
 from tests.unit.clusters.sites import PLAIN, cluster_of
 
 EVERYTHING = """\

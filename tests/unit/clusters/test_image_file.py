@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.clusters.image_file import file_identity
+from orchestrator.clusters.program import file_identity
 
 CREATED = 1_764_000_000  # 2025-11-24T16:00:00Z
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.clusters.findings import Finding
+from orchestrator.clusters.check import Finding
 from orchestrator.clusters.resolve import Cluster
 from orchestrator.errors import Problem, ReproError, Unreachable
 from orchestrator.files import JobRecord, read_record
