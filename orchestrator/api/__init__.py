@@ -46,7 +46,6 @@ if TYPE_CHECKING:
     from orchestrator.api.figures import collect as collect
     from orchestrator.api.figures import compare as compare
     from orchestrator.api.figures import compare_runs as compare_runs
-    from orchestrator.api.figures import outcome as outcome
     from orchestrator.api.figures import outcomes as outcomes
     from orchestrator.api.figures import report as report
     from orchestrator.api.figures import write_file as write_file
@@ -224,10 +223,6 @@ class FigureFilter(RunFilter, total=False):
     run: str | None
 
 
-class CaseFilter(JobFilter, FigureFilter, total=False):
-    """Keywords that select runs of an experiment, and cases, for its results."""
-
-
 class StateFilter(JobFilter, total=False):
     """Keywords that select jobs. `state` has states and verdicts, in any case: `running,timeout` or `verified`."""
 
@@ -309,7 +304,7 @@ _NAMES = {
     "api.experiment_files": "check_experiment new_experiment",
     "api.figures": (
         "Collected JudgedClaims PublishedComparison Report RunComparison claims collect compare compare_runs "
-        "outcome outcomes report write_file"
+        "outcomes report write_file"
     ),
     "api.forgetting": "Forgotten forget forget_attempts forgettable",
     "api.jobs": "JobHistory JobLog Status history job_ids job_states logs query relations status",

@@ -7,13 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from orchestrator.api import DEFAULT, CaseFilter, Session, with_keywords
-from orchestrator.api.figures import outcome_and_results, outcomes_and_results
+from orchestrator.api import DEFAULT, FigureFilter, Session, with_keywords
+from orchestrator.api.figures import judged, note_program, outcomes
 from orchestrator.api.jobs import name_list, updated_ledger
 from orchestrator.catalog.library import experiments_meant
 from orchestrator.errors import Problem, ReproError
 from orchestrator.files import names_folder, require_place
-from orchestrator.results.cases import Result
 from orchestrator.results.outcome import FigureOutcome
 from orchestrator.results.plot.figure import known_format, require_matplotlib
 from orchestrator.results.plot.figure import plot as draw
@@ -30,14 +29,15 @@ class Plotted:
     outcome: FigureOutcome
 
 
-@with_keywords(CaseFilter)
+@with_keywords(FigureFilter)
 def plot(
     experiment: str | None = None,
     output: Path | str | None = None,
     *,
+    where: str | None = None,
     attempt: int | None = None,
     session: Session = DEFAULT,
-    **selection: Unpack[CaseFilter],
+    **selection: Unpack[FigureFilter],
 ) -> Plotted:
     """Draw an experiment on the paper's axes as png, svg or pdf. Replaces the file. Needs matplotlib.
 
@@ -49,8 +49,9 @@ def plot(
     place, is_folder = Path(output or "."), names_folder(output)
     if not is_folder:
         require_plot_file(place)
-    figure, results = outcome_and_results(updated_ledger(session), session, experiment, attempt, **selection)
-    if not _is_measured(results):
+    figure = judged(updated_ledger(session), session, experiment, attempt, **selection)
+    note_program(session, figure)
+    if not _is_measured(figure, where):
         raise ReproError(_no_verified_case(figure))
     require_matplotlib()
     file = place
@@ -58,17 +59,18 @@ def plot(
         place.mkdir(parents=True, exist_ok=True)
         file = place / figure.file_name(".png", attempt)
     require_place(file)
-    return _drawn(figure, selection.get("where"), file)
+    return _drawn(figure, where, file)
 
 
-@with_keywords(CaseFilter)
+@with_keywords(FigureFilter)
 def plot_all(
     names: Sequence[str] | str,
     folder: Path | str | None = None,
     *,
+    where: str | None = None,
     attempt: int | None = None,
     session: Session = DEFAULT,
-    **selection: Unpack[CaseFilter],
+    **selection: Unpack[FigureFilter],
 ) -> list[Plotted]:
     """Draw one png for each of these experiments, into a folder that exists or whose name ends with a slash.
 
@@ -80,26 +82,26 @@ def plot_all(
     place = Path(folder or ".")
     if not names_folder(folder):
         raise ReproError(Problem("no such folder", f"{place}:", f"several pictures need a folder: -o {place}/"))
-    meant, ledger = experiments_meant(session.folders, name_list(names)), updated_ledger(session)
-    found = outcomes_and_results(ledger, session, meant, attempt, **selection)
-    unverified = [figure for figure, results in found if not _is_measured(results)]
+    meant = experiments_meant(session.folders, name_list(names))
+    figures = outcomes(names, attempt=attempt, session=session, **selection)
+    unverified = [figure for figure in figures if not _is_measured(figure, where)]
     problems = {figure.entry.name: _no_verified_case(figure) for figure in unverified}
     named = [problem for name, problem in problems.items() if meant[name]]
-    if named or len(problems) == len(found):
+    if named or len(problems) == len(figures):
         raise ReproError(*(named or problems.values()))
     session.note(f"{figure.entry.short_name} is left out: no verified case" for figure in unverified)
     require_matplotlib()
     place.mkdir(parents=True, exist_ok=True)
     files = [
-        (figure, place / figure.file_name(".png", attempt)) for figure, _ in found if figure.entry.name not in problems
+        (figure, place / figure.file_name(".png", attempt)) for figure in figures if figure.entry.name not in problems
     ]
     for _, file in files:
         require_place(file)
-    return [_drawn(figure, selection.get("where"), file) for figure, file in files]
+    return [_drawn(figure, where, file) for figure, file in files]
 
 
-def _is_measured(results: Sequence[Result]) -> bool:
-    return any(result.is_measured for result in results)
+def _is_measured(figure: FigureOutcome, where: str | None) -> bool:
+    return any(result.is_measured for result in figure.having(where))
 
 
 def _no_verified_case(figure: FigureOutcome) -> Problem:

@@ -30,7 +30,7 @@ from orchestrator.paths import find_folders
 from orchestrator.planning.plan import plan_cases, run_s
 from orchestrator.planning.target import Target
 from orchestrator.reading.failure import ran_out_of_memory
-from orchestrator.results.outcome import read_outcome
+from orchestrator.results.outcome import judge
 from orchestrator.search.answer import SearchAnswer, Trial, answer
 from orchestrator.search.budget import Budget
 from orchestrator.search.candidates import Candidate, Reason, candidates
@@ -302,7 +302,7 @@ def _measured_times(
     experiment: str, cluster: str, where: str | None, session: Session
 ) -> tuple[Entry, Target, list[tuple[Case, float]]]:
     profile = find_cluster(session.folders, cluster)
-    figure = read_outcome(session.ledger(), session.folders, experiment, cluster=profile.name)
+    figure = judge(session.ledger(), session.folders, experiment, cluster=profile.name)
     known: list[tuple[Case, float]] = []
     for result in figure.having(where):
         time = OUT_OF_MEMORY if result.ran_out_of_memory else result.value("iteration_ms")
