@@ -28,7 +28,7 @@ from orchestrator.megatron.hardware import GPUS
 from orchestrator.megatron.model import ModelShape
 from orchestrator.pretrain.arguments import TrainingArguments, parse_arguments
 from orchestrator.pretrain.environment import find_place, set_environment
-from orchestrator.pretrain.layout import Layout
+from orchestrator.pretrain.layout import RunLayout
 
 H200_PEAK_TFLOPS = GPUS["H200"].peak_tflops["bf16"]
 COMMON = (
@@ -136,7 +136,7 @@ def _run(arguments: TrainingArguments, without: list[str], iterations: int, devi
 
     if "graph" in without:
         arguments = replace(arguments, cuda_graph_impl="none")
-    layout = Layout.of(arguments, dist.get_world_size())
+    layout = RunLayout.of(arguments, dist.get_world_size())
     use_own_stream(device)
     model.start_model_parallel(layout, arguments.seed, recordable=graph_scope(arguments, device) is not None)
     with ExitStack() as stack:

@@ -35,7 +35,7 @@ from orchestrator.results.comparison import (
 from orchestrator.results.export import formats
 from orchestrator.results.export.columns import Column, chosen_columns
 from orchestrator.results.export.rows import Row, claim_rows, export_rows, iteration_rows
-from orchestrator.results.outcome import FigureOutcome, judge, run_named
+from orchestrator.results.outcome import FigureOutcome, judge_figure, run_named
 from orchestrator.results.report.page import report as report_page
 from orchestrator.results.report.page import require_folder, write_report
 from orchestrator.text import counted
@@ -135,7 +135,7 @@ def judged(
     **selection: Unpack[FigureFilter],
 ) -> FigureOutcome:
     """Return the outcome of an experiment; report cases and runs that are later than the results."""
-    figure = judge(ledger, session.folders, experiment, **selection, attempt=attempt)
+    figure = judge_figure(ledger, session.folders, experiment, **selection, attempt=attempt)
     _note_later(session, figure)
     return figure
 

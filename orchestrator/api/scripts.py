@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Script:
+class RenderedScript:
     """The batch script of a case. `path` is where it was written."""
 
     name: str
@@ -36,7 +36,7 @@ class Rendered:
     """Scripts of a planned run. `lines` are those of the first script with their origins, if asked for."""
 
     planned: PlannedRun
-    scripts: tuple[Script, ...]
+    scripts: tuple[RenderedScript, ...]
     lines: tuple[Explained, ...] = ()
 
 
@@ -70,11 +70,11 @@ def render(
     for plan, name in zip(planned.plans, names, strict=True):
         folder, log = base / name, base / f"{name}.batch.txt"
         if output is None:
-            scripts.append(Script(name, render_job(plan, profile, folder, folders.templates, output=log)))
+            scripts.append(RenderedScript(name, render_job(plan, profile, folder, folders.templates, output=log)))
         else:
             comment = comment_of(token_of(plan, folder))
             text = render_job(plan, profile, folder, folders.templates, comment=comment)
-            scripts.append(Script(name, text, base / f"{name}.sh"))
+            scripts.append(RenderedScript(name, text, base / f"{name}.sh"))
     if output is not None:
         if base.exists() and not base.is_dir():
             raise ReproError(Problem("not a folder", f"{output}:", "give a folder for the scripts"))

@@ -30,7 +30,7 @@ from orchestrator.ledger.tables import OPEN, RUNNING
 from orchestrator.paths import Folders
 from orchestrator.reading.failure import Failure, failure_named
 from orchestrator.reading.job_status import reuse_text
-from orchestrator.results.outcome import FigureOutcome, judge
+from orchestrator.results.outcome import FigureOutcome, judge_figure
 from orchestrator.workloads.argument_changes import changes_of
 
 if TYPE_CHECKING:
@@ -283,7 +283,7 @@ def supervise(submissions: Sequence[Submission] | Submission, *, session: Sessio
     for submission in submissions:
         planned, case = submission.planned, submission.planned.plans[0].case
         outcomes.append(
-            judge(
+            judge_figure(
                 *(ledger, folders, planned.entry.name, case.scale, planned.cluster.name, case.workload),
                 changes=changes_of(plan.case.argument_changes for plan in planned.plans),
             )

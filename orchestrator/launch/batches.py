@@ -14,7 +14,7 @@ from orchestrator.clusters.resolve import Cluster
 from orchestrator.errors import Problem, ReproError
 from orchestrator.files import private_folder
 from orchestrator.job_spec import Resources
-from orchestrator.launch.render import Script, render_array, render_job, render_queue
+from orchestrator.launch.render import JobScript, render_array, render_job, render_queue
 from orchestrator.launch.run_options import RunPlan
 from orchestrator.launch.run_record import file_name, profile_secrets
 from orchestrator.ledger.runs import Missing, NewAttempt
@@ -146,22 +146,22 @@ def write_scripts(
     return attempts
 
 
-def scripts_of(run_id: str, plans: Sequence[Plan], folders: Folders) -> list[Script]:
+def scripts_of(run_id: str, plans: Sequence[Plan], folders: Folders) -> list[JobScript]:
     """Return the script and the folder of each job. Repeats of a case share a script and have a folder each."""
     shared: dict[int, Path] = {}
-    scripts: list[Script] = []
+    scripts: list[JobScript] = []
     for plan in plans:
         own = shared.get(id(plan.case))
         if own is None:
             own = shared[id(plan.case)] = folders.job(run_id, plan.case.slug)
-        scripts.append(Script(own / "job.sh", own if plan.repeat == 1 else folders.job(run_id, plan.slug)))
+        scripts.append(JobScript(own / "job.sh", own if plan.repeat == 1 else folders.job(run_id, plan.slug)))
     return scripts
 
 
 def _text_of_several(
     batch: Batch,
     run_id: str,
-    scripts: Sequence[Script],
+    scripts: Sequence[JobScript],
     run_plan: RunPlan,
     cluster: Cluster,
     folders: Folders,

@@ -29,7 +29,7 @@ from orchestrator.launch.templates import Line, templates_in
 from orchestrator.paths import Folders
 from orchestrator.slurm.notation import time_limit_s
 from orchestrator.slurm.query import may_have_comment, query_jobs
-from orchestrator.slurm.records import JobRecord
+from orchestrator.slurm.records import SlurmRecord
 from orchestrator.slurm.states import Phase, meaning_of
 from orchestrator.text import printable_line
 
@@ -73,7 +73,7 @@ class Import:
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class ImportProgress:
     """States of imports that have not ended, and the reasons of failed ones, by image name."""
 
     states: dict[str, str]
@@ -157,7 +157,7 @@ def import_images(cluster: Cluster, folders: Folders, names: Sequence[str]) -> I
             yield dataclasses.replace(job, job_id=SlurmScriptExecutor(job.folder).submit_script(text, comment))
 
 
-def import_progress(imports: Sequence[Import]) -> Progress:
+def import_progress(imports: Sequence[Import]) -> ImportProgress:
     """Return the states of imports from their records, or else from one query to Slurm."""
     states: dict[str, str] = {}
     failures: dict[str, str] = {}
@@ -170,7 +170,7 @@ def import_progress(imports: Sequence[Import]) -> Progress:
         elif code is None and job.job_id is not None:
             by_job_id[job.job_id] = job
 
-    def is_ours(record: JobRecord) -> bool:
+    def is_ours(record: SlurmRecord) -> bool:
         job = by_job_id.get(record.job_id)
         return job is not None and (
             may_have_comment(record, comment_of(job.folder.name)) or writes_into(record, job.folder)
@@ -180,14 +180,14 @@ def import_progress(imports: Sequence[Import]) -> Progress:
         answer = query_jobs(by_job_id, is_ours)
     except Unreachable as unreachable:
         unknown = dict.fromkeys((job.name for job in by_job_id.values()), "UNKNOWN")
-        return Progress(unknown, failures, (str(unreachable),))
+        return ImportProgress(unknown, failures, (str(unreachable),))
     for job_id, job in by_job_id.items():
         listed = answer.records.get(job_id)
         if listed is None or listed.phase is not Phase.ENDED:
             states[job.name] = listed.state if listed else "UNKNOWN"
         elif listed.state != "COMPLETED":
             failures[job.name] = f"job {job_id} {meaning_of(listed.state)}{_last_words(job.log)}"
-    return Progress(states, failures, answer.complaints)
+    return ImportProgress(states, failures, answer.complaints)
 
 
 def _refusal(cluster: Cluster, container: ContainerFields, name: str) -> Problem:

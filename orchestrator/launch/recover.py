@@ -12,7 +12,7 @@ from typing import Protocol
 
 from orchestrator.errors import ReproError, Unreachable
 from orchestrator.files import JobRecord, read_record, tail_bytes
-from orchestrator.identity import Location, place_of, seconds_since_boot, start_ticks, this_machine_identity
+from orchestrator.identity import ProcessLocation, place_of, seconds_since_boot, start_ticks, this_machine_identity
 from orchestrator.launch.executors import began_at, find_process, is_alive
 from orchestrator.launch.run_record import COMMENT, SentJob, SentRecord, sent_of_run
 from orchestrator.launch.sbatch import comment_of, keep_first_cancel_rest
@@ -31,7 +31,7 @@ from orchestrator.reading.collect import measure
 from orchestrator.slurm.command import at, cluster_identity
 from orchestrator.slurm.notation import base_id
 from orchestrator.slurm.query import QueryAnswer, find_by_comments
-from orchestrator.slurm.records import JobRecord as SchedulerRecord
+from orchestrator.slurm.records import SlurmRecord
 from orchestrator.slurm.states import Phase
 
 GRACE = timedelta(minutes=5)
@@ -71,7 +71,7 @@ def settle(ledger: Ledger, schedulers: Collection[str]) -> Settled:
 
 def is_here(machine: str | None, host: str) -> bool:
     """Return whether the processes of local jobs of this machine are visible here; a reboot has ended them."""
-    return place_of(machine, host) is not Location.ELSEWHERE
+    return place_of(machine, host) is not ProcessLocation.ELSEWHERE
 
 
 def is_being_made(ledger: Ledger, submission: InterruptedSubmission) -> bool:
@@ -221,7 +221,7 @@ def _read(path: Path) -> JobRecord | None:
         return None
 
 
-def _ask_slurm(tokens: set[str]) -> Mapping[tuple[str, int | None], SchedulerRecord]:
+def _ask_slurm(tokens: set[str]) -> Mapping[tuple[str, int | None], SlurmRecord]:
     """Return what Slurm has of these submissions, by token and element."""
     if not tokens:
         return {}
@@ -306,8 +306,8 @@ def sender_is_alive(sent: HasSubmitter) -> bool | None:
     if sent.pid is None:
         return False
     location = place_of(sent.machine, sent.host)
-    if location is not Location.HERE:
-        return None if location is Location.ELSEWHERE else False
+    if location is not ProcessLocation.HERE:
+        return None if location is ProcessLocation.ELSEWHERE else False
     if sent.pid_start_ticks is not None:
         return start_ticks(sent.pid) == sent.pid_start_ticks
     began = began_at(sent.pid)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from orchestrator.errors import ReproError, Unreachable
 from orchestrator.files import read_record
-from orchestrator.identity import Location, place_of, seconds_since_boot, this_machine_identity, user_name
+from orchestrator.identity import ProcessLocation, place_of, seconds_since_boot, this_machine_identity, user_name
 from orchestrator.launch.executors import LocalScriptJob
 from orchestrator.launch.own_jobs import owner_check, utc
 from orchestrator.launch.recover import is_here, settle
@@ -40,7 +40,7 @@ from orchestrator.ledger.tables import ENDED, LOST, WAITING
 from orchestrator.reading.failure import PREEMPTED_IN_GRACE
 from orchestrator.slurm.command import at, cluster_identity
 from orchestrator.slurm.query import query_jobs
-from orchestrator.slurm.records import JobRecord
+from orchestrator.slurm.records import SlurmRecord
 from orchestrator.slurm.states import Phase, may_run_again
 
 LOST_AFTER = timedelta(minutes=5)
@@ -141,7 +141,7 @@ def _since_submission(observation: Observation, submitted_at: datetime | None) -
 
 def _observe_local(row: JobSummary) -> Observation:
     assert row.scheduler_id is not None
-    rebooted = place_of(row.machine, row.host) is Location.REBOOTED
+    rebooted = place_of(row.machine, row.host) is ProcessLocation.REBOOTED
     return LocalScriptJob(row.folder, row.scheduler_id).local_state(has_rebooted=rebooted)
 
 
@@ -257,7 +257,7 @@ def _log_bytes(row: JobSummary) -> int | None:
         return None
 
 
-def _from_record(record: JobRecord, row: JobSummary, is_asked_to_end: bool) -> Observation:
+def _from_record(record: SlurmRecord, row: JobSummary, is_asked_to_end: bool) -> Observation:
     # An unknown state of a newer Slurm is not an end.
     phase = record.phase if record.phase is not Phase.UNKNOWN else Phase.RUNNING
     if phase is Phase.ENDED and row.is_requeued and may_run_again(record.state):
@@ -296,7 +296,7 @@ def _with_failed_dependency(
     return replace(observation, reason=f"{failed_first[row.run_id]} failed ({observation.reason})")
 
 
-def _reason(record: JobRecord, is_asked_to_end: bool) -> str | None:
+def _reason(record: SlurmRecord, is_asked_to_end: bool) -> str | None:
     """Return the scheduler's reason; for a cancelled job, who cancelled it."""
     reason = record.reason if record.reason not in ("", "None") else None
     if record.preempted_at is not None and record.state == "FAILED":

@@ -73,7 +73,7 @@ def explain_job(
 
 
 @dataclass(frozen=True, slots=True)
-class Script:
+class JobScript:
     """Script of a job, and the folder of its log and records. A repeat uses the script of another folder."""
 
     file: Path
@@ -88,7 +88,7 @@ class Script:
 def render_array(
     plans: Sequence[Plan],
     cluster: Cluster,
-    scripts: Sequence[Script],
+    scripts: Sequence[JobScript],
     folder: Path,
     templates: Path,
     *,
@@ -106,7 +106,7 @@ def render_array(
 
 
 def render_queue(
-    scripts: Sequence[Script],
+    scripts: Sequence[JobScript],
     lock: Path,
     templates: Path,
     *,

@@ -34,7 +34,7 @@ from orchestrator.launch.recover import Unrecorded, sender_is_alive, unrecorded_
 from orchestrator.launch.render import render_job
 from orchestrator.launch.run_options import CanaryJob, Gate, RunOptions, RunPlan
 from orchestrator.launch.run_record import new_jobs, new_run_id, new_run_of
-from orchestrator.launch.sbatch import Reporter, Sent, mark_cancelled, send
+from orchestrator.launch.sbatch import Callbacks, Sent, mark_cancelled, send
 from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.runs import (
     Disposition,
@@ -129,7 +129,7 @@ def submit(
             raise
         _stop_replaced_attempts(ledger, before, recorded)
         run_plan = _submit_warm_ups(batches, run_id, run_plan, cluster, folders, ledger, always=options.warm_up)
-        sent = send(ledger, run_id, Reporter(notify, is_interrupted))
+        sent = send(ledger, run_id, Callbacks(notify, is_interrupted))
     return Submitted(run_id, recorded, sent, tuple(run_plan.warm_ups), run_plan.canary)
 
 

@@ -10,7 +10,7 @@ from megatron.core import parallel_state
 
 from orchestrator.pretrain.arguments import TrainingArguments
 from orchestrator.pretrain.attention import take_share
-from orchestrator.pretrain.layout import Layout
+from orchestrator.pretrain.layout import RunLayout
 
 _LARGEST_STRIDE = 3
 
@@ -36,7 +36,7 @@ class Microbatch:
 class Batches:
     """Microbatches of this rank. `draw` selects the next global batch."""
 
-    def __init__(self, arguments: TrainingArguments, layout: Layout, device: torch.device) -> None:
+    def __init__(self, arguments: TrainingArguments, layout: RunLayout, device: torch.device) -> None:
         self._arguments, self._layout = arguments, layout
         self._iteration = 0
         column = (arguments.global_batch_size, 1)
@@ -71,7 +71,7 @@ def _samples(arguments: TrainingArguments, iteration: int) -> tuple[torch.Tensor
     return start, torch.randint(1, _LARGEST_STRIDE + 1, column, generator=generator)
 
 
-def _microbatch(sequences: torch.Tensor, positions: torch.Tensor, layout: Layout) -> Microbatch:
+def _microbatch(sequences: torch.Tensor, positions: torch.Tensor, layout: RunLayout) -> Microbatch:
     """Return this context-parallel rank's share of sequences [micro batch, sequence + 1]."""
     rank = parallel_state.get_context_parallel_rank()
 

@@ -32,7 +32,7 @@ from orchestrator.pretrain.graph import (
     run_chunk,
     use_own_stream,
 )
-from orchestrator.pretrain.layout import Layout, microbatch_slots
+from orchestrator.pretrain.layout import RunLayout, microbatch_slots
 from orchestrator.pretrain.log_lines import Interval, IntervalSummary, StepResult
 from orchestrator.pretrain.model import ModelAndOptimizer, build, start_model_parallel, transformer_config
 
@@ -46,7 +46,7 @@ ForwardStep = Callable[[Iterator[Microbatch], torch.nn.Module], tuple[torch.Tens
 
 def pretrain(arguments: TrainingArguments, device: torch.device) -> None:
     """Train once in the existing process group. Megatron-Core's process groups last as long as the run."""
-    layout = Layout.of(arguments, dist.get_world_size())
+    layout = RunLayout.of(arguments, dist.get_world_size())
     graphed = graph_scope(arguments, device) is not None
     if graphed:
         use_own_stream(device)
@@ -62,7 +62,7 @@ def pretrain(arguments: TrainingArguments, device: torch.device) -> None:
         parallel_state.destroy_model_parallel()
 
 
-def train(arguments: TrainingArguments, layout: Layout, model: ModelAndOptimizer, device: torch.device) -> None:
+def train(arguments: TrainingArguments, layout: RunLayout, model: ModelAndOptimizer, device: torch.device) -> None:
     """Run all iterations and print a line per logging interval."""
     batches = Batches(arguments, layout, device)
     forward_backward = passes_of_an_iteration(arguments, layout, model, batches, device)
@@ -107,7 +107,7 @@ def train_step(model: ModelAndOptimizer, forward_backward: Callable[[], Losses])
 
 
 def passes_of_an_iteration(
-    arguments: TrainingArguments, layout: Layout, model: ModelAndOptimizer, batches: Batches, device: torch.device
+    arguments: TrainingArguments, layout: RunLayout, model: ModelAndOptimizer, batches: Batches, device: torch.device
 ) -> Callable[[], Losses]:
     """Return a function that runs one iteration's passes and returns the microbatches' losses."""
     scope = graph_scope(arguments, device)
@@ -133,7 +133,11 @@ def open_connections(config: TransformerConfig) -> None:
 
 
 def schedule(
-    arguments: TrainingArguments, layout: Layout, chunks: Sequence[torch.nn.Module], batches: Batches, step: ForwardStep
+    arguments: TrainingArguments,
+    layout: RunLayout,
+    chunks: Sequence[torch.nn.Module],
+    batches: Batches,
+    step: ForwardStep,
 ) -> Callable[[], Losses]:
     """Return a function that runs one iteration in Megatron-Core's schedule and returns the microbatches' losses."""
     data = [batches.microbatches() for _ in chunks]
@@ -155,7 +159,7 @@ def forward_step(data: Iterator[Microbatch], chunk: torch.nn.Module) -> tuple[to
     return run_chunk(chunk, next(data)), sum_of_losses
 
 
-def chunk_graphs(layout: Layout, chunks: Sequence[torch.nn.Module], batches: Batches) -> list[ChunkGraphs]:
+def chunk_graphs(layout: RunLayout, chunks: Sequence[torch.nn.Module], batches: Batches) -> list[ChunkGraphs]:
     """Return the graphs of this stage's chunks, with nothing recorded yet."""
     stage = parallel_state.get_pipeline_model_parallel_rank()
     sizes = layout.pipeline_parallel, layout.virtual_stages, layout.num_microbatches
@@ -203,7 +207,7 @@ def _synchronize(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def _print_layout(arguments: TrainingArguments, layout: Layout, device: torch.device) -> None:
+def _print_layout(arguments: TrainingArguments, layout: RunLayout, device: torch.device) -> None:
     _print_once(log_lines.world(layout))
     device_name = torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
     _print_once(log_lines.software(torch.__version__, megatron.core.__version__, dist.get_backend(), device_name))

@@ -37,7 +37,7 @@ from orchestrator.reading.facts import LogFacts, merged_facts
 from orchestrator.reading.failure import Ending, Failure
 from orchestrator.reading.gpu_samples import read_samples
 from orchestrator.reading.logs import LogFile, job_secrets, log_blocks, log_files
-from orchestrator.reading.parse import LogReport, Part, effective_of, read_part
+from orchestrator.reading.parse import LogPart, LogReport, effective_of, read_part
 from orchestrator.reading.statistics import is_possible, metrics, row_metrics, with_used
 from orchestrator.reading.verdict import Judgement, judge
 
@@ -319,7 +319,7 @@ class _FileContent:
 
     offset: FileOffset
     facts: LogFacts
-    parts: list[Part]
+    parts: list[LogPart]
     warnings: Sequence[str] = ()
 
 
@@ -359,7 +359,7 @@ def _read_file(
     start = end = before.bytes_read if before else 0
     if before is not None and file.size <= start:
         return _FileContent(before, facts, [])
-    parts: list[Part] = []
+    parts: list[LogPart] = []
     blocks = file.blocks(start)
     for block in blocks:
         part = read_part(block, facts, final, warmup_iterations)

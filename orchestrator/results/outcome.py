@@ -106,7 +106,7 @@ class FigureOutcome:
         return [*self.having(where), *(one for one in self.reference if wanted <= one.case.settings.items())]
 
 
-def judge(
+def judge_figure(
     ledger: Ledger,
     folders: Folders,
     experiment: str | None = None,
