@@ -9,7 +9,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from orchestrator.catalog.case import Case
 from orchestrator.clusters.resolve import Cluster
 from orchestrator.errors import Problem, ReproError
 from orchestrator.files import private_folder
@@ -22,9 +21,8 @@ from orchestrator.ledger.submission_rows import LatestAttempt
 from orchestrator.ledger.tables import QUEUED
 from orchestrator.masking import masked
 from orchestrator.megatron.flops import flops_per_iteration
-from orchestrator.megatron.model import Layout, ModelShape, Training
 from orchestrator.paths import Folders
-from orchestrator.planning.plan import Plan
+from orchestrator.planning.plan import Plan, SideCase, SidePlan
 from orchestrator.reading.failure import POLICIES, Allocation, failed_nodes, failure_named, pause_before
 from orchestrator.reading.logs import log_blocks
 from orchestrator.slurm.notation import expand_node_names
@@ -210,20 +208,10 @@ def _write(texts: Mapping[Path, str]) -> None:
 WARM_UP_TIME = "0:30:00"
 
 
-def side_plan(cluster: Cluster, program: Program, name: str, tasks: int, time_limit: str, gpus: int = 1) -> Plan:
+def side_plan(cluster: Cluster, program: Program, name: str, tasks: int, time_limit: str, gpus: int = 1) -> SidePlan:
     """Return the plan of a job that is not a case: this program on one node, with so many tasks and GPUs."""
-    case = Case(
-        experiment=f"{name}/{cluster.name}",
-        scale="one node",
-        point=(("case", name),),
-        workload=program.workload,
-        model=ModelShape(layers=1, hidden=1, heads=1, seq=1, vocab=1),
-        layout=Layout(gpus=tasks, tensor_parallel=tasks, pipeline_parallel=1, micro_batch_size=1, global_batch_size=1),
-        training=Training(iterations=1),
-        time_limit=time_limit,
-    )
-    resources = Resources(1, tasks, gpus, time_limit)
-    return Plan(case=case, cluster=cluster.name, resources=resources, identity=name, program=program)
+    case = SideCase(f"{name}/{cluster.name}", name, time_limit)
+    return SidePlan(case, cluster.name, Resources(1, tasks, gpus, time_limit), program, name, f"case={name}")
 
 
 def task_per_gpu(cluster: Cluster) -> Cluster:
@@ -234,7 +222,7 @@ def task_per_gpu(cluster: Cluster) -> Cluster:
     return replace(cluster, profile=cluster.profile.model_copy(update=update))
 
 
-def warm_ups(plans: Sequence[Plan], cluster: Cluster, *, always: bool = False) -> list[tuple[Plan, frozenset[str]]]:
+def warm_ups(plans: Sequence[Plan], cluster: Cluster, *, always: bool = False) -> list[tuple[SidePlan, frozenset[str]]]:
     """Return a job that compiles kernels, and the jobs that need them, for each checkout that several jobs share.
 
     Checkouts whose kernels this machine sees are left out, unless `always`.
@@ -250,7 +238,7 @@ def warm_ups(plans: Sequence[Plan], cluster: Cluster, *, always: bool = False) -
     ]
 
 
-def _warm_up(plan: Plan, cluster: Cluster) -> Plan:
+def _warm_up(plan: Plan, cluster: Cluster) -> SidePlan:
     program = plan.program
     alone = replace(program, python=program.warm_up[0], target=program.warm_up[1:], arguments=())
     return side_plan(cluster, alone, "warm-up", 1, WARM_UP_TIME)

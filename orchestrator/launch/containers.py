@@ -12,7 +12,7 @@ from orchestrator.clusters.resolve import Cluster
 from orchestrator.errors import Problem, ReproError
 from orchestrator.launch.directives import program_origin
 from orchestrator.launch.templates import OURS, Line
-from orchestrator.planning.plan import Plan
+from orchestrator.planning.plan import Plan, SidePlan
 
 INSIDE = "/repro-job"
 """Path of a job's folder in its container. No host has this path, so a task that sees it is inside."""
@@ -39,7 +39,7 @@ class Wrapping:
     inside_folder: str | None = INSIDE
 
 
-def wrapping_of(plan: Plan, cluster: Cluster, folder: Path) -> Wrapping:
+def wrapping_of(plan: Plan | SidePlan, cluster: Cluster, folder: Path) -> Wrapping:
     """Return the container arguments of a job; ReproError if its image or a mount cannot be expressed."""
     container = cluster.profile.container
     assert container is not None
@@ -61,7 +61,7 @@ def require_mountable(folder: Path) -> None:
         raise ReproError(Problem("this folder cannot be mounted into containers", f"{folder}:", hint))
 
 
-def _mounts(plan: Plan, cluster: Cluster) -> Iterator[Line]:
+def _mounts(plan: Plan | SidePlan, cluster: Cluster) -> Iterator[Line]:
     """Yield SOURCE:TARGET[:FLAGS] of each mount: those of the program, then those of the profile for this job."""
     container = cluster.profile.container
     assert container is not None

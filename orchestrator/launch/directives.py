@@ -11,10 +11,10 @@ from orchestrator.errors import Problem, ReproError
 from orchestrator.job_spec import Resources
 from orchestrator.launch.templates import OURS, Line
 from orchestrator.paths import short_name
-from orchestrator.planning.plan import Plan
+from orchestrator.planning.plan import Plan, SidePlan
 
 
-def directives(plan: Plan, cluster: Cluster, job_name: str | None = None) -> list[Line]:
+def directives(plan: Plan | SidePlan, cluster: Cluster, job_name: str | None = None) -> list[Line]:
     """Return the #SBATCH lines, without the output path."""
     slurm = slurm_of(cluster)
     case = experiment_file(plan)
@@ -37,7 +37,7 @@ def directives(plan: Plan, cluster: Cluster, job_name: str | None = None) -> lis
     return [*lines, *named(cluster, ("mail_type", "mail_user")), *free_directives(cluster)]
 
 
-def srun_options(plan: Plan, cluster: Cluster) -> list[Line]:
+def srun_options(plan: Plan | SidePlan, cluster: Cluster) -> list[Line]:
     """Return the options of the training step. srun does not inherit these from sbatch in every Slurm release."""
     slurm, resources, case = slurm_of(cluster), plan.resources, experiment_file(plan)
     per_node = 1 if slurm.tasks == "per-node" else resources.tasks_per_node
@@ -81,7 +81,7 @@ def output_pattern(path: Path) -> str:
     return str(path).replace("%", "%%")
 
 
-def time_limit_origin(plan: Plan, cluster: Cluster) -> str:
+def time_limit_origin(plan: Plan | SidePlan, cluster: Cluster) -> str:
     """Return the origin of the time limit."""
     scheduler = cluster.profile.scheduler
     for setting in cluster.settings:
@@ -92,12 +92,12 @@ def time_limit_origin(plan: Plan, cluster: Cluster) -> str:
     return OURS if scheduler == "local" else cluster.location((scheduler, "time_limit"))
 
 
-def workload_origin(plan: Plan) -> str:
+def workload_origin(plan: Plan | SidePlan) -> str:
     """Return the origin of what the workload itself adds to the command."""
     return f"workload {plan.program.workload}"
 
 
-def program_origin(plan: Plan, cluster: Cluster, *words: str) -> str:
+def program_origin(plan: Plan | SidePlan, cluster: Cluster, *words: str) -> str:
     """Return the profile's lines that these words of the program come from, else the workload."""
     fields = filter(None, map(plan.program.field_of, words))
     return ", ".join(dict.fromkeys(map(cluster.location, fields))) or workload_origin(plan)
@@ -145,7 +145,7 @@ def free_directives(cluster: Cluster) -> Iterator[Line]:
         yield Line.of(text, cluster.location(("slurm", "sbatch", i)))
 
 
-def _gpus(plan: Plan, cluster: Cluster) -> Iterator[Line]:
+def _gpus(plan: Plan | SidePlan, cluster: Cluster) -> Iterator[Line]:
     slurm, per_node = slurm_of(cluster), plan.resources.gpus_per_node
     if not per_node or slurm.gpu_request == "none":
         return
@@ -158,7 +158,7 @@ def _gpus(plan: Plan, cluster: Cluster) -> Iterator[Line]:
     yield directive(name, value, cluster.location(("slurm", "gpu_request")))
 
 
-def experiment_file(plan: Plan) -> str:
+def experiment_file(plan: Plan | SidePlan) -> str:
     """Return the file of the experiment that a plan belongs to."""
     return f"experiments/{plan.case.experiment}.yaml"
 

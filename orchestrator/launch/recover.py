@@ -17,7 +17,6 @@ from orchestrator.launch.executors import began_at, find_process, is_alive
 from orchestrator.launch.run_record import COMMENT, SentJob, SentRecord, sent_of_run
 from orchestrator.launch.sbatch import comment_of, keep_first_cancel_rest
 from orchestrator.ledger.database import Ledger
-from orchestrator.ledger.rows import JobRow
 from orchestrator.ledger.runs import NewJob, run_ids
 from orchestrator.ledger.submissions import (
     InterruptedSubmission,
@@ -26,8 +25,7 @@ from orchestrator.ledger.submissions import (
     record_submission,
     time_unsettled_s,
 )
-from orchestrator.ledger.tables import ENDED, MEASURED
-from orchestrator.reading.collect import measure
+from orchestrator.reading.collect import is_verified
 from orchestrator.slurm.command import at, cluster_identity
 from orchestrator.slurm.notation import base_id
 from orchestrator.slurm.query import QueryAnswer, find_by_comments
@@ -245,31 +243,8 @@ def _is_under_way_here(record: SentRecord, job: SentJob, start: JobRecord | None
 
 def _is_verified(job: NewJob, folder: Path, end: JobRecord) -> bool:
     """Return whether the log of the job is verified, judged as for the ledger."""
-    row = JobRow(
-        experiment="",
-        scale="",
-        cluster=job.cluster,
-        case_name=job.case_name,
-        job_id=job.id,
-        run_id="",
-        workload=job.workload,
-        code=job.code,
-        gpus=job.gpus,
-        iterations=job.iterations,
-        spec=job.spec,
-        attempt_id=0,
-        number=0,
-        scheduler=job.scheduler,
-        host=end.host,
-        token="",
-        state="COMPLETED" if end.exit_code == 0 else "FAILED",
-        phase=ENDED,
-        exit_code=end.exit_code,
-        folder=str(folder),
-        created_at=end.at,
-    )
     try:
-        return measure(row).verdict in MEASURED
+        return is_verified(job, folder, end)
     except ReproError:
         return False
 

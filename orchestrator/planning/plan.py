@@ -150,6 +150,32 @@ class Plan(CheckedCase):
         return self.case.slug if self.repeat == 1 else f"{self.case.slug}.repeat-{self.repeat}"
 
 
+@dataclass(frozen=True, slots=True)
+class SideCase:
+    """What a script contains of a job that is not a case of an experiment."""
+
+    experiment: str
+    slug: str
+    time_limit: str
+    scale: str = "one node"
+    device: str = "gpu"
+    layout: None = None
+    arguments: tuple[str, ...] = ()
+    argument_changes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SidePlan:
+    """Plan of a job that is not a case: a program on one node of a cluster."""
+
+    case: SideCase
+    cluster: str
+    resources: Resources
+    program: Program
+    identity: str
+    label: str
+
+
 def repeated(plans: Sequence[Plan], times: int) -> list[Plan]:
     """Return each plan `times` times. Each repeat is a job of its own."""
     return [
