@@ -18,7 +18,7 @@ from orchestrator.catalog.library import Entry, find_experiment
 from orchestrator.catalog.published_times import published_time
 from orchestrator.clusters.resolve import find_cluster
 from orchestrator.errors import Problem, ReproError
-from orchestrator.launch.retry import recorded_settings
+from orchestrator.launch.submit import recorded_settings
 from orchestrator.launch.supervise import may_be_resubmitted
 from orchestrator.ledger.attempts import job_rows
 from orchestrator.ledger.database import Ledger

@@ -9,9 +9,8 @@ from pathlib import Path
 from orchestrator.errors import Problem, ReproError
 from orchestrator.identity import NotOwn, require_own_folder, user_name
 from orchestrator.launch.executors import LocalScriptJob
-from orchestrator.launch.own_jobs import is_proven, owner_check
 from orchestrator.launch.recover import is_being_made, is_here
-from orchestrator.launch.refresh import sees_jobs_of
+from orchestrator.launch.refresh import is_proven, owner_check, sees_jobs_of
 from orchestrator.launch.run_record import sent_of_run
 from orchestrator.launch.sbatch import comment_of, mark_cancelled
 from orchestrator.ledger.attempts import lost_attempts, record_asked

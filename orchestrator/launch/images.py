@@ -1,4 +1,4 @@
-"""Import of images from a registry: one job for each image, which writes one file for all jobs."""
+"""Import of images from a registry: one job for each image, which writes one file for all jobs. Replaced images."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import secrets
 import shlex
 import subprocess
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from orchestrator.clusters.container import FILE_RUNTIMES, ContainerFields, read_image
@@ -21,17 +21,20 @@ from orchestrator.files import private_folder, read_record
 from orchestrator.job_spec import Resources
 from orchestrator.launch.directives import directive, free_directives, named, output_pattern, placement, slurm_of
 from orchestrator.launch.executors import SlurmScriptExecutor
-from orchestrator.launch.own_jobs import writes_into
 from orchestrator.launch.preflight import require_scheduler
+from orchestrator.launch.refresh import writes_into
 from orchestrator.launch.render import setup_lines
 from orchestrator.launch.sbatch import comment_of
 from orchestrator.launch.templates import Line, templates_in
+from orchestrator.ledger.database import Ledger
+from orchestrator.ledger.runs import image_digests, latest_attempts
 from orchestrator.paths import Folders
+from orchestrator.planning.plan import Plan, identity
 from orchestrator.slurm.notation import time_limit_s
 from orchestrator.slurm.query import may_have_comment, query_jobs
 from orchestrator.slurm.records import SlurmRecord
 from orchestrator.slurm.states import Phase, meaning_of
-from orchestrator.text import printable_line
+from orchestrator.text import counted, printable_line
 
 LONGEST = "1:00:00"
 """Time limit of an import, if the limits of the site allow it."""
@@ -306,3 +309,32 @@ def _last_words(log: Path) -> str:
     last = next((line for line in reversed(lines) if line), "")
     hint = CREDENTIALS_HINT if any(sign in last for sign in _ANONYMOUS) else ""
     return f": {last}{hint}" if last else ""
+
+
+def image_changes(plans: Sequence[Plan], cluster: Cluster, ledger: Ledger) -> Iterator[str]:
+    """Yield a note for each image whose identity is another one than in all attempts of these jobs.
+
+    Such jobs are other jobs and run again, also if they failed in a way that would repeat.
+    """
+    names = dict.fromkeys(plan.program.image for plan in plans if plan.program.image_digest is not None)
+    for name in filter(None, names):
+        plans_of_image = [plan for plan in plans if plan.program.image == name]
+        path, digest = plans_of_image[0].program.image_path, plans_of_image[0].program.image_digest
+        earlier = {
+            identity(plan.case, replace(plan.program, image_digest=other), plan.cluster, plan.repeat): plan
+            for other in image_digests(ledger, cluster.name, name) - {digest}
+            for plan in plans_of_image
+        }
+        if not earlier:
+            continue
+        known = latest_attempts(ledger, [plan.identity for plan in plans_of_image])
+        attempts = [
+            attempt
+            for attempt in latest_attempts(ledger, list(earlier)).values()
+            if earlier[attempt.job_id].identity not in known
+        ]
+        if attempts:
+            last = max(attempts, key=lambda attempt: attempt.attempt_id)
+            jobs = counted(len({earlier[attempt.job_id].identity for attempt in attempts}), "job")
+            since = f"attempt {last.number} of {earlier[last.job_id].label}"
+            yield f"{path}: image file changed since {since}; earlier results of {jobs} are those of the old image"

@@ -18,8 +18,8 @@ from orchestrator.errors import ReproError, Unreachable
 from orchestrator.files import JobRecord, private_folder, read_record
 from orchestrator.launch.batches import side_plan, task_per_gpu
 from orchestrator.launch.executors import SlurmScriptExecutor
-from orchestrator.launch.own_jobs import writes_into
 from orchestrator.launch.preflight import refused, require_scheduler
+from orchestrator.launch.refresh import writes_into
 from orchestrator.launch.render import render_job
 from orchestrator.megatron.logs.root_cause import cause
 from orchestrator.paths import Folders

@@ -10,7 +10,6 @@ from pathlib import Path
 from orchestrator.clusters.container import SetupFields, holds
 from orchestrator.clusters.resolve import Cluster
 from orchestrator.job_spec import shown_changes
-from orchestrator.launch.containers import wrapping_of
 from orchestrator.launch.directives import (
     directive,
     directives,
@@ -20,6 +19,7 @@ from orchestrator.launch.directives import (
     srun_options,
     time_limit_origin,
     workload_origin,
+    wrapping_of,
 )
 from orchestrator.launch.run_options import (
     FAILURE_PATTERNS,

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.launch.own_jobs import is_job_of, is_proven, owner_check
+from orchestrator.launch.refresh import is_job_of, is_proven, owner_check
 from orchestrator.ledger.attempts import job_rows
 from orchestrator.ledger.rows import JobRow
 from orchestrator.slurm.records import SlurmRecord
