@@ -25,7 +25,7 @@ from typing import Any
 
 from orchestrator.megatron.hardware import GPUS
 from orchestrator.megatron.model import ModelShape, flops_per_iteration, tflops_per_gpu
-from orchestrator.pretrain.arguments import Layout, TrainingArguments, parse_arguments
+from orchestrator.pretrain.arguments import RunLayout, TrainingArguments, parse_arguments
 from orchestrator.pretrain.environment import find_place, set_environment
 
 H200_PEAK_TFLOPS = GPUS["H200"].peak_tflops["bf16"]
@@ -134,7 +134,7 @@ def _run(arguments: TrainingArguments, without: list[str], iterations: int, devi
 
     if "graph" in without:
         arguments = replace(arguments, cuda_graph_impl="none")
-    layout = Layout.of(arguments, dist.get_world_size())
+    layout = RunLayout.of(arguments, dist.get_world_size())
     use_own_stream(device)
     model.start_model_parallel(layout, arguments.seed, recordable=graph_scope(arguments, device) is not None)
     with ExitStack() as stack:

@@ -28,7 +28,7 @@ from orchestrator.ledger.submissions import Submitter, claim, queued_attempts, r
 from orchestrator.ledger.tables import VERIFIED, Attempt, Event, Metric, Run, SchedulerKind, field_values, rows_of
 from orchestrator.reading.verdict import OUT_OF_MEMORY
 from orchestrator.results.cases import Result, case_results
-from orchestrator.results.outcome import FigureOutcome, stored_outcome
+from orchestrator.results.outcome import FigureOutcome, judge_stored
 from orchestrator.workloads.argument_changes import with_changes
 
 # ---- runs, jobs and attempts ---------------------------------------------------------------------------------
@@ -351,7 +351,7 @@ def record_figure(
     """Record a run of all cases by `record_results` with these options. Return the figure that the ledger has."""
     outcomes = {case.name: outcome(number, case) for number, case in enumerate(cases_to_run(entry, scale))}
     record_results(ledger, entry, scale, outcomes, **options)
-    return stored_outcome(ledger, entry, scale)
+    return judge_stored(ledger, entry, scale)
 
 
 def _job_of(case: Case, entry: Entry, cluster: str, gpu: str, code: str, repeat: int) -> NewJob:

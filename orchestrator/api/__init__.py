@@ -15,8 +15,6 @@ from typing import TYPE_CHECKING, ParamSpec, TypedDict, TypeVar, get_type_hints
 from orchestrator.errors import Problem, ReproError
 
 if TYPE_CHECKING:
-    from orchestrator.api.adopting import Adopted as Adopted
-    from orchestrator.api.adopting import adopt as adopt
     from orchestrator.api.bundles import Bundle as Bundle
     from orchestrator.api.bundles import BundleCheck as BundleCheck
     from orchestrator.api.bundles import UnprovenBundle as UnprovenBundle
@@ -35,10 +33,9 @@ if TYPE_CHECKING:
     from orchestrator.api.configuration import ConfigRow as ConfigRow
     from orchestrator.api.configuration import config_rows as config_rows
     from orchestrator.api.configuration import default_cluster as default_cluster
-    from orchestrator.api.experiment_files import check_experiment as check_experiment
-    from orchestrator.api.experiment_files import new_experiment as new_experiment
     from orchestrator.api.figures import Collected as Collected
     from orchestrator.api.figures import JudgedClaims as JudgedClaims
+    from orchestrator.api.figures import Plotted as Plotted
     from orchestrator.api.figures import PublishedComparison as PublishedComparison
     from orchestrator.api.figures import Report as Report
     from orchestrator.api.figures import RunComparison as RunComparison
@@ -46,9 +43,11 @@ if TYPE_CHECKING:
     from orchestrator.api.figures import collect as collect
     from orchestrator.api.figures import compare as compare
     from orchestrator.api.figures import compare_runs as compare_runs
-    from orchestrator.api.figures import outcome as outcome
     from orchestrator.api.figures import outcomes as outcomes
+    from orchestrator.api.figures import plot as plot
+    from orchestrator.api.figures import plot_all as plot_all
     from orchestrator.api.figures import report as report
+    from orchestrator.api.figures import require_plot_file as require_plot_file
     from orchestrator.api.figures import write_file as write_file
     from orchestrator.api.forgetting import Forgotten as Forgotten
     from orchestrator.api.forgetting import forget as forget
@@ -78,14 +77,11 @@ if TYPE_CHECKING:
     from orchestrator.api.nodes import list_denied_nodes as list_denied_nodes
     from orchestrator.api.nodes import without_denied_nodes as without_denied_nodes
     from orchestrator.api.plans import PlannedRun as PlannedRun
+    from orchestrator.api.plans import check_experiment as check_experiment
     from orchestrator.api.plans import plan as plan
     from orchestrator.api.plans import plan_run as plan_run
     from orchestrator.api.plans import plan_runs as plan_runs
     from orchestrator.api.plans import require_submittable as require_submittable
-    from orchestrator.api.plots import Plotted as Plotted
-    from orchestrator.api.plots import plot as plot
-    from orchestrator.api.plots import plot_all as plot_all
-    from orchestrator.api.plots import require_plot_file as require_plot_file
     from orchestrator.api.runs import Retried as Retried
     from orchestrator.api.runs import RetriedGroup as RetriedGroup
     from orchestrator.api.runs import Waited as Waited
@@ -95,7 +91,9 @@ if TYPE_CHECKING:
     from orchestrator.api.runs import cancellable_jobs as cancellable_jobs
     from orchestrator.api.runs import retry as retry
     from orchestrator.api.runs import wait as wait
+    from orchestrator.api.scripts import Adopted as Adopted
     from orchestrator.api.scripts import Rendered as Rendered
+    from orchestrator.api.scripts import adopt as adopt
     from orchestrator.api.scripts import render as render
     from orchestrator.api.search import SearchOptions as SearchOptions
     from orchestrator.api.search import run_search as run_search
@@ -123,6 +121,7 @@ if TYPE_CHECKING:
     from orchestrator.catalog.names import papers as papers
     from orchestrator.catalog.published import Difference as Difference
     from orchestrator.catalog.published import PublishedPoint as PublishedPoint
+    from orchestrator.catalog.template import new_experiment as new_experiment
     from orchestrator.clusters.layers import leaves as leaves
     from orchestrator.clusters.profile import schema_text as schema_text
     from orchestrator.clusters.program import ImageRow as ImageRow
@@ -224,10 +223,6 @@ class FigureFilter(RunFilter, total=False):
     run: str | None
 
 
-class CaseFilter(JobFilter, FigureFilter, total=False):
-    """Keywords that select runs of an experiment, and cases, for its results."""
-
-
 class StateFilter(JobFilter, total=False):
     """Keywords that select jobs. `state` has states and verdicts, in any case: `running,timeout` or `verified`."""
 
@@ -302,23 +297,20 @@ def require_text(words: Iterable[str]) -> None:
 
 
 _NAMES = {
-    "api.adopting": "Adopted adopt",
     "api.bundles": "Bundle BundleCheck UnprovenBundle bundle bundle_file require_bundle_name verify_bundle",
     "api.catalog": "ExperimentCases ExperimentList ListedExperiment PaperContents experiments is_paper show show_paper",
     "api.configuration": "ConfigRow config_rows default_cluster",
-    "api.experiment_files": "check_experiment new_experiment",
     "api.figures": (
-        "Collected JudgedClaims PublishedComparison Report RunComparison claims collect compare compare_runs "
-        "outcome outcomes report write_file"
+        "Collected JudgedClaims Plotted PublishedComparison Report RunComparison claims collect compare compare_runs "
+        "outcomes plot plot_all report require_plot_file write_file"
     ),
     "api.forgetting": "Forgotten forget forget_attempts forgettable",
     "api.jobs": "JobHistory JobLog Status history job_ids job_states logs query relations status",
     "api.needs": "Fetch NeedStatus WorkloadNeeds offline_fetch plan_fetch show_workload workload_needs",
     "api.nodes": "DenyList allow_nodes deny_nodes exclusion_notes list_denied_nodes without_denied_nodes",
-    "api.plans": "PlannedRun plan plan_run plan_runs require_submittable",
-    "api.plots": "Plotted plot plot_all require_plot_file",
+    "api.plans": "PlannedRun check_experiment plan plan_run plan_runs require_submittable",
     "api.runs": "Retried RetriedGroup Waited canary_of cancel cancel_jobs cancellable_jobs retry wait",
-    "api.scripts": "Rendered render",
+    "api.scripts": "Adopted Rendered adopt render",
     "api.search": "SearchOptions run_search search_answer simulate_search",
     "api.session": "DEFAULT SILENT Reporter Session Silent",
     "api.submissions": "Submission submit submit_all supervise",
@@ -329,6 +321,7 @@ _NAMES = {
     "catalog.library": "Entry find_entries",
     "catalog.names": "experiment_names names_meant papers",
     "catalog.published": "Difference PublishedPoint",
+    "catalog.template": "new_experiment",
     "clusters.layers": "leaves",
     "clusters.profile_schema": "schema_text",
     "clusters.program": "ImageRow image_rows imported_file",

@@ -42,7 +42,7 @@ class ScaleSize:
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class ScaleProgress:
     """Jobs of an experiment that were submitted, and how many are verified. `workload` is the program that ran.
 
     `is_own_workload` is false if another program than the figure's own ran.
@@ -68,7 +68,7 @@ class ListedExperiment:
     gpus_min: int
     gpus_max: int
     scales: tuple[ScaleSize, ...]
-    done: tuple[Progress, ...]
+    done: tuple[ScaleProgress, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +126,7 @@ def _experiment_row(entry: Entry, counts: Sequence[JobCount]) -> ListedExperimen
         gpus_max=max(gpus[PAPER]),
         scales=tuple(ScaleSize(scale, max(sizes)) for scale, sizes in gpus.items()),
         done=tuple(
-            Progress(
+            ScaleProgress(
                 count.scale,
                 count.cluster,
                 count.workload,

@@ -8,13 +8,13 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from orchestrator.api import DEFAULT, CaseFilter, FigureFilter, JobFilter, RunFilter, Session, with_keywords
+from orchestrator.api import DEFAULT, FigureFilter, JobFilter, RunFilter, Session, with_keywords
 from orchestrator.api.catalog import added_to
 from orchestrator.api.jobs import job_filter, name_list, update, updated_ledger
 from orchestrator.catalog.library import experiments_meant, find_experiment, full_name
 from orchestrator.catalog.names import papers
 from orchestrator.errors import Problem, ReproError
-from orchestrator.files import written_whole
+from orchestrator.files import names_folder, require_place, written_whole
 from orchestrator.job_spec import shown_changes
 from orchestrator.ledger.attempts import changed_arguments, job_rows, job_summaries
 from orchestrator.ledger.database import Ledger, now
@@ -35,7 +35,9 @@ from orchestrator.results.comparison import (
 from orchestrator.results.export import formats
 from orchestrator.results.export.columns import Column, chosen_columns
 from orchestrator.results.export.rows import Row, claim_rows, export_rows, iteration_rows
-from orchestrator.results.outcome import FigureOutcome, read_outcome, run_named
+from orchestrator.results.outcome import FigureOutcome, judge_figure, run_named
+from orchestrator.results.plot.figure import known_format, require_matplotlib
+from orchestrator.results.plot.figure import plot as draw
 from orchestrator.results.report.page import report as report_page
 from orchestrator.results.report.page import require_folder, write_report
 from orchestrator.text import counted
@@ -92,46 +94,29 @@ class Collected:
 
 
 @with_keywords(FigureFilter)
-def outcome(
-    experiment: str | None = None, *, session: Session = DEFAULT, **selection: Unpack[FigureFilter]
-) -> FigureOutcome:
-    """Return the outcome of the experiment, after an update."""
-    figure, _ = outcome_and_results(updated_ledger(session), session, experiment, **selection)
-    return figure
-
-
-@with_keywords(FigureFilter)
 def outcomes(
-    names: Sequence[str] | str, *, session: Session = DEFAULT, **selection: Unpack[FigureFilter]
-) -> list[FigureOutcome]:
-    """Return the outcome of each of these experiments, and of each experiment of these papers that has such jobs."""
-    ledger, meant = updated_ledger(session), experiments_meant(session.folders, name_list(names))
-    return [figure for figure, _ in outcomes_and_results(ledger, session, meant, **selection)]
-
-
-def outcomes_and_results(
-    ledger: Ledger,
-    session: Session,
-    meant: Mapping[str, str | None],
+    names: Sequence[str] | str,
+    *,
     attempt: int | None = None,
-    where: str | None = None,
+    session: Session = DEFAULT,
     **selection: Unpack[FigureFilter],
-) -> list[tuple[FigureOutcome, list[Result]]]:
-    """Return the outcome and the results of each experiment. ReproError has the problems of all.
+) -> list[FigureOutcome]:
+    """Return the outcome of each of these experiments, and of each experiment of these papers that has such jobs.
 
-    `meant` is that of `experiments_meant`. An experiment of a paper that has no such jobs is left out.
+    `attempt` is that of `collect`. ReproError has the problems of all experiments.
     """
-    submitted = _submitted(ledger, **selection)
-    found: list[tuple[FigureOutcome, list[Result]]] = []
+    ledger, meant = updated_ledger(session), experiments_meant(session.folders, name_list(names))
+    outcomes: list[FigureOutcome] = []
     problems: list[Problem] = []
-    for name in _named_or_in(submitted, meant):
+    for name in _named_or_in(_submitted(ledger, **selection), meant):
         with added_to(problems):
-            found.append(outcome_and_results(ledger, session, name, attempt, where, **selection))
+            outcomes.append(judged(ledger, session, name, attempt, **selection))
+            note_program(session, outcomes[-1])
     if problems:
         raise ReproError(*dict.fromkeys(problems))
-    if not found:
+    if not outcomes:
         raise ReproError(_no_job_of(meant))
-    return found
+    return outcomes
 
 
 def _named_or_in(submitted: Iterable[str], meant: Mapping[str, str | None]) -> list[str]:
@@ -144,22 +129,7 @@ def _no_job_of(names: Iterable[str]) -> Problem:
     return Problem(f"no such job of {' or '.join(papers(names))} was submitted", hint="repro status shows the jobs")
 
 
-def outcome_and_results(
-    ledger: Ledger,
-    session: Session,
-    experiment: str | None,
-    attempt: int | None = None,
-    where: str | None = None,
-    **selection: Unpack[FigureFilter],
-) -> tuple[FigureOutcome, list[Result]]:
-    """Return the outcome of an experiment, and the results of its cases that match `where`."""
-    figure = _read(ledger, session, experiment, attempt, **selection)
-    if figure.program:
-        session.note([f"{figure.entry.short_name} with {figure.program}"])
-    return figure, figure.having(where)
-
-
-def _read(
+def judged(
     ledger: Ledger,
     session: Session,
     experiment: str | None,
@@ -167,9 +137,15 @@ def _read(
     **selection: Unpack[FigureFilter],
 ) -> FigureOutcome:
     """Return the outcome of an experiment; report cases and runs that are later than the results."""
-    figure = read_outcome(ledger, session.folders, experiment, **selection, attempt=attempt)
+    figure = judge_figure(ledger, session.folders, experiment, **selection, attempt=attempt)
     _note_later(session, figure)
     return figure
+
+
+def note_program(session: Session, figure: FigureOutcome) -> None:
+    """Report another program than the published one."""
+    if figure.program:
+        session.note([f"{figure.entry.short_name} with {figure.program}"])
 
 
 def _note_later(session: Session, figure: FigureOutcome) -> None:
@@ -187,20 +163,23 @@ def _note_later(session: Session, figure: FigureOutcome) -> None:
         session.note([f"{what}: {'; '.join(newer[:MOST_NAMED])}{more}"])
 
 
-@with_keywords(CaseFilter)
+@with_keywords(FigureFilter)
 def collect(
     experiment: str | None = None,
     *,
+    where: str | None = None,
     attempt: int | None = None,
     session: Session = DEFAULT,
-    **selection: Unpack[CaseFilter],
+    **selection: Unpack[FigureFilter],
 ) -> Collected:
     """Read the logs and return the rows and claims of the experiment.
 
     `attempt` selects the attempts of this number, where jobs have one, instead of the last verified ones.
     """
     ledger = updated_ledger(session, running=True)
-    figure, results = outcome_and_results(ledger, session, experiment, attempt, **selection)
+    figure = judged(ledger, session, experiment, attempt, **selection)
+    note_program(session, figure)
+    results = figure.having(where)
     rows = export_rows(figure.entry, results, ledger)
     return Collected(figure, rows, claim_rows(figure.claims), results, ledger, attempt)
 
@@ -234,16 +213,19 @@ class PublishedComparison:
         return bool(self.failures) or any(row.within is False for row in self.rows)
 
 
-@with_keywords(JobFilter)
+@with_keywords(RunFilter)
 def compare(
     experiment: str | None = None,
     *,
+    where: str | None = None,
     attempt: int | None = None,
     session: Session = DEFAULT,
-    **selection: Unpack[JobFilter],
+    **selection: Unpack[RunFilter],
 ) -> PublishedComparison:
     """Compare the measured numbers of an experiment with the published ones. `attempt` is that of `collect`."""
-    figure, results = outcome_and_results(updated_ledger(session), session, experiment, attempt, **selection)
+    figure = judged(updated_ledger(session), session, experiment, attempt, **selection)
+    note_program(session, figure)
+    results = figure.having(where)
     by_name = {result.case.name: result for result in results}
     at = now()
     texts = {name: result.reused_text(at) for name, result in by_name.items()}
@@ -334,13 +316,13 @@ def claims(
         raise ReproError(_no_job_of(meant))
     if not names:
         raise ReproError(Problem("no such jobs were submitted", hint="repro status shows the jobs"))
-    judged = JudgedClaims([], [])
+    claims = JudgedClaims([], [])
     for name in names:
         try:
-            judged.outcomes.append(_read(ledger, session, name, attempt, **selection))
+            claims.outcomes.append(judged(ledger, session, name, attempt, **selection))
         except ReproError as error:  # the claims of the others are judged all the same
-            judged.problems.extend(error.problems)
-    return judged
+            claims.problems.extend(error.problems)
+    return claims
 
 
 def _submitted(
@@ -386,7 +368,7 @@ def report(
     outcomes = []
     for name in names or submitted:
         try:
-            outcomes.append(_read(ledger, session, name, **selection))
+            outcomes.append(judged(ledger, session, name, **selection))
         except ReproError as error:
             if names:
                 raise
@@ -397,3 +379,102 @@ def report(
         what = f"no submitted experiment can be reported{''.join(filters)}"
         raise ReproError(Problem(what, hint="repro status shows the jobs"))
     return Report(write_report(report_page(ledger, outcomes, session.folders.templates), output), outcomes)
+
+
+@dataclass(frozen=True, slots=True)
+class Plotted:
+    """A figure file and the outcome that it shows."""
+
+    file: Path
+    outcome: FigureOutcome
+
+
+@with_keywords(FigureFilter)
+def plot(
+    experiment: str | None = None,
+    output: Path | str | None = None,
+    *,
+    where: str | None = None,
+    attempt: int | None = None,
+    session: Session = DEFAULT,
+    **selection: Unpack[FigureFilter],
+) -> Plotted:
+    """Draw an experiment on the paper's axes as png, svg or pdf. Replaces the file. Needs matplotlib.
+
+    In a folder, or without `output`, the file is a png with the name of the figure. A folder whose name ends with a
+    slash is made.
+
+    `attempt` is that of `collect`.
+    """
+    place, is_folder = Path(output or "."), names_folder(output)
+    if not is_folder:
+        require_plot_file(place)
+    figure = judged(updated_ledger(session), session, experiment, attempt, **selection)
+    note_program(session, figure)
+    if not _is_measured(figure, where):
+        raise ReproError(_no_verified_case(figure))
+    require_matplotlib()
+    file = place
+    if is_folder:
+        place.mkdir(parents=True, exist_ok=True)
+        file = place / figure.file_name(".png", attempt)
+    require_place(file)
+    return _drawn(figure, where, file)
+
+
+@with_keywords(FigureFilter)
+def plot_all(
+    names: Sequence[str] | str,
+    folder: Path | str | None = None,
+    *,
+    where: str | None = None,
+    attempt: int | None = None,
+    session: Session = DEFAULT,
+    **selection: Unpack[FigureFilter],
+) -> list[Plotted]:
+    """Draw one png for each of these experiments, into a folder that exists or whose name ends with a slash.
+
+    Replaces the files.
+
+    Of a paper, each experiment with a verified case is drawn. ReproError has the problems of all experiments, before
+    the first picture.
+    """
+    place = Path(folder or ".")
+    if not names_folder(folder):
+        raise ReproError(Problem("no such folder", f"{place}:", f"several pictures need a folder: -o {place}/"))
+    meant = experiments_meant(session.folders, name_list(names))
+    figures = outcomes(names, attempt=attempt, session=session, **selection)
+    unverified = [figure for figure in figures if not _is_measured(figure, where)]
+    problems = {figure.entry.name: _no_verified_case(figure) for figure in unverified}
+    named = [problem for name, problem in problems.items() if meant[name]]
+    if named or len(problems) == len(figures):
+        raise ReproError(*(named or problems.values()))
+    session.note(f"{figure.entry.short_name} is left out: no verified case" for figure in unverified)
+    require_matplotlib()
+    place.mkdir(parents=True, exist_ok=True)
+    files = [
+        (figure, place / figure.file_name(".png", attempt)) for figure in figures if figure.entry.name not in problems
+    ]
+    for _, file in files:
+        require_place(file)
+    return [_drawn(figure, where, file) for figure, file in files]
+
+
+def _is_measured(figure: FigureOutcome, where: str | None) -> bool:
+    return any(result.is_measured for result in figure.having(where))
+
+
+def _no_verified_case(figure: FigureOutcome) -> Problem:
+    name = figure.entry.short_name
+    return Problem(f"{name} at scale {figure.scale}: no verified case", hint=f"repro status {name}")
+
+
+def _drawn(figure: FigureOutcome, where: str | None, file: Path) -> Plotted:
+    draw(figure.entry, figure.scale, figure.cluster, figure.drawn(where), file)
+    return Plotted(file, figure)
+
+
+def require_plot_file(file: Path) -> None:
+    """Raise ReproError if the name has no known ending or no file can be written there."""
+    known_format(file)
+    require_place(file)

@@ -30,7 +30,7 @@ from orchestrator.ledger.tables import ENDED, OPEN
 from orchestrator.masking import ADDRESS_OPTION, masked_address
 from orchestrator.paths import Folders, short_name
 from orchestrator.results.message import Message, message_of, spent_by_jobs
-from orchestrator.results.outcome import read_outcome
+from orchestrator.results.outcome import judge_figure
 from orchestrator.search.answer import SearchAnswer
 from orchestrator.search.message import search_message
 from orchestrator.search.prepare import PreparedSearch
@@ -117,7 +117,7 @@ class FigureMessages:
     def _send(self, figure: Figure, workload: str) -> None:
         rows = self._jobs_of(figure)
         changes = changes_of(row.spec.argument_changes for row in rows if row.run_id == rows[-1].run_id)
-        outcome = read_outcome(
+        outcome = judge_figure(
             *(self._ledger, self._folders, figure.experiment, figure.scale, figure.cluster, workload), changes=changes
         )
         digest = _digest_of_ended(rows)

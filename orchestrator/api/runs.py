@@ -19,10 +19,16 @@ from orchestrator.launch.cancel import Cancelled, may_have_jobs
 from orchestrator.launch.cancel import cancel as cancel_attempts
 from orchestrator.launch.preflight import require_ready
 from orchestrator.launch.refresh import refresh
-from orchestrator.launch.retry import Retry, changed_limit, failure_classes, plan_again, recorded_settings
 from orchestrator.launch.run_options import RunOptions, RunPlan
 from orchestrator.launch.sbatch import canary_row
-from orchestrator.launch.submit import disposition_of
+from orchestrator.launch.submit import (
+    Retry,
+    changed_limit,
+    disposition_of,
+    failure_classes,
+    plan_again,
+    recorded_settings,
+)
 from orchestrator.launch.submit import submit as submit_plans
 from orchestrator.launch.supervise import Backlog, FollowedJobs, wait_for
 from orchestrator.ledger.attempts import job_rows, job_summaries

@@ -1,4 +1,4 @@
-"""Batch scripts of planned cases. Needs no ledger and no scheduler."""
+"""Batch scripts of planned cases, and jobs of these scripts that were submitted by hand."""
 
 from __future__ import annotations
 
@@ -7,15 +7,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orchestrator.api import DEFAULT, CaseOptions, Session, with_keywords
+from orchestrator.api.jobs import update
 from orchestrator.api.nodes import without_denied_nodes
 from orchestrator.api.plans import PlannedRun, plan_run
 from orchestrator.errors import Problem, ReproError
 from orchestrator.files import private_folder
-from orchestrator.launch.by_hand import token_of, write_records
+from orchestrator.launch.by_hand import RenderedJob, read_rendered, runs_of, started_jobs, token_of, write_records
 from orchestrator.launch.denied_nodes import denied_note
+from orchestrator.launch.refresh import observe_end_records
 from orchestrator.launch.render import explain_job, render_job
 from orchestrator.launch.sbatch import comment_of
 from orchestrator.launch.templates import Explained
+from orchestrator.ledger.adopted import adopted_ids, record_adopted
+from orchestrator.ledger.attempts import rows_of_attempts
+from orchestrator.ledger.rows import JobRow
 from orchestrator.workloads import copy_programs
 
 if TYPE_CHECKING:
@@ -23,7 +28,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Script:
+class RenderedScript:
     """The batch script of a case. `path` is where it was written."""
 
     name: str
@@ -36,7 +41,7 @@ class Rendered:
     """Scripts of a planned run. `lines` are those of the first script with their origins, if asked for."""
 
     planned: PlannedRun
-    scripts: tuple[Script, ...]
+    scripts: tuple[RenderedScript, ...]
     lines: tuple[Explained, ...] = ()
 
 
@@ -70,11 +75,11 @@ def render(
     for plan, name in zip(planned.plans, names, strict=True):
         folder, log = base / name, base / f"{name}.batch.txt"
         if output is None:
-            scripts.append(Script(name, render_job(plan, profile, folder, folders.templates, output=log)))
+            scripts.append(RenderedScript(name, render_job(plan, profile, folder, folders.templates, output=log)))
         else:
             comment = comment_of(token_of(plan, folder))
             text = render_job(plan, profile, folder, folders.templates, comment=comment)
-            scripts.append(Script(name, text, base / f"{name}.sh"))
+            scripts.append(RenderedScript(name, text, base / f"{name}.sh"))
     if output is not None:
         if base.exists() and not base.is_dir():
             raise ReproError(Problem("not a folder", f"{output}:", "give a folder for the scripts"))
@@ -89,3 +94,45 @@ def render(
     if texts:
         write_records(planned.plans, profile, folders, command, texts)
     return Rendered(planned, tuple(scripts))
+
+
+@dataclass(frozen=True, slots=True)
+class Adopted:
+    """Jobs of rendered scripts: adopted now, adopted by an earlier command, and never submitted."""
+
+    jobs: tuple[JobRow, ...]
+    known: tuple[RenderedJob, ...]
+    not_submitted: tuple[RenderedJob, ...]
+
+
+def adopt(folder: Path | str, *, session: Session = DEFAULT) -> Adopted:
+    """Read the jobs of rendered scripts into the ledger: script, Slurm job id, records and log.
+
+    `folder` is that of `render(output=folder)`. A job that still runs is adopted as running. A second call adds only
+    jobs that were submitted since. The verdict comes from the log, as for every job. ReproError for a folder without
+    records and for a record of another version; then nothing is adopted.
+    """
+    rendered = read_rendered(Path(folder))
+    submitted = started_jobs(rendered)
+    session.note(submitted.complaints)
+    ledger = session.existing_ledger(create=True)
+    assert ledger is not None
+    recorded = adopted_ids(ledger, [job.job.id for job in rendered])
+    new = {
+        job.file: (job, attempt)
+        for job, attempt in submitted.attempts
+        if (attempt.folder, attempt.scheduler_id) not in recorded
+    }
+    ids: list[int] = []
+    for run, jobs in runs_of([job for job, _ in new.values()], session.folders):
+        attempts = {job.job.id: new[job.file][1] for job in jobs}
+        ids += record_adopted(ledger, run, [job.job for job in jobs], attempts)
+    session.note(update(ledger).complaints)
+    if observe_end_records(ledger, ids):
+        session.note(update(ledger).complaints)
+    started = {job.file for job, _ in submitted.attempts}
+    return Adopted(
+        tuple(rows_of_attempts(ledger, ids)),
+        tuple(job for job in rendered if job.file in started and job.file not in new),
+        tuple(job for job in rendered if job.file not in started),
+    )

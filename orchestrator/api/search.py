@@ -18,7 +18,7 @@ from orchestrator.catalog.library import Entry, find_experiment
 from orchestrator.catalog.published_times import published_time
 from orchestrator.clusters.resolve import find_cluster
 from orchestrator.errors import Problem, ReproError
-from orchestrator.launch.retry import recorded_settings
+from orchestrator.launch.submit import recorded_settings
 from orchestrator.launch.supervise import may_be_resubmitted
 from orchestrator.ledger.attempts import job_rows
 from orchestrator.ledger.database import Ledger
@@ -30,8 +30,8 @@ from orchestrator.paths import find_folders
 from orchestrator.planning.plan import plan_cases, run_s
 from orchestrator.planning.target import Target
 from orchestrator.reading.failure import ran_out_of_memory
-from orchestrator.results.outcome import read_outcome
-from orchestrator.search.answer import SearchAnswer, Trial, answer
+from orchestrator.results.outcome import judge_figure
+from orchestrator.search.answer import EndedTrial, SearchAnswer, answer
 from orchestrator.search.candidates import Candidate, Reason, candidates
 from orchestrator.search.policy import OUT_OF_MEMORY, Budget, Corrected, Decision, Simulated, decide, simulate
 from orchestrator.search.prepare import PreparedSearch, require_one_task, write_experiment
@@ -171,14 +171,14 @@ def _run_finalists(prepared: PreparedSearch, options: SearchOptions, short: int,
     return None
 
 
-def _progress(decision: Decision, order: Sequence[Corrected], trials: Sequence[Trial]) -> str:
+def _progress(decision: Decision, order: Sequence[Corrected], trials: Sequence[EndedTrial]) -> str:
     measured = len(_times(trials))
     pruned = f", {len(decision.pruned)} need no run" if decision.pruned else ""
     return f"{measured} measured, {len(order)} left{pruned}; next: {order[0].candidate.name}"
 
 
 def affordable(
-    order: Sequence[Corrected], trials: Sequence[Trial], options: SearchOptions, iterations: int
+    order: Sequence[Corrected], trials: Sequence[EndedTrial], options: SearchOptions, iterations: int
 ) -> list[Corrected]:
     """Return the first cases whose jobs fit the rest of the budget by their corrected predictions."""
     hours = sum(trial.hours for trial in trials)
@@ -211,13 +211,13 @@ def _settings(prepared: PreparedSearch, iterations: int) -> tuple[str, ...]:
     return (*prepared.settings, f"training.iterations={iterations}")
 
 
-def _times(trials: Sequence[Trial]) -> dict[str, float]:
+def _times(trials: Sequence[EndedTrial]) -> dict[str, float]:
     """Return the time of each case, that of its longest job."""
     chosen = sorted((trial for trial in trials if trial.iteration_ms is not None), key=lambda trial: trial.iterations)
     return {trial.name: trial.iteration_ms for trial in chosen if trial.iteration_ms is not None}
 
 
-def _trials(prepared: PreparedSearch, session: Session) -> list[Trial]:
+def _trials(prepared: PreparedSearch, session: Session) -> list[EndedTrial]:
     """Return the jobs of the candidates that have ended, oldest first."""
     ledger = session.existing_ledger()
     if ledger is None:
@@ -235,14 +235,14 @@ def _job_rows(prepared: PreparedSearch, ledger: Ledger) -> list[JobRow]:
     return [row for row in rows if row.cluster == prepared.cluster.name and row.case_name in names]
 
 
-def _trial(row: JobRow, metrics: Mapping[str, MeasuredMetric]) -> Trial:
+def _trial(row: JobRow, metrics: Mapping[str, MeasuredMetric]) -> EndedTrial:
     time, rate = metrics.get("iteration_ms"), metrics.get("sequences_per_s")
     measured = row.verdict in MEASURED and time is not None
     time_ms = time.value if measured and time is not None else None
     if not measured and ran_out_of_memory(row.failure):
         time_ms = OUT_OF_MEMORY
     started, ended = row.started_at, row.ended_at
-    return Trial(
+    return EndedTrial(
         name=row.case_name,
         job_id=row.job_id,
         iterations=row.iterations,
@@ -300,7 +300,7 @@ def _measured_times(
     experiment: str, cluster: str, where: str | None, session: Session
 ) -> tuple[Entry, Target, list[tuple[Case, float]]]:
     profile = find_cluster(session.folders, cluster)
-    figure = read_outcome(session.ledger(), session.folders, experiment, cluster=profile.name)
+    figure = judge_figure(session.ledger(), session.folders, experiment, cluster=profile.name)
     known: list[tuple[Case, float]] = []
     for result in figure.having(where):
         time = OUT_OF_MEMORY if result.ran_out_of_memory else result.value("iteration_ms")

@@ -30,7 +30,7 @@ from orchestrator.ledger.tables import OPEN, RUNNING
 from orchestrator.paths import Folders
 from orchestrator.reading.failure import Failure, failure_named
 from orchestrator.reading.job_status import reuse_text
-from orchestrator.results.outcome import FigureOutcome, read_outcome
+from orchestrator.results.outcome import FigureOutcome, judge_figure
 from orchestrator.workloads.argument_changes import changes_of
 
 if TYPE_CHECKING:
@@ -64,39 +64,27 @@ class Submission:
     reused: Mapping[str, str] = field(default_factory=dict)
 
 
-@with_keywords(CaseOptions)
+class SubmitOptions(CaseOptions, total=False):
+    """Keywords of `submit`: those of `submit_all` for one experiment."""
+
+    rerun: bool
+    repeat: int
+    canary: bool
+    max_parallel: int | None
+    stop_after: int | None
+    after: Sequence[str] | str
+    warm_up: bool
+    notify: Sequence[str] | None
+
+
+@with_keywords(SubmitOptions)
 def submit(
-    experiment: str,
-    cluster: str,
-    *,
-    rerun: bool = False,
-    repeat: int = 1,
-    canary: bool = False,
-    max_parallel: int | None = None,
-    stop_after: int | None = None,
-    after: Sequence[str] | str = (),
-    warm_up: bool = False,
-    notify: Sequence[str] | None = None,
-    session: Session = DEFAULT,
-    **options: Unpack[CaseOptions],
+    experiment: str, cluster: str, *, session: Session = DEFAULT, **options: Unpack[SubmitOptions]
 ) -> Submission:
     """Submit every case of an experiment that is neither verified nor open, as `submit_all` does."""
     if is_paper(experiment):
         find_experiment(session.folders, experiment)  # raises the error with the paper's experiments
-    (submission,) = submit_all(
-        [experiment],
-        cluster,
-        rerun=rerun,
-        repeat=repeat,
-        canary=canary,
-        max_parallel=max_parallel,
-        stop_after=stop_after,
-        after=after,
-        warm_up=warm_up,
-        notify=notify,
-        session=session,
-        **options,
-    )
+    (submission,) = submit_all([experiment], cluster, session=session, **options)
     return submission
 
 
@@ -295,7 +283,7 @@ def supervise(submissions: Sequence[Submission] | Submission, *, session: Sessio
     for submission in submissions:
         planned, case = submission.planned, submission.planned.plans[0].case
         outcomes.append(
-            read_outcome(
+            judge_figure(
                 *(ledger, folders, planned.entry.name, case.scale, planned.cluster.name, case.workload),
                 changes=changes_of(plan.case.argument_changes for plan in planned.plans),
             )

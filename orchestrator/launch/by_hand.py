@@ -36,11 +36,11 @@ _RECORD = ".repro.json"
 _LONGEST_BYTES = 1 << 24
 
 
-class _Stored(pydantic.BaseModel):
+class _StoredFields(pydantic.BaseModel):
     model_config = pydantic.ConfigDict(extra="forbid", strict=True)
 
 
-class _StoredJob(_Stored):
+class _StoredJob(_StoredFields):
     id: str
     case_name: str
     cluster: str
@@ -55,7 +55,7 @@ class _StoredJob(_Stored):
     image_digest: str | None
 
 
-class _StoredRun(_Stored):
+class _StoredRun(_StoredFields):
     experiment: str
     scale: str
     cluster: str
@@ -67,7 +67,7 @@ class _StoredRun(_Stored):
     versions: dict[str, Any]
 
 
-class _Record(_Stored):
+class _Record(_StoredFields):
     format: Literal[1]
     script: str
     script_sha256: str

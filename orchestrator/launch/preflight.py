@@ -21,8 +21,7 @@ from orchestrator.clusters.slurm_fields import MpirunFields
 from orchestrator.config.yaml import KeyPath
 from orchestrator.errors import Problem, ReproError, Unreachable, did_you_mean
 from orchestrator.launch.checkouts import git_output, is_at
-from orchestrator.launch.containers import require_mountable
-from orchestrator.launch.directives import output_pattern
+from orchestrator.launch.directives import output_pattern, require_mountable
 from orchestrator.launch.executors import clean_env_prefix
 from orchestrator.launch.render import render_job
 from orchestrator.paths import Folders

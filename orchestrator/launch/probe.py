@@ -18,12 +18,12 @@ from orchestrator.errors import ReproError, Unreachable
 from orchestrator.files import JobRecord, private_folder, read_record
 from orchestrator.launch.batches import side_plan, task_per_gpu
 from orchestrator.launch.executors import SlurmScriptExecutor
-from orchestrator.launch.own_jobs import writes_into
 from orchestrator.launch.preflight import refused, require_scheduler
+from orchestrator.launch.refresh import writes_into
 from orchestrator.launch.render import render_job
 from orchestrator.megatron.logs.root_cause import cause
 from orchestrator.paths import Folders
-from orchestrator.planning.plan import Plan
+from orchestrator.planning.plan import SidePlan
 from orchestrator.slurm.query import cancel_jobs, may_have_comment, query_jobs
 from orchestrator.slurm.records import Phase
 from orchestrator.text import counted
@@ -108,7 +108,7 @@ def run_probe(cluster: Cluster, folders: Folders, notify: Callable[[str], None])
     return Probed(folder, state, end, _text(folder / "host.txt"), log)
 
 
-def probe_plan(cluster: Cluster, folders: Folders) -> Plan:
+def probe_plan(cluster: Cluster, folders: Folders) -> SidePlan:
     """Return the plan of a probe: one node with its GPUs for one minute, and a command that only reads.
 
     PYTHONPATH and mounts are those of a job of `pretrain`.

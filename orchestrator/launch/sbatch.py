@@ -47,7 +47,7 @@ PAUSES_S = (2.0, 4.0, 8.0, 16.0, 30.0, 60.0)
 
 
 @dataclass(frozen=True, slots=True)
-class Reporter:
+class Callbacks:
     """Callbacks: `notify` prints a message, `is_interrupted` reports Ctrl-C."""
 
     notify: Callable[[str], None]
@@ -78,7 +78,7 @@ def comment_of(token: str) -> str:
     return COMMENT + token
 
 
-def send(ledger: Ledger, run_id: str, reporter: Reporter) -> Sent:
+def send(ledger: Ledger, run_id: str, reporter: Callbacks) -> Sent:
     """Submit the queued attempts of a run that the scheduler has room for.
 
     Raise ReproError if the scheduler refuses. Jobs that it accepted before stay, and the others are recorded as not
@@ -114,7 +114,7 @@ def _send_group(
     run_plan: RunPlan,
     denied: Sequence[str],
     sent: Sent,
-    reporter: Reporter,
+    reporter: Callbacks,
 ) -> None:
     """Submit the attempts of one file, in several submissions if the queue has too little room for one.
 
@@ -161,7 +161,7 @@ def _send_slice(
     script: OwnScript,
     dependencies: Sequence[str],
     denied: Sequence[str],
-    reporter: Reporter,
+    reporter: Callbacks,
 ) -> str | None:
     """Submit these attempts. Return the scheduler's id; None if another sender has taken them over."""
     with on_cluster(cluster_of(script.text)):
@@ -174,7 +174,7 @@ def _send_to_cluster(
     script: OwnScript,
     dependencies: Sequence[str],
     denied: Sequence[str],
-    reporter: Reporter,
+    reporter: Callbacks,
 ) -> str | None:
     token, executor = secrets.token_hex(8), SlurmScriptExecutor(script.file.parent)
     attempt_ids = [attempt.attempt_id for attempt in attempts]
@@ -218,7 +218,7 @@ def _sbatch_without_failed_nodes(
     token: str,
     options: Sequence[str],
     anywhere: Sequence[str],
-    reporter: Reporter,
+    reporter: Callbacks,
 ) -> str:
     """Submit without the nodes that failed before. If there are not enough others, submit with the options `anywhere`.
 
@@ -234,7 +234,7 @@ def _sbatch_without_failed_nodes(
 
 
 def _sbatch(
-    executor: SlurmScriptExecutor, script: OwnScript, token: str, options: Sequence[str], reporter: Reporter
+    executor: SlurmScriptExecutor, script: OwnScript, token: str, options: Sequence[str], reporter: Callbacks
 ) -> str:
     """Submit until the scheduler answers. Before each repetition it is asked whether it has the job."""
     comment, pauses = comment_of(token), iter(PAUSES_S)
@@ -251,7 +251,7 @@ def _sbatch(
         return _keep_one_copy(job_id, comment) if sent_again else job_id
 
 
-def _wait_for_jobs_of(comment: str, unreachable: Unreachable, pauses: Iterator[float], reporter: Reporter) -> set[str]:
+def _wait_for_jobs_of(comment: str, unreachable: Unreachable, pauses: Iterator[float], reporter: Callbacks) -> set[str]:
     """Return the ids of the jobs with this comment when the scheduler answers again; Unreachable after the last pause.
 
     A restarted controller may answer before it accepts a job that was submitted earlier, so it is asked twice.

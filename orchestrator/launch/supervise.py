@@ -18,7 +18,7 @@ from orchestrator.errors import Problem, ReproError
 from orchestrator.launch.cancel import cancel
 from orchestrator.launch.recover import sender_is_alive
 from orchestrator.launch.run_options import RunOptions, RunPlan, equal_failures
-from orchestrator.launch.sbatch import Reporter, canary_row, send
+from orchestrator.launch.sbatch import Callbacks, canary_row, send
 from orchestrator.launch.submit import submit
 from orchestrator.ledger.attempts import RefreshResult, job_rows
 from orchestrator.ledger.database import Ledger
@@ -62,7 +62,7 @@ class Backlog:
         self._tried_at = time.monotonic()
         for run_id in self._own_runs(queued):
             try:
-                sent = send(self._ledger, run_id, Reporter(self._notify))
+                sent = send(self._ledger, run_id, Callbacks(self._notify))
             except ReproError as error:
                 self._notify(f"note: {error}")
                 return

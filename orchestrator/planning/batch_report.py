@@ -2,22 +2,12 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from orchestrator.errors import Problem, ReproError
 from orchestrator.megatron.memory import solve_offload
-from orchestrator.money import read_cost_budget
-from orchestrator.planning.batch_plan import (
-    BatchPlan,
-    Budgeted,
-    CaseSelection,
-    PlannedCase,
-    plan_batch,
-    read_budget,
-    within_budget,
-)
+from orchestrator.planning.batch_plan import BatchPlan, Budgeted, ChosenCases, PlannedCase
 from orchestrator.planning.exact import ExactCase, absent_packages, install_command, plan_exactly
 from orchestrator.planning.plan import fit_of
 from orchestrator.planning.time_model import DURATION_PARTS
@@ -60,10 +50,14 @@ class BatchReport:
     """Cost of cases: a row for each valid case, the refusals, and what a reader must know of the predictions."""
 
     batch: BatchPlan
-    selections: list[CaseSelection]
+    selections: list[ChosenCases]
     rows: dict[str, PlanRow]
     notes: list[str]
-    budgeted: Budgeted | None = None
+
+    @property
+    def budgeted(self) -> Budgeted | None:
+        """Return the cases within a budget; None without one."""
+        return self.batch.budgeted
 
     @property
     def refusals(self) -> list[Problem]:
@@ -120,25 +114,16 @@ class BatchReport:
 
 
 def batch_report(
-    selections: list[CaseSelection],
-    notes: list[str],
-    time_budget: str | None = None,
-    cost_budget: str | None = None,
-    *,
-    solve_alpha: bool = False,
+    selections: list[ChosenCases], batch: BatchPlan, notes: list[str], *, solve_alpha: bool = False
 ) -> BatchReport:
-    """Plan the chosen cases; with a budget, with as many iterations as fit."""
-    batch, budgeted = plan_batch(selections), None
-    if time_budget is not None or cost_budget is not None:
-        batch, budgeted = _within_budget(selections, batch, time_budget, cost_budget)
-    several = len(selections) > 1
-    rows = {planned.label: _row(planned, several) for planned in batch.planned if not planned.checked.refusals}
-    if budgeted is not None:
-        for row, case, run_s in zip(rows.values(), budgeted.cases, budgeted.run_s, strict=True):
+    """Return the report on planned cases."""
+    rows = {one.label: _row(one, len(selections) > 1) for one in batch.planned if not one.checked.refusals}
+    if batch.budgeted is not None:
+        for row, case, run_s in zip(rows.values(), batch.budgeted.cases, batch.budgeted.run_s, strict=True):
             row["iterations"], row["run_s"] = case.training.iterations, round(run_s, 1)
     if solve_alpha:
         _add_alpha(rows, batch)
-    return BatchReport(batch, selections, rows, notes, budgeted)
+    return BatchReport(batch, selections, rows, notes)
 
 
 def budget_text(budgeted: Budgeted) -> str:
@@ -162,26 +147,6 @@ def budget_text(budgeted: Budgeted) -> str:
 def _range(counts: Sequence[int]) -> str:
     least, most = min(counts), max(counts)
     return str(least) if least == most else f"{least} to {most}"
-
-
-def _within_budget(
-    selections: Sequence[CaseSelection], batch: BatchPlan, time_budget: str | None, cost_budget: str | None
-) -> tuple[BatchPlan, Budgeted | None]:
-    """Plan the valid cases again with as many iterations as fit."""
-    target = selections[0].target
-    budget_s = read_budget(time_budget) if time_budget is not None else None
-    budget = read_cost_budget(cost_budget, target.price, target.name) if cost_budget is not None else None
-    if len(selections) > 1:
-        name, text = ("--cost-budget", cost_budget) if time_budget is None else ("--time-budget", time_budget)
-        hint = f"for example repro plan {shlex.quote(selections[0].entry.argument)} {name} {text}"
-        raise ReproError(Problem(f"{name}: needs one experiment, got {len(selections)}", hint=hint))
-    valid = [planned.case for planned in batch.planned if not planned.checked.refusals]
-    if not valid:
-        return batch, None
-    budgeted = within_budget(valid, target, budget_s, budget)
-    by_name = {case.name: case for case in budgeted.cases}
-    cases = tuple(by_name.get(case.name, case) for case in selections[0].cases)
-    return plan_batch([replace(selections[0], cases=cases)]), budgeted
 
 
 def _add_alpha(rows: Mapping[str, PlanRow], batch: BatchPlan) -> None:

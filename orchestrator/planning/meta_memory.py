@@ -27,7 +27,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from orchestrator.planning.exact import ExactJob, RankMemory
 from orchestrator.planning.meta_tensors import META, LiveBytes
-from orchestrator.pretrain.arguments import Layout, TrainingArguments, parse_arguments, refusals
+from orchestrator.pretrain.arguments import RunLayout, TrainingArguments, parse_arguments, refusals
 from orchestrator.pretrain.environment import quick_imports
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def plan_rank(job: ExactJob, arguments: TrainingArguments, rank: int) -> RankMem
 
     from orchestrator.pretrain import model
 
-    layout = Layout.of(arguments, job.world_size)
+    layout = RunLayout.of(arguments, job.world_size)
     dist.init_process_group("cpu:fake,meta:fake", rank=rank, world_size=job.world_size, store=FakeStore())
     try:
         model.start_model_parallel(layout, arguments.seed)
@@ -55,7 +55,7 @@ def plan_rank(job: ExactJob, arguments: TrainingArguments, rank: int) -> RankMem
         dist.destroy_process_group()
 
 
-def _plan(job: ExactJob, arguments: TrainingArguments, layout: Layout, rank: int) -> RankMemory:
+def _plan(job: ExactJob, arguments: TrainingArguments, layout: RunLayout, rank: int) -> RankMemory:
     from megatron.core import parallel_state
     from megatron.core.distributed import finalize_model_grads
 
@@ -86,7 +86,9 @@ def _plan(job: ExactJob, arguments: TrainingArguments, layout: Layout, rank: int
     )
 
 
-def _run(arguments: TrainingArguments, layout: Layout, chunks: list[DistributedDataParallel], live: LiveBytes) -> None:
+def _run(
+    arguments: TrainingArguments, layout: RunLayout, chunks: list[DistributedDataParallel], live: LiveBytes
+) -> None:
     """Run one iteration in Megatron-Core's schedule, then record the graphs that a GPU would record."""
     from orchestrator.pretrain.graph import graph_scope
     from orchestrator.pretrain.train import Batches, chunk_graphs, forward_step, graphed_step, schedule
@@ -102,7 +104,7 @@ def _run(arguments: TrainingArguments, layout: Layout, chunks: list[DistributedD
         part.record(live.record)
 
 
-def _enough_microbatches(layout: Layout, stage: int) -> int:
+def _enough_microbatches(layout: RunLayout, stage: int) -> int:
     """Return the number of microbatches after which further ones only repeat the steady state.
 
     Stage r of p runs p - r - 1 microbatches ahead of its first backward pass. With v chunks stage 0 runs (v + 1) p - 2

@@ -150,6 +150,32 @@ class Plan(CheckedCase):
         return self.case.slug if self.repeat == 1 else f"{self.case.slug}.repeat-{self.repeat}"
 
 
+@dataclass(frozen=True, slots=True)
+class SideCase:
+    """What a script contains of a job that is not a case of an experiment."""
+
+    experiment: str
+    slug: str
+    time_limit: str
+    scale: str = "one node"
+    device: str = "gpu"
+    layout: None = None
+    arguments: tuple[str, ...] = ()
+    argument_changes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SidePlan:
+    """Plan of a job that is not a case: a program on one node of a cluster."""
+
+    case: SideCase
+    cluster: str
+    resources: Resources
+    program: Program
+    identity: str
+    label: str
+
+
 def repeated(plans: Sequence[Plan], times: int) -> list[Plan]:
     """Return each plan `times` times. Each repeat is a job of its own."""
     return [
@@ -189,12 +215,25 @@ def _cost_warnings(case: Case, cost: Cost | None, time_limit: str) -> list[str]:
 
 def plan_cases(entry: Entry, cases: Sequence[Case], cluster: Cluster, folders: Folders) -> list[Plan]:
     """Return a plan for each case; ReproError has every reason of every case that cannot run."""
-    if entry.experiment.reference_only:
-        raise ReproError(Problem(f"{entry.short_name} is reference only: {entry.experiment.reference_only}"))
+    require_jobs(entry)
     target = Target.of_cluster(cluster)
-    checked = [check_case(case, target) for case in cases]
+    return bind(entry, [check_case(case, target) for case in cases], cluster, folders)
+
+
+def require_jobs(entry: Entry) -> None:
+    """Raise ReproError for an experiment that is for reference only."""
+    if entry.experiment.reference_only:
+        raise ReproError(Problem(f"reference only: {entry.experiment.reference_only}", f"{entry.short_name}:"))
+
+
+def bind(entry: Entry, checked: Sequence[CheckedCase], cluster: Cluster, folders: Folders) -> list[Plan]:
+    """Return the plan of each checked case: with its program on the cluster, and its identity.
+
+    ReproError has every reason of every case that cannot run, and what the profile lacks for its program.
+    """
+    target = Target.of_cluster(cluster)
     problems = refusal_problems(entry, checked, target)
-    for workload in dict.fromkeys(case.workload for case in cases):
+    for workload in dict.fromkeys(plan.case.workload for plan in checked):
         problems += _site_problems(entry, workload, cluster)
     if problems:
         raise ReproError(*dict.fromkeys(problems))

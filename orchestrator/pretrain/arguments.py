@@ -222,7 +222,7 @@ def _options(kind: Any) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class Layout:
+class RunLayout:
     """Sizes of the parallel groups of a run, and the number of microbatches."""
 
     world_size: int
@@ -235,7 +235,7 @@ class Layout:
     sequence_parallel: bool
 
     @classmethod
-    def of(cls, arguments: TrainingArguments, world_size: int) -> Layout:
+    def of(cls, arguments: TrainingArguments, world_size: int) -> RunLayout:
         """Return the layout of a run for which `refusals` is empty."""
         data_parallel = world_size // model_parallel_size(arguments)
         return cls(
@@ -374,7 +374,7 @@ def _memory_refusals(arguments: TrainingArguments) -> Iterator[str]:
         )
 
 
-def communication_options(layout: Layout, *, on_gpu: bool) -> dict[str, bool]:
+def communication_options(layout: RunLayout, *, on_gpu: bool) -> dict[str, bool]:
     """Return the fields of Megatron-Core's TransformerConfig that suit the schedule and the backend."""
     interleaved = layout.virtual_stages > 1
     return {

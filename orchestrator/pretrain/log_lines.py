@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Literal, Protocol
 
-from orchestrator.pretrain.arguments import Layout, TrainingArguments
+from orchestrator.pretrain.arguments import RunLayout, TrainingArguments
 from orchestrator.pretrain.environment import FOLDER, source_files, version_of
 
 ExecutionMode = Literal["graph", "eager"]
@@ -111,7 +111,7 @@ class Interval:
         )
 
 
-def world(layout: Layout) -> str:
+def world(layout: RunLayout) -> str:
     """Return the line with the sizes of the parallel groups. The log reader compares it with the plan."""
     return (
         f"using world size: {layout.world_size}, data-parallel size: {layout.data_parallel}, "

@@ -18,7 +18,7 @@ from megatron.core.transformer import TransformerConfig
 
 from orchestrator.pretrain import log_lines
 from orchestrator.pretrain.activations import Offload
-from orchestrator.pretrain.arguments import Layout, TrainingArguments, microbatch_slots
+from orchestrator.pretrain.arguments import RunLayout, TrainingArguments, microbatch_slots
 from orchestrator.pretrain.graph import (
     ChunkGraphs,
     Exchange,
@@ -53,7 +53,7 @@ class Batches:
     The data depend only on seed and iteration, so that every layout trains on the same samples.
     """
 
-    def __init__(self, arguments: TrainingArguments, layout: Layout, device: torch.device) -> None:
+    def __init__(self, arguments: TrainingArguments, layout: RunLayout, device: torch.device) -> None:
         self._arguments, self._layout = arguments, layout
         self._iteration = 0
         column = (arguments.global_batch_size, 1)
@@ -88,7 +88,7 @@ def _samples(arguments: TrainingArguments, iteration: int) -> tuple[torch.Tensor
     return start, torch.randint(1, _LARGEST_STRIDE + 1, column, generator=generator)
 
 
-def _microbatch(sequences: torch.Tensor, positions: torch.Tensor, layout: Layout) -> Microbatch:
+def _microbatch(sequences: torch.Tensor, positions: torch.Tensor, layout: RunLayout) -> Microbatch:
     """Return this context-parallel rank's share of sequences [micro batch, sequence + 1]."""
     rank = parallel_state.get_context_parallel_rank()
 
@@ -100,7 +100,7 @@ def _microbatch(sequences: torch.Tensor, positions: torch.Tensor, layout: Layout
 
 def pretrain(arguments: TrainingArguments, device: torch.device) -> None:
     """Train once in the existing process group. Megatron-Core's process groups last as long as the run."""
-    layout = Layout.of(arguments, dist.get_world_size())
+    layout = RunLayout.of(arguments, dist.get_world_size())
     graphed = graph_scope(arguments, device) is not None
     if graphed:
         use_own_stream(device)
@@ -116,7 +116,7 @@ def pretrain(arguments: TrainingArguments, device: torch.device) -> None:
         parallel_state.destroy_model_parallel()
 
 
-def train(arguments: TrainingArguments, layout: Layout, model: ModelAndOptimizer, device: torch.device) -> None:
+def train(arguments: TrainingArguments, layout: RunLayout, model: ModelAndOptimizer, device: torch.device) -> None:
     """Run all iterations and print a line per logging interval."""
     batches = Batches(arguments, layout, device)
     forward_backward = passes_of_an_iteration(arguments, layout, model, batches, device)
@@ -161,7 +161,7 @@ def train_step(model: ModelAndOptimizer, forward_backward: Callable[[], Losses])
 
 
 def passes_of_an_iteration(
-    arguments: TrainingArguments, layout: Layout, model: ModelAndOptimizer, batches: Batches, device: torch.device
+    arguments: TrainingArguments, layout: RunLayout, model: ModelAndOptimizer, batches: Batches, device: torch.device
 ) -> Callable[[], Losses]:
     """Return a function that runs one iteration's passes and returns the microbatches' losses."""
     scope = graph_scope(arguments, device)
@@ -187,7 +187,11 @@ def open_connections(config: TransformerConfig) -> None:
 
 
 def schedule(
-    arguments: TrainingArguments, layout: Layout, chunks: Sequence[torch.nn.Module], batches: Batches, step: ForwardStep
+    arguments: TrainingArguments,
+    layout: RunLayout,
+    chunks: Sequence[torch.nn.Module],
+    batches: Batches,
+    step: ForwardStep,
 ) -> Callable[[], Losses]:
     """Return a function that runs one iteration in Megatron-Core's schedule and returns the microbatches' losses."""
     data = [batches.microbatches() for _ in chunks]
@@ -209,7 +213,7 @@ def forward_step(data: Iterator[Microbatch], chunk: torch.nn.Module) -> tuple[to
     return run_chunk(chunk, next(data)), sum_of_losses
 
 
-def chunk_graphs(layout: Layout, chunks: Sequence[torch.nn.Module], batches: Batches) -> list[ChunkGraphs]:
+def chunk_graphs(layout: RunLayout, chunks: Sequence[torch.nn.Module], batches: Batches) -> list[ChunkGraphs]:
     """Return the graphs of this stage's chunks, with nothing recorded yet."""
     stage = parallel_state.get_pipeline_model_parallel_rank()
     sizes = layout.pipeline_parallel, layout.virtual_stages, layout.num_microbatches
@@ -257,7 +261,7 @@ def _synchronize(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def _print_layout(arguments: TrainingArguments, layout: Layout, device: torch.device) -> None:
+def _print_layout(arguments: TrainingArguments, layout: RunLayout, device: torch.device) -> None:
     _print_once(log_lines.world(layout))
     device_name = torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
     _print_once(log_lines.software(torch.__version__, megatron.core.__version__, dist.get_backend(), device_name))

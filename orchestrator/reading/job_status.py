@@ -27,7 +27,7 @@ from orchestrator.reading.noise import noise_of_job
 
 if TYPE_CHECKING:
     from orchestrator.job_spec import JobSpec
-    from orchestrator.reading.statistics import Progress
+    from orchestrator.reading.statistics import RunningProgress
     from orchestrator.slurm.reasons import WaitReason
 
 
@@ -278,13 +278,13 @@ def prints_iterations(row: JobSummary) -> bool:
     return row.workload != ALPA_PROGRAM
 
 
-def _iteration(row: JobSummary, current: Progress | None) -> int | None:
+def _iteration(row: JobSummary, current: RunningProgress | None) -> int | None:
     if not prints_iterations(row):
         return None
     return current.iteration if current else row.iteration or 0
 
 
-def running_progress(row: JobSummary, spec: JobSpec) -> tuple[Progress | None, str | None]:
+def running_progress(row: JobSummary, spec: JobSpec) -> tuple[RunningProgress | None, str | None]:
     """Return the progress in the end of a job's log, or the reason why the log cannot be read."""
     from orchestrator.reading.statistics import TAIL_BYTES, progress  # only for a running job
 
@@ -295,7 +295,7 @@ def running_progress(row: JobSummary, spec: JobSpec) -> tuple[Progress | None, s
     return progress(tail, row.iterations, spec), None
 
 
-def _left(row: JobSummary, current: Progress | None, at: datetime) -> tuple[float | None, str | None]:
+def _left(row: JobSummary, current: RunningProgress | None, at: datetime) -> tuple[float | None, str | None]:
     """Return the seconds until a running job ends, and what ends it: its pace, or an earlier time limit."""
     pace = current.left_s if current else None
     limit = max(0.0, (row.ends_at - at).total_seconds()) if row.ends_at and row.phase == RUNNING else None
@@ -304,7 +304,7 @@ def _left(row: JobSummary, current: Progress | None, at: datetime) -> tuple[floa
     return pace, None if pace is None else "pace"
 
 
-def _why(row: JobSummary, current: Progress | None, at: datetime) -> str | None:
+def _why(row: JobSummary, current: RunningProgress | None, at: datetime) -> str | None:
     if row.verdict_reason:
         return row.verdict_reason
     if row.unseen_since is not None and row.phase in (WAITING, RUNNING):

@@ -48,7 +48,7 @@ _REPORTED = (
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class RunningProgress:
     """Progress of a running job.
 
     `iteration_ms` is the median of the last few lines; None if the only line contains the start-up. `tflops_per_gpu` is
@@ -61,7 +61,7 @@ class Progress:
     left_s: float | None = None
 
 
-def progress(tail: bytes, iterations: int, spec: JobSpec) -> Progress | None:
+def progress(tail: bytes, iterations: int, spec: JobSpec) -> RunningProgress | None:
     """Return the progress from the end of a log; None without an iteration line. `iterations` is the planned number.
 
     Unlike in the metrics of a finished job the warm-up counts.
@@ -73,9 +73,9 @@ def progress(tail: bytes, iterations: int, spec: JobSpec) -> Progress | None:
     recent = [line for line in with_used(lines, warmup_iterations=0) if line.used][-RECENT_LINES:]
     pace = {metric.name: metric.value for metric in metrics(recent, spec)}
     if not pace:
-        return Progress(last)
+        return RunningProgress(last)
     left_s = max(0, iterations - last) * pace["iteration_ms"] / 1e3
-    return Progress(last, pace["iteration_ms"], pace["tflops_per_gpu"], left_s)
+    return RunningProgress(last, pace["iteration_ms"], pace["tflops_per_gpu"], left_s)
 
 
 def row_metrics(facts: LogFacts, spec: JobSpec) -> list[MeasuredMetric]:

@@ -106,7 +106,7 @@ class FigureOutcome:
         return [*self.having(where), *(one for one in self.reference if wanted <= one.case.settings.items())]
 
 
-def read_outcome(
+def judge_figure(
     ledger: Ledger,
     folders: Folders,
     experiment: str | None = None,
@@ -154,7 +154,7 @@ def read_outcome(
     if run is not None:
         changes = changes_of(row.spec.argument_changes for row in matching)
     entry = find_experiment(folders, experiment or shown.experiment)
-    outcome = outcome_of(ledger, entry, rows, shown, attempt, changes)
+    outcome = _judged(ledger, entry, rows, shown, attempt, changes)
     return outcome if outcome.has(matching[-1]) else replace(outcome, later=matching[-1])
 
 
@@ -187,15 +187,15 @@ def _figure(row: JobRow) -> tuple[str, str, str]:
     return row.experiment, row.scale, row.cluster
 
 
-def stored_outcome(ledger: Ledger, entry: Entry, scale: str) -> FigureOutcome:
+def judge_stored(ledger: Ledger, entry: Entry, scale: str) -> FigureOutcome:
     """Return the outcome of an experiment at a scale from a ledger that has the rows of a bundle only."""
     rows = [row for row in job_rows(ledger, experiment=entry.name) if row.scale == scale]
     if not rows:
         raise ReproError(Problem(f"no job of {entry.name} at scale {scale}", "ledger/:"))
-    return outcome_of(ledger, entry, rows, shown_job(in_order_of_runs(rows, run_summaries(ledger))))
+    return _judged(ledger, entry, rows, shown_job(in_order_of_runs(rows, run_summaries(ledger))))
 
 
-def outcome_of(
+def _judged(
     ledger: Ledger,
     entry: Entry,
     rows: Sequence[JobRow],

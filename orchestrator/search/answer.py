@@ -14,7 +14,7 @@ from orchestrator.workloads import workloads
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
+class EndedTrial:
     """Job of a candidate that has ended.
 
     `iteration_ms` is the median time of an iteration, infinity if the job ran out of memory, None if it failed for
@@ -46,7 +46,7 @@ class CandidateRow:
     predicted_ms: float | None
     memory_gb: float | None
     state: str
-    trial: Trial | None = None
+    trial: EndedTrial | None = None
     why: Reason | None = None
     is_candidate: bool = True
 
@@ -121,12 +121,12 @@ def _time_of(row: CandidateRow) -> float:
 def answer(
     candidates: Sequence[Candidate],
     left_out: Sequence[LeftOut],
-    trials: Sequence[Trial],
+    trials: Sequence[EndedTrial],
     not_run: Mapping[str, Reason],
     stopped: str | None,
 ) -> SearchAnswer:
     """Return the answer from the trials. `not_run` has the reason for each candidate without a trial."""
-    best: dict[str, Trial] = {}
+    best: dict[str, EndedTrial] = {}
     for trial in trials:
         other = best.get(trial.name)
         if other is None or trial.iterations >= other.iterations:
@@ -137,7 +137,7 @@ def answer(
     return SearchAnswer(tuple(rows), stopped, len(trials), hours, _exhaustive_hours(candidates, trials))
 
 
-def _exhaustive_hours(candidates: Sequence[Candidate], trials: Sequence[Trial]) -> float | None:
+def _exhaustive_hours(candidates: Sequence[Candidate], trials: Sequence[EndedTrial]) -> float | None:
     predicted = [one.gpu_hours for one in candidates if one.gpu_hours is not None]
     if len(predicted) == len(candidates):
         return sum(predicted)
@@ -151,7 +151,7 @@ def _left_out_row(one: LeftOut) -> CandidateRow:
     return CandidateRow(one.case, None, memory, "not run", why=one.reason, is_candidate=False)
 
 
-def _row(candidate: Candidate, trial: Trial | None, not_run: Reason | None) -> CandidateRow:
+def _row(candidate: Candidate, trial: EndedTrial | None, not_run: Reason | None) -> CandidateRow:
     memory = candidate.memory_bytes / 1e9 if candidate.memory_bytes is not None else None
     predicted = candidate.iteration_ms if candidate.has_unit else None
     if trial is None:

@@ -31,7 +31,7 @@ from orchestrator.results.claims import JUDGING_RULES
 from orchestrator.results.export.columns import CASE_COLUMNS
 from orchestrator.results.export.formats import as_csv
 from orchestrator.results.export.rows import Row, claim_rows, export_rows
-from orchestrator.results.outcome import needs_losses, stored_outcome
+from orchestrator.results.outcome import judge_stored, needs_losses
 from orchestrator.results.report.page import report
 from orchestrator.text import counted
 
@@ -80,7 +80,7 @@ def rederive(folder: Path, about: About, templates: Path) -> Iterator[Check]:
 
 def _check_results(folder: Path, about: About, entry: Entry, ledger: Ledger) -> Check:
     """Judge cases and claims from the derived numbers, and compare them with results/."""
-    outcome = stored_outcome(ledger, entry, about.scale)
+    outcome = judge_stored(ledger, entry, about.scale)
     stored = json.loads(text_of(folder, "results/results.json"))
     names = {column["name"] for column in stored["columns"]}  # an older bundle has fewer
     rows = anonymized(export_rows(entry, outcome.results, ledger), ())
@@ -138,7 +138,7 @@ def _check_pages(folder: Path, about: About, entry: Entry, extract: Extract, tem
         profile_of=lambda run: dict(json.loads(text_of(folder, path_within(run["profile"])))),
         script_of=script_of,
     )
-    outcome = stored_outcome(ledger, entry, about.scale)
+    outcome = judge_stored(ledger, entry, about.scale)
     rendered = {
         REPORT: report(ledger, [outcome], templates),
         README: readme(outcome, extract, about.missing, about.forgotten or ()),

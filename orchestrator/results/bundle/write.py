@@ -42,7 +42,7 @@ from orchestrator.results.claims import JUDGING_RULES
 from orchestrator.results.export.columns import CASE_COLUMNS
 from orchestrator.results.export.formats import as_csv, as_json
 from orchestrator.results.export.rows import Row, claim_rows, export_rows
-from orchestrator.results.outcome import FigureOutcome, needs_losses, stored_outcome
+from orchestrator.results.outcome import FigureOutcome, judge_stored, needs_losses
 from orchestrator.results.plot.figure import matplotlib_version
 from orchestrator.results.report.page import report
 
@@ -231,7 +231,7 @@ def write_bundle(ledger: Ledger, figure: FigureOutcome, templates: Path, file: P
         contents.files[f"ledger/{table}.jsonl"] = functools.partial(lines.of, table)
     _add_results(contents, ledger, figure, extract)
     masked_ledger, masked_extract = _ledger_of_bundle(contents, figure, lines)
-    shown = stored_outcome(masked_ledger, figure.entry, figure.scale)
+    shown = judge_stored(masked_ledger, figure.entry, figure.scale)
     contents.add(REPORT, report(masked_ledger, [shown], templates).encode())
     under_way = sum(row["phase"] in OPEN for row in extract.attempts)
     about = {"format": FORMAT, "repro": __version__, "experiment": figure.entry.name, "scale": figure.scale}

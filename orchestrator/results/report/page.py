@@ -34,8 +34,8 @@ from orchestrator.results.report.provenance import (
     FailedEntry,
     Hours,
     Profile,
+    RecordedScript,
     RunEntry,
-    Script,
     attempt_entries,
     failed_entries,
     hours_of,
@@ -78,7 +78,7 @@ class FigureSection:
     attempts: tuple[AttemptEntry, ...]
     runs: tuple[RunEntry, ...]
     profiles: tuple[Profile, ...]
-    scripts: tuple[Script, ...]
+    scripts: tuple[RecordedScript, ...]
 
     @property
     def summary(self) -> str:

@@ -71,7 +71,7 @@ class Profile:
 
 
 @dataclass(frozen=True, slots=True)
-class Script:
+class RecordedScript:
     """Text of a script, and the jobs that ran it."""
 
     anchor: str
@@ -192,13 +192,15 @@ def profiles_of(runs: Sequence[RunRecord]) -> tuple[Profile, ...]:
 
 def scripts_of(
     attempts: Sequence[AttemptOrigin], names: Mapping[str, str], texts: Mapping[str, str], anchors: Mapping[str, str]
-) -> tuple[Script, ...]:
+) -> tuple[RecordedScript, ...]:
     """Return each script in `texts` once, with its jobs; `anchors` are by digest."""
     ran: dict[str, dict[str, None]] = {}
     for attempt in attempts:
         if attempt.script_sha256 in texts:
             ran.setdefault(attempt.script_sha256, {})[f"{names[attempt.job_id]} ({attempt.job_id})"] = None
-    return tuple(Script(anchors[digest], "; ".join(jobs), texts[digest].rstrip("\n")) for digest, jobs in ran.items())
+    return tuple(
+        RecordedScript(anchors[digest], "; ".join(jobs), texts[digest].rstrip("\n")) for digest, jobs in ran.items()
+    )
 
 
 def _verdict(attempt: AttemptOrigin) -> Mark:

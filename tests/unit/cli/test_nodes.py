@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from orchestrator.launch.sbatch import Reporter, send
+from orchestrator.launch.sbatch import Callbacks, send
 from orchestrator.ledger.tables import Attempt, Denial
 from tests.recorded_jobs import new_ledger
 from tests.unit.cli.calling import Caller, Done
@@ -97,7 +97,7 @@ def test_a_retry_and_a_queued_job_exclude_nodes_that_were_denied_later(repro: Ca
     with ledger.reading() as session:
         run_id, script = session.execute(sa.select(Attempt.run_id, Attempt.script).where(Attempt.number == 2)).one()
     assert excluded(script) == ["n[8-9],n3"]
-    assert send(ledger, run_id, Reporter(messages.append)).jobs == 1
+    assert send(ledger, run_id, Callbacks(messages.append)).jobs == 1
     assert slurm.options()[-2:] == ["--exclude=n3,n4,n5,n8,n9", "--exclude=n3,n4,n8,n9"]
     assert messages[0].endswith("; submitted again without excluding the nodes that failed")
 

@@ -20,8 +20,7 @@ from orchestrator.identity import MachineIdentity, seconds_since_boot, this_mach
 from orchestrator.launch import recover as settling
 from orchestrator.launch import refresh as refreshing
 from orchestrator.launch.executors import find_process
-from orchestrator.launch.own_jobs import owner_check
-from orchestrator.launch.refresh import refresh
+from orchestrator.launch.refresh import owner_check, refresh
 from orchestrator.launch.submit import Submitted, submit
 from orchestrator.ledger.attempts import job_rows
 from orchestrator.ledger.database import Ledger, now
@@ -29,7 +28,7 @@ from orchestrator.ledger.reports import job_history
 from orchestrator.ledger.submissions import interrupted_submissions
 from orchestrator.ledger.tables import OPEN, QUEUED, SUBMITTING, WAITING, Attempt
 from orchestrator.slurm.query import QueryAnswer
-from orchestrator.slurm.records import JobRecord, Source
+from orchestrator.slurm.records import SlurmRecord, Source
 from tests.forked_repro import run_forked
 from tests.recorded_jobs import new_ledger, new_run, record_jobs
 from tests.stand_in_site import CHECKOUT, Site
@@ -259,8 +258,8 @@ def slurm_submission(
 
 def slurm_job(
     job_id: str, comment: str, source: Source = "squeue", user: str = "", at: datetime | None = None
-) -> JobRecord:
-    return JobRecord(
+) -> SlurmRecord:
+    return SlurmRecord(
         job_id=job_id,
         state="PENDING",
         reason="",

@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 from orchestrator.clusters.resolve import Cluster
 from orchestrator.launch.batches import warm_ups
 from orchestrator.launch.images import render_import
-from orchestrator.launch.render import Script, render_array, render_job, render_queue
+from orchestrator.launch.render import JobScript, render_array, render_job, render_queue
 from orchestrator.launch.run_options import CanaryJob, FollowedJob, Gate
 from orchestrator.planning.plan import Plan
 from tests.unit.clusters.sites import SELENE_FILLED, cluster_of, selene
@@ -65,8 +65,8 @@ def _array() -> str:
     return render_array([plan] * 2, site("selene"), _scripts("a", "b"), RUN / "submissions", TEMPLATES, at_once=4)
 
 
-def _scripts(*names: str) -> list[Script]:
-    return [Script(RUN / name / "job.sh", RUN / name) for name in names]
+def _scripts(*names: str) -> list[JobScript]:
+    return [JobScript(RUN / name / "job.sh", RUN / name) for name in names]
 
 
 GATE = Gate(RUN, stop_after=2, canary=CanaryJob("pp=1 'quoted'", RUN / "a b", 20, 8, 2, 4, 1))
@@ -78,7 +78,7 @@ def _gated_array() -> str:
 
 
 def _queue() -> str:
-    repeat = Script(RUN / "b c" / "job.sh", RUN / "b c-2")
+    repeat = JobScript(RUN / "b c" / "job.sh", RUN / "b c-2")
     return render_queue([*_scripts("a", "b c"), repeat], Path("/runs/.lock"), TEMPLATES)
 
 
