@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from datetime import datetime
+from typing import Any
 
 import pytest
 import torch
@@ -28,7 +29,7 @@ def _arguments(flags: str = "") -> TrainingArguments:
 
 def test_parsing_and_the_dataclass_have_the_same_defaults() -> None:
     sizes = ("num_layers", "hidden_size", "num_attention_heads", "seq_length", "vocab_size")
-    required = dict.fromkeys((*sizes, "micro_batch_size", "global_batch_size", "train_iters"), 1)
+    required: dict[str, Any] = dict.fromkeys((*sizes, "micro_batch_size", "global_batch_size", "train_iters"), 1)
     flags = [f"--{name.replace('_', '-')}={value}" for name, value in required.items()]
     assert parse_arguments(flags) == TrainingArguments(**required)
 
