@@ -312,42 +312,6 @@ class ExperimentFile(Table):
     file: Mapped[str]
 
 
-class Notification(Table):
-    """A message about an end of a figure to one address.
-
-    `programs` are the workloads of the figure's jobs. `attempts` is a digest of the ended attempts, so that a retry has
-    another end. `address` is masked, and `address_digest` identifies it. `state` is `sending`, `sent` or `not sent`.
-    `host`, `user`, `pid`, `pid_start_ticks` and `machine` are those of the process that claimed the message last, as
-    those of `Attempt`.
-    """
-
-    __tablename__ = "notifications"
-    __table_args__ = (
-        UniqueConstraint(
-            *("experiment", "scale", "cluster", "programs", "attempts", "address_digest"), name="uq_notifications_end"
-        ),
-    )
-
-    id: Mapped[int] = mapped_column(primary_key=True)
-    experiment: Mapped[str]
-    scale: Mapped[str]
-    cluster: Mapped[str]
-    programs: Mapped[str]
-    attempts: Mapped[str]
-    address: Mapped[str]
-    address_digest: Mapped[str]
-    state: Mapped[str] = mapped_column(Word("sending", "sent", "not sent"))
-    title: Mapped[str | None]
-    error: Mapped[str | None]
-    host: Mapped[str]
-    user: Mapped[str]
-    pid: Mapped[int]
-    pid_start_ticks: Mapped[int | None] = mapped_column(CheckedBigInteger)
-    machine: Mapped[str | None]
-    claimed_at: Mapped[datetime]
-    sent_at: Mapped[datetime | None]
-
-
 def note(session: Session, attempt: Attempt, kind: str, detail: str | None) -> None:
     """Add an event about an attempt."""
     session.add(Event(at=now(), run_id=attempt.run_id, attempt_id=attempt.id, kind=kind, detail=detail))
