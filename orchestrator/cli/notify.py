@@ -85,7 +85,7 @@ def _sent(url: str, title: str, text: str, failed: bool) -> str | None:
     import apprise
 
     kind = apprise.NotifyType.FAILURE if failed else apprise.NotifyType.SUCCESS
-    with apprise.LogCapture(level=logging.WARNING, fmt="%(message)s") as log:
+    with apprise.LogCapture(level=logging.WARNING, fmt="%(message)s") as log:  # type: ignore[no-untyped-call]
         try:
             service = apprise.Apprise()
             service.add(url)
@@ -102,7 +102,8 @@ def _sent(url: str, title: str, text: str, failed: bool) -> str | None:
 def _is_of_service(url: str) -> bool:
     import apprise
 
-    with apprise.LogCapture(level=logging.CRITICAL):  # its warnings have parts of the URL
+    # Its warnings have parts of the URL.
+    with apprise.LogCapture(level=logging.CRITICAL):  # type: ignore[no-untyped-call]
         return apprise.Apprise.instantiate(url, suppress_exceptions=True) is not None
 
 

@@ -181,6 +181,14 @@ OnlyRun = Annotated[
         help="Results of this run. Default: the published arguments if measured, else the latest measured run.",
     ),
 ]
+Without = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--without",
+        metavar="ATTEMPT=REASON",
+        help="Leave an attempt out of the results: 3f2a:1='a slow node' is attempt 1 of a job. Repeatable.",
+    ),
+]
 ResultAttempt = Annotated[
     int | None,
     typer.Option(
@@ -255,6 +263,7 @@ class FigureOptions(RunOptions, total=False):
 
     arg: OnlyArguments
     run: OnlyRun
+    without: Without
 
 
 class CaseSelection(JobOptions, FigureOptions, total=False):

@@ -145,8 +145,7 @@ class Attempt(Table):
     each boot of a machine that waits for an answer about this attempt, the seconds since boot at which it began to
     wait. So clocks of two machines are never compared.
 
-    `forgotten_at` and `forgotten_by` are the time and the user of a `repro forget`; a forgotten attempt is left out of
-    every table and exit code. `origin` is `by hand` for an adopted attempt, with a remark if its script is not the
+    `origin` is `by hand` for an adopted attempt, with a remark if its script is not the
     rendered one; NULL for attempts that `repro` submitted.
     """
 
@@ -197,8 +196,6 @@ class Attempt(Table):
     deciding_line: Mapped[str | None]
     deciding_rank: Mapped[int | None]
     execution: Mapped[str | None]
-    forgotten_at: Mapped[datetime | None]
-    forgotten_by: Mapped[str | None]
     origin: Mapped[str | None]
     no_energy: Mapped[str | None]
 
