@@ -49,10 +49,6 @@ if TYPE_CHECKING:
     from orchestrator.api.figures import report as report
     from orchestrator.api.figures import require_plot_file as require_plot_file
     from orchestrator.api.figures import write_file as write_file
-    from orchestrator.api.forgetting import Forgotten as Forgotten
-    from orchestrator.api.forgetting import forget as forget
-    from orchestrator.api.forgetting import forget_attempts as forget_attempts
-    from orchestrator.api.forgetting import forgettable as forgettable
     from orchestrator.api.jobs import JobHistory as JobHistory
     from orchestrator.api.jobs import JobLog as JobLog
     from orchestrator.api.jobs import Status as Status
@@ -167,7 +163,6 @@ if TYPE_CHECKING:
     from orchestrator.reading.job_status import running_progress as running_progress
     from orchestrator.reading.job_status import spent_text as spent_text
     from orchestrator.results.bundle.archive import require_key as require_key
-    from orchestrator.results.bundle.extract import ForgottenAttempt as ForgottenAttempt
     from orchestrator.results.bundle.verify import NOTHING_VERIFIED as NOTHING_VERIFIED
     from orchestrator.results.bundle.write import MissingFile as MissingFile
     from orchestrator.results.cases import Result as Result
@@ -183,6 +178,7 @@ if TYPE_CHECKING:
     from orchestrator.results.export.rows import Row as Row
     from orchestrator.results.export.rows import claim_rows as claim_rows
     from orchestrator.results.export.rows import export_rows as export_rows
+    from orchestrator.results.left_out import LeftOutAttempt as LeftOutAttempt
     from orchestrator.results.margin import Margin as Margin
     from orchestrator.results.outcome import FigureOutcome as FigureOutcome
     from orchestrator.search.answer import CandidateRow as CandidateRow
@@ -216,11 +212,13 @@ class FigureFilter(RunFilter, total=False):
     """Keywords that select runs of an experiment for its results.
 
     `arg` are changed arguments as in `CaseOptions`, `run` is the beginning of a run's id. Without both, measured jobs
-    with the published arguments come first, then the latest measured ones.
+    with the published arguments come first, then the latest measured ones. `without` has attempts that do not count,
+    each with the reason: `3f2a:1=a slow node`.
     """
 
     arg: Sequence[str] | None
     run: str | None
+    without: Sequence[str] | None
 
 
 class StateFilter(JobFilter, total=False):
@@ -304,7 +302,6 @@ _NAMES = {
         "Collected JudgedClaims Plotted PublishedComparison Report RunComparison claims collect compare compare_runs "
         "outcomes plot plot_all report require_plot_file write_file"
     ),
-    "api.forgetting": "Forgotten forget forget_attempts forgettable",
     "api.jobs": "JobHistory JobLog Status history job_ids job_states logs query relations status",
     "api.needs": "Fetch NeedStatus WorkloadNeeds offline_fetch plan_fetch show_workload workload_needs",
     "api.nodes": "DenyList allow_nodes deny_nodes exclusion_notes list_denied_nodes without_denied_nodes",
@@ -345,7 +342,6 @@ _NAMES = {
     "reading.failure": "POLICIES",
     "reading.job_status": "ExperimentStatus JobStatus Tally prints_iterations running_progress spent_text",
     "results.bundle.archive": "require_key",
-    "results.bundle.extract": "ForgottenAttempt",
     "results.bundle.verify": "NOTHING_VERIFIED",
     "results.bundle.write": "MissingFile",
     "results.cases": "Result",
@@ -356,6 +352,7 @@ _NAMES = {
     "results.export.formats": "csv_line require_parquet",
     "results.export.columns": "main_columns",
     "results.export.rows": "Row claim_rows export_rows",
+    "results.left_out": "LeftOutAttempt",
     "results.outcome": "FigureOutcome",
     "slurm.notation": "time_limit_s",
     "search.answer": "CandidateRow SearchAnswer arguments_by_program fastest_text",

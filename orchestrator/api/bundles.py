@@ -66,7 +66,7 @@ def bundle(
         contents = write_bundle(ledger, figure, templates, part)
         if problems := _unproven(file, contents, verify(part, templates)):
             again = f"repro submit {figure.entry.name} --rerun measures again"
-            hint = f"{again}; repro forget JOB --attempt N leaves an attempt out, and the bundle names it"
+            hint = f"{again}; --without JOB:NUMBER=REASON leaves an attempt out, and the bundle names it"
             raise UnprovenBundle(*problems, Problem("not written, because it does not verify", f"{file}:", hint))
     signature_of(file).unlink(missing_ok=True)  # the signature of an earlier bundle
     return Bundle(file, contents, None if key is None else sign(file, key))

@@ -35,6 +35,7 @@ from orchestrator.results.comparison import (
 from orchestrator.results.export import formats
 from orchestrator.results.export.columns import Column, chosen_columns
 from orchestrator.results.export.rows import Row, claim_rows, export_rows, iteration_rows
+from orchestrator.results.left_out import left_out_attempts
 from orchestrator.results.outcome import FigureOutcome, judge_figure, run_named
 from orchestrator.results.plot.figure import known_format, require_matplotlib
 from orchestrator.results.plot.figure import plot as draw
@@ -71,7 +72,7 @@ class Collected:
         positions = {result.case.name: position for position, result in enumerate(self.results)}
         own = [row for row in job_rows(self.ledger, experiment=self.outcome.entry.name) if self.outcome.has(row)]
         rows = [row for row in own if row.case_name in positions]
-        rows = result_rows(self.ledger, rows, self.attempt).rows
+        rows = result_rows(self.ledger, rows, self.attempt, self.outcome.left_out_ids).rows
         return iteration_rows(self.ledger, sorted(rows, key=lambda row: positions[row.case_name]))
 
     def columns(self, choice: str = "all", *, iterations: bool = False) -> list[Column]:
@@ -149,7 +150,8 @@ def note_program(session: Session, figure: FigureOutcome) -> None:
 
 
 def _note_later(session: Session, figure: FigureOutcome) -> None:
-    """Report a later run that is not shown, and the cases that have a later attempt than their result."""
+    """Report attempts that were left out, a later run that is not shown, and cases with a later attempt."""
+    session.note(f"left out: {attempt}" for attempt in figure.left_out)
     later = figure.later
     if later is not None:
         changes = shown_changes(later.spec.argument_changes)
@@ -213,14 +215,14 @@ class PublishedComparison:
         return bool(self.failures) or any(row.within is False for row in self.rows)
 
 
-@with_keywords(RunFilter)
+@with_keywords(FigureFilter)
 def compare(
     experiment: str | None = None,
     *,
     where: str | None = None,
     attempt: int | None = None,
     session: Session = DEFAULT,
-    **selection: Unpack[RunFilter],
+    **selection: Unpack[FigureFilter],
 ) -> PublishedComparison:
     """Compare the measured numbers of an experiment with the published ones. `attempt` is that of `collect`."""
     figure = judged(updated_ledger(session), session, experiment, attempt, **selection)
@@ -249,17 +251,30 @@ class RunComparison:
 
 @with_keywords(JobFilter)
 def compare_runs(
-    a: str, b: str, experiment: str | None = None, *, session: Session = DEFAULT, **selection: Unpack[JobFilter]
+    a: str,
+    b: str,
+    experiment: str | None = None,
+    *,
+    without: Sequence[str] | None = None,
+    session: Session = DEFAULT,
+    **selection: Unpack[JobFilter],
 ) -> RunComparison:
-    """Compare two sets of runs case by case. `a` and `b` are each a cluster, a date, a commit or a run."""
+    """Compare two sets of runs case by case. `a` and `b` are each a cluster, a date, a commit or a run.
+
+    `without` is that of `FigureFilter`.
+    """
     ledger, matches = updated_ledger(session), job_filter(**selection)
     name = full_name(session.folders, experiment) if experiment else None
-    rows = result_rows(ledger, [row for row in job_rows(ledger, experiment=name) if matches(row)]).rows
+    left_out = left_out_attempts(ledger, without or ())
+    session.note(f"left out: {attempt}" for attempt in left_out)
+    ids = {attempt.attempt_id for attempt in left_out}
+    rows = [row for row in job_rows(ledger, experiment=name) if matches(row)]
+    rows = result_rows(ledger, rows, left_out=ids).rows
     runs, codes = run_summaries(ledger), {row.code for row in rows}
     sides = [side_of(word, runs, codes) for word in (a, b)]
     if sides[0] == sides[1]:
         raise ReproError(Problem(f"{a} and {b}: both are {sides[0]}", hint="give two that differ"))
-    rows_a, rows_b = (rows_of_side(ledger, side, rows, runs) for side in sides)
+    rows_a, rows_b = (rows_of_side(ledger, side, rows, runs, ids) for side in sides)
     if sides[0].kind == "cluster" and sides[1].kind in ("date", "commit"):  # on that cluster only
         rows_b = [row for row in rows_b if row.cluster == sides[0].name]
     if sides[1].kind == "cluster" and sides[0].kind in ("date", "commit"):
@@ -326,9 +341,15 @@ def claims(
 
 
 def _submitted(
-    ledger: Ledger, *, arg: Sequence[str] | None = None, run: str | None = None, **selection: Unpack[RunFilter]
+    ledger: Ledger,
+    *,
+    arg: Sequence[str] | None = None,
+    run: str | None = None,
+    without: Sequence[str] | None = None,
+    **selection: Unpack[RunFilter],
 ) -> list[str]:
-    """Return the experiments that have such a job, in the order of their first runs."""
+    """Return the experiments that have such a job, in the order of their first runs. ReproError for `without`."""
+    left_out_attempts(ledger, without or ())
     matches, rows = job_filter(**selection), job_summaries(ledger)
     if run is not None:
         rows = list(job_rows(ledger, run_id=run_named(run_summaries(ledger), run)))

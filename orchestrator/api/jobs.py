@@ -131,17 +131,9 @@ def _states(text: str | None) -> set[str]:
 
 
 def select_jobs(
-    ledger: Ledger,
-    folders: Folders,
-    targets: Sequence[str],
-    *,
-    forgotten: bool = False,
-    **selection: Unpack[StateFilter],
+    ledger: Ledger, folders: Folders, targets: Sequence[str], **selection: Unpack[StateFilter]
 ) -> list[JobRow]:
-    """Return the jobs of these experiments, job ids, starts of job ids and scheduler ids.
-
-    Jobs whose attempts are all forgotten are included with `forgotten` only.
-    """
+    """Return the jobs of these experiments, job ids, starts of job ids and scheduler ids."""
     from orchestrator.catalog.library import full_name
     from orchestrator.catalog.names import experiment_names, names_meant  # not for `status`
 
@@ -149,20 +141,17 @@ def select_jobs(
     chosen: dict[int, JobRow] = {}
     for target in targets:
         if names_meant(names, target):
-            rows = job_rows(ledger, experiment=full_name(folders, target), forgotten=forgotten)
+            rows = job_rows(ledger, experiment=full_name(folders, target))
         else:
-            rows = [_job_with_id(ledger, target, forgotten)]
+            rows = [_job_with_id(ledger, target)]
         chosen |= {row.attempt_id: row for row in rows if matches(row)}
     return list(chosen.values())
 
 
-def _job_with_id(ledger: Ledger, target: str, forgotten: bool) -> JobRow:
-    rows = job_rows(ledger, job_prefix=target, forgotten=forgotten)
-    rows = rows or [row for row in job_rows(ledger, forgotten=forgotten) if row.scheduler_id == target]
+def _job_with_id(ledger: Ledger, target: str) -> JobRow:
+    rows = job_rows(ledger, job_prefix=target)
+    rows = rows or [row for row in job_rows(ledger) if row.scheduler_id == target]
     ids = sorted({row.job_id for row in rows})
-    if not ids and not forgotten and job_rows(ledger, job_prefix=target, forgotten=True):
-        what, hint = "all attempts are forgotten", f"repro history {target} --all; repro forget {target} --undo"
-        raise ReproError(Problem(what, f"{target}:", hint))
     if not ids:
         raise ReproError(Problem("no experiment or job of this name", f"{target}:", "repro status shows the jobs"))
     if len(ids) > 1:
@@ -170,22 +159,22 @@ def _job_with_id(ledger: Ledger, target: str, forgotten: bool) -> JobRow:
     return rows[0]
 
 
-def one_job(ledger: Ledger, folders: Folders, target: str, *, forgotten: bool = False) -> JobRow:
+def one_job(ledger: Ledger, folders: Folders, target: str) -> JobRow:
     """Return the only job of a target; ReproError if it has several or none."""
-    rows = select_jobs(ledger, folders, [target], forgotten=forgotten)
+    rows = select_jobs(ledger, folders, [target])
     if len(rows) != 1:
         raise ReproError(Problem(f"{len(rows)} jobs, expected one", f"{target}:", "repro status shows the jobs"))
     return rows[0]
 
 
-def history(job: str, *, forgotten: bool = False, session: Session = DEFAULT) -> JobHistory:
-    """Return every attempt of a job with its measurements and events; forgotten ones only with `forgotten`."""
+def history(job: str, *, session: Session = DEFAULT) -> JobHistory:
+    """Return every attempt of a job with its measurements and events."""
     from orchestrator.ledger.reports import job_history  # not for `status`
 
     ledger = session.ledger()
-    row = one_job(ledger, session.folders, job, forgotten=forgotten)
+    row = one_job(ledger, session.folders, job)
     session.note(update(ledger).complaints)
-    attempts = [one for one in job_history(ledger, row.job_id) if forgotten or one.forgotten_at is None]
+    attempts = job_history(ledger, row.job_id)
     if not attempts:
         raise ReproError(Problem("no attempt can be read", f"{row.job_id}:"))
     return JobHistory(row, tuple(attempts))

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from orchestrator.api import DEFAULT, JobFilter, Session, StateFilter, with_keywords
 from orchestrator.api.jobs import POLL_EVERY_S, job_filter, name_list, one_job, select_jobs, update, updated_ledger
-from orchestrator.api.notifications import FigureMessages, message_addresses
 from orchestrator.api.submissions import recorded_command
 from orchestrator.catalog.expand import expand
 from orchestrator.catalog.library import find_experiment
@@ -66,16 +65,13 @@ def wait(
     targets: Sequence[str] | str = (),
     *,
     timeout: str | None = None,
-    notify: Sequence[str] | None = None,
     session: Session = DEFAULT,
     **selection: Unpack[JobFilter],
 ) -> Waited:
     """Wait until these jobs, or all open jobs, have ended. Jobs that nobody can start are not waited for.
 
-    The wait ends after the time `timeout`, `2h` or `0:30:00`. The jobs that are still open continue. The URLs `notify`,
-    by default those of the user's configuration, get a message about each figure.
+    The wait ends after the time `timeout`, `2h` or `0:30:00`. The jobs that are still open continue.
     """
-    addresses = message_addresses(notify)
     timeout_s = math.inf if timeout is None else read_budget(timeout, "--timeout")
     matches = job_filter(**selection)
     folders, targets = session.folders, name_list(targets)
@@ -87,22 +83,16 @@ def wait(
         return Waited((), (), ())
     report = session.reporter.message
     followed, backlog = FollowedJobs(ledger, chosen), Backlog(ledger, report)
-    messages = FigureMessages(ledger, folders, addresses, report, chosen)
-
-    def after_update() -> None:
-        backlog.submit_what_fits(followed.rows())
-        messages.send_ended(followed.rows())
 
     in_time = wait_for(
         lambda: update(ledger, POLL_EVERY_S),
         followed.rows,
-        after_update,
+        lambda: backlog.submit_what_fits(followed.rows()),
         report,
         session.reporter.progress,
         timeout_s,
     )
     rows = followed.rows()
-    messages.send_ended(rows, is_last=in_time)
     results = result_rows(ledger, rows)
     verified = _verified_cases(ledger, [row for row in rows if row.failure == str(Failure.CANCELLED)])
     failed = tuple(
@@ -197,7 +187,6 @@ def retry(
     time_limit: str | None = None,
     settings: Sequence[str] = (),
     dry_run: bool = False,
-    notify: Sequence[str] | None = None,
     on_group: Callable[[RetriedGroup], None] = lambda _group: None,
     session: Session = DEFAULT,
     **selection: Unpack[StateFilter],
@@ -207,15 +196,10 @@ def retry(
     `classes` are failure classes, else those that may succeed without a change. `settings` are fields of the profile
     over those of the first submission, for example `slurm.qos=high`. ReproError if a job would become another job.
     `on_group` gets each group when it is submitted; a later group may fail. With `dry_run` nothing is submitted.
-    `notify` is that of `submit_all`.
     """
-    targets, addresses = name_list(targets), () if dry_run else message_addresses(notify)
-    command = recorded_command(
-        session,
-        "retry",
-        targets,
-        {**selection, "class": classes, "time": time_limit, "settings": settings, "notify": notify},
-    )
+    targets = name_list(targets)
+    options = {**selection, "class": classes, "time": time_limit, "settings": settings}
+    command = recorded_command(session, "retry", targets, options)
     cluster = selection.get("cluster")
     wanted, new_limit = failure_classes(classes), changed_limit(time_limit)
     folders, ledger = session.folders, updated_ledger(session)
@@ -255,9 +239,6 @@ def retry(
         ]
         done.append(RetriedGroup(group.plans[0].case.experiment, tuple(jobs), submitted, left))
         on_group(done[-1])
-        if not dry_run:
-            messages = FigureMessages(ledger, folders, addresses, session.reporter.message, rows)
-            messages.submit_jobs(sent.run_id, group.cluster)
     return Retried(tuple(done), tuple(sorted(set(failures.values()))))
 
 

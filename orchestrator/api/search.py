@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 
 from orchestrator.api import DEFAULT, Session
 from orchestrator.api.jobs import update
-from orchestrator.api.notifications import message_addresses, send_about_search
 from orchestrator.api.runs import wait
 from orchestrator.api.session import Reporter
 from orchestrator.api.submissions import submit, supervise
@@ -51,20 +50,12 @@ class SearchOptions:
     finalists: int = FINALISTS
 
 
-def run_search(
-    prepared: PreparedSearch,
-    options: SearchOptions,
-    *,
-    notify: Sequence[str] | None = None,
-    session: Session = DEFAULT,
-) -> SearchAnswer:
+def run_search(prepared: PreparedSearch, options: SearchOptions, *, session: Session = DEFAULT) -> SearchAnswer:
     """Measure candidates until none can win or the budget is spent; return the answer.
 
     Short jobs come first, the most promising ones first. The fastest cases then run at full length. An interrupted
-    search continues with the jobs of the ledger, and waits for the running ones. The URLs `notify`, by default
-    those of the user's configuration, get one message with the answer.
+    search continues with the jobs of the ledger, and waits for the running ones.
     """
-    addresses = message_addresses(notify)
     session = replace(session, reporter=_EachOnce(session.reporter))
     first = prepared.candidates[0]
     plan_cases(prepared.entry, [first.case], prepared.cluster, session.folders)  # before a file changes
@@ -75,9 +66,7 @@ def run_search(
     stopped = _run_short(prepared, options, short, session)
     if short < prepared.iterations:
         stopped = _run_finalists(prepared, options, short, session) or stopped
-    found = search_answer(prepared, stopped, session=session)
-    send_about_search(session.ledger(), addresses, session.reporter.message, prepared, found)
-    return found
+    return search_answer(prepared, stopped, session=session)
 
 
 class _EachOnce:
@@ -132,7 +121,7 @@ def _finish_open(prepared: PreparedSearch, iterations: Sequence[int], session: S
     if rows:
         names = ", ".join(row.case_name for row in rows)
         session.reporter.message(f"waiting for {counted(len(rows), 'open job')} of this search: {names}")
-        wait([row.job_id for row in rows], notify=(), session=session)
+        wait([row.job_id for row in rows], session=session)
 
 
 def _run_short(prepared: PreparedSearch, options: SearchOptions, short: int, session: Session) -> str:
@@ -200,7 +189,7 @@ def _measure(prepared: PreparedSearch, chosen: Sequence[Candidate], iterations: 
     """Submit a job for each case, and wait until all have ended."""
     settings = _settings(prepared, iterations)
     submitted = [
-        submit(prepared.entry.name, prepared.profile, where=one.name, settings=settings, notify=(), session=session)
+        submit(prepared.entry.name, prepared.profile, where=one.name, settings=settings, session=session)
         for one in chosen
     ]
     supervise(submitted, session=session)

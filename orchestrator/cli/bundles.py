@@ -111,7 +111,7 @@ def bundle(
         document: BundleDocument = {
             "files": [row for kind, path in paths for row in file_rows(kind, path)],
             "missing": [missing for each in written for missing in each.contents.missing],
-            "forgotten": [attempt for each in written for attempt in each.contents.forgotten],
+            "left_out": [attempt for each in written for attempt in each.contents.left_out],
         }
         context.obj.json.put(document)
     for each in written:
@@ -132,8 +132,6 @@ def _print_contents(written: api.Bundle) -> None:
         message(f"signature: {written.signature}")
     for missing in contents.missing:
         message(f"{'missing' if missing.is_fault else 'note'}: {missing.place}: {missing.why}")
-    for attempt in contents.forgotten:
-        message(f"note: left out, because it was forgotten: {attempt}")
     if not contents.verified:
         message(f"note: {api.NOTHING_VERIFIED}")
     if contents.under_way:

@@ -10,7 +10,7 @@ import typer
 from orchestrator import api
 from orchestrator.cli import completion
 from orchestrator.cli.job_table import suggest_why
-from orchestrator.cli.options import Database, JobOptions, Json, ResultAttempt, Wide, session_of
+from orchestrator.cli.options import CaseSelection, Database, Json, ResultAttempt, Wide, session_of
 from orchestrator.cli.output import (
     MOST_LINES,
     WIDE_HINT,
@@ -46,7 +46,7 @@ app = typer.Typer(rich_markup_mode=None)
 
 
 @app.command()
-@api.with_keywords(JobOptions)
+@api.with_keywords(CaseSelection)
 def compare(
     context: typer.Context,
     arguments: Arguments = None,
@@ -55,7 +55,7 @@ def compare(
     wide: Wide = False,
     json: Json = False,
     database: Database = None,
-    **options: Unpack[JobOptions],
+    **options: Unpack[CaseSelection],
 ) -> None:
     """Compare measured with published numbers, or two clusters, dates, commits or runs A and B."""
     experiment, sides = _parse(arguments or [])
@@ -67,10 +67,20 @@ def compare(
             document: CompareDocument = {"numbers": numbers, "sides": [], "cases": []}
             context.obj.json.put(document)
         _print_published(context, published, not json, wide)
-    elif attempt is not None:
-        raise ReproError(Problem("--attempt: not with A and B", hint="repro compare EXPERIMENT --attempt 1"))
+    elif attempt is not None or options.get("arg") or options.get("run"):
+        what = "--attempt, --arg and --run: not with A and B"
+        raise ReproError(Problem(what, hint="repro compare EXPERIMENT --attempt 1"))
     else:
-        runs = api.compare_runs(*sides, experiment, session=session, **options)
+        runs = api.compare_runs(
+            *sides,
+            experiment,
+            scale=options.get("scale"),
+            cluster=options.get("cluster"),
+            workload=options.get("workload"),
+            where=options.get("where"),
+            without=options.get("without"),
+            session=session,
+        )
         if json:
             changes: CompareDocument = {
                 "numbers": [],

@@ -165,12 +165,6 @@ class CancelDocument(TypedDict):
     jobs: Sequence[JobRef]
 
 
-class ForgetDocument(TypedDict):
-    """Attempts that were hidden or shown again. Refused ones are errors."""
-
-    attempts: Sequence[JobRef]
-
-
 class CollectDocument(TypedDict):
     """Cases with all columns of docs/reference/export.md, or iterations, and claims; with -o, the file."""
 
@@ -210,11 +204,11 @@ class ReportDocument(TypedDict):
 
 
 class BundleDocument(TypedDict):
-    """The bundles and their signatures, and the files and the forgotten attempts that are not in them."""
+    """The bundles and their signatures, the files that are not in them, and the attempts that do not count."""
 
     files: Sequence[FileRow]
     missing: Sequence[api.MissingFile]
-    forgotten: Sequence[api.ForgottenAttempt]
+    left_out: Sequence[api.LeftOutAttempt]
 
 
 class BundleVerifyDocument(TypedDict):
@@ -322,7 +316,6 @@ DOCUMENTS: Mapping[str, type] = {
     "wait": WaitDocument,
     "retry": RetryDocument,
     "cancel": CancelDocument,
-    "forget": ForgetDocument,
     "collect": CollectDocument,
     "compare": CompareDocument,
     "claims": ClaimsDocument,

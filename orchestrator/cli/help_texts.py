@@ -107,7 +107,6 @@ EXAMPLES = {
         "repro retry figure-13 --class timeout --time +50%",
     ),
     "cancel": ("repro cancel figure-13", "repro cancel 77a694"),
-    "forget": ("repro forget figure-13 --failed", "repro forget figure-13 --undo"),
     "collect": (
         "repro collect figure-13                               # a table, and all columns in a file",
         "repro collect figure-13 -o figure-13.parquet",

@@ -277,12 +277,10 @@ class AttemptRow(TypedDict):
     exit_code: int | None
     signal: int | None
     origin: str | None
-    forgotten_by: str | None
     created_at: datetime
     submitted_at: datetime | None
     started_at: datetime | None
     ended_at: datetime | None
-    forgotten_at: datetime | None
     folder: str
     image: str | None
     image_digest: str | None

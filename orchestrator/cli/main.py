@@ -39,7 +39,6 @@ PANELS = {
         "wait": ("run", "Wait until jobs have ended."),
         "retry": ("run", "Submit failed jobs again, with more time or on other nodes."),
         "cancel": ("run", "Cancel jobs of experiments, or by job id."),
-        "forget": ("forgetting", "Hide attempts from tables and exit codes."),
     },
     "Judge results": {
         "collect": ("results", "Print and export the measured numbers of each case."),

@@ -7,7 +7,7 @@ import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, TypedDict, cast
+from typing import Annotated, TypedDict, cast
 
 import typer
 
@@ -181,6 +181,14 @@ OnlyRun = Annotated[
         help="Results of this run. Default: the published arguments if measured, else the latest measured run.",
     ),
 ]
+Without = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--without",
+        metavar="ATTEMPT=REASON",
+        help="Leave an attempt out of the results: 3f2a:1='a slow node' is attempt 1 of a job. Repeatable.",
+    ),
+]
 ResultAttempt = Annotated[
     int | None,
     typer.Option(
@@ -222,17 +230,15 @@ Force = Annotated[bool, typer.Option("--force", help="Replace an existing file."
 Wait = Annotated[bool, typer.Option("--wait", help="Wait until all jobs have ended, then print the result.")]
 
 
-def notify_option(event: str) -> Any:
-    """Return the option for the addresses of a message about this event."""
-    return typer.Option(
+Notify = Annotated[
+    list[str] | None,
+    typer.Option(
         "--notify",
         metavar="URL",
-        help=f"Send a message {event}: mailto://, slack://, json://, ... Repeatable. "
+        help="Send a message when this command has waited: mailto://, slack://, json://, ... Repeatable. "
         "Default: REPRO_NOTIFY, or notify: of your configuration.",
-    )
-
-
-Notify = Annotated[list[str] | None, notify_option("about each figure when its jobs have ended")]
+    ),
+]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 Wide = Annotated[bool, typer.Option("--wide", "-w", help="Show all columns.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document, also for errors.", callback=_use_json)]
@@ -257,6 +263,7 @@ class FigureOptions(RunOptions, total=False):
 
     arg: OnlyArguments
     run: OnlyRun
+    without: Without
 
 
 class CaseSelection(JobOptions, FigureOptions, total=False):

@@ -28,7 +28,6 @@ ROWS_AT_ONCE = 1000
 Follow = Annotated[bool, typer.Option("--follow", "-f", help="Continue until the job has ended.")]
 Rank = Annotated[int | None, typer.Option("--rank", min=0, help="Only the lines of this rank.")]
 AttemptNumber = Annotated[int | None, typer.Option("--attempt", min=1, help="Number of an earlier attempt.")]
-ShowAll = Annotated[bool, typer.Option("--all", help="Show forgotten attempts, too.")]
 Query = Annotated[
     str | None, typer.Argument(help='One SELECT: "select * from v_results". Without it: the views and tables.')
 ]
@@ -84,13 +83,12 @@ def _lines(pieces: Iterable[bytes]) -> Iterator[list[str]]:
 def history(
     context: typer.Context,
     job: JobName,
-    show_all: ShowAll = False,
     wide: Wide = False,
     json: Json = False,
     database: Database = None,
 ) -> None:
     """Show each attempt of a job and what it measured, then each event with its time (UTC) and cause."""
-    job_history = api.history(job, forgotten=show_all, session=session_of(context, database))
+    job_history = api.history(job, session=session_of(context, database))
     row, attempts = job_history.job, job_history.attempts
     if json:
         document: HistoryDocument = {"attempts": [_attempt_json(row, attempt) for attempt in attempts]}
@@ -134,12 +132,10 @@ def _attempt_json(job: api.JobRow, attempt: api.PastAttempt) -> AttemptRow:
         "exit_code": attempt.exit_code,
         "signal": attempt.signal,
         "origin": attempt.origin,
-        "forgotten_by": attempt.forgotten_by,
         "created_at": attempt.created_at,
         "submitted_at": attempt.submitted_at,
         "started_at": attempt.started_at,
         "ended_at": attempt.ended_at,
-        "forgotten_at": attempt.forgotten_at,
         "folder": attempt.folder,
         "image": job.image,
         "image_digest": job.image_digest,
@@ -168,7 +164,6 @@ def _attempt_row(attempt: api.PastAttempt) -> dict[str, object]:
         "used": timing.count if timing else None,
         "why": attempt.verdict_reason or attempt.reason,
         "origin": attempt.origin,
-        "forgotten": attempt.forgotten_at and f"{utc_stamp(attempt.forgotten_at)} by {attempt.forgotten_by}",
     }
 
 

@@ -11,6 +11,7 @@ from orchestrator import api
 from orchestrator.cli import completion
 from orchestrator.cli.job_table import bar, print_jobs, suggest_why, waiting
 from orchestrator.cli.json_jobs import job_refs, retried_jobs
+from orchestrator.cli.notify import message_addresses, message_of_error, send_message
 from orchestrator.cli.options import (
     Database,
     JobOptions,
@@ -33,10 +34,13 @@ from orchestrator.paths import short_name
 from orchestrator.text import counted
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from typing_extensions import Unpack
 
     from orchestrator.cli.documents import CancelDocument, RetryDocument, WaitDocument
     from orchestrator.cli.json_rows import RetriedJob
+    from orchestrator.config.user import Address
 
 ASK_ABOVE = 10
 """Number of jobs above which `cancel` asks."""
@@ -72,22 +76,23 @@ def wait(
     **options: Unpack[JobOptions],
 ) -> None:
     """Wait until jobs have ended: those of experiments, single jobs, or all open jobs."""
-    raise typer.Exit(_wait(context, targets or [], timeout, notify, session_of(context, database), options, json))
+    addresses, session = message_addresses(notify), session_of(context, database)
+    raise typer.Exit(_wait(context, targets or [], timeout, addresses, session, options, json))
 
 
 def _wait(
     context: typer.Context,
     targets: list[str],
     timeout: str | None,
-    notify: list[str] | None,
+    addresses: Sequence[Address],
     session: api.Session,
     options: JobOptions,
     json: bool,
 ) -> int:
     """Wait for the jobs and print them; return the exit code."""
     try:
-        with waiting(context.obj):
-            waited = api.wait(targets, timeout=timeout, notify=notify, session=session, **options)
+        with message_of_error(addresses, context.command_path), waiting(context.obj):
+            waited = api.wait(targets, timeout=timeout, session=session, **options)
     except KeyboardInterrupt:
         no_longer_waiting(context, sorted({short_name(job.experiment) for job in context.obj.waiting_for}))
         raise
@@ -100,6 +105,9 @@ def _wait(
         return EXIT_OK
     for tally in waited.tallies:
         message(bar(tally))
+    if not waited.timed_out:
+        ends = [f"{tally.name}: {tally.text()}" for tally in waited.tallies]
+        send_message(addresses, ends, waited.failed, failed=bool(waited.failed))
     if not json:
         print_jobs(waited.jobs)
     names = sorted({short_name(job.experiment) for job in waited.jobs})
@@ -138,7 +146,7 @@ def retry(
     **options: Unpack[StateOptions],
 ) -> None:
     """Submit failed jobs again, planned from the current profile, on other nodes or with more time."""
-    session = session_of(context, database)
+    session, addresses = session_of(context, database), message_addresses(notify, waits=wait)
     again: list[RetriedJob] = []
 
     def on_group(group: api.RetriedGroup) -> None:
@@ -156,7 +164,6 @@ def retry(
         time_limit=time,
         settings=settings or (),
         dry_run=dry_run,
-        notify=notify,
         on_group=on_group,
         session=session,
         **options,
@@ -183,7 +190,7 @@ def retry(
         suggest(context, "the earlier attempts of the first job", "history", jobs[0][1].job_id)
         return
     if jobs and wait:
-        raise typer.Exit(_wait(context, [job.job_id for _, job in jobs], None, notify, session, {}, json))
+        raise typer.Exit(_wait(context, [job.job_id for _, job in jobs], None, addresses, session, {}, json))
     if retried.groups and not dry_run:
         suggest(context, "until all jobs have ended", "status", *only(names), "--watch", state=None)
         return

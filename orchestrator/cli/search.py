@@ -10,7 +10,8 @@ import typer
 from orchestrator import api
 from orchestrator.cli import completion
 from orchestrator.cli.job_table import waiting
-from orchestrator.cli.options import ClusterName, Database, Json, Settings, Where, notify_option, session_of
+from orchestrator.cli.notify import message_addresses, message_of_error, send_message
+from orchestrator.cli.options import ClusterName, Database, Json, Notify, Settings, Where, session_of
 from orchestrator.cli.output import data, filled_columns, message, table
 from orchestrator.cli.suggestion import suggest
 from orchestrator.errors import EXIT_FAILED, EXIT_OK, Problem, ReproError
@@ -55,7 +56,6 @@ Short = Annotated[int, typer.Option("--short", min=5, help="Iterations of the fi
 Finalists = Annotated[int, typer.Option("--finalists", min=1, help="Cases that run at full length at the end.")]
 AtOnce = Annotated[int, typer.Option("--max-parallel", min=1, help="Run this many jobs at once.")]
 Name = Annotated[str | None, typer.Option("--name", help="Name of the experiment that the search writes.")]
-SearchNotify = Annotated[list[str] | None, notify_option("with the fastest layout at the end")]
 DryRun = Annotated[bool, typer.Option("--dry-run", "-n", help="Show the candidates and their order only.")]
 Simulate = Annotated[
     bool,
@@ -88,14 +88,14 @@ def search(
     max_parallel: AtOnce = 1,
     settings: Settings = None,
     name: Name = None,
-    notify: SearchNotify = None,
+    notify: Notify = None,
     simulate: Simulate = False,
     dry_run: DryRun = False,
     json: Json = False,
     database: Database = None,
 ) -> None:
     """Find the fastest layout of a model: measure the most promising cases first, inside a budget."""
-    limit = api.read_search_budget(budget)
+    limit, addresses = api.read_search_budget(budget), message_addresses(notify)
     if simulate:
         entry, simulated = api.simulate_search(target, cluster, where, session=session_of(context, database))
         _print_simulated(context, entry.short_name, simulated, json)
@@ -124,13 +124,17 @@ def search(
         _print_answer(context, prepared, api.search_answer(prepared, None, session=session), json)
         return
     try:
-        with waiting(context.obj):
-            answer = api.run_search(prepared, options, notify=notify, session=session)
+        with message_of_error(addresses, context.command_path), waiting(context.obj):
+            answer = api.run_search(prepared, options, session=session)
     except KeyboardInterrupt:
         message("interrupted; open jobs go on, and the same command continues the search")
         _print_answer(context, prepared, api.search_answer(prepared, "interrupted", session=session), json)
         raise
-    raise typer.Exit(_print_answer(context, prepared, answer, json))
+    code = _print_answer(context, prepared, answer, json)
+    fastest = api.fastest_text(answer) or "no candidate is measured"
+    end = f"search {prepared.entry.short_name} on {prepared.cluster.name}: {fastest}"
+    send_message(addresses, [end], failed=code != EXIT_OK)
+    raise typer.Exit(code)
 
 
 def _print_answer(context: typer.Context, prepared: api.PreparedSearch, answer: api.SearchAnswer, json: bool) -> int:

@@ -10,8 +10,9 @@ import typer
 
 from orchestrator import api
 from orchestrator.cli import completion
-from orchestrator.cli.job_table import print_outcome, suggest_why, waiting
+from orchestrator.cli.job_table import claim_counts, print_outcome, suggest_why, waiting
 from orchestrator.cli.json_jobs import case_rows, claim_rows, job_refs, planned_jobs
+from orchestrator.cli.notify import message_addresses, message_of_error, send_message
 from orchestrator.cli.options import (
     Database,
     ExperimentNames,
@@ -90,7 +91,7 @@ def submit(
 ) -> None:
     """Submit every case that is not verified, partial or open, the smallest first."""
     options = case_options(given)
-    session = session_of(context, database)
+    session, addresses = session_of(context, database), message_addresses(notify, waits=wait)
     if dry_run:
         options["example"] = True
         planned = api.plan_runs(experiments, cluster, repeat=repeat, max_parallel=max_parallel, **options)
@@ -125,7 +126,6 @@ def submit(
             stop_after=stop_after,
             after=after or (),
             warm_up=depends_on is not None,
-            notify=notify,
             on_submission=on_submission,
             session=session,
             **options,
@@ -141,7 +141,7 @@ def submit(
         return
     names = [submission.planned.entry.short_name for submission in submitted]
     try:
-        with waiting(context.obj):
+        with message_of_error(addresses, context.command_path), waiting(context.obj):
             outcomes = api.supervise(submitted, session=session)
     except KeyboardInterrupt:
         no_longer_waiting(context, names)
@@ -155,7 +155,17 @@ def submit(
             "claims": [row for outcome in outcomes for row in claim_rows(outcome)],
         }
         context.obj.json.put(document)
-    raise typer.Exit(_print_outcomes(context, outcomes, not json))
+    code = _print_outcomes(context, outcomes, not json)
+    failures = [row for outcome in outcomes for row in outcome.failures]
+    send_message(addresses, list(map(_end, outcomes)), failures, failed=code != EXIT_OK)
+    raise typer.Exit(code)
+
+
+def _end(outcome: api.FigureOutcome) -> str:
+    """Return `figure-13 quad selene: 4/6 verified; claims of the paper: 1 holds`."""
+    verified = sum(result.is_verified for result in outcome.results)
+    name = f"{outcome.entry.short_name} {outcome.scale} {outcome.cluster}"
+    return f"{name}: {verified}/{len(outcome.results)} verified; claims of the paper: {claim_counts(outcome)}"
 
 
 def _example_notes(planned: Sequence[api.PlannedRun]) -> list[str]:

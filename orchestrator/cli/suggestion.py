@@ -26,6 +26,7 @@ _OPTIONS = {
     "arg": "--arg",
     "no_arg": "--no-arg",
     "run": "--run",
+    "without": "--without",
     "settings": "--set",
     "example": "--example",
     "partition": "--partition",
@@ -42,7 +43,7 @@ _RUNS = frozenset({"cluster", "scale", "workload", "database"})
 _JOBS = _RUNS | {"where"}
 _ON_CLUSTER = frozenset({"settings", "partition", "qos", "reservation", "nodelist", "exclude", "time"})
 _CASES = _ON_CLUSTER | {"scale", "where", "workload", "time_budget", "cost_budget", "arg", "no_arg", "example"}
-_OF_RESULTS = frozenset({"attempt", "arg", "run"})
+_OF_RESULTS = frozenset({"attempt", "arg", "run", "without"})
 TAKEN: dict[str, frozenset[str]] = {
     "list": frozenset({"database"}),
     "show": frozenset({"scale", "where"}),
@@ -53,12 +54,11 @@ TAKEN: dict[str, frozenset[str]] = {
     "wait": _JOBS,
     "retry": _JOBS | {"state", "settings", "time"},
     "cancel": _JOBS | {"state"},
-    "forget": _JOBS | {"attempt"},
     "collect": _JOBS | _OF_RESULTS,
-    "compare": _JOBS | {"attempt"},
+    "compare": _JOBS | _OF_RESULTS,
     "claims": _RUNS | _OF_RESULTS,
     "plot": _JOBS | _OF_RESULTS,
-    "bundle": _RUNS | {"arg", "run"},
+    "bundle": _RUNS | {"arg", "run", "without"},
     "logs": frozenset({"attempt", "database"}),
     "history": frozenset({"database"}),
     "sql": frozenset({"database"}),

@@ -65,11 +65,6 @@ class SiteFields(Strict):
     login_sees_paths: bool = Field(
         default=True, description="false: the paths of the profile exist on compute nodes only."
     )
-    notify_job: bool | None = Field(
-        default=None,
-        description="Whether a job may run `repro` to send a message when nobody waits. Default: yes if `repro`, the "
-        "home folder and the ledger are on shared file systems, and the nodes are not offline.",
-    )
 
 
 class PriceFields(Strict):

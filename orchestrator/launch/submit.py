@@ -151,7 +151,7 @@ def disposition_of(
     A job is done if any of its attempts is verified or partial, unless the caller repeats a failed repetition of it.
     With `slurm_requeues` Slurm itself runs a job again that lost its node or was preempted.
     """
-    if latest is None or latest.forgotten_at is not None:
+    if latest is None:
         return Disposition.LEFT if options.only_failed else Disposition.MISSING
     if latest.phase in OPEN:
         is_missing = is_orphan(latest) and not options.only_failed

@@ -41,7 +41,7 @@ class AdoptedAttempt:
 
 
 def adopted_ids(ledger: Ledger, job_ids: Sequence[str]) -> set[tuple[str, str]]:
-    """Return folder and scheduler id of every attempt of these jobs, forgotten or not."""
+    """Return folder and scheduler id of every attempt of these jobs."""
     with ledger.reading() as session:
         return _recorded(session, job_ids)
 

@@ -188,18 +188,15 @@ def job_rows(
     job_prefix: str | None = None,
     only_open: bool = False,
     unjudged: bool = False,
-    forgotten: bool = False,
 ) -> list[JobRow]:
     """Return jobs with their latest attempts, oldest run first. A job that cases share has a row for each case.
-
-    Forgotten attempts are left out, and so are jobs that have no other attempt, unless `forgotten` includes them.
 
     `only_open` selects attempts that have not ended, `unjudged` those that run or have ended without a verdict.
     """
     wanted = _selection(experiment=experiment, run_id=run_id, job_prefix=job_prefix)
     wanted += [Attempt.phase.in_(OPEN)] if only_open else []
     wanted += [Attempt.phase.in_((RUNNING, ENDED)), Attempt.verdict.is_(None)] if unjudged else []
-    return _latest(ledger, JOB_ROWS, wanted, forgotten=forgotten)
+    return _latest(ledger, JOB_ROWS, wanted)
 
 
 def job_summaries(ledger: Ledger, *, experiment: str | None = None) -> list[JobSummary]:
@@ -247,21 +244,18 @@ def _selection(
     return wanted
 
 
-def _latest(
-    ledger: Ledger, reader: RowReader[S], wanted: Sequence[sa.ColumnElement[bool]], *, forgotten: bool = False
-) -> list[S]:
-    query = _select_latest(reader, forgotten).where(*wanted)
+def _latest(ledger: Ledger, reader: RowReader[S], wanted: Sequence[sa.ColumnElement[bool]]) -> list[S]:
+    query = _select_latest(reader).where(*wanted)
     with ledger.reading() as session:
         rows = reader.rows(session.execute(query), ledger.run_folders())
         return list({(row.experiment, row.scale, row.case_name, row.job_id): row for row in rows}.values())
 
 
 @cache  # SQLAlchemy needs 1 ms to put such a statement together, and a command executes it several times
-def _select_latest(reader: RowReader[Any], forgotten: bool) -> sa.Select[Any]:
-    """Return a query for the latest attempt of each job of each run, forgotten attempts included or left out."""
+def _select_latest(reader: RowReader[Any]) -> sa.Select[Any]:
+    """Return a query for the latest attempt of each job of each run."""
     of_job = sa.select(sa.func.max(Attempt.number)).where(Attempt.job_id == Job.id)
-    shown = of_job if forgotten else of_job.where(Attempt.forgotten_at.is_(None))
-    newest = shown.correlate(Job).scalar_subquery()
+    newest = of_job.correlate(Job).scalar_subquery()
     return (
         sa.select(*reader.columns)
         .select_from(RunJob)

@@ -19,7 +19,6 @@ _COUNTS = """
         JOIN runs ON runs.id = run_jobs.run_id
         JOIN jobs ON jobs.id = run_jobs.job_id
         JOIN attempts ON attempts.job_id = jobs.id
-    WHERE attempts.forgotten_at IS NULL
     GROUP BY runs.experiment, runs.scale, runs.cluster, jobs.workload
     ORDER BY runs.experiment, runs.scale, runs.cluster, jobs.workload
 """
@@ -38,7 +37,7 @@ class JobCount:
 
 
 def job_counts(ledger: Ledger) -> list[JobCount]:
-    """Return the counts of all experiments. Jobs whose attempts are all forgotten are left out."""
+    """Return the counts of all experiments."""
     from orchestrator.ledger.readonly_sql import asked  # loads the database
 
     with asked(ledger, _COUNTS) as answer:

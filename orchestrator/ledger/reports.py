@@ -51,10 +51,7 @@ class PastAttempt(AttemptRow):
 
 
 def job_history(ledger: Ledger, job_id: str) -> list[PastAttempt]:
-    """Return the attempts of a job, the first one first, each with its events in the order in which they happened.
-
-    Forgotten attempts are included.
-    """
+    """Return the attempts of a job, the first one first, each with its events in the order in which they happened."""
     with ledger.reading() as session:
         query = sa.select(*ATTEMPTS.columns).where(Attempt.job_id == job_id).order_by(Attempt.number)
         attempts = list(ATTEMPTS.rows(session.execute(query), ledger.run_folders()))
@@ -90,21 +87,20 @@ def _attempt_of_run_event(event: Event, attempts: Sequence[AttemptRow]) -> int:
 
 
 def attempts_of_jobs(ledger: Ledger, job_ids: Iterable[str]) -> dict[str, list[AttemptRow]]:
-    """Return the attempts of each of these jobs, the first one first, without forgotten ones. Folders: as recorded."""
+    """Return the attempts of each of these jobs, the first one first. Folders: as recorded."""
     attempts: dict[str, list[AttemptRow]] = {job_id: [] for job_id in job_ids}
     with ledger.reading() as session:
         for ids in batched(list(attempts)):
-            shown = (Attempt.job_id.in_(ids), Attempt.forgotten_at.is_(None))
-            query = sa.select(*ATTEMPTS.columns).where(*shown).order_by(Attempt.number)
+            query = sa.select(*ATTEMPTS.columns).where(Attempt.job_id.in_(ids)).order_by(Attempt.number)
             for attempt in ATTEMPTS.rows(session.execute(query)):
                 attempts[attempt.job_id].append(attempt)
     return attempts
 
 
 def attempt_origins(ledger: Ledger, job_ids: Collection[str]) -> list[AttemptOrigin]:
-    """Return the attempts of these jobs, by job and number, without forgotten ones."""
+    """Return the attempts of these jobs, by job and number."""
     query = sa.select(*ATTEMPT_ORIGINS.columns).join(Job, Job.id == Attempt.job_id)
-    query = query.where(Attempt.forgotten_at.is_(None)).order_by(Attempt.job_id, Attempt.number)
+    query = query.order_by(Attempt.job_id, Attempt.number)
     with ledger.reading() as session:
         return [
             attempt

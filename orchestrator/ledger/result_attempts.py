@@ -9,6 +9,7 @@ from typing import Generic, TypeVar
 import sqlalchemy as sa
 
 from orchestrator.ledger.database import Ledger
+from orchestrator.ledger.reports import attempts_of_jobs
 from orchestrator.ledger.rows import ATTEMPTS, AttemptRow, JobSummary
 from orchestrator.ledger.tables import MEASURED, VERIFIED, Attempt, Run, batched, field_values
 
@@ -26,13 +27,17 @@ class ResultRows(Generic[S]):
     newer: Mapping[int, S]
 
 
-def result_rows(ledger: Ledger, latest: Sequence[S], attempt: int | None = None) -> ResultRows[S]:
+def result_rows(
+    ledger: Ledger, latest: Sequence[S], attempt: int | None = None, left_out: Collection[int] = ()
+) -> ResultRows[S]:
     """Return these jobs with their results. `latest` has the latest attempt of each job, as `job_rows` returns it.
 
     With `attempt`, the result is the attempt of that number; jobs without such an attempt keep their result.
+    `left_out` are ids of attempts that do not count; a job without another attempt is left out.
     """
+    latest = _without(ledger, latest, left_out)
     wanted = [row for row in latest if row.number > 1 and (attempt is not None or row.verdict != VERIFIED)]
-    chosen = _chosen(ledger, [row.job_id for row in wanted], attempt) if wanted else {}
+    chosen = _chosen(ledger, [row.job_id for row in wanted], attempt, left_out) if wanted else {}
     rows, newer = [], {}
     for row in latest:
         result = chosen.get(row.job_id)
@@ -42,6 +47,19 @@ def result_rows(ledger: Ledger, latest: Sequence[S], attempt: int | None = None)
         rows.append(with_attempt(row, result))
         newer[result.attempt_id] = row
     return ResultRows(rows, newer)
+
+
+def _without(ledger: Ledger, latest: Sequence[S], left_out: Collection[int]) -> Sequence[S]:
+    """Return the jobs with their latest attempts that are not left out."""
+    changed = {row.job_id for row in latest if row.attempt_id in left_out}
+    if not changed:
+        return latest
+    counting = {
+        job_id: [attempt for attempt in of_job if attempt.attempt_id not in left_out]
+        for job_id, of_job in attempts_of_jobs(ledger, changed).items()
+    }
+    shown = [row for row in latest if counting.get(row.job_id, True)]
+    return [with_attempt(row, counting[row.job_id][-1]) if row.job_id in changed else row for row in shown]
 
 
 def with_attempt(row: S, attempt: AttemptRow) -> S:
@@ -75,7 +93,9 @@ def runs_of(ledger: Ledger, attempt_ids: Collection[int]) -> dict[int, str]:
     return made
 
 
-def _chosen(ledger: Ledger, job_ids: Sequence[str], number: int | None) -> dict[str, AttemptRow]:
+def _chosen(
+    ledger: Ledger, job_ids: Sequence[str], number: int | None, left_out: Collection[int]
+) -> dict[str, AttemptRow]:
     """Return the attempt of this number, else the last verified or partial one, of each of these jobs that has one."""
     is_wanted: sa.ColumnElement[bool] = Attempt.verdict.in_(MEASURED)
     order: list[sa.ColumnElement[bool] | sa.orm.InstrumentedAttribute[int]] = [
@@ -88,9 +108,8 @@ def _chosen(ledger: Ledger, job_ids: Sequence[str], number: int | None) -> dict[
     chosen: dict[str, AttemptRow] = {}
     with ledger.reading() as session:
         for ids in batched(sorted(set(job_ids))):
-            query = sa.select(*ATTEMPTS.columns).where(
-                Attempt.job_id.in_(ids), Attempt.forgotten_at.is_(None), is_wanted
-            )
+            wanted = (Attempt.job_id.in_(ids), Attempt.id.not_in(left_out), is_wanted)
+            query = sa.select(*ATTEMPTS.columns).where(*wanted)
             rows = ATTEMPTS.rows(session.execute(query.order_by(*order)), ledger.run_folders())
             chosen |= {row.job_id: row for row in rows}
     return chosen

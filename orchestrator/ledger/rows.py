@@ -67,8 +67,6 @@ class AttemptRow:
     deciding_rank: int | None = None
     execution: str | None = None
     no_energy: str | None = None
-    forgotten_at: datetime | None = None
-    forgotten_by: str | None = None
     origin: str | None = None
 
 

@@ -209,11 +209,11 @@ def _run_fields(run: NewRun) -> dict[str, object]:
 def _missing(before: LatestAttempt | None) -> Missing:
     if before is None:
         return Missing(1, None)
-    return Missing(before.number if before.state == QUEUED else before.last_number + 1, before)
+    return Missing(before.number if before.state == QUEUED else before.number + 1, before)
 
 
 def latest_attempts(ledger: Ledger, job_ids: Sequence[str]) -> dict[str, LatestAttempt]:
-    """Return the latest attempt of each of these jobs that has one; a forgotten one only if all are forgotten."""
+    """Return the latest attempt of each of these jobs that has one."""
     with ledger.reading() as session:
         return _latest(session, list(job_ids), ledger.run_folders())
 
@@ -228,8 +228,7 @@ def image_digests(ledger: Ledger, cluster: str, image: str) -> set[str]:
 def _latest(session: Session, job_ids: list[str], folders: RunFolders) -> dict[str, LatestAttempt]:
     latest: dict[str, LatestAttempt] = {}
     for ids in batched(job_ids):
-        query = sa.select(*LATEST_ATTEMPTS.columns).where(Attempt.job_id.in_(ids))
-        query = query.order_by(Attempt.forgotten_at.is_(None), Attempt.number)
+        query = sa.select(*LATEST_ATTEMPTS.columns).where(Attempt.job_id.in_(ids)).order_by(Attempt.number)
         latest |= {attempt.job_id: attempt for attempt in LATEST_ATTEMPTS.rows(session.execute(query), folders)}
     return latest
 

@@ -22,16 +22,14 @@ class PendingAttempt(AttemptRow):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LatestAttempt(AttemptRow):
-    """The latest attempt of a job that is not forgotten; the latest one of a job without such an attempt.
+    """The latest attempt of a job.
 
-    `submitted` counts the attempts that a scheduler has had, `measured` those that are verified or partial; both
-    without forgotten attempts. `last_number` is the highest number of an attempt, forgotten ones included.
+    `submitted` counts the attempts that a scheduler has had, `measured` those that are verified or partial.
     """
 
     options: tuple[str, ...]
     submitted: int
     measured: int
-    last_number: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,14 +79,14 @@ class RunRecord(RunSummary):
 
 PENDING_ATTEMPTS = RowReader(PendingAttempt, [Attempt], attempt_id=Attempt.id)
 _OTHER = sa.orm.aliased(Attempt)
-_COUNTED = (_OTHER.job_id == Attempt.job_id, _OTHER.forgotten_at.is_(None))
 LATEST_ATTEMPTS = RowReader(
     LatestAttempt,
     [Attempt],
     attempt_id=Attempt.id,
-    submitted=sa.select(sa.func.count(_OTHER.scheduler_id)).where(*_COUNTED).label("submitted"),
-    measured=sa.select(sa.func.count()).where(*_COUNTED, _OTHER.verdict.in_(MEASURED)).label("measured"),
-    last_number=sa.select(sa.func.max(_OTHER.number)).where(_OTHER.job_id == Attempt.job_id).label("last_number"),
+    submitted=sa.select(sa.func.count(_OTHER.scheduler_id)).where(_OTHER.job_id == Attempt.job_id).label("submitted"),
+    measured=sa.select(sa.func.count())
+    .where(_OTHER.job_id == Attempt.job_id, _OTHER.verdict.in_(MEASURED))
+    .label("measured"),
 )
 ATTEMPT_ORIGINS = RowReader(AttemptOrigin, [Attempt, Job], attempt_id=Attempt.id)
 RUN_SUMMARIES = RowReader(RunSummary, [Run])

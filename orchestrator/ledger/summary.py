@@ -52,7 +52,6 @@ def experiment_counts(ledger: Ledger) -> list[ExperimentCount]:
     }
     newest = (
         sa.select(Attempt.job_id, sa.func.max(Attempt.number).label("number"), *has.values())
-        .where(Attempt.forgotten_at.is_(None))
         .group_by(Attempt.job_id)
         .subquery()
     )
@@ -94,13 +93,13 @@ def failure_counts(ledger: Ledger) -> dict[tuple[str, str, str], dict[str, int]]
     """Count jobs without a measured attempt by the failure class of the latest: (experiment, scale, cluster)."""
     other = sa.orm.aliased(Attempt)
     replaces = sa.or_(other.number > Attempt.number, other.verdict.in_(MEASURED))
-    is_result = ~sa.exists().where(other.job_id == Attempt.job_id, other.forgotten_at.is_(None), replaces)
+    is_result = ~sa.exists().where(other.job_id == Attempt.job_id, replaces)
     jobs = (
         sa.select(Run.experiment, Run.scale, Run.cluster, Attempt.job_id, Attempt.failure)
         .select_from(Attempt)
         .join(RunJob, RunJob.job_id == Attempt.job_id)
         .join(Run, Run.id == RunJob.run_id)
-        .where(Attempt.verdict == FAILED, Attempt.failure.is_not(None), Attempt.forgotten_at.is_(None), is_result)
+        .where(Attempt.verdict == FAILED, Attempt.failure.is_not(None), is_result)
         .distinct()
         .subquery()
     )

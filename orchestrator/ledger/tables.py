@@ -145,8 +145,7 @@ class Attempt(Table):
     each boot of a machine that waits for an answer about this attempt, the seconds since boot at which it began to
     wait. So clocks of two machines are never compared.
 
-    `forgotten_at` and `forgotten_by` are the time and the user of a `repro forget`; a forgotten attempt is left out of
-    every table and exit code. `origin` is `by hand` for an adopted attempt, with a remark if its script is not the
+    `origin` is `by hand` for an adopted attempt, with a remark if its script is not the
     rendered one; NULL for attempts that `repro` submitted.
     """
 
@@ -197,8 +196,6 @@ class Attempt(Table):
     deciding_line: Mapped[str | None]
     deciding_rank: Mapped[int | None]
     execution: Mapped[str | None]
-    forgotten_at: Mapped[datetime | None]
-    forgotten_by: Mapped[str | None]
     origin: Mapped[str | None]
     no_energy: Mapped[str | None]
 
@@ -310,42 +307,6 @@ class ExperimentFile(Table):
 
     experiment: Mapped[str] = mapped_column(primary_key=True)
     file: Mapped[str]
-
-
-class Notification(Table):
-    """A message about an end of a figure to one address.
-
-    `programs` are the workloads of the figure's jobs. `attempts` is a digest of the ended attempts, so that a retry has
-    another end. `address` is masked, and `address_digest` identifies it. `state` is `sending`, `sent` or `not sent`.
-    `host`, `user`, `pid`, `pid_start_ticks` and `machine` are those of the process that claimed the message last, as
-    those of `Attempt`.
-    """
-
-    __tablename__ = "notifications"
-    __table_args__ = (
-        UniqueConstraint(
-            *("experiment", "scale", "cluster", "programs", "attempts", "address_digest"), name="uq_notifications_end"
-        ),
-    )
-
-    id: Mapped[int] = mapped_column(primary_key=True)
-    experiment: Mapped[str]
-    scale: Mapped[str]
-    cluster: Mapped[str]
-    programs: Mapped[str]
-    attempts: Mapped[str]
-    address: Mapped[str]
-    address_digest: Mapped[str]
-    state: Mapped[str] = mapped_column(Word("sending", "sent", "not sent"))
-    title: Mapped[str | None]
-    error: Mapped[str | None]
-    host: Mapped[str]
-    user: Mapped[str]
-    pid: Mapped[int]
-    pid_start_ticks: Mapped[int | None] = mapped_column(CheckedBigInteger)
-    machine: Mapped[str | None]
-    claimed_at: Mapped[datetime]
-    sent_at: Mapped[datetime | None]
 
 
 def note(session: Session, attempt: Attempt, kind: str, detail: str | None) -> None:

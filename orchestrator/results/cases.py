@@ -23,6 +23,7 @@ from orchestrator.reading.failure import Failure, fails_as_published, ran_out_of
 from orchestrator.reading.host_bound import host_bound_reason, is_host_bound
 from orchestrator.reading.job_status import attempt_text, reuse_text
 from orchestrator.reading.noise import MOST_NOISE, noise_of_job, relative_spread
+from orchestrator.results.left_out import LeftOutAttempt
 
 R = TypeVar("R", bound=JobSummary)
 
@@ -184,7 +185,7 @@ class Result:
     is the program of the published numbers if another program ran. `row`, `rows`, `failed`, `noise` and `flag` are
     those of `Combined`. `newer` has the latest attempts of these jobs where a later attempt than the result exists,
     `later` the later jobs that have not run. `measured_for` is another experiment that made the job's result, by its
-    full name.
+    full name. `left_out` are attempts that a user left out.
     """
 
     case: Case
@@ -201,6 +202,7 @@ class Result:
     newer: tuple[JobRow, ...] = ()
     later: tuple[JobRow, ...] = ()
     measured_for: str | None = None
+    left_out: tuple[LeftOutAttempt, ...] = ()
 
     @property
     def failures(self) -> list[JobRow]:
@@ -221,9 +223,13 @@ class Result:
 
     @property
     def newer_text(self) -> str | None:
-        """Return later attempts of its jobs, and later jobs: `attempt 2: failed (cancelled)`; None if there is none."""
+        """Return later attempts and jobs, and attempts that were left out; None if there is none.
+
+        For example `attempt 2: failed (cancelled)`, or `attempt 1 of 3f2a9c: left out (a slow node)`.
+        """
         jobs = (f"{row.job_id}, {attempt_text(row)}" for row in self.later)
-        return "; ".join((*map(attempt_text, self.newer), *jobs)) or None
+        left_out = (f"attempt {one.attempt} of {one.job}: left out ({one.reason})" for one in self.left_out)
+        return "; ".join((*map(attempt_text, self.newer), *jobs, *left_out)) or None
 
     @property
     def is_verified(self) -> bool:

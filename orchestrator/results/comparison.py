@@ -237,15 +237,21 @@ def side_of(name: str, runs: Sequence[RunSummary], codes: Collection[str]) -> Si
     return sides[0]
 
 
-def rows_of_side(ledger: Ledger, side: Side, rows: Sequence[JobRow], runs: Sequence[RunSummary]) -> list[JobRow]:
+def rows_of_side(
+    ledger: Ledger, side: Side, rows: Sequence[JobRow], runs: Sequence[RunSummary], left_out: Collection[int] = ()
+) -> list[JobRow]:
     """Return the jobs of a side, each with its attempt on that side, in order: a later job replaces an earlier one.
 
     `rows` have the results of the jobs. A cluster has these. A date has the results of the attempts that had ended by
     the end of that day in UTC. A run or a commit has the results of the attempts that it submitted or reused.
+    `left_out` are ids of attempts that do not count.
     """
     if side.kind == "cluster":
         return in_order_of_runs((row for row in rows if row.cluster == side.name), runs)
-    attempts = attempts_of_jobs(ledger, {row.job_id for row in rows})
+    attempts = {
+        job_id: [attempt for attempt in of_job if attempt.attempt_id not in left_out]
+        for job_id, of_job in attempts_of_jobs(ledger, {row.job_id for row in rows}).items()
+    }
     if side.kind == "date":
         end = datetime.fromisoformat(side.name) + timedelta(days=1)
         ended = {

@@ -69,7 +69,7 @@ LOCAL_IMPORTS = {
     "cli.output": "rich is slow to import",
     "cli.json_output": "start-up time: an error only",
     "cli.main": "start-up time: an error only",
-    "launch.message_service": "Apprise is optional, and slow to import",
+    "cli.notify": "Apprise is optional, and slow to import",
     "ledger.database": "Alembic is slow to import",
     "ledger.job_counts": "start-up time: other ledgers than SQLite only",
     "ledger.rows": "start-up time: rows with a configuration only",

@@ -40,7 +40,6 @@ _ATTEMPTS = """
     JOIN jobs ON jobs.id = attempts.job_id
     JOIN runs ON runs.id = attempts.run_id
     JOIN ({asked}) AS asked ON asked.job_id = attempts.job_id
-    WHERE attempts.forgotten_at IS NULL
 """
 
 _TIMES = ("created_at", "submitted_at", "started_at", "ended_at")
@@ -86,7 +85,7 @@ _RESULTS = """
         WHERE run_jobs.run_id = latest.run_id AND run_jobs.job_id = v.job_id AND run_jobs.case_name = v.case_name
     ) AND NOT EXISTS (
         SELECT 1 FROM attempts AS other
-        WHERE other.job_id = v.job_id AND other.forgotten_at IS NULL AND (
+        WHERE other.job_id = v.job_id AND (
             {other_rank} > {rank} OR ({other_rank} = {rank} AND other.number > v.attempt)
         )
     )

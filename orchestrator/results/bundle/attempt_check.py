@@ -21,7 +21,7 @@ from orchestrator.reading.energy import ENERGY_METRICS
 from orchestrator.reading.failure import Failure
 from orchestrator.results.bundle.check import first_of, same, shown
 from orchestrator.results.bundle.end_check import end_differences
-from orchestrator.results.bundle.extract import Extract, ForgottenAttempt, memory_ledger, read_rows
+from orchestrator.results.bundle.extract import Extract, memory_ledger, read_rows
 from orchestrator.results.export.rows import Row
 from orchestrator.text import counted
 
@@ -52,8 +52,13 @@ class Derived:
         return text + (f"; {self.under_way} not judged yet" if self.under_way else "")
 
 
-def read_logs(folder: Path, extract: Extract, missing: Mapping[str, str], *, keeps_iterations: bool) -> Derived:
-    """Read the log of each attempt, compare it with the stored numbers, and record it in a ledger in memory."""
+def read_logs(
+    folder: Path, extract: Extract, missing: Mapping[str, str], left_out: Collection[str], *, keeps_iterations: bool
+) -> Derived:
+    """Read the log of each attempt, compare it with the stored numbers, and record it in a ledger in memory.
+
+    The logs of the attempts `left_out`, as `--without` names them, are not read: they may be gone.
+    """
     for attempt in extract.attempts:
         own = f"-{attempt['job_id']}/attempt-{attempt['number']}"
         if not _FOLDER.fullmatch(attempt["folder"]) or not attempt["folder"].endswith(own):
@@ -72,7 +77,10 @@ def read_logs(folder: Path, extract: Extract, missing: Mapping[str, str], *, kee
         if group and group[0]["attempt_id"] == attempt["id"]:
             lines, group = group, next(groups, None)
         row = rows[attempt["id"]]
-        differences = _read_log(derived, row, attempt, metrics.pop(row.attempt_id, {}), lines, keeps_iterations)
+        numbers = metrics.pop(row.attempt_id, {})
+        if f"{row.job_id}:{row.number}" in left_out:
+            continue
+        differences = _read_log(derived, row, attempt, numbers, lines, keeps_iterations)
         lost = [
             f"{path}: not in the bundle ({reason})"
             for path, reason in missing.items()
@@ -87,15 +95,14 @@ def read_logs(folder: Path, extract: Extract, missing: Mapping[str, str], *, kee
     return derived
 
 
-def unnamed_attempts(extract: Extract, forgotten: Sequence[ForgottenAttempt]) -> Iterator[str]:
-    """Yield the attempts that neither the ledger in the bundle nor the list of forgotten attempts has."""
+def missing_attempts(extract: Extract) -> Iterator[str]:
+    """Yield the attempts before the last one of each job that the ledger in the bundle lacks."""
     numbers: dict[str, set[int]] = {}
     for attempt in extract.attempts:
         numbers.setdefault(attempt["job_id"], set()).add(attempt["number"])
     for job, of_job in numbers.items():
-        named = {attempt.attempt for attempt in forgotten if attempt.job == job}
-        for number in sorted(set(range(1, max(of_job))) - of_job - named):
-            yield f"ledger/attempts.jsonl: attempt {number} of job {job} is neither there nor named as forgotten"
+        for number in sorted(set(range(1, max(of_job))) - of_job):
+            yield f"ledger/attempts.jsonl: attempt {number} of job {job} is missing"
 
 
 def _lines_by_attempt(folder: Path) -> Iterator[list[Row]]:

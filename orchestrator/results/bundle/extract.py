@@ -79,7 +79,6 @@ _LEFT_OUT: Mapping[str, frozenset[str]] = {
     "runs": frozenset({"user", "host", "pid", "run_options"}),
     "attempts": frozenset(
         {"user", "host", "pid", "token", "machine", "pid_start_ticks", "unsettled_since", "unseen_log_bytes"}
-        | {"forgotten_at", "forgotten_by"}
     ),
 }
 _PATHS = {"runs": frozenset({"profile"}), "attempts": frozenset({"folder", "script", "file"})}
@@ -94,25 +93,11 @@ _LONGEST_NAME = 100
 
 
 @dataclass(frozen=True, slots=True)
-class ForgottenAttempt:
-    """An attempt that `repro forget` hides; a bundle names it. `outcome` is its verdict, else its state."""
-
-    case: str
-    job: str
-    attempt: int
-    outcome: str
-
-    def __str__(self) -> str:
-        return f"{self.case}: attempt {self.attempt} of job {self.job} ({self.outcome})"
-
-
-@dataclass(frozen=True, slots=True)
 class Extract:
     """Rows of a figure by table, in the order of the bundle, except iterations (there may be millions).
 
     `runs` are the runs that requested the jobs and the runs that made their attempts; `run_jobs` and `events` are those
-    of this figure, and of the jobs of other figures that its claims compare with. `forgotten` are the attempts that are
-    left out.
+    of this figure, and of the jobs of other figures that its claims compare with.
     """
 
     runs: list[Row]
@@ -121,12 +106,11 @@ class Extract:
     attempts: list[Row]
     metrics: list[Row]
     events: list[Row]
-    forgotten: list[ForgottenAttempt]
 
     @classmethod
     def of_tables(cls, read: Callable[[str], Iterable[Row]]) -> Extract:
         """Return the extract with the rows that `read` gives for each table."""
-        return cls(**{table: list(read(table)) for table in TABLES if table != "iterations"}, forgotten=[])
+        return cls(**{table: list(read(table)) for table in TABLES if table != "iterations"})
 
     def of(self, table: str) -> list[Row]:
         """Return the rows of a table."""
@@ -154,7 +138,7 @@ def extract_of(
     others: Mapping[str, Collection[str]] | None = None,
     left_out: Collection[str] = (),
 ) -> Extract:
-    """Return the ledger's rows about the jobs of a figure that run one of these programs, without forgotten attempts.
+    """Return the ledger's rows about the jobs of a figure that run one of these programs.
 
     `others` are the cases of other experiments, by full name, whose jobs are included. `left_out` are job ids.
     """
@@ -174,9 +158,7 @@ def extract_of(
     with ledger.reading() as session:
         run_jobs = [dict(row) for row in session.execute(query).mappings() if row["job_id"] not in left_out]
         job_ids, run_ids = {row["job_id"] for row in run_jobs}, {row["run_id"] for row in run_jobs}
-        recorded = _rows(session, Attempt, "job_id", job_ids, order="id")
-        forgotten = _forgotten(session, recorded, run_jobs)
-        attempts = [row for row in recorded if not row["forgotten_at"]]
+        attempts = _rows(session, Attempt, "job_id", job_ids, order="id")
         ids, job_ids = {row["id"] for row in attempts}, {row["job_id"] for row in attempts}
         run_jobs = [row for row in run_jobs if row["job_id"] in job_ids]
         events = [row for row in _rows(session, Event, "run_id", run_ids, order="id") if row["attempt_id"] is None]
@@ -190,24 +172,7 @@ def extract_of(
         attempts=attempts,
         metrics=metrics,
         events=sorted(events, key=lambda row: (row["at"], row["id"])),
-        forgotten=forgotten,
     )
-
-
-def _forgotten(session: Session, attempts: Iterable[Row], run_jobs: Iterable[Row]) -> list[ForgottenAttempt]:
-    """Return the forgotten ones of these attempts, by case and number."""
-    rows = [row for row in attempts if row["forgotten_at"]]
-    names = {row["job_id"]: row["case_name"] for row in run_jobs}
-    repeats = {row["id"]: row["repeat"] for row in _rows(session, Job, "id", {row["job_id"] for row in rows}, "id")}
-
-    def case(job: str) -> str:
-        return names[job] if repeats[job] == 1 else f"{names[job]} #{repeats[job]}"
-
-    outcomes = [" ".join(filter(None, (row["verdict"] or row["state"], row["failure"]))) for row in rows]
-    return [
-        ForgottenAttempt(case(row["job_id"]), row["job_id"], row["number"], outcome)
-        for row, outcome in sorted(zip(rows, outcomes, strict=True), key=lambda pair: case(pair[0]["job_id"]))
-    ]
 
 
 def _rows(session: Session, table: type[Table], column: str, values: set[int] | set[str], order: str) -> list[Row]:

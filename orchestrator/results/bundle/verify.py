@@ -14,12 +14,11 @@ from orchestrator.files import single_name
 from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.tables import MEASURED
 from orchestrator.results.bundle.archive import changed_files, path_within, text_of, unpacked
-from orchestrator.results.bundle.attempt_check import read_logs, unnamed_attempts
+from orchestrator.results.bundle.attempt_check import missing_attempts, read_logs
 from orchestrator.results.bundle.check import Check, check_of_pages, first_of, same, shown
 from orchestrator.results.bundle.experiments import read_entry
 from orchestrator.results.bundle.extract import (
     Extract,
-    ForgottenAttempt,
     anonymized,
     memory_ledger,
     read_extract,
@@ -31,6 +30,7 @@ from orchestrator.results.claims import JUDGING_RULES
 from orchestrator.results.export.columns import CASE_COLUMNS
 from orchestrator.results.export.formats import as_csv
 from orchestrator.results.export.rows import Row, claim_rows, export_rows
+from orchestrator.results.left_out import words_of
 from orchestrator.results.outcome import judge_stored, needs_losses
 from orchestrator.results.report.page import report
 from orchestrator.text import counted
@@ -46,8 +46,8 @@ class About:
 
     `missing` are paths that should be in the bundle, with the reasons. `code_sha256` is the digest of the code that
     made the bundle, and `matplotlib` the version that drew its picture; older bundles have neither. `judging_rules` is
-    the version of the rules by which its claims were judged. `forgotten` are the attempts that were left out; None in
-    older bundles, which left them out without a record.
+    the version of the rules by which its claims were judged. `left_out` are the values of `--without`; None in older
+    bundles, which may lack attempts.
     """
 
     made_by: str
@@ -58,7 +58,7 @@ class About:
     code_sha256: str | None = None
     matplotlib: str | None = None
     judging_rules: int = 1
-    forgotten: tuple[ForgottenAttempt, ...] | None = None
+    left_out: tuple[str, ...] | None = None
 
 
 def rederive(folder: Path, about: About, templates: Path) -> Iterator[Check]:
@@ -66,11 +66,10 @@ def rederive(folder: Path, about: About, templates: Path) -> Iterator[Check]:
     try:
         extract = read_extract(folder)
         entry = read_entry(folder, about.experiment)
-        derived = read_logs(folder, extract, about.missing, keeps_iterations=needs_losses(entry))
-        forgotten = about.forgotten or ()
-        gaps = () if about.forgotten is None else unnamed_attempts(extract, forgotten)
-        notes = tuple(f"left out, because it was forgotten: {attempt}" for attempt in forgotten)
-        yield Check("numbers", derived.what, (*derived.differences, *gaps), notes=notes)
+        left_out = {word.partition("=")[0] for word in about.left_out or ()}
+        derived = read_logs(folder, extract, about.missing, left_out, keeps_iterations=needs_losses(entry))
+        gaps = () if about.left_out is None else missing_attempts(extract)
+        yield Check("numbers", derived.what, (*derived.differences, *gaps))
         yield _check_results(folder, about, entry, derived.ledger)
         yield _check_pages(folder, about, entry, extract, templates)
     except (*BROKEN, OSError) as error:
@@ -80,7 +79,7 @@ def rederive(folder: Path, about: About, templates: Path) -> Iterator[Check]:
 
 def _check_results(folder: Path, about: About, entry: Entry, ledger: Ledger) -> Check:
     """Judge cases and claims from the derived numbers, and compare them with results/."""
-    outcome = judge_stored(ledger, entry, about.scale)
+    outcome = judge_stored(ledger, entry, about.scale, about.left_out or ())
     stored = json.loads(text_of(folder, "results/results.json"))
     names = {column["name"] for column in stored["columns"]}  # an older bundle has fewer
     rows = anonymized(export_rows(entry, outcome.results, ledger), ())
@@ -100,6 +99,7 @@ def _check_results(folder: Path, about: About, entry: Entry, ledger: Ledger) -> 
     what = f"{counted(len(cases), 'case')} and {counted(len(claims), 'claim')} judged again"
     changed = [] if same_rules else _changed_verdicts(stored["claims"], claims)
     notes = [] if same_rules else [_of_rules(about.judging_rules, len(changed)), *changed]
+    notes += [f"left out: {attempt}" for attempt in outcome.left_out]
     if not any(row["verdict"] in MEASURED for row in cases):
         notes.append(NOTHING_VERIFIED)
     unchecked = "verdicts of claims that other rules judged" if changed else None
@@ -138,10 +138,10 @@ def _check_pages(folder: Path, about: About, entry: Entry, extract: Extract, tem
         profile_of=lambda run: dict(json.loads(text_of(folder, path_within(run["profile"])))),
         script_of=script_of,
     )
-    outcome = judge_stored(ledger, entry, about.scale)
+    outcome = judge_stored(ledger, entry, about.scale, about.left_out or ())
     rendered = {
         REPORT: report(ledger, [outcome], templates),
-        README: readme(outcome, extract, about.missing, about.forgotten or ()),
+        README: readme(outcome, extract, about.missing),
     }
     stored = {path: (folder / path).read_bytes().decode(errors="surrogateescape") for path in rendered}
     return check_of_pages(
@@ -227,20 +227,12 @@ def _about(file: Path, folder: Path) -> About:
             code_sha256=about.get("code_sha256"),
             matplotlib=about.get("matplotlib"),
             judging_rules=int(about.get("judging_rules", 1)),
-            forgotten=_forgotten(about["forgotten"]) if "forgotten" in about else None,
+            left_out=tuple(words_of(about["left_out"])) if "left_out" in about else None,
         )
     except _OtherFormat:
         raise
     except (*BROKEN, OSError, ReproError):
         raise ReproError(Problem(f"not a bundle: it has no readable {ABOUT}", f"{file}:")) from None
-
-
-def _forgotten(rows: Sequence[Row]) -> tuple[ForgottenAttempt, ...]:
-    """Return the attempts that bundle.json names as left out."""
-    names = ("case", "job", "outcome")
-    return tuple(
-        ForgottenAttempt(attempt=int(row["attempt"]), **{name: str(row[name]) for name in names}) for row in rows
-    )
 
 
 def _without_folder(text: str, folder: Path) -> str:

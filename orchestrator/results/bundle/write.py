@@ -18,7 +18,7 @@ from orchestrator.ledger.attempts import job_rows
 from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.measurements import file_offsets
 from orchestrator.ledger.reports import script_texts
-from orchestrator.ledger.tables import ENDED, MEASURED, NEVER_SUBMITTED, OPEN, field_values
+from orchestrator.ledger.tables import ENDED, MEASURED, NEVER_SUBMITTED, OPEN
 from orchestrator.masking import hidden_values, masked
 from orchestrator.megatron.logs.alpa import TABLE
 from orchestrator.reading.logs import decompressed, is_compressed, job_secrets, log_files
@@ -27,7 +27,6 @@ from orchestrator.results.bundle.experiments import compared_cases, with_others
 from orchestrator.results.bundle.extract import (
     TABLES,
     Extract,
-    ForgottenAttempt,
     anonymized,
     attempt_folders,
     extract_of,
@@ -42,6 +41,7 @@ from orchestrator.results.claims import JUDGING_RULES
 from orchestrator.results.export.columns import CASE_COLUMNS
 from orchestrator.results.export.formats import as_csv, as_json
 from orchestrator.results.export.rows import Row, claim_rows, export_rows
+from orchestrator.results.left_out import LeftOutAttempt, words_of
 from orchestrator.results.outcome import FigureOutcome, judge_stored, needs_losses
 from orchestrator.results.plot.figure import matplotlib_version
 from orchestrator.results.report.page import report
@@ -73,13 +73,14 @@ class Contents:
     """Files of a bundle by path; each is read, without secrets, when its bytes are requested.
 
     `sources` are the files that are read from job folders, and whether a verdict depends on them. `secrets` are values
-    that are masked wherever they occur.
+    that are masked wherever they occur. `left_out` are folders of attempts that do not count.
     """
 
     files: dict[str, Callable[[], Iterable[bytes]]] = field(default_factory=dict)
     sources: dict[str, tuple[Path, bool]] = field(default_factory=dict)
     missing: list[MissingFile] = field(default_factory=list)
     secrets: frozenset[str] = frozenset()
+    left_out: tuple[str, ...] = ()
 
     def add(self, path: str, text: bytes) -> None:
         """Add a text without secrets."""
@@ -95,7 +96,8 @@ class Contents:
         """Record a missing file with the reason, without the path on this machine."""
         if isinstance(why, ReproError):
             why = why.problems[0].what.removeprefix(f"{place}: ").replace(str(place.parent), "its folder")
-        self.missing.append(MissingFile(path, place, why, is_fault))
+        counts = not f"{path}/".startswith(tuple(f"{folder}/" for folder in self.left_out))
+        self.missing.append(MissingFile(path, place, why, is_fault and counts))
 
 
 def add_attempts(contents: Contents, extract: Extract, ledger: Ledger) -> dict[int, Row]:
@@ -206,14 +208,14 @@ def code_sha256(templates: Path) -> str:
 class Bundled:
     """Number of files and attempts that were written; `under_way` attempts may still change.
 
-    `verified` is the number of verified cases. `forgotten` are the attempts that were left out.
+    `verified` is the number of verified cases. `left_out` are the attempts that do not count.
     """
 
     files: int
     attempts: int
     under_way: int
     verified: int
-    forgotten: tuple[ForgottenAttempt, ...]
+    left_out: tuple[LeftOutAttempt, ...]
     missing: tuple[MissingFile, ...]
 
 
@@ -221,9 +223,11 @@ def write_bundle(ledger: Ledger, figure: FigureOutcome, templates: Path, file: P
     """Write the bundle of a figure; the bundle lists unreadable files as missing."""
     others = compared_cases(figure)
     name, workloads = figure.entry.name, set(figure.workloads)
-    left_out = {row.job_id for row in job_rows(ledger, experiment=name)} - figure.jobs  # of other arguments or runs
-    extract = extract_of(ledger, name, figure.scale, figure.cluster, workloads, others, left_out)
-    contents = Contents()
+    other_jobs = {row.job_id for row in job_rows(ledger, experiment=name)} - figure.jobs  # of other arguments or runs
+    extract = extract_of(ledger, name, figure.scale, figure.cluster, workloads, others, other_jobs)
+    folders = attempt_folders(extract)
+    left_out = [attempt for attempt in figure.left_out if attempt.attempt_id in folders]
+    contents = Contents(left_out=tuple(folders[attempt.attempt_id] for attempt in left_out))
     paths = add_attempts(contents, extract, ledger)  # first, because it collects the secrets of the scripts
     _add_inputs(contents, figure, extract)
     lines = _Lines(ledger, extract, paths, contents.secrets)
@@ -231,29 +235,27 @@ def write_bundle(ledger: Ledger, figure: FigureOutcome, templates: Path, file: P
         contents.files[f"ledger/{table}.jsonl"] = functools.partial(lines.of, table)
     _add_results(contents, ledger, figure, extract)
     masked_ledger, masked_extract = _ledger_of_bundle(contents, figure, lines)
-    shown = judge_stored(masked_ledger, figure.entry, figure.scale)
+    reasons = [{"job": one.job, "attempt": one.attempt, "reason": one.reason} for one in left_out]
+    reasons = anonymized(reasons, extract.users, contents.secrets)
+    shown = judge_stored(masked_ledger, figure.entry, figure.scale, words_of(reasons))
     contents.add(REPORT, report(masked_ledger, [shown], templates).encode())
     under_way = sum(row["phase"] in OPEN for row in extract.attempts)
     about = {"format": FORMAT, "repro": __version__, "experiment": figure.entry.name, "scale": figure.scale}
     about |= {"code_sha256": code_sha256(templates), "matplotlib": matplotlib_version()}
     about |= {"cluster": figure.cluster, "workloads": figure.workloads, "judging_rules": JUDGING_RULES}
-    forgotten = tuple(
-        ForgottenAttempt(**anonymized(field_values(attempt), extract.users, contents.secrets))
-        for attempt in extract.forgotten
-    )
-    about |= {"forgotten": [field_values(attempt) for attempt in forgotten]}
+    about |= {"left_out": reasons}
     with new_archive(file, bundle_name(figure), extract.last_run["created_at"]) as archive:
         added = list(_added(archive, contents))
         contents.missing.sort(key=lambda missing: missing.path)
-        reasons = {missing.path: missing.why for missing in contents.missing}
-        about |= {"under_way": under_way, "missing": [{"path": path, "why": why} for path, why in reasons.items()]}
+        absent = {missing.path: missing.why for missing in contents.missing}
+        about |= {"under_way": under_way, "missing": [{"path": path, "why": why} for path, why in absent.items()]}
         added.append(archive.add(ABOUT, [_json(about)]))
-        added.append(archive.add(README, [readme(shown, masked_extract, reasons, forgotten).encode()]))
+        added.append(archive.add(README, [readme(shown, masked_extract, absent).encode()]))
         manifest = "".join(f"{file.size_bytes}\t{file.sha256}\t{file.path}\n" for file in added)
         added.append(archive.add(MANIFEST, [manifest.encode()]))
         archive.add(SUMS, [f"{file.sha256}  {file.path}\n".encode() for file in added])
     verified = sum(result.is_verified for result in figure.results)
-    return Bundled(len(added) + 1, len(extract.attempts), under_way, verified, forgotten, tuple(contents.missing))
+    return Bundled(len(added) + 1, len(extract.attempts), under_way, verified, shown.left_out, tuple(contents.missing))
 
 
 def _added(archive: Archive, contents: Contents) -> Iterator[Added]:

@@ -113,7 +113,12 @@ _OUTCOME = (
     Column("verdict", "text", "`verified`, `partial` or `failed`; empty while the job is open"),
     Column("verdict_reason", "text", "reason of the verdict"),
     Column("failure", "text", "failure class: `gpu-oom`, `timeout`, ..."),
-    Column("newer", "text", "state of a later attempt that is not the result: `attempt 2: failed (cancelled)`"),
+    Column(
+        "newer",
+        "text",
+        "state of a later attempt that is not the result: `attempt 2: failed (cancelled)`; attempts that `--without` "
+        "left out, with the reason",
+    ),
     Column("deciding_line", "text", "log line that decided the verdict"),
     Column("deciding_rank", "integer", "rank that printed this line"),
     Column("expected_outcome", "text", "`oom` if the source reports that the case runs out of memory"),

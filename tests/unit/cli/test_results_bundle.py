@@ -507,7 +507,7 @@ ENDS: dict[str, tuple[Change, str]] = {
         rf"{WHERE}: scheduler_id is 7_0 in the ledger, \d+_\d in its end",
     ),
     "a longer run": (attempt_with(started_at="2026-01-01T00:00:00"), rf"{WHERE}: its duration is \d+ s in the ledger"),
-    "files of a forgotten attempt": (
+    "files of another attempt": (
         lambda files: files.update({re.sub("attempt-1", "attempt-2", log_of(files)): b"slower"}),
         r"jobs/pp2-tp2-gbs16-\w+/attempt-2: files of no attempt in ledger/attempts\.jsonl",
     ),
@@ -517,7 +517,7 @@ ENDS: dict[str, tuple[Change, str]] = {
     ),
     "the first attempt of a job": (
         as_second_attempt,
-        r"ledger/attempts\.jsonl: attempt 1 of job \w+ is neither there nor named as forgotten",
+        r"ledger/attempts\.jsonl: attempt 1 of job \w+ is missing",
     ),
 }
 

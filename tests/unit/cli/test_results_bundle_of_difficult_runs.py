@@ -122,7 +122,7 @@ def refused(repro: Caller, file: Path) -> list[str]:
     assert (done.returncode, done.stdout) == (1, "") and list(file.parent.glob("*a.tar.zst*")) == []
     last = (
         rf"repro: {re.escape(str(file))}: not written, because it does not verify\. Hint: repro submit sc21/figure-13 "
-        "--rerun measures again; repro forget JOB --attempt N leaves an attempt out, and the bundle names it"
+        "--rerun measures again; --without JOB:NUMBER=REASON leaves an attempt out, and the bundle names it"
     )
     assert re.fullmatch(last, done.complaints[-1])
     return done.complaints[:-1]

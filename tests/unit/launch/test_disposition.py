@@ -86,7 +86,6 @@ def latest(failure: Failure | str | None = None, **changes: object) -> LatestAtt
         options=(),
         submitted=1,
         measured=0 if failure else 1,
-        last_number=1,
     )
     return replace(value, **changes)  # type: ignore[arg-type]  # fields of it
 
