@@ -7,12 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orchestrator.api import DEFAULT, CaseOptions, Session, with_keywords
-from orchestrator.api.nodes import without_denied_nodes
 from orchestrator.api.plans import PlannedRun, plan_run
 from orchestrator.errors import Problem, ReproError
 from orchestrator.files import private_folder
 from orchestrator.launch.by_hand import token_of, write_records
-from orchestrator.launch.denied_nodes import denied_note
+from orchestrator.launch.denied_nodes import denied_note, with_denied_nodes
 from orchestrator.launch.render import explain_job, render_job
 from orchestrator.launch.sbatch import comment_of
 from orchestrator.launch.templates import Explained
@@ -58,7 +57,7 @@ def render(
     planned = plan_run(experiment, cluster, **options)
     session.note(planned.notes)
     folders, base = session.folders, Path(output or "").resolve()
-    profile = without_denied_nodes(planned.cluster, session=session)
+    profile = with_denied_nodes(planned.cluster)
     session.note(denied_note(profile))
     stem = "-".join(filter(None, [planned.entry.short_name, options.get("workload")]))
     names = [f"{stem}-{plan.case.slug}" for plan in planned.plans]
