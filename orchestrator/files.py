@@ -1,8 +1,10 @@
-"""Files: safe reading of what jobs leave, start and end records of scripts, and files that are written whole."""
+"""Files: safe reading of what jobs leave, start and end records of scripts, locks, and files that are written whole."""
 
 from __future__ import annotations
 
 import contextlib
+import errno
+import fcntl
 import os
 import re
 import shlex
@@ -198,6 +200,43 @@ def read_record(path: Path) -> JobRecord | None:
         )
     except (KeyError, ValueError):
         return None
+
+
+@contextlib.contextmanager
+def locked(path: Path, *, wait: bool = False) -> Iterator[None]:
+    """Exclude other processes that lock this path, which need not exist. Folders above it are made.
+
+    ReproError if another process has the lock, unless `wait`. A file system without locks excludes nobody.
+    """
+    file = path.with_name(f".{path.name}.lock")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle = _lock(file, wait=wait)
+    except BlockingIOError:
+        raise ReproError(Problem("another command writes this", f"{path}:", "wait until it has ended")) from None
+    except OSError as error:
+        raise ReproError(Problem(f"cannot be written ({error.strerror or error})", f"{path}:")) from None
+    try:
+        yield
+    finally:
+        file.unlink(missing_ok=True)
+        os.close(handle)
+
+
+def _lock(file: Path, *, wait: bool) -> int:
+    """Return the open lock file."""
+    while True:
+        handle = os.open(file, os.O_RDWR | os.O_CREAT, 0o660)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno not in (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS):
+                os.close(handle)
+                raise
+        with contextlib.suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(handle), file.stat()):
+                return handle
+        os.close(handle)  # the process that had the lock has removed its file
 
 
 @contextlib.contextmanager

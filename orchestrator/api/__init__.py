@@ -69,9 +69,7 @@ if TYPE_CHECKING:
     from orchestrator.api.nodes import DenyList as DenyList
     from orchestrator.api.nodes import allow_nodes as allow_nodes
     from orchestrator.api.nodes import deny_nodes as deny_nodes
-    from orchestrator.api.nodes import exclusion_notes as exclusion_notes
     from orchestrator.api.nodes import list_denied_nodes as list_denied_nodes
-    from orchestrator.api.nodes import without_denied_nodes as without_denied_nodes
     from orchestrator.api.plans import PlannedRun as PlannedRun
     from orchestrator.api.plans import check_experiment as check_experiment
     from orchestrator.api.plans import plan as plan
@@ -132,11 +130,13 @@ if TYPE_CHECKING:
     from orchestrator.launch.cluster_check import ClusterCheck as ClusterCheck
     from orchestrator.launch.cluster_check import check_cluster as check_cluster
     from orchestrator.launch.cluster_check import new_cluster as new_cluster
+    from orchestrator.launch.denied_nodes import DeniedNode as DeniedNode
+    from orchestrator.launch.denied_nodes import denied_note as denied_note
+    from orchestrator.launch.denied_nodes import with_denied_nodes as with_denied_nodes
     from orchestrator.launch.images import Import as Import
     from orchestrator.launch.images import import_images as import_images
     from orchestrator.launch.images import import_progress as import_progress
     from orchestrator.launch.images import wanted_images as wanted_images
-    from orchestrator.ledger.denied_nodes import DeniedNode as DeniedNode
     from orchestrator.ledger.measurements import MeasuredMetric as MeasuredMetric
     from orchestrator.ledger.readonly_sql import Answer as Answer
     from orchestrator.ledger.readonly_sql import Relation as Relation
@@ -304,7 +304,7 @@ _NAMES = {
     ),
     "api.jobs": "JobHistory JobLog Status history job_ids job_states logs query relations status",
     "api.needs": "Fetch NeedStatus WorkloadNeeds offline_fetch plan_fetch show_workload workload_needs",
-    "api.nodes": "DenyList allow_nodes deny_nodes exclusion_notes list_denied_nodes without_denied_nodes",
+    "api.nodes": "DenyList allow_nodes deny_nodes list_denied_nodes",
     "api.plans": "PlannedRun check_experiment plan plan_run plan_runs require_submittable",
     "api.runs": "Retried RetriedGroup Waited canary_of cancel cancel_jobs cancellable_jobs retry wait",
     "api.scripts": "Adopted Rendered adopt render",
@@ -327,8 +327,8 @@ _NAMES = {
     "config.yaml": "dotted shown",
     "files": "require_place",
     "launch.cluster_check": "ClusterCheck check_cluster new_cluster",
+    "launch.denied_nodes": "DeniedNode denied_note with_denied_nodes",
     "launch.images": "Import import_images import_progress wanted_images",
-    "ledger.denied_nodes": "DeniedNode",
     "ledger.measurements": "MeasuredMetric",
     "ledger.readonly_sql": "Answer Relation",
     "ledger.reports": "PastAttempt",

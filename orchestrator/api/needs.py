@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict
@@ -24,8 +24,7 @@ from orchestrator.clusters.needs import (
 )
 from orchestrator.clusters.resolve import Cluster, find_cluster
 from orchestrator.errors import Problem, ReproError
-from orchestrator.launch.fetch import Fetched, fetch_items, item_state
-from orchestrator.launch.offline import offline_commands
+from orchestrator.launch.fetch import Fetched, fetch_items, item_state, render_fetch
 from orchestrator.launch.text_data import Text, require_usable_text
 from orchestrator.workloads import find_workload, workload_name, workloads
 from orchestrator.workloads.base import AnyWorkload
@@ -60,14 +59,16 @@ class WorkloadNeeds:
 class Fetch:
     """Items of a workload at their places.
 
-    `settings` are the fields that the profile must have for them; empty if it has them. With `text`, data are those of
-    the text.
+    `settings` are the fields that the profile must have for them; empty if it has them. `command` is this command of
+    `repro`. With `text`, data are those of the text.
     """
 
     workload: AnyWorkload
     cluster: Cluster
     items: tuple[Item, ...]
     settings: tuple[tuple[str, str], ...]
+    templates: Path
+    command: str
     text: Text | None = None
 
     @property
@@ -75,9 +76,14 @@ class Fetch:
         """Return the folders that `container: mounts:` of the profile lacks."""
         return sorted({str(Path(item.value).parent) for item in unmounted(self.cluster, self.items)})
 
-    def run(self) -> Iterator[Fetched]:
-        """Fetch what is missing, on this machine. Errors are those of `fetch_items`."""
-        return fetch_items(self.items, self.text)
+    @property
+    def script(self) -> str:
+        """Return the script that fetches code and files on any machine."""
+        return render_fetch(self.items, self.templates, self.command)
+
+    def run(self, notify: Callable[[str], None] = lambda _: None) -> Iterator[Fetched]:
+        """Fetch what is missing, on this machine. `notify` gets the script's output. Errors: `fetch_items`."""
+        return fetch_items(self.items, self.templates, self.command, self.text, notify)
 
 
 def workload_needs(session: Session = DEFAULT) -> list[WorkloadNeeds]:
@@ -149,7 +155,14 @@ def _planned(name: str, cluster: str, session: Session, options: FetchOptions, *
     if text is not None:
         given = Text(_absolute(text), options.get("python") or sys.executable)
         require_usable_text(given, workload.name, items)
-    return Fetch(workload, profile, tuple(items), settings, given)
+    paths = {
+        "--directory": directory and _absolute(directory),
+        "--text": text and _absolute(text),
+        "--python": options.get("python"),
+    }
+    words = [f"{option} {shlex.quote(str(path))}" for option, path in paths.items() if path]
+    command = " ".join([fetch_command(workload.name, cluster), *words])
+    return Fetch(workload, profile, tuple(items), settings, session.folders.templates, command, given)
 
 
 def _absolute(path: Path | str) -> Path:
@@ -160,14 +173,8 @@ def _absolute(path: Path | str) -> Path:
 
 @with_keywords(FetchOptions)
 def offline_fetch(name: str, cluster: str, *, session: Session = DEFAULT, **options: Unpack[FetchOptions]) -> str:
-    """Return the shell commands that fetch the items on another machine, with what to copy and how to check it."""
+    """Return the script that fetches code and files on a machine with internet, to places below any folder."""
     fetch = _planned(name, cluster, session, options, is_written_here=False)
     if not fetch.items:
         raise ReproError(Problem(f"{fetch.workload.name} needs nothing from elsewhere"))
-    words = [fetch_command(fetch.workload.name, cluster)]
-    for option, path in (("--directory", options.get("directory")), ("--text", options.get("text"))):
-        if path is not None:
-            words += [option, shlex.quote(str(_absolute(path)))]
-    if options.get("python") is not None:
-        words += ["--python", shlex.quote(str(options["python"]))]
-    return offline_commands(fetch.workload.name, fetch.items, " ".join(words))
+    return fetch.script

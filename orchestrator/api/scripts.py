@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING
 
 from orchestrator.api import DEFAULT, CaseOptions, Session, with_keywords
 from orchestrator.api.jobs import update
-from orchestrator.api.nodes import without_denied_nodes
 from orchestrator.api.plans import PlannedRun, plan_run
 from orchestrator.errors import Problem, ReproError
 from orchestrator.files import private_folder
 from orchestrator.launch.by_hand import RenderedJob, read_rendered, runs_of, started_jobs, token_of, write_records
-from orchestrator.launch.denied_nodes import denied_note
+from orchestrator.launch.denied_nodes import denied_note, with_denied_nodes
 from orchestrator.launch.refresh import observe_end_records
 from orchestrator.launch.render import explain_job, render_job
 from orchestrator.launch.sbatch import comment_of
@@ -63,7 +62,7 @@ def render(
     planned = plan_run(experiment, cluster, **options)
     session.note(planned.notes)
     folders, base = session.folders, Path(output or "").resolve()
-    profile = without_denied_nodes(planned.cluster, session=session)
+    profile = with_denied_nodes(planned.cluster)
     session.note(denied_note(profile))
     stem = "-".join(filter(None, [planned.entry.short_name, options.get("workload")]))
     names = [f"{stem}-{plan.case.slug}" for plan in planned.plans]

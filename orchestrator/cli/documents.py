@@ -294,7 +294,7 @@ class WorkloadsShowDocument(TypedDict):
 
 
 class WorkloadsFetchDocument(TypedDict):
-    """What was fetched, and the fields to set in the profile; with --offline, the commands."""
+    """What was fetched, and the fields to set in the profile; with --offline, the lines of the script."""
 
     fetched: Sequence[FetchedFile]
     settings: Sequence[Setting]

@@ -3,26 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from orchestrator import api
 from orchestrator.cli import completion
-from orchestrator.cli.options import ClusterName, Database, Json, session_of
+from orchestrator.cli.options import ClusterName, Json, OnCluster, session_of
 from orchestrator.cli.output import message, table
 from orchestrator.cli.suggestion import suggest
-from orchestrator.text import counted, shown_time
+from orchestrator.text import counted
 
 if TYPE_CHECKING:
     from orchestrator.cli.documents import NodesDocument
 
 nodes = typer.Typer(
-    rich_markup_mode=None, no_args_is_help=True, help="Nodes that jobs may not use, per cluster, in the ledger."
+    rich_markup_mode=None, no_args_is_help=True, help="Nodes that your jobs may not use, one list per cluster."
 )
 
 Nodes = Annotated[list[str], typer.Argument(help="Nodes as Slurm writes them: n7 'n[1-4,7]'.", metavar="NODES")]
-Because = Annotated[str, typer.Option("--because", help="The reason, for other users and for later.")]
+Because = Annotated[str, typer.Option("--because", help="The reason, for later.")]
 Until = Annotated[
     str | None,
     typer.Option("--until", help="Last day, 2026-12-31, or a time in UTC, 2026-12-31T18:00. Default: no end."),
@@ -40,16 +41,11 @@ def deny(
     *,
     because: Because,
     until: Until = None,
-    cluster: ClusterName = None,
+    cluster: OnCluster,
     json: Json = False,
-    database: Database = None,
 ) -> None:
-    """Exclude nodes from each submission from now on. Jobs that are already in Slurm's queue stay as they are.
-
-    Without --cluster: the default cluster, or else the only Slurm cluster of the ledger.
-    """
-    session = session_of(context, database)
-    denied = api.deny_nodes(names, because, until=until, cluster=cluster, session=session)
+    """Exclude nodes from each submission from now on. Jobs that are already in Slurm's queue stay as they are."""
+    denied = api.deny_nodes(names, because, cluster, until=until, session=session_of(context))
     if json:
         context.obj.json.put(_document(denied.entries))
     first = denied.entries[0]
@@ -67,27 +63,14 @@ def list_nodes(
     cluster: OnlyCluster = None,
     ended: Ended = False,
     json: Json = False,
-    database: Database = None,
 ) -> None:
     """List the denied nodes."""
-    entries = api.list_denied_nodes(cluster=cluster, ended=ended, session=session_of(context, database))
-    rows: list[dict[str, object]] = [
-        {
-            "cluster": entry.cluster,
-            "node": entry.node,
-            "reason": entry.reason,
-            "until": entry.shown_until,
-            "denied_by": entry.denied_by,
-            "denied_at": shown_time(entry.denied_at),
-            "allowed_by": entry.allowed_by,
-            "allowed_at": shown_time(entry.allowed_at),
-        }
-        for entry in entries
-    ]
+    entries = api.list_denied_nodes(cluster=cluster, ended=ended, session=session_of(context))
+    rows = [asdict(entry) for entry in entries]
     if json:
         context.obj.json.put(_document(entries))
     elif rows:
-        table(rows, [name for name in rows[0] if ended or not name.startswith("allowed")])
+        table(rows, list(rows[0]))
     else:
         message("no node is denied")
     if not rows:
@@ -101,11 +84,9 @@ def _document(entries: Sequence[api.DeniedNode]) -> NodesDocument:
 
 
 @nodes.command()
-def allow(
-    context: typer.Context, names: Nodes, *, cluster: ClusterName = None, json: Json = False, database: Database = None
-) -> None:
+def allow(context: typer.Context, names: Nodes, *, cluster: ClusterName = None, json: Json = False) -> None:
     """Take nodes off the deny list."""
-    entries = api.allow_nodes(names, cluster=cluster, session=session_of(context, database))
+    entries = api.allow_nodes(names, cluster=cluster)
     if json:
         context.obj.json.put(_document(entries))
     listed = ", ".join(entry.node for entry in entries)

@@ -141,7 +141,6 @@ def check(
     Checks names, limits, nodes, pyxis and paths; with --job also what a compute node sees.
     """
     session = session_of(context)
-    ledger = session.existing_ledger() if job else None
     checked = api.check_cluster(
         session.folders,
         name,
@@ -149,7 +148,6 @@ def check(
         experiment=experiment,
         scale=scale,
         job=job,
-        ledger=ledger,
         settings=api.read_settings([*(settings or ()), *short_settings(short)]),
     )
     cluster, findings = checked.cluster, checked.findings
@@ -270,7 +268,7 @@ def import_images(
 ) -> None:
     """Import images from their registry, one job for each."""
     folders = find_folders()
-    profile = api.without_denied_nodes(api.find_cluster(folders, cluster), session=session_of(context))
+    profile = api.with_denied_nodes(api.find_cluster(folders, cluster))
     wanted = api.wanted_images(profile, names or [], again)
     for name in wanted.already:
         message(f"{name}: imported already; --again imports it again")

@@ -96,9 +96,7 @@ def submit(
         options["example"] = True
         planned = api.plan_runs(experiments, cluster, repeat=repeat, max_parallel=max_parallel, **options)
         api.require_submittable(planned, warm_up=depends_on is not None)
-        # Only for Slurm: the ledger's modules take longer to import than a dry run.
-        profile = planned[0].cluster
-        denied = api.exclusion_notes(profile, session=session) if profile.is_slurm else []
+        denied = api.denied_note(planned[0].cluster)
         for note in [*(note for run in planned for note in run.notes), *denied, *_example_notes(planned)]:
             message(f"note: {note}")
         if json:

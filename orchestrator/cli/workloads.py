@@ -38,7 +38,7 @@ Python = Annotated[
     typer.Option("--python", help="With --text: a Python with the program's packages. Default: the one of repro."),
 ]
 Offline = Annotated[
-    bool, typer.Option("--offline", help="Print the commands for a machine with internet. Fetches nothing.")
+    bool, typer.Option("--offline", help="Print the script for a machine with internet. Fetches nothing.")
 ]
 
 
@@ -113,9 +113,10 @@ def fetch(
     else:
         message("fetching on this machine; no job is started")
     rows: list[FetchedFile] = []
-    for fetched in planned.run():
+    for fetched in planned.run(message):
         rows.append({"field": fetched.item.source.need.field, "how": fetched.how, "files": fetched.item.files})
-        message(f"{fetched.item.source.need.field}: {fetched.how}, {', '.join(map(str, fetched.item.files))}")
+        if fetched.how != "fetched":  # else the script has printed it
+            message(f"{fetched.item.source.need.field}: {fetched.how}, {', '.join(map(str, fetched.item.files))}")
     if json:
         context.obj.json.put(_fetch_document(rows, planned.settings, []))
     elif planned.settings:

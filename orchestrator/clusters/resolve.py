@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from orchestrator.clusters.container import FILE_RUNTIMES, read_image
 from orchestrator.clusters.layers import Layered, lay, with_examples
@@ -36,10 +36,6 @@ def is_overlay(path: Path) -> bool:
     return path.stem.endswith(".local")
 
 
-if TYPE_CHECKING:
-    from orchestrator.ledger.denied_nodes import DeniedNode  # loads the database
-
-
 @dataclass(frozen=True, slots=True)
 class Unfilled:
     """An open value, `<what to write here>`."""
@@ -63,8 +59,8 @@ class Cluster:
 
     `layered` is the merged YAML; its value is recorded with each run. `layers` are the merged files. The last one is
     the overlay of this cluster if it `has_overlay`. `settings` are those of the command line: the last layer,
-    and settings of the experiment's cases. `denied` are the nodes of the ledger's deny list, which jobs exclude.
-    `with_example` are the fields with an example value. `image_files` is a cache of `clusters/program.py`.
+    and settings of the experiment's cases. `with_example` are the fields with an example value. `image_files` is a
+    cache of `clusters/program.py`.
     """
 
     name: str
@@ -77,7 +73,6 @@ class Cluster:
     has_overlay: bool
     layers: tuple[Layer, ...]
     settings: tuple[Setting, ...] = ()
-    denied: tuple[DeniedNode, ...] = ()
     with_example: tuple[KeyPath, ...] = ()
     image_files: dict[str, tuple[str, str | None]] = field(default_factory=dict, compare=False, repr=False)
 
@@ -95,14 +90,6 @@ class Cluster:
     def file(self) -> Path:
         """File of the profile itself, without its base profiles and overlay."""
         return self.files[-2] if self.has_overlay else self.files[-1]
-
-    @property
-    def denied_by_reason(self) -> dict[str, list[str]]:
-        """Denied nodes by explanation: `denied: ECC, until 2026-12-31`."""
-        nodes: dict[str, list[str]] = {}
-        for entry in self.denied:
-            nodes.setdefault(entry.explanation, []).append(entry.node)
-        return nodes
 
     def location(self, path: KeyPath) -> str:
         """Return the `file:line:column` of the value at `path`, or of its nearest parent."""

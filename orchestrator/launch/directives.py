@@ -123,13 +123,10 @@ def placement(cluster: Cluster, resources: Resources) -> Iterator[Line]:
 
 
 def _excluded(cluster: Cluster) -> Iterator[Line]:
-    """Yield the option with the nodes of the profile and of the deny list."""
     excluded = slurm_of(cluster).exclude
     origins = [cluster.location(("slurm", "exclude", i)) for i in range(len(excluded))]
-    origins += [f"{','.join(nodes)} {explanation}" for explanation, nodes in cluster.denied_by_reason.items()]
-    if origins:
-        names = dict.fromkeys([*excluded, *(entry.node for entry in cluster.denied)])
-        yield directive("exclude", ",".join(names), ", ".join(dict.fromkeys(origins)))
+    if excluded:
+        yield directive("exclude", ",".join(dict.fromkeys(excluded)), ", ".join(dict.fromkeys(origins)))
 
 
 def named(cluster: Cluster, names: tuple[str, ...]) -> Iterator[Line]:

@@ -18,13 +18,12 @@ from pathlib import Path
 
 from orchestrator.errors import ReproError, Unreachable
 from orchestrator.files import FOLDER_MODE, Unreadable
-from orchestrator.launch.denied_nodes import exclude_options
+from orchestrator.launch.denied_nodes import denied_nodes, exclude_options
 from orchestrator.launch.executors import LocalScriptExecutor, QueueFull, SlurmScriptExecutor
 from orchestrator.launch.run_options import RunPlan
 from orchestrator.launch.run_record import COMMENT, OwnScript, read_own_script, this_submitter, write_sent
 from orchestrator.ledger.attempts import job_rows
 from orchestrator.ledger.database import Ledger
-from orchestrator.ledger.denied_nodes import denied_nodes
 from orchestrator.ledger.rows import JobRow
 from orchestrator.ledger.runs import run_record
 from orchestrator.ledger.submission_rows import PendingAttempt
@@ -86,7 +85,7 @@ def send(ledger: Ledger, run_id: str, reporter: Callbacks) -> Sent:
     """
     sent, run = Sent(), run_record(ledger, run_id)
     run_plan = RunPlan.from_json(run.run_options)
-    denied = [entry.node for entry in denied_nodes(ledger, run.cluster)]
+    denied = [entry.node for entry in denied_nodes(run.cluster)]
     groups = [
         list(group) for _, group in groupby(queued_attempts(ledger, run_id=run_id), key=lambda attempt: attempt.file)
     ]

@@ -94,7 +94,7 @@ def submit(
     Raise ReproError or Unreachable if the scheduler refuses. Jobs that it accepted before stay submitted and recorded,
     and the next `submit` submits the others.
     """
-    cluster = with_denied_nodes(cluster, ledger)
+    cluster = with_denied_nodes(cluster)
     require_enough_nodes(plans, cluster)
     options, run_id, slurm = options or RunOptions(), new_run_id(), cluster.profile.slurm
     slurm_requeues = slurm is not None and slurm.requeue

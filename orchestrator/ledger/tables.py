@@ -281,25 +281,6 @@ class Poll(Table):
     complaints: Mapped[list[str]] = mapped_column(JsonTexts)
 
 
-class Denial(Table):
-    """An entry of the deny list: a node that no job of a cluster may use, until a time or without end.
-
-    `allowed_at` and `allowed_by` are the time and the user of `repro nodes allow`, or of a newer entry of the node.
-    """
-
-    __tablename__ = "denied_nodes"
-
-    id: Mapped[int] = mapped_column(primary_key=True)
-    cluster: Mapped[str] = mapped_column(index=True)
-    node: Mapped[str]
-    reason: Mapped[str]
-    until: Mapped[datetime | None]
-    denied_at: Mapped[datetime]
-    denied_by: Mapped[str]
-    allowed_at: Mapped[datetime | None]
-    allowed_by: Mapped[str | None]
-
-
 class ExperimentFile(Table):
     """The file of an experiment that was submitted by a path, `my/figure.yaml`."""
 

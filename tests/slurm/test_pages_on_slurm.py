@@ -221,7 +221,7 @@ ON_SLURM = {
     "sbatch jobs/figure-13-pp8-tp8-gbs32.sh": PLAIN,
     "adopt jobs": PLAIN,
     "submit figure-13 --cluster here --time 1:00:00": Step(added=ONE),
-    "nodes deny n3 --because ECC error --until 2026-12-31": PLAIN,
+    "nodes deny n3 --cluster here --because ECC error --until 2026-12-31": PLAIN,
 }
 
 RUN_TWICE = {
