@@ -268,9 +268,9 @@ def _notes(ledger: Ledger, result: RefreshResult) -> list[str]:
 
 
 def job_ids() -> list[str]:
-    """Return the ids of all jobs. Rows with wrong values are left out silently: this is for completion."""
+    """Return the ids of all jobs, for completion."""
     home = find_folders().home
-    ledger = open_ledger(ledger_url(DEFAULT.given_ledger, home), create=False, home=home, listener=lambda _: None)
+    ledger = open_ledger(ledger_url(DEFAULT.given_ledger, home), create=False, home=home)
     return [row.job_id for row in job_summaries(ledger)] if ledger else []
 
 

@@ -99,10 +99,6 @@ class _EachOnce:
         """Pass the jobs on."""
         self._reporter.progress(jobs)
 
-    def wrong_value(self, problem: Problem) -> None:
-        """Pass the problem on."""
-        self._reporter.wrong_value(problem)
-
 
 def _require_budget(prepared: PreparedSearch, options: SearchOptions, iterations: int, session: Session) -> None:
     """Raise ReproError if the budget of a search without measurements is below its first job."""

@@ -9,9 +9,10 @@ from datetime import datetime
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
+from orchestrator.ledger.attempts import note
 from orchestrator.ledger.database import Ledger, now
 from orchestrator.ledger.runs import NewJob, NewRun, add_run
-from orchestrator.ledger.tables import RUNNING, WAITING, Attempt, batched, field_values, note
+from orchestrator.ledger.tables import RUNNING, WAITING, Attempt, batched, field_values
 
 BY_HAND = "by hand"
 """Origin of an attempt that a user submitted without `repro`."""

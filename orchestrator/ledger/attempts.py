@@ -27,7 +27,6 @@ from orchestrator.ledger.tables import (
     RunJob,
     batched,
     field_values,
-    note,
 )
 
 if TYPE_CHECKING:
@@ -64,6 +63,11 @@ class RefreshResult:
 
     complaints: tuple[str, ...] = ()
     asked_at: datetime | None = None
+
+
+def note(session: Session, attempt: Attempt, kind: str, detail: str | None) -> None:
+    """Add an event about an attempt."""
+    session.add(Event(at=now(), run_id=attempt.run_id, attempt_id=attempt.id, kind=kind, detail=detail))
 
 
 def record_observations(ledger: Ledger, seen: Mapping[int, Observation], looked_at: Iterable[int]) -> None:

@@ -6,8 +6,9 @@ from collections.abc import Collection, Sequence
 
 import sqlalchemy as sa
 
+from orchestrator.ledger.attempts import note
 from orchestrator.ledger.database import Ledger, now
-from orchestrator.ledger.tables import Attempt, batched, note
+from orchestrator.ledger.tables import Attempt, batched
 
 FORGOTTEN, REMEMBERED = "forgotten", "remembered"
 """Kinds of events."""

@@ -10,8 +10,8 @@ from urllib.parse import quote
 
 from orchestrator.ledger.locks import require_locks, require_rollback_journal
 
-SCHEMA = "0015"
-"""The newest migration; alembic is loaded only when a ledger is not there yet or older."""
+SCHEMA = "0016"
+"""Revision of the schema. Alembic, which creates it, is loaded only for a new ledger."""
 
 _SHORT_WAIT_S = 1.0
 
@@ -24,7 +24,7 @@ def read_only(file: Path, timeout_s: float) -> sqlite3.Connection:
 def rows_in_file(file: Path, statement: str) -> list[Sequence[object]] | None:
     """Return the rows of a SELECT; None if the file is not a whole ledger of this version, or is locked.
 
-    Then `open_ledger` migrates the ledger, waits, or raises the error. ReproError as by `open_ledger` for a file system
+    Then `open_ledger` waits, or raises the error. ReproError as by `open_ledger` for a file system
     without locks.
     """
     require_locks(file, new=False)

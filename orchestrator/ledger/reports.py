@@ -58,8 +58,6 @@ def job_history(ledger: Ledger, job_id: str) -> list[PastAttempt]:
     with ledger.reading() as session:
         query = sa.select(*ATTEMPTS.columns).where(Attempt.job_id == job_id).order_by(Attempt.number)
         attempts = list(ATTEMPTS.rows(session.execute(query), ledger.run_folders()))
-        if not attempts:  # all of them have wrong values and are left out
-            return []
         ids = [attempt.attempt_id for attempt in attempts]
         runs = sa.select(RunJob.run_id).where(RunJob.job_id == job_id)
         concerned = sa.or_(

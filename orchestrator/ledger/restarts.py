@@ -8,10 +8,10 @@ from pathlib import PurePath
 
 import sqlalchemy as sa
 
-from orchestrator.ledger.attempts import LOST_IS_REVISED_FOR
+from orchestrator.ledger.attempts import LOST_IS_REVISED_FOR, note
 from orchestrator.ledger.database import Ledger, now
 from orchestrator.ledger.rows import ATTEMPTS, AttemptRow
-from orchestrator.ledger.tables import RUNNING, Attempt, note
+from orchestrator.ledger.tables import RUNNING, Attempt
 
 BY_SLURM = "started again by Slurm"
 """Origin of an attempt that Slurm made by starting a job again."""

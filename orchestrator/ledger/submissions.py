@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import sqlalchemy as sa
 
+from orchestrator.ledger.attempts import note
 from orchestrator.ledger.database import Ledger, now
 from orchestrator.ledger.submission_rows import PENDING_ATTEMPTS, PendingAttempt
 from orchestrator.ledger.tables import (
@@ -21,7 +22,6 @@ from orchestrator.ledger.tables import (
     Event,
     batched,
     field_values,
-    note,
 )
 from orchestrator.masking import masked
 

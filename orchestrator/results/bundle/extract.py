@@ -17,7 +17,6 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from orchestrator.errors import Problem, ReproError
-from orchestrator.ledger.column_types import JsonObject, JsonTexts
 from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.reports import run_records
 from orchestrator.ledger.tables import (
@@ -311,8 +310,6 @@ def _checked(value: Any, column: sa.Column[Any], is_path: bool) -> object:
     kind = str if is_path else column.type.python_type
     if kind is datetime:
         return datetime.fromisoformat(value)
-    if isinstance(column.type, (JsonObject, JsonTexts)):
-        return value
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
