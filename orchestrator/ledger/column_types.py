@@ -56,11 +56,13 @@ class Time(sa.types.TypeDecorator[datetime]):
         return datetime
 
 
-class JsonObject(sa.JSON):
-    """JSON: an object."""
-
+class _Json(sa.JSON):
     def __init__(self, none_as_null: bool = True) -> None:
         super().__init__(none_as_null)
+
+
+class JsonObject(_Json):
+    """JSON: an object."""
 
     @property
     def python_type(self) -> type[object]:
@@ -68,7 +70,7 @@ class JsonObject(sa.JSON):
         return dict
 
 
-class JsonTexts(JsonObject):
+class JsonTexts(_Json):
     """JSON: a list of texts."""
 
     @property
@@ -82,7 +84,7 @@ def check_in_sqlite(column: sa.Column[object]) -> sa.CheckConstraint:
     name, kind = f'"{column.name}"', column.type
     if isinstance(kind, Word):
         condition = f"{name} IN ({', '.join(map(repr, kind.words))})"
-    elif isinstance(kind, JsonObject):
+    elif isinstance(kind, _Json):
         json_type = "array" if isinstance(kind, JsonTexts) else "object"
         condition = f"CASE WHEN json_valid({name}) THEN json_type({name}) = '{json_type}' ELSE {name} IS NULL END"
     elif isinstance(kind, Time):

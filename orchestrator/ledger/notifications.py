@@ -106,8 +106,8 @@ def record_promised(ledger: Ledger, run_ids: Collection[str], job_id: str | None
     with ledger.writing() as session:
         for run in _runs(session, run_ids):
             added = {"notify": True, **({"notify_job": job_id} if job_id is not None else {})}
-            if not added.items() <= (run.run_options or {}).items():
-                run.run_options = {**(run.run_options or {}), **added}
+            if not added.items() <= run.run_options.items():
+                run.run_options = {**run.run_options, **added}
 
 
 def promised_runs(ledger: Ledger, run_ids: Collection[str]) -> set[str]:
@@ -122,7 +122,7 @@ def notify_jobs(ledger: Ledger, run_ids: Collection[str]) -> set[str]:
 
 def _runs_with(ledger: Ledger, run_ids: Collection[str], option: str) -> set[str]:
     with ledger.reading() as session:
-        return {run.id for run in _runs(session, run_ids) if (run.run_options or {}).get(option)}
+        return {run.id for run in _runs(session, run_ids) if run.run_options.get(option)}
 
 
 def _runs(session: Session, run_ids: Collection[str]) -> Iterator[Run]:

@@ -7,18 +7,12 @@ from dataclasses import dataclass
 from datetime import datetime
 
 import sqlalchemy as sa
+from sqlalchemy.orm import load_only
 
 from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.measurements import MeasuredMetric, metrics_of
 from orchestrator.ledger.rows import ATTEMPTS, AttemptRow
-from orchestrator.ledger.submission_rows import (
-    ATTEMPT_ORIGINS,
-    RUN_RECORDS,
-    RUN_SUMMARIES,
-    AttemptOrigin,
-    RunRecord,
-    RunSummary,
-)
+from orchestrator.ledger.submission_rows import ATTEMPT_ORIGINS, AttemptOrigin
 from orchestrator.ledger.tables import (
     Attempt,
     Event,
@@ -30,15 +24,6 @@ from orchestrator.ledger.tables import (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class PastEvent:
-    """An event (UTC). `kind` is state, verdict, submitted, run, ...; `detail` has the change or the reason."""
-
-    at: datetime
-    kind: str
-    detail: str | None
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PastAttempt(AttemptRow):
     """One submission of a job with its metrics by name.
@@ -47,7 +32,7 @@ class PastAttempt(AttemptRow):
     """
 
     metrics: dict[str, MeasuredMetric]
-    events: tuple[PastEvent, ...]
+    events: tuple[Event, ...]
 
 
 def job_history(ledger: Ledger, job_id: str) -> list[PastAttempt]:
@@ -65,10 +50,10 @@ def job_history(ledger: Ledger, job_id: str) -> list[PastAttempt]:
             sa.and_(Event.attempt_id.is_(None), Event.run_id.in_(runs)),
         )
         events = list(session.scalars(sa.select(Event).where(concerned).order_by(Event.at, Event.id)))
-    of_attempt: dict[int, list[PastEvent]] = {attempt_id: [] for attempt_id in ids}
+    of_attempt: dict[int, list[Event]] = {attempt_id: [] for attempt_id in ids}
     for event in events:
         owner = event.attempt_id if event.attempt_id is not None else _attempt_of_run_event(event, attempts)
-        of_attempt[owner].append(PastEvent(event.at, event.kind, event.detail))
+        of_attempt[owner].append(event)
     metrics = metrics_of(ledger, ids)
     return [
         PastAttempt(
@@ -111,19 +96,20 @@ def attempt_origins(ledger: Ledger, job_ids: Collection[str]) -> list[AttemptOri
         ]
 
 
-def run_summaries(ledger: Ledger) -> list[RunSummary]:
-    """Return all runs, the oldest first; runs of the same time are ordered by id."""
+def run_summaries(ledger: Ledger) -> list[Run]:
+    """Return all runs without command, profile and options, the oldest first; runs of the same time by id."""
+    columns = (Run.experiment, Run.scale, Run.cluster, Run.created_at, Run.git_commit)
+    query = sa.select(Run).options(load_only(*columns, raiseload=True)).order_by(Run.created_at, Run.id)
     with ledger.reading() as session:
-        query = sa.select(*RUN_SUMMARIES.columns).order_by(Run.created_at, Run.id)
-        return list(RUN_SUMMARIES.rows(session.execute(query)))
+        return list(session.scalars(query))
 
 
-def run_records(ledger: Ledger, run_ids: Collection[str]) -> list[RunRecord]:
+def run_records(ledger: Ledger, run_ids: Collection[str]) -> list[Run]:
     """Return these runs, the oldest first."""
-    runs: list[RunRecord] = []
+    runs: list[Run] = []
     with ledger.reading() as session:
         for ids in batched(sorted(run_ids)):
-            runs += RUN_RECORDS.rows(session.execute(sa.select(*RUN_RECORDS.columns).where(Run.id.in_(ids))))
+            runs += session.scalars(sa.select(Run).where(Run.id.in_(ids)))
     return sorted(runs, key=lambda run: (run.created_at, run.id))
 
 

@@ -159,7 +159,6 @@ def _column(tables: Sequence[type[Table]], name: str) -> InstrumentedAttribute[A
 _CONVERSIONS: Mapping[str, Callable[[Any], Any]] = {
     "options": lambda options: tuple(options or ()),
     "file": lambda file: file or "",
-    "run_options": lambda options: options or {},
 }
 
 

@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 
 from orchestrator.job_spec import JobSpec
 from orchestrator.ledger.database import Ledger, RunFolders, now
-from orchestrator.ledger.submission_rows import LATEST_ATTEMPTS, RUN_RECORDS, LatestAttempt, RunRecord
+from orchestrator.ledger.submission_rows import LATEST_ATTEMPTS, LatestAttempt
 from orchestrator.ledger.submissions import Submitter
 from orchestrator.ledger.tables import (
     QUEUED,
@@ -182,11 +182,10 @@ def run_ids(ledger: Ledger) -> set[str]:
         return set(session.scalars(sa.select(Run.id)))
 
 
-def run_record(ledger: Ledger, run_id: str) -> RunRecord:
+def run_record(ledger: Ledger, run_id: str) -> Run:
     """Return one run."""
     with ledger.reading() as session:
-        results = session.execute(sa.select(*RUN_RECORDS.columns).where(Run.id == run_id))
-        return next(RUN_RECORDS.rows(results))
+        return session.get_one(Run, run_id)
 
 
 def record_run_options(ledger: Ledger, run_id: str, run_options: Mapping[str, object]) -> None:

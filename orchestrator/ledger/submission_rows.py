@@ -1,14 +1,13 @@
-"""Rows of submissions: attempts with their scripts and counts, and runs. Commands that only read jobs load none."""
+"""Rows of submissions: attempts with their scripts and counts. Commands that only read jobs load none."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime
 
 import sqlalchemy as sa
 
 from orchestrator.ledger.rows import AttemptRow, RowReader, gpu_hours
-from orchestrator.ledger.tables import MEASURED, Attempt, Job, Run
+from orchestrator.ledger.tables import MEASURED, Attempt, Job
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,32 +52,6 @@ class AttemptOrigin(AttemptRow):
         return max(0.0, gpu_hours(self.gpus, self.started_at, self.ended_at))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunSummary:
-    """One `repro submit`, without its command, profile and options."""
-
-    id: str
-    experiment: str
-    scale: str
-    cluster: str
-    created_at: datetime
-    git_commit: str | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunRecord(RunSummary):
-    """One `repro submit`: who, when (UTC), the command, the code, the profile and the run's options."""
-
-    user: str
-    host: str
-    command: list[str]
-    git_dirty: bool | None = None
-    versions: dict[str, object]
-    profile: dict[str, object]
-    profile_file: str | None = None
-    run_options: dict[str, object]
-
-
 PENDING_ATTEMPTS = RowReader(PendingAttempt, [Attempt], attempt_id=Attempt.id)
 _OTHER = sa.orm.aliased(Attempt)
 _COUNTED = (_OTHER.job_id == Attempt.job_id, _OTHER.forgotten_at.is_(None))
@@ -91,5 +64,3 @@ LATEST_ATTEMPTS = RowReader(
     last_number=sa.select(sa.func.max(_OTHER.number)).where(_OTHER.job_id == Attempt.job_id).label("last_number"),
 )
 ATTEMPT_ORIGINS = RowReader(AttemptOrigin, [Attempt, Job], attempt_id=Attempt.id)
-RUN_SUMMARIES = RowReader(RunSummary, [Run])
-RUN_RECORDS = RowReader(RunRecord, [Run])

@@ -76,7 +76,7 @@ class Run(Table):
     versions: Mapped[dict[str, object]] = mapped_column(JsonObject)
     profile: Mapped[dict[str, object]] = mapped_column(JsonObject)
     profile_file: Mapped[str | None]
-    run_options: Mapped[dict[str, object] | None] = mapped_column(JsonObject)
+    run_options: Mapped[dict[str, object]] = mapped_column(JsonObject)
 
 
 class Job(Table):

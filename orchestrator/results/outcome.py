@@ -17,8 +17,7 @@ from orchestrator.ledger.measurements import losses_of, metrics_of
 from orchestrator.ledger.reports import attempts_of_jobs, run_summaries
 from orchestrator.ledger.result_attempts import measured_for, result_rows
 from orchestrator.ledger.rows import JobRow
-from orchestrator.ledger.submission_rows import RunSummary
-from orchestrator.ledger.tables import MEASURED
+from orchestrator.ledger.tables import MEASURED, Run
 from orchestrator.paths import Folders
 from orchestrator.results.cases import Result, case_results, latest_job
 from orchestrator.results.claims import ClaimVerdict, judge_claims
@@ -174,7 +173,7 @@ def shown_job(rows: Sequence[JobRow]) -> JobRow:
     return latest_job(published or measured or rows)
 
 
-def run_named(runs: Sequence[RunSummary], beginning: str) -> str:
+def run_named(runs: Sequence[Run], beginning: str) -> str:
     """Return the id of the only run that begins so; ReproError if there is none or more than one."""
     ids = [run.id for run in runs if run.id.startswith(beginning)]
     if len(ids) != 1:

@@ -18,7 +18,6 @@ from sqlalchemy.orm import Session
 
 from orchestrator.errors import Problem, ReproError
 from orchestrator.ledger.database import Ledger
-from orchestrator.ledger.reports import run_records
 from orchestrator.ledger.tables import (
     Attempt,
     Event,
@@ -29,7 +28,6 @@ from orchestrator.ledger.tables import (
     RunJob,
     Table,
     batched,
-    field_values,
     rows_of,
 )
 from orchestrator.masking import masked_tree
@@ -182,8 +180,10 @@ def extract_of(
         events += _rows(session, Event, "attempt_id", ids, order="id")
         metrics = _rows(session, Metric, "attempt_id", ids, order="attempt_id name")
         requested = _rows(session, Job, "id", job_ids, order="id")
+        made = run_ids | {row["run_id"] for row in attempts}
+        runs_made = _rows(session, Run, "id", made, order="created_at id")
     return Extract(
-        runs=[field_values(run) for run in run_records(ledger, run_ids | {row["run_id"] for row in attempts})],
+        runs=runs_made,
         jobs=requested,
         run_jobs=run_jobs,
         attempts=attempts,
@@ -355,7 +355,7 @@ def memory_ledger(
     return ledger
 
 
-_LEFT_OUT_OF_RUN: Row = {"user": "", "host": "", "pid": 0}
+_LEFT_OUT_OF_RUN: Row = {"user": "", "host": "", "pid": 0, "run_options": {}}
 _LEFT_OUT_OF_ATTEMPT: Row = {"host": "", "token": ""}
 _ROWS_AT_ONCE = 10_000
 

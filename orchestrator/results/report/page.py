@@ -23,7 +23,8 @@ from orchestrator.ledger.attempts import job_summaries
 from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.reports import attempt_origins, latest_moment, run_records, script_texts
 from orchestrator.ledger.rows import JobSummary
-from orchestrator.ledger.submission_rows import AttemptOrigin, RunRecord
+from orchestrator.ledger.submission_rows import AttemptOrigin
+from orchestrator.ledger.tables import Run
 from orchestrator.masking import masked
 from orchestrator.results.outcome import FigureOutcome
 from orchestrator.results.plot.axes import label_on
@@ -139,7 +140,7 @@ class Records:
     outcome: FigureOutcome
     jobs: Sequence[JobSummary]
     attempts: Sequence[AttemptOrigin]
-    runs: Sequence[RunRecord]
+    runs: Sequence[Run]
 
     @property
     def device(self) -> str:

@@ -23,7 +23,7 @@ COLUMNS = [column for table in Table.metadata.sorted_tables for column in table.
 
 def right_value(column: sa.Column[object]) -> object:
     """Return a value that a column can have."""
-    if isinstance(column.type, (JsonObject, JsonTexts)):
+    if isinstance(column.type, sa.JSON):
         return "[]" if isinstance(column.type, JsonTexts) else "{}"
     if isinstance(column.type, Time):
         return "2026-01-02 03:04:05.000006"
