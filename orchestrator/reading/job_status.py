@@ -17,7 +17,7 @@ from orchestrator.ledger.database import Ledger, now
 from orchestrator.ledger.measurements import MeasuredMetric, metrics_of
 from orchestrator.ledger.result_attempts import ResultRows, S, measured_for, runs_of
 from orchestrator.ledger.rows import JobSummary
-from orchestrator.ledger.summary import experiment_counts, failure_counts
+from orchestrator.ledger.summary import ExperimentCount, experiment_counts, failure_counts
 from orchestrator.ledger.tables import FAILED, PARTIAL, QUEUED, RUNNING, SUBMITTING, VERIFIED, WAITING, field_values
 from orchestrator.megatron.logs import ALPA_PROGRAM
 from orchestrator.money import Money, Price, recorded_price, totals
@@ -111,18 +111,9 @@ class Tally:
 
 
 @dataclass(frozen=True, slots=True)
-class ExperimentStatus:
+class ExperimentStatus(ExperimentCount):
     """Number of cases of an experiment by verdict and state, and failures by class. `arguments` are changed ones."""
 
-    experiment: str
-    scale: str
-    cluster: str
-    cases: int
-    verified: int
-    partial: int
-    failed: int
-    running: int
-    waiting: int
     failures: Mapping[str, int]
     arguments: str | None = None
 
