@@ -9,9 +9,9 @@ from orchestrator.api import DEFAULT, Session
 from orchestrator.api.jobs import update
 from orchestrator.launch.by_hand import RenderedJob, read_rendered, runs_of, started_jobs
 from orchestrator.launch.refresh import observe_end_records
-from orchestrator.ledger.adopted import adopted_ids, record_adopted
 from orchestrator.ledger.attempts import rows_of_attempts
 from orchestrator.ledger.rows import JobRow
+from orchestrator.ledger.runs import adopted_ids, record_adopted
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,10 +20,9 @@ from orchestrator.clusters.resolve import find_cluster
 from orchestrator.errors import Problem, ReproError
 from orchestrator.launch.retry import recorded_settings
 from orchestrator.launch.supervise import may_be_resubmitted
-from orchestrator.ledger.attempts import job_rows
+from orchestrator.ledger.attempts import job_rows, result_rows
 from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.measurements import MeasuredMetric, metrics_of
-from orchestrator.ledger.result_attempts import result_rows
 from orchestrator.ledger.rows import JobRow, gpu_hours
 from orchestrator.ledger.tables import ENDED, MEASURED, OPEN
 from orchestrator.paths import find_folders

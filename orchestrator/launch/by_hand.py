@@ -20,8 +20,7 @@ from orchestrator.identity import name_of_user, this_machine_identity
 from orchestrator.job_spec import JobSpec
 from orchestrator.launch.run_record import new_jobs, new_run_id, new_run_of, provenance
 from orchestrator.launch.sbatch import cluster_of, comment_of
-from orchestrator.ledger.adopted import BY_HAND
-from orchestrator.ledger.runs import NewJob, NewRun
+from orchestrator.ledger.runs import BY_HAND, NewJob, NewRun
 from orchestrator.ledger.submissions import Submitter
 from orchestrator.ledger.tables import Attempt, field_values
 from orchestrator.masking import hidden_values, masked

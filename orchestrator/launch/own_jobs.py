@@ -16,8 +16,8 @@ from orchestrator.errors import ReproError
 from orchestrator.files import read_record
 from orchestrator.launch.run_record import COMMENT, SUBMISSIONS
 from orchestrator.ledger.database import now
-from orchestrator.ledger.restarts import first_folder
 from orchestrator.ledger.rows import JobSummary
+from orchestrator.ledger.submissions import first_folder
 from orchestrator.slurm.notation import base_id
 from orchestrator.slurm.records import JobRecord
 

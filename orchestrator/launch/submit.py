@@ -38,13 +38,13 @@ from orchestrator.launch.sbatch import Reporter, Sent, mark_cancelled, send
 from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.runs import (
     Disposition,
+    LatestAttempt,
     Missing,
     Recorded,
     latest_attempts,
     new_run,
     record_run_options,
 )
-from orchestrator.ledger.submission_rows import LatestAttempt
 from orchestrator.ledger.submissions import queued_attempts, record_never_submitted
 from orchestrator.ledger.tables import FAILED, LOST, MEASURED, OPEN, QUEUED
 from orchestrator.paths import Folders, short_name

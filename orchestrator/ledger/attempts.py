@@ -2,23 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import cache
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from orchestrator.ledger.database import Ledger, now
-from orchestrator.ledger.rows import JOB_ROWS, JOB_SPEC, JOB_SUMMARIES, JobRow, JobSummary, RowReader
+from orchestrator.ledger.rows import (
+    ATTEMPTS,
+    JOB_ROWS,
+    JOB_SPEC,
+    JOB_SUMMARIES,
+    AttemptRow,
+    JobRow,
+    JobSummary,
+    RowReader,
+)
 from orchestrator.ledger.tables import (
     CANCELLED_BY,
     ENDED,
     LOST,
+    MEASURED,
     OPEN,
     RUNNING,
+    VERIFIED,
     Attempt,
     Event,
     Job,
@@ -324,3 +335,84 @@ def anything_to_refresh(ledger: Ledger) -> bool:
     query = sa.select(Attempt.id).where(wanted).limit(1)
     with ledger.reading() as session:
         return session.execute(query).first() is not None
+
+
+@dataclass(frozen=True, slots=True)
+class ResultRows(Generic[S]):
+    """Jobs with the attempts that are their results.
+
+    `newer` has the latest attempt of each job whose result is an earlier one, by the attempt id of the result.
+    """
+
+    rows: list[S]
+    newer: Mapping[int, S]
+
+
+def result_rows(ledger: Ledger, latest: Sequence[S], attempt: int | None = None) -> ResultRows[S]:
+    """Return these jobs with their results. `latest` has the latest attempt of each job, as `job_rows` returns it.
+
+    With `attempt`, the result is the attempt of that number; jobs without such an attempt keep their result.
+    """
+    wanted = [row for row in latest if row.number > 1 and (attempt is not None or row.verdict != VERIFIED)]
+    chosen = _chosen(ledger, [row.job_id for row in wanted], attempt) if wanted else {}
+    rows, newer = [], {}
+    for row in latest:
+        result = chosen.get(row.job_id)
+        if result is None or result.attempt_id == row.attempt_id:
+            rows.append(row)
+            continue
+        rows.append(with_attempt(row, result))
+        newer[result.attempt_id] = row
+    return ResultRows(rows, newer)
+
+
+def with_attempt(row: S, attempt: AttemptRow) -> S:
+    """Return the job with another of its attempts. Its run is still the one that asked for the job."""
+    return replace(row, **{**field_values(attempt), "run_id": row.run_id})
+
+
+def last_result(attempts: Sequence[AttemptRow]) -> AttemptRow:
+    """Return the last verified attempt, else the last partial one, else the last; the attempts are in their order."""
+    results = (attempt for verdict in MEASURED for attempt in reversed(attempts) if attempt.verdict == verdict)
+    return next(results, attempts[-1])
+
+
+def measured_for(ledger: Ledger, rows: Sequence[JobSummary]) -> dict[int, str]:
+    """Return the experiment whose run made the attempt, by attempt id. Experiments that share a job share attempts."""
+    made: dict[int, str] = {}
+    with ledger.reading() as session:
+        for ids in batched(sorted({row.attempt_id for row in rows})):
+            query = sa.select(Attempt.id, Run.experiment).join(Run, Run.id == Attempt.run_id)
+            made |= {row[0]: row[1] for row in session.execute(query.where(Attempt.id.in_(ids)))}
+    return made
+
+
+def runs_of(ledger: Ledger, attempt_ids: Collection[int]) -> dict[int, str]:
+    """Return the run that made each attempt, by attempt id."""
+    made: dict[int, str] = {}
+    with ledger.reading() as session:
+        for ids in batched(sorted(attempt_ids)):
+            query = sa.select(Attempt.id, Attempt.run_id).where(Attempt.id.in_(ids))
+            made |= {row.id: row.run_id for row in session.execute(query)}
+    return made
+
+
+def _chosen(ledger: Ledger, job_ids: Sequence[str], number: int | None) -> dict[str, AttemptRow]:
+    """Return the attempt of this number, else the last verified or partial one, of each of these jobs that has one."""
+    is_wanted: sa.ColumnElement[bool] = Attempt.verdict.in_(MEASURED)
+    order: list[sa.ColumnElement[bool] | sa.orm.InstrumentedAttribute[int]] = [
+        Attempt.verdict == VERIFIED,
+        Attempt.number,
+    ]
+    if number is not None:
+        is_wanted = sa.or_(is_wanted, Attempt.number == number)
+        order.insert(0, Attempt.number == number)
+    chosen: dict[str, AttemptRow] = {}
+    with ledger.reading() as session:
+        for ids in batched(sorted(set(job_ids))):
+            query = sa.select(*ATTEMPTS.columns).where(
+                Attempt.job_id.in_(ids), Attempt.forgotten_at.is_(None), is_wanted
+            )
+            rows = ATTEMPTS.rows(session.execute(query.order_by(*order)), ledger.run_folders())
+            chosen |= {row.job_id: row for row in rows}
+    return chosen

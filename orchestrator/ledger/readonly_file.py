@@ -5,7 +5,9 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Sequence
 from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 from orchestrator.ledger.locks import require_locks, require_rollback_journal
@@ -21,7 +23,7 @@ def read_only(file: Path, timeout_s: float) -> sqlite3.Connection:
     return sqlite3.connect(f"file:{quote(str(file.resolve()))}?mode=ro", uri=True, timeout=timeout_s)
 
 
-def rows_in_file(file: Path, statement: str) -> list[Sequence[object]] | None:
+def rows_in_file(file: Path, statement: str) -> list[Sequence[Any]] | None:
     """Return the rows of a SELECT; None if the file is not a whole ledger of this version, or is locked.
 
     Then `open_ledger` waits, or raises the error. ReproError as by `open_ledger` for a file system
@@ -37,3 +39,34 @@ def rows_in_file(file: Path, statement: str) -> list[Sequence[object]] | None:
             return connection.execute(statement).fetchall()
     except (sqlite3.Error, UnicodeDecodeError):
         return None
+
+
+JOB_COUNTS = """
+    SELECT runs.experiment, runs.scale, runs.cluster, jobs.workload,
+        count(DISTINCT jobs.id), count(DISTINCT CASE WHEN attempts.verdict = 'verified' THEN jobs.id END)
+    FROM run_jobs
+        JOIN runs ON runs.id = run_jobs.run_id
+        JOIN jobs ON jobs.id = run_jobs.job_id
+        JOIN attempts ON attempts.job_id = jobs.id
+    WHERE attempts.forgotten_at IS NULL
+    GROUP BY runs.experiment, runs.scale, runs.cluster, jobs.workload
+    ORDER BY runs.experiment, runs.scale, runs.cluster, jobs.workload
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class JobCount:
+    """Jobs of an experiment that were submitted, and how many are verified. `workload` is the program that ran."""
+
+    experiment: str
+    scale: str
+    cluster: str
+    workload: str
+    jobs: int
+    verified: int
+
+
+def job_counts_in_file(file: Path) -> list[JobCount] | None:
+    """Return the counts of all experiments; None if the file needs the database's modules, as in `rows_in_file`."""
+    rows = rows_in_file(file, JOB_COUNTS)
+    return None if rows is None else [JobCount(*row) for row in rows]

@@ -14,10 +14,10 @@ from orchestrator.catalog.claims import PublishedClaim
 from orchestrator.catalog.library import Entry
 from orchestrator.catalog.published import PublishedPoint
 from orchestrator.errors import Problem, ReproError, did_you_mean
+from orchestrator.ledger.attempts import last_result, with_attempt
 from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.measurements import MeasuredMetric
 from orchestrator.ledger.reports import attempts_of_jobs, cases_asked_for
-from orchestrator.ledger.result_attempts import last_result, with_attempt
 from orchestrator.ledger.rows import AttemptRow, JobRow
 from orchestrator.ledger.tables import ENDED, FAILED, MEASURED, Run
 from orchestrator.reading.host_bound import host_bound_reason

@@ -11,11 +11,10 @@ from orchestrator.catalog.experiment import is_search, scale_names
 from orchestrator.catalog.library import Entry, find_experiment, full_name
 from orchestrator.errors import Problem, ReproError
 from orchestrator.job_spec import shown_changes
-from orchestrator.ledger.attempts import job_rows
+from orchestrator.ledger.attempts import job_rows, measured_for, result_rows
 from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.measurements import losses_of, metrics_of
 from orchestrator.ledger.reports import attempts_of_jobs, run_summaries
-from orchestrator.ledger.result_attempts import measured_for, result_rows
 from orchestrator.ledger.rows import JobRow
 from orchestrator.ledger.tables import MEASURED, Run
 from orchestrator.paths import Folders
@@ -120,7 +119,7 @@ def read_outcome(
     """Return the outcome of the figure of `shown_job`, of the jobs that match the arguments; None matches everything.
 
     `arg` are words of `--arg` that a job must have been submitted with, `changes` all changes of its arguments. With
-    `run`, the beginning of a run's id, only its jobs count. The result of a job is that of `ledger.result_attempts`;
+    `run`, the beginning of a run's id, only its jobs count. The result of a job is that of `ledger.attempts`;
     with `attempt`, the attempt of this number, for the jobs that have it. Raises ReproError if no job matches or has
     this attempt, or if the name of the experiment, the workload or the run is unknown.
     """

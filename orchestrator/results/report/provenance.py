@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from orchestrator.ledger.submission_rows import AttemptOrigin
+from orchestrator.ledger.reports import AttemptOrigin
 from orchestrator.ledger.tables import FAILED, MEASURED, Run
 from orchestrator.masking import masked_tree, masked_words
 from orchestrator.money import Money, recorded_price, totals
