@@ -22,8 +22,7 @@ from orchestrator.ledger.attempts import RefreshResult, job_rows
 from orchestrator.ledger.database import Ledger, ledger_url, now, open_ledger
 from orchestrator.ledger.measurements import MeasuredMetric
 from orchestrator.ledger.rows import JobRow
-from orchestrator.ledger.runs import Disposition, Missing, NewAttempt, NewJob, NewRun, Recorded
-from orchestrator.ledger.submission_rows import LatestAttempt
+from orchestrator.ledger.runs import Disposition, LatestAttempt, Missing, NewAttempt, NewJob, NewRun, Recorded
 from orchestrator.ledger.submissions import Submitter, claim, queued_attempts, record_submission
 from orchestrator.ledger.tables import VERIFIED, Attempt, Event, Metric, Run, SchedulerKind, field_values, rows_of
 from orchestrator.reading.verdict import OUT_OF_MEMORY

@@ -61,7 +61,7 @@ def bundle(
         require_key(key)
     file = output or bundle_file(figure)
     require_bundle_name(file)
-    ledger, templates = session.ledger(whole=True), session.folders.templates
+    ledger, templates = session.ledger(), session.folders.templates
     with written_whole(file) as part:
         contents = write_bundle(ledger, figure, templates, part)
         if problems := _unproven(file, contents, verify(part, templates)):

@@ -21,7 +21,7 @@ from orchestrator.job_spec import Value
 from orchestrator.paths import Folders, find_folders
 
 if TYPE_CHECKING:
-    from orchestrator.ledger.job_counts import JobCount
+    from orchestrator.ledger.readonly_file import JobCount
 
 
 @contextmanager
@@ -100,7 +100,7 @@ def _job_counts(folders: Folders, session: Session) -> list[JobCount]:
     """Return the submitted jobs of each experiment. A SQLite ledger is read without the database's modules."""
     if session.given_ledger is None and folders.refused is None and not (folders.home / "results.db").exists():
         return []
-    from orchestrator.ledger.job_counts import job_counts, job_counts_in_file
+    from orchestrator.ledger.readonly_file import job_counts_in_file
 
     is_refused = session.given_ledger is None and folders.refused is not None
     file = None if is_refused else session.ledger_file
@@ -108,7 +108,11 @@ def _job_counts(folders: Folders, session: Session) -> list[JobCount]:
     if counts is not None:
         return counts
     ledger = session.existing_ledger()
-    return job_counts(ledger) if ledger is not None else []
+    if ledger is None:
+        return []
+    from orchestrator.ledger.reports import job_counts  # loads the database
+
+    return job_counts(ledger)
 
 
 def _experiment_row(entry: Entry, counts: Sequence[JobCount]) -> ListedExperiment:

@@ -16,11 +16,10 @@ from orchestrator.catalog.names import papers
 from orchestrator.errors import Problem, ReproError
 from orchestrator.files import names_folder, require_place, written_whole
 from orchestrator.job_spec import shown_changes
-from orchestrator.ledger.attempts import changed_arguments, job_rows, job_summaries
+from orchestrator.ledger.attempts import changed_arguments, job_rows, job_summaries, result_rows
 from orchestrator.ledger.database import Ledger, now
 from orchestrator.ledger.measurements import metrics_of
 from orchestrator.ledger.reports import run_summaries
-from orchestrator.ledger.result_attempts import result_rows
 from orchestrator.ledger.rows import JobRow
 from orchestrator.results.cases import Result
 from orchestrator.results.comparison import (

@@ -14,11 +14,10 @@ from typing import TYPE_CHECKING
 from orchestrator.api import DEFAULT, Session, StateFilter, with_keywords
 from orchestrator.errors import Problem, ReproError, did_you_mean
 from orchestrator.files import open_job_file
-from orchestrator.ledger.attempts import RefreshResult, anything_to_refresh, job_rows, job_summaries
+from orchestrator.ledger.attempts import RefreshResult, anything_to_refresh, job_rows, job_summaries, result_rows
 from orchestrator.ledger.database import Ledger, ledger_url, now, open_ledger
-from orchestrator.ledger.result_attempts import result_rows
+from orchestrator.ledger.reports import job_count, job_history, last_seen
 from orchestrator.ledger.rows import JobRow, JobSummary
-from orchestrator.ledger.summary import job_count, last_seen
 from orchestrator.ledger.tables import FAILED, LOST, MEASURED, OPEN, QUEUED, SUBMITTING
 from orchestrator.paths import Folders, find_folders
 from orchestrator.reading.job_status import (
@@ -257,9 +256,9 @@ def _notes(ledger: Ledger, result: RefreshResult) -> list[str]:
 
 
 def job_ids() -> list[str]:
-    """Return the ids of all jobs. Rows with wrong values are left out silently: this is for completion."""
+    """Return the ids of all jobs, for completion."""
     home = find_folders().home
-    ledger = open_ledger(ledger_url(DEFAULT.given_ledger, home), create=False, home=home, listener=lambda _: None)
+    ledger = open_ledger(ledger_url(DEFAULT.given_ledger, home), create=False, home=home)
     return [row.job_id for row in job_summaries(ledger)] if ledger else []
 
 
@@ -358,7 +357,6 @@ def _report_empty(session: Session, row: JobRow, folder: Path) -> None:
 
 
 def _attempt_folder(ledger: Ledger, row: JobRow, number: int) -> Path:
-    from orchestrator.ledger.reports import job_history  # not for `status`
 
     if number == row.number:
         return Path(row.folder)

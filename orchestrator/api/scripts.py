@@ -17,9 +17,9 @@ from orchestrator.launch.refresh import observe_end_records
 from orchestrator.launch.render import explain_job, render_job
 from orchestrator.launch.sbatch import comment_of
 from orchestrator.launch.templates import Explained
-from orchestrator.ledger.adopted import adopted_ids, record_adopted
 from orchestrator.ledger.attempts import rows_of_attempts
 from orchestrator.ledger.rows import JobRow
+from orchestrator.ledger.runs import adopted_ids, record_adopted
 from orchestrator.workloads import copy_programs
 
 if TYPE_CHECKING:

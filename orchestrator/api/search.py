@@ -19,10 +19,9 @@ from orchestrator.clusters.resolve import find_cluster
 from orchestrator.errors import Problem, ReproError
 from orchestrator.launch.submit import recorded_settings
 from orchestrator.launch.supervise import may_be_resubmitted
-from orchestrator.ledger.attempts import job_rows
+from orchestrator.ledger.attempts import job_rows, result_rows
 from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.measurements import MeasuredMetric, metrics_of
-from orchestrator.ledger.result_attempts import result_rows
 from orchestrator.ledger.rows import JobRow, gpu_hours
 from orchestrator.ledger.tables import ENDED, MEASURED, OPEN
 from orchestrator.paths import find_folders
@@ -85,10 +84,6 @@ class _EachOnce:
     def progress(self, jobs: Sequence[JobRow]) -> None:
         """Pass the jobs on."""
         self._reporter.progress(jobs)
-
-    def wrong_value(self, problem: Problem) -> None:
-        """Pass the problem on."""
-        self._reporter.wrong_value(problem)
 
 
 def _require_budget(prepared: PreparedSearch, options: SearchOptions, iterations: int, session: Session) -> None:

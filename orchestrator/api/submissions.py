@@ -18,10 +18,9 @@ from orchestrator.launch.preflight import gpu_warnings, image_warnings, require_
 from orchestrator.launch.run_options import FollowedJob, RunOptions
 from orchestrator.launch.submit import submit as submit_plans
 from orchestrator.launch.supervise import RunSupervisor, wait_for
-from orchestrator.ledger.attempts import job_rows
+from orchestrator.ledger.attempts import job_rows, measured_for, result_rows
 from orchestrator.ledger.database import Ledger, now
 from orchestrator.ledger.experiment_files import record_experiment_file
-from orchestrator.ledger.result_attempts import measured_for, result_rows
 from orchestrator.ledger.rows import JobRow
 from orchestrator.ledger.tables import OPEN, RUNNING
 from orchestrator.paths import Folders

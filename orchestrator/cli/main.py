@@ -188,7 +188,7 @@ def run(argv: Sequence[str]) -> int:
         if console.json.command is not None:
             if code == EXIT_INTERRUPTED:
                 problems.append(Problem("interrupted"))
-            console.json.finish([*problems, *console.wrong_values], code)
+            console.json.finish(problems, code)
         sys.stdout.flush()
     except BrokenPipeError:  # `repro list | head -1`
         code = EXIT_CLOSED_PIPE

@@ -16,8 +16,7 @@ from orchestrator.job_spec import Resources
 from orchestrator.launch.render import JobScript, render_array, render_job, render_queue
 from orchestrator.launch.run_options import RunPlan
 from orchestrator.launch.run_record import file_name, profile_secrets
-from orchestrator.ledger.runs import Missing, NewAttempt
-from orchestrator.ledger.submission_rows import LatestAttempt
+from orchestrator.ledger.runs import LatestAttempt, Missing, NewAttempt
 from orchestrator.ledger.tables import QUEUED
 from orchestrator.masking import masked
 from orchestrator.megatron.model import flops_per_iteration

@@ -15,9 +15,13 @@ from orchestrator.launch.run_record import sent_of_run
 from orchestrator.launch.sbatch import comment_of, mark_cancelled
 from orchestrator.ledger.attempts import lost_attempts, record_asked
 from orchestrator.ledger.database import DiskFull, Ledger
-from orchestrator.ledger.restarts import first_folder
 from orchestrator.ledger.rows import JobRow
-from orchestrator.ledger.submissions import InterruptedSubmission, interrupted_submissions, record_never_submitted
+from orchestrator.ledger.submissions import (
+    InterruptedSubmission,
+    first_folder,
+    interrupted_submissions,
+    record_never_submitted,
+)
 from orchestrator.ledger.tables import CANCELLED_BY, LOST, OPEN, QUEUED, STOPPED_AFTER, SUBMITTING
 from orchestrator.reading.failure import Failure
 from orchestrator.slurm.command import at, cluster_identity

@@ -33,10 +33,9 @@ from orchestrator.ledger.attempts import (
     rows_of_attempts,
 )
 from orchestrator.ledger.database import Ledger, now
-from orchestrator.ledger.restarts import first_folder, may_start_again, next_folder, record_restart
 from orchestrator.ledger.rows import AttemptRow, JobSummary
 from orchestrator.ledger.runs import run_record
-from orchestrator.ledger.submissions import record_unseen
+from orchestrator.ledger.submissions import first_folder, may_start_again, next_folder, record_restart, record_unseen
 from orchestrator.ledger.tables import ENDED, LOST, WAITING
 from orchestrator.reading.failure import PREEMPTED_IN_GRACE
 from orchestrator.slurm.command import at, cluster_identity

@@ -24,8 +24,7 @@ from orchestrator.job_spec import JobSpec
 from orchestrator.launch.checkouts import git_output
 from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.runs import NewJob, NewRun, Provenance
-from orchestrator.ledger.submission_rows import PendingAttempt
-from orchestrator.ledger.submissions import Submitter
+from orchestrator.ledger.submissions import PendingAttempt, Submitter
 from orchestrator.ledger.tables import SchedulerKind, field_values
 from orchestrator.masking import hidden_values, masked_tree, masked_words, secret_values
 from orchestrator.paths import Folders

@@ -42,6 +42,7 @@ from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.rows import JobRow
 from orchestrator.ledger.runs import (
     Disposition,
+    LatestAttempt,
     Missing,
     Recorded,
     latest_attempts,
@@ -49,7 +50,6 @@ from orchestrator.ledger.runs import (
     record_run_options,
     run_record,
 )
-from orchestrator.ledger.submission_rows import LatestAttempt
 from orchestrator.ledger.submissions import queued_attempts, record_never_submitted
 from orchestrator.ledger.tables import FAILED, LOST, MEASURED, OPEN, QUEUED
 from orchestrator.paths import Folders, short_name

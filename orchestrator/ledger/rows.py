@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -156,7 +157,6 @@ def _column(tables: Sequence[type[Table]], name: str) -> InstrumentedAttribute[A
 _CONVERSIONS: Mapping[str, Callable[[Any], Any]] = {
     "options": lambda options: tuple(options or ()),
     "file": lambda file: file or "",
-    "run_options": lambda options: options or {},
 }
 
 
@@ -166,17 +166,12 @@ class _StoredSpec(sa.types.TypeDecorator["JobSpec"]):
     impl = JsonObject
     cache_ok = True
 
-    def result_processor(self, dialect: sa.Dialect, coltype: object) -> Callable[[Any], JobSpec]:
+    def result_processor(self, _dialect: sa.Dialect, _coltype: object) -> Callable[[Any], JobSpec]:
         """Return the conversion of a stored configuration."""
         from orchestrator.job_spec import JobSpec  # not for rows without a configuration
 
-        parse: Callable[[object], Any] = JsonObject().result_processor(dialect, coltype)
-
-        def spec(stored: Any) -> JobSpec:
-            return JobSpec.from_json(parse(stored))
-
-        cached = functools.lru_cache(maxsize=_CACHED_SPECS)(spec)
-        return lambda stored: cached(stored) if isinstance(stored, str) else spec(stored)  # PostgreSQL parses JSON
+        cached = functools.lru_cache(maxsize=_CACHED_SPECS)(lambda stored: JobSpec.from_json(json.loads(stored)))
+        return lambda stored: cached(stored) if isinstance(stored, str) else JobSpec.from_json(stored)  # PostgreSQL
 
 
 JOB_SPEC = sa.type_coerce(Job.configuration, _StoredSpec()).label("spec")

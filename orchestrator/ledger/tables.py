@@ -11,21 +11,10 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import Any, Literal, TypeVar
 
-from sqlalchemy import ForeignKey, Index, MetaData, TableClause, UniqueConstraint, true
-from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
+from sqlalchemy import BigInteger, ForeignKey, Index, MetaData, TableClause, UniqueConstraint, true
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
-from orchestrator.ledger.column_types import (
-    CheckedBigInteger,
-    CheckedBoolean,
-    CheckedInteger,
-    CheckedNumber,
-    CheckedText,
-    CheckedTime,
-    JsonObject,
-    JsonTexts,
-    Word,
-)
-from orchestrator.ledger.database import now
+from orchestrator.ledger.column_types import JsonObject, JsonTexts, Number, Time, Word, check_in_sqlite
 
 SUBMITTING, WAITING, RUNNING, ENDED = "submitting", "waiting", "running", "ended"
 """Phases of an attempt. Each state of a scheduler belongs to one."""
@@ -55,11 +44,8 @@ class Table(DeclarativeBase):
     """Base class of the ledger's tables."""
 
     type_annotation_map = {
-        bool: CheckedBoolean,
-        datetime: CheckedTime,
-        float: CheckedNumber,
-        int: CheckedInteger,
-        str: CheckedText,
+        datetime: Time,
+        float: Number,
     }
     metadata = MetaData(
         naming_convention={
@@ -90,7 +76,7 @@ class Run(Table):
     versions: Mapped[dict[str, object]] = mapped_column(JsonObject)
     profile: Mapped[dict[str, object]] = mapped_column(JsonObject)
     profile_file: Mapped[str | None]
-    run_options: Mapped[dict[str, object] | None] = mapped_column(JsonObject)
+    run_options: Mapped[dict[str, object]] = mapped_column(JsonObject)
 
 
 class Job(Table):
@@ -160,7 +146,7 @@ class Attempt(Table):
     host: Mapped[str]
     user: Mapped[str | None]
     pid: Mapped[int | None]
-    pid_start_ticks: Mapped[int | None] = mapped_column(CheckedBigInteger)
+    pid_start_ticks: Mapped[int | None] = mapped_column(BigInteger)
     machine: Mapped[str | None]
     slurm_cluster: Mapped[str | None]
     file: Mapped[str | None]
@@ -186,8 +172,8 @@ class Attempt(Table):
     ends_at: Mapped[datetime | None]
     refreshed_at: Mapped[datetime | None]
     unseen_since: Mapped[datetime | None]
-    unsettled_since: Mapped[dict[str, float] | None] = mapped_column(JsonObject(none_as_null=True))
-    unseen_log_bytes: Mapped[int | None] = mapped_column(CheckedBigInteger)
+    unsettled_since: Mapped[dict[str, float] | None] = mapped_column(JsonObject)
+    unseen_log_bytes: Mapped[int | None] = mapped_column(BigInteger)
     seen_via: Mapped[str | None]
     iteration: Mapped[int | None]
     verdict: Mapped[str | None] = mapped_column(Word(*MEASURED, FAILED))
@@ -253,7 +239,7 @@ class LogOffset(Table):
     attempt_id: Mapped[int] = mapped_column(ForeignKey("attempts.id"), primary_key=True)
     name: Mapped[str] = mapped_column(primary_key=True)
     inode: Mapped[str]
-    bytes_read: Mapped[int] = mapped_column(CheckedBigInteger)
+    bytes_read: Mapped[int] = mapped_column(BigInteger)
     fingerprint: Mapped[str]
     facts: Mapped[dict[str, object]] = mapped_column(JsonObject)
 
@@ -290,9 +276,9 @@ class ExperimentFile(Table):
     file: Mapped[str]
 
 
-def note(session: Session, attempt: Attempt, kind: str, detail: str | None) -> None:
-    """Add an event about an attempt."""
-    session.add(Event(at=now(), run_id=attempt.run_id, attempt_id=attempt.id, kind=kind, detail=detail))
+for _table in Table.metadata.tables.values():
+    for _column in _table.columns:
+        _table.append_constraint(check_in_sqlite(_column))
 
 
 def rows_of(table: type[Table]) -> TableClause:

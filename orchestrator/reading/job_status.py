@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING
 
 from orchestrator.errors import Problem, ReproError
 from orchestrator.files import tail_bytes
-from orchestrator.ledger.attempts import changed_arguments, job_specs
+from orchestrator.ledger.attempts import ResultRows, S, changed_arguments, job_specs, measured_for, runs_of
 from orchestrator.ledger.database import Ledger, now
 from orchestrator.ledger.measurements import MeasuredMetric, metrics_of
-from orchestrator.ledger.result_attempts import ResultRows, S, measured_for, runs_of
+from orchestrator.ledger.reports import ExperimentCount, experiment_counts, failure_counts, run_records
 from orchestrator.ledger.rows import JobSummary
-from orchestrator.ledger.summary import experiment_counts, failure_counts
 from orchestrator.ledger.tables import FAILED, PARTIAL, QUEUED, RUNNING, SUBMITTING, VERIFIED, WAITING, field_values
 from orchestrator.megatron.logs import ALPA_PROGRAM
 from orchestrator.money import Money, Price, recorded_price, totals
@@ -37,7 +36,7 @@ class JobStatus:
 
     `tflops_per_gpu` is measured in a job that has ended, and current in a running job. `left_by` says what ends a
     running job first: its pace or its time limit. `iteration` is the last one of `iterations`; None for a program that
-    prints none. The attempt is the job's result (`ledger.result_attempts`). `newer` is the state of a later attempt:
+    prints none. The attempt is the job's result (`ledger.attempts`). `newer` is the state of a later attempt:
     `attempt 2: failed (cancelled)`; then `left_s` and `starts_at` are of that attempt. `reused` is the origin and the
     age of an attempt that another experiment made. `gpu_hours`, `cost` in `currency`, and the energy (J) are those of
     the attempt after its end; `no_energy` is the reason why GPU samples gave no energy.
@@ -111,18 +110,9 @@ class Tally:
 
 
 @dataclass(frozen=True, slots=True)
-class ExperimentStatus:
+class ExperimentStatus(ExperimentCount):
     """Number of cases of an experiment by verdict and state, and failures by class. `arguments` are changed ones."""
 
-    experiment: str
-    scale: str
-    cluster: str
-    cases: int
-    verified: int
-    partial: int
-    failed: int
-    running: int
-    waiting: int
     failures: Mapping[str, int]
     arguments: str | None = None
 
@@ -201,8 +191,6 @@ def recorded_prices(ledger: Ledger, attempt_ids: Sequence[int]) -> dict[int, Pri
     """Return the price of a GPU-hour that was recorded with the run of each attempt, by attempt id."""
     if not attempt_ids:
         return {}
-    from orchestrator.ledger.reports import run_records  # not for jobs on CPU cores
-
     runs = runs_of(ledger, attempt_ids)
     prices = {run.id: recorded_price(run.profile) for run in run_records(ledger, set(runs.values()))}
     return {attempt_id: price for attempt_id, run_id in runs.items() if (price := prices.get(run_id)) is not None}

@@ -14,13 +14,12 @@ from orchestrator.catalog.claims import PublishedClaim
 from orchestrator.catalog.library import Entry
 from orchestrator.catalog.published import PublishedPoint
 from orchestrator.errors import Problem, ReproError, did_you_mean
+from orchestrator.ledger.attempts import last_result, with_attempt
 from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.measurements import MeasuredMetric
 from orchestrator.ledger.reports import attempts_of_jobs, cases_asked_for
-from orchestrator.ledger.result_attempts import last_result, with_attempt
 from orchestrator.ledger.rows import AttemptRow, JobRow
-from orchestrator.ledger.submission_rows import RunSummary
-from orchestrator.ledger.tables import ENDED, FAILED, MEASURED
+from orchestrator.ledger.tables import ENDED, FAILED, MEASURED, Run
 from orchestrator.reading.host_bound import host_bound_reason
 from orchestrator.results.cases import NOT_RATES, CaseMetric, Combined, Result, combine_repeats, modes, published_on
 from orchestrator.results.evidence import SMALLER_IS_BETTER, numbers_of
@@ -205,13 +204,13 @@ class CaseDiff:
     noise_from: str | None = None
 
 
-def in_order_of_runs(rows: Iterable[JobRow], runs: Sequence[RunSummary]) -> list[JobRow]:
+def in_order_of_runs(rows: Iterable[JobRow], runs: Sequence[Run]) -> list[JobRow]:
     """Return the rows in the order of their runs, the latest run last."""
     order = {run.id: position for position, run in enumerate(runs)}
     return sorted(rows, key=lambda row: order.get(row.run_id, -1))
 
 
-def side_of(name: str, runs: Sequence[RunSummary], codes: Collection[str]) -> Side:
+def side_of(name: str, runs: Sequence[Run], codes: Collection[str]) -> Side:
     """Return the side with a name; ReproError if there is none or more than one. `codes` are those of all jobs."""
     if re.fullmatch(r"\d{4}-\d{2}-\d{2}", name):
         try:
@@ -238,7 +237,7 @@ def side_of(name: str, runs: Sequence[RunSummary], codes: Collection[str]) -> Si
 
 
 def rows_of_side(
-    ledger: Ledger, side: Side, rows: Sequence[JobRow], runs: Sequence[RunSummary], left_out: Collection[int] = ()
+    ledger: Ledger, side: Side, rows: Sequence[JobRow], runs: Sequence[Run], left_out: Collection[int] = ()
 ) -> list[JobRow]:
     """Return the jobs of a side, each with its attempt on that side, in order: a later job replaces an earlier one.
 

@@ -11,14 +11,12 @@ from orchestrator.catalog.experiment import is_search, scale_names
 from orchestrator.catalog.library import Entry, find_experiment, full_name
 from orchestrator.errors import Problem, ReproError
 from orchestrator.job_spec import shown_changes
-from orchestrator.ledger.attempts import job_rows
+from orchestrator.ledger.attempts import job_rows, measured_for, result_rows
 from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.measurements import losses_of, metrics_of
 from orchestrator.ledger.reports import attempts_of_jobs, run_summaries
-from orchestrator.ledger.result_attempts import measured_for, result_rows
 from orchestrator.ledger.rows import JobRow
-from orchestrator.ledger.submission_rows import RunSummary
-from orchestrator.ledger.tables import MEASURED
+from orchestrator.ledger.tables import MEASURED, Run
 from orchestrator.paths import Folders
 from orchestrator.results.cases import Result, case_results, latest_job
 from orchestrator.results.claims import ClaimVerdict, judge_claims
@@ -130,7 +128,7 @@ def judge_figure(
     """Return the outcome of the figure of `shown_job`, of the jobs that match the arguments; None matches everything.
 
     `arg` are words of `--arg` that a job must have been submitted with, `changes` all changes of its arguments. With
-    `run`, the beginning of a run's id, only its jobs count. The result of a job is that of `ledger.result_attempts`;
+    `run`, the beginning of a run's id, only its jobs count. The result of a job is that of `ledger.attempts`;
     with `attempt`, the attempt of this number, for the jobs that have it. The attempts of `without` do not count.
     Raises ReproError if no job matches or has this attempt, or if the name of the experiment, the workload, the run or
     an attempt of `without` is unknown.
@@ -186,7 +184,7 @@ def shown_job(rows: Sequence[JobRow]) -> JobRow:
     return latest_job(published or measured or rows)
 
 
-def run_named(runs: Sequence[RunSummary], beginning: str) -> str:
+def run_named(runs: Sequence[Run], beginning: str) -> str:
     """Return the id of the only run that begins so; ReproError if there is none or more than one."""
     ids = [run.id for run in runs if run.id.startswith(beginning)]
     if len(ids) != 1:

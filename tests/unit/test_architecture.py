@@ -71,7 +71,7 @@ LOCAL_IMPORTS = {
     "cli.main": "start-up time: an error only",
     "cli.notify": "Apprise is optional, and slow to import",
     "ledger.database": "Alembic is slow to import",
-    "ledger.job_counts": "start-up time: other ledgers than SQLite only",
+    "ledger.reports": "start-up time: other ledgers than SQLite only",
     "ledger.rows": "start-up time: rows with a configuration only",
     "planning.meta_memory": "Megatron-Core is imported after its patches",
     "reading.logs": "zstandard is needed for compressed logs only",

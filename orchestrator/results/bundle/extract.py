@@ -17,9 +17,7 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from orchestrator.errors import Problem, ReproError
-from orchestrator.ledger.column_types import JsonObject, JsonTexts
 from orchestrator.ledger.database import Ledger
-from orchestrator.ledger.reports import run_records
 from orchestrator.ledger.tables import (
     Attempt,
     Event,
@@ -30,7 +28,6 @@ from orchestrator.ledger.tables import (
     RunJob,
     Table,
     batched,
-    field_values,
     rows_of,
 )
 from orchestrator.masking import masked_tree
@@ -165,8 +162,10 @@ def extract_of(
         events += _rows(session, Event, "attempt_id", ids, order="id")
         metrics = _rows(session, Metric, "attempt_id", ids, order="attempt_id name")
         requested = _rows(session, Job, "id", job_ids, order="id")
+        made = run_ids | {row["run_id"] for row in attempts}
+        runs_made = _rows(session, Run, "id", made, order="created_at id")
     return Extract(
-        runs=[field_values(run) for run in run_records(ledger, run_ids | {row["run_id"] for row in attempts})],
+        runs=runs_made,
         jobs=requested,
         run_jobs=run_jobs,
         attempts=attempts,
@@ -276,8 +275,6 @@ def _checked(value: Any, column: sa.Column[Any], is_path: bool) -> object:
     kind = str if is_path else column.type.python_type
     if kind is datetime:
         return datetime.fromisoformat(value)
-    if isinstance(column.type, (JsonObject, JsonTexts)):
-        return value
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
@@ -323,7 +320,7 @@ def memory_ledger(
     return ledger
 
 
-_LEFT_OUT_OF_RUN: Row = {"user": "", "host": "", "pid": 0}
+_LEFT_OUT_OF_RUN: Row = {"user": "", "host": "", "pid": 0, "run_options": {}}
 _LEFT_OUT_OF_ATTEMPT: Row = {"host": "", "token": ""}
 _ROWS_AT_ONCE = 10_000
 

@@ -12,8 +12,7 @@ from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.measurements import iterations_of
 from orchestrator.ledger.reports import attempt_origins, run_records
 from orchestrator.ledger.rows import JobRow, gpu_hours
-from orchestrator.ledger.submission_rows import RunRecord
-from orchestrator.ledger.tables import field_values
+from orchestrator.ledger.tables import Run, field_values
 from orchestrator.masking import masked
 from orchestrator.money import recorded_price
 from orchestrator.results.cases import Result
@@ -46,7 +45,7 @@ def export_rows(entry: Entry, results: Sequence[Result], ledger: Ledger | None =
     return [complete_row(_row(entry, result, runs), [column.name for column in CASE_COLUMNS]) for result in results]
 
 
-def _runs_of_attempts(ledger: Ledger, rows: Sequence[JobRow]) -> dict[int, RunRecord]:
+def _runs_of_attempts(ledger: Ledger, rows: Sequence[JobRow]) -> dict[int, Run]:
     """Return the run that made each attempt, by attempt id.
 
     A later run that reuses a finished job makes no attempt. An attempt is missing if the ledger cannot give its run.
@@ -91,7 +90,7 @@ def _plain_text(text: str) -> str:
     return printable_line(masked(text))
 
 
-def _row(entry: Entry, result: Result, runs: Mapping[int, RunRecord]) -> Row:
+def _row(entry: Entry, result: Result, runs: Mapping[int, Run]) -> Row:
     case, row = result.case, result.row
     values = {"experiment": entry.name, "scale": case.scale, "case": case.name, **_settings(result)}
     if row is not None:
@@ -130,7 +129,7 @@ def _cost(row: JobRow, device: str) -> Row:
     return {"elapsed_s": (row.ended_at - row.started_at).total_seconds(), "gpu_hours": hours}
 
 
-def _money(hours: float | None, run: RunRecord) -> Row:
+def _money(hours: float | None, run: Run) -> Row:
     price = recorded_price(run.profile)
     if price is None or hours is None:
         return {}

@@ -21,9 +21,9 @@ from orchestrator.files import written_whole
 from orchestrator.job_spec import shown_changes
 from orchestrator.ledger.attempts import job_summaries
 from orchestrator.ledger.database import Ledger
-from orchestrator.ledger.reports import attempt_origins, latest_moment, run_records, script_texts
+from orchestrator.ledger.reports import AttemptOrigin, attempt_origins, latest_moment, run_records, script_texts
 from orchestrator.ledger.rows import JobSummary
-from orchestrator.ledger.submission_rows import AttemptOrigin, RunRecord
+from orchestrator.ledger.tables import Run
 from orchestrator.masking import masked
 from orchestrator.results.outcome import FigureOutcome
 from orchestrator.results.plot.axes import label_on
@@ -139,7 +139,7 @@ class Records:
     outcome: FigureOutcome
     jobs: Sequence[JobSummary]
     attempts: Sequence[AttemptOrigin]
-    runs: Sequence[RunRecord]
+    runs: Sequence[Run]
 
     @property
     def device(self) -> str:

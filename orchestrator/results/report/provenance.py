@@ -7,8 +7,8 @@ import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from orchestrator.ledger.submission_rows import AttemptOrigin, RunRecord
-from orchestrator.ledger.tables import FAILED, MEASURED
+from orchestrator.ledger.reports import AttemptOrigin
+from orchestrator.ledger.tables import FAILED, MEASURED, Run
 from orchestrator.masking import masked_tree, masked_words
 from orchestrator.money import Money, recorded_price, totals
 from orchestrator.reading.failure import POLICIES, Failure
@@ -110,7 +110,7 @@ class Hours:
         return " + ".join(map(str, self.costs))
 
 
-def hours_of(attempts: Iterable[AttemptOrigin], device: str, runs: Iterable[RunRecord]) -> Hours:
+def hours_of(attempts: Iterable[AttemptOrigin], device: str, runs: Iterable[Run]) -> Hours:
     """Return the cost of the attempts that have ended, with the prices in the profiles of their runs."""
     hours = [(attempt.gpu_hours, attempt.verdict == FAILED, attempt.run_id) for attempt in attempts]
     prices = {run.id: price for run in runs if device != "cpu" and (price := recorded_price(run.profile))}
@@ -166,7 +166,7 @@ def attempt_entries(
     )
 
 
-def run_entries(runs: Sequence[RunRecord]) -> tuple[RunEntry, ...]:
+def run_entries(runs: Sequence[Run]) -> tuple[RunEntry, ...]:
     """Return a row for each run."""
     return tuple(
         RunEntry(
@@ -181,7 +181,7 @@ def run_entries(runs: Sequence[RunRecord]) -> tuple[RunEntry, ...]:
     )
 
 
-def profiles_of(runs: Sequence[RunRecord]) -> tuple[Profile, ...]:
+def profiles_of(runs: Sequence[Run]) -> tuple[Profile, ...]:
     """Return each profile once, with its runs."""
     used: dict[tuple[str, str], list[str]] = {}
     for run in runs:

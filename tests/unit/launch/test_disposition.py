@@ -19,8 +19,7 @@ from orchestrator.launch.submit import disposition_of
 from orchestrator.launch.supervise import may_be_resubmitted
 from orchestrator.ledger.attempts import job_rows
 from orchestrator.ledger.database import now
-from orchestrator.ledger.runs import Disposition
-from orchestrator.ledger.submission_rows import LatestAttempt
+from orchestrator.ledger.runs import Disposition, LatestAttempt
 from orchestrator.ledger.tables import (
     ENDED,
     FAILED,

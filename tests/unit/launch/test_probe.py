@@ -19,7 +19,7 @@ import pytest
 from orchestrator.clusters.check import Finding
 from orchestrator.clusters.resolve import Cluster
 from orchestrator.errors import Problem, ReproError, Unreachable
-from orchestrator.files import JobRecord, read_record
+from orchestrator.files import ScriptRecord, read_record
 from orchestrator.launch import probe
 from orchestrator.launch.executors import SlurmScriptExecutor
 from orchestrator.launch.probe import Probed, job_findings, probe_findings, probe_plan, with_probe_lines
@@ -165,8 +165,8 @@ def test_a_task_outside_its_image_ends_the_script_and_is_named(tmp_path: Path) -
 # ---- what is made of it --------------------------------------------------------------------------------------
 
 
-def end_of(code: int = 0, inside: str | None = "1/1") -> JobRecord:
-    return JobRecord(code, datetime(2026, 1, 1), "n1", "7", 1, "pretrain" if inside else None, inside)
+def end_of(code: int = 0, inside: str | None = "1/1") -> ScriptRecord:
+    return ScriptRecord(code, datetime(2026, 1, 1), "n1", "7", 1, "pretrain" if inside else None, inside)
 
 
 def log_of(
@@ -179,7 +179,7 @@ def log_of(
 HOST = "path=yes /images/torch.sqsh\npath=yes /images/other.sqsh\n"
 
 
-def probed(log: str = "", state: str = "COMPLETED", end: JobRecord | None = None, host: str = HOST) -> Probed:
+def probed(log: str = "", state: str = "COMPLETED", end: ScriptRecord | None = None, host: str = HOST) -> Probed:
     return Probed(Path("/runs/check"), state, end or end_of(), host, log or log_of())
 
 

@@ -31,8 +31,8 @@ from orchestrator.ledger.attempts import job_rows
 from orchestrator.ledger.database import Ledger, now
 from orchestrator.ledger.rows import JobRow
 from orchestrator.ledger.runs import run_record
-from orchestrator.ledger.submission_rows import PendingAttempt
 from orchestrator.ledger.submissions import (
+    PendingAttempt,
     Submitter,
     claim,
     queued_attempts,

@@ -18,9 +18,9 @@ from orchestrator.ledger.measurements import (
     metrics_of,
     record_measurements,
 )
+from orchestrator.ledger.reports import experiment_counts
 from orchestrator.ledger.runs import Missing, NewAttempt
 from orchestrator.ledger.submissions import interrupted_submissions, record_never_submitted, record_submission
-from orchestrator.ledger.summary import experiment_counts
 from orchestrator.ledger.tables import (
     ENDED,
     FAILED,

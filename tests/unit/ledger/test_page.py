@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from orchestrator.ledger.migrations import VIEWS
 from orchestrator.ledger.readonly_sql import asked, relations
+from orchestrator.ledger.views import VIEWS
 from orchestrator.results.export.columns import METRICS
 from tests.recorded_jobs import new_ledger
 
