@@ -178,10 +178,10 @@ if TYPE_CHECKING:
     from orchestrator.results.comparison import Side as Side
     from orchestrator.results.comparison import equation as equation
     from orchestrator.results.evidence import shown_number as shown_number
+    from orchestrator.results.export.columns import CaseRow as CaseRow
     from orchestrator.results.export.columns import main_columns as main_columns
     from orchestrator.results.export.formats import csv_line as csv_line
     from orchestrator.results.export.formats import require_parquet as require_parquet
-    from orchestrator.results.export.rows import Row as Row
     from orchestrator.results.export.rows import claim_rows as claim_rows
     from orchestrator.results.export.rows import export_rows as export_rows
     from orchestrator.results.margin import Margin as Margin
@@ -361,8 +361,8 @@ _NAMES = {
     "results.comparison": "CaseDiff ReferenceRow Side equation",
     "results.evidence": "shown_number",
     "results.export.formats": "csv_line require_parquet",
-    "results.export.columns": "main_columns",
-    "results.export.rows": "Row claim_rows export_rows",
+    "results.export.columns": "CaseRow main_columns",
+    "results.export.rows": "claim_rows export_rows",
     "results.outcome": "FigureOutcome",
     "slurm.notation": "time_limit_s",
     "search.answer": "CandidateRow SearchAnswer arguments_by_program fastest_text",

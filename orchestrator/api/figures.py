@@ -14,6 +14,7 @@ from orchestrator.api.jobs import job_filter, name_list, update, updated_ledger
 from orchestrator.catalog.library import experiments_meant, find_experiment, full_name
 from orchestrator.catalog.names import papers
 from orchestrator.errors import Problem, ReproError
+from orchestrator.fields import Column
 from orchestrator.files import written_whole
 from orchestrator.job_spec import shown_changes
 from orchestrator.ledger.attempts import changed_arguments, job_rows, job_summaries
@@ -33,7 +34,7 @@ from orchestrator.results.comparison import (
     side_of,
 )
 from orchestrator.results.export import formats
-from orchestrator.results.export.columns import Column, chosen_columns
+from orchestrator.results.export.columns import CaseRow, chosen_columns
 from orchestrator.results.export.rows import Row, claim_rows, export_rows, iteration_rows
 from orchestrator.results.outcome import FigureOutcome, read_outcome, run_named
 from orchestrator.results.report.page import report as report_page
@@ -52,17 +53,22 @@ MOST_NAMED = 3
 
 @dataclass(frozen=True, slots=True)
 class Collected:
-    """Measured cases and claim verdicts of an experiment. `rows` and `claims` are the exported formats.
+    """Measured cases and claim verdicts of an experiment. `cases` and `claims` are the exported formats.
 
     `attempt` is the number of the attempts that were selected; None for the results of the jobs.
     """
 
     outcome: FigureOutcome
-    rows: list[Row]
+    cases: list[CaseRow]
     claims: list[dict[str, str]]
     results: list[Result] = field(repr=False)
     ledger: Ledger = field(repr=False)
     attempt: int | None = None
+
+    @property
+    def rows(self) -> list[Row]:
+        """Return the cases as mappings of plain values, for a DataFrame."""
+        return [dict(row) for row in self.cases]
 
     def iterations(self) -> Iterator[Row]:
         """Yield a row for each iteration of every job of the cases, including repeats and earlier jobs."""
@@ -85,10 +91,10 @@ class Collected:
         if iterations:
             yield from formats.pieces(file_format, chosen, {"iterations": self.iterations()})
         elif file_format in TABLE_FORMATS:
-            lines = formats.figure_table(outcome.entry, outcome.scale, outcome.cluster, self.rows)
+            lines = formats.figure_table(outcome.entry, outcome.scale, outcome.cluster, self.cases)
             yield (formats.as_markdown(lines) if file_format == "md" else formats.as_latex(lines)).encode()
         else:
-            yield from formats.pieces(file_format, chosen, {"cases": self.rows, "claims": self.claims})
+            yield from formats.pieces(file_format, chosen, {"cases": self.cases, "claims": self.claims})
 
 
 @with_keywords(FigureFilter)

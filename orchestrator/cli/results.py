@@ -128,14 +128,14 @@ def collect(
         api.write_file(pieces, output)
     if shows_cases:
         chosen = [column.name for column in collected.columns(columns)] if columns not in (None, "main") else None
-        print_outcome(collected.outcome, collected.rows, chosen)
-        shape = f"{counted(len(collected.rows), 'row')}, {counted(len(collected.columns(columns or 'all')), 'column')}"
+        print_outcome(collected.outcome, collected.cases, chosen)
+        shape = f"{counted(len(collected.cases), 'row')}, {counted(len(collected.columns(columns or 'all')), 'column')}"
         data(f"\n{output}  ({shape})")
     elif output is not None and not json:
         data(str(output))
     if json:
         document: CollectDocument = {
-            "cases": [] if iterations else collected.rows,
+            "cases": [] if iterations else collected.cases,
             "iterations": list(collected.iterations()) if iterations else [],
             "claims": claim_rows(collected.outcome),
             "files": [] if output is None else file_rows("export", output),

@@ -21,9 +21,10 @@ from orchestrator.ledger.result_attempts import last_result, with_attempt
 from orchestrator.ledger.rows import AttemptRow, JobRow
 from orchestrator.ledger.submission_rows import RunSummary
 from orchestrator.ledger.tables import ENDED, FAILED, MEASURED
+from orchestrator.metrics import METRICS
 from orchestrator.reading.host_bound import host_bound_reason
-from orchestrator.results.cases import NOT_RATES, CaseMetric, Combined, Result, combine_repeats, modes, published_on
-from orchestrator.results.evidence import SMALLER_IS_BETTER, numbers_of
+from orchestrator.results.cases import CaseMetric, Combined, Result, combine_repeats, modes, published_on
+from orchestrator.results.evidence import numbers_of
 from orchestrator.results.parts import published_part
 from orchestrator.results.uncertainty import job_spread, on_same_nodes, uncertainty_of
 
@@ -125,7 +126,7 @@ def _not_comparable(entry: Entry, result: Result, point: PublishedPoint) -> str 
     gpu = point.gpu or (entry.paper.machine.gpu if entry.paper.machine else None)
     if gpu and gpu not in (result.gpu or ""):
         return f"published for {gpu}, measured on {result.gpu or 'a GPU without a name'}"
-    if result.host_bound and point.metric not in NOT_RATES:
+    if result.host_bound and METRICS[point.metric].is_rate:
         return f"host-bound: {result.host_bound}"
     return None
 
@@ -309,7 +310,7 @@ def _difference(
         change = _one_sided(first, second, b)
         return replace(row, change=change, because=_why_missing(a, first, "A") or _why_missing(b, second, "B"))
     ratio, (noise, noise_from) = second.value / first.value, _noise(sides, repeated, metric)
-    faster = 1 / ratio if metric in SMALLER_IS_BETTER else ratio
+    faster = 1 / ratio if METRICS[metric].better == "lower" else ratio
     change = "same within noise" if abs(faster - 1) <= noise else "improvement" if faster > 1 else "regression"
     numbers = (("A", first), ("B", second))
     noisy = [f"too noisy in {side}: {number.too_noisy}" for side, number in numbers if number.too_noisy]
@@ -327,7 +328,7 @@ def _unlike(a: Combined | None, b: Combined | None, metric: str) -> Iterator[str
     if mode_a != mode_b:
         yield f"not comparable: the execution mode is {mode_a} in A, {mode_b} in B"
     for name, side in (("A", a), ("B", b)):
-        reason = host_bound_reason(side.metrics) if metric not in NOT_RATES else None
+        reason = host_bound_reason(side.metrics) if METRICS[metric].is_rate else None
         if reason:
             yield f"host-bound in {name}: {reason}"
 

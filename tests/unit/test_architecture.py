@@ -20,11 +20,13 @@ CHECKOUT = PACKAGE.parent
 
 FLOORS = {
     "errors": 1,
+    "fields": 1,
     "files": 1,
     "identity": 1,
     "job_spec": 1,
     "masking": 1,
     "megatron": 1,
+    "metrics": 1,
     "money": 1,
     "paths": 1,
     "pretrain": 1,

@@ -10,6 +10,7 @@ from typing import Literal
 from orchestrator.catalog.library import Entry
 from orchestrator.catalog.published import PublishedPoint
 from orchestrator.ledger.tables import FAILED
+from orchestrator.metrics import shares_beside
 from orchestrator.results.cases import CaseMetric, Result
 from orchestrator.results.claims import ClaimVerdict
 from orchestrator.results.comparison import NOT_MEASURED, ReferenceRow, reference_rows
@@ -154,10 +155,10 @@ def _case_row(result: Result, reference: ReferenceRow, own: str) -> CaseRow:
         metric=reference.metric,
         measured=with_spread(reference.measured, reference.spread),
         iteration_ms=with_spread(timing.value, timing.spread) if timing else "",
-        execution=" and ".join(result.modes) if reference.metric == own else "",
+        execution=(result.execution or "") if reference.metric == own else "",
         host_wait=_host_wait(result) if reference.metric == own else "",
         host_bound=Mark("open", "host-bound") if reference.metric == own and result.host_bound else None,
-        shares=_shares(result) if reference.metric == "tflops_per_gpu" else "",
+        shares=_shares(result, reference.metric),
         used=NOT_MEASURED if reference.missing == NOT_MEASURED else _used(result.metric(reference.metric)),
         published=shown_number(reference.published.value) if reference.published else "",
         how=_how(reference.published) if reference.published else "",
@@ -190,14 +191,9 @@ def _host_wait(result: Result) -> str:
     return f"{shown_number(wait.value)}, {percent:.3g} %" if wait and percent is not None else ""
 
 
-def _shares(result: Result) -> str:
+def _shares(result: Result, metric: str) -> str:
     """Return `62.2 % of the peak by equation 3, 54.1 % computed, MFU 44.5 %`, without unknown shares."""
-    shown = {
-        "percent_of_peak": "{} of the peak by equation 3",
-        "percent_of_peak_computed": "{} computed",
-        "mfu_percent": "MFU {}",
-    }
-    values = {text: result.value(name) for name, text in shown.items()}
+    values = {share.phrase: result.value(share.name) for share in shares_beside(metric)}
     return ", ".join(text.format(f"{value:.1f} %") for text, value in values.items() if value is not None)
 
 
