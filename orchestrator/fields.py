@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import typing
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from types import NoneType
@@ -27,7 +27,7 @@ class Field:
     `main` is the position among the columns that readers look at first; 0 is none of them.
     """
 
-    meaning: str
+    meaning: str = ""
     unit: str | None = None
     of: str | None = None
     main: int = 0
@@ -35,7 +35,8 @@ class Field:
 
     def __get_pydantic_json_schema__(self, core_schema: object, handler: Callable[[object], dict[str, Any]]) -> object:
         """Return the schema of the value with the meaning."""
-        return handler(core_schema) | {"description": self.meaning if not self.unit else f"{self.meaning}, {self.unit}"}
+        text = ", ".join(filter(None, [self.meaning, self.unit]))
+        return handler(core_schema) | ({"description": text} if text else {})
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +58,10 @@ class Columns:
 
 
 class TableRow(Mapping[str, Any]):
-    """Base class of rows that are also mappings from the names of their columns to values."""
+    """Base class of rows that are also mappings from the names of their columns to values.
+
+    A field without a declaration is not a column.
+    """
 
     @cached_property
     def _cells(self) -> dict[str, Any]:
@@ -66,7 +70,7 @@ class TableRow(Mapping[str, Any]):
             value = getattr(self, name)
             if isinstance(declared, Columns):
                 cells.update((column.name, value.get(column.name)) for column in declared.columns)
-            else:
+            elif declared is not None:
                 cells[name] = value
         return cells
 
@@ -108,14 +112,18 @@ def columns_of(row_type: type) -> tuple[Column, ...]:
     return tuple(columns)
 
 
+def main_names(columns: Iterable[Column]) -> list[str]:
+    """Return the names of the main columns in the order of their positions."""
+    main = sorted((column for column in columns if column.main), key=lambda column: column.main)
+    return [column.name for column in main]
+
+
 def kind_of(hint: object) -> ColumnKind:
-    """Return the kind of a column with values of a type: `int | None` is an integer, a Literal of texts a text."""
+    """Return the kind of a column with values of a type: `int | None` is an integer. Other types are texts."""
     if get_origin(hint) is typing.Annotated:
         return kind_of(get_args(hint)[0])
-    if get_origin(hint) is Literal:
-        return _KINDS[type(get_args(hint)[0])]
-    (inner,) = [part for part in get_args(hint) if part is not NoneType] or [hint]
-    return _KINDS[inner] if inner is hint else kind_of(inner)
+    kinds = {kind_of(part) for part in get_args(hint) if part is not NoneType and not isinstance(part, str)}
+    return kinds.pop() if len(kinds) == 1 else _KINDS.get(hint, "text")
 
 
 def values_of(row_type: type, *sources: object, **values: object) -> dict[str, Any]:
@@ -134,6 +142,11 @@ def values_of(row_type: type, *sources: object, **values: object) -> dict[str, A
 def row_of(row_type: type[R], *sources: object, **values: object) -> R:
     """Return a row with the fields of `values_of`."""
     return row_type(**values_of(row_type, *sources, **values))
+
+
+def rows_of(row_type: type[R], sources: Iterable[object], **values: object) -> list[R]:
+    """Return a row of each source, with the same further values."""
+    return [row_of(row_type, source, **values) for source in sources]
 
 
 def _source(sources: Sequence[object], name: str) -> object | None:

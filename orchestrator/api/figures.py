@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,7 +26,7 @@ from orchestrator.ledger.rows import JobRow
 from orchestrator.results.cases import Result
 from orchestrator.results.comparison import (
     CaseDiff,
-    ReferenceRow,
+    ComparedNumber,
     Side,
     compare_sides,
     reference_rows,
@@ -219,15 +219,11 @@ def write_file(pieces: Iterator[bytes], file: Path) -> None:
 
 @dataclass(frozen=True, slots=True)
 class PublishedComparison:
-    """Measured and published numbers of an experiment. `results` are the chosen cases by name.
-
-    `reused` has the origin and age of each case that another experiment measured: `from figure-13, 3h05m ago`.
-    """
+    """Measured and published numbers of an experiment. `results` are the chosen cases by name."""
 
     outcome: FigureOutcome
     results: Mapping[str, Result]
-    rows: list[ReferenceRow]
-    reused: Mapping[str, str] = field(default_factory=dict)
+    rows: list[ComparedNumber]
 
     @property
     def failures(self) -> list[JobRow]:
@@ -250,11 +246,12 @@ def compare(
 ) -> PublishedComparison:
     """Compare the measured numbers of an experiment with the published ones. `attempt` is that of `collect`."""
     figure, results = outcome_and_results(updated_ledger(session), session, experiment, attempt, **selection)
-    by_name = {result.case.name: result for result in results}
     at = now()
-    texts = {name: result.reused_text(at) for name, result in by_name.items()}
-    reused = {name: text for name, text in texts.items() if text is not None}
-    return PublishedComparison(figure, by_name, reference_rows(figure.entry, results), reused)
+    rows = [
+        replace(row, cluster=figure.cluster, reused=row.result.reused_text(at))
+        for row in reference_rows(figure.entry, results)
+    ]
+    return PublishedComparison(figure, {result.case.name: result for result in results}, rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,7 +297,7 @@ def compare_runs(
 
     by_cluster = not {side.kind for side in sides} & {"cluster", "run"}
     cases = compare_sides(rows_a, rows_b, metrics, metric_of, by_cluster)
-    if not any(case.job_a and case.job_b for case in cases):
+    if not any(case.a_job and case.b_job for case in cases):
         filters = ", ".join(filter(None, [experiment, *map(str, filter(None, selection.values()))]))
         what = f"{sides[0]} and {sides[1]} share no case{f' of {filters}' if filters else ''}"
         raise ReproError(Problem(what, hint="repro status shows what was run"))

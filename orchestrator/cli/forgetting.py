@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from orchestrator import api
-from orchestrator.cli.json_jobs import job_refs
 from orchestrator.cli.options import Database, JobOptions, Json, Targets, Yes, experiments_of, session_of
 from orchestrator.cli.output import message, print_shortened
 from orchestrator.cli.suggestion import only, suggest, suggested
@@ -18,8 +17,6 @@ from orchestrator.text import counted
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
-
-    from orchestrator.cli.documents import ForgetDocument
 
 OneAttempt = Annotated[int | None, typer.Option("--attempt", min=1, help="Only the attempts of this number.")]
 OnlyFailed = Annotated[bool, typer.Option("--failed", help="Only attempts that are neither verified nor partial.")]
@@ -52,8 +49,7 @@ def forget(
         typer.confirm(f"{what}. Continue?", abort=True, err=True)
     api.forget_attempts(chosen, undo=undo, session=session)
     if json:
-        document: ForgetDocument = {"attempts": job_refs(chosen.attempts)}
-        context.obj.json.put(document, chosen.refused)
+        context.obj.json.put(chosen.refused, attempts=api.rows_of(api.JobRef, chosen.attempts))
     _print(chosen, undo, json)
     if chosen.attempts:
         first, name = chosen.attempts[0], short_name(chosen.attempts[0].experiment)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -13,9 +12,6 @@ from orchestrator.cli.options import ClusterName, Database, Json, session_of
 from orchestrator.cli.output import message, table
 from orchestrator.cli.suggestion import suggest
 from orchestrator.text import counted, shown_time
-
-if TYPE_CHECKING:
-    from orchestrator.cli.documents import NodesDocument
 
 nodes = typer.Typer(
     rich_markup_mode=None, no_args_is_help=True, help="Nodes that jobs may not use, per cluster, in the ledger."
@@ -51,7 +47,7 @@ def deny(
     session = session_of(context, database)
     denied = api.deny_nodes(names, because, until=until, cluster=cluster, session=session)
     if json:
-        context.obj.json.put(_document(denied.entries))
+        context.obj.json.put(nodes=denied.entries)
     first = denied.entries[0]
     listed = ", ".join(entry.node for entry in denied.entries)
     message(f"{first.cluster}: {counted(len(denied.entries), 'node')} {first.explanation}: {listed}")
@@ -85,7 +81,7 @@ def list_nodes(
         for entry in entries
     ]
     if json:
-        context.obj.json.put(_document(entries))
+        context.obj.json.put(nodes=entries)
     elif rows:
         table(rows, [name for name in rows[0] if ended or not name.startswith("allowed")])
     else:
@@ -96,10 +92,6 @@ def list_nodes(
         suggest(context, "use the node again", "nodes allow", entries[0].node, cluster=entries[0].cluster)
 
 
-def _document(entries: Sequence[api.DeniedNode]) -> NodesDocument:
-    return {"nodes": entries}
-
-
 @nodes.command()
 def allow(
     context: typer.Context, names: Nodes, *, cluster: ClusterName = None, json: Json = False, database: Database = None
@@ -107,7 +99,7 @@ def allow(
     """Take nodes off the deny list."""
     entries = api.allow_nodes(names, cluster=cluster, session=session_of(context, database))
     if json:
-        context.obj.json.put(_document(entries))
+        context.obj.json.put(nodes=entries)
     listed = ", ".join(entry.node for entry in entries)
     message(f"{entries[0].cluster}: {counted(len(entries), 'node')} allowed again: {listed}")
     suggest(context, "the nodes that are denied", "nodes list")

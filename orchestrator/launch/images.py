@@ -10,6 +10,7 @@ import subprocess
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 from orchestrator.clusters.container import FILE_RUNTIMES, ContainerFields, read_image
 from orchestrator.clusters.program import image_uri, import_record, imported_file, is_there
@@ -17,6 +18,7 @@ from orchestrator.clusters.resolve import Cluster
 from orchestrator.clusters.slurm_fields import SlurmFields
 from orchestrator.config.yaml import shown
 from orchestrator.errors import Problem, ReproError, Unreachable, did_you_mean
+from orchestrator.fields import Field
 from orchestrator.files import private_folder, read_record
 from orchestrator.job_spec import Resources
 from orchestrator.launch.directives import directive, free_directives, named, output_pattern, placement, slurm_of
@@ -73,7 +75,17 @@ class Import:
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class ImageImport:
+    """An import of an image as a row. `error` is set if it failed."""
+
+    image: Annotated[str, Field(of="name")]
+    file: Path
+    job: Annotated[str | None, Field(of="job_id")]
+    error: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class ImportProgress:
     """States of imports that have not ended, and the reasons of failed ones, by image name."""
 
     states: dict[str, str]
@@ -157,7 +169,7 @@ def import_images(cluster: Cluster, folders: Folders, names: Sequence[str]) -> I
             yield dataclasses.replace(job, job_id=SlurmScriptExecutor(job.folder).submit_script(text, comment))
 
 
-def import_progress(imports: Sequence[Import]) -> Progress:
+def import_progress(imports: Sequence[Import]) -> ImportProgress:
     """Return the states of imports from their records, or else from one query to Slurm."""
     states: dict[str, str] = {}
     failures: dict[str, str] = {}
@@ -180,14 +192,14 @@ def import_progress(imports: Sequence[Import]) -> Progress:
         answer = query_jobs(by_job_id, is_ours)
     except Unreachable as unreachable:
         unknown = dict.fromkeys((job.name for job in by_job_id.values()), "UNKNOWN")
-        return Progress(unknown, failures, (str(unreachable),))
+        return ImportProgress(unknown, failures, (str(unreachable),))
     for job_id, job in by_job_id.items():
         listed = answer.records.get(job_id)
         if listed is None or listed.phase is not Phase.ENDED:
             states[job.name] = listed.state if listed else "UNKNOWN"
         elif listed.state != "COMPLETED":
             failures[job.name] = f"job {job_id} {meaning_of(listed.state)}{_last_words(job.log)}"
-    return Progress(states, failures, answer.complaints)
+    return ImportProgress(states, failures, answer.complaints)
 
 
 def _refusal(cluster: Cluster, container: ContainerFields, name: str) -> Problem:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Annotated
 
 from orchestrator.catalog.case import Case, parse_where, select, with_workload
 from orchestrator.catalog.expand import cases_to_run, expand
 from orchestrator.catalog.experiment import is_search, scale_names
 from orchestrator.catalog.library import Entry, find_experiment, full_name
 from orchestrator.errors import Problem, ReproError
+from orchestrator.fields import Field, row_of
 from orchestrator.job_spec import shown_changes
 from orchestrator.ledger.attempts import job_rows
 from orchestrator.ledger.database import Ledger
@@ -19,12 +21,32 @@ from orchestrator.ledger.result_attempts import measured_for, result_rows
 from orchestrator.ledger.rows import JobRow
 from orchestrator.ledger.submission_rows import RunSummary
 from orchestrator.ledger.tables import MEASURED
+from orchestrator.masking import masked
 from orchestrator.paths import Folders
 from orchestrator.results.cases import Result, case_results, latest_job
-from orchestrator.results.claims import ClaimVerdict, judge_claims
+from orchestrator.results.claims import ClaimVerdict, Used, judge_claims
 from orchestrator.results.comparison import in_order_of_runs
+from orchestrator.results.margin import Margin
+from orchestrator.text import printable_line
 from orchestrator.workloads import find_workload
 from orchestrator.workloads.argument_changes import changes_of, parse_changes, with_changes
+
+
+@dataclass(frozen=True, slots=True)
+class JudgedClaim:
+    """Verdict of a claim: `holds`, `fails` or `not judged`, its distance from the bound, and the numbers behind it."""
+
+    experiment: str
+    scale: str
+    cluster: str
+    claim: Annotated[str, Field(of="claim.id")]
+    kind: Annotated[str, Field(of="claim.kind")]
+    says: Annotated[str, Field(of="claim.says")]
+    source: Annotated[str, Field(of="claim.source")]
+    verdict: str
+    because: str
+    margin: Margin | None
+    used: tuple[Used, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +65,15 @@ class FigureOutcome:
     reference: Sequence[Result] = ()
     later: JobRow | None = None
     jobs: frozenset[str] = frozenset()
+
+    @property
+    def judged_claims(self) -> list[JudgedClaim]:
+        """Return the claims as rows. Text from logs is without secrets."""
+        figure = {"experiment": self.entry.name, "scale": self.scale, "cluster": self.cluster}
+        return [
+            row_of(JudgedClaim, verdict, because=printable_line(masked(verdict.because)), **figure)
+            for verdict in self.claims
+        ]
 
     @property
     def workloads(self) -> list[str]:

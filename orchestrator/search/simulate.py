@@ -13,6 +13,18 @@ Order = Callable[[Sequence[Candidate], Mapping[str, float]], str | None]
 
 
 @dataclass(frozen=True, slots=True)
+class SimulatedCase:
+    """A case that a simulated search measured, with its known time.
+
+    `over_fastest` is how much longer it takes than the fastest case of the list, as a share: 0 for that case.
+    """
+
+    case: str
+    iteration_ms: float
+    over_fastest: float
+
+
+@dataclass(frozen=True, slots=True)
 class Simulated:
     """Cases in the order in which a search measured them, with their times; infinity is out of memory.
 
@@ -23,6 +35,11 @@ class Simulated:
     of: int
     best: str
     best_ms: float
+
+    @property
+    def cases(self) -> list[SimulatedCase]:
+        """Return the measured cases in their order."""
+        return [SimulatedCase(case, time, time / self.best_ms - 1) for case, time in self.measured_ms.items()]
 
     @property
     def found(self) -> str:

@@ -59,7 +59,7 @@ SAME_FLOOR = {
     ("paths", "identity"),
     ("results", "reading"),
 }
-MOST_LINES_OF_A_FILE = 400
+MOST_LINES_OF_A_FILE = 600
 MOST_ANY = 400
 LOCAL_IMPORTS = {
     "api.jobs": "start-up time: what only some commands need",
@@ -69,8 +69,6 @@ LOCAL_IMPORTS = {
     "cli.job_table": "rich is slow to import",
     "reading.job_status": "start-up time: running jobs only",
     "cli.output": "rich is slow to import",
-    "cli.json_output": "start-up time: an error only",
-    "cli.main": "start-up time: an error only",
     "launch.message_service": "Apprise is optional, and slow to import",
     "ledger.database": "Alembic is slow to import",
     "ledger.job_counts": "start-up time: other ledgers than SQLite only",

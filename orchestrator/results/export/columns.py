@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from orchestrator.catalog.axes import AXES
 from orchestrator.errors import Problem, ReproError, did_you_mean
-from orchestrator.fields import Column, Columns, Field, TableRow, columns_of
+from orchestrator.fields import Column, Columns, Field, TableRow, columns_of, main_names
 from orchestrator.metrics import METRICS, MetricDefinition, shares_beside
 
 _OTHER_SETTINGS = {
@@ -193,15 +193,17 @@ ITERATION_COLUMNS: tuple[Column, ...] = (
 """One row per interval line of a log."""
 
 _MAIN_ITERATION_COLUMNS = ("case", "iteration", "elapsed_ms", "loss", "grad_norm", "used")
-_LAST_BEFORE_METRIC = 7
 
 
 def main_columns(metric: str) -> list[str]:
-    """Return the columns that readers look at first, in their order. `metric` is the metric of the figure."""
-    main = sorted((column for column in CASE_COLUMNS if column.main), key=lambda column: column.main)
-    before = [column.name for column in main if column.main <= _LAST_BEFORE_METRIC]
-    behind = [column.name for column in main if column.main > _LAST_BEFORE_METRIC]
-    return list(dict.fromkeys((*before, metric, *(share.name for share in shares_beside(metric)), *behind)))
+    """Return the columns that readers look at first, in their order. `metric` is the metric of the figure.
+
+    It and its shares come before the published number.
+    """
+    names = main_names(CASE_COLUMNS)
+    numbers = (metric, *(share.name for share in shares_beside(metric)))
+    before = names.index("published")
+    return list(dict.fromkeys((*names[:before], *numbers, *names[before:])))
 
 
 def chosen_columns(choice: str, metric: str, *, iterations: bool = False) -> list[Column]:
