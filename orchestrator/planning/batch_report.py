@@ -58,10 +58,7 @@ class PlanRow(TableRow):
     pinned_gb_per_node: Annotated[float | None, Field("pinned host memory of a node", "GB")]
     iteration_s: Annotated[float | None, Field("time of an iteration", "s", main=7)]
     uncertainty: Annotated[float | None, Field("uncertainty of the time, as a share of it")]
-    time_basis: Annotated[
-        Basis | None,
-        Field("what the prediction of the time rests on", of="duration.basis.label"),
-    ]
+    time_basis: Annotated[Basis | None, Field("what the prediction of the time rests on", of="duration.basis.label")]
     job_min: Annotated[float | None, Field("time of the job", "min")]
     time_limit: Annotated[str, Field("time limit", of="checked.resources.time_limit")]
     gpu_hours: Annotated[float | None, Field("GPU-hours", "h", main=8)]

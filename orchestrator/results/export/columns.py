@@ -70,8 +70,7 @@ class CaseRow(TableRow):
         ),
     ]
     repeat: Annotated[
-        int | None,
-        Field("number of the repeat; with several repeats, the row is of the median one", of="row.repeat"),
+        int | None, Field("number of the repeat; with several repeats, the row is of the median one", of="row.repeat")
     ]
     scheduler_id: Annotated[str | None, Field("job id of the scheduler", of="row.scheduler_id")]
     settings: Annotated[Mapping[str, Any], Columns(SETTING_COLUMNS)]
@@ -84,9 +83,7 @@ class CaseRow(TableRow):
     newer: Annotated[
         str | None,
         Field(
-            "state of a later attempt that is not the result: `attempt 2: failed (cancelled)`",
-            of="newer_text",
-            main=12,
+            "state of a later attempt that is not the result: `attempt 2: failed (cancelled)`", of="newer_text", main=12
         ),
     ]
     deciding_line: Annotated[str | None, Field("log line that decided the verdict", of="row.deciding_line")]
@@ -100,8 +97,7 @@ class CaseRow(TableRow):
         str | None, Field("execution mode: `graph` or `eager`; empty if the program does not print it")
     ]
     host_bound: Annotated[
-        bool | None,
-        Field("whether the GPUs waited too long for the host; empty if not measured", of="is_host_bound"),
+        bool | None, Field("whether the GPUs waited too long for the host; empty if not measured", of="is_host_bound")
     ]
     submitted_at: Annotated[str | None, Field("time of the submission", of="row.submitted_at", kind="time")]
     started_at: Annotated[str | None, Field("time of the start", of="row.started_at", kind="time")]
@@ -136,8 +132,7 @@ class CaseRow(TableRow):
         str | None, Field("metric of the published number: the figure's own metric", of="published.metric")
     ]
     published_how: Annotated[
-        str | None,
-        Field("`printed`, `derived`, `traced from the plot`, or `read off the plot`", of="published.how"),
+        str | None, Field("`printed`, `derived`, `traced from the plot`, or `read off the plot`", of="published.how")
     ]
     published_confirmed: Annotated[
         bool | None, Field("whether the number was confirmed in the source", of="published.confirmed")
