@@ -272,3 +272,17 @@ def require_place(file: Path) -> None:
         raise ReproError(Problem(f"{file}: {folder} is not a folder"))
     if not os.access(folder, os.W_OK):
         raise ReproError(Problem(f"{file}: {folder} is not writable for you", hint="name a file elsewhere"))
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenFile:
+    """A file that a command has written. `kind` is its content."""
+
+    file: Path
+    kind: str
+    bytes: int
+
+
+def written_files(kind: str, *files: Path | None) -> list[WrittenFile]:
+    """Return the files that were written, as rows."""
+    return [WrittenFile(file, kind, file.stat().st_size) for file in files if file is not None]

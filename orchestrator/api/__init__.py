@@ -26,10 +26,15 @@ if TYPE_CHECKING:
     from orchestrator.api.catalog import ExperimentList as ExperimentList
     from orchestrator.api.catalog import ListedExperiment as ListedExperiment
     from orchestrator.api.catalog import PaperContents as PaperContents
+    from orchestrator.api.catalog import ShownCase as ShownCase
+    from orchestrator.api.catalog import ShownExperiment as ShownExperiment
+    from orchestrator.api.catalog import ShownPaper as ShownPaper
+    from orchestrator.api.catalog import StatedClaim as StatedClaim
     from orchestrator.api.catalog import experiments as experiments
     from orchestrator.api.catalog import is_paper as is_paper
     from orchestrator.api.catalog import show as show
     from orchestrator.api.catalog import show_paper as show_paper
+    from orchestrator.api.catalog import shown_experiment as shown_experiment
     from orchestrator.api.configuration import ConfigRow as ConfigRow
     from orchestrator.api.configuration import config_rows as config_rows
     from orchestrator.api.configuration import default_cluster as default_cluster
@@ -49,6 +54,7 @@ if TYPE_CHECKING:
     from orchestrator.api.figures import report as report
     from orchestrator.api.figures import require_plot_file as require_plot_file
     from orchestrator.api.figures import write_file as write_file
+    from orchestrator.api.jobs import JobAttempt as JobAttempt
     from orchestrator.api.jobs import JobHistory as JobHistory
     from orchestrator.api.jobs import JobLog as JobLog
     from orchestrator.api.jobs import Status as Status
@@ -60,8 +66,12 @@ if TYPE_CHECKING:
     from orchestrator.api.jobs import relations as relations
     from orchestrator.api.jobs import status as status
     from orchestrator.api.needs import Fetch as Fetch
+    from orchestrator.api.needs import FetchedFile as FetchedFile
+    from orchestrator.api.needs import FetchedSetting as FetchedSetting
+    from orchestrator.api.needs import NeedRow as NeedRow
     from orchestrator.api.needs import NeedStatus as NeedStatus
     from orchestrator.api.needs import WorkloadNeeds as WorkloadNeeds
+    from orchestrator.api.needs import WorkloadRow as WorkloadRow
     from orchestrator.api.needs import offline_fetch as offline_fetch
     from orchestrator.api.needs import plan_fetch as plan_fetch
     from orchestrator.api.needs import show_workload as show_workload
@@ -78,6 +88,7 @@ if TYPE_CHECKING:
     from orchestrator.api.plans import require_submittable as require_submittable
     from orchestrator.api.runs import Retried as Retried
     from orchestrator.api.runs import RetriedGroup as RetriedGroup
+    from orchestrator.api.runs import RetriedJob as RetriedJob
     from orchestrator.api.runs import Waited as Waited
     from orchestrator.api.runs import canary_of as canary_of
     from orchestrator.api.runs import cancel as cancel
@@ -86,6 +97,7 @@ if TYPE_CHECKING:
     from orchestrator.api.runs import retry as retry
     from orchestrator.api.runs import wait as wait
     from orchestrator.api.scripts import Adopted as Adopted
+    from orchestrator.api.scripts import CaseScript as CaseScript
     from orchestrator.api.scripts import Rendered as Rendered
     from orchestrator.api.scripts import adopt as adopt
     from orchestrator.api.scripts import render as render
@@ -116,76 +128,99 @@ if TYPE_CHECKING:
     from orchestrator.catalog.published import Difference as Difference
     from orchestrator.catalog.published import PublishedPoint as PublishedPoint
     from orchestrator.catalog.template import new_experiment as new_experiment
+    from orchestrator.cli.completion import jobs as jobs
+    from orchestrator.cli.records import sql as sql
+    from orchestrator.cli.search import search as search
+    from orchestrator.clusters.check import CheckRow as CheckRow
     from orchestrator.clusters.layers import leaves as leaves
     from orchestrator.clusters.profile import schema_text as schema_text
+    from orchestrator.clusters.program import ImageFile as ImageFile
     from orchestrator.clusters.program import ImageRow as ImageRow
     from orchestrator.clusters.program import image_rows as image_rows
     from orchestrator.clusters.program import imported_file as imported_file
     from orchestrator.clusters.resolve import Cluster as Cluster
+    from orchestrator.clusters.resolve import ClusterRow as ClusterRow
+    from orchestrator.clusters.resolve import ProfileField as ProfileField
     from orchestrator.clusters.resolve import cluster_names as cluster_names
     from orchestrator.clusters.resolve import find_cluster as find_cluster
     from orchestrator.config.yaml import dotted as dotted
     from orchestrator.config.yaml import shown as shown
+    from orchestrator.fields import row_of as row_of
+    from orchestrator.fields import rows_of as rows_of
+    from orchestrator.files import WrittenFile as WrittenFile
     from orchestrator.files import require_place as require_place
+    from orchestrator.files import written_files as written_files
     from orchestrator.launch.cluster_check import ClusterCheck as ClusterCheck
     from orchestrator.launch.cluster_check import check_cluster as check_cluster
     from orchestrator.launch.cluster_check import new_cluster as new_cluster
     from orchestrator.launch.denied_nodes import DeniedNode as DeniedNode
     from orchestrator.launch.denied_nodes import denied_note as denied_note
     from orchestrator.launch.denied_nodes import with_denied_nodes as with_denied_nodes
+    from orchestrator.launch.images import ImageImport as ImageImport
     from orchestrator.launch.images import Import as Import
     from orchestrator.launch.images import import_images as import_images
     from orchestrator.launch.images import import_progress as import_progress
     from orchestrator.launch.images import wanted_images as wanted_images
+    from orchestrator.launch.templates import Explained as Explained
     from orchestrator.ledger.measurements import MeasuredMetric as MeasuredMetric
     from orchestrator.ledger.readonly_sql import Answer as Answer
     from orchestrator.ledger.readonly_sql import Relation as Relation
-    from orchestrator.ledger.reports import PastAttempt as PastAttempt
     from orchestrator.ledger.rows import JobRow as JobRow
     from orchestrator.ledger.tables import OPEN as OPEN
     from orchestrator.ledger.tables import QUEUED as QUEUED
     from orchestrator.ledger.tables import RUNNING as RUNNING
     from orchestrator.ledger.tables import field_values as field_values
     from orchestrator.planning.batch_report import BatchReport as BatchReport
+    from orchestrator.planning.batch_report import PlanRow as PlanRow
     from orchestrator.planning.batch_report import PlanTotals as PlanTotals
     from orchestrator.planning.batch_report import budget_text as budget_text
     from orchestrator.planning.batch_report import exact_jobs as exact_jobs
     from orchestrator.planning.batch_report import with_exact_memory as with_exact_memory
     from orchestrator.planning.experiment_check import CheckedScale as CheckedScale
     from orchestrator.planning.plan import Plan as Plan
+    from orchestrator.planning.plan import PlannedJob as PlannedJob
     from orchestrator.planning.run_settings import read_settings as read_settings
     from orchestrator.planning.scales import cases_at as cases_at
     from orchestrator.reading.failure import POLICIES as POLICIES
     from orchestrator.reading.job_status import ExperimentStatus as ExperimentStatus
+    from orchestrator.reading.job_status import JobRef as JobRef
     from orchestrator.reading.job_status import JobStatus as JobStatus
     from orchestrator.reading.job_status import Tally as Tally
     from orchestrator.reading.job_status import prints_iterations as prints_iterations
     from orchestrator.reading.job_status import running_progress as running_progress
     from orchestrator.reading.job_status import spent_text as spent_text
+    from orchestrator.results.bundle.archive import Signature as Signature
     from orchestrator.results.bundle.archive import require_key as require_key
+    from orchestrator.results.bundle.check import BundleCheckRow as BundleCheckRow
     from orchestrator.results.bundle.verify import NOTHING_VERIFIED as NOTHING_VERIFIED
     from orchestrator.results.bundle.write import MissingFile as MissingFile
     from orchestrator.results.cases import Result as Result
     from orchestrator.results.claims import Used as Used
     from orchestrator.results.comparison import CaseDiff as CaseDiff
-    from orchestrator.results.comparison import ReferenceRow as ReferenceRow
+    from orchestrator.results.comparison import ComparedNumber as ComparedNumber
     from orchestrator.results.comparison import Side as Side
     from orchestrator.results.comparison import equation as equation
     from orchestrator.results.evidence import shown_number as shown_number
+    from orchestrator.results.export.columns import CaseRow as CaseRow
     from orchestrator.results.export.columns import main_columns as main_columns
     from orchestrator.results.export.formats import csv_line as csv_line
     from orchestrator.results.export.formats import require_parquet as require_parquet
     from orchestrator.results.export.rows import Row as Row
-    from orchestrator.results.export.rows import claim_rows as claim_rows
     from orchestrator.results.export.rows import export_rows as export_rows
     from orchestrator.results.left_out import LeftOutAttempt as LeftOutAttempt
     from orchestrator.results.margin import Margin as Margin
     from orchestrator.results.outcome import FigureOutcome as FigureOutcome
+    from orchestrator.results.outcome import JudgedClaim as JudgedClaim
     from orchestrator.search.answer import CandidateRow as CandidateRow
+    from orchestrator.search.answer import NotRunReason as NotRunReason
     from orchestrator.search.answer import SearchAnswer as SearchAnswer
+    from orchestrator.search.answer import SearchedCase as SearchedCase
+    from orchestrator.search.answer import SearchSummary as SearchSummary
+    from orchestrator.search.answer import SearchWinner as SearchWinner
     from orchestrator.search.answer import arguments_by_program as arguments_by_program
     from orchestrator.search.answer import fastest_text as fastest_text
     from orchestrator.search.policy import Simulated as Simulated
+    from orchestrator.search.policy import SimulatedCase as SimulatedCase
     from orchestrator.search.policy import read_search_budget as read_search_budget
     from orchestrator.search.prepare import PreparedSearch as PreparedSearch
     from orchestrator.search.prepare import prepare_search as prepare_search
@@ -296,20 +331,26 @@ def require_text(words: Iterable[str]) -> None:
 
 _NAMES = {
     "api.bundles": "Bundle BundleCheck UnprovenBundle bundle bundle_file require_bundle_name verify_bundle",
-    "api.catalog": "ExperimentCases ExperimentList ListedExperiment PaperContents experiments is_paper show show_paper",
+    "api.catalog": (
+        "ExperimentCases ExperimentList ListedExperiment PaperContents ShownCase ShownExperiment "
+        "ShownPaper StatedClaim experiments is_paper show show_paper shown_experiment"
+    ),
     "api.configuration": "ConfigRow config_rows default_cluster",
     "api.figures": (
-        "Collected JudgedClaims Plotted PublishedComparison Report RunComparison claims collect compare compare_runs "
-        "outcomes plot plot_all report require_plot_file write_file"
+        "Collected JudgedClaims Plotted PublishedComparison Report RunComparison claims collect compare "
+        "compare_runs outcomes plot plot_all report require_plot_file write_file"
     ),
-    "api.jobs": "JobHistory JobLog Status history job_ids job_states logs query relations status",
-    "api.needs": "Fetch NeedStatus WorkloadNeeds offline_fetch plan_fetch show_workload workload_needs",
+    "api.jobs": "JobAttempt JobHistory JobLog Status history job_ids job_states logs query relations status",
+    "api.needs": (
+        "Fetch FetchedFile FetchedSetting NeedRow NeedStatus WorkloadNeeds WorkloadRow offline_fetch "
+        "plan_fetch show_workload workload_needs"
+    ),
     "api.nodes": "DenyList allow_nodes deny_nodes list_denied_nodes",
     "api.plans": "PlannedRun check_experiment plan plan_run plan_runs require_submittable",
-    "api.runs": "Retried RetriedGroup Waited canary_of cancel cancel_jobs cancellable_jobs retry wait",
-    "api.scripts": "Adopted Rendered adopt render",
+    "api.runs": "Retried RetriedGroup RetriedJob Waited canary_of cancel cancel_jobs cancellable_jobs retry wait",
+    "api.scripts": "Adopted CaseScript Rendered adopt render",
     "api.search": "SearchOptions run_search search_answer simulate_search",
-    "api.session": "DEFAULT SILENT Reporter Session Silent",
+    "api.session": "DEFAULT Reporter SILENT Session Silent",
     "api.submissions": "Submission submit submit_all supervise",
     "catalog.case": "Case shown_value",
     "catalog.expand": "expand",
@@ -319,46 +360,53 @@ _NAMES = {
     "catalog.names": "experiment_names names_meant papers",
     "catalog.published": "Difference PublishedPoint",
     "catalog.template": "new_experiment",
+    "cli.completion": "jobs",
+    "cli.records": "sql",
+    "cli.search": "search",
+    "clusters.check": "CheckRow",
     "clusters.layers": "leaves",
-    "clusters.profile_schema": "schema_text",
-    "clusters.program": "ImageRow image_rows imported_file",
-    "clusters.names": "cluster_names",
-    "clusters.resolve": "Cluster find_cluster",
+    "clusters.profile": "schema_text",
+    "clusters.program": "ImageFile ImageRow image_rows imported_file",
+    "clusters.resolve": "Cluster ClusterRow ProfileField cluster_names find_cluster",
     "config.yaml": "dotted shown",
-    "files": "require_place",
+    "fields": "row_of rows_of",
+    "files": "WrittenFile require_place written_files",
     "launch.cluster_check": "ClusterCheck check_cluster new_cluster",
     "launch.denied_nodes": "DeniedNode denied_note with_denied_nodes",
-    "launch.images": "Import import_images import_progress wanted_images",
+    "launch.images": "ImageImport Import import_images import_progress wanted_images",
+    "launch.templates": "Explained",
     "ledger.measurements": "MeasuredMetric",
     "ledger.readonly_sql": "Answer Relation",
-    "ledger.reports": "PastAttempt",
     "ledger.rows": "JobRow",
     "ledger.tables": "OPEN QUEUED RUNNING field_values",
-    "planning.batch_report": "BatchReport PlanTotals budget_text exact_jobs with_exact_memory",
+    "planning.batch_report": "BatchReport PlanRow PlanTotals budget_text exact_jobs with_exact_memory",
     "planning.experiment_check": "CheckedScale",
-    "planning.plan": "Plan",
+    "planning.plan": "Plan PlannedJob",
     "planning.run_settings": "read_settings",
     "planning.scales": "cases_at",
     "reading.failure": "POLICIES",
-    "reading.job_status": "ExperimentStatus JobStatus Tally prints_iterations running_progress spent_text",
-    "results.bundle.archive": "require_key",
+    "reading.job_status": "ExperimentStatus JobRef JobStatus Tally prints_iterations running_progress spent_text",
+    "results.bundle.archive": "Signature require_key",
+    "results.bundle.check": "BundleCheckRow",
     "results.bundle.verify": "NOTHING_VERIFIED",
     "results.bundle.write": "MissingFile",
     "results.cases": "Result",
     "results.claims": "Used",
-    "results.margin": "Margin",
-    "results.comparison": "CaseDiff ReferenceRow Side equation",
+    "results.comparison": "CaseDiff ComparedNumber Side equation",
     "results.evidence": "shown_number",
+    "results.export.columns": "CaseRow main_columns",
     "results.export.formats": "csv_line require_parquet",
-    "results.export.columns": "main_columns",
-    "results.export.rows": "Row claim_rows export_rows",
+    "results.export.rows": "Row export_rows",
     "results.left_out": "LeftOutAttempt",
-    "results.outcome": "FigureOutcome",
-    "slurm.notation": "time_limit_s",
-    "search.answer": "CandidateRow SearchAnswer arguments_by_program fastest_text",
-    "search.budget": "read_search_budget",
+    "results.margin": "Margin",
+    "results.outcome": "FigureOutcome JudgedClaim",
+    "search.answer": (
+        "CandidateRow NotRunReason SearchAnswer SearchSummary SearchWinner SearchedCase "
+        "arguments_by_program fastest_text"
+    ),
+    "search.policy": "Simulated SimulatedCase read_search_budget",
     "search.prepare": "PreparedSearch prepare_search",
-    "search.simulate": "Simulated",
+    "slurm.notation": "time_limit_s",
     "workloads": "workload_name workloads",
 }
 """Module -> its exported names. A test compares it with the imports above."""

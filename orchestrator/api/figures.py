@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,6 +14,7 @@ from orchestrator.api.jobs import job_filter, name_list, update, updated_ledger
 from orchestrator.catalog.library import experiments_meant, find_experiment, full_name
 from orchestrator.catalog.names import papers
 from orchestrator.errors import Problem, ReproError
+from orchestrator.fields import Column
 from orchestrator.files import names_folder, require_place, written_whole
 from orchestrator.job_spec import shown_changes
 from orchestrator.ledger.attempts import changed_arguments, job_rows, job_summaries, result_rows
@@ -24,7 +25,7 @@ from orchestrator.ledger.rows import JobRow
 from orchestrator.results.cases import Result
 from orchestrator.results.comparison import (
     CaseDiff,
-    ReferenceRow,
+    ComparedNumber,
     Side,
     compare_sides,
     reference_rows,
@@ -32,7 +33,7 @@ from orchestrator.results.comparison import (
     side_of,
 )
 from orchestrator.results.export import formats
-from orchestrator.results.export.columns import Column, chosen_columns
+from orchestrator.results.export.columns import CaseRow, chosen_columns
 from orchestrator.results.export.rows import Row, claim_rows, export_rows, iteration_rows
 from orchestrator.results.left_out import left_out_attempts
 from orchestrator.results.outcome import FigureOutcome, judge_figure, run_named
@@ -54,17 +55,22 @@ MOST_NAMED = 3
 
 @dataclass(frozen=True, slots=True)
 class Collected:
-    """Measured cases and claim verdicts of an experiment. `rows` and `claims` are the exported formats.
+    """Measured cases and claim verdicts of an experiment. `cases` and `claims` are the exported formats.
 
     `attempt` is the number of the attempts that were selected; None for the results of the jobs.
     """
 
     outcome: FigureOutcome
-    rows: list[Row]
+    cases: list[CaseRow]
     claims: list[dict[str, str]]
     results: list[Result] = field(repr=False)
     ledger: Ledger = field(repr=False)
     attempt: int | None = None
+
+    @property
+    def rows(self) -> list[Row]:
+        """Return the cases as mappings of plain values, for a DataFrame."""
+        return [dict(row) for row in self.cases]
 
     def iterations(self) -> Iterator[Row]:
         """Yield a row for each iteration of every job of the cases, including repeats and earlier jobs."""
@@ -87,10 +93,10 @@ class Collected:
         if iterations:
             yield from formats.pieces(file_format, chosen, {"iterations": self.iterations()})
         elif file_format in TABLE_FORMATS:
-            lines = formats.figure_table(outcome.entry, outcome.scale, outcome.cluster, self.rows)
+            lines = formats.figure_table(outcome.entry, outcome.scale, outcome.cluster, self.cases)
             yield (formats.as_markdown(lines) if file_format == "md" else formats.as_latex(lines)).encode()
         else:
-            yield from formats.pieces(file_format, chosen, {"cases": self.rows, "claims": self.claims})
+            yield from formats.pieces(file_format, chosen, {"cases": self.cases, "claims": self.claims})
 
 
 @with_keywords(FigureFilter)
@@ -193,15 +199,11 @@ def write_file(pieces: Iterator[bytes], file: Path) -> None:
 
 @dataclass(frozen=True, slots=True)
 class PublishedComparison:
-    """Measured and published numbers of an experiment. `results` are the chosen cases by name.
-
-    `reused` has the origin and age of each case that another experiment measured: `from figure-13, 3h05m ago`.
-    """
+    """Measured and published numbers of an experiment. `results` are the chosen cases by name."""
 
     outcome: FigureOutcome
     results: Mapping[str, Result]
-    rows: list[ReferenceRow]
-    reused: Mapping[str, str] = field(default_factory=dict)
+    rows: list[ComparedNumber]
 
     @property
     def failures(self) -> list[JobRow]:
@@ -227,11 +229,12 @@ def compare(
     figure = judged(updated_ledger(session), session, experiment, attempt, **selection)
     note_program(session, figure)
     results = figure.having(where)
-    by_name = {result.case.name: result for result in results}
     at = now()
-    texts = {name: result.reused_text(at) for name, result in by_name.items()}
-    reused = {name: text for name, text in texts.items() if text is not None}
-    return PublishedComparison(figure, by_name, reference_rows(figure.entry, results), reused)
+    rows = [
+        replace(row, cluster=figure.cluster, reused=row.result.reused_text(at))
+        for row in reference_rows(figure.entry, results)
+    ]
+    return PublishedComparison(figure, {result.case.name: result for result in results}, rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,7 +293,7 @@ def compare_runs(
 
     by_cluster = not {side.kind for side in sides} & {"cluster", "run"}
     cases = compare_sides(rows_a, rows_b, metrics, metric_of, by_cluster)
-    if not any(case.job_a and case.job_b for case in cases):
+    if not any(case.a_job and case.b_job for case in cases):
         filters = ", ".join(filter(None, [experiment, *map(str, filter(None, selection.values()))]))
         what = f"{sides[0]} and {sides[1]} share no case{f' of {filters}' if filters else ''}"
         raise ReproError(Problem(what, hint="repro status shows what was run"))

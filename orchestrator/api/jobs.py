@@ -9,13 +9,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 from orchestrator.api import DEFAULT, Session, StateFilter, with_keywords
 from orchestrator.errors import Problem, ReproError, did_you_mean
+from orchestrator.fields import Field, row_of, rows_of
 from orchestrator.files import open_job_file
 from orchestrator.ledger.attempts import RefreshResult, anything_to_refresh, job_rows, job_summaries, result_rows
 from orchestrator.ledger.database import Ledger, ledger_url, now, open_ledger
+from orchestrator.ledger.measurements import MeasuredMetric
 from orchestrator.ledger.reports import job_count, job_history, last_seen
 from orchestrator.ledger.rows import JobRow, JobSummary
 from orchestrator.ledger.tables import FAILED, LOST, MEASURED, OPEN, QUEUED, SUBMITTING
@@ -37,7 +39,6 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from orchestrator.ledger.readonly_sql import Answer, Relation
-    from orchestrator.ledger.reports import PastAttempt
     from orchestrator.reading.logs import RankLines
 
 POLL_EVERY_S = 15.0
@@ -176,7 +177,56 @@ def history(job: str, *, session: Session = DEFAULT) -> JobHistory:
     attempts = job_history(ledger, row.job_id)
     if not attempts:
         raise ReproError(Problem("no attempt can be read", f"{row.job_id}:"))
-    return JobHistory(row, tuple(attempts))
+    return JobHistory(
+        row, tuple(row_of(JobAttempt, one, row, events=rows_of(JobEvent, one.events)) for one in attempts)
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class JobEvent:
+    """An event of an attempt."""
+
+    at: datetime
+    event: Annotated[str, Field(of="kind")]
+    detail: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class JobAttempt:
+    """An attempt of a job, with its measurements by name, and its events."""
+
+    job: Annotated[str, Field(of="job_id")]
+    experiment: str
+    scale: str
+    cluster: str
+    case: Annotated[str, Field(of="case_name")]
+    repeat: int
+    workload: str
+    number: int
+    run_id: str
+    scheduler: str
+    scheduler_id: str | None
+    host: str
+    user: str | None
+    nodes: str | None
+    state: str
+    reason: str | None
+    verdict: str | None
+    verdict_reason: str | None
+    failure: str | None
+    execution: str | None
+    exit_code: int | None
+    signal: int | None
+    origin: str | None
+    created_at: datetime
+    submitted_at: datetime | None
+    started_at: datetime | None
+    ended_at: datetime | None
+    folder: str
+    image: str | None
+    image_digest: str | None
+    metrics: Mapping[str, MeasuredMetric]
+    events: Sequence[JobEvent]
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +234,7 @@ class JobHistory:
     """A job with all its attempts, the first one first."""
 
     job: JobRow
-    attempts: tuple[PastAttempt, ...]
+    attempts: tuple[JobAttempt, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING, Annotated, TypedDict
 
 from orchestrator.api import DEFAULT, Session, with_keywords
 from orchestrator.catalog.library import published_code
@@ -24,6 +24,7 @@ from orchestrator.clusters.needs import (
 )
 from orchestrator.clusters.resolve import Cluster, find_cluster
 from orchestrator.errors import Problem, ReproError
+from orchestrator.fields import Field
 from orchestrator.launch.fetch import Fetched, fetch_items, item_state, render_fetch
 from orchestrator.launch.text_data import Text, require_usable_text
 from orchestrator.workloads import find_workload, workload_name, workloads
@@ -46,6 +47,36 @@ class NeedStatus:
     state: str | None = None
     record: FetchRecord | None = None
 
+    @property
+    def path(self) -> str | None:
+        """Return the path of the item."""
+        return None if self.item is None else str(self.item.path)
+
+    @property
+    def commit(self) -> str | None:
+        """Return the commit that was fetched, else the one to fetch."""
+        return (self.record and self.record.commit) or self.source.commit
+
+    @property
+    def sha256(self) -> str | None:
+        """Return the checksum of a file."""
+        return getattr(self.source.need, "sha256", None)
+
+
+@dataclass(frozen=True, slots=True)
+class NeedRow:
+    """Code or data that a program needs, and its state on a cluster."""
+
+    field: Annotated[str, Field(of="source.need.field")]
+    what: Annotated[str, Field(of="source.kind")]
+    required: Annotated[bool, Field(of="source.is_required")]
+    state: str | None
+    path: str | None
+    fetched: Annotated[str | None, Field(of="record.fetched")]
+    commit: str | None
+    source: Annotated[str, Field(of="source.address")]
+    sha256: str | None
+
 
 @dataclass(frozen=True, slots=True)
 class WorkloadNeeds:
@@ -53,6 +84,43 @@ class WorkloadNeeds:
 
     workload: AnyWorkload
     needs: tuple[NeedStatus, ...]
+
+    @property
+    def commit(self) -> str | None:
+        """Return the commit of its code."""
+        return next((status.source.commit for status in self.needs if status.source.commit), None)
+
+    @property
+    def required(self) -> list[str]:
+        """Return the fields of the profile that it needs."""
+        return [status.source.need.field for status in self.needs if status.source.is_required]
+
+
+@dataclass(frozen=True, slots=True)
+class WorkloadRow:
+    """A program, its commit, and the profile's fields that it needs."""
+
+    workload: Annotated[str, Field(of="workload.name")]
+    program: Annotated[str, Field(of="workload.about")]
+    commit: str | None
+    needs: Annotated[Sequence[str], Field(of="required")]
+
+
+@dataclass(frozen=True, slots=True)
+class FetchedFile:
+    """Code or data that was fetched, or was there."""
+
+    field: Annotated[str, Field(of="item.source.need.field")]
+    how: str
+    files: Annotated[Sequence[Path], Field(of="item.files")]
+
+
+@dataclass(frozen=True, slots=True)
+class FetchedSetting:
+    """A field of the profile to set, and its value."""
+
+    field: str
+    value: str
 
 
 @dataclass(frozen=True, slots=True)

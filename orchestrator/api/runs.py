@@ -150,8 +150,9 @@ def _ended_well(folders: Folders, row: JobRow) -> bool:
 class RetriedJob:
     """A job that was submitted again, or would be."""
 
-    job_id: str
-    label: str
+    job: str
+    experiment: str
+    case: str
     attempt: int
     failure: Failure
     time_limit: str
@@ -233,7 +234,14 @@ def retry(
             attempts, submitted, left = sent.recorded.to_submit, sent.sent.jobs, len(sent.recorded.left)
         plans = {plan.identity: plan for plan in group.plans}
         jobs = [
-            RetriedJob(job, plans[job].label, number, failures[job], plans[job].resources.time_limit)
+            RetriedJob(
+                job,
+                plans[job].case.experiment,
+                plans[job].label,
+                number,
+                failures[job],
+                plans[job].resources.time_limit,
+            )
             for job, number in attempts.items()
         ]
         done.append(RetriedGroup(group.plans[0].case.experiment, tuple(jobs), submitted, left))

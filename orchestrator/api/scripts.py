@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class RenderedScript:
-    """The batch script of a case. `path` is where it was written."""
+class CaseScript:
+    """The batch script of a case. `file` is where it was written."""
 
     name: str
     text: str
-    path: Path | None = None
+    file: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class Rendered:
     """Scripts of a planned run. `lines` are those of the first script with their origins, if asked for."""
 
     planned: PlannedRun
-    scripts: tuple[RenderedScript, ...]
+    scripts: tuple[CaseScript, ...]
     lines: tuple[Explained, ...] = ()
 
 
@@ -74,18 +74,18 @@ def render(
     for plan, name in zip(planned.plans, names, strict=True):
         folder, log = base / name, base / f"{name}.batch.txt"
         if output is None:
-            scripts.append(RenderedScript(name, render_job(plan, profile, folder, folders.templates, output=log)))
+            scripts.append(CaseScript(name, render_job(plan, profile, folder, folders.templates, output=log)))
         else:
             comment = comment_of(token_of(plan, folder))
             text = render_job(plan, profile, folder, folders.templates, comment=comment)
-            scripts.append(RenderedScript(name, text, base / f"{name}.sh"))
+            scripts.append(CaseScript(name, text, base / f"{name}.sh"))
     if output is not None:
         if base.exists() and not base.is_dir():
             raise ReproError(Problem("not a folder", f"{output}:", "give a folder for the scripts"))
         copy_programs((plan.program.workload for plan in planned.plans), folders)
         base.mkdir(parents=True, exist_ok=True)
     command = session.command or ("repro", "render", experiment, "--cluster", cluster)
-    texts = {script.path: script.text for script in scripts if script.path is not None}
+    texts = {script.file: script.text for script in scripts if script.file is not None}
     for file, text in texts.items():
         private_folder(file.with_suffix(""))  # Slurm opens the output of the script before it runs
         file.write_text(text, encoding="utf-8")

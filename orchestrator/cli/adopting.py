@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from orchestrator import api
-from orchestrator.cli.json_jobs import job_refs
 from orchestrator.cli.options import Database, Json, session_of
-from orchestrator.cli.output import filled_columns, message, print_shortened, table
+from orchestrator.cli.output import as_row, filled_columns, message, print_shortened, table
 from orchestrator.cli.suggestion import only, suggest
 from orchestrator.paths import short_name
 from orchestrator.text import counted
-
-if TYPE_CHECKING:
-    from orchestrator.cli.documents import AdoptDocument
 
 Folder = Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder of `repro render -o`.")]
 
@@ -27,30 +23,21 @@ app = typer.Typer(rich_markup_mode=None)
 def adopt(context: typer.Context, folder: Folder, json: Json = False, database: Database = None) -> None:
     """Read the jobs of rendered scripts that were submitted by hand into the ledger. A second call adds new ones."""
     adopted = api.adopt(folder, session=session_of(context, database))
+    refs = api.rows_of(api.JobRef, adopted.jobs)
     rows = [
-        {
-            "job": row.job_id,
-            "experiment": short_name(row.experiment),
-            "case": row.label,
-            "attempt": row.number,
-            "id": row.scheduler_id,
-            "state": row.state,
-            "verdict": row.verdict,
-            "origin": row.origin,
-            "why": row.verdict_reason,
-        }
-        for row in adopted.jobs
+        as_row(ref) | {"experiment": short_name(ref.experiment), "case": row.label}
+        for ref, row in zip(refs, adopted.jobs, strict=True)
     ]
     if json:
-        document: AdoptDocument = {
-            "jobs": job_refs(adopted.jobs),
-            "adopted_before": [str(job.file) for job in adopted.known],
-            "not_submitted": [str(job.file) for job in adopted.not_submitted],
-        }
-        context.obj.json.put(document)
+        context.obj.json.put(
+            jobs=refs,
+            adopted_before=[str(job.file) for job in adopted.known],
+            not_submitted=[str(job.file) for job in adopted.not_submitted],
+        )
     else:
         if rows:
-            table(rows, filled_columns(rows))
+            columns = ["job", "experiment", "case", "attempt", "id", "state", "verdict", "origin", "why"]
+            table(rows, [name for name in columns if name in filled_columns(rows)])
         print_shortened([f"not submitted: {job.file}" for job in adopted.not_submitted], "add --json")
     counts = [f"{counted(len(rows), 'job')} adopted"]
     counts += [f"{len(adopted.known)} adopted before"] if adopted.known else []

@@ -10,7 +10,6 @@ import typer
 
 from orchestrator import __version__, api
 from orchestrator.cli import completion
-from orchestrator.cli.json_jobs import file_rows
 from orchestrator.cli.options import (
     Database,
     FigureOptions,
@@ -28,8 +27,6 @@ from orchestrator.text import counted
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
-
-    from orchestrator.cli.documents import BundleDocument, BundleVerifyDocument
 
 What = Annotated[
     list[str],
@@ -75,7 +72,8 @@ def bundle(
             raise ReproError(Problem("verify needs a file, and its only option is --allowed-signers", hint=hint))
         verified = api.verify_bundle(Path(what[1]), allowed_signers)
         if json:
-            context.obj.json.put(_verify_document(verified))
+            checks = api.rows_of(api.BundleCheckRow, verified.checks.checks)
+            context.obj.json.put(checks=checks, signatures=[verified.signature] if verified.signature else [])
         _print_verified(verified, Path(what[1]), allowed_signers, not json)
         return
     for word in what:
@@ -108,12 +106,11 @@ def bundle(
             unproven += error.problems
     if json:
         paths = [("bundle", each.file) for each in written] + [("signature", each.signature) for each in written]
-        document: BundleDocument = {
-            "files": [row for kind, path in paths for row in file_rows(kind, path)],
-            "missing": [missing for each in written for missing in each.contents.missing],
-            "left_out": [attempt for each in written for attempt in each.contents.left_out],
-        }
-        context.obj.json.put(document)
+        context.obj.json.put(
+            files=[row for kind, path in paths for row in api.written_files(kind, path)],
+            missing=[missing for each in written for missing in each.contents.missing],
+            left_out=[attempt for each in written for attempt in each.contents.left_out],
+        )
     for each in written:
         if not json:
             data(str(each.file))
@@ -138,23 +135,6 @@ def _print_contents(written: api.Bundle) -> None:
         message(f"note: {counted(contents.under_way, 'open attempt')}: the bundle is marked as not final")
     size = f"{file.stat().st_size / 1e3:,.0f} kB"
     message(f"{counted(contents.attempts, 'attempt')}, {counted(contents.files, 'file')}, {size}")
-
-
-def _verify_document(verified: api.BundleCheck) -> BundleVerifyDocument:
-    signature = verified.signature
-    return {
-        "checks": [
-            {
-                "check": check.name,
-                "what": check.what,
-                "proven": check.is_proven,
-                "differences": check.differences,
-                "notes": check.notes,
-            }
-            for check in verified.checks.checks
-        ],
-        "signatures": [{"signer": signature.signer, "problem": signature.problem}] if signature else [],
-    }
 
 
 def _print_verified(verified: api.BundleCheck, file: Path, allowed_signers: Path | None, with_checks: bool) -> None:

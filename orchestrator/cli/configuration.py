@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import typer
 
 from orchestrator import api
 from orchestrator.cli.options import Database, Json
 from orchestrator.cli.output import as_row, table
 from orchestrator.cli.suggestion import suggest
-
-if TYPE_CHECKING:
-    from orchestrator.cli.documents import ConfigShowDocument
 
 config = typer.Typer(rich_markup_mode=None, no_args_is_help=True, help="Your settings, and where each one comes from.")
 
@@ -27,8 +22,7 @@ def show(context: typer.Context, json: Json = False, database: Database = None) 
     """Print each setting with its origin: option, environment variable, file:line:column or default."""
     settings = api.config_rows(database)
     if json:
-        document: ConfigShowDocument = {"settings": settings}
-        context.obj.json.put(document)
+        context.obj.json.put(settings=settings)
         return
     texts = [as_row(row) | {"value": _text(row.value)} for row in settings]
     table(texts, ["setting", "value", "origin"])

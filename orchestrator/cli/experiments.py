@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -11,9 +11,6 @@ from orchestrator import api
 from orchestrator.cli.options import ExperimentName, Json
 from orchestrator.cli.output import as_row, data, message, table
 from orchestrator.cli.suggestion import suggest
-
-if TYPE_CHECKING:
-    from orchestrator.cli.documents import ExperimentsCheckDocument, ExperimentsNewDocument
 
 experiments = typer.Typer(rich_markup_mode=None, no_args_is_help=True, help="Files of experiments: write, check.")
 
@@ -27,8 +24,7 @@ def new(context: typer.Context, file: NewFile, json: Json = False) -> None:
     """Write a commented experiment to start from, and paper.yaml beside it."""
     files = api.new_experiment(file)
     if json:
-        document: ExperimentsNewDocument = {"files": [{"file": str(path)} for path in files]}
-        context.obj.json.put(document)
+        context.obj.json.put(files=api.written_files("experiment", *files))
         return
     for path in files:
         data(str(path))
@@ -40,8 +36,7 @@ def check(context: typer.Context, experiment: ExperimentName, json: Json = False
     """Report all problems of an experiment: fields, scales, and settings that its program does not support."""
     entry, scales = api.check_experiment(experiment)
     if json:
-        document: ExperimentsCheckDocument = {"scales": scales}
-        context.obj.json.put(document)
+        context.obj.json.put(scales=scales)
         return
     table([as_row(scale) for scale in scales], ["scale", "cases"])
     message(f"{entry.name}: no problem found")

@@ -17,6 +17,7 @@ from typer.main import get_command, get_group
 
 from orchestrator import __version__, api
 from orchestrator.cli import completion
+from orchestrator.cli.documents import DOCUMENTS
 from orchestrator.cli.help_texts import EXAMPLES, METAVARS
 from orchestrator.cli.output import Console, data, message
 from orchestrator.errors import EXIT_FAILED, EXIT_OK, EXIT_USER_ERROR, Problem, ReproError
@@ -231,8 +232,6 @@ def _run(argv: Sequence[str], console: Console, problems: list[Problem]) -> int:
 
 def _command_name(words: Sequence[str]) -> str:
     """Return the words of the command line that name the command: `clusters show`."""
-    from orchestrator.cli.documents import DOCUMENTS  # only for an error
-
     name = " ".join([word for word in words if not word.startswith("-")][:2])
     return name if name in DOCUMENTS else name.partition(" ")[0]
 

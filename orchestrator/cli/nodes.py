@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -14,9 +13,6 @@ from orchestrator.cli.options import ClusterName, Json, OnCluster, session_of
 from orchestrator.cli.output import message, table
 from orchestrator.cli.suggestion import suggest
 from orchestrator.text import counted
-
-if TYPE_CHECKING:
-    from orchestrator.cli.documents import NodesDocument
 
 nodes = typer.Typer(
     rich_markup_mode=None, no_args_is_help=True, help="Nodes that your jobs may not use, one list per cluster."
@@ -47,7 +43,7 @@ def deny(
     """Exclude nodes from each submission from now on. Jobs that are already in Slurm's queue stay as they are."""
     denied = api.deny_nodes(names, because, cluster, until=until, session=session_of(context))
     if json:
-        context.obj.json.put(_document(denied.entries))
+        context.obj.json.put(nodes=denied.entries)
     first = denied.entries[0]
     listed = ", ".join(entry.node for entry in denied.entries)
     message(f"{first.cluster}: {counted(len(denied.entries), 'node')} {first.explanation}: {listed}")
@@ -68,7 +64,7 @@ def list_nodes(
     entries = api.list_denied_nodes(cluster=cluster, ended=ended, session=session_of(context))
     rows = [asdict(entry) for entry in entries]
     if json:
-        context.obj.json.put(_document(entries))
+        context.obj.json.put(nodes=entries)
     elif rows:
         table(rows, list(rows[0]))
     else:
@@ -79,16 +75,12 @@ def list_nodes(
         suggest(context, "use the node again", "nodes allow", entries[0].node, cluster=entries[0].cluster)
 
 
-def _document(entries: Sequence[api.DeniedNode]) -> NodesDocument:
-    return {"nodes": entries}
-
-
 @nodes.command()
 def allow(context: typer.Context, names: Nodes, *, cluster: ClusterName = None, json: Json = False) -> None:
     """Take nodes off the deny list."""
     entries = api.allow_nodes(names, cluster=cluster)
     if json:
-        context.obj.json.put(_document(entries))
+        context.obj.json.put(nodes=entries)
     listed = ", ".join(entry.node for entry in entries)
     message(f"{entries[0].cluster}: {counted(len(entries), 'node')} allowed again: {listed}")
     suggest(context, "the nodes that are denied", "nodes list")

@@ -12,7 +12,6 @@ import typer
 from orchestrator import api
 from orchestrator.cli import completion
 from orchestrator.cli.job_table import claim_counts, print_claims, print_outcome, suggest_why
-from orchestrator.cli.json_jobs import claim_rows, file_rows, job_refs
 from orchestrator.cli.options import (
     CaseSelection,
     Database,
@@ -35,13 +34,6 @@ from orchestrator.text import counted
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
-
-    from orchestrator.cli.documents import (
-        ClaimsDocument,
-        CollectDocument,
-        PlotDocument,
-        ReportDocument,
-    )
 
 
 class Format(str, enum.Enum):
@@ -128,19 +120,18 @@ def collect(
         api.write_file(pieces, output)
     if shows_cases:
         chosen = [column.name for column in collected.columns(columns)] if columns not in (None, "main") else None
-        print_outcome(collected.outcome, collected.rows, chosen)
-        shape = f"{counted(len(collected.rows), 'row')}, {counted(len(collected.columns(columns or 'all')), 'column')}"
+        print_outcome(collected.outcome, collected.cases, chosen)
+        shape = f"{counted(len(collected.cases), 'row')}, {counted(len(collected.columns(columns or 'all')), 'column')}"
         data(f"\n{output}  ({shape})")
     elif output is not None and not json:
         data(str(output))
     if json:
-        document: CollectDocument = {
-            "cases": [] if iterations else collected.rows,
-            "iterations": list(collected.iterations()) if iterations else [],
-            "claims": claim_rows(collected.outcome),
-            "files": [] if output is None else file_rows("export", output),
-        }
-        context.obj.json.put(document)
+        context.obj.json.put(
+            cases=[] if iterations else collected.cases,
+            iterations=list(collected.iterations()) if iterations else [],
+            claims=collected.outcome.judged_claims,
+            files=api.written_files("export", output),
+        )
     elif output is None and on_terminal:
         data(b"".join(pieces).decode().rstrip("\n"))
     elif output is None:
@@ -200,9 +191,8 @@ def claims(
     judged = api.claims(experiments or (), attempt=attempt, session=session_of(context, database), **options)
     failures = [row for outcome in judged.outcomes for row in outcome.failures]
     if json:
-        rows = [row for outcome in judged.outcomes for row in claim_rows(outcome)]
-        document: ClaimsDocument = {"claims": rows, "failed_jobs": job_refs(failures)}
-        context.obj.json.put(document)
+        rows = [row for outcome in judged.outcomes for row in outcome.judged_claims]
+        context.obj.json.put(claims=rows, failed_jobs=api.rows_of(api.JobRef, failures))
     else:
         for outcome in judged.outcomes:
             data(_claims_title(outcome))
@@ -254,11 +244,8 @@ def plot(
             confirm_overwrite([Path(output)], force)
         plots = [api.plot(names[0] if names else None, output, attempt=attempt, session=session, **options)]
     if json:
-        document: PlotDocument = {
-            "files": file_rows("picture", *(plotted.file for plotted in plots)),
-            "claims": [row for plotted in plots for row in claim_rows(plotted.outcome)],
-        }
-        context.obj.json.put(document)
+        files = api.written_files("picture", *(plotted.file for plotted in plots))
+        context.obj.json.put(files=files, claims=[row for plotted in plots for row in plotted.outcome.judged_claims])
     for plotted in plots:
         if not json:
             data(str(plotted.file))
@@ -282,9 +269,8 @@ def report(
     """Write one HTML page with outcomes, pictures and provenance."""
     page = api.report(output, experiments or (), force=force, session=session_of(context, database), **options)
     if json:
-        claims = [row for outcome in page.outcomes for row in claim_rows(outcome)]
-        document: ReportDocument = {"files": file_rows("page", page.file), "claims": claims}
-        context.obj.json.put(document)
+        claims = [row for outcome in page.outcomes for row in outcome.judged_claims]
+        context.obj.json.put(files=api.written_files("page", page.file), claims=claims)
     else:
         data(str(page.file))
     cases = counted(sum(len(outcome.results) for outcome in page.outcomes), "case")

@@ -10,7 +10,6 @@ import typer
 from orchestrator import api
 from orchestrator.cli import completion
 from orchestrator.cli.job_table import bar, print_jobs, suggest_why, waiting
-from orchestrator.cli.json_jobs import job_refs, retried_jobs
 from orchestrator.cli.notify import message_addresses, message_of_error, send_message
 from orchestrator.cli.options import (
     Database,
@@ -27,7 +26,7 @@ from orchestrator.cli.options import (
     no_longer_waiting,
     session_of,
 )
-from orchestrator.cli.output import data, message, table
+from orchestrator.cli.output import as_row, data, message, table
 from orchestrator.cli.suggestion import only, suggest
 from orchestrator.errors import EXIT_FAILED, EXIT_OK, EXIT_TIMEOUT, EXIT_USER_ERROR, Problem, ReproError
 from orchestrator.paths import short_name
@@ -38,8 +37,6 @@ if TYPE_CHECKING:
 
     from typing_extensions import Unpack
 
-    from orchestrator.cli.documents import CancelDocument, RetryDocument, WaitDocument
-    from orchestrator.cli.json_rows import RetriedJob
     from orchestrator.config.user import Address
 
 ASK_ABOVE = 10
@@ -97,8 +94,7 @@ def _wait(
         no_longer_waiting(context, sorted({short_name(job.experiment) for job in context.obj.waiting_for}))
         raise
     if json:
-        document: WaitDocument = {"jobs": waited.jobs}
-        context.obj.json.put(document)
+        context.obj.json.put(jobs=waited.jobs)
     if not waited.jobs:
         message("no open jobs")
         suggest(context, "their states", "status", *only(experiments_of(targets)))
@@ -147,14 +143,13 @@ def retry(
 ) -> None:
     """Submit failed jobs again, planned from the current profile, on other nodes or with more time."""
     session, addresses = session_of(context, database), message_addresses(notify, waits=wait)
-    again: list[RetriedJob] = []
+    again: list[api.RetriedJob] = []
 
     def on_group(group: api.RetriedGroup) -> None:
         """Print the jobs of a group as soon as they are submitted: the next group may fail."""
         if json:
-            again.extend(retried_jobs(group))
-            document: RetryDocument = {"jobs": again}
-            context.obj.json.put(document)
+            again.extend(group.jobs)
+            context.obj.json.put(jobs=again)
         if not dry_run:
             _print_retried(group, with_jobs=not json)
 
@@ -168,29 +163,22 @@ def retry(
         session=session,
         **options,
     )
-    jobs = [(group, job) for group in retried.groups for job in group.jobs]
+    jobs = [job for group in retried.groups for job in group.jobs]
     names = sorted({short_name(group.experiment) for group in retried.groups})
     if dry_run and jobs:
         rows: list[dict[str, object]] = [
-            {
-                "job": job.job_id,
-                "experiment": short_name(group.experiment),
-                "case": job.label,
-                "failure": str(job.failure),
-                "attempt": job.attempt,
-                "time": job.time_limit,
-            }
-            for group, job in jobs
+            as_row(job) | {"experiment": short_name(job.experiment), "time": job.time_limit} for job in jobs
         ]
+        columns = ["job", "experiment", "case", "failure", "attempt", "time"]
         if not json:
-            table(rows, [name for name in rows[0] if name != "experiment" or len(names) > 1])
+            table(rows, [name for name in columns if name != "experiment" or len(names) > 1])
         left = sum(group.left for group in retried.groups)
         alone = f", and not {counted(left, 'other')} (too many attempts, or Slurm repeats them)" if left else ""
         message(f"would submit {counted(len(jobs), 'job')} again{alone}; nothing was submitted")
-        suggest(context, "the earlier attempts of the first job", "history", jobs[0][1].job_id)
+        suggest(context, "the earlier attempts of the first job", "history", jobs[0].job)
         return
     if jobs and wait:
-        raise typer.Exit(_wait(context, [job.job_id for _, job in jobs], None, addresses, session, {}, json))
+        raise typer.Exit(_wait(context, [job.job for job in jobs], None, addresses, session, {}, json))
     if retried.groups and not dry_run:
         suggest(context, "until all jobs have ended", "status", *only(names), "--watch", state=None)
         return
@@ -206,7 +194,7 @@ def retry(
 
 def _print_retried(group: api.RetriedGroup, with_jobs: bool) -> None:
     for job in group.jobs if with_jobs else ():
-        data(f"{job.job_id}  {job.label}  attempt {job.attempt}")
+        data(f"{job.job}  {job.case}  attempt {job.attempt}")
     left = f"; {group.left} not submitted again: too many attempts, or Slurm repeats them; --class submits them"
     message(f"{counted(group.submitted, 'job')} submitted again{left if group.left else ''}")
 
@@ -235,8 +223,8 @@ def cancel(
         typer.confirm(f"Cancel {counted(len(jobs), 'job')}?", abort=True, err=True)
     cancelled = api.cancel_jobs(jobs, session=session)
     if json:
-        document: CancelDocument = {"jobs": job_refs(cancelled.asked)}
-        context.obj.json.put(document, [*cancelled.refused, *cancelled.unrecorded])
+        refs = api.rows_of(api.JobRef, cancelled.asked)
+        context.obj.json.put([*cancelled.refused, *cancelled.unrecorded], jobs=refs)
     for job in () if json else cancelled.asked:
         data(f"{job.job_id}  {job.label}  {job.scheduler_id or '-'}")
     for problem in cancelled.refused:

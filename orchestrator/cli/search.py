@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -12,14 +12,10 @@ from orchestrator.cli import completion
 from orchestrator.cli.job_table import waiting
 from orchestrator.cli.notify import message_addresses, message_of_error, send_message
 from orchestrator.cli.options import ClusterName, Database, Json, Notify, Settings, Where, session_of
-from orchestrator.cli.output import data, filled_columns, message, table
+from orchestrator.cli.output import as_row, data, filled_columns, message, table
 from orchestrator.cli.suggestion import suggest
 from orchestrator.errors import EXIT_FAILED, EXIT_OK, Problem, ReproError
 from orchestrator.text import counted
-
-if TYPE_CHECKING:
-    from orchestrator.cli.documents import SearchDocument
-    from orchestrator.cli.json_rows import SearchedCase, SearchSummary, SearchWinner, SimulatedCase
 
 MOST_ROWS = 12
 """Number of candidates in the table. --json has all of them."""
@@ -142,18 +138,17 @@ def _print_answer(context: typer.Context, prepared: api.PreparedSearch, answer: 
     measured = answer.measured
     others = [row for row in answer.rows if row.state != "measured"]
     if json:
-        document: SearchDocument = {
-            "searches": [_summary(prepared, answer)],
-            "candidates": [_json_row(row) for row in (*measured, *others)],
-            "reasons": [{"reason": reason, "cases": count} for reason, count in answer.reasons],
-            "winners": [_winner(answer)] if answer.winner else [],
-            "simulated": [],
-        }
-        context.obj.json.put(document)
+        context.obj.json.put(
+            searches=[_summary(prepared, answer)],
+            candidates=api.rows_of(api.SearchedCase, (*measured, *others)),
+            reasons=[api.NotRunReason(reason, count) for reason, count in answer.reasons],
+            winners=_winners(answer),
+        )
     else:
-        rows = (*measured, *(row for row in others if row.is_candidate))
-        shown = [{name: value for name, value in _json_row(row).items() if name != "detail"} for row in rows]
-        table(shown[:MOST_ROWS], filled_columns(shown[:MOST_ROWS]), important=_IMPORTANT)
+        candidates = (*measured, *(row for row in others if row.is_candidate))
+        shown = [as_row(row) for row in api.rows_of(api.SearchedCase, candidates)]
+        columns = [name for name in filled_columns(shown[:MOST_ROWS]) if name != "detail"]
+        table(shown[:MOST_ROWS], columns, important=_IMPORTANT)
         if len(shown) > MOST_ROWS:
             message(f"and {counted(len(shown) - MOST_ROWS, 'more candidate')}; --json lists all of them")
     _print_winner(prepared, answer)
@@ -208,67 +203,27 @@ def _hours(hours: float) -> str:
     return f"{hours:,.0f}" if hours >= 100 else f"{hours:.3g}"
 
 
-def _summary(prepared: api.PreparedSearch, answer: api.SearchAnswer) -> SearchSummary:
-    return {
-        "experiment": prepared.entry.name,
-        "cluster": prepared.cluster.name,
-        "candidates": len(answer.candidates),
-        "measured": len(answer.measured),
-        "jobs": answer.jobs,
-        "hours": answer.hours,
-        "exhaustive_hours": answer.exhaustive_hours,
-        "stopped": answer.stopped,
-    }
+def _summary(prepared: api.PreparedSearch, answer: api.SearchAnswer) -> api.SearchSummary:
+    counts = {"candidates": len(answer.candidates), "measured": len(answer.measured)}
+    names = {"experiment": prepared.entry.name, "cluster": prepared.cluster.name}
+    return api.row_of(api.SearchSummary, answer, **names, **counts)
 
 
-def _winner(answer: api.SearchAnswer) -> SearchWinner:
+def _winners(answer: api.SearchAnswer) -> list[api.SearchWinner]:
     winner = answer.winner
-    assert winner is not None and winner.trial is not None
-    return {
-        "case": winner.case.name,
-        "iteration_ms": winner.trial.iteration_ms,
-        "spread_ms": winner.trial.spread_ms,
-        "sequences_per_s": winner.trial.sequences_per_s,
-        "margin": answer.margin,
-        "arguments": api.arguments_by_program(winner.case),
-    }
-
-
-def _json_row(row: api.CandidateRow) -> SearchedCase:
-    trial = row.trial
-    return {
-        "case": row.case.name,
-        "state": row.state,
-        "job": trial.job_id if trial else None,
-        "iterations": trial.iterations if trial else None,
-        "iteration_ms": trial.iteration_ms if trial and row.state == "measured" else None,
-        "spread_ms": trial.spread_ms if trial else None,
-        "sequences_per_s": trial.sequences_per_s if trial else None,
-        "predicted_ms": row.predicted_ms,
-        "memory_gb": row.memory_gb,
-        "why": row.why.kind if row.why else None,
-        "detail": row.why.detail if row.why else None,
-    }
+    if winner is None:
+        return []
+    arguments = api.arguments_by_program(winner.case)
+    return [api.row_of(api.SearchWinner, winner, margin=answer.margin, arguments=arguments)]
 
 
 def _print_simulated(context: typer.Context, name: str, simulated: api.Simulated, json: bool) -> None:
     """Print the cases in the order in which a search measures them, with their known times."""
-    best = simulated.best_ms
-    rows: list[SimulatedCase] = [
-        {"case": case, "iteration_ms": time, "over_fastest": time / best - 1}
-        for case, time in simulated.measured_ms.items()
-    ]
+    best, rows = simulated.best_ms, simulated.cases
     if json:
-        document: SearchDocument = {
-            "searches": [],
-            "candidates": [],
-            "reasons": [],
-            "winners": [],
-            "simulated": rows,
-        }
-        context.obj.json.put(document)
+        context.obj.json.put(simulated=rows)
     else:
-        table(rows, ["case", "iteration_ms"])
+        table([as_row(row) for row in rows], ["case", "iteration_ms"])
     found = simulated.measured_ms[simulated.found]
     message(f"{name}: {len(rows)} of {counted(simulated.of, 'case')} measured; no other one can be faster")
     how_close = (

@@ -11,7 +11,6 @@ import typer
 from orchestrator import api
 from orchestrator.cli import completion
 from orchestrator.cli.job_table import claim_counts, print_outcome, suggest_why, waiting
-from orchestrator.cli.json_jobs import case_rows, claim_rows, job_refs, planned_jobs
 from orchestrator.cli.notify import message_addresses, message_of_error, send_message
 from orchestrator.cli.options import (
     Database,
@@ -25,7 +24,7 @@ from orchestrator.cli.options import (
     no_longer_waiting,
     session_of,
 )
-from orchestrator.cli.output import message, print_shortened, table
+from orchestrator.cli.output import as_row, message, print_shortened, table
 from orchestrator.cli.suggestion import only, suggest, suggested
 from orchestrator.errors import EXIT_FAILED, EXIT_OK
 from orchestrator.paths import short_name
@@ -33,10 +32,6 @@ from orchestrator.text import counted
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
-
-    from orchestrator.cli.documents import SubmitDocument
-    from orchestrator.cli.json_plan_rows import PlannedJob
-    from orchestrator.cli.json_rows import JobRef
 
 
 class Before(str, enum.Enum):
@@ -100,8 +95,7 @@ def submit(
         for note in [*(note for run in planned for note in run.notes), *denied, *_example_notes(planned)]:
             message(f"note: {note}")
         if json:
-            dry: SubmitDocument = {"plans": _plan_rows(planned), "jobs": [], "cases": [], "claims": []}
-            context.obj.json.put(dry)
+            context.obj.json.put(plans=api.rows_of(api.PlannedJob, _plans(planned)))
         _print_plans(context, planned, not json)
         return
     submitted: list[api.Submission] = []
@@ -109,8 +103,7 @@ def submit(
     def on_submission(submission: api.Submission) -> None:
         submitted.append(submission)
         if json:
-            document: SubmitDocument = {"plans": [], "jobs": _job_rows(submitted), "cases": [], "claims": []}
-            context.obj.json.put(document)
+            context.obj.json.put(jobs=_job_rows(submitted))
         _print_submission(submission)
 
     try:
@@ -146,13 +139,11 @@ def submit(
         raise
     if json:
         ended = [result.row for outcome in outcomes for result in outcome.results if result.row is not None]
-        document: SubmitDocument = {
-            "plans": [],
-            "jobs": job_refs(list({row.job_id: row for row in ended}.values())),
-            "cases": [row for outcome in outcomes for row in case_rows(outcome)],
-            "claims": [row for outcome in outcomes for row in claim_rows(outcome)],
-        }
-        context.obj.json.put(document)
+        context.obj.json.put(
+            jobs=api.rows_of(api.JobRef, {row.job_id: row for row in ended}.values()),
+            cases=[row for outcome in outcomes for row in api.export_rows(outcome.entry, outcome.results)],
+            claims=[row for outcome in outcomes for row in outcome.judged_claims],
+        )
     code = _print_outcomes(context, outcomes, not json)
     failures = [row for outcome in outcomes for row in outcome.failures]
     send_message(addresses, list(map(_end, outcomes)), failures, failed=code != EXIT_OK)
@@ -179,21 +170,20 @@ def _example_notes(planned: Sequence[api.PlannedRun]) -> list[str]:
     ]
 
 
-def _plan_rows(planned: Sequence[api.PlannedRun]) -> list[PlannedJob]:
-    """Return the rows of the jobs; one that experiments share is a row of the first."""
-    rows: dict[str, PlannedJob] = {}
-    for run in planned:
-        for row in planned_jobs(run):
-            rows.setdefault(row["job"], row)
-    return list(rows.values())
+def _plans(planned: Sequence[api.PlannedRun]) -> list[api.Plan]:
+    """Return the plans of all experiments; a job that experiments share is the one of the first."""
+    first_of: dict[str, api.Plan] = {}
+    for plan in (plan for run in planned for plan in run.plans):
+        first_of.setdefault(plan.identity, plan)
+    return list(first_of.values())
 
 
-def _job_rows(submissions: Sequence[api.Submission]) -> list[JobRef]:
+def _job_rows(submissions: Sequence[api.Submission]) -> list[api.JobRef]:
     """Return the rows of the jobs; one that experiments share is a row of the first."""
-    rows: dict[str, JobRef] = {}
+    rows: dict[str, api.JobRef] = {}
     for submission in submissions:
-        for row in job_refs(submission.jobs, submission.reused):
-            rows.setdefault(row["job"], row)
+        for job in submission.jobs:
+            rows.setdefault(job.job_id, api.row_of(api.JobRef, job, reused=submission.reused.get(job.job_id)))
     return list(rows.values())
 
 
@@ -237,9 +227,11 @@ def _print_submission(submission: api.Submission) -> None:
 
 def _print_submitted_jobs(context: typer.Context, submissions: Sequence[api.Submission], with_table: bool) -> None:
     if with_table:
-        rows = [row | {"experiment": short_name(row["experiment"])} for row in _job_rows(submissions)]
         labels = {job.job_id: job.label for submission in submissions for job in submission.jobs}
-        rows = [row | {"case": labels[row["job"]]} for row in rows]
+        rows = [
+            as_row(row) | {"experiment": short_name(row.experiment), "case": labels[row.job]}
+            for row in _job_rows(submissions)
+        ]
         several = ["experiment"] if len(submissions) > 1 else []
         reused = ["reused"] if any(row["reused"] for row in rows) else []
         table(rows, ["job", *several, "case", "state", "id", *reused])
@@ -270,29 +262,17 @@ def _print_outcomes(context: typer.Context, outcomes: Sequence[api.FigureOutcome
 
 def _print_plans(context: typer.Context, planned: Sequence[api.PlannedRun], with_table: bool) -> None:
     """Print the jobs of a dry run. Jobs that experiments share are one row."""
-    first_of: dict[str, api.Plan] = {}
-    for plan in (plan for run in planned for plan in run.plans):
-        first_of.setdefault(plan.identity, plan)
-    plans = list(first_of.values())
+    plans = _plans(planned)
     rows: list[dict[str, object]] = [
-        {
-            "job": plan.identity,
-            "experiment": short_name(plan.case.experiment),
-            "case": plan.label,
-            "nodes": plan.resources.nodes,
-            "tasks": plan.resources.tasks,
-            "gpus": plan.resources.nodes * plan.resources.gpus_per_node,
-            "microbatches": plan.case.layout.microbatches,
-            "bubble": round(plan.case.layout.bubble(), 4),
-            "iterations": plan.case.training.iterations,
-            "time": plan.resources.time_limit,
-            "warnings": "; ".join(plan.warnings),
-        }
+        as_row(api.row_of(api.PlannedJob, plan))
+        | {"experiment": short_name(plan.case.experiment), "case": plan.label, "time": plan.resources.time_limit}
+        | {"warnings": "; ".join(plan.warnings)}
         for plan in plans
     ]
+    columns = ["job", "experiment", "case", "nodes", "tasks", "gpus", "microbatches", "bubble", "iterations", "time"]
     programs = [_program(plan) for plan in plans]
     if with_table:
-        table(rows, [name for name in rows[0] if name != "experiment" or len(planned) > 1])
+        table(rows, [name for name in [*columns, "warnings"] if name != "experiment" or len(planned) > 1])
     for program in dict.fromkeys(tuple(program.items()) for program in programs):
         message("; ".join(f"{name} {value}" for name, value in program if value is not None))
     first, cluster = planned[0], planned[0].cluster.name

@@ -35,8 +35,6 @@ from orchestrator.text import counted
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from orchestrator.cli.documents import StatusDocument
-
 NEVER_STARTED = ("cancelled", "not-submitted", "refused")
 """Failure classes of jobs that may have no log."""
 MOST_JOBS = 60
@@ -97,7 +95,7 @@ def status(
     now = next(updates)
     started = True
     if json and not watch:
-        context.obj.json.put(_document(now))
+        context.obj.json.put(jobs=now.jobs, experiments=now.experiments, notes=now.notes)
     if not now.is_submitted:
         message(str(session.no_jobs()))
         suggest(context, "the experiments", "list", database=None)
@@ -122,10 +120,6 @@ def _updates(current: Callable[[], api.Status]) -> Iterator[api.Status]:
         time.sleep(max(REDRAW_S, SHARE_OF_TIME * (time.monotonic() - began)))
 
 
-def _document(now: api.Status) -> StatusDocument:
-    return {"jobs": now.jobs, "experiments": now.experiments, "notes": now.notes}
-
-
 def _watch(updates: Iterable[api.Status], every: float, wide: bool, json: JsonOutput | None) -> api.Status:
     """Draw each status over the last one on a terminal; elsewhere print what has changed. Return the last status.
 
@@ -144,9 +138,9 @@ def _watch(updates: Iterable[api.Status], every: float, wide: bool, json: JsonOu
                 jobs = [job for job in now.jobs if before.get(_key(job)) != _state(job)]
                 experiments = [row for row in now.experiments if before.get(_key(row)) != _state(row)]
                 if json is not None and not now.is_open:
-                    json.put(_document(now))
+                    json.put(jobs=now.jobs, experiments=now.experiments, notes=now.notes)
                 elif json is not None and (is_first or jobs or experiments):
-                    json.print_line(_document(now))
+                    json.print_line(jobs=now.jobs, experiments=now.experiments, notes=now.notes)
                 elif is_first or jobs or experiments:
                     _print_notes(now)
                     _print_rows(jobs, experiments, wide)

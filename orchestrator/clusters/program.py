@@ -14,12 +14,14 @@ import struct
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
+from typing import Annotated
 
 from orchestrator.catalog.case import Case
 from orchestrator.catalog.paper import Paper
 from orchestrator.clusters.container import read_image
 from orchestrator.clusters.resolve import Cluster
 from orchestrator.errors import Problem, ReproError
+from orchestrator.fields import Field
 from orchestrator.paths import Folders
 from orchestrator.workloads import find_workload
 from orchestrator.workloads.base import ContainerImage, JobContext, Program
@@ -210,6 +212,22 @@ class ImageRow:
     source: str | None
     there: str | None
     record: ImportRecord
+    bytes: int | None
+    location: str
+
+
+@dataclass(frozen=True, slots=True)
+class ImageFile:
+    """An image of a profile with the record of its import. `there` is whether its file exists."""
+
+    image: Annotated[str, Field(of="name")]
+    value: str
+    source: str | None
+    there: str | None
+    digest: Annotated[str | None, Field(of="record.digest")]
+    digest_of: Annotated[str | None, Field(of="record.digest_of")]
+    imported: Annotated[str | None, Field(of="record.imported")]
+    user: Annotated[str | None, Field(of="record.user")]
     bytes: int | None
     location: str
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from orchestrator.clusters.container import FILE_RUNTIMES, read_image
 from orchestrator.clusters.layers import Layered, lay, with_examples
@@ -18,6 +18,7 @@ from orchestrator.clusters.profile import ClusterProfile, NetworkFields
 from orchestrator.config.model import Hardware, placeholders, read_model
 from orchestrator.config.yaml import Document, KeyPath, Setting, dotted, read_document, settings_document, shown
 from orchestrator.errors import Problem, ReproError, did_you_mean
+from orchestrator.fields import Field
 from orchestrator.identity import name_of_user, why_not_own_path
 from orchestrator.masking import masked
 from orchestrator.paths import Folders
@@ -54,6 +55,29 @@ class Layer:
 
 
 @dataclass(frozen=True, slots=True)
+class ClusterRow:
+    """A cluster profile as a row. `open` are the fields without a value."""
+
+    cluster: Annotated[str, Field(of="name")]
+    about: Annotated[str, Field(of="profile.about")]
+    scheduler: Annotated[str, Field(of="profile.scheduler")]
+    nodes: Annotated[int | None, Field(of="hardware.nodes")]
+    gpus_per_node: Annotated[int | None, Field(of="hardware.gpus_per_node")]
+    gpu: Annotated[str | None, Field(of="hardware.gpu")]
+    container: str | None
+    open: Annotated[Sequence[str], Field(of="open_fields")]
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileField:
+    """A field of a profile, its value, and its place."""
+
+    field: str
+    value: object
+    location: str
+
+
+@dataclass(frozen=True, slots=True)
 class Cluster:
     """A validated profile with its sources.
 
@@ -80,6 +104,16 @@ class Cluster:
     def files(self) -> tuple[Path, ...]:
         """Files of all layers, in their order."""
         return tuple(layer.file for layer in self.layers)
+
+    @property
+    def container(self) -> str | None:
+        """Name of the container runtime; None without one."""
+        return self.profile.container.runtime if self.profile.container else None
+
+    @property
+    def open_fields(self) -> list[str]:
+        """Names of the fields without a value."""
+        return [dotted(blank.path) for blank in self.unfilled]
 
     @property
     def is_slurm(self) -> bool:

@@ -10,6 +10,7 @@ import subprocess
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Annotated
 
 from orchestrator.clusters.container import FILE_RUNTIMES, ContainerFields, read_image
 from orchestrator.clusters.program import image_uri, import_record, imported_file, is_there
@@ -17,6 +18,7 @@ from orchestrator.clusters.resolve import Cluster
 from orchestrator.clusters.slurm_fields import SlurmFields
 from orchestrator.config.yaml import shown
 from orchestrator.errors import Problem, ReproError, Unreachable, did_you_mean
+from orchestrator.fields import Field
 from orchestrator.files import private_folder, read_record
 from orchestrator.job_spec import Resources
 from orchestrator.launch.directives import directive, free_directives, named, output_pattern, placement, slurm_of
@@ -72,6 +74,16 @@ class Import:
     def log(self) -> Path:
         """Return the log file."""
         return self.folder / "log.txt"
+
+
+@dataclass(frozen=True, slots=True)
+class ImageImport:
+    """An import of an image as a row. `error` is set if it failed."""
+
+    image: Annotated[str, Field(of="name")]
+    file: Path
+    job: Annotated[str | None, Field(of="job_id")]
+    error: str | None
 
 
 @dataclass(frozen=True, slots=True)

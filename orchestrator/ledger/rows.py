@@ -92,6 +92,11 @@ class JobSummary(AttemptRow):
     profile_file: str | None = None
 
     @property
+    def elapsed_s(self) -> float | None:
+        """Return the seconds from start to end; None before the end."""
+        return (self.ended_at - self.started_at).total_seconds() if self.started_at and self.ended_at else None
+
+    @property
     def label(self) -> str:
         """Return the case's name with the number of the repeat: `pp=8,gbs=32 #2`."""
         return self.case_name if self.repeat == 1 else f"{self.case_name} #{self.repeat}"

@@ -8,6 +8,7 @@ from __future__ import annotations
 import sqlalchemy as sa
 
 from orchestrator.ledger.tables import Iteration, rows_of
+from orchestrator.metrics import METRICS
 
 # Experiments and cases that requested a job. Two runs of one figure request the same jobs.
 _ASKED = """
@@ -35,14 +36,7 @@ _ATTEMPTS = """
 _TIMES = ("created_at", "submitted_at", "started_at", "ended_at")
 
 # Metrics with a column. The first one also has columns for spread and count.
-_METRICS = (
-    *("iteration_ms", "host_wait_ms", "host_wait_percent"),
-    *("tflops_per_gpu", "percent_of_peak", "percent_of_peak_computed", "mfu_percent"),
-    *("tokens_per_s", "tokens_per_s_per_gpu"),
-    *("sequences_per_s", "aggregate_pflops", "reported_tflops_per_gpu", "max_memory_allocated_bytes"),
-    *("max_memory_reserved_bytes", "gpu_memory_used_gb", "gpu_power_w", "gpu_clock_mhz", "gpu_slowed_percent"),
-    *("joules_per_iteration", "joules_per_token", "parameters_billion"),
-)
+_METRICS = tuple(name for name, metric in METRICS.items() if metric.is_stored)
 _OF_FIRST = ("iteration_ms_spread", "iterations_used")
 
 # The result of each case: the last verified attempt of its job, else the last partial one, else the latest. A case has

@@ -13,7 +13,7 @@ import json
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Annotated, Literal
 
 from orchestrator.catalog.case import Case
 from orchestrator.catalog.library import Entry
@@ -21,6 +21,7 @@ from orchestrator.clusters.program import image_of, program_for
 from orchestrator.clusters.resolve import Cluster
 from orchestrator.config.yaml import shown
 from orchestrator.errors import Problem, ReproError
+from orchestrator.fields import Field
 from orchestrator.job_spec import ComputedProducts, JobSpec, Resources
 from orchestrator.megatron.memory import MemoryEstimate
 from orchestrator.megatron.model import Layout, ModelShape, Training
@@ -148,6 +149,46 @@ class Plan(CheckedCase):
     def slug(self) -> str:
         """Label for file names."""
         return self.case.slug if self.repeat == 1 else f"{self.case.slug}.repeat-{self.repeat}"
+
+    @property
+    def gpus(self) -> int:
+        """Return the GPUs of the job; 0 on CPU cores."""
+        return self.resources.nodes * self.resources.gpus_per_node
+
+    @property
+    def bubble(self) -> float:
+        """Return the share of the pipeline's time in which a GPU waits for another stage."""
+        return round(self.case.layout.bubble(), 4)
+
+    @property
+    def time_limit_s(self) -> int:
+        """Return the time limit in seconds."""
+        return time_limit_s(self.resources.time_limit)
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedJob:
+    """A job of a dry run, with the program that it would run."""
+
+    job: Annotated[str, Field(of="identity")]
+    experiment: Annotated[str, Field(of="case.experiment")]
+    scale: Annotated[str, Field(of="case.scale")]
+    cluster: str
+    case: Annotated[str, Field(of="case.name")]
+    repeat: int
+    nodes: Annotated[int, Field(of="resources.nodes")]
+    tasks: Annotated[int, Field(of="resources.tasks")]
+    gpus: int
+    microbatches: Annotated[int, Field(of="case.layout.microbatches")]
+    bubble: float
+    iterations: Annotated[int, Field(of="case.training.iterations")]
+    time_limit_s: int
+    warnings: Sequence[str]
+    workload: Annotated[str, Field(of="program.workload")]
+    code: Annotated[str, Field(of="program.code")]
+    image: Annotated[str | None, Field(of="program.image_path")]
+    image_digest: Annotated[str | None, Field(of="program.image_digest")]
+    data: Annotated[str | None, Field(of="program.data")]
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,9 +8,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 from orchestrator.errors import Problem, ReproError
+from orchestrator.fields import Field
 from orchestrator.files import tail_bytes
 from orchestrator.ledger.attempts import ResultRows, S, changed_arguments, job_specs, measured_for, runs_of
 from orchestrator.ledger.database import Ledger, now
@@ -86,6 +87,25 @@ class JobStatus:
             return None
         local, today = (moment.replace(tzinfo=timezone.utc).astimezone() for moment in (self.starts_at, now()))
         return f"starts {local:%H:%M}" if local.date() == today.date() else f"starts {local:%m-%d %H:%M}"
+
+
+@dataclass(frozen=True, slots=True)
+class JobRef:
+    """A job that a command has changed or started. `id` is the one of the scheduler; `reused` is an origin and age."""
+
+    job: Annotated[str, Field(of="job_id")]
+    experiment: str
+    scale: str
+    cluster: str
+    case: Annotated[str, Field(of="case_name")]
+    repeat: int
+    attempt: Annotated[int, Field(of="number")]
+    state: str
+    verdict: str | None
+    id: Annotated[str | None, Field(of="scheduler_id")]
+    origin: str | None
+    why: Annotated[str | None, Field(of="verdict_reason")]
+    reused: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -280,6 +280,11 @@ class Result:
         return modes(self.rows)
 
     @property
+    def execution(self) -> str | None:
+        """Return the execution modes of its jobs as text; None if they are unknown."""
+        return " and ".join(self.modes) or None
+
+    @property
     def is_host_bound(self) -> bool | None:
         """Return whether its GPUs waited too long for the host; None unless that was measured."""
         return is_host_bound(self.metrics) if self.metric("host_wait_percent") else None
@@ -388,10 +393,6 @@ def published_on(case: Case, gpu: str | None) -> list[PublishedPoint]:
     """Return the published numbers that apply to this GPU: its own first, then those that name no GPU."""
     own = [point for point in case.published if point.gpu and gpu and point.gpu in gpu]
     return own + [point for point in case.published if not point.gpu]
-
-
-NOT_RATES = frozenset({"max_memory_allocated_bytes", "gpu_memory_used_gb", "parameters_billion"})
-"""Metrics that do not depend on how long a GPU waits for the host."""
 
 
 def modes(rows: Iterable[JobRow]) -> tuple[str, ...]:

@@ -14,9 +14,9 @@ from orchestrator.catalog.claims import ClosesClaim, LossCurveClaim, RatioClaim
 from orchestrator.catalog.expand import scale_fields
 from orchestrator.catalog.library import Entry
 from orchestrator.job_spec import Value
+from orchestrator.metrics import METRICS
 from orchestrator.results.cases import Result
 from orchestrator.results.evidence import (
-    SMALLER_IS_BETTER,
     Evidence,
     assigned,
     in_order,
@@ -78,7 +78,7 @@ def _best_to_best(claim: RatioClaim, evidence: Evidence) -> Part:
     both = unique(result for side in sides for result in side)
     numbers = dict(zip(map(id, both), evidence.speeds(both), strict=True))
     of, over = (largest([numbers[id(result)] for result in side]) for side in sides)
-    ratio = over / of if metric in SMALLER_IS_BETTER else of / over
+    ratio = over / of if METRICS[metric].better == "lower" else of / over
     return Part(_ratio_name(claim), both, metric, ratio, least, most)
 
 

@@ -22,7 +22,8 @@ from orchestrator.catalog.claims import (
     TrendClaim,
 )
 from orchestrator.catalog.library import Entry
-from orchestrator.results.cases import NOT_RATES, Result, published_on
+from orchestrator.metrics import METRICS
+from orchestrator.results.cases import Result, published_on
 from orchestrator.results.claim_pairs import judge_closes, judge_loss_curves, judge_ratio
 from orchestrator.results.evidence import (
     Evidence,
@@ -134,7 +135,7 @@ def _require_gpus(claim: Claim, evidence: Evidence) -> None:
     """Raise NotJudged if the claim is about times or rates of GPUs, and CPU processes took their place."""
     on_cpu = any(result.case.device == "cpu" for result in evidence.results)
     is_of_gpus = evidence.entry.experiment.device != "cpu"
-    if on_cpu and is_of_gpus and not NOT_RATES.issuperset(_metrics(claim, evidence)):
+    if on_cpu and is_of_gpus and any(METRICS[name].is_rate for name in _metrics(claim, evidence)):
         raise NotJudged("the speed of processes on CPU cores does not show the speed of GPUs")
 
 

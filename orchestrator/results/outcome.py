@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Annotated
 
 from orchestrator.catalog.case import Case, parse_where, select, with_workload
 from orchestrator.catalog.expand import cases_to_run, expand
 from orchestrator.catalog.experiment import is_search, scale_names
 from orchestrator.catalog.library import Entry, find_experiment, full_name
 from orchestrator.errors import Problem, ReproError
+from orchestrator.fields import Field, row_of
 from orchestrator.job_spec import shown_changes
 from orchestrator.ledger.attempts import job_rows, measured_for, result_rows
 from orchestrator.ledger.database import Ledger
@@ -17,13 +19,33 @@ from orchestrator.ledger.measurements import losses_of, metrics_of
 from orchestrator.ledger.reports import attempts_of_jobs, run_summaries
 from orchestrator.ledger.rows import JobRow
 from orchestrator.ledger.tables import MEASURED, Run
+from orchestrator.masking import masked
 from orchestrator.paths import Folders
 from orchestrator.results.cases import Result, case_results, latest_job
-from orchestrator.results.claims import ClaimVerdict, judge_claims
+from orchestrator.results.claims import ClaimVerdict, Used, judge_claims
 from orchestrator.results.comparison import in_order_of_runs
 from orchestrator.results.left_out import LeftOutAttempt, left_out_attempts
+from orchestrator.results.margin import Margin
+from orchestrator.text import printable_line
 from orchestrator.workloads import find_workload
 from orchestrator.workloads.argument_changes import changes_of, parse_changes, with_changes
+
+
+@dataclass(frozen=True, slots=True)
+class JudgedClaim:
+    """Verdict of a claim: `holds`, `fails` or `not judged`, its distance from the bound, and the numbers behind it."""
+
+    experiment: str
+    scale: str
+    cluster: str
+    claim: Annotated[str, Field(of="claim.id")]
+    kind: Annotated[str, Field(of="claim.kind")]
+    says: Annotated[str, Field(of="claim.says")]
+    source: Annotated[str, Field(of="claim.source")]
+    verdict: str
+    because: str
+    margin: Margin | None
+    used: tuple[Used, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +71,15 @@ class FigureOutcome:
     def left_out_ids(self) -> frozenset[int]:
         """Return the ids of the attempts that a user left out."""
         return frozenset(attempt.attempt_id for attempt in self.left_out)
+
+    @property
+    def judged_claims(self) -> list[JudgedClaim]:
+        """Return the claims as rows. Text from logs is without secrets."""
+        figure = {"experiment": self.entry.name, "scale": self.scale, "cluster": self.cluster}
+        return [
+            row_of(JudgedClaim, verdict, because=printable_line(masked(verdict.because)), **figure)
+            for verdict in self.claims
+        ]
 
     @property
     def workloads(self) -> list[str]:

@@ -6,8 +6,10 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Annotated
 
 from orchestrator.catalog.case import Case
+from orchestrator.fields import Field
 from orchestrator.search.candidates import Candidate, LeftOut, Reason
 from orchestrator.search.policy import OUT_OF_MEMORY
 from orchestrator.workloads import workloads
@@ -49,6 +51,73 @@ class CandidateRow:
     trial: EndedTrial | None = None
     why: Reason | None = None
     is_candidate: bool = True
+
+    @property
+    def measured_ms(self) -> float | None:
+        """Return the time of an iteration; None unless it was measured."""
+        return self.trial.iteration_ms if self.trial and self.state == "measured" else None
+
+
+@dataclass(frozen=True, slots=True)
+class SearchedCase:
+    """A case of a search; `state` is measured, out of memory, failed or not run, `why` the reason.
+
+    A case of the space that is no candidate has no `predicted_ms`. `detail` is the part of the reason that other cases
+    do not share.
+    """
+
+    case: Annotated[str, Field(of="case.name")]
+    state: str
+    job: Annotated[str | None, Field(of="trial.job_id")]
+    iterations: Annotated[int | None, Field(of="trial.iterations")]
+    iteration_ms: Annotated[float | None, Field(of="measured_ms")]
+    spread_ms: Annotated[float | None, Field(of="trial.spread_ms")]
+    sequences_per_s: Annotated[float | None, Field(of="trial.sequences_per_s")]
+    predicted_ms: float | None
+    memory_gb: float | None
+    why: Annotated[str | None, Field(of="why.kind")]
+    detail: Annotated[str | None, Field(of="why.detail")]
+
+
+@dataclass(frozen=True, slots=True)
+class SearchSummary:
+    """A search so far. `stopped` is the reason why no more cases are measured, null in a dry run.
+
+    `hours` are those of GPUs, or of processes on CPU cores. `exhaustive_hours` are those of complete jobs of all
+    candidates: predicted, on CPU cores at the mean time of the complete jobs.
+    """
+
+    experiment: str
+    cluster: str
+    candidates: int
+    measured: int
+    jobs: int
+    hours: float
+    exhaustive_hours: float | None
+    stopped: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class NotRunReason:
+    """A reason why cases were not run, and their number."""
+
+    reason: str
+    cases: int
+
+
+@dataclass(frozen=True, slots=True)
+class SearchWinner:
+    """The fastest measured candidate, with its arguments by program.
+
+    `margin` is how much longer the second one takes, as a share.
+    """
+
+    case: Annotated[str, Field(of="case.name")]
+    iteration_ms: Annotated[float | None, Field(of="trial.iteration_ms")]
+    spread_ms: Annotated[float | None, Field(of="trial.spread_ms")]
+    sequences_per_s: Annotated[float | None, Field(of="trial.sequences_per_s")]
+    margin: float | None
+    arguments: Mapping[str, Sequence[str]]
 
 
 @dataclass(frozen=True, slots=True)

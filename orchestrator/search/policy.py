@@ -162,6 +162,18 @@ Order = Callable[[Sequence[Candidate], Mapping[str, float]], str | None]
 
 
 @dataclass(frozen=True, slots=True)
+class SimulatedCase:
+    """A case that a simulated search measured, with its known time.
+
+    `over_fastest` is how much longer it takes than the fastest case of the list, as a share: 0 for that case.
+    """
+
+    case: str
+    iteration_ms: float
+    over_fastest: float
+
+
+@dataclass(frozen=True, slots=True)
 class Simulated:
     """Cases in the order in which a search measured them, with their times; infinity is out of memory.
 
@@ -177,6 +189,11 @@ class Simulated:
     def found(self) -> str:
         """Return the fastest measured case."""
         return min(self.measured_ms, key=lambda name: self.measured_ms[name])
+
+    @property
+    def cases(self) -> list[SimulatedCase]:
+        """Return the measured cases in their order."""
+        return [SimulatedCase(case, time, time / self.best_ms - 1) for case, time in self.measured_ms.items()]
 
 
 def simulate(candidates: Sequence[Candidate], known_ms: Mapping[str, float], order: Order | None = None) -> Simulated:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
+from orchestrator.fields import Field
 from orchestrator.results.plot.figure import matplotlib_version
 from orchestrator.results.report.page import without_picture
 
@@ -33,6 +35,17 @@ class Check:
     def is_proven(self) -> bool:
         """Return whether everything was compared."""
         return self.unchecked is None
+
+
+@dataclass(frozen=True, slots=True)
+class BundleCheckRow:
+    """A check of a bundle as a row. `proven` is false if there was nothing to compare with."""
+
+    check: Annotated[str, Field(of="name")]
+    what: str
+    proven: Annotated[bool, Field(of="is_proven")]
+    differences: Sequence[str]
+    notes: Sequence[str]
 
 
 def check_of_pages(

@@ -82,7 +82,7 @@ def _check_results(folder: Path, about: About, entry: Entry, ledger: Ledger) -> 
     outcome = judge_stored(ledger, entry, about.scale, about.left_out or ())
     stored = json.loads(text_of(folder, "results/results.json"))
     names = {column["name"] for column in stored["columns"]}  # an older bundle has fewer
-    rows = anonymized(export_rows(entry, outcome.results, ledger), ())
+    rows = anonymized([dict(row) for row in export_rows(entry, outcome.results, ledger)], ())
     cases = [{name: value for name, value in row.items() if name in names} for row in rows]
     claims, same_rules = claim_rows(outcome.claims), about.judging_rules == JUDGING_RULES
     differences = [

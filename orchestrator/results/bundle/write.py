@@ -321,7 +321,8 @@ class _Lines:
 
 
 def _add_results(contents: Contents, ledger: Ledger, figure: FigureOutcome, extract: Extract) -> None:
-    cases = anonymized(export_rows(figure.entry, figure.results, ledger), extract.users, contents.secrets)
+    rows = [dict(row) for row in export_rows(figure.entry, figure.results, ledger)]
+    cases = anonymized(rows, extract.users, contents.secrets)
     contents.add("results/cases.csv", as_csv(cases, CASE_COLUMNS).encode())
     contents.add("results/results.json", as_json(cases, claim_rows(figure.claims)).encode())
 

@@ -12,7 +12,8 @@ from orchestrator.catalog.library import Entry
 from orchestrator.catalog.plot_axes import YAxis
 from orchestrator.catalog.published import PublishedPoint
 from orchestrator.ledger.tables import FAILED
-from orchestrator.results.cases import NOT_RATES, Result, published_on, results_by_series
+from orchestrator.metrics import METRICS
+from orchestrator.results.cases import Result, published_on, results_by_series
 
 SERIES = ("#0a396d", "#e49d00", "#057c5f", "#c46ba1", "#833d3d", "#86c9ef", "#755d00", "#e97c47")
 """Okabe and Ito's hues, each at a lightness (CIE L*) of its own: 24, 70, 46, 57, 35, 78, 41 and 64."""
@@ -250,7 +251,7 @@ def _case_point(entry: Entry, metric: str, result: Result, at: float) -> CasePoi
 
 
 def _kind(result: Result, metric: str) -> str:
-    if result.host_bound and metric not in NOT_RATES:
+    if result.host_bound and METRICS[metric].is_rate:
         return "measured, host-bound"
     if result.noise:
         return "measured, too noisy to compare"

@@ -28,7 +28,7 @@ from orchestrator.masking import masked
 from orchestrator.results.outcome import FigureOutcome
 from orchestrator.results.plot.axes import label_on
 from orchestrator.results.plot.figure import picture
-from orchestrator.results.report.cases import CaseRow, ClaimRow, Counts, case_rows, claim_rows, counts_of
+from orchestrator.results.report.cases import CaseCells, ClaimRow, Counts, case_rows, claim_rows, counts_of
 from orchestrator.results.report.provenance import (
     AttemptEntry,
     FailedEntry,
@@ -72,7 +72,7 @@ class FigureSection:
     plot: str
     picture: str
     no_picture: str
-    cases: tuple[CaseRow, ...]
+    cases: tuple[CaseCells, ...]
     claims: tuple[ClaimRow, ...]
     failed: tuple[FailedEntry, ...]
     attempts: tuple[AttemptEntry, ...]

@@ -28,7 +28,7 @@ def equal_in_both(names: list[str], **options: str) -> list[api.Plan]:
     plans = [plan for run in runs for plan in run.plans]
     planned = [(one.case, one.checked.resources, one.checked.cost) for one in shown.batch.planned]
     assert planned == [(plan.case, plan.resources, plan.cost) for plan in plans]
-    assert [row["case"] for row in shown.detailed_rows] == [plan.case.name for plan in plans]
+    assert [row.case for row in shown.rows.values()] == [plan.case.name for plan in plans]
     assert {*shown.notes} <= {*runs[0].notes}
     return plans
 

@@ -221,7 +221,7 @@ def test_more_is_better_where_the_metric_is_a_rate(base: JobRow) -> None:
 def test_a_row_has_the_ratio_the_noise_and_what_makes_it_doubtful(base: JobRow) -> None:
     row = against(base, [100.0], [104.0], 0.02)
     assert row.ratio == pytest.approx(1.04) and row.noise == pytest.approx(0.02 * 2**0.5)
-    assert (row.job_a, row.job_b, row.because) == ("j1", "j2", None)
+    assert (row.a_job, row.b_job, row.because) == ("j1", "j2", None)
     assert against(base, [100.0], [100.0]).noise == pytest.approx(ONE_JOB * 2**0.5)
     noisy = against(base, [100.0], [104.0], 0.12)
     assert noisy.because == "too noisy in A: spread 12 % of the median; too noisy in B: spread 12 % of the median"
