@@ -192,6 +192,28 @@ class JsonTexts(_Checked):
         return isinstance(result, list) and all(isinstance(item, str) for item in result)
 
 
+class Masked(sa.types.TypeDecorator[object]):
+    """Text, or JSON of the given type, that is stored without secrets."""
+
+    impl: sa.types.TypeEngine[Any] | type[sa.types.TypeEngine[Any]] = CheckedText
+    cache_ok = True
+
+    def __init__(self, json: sa.types.TypeEngine[Any] | None = None) -> None:
+        super().__init__()
+        self.impl = json or self.impl
+
+    @property
+    def python_type(self) -> type[Any]:
+        """The type of the values."""
+        return self.impl_instance.python_type
+
+    def process_bind_param(self, value: object, _dialect: sa.Dialect) -> object:
+        """Return the value without secrets."""
+        from orchestrator.masking import masked, masked_tree  # what only reads needs no patterns
+
+        return masked(value) if isinstance(value, str) else masked_tree(value)
+
+
 class WrongRows:
     """Rows of a ledger that hold wrong values, and the listener that gets each wrong cell once.
 
@@ -312,7 +334,7 @@ def _wrong_rows(connection: sa.Connection, table: sa.Table) -> Iterator[_WrongRo
 
 
 def _check_of(kind: sa.types.TypeEngine[Any], dialect: sa.Dialect) -> Processor | None:
-    return kind.dialect_impl(dialect).result_processor(dialect, None) if isinstance(kind, _Checked) else None
+    return kind.dialect_impl(dialect).result_processor(dialect, None) if isinstance(kind, (_Checked, Masked)) else None
 
 
 def _error(check: Processor | None, value: object) -> str | None:

@@ -23,7 +23,6 @@ from orchestrator.ledger.tables import (
     field_values,
     note,
 )
-from orchestrator.masking import masked
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +127,6 @@ def record_queued_again(ledger: Ledger, token: str, why: str) -> None:
 
 def record_never_submitted(ledger: Ledger, attempt_ids: Sequence[int], why: str, failure: str) -> None:
     """Record attempts that no scheduler has or will have: refused, cancelled while queued, or not tried."""
-    why = masked(why)  # a scheduler may quote the option that it refuses
     with ledger.writing() as session:
         waiting = sa.or_(Attempt.phase == SUBMITTING, Attempt.state == QUEUED)
         for attempt in session.scalars(sa.select(Attempt).where(Attempt.id.in_(attempt_ids), waiting)):

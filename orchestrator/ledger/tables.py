@@ -23,6 +23,7 @@ from orchestrator.ledger.column_types import (
     CheckedTime,
     JsonObject,
     JsonTexts,
+    Masked,
     Word,
 )
 from orchestrator.ledger.database import now
@@ -84,11 +85,11 @@ class Run(Table):
     user: Mapped[str]
     host: Mapped[str]
     pid: Mapped[int]
-    command: Mapped[list[str]] = mapped_column(JsonTexts)
+    command: Mapped[list[str]] = mapped_column(Masked(JsonTexts()))
     git_commit: Mapped[str | None]
     git_dirty: Mapped[bool | None]
-    versions: Mapped[dict[str, object]] = mapped_column(JsonObject)
-    profile: Mapped[dict[str, object]] = mapped_column(JsonObject)
+    versions: Mapped[dict[str, object]] = mapped_column(Masked(JsonObject()))
+    profile: Mapped[dict[str, object]] = mapped_column(Masked(JsonObject()))
     profile_file: Mapped[str | None]
     run_options: Mapped[dict[str, object] | None] = mapped_column(JsonObject)
 
@@ -104,10 +105,10 @@ class Job(Table):
     id: Mapped[str] = mapped_column(primary_key=True)
     cluster: Mapped[str]
     workload: Mapped[str]
-    code: Mapped[str]
-    image: Mapped[str | None]
+    code: Mapped[str] = mapped_column(Masked)
+    image: Mapped[str | None] = mapped_column(Masked)
     image_digest: Mapped[str | None]
-    configuration: Mapped[dict[str, object]] = mapped_column(JsonObject)
+    configuration: Mapped[dict[str, object]] = mapped_column(Masked(JsonObject()))
     gpus: Mapped[int]
     iterations: Mapped[int]
     repeat: Mapped[int] = mapped_column(server_default="1")
@@ -172,12 +173,12 @@ class Attempt(Table):
     scheduler_id: Mapped[str | None] = mapped_column(index=True)
     state: Mapped[str]
     phase: Mapped[str] = mapped_column(Word(*OPEN, ENDED))
-    reason: Mapped[str | None]
+    reason: Mapped[str | None] = mapped_column(Masked)
     nodes: Mapped[str | None]
     exit_code: Mapped[int | None]
     signal: Mapped[int | None]
     folder: Mapped[str]
-    script: Mapped[str]
+    script: Mapped[str] = mapped_column(Masked)
     script_sha256: Mapped[str]
     created_at: Mapped[datetime]
     submitted_at: Mapped[datetime | None]
@@ -192,15 +193,15 @@ class Attempt(Table):
     seen_via: Mapped[str | None]
     iteration: Mapped[int | None]
     verdict: Mapped[str | None] = mapped_column(Word(*MEASURED, FAILED))
-    verdict_reason: Mapped[str | None]
+    verdict_reason: Mapped[str | None] = mapped_column(Masked)
     failure: Mapped[str | None]
-    deciding_line: Mapped[str | None]
+    deciding_line: Mapped[str | None] = mapped_column(Masked)
     deciding_rank: Mapped[int | None]
     execution: Mapped[str | None]
     forgotten_at: Mapped[datetime | None]
     forgotten_by: Mapped[str | None]
     origin: Mapped[str | None]
-    no_energy: Mapped[str | None]
+    no_energy: Mapped[str | None] = mapped_column(Masked)
 
 
 class Metric(Table):
@@ -271,7 +272,7 @@ class Event(Table):
     run_id: Mapped[str | None] = mapped_column(ForeignKey("runs.id"), index=True)
     attempt_id: Mapped[int | None] = mapped_column(ForeignKey("attempts.id"), index=True)
     kind: Mapped[str]
-    detail: Mapped[str | None]
+    detail: Mapped[str | None] = mapped_column(Masked)
 
 
 class Poll(Table):
@@ -281,7 +282,7 @@ class Poll(Table):
 
     scheduler: Mapped[str] = mapped_column(primary_key=True)
     asked_at: Mapped[datetime]
-    complaints: Mapped[list[str]] = mapped_column(JsonTexts)
+    complaints: Mapped[list[str]] = mapped_column(Masked(JsonTexts()))
 
 
 class Denial(Table):
@@ -295,7 +296,7 @@ class Denial(Table):
     id: Mapped[int] = mapped_column(primary_key=True)
     cluster: Mapped[str] = mapped_column(index=True)
     node: Mapped[str]
-    reason: Mapped[str]
+    reason: Mapped[str] = mapped_column(Masked)
     until: Mapped[datetime | None]
     denied_at: Mapped[datetime]
     denied_by: Mapped[str]

@@ -20,7 +20,6 @@ from orchestrator.results.bundle.experiments import read_entry
 from orchestrator.results.bundle.extract import (
     Extract,
     ForgottenAttempt,
-    anonymized,
     memory_ledger,
     read_extract,
     read_rows,
@@ -83,7 +82,7 @@ def _check_results(folder: Path, about: About, entry: Entry, ledger: Ledger) -> 
     outcome = stored_outcome(ledger, entry, about.scale)
     stored = json.loads(text_of(folder, "results/results.json"))
     names = {column["name"] for column in stored["columns"]}  # an older bundle has fewer
-    rows = anonymized(export_rows(entry, outcome.results, ledger), ())
+    rows = export_rows(entry, outcome.results, ledger)
     cases = [{name: value for name, value in row.items() if name in names} for row in rows]
     claims, same_rules = claim_rows(outcome.claims), about.judging_rules == JUDGING_RULES
     differences = [

@@ -14,7 +14,6 @@ from orchestrator.ledger.reports import attempt_origins, run_records
 from orchestrator.ledger.rows import JobRow, gpu_hours
 from orchestrator.ledger.submission_rows import RunRecord
 from orchestrator.ledger.tables import field_values
-from orchestrator.masking import masked
 from orchestrator.money import recorded_price
 from orchestrator.results.cases import Result
 from orchestrator.results.claims import ClaimVerdict
@@ -40,7 +39,7 @@ _JOB_FIELDS = {"case": "case_name", "job": "job_id", "run": "run_id", "attempt":
 def export_rows(entry: Entry, results: Sequence[Result], ledger: Ledger | None = None) -> list[Row]:
     """Return one row of plain values per case, None for missing values; unverified jobs have no numbers.
 
-    The ledger gives the commits of the runs. Text from logs and schedulers is without secrets and escape sequences.
+    The ledger gives the commits of the runs. Text from logs and schedulers is without escape sequences.
     """
     runs = _runs_of_attempts(ledger, [result.row for result in results if result.row]) if ledger else {}
     return [complete_row(_row(entry, result, runs), [column.name for column in CASE_COLUMNS]) for result in results]
@@ -62,7 +61,7 @@ def claim_rows(claims: Sequence[ClaimVerdict]) -> list[dict[str, str]]:
     """Return one row per claim with its verdict."""
     return [
         {"claim": verdict.claim.id, "says": verdict.claim.says, "source": verdict.claim.source}
-        | {"verdict": verdict.verdict, "because": _plain_text(verdict.because)}
+        | {"verdict": verdict.verdict, "because": printable_line(verdict.because)}
         | {"margin": "" if verdict.margin is None else str(verdict.margin)}
         for verdict in claims
     ]
@@ -79,16 +78,12 @@ def complete_row(values: Mapping[str, object], names: Sequence[str]) -> Row:
 
 
 def _plain(value: object) -> object:
-    """Return a value that every format supports: times as text, text without secrets, None for NaN."""
+    """Return a value that every format supports: times and text on one line, None for NaN."""
     if isinstance(value, float) and not math.isfinite(value):
         return None
     if isinstance(value, datetime):
         return utc_stamp(value, "milliseconds")
-    return _plain_text(value) if isinstance(value, str) else value
-
-
-def _plain_text(text: str) -> str:
-    return printable_line(masked(text))
+    return printable_line(value) if isinstance(value, str) else value
 
 
 def _row(entry: Entry, result: Result, runs: Mapping[int, RunRecord]) -> Row:
