@@ -18,7 +18,7 @@ from orchestrator.launch.run_options import RunPlan
 from orchestrator.launch.run_record import file_name, profile_secrets
 from orchestrator.ledger.runs import LatestAttempt, Missing, NewAttempt
 from orchestrator.ledger.tables import QUEUED
-from orchestrator.masking import masked
+from orchestrator.masking import without_known
 from orchestrator.megatron.model import flops_per_iteration
 from orchestrator.paths import Folders
 from orchestrator.planning.plan import Plan, SideCase, SidePlan
@@ -127,7 +127,7 @@ def write_scripts(
         for index, (plan, script) in enumerate(zip(batch.plans, scripts, strict=True)):
             if script.file not in texts:
                 job = texts[script.file] = render_job(plan, cluster, script.file.parent, folders.templates)
-                kept[script.file] = masked(job, secret), hashlib.sha256(job.encode()).hexdigest()
+                kept[script.file] = without_known(job, secret), hashlib.sha256(job.encode()).hexdigest()
             shown, digest = kept[script.file]
             kept[script.file] = "", digest  # one of the attempts that share a script keeps its text
             attempts[plan.identity] = NewAttempt(

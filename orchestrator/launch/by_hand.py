@@ -23,7 +23,7 @@ from orchestrator.launch.sbatch import cluster_of, comment_of
 from orchestrator.ledger.runs import BY_HAND, NewJob, NewRun
 from orchestrator.ledger.submissions import Submitter
 from orchestrator.ledger.tables import Attempt, field_values
-from orchestrator.masking import hidden_values, masked
+from orchestrator.masking import hidden_values, masked_tree, without_known
 from orchestrator.paths import Folders
 from orchestrator.planning.plan import Plan
 from orchestrator.slurm.command import cluster_identity, on_cluster
@@ -92,7 +92,7 @@ def write_records(
     `scripts` are the texts by file, in the order of the plans.
     """
     run, slurm = new_run_of("", plans, cluster, folders, command), cluster.profile.slurm
-    stored_run = {name: getattr(run, name) for name in _RUN.model_fields}
+    stored_run = masked_tree({name: getattr(run, name) for name in _RUN.model_fields})
     for plan, job, (script, text) in zip(plans, new_jobs(plans, cluster), scripts.items(), strict=True):
         record = {
             "format": FORMAT,
@@ -101,7 +101,7 @@ def write_records(
             "token": token_of(plan, script.with_suffix("")),
             "is_requeued": slurm is not None and slurm.requeue,
             "run": stored_run,
-            "job": {**field_values(job), "spec": job.spec.to_json()},
+            "job": masked_tree({**field_values(job), "spec": job.spec.to_json()}),
         }
         with written_whole(script.with_name(f"{script.stem}{_RECORD}")) as part:
             part.write_text(json.dumps(record, indent=1, default=str) + "\n", encoding="utf-8")
@@ -222,7 +222,7 @@ def _attempt(
         token=rendered.token,
         folder=str(rendered.folder),
         file=str(rendered.file),
-        script=masked(script or "", hidden_values(script or "")),
+        script=without_known(script or "", hidden_values(script or "")),
         script_sha256=digest or rendered.script_sha256,
         started_at=started_at,
         submitted_at=submitted_at,

@@ -26,7 +26,7 @@ from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.runs import NewJob, NewRun, Provenance
 from orchestrator.ledger.submissions import PendingAttempt, Submitter
 from orchestrator.ledger.tables import SchedulerKind, field_values
-from orchestrator.masking import hidden_values, masked_tree, masked_words, secret_values
+from orchestrator.masking import hidden_values, secret_values, without_known
 from orchestrator.paths import Folders
 from orchestrator.planning.plan import Plan, job_spec
 
@@ -88,7 +88,7 @@ def _texts(value: object) -> Iterator[str]:
 def new_run_of(
     run_id: str, plans: Sequence[Plan], cluster: Cluster, folders: Folders, command: Sequence[str]
 ) -> NewRun:
-    """Return the run as the ledger stores it, without secrets."""
+    """Return the run for the ledger, without the values of the profile's secrets."""
     case, secret = plans[0].case, profile_secrets(cluster)
     profile = cluster.layered.value | {"hardware": cluster.hardware.model_dump(exclude_none=True)}
     return NewRun(
@@ -97,17 +97,17 @@ def new_run_of(
         experiment=case.experiment,
         scale=case.scale,
         cluster=cluster.name,
-        command=masked_words(command, known=secret),
-        profile=masked_tree(profile, known=secret),
+        command=without_known(command, secret),
+        profile=without_known(profile, secret),
         profile_file=str(cluster.file.absolute()),
     )
 
 
 def new_jobs(plans: Sequence[Plan], cluster: Cluster) -> list[NewJob]:
-    """Return the jobs of a run as the ledger stores them, without secrets."""
+    """Return the jobs of a run for the ledger, without the values of the profile's secrets."""
     by_case = {plan.case.name: plan for plan in plans}  # repeats of a case have one configuration
     secret = profile_secrets(cluster)
-    specs = {name: masked_tree(job_spec(plan, cluster).to_json(), known=secret) for name, plan in by_case.items()}
+    specs = {name: without_known(job_spec(plan, cluster).to_json(), secret) for name, plan in by_case.items()}
     return [
         NewJob(
             id=plan.identity,

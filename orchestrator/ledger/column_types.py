@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from datetime import datetime
+from typing import Any
 
 import sqlalchemy as sa
 
@@ -79,9 +80,32 @@ class JsonTexts(_Json):
         return list
 
 
+class Masked(sa.types.TypeDecorator[object]):
+    """Text, or JSON of the given type, that is stored without secrets."""
+
+    impl: sa.types.TypeEngine[Any] | type[sa.types.TypeEngine[Any]] = sa.Text
+    cache_ok = True
+
+    def __init__(self, json: sa.types.TypeEngine[Any] | None = None) -> None:
+        super().__init__()
+        self.impl = json or self.impl
+
+    @property
+    def python_type(self) -> type[Any]:
+        """The type of the values."""
+        return self.impl_instance.python_type
+
+    def process_bind_param(self, value: object, _dialect: sa.Dialect) -> object:
+        """Return the value without secrets."""
+        from orchestrator.masking import masked, masked_tree  # what only reads needs no patterns
+
+        return masked(value) if isinstance(value, str) else masked_tree(value)
+
+
 def check_in_sqlite(column: sa.Column[object]) -> sa.CheckConstraint:
     """Return the constraint that a value of the column has its type. NOT NULL is a constraint of its own."""
     name, kind = f'"{column.name}"', column.type
+    kind = kind.impl_instance if isinstance(kind, Masked) else kind
     if isinstance(kind, Word):
         condition = f"{name} IN ({', '.join(map(repr, kind.words))})"
     elif isinstance(kind, _Json):

@@ -30,7 +30,6 @@ from orchestrator.ledger.tables import (
     batched,
     field_values,
 )
-from orchestrator.masking import masked
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,7 +146,6 @@ def record_queued_again(ledger: Ledger, token: str, why: str) -> None:
 
 def record_never_submitted(ledger: Ledger, attempt_ids: Sequence[int], why: str, failure: str) -> None:
     """Record attempts that no scheduler has or will have: refused, cancelled while queued, or not tried."""
-    why = masked(why)  # a scheduler may quote the option that it refuses
     with ledger.writing() as session:
         waiting = sa.or_(Attempt.phase == SUBMITTING, Attempt.state == QUEUED)
         for attempt in session.scalars(sa.select(Attempt).where(Attempt.id.in_(attempt_ids), waiting)):

@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeVar
 from sqlalchemy import BigInteger, ForeignKey, Index, MetaData, TableClause, UniqueConstraint, true
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
-from orchestrator.ledger.column_types import JsonObject, JsonTexts, Number, Time, Word, check_in_sqlite
+from orchestrator.ledger.column_types import JsonObject, JsonTexts, Masked, Number, Time, Word, check_in_sqlite
 
 SUBMITTING, WAITING, RUNNING, ENDED = "submitting", "waiting", "running", "ended"
 """Phases of an attempt. Each state of a scheduler belongs to one."""
@@ -70,11 +70,11 @@ class Run(Table):
     user: Mapped[str]
     host: Mapped[str]
     pid: Mapped[int]
-    command: Mapped[list[str]] = mapped_column(JsonTexts)
+    command: Mapped[list[str]] = mapped_column(Masked(JsonTexts()))
     git_commit: Mapped[str | None]
     git_dirty: Mapped[bool | None]
-    versions: Mapped[dict[str, object]] = mapped_column(JsonObject)
-    profile: Mapped[dict[str, object]] = mapped_column(JsonObject)
+    versions: Mapped[dict[str, object]] = mapped_column(Masked(JsonObject()))
+    profile: Mapped[dict[str, object]] = mapped_column(Masked(JsonObject()))
     profile_file: Mapped[str | None]
     run_options: Mapped[dict[str, object]] = mapped_column(JsonObject)
 
@@ -90,10 +90,10 @@ class Job(Table):
     id: Mapped[str] = mapped_column(primary_key=True)
     cluster: Mapped[str]
     workload: Mapped[str]
-    code: Mapped[str]
-    image: Mapped[str | None]
+    code: Mapped[str] = mapped_column(Masked)
+    image: Mapped[str | None] = mapped_column(Masked)
     image_digest: Mapped[str | None]
-    configuration: Mapped[dict[str, object]] = mapped_column(JsonObject)
+    configuration: Mapped[dict[str, object]] = mapped_column(Masked(JsonObject()))
     gpus: Mapped[int]
     iterations: Mapped[int]
     repeat: Mapped[int] = mapped_column(server_default="1")
@@ -157,12 +157,12 @@ class Attempt(Table):
     scheduler_id: Mapped[str | None] = mapped_column(index=True)
     state: Mapped[str]
     phase: Mapped[str] = mapped_column(Word(*OPEN, ENDED))
-    reason: Mapped[str | None]
+    reason: Mapped[str | None] = mapped_column(Masked)
     nodes: Mapped[str | None]
     exit_code: Mapped[int | None]
     signal: Mapped[int | None]
     folder: Mapped[str]
-    script: Mapped[str]
+    script: Mapped[str] = mapped_column(Masked)
     script_sha256: Mapped[str]
     created_at: Mapped[datetime]
     submitted_at: Mapped[datetime | None]
@@ -177,13 +177,13 @@ class Attempt(Table):
     seen_via: Mapped[str | None]
     iteration: Mapped[int | None]
     verdict: Mapped[str | None] = mapped_column(Word(*MEASURED, FAILED))
-    verdict_reason: Mapped[str | None]
+    verdict_reason: Mapped[str | None] = mapped_column(Masked)
     failure: Mapped[str | None]
-    deciding_line: Mapped[str | None]
+    deciding_line: Mapped[str | None] = mapped_column(Masked)
     deciding_rank: Mapped[int | None]
     execution: Mapped[str | None]
     origin: Mapped[str | None]
-    no_energy: Mapped[str | None]
+    no_energy: Mapped[str | None] = mapped_column(Masked)
 
 
 class Metric(Table):
@@ -254,7 +254,7 @@ class Event(Table):
     run_id: Mapped[str | None] = mapped_column(ForeignKey("runs.id"), index=True)
     attempt_id: Mapped[int | None] = mapped_column(ForeignKey("attempts.id"), index=True)
     kind: Mapped[str]
-    detail: Mapped[str | None]
+    detail: Mapped[str | None] = mapped_column(Masked)
 
 
 class Poll(Table):
@@ -264,7 +264,7 @@ class Poll(Table):
 
     scheduler: Mapped[str] = mapped_column(primary_key=True)
     asked_at: Mapped[datetime]
-    complaints: Mapped[list[str]] = mapped_column(JsonTexts)
+    complaints: Mapped[list[str]] = mapped_column(Masked(JsonTexts()))
 
 
 class ExperimentFile(Table):

@@ -25,7 +25,7 @@ from orchestrator.ledger.measurements import (
 from orchestrator.ledger.rows import JobRow, gpu_hours
 from orchestrator.ledger.runs import NewJob
 from orchestrator.ledger.tables import ENDED, FAILED, MEASURED, RUNNING
-from orchestrator.masking import masked, without_known
+from orchestrator.masking import without_known
 from orchestrator.megatron.logs import ALPA_PROGRAM
 from orchestrator.megatron.logs.alpa import TABLE, TABLE_BYTES, AlpaRow, table_rows
 from orchestrator.megatron.logs.iteration_lines import IterationLine, IterationLines
@@ -162,11 +162,11 @@ def measured(row: JobRow, new: NewContent, stored: Sequence[IterationLine]) -> M
         attempt_id=row.attempt_id,
         iteration=max(reached, default=None),
         verdict=judgement.verdict if judgement else None,
-        verdict_reason=masked(judgement.reason, secrets) if judgement and judgement.reason else None,
+        verdict_reason=without_known(judgement.reason, secrets) if judgement and judgement.reason else None,
         iterations=tuple(line for line in lines if before.get(line.iteration) != line),
         metrics=_by_name(numbers, *map(_possible, others)) if sampled else (),
         failure=str(judgement.failure) if judgement and judgement.failure else None,
-        deciding_line=masked(cause.line, secrets) if cause else None,
+        deciding_line=without_known(cause.line, secrets) if cause else None,
         deciding_rank=cause.rank if cause else None,
         execution=new.facts.execution,
         no_energy=power.unknown,

@@ -19,7 +19,6 @@ from orchestrator.ledger.measurements import losses_of, metrics_of
 from orchestrator.ledger.reports import attempts_of_jobs, run_summaries
 from orchestrator.ledger.rows import JobRow
 from orchestrator.ledger.tables import MEASURED, Run
-from orchestrator.masking import masked
 from orchestrator.paths import Folders
 from orchestrator.results.cases import Result, case_results, latest_job
 from orchestrator.results.claims import ClaimVerdict, Used, judge_claims
@@ -74,10 +73,10 @@ class FigureOutcome:
 
     @property
     def judged_claims(self) -> list[JudgedClaim]:
-        """Return the claims as rows. Text from logs is without secrets."""
+        """Return the claims as rows."""
         figure = {"experiment": self.entry.name, "scale": self.scale, "cluster": self.cluster}
         return [
-            row_of(JudgedClaim, verdict, because=printable_line(masked(verdict.because)), **figure)
+            row_of(JudgedClaim, verdict, because=printable_line(verdict.because), **figure)
             for verdict in self.claims
         ]
 

@@ -1,4 +1,4 @@
-"""Rows of a figure in a bundle: written as JSON lines without secrets, read back, and loaded into a ledger."""
+"""Rows of a figure in a bundle: written as JSON lines, read back, and loaded into a ledger."""
 
 from __future__ import annotations
 
@@ -30,7 +30,6 @@ from orchestrator.ledger.tables import (
     batched,
     rows_of,
 )
-from orchestrator.masking import masked_tree
 from orchestrator.results.export.rows import Row
 
 T = TypeVar("T")
@@ -39,9 +38,9 @@ SOMEBODY = "user"
 """Replacement of a user's name in a path."""
 
 
-def anonymized(value: T, users: Collection[str], secrets: Collection[str] = ()) -> T:
-    """Return a row, or other JSON, without secrets and without the names of these users in paths."""
-    anonymous: T = _without_users(masked_tree(value, known=secrets), _user_pattern(users))
+def anonymized(value: T, users: Collection[str]) -> T:
+    """Return a row, or other JSON, without the names of these users in paths."""
+    anonymous: T = _without_users(value, _user_pattern(users))
     return anonymous
 
 
@@ -205,12 +204,12 @@ def attempt_folders(extract: Extract) -> dict[int, str]:
     return folders
 
 
-def line_of(table: str, row: Row, paths: Row, users: set[str], secrets: Collection[str] = ()) -> bytes:
-    """Return one line of the table's file, without secrets and users; `paths` are its paths within the bundle."""
+def line_of(table: str, row: Row, paths: Row, users: set[str]) -> bytes:
+    """Return one line of the table's file, without users; `paths` are its paths within the bundle."""
     names = columns_of(table)
     plain = {name: _plain(row[name]) for name in names if name not in paths}
     plain |= {"profile_file": PurePath(row["profile_file"]).name} if row.get("profile_file") else {}
-    plain = anonymized(plain, users, secrets) | paths
+    plain = anonymized(plain, users) | paths
     return json.dumps({name: plain[name] for name in names}, allow_nan=False).encode() + b"\n"
 
 

@@ -19,7 +19,7 @@ from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.measurements import file_offsets
 from orchestrator.ledger.reports import script_texts
 from orchestrator.ledger.tables import ENDED, MEASURED, NEVER_SUBMITTED, OPEN
-from orchestrator.masking import hidden_values, masked
+from orchestrator.masking import hidden_values, masked, masked_tree
 from orchestrator.megatron.logs.alpa import TABLE
 from orchestrator.reading.logs import decompressed, is_compressed, job_secrets, log_files
 from orchestrator.results.bundle.archive import MANIFEST, SUMS, Added, Archive, new_archive
@@ -73,7 +73,8 @@ class Contents:
     """Files of a bundle by path; each is read, without secrets, when its bytes are requested.
 
     `sources` are the files that are read from job folders, and whether a verdict depends on them. `secrets` are values
-    that are masked wherever they occur. `left_out` are folders of attempts that do not count.
+    that are masked wherever they occur in files. Rows of the ledger contain no secrets. `left_out` are folders of
+    attempts that do not count.
     """
 
     files: dict[str, Callable[[], Iterable[bytes]]] = field(default_factory=dict)
@@ -122,7 +123,7 @@ def add_attempts(contents: Contents, extract: Extract, ledger: Ledger) -> dict[i
 def _add_script(contents: Contents, row: Row, path: str, text: str | None) -> str | None:
     """Add the script from the ledger, which cannot have been edited, else from the job folder."""
     if text is not None:
-        contents.add(path, masked(text, contents.secrets).encode())
+        contents.add(path, text.encode())
         return path
     return path if _add_text(contents, path, Path(row["folder"]), SCRIPT) else None
 
@@ -230,15 +231,15 @@ def write_bundle(ledger: Ledger, figure: FigureOutcome, templates: Path, file: P
     contents = Contents(left_out=tuple(folders[attempt.attempt_id] for attempt in left_out))
     paths = add_attempts(contents, extract, ledger)  # first, because it collects the secrets of the scripts
     _add_inputs(contents, figure, extract)
-    lines = _Lines(ledger, extract, paths, contents.secrets)
+    lines = _Lines(ledger, extract, paths)
     for table in TABLES:
         contents.files[f"ledger/{table}.jsonl"] = functools.partial(lines.of, table)
     _add_results(contents, ledger, figure, extract)
-    masked_ledger, masked_extract = _ledger_of_bundle(contents, figure, lines)
+    bundled_ledger, bundled_extract = _ledger_of_bundle(contents, figure, lines)
     reasons = [{"job": one.job, "attempt": one.attempt, "reason": one.reason} for one in left_out]
-    reasons = anonymized(reasons, extract.users, contents.secrets)
-    shown = judge_stored(masked_ledger, figure.entry, figure.scale, words_of(reasons))
-    contents.add(REPORT, report(masked_ledger, [shown], templates).encode())
+    reasons = masked_tree(anonymized(reasons, extract.users))
+    shown = judge_stored(bundled_ledger, figure.entry, figure.scale, words_of(reasons))
+    contents.add(REPORT, report(bundled_ledger, [shown], templates).encode())
     under_way = sum(row["phase"] in OPEN for row in extract.attempts)
     about = {"format": FORMAT, "repro": __version__, "experiment": figure.entry.name, "scale": figure.scale}
     about |= {"code_sha256": code_sha256(templates), "matplotlib": matplotlib_version()}
@@ -250,7 +251,7 @@ def write_bundle(ledger: Ledger, figure: FigureOutcome, templates: Path, file: P
         absent = {missing.path: missing.why for missing in contents.missing}
         about |= {"under_way": under_way, "missing": [{"path": path, "why": why} for path, why in absent.items()]}
         added.append(archive.add(ABOUT, [_json(about)]))
-        added.append(archive.add(README, [readme(shown, masked_extract, absent).encode()]))
+        added.append(archive.add(README, [readme(shown, bundled_extract, absent).encode()]))
         manifest = "".join(f"{file.size_bytes}\t{file.sha256}\t{file.path}\n" for file in added)
         added.append(archive.add(MANIFEST, [manifest.encode()]))
         archive.add(SUMS, [f"{file.sha256}  {file.path}\n".encode() for file in added])
@@ -279,7 +280,7 @@ def _add_inputs(contents: Contents, figure: FigureOutcome, extract: Extract) -> 
             raise ReproError(Problem(f"cannot be read ({error.strerror})", f"{source}:")) from None
         contents.add(f"experiment/{path}.yaml", masked(text, contents.secrets).encode())
     for run in extract.runs:
-        contents.add(profile_path(run), _json(anonymized(run["profile"], extract.users, contents.secrets)))
+        contents.add(profile_path(run), _json(anonymized(run["profile"], extract.users)))
     runs = [{name: run[name] for name in ("id", "git_commit", "git_dirty", "versions")} for run in extract.runs]
     names = ("workload", "code", "image", "image_digest")
     programs = {tuple(job[name] for name in names) for job in extract.jobs}
@@ -288,7 +289,7 @@ def _add_inputs(contents: Contents, figure: FigureOutcome, extract: Extract) -> 
         "programs": [dict(zip(names, values, strict=True)) for values in sorted(programs, key=repr)],
         "gpus": sorted({gpu for job in extract.jobs if (gpu := job["configuration"].get("gpu"))}),
     }
-    contents.add("environment.json", _json(anonymized(environment, extract.users, contents.secrets)))
+    contents.add("environment.json", _json(anonymized(environment, extract.users)))
 
 
 def profile_path(run: Row) -> str:
@@ -303,12 +304,11 @@ class _Lines:
     ledger: Ledger
     extract: Extract
     paths: Mapping[int, Row]
-    secrets: Collection[str]
 
     def of(self, table: str) -> Iterator[bytes]:
         """Yield the lines of a table."""
         rows = iterations_of(self.ledger, self.extract.attempts) if table == "iterations" else self.extract.of(table)
-        return (line_of(table, row, self._paths_of(table, row), self.extract.users, self.secrets) for row in rows)
+        return (line_of(table, row, self._paths_of(table, row), self.extract.users) for row in rows)
 
     def read_back(self, table: str) -> Iterator[Row]:
         """Return the rows that a reader of the bundle gets."""
@@ -322,13 +322,13 @@ class _Lines:
 
 def _add_results(contents: Contents, ledger: Ledger, figure: FigureOutcome, extract: Extract) -> None:
     rows = [dict(row) for row in export_rows(figure.entry, figure.results, ledger)]
-    cases = anonymized(rows, extract.users, contents.secrets)
+    cases = anonymized(rows, extract.users)
     contents.add("results/cases.csv", as_csv(cases, CASE_COLUMNS).encode())
     contents.add("results/results.json", as_json(cases, claim_rows(figure.claims)).encode())
 
 
 def _ledger_of_bundle(contents: Contents, figure: FigureOutcome, lines: _Lines) -> tuple[Ledger, Extract]:
-    """Return the rows that a reader of the bundle gets: masked, without users, and with the bundle's paths."""
+    """Return the rows that a reader of the bundle gets: without users, and with the bundle's paths."""
 
     def text_of(path: str) -> str:
         return b"".join(contents.files[path]()).decode("utf-8", "replace")

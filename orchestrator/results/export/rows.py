@@ -15,7 +15,6 @@ from orchestrator.ledger.measurements import iterations_of
 from orchestrator.ledger.reports import attempt_origins, run_records
 from orchestrator.ledger.rows import JobRow, gpu_hours
 from orchestrator.ledger.tables import Run, field_values
-from orchestrator.masking import masked
 from orchestrator.metrics import METRICS
 from orchestrator.money import recorded_price
 from orchestrator.results.cases import Result
@@ -36,7 +35,7 @@ _TRAINING_FIELDS = ("dtype", "attention", "dropout", "iterations", "warmup_itera
 def export_rows(entry: Entry, results: Sequence[Result], ledger: Ledger | None = None) -> list[CaseRow]:
     """Return one row of plain values per case; unverified jobs have no numbers.
 
-    The ledger gives the commits of the runs. Text from logs and schedulers is without secrets and escape sequences.
+    The ledger gives the commits of the runs. Text from logs and schedulers is without escape sequences.
     """
     runs = _runs_of_attempts(ledger, [result.row for result in results if result.row]) if ledger else {}
     rows = (_row(entry, result, runs) for result in results)
@@ -59,25 +58,21 @@ def claim_rows(claims: Sequence[ClaimVerdict]) -> list[dict[str, str]]:
     """Return one row per claim with its verdict."""
     return [
         {"claim": verdict.claim.id, "says": verdict.claim.says, "source": verdict.claim.source}
-        | {"verdict": verdict.verdict, "because": _plain_text(verdict.because)}
+        | {"verdict": verdict.verdict, "because": printable_line(verdict.because)}
         | {"margin": "" if verdict.margin is None else str(verdict.margin)}
         for verdict in claims
     ]
 
 
 def _plain(value: Any) -> Any:
-    """Return a value that every format supports: times as text, text without secrets, None for NaN."""
+    """Return a value that every format supports: times and text on one line, None for NaN."""
     if isinstance(value, dict):
         return {name: _plain(each) for name, each in value.items()}
     if isinstance(value, float) and not math.isfinite(value):
         return None
     if isinstance(value, datetime):
         return utc_stamp(value, "milliseconds")
-    return _plain_text(value) if isinstance(value, str) else value
-
-
-def _plain_text(text: str) -> str:
-    return printable_line(masked(text))
+    return printable_line(value) if isinstance(value, str) else value
 
 
 def _row(entry: Entry, result: Result, runs: Mapping[int, Run]) -> Row:

@@ -24,7 +24,6 @@ from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.reports import AttemptOrigin, attempt_origins, latest_moment, run_records, script_texts
 from orchestrator.ledger.rows import JobSummary
 from orchestrator.ledger.tables import Run
-from orchestrator.masking import masked
 from orchestrator.results.outcome import FigureOutcome
 from orchestrator.results.plot.axes import label_on
 from orchestrator.results.plot.figure import picture
@@ -241,7 +240,7 @@ def _picture(outcome: FigureOutcome, plot: str) -> tuple[str, str]:
         drawn = picture(outcome.entry, outcome.scale, outcome.cluster, outcome.drawn(), prefix=plot)
     except ReproError as error:
         return "", f"{error.problems[0]}"
-    return masked(drawn), ""
+    return drawn, ""
 
 
 _PICTURE = re.compile(r'(<svg [^>]*\bid="plot.*?</svg>|  <p class="empty">No picture: .*?</p>)\n*', re.DOTALL)
@@ -366,13 +365,13 @@ def _environment(templates: Path) -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
         autoescape=True,
-        finalize=_without_secrets,
+        finalize=_printable,
     )
 
 
-def _without_secrets(value: object) -> object:
-    """Return a value of `{{ }}` before it is escaped: without secrets, and with symbols for control characters."""
-    return with_symbols(masked(value)) if isinstance(value, str) and not hasattr(value, "__html__") else value
+def _printable(value: object) -> object:
+    """Return a value of `{{ }}` before it is escaped, with symbols for control characters."""
+    return with_symbols(value) if isinstance(value, str) and not hasattr(value, "__html__") else value
 
 
 def _digest(text: str) -> str:

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 from orchestrator.ledger.reports import AttemptOrigin
 from orchestrator.ledger.tables import FAILED, MEASURED, Run
-from orchestrator.masking import masked_tree, masked_words
 from orchestrator.money import Money, recorded_price, totals
 from orchestrator.reading.failure import POLICIES, Failure
 from orchestrator.results.report.cases import Mark, shown_hours
@@ -173,7 +172,7 @@ def run_entries(runs: Sequence[Run]) -> tuple[RunEntry, ...]:
             id=run.id,
             at=shown_time(run.created_at),
             by=f"{run.user}@{run.host}" if run.user else "",
-            command=shlex.join(masked_words(run.command)),
+            command=shlex.join(run.command),
             commit=(run.git_commit or "no git checkout") + (" with changes" if run.git_dirty else ""),
             versions=", ".join(f"{name} {version}" for name, version in run.versions.items()),
         )
@@ -185,7 +184,7 @@ def profiles_of(runs: Sequence[Run]) -> tuple[Profile, ...]:
     """Return each profile once, with its runs."""
     used: dict[tuple[str, str], list[str]] = {}
     for run in runs:
-        text = json.dumps(masked_tree(run.profile), indent=2, ensure_ascii=False, default=str)
+        text = json.dumps(run.profile, indent=2, ensure_ascii=False, default=str)
         used.setdefault((run.profile_file or "as shipped", text), []).append(run.id)
     return tuple(Profile(file, ", ".join(ids), text) for (file, text), ids in used.items())
 

@@ -18,7 +18,6 @@ from hypothesis import strategies as st
 
 from orchestrator.errors import ReproError
 from orchestrator.ledger.attempts import job_rows, rows_of_attempts
-from orchestrator.ledger.column_types import JsonObject, JsonTexts
 from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.measurements import Measurement, losses_of, record_measurements
 from orchestrator.ledger.rows import JobRow
@@ -131,10 +130,8 @@ def test_attempts_whose_folders_have_one_name_or_a_strange_one_have_their_own_in
 
 def values(column: sa.ColumnClause[Any]) -> st.SearchStrategy[Any]:
     """What a column may hold; texts that nothing is masked in."""
-    lists = st.lists(st.integers() | st.booleans() | st.none())
-    if isinstance(column.type, (JsonObject, JsonTexts)):
-        return lists if isinstance(column.type, JsonTexts) else st.dictionaries(st.sampled_from("abc"), lists)
     kinds: dict[type, st.SearchStrategy[Any]] = {
+        object: st.dictionaries(st.sampled_from("abc"), st.lists(st.integers() | st.booleans() | st.none())),
         str: st.text(st.sampled_from("ab \n\u2028\x00\u00e9\U0001f600\"'\\{}")),
         int: st.integers(-(2**63), 2**63 - 1),
         bool: st.booleans(),
