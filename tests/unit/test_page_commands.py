@@ -36,6 +36,7 @@ NOT_RUN = {
     "search gpt-6.7b --gpus 16 --gbs 512 --cluster selene --budget 6gpu-hours": _SEARCHED,
     "submit over-the-edge --cluster local --wait": "uses all the memory of real GPUs: tests/gpu",
     "claims figure-13 --arg=--seed=3": "needs a run with it: tests/unit/cli/test_results_selection.py makes one",
+    "claims figure-13 --without 3f2a:1=a slow node": "needs its job: tests/unit/cli/test_results_without.py",
     "compare figure-13 2026-11-20 2026-11-27": "needs jobs of two days: tests/unit/cli/test_compare.py makes them",
     "images import --cluster here --wait": "needs enroot: tests/slurm/test_images_on_slurm.py has a stand-in",
     "submit figure-13 --cluster selene --wait --notify slack://...": _MESSAGE,
