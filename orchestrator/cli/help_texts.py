@@ -131,7 +131,7 @@ EXAMPLES = {
     ),
     "clusters new": ("repro clusters new here",),
     "clusters schema": ("repro clusters schema > schema.json",),
-    "nodes deny": ("repro nodes deny n7 'n[9-12]' --because ECC --until 2026-12-31",),
+    "nodes deny": ("repro nodes deny n7 'n[9-12]' --cluster mine --because ECC --until 2026-12-31",),
     "nodes list": ("repro nodes list",),
     "nodes allow": ("repro nodes allow n7",),
     "images list": ("repro images list --cluster selene",),

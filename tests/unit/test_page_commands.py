@@ -43,6 +43,7 @@ NOT_RUN = {
     "submit figure-13 --cluster mine --wait --notify ntfy://ntfy.sh/my-topic": _MESSAGE,
     "workloads fetch megatron-2021 --cluster selene": _FETCHED,
     "workloads fetch megatron-2021 --cluster selene --directory /shared/data": _FETCHED,
+    "workloads fetch megatron-kwai --cluster kwai-h800 --directory /shared/data": _FETCHED,
     "workloads fetch megatron-core-0.14 --cluster X --directory /shared/data --text openwebtext-10k.jsonl": _FETCHED,
 }
 
@@ -74,6 +75,7 @@ OTHERS_NOT_RUN = {
     "check-jsonschema --schemafile clusters/schema.json clusters/mine.yaml": "another project's program",
     "datasette results.db": "another project's program",
     "tail -6 clusters/selene.local.yaml": "shows what a fetch from public addresses wrote",
+    "tail -3 fetch.sh": "tests/unit/cli/test_workloads.py compares it",
     "docker create --name atc24 yuantailing/megatron-kwai:atc24ae-1.0.0": _DOCKER,
     "docker cp atc24:/root/dataset dataset": _DOCKER,
     "docker rm atc24": _DOCKER,
@@ -102,7 +104,7 @@ SUBMITTED = (
     "images import --cluster selene",
     "nodes deny n7 n[9-12] --cluster mine --because ECC --until 2026-12-31",
     "render figure-13 --cluster mine --explain",
-    "nodes deny n7 n[9-12] --because ECC --until 2026-12-31",
+    "nodes deny n7 n[9-12] --cluster mine --because ECC",
     "nodes allow n7",
 )
 
@@ -251,7 +253,6 @@ def test_the_commands_that_submit_reach_slurm(
     (home / "clusters").mkdir(parents=True)
     (home / "clusters" / "selene.local.yaml").write_text(SELENE)
     (home / "clusters" / "mine.yaml").write_text(MINE)
-    monkeypatch.setenv("REPRO_CLUSTER", "mine")  # the default of `repro nodes`
     repro = Caller(Site(home), monkeypatch, capsys)
     faults = []
     found = {command.key: command for page in page_names() for command in commands(page)}
