@@ -330,10 +330,9 @@ _NAMES = {
     "catalog.names": "experiment_names names_meant papers",
     "catalog.published": "Difference PublishedPoint",
     "clusters.layers": "leaves",
-    "clusters.profile_schema": "schema_text",
+    "clusters.profile": "schema_text",
     "clusters.program": "ImageRow image_rows imported_file",
-    "clusters.names": "cluster_names",
-    "clusters.resolve": "Cluster find_cluster",
+    "clusters.resolve": "Cluster cluster_names find_cluster",
     "config.yaml": "dotted shown",
     "files": "require_place",
     "launch.cluster_check": "ClusterCheck check_cluster new_cluster",
@@ -366,9 +365,8 @@ _NAMES = {
     "results.outcome": "FigureOutcome",
     "slurm.notation": "time_limit_s",
     "search.answer": "CandidateRow SearchAnswer arguments_by_program fastest_text",
-    "search.budget": "read_search_budget",
+    "search.policy": "Simulated read_search_budget",
     "search.prepare": "PreparedSearch prepare_search",
-    "search.simulate": "Simulated",
     "workloads": "workload_name workloads",
 }
 """Module -> its exported names. A test compares it with the imports above."""

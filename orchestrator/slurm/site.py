@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from orchestrator.errors import Problem, ReproError, Unreachable, did_you_mean
-from orchestrator.slurm.command import AccountingUnreachable, CommandResult, last_words, read_settings, run_slurm
+from orchestrator.slurm.command import AccountingUnreachable, CommandResult, read_settings, run_slurm
 from orchestrator.slurm.notation import parse_time_limit
 
 ASSOCIATION_FIELDS = ("DefaultAccount", "Account", "Partition", "QOS", "DefaultQOS")
@@ -144,16 +144,6 @@ class Partition:
     qos: str | None = None
     is_exclusive: bool = False
     kinds: tuple[NodeKind, ...] = ()
-
-    @property
-    def cpus_per_node(self) -> int:
-        """Return the largest number of CPUs of a node; 0 if no node is known."""
-        return max((kind.cpus for kind in self.kinds), default=0)
-
-    @property
-    def memory_mb(self) -> int:
-        """Return the largest memory of a node in MiB; 0 if no node is known."""
-        return max((kind.memory_mb for kind in self.kinds), default=0)
 
     @property
     def gres(self) -> tuple[Gres, ...]:
@@ -489,9 +479,8 @@ def _checked(answer: CommandResult) -> CommandResult:
     """Return the answer of a command. Raise _Refused if the command failed: its output is no answer then."""
     if answer.returncode == 0:
         return answer
-    message = last_words(answer.stderr) or f"failed with exit code {answer.returncode}"
     command = " ".join(word for word in answer.argv[:5] if word not in _SILENT)
-    raise _Refused(Problem(f"{command}: {message}"))
+    raise _Refused(Problem(f"{command}: {answer.failure}"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,9 +20,9 @@ from pydantic import AfterValidator, Field
 from orchestrator.catalog.case import Case
 from orchestrator.config.model import Text
 from orchestrator.megatron.logs import ALPA_PROGRAM
-from orchestrator.megatron.logs.alpa import TABLE, RowKey, key_of_case
+from orchestrator.megatron.logs.alpa import TABLE, key_of_case
 from orchestrator.megatron.memory import MemoryFacts
-from orchestrator.megatron.model import Layout, ModelShape, Training
+from orchestrator.megatron.model import ModelShape, Training
 from orchestrator.megatron.rules import read_flags
 from orchestrator.text import counted
 from orchestrator.workloads.base import JobContext, Program, TimeFacts, Workload, megatron_program
@@ -183,11 +183,6 @@ class BenchmarkSite(CheckoutSite):
     )
 
 
-def _alpa_arguments(case: Case, _site: BenchmarkSite | None = None) -> list[str]:
-    """Return the last two arguments of the script, which passes all others to Megatron-LM."""
-    return [repr(_case_tuple(case)), TABLE.removesuffix(".tsv")]
-
-
 def _case_tuple(case: Case) -> tuple[object, ...]:
     """Return the tuple of a case as in suite_paper_manual_gpt.py.
 
@@ -215,10 +210,6 @@ def _case_tuple(case: Case) -> tuple[object, ...]:
         "uniform_layer_gpipe",
         None,
     )
-
-
-def _result_row(model: ModelShape, layout: Layout) -> RowKey:
-    return key_of_case(model, layout.gpus)
 
 
 def _printed_settings(model: ModelShape, training: Training) -> Mapping[str, str]:
@@ -283,22 +274,19 @@ def _alpa_program(job: JobContext[BenchmarkSite], arguments: Sequence[str]) -> P
     )
 
 
-def _no_padding(_model: ModelShape, _tensor_parallel: int) -> None:
-    return None
-
-
 ALPA = Workload(
     name=ALPA_PROGRAM,
     about="Alpa's fork of Megatron-LM, and its benchmark script",
     site=BenchmarkSite,
     dialect="2021",
     memory=replace(MEMORY, keeps_gradient_buffers=True),  # the default since October 2021 (arguments.py)
-    arguments=_alpa_arguments,
+    # The last two arguments of the script, which passes all others to Megatron-LM.
+    arguments=lambda case, _site: [repr(_case_tuple(case)), TABLE.removesuffix(".tsv")],
     unsupported=_unsupported_by_alpa,
     program=_alpa_program,
     case_arguments_first=True,
-    tokens=_no_padding,
-    result_row=_result_row,
+    tokens=lambda _model, _tensor_parallel: None,  # it does not pad
+    result_row=lambda model, layout: key_of_case(model, layout.gpus),
     printed_settings=_printed_settings,
     exact_parameters=True,
     time=replace(TIME, fitted_on={}, sites={}),
