@@ -18,7 +18,7 @@ from orchestrator.clusters.slurm_fields import QosFields, SlurmFields
 from orchestrator.config.yaml import KeyPath, dotted
 from orchestrator.errors import did_you_mean
 from orchestrator.slurm.notation import format_time_limit, time_limit_s
-from orchestrator.slurm.site import Association, NodeKind, Partition, Qos, Site
+from orchestrator.slurm.site import Association, NodeKind, Partition, Site
 from orchestrator.text import counted
 from orchestrator.workloads import workloads
 from orchestrator.workloads.needs import fetch_command
@@ -457,15 +457,10 @@ class _SiteChecks:
 
     @cached_property
     def _associations(self) -> list[Association]:
-        """Associations of the account. Slurm uses the one for the partition first."""
+        """Associations of the account in the partition."""
         wanted, partition = self.slurm.account_name, self.job_partition.name if self.job_partition else None
-        links = [
-            link
-            for link in self.site.associations or ()
-            if (link.account == wanted if wanted else link.is_default)
-            and (partition is None or link.partition in (None, partition))
-        ]
-        return sorted(links, key=lambda link: link.partition is None)
+        links = self.site.associations_for(partition)
+        return [link for link in links if (link.account == wanted if wanted else link.is_default)]
 
     def qos(self) -> Iterator[Finding]:
         """Check each QOS of the profile. Without one, yield only faults of the default QOS."""
@@ -541,10 +536,9 @@ class _SiteChecks:
             yield f"jobs may take {limit}, Slurm's limit is {longest}", f"{field}: {longest}"
 
     def _limit(self, name: str, limit: str) -> int | None:
-        """Return the limit in effect. The QOS of the partition comes first (Slurm's Resource Limits, "Hierarchy")."""
-        own = self.site.qos_named(self.job_partition.qos) if self.job_partition else None
-        both: tuple[Qos | None, ...] = (own, self.site.qos_named(name))
-        return next((value for qos in both if qos and (value := getattr(qos, limit)) is not None), None)
+        """Return the limit in effect."""
+        limits = self.site.limits(self.job_partition, name)
+        return next((value for qos in limits if (value := getattr(qos, limit)) is not None), None)
 
 
 def _count(node: NodeKind, kind: str | None) -> int:

@@ -406,6 +406,19 @@ class Site:
         """Return the QOS of this name."""
         return next((qos for qos in self.qos or () if qos.name == name), None)
 
+    def limits(self, partition: Partition | None, qos: str | None) -> tuple[Qos, ...]:
+        """Return the QOS whose limits apply: first that of the partition, then that of the job.
+
+        This is Slurm's order (Resource Limits, "Hierarchy"), except for a QOS with the flag OverPartQOS.
+        """
+        both = (self.qos_named(partition.qos if partition else None), self.qos_named(qos))
+        return tuple(limit for limit in both if limit)
+
+    def associations_for(self, partition: str | None) -> list[Association]:
+        """Return the associations for a partition (None: for all). Slurm uses the one for the partition first."""
+        links = [link for link in self.associations or () if partition is None or link.partition in (None, partition)]
+        return sorted(links, key=lambda link: link.partition is None)
+
     @property
     def enforces_accounts(self) -> bool:
         """Return whether Slurm refuses jobs without an account of the user."""
@@ -522,12 +535,8 @@ class Choice:
 
     @property
     def limits(self) -> tuple[Qos, ...]:
-        """Return the QOS whose limits apply: first that of the partition, then that of the job.
-
-        This is Slurm's order (Resource Limits, "Hierarchy"), except for a QOS with the flag OverPartQOS.
-        """
-        qos = (self.site.qos_named(self.partition.qos), self.site.qos_named(self.qos))
-        return tuple(limit for limit in qos if limit)
+        """Return the QOS whose limits apply to the job."""
+        return self.site.limits(self.partition, self.qos)
 
     @property
     def node_limits(self) -> dict[str, int]:
@@ -565,15 +574,10 @@ def choose(site: Site, partition: str | None = None) -> Choice:
         key=lambda nodes: (nodes.gpu is not None, nodes.count),
         default=NodeKind(0, 0, 0),
     )
-    # Slurm prefers the association for the partition to the one for all partitions.
-    associations = sorted(
-        (association for association in site.associations or () if association.partition in (None, chosen.name)),
-        key=lambda association: association.partition is None,
-    )
-    associations = [association for association in associations if chosen.takes_account(association.account)]
-    accounts = tuple(dict.fromkeys(association.account for association in associations))
-    default = next((association for association in associations if association.is_default), None)
-    return Choice(site, chosen, kind, accounts, default or (associations[0] if len(accounts) == 1 else None))
+    links = [link for link in site.associations_for(chosen.name) if chosen.takes_account(link.account)]
+    accounts = tuple(dict.fromkeys(link.account for link in links))
+    default = next((link for link in links if link.is_default), None)
+    return Choice(site, chosen, kind, accounts, default or (links[0] if len(accounts) == 1 else None))
 
 
 def _asked_for(site: Site, name: str) -> Partition:

@@ -25,7 +25,7 @@ from orchestrator.megatron.memory import MemoryFacts
 from orchestrator.megatron.model import ModelShape, Training
 from orchestrator.megatron.rules import read_flags
 from orchestrator.text import counted
-from orchestrator.workloads.base import JobContext, Program, TimeFacts, Workload, megatron_program
+from orchestrator.workloads.base import SYNTHETIC, JobContext, Program, TimeFacts, Workload, megatron_program
 from orchestrator.workloads.flags import DROPOUT, flag_arguments, lacking, script_flags, site_flags
 from orchestrator.workloads.needs import (
     GPT2_TOKENS,
@@ -257,19 +257,12 @@ def _alpa_program(job: JobContext[BenchmarkSite], arguments: Sequence[str]) -> P
     site, root = job.site, import_root(job.site.benchmark)
     script = f"{site.benchmark}/{_BENCHMARK}"
     benchmark = job.field("benchmark")
-    return Program(
-        workload=job.case.workload,
-        python="python",
+    program = megatron_program(job, site, arguments, data=SYNTHETIC, warm_up=compile_command(site.checkout))
+    return replace(
+        program,
         target=(script,),
-        arguments=tuple(arguments),
-        code=job.commit(),
-        image=job.image.name,
-        image_path=job.image.path,
-        image_digest=job.image.digest,
         python_path=f"{site.checkout}:{root}",
         mounts=(site.checkout, root),
-        compiles_in=site.checkout,
-        warm_up=compile_command(site.checkout),
         site_values=((script, benchmark), (site.checkout, job.field("checkout")), (root, benchmark)),
     )
 
