@@ -123,13 +123,13 @@ if TYPE_CHECKING:
     from orchestrator.catalog.names import papers as papers
     from orchestrator.catalog.published import Difference as Difference
     from orchestrator.catalog.published import PublishedPoint as PublishedPoint
+    from orchestrator.clusters import cluster_names as cluster_names
     from orchestrator.clusters.layers import leaves as leaves
     from orchestrator.clusters.profile import schema_text as schema_text
     from orchestrator.clusters.program import ImageRow as ImageRow
     from orchestrator.clusters.program import image_rows as image_rows
     from orchestrator.clusters.program import imported_file as imported_file
     from orchestrator.clusters.resolve import Cluster as Cluster
-    from orchestrator.clusters.resolve import cluster_names as cluster_names
     from orchestrator.clusters.resolve import find_cluster as find_cluster
     from orchestrator.config.yaml import dotted as dotted
     from orchestrator.config.yaml import shown as shown
@@ -329,10 +329,11 @@ _NAMES = {
     "catalog.library": "Entry find_entries",
     "catalog.names": "experiment_names names_meant papers",
     "catalog.published": "Difference PublishedPoint",
+    "clusters": "cluster_names",
     "clusters.layers": "leaves",
     "clusters.profile": "schema_text",
     "clusters.program": "ImageRow image_rows imported_file",
-    "clusters.resolve": "Cluster cluster_names find_cluster",
+    "clusters.resolve": "Cluster find_cluster",
     "config.yaml": "dotted shown",
     "files": "require_place",
     "launch.cluster_check": "ClusterCheck check_cluster new_cluster",

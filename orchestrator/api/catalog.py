@@ -15,7 +15,7 @@ from orchestrator.catalog.library import Entry, find_entries, find_experiment, r
 from orchestrator.catalog.names import experiment_names, papers
 from orchestrator.catalog.paper import Paper
 from orchestrator.catalog.published import Difference
-from orchestrator.clusters.resolve import cluster_names
+from orchestrator.clusters import cluster_names
 from orchestrator.errors import Problem, ReproError
 from orchestrator.job_spec import Value
 from orchestrator.paths import Folders, find_folders
