@@ -128,9 +128,7 @@ if TYPE_CHECKING:
     from orchestrator.catalog.published import Difference as Difference
     from orchestrator.catalog.published import PublishedPoint as PublishedPoint
     from orchestrator.catalog.template import new_experiment as new_experiment
-    from orchestrator.cli.completion import jobs as jobs
-    from orchestrator.cli.records import sql as sql
-    from orchestrator.cli.search import search as search
+    from orchestrator.clusters import cluster_names as cluster_names
     from orchestrator.clusters.check import CheckRow as CheckRow
     from orchestrator.clusters.layers import leaves as leaves
     from orchestrator.clusters.profile import schema_text as schema_text
@@ -141,7 +139,6 @@ if TYPE_CHECKING:
     from orchestrator.clusters.resolve import Cluster as Cluster
     from orchestrator.clusters.resolve import ClusterRow as ClusterRow
     from orchestrator.clusters.resolve import ProfileField as ProfileField
-    from orchestrator.clusters.resolve import cluster_names as cluster_names
     from orchestrator.clusters.resolve import find_cluster as find_cluster
     from orchestrator.config.yaml import dotted as dotted
     from orchestrator.config.yaml import shown as shown
@@ -360,14 +357,12 @@ _NAMES = {
     "catalog.names": "experiment_names names_meant papers",
     "catalog.published": "Difference PublishedPoint",
     "catalog.template": "new_experiment",
-    "cli.completion": "jobs",
-    "cli.records": "sql",
-    "cli.search": "search",
+    "clusters": "cluster_names",
     "clusters.check": "CheckRow",
     "clusters.layers": "leaves",
     "clusters.profile": "schema_text",
     "clusters.program": "ImageFile ImageRow image_rows imported_file",
-    "clusters.resolve": "Cluster ClusterRow ProfileField cluster_names find_cluster",
+    "clusters.resolve": "Cluster ClusterRow ProfileField find_cluster",
     "config.yaml": "dotted shown",
     "fields": "row_of rows_of",
     "files": "WrittenFile require_place written_files",

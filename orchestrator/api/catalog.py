@@ -18,7 +18,7 @@ from orchestrator.catalog.names import experiment_names, papers
 from orchestrator.catalog.paper import CodeFields, NotRun, Paper
 from orchestrator.catalog.plot_axes import Axes
 from orchestrator.catalog.published import Difference, PublishedPoint
-from orchestrator.clusters.resolve import cluster_names
+from orchestrator.clusters import cluster_names
 from orchestrator.errors import Problem, ReproError
 from orchestrator.fields import Columns, Field, TableRow, row_of, rows_of
 from orchestrator.job_spec import Value

@@ -41,15 +41,12 @@ def profile_text(site: Site, name: str, partition: str | None, schema: str) -> s
     `choose` selects the partition and the kind of nodes, and raises ReproError. `schema` is the path of the JSON
     schema, for editors.
     """
-    choice = choose(_with_merged_nodes(site), partition)
+    # Nodes of equal hardware are merged. Features can also be the names of racks or owners.
+    partitions = tuple(replace(part, kinds=_merged(part.kinds)) for part in site.partitions)
+    choice = choose(replace(site, partitions=partitions), partition)
     parts = (_head(choice, name, schema), _hardware(choice), _site(choice), _slurm(choice), _container(choice))
     texts = ["\n".join(part) for part in parts]
     return "\n\n".join(text for text in texts if text) + "\n"
-
-
-def _with_merged_nodes(site: Site) -> Site:
-    """Return the site with nodes of equal hardware merged. Features can also be the names of racks or owners."""
-    return replace(site, partitions=tuple(replace(part, kinds=_merged(part.kinds)) for part in site.partitions))
 
 
 def _merged(kinds: tuple[NodeKind, ...]) -> tuple[NodeKind, ...]:

@@ -88,7 +88,9 @@ def program_for(case: Case, paper: Paper, cluster: Cluster, folders: Folders) ->
         if workload.needs:
             hint += f"; {directory_hint(workload.name, cluster.name)}"
         raise ReproError(Problem(f"{cluster.name} does not define workload {workload.name}", hint=hint))
-    job = JobContext(case, paper, site, _image(workload.name, paper, cluster), folders)
+    name, _ = image_of(workload.name, paper, cluster)
+    image = ContainerImage() if name is None else ContainerImage(name, *image_of_jobs(cluster, name))
+    job = JobContext(case, paper, site, image, folders)
     return workload.program(job, workload.all_arguments(case, site))
 
 
@@ -103,11 +105,6 @@ def image_of(workload: str, paper: Paper, cluster: Cluster) -> tuple[str | None,
         return None, None
     name = paper.images.get(workload, workload)
     return name, cluster.image_location(name)
-
-
-def _image(workload: str, paper: Paper, cluster: Cluster) -> ContainerImage:
-    name, _ = image_of(workload, paper, cluster)
-    return ContainerImage(name, *image_of_jobs(cluster, name)) if name is not None else ContainerImage()
 
 
 def imported_file(cluster: Cluster, name: str) -> Path | None:
@@ -174,14 +171,12 @@ def image_of_jobs(cluster: Cluster, name: str) -> tuple[str | None, str | None]:
     if location is None or not location.startswith("/") or not cluster.profile.site.login_sees_paths:
         return location, None
     if location not in cluster.image_files:
-        cluster.image_files[location] = _image_of_file(Path(location))
+        file = Path(location)
+        digest = import_record(file).digest
+        target = _link(file) if digest else None
+        used = str(file.with_name(target) if target else file)
+        cluster.image_files[location] = used, digest or file_identity(file)
     return cluster.image_files[location]
-
-
-def _image_of_file(file: Path) -> tuple[str, str | None]:
-    digest = import_record(file).digest
-    target = _link(file) if digest else None
-    return str(file.with_name(target) if target else file), digest or file_identity(file)
 
 
 def is_there(file: Path) -> bool:

@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
+from orchestrator.clusters import cluster_names, is_overlay
 from orchestrator.clusters.container import FILE_RUNTIMES, read_image
 from orchestrator.clusters.layers import Layered, lay, with_examples
 from orchestrator.clusters.machine import Machine, this_machine
@@ -25,16 +26,6 @@ from orchestrator.paths import Folders
 from orchestrator.secret_patterns import holds_secret
 from orchestrator.workloads import workloads
 from orchestrator.workloads.needs import directory_hint
-
-
-def cluster_names(folders: Folders) -> dict[str, Path]:
-    """Return the name and file of each cluster profile. Overlays are not clusters."""
-    return {path.stem: path for path in folders.cluster_files() if not is_overlay(path)}
-
-
-def is_overlay(path: Path) -> bool:
-    """Return whether the file has private values of a profile."""
-    return path.stem.endswith(".local")
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,9 +10,10 @@ from pathlib import Path
 
 from orchestrator.catalog.case import Case
 from orchestrator.catalog.library import Entry, find_experiment
+from orchestrator.clusters import cluster_names
 from orchestrator.clusters.check import Finding, check_login, path_findings
 from orchestrator.clusters.generate import profile_text
-from orchestrator.clusters.resolve import Cluster, cluster_names, find_cluster
+from orchestrator.clusters.resolve import Cluster, find_cluster
 from orchestrator.config.yaml import shown
 from orchestrator.errors import Problem, ReproError
 from orchestrator.launch.denied_nodes import with_denied_nodes

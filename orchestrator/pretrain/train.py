@@ -110,7 +110,8 @@ def pretrain(arguments: TrainingArguments, device: torch.device) -> None:
         if layout.virtual_stages > 1:
             open_connections(transformer_config(arguments, layout, device))
         model = build(arguments, layout, device)
-        _print_parameters(model)
+        if _holds_first_replica():
+            _print(log_lines.parameters(*_model_parallel_ranks(), model.num_parameters))
         train(arguments, layout, model, device)
     finally:
         parallel_state.destroy_model_parallel()
@@ -269,22 +270,12 @@ def _print_layout(arguments: TrainingArguments, layout: RunLayout, device: torch
     _print_once(log_lines.vocabulary(arguments))
 
 
-def _print_parameters(model: ModelAndOptimizer) -> None:
-    if _holds_first_replica():
-        _print(log_lines.parameters(*_model_parallel_ranks(), model.num_parameters))
-
-
 def _print_offloaded(model: ModelAndOptimizer) -> None:
     if _holds_first_replica():
-        offloads = [offload for chunk in model.chunks if (offload := _offload_of(chunk))]
-        for i, offload in enumerate(offloads):
+        parts = (getattr(part, "offload", None) for chunk in model.chunks for part in chunk.modules())
+        for i, offload in enumerate(part for part in parts if isinstance(part, Offload)):
             sizes_mb = offload.offloaded_bytes / _MIB, offload.kept_bytes / _MIB
             _print(log_lines.offloaded(*_model_parallel_ranks(), i, *sizes_mb))
-
-
-def _offload_of(chunk: torch.nn.Module) -> Offload | None:
-    offloads = (getattr(part, "offload", None) for part in chunk.modules())
-    return next((offload for offload in offloads if isinstance(offload, Offload)), None)
 
 
 def _model_parallel_ranks() -> tuple[int, int]:

@@ -76,8 +76,7 @@ class FigureOutcome:
         """Return the claims as rows."""
         figure = {"experiment": self.entry.name, "scale": self.scale, "cluster": self.cluster}
         return [
-            row_of(JudgedClaim, verdict, because=printable_line(verdict.because), **figure)
-            for verdict in self.claims
+            row_of(JudgedClaim, verdict, because=printable_line(verdict.because), **figure) for verdict in self.claims
         ]
 
     @property

@@ -201,7 +201,9 @@ def answer(
         if other is None or trial.iterations >= other.iterations:
             best[trial.name] = trial
     rows = [_row(one, best.get(one.name), not_run.get(one.name)) for one in candidates]
-    rows += [_left_out_row(one) for one in left_out]
+    for left in left_out:
+        memory = left.memory.total_bytes / 1e9 if left.memory is not None else None
+        rows.append(CandidateRow(left.case, None, memory, "not run", why=left.reason, is_candidate=False))
     hours = sum(trial.hours for trial in trials)
     return SearchAnswer(tuple(rows), stopped, len(trials), hours, _exhaustive_hours(candidates, trials))
 
@@ -213,11 +215,6 @@ def _exhaustive_hours(candidates: Sequence[Candidate], trials: Sequence[EndedTri
     iterations = candidates[0].case.training.iterations
     complete = [trial.hours for trial in trials if trial.iterations == iterations and trial.hours]
     return len(candidates) * sum(complete) / len(complete) if complete else None
-
-
-def _left_out_row(one: LeftOut) -> CandidateRow:
-    memory = one.memory.total_bytes / 1e9 if one.memory is not None else None
-    return CandidateRow(one.case, None, memory, "not run", why=one.reason, is_candidate=False)
 
 
 def _row(candidate: Candidate, trial: EndedTrial | None, not_run: Reason | None) -> CandidateRow:

@@ -74,7 +74,8 @@ def decide(candidates: Sequence[Candidate], measured_ms: Mapping[str, float]) ->
     lighter = _lighter_variants(candidates, measured_ms)
     ran_out = [one for one in candidates if measured_ms.get(one.name) == OUT_OF_MEMORY]
     for one in left:
-        smaller = next((other for other in ran_out if _needs_as_much(one, other)), None)
+        needed = -math.inf if one.memory_bytes is None else one.memory_bytes
+        smaller = next((other for other in ran_out if other.memory_bytes and needed >= other.memory_bytes), None)
         if smaller is not None:
             pruned[one.name] = Reason(AS_LARGE, smaller.name)
         elif one.name in lighter:
@@ -102,11 +103,6 @@ def _lighter_variants(candidates: Sequence[Candidate], measured_ms: Mapping[str,
         for other in group
         if does_more_work(one.case, other.case)
     }
-
-
-def _needs_as_much(one: Candidate, other: Candidate) -> bool:
-    """Return whether a candidate needs at least the memory of another one by the closed form."""
-    return one.memory_bytes is not None and other.memory_bytes is not None and one.memory_bytes >= other.memory_bytes
 
 
 def _corrected(
@@ -198,10 +194,9 @@ class Simulated:
 
 def simulate(candidates: Sequence[Candidate], known_ms: Mapping[str, float], order: Order | None = None) -> Simulated:
     """Run a search whose measurements are the known times of all candidates. The default order is that of `decide`."""
-    next_case = order or first_of_policy
     measured: dict[str, float] = {}
     while len(measured) < len(candidates):
-        name = next_case(candidates, measured)
+        name = (order or _first_of_policy)(candidates, measured)
         if name is None:
             break
         measured[name] = known_ms[name]
@@ -209,8 +204,7 @@ def simulate(candidates: Sequence[Candidate], known_ms: Mapping[str, float], ord
     return Simulated(measured, len(candidates), best, known_ms[best])
 
 
-def first_of_policy(candidates: Sequence[Candidate], measured_ms: Mapping[str, float]) -> str | None:
-    """Return the case that the search would measure next."""
+def _first_of_policy(candidates: Sequence[Candidate], measured_ms: Mapping[str, float]) -> str | None:
     order = decide(candidates, measured_ms).order
     return order[0].candidate.name if order else None
 

@@ -57,7 +57,10 @@ def find_model(text: str, papers: Mapping[str, Paper]) -> NamedModel:
     problem of the sizes, or the names that there are.
     """
     if "=" in text:
-        return _model_of_sizes(text)
+        document = settings_document(parse_settings(text.split(",")))
+        given = read_model(ModelFields, document, lambda path: document.place(path).in_message)
+        sizes = given.model_dump(exclude_none=True)
+        return NamedModel(f"{sizes.get('layers')}x{sizes.get('hidden')}", sizes)
     wanted, paper = _plain(text.rpartition("/")[2]), text.rpartition("/")[0]
     matches = {
         f"{folder}/{name}": fields
@@ -81,13 +84,6 @@ def find_model(text: str, papers: Mapping[str, Paper]) -> NamedModel:
 
 def _plain(name: str) -> str:
     return name.lower().removeprefix("gpt-")
-
-
-def _model_of_sizes(text: str) -> NamedModel:
-    document = settings_document(parse_settings(text.split(",")))
-    fields = read_model(ModelFields, document, lambda path: document.place(path).in_message)
-    sizes = fields.model_dump(exclude_none=True)
-    return NamedModel(f"{sizes.get('layers')}x{sizes.get('hidden')}", sizes)
 
 
 def require_complete(model: NamedModel) -> None:
@@ -133,7 +129,9 @@ class Space:
                 continue
             dp = self.gpus // (tp * pp * cp)
             for vp, mbs, recompute in itertools.product(
-                _virtual_stages(layers, pp), _micro_batches(self.global_batch_size, dp), self._recomputation()
+                [1] if pp == 1 else divisors(layers // pp),
+                _micro_batches(self.global_batch_size, dp),
+                self._recomputation(),
             ):
                 row: dict[str, Value] = {"dp": dp, "tp": tp, "pp": pp, "cp": cp, "vp": vp, "mbs": mbs, **recompute}
                 row["sequence_parallel"] = self.wanted.get("sequence_parallel", tp > 1)
@@ -152,7 +150,8 @@ class Space:
     def experiment(self, rows: Sequence[Mapping[str, Value]], title: str) -> dict[str, object]:
         """Return the fields of the experiment with these rows as cases."""
         named_by = [axis for axis in _NAMED_BY if len({row[axis] for row in rows}) > 1] or ["tp", "pp"]
-        shared = {axis: value for axis, value in _common(rows).items() if axis not in named_by}
+        common = {axis: value for axis, value in rows[0].items() if all(row[axis] == value for row in rows)}
+        shared = {axis: value for axis, value in common.items() if axis not in named_by}
         varied = [axis for axis in AXES if axis in rows[0] and axis not in shared]
         cases = [{axis: row[axis] for axis in varied} for row in rows]
         return {
@@ -186,18 +185,10 @@ _LABELS = {
 }
 
 
-def _common(rows: Sequence[Mapping[str, Value]]) -> dict[str, Value]:
-    return {axis: value for axis, value in rows[0].items() if all(row[axis] == value for row in rows)}
-
-
 def divisors(number: int) -> list[int]:
     """Return the divisors of a number, in order."""
     small = [n for n in range(1, math.isqrt(number) + 1) if number % n == 0]
     return sorted({*small, *(number // n for n in small)})
-
-
-def _virtual_stages(layers: int, pp: int) -> list[int]:
-    return [1] if pp == 1 else divisors(layers // pp)
 
 
 def _micro_batches(batch: int, dp: int) -> list[int]:
@@ -273,57 +264,53 @@ def prepare_search(
     `target` is an experiment, a model of a paper (`gpt-6.7b`), or the sizes of a model. `where` keeps only candidates
     with these values. ReproError if there is no candidate, with the reasons.
     """
-    folders = find_folders()
-    of_run = read_settings(settings)
+    folders, of_run = find_folders(), read_settings(settings)
     if of_run.iterations is not None:
         what = "--set training.iterations: a search has jobs of two lengths"
         raise ReproError(Problem(what, hint="use --iterations and --short"))
-    profile = find_cluster(folders, cluster, of_run.of_profile)
-    wanted = parse_where(where)
-    if _is_experiment(folders, target):
-        entry = find_experiment(folders, target)
-        own = {"--gpus": gpus, "--gbs": global_batch_size, "--seq": seq, "--vocab": vocab, "--workload": workload}
-        _require_no_sizes(target, {**own, "--cpu": on_cpu or None, "--name": name})
-        cases = select(cases_to_run(entry, PAPER), wanted)
-        require_one_task(entry, cases)
-        prepared = _prepared(entry, profile, cluster, cases)
-    else:
-        space = _space(
-            folders,
-            target,
-            profile,
-            gpus,
-            global_batch_size,
-            seq,
-            vocab,
-            wanted,
-            workload or PRETRAIN,
-            on_cpu,
-            iterations,
-        )
-        prepared = _prepared_space(folders, space, profile, cluster, name)
-    return replace(prepared, settings=of_run.texts)
-
-
-def _require_no_sizes(target: str, options: Mapping[str, object]) -> None:
-    given = [option for option, value in options.items() if value is not None]
-    if given:
-        what = f"{target} is an experiment, and its cases have their own sizes and program"
-        raise ReproError(Problem(what, hint=f"leave {' and '.join(given)} out; --where selects cases"))
-
-
-def _is_experiment(folders: Folders, target: str) -> bool:
+    profile, wanted = find_cluster(folders, cluster, of_run.of_profile), parse_where(where)
     names = experiment_names(folders)
-    return target in names or target in {full.rpartition("/")[2] for full in names}
+    if target in names or target in {full.rpartition("/")[2] for full in names}:
+        entry = find_experiment(folders, target)
+        sizes = {"--gpus": gpus, "--gbs": global_batch_size, "--seq": seq, "--vocab": vocab, "--workload": workload}
+        options = {**sizes, "--cpu": on_cpu or None, "--name": name}
+        if given := [option for option, value in options.items() if value is not None]:
+            what = f"{target} is an experiment, and its cases have their own sizes and program"
+            raise ReproError(Problem(what, hint=f"leave {' and '.join(given)} out; --where selects cases"))
+        return replace(_prepared_experiment(entry, profile, cluster, wanted), settings=of_run.texts)
+    model = _sized_model(folders, target, {"seq": seq, "vocab": vocab})
+    if gpus is None or global_batch_size is None:
+        missing = [option for option, value in (("--gpus", gpus), ("--gbs", global_batch_size)) if value is None]
+        raise ReproError(Problem(f"a search for a layout of {target} needs {' and '.join(missing)}"))
+    space = Space(
+        model=model,
+        gpus=gpus,
+        global_batch_size=global_batch_size,
+        gpus_per_node=profile.hardware.gpus_per_node or gpus,
+        workload=workload or PRETRAIN,
+        device="cpu" if on_cpu else "gpu",
+        keeps_scores=find_workload(workload or PRETRAIN).memory.attention != "flash",
+        training=_training(profile, on_cpu, iterations),
+        wanted=wanted,
+    )
+    return replace(_prepared_space(folders, space, profile, cluster, name), settings=of_run.texts)
+
+
+def _prepared_experiment(entry: Entry, cluster: Cluster, profile: str, wanted: Mapping[str, Value]) -> PreparedSearch:
+    """Return the cases of an experiment with these values as candidates."""
+    cases = select(cases_to_run(entry, PAPER), wanted)
+    require_one_task(entry, cases)
+    chosen, left_out = candidates(cases, Target.of_cluster(cluster))
+    if not chosen:
+        raise ReproError(*(Problem(f"{entry.short_name} {one.case.name}: {one.reason}") for one in left_out[:3]))
+    return PreparedSearch(entry, cluster, profile, PAPER, tuple(chosen), tuple(left_out))
 
 
 def require_one_task(entry: Entry, cases: Sequence[Case]) -> None:
     """Raise ReproError unless all cases train the same model with the same batch size, so that times compare."""
-    tasks = Counter((case.model, *_batch_and_gpus(case)) for case in cases)
-    if len(tasks) > 1:
-        largest, _ = tasks.most_common(1)[0]
-        of_largest = (case for case in cases if (case.model, *_batch_and_gpus(case)) == largest)
-        first = next(of_largest).settings
+    tasks = [(case.model, case.layout.global_batch_size, case.layout.gpus) for case in cases]
+    if len(set(tasks)) > 1:
+        first = cases[tasks.index(Counter(tasks).most_common(1)[0][0])].settings
         axes = [axis for axis in ("model", "layers", "hidden", "seq", "gpus", "gbs") if axis in first]
         differ = [axis for axis in axes if len({case.settings.get(axis) for case in cases}) > 1]
         if "model" in differ:
@@ -333,60 +320,25 @@ def require_one_task(entry: Entry, cases: Sequence[Case]) -> None:
         raise ReproError(Problem(what, hint=f"choose one, for example --where {values}"))
 
 
-def _batch_and_gpus(case: Case) -> tuple[int, int]:
-    return case.layout.global_batch_size, case.layout.gpus
-
-
-def _space(
-    folders: Folders,
-    target: str,
-    cluster: Cluster,
-    gpus: int | None,
-    batch: int | None,
-    seq: int | None,
-    vocab: int | None,
-    wanted: Mapping[str, Value],
-    workload: str,
-    on_cpu: bool,
-    iterations: int,
-) -> Space:
-    """Return the space of a model; ReproError has every missing size."""
+def _sized_model(folders: Folders, target: str, sizes: Mapping[str, int | None]) -> NamedModel:
+    """Return the model with these sizes; ReproError has every missing size."""
     papers: dict[str, Paper] = {}
     for file in experiment_names(folders).values():
         if file.parent.name not in papers:
             papers[file.parent.name] = read_model(Paper, read_document(file.parent / "paper.yaml"))
     model = find_model(target, papers)
-    given = {"seq": seq, "vocab": vocab}
-    model = NamedModel(model.label, dict(model.fields) | {k: v for k, v in given.items() if v is not None})
+    model = NamedModel(model.label, dict(model.fields) | {k: v for k, v in sizes.items() if v is not None})
     require_complete(model)
-    missing = [option for option, value in (("--gpus", gpus), ("--gbs", batch)) if value is None]
-    if missing:
-        raise ReproError(Problem(f"a search for a layout of {target} needs {' and '.join(missing)}"))
-    assert gpus is not None and batch is not None
-    keeps_scores = find_workload(workload).memory.attention != "flash"
-    training: dict[str, Value] = {**_precision(cluster, on_cpu), "iterations": iterations, "log_interval": 1}
-    training["dropout"] = 0.0
-    training["warmup_iterations"] = min(WARM_UP_ITERATIONS, iterations - 1)
-    return Space(
-        model=model,
-        gpus=gpus,
-        global_batch_size=batch,
-        gpus_per_node=cluster.hardware.gpus_per_node or gpus,
-        workload=workload,
-        device="cpu" if on_cpu else "gpu",
-        keeps_scores=keeps_scores,
-        training=training,
-        wanted=wanted,
-    )
+    return model
 
 
-def _precision(cluster: Cluster, on_cpu: bool) -> dict[str, Value]:
-    """Return the number format of a search, with a loss scale if it needs one: bf16 where the GPU has it."""
-    if on_cpu:
-        return {"dtype": "fp32"}
-    if cluster.hardware.peak("bf16") is None and cluster.hardware.peak("fp16") is not None:
-        return {"dtype": "fp16", "loss_scale": 8192}
-    return {"dtype": "bf16"}
+def _training(cluster: Cluster, on_cpu: bool, iterations: int) -> dict[str, Value]:
+    """Return the training of a search: bf16 where the GPU has it, else fp16 with a loss scale, without dropout."""
+    precision: dict[str, Value] = {"dtype": "fp32" if on_cpu else "bf16"}
+    if not on_cpu and cluster.hardware.peak("bf16") is None and cluster.hardware.peak("fp16") is not None:
+        precision = {"dtype": "fp16", "loss_scale": 8192}
+    warm_up = min(WARM_UP_ITERATIONS, iterations - 1)
+    return {**precision, "iterations": iterations, "log_interval": 1, "dropout": 0.0, "warmup_iterations": warm_up}
 
 
 def _prepared_space(folders: Folders, space: Space, cluster: Cluster, profile: str, name: str | None) -> PreparedSearch:
@@ -425,13 +377,6 @@ def _unwritten(name: str, fields: Mapping[str, object], file: Path) -> Entry:
     """Return an experiment whose file is not read, because it may not exist yet."""
     paper = read_model(Paper, parse_document(_PAPER_TEXT, "paper.yaml"))
     return Entry(name, file, Document(shown(file), {}), Experiment.model_validate(fields), paper)
-
-
-def _prepared(entry: Entry, cluster: Cluster, profile: str, cases: Sequence[Case]) -> PreparedSearch:
-    chosen, left_out = candidates(cases, Target.of_cluster(cluster))
-    if not chosen:
-        raise ReproError(*(Problem(f"{entry.short_name} {one.case.name}: {one.reason}") for one in left_out[:3]))
-    return PreparedSearch(entry, cluster, profile, PAPER, tuple(chosen), tuple(left_out))
 
 
 def _no_layout(space: Space) -> Problem:

@@ -235,7 +235,7 @@ def record_of(job_id: str, row: Mapping[str, str], code: tuple[int | None, int |
     phase = phase_of(word)
     waiting, ended = phase is Phase.WAITING, phase is Phase.ENDED
     start, end = _time(row["start"]), _time(row["end"])
-    limit = parse_time_limit(row["limit"])
+    limit, canceller = parse_time_limit(row["limit"]), _CANCELLED_BY.fullmatch(row["state"])
     if phase is Phase.RUNNING and end is None and start is not None and limit is not None:
         end = start + timedelta(seconds=limit)  # sacct has no expected end
     return SlurmRecord(
@@ -245,7 +245,7 @@ def record_of(job_id: str, row: Mapping[str, str], code: tuple[int | None, int |
         nodes=_text(row["nodes"]),
         exit_code=code[0] if ended else None,
         signal=(code[1] or None) if ended else None,
-        comment=_comment(row["comment"]),
+        comment="" if (comment := row["comment"].rstrip("\n")) == "(null)" else comment,
         # Before a start or an end, Slurm prints the expected time.
         started_at=None if waiting else start,
         ended_at=end if ended else None,
@@ -255,7 +255,7 @@ def record_of(job_id: str, row: Mapping[str, str], code: tuple[int | None, int |
         starts_at=start if waiting else None,
         ends_at=end if phase is Phase.RUNNING else None,
         time_limit_s=limit,
-        cancelled_by=_canceller(row["state"]),
+        cancelled_by=name_of_user(int(canceller[1])) if canceller else None,
         preempted_at=_time(row.get("preempted", "")),
         name=_text(row["name"]),
         output=_text(row.get("output", "")),
@@ -315,20 +315,9 @@ def _time(text: str) -> datetime | None:
     return datetime.fromtimestamp(seconds, tz=timezone.utc) if seconds and seconds < 2**33 else None
 
 
-def _canceller(state: str) -> str | None:
-    """Return the user of sacct's `CANCELLED by 1000`: the name if this machine has one, else the number."""
-    match = _CANCELLED_BY.fullmatch(state)
-    return name_of_user(int(match[1])) if match else None
-
-
 @functools.lru_cache(_VALUES_KEPT)
 def _text(value: str) -> str:
     return "" if value.strip() in _NOTHING else value.strip()
-
-
-def _comment(value: str) -> str:
-    value = value.rstrip("\n")
-    return "" if value == "(null)" else value
 
 
 _HEAD = re.compile(

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from orchestrator.errors import Problem, ReproError, Unreachable, did_you_mean
-from orchestrator.slurm.command import AccountingUnreachable, CommandResult, last_words, read_settings, run_slurm
+from orchestrator.slurm.command import AccountingUnreachable, CommandResult, read_settings, run_slurm
 from orchestrator.slurm.notation import parse_time_limit
 
 ASSOCIATION_FIELDS = ("DefaultAccount", "Account", "Partition", "QOS", "DefaultQOS")
@@ -144,16 +144,6 @@ class Partition:
     qos: str | None = None
     is_exclusive: bool = False
     kinds: tuple[NodeKind, ...] = ()
-
-    @property
-    def cpus_per_node(self) -> int:
-        """Return the largest number of CPUs of a node; 0 if no node is known."""
-        return max((kind.cpus for kind in self.kinds), default=0)
-
-    @property
-    def memory_mb(self) -> int:
-        """Return the largest memory of a node in MiB; 0 if no node is known."""
-        return max((kind.memory_mb for kind in self.kinds), default=0)
 
     @property
     def gres(self) -> tuple[Gres, ...]:
@@ -416,6 +406,19 @@ class Site:
         """Return the QOS of this name."""
         return next((qos for qos in self.qos or () if qos.name == name), None)
 
+    def limits(self, partition: Partition | None, qos: str | None) -> tuple[Qos, ...]:
+        """Return the QOS whose limits apply: first that of the partition, then that of the job.
+
+        This is Slurm's order (Resource Limits, "Hierarchy"), except for a QOS with the flag OverPartQOS.
+        """
+        both = (self.qos_named(partition.qos if partition else None), self.qos_named(qos))
+        return tuple(limit for limit in both if limit)
+
+    def associations_for(self, partition: str | None) -> list[Association]:
+        """Return the associations for a partition (None: for all). Slurm uses the one for the partition first."""
+        links = [link for link in self.associations or () if partition is None or link.partition in (None, partition)]
+        return sorted(links, key=lambda link: link.partition is None)
+
     @property
     def enforces_accounts(self) -> bool:
         """Return whether Slurm refuses jobs without an account of the user."""
@@ -489,9 +492,8 @@ def _checked(answer: CommandResult) -> CommandResult:
     """Return the answer of a command. Raise _Refused if the command failed: its output is no answer then."""
     if answer.returncode == 0:
         return answer
-    message = last_words(answer.stderr) or f"failed with exit code {answer.returncode}"
     command = " ".join(word for word in answer.argv[:5] if word not in _SILENT)
-    raise _Refused(Problem(f"{command}: {message}"))
+    raise _Refused(Problem(f"{command}: {answer.failure}"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -533,12 +535,8 @@ class Choice:
 
     @property
     def limits(self) -> tuple[Qos, ...]:
-        """Return the QOS whose limits apply: first that of the partition, then that of the job.
-
-        This is Slurm's order (Resource Limits, "Hierarchy"), except for a QOS with the flag OverPartQOS.
-        """
-        qos = (self.site.qos_named(self.partition.qos), self.site.qos_named(self.qos))
-        return tuple(limit for limit in qos if limit)
+        """Return the QOS whose limits apply to the job."""
+        return self.site.limits(self.partition, self.qos)
 
     @property
     def node_limits(self) -> dict[str, int]:
@@ -576,15 +574,10 @@ def choose(site: Site, partition: str | None = None) -> Choice:
         key=lambda nodes: (nodes.gpu is not None, nodes.count),
         default=NodeKind(0, 0, 0),
     )
-    # Slurm prefers the association for the partition to the one for all partitions.
-    associations = sorted(
-        (association for association in site.associations or () if association.partition in (None, chosen.name)),
-        key=lambda association: association.partition is None,
-    )
-    associations = [association for association in associations if chosen.takes_account(association.account)]
-    accounts = tuple(dict.fromkeys(association.account for association in associations))
-    default = next((association for association in associations if association.is_default), None)
-    return Choice(site, chosen, kind, accounts, default or (associations[0] if len(accounts) == 1 else None))
+    links = [link for link in site.associations_for(chosen.name) if chosen.takes_account(link.account)]
+    accounts = tuple(dict.fromkeys(link.account for link in links))
+    default = next((link for link in links if link.is_default), None)
+    return Choice(site, chosen, kind, accounts, default or (links[0] if len(accounts) == 1 else None))
 
 
 def _asked_for(site: Site, name: str) -> Partition:

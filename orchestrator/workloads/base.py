@@ -186,11 +186,6 @@ class TimeFacts:
     is_of_family: bool = True
 
 
-def gpt2_tokens(_model: ModelShape, _tensor_parallel: int) -> int:
-    """Return the number of entries of GPT-2's vocabulary."""
-    return GPT2_TOKENS
-
-
 @dataclass(frozen=True, slots=True)
 class Workload(Generic[Site]):
     """A program that a case can run. `about` describes it, and `needs` are the code and data that a site must have.
@@ -226,7 +221,7 @@ class Workload(Generic[Site]):
     memory_measured: bool = False
     memory_formula: Callable[[Case], MemoryEstimate | None] = lambda _case: None
     usable_share: float = USABLE_SHARE
-    tokens: Callable[[ModelShape, int], int | None] = gpt2_tokens
+    tokens: Callable[[ModelShape, int], int | None] = lambda _model, _tensor_parallel: GPT2_TOKENS
     time: TimeFacts = field(default_factory=TimeFacts)
     result_row: Callable[[ModelShape, Layout], RowKey] | None = None
     printed_settings: Callable[[ModelShape, Training], Mapping[str, str]] = lambda _model, _training: {}

@@ -20,12 +20,12 @@ from pydantic import AfterValidator, Field
 from orchestrator.catalog.case import Case
 from orchestrator.config.model import Text
 from orchestrator.megatron.logs import ALPA_PROGRAM
-from orchestrator.megatron.logs.alpa import TABLE, RowKey, key_of_case
+from orchestrator.megatron.logs.alpa import TABLE, key_of_case
 from orchestrator.megatron.memory import MemoryFacts
-from orchestrator.megatron.model import Layout, ModelShape, Training
+from orchestrator.megatron.model import ModelShape, Training
 from orchestrator.megatron.rules import read_flags
 from orchestrator.text import counted
-from orchestrator.workloads.base import JobContext, Program, TimeFacts, Workload, megatron_program
+from orchestrator.workloads.base import SYNTHETIC, JobContext, Program, TimeFacts, Workload, megatron_program
 from orchestrator.workloads.flags import DROPOUT, flag_arguments, lacking, script_flags, site_flags
 from orchestrator.workloads.needs import (
     GPT2_TOKENS,
@@ -183,11 +183,6 @@ class BenchmarkSite(CheckoutSite):
     )
 
 
-def _alpa_arguments(case: Case, _site: BenchmarkSite | None = None) -> list[str]:
-    """Return the last two arguments of the script, which passes all others to Megatron-LM."""
-    return [repr(_case_tuple(case)), TABLE.removesuffix(".tsv")]
-
-
 def _case_tuple(case: Case) -> tuple[object, ...]:
     """Return the tuple of a case as in suite_paper_manual_gpt.py.
 
@@ -215,10 +210,6 @@ def _case_tuple(case: Case) -> tuple[object, ...]:
         "uniform_layer_gpipe",
         None,
     )
-
-
-def _result_row(model: ModelShape, layout: Layout) -> RowKey:
-    return key_of_case(model, layout.gpus)
 
 
 def _printed_settings(model: ModelShape, training: Training) -> Mapping[str, str]:
@@ -266,25 +257,14 @@ def _alpa_program(job: JobContext[BenchmarkSite], arguments: Sequence[str]) -> P
     site, root = job.site, import_root(job.site.benchmark)
     script = f"{site.benchmark}/{_BENCHMARK}"
     benchmark = job.field("benchmark")
-    return Program(
-        workload=job.case.workload,
-        python="python",
+    program = megatron_program(job, site, arguments, data=SYNTHETIC, warm_up=compile_command(site.checkout))
+    return replace(
+        program,
         target=(script,),
-        arguments=tuple(arguments),
-        code=job.commit(),
-        image=job.image.name,
-        image_path=job.image.path,
-        image_digest=job.image.digest,
         python_path=f"{site.checkout}:{root}",
         mounts=(site.checkout, root),
-        compiles_in=site.checkout,
-        warm_up=compile_command(site.checkout),
         site_values=((script, benchmark), (site.checkout, job.field("checkout")), (root, benchmark)),
     )
-
-
-def _no_padding(_model: ModelShape, _tensor_parallel: int) -> None:
-    return None
 
 
 ALPA = Workload(
@@ -293,12 +273,13 @@ ALPA = Workload(
     site=BenchmarkSite,
     dialect="2021",
     memory=replace(MEMORY, keeps_gradient_buffers=True),  # the default since October 2021 (arguments.py)
-    arguments=_alpa_arguments,
+    # The last two arguments of the script, which passes all others to Megatron-LM.
+    arguments=lambda case, _site: [repr(_case_tuple(case)), TABLE.removesuffix(".tsv")],
     unsupported=_unsupported_by_alpa,
     program=_alpa_program,
     case_arguments_first=True,
-    tokens=_no_padding,
-    result_row=_result_row,
+    tokens=lambda _model, _tensor_parallel: None,  # it does not pad
+    result_row=lambda model, layout: key_of_case(model, layout.gpus),
     printed_settings=_printed_settings,
     exact_parameters=True,
     time=replace(TIME, fitted_on={}, sites={}),

@@ -22,7 +22,6 @@ from pydantic import Field, model_validator
 from orchestrator.catalog.case import Case
 from orchestrator.config.model import Text
 from orchestrator.megatron.memory import MemoryFacts
-from orchestrator.megatron.model import ModelShape
 from orchestrator.megatron.rules import read_flags
 from orchestrator.workloads.base import JobContext, Program, TimeFacts, Workload, megatron_program
 from orchestrator.workloads.flags import RECOMPUTATION, Flags, flag_arguments, lacking, script_flags, site_flags
@@ -90,10 +89,6 @@ def _unsupported_by_tutorials(case: Case, _site: VocabularySite | None) -> Itera
     yield from lacking(case, "disabling scatter/gather", "DDP torch")
 
 
-def _tutorial_program(job: JobContext[VocabularySite], arguments: Sequence[str]) -> Program:
-    return megatron_program(job, job.site, arguments, data=job.site.data_path)
-
-
 CORE = Workload(
     name="megatron-core-0.14",
     about="Megatron-LM of the tutorials, core 0.14",
@@ -102,7 +97,7 @@ CORE = Workload(
     memory=_MEMORY,
     arguments=_tutorial_arguments,
     unsupported=_unsupported_by_tutorials,
-    program=_tutorial_program,
+    program=lambda job, arguments: megatron_program(job, job.site, arguments, data=job.site.data_path),
     usable_share=USABLE_SHARE_CORE,
     time=replace(_TIME, stages_cost_host=True, fitted_on={"H100": "H100"}),  # the tutorials
     needs=(
@@ -252,11 +247,6 @@ def _program(job: JobContext[TodaySite], arguments: Sequence[str]) -> Program:
     return megatron_program(job, site, arguments, data=data, default_commit=COMMIT, site_values=values)
 
 
-def _tokens(model: ModelShape, tensor_parallel: int) -> int | None:
-    """Return the model's vocabulary, to which the divisor pads; None if tensor parallelism divides it already."""
-    return model.vocab if model.vocab % tensor_parallel else None
-
-
 WORKLOAD = Workload(
     name="megatron-2026",
     about="Megatron-LM of August 2026, core 0.20",
@@ -266,7 +256,8 @@ WORKLOAD = Workload(
     arguments=_arguments,
     unsupported=_unsupported,
     program=_program,
-    tokens=_tokens,
+    # The divisor pads to the model's vocabulary, unless tensor parallelism divides it already.
+    tokens=lambda model, tensor_parallel: model.vocab if model.vocab % tensor_parallel else None,
     time=_TIME,
     costly_arguments=lambda site: () if site.transformer_engine else flag_arguments(OWN_LAYERS),
     other_names=("megatron-core",),

@@ -108,15 +108,9 @@ def _arguments(script: str, case: Case, site: MegatronSite) -> list[str]:
     return flag_arguments(script_flags(script, case, values))
 
 
-def _unsupported_by_kwai(case: Case, _site: MegatronSite | None) -> Iterator[str]:
-    return _unsupported(case, "recomputation", recomputation=("full", "ours", "none"))
-
-
-def _unsupported_by_origin(case: Case, _site: MegatronSite | None) -> Iterator[str]:
-    return _unsupported(case, "recomputation", "offloading", recomputation=("full", "none"))
-
-
-def _unsupported(case: Case, *settings: str, recomputation: Sequence[str]) -> Iterator[str]:
+def _unsupported(
+    settings: Sequence[str], recomputation: Sequence[str], case: Case, _site: MegatronSite | None
+) -> Iterator[str]:
     layout, training = case.layout, case.training
     if case.model.family != "llama" or case.model.experts:
         yield "models other than dense Llama"
@@ -152,10 +146,8 @@ def _kwai_program(job: JobContext[MegatronSite], arguments: Sequence[str]) -> Pr
 def _origin_program(job: JobContext[MegatronSite], arguments: Sequence[str]) -> Program:
     # --tp-comm-overlap, which the script passes without context parallelism, creates an MPI group with every
     # tensor-parallel size (initialize.py:196). Nothing is compiled: fused_kernels.load is empty.
-    needs_mpi = "--tp-comm-overlap" in arguments
-    return megatron_program(
-        job, job.site, arguments, data=job.site.data_path, environment=ENVIRONMENT, needs_mpi=needs_mpi
-    )
+    site, needs_mpi = job.site, "--tp-comm-overlap" in arguments
+    return megatron_program(job, site, arguments, data=site.data_path, environment=ENVIRONMENT, needs_mpi=needs_mpi)
 
 
 def _null_tokens(model: ModelShape, _tensor_parallel: int) -> int:
@@ -164,9 +156,8 @@ def _null_tokens(model: ModelShape, _tensor_parallel: int) -> int:
 
 
 def _atc24_memory(case: Case) -> MemoryEstimate | None:
-    if case.training.recompute not in ("none", "ours"):
-        return None
-    return estimate_memory_atc24(case.model, case.layout, case.training)
+    is_known = case.training.recompute in ("none", "ours")
+    return estimate_memory_atc24(case.model, case.layout, case.training) if is_known else None
 
 
 _MEMORY = MemoryFacts("flash", shards_optimizer=True)
@@ -182,7 +173,7 @@ KWAI = Workload(
     dialect="kwai",
     memory=_MEMORY,
     arguments=partial(_arguments, _KWAI_SCRIPT),
-    unsupported=_unsupported_by_kwai,
+    unsupported=partial(_unsupported, ["recomputation"], ("full", "ours", "none")),
     program=_kwai_program,
     memory_formula=_atc24_memory,
     tokens=_null_tokens,
@@ -198,7 +189,7 @@ JAN_2024 = Workload(
     dialect="2024",
     memory=_MEMORY,
     arguments=partial(_arguments, _ORIGIN_SCRIPT),
-    unsupported=_unsupported_by_origin,
+    unsupported=partial(_unsupported, ["recomputation", "offloading"], ("full", "none")),
     program=_origin_program,
     tokens=_null_tokens,
     needs=_NEEDS,

@@ -20,7 +20,6 @@ from orchestrator.config.model import Text
 from orchestrator.errors import Problem, ReproError
 from orchestrator.files import private_folder
 from orchestrator.megatron.memory import MemoryFacts
-from orchestrator.megatron.model import ModelShape
 from orchestrator.paths import Folders
 from orchestrator.pretrain.arguments import microbatch_slots
 from orchestrator.pretrain.environment import source_files, version_of
@@ -30,7 +29,7 @@ from orchestrator.workloads.needs import WorkloadSite
 
 PRETRAIN = "pretrain"
 
-_INIT = '"""The part of repro that jobs import."""\n'
+_INIT = b'"""The part of repro that jobs import."""\n'
 _FILE_MODE = 0o640
 _HINT = "remove this folder, then repeat the command"
 
@@ -104,7 +103,9 @@ def copy_program(folders: Folders) -> None:
 
     ReproError if the copy cannot be written, or if the folder has other contents.
     """
-    folder, files = program_folder(folders), _files()
+    folder = program_folder(folders)
+    package = {f"orchestrator/pretrain/{name}": content for name, content in _sources().items()}
+    files = {"orchestrator/__init__.py": _INIT, **package}
     try:
         if not folder.exists():
             private_folder(folder.parent)
@@ -120,12 +121,6 @@ def copy_program(folders: Folders) -> None:
 def _sources() -> Mapping[str, bytes]:
     """Return the contents of each source file by name; read once, so the copy matches `code_version`."""
     return source_files()
-
-
-def _files() -> dict[str, bytes]:
-    """Return the contents of each file of the copy by path."""
-    package = {f"orchestrator/pretrain/{name}": content for name, content in _sources().items()}
-    return {"orchestrator/__init__.py": _INIT.encode(), **package}
 
 
 def _write_at_once(folder: Path, files: Mapping[str, bytes]) -> None:
@@ -174,11 +169,6 @@ def _program(job: JobContext[PretrainSite], arguments: Sequence[str]) -> Program
     )
 
 
-def _tokens(model: ModelShape, _tensor_parallel: int) -> int | None:
-    """Return the vocabulary of a Llama; the program pads no other."""
-    return model.vocab if model.family == "llama" else None
-
-
 WORKLOAD = Workload(
     name=PRETRAIN,
     about="the training program of this project, on megatron-core",
@@ -196,7 +186,7 @@ WORKLOAD = Workload(
     program=_program,
     memory_measured=True,
     usable_share=USABLE_SHARE_PRETRAIN,
-    tokens=_tokens,
+    tokens=lambda model, _: model.vocab if model.family == "llama" else None,  # it pads no other vocabulary
     exact_parameters=True,
     is_own=True,
     runs_on_cpu=True,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 from datetime import datetime
-from typing import Any
 
 import pytest
 import torch
@@ -28,10 +27,19 @@ def _arguments(flags: str = "") -> TrainingArguments:
 
 
 def test_parsing_and_the_dataclass_have_the_same_defaults() -> None:
-    sizes = ("num_layers", "hidden_size", "num_attention_heads", "seq_length", "vocab_size")
-    required: dict[str, Any] = dict.fromkeys((*sizes, "micro_batch_size", "global_batch_size", "train_iters"), 1)
-    flags = [f"--{name.replace('_', '-')}={value}" for name, value in required.items()]
-    assert parse_arguments(flags) == TrainingArguments(**required)
+    required = "--num-layers 1 --hidden-size 2 --num-attention-heads 3 --seq-length 4 --vocab-size 5"
+    parsed = parse_arguments(f"{required} --micro-batch-size 6 --global-batch-size 7 --train-iters 8".split())
+    model = TrainingArguments(
+        num_layers=1,
+        hidden_size=2,
+        num_attention_heads=3,
+        seq_length=4,
+        vocab_size=5,
+        micro_batch_size=6,
+        global_batch_size=7,
+        train_iters=8,
+    )
+    assert parsed == model
 
 
 @pytest.mark.parametrize(

@@ -298,10 +298,7 @@ class _StartErrors:
             line = replace(line, rank=int(named[1]), is_task=False)
             if self._timed_out is None or at < self._timed_out.at:
                 self._timed_out = _LineAt(at, line)
-        self._keep(order, _LineAt(at, line))
-
-    def _keep(self, order: int, hit: _LineAt) -> None:
-        hit = replace(hit, line=replace(hit.line, text=hit.line.text.strip()[:LONGEST_LINE]))
+        hit = _LineAt(at, replace(line, text=line.text.strip()[:LONGEST_LINE]))
         self._first_lines.setdefault(order, _FirstLines(hit)).add(hit)
 
     def _best_of(self, order: int) -> Cause:

@@ -113,7 +113,7 @@ def test_only_records_of_workloads_contain_their_names() -> None:
     names = {name for workload in workloads().values() for name in (workload.name, *workload.other_names)}
     # The rules have a dialect of the same name, and the torch package is called megatron-core. The dialect of logs
     # without iterations names its program, because `repro status` loads no workloads. Fields have examples.
-    elsewhere = {("pretrain", "megatron/rules"), ("megatron-core", "launch"), ("megatron-alpa", "megatron/logs")}
+    elsewhere = {("pretrain", "megatron"), ("megatron-core", "launch"), ("megatron-alpa", "megatron/logs")}
     elsewhere |= {("pretrain", "catalog"), ("megatron-2021", "catalog"), ("pretrain", "clusters")}
     literals = {
         (node.value, str(file.relative_to(PACKAGE).parent))
