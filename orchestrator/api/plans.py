@@ -20,10 +20,8 @@ from orchestrator.config.yaml import shown
 from orchestrator.errors import Problem, ReproError
 from orchestrator.job_spec import Value, shown_changes
 from orchestrator.paths import Folders, find_folders
-from orchestrator.planning import experiment_check
 from orchestrator.planning.batch_plan import BatchPlan, ChosenCases, plan_batch
 from orchestrator.planning.batch_report import BatchReport, batch_report, budget_text, with_exact_memory
-from orchestrator.planning.experiment_check import CheckedScale
 from orchestrator.planning.plan import Plan, bind, repeated, require_jobs
 from orchestrator.planning.run_settings import RunSettings, read_settings
 from orchestrator.planning.scales import cases_at, replace_workload, scale_notes
@@ -312,8 +310,3 @@ def _require_gpu_facts(chosen: Sequence[ChosenCases], cluster: Cluster) -> None:
     if missing and not (cluster.machine is not None and cluster.machine.gpus == 0):
         hint = f"add hardware: {', '.join(f'{name}: ...' for name in missing)}"
         raise ReproError(Problem(f"{cluster.name} does not define {' and '.join(missing)} of its GPUs", hint=hint))
-
-
-def check_experiment(name: str) -> tuple[Entry, list[CheckedScale]]:
-    """Return an experiment and its scales; ReproError has every problem of its file, scales and cases."""
-    return experiment_check.check_experiment(find_folders(), name)
