@@ -144,7 +144,7 @@ LONGEST_RECORD = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
-class JobRecord:
+class ScriptRecord:
     """Start or end record of a job.
 
     `inside_image` is "2/2" if both of two nodes ran the job's task inside `image`; None without a container. `commit`
@@ -178,7 +178,7 @@ class JobRecord:
         return int(nodes) if re.fullmatch("[0-9]{1,9}", nodes) else None
 
 
-def read_record(path: Path) -> JobRecord | None:
+def read_record(path: Path) -> ScriptRecord | None:
     """Return the record at `path`, or None if it does not exist yet. Scripts rename records into place, complete.
 
     Raise Unreadable if the file may not be read, and ReproError if it is not a regular file.
@@ -186,7 +186,7 @@ def read_record(path: Path) -> JobRecord | None:
     text = tail_bytes(path.parent, path.name, LONGEST_RECORD).decode(errors="replace")
     fields: Mapping[str, str] = dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
     try:
-        return JobRecord(
+        return ScriptRecord(
             exit_code=int(fields["exit_code"]),
             at=datetime.strptime(fields["at"], "%Y-%m-%dT%H:%M:%SZ"),
             host=fields["host"],

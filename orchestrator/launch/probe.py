@@ -15,7 +15,7 @@ from pathlib import Path
 from orchestrator.clusters.findings import Finding, Presence, Result, path_findings, site_paths
 from orchestrator.clusters.resolve import Cluster
 from orchestrator.errors import ReproError, Unreachable
-from orchestrator.files import JobRecord, private_folder, read_record
+from orchestrator.files import ScriptRecord, private_folder, read_record
 from orchestrator.launch.batches import side_plan, task_per_gpu
 from orchestrator.launch.executors import SlurmScriptExecutor
 from orchestrator.launch.preflight import refused, require_scheduler
@@ -63,7 +63,7 @@ class Probed:
 
     folder: Path
     state: str
-    end: JobRecord | None
+    end: ScriptRecord | None
     host: str
     log: str
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Protocol
 
 from orchestrator.errors import ReproError, Unreachable
-from orchestrator.files import JobRecord, read_record, tail_bytes
+from orchestrator.files import ScriptRecord, read_record, tail_bytes
 from orchestrator.identity import ProcessLocation, place_of, seconds_since_boot, start_ticks, this_machine_identity
 from orchestrator.launch.executors import began_at, find_process, is_alive
 from orchestrator.launch.run_record import COMMENT, SentJob, SentRecord, sent_of_run
@@ -29,7 +29,7 @@ from orchestrator.reading.collect import is_verified
 from orchestrator.slurm.command import at, cluster_identity
 from orchestrator.slurm.notation import base_id
 from orchestrator.slurm.query import QueryAnswer, find_by_comments
-from orchestrator.slurm.records import SlurmRecord
+from orchestrator.slurm.records import JobRecord
 from orchestrator.slurm.states import Phase
 
 GRACE = timedelta(minutes=5)
@@ -212,14 +212,14 @@ def _folders(runs: Path) -> Iterator[Path]:
         return
 
 
-def _read(path: Path) -> JobRecord | None:
+def _read(path: Path) -> ScriptRecord | None:
     try:
         return read_record(path)
     except ReproError:
         return None
 
 
-def _ask_slurm(tokens: set[str]) -> Mapping[tuple[str, int | None], SlurmRecord]:
+def _ask_slurm(tokens: set[str]) -> Mapping[tuple[str, int | None], JobRecord]:
     """Return what Slurm has of these submissions, by token and element."""
     if not tokens:
         return {}
@@ -232,7 +232,7 @@ def _element(job_id: str) -> int | None:
     return int(element) if element.isdecimal() else None
 
 
-def _is_under_way_here(record: SentRecord, job: SentJob, start: JobRecord | None) -> bool:
+def _is_under_way_here(record: SentRecord, job: SentJob, start: ScriptRecord | None) -> bool:
     """Return whether a job of a local queue is under way. A job of another machine is, once it has started."""
     if record.host != socket.gethostname():
         return start is not None
@@ -241,7 +241,7 @@ def _is_under_way_here(record: SentRecord, job: SentJob, start: JobRecord | None
     return not (job.folder / "cancelled").exists() and find_process(record.file) is not None
 
 
-def _is_verified(job: NewJob, folder: Path, end: JobRecord) -> bool:
+def _is_verified(job: NewJob, folder: Path, end: ScriptRecord) -> bool:
     """Return whether the log of the job is verified, judged as for the ledger."""
     try:
         return is_verified(job, folder, end)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from orchestrator.errors import ReproError
-from orchestrator.files import JobRecord, open_job_file, read_record, tail_bytes
+from orchestrator.files import ScriptRecord, open_job_file, read_record, tail_bytes
 from orchestrator.ledger.attempts import rows_of_attempts, unjudged_attempts
 from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.measurements import (
@@ -173,7 +173,7 @@ def measured(row: JobRow, new: NewContent, stored: Sequence[IterationLine]) -> M
     )
 
 
-def is_verified(job: NewJob, folder: Path, end: JobRecord) -> bool:
+def is_verified(job: NewJob, folder: Path, end: ScriptRecord) -> bool:
     """Return whether an ended attempt that the ledger lacks is verified or partial."""
     new = read_new(folder, {}, final=True, warmup_iterations=job.spec.warmup_iterations)
     lines = with_used(new.lines, job.spec.warmup_iterations)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 
-from orchestrator.files import JobRecord, read_record
+from orchestrator.files import ScriptRecord, read_record
 from orchestrator.ledger.rows import JobRow
 from orchestrator.ledger.tables import LOST, NEVER_SUBMITTED, OPEN
 from orchestrator.megatron.logs import root_cause_kinds as kinds
@@ -60,7 +60,7 @@ def _traces(folder: Path) -> Iterator[str]:
         yield f"state is {NEVER_SUBMITTED} in the ledger, and its folder contains {', '.join(names)}"
 
 
-def _state_differences(row: JobRow, folder: Path, end: JobRecord | None) -> Iterator[str]:
+def _state_differences(row: JobRow, folder: Path, end: ScriptRecord | None) -> Iterator[str]:
     code = end.exit_code if end else None
     is_in_ledger = f"state is {row.state} in the ledger"
     if row.phase in OPEN:
@@ -109,7 +109,7 @@ def _code_differences(row: JobRow, code: int) -> Iterator[str]:
         yield f"signal is {row.signal} in the ledger, and its end record has exit code {code}"
 
 
-def _time_differences(row: JobRow, start: JobRecord, end: JobRecord) -> Iterator[str]:
+def _time_differences(row: JobRow, start: ScriptRecord, end: ScriptRecord) -> Iterator[str]:
     """Compare durations, as two machines may have different clocks. Slurm's also include prolog and epilog."""
     if row.started_at is None or row.ended_at is None:
         return
