@@ -81,7 +81,6 @@ if TYPE_CHECKING:
     from orchestrator.api.nodes import deny_nodes as deny_nodes
     from orchestrator.api.nodes import list_denied_nodes as list_denied_nodes
     from orchestrator.api.plans import PlannedRun as PlannedRun
-    from orchestrator.api.plans import check_experiment as check_experiment
     from orchestrator.api.plans import plan as plan
     from orchestrator.api.plans import plan_run as plan_run
     from orchestrator.api.plans import plan_runs as plan_runs
@@ -167,13 +166,14 @@ if TYPE_CHECKING:
     from orchestrator.ledger.tables import QUEUED as QUEUED
     from orchestrator.ledger.tables import RUNNING as RUNNING
     from orchestrator.ledger.tables import field_values as field_values
+    from orchestrator.planning.batch_plan import CheckedScale as CheckedScale
+    from orchestrator.planning.batch_plan import check_experiment as check_experiment
     from orchestrator.planning.batch_report import BatchReport as BatchReport
     from orchestrator.planning.batch_report import PlanRow as PlanRow
     from orchestrator.planning.batch_report import PlanTotals as PlanTotals
     from orchestrator.planning.batch_report import budget_text as budget_text
     from orchestrator.planning.batch_report import exact_jobs as exact_jobs
     from orchestrator.planning.batch_report import with_exact_memory as with_exact_memory
-    from orchestrator.planning.experiment_check import CheckedScale as CheckedScale
     from orchestrator.planning.plan import Plan as Plan
     from orchestrator.planning.plan import PlannedJob as PlannedJob
     from orchestrator.planning.run_settings import read_settings as read_settings
@@ -343,7 +343,7 @@ _NAMES = {
         "plan_fetch show_workload workload_needs"
     ),
     "api.nodes": "DenyList allow_nodes deny_nodes list_denied_nodes",
-    "api.plans": "PlannedRun check_experiment plan plan_run plan_runs require_submittable",
+    "api.plans": "PlannedRun plan plan_run plan_runs require_submittable",
     "api.runs": "Retried RetriedGroup RetriedJob Waited canary_of cancel cancel_jobs cancellable_jobs retry wait",
     "api.scripts": "Adopted CaseScript Rendered adopt render",
     "api.search": "SearchOptions run_search search_answer simulate_search",
@@ -374,8 +374,8 @@ _NAMES = {
     "ledger.readonly_sql": "Answer Relation",
     "ledger.rows": "JobRow",
     "ledger.tables": "OPEN QUEUED RUNNING field_values",
+    "planning.batch_plan": "CheckedScale check_experiment",
     "planning.batch_report": "BatchReport PlanRow PlanTotals budget_text exact_jobs with_exact_memory",
-    "planning.experiment_check": "CheckedScale",
     "planning.plan": "Plan PlannedJob",
     "planning.run_settings": "read_settings",
     "planning.scales": "cases_at",

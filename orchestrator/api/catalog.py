@@ -311,6 +311,12 @@ def is_paper(name: str) -> bool:
     return name in papers(experiment_names(find_folders()))
 
 
+def require_experiment(name: str) -> None:
+    """Raise ReproError, with the experiments of the paper, if this is the name of a paper."""
+    if is_paper(name):
+        find_experiment(find_folders(), name)
+
+
 def show_paper(name: str) -> PaperContents:
     """Return a paper and its experiments."""
     entries = find_entries(find_folders(), name)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -111,28 +111,30 @@ def outcomes(
 
     `attempt` is that of `collect`. ReproError has the problems of all experiments.
     """
-    ledger, meant = updated_ledger(session), experiments_meant(session.folders, name_list(names))
+    ledger = updated_ledger(session)
     outcomes: list[FigureOutcome] = []
     problems: list[Problem] = []
-    for name in _named_or_in(_submitted(ledger, **selection), meant):
+    for name in _chosen(ledger, session, name_list(names), **selection):
         with added_to(problems):
             outcomes.append(judged(ledger, session, name, attempt, **selection))
             note_program(session, outcomes[-1])
     if problems:
         raise ReproError(*dict.fromkeys(problems))
-    if not outcomes:
-        raise ReproError(_no_job_of(meant))
     return outcomes
 
 
-def _named_or_in(submitted: Iterable[str], meant: Mapping[str, str | None]) -> list[str]:
-    """Return the experiments that are named themselves, by the given names, and those of papers that are submitted."""
-    return [given or full for full, given in meant.items() if given or full in submitted]
+def _chosen(ledger: Ledger, session: Session, given: Sequence[str], **selection: Unpack[FigureFilter]) -> list[str]:
+    """Return the named experiments and those of named papers that have such jobs, or all that have such jobs.
 
-
-def _no_job_of(names: Iterable[str]) -> Problem:
-    """Return the problem that no experiment of a paper was submitted."""
-    return Problem(f"no such job of {' or '.join(papers(names))} was submitted", hint="repro status shows the jobs")
+    ReproError if there is none.
+    """
+    submitted = _submitted(ledger, **selection)
+    meant = experiments_meant(session.folders, given)
+    names = [name or full for full, name in meant.items() if name or full in submitted] if given else submitted
+    if given and not names:
+        what = f"no such job of {' or '.join(papers(meant))} was submitted"
+        raise ReproError(Problem(what, hint="repro status shows the jobs"))
+    return names
 
 
 def judged(
@@ -326,11 +328,7 @@ def claims(
     `attempt` is that of `collect`.
     """
     ledger = updated_ledger(session)
-    given, submitted = name_list(experiments), _submitted(ledger, **selection)
-    meant = experiments_meant(session.folders, given)
-    names = _named_or_in(submitted, meant) if given else submitted
-    if given and not names:
-        raise ReproError(_no_job_of(meant))
+    names = _chosen(ledger, session, name_list(experiments), **selection)
     if not names:
         raise ReproError(Problem("no such jobs were submitted", hint="repro status shows the jobs"))
     claims = JudgedClaims([], [])
@@ -383,17 +381,14 @@ def report(
     ledger = session.ledger()
     require_folder(output, force)
     session.note(update(ledger).complaints)
-    submitted = sorted(_submitted(ledger, **selection))
-    meant = experiments_meant(session.folders, name_list(experiments))
-    names = _named_or_in(submitted, meant)
-    if meant and not names:
-        raise ReproError(_no_job_of(meant))
+    given = name_list(experiments)
+    names = _chosen(ledger, session, given, **selection)
     outcomes = []
-    for name in names or submitted:
+    for name in names if given else sorted(names):
         try:
             outcomes.append(judged(ledger, session, name, **selection))
         except ReproError as error:
-            if names:
+            if given:
                 raise
             session.note([f"{name} is left out: {error.problems[0]}"])
     if not outcomes:

@@ -11,19 +11,17 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from orchestrator.api import CaseOptions, with_keywords
-from orchestrator.api.catalog import added_to
+from orchestrator.api.catalog import added_to, require_experiment
 from orchestrator.catalog.case import Case, parse_where, replacement_notes, select, shown_value
 from orchestrator.catalog.expand import expand, reference_notes
-from orchestrator.catalog.library import Entry, find_entries, find_experiment, replaced
+from orchestrator.catalog.library import Entry, find_entries, replaced
 from orchestrator.clusters.resolve import Cluster, find_cluster, layer_notes
 from orchestrator.config.yaml import shown
 from orchestrator.errors import Problem, ReproError
 from orchestrator.job_spec import Value, shown_changes
 from orchestrator.paths import Folders, find_folders
-from orchestrator.planning import experiment_check
 from orchestrator.planning.batch_plan import BatchPlan, ChosenCases, plan_batch
 from orchestrator.planning.batch_report import BatchReport, batch_report, budget_text, with_exact_memory
-from orchestrator.planning.experiment_check import CheckedScale
 from orchestrator.planning.plan import Plan, bind, repeated, require_jobs
 from orchestrator.planning.run_settings import RunSettings, read_settings
 from orchestrator.planning.scales import cases_at, replace_workload, scale_notes
@@ -47,9 +45,7 @@ class _Choice:
     settings: RunSettings
 
 
-def _choice(
-    folders: Folders, names: Sequence[str], cluster: str | None, options: CaseOptions, *, papers: bool
-) -> _Choice:
+def _choice(folders: Folders, names: Sequence[str], cluster: str | None, options: CaseOptions) -> _Choice:
     """Read the files; ReproError has every problem of the files and of the options."""
     workload = options.get("workload")
     problems: list[Problem] = []
@@ -62,8 +58,7 @@ def _choice(
         settings = _settings(options, cluster)
     for name in names:
         with added_to(problems):
-            group = find_entries(folders, name) if papers else [find_experiment(folders, name)]
-            entries |= {entry.name: entry for entry in group}
+            entries |= {entry.name: entry for entry in find_entries(folders, name)}
     with added_to(problems):
         if cluster is not None:
             found = find_cluster(folders, cluster, settings.of_profile, example=bool(options.get("example")))
@@ -103,17 +98,15 @@ class _Planned:
     settings: RunSettings
 
 
-def _planned(
-    names: Sequence[str], cluster: str | None, options: CaseOptions, *, papers: bool = True, repeat: int = 1
-) -> _Planned:
+def _planned(names: Sequence[str] | str, cluster: str | None, options: CaseOptions, *, repeat: int = 1) -> _Planned:
     """Choose and check the cases of experiments or papers, for a cluster or the paper's machine.
 
     An experiment of a paper that has no such scale or case, or no job, is left out, with a note. ReproError has the
     problems of all others.
     """
     require_positive(repeat=repeat)
-    folders = find_folders()
-    choice = _choice(folders, names, cluster, options, papers=papers)
+    names, folders = [names] if isinstance(names, str) else names, find_folders()
+    choice = _choice(folders, names, cluster, options)
     chosen, left_out = _chosen(names, choice, options)
     notes: list[str] = []
     for one in chosen:
@@ -199,16 +192,10 @@ class PlannedRun:
 
 
 @with_keywords(CaseOptions)
-def plan_run(
-    experiment: str,
-    cluster: str,
-    *,
-    repeat: int = 1,
-    max_parallel: int | None = None,
-    **options: Unpack[CaseOptions],
-) -> PlannedRun:
+def plan_run(experiment: str, cluster: str, **options: Unpack[CaseOptions]) -> PlannedRun:
     """Check each chosen case of an experiment against a cluster, as `plan_runs` does."""
-    (run,) = _runs(_planned([experiment], cluster, options, papers=False, repeat=repeat), options, repeat, max_parallel)
+    require_experiment(experiment)
+    (run,) = plan_runs(experiment, cluster, **options)
     return run
 
 
@@ -225,7 +212,6 @@ def plan_runs(
 
     The cases are those of `plan`. The first run has the notes. All jobs of all experiments share a budget.
     """
-    names = [names] if isinstance(names, str) else names
     return _runs(_planned(names, cluster, options, repeat=repeat), options, repeat, max_parallel)
 
 
@@ -293,7 +279,7 @@ def plan(
     **options: Unpack[CaseOptions],
 ) -> BatchReport:
     """Check and cost the cases of experiments or papers, for a cluster or the paper's machine."""
-    planned = _planned([names] if isinstance(names, str) else names, cluster, options)
+    planned = _planned(names, cluster, options)
     notes, profile = list(planned.notes), planned.cluster
     if profile is not None:
         _require_gpu_facts(planned.chosen, profile)
@@ -312,8 +298,3 @@ def _require_gpu_facts(chosen: Sequence[ChosenCases], cluster: Cluster) -> None:
     if missing and not (cluster.machine is not None and cluster.machine.gpus == 0):
         hint = f"add hardware: {', '.join(f'{name}: ...' for name in missing)}"
         raise ReproError(Problem(f"{cluster.name} does not define {' and '.join(missing)} of its GPUs", hint=hint))
-
-
-def check_experiment(name: str) -> tuple[Entry, list[CheckedScale]]:
-    """Return an experiment and its scales; ReproError has every problem of its file, scales and cases."""
-    return experiment_check.check_experiment(find_folders(), name)

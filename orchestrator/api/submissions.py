@@ -8,10 +8,9 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from orchestrator.api import DEFAULT, CaseOptions, Session, require_text, with_keywords
-from orchestrator.api.catalog import is_paper
+from orchestrator.api.catalog import require_experiment
 from orchestrator.api.jobs import POLL_EVERY_S, name_list, select_jobs, update
 from orchestrator.api.plans import PlannedRun, plan_runs, require_positive, require_submittable
-from orchestrator.catalog.library import find_experiment
 from orchestrator.clusters.resolve import Cluster
 from orchestrator.errors import Problem, ReproError
 from orchestrator.launch.preflight import gpu_warnings, image_warnings, require_ready
@@ -76,8 +75,7 @@ def submit(
     experiment: str, cluster: str, *, session: Session = DEFAULT, **options: Unpack[SubmitOptions]
 ) -> Submission:
     """Submit every case of an experiment that is neither verified nor open, as `submit_all` does."""
-    if is_paper(experiment):
-        find_experiment(session.folders, experiment)  # raises the error with the paper's experiments
+    require_experiment(experiment)
     (submission,) = submit_all([experiment], cluster, session=session, **options)
     return submission
 

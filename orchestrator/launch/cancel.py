@@ -27,7 +27,7 @@ from orchestrator.reading.failure import Failure
 from orchestrator.slurm.command import at, cluster_identity
 from orchestrator.slurm.notation import base_id
 from orchestrator.slurm.query import cancel_jobs, find_by_comments, query_jobs
-from orchestrator.slurm.records import Phase, SlurmRecord
+from orchestrator.slurm.records import JobRecord, Phase
 
 
 @dataclass(slots=True)
@@ -191,7 +191,7 @@ def _end_on_slurm(
         _end_on_slurm(ledger, shared, done, reused)
 
 
-def _live(by_id: Mapping[str, JobRow]) -> dict[str, SlurmRecord]:
+def _live(by_id: Mapping[str, JobRow]) -> dict[str, JobRecord]:
     """Return what the scheduler lists under these ids and has not ended, in their order: our jobs, else others."""
     is_ours = owner_check(by_id)
     answer = query_jobs(list(by_id), lambda record: is_ours(record) or None)
@@ -236,7 +236,7 @@ class SubmittedJobs:
         return f"{run}: contains no submission of this job under that id"
 
 
-def why_not_the_attempts_job(submitted: SubmittedJobs, row: JobRow, record: SlurmRecord | None) -> str | None:
+def why_not_the_attempts_job(submitted: SubmittedJobs, row: JobRow, record: JobRecord | None) -> str | None:
     """Return why the job with `row.scheduler_id` is not the job of this attempt; None if it is.
 
     `record` is what Slurm has under that id. Its comment, its output file or the record `start` must prove that it is

@@ -34,7 +34,7 @@ from orchestrator.paths import Folders
 from orchestrator.planning.plan import Plan, identity
 from orchestrator.slurm.notation import time_limit_s
 from orchestrator.slurm.query import may_have_comment, query_jobs
-from orchestrator.slurm.records import Phase, SlurmRecord, meaning_of
+from orchestrator.slurm.records import JobRecord, Phase, meaning_of
 from orchestrator.text import counted, printable_line
 
 LONGEST = "1:00:00"
@@ -184,7 +184,7 @@ def import_progress(imports: Sequence[Import]) -> ImportProgress:
         elif code is None and job.job_id is not None:
             by_job_id[job.job_id] = job
 
-    def is_ours(record: SlurmRecord) -> bool:
+    def is_ours(record: JobRecord) -> bool:
         job = by_job_id.get(record.job_id)
         return job is not None and (
             may_have_comment(record, comment_of(job.folder.name)) or writes_into(record, job.folder)

@@ -29,7 +29,7 @@ from orchestrator.reading.collect import is_verified
 from orchestrator.slurm.command import at, cluster_identity
 from orchestrator.slurm.notation import base_id
 from orchestrator.slurm.query import QueryAnswer, find_by_comments
-from orchestrator.slurm.records import Phase, SlurmRecord
+from orchestrator.slurm.records import JobRecord, Phase
 
 GRACE = timedelta(minutes=5)
 """Time for a submission by a process that is not visible, and for a job's first record if only the queue answers."""
@@ -218,7 +218,7 @@ def _read(path: Path) -> ScriptRecord | None:
         return None
 
 
-def _ask_slurm(tokens: set[str]) -> Mapping[tuple[str, int | None], SlurmRecord]:
+def _ask_slurm(tokens: set[str]) -> Mapping[tuple[str, int | None], JobRecord]:
     """Return what Slurm has of these submissions, by token and element."""
     if not tokens:
         return {}

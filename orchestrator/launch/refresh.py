@@ -41,7 +41,7 @@ from orchestrator.reading.failure import PREEMPTED_IN_GRACE
 from orchestrator.slurm.command import at, cluster_identity
 from orchestrator.slurm.notation import base_id
 from orchestrator.slurm.query import query_jobs
-from orchestrator.slurm.records import Phase, SlurmRecord, may_run_again
+from orchestrator.slurm.records import JobRecord, Phase, may_run_again
 
 LOST_AFTER = timedelta(minutes=5)
 """Time without a listing and without growth of its log after which a job is lost: accounting lags, and a
@@ -257,7 +257,7 @@ def _log_bytes(row: JobSummary) -> int | None:
         return None
 
 
-def _from_record(record: SlurmRecord, row: JobSummary, is_asked_to_end: bool) -> Observation:
+def _from_record(record: JobRecord, row: JobSummary, is_asked_to_end: bool) -> Observation:
     # An unknown state of a newer Slurm is not an end.
     phase = record.phase if record.phase is not Phase.UNKNOWN else Phase.RUNNING
     if phase is Phase.ENDED and row.is_requeued and may_run_again(record.state):
@@ -296,7 +296,7 @@ def _with_failed_dependency(
     return replace(observation, reason=f"{failed_first[row.run_id]} failed ({observation.reason})")
 
 
-def _reason(record: SlurmRecord, is_asked_to_end: bool) -> str | None:
+def _reason(record: JobRecord, is_asked_to_end: bool) -> str | None:
     """Return the scheduler's reason; for a cancelled job, who cancelled it."""
     reason = record.reason if record.reason not in ("", "None") else None
     if record.preempted_at is not None and record.state == "FAILED":
@@ -355,7 +355,7 @@ _BEFORE, _AFTER = timedelta(minutes=5), timedelta(minutes=10)
 """Difference of the clocks of a login node and the controller, and time that the answer of sbatch may take."""
 
 
-def is_job_of(record: SlurmRecord, row: JobSummary) -> bool | None:
+def is_job_of(record: JobRecord, row: JobSummary) -> bool | None:
     """Return whether a record with the id of the row is the row's job; None if that cannot be known."""
     if is_proven(record, row):
         return True
@@ -371,7 +371,7 @@ def is_job_of(record: SlurmRecord, row: JobSummary) -> bool | None:
     return None if record.output else True
 
 
-def is_proven(record: SlurmRecord, row: JobSummary) -> bool:
+def is_proven(record: JobRecord, row: JobSummary) -> bool:
     """Return whether the comment, the output file or the `start` record proves that this is the row's job."""
     tokens = _TOKEN.findall(record.comment)
     if tokens:
@@ -383,17 +383,17 @@ def is_proven(record: SlurmRecord, row: JobSummary) -> bool:
     return is_in_array or writes_into(record, folder) or _has_started(record, row)
 
 
-def _is_of_another_user(record: SlurmRecord, row: JobSummary) -> bool:
+def _is_of_another_user(record: JobRecord, row: JobSummary) -> bool:
     """Return whether the users differ. A number is that of a user for whom this machine has no name."""
     return bool(record.user and row.user) and not record.user.isdecimal() and record.user != row.user
 
 
-def writes_into(record: SlurmRecord, folder: PurePath) -> bool:
+def writes_into(record: JobRecord, folder: PurePath) -> bool:
     """Return whether the output of the job is a file in this folder of a run, whose name no other run has."""
     return PurePath(record.output).parts[-3:-1] == folder.parts[-2:]
 
 
-def _has_started(record: SlurmRecord, row: JobSummary) -> bool:
+def _has_started(record: JobRecord, row: JobSummary) -> bool:
     """Return whether the job with this id started in the row's folder when Slurm started this job."""
     try:
         start = read_record(Path(row.folder) / "start")
@@ -404,11 +404,11 @@ def _has_started(record: SlurmRecord, row: JobSummary) -> bool:
     return is_of_row and start is not None and started is not None and abs(start.at - started) <= _AFTER
 
 
-def owner_check(rows: Mapping[str, JobSummary]) -> Callable[[SlurmRecord], bool | None]:
+def owner_check(rows: Mapping[str, JobSummary]) -> Callable[[JobRecord], bool | None]:
     """Return the check whether a record is the job of the row with its id. `rows` are by job id."""
     by_base = {base_id(job_id): row for job_id, row in rows.items()}
 
-    def check(record: SlurmRecord) -> bool | None:
+    def check(record: JobRecord) -> bool | None:
         row = rows.get(record.job_id) or by_base.get(base_id(record.job_id))
         return row is not None and is_job_of(record, row)
 

@@ -22,7 +22,7 @@ from orchestrator.slurm.records import (
     ACCOUNTING_FIELDS,
     QUEUE_FIELDS,
     SEPARATOR,
-    SlurmRecord,
+    JobRecord,
     by_id,
     parse_accounting,
     parse_queue,
@@ -55,17 +55,17 @@ class QueryAnswer:
     list, so only jobs that have left the queue can be missing.
     """
 
-    records: Mapping[str, SlurmRecord]
+    records: Mapping[str, JobRecord]
     complaints: tuple[str, ...] = ()
     unknown: frozenset[str] = frozenset()
-    unclear: Mapping[str, SlurmRecord] = field(default_factory=dict)
+    unclear: Mapping[str, JobRecord] = field(default_factory=dict)
     lists_queue: bool = True
 
 
-IsOurs = Callable[[SlurmRecord], bool | None]
+IsOurs = Callable[[JobRecord], bool | None]
 
 
-def _any_job(_: SlurmRecord) -> bool:
+def _any_job(_: JobRecord) -> bool:
     return True
 
 
@@ -104,7 +104,7 @@ def query_jobs(job_ids: Collection[str], is_ours: IsOurs = _any_job) -> QueryAns
     return QueryAnswer(records, tuple(complaints), unknown, unclear)
 
 
-def may_have_comment(record: SlurmRecord, comment: str) -> bool:
+def may_have_comment(record: JobRecord, comment: str) -> bool:
     """Return whether a record may belong to the job with this comment: accounting may not store comments."""
     return record.comment == comment or (record.source == "sacct" and not record.comment)
 
@@ -158,7 +158,7 @@ def find_by_comments(comments: Collection[str]) -> QueryAnswer:
     return replace(_by_comment(jobs, *doubts), lists_queue=lists_queue)
 
 
-def _by_comment(jobs: Collection[SlurmRecord], *complaints: str) -> QueryAnswer:
+def _by_comment(jobs: Collection[JobRecord], *complaints: str) -> QueryAnswer:
     """Return the answer, with each id once. Two jobs with the same id, which Slurm used again, are a complaint."""
     records = by_id(jobs)
     replaced = {job.comment: job.job_id for job in jobs if records[job.job_id].comment != job.comment}
@@ -171,14 +171,14 @@ def _by_comment(jobs: Collection[SlurmRecord], *complaints: str) -> QueryAnswer:
 class _Listing:
     """The records of one source, ours and those that may be ours, and why its list may be incomplete."""
 
-    records: Mapping[str, SlurmRecord]
+    records: Mapping[str, JobRecord]
     doubts: tuple[str, ...] = ()
-    unclear: Mapping[str, SlurmRecord] = field(default_factory=dict)
+    unclear: Mapping[str, JobRecord] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, listed: Iterable[SlurmRecord], is_ours: IsOurs, doubts: Iterable[str | None]) -> _Listing:
+    def of(cls, listed: Iterable[JobRecord], is_ours: IsOurs, doubts: Iterable[str | None]) -> _Listing:
         """Return the listing of these records."""
-        ours, unclear = list[SlurmRecord](), list[SlurmRecord]()
+        ours, unclear = list[JobRecord](), list[JobRecord]()
         for record in listed:
             is_own = is_ours(record)
             if is_own is not False:
@@ -187,7 +187,7 @@ class _Listing:
 
 
 def _ask_queue(job_ids: Collection[str], is_ours: IsOurs) -> _Listing:
-    listed: list[SlurmRecord] = []
+    listed: list[JobRecord] = []
     doubts: list[str | None] = []
     for ids in id_lists(job_ids):
         answer = run_slurm([*_SQUEUE, f"--jobs={ids}"], variables=_PLAIN)
@@ -199,7 +199,7 @@ def _ask_queue(job_ids: Collection[str], is_ours: IsOurs) -> _Listing:
 
 
 def _ask_accounting(job_ids: Collection[str], is_ours: IsOurs) -> _Listing:
-    listed: list[SlurmRecord] = []
+    listed: list[JobRecord] = []
     doubts: list[str | None] = []
     for ids in id_lists(job_ids):
         answer = _checked(run_slurm([*_SACCT, f"--jobs={ids}"], variables=_PLAIN))
@@ -243,7 +243,7 @@ def _unanswered(ids: Collection[str], records: Collection[str]) -> list[str]:
     return [job_id for job_id in ids if job_id not in listed]
 
 
-def _wanted(records: Mapping[str, SlurmRecord], ids: Collection[str]) -> dict[str, SlurmRecord]:
+def _wanted(records: Mapping[str, JobRecord], ids: Collection[str]) -> dict[str, JobRecord]:
     """Return the records of the requested ids: jobs, single tasks, and all tasks of requested arrays.
 
     Tasks that were cancelled before they started share the row of the array under its bare id. A row under the bare id

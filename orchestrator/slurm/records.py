@@ -157,7 +157,7 @@ Source = Literal["squeue", "sacct", "scontrol"]
 
 
 @dataclass(frozen=True, slots=True)
-class SlurmRecord:
+class JobRecord:
     """State of a job, or of one array task (`123_4`), as Slurm reports it.
 
     `nodes` is Slurm's list, `n[1-2]`. `exit_code` and `signal` are those of the batch script, None before the end;
@@ -195,14 +195,14 @@ class SlurmRecord:
         return phase_of(self.state)
 
 
-def parse_queue(stdout: str) -> Iterator[SlurmRecord]:
+def parse_queue(stdout: str) -> Iterator[JobRecord]:
     """Parse the output of `squeue --array --Format` with QUEUE_FIELDS. Times must be seconds since the epoch."""
     for row in _rows(stdout, _QUEUE):
         for job_id in expand_array_id(row["id"]):
             yield record_of(job_id, row, _wait_status(row["code"]), "squeue")
 
 
-def parse_accounting(stdout: str) -> Iterator[SlurmRecord]:
+def parse_accounting(stdout: str) -> Iterator[JobRecord]:
     """Parse the output of `sacct -X -P` with ACCOUNTING_FIELDS. Times must be seconds since the epoch."""
     for row in _rows(stdout, _ACCOUNTING):
         if row["name"] == "allocation" and not row["limit"]:
@@ -215,13 +215,13 @@ def parse_accounting(stdout: str) -> Iterator[SlurmRecord]:
             yield record_of(job_id, row, code, "sacct")
 
 
-def by_id(records: Iterable[SlurmRecord]) -> dict[str, SlurmRecord]:
+def by_id(records: Iterable[JobRecord]) -> dict[str, JobRecord]:
     """Return the newest record of each job id. An id has several if its job ran twice or Slurm used the id again.
 
     The newest record has the latest submission (a requeue counts as one), then the latest start or none; among equal
     records it is the last.
     """
-    newest: dict[str, SlurmRecord] = {}
+    newest: dict[str, JobRecord] = {}
     for record in records:
         before = newest.get(record.job_id)
         if before is None or _age(record) >= _age(before):
@@ -229,7 +229,7 @@ def by_id(records: Iterable[SlurmRecord]) -> dict[str, SlurmRecord]:
     return newest
 
 
-def record_of(job_id: str, row: Mapping[str, str], code: tuple[int | None, int | None], source: Source) -> SlurmRecord:
+def record_of(job_id: str, row: Mapping[str, str], code: tuple[int | None, int | None], source: Source) -> JobRecord:
     """Return the record of one job from its printed fields."""
     word = sys.intern(base_state(row["state"]))
     phase = phase_of(word)
@@ -238,7 +238,7 @@ def record_of(job_id: str, row: Mapping[str, str], code: tuple[int | None, int |
     limit, canceller = parse_time_limit(row["limit"]), _CANCELLED_BY.fullmatch(row["state"])
     if phase is Phase.RUNNING and end is None and start is not None and limit is not None:
         end = start + timedelta(seconds=limit)  # sacct has no expected end
-    return SlurmRecord(
+    return JobRecord(
         job_id=job_id.strip(),
         state=word,
         reason=_text(row["reason"]),
@@ -287,7 +287,7 @@ def _row_start(names: tuple[str, ...]) -> re.Pattern[str]:
     return re.compile(rf"^[ \t]*(?P<id>{_ID})[ \t]*\x1f{''.join(fields)}", re.MULTILINE | re.ASCII)
 
 
-def _age(record: SlurmRecord) -> tuple[datetime, datetime]:
+def _age(record: JobRecord) -> tuple[datetime, datetime]:
     return record.submitted_at or _FIRST, record.started_at or _LAST
 
 
@@ -348,7 +348,7 @@ _COMMENT_END = re.compile(
 _OUTPUT = re.compile(rf" StdOut=(.*?)(?: \n?$|\n| NtasksPerTRES:|{_COMMENT_END.pattern[1:]})")
 
 
-def parse_shown(stdout: str) -> Iterator[SlurmRecord]:
+def parse_shown(stdout: str) -> Iterator[JobRecord]:
     """Parse the output of `scontrol --oneliner show job`. Times must be seconds since the epoch."""
     heads = list(_HEAD.finditer(stdout))
     ends = [*(head.start() for head in heads), len(stdout)][1:]

@@ -21,7 +21,7 @@ from orchestrator.slurm.query import (
     query_jobs,
 )
 from orchestrator.slurm.reasons import explain_reason
-from orchestrator.slurm.records import Phase, SlurmRecord
+from orchestrator.slurm.records import JobRecord, Phase
 from tests.slurm.accounting import OTHER_USER
 from tests.slurm.cluster import SlurmCluster
 from tests.slurm.configuration import CLUSTER_NAME
@@ -37,9 +37,9 @@ def submit(cluster: SlurmCluster, script: str, *options: str) -> str:
     return cluster.run("sbatch", "--parsable", "--output=/dev/null", "--chdir=/tmp", *options, "--wrap", script)
 
 
-def eventually(ask: Callable[[], SlurmRecord | None], phase: Phase) -> SlurmRecord:
+def eventually(ask: Callable[[], JobRecord | None], phase: Phase) -> JobRecord:
     """Query until the job is in this phase."""
-    last: list[SlurmRecord | None] = [None]
+    last: list[JobRecord | None] = [None]
 
     def reached() -> bool:
         last[0] = ask()
@@ -50,11 +50,11 @@ def eventually(ask: Callable[[], SlurmRecord | None], phase: Phase) -> SlurmReco
     return last[0]
 
 
-def queued(job_id: str) -> SlurmRecord | None:
+def queued(job_id: str) -> JobRecord | None:
     return query_jobs([job_id]).records.get(job_id)
 
 
-def in_accounting(job_id: str) -> Mapping[str, SlurmRecord]:
+def in_accounting(job_id: str) -> Mapping[str, JobRecord]:
     return query._ask_accounting([job_id], lambda _: True).records
 
 
@@ -65,7 +65,7 @@ def kind_of_reason(job_id: str) -> str:
     return explain_reason(record.reason).kind
 
 
-def accounted(job_id: str) -> SlurmRecord | None:
+def accounted(job_id: str) -> JobRecord | None:
     """Wait until sacct has the full record: end and exit code may come seconds after the state."""
     record = in_accounting(job_id).get(job_id)
     return None if record is None or (record.phase is Phase.ENDED and record.ended_at is None) else record

@@ -18,7 +18,7 @@ from orchestrator.ledger.database import Ledger, now
 from orchestrator.ledger.submissions import record_submission
 from orchestrator.ledger.tables import ENDED, FAILED, LOST, QUEUED, SUBMITTING, Attempt
 from orchestrator.slurm.query import QueryAnswer
-from orchestrator.slurm.records import SlurmRecord
+from orchestrator.slurm.records import JobRecord
 from tests.recorded_jobs import new_attempts, new_job, new_ledger, new_run, record_jobs, record_run, unless_verified
 
 CLUSTER = "tests@c1:6817"
@@ -38,13 +38,13 @@ class Slurm:
             cancelling, "why_not_the_attempts_job", lambda *_: None
         )  # tests/unit/launch/test_cancel_own_jobs.py
 
-    def records(self) -> list[SlurmRecord]:
+    def records(self) -> list[JobRecord]:
         return [
-            SlurmRecord(job_id, "RUNNING", "", "n1", None, None, comment, None, None, "squeue")
+            JobRecord(job_id, "RUNNING", "", "n1", None, None, comment, None, None, "squeue")
             for job_id, comment in self.queue.items()
         ]
 
-    def query(self, job_ids: Collection[str], is_ours: Callable[[SlurmRecord], bool]) -> QueryAnswer:
+    def query(self, job_ids: Collection[str], is_ours: Callable[[JobRecord], bool]) -> QueryAnswer:
         return QueryAnswer({one.job_id: one for one in self.records() if one.job_id in job_ids and is_ours(one)})
 
     def find(self, comments: Collection[str]) -> QueryAnswer:

@@ -17,7 +17,7 @@ from orchestrator.launch.submit import submit
 from orchestrator.ledger.attempts import job_rows
 from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.rows import JobRow
-from orchestrator.slurm.records import SlurmRecord, parse_queue
+from orchestrator.slurm.records import JobRecord, parse_queue
 from tests.recorded_jobs import new_ledger
 from tests.stand_in_site import Site
 from tests.unit.launch.slurm_stand_in import PROFILE, Slurm
@@ -31,12 +31,12 @@ class Pair:
     row: JobRow
     other: JobRow
 
-    def record(self, row: JobRow, **values: Any) -> SlurmRecord:
+    def record(self, row: JobRow, **values: Any) -> JobRecord:
         """What Slurm has under the id of this row."""
         return replace(_record(), job_id=str(row.scheduler_id), comment=f"repro:{row.token}", **values)
 
 
-def _record() -> SlurmRecord:
+def _record() -> JobRecord:
     from orchestrator.slurm.records import QUEUE_FIELDS, SEPARATOR
 
     shown = {"JobArrayID": "1", "State": "PENDING", "UserName": user_name(), "TimeLimit": "0:10:00"}

@@ -24,7 +24,7 @@ from orchestrator.errors import Unreachable
 from orchestrator.files import read_record
 from orchestrator.launch.images import Import, import_progress, render_import, wanted_images
 from orchestrator.slurm.query import QueryAnswer
-from orchestrator.slurm.records import SlurmRecord
+from orchestrator.slurm.records import JobRecord
 from tests.examples import examples
 from tests.unit.launch.enroot import DIGEST, FILE, OTHER_DIGEST, SITE, URI, Workshop, profile
 from tests.unit.render.plans import TEMPLATES
@@ -480,7 +480,7 @@ def test_of_an_import_without_a_record_of_its_own_slurm_is_asked_and_a_missing_r
     states: dict[str, str],
     failures: dict[str, str],
 ) -> None:
-    row = SlurmRecord("17", state or "", "", "", None, None, "", None, None, "squeue")
+    row = JobRecord("17", state or "", "", "", None, None, "", None, None, "squeue")
     answer = QueryAnswer({"17": row} if state else {})
     monkeypatch.setattr("orchestrator.launch.images.query_jobs", lambda *_: answer)
     progress = import_progress([Import("pretrain", shop.used, shop.folder, job_id="17")])

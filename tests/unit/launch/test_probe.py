@@ -26,7 +26,7 @@ from orchestrator.launch.probe import Probed, job_findings, probe_findings, prob
 from orchestrator.launch.render import render_job
 from orchestrator.paths import Folders
 from orchestrator.slurm.query import QueryAnswer
-from orchestrator.slurm.records import SlurmRecord
+from orchestrator.slurm.records import JobRecord
 from orchestrator.workloads.pretrain import code_version
 from tests.unit.clusters.sites import CHECKOUT, cluster_of, filled
 
@@ -385,13 +385,13 @@ class Queue:
         self.submitted: list[str] = []
         self.comment = ""
 
-    def query(self, job_ids: list[str], is_ours: Callable[[SlurmRecord], bool]) -> QueryAnswer:
+    def query(self, job_ids: list[str], is_ours: Callable[[JobRecord], bool]) -> QueryAnswer:
         assert job_ids == ["7"]
         said = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
         if isinstance(said, BaseException):
             raise said
         state, _, reason = said.partition(" ")
-        row = SlurmRecord("7", state, reason, "", None, None, self.comment, None, None, "squeue")
+        row = JobRecord("7", state, reason, "", None, None, self.comment, None, None, "squeue")
         assert not is_ours(replace(row, comment="another's"))
         return QueryAnswer({"7": row} if state and is_ours(row) else {})
 

@@ -28,7 +28,7 @@ from orchestrator.ledger.reports import job_history
 from orchestrator.ledger.submissions import interrupted_submissions
 from orchestrator.ledger.tables import OPEN, QUEUED, SUBMITTING, WAITING, Attempt
 from orchestrator.slurm.query import QueryAnswer
-from orchestrator.slurm.records import SlurmRecord, Source
+from orchestrator.slurm.records import JobRecord, Source
 from tests.forked_repro import run_forked
 from tests.recorded_jobs import new_ledger, new_run, record_jobs
 from tests.stand_in_site import CHECKOUT, Site
@@ -258,8 +258,8 @@ def slurm_submission(
 
 def slurm_job(
     job_id: str, comment: str, source: Source = "squeue", user: str = "", at: datetime | None = None
-) -> SlurmRecord:
-    return SlurmRecord(
+) -> JobRecord:
+    return JobRecord(
         job_id=job_id,
         state="PENDING",
         reason="",

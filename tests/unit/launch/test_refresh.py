@@ -21,7 +21,7 @@ from orchestrator.ledger.runs import record_run_options
 from orchestrator.ledger.submissions import record_submission
 from orchestrator.ledger.tables import ENDED, FAILED, LOST, RUNNING, WAITING, Attempt
 from orchestrator.slurm.query import QueryAnswer
-from orchestrator.slurm.records import SlurmRecord
+from orchestrator.slurm.records import JobRecord
 from tests.recorded_jobs import new_ledger, new_run, record_jobs
 
 CLUSTER = "tests@c1:6817"
@@ -31,7 +31,7 @@ class Slurm:
     """A cluster that lists `records`, and the clock since boot."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.records: list[SlurmRecord] = []
+        self.records: list[JobRecord] = []
         self.complaints: tuple[str, ...] = ()
         self.cluster = CLUSTER
         self.asked: list[list[str]] = []
@@ -40,7 +40,7 @@ class Slurm:
         monkeypatch.setattr(refreshing, "query_jobs", self.query)
         monkeypatch.setattr(refreshing, "seconds_since_boot", lambda: seconds_since_boot() + self.later_s)
 
-    def query(self, job_ids: Collection[str], is_ours: Callable[[SlurmRecord], bool | None]) -> QueryAnswer:
+    def query(self, job_ids: Collection[str], is_ours: Callable[[JobRecord], bool | None]) -> QueryAnswer:
         self.asked.append(list(job_ids))
         records = {one.job_id: one for one in self.records if one.job_id in job_ids and is_ours(one)}
         unclear = {one.job_id: one for one in self.records if one.job_id in job_ids and is_ours(one) is None}
@@ -50,7 +50,7 @@ class Slurm:
     def lists(self, *jobs: tuple[str, str], state: str = "RUNNING") -> None:
         """Jobs by id and token."""
         self.records = [
-            SlurmRecord(
+            JobRecord(
                 job_id=job_id,
                 state=state,
                 reason="",

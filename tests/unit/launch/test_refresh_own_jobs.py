@@ -12,7 +12,7 @@ import pytest
 from orchestrator.launch.refresh import is_job_of, is_proven, owner_check
 from orchestrator.ledger.attempts import job_rows
 from orchestrator.ledger.rows import JobRow
-from orchestrator.slurm.records import SlurmRecord
+from orchestrator.slurm.records import JobRecord
 from tests.recorded_jobs import new_ledger, record_jobs
 
 REAPER = '{"OccupiedIdleGPUsJobReaper":{"exemptIdleTimeMins":"120"}}'
@@ -34,9 +34,9 @@ def utc(moment: datetime) -> datetime:
     return moment.replace(tzinfo=timezone.utc)
 
 
-def record(row: JobRow, comment: str = REAPER, **values: Any) -> SlurmRecord:
+def record(row: JobRow, comment: str = REAPER, **values: Any) -> JobRecord:
     """Return what squeue lists for the row's job, with other values."""
-    job = SlurmRecord("17", "RUNNING", "", "n1", None, None, comment, None, None, "squeue")
+    job = JobRecord("17", "RUNNING", "", "n1", None, None, comment, None, None, "squeue")
     return replace(
         job,
         **{

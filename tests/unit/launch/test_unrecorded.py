@@ -20,7 +20,7 @@ from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.submissions import queued_attempts
 from orchestrator.ledger.tables import SchedulerKind
 from orchestrator.slurm.query import QueryAnswer
-from orchestrator.slurm.records import SlurmRecord
+from orchestrator.slurm.records import JobRecord
 from tests.recorded_jobs import log_text, new_attempts, new_job, new_ledger, new_run, record_run, unless_verified
 from tests.waiting import wait_until
 
@@ -77,8 +77,8 @@ def answer_for_slurm(monkeypatch: pytest.MonkeyPatch, states: Mapping[str, str])
     return asked
 
 
-def _slurm_job(job_id: str, state: str) -> SlurmRecord:
-    return SlurmRecord(
+def _slurm_job(job_id: str, state: str) -> JobRecord:
+    return JobRecord(
         job_id=job_id,
         state=state,
         reason="",

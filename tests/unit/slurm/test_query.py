@@ -11,7 +11,7 @@ import pytest
 from orchestrator.errors import Problem, ReproError, Unreachable
 from orchestrator.slurm import command, query
 from orchestrator.slurm.command import AccountingUnreachable, CommandResult, NoAccounting, keeps_comments
-from orchestrator.slurm.records import ACCOUNTING_FIELDS, QUEUE_FIELDS, SlurmRecord, Source, parse_queue
+from orchestrator.slurm.records import ACCOUNTING_FIELDS, QUEUE_FIELDS, JobRecord, Source, parse_queue
 from tests.unit.slurm.test_records import SUBMITTED, accounting_row, queue_row, shown_row
 
 QUEUE_HEADER = "\x1f".join(["JOBID", *QUEUE_FIELDS[1:]]) + "\n"
@@ -178,7 +178,7 @@ def test_nothing_is_submitted_unless_a_controller_is_up(
     query.require_controller()
 
 
-def is_mine(record: SlurmRecord) -> bool:
+def is_mine(record: JobRecord) -> bool:
     return record.comment == "token"
 
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.slurm.notation import expand_array_id
-from orchestrator.slurm.records import SEPARATOR, SlurmRecord, by_id, parse_accounting, parse_queue, parse_shown
+from orchestrator.slurm.records import SEPARATOR, JobRecord, by_id, parse_accounting, parse_queue, parse_shown
 
 PRINTABLE = st.text(st.characters(exclude_categories=["Cc", "Cs"], exclude_characters="\u2028\u2029\x85"), max_size=40)
 
@@ -134,7 +134,7 @@ def test_no_damaged_row_breaks_the_parsers(data: st.DataObject) -> None:
     place = data.draw(st.integers(0, len(row)))
     text = row[:place] + data.draw(st.text(max_size=5)) + row[data.draw(st.integers(place, len(row))) :]
     for parse in (parse_queue, parse_accounting, parse_shown):
-        assert all(isinstance(record, SlurmRecord) for record in parse(text))
+        assert all(isinstance(record, JobRecord) for record in parse(text))
 
 
 def test_what_is_only_expected_is_not_reported_as_happened() -> None:
@@ -173,8 +173,8 @@ def test_the_three_sources_tell_the_same_of_a_job() -> None:
     assert (queued.output, past.output, shown.output) == ("/dev/null", "", "/dev/null")
 
 
-def _without_source(record: SlurmRecord) -> tuple[object, ...]:
-    names = [name for name in SlurmRecord.__dataclass_fields__ if name not in ("source", "output")]
+def _without_source(record: JobRecord) -> tuple[object, ...]:
+    names = [name for name in JobRecord.__dataclass_fields__ if name not in ("source", "output")]
     return tuple(getattr(record, name) for name in names)
 
 
