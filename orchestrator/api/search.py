@@ -22,7 +22,7 @@ from orchestrator.launch.supervise import may_be_resubmitted
 from orchestrator.ledger.attempts import job_rows, result_rows
 from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.measurements import MeasuredMetric, metrics_of
-from orchestrator.ledger.rows import JobRow, gpu_hours
+from orchestrator.ledger.rows import JobRow
 from orchestrator.ledger.tables import ENDED, MEASURED, OPEN
 from orchestrator.paths import find_folders
 from orchestrator.planning.plan import plan_cases, run_s
@@ -225,7 +225,6 @@ def _trial(row: JobRow, metrics: Mapping[str, MeasuredMetric]) -> EndedTrial:
     time_ms = time.value if measured and time is not None else None
     if not measured and ran_out_of_memory(row.failure):
         time_ms = OUT_OF_MEMORY
-    started, ended = row.started_at, row.ended_at
     return EndedTrial(
         name=row.case_name,
         job_id=row.job_id,
@@ -233,8 +232,8 @@ def _trial(row: JobRow, metrics: Mapping[str, MeasuredMetric]) -> EndedTrial:
         iteration_ms=time_ms,
         spread_ms=time.spread if measured and time is not None else None,
         sequences_per_s=rate.value if measured and rate is not None else None,
-        job_s=(ended - started).total_seconds() if started is not None and ended is not None else 0.0,
-        hours=gpu_hours(row.gpus, started, ended) if started is not None and ended is not None else 0.0,
+        job_s=row.elapsed_s or 0.0,
+        hours=row.gpu_hours or 0.0,
         why=None if measured else row.verdict_reason,
         is_repeatable=may_be_resubmitted(row),
     )

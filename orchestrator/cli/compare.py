@@ -173,17 +173,16 @@ def _missing(rows: Sequence[api.ComparedNumber]) -> dict[str, list[str]]:
 
 
 def _number_row(row: api.ComparedNumber) -> dict[str, object]:
+    beside = {name: value for name, value in row.beside.items() if name not in (row.metric, "host_wait_percent")}
     return {
-        **dict.fromkeys(("case", "metric", "measured", "spread", "published", "ratio", "allowed", "within")),
-        **{name: value for name, value in row.beside.items() if name not in (row.metric, "host_wait_percent")},
-        "how": row.point and f"{row.point.origin} ({row.point.source})",
-        "not_judged": row.because,
-        **{
-            name: row[name]
-            for name in ("case", "metric", "measured", "spread", "published", "ratio", "newer", "reused")
-        },
+        **{name: row[name] for name in ("case", "metric", "measured", "spread", "published", "ratio")},
         "allowed": _tolerance(row) if row.within is not None else None,
         "within": {True: "yes", False: "no", None: None}[row.within],
+        **beside,
+        "how": row.point and f"{row.point.origin} ({row.point.source})",
+        "not_judged": row.because,
+        "newer": row.newer,
+        "reused": row.reused,
     }
 
 

@@ -97,6 +97,11 @@ class JobSummary(AttemptRow):
         return (self.ended_at - self.started_at).total_seconds() if self.started_at and self.ended_at else None
 
     @property
+    def gpu_hours(self) -> float | None:
+        """Return the hours of the attempt times its GPUs, or its processes on CPU cores; None before the end."""
+        return gpu_hours(self.gpus, self.started_at, self.ended_at) if self.started_at and self.ended_at else None
+
+    @property
     def label(self) -> str:
         """Return the case's name with the number of the repeat: `pp=8,gbs=32 #2`."""
         return self.case_name if self.repeat == 1 else f"{self.case_name} #{self.repeat}"

@@ -1,4 +1,4 @@
-"""Report on planned cases: a row for each valid case, refusals, warnings and totals, for people and DataFrames."""
+"""Report on planned cases: a row for each valid case, refusals, warnings and totals."""
 
 from __future__ import annotations
 

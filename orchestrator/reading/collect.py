@@ -22,7 +22,7 @@ from orchestrator.ledger.measurements import (
     positions,
     record_measurements,
 )
-from orchestrator.ledger.rows import JobRow, gpu_hours
+from orchestrator.ledger.rows import JobRow
 from orchestrator.ledger.runs import NewJob
 from orchestrator.ledger.tables import ENDED, FAILED, MEASURED, RUNNING
 from orchestrator.masking import without_known
@@ -278,9 +278,9 @@ def _by_name(*lists: Sequence[MeasuredMetric]) -> tuple[MeasuredMetric, ...]:
 
 def _gpu_hours(row: JobRow) -> list[MeasuredMetric]:
     """Return the cost of the attempt; none for processes on CPU cores."""
-    if row.started_at is None or row.ended_at is None or row.spec.device == "cpu":
+    if row.gpu_hours is None or row.spec.device == "cpu":
         return []
-    return [MeasuredMetric("gpu_hours", gpu_hours(row.gpus, row.started_at, row.ended_at), "h")]
+    return [MeasuredMetric("gpu_hours", row.gpu_hours, "h")]
 
 
 # ---- new content of log files ---------------------------------------------------------------------------------

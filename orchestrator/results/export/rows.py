@@ -13,7 +13,7 @@ from orchestrator.fields import values_of
 from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.measurements import iterations_of
 from orchestrator.ledger.reports import attempt_origins, run_records
-from orchestrator.ledger.rows import JobRow, gpu_hours
+from orchestrator.ledger.rows import JobRow
 from orchestrator.ledger.tables import Run, field_values
 from orchestrator.metrics import METRICS
 from orchestrator.money import recorded_price
@@ -82,8 +82,7 @@ def _row(entry: Entry, result: Result, runs: Mapping[int, Run]) -> Row:
     on_gpus = settings["device"] == "gpu"
     values = _numbers(entry, result) | _published(entry, result)
     values |= {"experiment": entry.name, "settings": settings, "gpu": result.gpu if row and on_gpus else None}
-    if row is not None and on_gpus and row.started_at and row.ended_at:
-        values |= {"gpu_hours": gpu_hours(row.gpus, row.started_at, row.ended_at)}
+    values |= {"gpu_hours": row.gpu_hours if row and on_gpus else None}
     if run is not None:
         values |= {"git_commit": run.git_commit, "git_dirty": run.git_dirty} | _money(values.get("gpu_hours"), run)
     return values_of(CaseRow, result, **values)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from orchestrator.catalog.library import Entry
@@ -126,7 +126,7 @@ def case_rows(entry: Entry, results: Sequence[Result]) -> tuple[CaseCells, ...]:
     for result in results:
         numbers = sorted(references.get(result.case.name, []), key=lambda reference: reference.metric != own)
         if not numbers or numbers[0].metric != own:
-            numbers.insert(0, measured_number(result, own))
+            numbers.insert(0, replace(measured_number(result, own), missing=None, because=None))
         rows += [_case_row(result, reference, own) for reference in numbers]
     return tuple(rows)
 
