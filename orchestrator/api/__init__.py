@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from orchestrator.api.adopting import Adopted as Adopted
     from orchestrator.api.adopting import adopt as adopt
     from orchestrator.api.bundles import Bundle as Bundle
-    from orchestrator.api.bundles import BundleCheck as BundleCheck
     from orchestrator.api.bundles import UnprovenBundle as UnprovenBundle
     from orchestrator.api.bundles import bundle as bundle
     from orchestrator.api.bundles import bundle_file as bundle_file
@@ -167,9 +166,9 @@ if TYPE_CHECKING:
     from orchestrator.reading.job_status import prints_iterations as prints_iterations
     from orchestrator.reading.job_status import running_progress as running_progress
     from orchestrator.reading.job_status import spent_text as spent_text
-    from orchestrator.results.bundle.archive import require_key as require_key
     from orchestrator.results.bundle.extract import ForgottenAttempt as ForgottenAttempt
     from orchestrator.results.bundle.verify import NOTHING_VERIFIED as NOTHING_VERIFIED
+    from orchestrator.results.bundle.verify import Verified as Verified
     from orchestrator.results.bundle.write import MissingFile as MissingFile
     from orchestrator.results.cases import Result as Result
     from orchestrator.results.claims import Used as Used
@@ -303,7 +302,7 @@ def require_text(words: Iterable[str]) -> None:
 
 _NAMES = {
     "api.adopting": "Adopted adopt",
-    "api.bundles": "Bundle BundleCheck UnprovenBundle bundle bundle_file require_bundle_name verify_bundle",
+    "api.bundles": "Bundle UnprovenBundle bundle bundle_file require_bundle_name verify_bundle",
     "api.catalog": "ExperimentCases ExperimentList ListedExperiment PaperContents experiments is_paper show show_paper",
     "api.configuration": "ConfigRow config_rows default_cluster",
     "api.experiment_files": "check_experiment new_experiment",
@@ -351,9 +350,8 @@ _NAMES = {
     "planning.scales": "cases_at",
     "reading.failure": "POLICIES",
     "reading.job_status": "ExperimentStatus JobStatus Tally prints_iterations running_progress spent_text",
-    "results.bundle.archive": "require_key",
     "results.bundle.extract": "ForgottenAttempt",
-    "results.bundle.verify": "NOTHING_VERIFIED",
+    "results.bundle.verify": "NOTHING_VERIFIED Verified",
     "results.bundle.write": "MissingFile",
     "results.cases": "Result",
     "results.claims": "Used",

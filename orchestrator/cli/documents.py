@@ -45,7 +45,6 @@ from orchestrator.cli.json_site_rows import (
     ScriptLine,
     ScriptRow,
     Setting,
-    SignatureRow,
     WorkloadRow,
     WrittenFile,
 )
@@ -210,7 +209,7 @@ class ReportDocument(TypedDict):
 
 
 class BundleDocument(TypedDict):
-    """The bundles and their signatures, and the files and the forgotten attempts that are not in them."""
+    """The bundles, and the files and the forgotten attempts that are not in them."""
 
     files: Sequence[FileRow]
     missing: Sequence[api.MissingFile]
@@ -221,7 +220,6 @@ class BundleVerifyDocument(TypedDict):
     """Checks of a bundle."""
 
     checks: Sequence[BundleCheckRow]
-    signatures: Sequence[SignatureRow]
 
 
 class ClustersListDocument(TypedDict):

@@ -138,10 +138,3 @@ class BundleCheckRow(TypedDict):
     proven: bool
     differences: Sequence[str]
     notes: Sequence[str]
-
-
-class SignatureRow(TypedDict):
-    """Signature of a bundle: its signer, or the problem."""
-
-    signer: str | None
-    problem: str | None
