@@ -625,7 +625,7 @@ def test_a_bundle_can_be_signed_and_checked_as_the_page_says(made: Path, tmp_pat
     (tmp_path / "signers").write_text(f"ada@example.org {key.with_suffix('.pub').read_text()}")
     file.write_bytes(made.read_bytes())
     subprocess.run(["ssh-keygen", "-Y", "sign", "-f", key, "-n", "repro-bundle", file], check=True)
-    words = ["ssh-keygen", "-Y", "verify", "-f", tmp_path / "signers", "-I", "ada@example.org"]
+    words = ["ssh-keygen", "-Y", "verify", "-f", str(tmp_path / "signers"), "-I", "ada@example.org"]
     words += ["-n", "repro-bundle", "-s", f"{file}.sig"]
     for text, code in ((file.read_bytes(), 0), (file.read_bytes() + b"x", 255)):
         assert subprocess.run(words, input=text, check=False, capture_output=True).returncode == code
