@@ -16,7 +16,6 @@ from orchestrator.errors import Problem, ReproError
 
 if TYPE_CHECKING:
     from orchestrator.api.bundles import Bundle as Bundle
-    from orchestrator.api.bundles import BundleCheck as BundleCheck
     from orchestrator.api.bundles import UnprovenBundle as UnprovenBundle
     from orchestrator.api.bundles import bundle as bundle
     from orchestrator.api.bundles import bundle_file as bundle_file
@@ -186,10 +185,9 @@ if TYPE_CHECKING:
     from orchestrator.reading.job_status import prints_iterations as prints_iterations
     from orchestrator.reading.job_status import running_progress as running_progress
     from orchestrator.reading.job_status import spent_text as spent_text
-    from orchestrator.results.bundle.archive import Signature as Signature
-    from orchestrator.results.bundle.archive import require_key as require_key
-    from orchestrator.results.bundle.check import BundleCheckRow as BundleCheckRow
     from orchestrator.results.bundle.verify import NOTHING_VERIFIED as NOTHING_VERIFIED
+    from orchestrator.results.bundle.verify import BundleCheckRow as BundleCheckRow
+    from orchestrator.results.bundle.verify import Verified as Verified
     from orchestrator.results.bundle.write import MissingFile as MissingFile
     from orchestrator.results.cases import Result as Result
     from orchestrator.results.claims import Used as Used
@@ -327,7 +325,7 @@ def require_text(words: Iterable[str]) -> None:
 
 
 _NAMES = {
-    "api.bundles": "Bundle BundleCheck UnprovenBundle bundle bundle_file require_bundle_name verify_bundle",
+    "api.bundles": "Bundle UnprovenBundle bundle bundle_file require_bundle_name verify_bundle",
     "api.catalog": (
         "ExperimentCases ExperimentList ListedExperiment PaperContents ShownCase ShownExperiment "
         "ShownPaper StatedClaim experiments is_paper show show_paper shown_experiment"
@@ -381,9 +379,7 @@ _NAMES = {
     "planning.scales": "cases_at",
     "reading.failure": "POLICIES",
     "reading.job_status": "ExperimentStatus JobRef JobStatus Tally prints_iterations running_progress spent_text",
-    "results.bundle.archive": "Signature require_key",
-    "results.bundle.check": "BundleCheckRow",
-    "results.bundle.verify": "NOTHING_VERIFIED",
+    "results.bundle.verify": "BundleCheckRow NOTHING_VERIFIED Verified",
     "results.bundle.write": "MissingFile",
     "results.cases": "Result",
     "results.claims": "Used",

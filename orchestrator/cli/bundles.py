@@ -36,15 +36,6 @@ What = Annotated[
         autocompletion=completion.bundle_words,
     ),
 ]
-Key = Annotated[Path | None, typer.Option("--sign", metavar="KEY", help="Sign with this SSH key, into FILE.sig.")]
-Signers = Annotated[
-    Path | None,
-    typer.Option(
-        "--allowed-signers",
-        metavar="FILE",
-        help="With verify: require a signature of a signer in this file (man ssh-keygen).",
-    ),
-]
 
 app = typer.Typer(rich_markup_mode=None)
 
@@ -56,8 +47,6 @@ def bundle(
     what: What,
     *,
     output: OutputPlace = None,
-    sign: Key = None,
-    allowed_signers: Signers = None,
     force: Force = False,
     json: Json = False,
     database: Database = None,
@@ -67,23 +56,17 @@ def bundle(
     if what[0] == "verify":
         if json:
             context.obj.json.command = "bundle verify"
-        if len(what) != 2 or output or any(options.values()) or sign or force:
-            hint = "repro bundle verify FILE.tar.zst"
-            raise ReproError(Problem("verify needs a file, and its only option is --allowed-signers", hint=hint))
-        verified = api.verify_bundle(Path(what[1]), allowed_signers)
+        if len(what) != 2 or output or any(options.values()) or force:
+            raise ReproError(Problem("verify needs a file and no option", hint="repro bundle verify FILE.tar.zst"))
+        verified = api.verify_bundle(Path(what[1]))
         if json:
-            checks = api.rows_of(api.BundleCheckRow, verified.checks.checks)
-            context.obj.json.put(checks=checks, signatures=[verified.signature] if verified.signature else [])
-        _print_verified(verified, Path(what[1]), allowed_signers, not json)
+            context.obj.json.put(checks=api.rows_of(api.BundleCheckRow, verified.checks))
+        _print_verified(verified, Path(what[1]), not json)
         return
     for word in what:
         if word.endswith(".tar.zst"):
             raise ReproError(Problem("only verify reads a file", f"{word}:", "-o names the file to write"))
-    if allowed_signers is not None:
-        raise ReproError(Problem("--allowed-signers: only for verify", hint="--sign KEY signs a bundle"))
     session = session_of(context, database)
-    if sign is not None:
-        api.require_key(sign)
     is_one = len(what) == 1 and not api.is_paper(what[0])
     place, is_folder = Path(output or "."), names_folder(output)
     if not is_folder:
@@ -101,13 +84,12 @@ def bundle(
     unproven: list[Problem] = []
     for outcome, file in zip(outcomes, files, strict=True):
         try:
-            written.append(api.bundle(outcome, file, key=sign, session=session))
+            written.append(api.bundle(outcome, file, session=session))
         except api.UnprovenBundle as error:
             unproven += error.problems
     if json:
-        paths = [("bundle", each.file) for each in written] + [("signature", each.signature) for each in written]
         context.obj.json.put(
-            files=[row for kind, path in paths for row in api.written_files(kind, path)],
+            files=[row for each in written for row in api.written_files("bundle", each.file)],
             missing=[missing for each in written for missing in each.contents.missing],
             left_out=[attempt for each in written for attempt in each.contents.left_out],
         )
@@ -125,8 +107,6 @@ def bundle(
 def _print_contents(written: api.Bundle) -> None:
     """Print what a bundle contains and what is missing in it."""
     file, contents = written.file, written.contents
-    if written.signature is not None:
-        message(f"signature: {written.signature}")
     for missing in contents.missing:
         message(f"{'missing' if missing.is_fault else 'note'}: {missing.place}: {missing.why}")
     if not contents.verified:
@@ -137,29 +117,24 @@ def _print_contents(written: api.Bundle) -> None:
     message(f"{counted(contents.attempts, 'attempt')}, {counted(contents.files, 'file')}, {size}")
 
 
-def _print_verified(verified: api.BundleCheck, file: Path, allowed_signers: Path | None, with_checks: bool) -> None:
+def _print_verified(verified: api.Verified, file: Path, with_checks: bool) -> None:
     """Print the checks and their sum; exit code 1 if one found a difference."""
-    if verified.signature is not None and with_checks:
-        signer = verified.signature.signer
-        data(f"signature {f'by {signer}: valid' if signer else verified.signature.problem}")
-    checks = verified.checks
-    for check in checks.checks if with_checks else ():
+    for check in verified.checks if with_checks else ():
         differences = counted(len(check.differences), "difference") if check.differences else "no difference"
         data(f"{check.name:<8}  {check.what}{f': {differences}' if check.is_proven or check.differences else ''}")
         for difference in check.differences:
             data(f"{'':<8}  {difference}")
         for note in check.notes:
             data(f"{'':<8}  note: {note}")
-    if checks.holds:
-        message(f"the bundle is consistent with its checksums and logs: {checks.proven} follow from the logs")
-        for check in checks.checks:
+    if verified.holds:
+        message(f"the bundle is consistent with its checksums and logs: {verified.proven} follow from the logs")
+        for check in verified.checks:
             if check.unchecked is not None:
                 instead = "; read results/ instead" if check.name == "pages" else ""
                 message(f"note: not checked: {check.unchecked}{instead}")
-        if allowed_signers is None:
-            message("note: the author is not checked; --allowed-signers FILE checks a signature")
-    elif checks.made_by != __version__:
-        message(f"note: made by repro {checks.made_by}, read by {__version__}, which may count differently")
+        message("note: the author is not checked; ssh-keygen -Y verify checks a signature")
+    elif verified.made_by != __version__:
+        message(f"note: made by repro {verified.made_by}, read by {__version__}, which may count differently")
     if not verified.holds:
         raise typer.Exit(EXIT_FAILED)
     next_command(f"tar -xf {shlex.quote(str(file))}", "unpack report.html, results and logs")

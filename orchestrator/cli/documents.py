@@ -95,12 +95,12 @@ DOCUMENTS: Mapping[str, JsonDocument] = {
     "plot": JsonDocument("The pictures, and the claims that they show.", files="WrittenFile", claims="JudgedClaim"),
     "report": JsonDocument("The page, and the claims on it.", files="WrittenFile", claims="JudgedClaim"),
     "bundle": JsonDocument(
-        "The bundles and their signatures, the files that are not in them, and the attempts that do not count.",
+        "The bundles, the files that are not in them, and the attempts that do not count.",
         files="WrittenFile",
         missing="MissingFile",
         left_out="LeftOutAttempt",
     ),
-    "bundle verify": JsonDocument("Checks of a bundle.", checks="BundleCheckRow", signatures="Signature"),
+    "bundle verify": JsonDocument("Checks of a bundle.", checks="BundleCheckRow"),
     "clusters list": JsonDocument("Cluster profiles.", clusters="ClusterRow"),
     "clusters show": JsonDocument(
         "A profile, and each of its fields with its place.",

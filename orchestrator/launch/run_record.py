@@ -133,8 +133,8 @@ def new_run_id() -> str:
 
 
 JOB_SCRIPT = "job.sh"
-_SEVERAL = re.compile(r"(?P<digest>[0-9a-f]{64})\.(?:array|queue)\.sh|[0-9a-f]{16}\.(?:array|queue)\.sh")
-"""Names of array and queue files. Files of older releases have a random number instead of a digest."""
+_SEVERAL = re.compile(r"([0-9a-f]{64})\.(?:array|queue)\.sh")
+"""Names of array and queue files: the digest of their text."""
 _OPTION = re.compile(r"--exclude=[A-Za-z0-9_.,\[\]-]+|--begin=now\+[0-9]+")
 """Options of sbatch that an attempt can have. Others could run a program, as `--export=ALL,LD_PRELOAD=...` does."""
 _FIRST, _LAST = "\njobs=( # script and folder\n", "\n)\n"
@@ -174,8 +174,7 @@ def read_own_script(ledger: Ledger, attempts: Sequence[PendingAttempt]) -> OwnSc
     name = _SEVERAL.fullmatch(file.name)
     if name is None or file.parent.name != SUBMISSIONS:
         raise _refused(file, "is not a script that repro writes for a scheduler")
-    if name["digest"] is not None:
-        _require_digest(file, read, name["digest"])
+    _require_digest(file, read, name[1])
     text = _text(file, read)
     _require_elements(ledger, file, text, attempts)
     return OwnScript(file, text, ())

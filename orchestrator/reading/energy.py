@@ -21,8 +21,6 @@ MOST_GAP_S = 3.0
 LEAST_SAMPLES = 2
 """Least number of samples of each GPU in the measured iterations."""
 
-ENERGY_METRICS = ("joules_per_iteration", "joules_per_token")
-
 
 @dataclass(frozen=True, slots=True)
 class MeanPower:

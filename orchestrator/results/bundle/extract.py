@@ -1,4 +1,4 @@
-"""Rows of a figure in a bundle: written as JSON lines, read back, and loaded into a ledger."""
+"""Experiments and rows of a figure in a bundle: rows are JSON lines, read back, and loaded into a ledger."""
 
 from __future__ import annotations
 
@@ -16,6 +16,9 @@ from typing import Any, TypeVar
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
+from orchestrator.catalog.claims import PairFields
+from orchestrator.catalog.expand import expand
+from orchestrator.catalog.library import Entry, read_experiment
 from orchestrator.errors import Problem, ReproError
 from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.tables import (
@@ -31,6 +34,7 @@ from orchestrator.ledger.tables import (
     rows_of,
 )
 from orchestrator.results.export.rows import Row
+from orchestrator.results.outcome import FigureOutcome
 
 T = TypeVar("T")
 
@@ -78,12 +82,6 @@ _LEFT_OUT: Mapping[str, frozenset[str]] = {
     ),
 }
 _PATHS = {"runs": frozenset({"profile"}), "attempts": frozenset({"folder", "script", "file"})}
-_ADDED: Mapping[str, frozenset[str]] = {
-    "jobs": frozenset({"image_digest"}),
-    "attempts": frozenset({"execution", "slurm_cluster", "origin", "no_energy"}),
-    "iterations": frozenset({"host_wait_ms"}),
-}
-"""Columns that older bundles lack; they are read as empty."""
 _LONGEST_LINE_BYTES = 1 << 24
 _LONGEST_NAME = 100
 
@@ -249,10 +247,10 @@ def row_of(table: str, line: bytes) -> Row:
     """Return the row in a line of this table's file; ValueError for an invalid line."""
     columns = _columns(table)
     row, names = json.loads(line, parse_constant=_refuse), [column.name for column in columns]
-    added, paths = _ADDED.get(table, frozenset()), _PATHS.get(table, frozenset())
-    if not isinstance(row, dict) or list(row) != [name for name in names if name in row or name not in added]:
+    if not isinstance(row, dict) or list(row) != names:
         raise ValueError("other columns")
-    return {column.name: _checked(row.get(column.name), column, column.name in paths) for column in columns}
+    paths = _PATHS.get(table, frozenset())
+    return {column.name: _checked(row[column.name], column, column.name in paths) for column in columns}
 
 
 @lru_cache
@@ -331,3 +329,29 @@ def _jobs_of_other_figures(extract: Extract) -> Iterator[Row]:
     attempted = dict.fromkeys((row["run_id"], row["job_id"]) for row in extract.attempts)
     for number, (run_id, job_id) in enumerate((key for key in attempted if key not in present), 1):
         yield {"run_id": run_id, "position": -number, "job_id": job_id, "case_name": names[job_id]}
+
+
+def read_entry(folder: Path, name: str) -> Entry:
+    """Read the experiment in the bundle, and those that its claims compare with."""
+    file = folder / "experiment" / f"{name}.yaml"
+    files = {f"{name.rpartition('/')[0]}/{path.stem}": path for path in sorted(file.parent.glob("*.yaml"))}
+    return read_experiment(name, file, files)
+
+
+def with_others(entry: Entry) -> list[Entry]:
+    """Return the experiment, the experiments that its claims compare with, and those that theirs compare with."""
+    return [entry, *(one for other in entry.others.values() for one in with_others(other))]
+
+
+def compared_cases(figure: FigureOutcome) -> dict[str, set[str]]:
+    """Return the cases of other experiments that the claims compare with, by full name of the experiment."""
+    cases: dict[str, set[str]] = {other.name: set() for other in figure.entry.others.values()}
+    for claim in figure.entry.experiment.claims:
+        if not isinstance(claim, PairFields) or claim.experiment is None or figure.scale not in claim.judged_at:
+            continue
+        other = figure.entry.others[claim.experiment]
+        wanted = claim.where.given() | claim.over.given()
+        cases[other.name] |= {
+            case.name for case in expand(other, figure.scale) if wanted.items() <= case.settings.items()
+        }
+    return cases

@@ -7,8 +7,7 @@ import shlex
 from collections.abc import Mapping
 
 from orchestrator.ledger.tables import OPEN
-from orchestrator.results.bundle.experiments import compared_cases
-from orchestrator.results.bundle.extract import Extract
+from orchestrator.results.bundle.extract import Extract, compared_cases
 from orchestrator.results.outcome import FigureOutcome
 
 SCRIPT = "job.sh"
@@ -42,7 +41,7 @@ To check the bundle without a cluster, a ledger or a network:
 
 The first command reads every number from the logs, judges the claims, renders this page and the report, and
 compares the results with the bundle. The second command compares each file in this folder with its checksum.
-Neither proves who made the bundle: a signature does (--allowed-signers).
+Neither proves who made the bundle: a signature does (ssh-keygen -Y verify).
 
 To run everything again, or one job by hand:
 

@@ -6,21 +6,22 @@ import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 from orchestrator import __version__
 from orchestrator.catalog.library import Entry
 from orchestrator.errors import Problem, ReproError
+from orchestrator.fields import Field
 from orchestrator.files import single_name
 from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.tables import MEASURED
 from orchestrator.results.bundle.archive import changed_files, path_within, text_of, unpacked
-from orchestrator.results.bundle.attempt_check import missing_attempts, read_logs
-from orchestrator.results.bundle.check import Check, check_of_pages, first_of, same, shown
-from orchestrator.results.bundle.experiments import read_entry
+from orchestrator.results.bundle.attempt_check import first_of, missing_attempts, read_logs, same, shown
 from orchestrator.results.bundle.extract import (
     Extract,
     anonymized,
     memory_ledger,
+    read_entry,
     read_extract,
     read_rows,
 )
@@ -32,7 +33,8 @@ from orchestrator.results.export.formats import as_csv
 from orchestrator.results.export.rows import Row, claim_rows, export_rows
 from orchestrator.results.left_out import words_of
 from orchestrator.results.outcome import judge_stored, needs_losses
-from orchestrator.results.report.page import report
+from orchestrator.results.plot.figure import matplotlib_version
+from orchestrator.results.report.page import report, without_picture
 from orchestrator.text import counted
 
 NOTHING_VERIFIED = "no case is verified: the bundle proves no measurement"
@@ -41,11 +43,65 @@ BROKEN = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeErro
 
 
 @dataclass(frozen=True, slots=True)
+class Check:
+    """Result of a check: what was compared, and one line per difference.
+
+    `unchecked` are the parts for which there was nothing to compare with. `notes` are facts for the reader that
+    are no differences.
+    """
+
+    name: str
+    what: str
+    differences: tuple[str, ...]
+    unchecked: str | None = None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def is_proven(self) -> bool:
+        """Return whether everything was compared."""
+        return self.unchecked is None
+
+
+@dataclass(frozen=True, slots=True)
+class BundleCheckRow:
+    """A check of a bundle as a row. `proven` is false if there was nothing to compare with."""
+
+    check: Annotated[str, Field(of="name")]
+    what: str
+    proven: Annotated[bool, Field(of="is_proven")]
+    differences: Sequence[str]
+    notes: Sequence[str]
+
+
+def check_of_pages(
+    stored: Mapping[str, str], rendered: Mapping[str, str], *, same_code: bool, drawn_with: str | None
+) -> Check:
+    """Compare the pages of a bundle with those that its rows give.
+
+    Another version of repro may render other pages. Another matplotlib (`drawn_with` is its version, None if it is
+    unknown or was not installed) draws another picture, and none draws none.
+    """
+    pages = " and ".join(rendered)
+    differing = [path for path in rendered if stored[path] != rendered[path]]
+    unlike = [path for path in differing if without_picture(stored[path]) != without_picture(rendered[path])]
+    here = matplotlib_version()
+    if differing and not unlike and (here is None or here != drawn_with):
+        why = f"matplotlib {drawn_with or 'of unknown version'} drew it" if here else "matplotlib is not installed"
+        what = f"{pages} rendered again: no difference; the picture is not compared, because {why}"
+        return Check("pages", what, (), unchecked=f"the picture of {' and '.join(differing)}")
+    if differing and not same_code:
+        what = f"{' and '.join(differing)} not compared: another version of repro made the bundle"
+        return Check("pages", what, (), unchecked=pages)
+    differences = tuple(f"{path}: differs from what the ledger in the bundle gives" for path in differing)
+    return Check("pages", f"{pages} rendered again", differences)
+
+
+@dataclass(frozen=True, slots=True)
 class About:
     """Content of bundle.json.
 
     `missing` are paths that should be in the bundle, with the reasons. `code_sha256` is the digest of the code that
-    made the bundle, and `matplotlib` the version that drew its picture; older bundles have neither. `judging_rules` is
+    made the bundle, and `matplotlib` the version that drew its picture; None if it is unknown. `judging_rules` is
     the version of the rules by which its claims were judged. `left_out` are the values of `--without`; None in older
     bundles, which may lack attempts.
     """

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 
 from orchestrator.results.cases import Result
 from orchestrator.results.plot.axes import WIDTH
-from orchestrator.results.plot.headings import write_above
-from orchestrator.results.plot.panels import line_style
+from orchestrator.results.plot.panels import line_style, write_above
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -157,26 +157,6 @@ PATHS: dict[str, dict[str, Any]] = {"runs": {"profile": "p"}, "attempts": {"fold
 NAMES = {"runs": {"profile_file": "x.yaml"}}
 
 
-ADDED = {"attempts": "execution", "iterations": "host_wait_ms"}
-
-
-@pytest.mark.parametrize("table", ADDED)
-def test_a_bundle_of_a_repro_that_had_fewer_columns_is_read_with_nothing_in_the_new_ones(
-    ledger: Ledger, tmp_path: Path, table: str
-) -> None:
-    lines = (IterationLine(1, 1.0, 1.0, 1.0, True, host_wait_ms=0.5),)
-    (row,) = job_rows(ledger, experiment="sc21/figure-13", job_prefix="b-id")[:1]
-    record_measurements(ledger, [Measurement(row.attempt_id, 1, "verified", None, lines, (), execution="graph")])
-    folder = written(ledger, extract_of(ledger, *FIGURE_13), tmp_path / "bundle")
-    file, added = folder / "ledger" / f"{table}.jsonl", ADDED[table]
-    before = list(read_rows(folder, table))
-    assert {"graph", 0.5} & {one[added] for one in before}
-    rows = [json.loads(line) for line in file.read_text().splitlines()]
-    older = [{name: value for name, value in one.items() if name != added} for one in rows]
-    file.write_text("".join(f"{json.dumps(one)}\n" for one in older))
-    assert list(read_rows(folder, table)) == [one | {added: None} for one in before]
-
-
 BAD: dict[str, Callable[[dict[str, Any]], object]] = {
     "no JSON": lambda _: "{",
     "a list": lambda _: [1],
