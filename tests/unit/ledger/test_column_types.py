@@ -13,9 +13,8 @@ import sqlalchemy as sa
 
 from orchestrator.errors import ReproError
 from orchestrator.ledger.attempts import job_rows
-from orchestrator.ledger.column_types import JsonObject, JsonTexts, Number, Time, Word
 from orchestrator.ledger.database import Ledger, now
-from orchestrator.ledger.tables import Attempt, Event, Metric, Table
+from orchestrator.ledger.tables import Attempt, Event, JsonObject, JsonTexts, Metric, Number, Table, Time, Word
 from tests.recorded_jobs import new_ledger, record_jobs
 
 COLUMNS = [column for table in Table.metadata.sorted_tables for column in table.columns]

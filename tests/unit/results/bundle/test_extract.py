@@ -18,11 +18,10 @@ from hypothesis import strategies as st
 
 from orchestrator.errors import ReproError
 from orchestrator.ledger.attempts import job_rows, rows_of_attempts
-from orchestrator.ledger.column_types import JsonObject, JsonTexts
 from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.measurements import Measurement, losses_of, record_measurements
 from orchestrator.ledger.rows import JobRow
-from orchestrator.ledger.tables import Attempt, Run, rows_of
+from orchestrator.ledger.tables import Attempt, JsonObject, JsonTexts, Run, rows_of
 from orchestrator.megatron.logs.columns import IterationLine
 from orchestrator.results.bundle.extract import (
     TABLES,
