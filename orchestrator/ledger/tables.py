@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from typing import Any, Literal, TypeVar
 
@@ -60,9 +60,10 @@ class Number(sa.types.TypeDecorator[float]):
     impl = sa.Double
     cache_ok = True
 
-    def process_bind_param(self, value: float | None, _dialect: sa.Dialect) -> float | None:
-        """Return the number; None if it is not finite."""
-        return value if value is not None and math.isfinite(value) else None
+    def bind_processor(self, _dialect: sa.Dialect) -> Callable[[float | None], float | None]:
+        """Return the conversion of a number; it is the fastest hook, as a log has many numbers."""
+        is_finite = math.isfinite
+        return lambda value: value if value is not None and is_finite(value) else None
 
     @property
     def python_type(self) -> type[float]:
