@@ -220,7 +220,7 @@ def is_empty(connection: sa.Connection) -> bool:
         what, hint = f"made by a newer repro (schema {version}, this knows {SCHEMA})", "upgrade"
     else:
         what = f"made by an older repro (schema {version}, this knows {SCHEMA})"
-        hint = f"name a new ledger with --database; the results in this one: {_query_of_results(url)}"
+        hint = f"name a new ledger with --database or REPRO_DATABASE; the results in this one: {_query_of_results(url)}"
     raise ReproError(Problem(what, f"{_shown(url)}:", hint))
 
 

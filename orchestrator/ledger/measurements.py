@@ -240,6 +240,5 @@ def losses_of(ledger: Ledger, attempt_ids: Sequence[int]) -> dict[int, list[tupl
     with ledger.reading() as session:
         for ids in batched(attempt_ids):
             for attempt_id, iteration, loss in session.execute(query.where(of_attempt.in_(ids))):
-                of_id = losses.setdefault(attempt_id, [])
-                of_id += [(iteration, loss)] if loss is not None else []
+                losses.setdefault(attempt_id, []).extend([(iteration, loss)] if loss is not None else [])
     return losses

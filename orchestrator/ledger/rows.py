@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import sqlalchemy as sa
 from sqlalchemy.orm import InstrumentedAttribute
 
-from orchestrator.ledger.column_types import JsonObject
 from orchestrator.ledger.database import RunFolders
-from orchestrator.ledger.tables import Attempt, Job, Run, RunJob, SchedulerKind, Table
+from orchestrator.ledger.tables import Attempt, Job, JsonObject, Run, RunJob, SchedulerKind, Table
 
 if TYPE_CHECKING:
     from orchestrator.job_spec import JobSpec

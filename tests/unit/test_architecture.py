@@ -72,7 +72,7 @@ LOCAL_IMPORTS = {
     "cli.json_output": "start-up time: an error only",
     "cli.main": "start-up time: an error only",
     "cli.notify": "Apprise is optional, and slow to import",
-    "ledger.column_types": "start-up time: what only reads needs no masking",
+    "ledger.tables": "start-up time: what only reads needs no masking",
     "ledger.database": "Alembic is slow to import",
     "ledger.reports": "start-up time: other ledgers than SQLite only",
     "ledger.rows": "start-up time: rows with a configuration only",

@@ -13,32 +13,38 @@ import sqlalchemy as sa
 
 from orchestrator.errors import ReproError
 from orchestrator.ledger.attempts import job_rows
-from orchestrator.ledger.column_types import JsonObject, JsonTexts, Number, Time, Word
 from orchestrator.ledger.database import Ledger, now
-from orchestrator.ledger.tables import Attempt, Event, Metric, Table
+from orchestrator.ledger.tables import Attempt, Event, JsonObject, JsonTexts, Masked, Metric, Number, Table, Time, Word
 from tests.recorded_jobs import new_ledger, record_jobs
 
 COLUMNS = [column for table in Table.metadata.sorted_tables for column in table.columns]
 
 
+def stored_type(column: sa.Column[object]) -> object:
+    """Return the type of the stored value, also of a column that is stored without secrets."""
+    return column.type.impl_instance if isinstance(column.type, Masked) else column.type
+
+
 def right_value(column: sa.Column[object]) -> object:
     """Return a value that a column can have."""
-    if isinstance(column.type, sa.JSON):
-        return "[]" if isinstance(column.type, JsonTexts) else "{}"
-    if isinstance(column.type, Time):
+    kind = stored_type(column)
+    if isinstance(kind, sa.JSON):
+        return "[]" if isinstance(kind, JsonTexts) else "{}"
+    if isinstance(kind, Time):
         return "2026-01-02 03:04:05.000006"
-    return column.type.words[0] if isinstance(column.type, Word) else 1
+    return kind.words[0] if isinstance(kind, Word) else 1
 
 
 def wrong_values(column: sa.Column[object]) -> list[object]:
     """Return values that a column cannot have."""
-    if isinstance(column.type, JsonTexts):
+    kind = stored_type(column)
+    if isinstance(kind, JsonTexts):
         return ["{broken", "{}", b"\xff", 3]
-    if isinstance(column.type, JsonObject):
+    if isinstance(kind, JsonObject):
         return ["{broken", "[]", b"\xff", 3]
-    if isinstance(column.type, (sa.String, Word)):
-        return [b"\xff", *(["paused"] if isinstance(column.type, Word) else [])]
-    return ["abc", b"\xff", *([] if isinstance(column.type, Number) else [0.5])]
+    if isinstance(kind, (sa.String, Word)):
+        return [b"\xff", *(["paused"] if isinstance(kind, Word) else [])]
+    return ["abc", b"\xff", *([] if isinstance(kind, Number) else [0.5])]
 
 
 @pytest.mark.fault(

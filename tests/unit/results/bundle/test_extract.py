@@ -131,7 +131,8 @@ def test_attempts_whose_folders_have_one_name_or_a_strange_one_have_their_own_in
 def values(column: sa.ColumnClause[Any]) -> st.SearchStrategy[Any]:
     """What a column may hold; texts that nothing is masked in."""
     kinds: dict[type, st.SearchStrategy[Any]] = {
-        object: st.dictionaries(st.sampled_from("abc"), st.lists(st.integers() | st.booleans() | st.none())),
+        dict: st.dictionaries(st.sampled_from("abc"), st.lists(st.integers() | st.booleans() | st.none())),
+        list: st.lists(st.sampled_from("abc")),
         str: st.text(st.sampled_from("ab \n\u2028\x00\u00e9\U0001f600\"'\\{}")),
         int: st.integers(-(2**63), 2**63 - 1),
         bool: st.booleans(),
