@@ -22,7 +22,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from orchestrator.ledger.database import Ledger, now
-from orchestrator.ledger.summary import experiment_counts
+from orchestrator.ledger.reports import experiment_counts
 from orchestrator.ledger.tables import ENDED, Attempt, Job, RunJob, Table, rows_of
 from orchestrator.reading.collect import collect
 from tests.recorded_jobs import JOB_SPEC, new_ledger, record_jobs

@@ -30,8 +30,7 @@ from pathlib import Path
 
 import zstandard
 
-from orchestrator.megatron.logs.columns import IterationLines
-from orchestrator.megatron.logs.iteration_lines import IN_ORDER
+from orchestrator.megatron.logs.iteration_lines import IN_ORDER, IterationLines
 from orchestrator.reading.facts import LogFacts
 from orchestrator.reading.logs import log_files
 from orchestrator.reading.parse import effective_of, read_part

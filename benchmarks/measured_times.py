@@ -10,6 +10,7 @@ from __future__ import annotations
 import csv
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +22,12 @@ from orchestrator.catalog.library import Entry, find_experiment, read_experiment
 from orchestrator.catalog.published_times import published_time
 from orchestrator.clusters.machine import Machine
 from orchestrator.config.model import Hardware
-from orchestrator.megatron.flops import flops_per_iteration
-from orchestrator.megatron.model import Layout, ModelShape, Training, padded_vocabulary
+from orchestrator.megatron.model import Layout, ModelShape, Training, flops_per_iteration, padded_vocabulary
 from orchestrator.paths import find_folders
 from orchestrator.planning.time_constants import FITTED, Constants
 from orchestrator.planning.time_model import Duration, predict_with
-from orchestrator.workloads.base import flag_arguments
-from orchestrator.workloads.megatron_2026 import OWN_LAYERS
+from orchestrator.workloads.flags import flag_arguments
+from orchestrator.workloads.megatron_core import OWN_LAYERS
 
 CHECKOUT = Path(__file__).resolve().parents[1]
 SC21, ATC24 = "SC21 table 1", "ATC'24 figure 9"
@@ -95,6 +95,7 @@ class Row:
         return abs(self.actual_ms - predicted.iteration_ms) <= predicted.uncertainty * predicted.iteration_ms
 
 
+@cache
 def rows() -> dict[str, list[Row]]:
     """Return all sets in their order, host-bound rows among them."""
     return {
@@ -321,6 +322,7 @@ def _ms_of_rate(case: Case, tflops_per_gpu: float) -> float:
     return float(flops / case.layout.gpus / (tflops_per_gpu * 1e9))
 
 
+@cache
 def _entry(experiment: str) -> Entry:
     own = CHECKOUT / "tests" / "gpu" / f"{experiment}.yaml"
     return read_experiment(experiment, own) if own.is_file() else find_experiment(find_folders(), experiment)

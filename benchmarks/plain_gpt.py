@@ -144,7 +144,7 @@ def draw_weights(model: PlainGPT, sizes: Sizes) -> None:
 
 
 def sequences(sizes: Sizes, iteration: int) -> torch.Tensor:
-    """Return the tokens [global batch, seq + 1] of an iteration (from 0), as orchestrator/pretrain/data.py does."""
+    """Return the tokens [global batch, seq + 1] of an iteration (from 0), as orchestrator/pretrain/train.py does."""
     generator = torch.Generator().manual_seed(sizes.seed * 1_000_003 + iteration)
     column = (sizes.global_batch_size, 1)
     start = torch.randint(0, sizes.vocab, column, generator=generator)

@@ -23,12 +23,10 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
-from orchestrator.megatron.flops import flops_per_iteration, tflops_per_gpu
 from orchestrator.megatron.hardware import GPUS
-from orchestrator.megatron.model import ModelShape
-from orchestrator.pretrain.arguments import TrainingArguments, parse_arguments
+from orchestrator.megatron.model import ModelShape, flops_per_iteration, tflops_per_gpu
+from orchestrator.pretrain.arguments import RunLayout, TrainingArguments, parse_arguments
 from orchestrator.pretrain.environment import find_place, set_environment
-from orchestrator.pretrain.layout import Layout
 
 H200_PEAK_TFLOPS = GPUS["H200"].peak_tflops["bf16"]
 COMMON = (
@@ -131,12 +129,12 @@ def _run(arguments: TrainingArguments, without: list[str], iterations: int, devi
     from megatron.core import parallel_state
 
     from orchestrator.pretrain import model, train
-    from orchestrator.pretrain.data import Batches
     from orchestrator.pretrain.graph import graph_scope, use_own_stream
+    from orchestrator.pretrain.train import Batches
 
     if "graph" in without:
         arguments = replace(arguments, cuda_graph_impl="none")
-    layout = Layout.of(arguments, dist.get_world_size())
+    layout = RunLayout.of(arguments, dist.get_world_size())
     use_own_stream(device)
     model.start_model_parallel(layout, arguments.seed, recordable=graph_scope(arguments, device) is not None)
     with ExitStack() as stack:

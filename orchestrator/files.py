@@ -1,8 +1,10 @@
-"""Files: safe reading of what jobs leave, start and end records of scripts, and files that are written whole."""
+"""Files: safe reading of what jobs leave, start and end records of scripts, locks, and files that are written whole."""
 
 from __future__ import annotations
 
 import contextlib
+import errno
+import fcntl
 import os
 import re
 import shlex
@@ -144,7 +146,7 @@ LONGEST_RECORD = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
-class JobRecord:
+class ScriptRecord:
     """Start or end record of a job.
 
     `inside_image` is "2/2" if both of two nodes ran the job's task inside `image`; None without a container. `commit`
@@ -178,7 +180,7 @@ class JobRecord:
         return int(nodes) if re.fullmatch("[0-9]{1,9}", nodes) else None
 
 
-def read_record(path: Path) -> JobRecord | None:
+def read_record(path: Path) -> ScriptRecord | None:
     """Return the record at `path`, or None if it does not exist yet. Scripts rename records into place, complete.
 
     Raise Unreadable if the file may not be read, and ReproError if it is not a regular file.
@@ -186,7 +188,7 @@ def read_record(path: Path) -> JobRecord | None:
     text = tail_bytes(path.parent, path.name, LONGEST_RECORD).decode(errors="replace")
     fields: Mapping[str, str] = dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
     try:
-        return JobRecord(
+        return ScriptRecord(
             exit_code=int(fields["exit_code"]),
             at=datetime.strptime(fields["at"], "%Y-%m-%dT%H:%M:%SZ"),
             host=fields["host"],
@@ -198,6 +200,43 @@ def read_record(path: Path) -> JobRecord | None:
         )
     except (KeyError, ValueError):
         return None
+
+
+@contextlib.contextmanager
+def locked(path: Path, *, wait: bool = False) -> Iterator[None]:
+    """Exclude other processes that lock this path, which need not exist. Folders above it are made.
+
+    ReproError if another process has the lock, unless `wait`. A file system without locks excludes nobody.
+    """
+    file = path.with_name(f".{path.name}.lock")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle = _lock(file, wait=wait)
+    except BlockingIOError:
+        raise ReproError(Problem("another command writes this", f"{path}:", "wait until it has ended")) from None
+    except OSError as error:
+        raise ReproError(Problem(f"cannot be written ({error.strerror or error})", f"{path}:")) from None
+    try:
+        yield
+    finally:
+        file.unlink(missing_ok=True)
+        os.close(handle)
+
+
+def _lock(file: Path, *, wait: bool) -> int:
+    """Return the open lock file."""
+    while True:
+        handle = os.open(file, os.O_RDWR | os.O_CREAT, 0o660)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno not in (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS):
+                os.close(handle)
+                raise
+        with contextlib.suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(handle), file.stat()):
+                return handle
+        os.close(handle)  # the process that had the lock has removed its file
 
 
 @contextlib.contextmanager
@@ -233,3 +272,17 @@ def require_place(file: Path) -> None:
         raise ReproError(Problem(f"{file}: {folder} is not a folder"))
     if not os.access(folder, os.W_OK):
         raise ReproError(Problem(f"{file}: {folder} is not writable for you", hint="name a file elsewhere"))
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenFile:
+    """A file that a command has written. `kind` is its content."""
+
+    file: Path
+    kind: str
+    bytes: int
+
+
+def written_files(kind: str, *files: Path | None) -> list[WrittenFile]:
+    """Return the files that were written, as rows."""
+    return [WrittenFile(file, kind, file.stat().st_size) for file in files if file is not None]

@@ -152,7 +152,7 @@ def _is_own_group(gid: int) -> bool:
     return gid == user.pw_gid and group.gr_name == user.pw_name and set(group.gr_mem) <= {user.pw_name}
 
 
-class Location(enum.Enum):
+class ProcessLocation(enum.Enum):
     """Location of a recorded process, as seen from this process."""
 
     HERE = "here"
@@ -192,22 +192,22 @@ def this_machine_identity() -> MachineIdentity:
     )
 
 
-def place_of(machine: str | None, host: str) -> Location:
+def place_of(machine: str | None, host: str) -> ProcessLocation:
     """Return where a process with this machine and host name belongs.
 
     Its processes are gone if this machine has been booted since. Without a recorded machine, the host name decides.
     """
     if not machine:
-        return Location.HERE if host == socket.gethostname() else Location.ELSEWHERE
+        return ProcessLocation.HERE if host == socket.gethostname() else ProcessLocation.ELSEWHERE
     there, here = MachineIdentity.parse(machine), this_machine_identity()
     if there.boot_id == here.boot_id:
         if not here.boot_id and host != socket.gethostname():
-            return Location.ELSEWHERE
-        return Location.HERE if there.pid_namespace == here.pid_namespace else Location.ELSEWHERE
+            return ProcessLocation.ELSEWHERE
+        return ProcessLocation.HERE if there.pid_namespace == here.pid_namespace else ProcessLocation.ELSEWHERE
     # Copies of a virtual machine may share a machine id, but not their host name as well.
     if there.machine_id and there.machine_id == here.machine_id and host == socket.gethostname():
-        return Location.REBOOTED
-    return Location.ELSEWHERE
+        return ProcessLocation.REBOOTED
+    return ProcessLocation.ELSEWHERE
 
 
 def start_ticks(pid: int) -> int | None:

@@ -1,4 +1,4 @@
-"""Masking of secrets in texts of the ledger, reports, exports and bundles.
+"""Masking of secrets in texts that the ledger stores, and in files of a bundle.
 
 A secret is recognized by its name (`HF_TOKEN`, `--api-key`), by its shape (a token of a known service, a key in PEM, a
 password in a URL), or by its value if the caller passes it. Masking prefers to hide too much, but numbers, switches and
@@ -90,7 +90,7 @@ def masked(text: str, known: Collection[str] = ()) -> str:
 
 def _masked_once(text: str) -> str:
     text = _PEM.sub(MASK, text)
-    if _has(text, _SHAPE_PARTS):
+    if any(part in text for part in _SHAPE_PARTS):
         text = _SHAPE.sub(lambda match: match[0] if match["vague"] and not _DIGIT.search(match[0]) else MASK, text)
     for pattern in commands_in(text):
         text = _replaced(text, spans_of_command(text, pattern))
@@ -98,14 +98,14 @@ def _masked_once(text: str) -> str:
     return _URL.sub(lambda match: _without_logins(match[0], _is_web(match.string, match.start() - 3)), text)
 
 
-def masked_words(argv: Sequence[str], known: Collection[str] = ()) -> list[str]:
+def masked_words(argv: Sequence[str]) -> list[str]:
     """Return a command line without secrets: `--database postgresql://u:***@h/db`, `--some-token ***`."""
     words: list[str] = []
     option = ""
     for given in argv:
         word = _without_address(option, given)
         is_option = bool(_OPTION.fullmatch(word))
-        words.append(_masked_word(word, known) if is_option or not option else _masked_value(option, word, known))
+        words.append(_masked_word(word) if is_option or not option else _masked_value(option, word))
         option = word if is_option else ""
     return words
 
@@ -124,18 +124,18 @@ def masked_address(url: str) -> str:
     return f"{scheme}://{MASK}" if colon and scheme.isascii() and scheme.isalnum() else MASK
 
 
-def masked_tree(value: object, name: str = "", known: Collection[str] = ()) -> Any:
+def masked_tree(value: object, name: str = "") -> Any:
     """Return JSON-like data without secrets. A key is the name of everything below it."""
     if isinstance(value, str):
-        return _masked_value(name, value, known)
+        return _masked_value(name, value)
     if isinstance(value, Mapping):
         # `when` is a condition on jobs, not a value.
-        return {key: masked_tree(part, _below(name, str(key)), known) for key, part in value.items()}
+        return {key: masked_tree(part, _below(name, str(key))) for key, part in value.items()}
     if isinstance(value, (list, tuple)):
         sequence = list if isinstance(value, list) else tuple
         if not is_secrets_name(name) and all(isinstance(part, str) for part in value):
-            return sequence(masked_words(value, known))
-        return sequence(masked_tree(part, name, known) for part in value)
+            return sequence(masked_words(value))
+        return sequence(masked_tree(part, name) for part in value)
     return value
 
 
@@ -171,26 +171,22 @@ def _below(name: str, key: str) -> str:
     return name if is_secrets_name(name) and key != "when" else key
 
 
-def _masked_value(name: str, value: str, known: Collection[str] = ()) -> str:
+def _masked_value(name: str, value: str) -> str:
     """Mask the whole value if its name is a secret's, else the secrets in it."""
-    return MASK if holds_secret(name, value) else _masked_word(value, known)
+    return MASK if holds_secret(name, value) else _masked_word(value)
 
 
-def _masked_word(word: str, known: Collection[str] = ()) -> str:
+def _masked_word(word: str) -> str:
     """Mask one word of a command line. Everything after `NAME=` is the value."""
     start = 0
     while assigned := _ASSIGNED.match(word, start):
         start = assigned.end()
         if holds_secret(assigned[1], word[start:]):
-            return masked(word[:start] + MASK, known)
+            return masked(word[:start] + MASK)
     alone = _URL_ALONE.match(word, start)  # the URL ends with the word, whatever characters its password contains
     if alone:
         word = word[: alone.end()] + _without_logins(word[alone.end() :], _is_web(word, alone.end() - 3))
-    return masked(word, known)
-
-
-def _has(text: str, parts: Sequence[str]) -> bool:
-    return any(part in text for part in parts)
+    return masked(word)
 
 
 def without_known(value: object, known: Collection[str]) -> Any:

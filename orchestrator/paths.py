@@ -124,6 +124,11 @@ def default_config_file() -> Path:
     return platformdirs.user_config_path("repro") / "config.yaml"
 
 
+def deny_folder() -> Path:
+    """Return the folder of the user's deny lists, `nodes/` beside the configuration file."""
+    return (user_config_file() or default_config_file()).with_name("nodes")
+
+
 def _refused(ledger: Path) -> Problem | None:
     """Return the problem with a ledger that the user has not named, if another user can change or replace it."""
     if not ledger.is_file():

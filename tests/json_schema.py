@@ -1,4 +1,5 @@
-"""JSON Schema of the documents that commands print with --json, generated from `orchestrator/cli/documents.py`.
+"""JSON Schema of the documents that commands print with --json, generated from the rows that
+`orchestrator/cli/documents.py` names.
 
 python -m tests.json_schema    # writes docs/reference/json.schema.json
 """
@@ -6,48 +7,104 @@ python -m tests.json_schema    # writes docs/reference/json.schema.json
 from __future__ import annotations
 
 import json
+import re
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import jsonschema
 from pydantic import TypeAdapter
 
-from orchestrator.cli.documents import DOCUMENTS, Envelope
-from orchestrator.cli.json_output import SCHEMA_VERSION
+from orchestrator import api
+from orchestrator.cli.documents import DOCUMENTS
+from orchestrator.cli.json_output import VERSION
+from orchestrator.fields import Column, TableRow, columns_of
 
 FILE = Path(__file__).parent.parent / "docs" / "reference" / "json.schema.json"
 
 
+_ERROR = {
+    "type": "object",
+    "description": "What is wrong, where, and how to correct it.",
+    "properties": {"location": {"type": ["string", "null"]}, "problem": {"type": "string"}}
+    | {"hint": {"type": ["string", "null"]}},
+    "required": ["location", "problem", "hint"],
+}
+_TYPES = {"text": "string", "integer": "integer", "number": "number", "boolean": "boolean", "time": "string"}
+
+
 def schema() -> dict[str, Any]:
     """Return the schema: a document for each command, and the rows in `$defs`."""
-    documents = list(dict.fromkeys(DOCUMENTS.values()))
-    adapters: list[TypeAdapter[Any]] = [
-        TypeAdapter(document) for document in dict.fromkeys((Envelope, *DOCUMENTS.values()))
-    ]
-    inputs = [(str(number), "serialization", adapter) for number, adapter in enumerate(adapters)]
-    _, defs = TypeAdapter.json_schemas(inputs)  # type: ignore[arg-type]
+    names = sorted({name for document in DOCUMENTS.values() for name in document.lists.values()} - {"str", "object"})
+    types = {"Error": _ERROR} | _types([getattr(api, name) for name in names])
+    for command, document in DOCUMENTS.items():
+        head = {"version": {"const": VERSION}, "command": {"const": command}}
+        lists = {name: {"type": "array", "items": _items(row)} for name, row in document.lists.items()}
+        errors = {"errors": {"type": "array", "items": _items("Error")}, "exit_code": {"type": "integer"}}
+        fields = head | lists | errors
+        description = {"type": "object", "description": document.about}
+        types[_name(command)] = {**description, "properties": fields, "required": list(fields)}
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "Documents that commands of repro print with --json",
+        "oneOf": [{"$ref": f"#/$defs/{_name(command)}"} for command in DOCUMENTS],
+        "$defs": dict(sorted(types.items())),
+    }
+
+
+def _name(command: str) -> str:
+    return command.replace(" ", "-")
+
+
+def _items(row: str) -> dict[str, Any]:
+    return {"str": {"type": "string"}, "object": {}}.get(row, {"$ref": f"#/$defs/{row}"})
+
+
+def _types(rows: list[type]) -> dict[str, Any]:
+    """Return the schemas of rows and of the types of their fields. Null is written, too."""
+    plain = [row for row in rows if not issubclass(row, TableRow)]
+    inputs: list[Any] = [(row.__name__, "serialization", TypeAdapter(row)) for row in plain]
+    tables = [row for row in rows if issubclass(row, TableRow)]
+    for row in tables:
+        hints, names = get_type_hints(row, include_extras=True), {column.name for column in columns_of(row)}
+        inputs += [
+            (f"{row.__name__}.{name}", "serialization", TypeAdapter(hint))
+            for name, hint in hints.items()
+            if name in names
+        ]
+    schemas, defs = TypeAdapter.json_schemas(inputs)
     types: dict[str, dict[str, Any]] = defs["$defs"]
+    fields = {key: schema for (key, _), schema in schemas.items()}
+    for row in tables:
+        properties = {
+            column.name: fields.get(f"{row.__name__}.{column.name}") or _column(column) for column in columns_of(row)
+        }
+        types[row.__name__] = {"type": "object", "description": row.__doc__, "properties": properties}
     for one in types.values():
         one.pop("title", None)
         for field in one.get("properties", {}).values():
             field.pop("title", None)
         if "properties" in one:
-            one["required"] = list(one["properties"])  # null is written, too
-    envelope = types.pop(Envelope.__name__)["properties"]
-    for document in documents:
-        commands = [command for command, its in DOCUMENTS.items() if its is document]
-        fields = {"schema_version": {"const": SCHEMA_VERSION}, "command": {"enum": commands}}
-        own = types[document.__name__]
-        rest = {name: envelope[name] for name in ("errors", "exit_code")}
-        own["properties"] = fields | own["properties"] | rest
-        own["required"] = list(own["properties"])
-    return {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": "Documents that commands of repro print with --json",
-        "oneOf": [{"$ref": f"#/$defs/{document.__name__}"} for document in documents],
-        "$defs": dict(sorted(types.items())),
-    }
+            one["required"] = list(one["properties"])
+    return {name: types[name] for name in _used(types, [row.__name__ for row in rows])}
+
+
+def _column(column: Column) -> dict[str, Any]:
+    """Return the schema of a column of a mapping."""
+    text = ", ".join(filter(None, [column.meaning, column.unit]))
+    return {"type": [_TYPES[column.kind], "null"], "description": text}
+
+
+def _used(types: dict[str, Any], names: list[str]) -> list[str]:
+    """Return the names of these types and of the types that they refer to."""
+    used: dict[str, None] = {}
+    todo = list(names)
+    while todo:
+        name = todo.pop()
+        if name not in used:
+            used[name] = None
+            todo += re.findall(r"#/\$defs/([\w-]+)", json.dumps(types[name]))
+    return list(used)
 
 
 def schema_text() -> str:
@@ -69,8 +126,7 @@ def require_valid(text: str, exit_code: int) -> None:
     lines = text.splitlines()
     is_series = len(lines) > 1 and all(line.startswith("{") and line.endswith("}") for line in lines)
     for document in map(json.loads, lines) if is_series else [json.loads(text)]:
-        name = DOCUMENTS[document["command"]].__name__
-        _validator(name).validate(document)
+        _validator(_name(document["command"])).validate(document)
     assert document["exit_code"] == exit_code, document
     assert exit_code in (0, 1) or document["errors"], document
 

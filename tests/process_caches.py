@@ -43,30 +43,29 @@ def _share_compiled_statements(connection: sa.Connection) -> None:
     connection.execution_options(compiled_cache=_COMPILED)
 
 
-_upgrade = migrations.upgrade
+_create_schema = migrations.create_schema
 _CREATION: dict[str, list[tuple[str, Any]]] = {}
 """Name of a dialect -> the statements that created the first ledger, with their parameters."""
 
 
-def _upgrade_or_create(connection: sa.Connection, *, is_new: bool, copy_name: str) -> None:
-    known = _CREATION.get(connection.dialect.name) if is_new else None
-    if known is not None:
-        for statement, parameters in known:
+def _create_again(connection: sa.Connection) -> None:
+    statements = _CREATION.get(connection.dialect.name)
+    if statements is not None:
+        for statement, parameters in statements:
             connection.exec_driver_sql(statement, parameters)
         return
-    statements: list[tuple[str, Any]] = []
+    made: list[tuple[str, Any]] = []
 
     def note(_connection: Any, _cursor: Any, statement: str, parameters: Any, *_: Any) -> None:
         if statement.lstrip().startswith(("CREATE", "INSERT")):
-            statements.append((statement, parameters))
+            made.append((statement, parameters))
 
     sa.event.listen(connection, "before_cursor_execute", note)
     try:
-        _upgrade(connection, is_new=is_new, copy_name=copy_name)
+        _create_schema(connection)
     finally:
         sa.event.remove(connection, "before_cursor_execute", note)
-    if is_new:
-        _CREATION[connection.dialect.name] = statements
+    _CREATION[connection.dialect.name] = made
 
 
-migrations.upgrade = _upgrade_or_create
+migrations.create_schema = _create_again

@@ -22,13 +22,12 @@ from orchestrator.ledger.attempts import RefreshResult, job_rows
 from orchestrator.ledger.database import Ledger, ledger_url, now, open_ledger
 from orchestrator.ledger.measurements import MeasuredMetric
 from orchestrator.ledger.rows import JobRow
-from orchestrator.ledger.runs import Disposition, Missing, NewAttempt, NewJob, NewRun, Recorded
-from orchestrator.ledger.submission_rows import LatestAttempt
+from orchestrator.ledger.runs import Disposition, LatestAttempt, Missing, NewAttempt, NewJob, NewRun, Recorded
 from orchestrator.ledger.submissions import Submitter, claim, queued_attempts, record_submission
 from orchestrator.ledger.tables import VERIFIED, Attempt, Event, Metric, Run, SchedulerKind, field_values, rows_of
 from orchestrator.reading.verdict import OUT_OF_MEMORY
 from orchestrator.results.cases import Result, case_results
-from orchestrator.results.outcome import FigureOutcome, stored_outcome
+from orchestrator.results.outcome import FigureOutcome, judge_stored
 from orchestrator.workloads.argument_changes import with_changes
 
 # ---- runs, jobs and attempts ---------------------------------------------------------------------------------
@@ -351,7 +350,7 @@ def record_figure(
     """Record a run of all cases by `record_results` with these options. Return the figure that the ledger has."""
     outcomes = {case.name: outcome(number, case) for number, case in enumerate(cases_to_run(entry, scale))}
     record_results(ledger, entry, scale, outcomes, **options)
-    return stored_outcome(ledger, entry, scale)
+    return judge_stored(ledger, entry, scale)
 
 
 def _job_of(case: Case, entry: Entry, cluster: str, gpu: str, code: str, repeat: int) -> NewJob:

@@ -12,7 +12,7 @@ from orchestrator.catalog.library import Entry, find_experiment, read_experiment
 from orchestrator.paths import Folders
 from orchestrator.results.bundle.archive import text_of, unpacked
 from orchestrator.results.bundle.extract import memory_ledger, read_extract, read_rows
-from orchestrator.results.outcome import FigureOutcome, needs_losses, stored_outcome
+from orchestrator.results.outcome import FigureOutcome, judge_stored, needs_losses
 from orchestrator.results.plot.figure import plot
 
 CHECKOUT = Path(__file__).parent.parent
@@ -43,7 +43,7 @@ def bundled_outcome(bundle: Path) -> FigureOutcome:
         entry = entry_of(about["experiment"])
         iterations = list(read_rows(folder, "iterations")) if needs_losses(entry) else ()
         ledger = memory_ledger(read_extract(folder), iterations, Path(), lambda _run: {}, lambda _attempt: None)
-    return stored_outcome(ledger, entry, about["scale"])
+    return judge_stored(ledger, entry, about["scale"])
 
 
 def draw(bundle: Path, file: Path) -> None:

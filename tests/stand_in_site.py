@@ -131,7 +131,7 @@ class Site:
     def environment(self) -> dict[str, str]:
         """Environment of this shell without its settings of `repro`, and with those of the site."""
         kept = {name: value for name, value in os.environ.items() if not name.startswith("REPRO_")}
-        return {**kept, "REPRO_HOME": str(self.folder), **self.variables}
+        return {**kept, "REPRO_HOME": str(self.folder), "XDG_CONFIG_HOME": f"{self.folder}/.config", **self.variables}
 
     @property
     def folders(self) -> Folders:

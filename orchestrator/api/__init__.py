@@ -16,31 +16,27 @@ from typing import TYPE_CHECKING, TypedDict
 from orchestrator.errors import Problem, ReproError
 
 if TYPE_CHECKING:
-    from orchestrator.api.adopting import Adopted, adopt
-    from orchestrator.api.bundles import (
-        Bundle,
-        BundleCheck,
-        UnprovenBundle,
-        bundle,
-        bundle_file,
-        require_bundle_name,
-        verify_bundle,
-    )
+    from orchestrator.api.bundles import Bundle, UnprovenBundle, bundle, bundle_file, require_bundle_name, verify_bundle
     from orchestrator.api.catalog import (
         ExperimentCases,
         ExperimentList,
         ListedExperiment,
         PaperContents,
+        ShownCase,
+        ShownExperiment,
+        ShownPaper,
+        StatedClaim,
         experiments,
         is_paper,
         show,
         show_paper,
+        shown_experiment,
     )
     from orchestrator.api.configuration import ConfigRow, config_rows, default_cluster
-    from orchestrator.api.experiment_files import check_experiment, new_experiment
     from orchestrator.api.figures import (
         Collected,
         JudgedClaims,
+        Plotted,
         PublishedComparison,
         Report,
         RunComparison,
@@ -48,13 +44,15 @@ if TYPE_CHECKING:
         collect,
         compare,
         compare_runs,
-        outcome,
         outcomes,
+        plot,
+        plot_all,
         report,
+        require_plot_file,
         write_file,
     )
-    from orchestrator.api.forgetting import Forgotten, forget, forget_attempts, forgettable
     from orchestrator.api.jobs import (
+        JobAttempt,
         JobHistory,
         JobLog,
         Status,
@@ -68,26 +66,23 @@ if TYPE_CHECKING:
     )
     from orchestrator.api.needs import (
         Fetch,
+        FetchedFile,
+        FetchedSetting,
+        NeedRow,
         NeedStatus,
         WorkloadNeeds,
+        WorkloadRow,
         offline_fetch,
         plan_fetch,
         show_workload,
         workload_needs,
     )
-    from orchestrator.api.nodes import (
-        DenyList,
-        allow_nodes,
-        deny_nodes,
-        exclusion_notes,
-        list_denied_nodes,
-        without_denied_nodes,
-    )
+    from orchestrator.api.nodes import DenyList, allow_nodes, deny_nodes, list_denied_nodes
     from orchestrator.api.plans import PlannedRun, plan, plan_run, plan_runs, require_submittable
-    from orchestrator.api.plots import Plotted, plot, plot_all, require_plot_file
     from orchestrator.api.runs import (
         Retried,
         RetriedGroup,
+        RetriedJob,
         Waited,
         canary_of,
         cancel,
@@ -96,9 +91,9 @@ if TYPE_CHECKING:
         retry,
         wait,
     )
-    from orchestrator.api.scripts import Rendered, render
+    from orchestrator.api.scripts import Adopted, CaseScript, Rendered, adopt, render
     from orchestrator.api.search import SearchOptions, run_search, search_answer, simulate_search
-    from orchestrator.api.session import DEFAULT, Reporter, Session, Silent
+    from orchestrator.api.session import DEFAULT, SILENT, Reporter, Session, Silent
     from orchestrator.api.submissions import Submission, submit, submit_all, supervise
     from orchestrator.catalog.case import Case, shown_value
     from orchestrator.catalog.expand import expand
@@ -107,52 +102,70 @@ if TYPE_CHECKING:
     from orchestrator.catalog.library import Entry, find_entries
     from orchestrator.catalog.names import experiment_names, names_meant, papers
     from orchestrator.catalog.published import Difference, PublishedPoint
+    from orchestrator.catalog.template import new_experiment
+    from orchestrator.clusters import cluster_names
+    from orchestrator.clusters.check import CheckRow
     from orchestrator.clusters.layers import leaves
-    from orchestrator.clusters.names import cluster_names
-    from orchestrator.clusters.profile_schema import schema_text
-    from orchestrator.clusters.program import ImageRow, image_rows, imported_file
-    from orchestrator.clusters.resolve import Cluster, find_cluster
+    from orchestrator.clusters.profile import schema_text
+    from orchestrator.clusters.program import ImageFile, ImageRow, image_rows, imported_file
+    from orchestrator.clusters.resolve import Cluster, ClusterRow, ProfileField, find_cluster
     from orchestrator.config.yaml import dotted, shown
-    from orchestrator.files import require_place
+    from orchestrator.fields import row_of, rows_of
+    from orchestrator.files import WrittenFile, require_place, written_files
     from orchestrator.launch.cluster_check import ClusterCheck, check_cluster, new_cluster
-    from orchestrator.launch.images import Import, import_images, import_progress, wanted_images
-    from orchestrator.ledger.denied_nodes import DeniedNode
+    from orchestrator.launch.denied_nodes import DeniedNode, denied_note, with_denied_nodes
+    from orchestrator.launch.images import ImageImport, Import, import_images, import_progress, wanted_images
+    from orchestrator.launch.templates import Explained
     from orchestrator.ledger.measurements import MeasuredMetric
     from orchestrator.ledger.readonly_sql import Answer, Relation
-    from orchestrator.ledger.reports import PastAttempt
     from orchestrator.ledger.rows import JobRow
-    from orchestrator.ledger.tables import OPEN, QUEUED, RUNNING
-    from orchestrator.planning.batch_report import BatchReport, PlanTotals, budget_text, exact_jobs, with_exact_memory
-    from orchestrator.planning.experiment_check import CheckedScale
-    from orchestrator.planning.plan import Plan
+    from orchestrator.ledger.tables import OPEN, QUEUED, RUNNING, field_values
+    from orchestrator.planning.batch_plan import CheckedScale, check_experiment
+    from orchestrator.planning.batch_report import (
+        BatchReport,
+        PlanRow,
+        PlanTotals,
+        budget_text,
+        exact_jobs,
+        with_exact_memory,
+    )
+    from orchestrator.planning.plan import Plan, PlannedJob
     from orchestrator.planning.run_settings import read_settings
     from orchestrator.planning.scales import cases_at
     from orchestrator.reading.failure import POLICIES
     from orchestrator.reading.job_status import (
         ExperimentStatus,
+        JobRef,
         JobStatus,
         Tally,
         prints_iterations,
         running_progress,
         spent_text,
     )
-    from orchestrator.results.bundle.archive import require_key
-    from orchestrator.results.bundle.extract import ForgottenAttempt
-    from orchestrator.results.bundle.verify import NOTHING_VERIFIED
+    from orchestrator.results.bundle.verify import NOTHING_VERIFIED, BundleCheckRow, Verified
     from orchestrator.results.bundle.write import MissingFile
     from orchestrator.results.cases import Result
     from orchestrator.results.claims import Used
-    from orchestrator.results.comparison import CaseDiff, ReferenceRow, Side, equation
+    from orchestrator.results.comparison import CaseDiff, ComparedNumber, Side, equation
     from orchestrator.results.evidence import shown_number
-    from orchestrator.results.export.columns import main_columns
+    from orchestrator.results.export.columns import CaseRow, main_columns
     from orchestrator.results.export.formats import csv_line, require_parquet
-    from orchestrator.results.export.rows import Row, claim_rows, export_rows
+    from orchestrator.results.export.rows import Row, export_rows
+    from orchestrator.results.left_out import LeftOutAttempt
     from orchestrator.results.margin import Margin
-    from orchestrator.results.outcome import FigureOutcome
-    from orchestrator.search.answer import CandidateRow, SearchAnswer, arguments_by_program, fastest_text
-    from orchestrator.search.budget import read_search_budget
+    from orchestrator.results.outcome import FigureOutcome, JudgedClaim
+    from orchestrator.search.answer import (
+        CandidateRow,
+        NotRunReason,
+        SearchAnswer,
+        SearchedCase,
+        SearchSummary,
+        SearchWinner,
+        arguments_by_program,
+        fastest_text,
+    )
+    from orchestrator.search.policy import Simulated, SimulatedCase, read_search_budget
     from orchestrator.search.prepare import PreparedSearch, prepare_search
-    from orchestrator.search.simulate import Simulated
     from orchestrator.slurm.notation import time_limit_s
     from orchestrator.workloads import workload_name, workloads
 
@@ -175,15 +188,13 @@ class FigureFilter(RunFilter, total=False):
     """Keywords that select runs of an experiment for its results.
 
     `arg` are changed arguments as in `CaseOptions`, `run` is the beginning of a run's id. Without both, measured jobs
-    with the published arguments come first, then the latest measured ones.
+    with the published arguments come first, then the latest measured ones. `without` has attempts that do not count,
+    each with the reason: `3f2a:1=a slow node`.
     """
 
     arg: Sequence[str] | None
     run: str | None
-
-
-class CaseFilter(JobFilter, FigureFilter, total=False):
-    """Keywords that select runs of an experiment, and cases, for its results."""
+    without: Sequence[str] | None
 
 
 class StateFilter(JobFilter, total=False):

@@ -9,7 +9,6 @@ from pathlib import Path
 from orchestrator.api import DEFAULT, Session
 from orchestrator.errors import EXIT_FAILED, Problem, ReproError
 from orchestrator.files import written_whole
-from orchestrator.results.bundle.archive import Signature, check_signature, require_key, sign, signature_of
 from orchestrator.results.bundle.readme import bundle_name
 from orchestrator.results.bundle.verify import Verified, verify
 from orchestrator.results.bundle.write import Bundled, write_bundle
@@ -26,11 +25,10 @@ class UnprovenBundle(ReproError):
 
 @dataclass(frozen=True, slots=True)
 class Bundle:
-    """A bundle file, what it contains, and its signature file if it is signed."""
+    """A bundle file and what it contains."""
 
     file: Path
     contents: Bundled
-    signature: Path | None = None
 
 
 def bundle_file(figure: FigureOutcome) -> Path:
@@ -46,30 +44,21 @@ def require_bundle_name(file: Path) -> None:
         raise ReproError(Problem(what, f"{file}:", f"-o {file.with_name(stem + _ENDING)}"))
 
 
-def bundle(
-    figure: FigureOutcome,
-    output: Path | None = None,
-    *,
-    key: Path | None = None,
-    session: Session = DEFAULT,
-) -> Bundle:
-    """Write everything a reviewer needs into one file, signed if an SSH key is given. Replaces the file.
+def bundle(figure: FigureOutcome, output: Path | None = None, *, session: Session = DEFAULT) -> Bundle:
+    """Write everything a reviewer needs into one file. Replaces the file.
 
     Raise UnprovenBundle if the bundle does not verify. The file is then not written.
     """
-    if key is not None:
-        require_key(key)
     file = output or bundle_file(figure)
     require_bundle_name(file)
-    ledger, templates = session.ledger(whole=True), session.folders.templates
+    ledger, templates = session.ledger(), session.folders.templates
     with written_whole(file) as part:
         contents = write_bundle(ledger, figure, templates, part)
         if problems := _unproven(file, contents, verify(part, templates)):
             again = f"repro submit {figure.entry.name} --rerun measures again"
-            hint = f"{again}; repro forget JOB --attempt N leaves an attempt out, and the bundle names it"
+            hint = f"{again}; --without JOB:NUMBER=REASON leaves an attempt out, and the bundle names it"
             raise UnprovenBundle(*problems, Problem("not written, because it does not verify", f"{file}:", hint))
-    signature_of(file).unlink(missing_ok=True)  # the signature of an earlier bundle
-    return Bundle(file, contents, None if key is None else sign(file, key))
+    return Bundle(file, contents)
 
 
 def _unproven(file: Path, contents: Bundled, verified: Verified) -> list[Problem]:
@@ -82,20 +71,6 @@ def _unproven(file: Path, contents: Bundled, verified: Verified) -> list[Problem
     return [places.get(difference.partition(" (")[0]) or Problem(difference, f"{file}:") for difference in differences]
 
 
-@dataclass(frozen=True, slots=True)
-class BundleCheck:
-    """Checks of a bundle, and of its signature if allowed signers were given."""
-
-    checks: Verified
-    signature: Signature | None
-
-    @property
-    def holds(self) -> bool:
-        """Return whether every check passed and, if it was checked, the signature is valid."""
-        return self.checks.holds and (self.signature is None or self.signature.signer is not None)
-
-
-def verify_bundle(file: Path, allowed_signers: Path | None = None) -> BundleCheck:
+def verify_bundle(file: Path) -> Verified:
     """Recompute the numbers and claims of a bundle from its own logs and compare them with what it stores."""
-    signature = None if allowed_signers is None else check_signature(file, allowed_signers)
-    return BundleCheck(verify(file, DEFAULT.folders.templates), signature)
+    return verify(file, DEFAULT.folders.templates)

@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Annotated
 
 from orchestrator.api import DEFAULT, Session
+from orchestrator.catalog.axes import AXES
 from orchestrator.catalog.case import Case, parse_where, select
 from orchestrator.catalog.expand import case_count, cases_to_run, expand, reference_notes, scale_fields, values_on
 from orchestrator.catalog.experiment import PAPER, scale_names
 from orchestrator.catalog.library import Entry, find_entries, find_experiment, read_experiment, replaced
 from orchestrator.catalog.names import experiment_names, papers
-from orchestrator.catalog.paper import Paper
-from orchestrator.catalog.published import Difference
-from orchestrator.clusters.names import cluster_names
+from orchestrator.catalog.paper import CodeFields, NotRun, Paper
+from orchestrator.catalog.plot_axes import Axes
+from orchestrator.catalog.published import Difference, PublishedPoint
+from orchestrator.clusters import cluster_names
 from orchestrator.errors import Problem, ReproError
+from orchestrator.fields import Columns, Field, TableRow, row_of, rows_of
 from orchestrator.job_spec import Value
 from orchestrator.paths import Folders, find_folders
+from orchestrator.results.export.columns import SETTING_COLUMNS
 
 if TYPE_CHECKING:
-    from orchestrator.ledger.job_counts import JobCount
+    from orchestrator.ledger.readonly_file import JobCount
 
 
 @contextmanager
@@ -42,7 +47,7 @@ class ScaleSize:
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class ExperimentProgress:
     """Jobs of an experiment that were submitted, and how many are verified. `workload` is the program that ran.
 
     `is_own_workload` is false if another program than the figure's own ran.
@@ -68,7 +73,7 @@ class ListedExperiment:
     gpus_min: int
     gpus_max: int
     scales: tuple[ScaleSize, ...]
-    done: tuple[Progress, ...]
+    done: tuple[ExperimentProgress, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +105,7 @@ def _job_counts(folders: Folders, session: Session) -> list[JobCount]:
     """Return the submitted jobs of each experiment. A SQLite ledger is read without the database's modules."""
     if session.given_ledger is None and folders.refused is None and not (folders.home / "results.db").exists():
         return []
-    from orchestrator.ledger.job_counts import job_counts, job_counts_in_file
+    from orchestrator.ledger.readonly_file import job_counts_in_file
 
     is_refused = session.given_ledger is None and folders.refused is not None
     file = None if is_refused else session.ledger_file
@@ -108,7 +113,11 @@ def _job_counts(folders: Folders, session: Session) -> list[JobCount]:
     if counts is not None:
         return counts
     ledger = session.existing_ledger()
-    return job_counts(ledger) if ledger is not None else []
+    if ledger is None:
+        return []
+    from orchestrator.ledger.reports import job_counts  # loads the database
+
+    return job_counts(ledger)
 
 
 def _experiment_row(entry: Entry, counts: Sequence[JobCount]) -> ListedExperiment:
@@ -126,7 +135,7 @@ def _experiment_row(entry: Entry, counts: Sequence[JobCount]) -> ListedExperimen
         gpus_max=max(gpus[PAPER]),
         scales=tuple(ScaleSize(scale, max(sizes)) for scale, sizes in gpus.items()),
         done=tuple(
-            Progress(
+            ExperimentProgress(
                 count.scale,
                 count.cluster,
                 count.workload,
@@ -153,6 +162,28 @@ class ExperimentCases:
     scale: str
     cases: list[Case]
     replaces_shipped: bool
+
+    @property
+    def rows(self) -> list[ShownCase]:
+        """Return the cases as rows."""
+        return [
+            row_of(
+                ShownCase,
+                case,
+                case=case.name,
+                label=case.settings.get("label"),
+                settings={name: _setting(case, name) for name in _SETTINGS},
+                arguments=shlex.join(case.arguments) or None,
+                parameters_billion=round(case.model.parameters() / 1e9, 4),
+                script=self.script_of(case),
+            )
+            for case in self.cases
+        ]
+
+    @property
+    def claims(self) -> list[StatedClaim]:
+        """Return the claims as rows."""
+        return rows_of(StatedClaim, self.entry.experiment.claims, experiment=self.entry.name)
 
     @property
     def reference_notes(self) -> list[str]:
@@ -187,9 +218,103 @@ class PaperContents:
     entries: list[Entry]
 
 
+@dataclass(frozen=True, slots=True)
+class ShownPaper:
+    """A paper. `code` and `images` are by workload; `not_run` are parts that no experiment runs."""
+
+    paper: str
+    title: str
+    venue: str
+    arxiv: str | None
+    doi: str | None
+    hardware: str | None
+    code: Mapping[str, CodeFields]
+    images: Mapping[str, str]
+    differences: Sequence[Difference]
+    not_run: Sequence[NotRun]
+    notes: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
+class ShownExperiment:
+    """An experiment. `axes` are those of the paper's plot, `differences` those between paper, scripts and jobs."""
+
+    experiment: Annotated[str, Field(of="name")]
+    figure: Annotated[str, Field(of="experiment.figure")]
+    title: Annotated[str, Field(of="experiment.title")]
+    scales: Sequence[str]
+    reference_only: Annotated[str | None, Field(of="experiment.reference_only")]
+    axes: Annotated[Axes, Field(of="experiment.axes")]
+    differences: Sequence[Difference]
+    notes: Annotated[Sequence[str], Field(of="experiment.notes")]
+
+
+_SETTINGS = (
+    *("gpus", "tp", "pp", "cp", "dp", "ep", "vp", "mbs", "gbs", "microbatches", "layers", "hidden", "heads", "seq"),
+    *("vocab", "dtype", "recompute", "offload", "scatter_gather", "sequence_parallel", "distributed_optimizer", "ddp"),
+)
+"""Settings of a case in their order: axes, and others by the names of their columns in exports."""
+_EXPORTED = {column.name: column for column in SETTING_COLUMNS}
+_COLUMN_OF = {name: AXES[name].column if name in AXES else _EXPORTED[name] for name in _SETTINGS}
+_SETTING_COLUMNS = tuple(replace(column, name=name) for name, column in _COLUMN_OF.items())
+
+
+def _setting(case: Case, name: str) -> Value | None:
+    """Return a setting as the job has it: the field of layout, model or training with its name or its column's."""
+    parts, names = (case.layout, case.model, case.training), (_COLUMN_OF[name].name, name)
+    values: Iterator[Value | None] = (getattr(part, each) for each in names for part in parts if hasattr(part, each))
+    return next(values)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShownCase(TableRow):
+    """A case with its settings, as the jobs have them, and its published numbers."""
+
+    case: Annotated[str, Field("case, in the syntax of `--where`")]
+    label: Annotated[str | int | float | None, Field("name of the case in the source")]
+    settings: Annotated[Mapping[str, Value | None], Columns(_SETTING_COLUMNS)]
+    arguments: Annotated[str | None, Field("further arguments of the program")]
+    parameters_billion: Annotated[float, Field("parameters of the whole model", "10^9")]
+    workload: Annotated[str, Field("program that runs the case")]
+    experiment: Annotated[str, Field("full name of the experiment")]
+    scale: Annotated[str, Field("scale of the case")]
+    published: Annotated[Sequence[PublishedPoint], Field("numbers of the source")]
+    expected: Annotated[str | None, Field("outcome that the source reports, such as `oom`", of="expected.outcome")]
+    expected_confirmed: Annotated[bool | None, Field("whether the outcome was checked", of="expected.confirmed")]
+    reference_only: Annotated[str | None, Field("why the case has no job")]
+    script: Annotated[str | None, Field("published script")]
+
+
+@dataclass(frozen=True, slots=True)
+class StatedClaim:
+    """A statement of the paper, and the scales that can judge it. `tolerance` is relative."""
+
+    experiment: str
+    claim: Annotated[str, Field(of="id")]
+    kind: str
+    stated: str
+    judged_at: Sequence[str]
+    source: str
+    says: str
+    tolerance: float
+    tolerance_because: str | None
+    not_met_by_source: str | None
+
+
+def shown_experiment(entry: Entry, differences: Sequence[Difference]) -> ShownExperiment:
+    """Return an experiment as a row."""
+    return row_of(ShownExperiment, entry, scales=scale_names(entry.experiment), differences=differences)
+
+
 def is_paper(name: str) -> bool:
     """Return whether this is the name of a paper, and not of an experiment."""
     return name in papers(experiment_names(find_folders()))
+
+
+def require_experiment(name: str) -> None:
+    """Raise ReproError, with the experiments of the paper, if this is the name of a paper."""
+    if is_paper(name):
+        find_experiment(find_folders(), name)
 
 
 def show_paper(name: str) -> PaperContents:

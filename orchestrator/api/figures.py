@@ -2,30 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from orchestrator.api import DEFAULT, CaseFilter, FigureFilter, JobFilter, RunFilter, Session
+from orchestrator.api import DEFAULT, FigureFilter, JobFilter, RunFilter, Session
 from orchestrator.api.catalog import added_to
 from orchestrator.api.jobs import job_filter, name_list, update, updated_ledger
 from orchestrator.catalog.library import experiments_meant, find_experiment, full_name
 from orchestrator.catalog.names import papers
 from orchestrator.errors import Problem, ReproError
-from orchestrator.files import written_whole
+from orchestrator.fields import Column
+from orchestrator.files import names_folder, require_place, written_whole
 from orchestrator.job_spec import shown_changes
-from orchestrator.ledger.attempts import changed_arguments, job_rows, job_summaries
+from orchestrator.ledger.attempts import changed_arguments, job_rows, job_summaries, result_rows
 from orchestrator.ledger.database import Ledger, now
 from orchestrator.ledger.measurements import metrics_of
 from orchestrator.ledger.reports import run_summaries
-from orchestrator.ledger.result_attempts import result_rows
 from orchestrator.ledger.rows import JobRow
 from orchestrator.results.cases import Result
 from orchestrator.results.comparison import (
     CaseDiff,
-    ReferenceRow,
+    ComparedNumber,
     Side,
     compare_sides,
     reference_rows,
@@ -33,9 +33,12 @@ from orchestrator.results.comparison import (
     side_of,
 )
 from orchestrator.results.export import formats
-from orchestrator.results.export.columns import Column, chosen_columns
+from orchestrator.results.export.columns import CaseRow, chosen_columns
 from orchestrator.results.export.rows import Row, claim_rows, export_rows, iteration_rows
-from orchestrator.results.outcome import FigureOutcome, read_outcome, run_named
+from orchestrator.results.left_out import left_out_attempts
+from orchestrator.results.outcome import FigureOutcome, judge_figure, run_named
+from orchestrator.results.plot.figure import known_format, require_matplotlib
+from orchestrator.results.plot.figure import plot as draw
 from orchestrator.results.report.page import report as report_page
 from orchestrator.results.report.page import require_folder, write_report
 from orchestrator.text import counted
@@ -52,24 +55,29 @@ MOST_NAMED = 3
 
 @dataclass(frozen=True, slots=True)
 class Collected:
-    """Measured cases and claim verdicts of an experiment. `rows` and `claims` are the exported formats.
+    """Measured cases and claim verdicts of an experiment. `cases` and `claims` are the exported formats.
 
     `attempt` is the number of the attempts that were selected; None for the results of the jobs.
     """
 
     outcome: FigureOutcome
-    rows: list[Row]
+    cases: list[CaseRow]
     claims: list[dict[str, str]]
     results: list[Result] = field(repr=False)
     ledger: Ledger = field(repr=False)
     attempt: int | None = None
+
+    @property
+    def rows(self) -> list[Row]:
+        """Return the cases as mappings of plain values, for a DataFrame."""
+        return [dict(row) for row in self.cases]
 
     def iterations(self) -> Iterator[Row]:
         """Yield a row for each iteration of every job of the cases, including repeats and earlier jobs."""
         positions = {result.case.name: position for position, result in enumerate(self.results)}
         own = [row for row in job_rows(self.ledger, experiment=self.outcome.entry.name) if self.outcome.has(row)]
         rows = [row for row in own if row.case_name in positions]
-        rows = result_rows(self.ledger, rows, self.attempt).rows
+        rows = result_rows(self.ledger, rows, self.attempt, self.outcome.left_out_ids).rows
         return iteration_rows(self.ledger, sorted(rows, key=lambda row: positions[row.case_name]))
 
     def columns(self, choice: str = "all", *, iterations: bool = False) -> list[Column]:
@@ -85,79 +93,50 @@ class Collected:
         if iterations:
             yield from formats.pieces(file_format, chosen, {"iterations": self.iterations()})
         elif file_format in TABLE_FORMATS:
-            lines = formats.figure_table(outcome.entry, outcome.scale, outcome.cluster, self.rows)
+            lines = formats.figure_table(outcome.entry, outcome.scale, outcome.cluster, self.cases)
             yield (formats.as_markdown(lines) if file_format == "md" else formats.as_latex(lines)).encode()
         else:
-            yield from formats.pieces(file_format, chosen, {"cases": self.rows, "claims": self.claims})
-
-
-def outcome(
-    experiment: str | None = None, *, session: Session = DEFAULT, **selection: Unpack[FigureFilter]
-) -> FigureOutcome:
-    """Return the outcome of the experiment, after an update."""
-    figure, _ = outcome_and_results(updated_ledger(session), session, experiment, **selection)
-    return figure
+            yield from formats.pieces(file_format, chosen, {"cases": self.cases, "claims": self.claims})
 
 
 def outcomes(
-    names: Sequence[str] | str, *, session: Session = DEFAULT, **selection: Unpack[FigureFilter]
-) -> list[FigureOutcome]:
-    """Return the outcome of each of these experiments, and of each experiment of these papers that has such jobs."""
-    ledger, meant = updated_ledger(session), experiments_meant(session.folders, name_list(names))
-    return [figure for figure, _ in outcomes_and_results(ledger, session, meant, **selection)]
-
-
-def outcomes_and_results(
-    ledger: Ledger,
-    session: Session,
-    meant: Mapping[str, str | None],
+    names: Sequence[str] | str,
+    *,
     attempt: int | None = None,
-    where: str | None = None,
+    session: Session = DEFAULT,
     **selection: Unpack[FigureFilter],
-) -> list[tuple[FigureOutcome, list[Result]]]:
-    """Return the outcome and the results of each experiment. ReproError has the problems of all.
+) -> list[FigureOutcome]:
+    """Return the outcome of each of these experiments, and of each experiment of these papers that has such jobs.
 
-    `meant` is that of `experiments_meant`. An experiment of a paper that has no such jobs is left out.
+    `attempt` is that of `collect`. ReproError has the problems of all experiments.
     """
-    submitted = _submitted(ledger, **selection)
-    found: list[tuple[FigureOutcome, list[Result]]] = []
+    ledger = updated_ledger(session)
+    outcomes: list[FigureOutcome] = []
     problems: list[Problem] = []
-    for name in _named_or_in(submitted, meant):
+    for name in _chosen(ledger, session, name_list(names), **selection):
         with added_to(problems):
-            found.append(outcome_and_results(ledger, session, name, attempt, where, **selection))
+            outcomes.append(judged(ledger, session, name, attempt, **selection))
+            note_program(session, outcomes[-1])
     if problems:
         raise ReproError(*dict.fromkeys(problems))
-    if not found:
-        raise ReproError(_no_job_of(meant))
-    return found
+    return outcomes
 
 
-def _named_or_in(submitted: Iterable[str], meant: Mapping[str, str | None]) -> list[str]:
-    """Return the experiments that are named themselves, by the given names, and those of papers that are submitted."""
-    return [given or full for full, given in meant.items() if given or full in submitted]
+def _chosen(ledger: Ledger, session: Session, given: Sequence[str], **selection: Unpack[FigureFilter]) -> list[str]:
+    """Return the named experiments and those of named papers that have such jobs, or all that have such jobs.
+
+    ReproError if there is none.
+    """
+    submitted = _submitted(ledger, **selection)
+    meant = experiments_meant(session.folders, given)
+    names = [name or full for full, name in meant.items() if name or full in submitted] if given else submitted
+    if given and not names:
+        what = f"no such job of {' or '.join(papers(meant))} was submitted"
+        raise ReproError(Problem(what, hint="repro status shows the jobs"))
+    return names
 
 
-def _no_job_of(names: Iterable[str]) -> Problem:
-    """Return the problem that no experiment of a paper was submitted."""
-    return Problem(f"no such job of {' or '.join(papers(names))} was submitted", hint="repro status shows the jobs")
-
-
-def outcome_and_results(
-    ledger: Ledger,
-    session: Session,
-    experiment: str | None,
-    attempt: int | None = None,
-    where: str | None = None,
-    **selection: Unpack[FigureFilter],
-) -> tuple[FigureOutcome, list[Result]]:
-    """Return the outcome of an experiment, and the results of its cases that match `where`."""
-    figure = _read(ledger, session, experiment, attempt, **selection)
-    if figure.program:
-        session.note([f"{figure.entry.short_name} with {figure.program}"])
-    return figure, figure.having(where)
-
-
-def _read(
+def judged(
     ledger: Ledger,
     session: Session,
     experiment: str | None,
@@ -165,13 +144,20 @@ def _read(
     **selection: Unpack[FigureFilter],
 ) -> FigureOutcome:
     """Return the outcome of an experiment; report cases and runs that are later than the results."""
-    figure = read_outcome(ledger, session.folders, experiment, **selection, attempt=attempt)
+    figure = judge_figure(ledger, session.folders, experiment, **selection, attempt=attempt)
     _note_later(session, figure)
     return figure
 
 
+def note_program(session: Session, figure: FigureOutcome) -> None:
+    """Report another program than the published one."""
+    if figure.program:
+        session.note([f"{figure.entry.short_name} with {figure.program}"])
+
+
 def _note_later(session: Session, figure: FigureOutcome) -> None:
-    """Report a later run that is not shown, and the cases that have a later attempt than their result."""
+    """Report attempts that were left out, a later run that is not shown, and cases with a later attempt."""
+    session.note(f"left out: {attempt}" for attempt in figure.left_out)
     later = figure.later
     if later is not None:
         changes = shown_changes(later.spec.argument_changes)
@@ -188,16 +174,19 @@ def _note_later(session: Session, figure: FigureOutcome) -> None:
 def collect(
     experiment: str | None = None,
     *,
+    where: str | None = None,
     attempt: int | None = None,
     session: Session = DEFAULT,
-    **selection: Unpack[CaseFilter],
+    **selection: Unpack[FigureFilter],
 ) -> Collected:
     """Read the logs and return the rows and claims of the experiment.
 
     `attempt` selects the attempts of this number, where jobs have one, instead of the last verified ones.
     """
     ledger = updated_ledger(session, running=True)
-    figure, results = outcome_and_results(ledger, session, experiment, attempt, **selection)
+    figure = judged(ledger, session, experiment, attempt, **selection)
+    note_program(session, figure)
+    results = figure.having(where)
     rows = export_rows(figure.entry, results, ledger)
     return Collected(figure, rows, claim_rows(figure.claims), results, ledger, attempt)
 
@@ -210,15 +199,11 @@ def write_file(pieces: Iterator[bytes], file: Path) -> None:
 
 @dataclass(frozen=True, slots=True)
 class PublishedComparison:
-    """Measured and published numbers of an experiment. `results` are the chosen cases by name.
-
-    `reused` has the origin and age of each case that another experiment measured: `from figure-13, 3h05m ago`.
-    """
+    """Measured and published numbers of an experiment. `results` are the chosen cases by name."""
 
     outcome: FigureOutcome
     results: Mapping[str, Result]
-    rows: list[ReferenceRow]
-    reused: Mapping[str, str] = field(default_factory=dict)
+    rows: list[ComparedNumber]
 
     @property
     def failures(self) -> list[JobRow]:
@@ -234,17 +219,21 @@ class PublishedComparison:
 def compare(
     experiment: str | None = None,
     *,
+    where: str | None = None,
     attempt: int | None = None,
     session: Session = DEFAULT,
-    **selection: Unpack[JobFilter],
+    **selection: Unpack[FigureFilter],
 ) -> PublishedComparison:
     """Compare the measured numbers of an experiment with the published ones. `attempt` is that of `collect`."""
-    figure, results = outcome_and_results(updated_ledger(session), session, experiment, attempt, **selection)
-    by_name = {result.case.name: result for result in results}
+    figure = judged(updated_ledger(session), session, experiment, attempt, **selection)
+    note_program(session, figure)
+    results = figure.having(where)
     at = now()
-    texts = {name: result.reused_text(at) for name, result in by_name.items()}
-    reused = {name: text for name, text in texts.items() if text is not None}
-    return PublishedComparison(figure, by_name, reference_rows(figure.entry, results), reused)
+    rows = [
+        replace(row, cluster=figure.cluster, reused=row.result.reused_text(at))
+        for row in reference_rows(figure.entry, results)
+    ]
+    return PublishedComparison(figure, {result.case.name: result for result in results}, rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,17 +251,30 @@ class RunComparison:
 
 
 def compare_runs(
-    a: str, b: str, experiment: str | None = None, *, session: Session = DEFAULT, **selection: Unpack[JobFilter]
+    a: str,
+    b: str,
+    experiment: str | None = None,
+    *,
+    without: Sequence[str] | None = None,
+    session: Session = DEFAULT,
+    **selection: Unpack[JobFilter],
 ) -> RunComparison:
-    """Compare two sets of runs case by case. `a` and `b` are each a cluster, a date, a commit or a run."""
+    """Compare two sets of runs case by case. `a` and `b` are each a cluster, a date, a commit or a run.
+
+    `without` is that of `FigureFilter`.
+    """
     ledger, matches = updated_ledger(session), job_filter(**selection)
     name = full_name(session.folders, experiment) if experiment else None
-    rows = result_rows(ledger, [row for row in job_rows(ledger, experiment=name) if matches(row)]).rows
+    left_out = left_out_attempts(ledger, without or ())
+    session.note(f"left out: {attempt}" for attempt in left_out)
+    ids = {attempt.attempt_id for attempt in left_out}
+    rows = [row for row in job_rows(ledger, experiment=name) if matches(row)]
+    rows = result_rows(ledger, rows, left_out=ids).rows
     runs, codes = run_summaries(ledger), {row.code for row in rows}
     sides = [side_of(word, runs, codes) for word in (a, b)]
     if sides[0] == sides[1]:
         raise ReproError(Problem(f"{a} and {b}: both are {sides[0]}", hint="give two that differ"))
-    rows_a, rows_b = (rows_of_side(ledger, side, rows, runs) for side in sides)
+    rows_a, rows_b = (rows_of_side(ledger, side, rows, runs, ids) for side in sides)
     if sides[0].kind == "cluster" and sides[1].kind in ("date", "commit"):  # on that cluster only
         rows_b = [row for row in rows_b if row.cluster == sides[0].name]
     if sides[1].kind == "cluster" and sides[0].kind in ("date", "commit"):
@@ -289,7 +291,7 @@ def compare_runs(
 
     by_cluster = not {side.kind for side in sides} & {"cluster", "run"}
     cases = compare_sides(rows_a, rows_b, metrics, metric_of, by_cluster)
-    if not any(case.job_a and case.job_b for case in cases):
+    if not any(case.a_job and case.b_job for case in cases):
         filters = ", ".join(filter(None, [experiment, *map(str, filter(None, selection.values()))]))
         what = f"{sides[0]} and {sides[1]} share no case{f' of {filters}' if filters else ''}"
         raise ReproError(Problem(what, hint="repro status shows what was run"))
@@ -321,26 +323,28 @@ def claims(
     `attempt` is that of `collect`.
     """
     ledger = updated_ledger(session)
-    given, submitted = name_list(experiments), _submitted(ledger, **selection)
-    meant = experiments_meant(session.folders, given)
-    names = _named_or_in(submitted, meant) if given else submitted
-    if given and not names:
-        raise ReproError(_no_job_of(meant))
+    names = _chosen(ledger, session, name_list(experiments), **selection)
     if not names:
         raise ReproError(Problem("no such jobs were submitted", hint="repro status shows the jobs"))
-    judged = JudgedClaims([], [])
+    claims = JudgedClaims([], [])
     for name in names:
         try:
-            judged.outcomes.append(_read(ledger, session, name, attempt, **selection))
+            claims.outcomes.append(judged(ledger, session, name, attempt, **selection))
         except ReproError as error:  # the claims of the others are judged all the same
-            judged.problems.extend(error.problems)
-    return judged
+            claims.problems.extend(error.problems)
+    return claims
 
 
 def _submitted(
-    ledger: Ledger, *, arg: Sequence[str] | None = None, run: str | None = None, **selection: Unpack[RunFilter]
+    ledger: Ledger,
+    *,
+    arg: Sequence[str] | None = None,
+    run: str | None = None,
+    without: Sequence[str] | None = None,
+    **selection: Unpack[RunFilter],
 ) -> list[str]:
-    """Return the experiments that have such a job, in the order of their first runs."""
+    """Return the experiments that have such a job, in the order of their first runs. ReproError for `without`."""
+    left_out_attempts(ledger, without or ())
     matches, rows = job_filter(**selection), job_summaries(ledger)
     if run is not None:
         rows = list(job_rows(ledger, run_id=run_named(run_summaries(ledger), run)))
@@ -371,17 +375,14 @@ def report(
     ledger = session.ledger()
     require_folder(output, force)
     session.note(update(ledger).complaints)
-    submitted = sorted(_submitted(ledger, **selection))
-    meant = experiments_meant(session.folders, name_list(experiments))
-    names = _named_or_in(submitted, meant)
-    if meant and not names:
-        raise ReproError(_no_job_of(meant))
+    given = name_list(experiments)
+    names = _chosen(ledger, session, given, **selection)
     outcomes = []
-    for name in names or submitted:
+    for name in names if given else sorted(names):
         try:
-            outcomes.append(_read(ledger, session, name, **selection))
+            outcomes.append(judged(ledger, session, name, **selection))
         except ReproError as error:
-            if names:
+            if given:
                 raise
             session.note([f"{name} is left out: {error.problems[0]}"])
     if not outcomes:
@@ -390,3 +391,100 @@ def report(
         what = f"no submitted experiment can be reported{''.join(filters)}"
         raise ReproError(Problem(what, hint="repro status shows the jobs"))
     return Report(write_report(report_page(ledger, outcomes, session.folders.templates), output), outcomes)
+
+
+@dataclass(frozen=True, slots=True)
+class Plotted:
+    """A figure file and the outcome that it shows."""
+
+    file: Path
+    outcome: FigureOutcome
+
+
+def plot(
+    experiment: str | None = None,
+    output: Path | str | None = None,
+    *,
+    where: str | None = None,
+    attempt: int | None = None,
+    session: Session = DEFAULT,
+    **selection: Unpack[FigureFilter],
+) -> Plotted:
+    """Draw an experiment on the paper's axes as png, svg or pdf. Replaces the file. Needs matplotlib.
+
+    In a folder, or without `output`, the file is a png with the name of the figure. A folder whose name ends with a
+    slash is made.
+
+    `attempt` is that of `collect`.
+    """
+    place, is_folder = Path(output or "."), names_folder(output)
+    if not is_folder:
+        require_plot_file(place)
+    figure = judged(updated_ledger(session), session, experiment, attempt, **selection)
+    note_program(session, figure)
+    if not _is_measured(figure, where):
+        raise ReproError(_no_verified_case(figure))
+    require_matplotlib()
+    file = place
+    if is_folder:
+        place.mkdir(parents=True, exist_ok=True)
+        file = place / figure.file_name(".png", attempt)
+    require_place(file)
+    return _drawn(figure, where, file)
+
+
+def plot_all(
+    names: Sequence[str] | str,
+    folder: Path | str | None = None,
+    *,
+    where: str | None = None,
+    attempt: int | None = None,
+    session: Session = DEFAULT,
+    **selection: Unpack[FigureFilter],
+) -> list[Plotted]:
+    """Draw one png for each of these experiments, into a folder that exists or whose name ends with a slash.
+
+    Replaces the files.
+
+    Of a paper, each experiment with a verified case is drawn. ReproError has the problems of all experiments, before
+    the first picture.
+    """
+    place = Path(folder or ".")
+    if not names_folder(folder):
+        raise ReproError(Problem("no such folder", f"{place}:", f"several pictures need a folder: -o {place}/"))
+    meant = experiments_meant(session.folders, name_list(names))
+    figures = outcomes(names, attempt=attempt, session=session, **selection)
+    unverified = [figure for figure in figures if not _is_measured(figure, where)]
+    problems = {figure.entry.name: _no_verified_case(figure) for figure in unverified}
+    named = [problem for name, problem in problems.items() if meant[name]]
+    if named or len(problems) == len(figures):
+        raise ReproError(*(named or problems.values()))
+    session.note(f"{figure.entry.short_name} is left out: no verified case" for figure in unverified)
+    require_matplotlib()
+    place.mkdir(parents=True, exist_ok=True)
+    files = [
+        (figure, place / figure.file_name(".png", attempt)) for figure in figures if figure.entry.name not in problems
+    ]
+    for _, file in files:
+        require_place(file)
+    return [_drawn(figure, where, file) for figure, file in files]
+
+
+def _is_measured(figure: FigureOutcome, where: str | None) -> bool:
+    return any(result.is_measured for result in figure.having(where))
+
+
+def _no_verified_case(figure: FigureOutcome) -> Problem:
+    name = figure.entry.short_name
+    return Problem(f"{name} at scale {figure.scale}: no verified case", hint=f"repro status {name}")
+
+
+def _drawn(figure: FigureOutcome, where: str | None, file: Path) -> Plotted:
+    draw(figure.entry, figure.scale, figure.cluster, figure.drawn(where), file)
+    return Plotted(file, figure)
+
+
+def require_plot_file(file: Path) -> None:
+    """Raise ReproError if the name has no known ending or no file can be written there."""
+    known_format(file)
+    require_place(file)

@@ -9,16 +9,17 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 from orchestrator.api import DEFAULT, Session, StateFilter
 from orchestrator.errors import Problem, ReproError, did_you_mean
+from orchestrator.fields import Field, row_of, rows_of
 from orchestrator.files import open_job_file
-from orchestrator.ledger.attempts import RefreshResult, anything_to_refresh, job_rows, job_summaries
+from orchestrator.ledger.attempts import RefreshResult, anything_to_refresh, job_rows, job_summaries, result_rows
 from orchestrator.ledger.database import Ledger, ledger_url, now, open_ledger
-from orchestrator.ledger.result_attempts import result_rows
+from orchestrator.ledger.measurements import MeasuredMetric
+from orchestrator.ledger.reports import job_count, job_history, last_seen
 from orchestrator.ledger.rows import JobRow, JobSummary
-from orchestrator.ledger.summary import job_count, last_seen
 from orchestrator.ledger.tables import FAILED, LOST, MEASURED, OPEN, QUEUED, SUBMITTING
 from orchestrator.paths import Folders, find_folders
 from orchestrator.reading.job_status import (
@@ -32,13 +33,12 @@ from orchestrator.reading.job_status import (
     tallies,
     total,
 )
-from orchestrator.slurm.states import STATES, base_state
+from orchestrator.slurm.records import STATES, base_state
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from orchestrator.ledger.readonly_sql import Answer, Relation
-    from orchestrator.ledger.reports import PastAttempt
     from orchestrator.reading.logs import RankLines
 
 POLL_EVERY_S = 15.0
@@ -131,17 +131,9 @@ def _states(text: str | None) -> set[str]:
 
 
 def select_jobs(
-    ledger: Ledger,
-    folders: Folders,
-    targets: Sequence[str],
-    *,
-    forgotten: bool = False,
-    **selection: Unpack[StateFilter],
+    ledger: Ledger, folders: Folders, targets: Sequence[str], **selection: Unpack[StateFilter]
 ) -> list[JobRow]:
-    """Return the jobs of these experiments, job ids, starts of job ids and scheduler ids.
-
-    Jobs whose attempts are all forgotten are included with `forgotten` only.
-    """
+    """Return the jobs of these experiments, job ids, starts of job ids and scheduler ids."""
     from orchestrator.catalog.library import full_name
     from orchestrator.catalog.names import experiment_names, names_meant  # not for `status`
 
@@ -149,20 +141,17 @@ def select_jobs(
     chosen: dict[int, JobRow] = {}
     for target in targets:
         if names_meant(names, target):
-            rows = job_rows(ledger, experiment=full_name(folders, target), forgotten=forgotten)
+            rows = job_rows(ledger, experiment=full_name(folders, target))
         else:
-            rows = [_job_with_id(ledger, target, forgotten)]
+            rows = [_job_with_id(ledger, target)]
         chosen |= {row.attempt_id: row for row in rows if matches(row)}
     return list(chosen.values())
 
 
-def _job_with_id(ledger: Ledger, target: str, forgotten: bool) -> JobRow:
-    rows = job_rows(ledger, job_prefix=target, forgotten=forgotten)
-    rows = rows or [row for row in job_rows(ledger, forgotten=forgotten) if row.scheduler_id == target]
+def _job_with_id(ledger: Ledger, target: str) -> JobRow:
+    rows = job_rows(ledger, job_prefix=target)
+    rows = rows or [row for row in job_rows(ledger) if row.scheduler_id == target]
     ids = sorted({row.job_id for row in rows})
-    if not ids and not forgotten and job_rows(ledger, job_prefix=target, forgotten=True):
-        what, hint = "all attempts are forgotten", f"repro history {target} --all; repro forget {target} --undo"
-        raise ReproError(Problem(what, f"{target}:", hint))
     if not ids:
         raise ReproError(Problem("no experiment or job of this name", f"{target}:", "repro status shows the jobs"))
     if len(ids) > 1:
@@ -170,25 +159,74 @@ def _job_with_id(ledger: Ledger, target: str, forgotten: bool) -> JobRow:
     return rows[0]
 
 
-def one_job(ledger: Ledger, folders: Folders, target: str, *, forgotten: bool = False) -> JobRow:
+def one_job(ledger: Ledger, folders: Folders, target: str) -> JobRow:
     """Return the only job of a target; ReproError if it has several or none."""
-    rows = select_jobs(ledger, folders, [target], forgotten=forgotten)
+    rows = select_jobs(ledger, folders, [target])
     if len(rows) != 1:
         raise ReproError(Problem(f"{len(rows)} jobs, expected one", f"{target}:", "repro status shows the jobs"))
     return rows[0]
 
 
-def history(job: str, *, forgotten: bool = False, session: Session = DEFAULT) -> JobHistory:
-    """Return every attempt of a job with its measurements and events; forgotten ones only with `forgotten`."""
+def history(job: str, *, session: Session = DEFAULT) -> JobHistory:
+    """Return every attempt of a job with its measurements and events."""
     from orchestrator.ledger.reports import job_history  # not for `status`
 
     ledger = session.ledger()
-    row = one_job(ledger, session.folders, job, forgotten=forgotten)
+    row = one_job(ledger, session.folders, job)
     session.note(update(ledger).complaints)
-    attempts = [one for one in job_history(ledger, row.job_id) if forgotten or one.forgotten_at is None]
+    attempts = job_history(ledger, row.job_id)
     if not attempts:
         raise ReproError(Problem("no attempt can be read", f"{row.job_id}:"))
-    return JobHistory(row, tuple(attempts))
+    return JobHistory(
+        row, tuple(row_of(JobAttempt, one, row, events=rows_of(JobEvent, one.events)) for one in attempts)
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class JobEvent:
+    """An event of an attempt."""
+
+    at: datetime
+    event: Annotated[str, Field(of="kind")]
+    detail: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class JobAttempt:
+    """An attempt of a job, with its measurements by name, and its events."""
+
+    job: Annotated[str, Field(of="job_id")]
+    experiment: str
+    scale: str
+    cluster: str
+    case: Annotated[str, Field(of="case_name")]
+    repeat: int
+    workload: str
+    number: int
+    run_id: str
+    scheduler: str
+    scheduler_id: str | None
+    host: str
+    user: str | None
+    nodes: str | None
+    state: str
+    reason: str | None
+    verdict: str | None
+    verdict_reason: str | None
+    failure: str | None
+    execution: str | None
+    exit_code: int | None
+    signal: int | None
+    origin: str | None
+    created_at: datetime
+    submitted_at: datetime | None
+    started_at: datetime | None
+    ended_at: datetime | None
+    folder: str
+    image: str | None
+    image_digest: str | None
+    metrics: Mapping[str, MeasuredMetric]
+    events: Sequence[JobEvent]
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +234,7 @@ class JobHistory:
     """A job with all its attempts, the first one first."""
 
     job: JobRow
-    attempts: tuple[PastAttempt, ...]
+    attempts: tuple[JobAttempt, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,9 +305,9 @@ def _notes(ledger: Ledger, result: RefreshResult) -> list[str]:
 
 
 def job_ids() -> list[str]:
-    """Return the ids of all jobs. Rows with wrong values are left out silently: this is for completion."""
+    """Return the ids of all jobs, for completion."""
     home = find_folders().home
-    ledger = open_ledger(ledger_url(DEFAULT.given_ledger, home), create=False, home=home, listener=lambda _: None)
+    ledger = open_ledger(ledger_url(DEFAULT.given_ledger, home), create=False, home=home)
     return [row.job_id for row in job_summaries(ledger)] if ledger else []
 
 
@@ -368,7 +406,6 @@ def _report_empty(session: Session, row: JobRow, folder: Path) -> None:
 
 
 def _attempt_folder(ledger: Ledger, row: JobRow, number: int) -> Path:
-    from orchestrator.ledger.reports import job_history  # not for `status`
 
     if number == row.number:
         return Path(row.folder)

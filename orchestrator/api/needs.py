@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 from orchestrator.api import DEFAULT, Session
 from orchestrator.catalog.library import published_code
@@ -23,8 +24,8 @@ from orchestrator.clusters.needs import (
 )
 from orchestrator.clusters.resolve import Cluster, find_cluster
 from orchestrator.errors import Problem, ReproError
-from orchestrator.launch.fetch import Fetched, fetch_items, item_state
-from orchestrator.launch.offline import offline_commands
+from orchestrator.fields import Field
+from orchestrator.launch.fetch import Fetched, fetch_items, item_state, render_fetch
 from orchestrator.launch.text_data import Text, require_usable_text
 from orchestrator.workloads import find_workload, workload_name, workloads
 from orchestrator.workloads.base import AnyWorkload
@@ -43,6 +44,36 @@ class NeedStatus:
     state: str | None = None
     record: FetchRecord | None = None
 
+    @property
+    def path(self) -> str | None:
+        """Return the path of the item."""
+        return None if self.item is None else str(self.item.path)
+
+    @property
+    def commit(self) -> str | None:
+        """Return the commit that was fetched, else the one to fetch."""
+        return (self.record and self.record.commit) or self.source.commit
+
+    @property
+    def sha256(self) -> str | None:
+        """Return the checksum of a file."""
+        return getattr(self.source.need, "sha256", None)
+
+
+@dataclass(frozen=True, slots=True)
+class NeedRow:
+    """Code or data that a program needs, and its state on a cluster."""
+
+    field: Annotated[str, Field(of="source.need.field")]
+    what: Annotated[str, Field(of="source.kind")]
+    required: Annotated[bool, Field(of="source.is_required")]
+    state: str | None
+    path: str | None
+    fetched: Annotated[str | None, Field(of="record.fetched")]
+    commit: str | None
+    source: Annotated[str, Field(of="source.address")]
+    sha256: str | None
+
 
 @dataclass(frozen=True, slots=True)
 class WorkloadNeeds:
@@ -51,19 +82,58 @@ class WorkloadNeeds:
     workload: AnyWorkload
     needs: tuple[NeedStatus, ...]
 
+    @property
+    def commit(self) -> str | None:
+        """Return the commit of its code."""
+        return next((status.source.commit for status in self.needs if status.source.commit), None)
+
+    @property
+    def required(self) -> list[str]:
+        """Return the fields of the profile that it needs."""
+        return [status.source.need.field for status in self.needs if status.source.is_required]
+
+
+@dataclass(frozen=True, slots=True)
+class WorkloadRow:
+    """A program, its commit, and the profile's fields that it needs."""
+
+    workload: Annotated[str, Field(of="workload.name")]
+    program: Annotated[str, Field(of="workload.about")]
+    commit: str | None
+    needs: Annotated[Sequence[str], Field(of="required")]
+
+
+@dataclass(frozen=True, slots=True)
+class FetchedFile:
+    """Code or data that was fetched, or was there."""
+
+    field: Annotated[str, Field(of="item.source.need.field")]
+    how: str
+    files: Annotated[Sequence[Path], Field(of="item.files")]
+
+
+@dataclass(frozen=True, slots=True)
+class FetchedSetting:
+    """A field of the profile to set, and its value."""
+
+    field: str
+    value: str
+
 
 @dataclass(frozen=True, slots=True)
 class Fetch:
     """Items of a workload at their places.
 
-    `settings` are the fields that the profile must have for them; empty if it has them. With `text`, data are those of
-    the text.
+    `settings` are the fields that the profile must have for them; empty if it has them. `command` is this command of
+    `repro`. With `text`, data are those of the text.
     """
 
     workload: AnyWorkload
     cluster: Cluster
     items: tuple[Item, ...]
     settings: tuple[tuple[str, str], ...]
+    templates: Path
+    command: str
     text: Text | None = None
 
     @property
@@ -71,9 +141,14 @@ class Fetch:
         """Return the folders that `container: mounts:` of the profile lacks."""
         return sorted({str(Path(item.value).parent) for item in unmounted(self.cluster, self.items)})
 
-    def run(self) -> Iterator[Fetched]:
-        """Fetch what is missing, on this machine. Errors are those of `fetch_items`."""
-        return fetch_items(self.items, self.text)
+    @property
+    def script(self) -> str:
+        """Return the script that fetches code and files on any machine."""
+        return render_fetch(self.items, self.templates, self.command)
+
+    def run(self, notify: Callable[[str], None] = lambda _: None) -> Iterator[Fetched]:
+        """Fetch what is missing, on this machine. `notify` gets the script's output. Errors: `fetch_items`."""
+        return fetch_items(self.items, self.templates, self.command, self.text, notify)
 
 
 def workload_needs(session: Session = DEFAULT) -> list[WorkloadNeeds]:
@@ -151,7 +226,14 @@ def _planned(
     if text is not None:
         given = Text(_absolute(text), python or sys.executable)
         require_usable_text(given, workload.name, items)
-    return Fetch(workload, profile, tuple(items), settings, given)
+    paths = {
+        "--directory": directory and _absolute(directory),
+        "--text": text and _absolute(text),
+        "--python": python,
+    }
+    words = [f"{option} {shlex.quote(str(path))}" for option, path in paths.items() if path]
+    command = " ".join([fetch_command(workload.name, cluster), *words])
+    return Fetch(workload, profile, tuple(items), settings, session.folders.templates, command, given)
 
 
 def _absolute(path: Path | str) -> Path:
@@ -169,14 +251,8 @@ def offline_fetch(
     python: str | None = None,
     session: Session = DEFAULT,
 ) -> str:
-    """Return the shell commands that fetch the items on another machine, with what to copy and how to check it."""
+    """Return the script that fetches code and files on a machine with internet, to places below any folder."""
     fetch = _planned(name, cluster, session, directory, text, python, is_written_here=False)
     if not fetch.items:
         raise ReproError(Problem(f"{fetch.workload.name} needs nothing from elsewhere"))
-    words = [fetch_command(fetch.workload.name, cluster)]
-    for option, path in (("--directory", directory), ("--text", text)):
-        if path is not None:
-            words += [option, shlex.quote(str(_absolute(path)))]
-    if python is not None:
-        words += ["--python", shlex.quote(python)]
-    return offline_commands(fetch.workload.name, fetch.items, " ".join(words))
+    return fetch.script

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from orchestrator.api import DEFAULT, JobFilter, Session, StateFilter
 from orchestrator.api.jobs import POLL_EVERY_S, job_filter, name_list, one_job, select_jobs, update, updated_ledger
-from orchestrator.api.notifications import FigureMessages, message_addresses
 from orchestrator.api.submissions import recorded_command
 from orchestrator.catalog.expand import expand
 from orchestrator.catalog.library import find_experiment
@@ -19,15 +18,20 @@ from orchestrator.launch.cancel import Cancelled, may_have_jobs
 from orchestrator.launch.cancel import cancel as cancel_attempts
 from orchestrator.launch.preflight import require_ready
 from orchestrator.launch.refresh import refresh
-from orchestrator.launch.retry import Retry, changed_limit, failure_classes, plan_again, recorded_settings
 from orchestrator.launch.run_options import RunOptions, RunPlan
 from orchestrator.launch.sbatch import canary_row
-from orchestrator.launch.submit import disposition_of
+from orchestrator.launch.submit import (
+    Retry,
+    changed_limit,
+    disposition_of,
+    failure_classes,
+    plan_again,
+    recorded_settings,
+)
 from orchestrator.launch.submit import submit as submit_plans
 from orchestrator.launch.supervise import Backlog, FollowedJobs, wait_for
-from orchestrator.ledger.attempts import job_rows, job_summaries
+from orchestrator.ledger.attempts import job_rows, job_summaries, result_rows
 from orchestrator.ledger.database import DiskFull, Ledger
-from orchestrator.ledger.result_attempts import result_rows
 from orchestrator.ledger.rows import JobRow, JobSummary
 from orchestrator.ledger.runs import Disposition, latest_attempts, run_record
 from orchestrator.ledger.tables import ENDED, FAILED, MEASURED, OPEN
@@ -59,16 +63,13 @@ def wait(
     targets: Sequence[str] | str = (),
     *,
     timeout: str | None = None,
-    notify: Sequence[str] | None = None,
     session: Session = DEFAULT,
     **selection: Unpack[JobFilter],
 ) -> Waited:
     """Wait until these jobs, or all open jobs, have ended. Jobs that nobody can start are not waited for.
 
-    The wait ends after the time `timeout`, `2h` or `0:30:00`. The jobs that are still open continue. The URLs `notify`,
-    by default those of the user's configuration, get a message about each figure.
+    The wait ends after the time `timeout`, `2h` or `0:30:00`. The jobs that are still open continue.
     """
-    addresses = message_addresses(notify)
     timeout_s = math.inf if timeout is None else read_budget(timeout, "--timeout")
     matches = job_filter(**selection)
     folders, targets = session.folders, name_list(targets)
@@ -80,22 +81,16 @@ def wait(
         return Waited((), (), ())
     report = session.reporter.message
     followed, backlog = FollowedJobs(ledger, chosen), Backlog(ledger, report)
-    messages = FigureMessages(ledger, folders, addresses, report, chosen)
-
-    def after_update() -> None:
-        backlog.submit_what_fits(followed.rows())
-        messages.send_ended(followed.rows())
 
     in_time = wait_for(
         lambda: update(ledger, POLL_EVERY_S),
         followed.rows,
-        after_update,
+        lambda: backlog.submit_what_fits(followed.rows()),
         report,
         session.reporter.progress,
         timeout_s,
     )
     rows = followed.rows()
-    messages.send_ended(rows, is_last=in_time)
     results = result_rows(ledger, rows)
     verified = _verified_cases(ledger, [row for row in rows if row.failure == str(Failure.CANCELLED)])
     failed = tuple(
@@ -154,8 +149,9 @@ def _ended_well(folders: Folders, row: JobRow) -> bool:
 class RetriedJob:
     """A job that was submitted again, or would be."""
 
-    job_id: str
-    label: str
+    job: str
+    experiment: str
+    case: str
     attempt: int
     failure: Failure
     time_limit: str
@@ -189,7 +185,6 @@ def retry(
     time_limit: str | None = None,
     settings: Sequence[str] = (),
     dry_run: bool = False,
-    notify: Sequence[str] | None = None,
     on_group: Callable[[RetriedGroup], None] = lambda _group: None,
     session: Session = DEFAULT,
     **selection: Unpack[StateFilter],
@@ -199,15 +194,10 @@ def retry(
     `classes` are failure classes, else those that may succeed without a change. `settings` are fields of the profile
     over those of the first submission, for example `slurm.qos=high`. ReproError if a job would become another job.
     `on_group` gets each group when it is submitted; a later group may fail. With `dry_run` nothing is submitted.
-    `notify` is that of `submit_all`.
     """
-    targets, addresses = name_list(targets), () if dry_run else message_addresses(notify)
-    command = recorded_command(
-        session,
-        "retry",
-        targets,
-        {**selection, "class": classes, "time": time_limit, "settings": settings, "notify": notify},
-    )
+    targets = name_list(targets)
+    options = {**selection, "class": classes, "time": time_limit, "settings": settings}
+    command = recorded_command(session, "retry", targets, options)
     cluster = selection.get("cluster")
     wanted, new_limit = failure_classes(classes), changed_limit(time_limit)
     folders, ledger = session.folders, updated_ledger(session)
@@ -242,14 +232,18 @@ def retry(
             attempts, submitted, left = sent.recorded.to_submit, sent.sent.jobs, len(sent.recorded.left)
         plans = {plan.identity: plan for plan in group.plans}
         jobs = [
-            RetriedJob(job, plans[job].label, number, failures[job], plans[job].resources.time_limit)
+            RetriedJob(
+                job,
+                plans[job].case.experiment,
+                plans[job].label,
+                number,
+                failures[job],
+                plans[job].resources.time_limit,
+            )
             for job, number in attempts.items()
         ]
         done.append(RetriedGroup(group.plans[0].case.experiment, tuple(jobs), submitted, left))
         on_group(done[-1])
-        if not dry_run:
-            messages = FigureMessages(ledger, folders, addresses, session.reporter.message, rows)
-            messages.submit_jobs(sent.run_id, group.cluster)
     return Retried(tuple(done), tuple(sorted(set(failures.values()))))
 
 

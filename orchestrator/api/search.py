@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 
 from orchestrator.api import DEFAULT, Session
 from orchestrator.api.jobs import update
-from orchestrator.api.notifications import message_addresses, send_about_search
 from orchestrator.api.runs import wait
 from orchestrator.api.session import Reporter
 from orchestrator.api.submissions import submit, supervise
@@ -18,25 +17,22 @@ from orchestrator.catalog.library import Entry, find_experiment
 from orchestrator.catalog.published_times import published_time
 from orchestrator.clusters.resolve import find_cluster
 from orchestrator.errors import Problem, ReproError
-from orchestrator.launch.retry import recorded_settings
+from orchestrator.launch.submit import recorded_settings
 from orchestrator.launch.supervise import may_be_resubmitted
-from orchestrator.ledger.attempts import job_rows
+from orchestrator.ledger.attempts import job_rows, result_rows
 from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.measurements import MeasuredMetric, metrics_of
-from orchestrator.ledger.result_attempts import result_rows
-from orchestrator.ledger.rows import JobRow, gpu_hours
+from orchestrator.ledger.rows import JobRow
 from orchestrator.ledger.tables import ENDED, MEASURED, OPEN
 from orchestrator.paths import find_folders
 from orchestrator.planning.plan import plan_cases, run_s
 from orchestrator.planning.target import Target
 from orchestrator.reading.failure import ran_out_of_memory
-from orchestrator.results.outcome import read_outcome
-from orchestrator.search.answer import SearchAnswer, Trial, answer
-from orchestrator.search.budget import Budget
+from orchestrator.results.outcome import judge_figure
+from orchestrator.search.answer import EndedTrial, SearchAnswer, answer
 from orchestrator.search.candidates import Candidate, Reason, candidates
-from orchestrator.search.policy import OUT_OF_MEMORY, Corrected, Decision, decide
+from orchestrator.search.policy import OUT_OF_MEMORY, Budget, Corrected, Decision, Simulated, decide, simulate
 from orchestrator.search.prepare import PreparedSearch, require_one_task, write_experiment
-from orchestrator.search.simulate import Simulated, simulate
 from orchestrator.text import counted
 
 FINALISTS = 3
@@ -53,20 +49,12 @@ class SearchOptions:
     finalists: int = FINALISTS
 
 
-def run_search(
-    prepared: PreparedSearch,
-    options: SearchOptions,
-    *,
-    notify: Sequence[str] | None = None,
-    session: Session = DEFAULT,
-) -> SearchAnswer:
+def run_search(prepared: PreparedSearch, options: SearchOptions, *, session: Session = DEFAULT) -> SearchAnswer:
     """Measure candidates until none can win or the budget is spent; return the answer.
 
     Short jobs come first, the most promising ones first. The fastest cases then run at full length. An interrupted
-    search continues with the jobs of the ledger, and waits for the running ones. The URLs `notify`, by default
-    those of the user's configuration, get one message with the answer.
+    search continues with the jobs of the ledger, and waits for the running ones.
     """
-    addresses = message_addresses(notify)
     session = replace(session, reporter=_EachOnce(session.reporter))
     first = prepared.candidates[0]
     plan_cases(prepared.entry, [first.case], prepared.cluster, session.folders)  # before a file changes
@@ -77,9 +65,7 @@ def run_search(
     stopped = _run_short(prepared, options, short, session)
     if short < prepared.iterations:
         stopped = _run_finalists(prepared, options, short, session) or stopped
-    found = search_answer(prepared, stopped, session=session)
-    send_about_search(session.ledger(), addresses, session.reporter.message, prepared, found)
-    return found
+    return search_answer(prepared, stopped, session=session)
 
 
 class _EachOnce:
@@ -98,10 +84,6 @@ class _EachOnce:
     def progress(self, jobs: Sequence[JobRow]) -> None:
         """Pass the jobs on."""
         self._reporter.progress(jobs)
-
-    def wrong_value(self, problem: Problem) -> None:
-        """Pass the problem on."""
-        self._reporter.wrong_value(problem)
 
 
 def _require_budget(prepared: PreparedSearch, options: SearchOptions, iterations: int, session: Session) -> None:
@@ -134,7 +116,7 @@ def _finish_open(prepared: PreparedSearch, iterations: Sequence[int], session: S
     if rows:
         names = ", ".join(row.case_name for row in rows)
         session.reporter.message(f"waiting for {counted(len(rows), 'open job')} of this search: {names}")
-        wait([row.job_id for row in rows], notify=(), session=session)
+        wait([row.job_id for row in rows], session=session)
 
 
 def _run_short(prepared: PreparedSearch, options: SearchOptions, short: int, session: Session) -> str:
@@ -173,14 +155,14 @@ def _run_finalists(prepared: PreparedSearch, options: SearchOptions, short: int,
     return None
 
 
-def _progress(decision: Decision, order: Sequence[Corrected], trials: Sequence[Trial]) -> str:
+def _progress(decision: Decision, order: Sequence[Corrected], trials: Sequence[EndedTrial]) -> str:
     measured = len(_times(trials))
     pruned = f", {len(decision.pruned)} need no run" if decision.pruned else ""
     return f"{measured} measured, {len(order)} left{pruned}; next: {order[0].candidate.name}"
 
 
 def affordable(
-    order: Sequence[Corrected], trials: Sequence[Trial], options: SearchOptions, iterations: int
+    order: Sequence[Corrected], trials: Sequence[EndedTrial], options: SearchOptions, iterations: int
 ) -> list[Corrected]:
     """Return the first cases whose jobs fit the rest of the budget by their corrected predictions."""
     hours = sum(trial.hours for trial in trials)
@@ -202,7 +184,7 @@ def _measure(prepared: PreparedSearch, chosen: Sequence[Candidate], iterations: 
     """Submit a job for each case, and wait until all have ended."""
     settings = _settings(prepared, iterations)
     submitted = [
-        submit(prepared.entry.name, prepared.profile, where=one.name, settings=settings, notify=(), session=session)
+        submit(prepared.entry.name, prepared.profile, where=one.name, settings=settings, session=session)
         for one in chosen
     ]
     supervise(submitted, session=session)
@@ -213,13 +195,13 @@ def _settings(prepared: PreparedSearch, iterations: int) -> tuple[str, ...]:
     return (*prepared.settings, f"training.iterations={iterations}")
 
 
-def _times(trials: Sequence[Trial]) -> dict[str, float]:
+def _times(trials: Sequence[EndedTrial]) -> dict[str, float]:
     """Return the time of each case, that of its longest job."""
     chosen = sorted((trial for trial in trials if trial.iteration_ms is not None), key=lambda trial: trial.iterations)
     return {trial.name: trial.iteration_ms for trial in chosen if trial.iteration_ms is not None}
 
 
-def _trials(prepared: PreparedSearch, session: Session) -> list[Trial]:
+def _trials(prepared: PreparedSearch, session: Session) -> list[EndedTrial]:
     """Return the jobs of the candidates that have ended, oldest first."""
     ledger = session.existing_ledger()
     if ledger is None:
@@ -237,22 +219,21 @@ def _job_rows(prepared: PreparedSearch, ledger: Ledger) -> list[JobRow]:
     return [row for row in rows if row.cluster == prepared.cluster.name and row.case_name in names]
 
 
-def _trial(row: JobRow, metrics: Mapping[str, MeasuredMetric]) -> Trial:
+def _trial(row: JobRow, metrics: Mapping[str, MeasuredMetric]) -> EndedTrial:
     time, rate = metrics.get("iteration_ms"), metrics.get("sequences_per_s")
     measured = row.verdict in MEASURED and time is not None
     time_ms = time.value if measured and time is not None else None
     if not measured and ran_out_of_memory(row.failure):
         time_ms = OUT_OF_MEMORY
-    started, ended = row.started_at, row.ended_at
-    return Trial(
+    return EndedTrial(
         name=row.case_name,
         job_id=row.job_id,
         iterations=row.iterations,
         iteration_ms=time_ms,
         spread_ms=time.spread if measured and time is not None else None,
         sequences_per_s=rate.value if measured and rate is not None else None,
-        job_s=(ended - started).total_seconds() if started is not None and ended is not None else 0.0,
-        hours=gpu_hours(row.gpus, started, ended) if started is not None and ended is not None else 0.0,
+        job_s=row.elapsed_s or 0.0,
+        hours=row.gpu_hours or 0.0,
         why=None if measured else row.verdict_reason,
         is_repeatable=may_be_resubmitted(row),
     )
@@ -302,7 +283,7 @@ def _measured_times(
     experiment: str, cluster: str, where: str | None, session: Session
 ) -> tuple[Entry, Target, list[tuple[Case, float]]]:
     profile = find_cluster(session.folders, cluster)
-    figure = read_outcome(session.ledger(), session.folders, experiment, cluster=profile.name)
+    figure = judge_figure(session.ledger(), session.folders, experiment, cluster=profile.name)
     known: list[tuple[Case, float]] = []
     for result in figure.having(where):
         time = OUT_OF_MEMORY if result.ran_out_of_memory else result.value("iteration_ms")

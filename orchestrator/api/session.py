@@ -25,22 +25,15 @@ class Reporter(Protocol):
     def progress(self, jobs: Sequence[JobRow]) -> None:
         """Receive the jobs that a function waits for, each time their states were read."""
 
-    def wrong_value(self, problem: Problem) -> None:
-        """Receive a wrong value in the ledger. Its row is left out."""
-
 
 class Silent:
-    """Reporter that does nothing. A wrong value in the ledger is an error."""
+    """Reporter that does nothing."""
 
     def message(self, text: str) -> None:
         """Ignore the line."""
 
     def progress(self, jobs: Sequence[JobRow]) -> None:
         """Ignore the jobs."""
-
-    def wrong_value(self, problem: Problem) -> None:
-        """Raise ReproError: nobody would see that the row is left out."""
-        raise ReproError(problem)
 
 
 SILENT = Silent()
@@ -90,28 +83,23 @@ class Session:
 
         return replace(folders, submitted_files=experiment_files(ledger))
 
-    def existing_ledger(self, *, create: bool = False, whole: bool = False) -> Ledger | None:
-        """Return the ledger; None if it does not exist and is not created.
-
-        The reporter gets each wrong value, whose row is left out. With `whole`, a wrong value is an error.
-        """
+    def existing_ledger(self, *, create: bool = False) -> Ledger | None:
+        """Return the ledger; None if it does not exist and is not created."""
         folders, given = find_folders(), self.given_ledger
         if not given and folders.refused is not None:
             raise ReproError(folders.refused)
         # Only here: a dry run must start without the database's modules.
         from orchestrator.ledger.database import ledger_url, open_ledger
 
-        listener = None if whole or self.reporter is SILENT else self.reporter.wrong_value
         url = ledger_url(given, folders.home)
-        key = f"{url} {whole}"
-        ledger = self._opened.get(key) or open_ledger(url, create=create, home=folders.home, listener=listener)
+        ledger = self._opened.get(str(url)) or open_ledger(url, create=create, home=folders.home)
         if ledger is not None:
-            self._opened[key] = ledger
+            self._opened[str(url)] = ledger
         return ledger
 
-    def ledger(self, *, whole: bool = False) -> Ledger:
+    def ledger(self) -> Ledger:
         """Return the ledger, or raise ReproError if it does not exist."""
-        ledger = self.existing_ledger(whole=whole)
+        ledger = self.existing_ledger()
         if ledger is None:
             raise ReproError(self.no_jobs())
         return ledger

@@ -5,32 +5,27 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import TYPE_CHECKING
 
 from orchestrator.api import DEFAULT, CaseOptions, Session, require_text
-from orchestrator.api.catalog import is_paper
+from orchestrator.api.catalog import require_experiment
 from orchestrator.api.jobs import POLL_EVERY_S, name_list, select_jobs, update
-from orchestrator.api.notifications import FigureMessages, message_addresses
 from orchestrator.api.plans import PlannedRun, plan_runs, require_positive, require_submittable
-from orchestrator.catalog.library import find_experiment
 from orchestrator.clusters.resolve import Cluster
-from orchestrator.config.user import Address
 from orchestrator.errors import Problem, ReproError
 from orchestrator.launch.preflight import gpu_warnings, image_warnings, require_ready
 from orchestrator.launch.run_options import FollowedJob, RunOptions
 from orchestrator.launch.submit import submit as submit_plans
 from orchestrator.launch.supervise import RunSupervisor, wait_for
-from orchestrator.ledger.attempts import job_rows
+from orchestrator.ledger.attempts import job_rows, measured_for, result_rows
 from orchestrator.ledger.database import Ledger, now
 from orchestrator.ledger.experiment_files import record_experiment_file
-from orchestrator.ledger.result_attempts import measured_for, result_rows
 from orchestrator.ledger.rows import JobRow
 from orchestrator.ledger.tables import OPEN, RUNNING
 from orchestrator.paths import Folders
 from orchestrator.reading.failure import Failure, failure_named
 from orchestrator.reading.job_status import reuse_text
-from orchestrator.results.outcome import FigureOutcome, read_outcome
+from orchestrator.results.outcome import FigureOutcome, judge_figure
 from orchestrator.text import option_words
 from orchestrator.workloads.argument_changes import changes_of
 
@@ -61,42 +56,27 @@ class Submission:
     options: RunOptions = field(repr=False)
     command: tuple[str, ...] = field(repr=False)
     ledger: Ledger = field(repr=False)
-    addresses: tuple[Address, ...] = field(default=(), repr=False)
     reused: Mapping[str, str] = field(default_factory=dict)
 
 
+class SubmitOptions(CaseOptions, total=False):
+    """Keywords of `submit`: those of `submit_all` for one experiment."""
+
+    rerun: bool
+    repeat: int
+    canary: bool
+    max_parallel: int | None
+    stop_after: int | None
+    after: Sequence[str] | str
+    warm_up: bool
+
+
 def submit(
-    experiment: str,
-    cluster: str,
-    *,
-    rerun: bool = False,
-    repeat: int = 1,
-    canary: bool = False,
-    max_parallel: int | None = None,
-    stop_after: int | None = None,
-    after: Sequence[str] | str = (),
-    warm_up: bool = False,
-    notify: Sequence[str] | None = None,
-    session: Session = DEFAULT,
-    **options: Unpack[CaseOptions],
+    experiment: str, cluster: str, *, session: Session = DEFAULT, **options: Unpack[SubmitOptions]
 ) -> Submission:
     """Submit every case of an experiment that is neither verified nor open, as `submit_all` does."""
-    if is_paper(experiment):
-        find_experiment(session.folders, experiment)  # raises the error with the paper's experiments
-    (submission,) = submit_all(
-        [experiment],
-        cluster,
-        rerun=rerun,
-        repeat=repeat,
-        canary=canary,
-        max_parallel=max_parallel,
-        stop_after=stop_after,
-        after=after,
-        warm_up=warm_up,
-        notify=notify,
-        session=session,
-        **options,
-    )
+    require_experiment(experiment)
+    (submission,) = submit_all([experiment], cluster, session=session, **options)
     return submission
 
 
@@ -111,7 +91,6 @@ def submit_all(
     stop_after: int | None = None,
     after: Sequence[str] | str = (),
     warm_up: bool = False,
-    notify: Sequence[str] | None = None,
     on_submission: Callable[[Submission], None] = lambda _submission: None,
     session: Session = DEFAULT,
     **options: Unpack[CaseOptions],
@@ -123,18 +102,15 @@ def submit_all(
     experiment run at once, after the jobs `after`; none is started after `stop_after` failures of one kind.
 
     All experiments are planned and checked before the first job is submitted. A job that two of them share is
-    submitted once. The URLs `notify`, by default those of the user's configuration, get a message about each experiment
-    when its jobs have ended: `supervise` or `wait` sends it, or a job after the last one. `on_submission` gets each
-    experiment when it is submitted; a later one may fail.
+    submitted once. `on_submission` gets each experiment when it is submitted; a later one may fail.
     """
     require_positive(repeat=repeat, max_parallel=max_parallel, stop_after=stop_after)
     if options.get("example"):
         what = "--example: example values cannot be submitted"
         raise ReproError(Problem(what, hint="add --dry-run, or fill in the values: repro clusters show NAME"))
-    names, after, addresses = name_list(names), name_list(after), message_addresses(notify)
+    names, after = name_list(names), name_list(after)
     run_options = {"repeat": repeat if repeat != 1 else None, "rerun": rerun, "canary": canary, "after": after}
     run_options |= {"max_parallel": max_parallel, "stop_after": stop_after, "depends_on": warm_up and "warm-up"}
-    run_options |= {"notify": notify}
     command = recorded_command(session, "submit", names, {"cluster": cluster, **options, **run_options})
     planned = plan_runs(names, cluster, repeat=repeat, max_parallel=max_parallel, **options)
     require_submittable(planned, warm_up=warm_up)
@@ -167,12 +143,10 @@ def submit_all(
     for run in planned:
         compiles = any(plan.program.warm_up for plan in run.plans)
         options_of_run = replace(chosen, warm_up=warm_up and compiles)
-        submissions.append(_submit(run, ledger, command, options_of_run, addresses, session))
+        submissions.append(_submit(run, ledger, command, options_of_run, session))
         own = {job.job_id for job in submissions[-1].jobs if job.run_id == submissions[-1].run_id}
         chosen = replace(chosen, own_jobs=chosen.own_jobs | own)
         on_submission(submissions[-1])
-        messages = FigureMessages(ledger, folders, addresses, session.reporter.message, submissions[-1].jobs)
-        messages.submit_jobs(submissions[-1].run_id, profile, is_new=bool(submissions[-1].submitted))
     return submissions
 
 
@@ -181,7 +155,6 @@ def _submit(
     ledger: Ledger,
     command: tuple[str, ...],
     chosen: RunOptions,
-    addresses: tuple[Address, ...],
     session: Session,
 ) -> Submission:
     """Submit the missing jobs of one experiment."""
@@ -207,7 +180,6 @@ def _submit(
         options=chosen,
         command=command,
         ledger=ledger,
-        addresses=addresses,
         reused=_reused(ledger, jobs),
     )
 
@@ -254,8 +226,6 @@ def supervise(submissions: Sequence[Submission] | Submission, *, session: Sessio
     """
     submissions = [submissions] if isinstance(submissions, Submission) else submissions
     ledger, folders, report = submissions[0].ledger, session.folders, session.reporter.message
-    submitted = [row for submission in submissions for row in submission.jobs]
-    messages = FigureMessages(ledger, folders, submissions[0].addresses, report, submitted)
     supervisors = [
         RunSupervisor(
             submission.planned.plans,
@@ -266,30 +236,24 @@ def supervise(submissions: Sequence[Submission] | Submission, *, session: Sessio
             submission.options,
             submission.command,
             report,
-            partial(messages.submit_jobs, cluster=submission.planned.cluster),
         )
         for submission in submissions
     ]
 
-    def rows_by_run() -> list[JobRow]:
-        return [row for supervisor in supervisors for row in supervisor.rows()]
-
     def rows() -> list[JobRow]:
         """Return the current rows, those of a job that experiments share once."""
-        return list({row.job_id: row for row in rows_by_run()}.values())
+        return list({row.job_id: row for supervisor in supervisors for row in supervisor.rows()}.values())
 
     def supervise_all() -> None:
         for supervisor in supervisors:
             supervisor.supervise()
-        messages.send_ended(rows_by_run())
 
     wait_for(lambda: update(ledger, POLL_EVERY_S), rows, supervise_all, report, session.reporter.progress)
-    messages.send_ended(rows_by_run(), is_last=True)
     outcomes = []
     for submission in submissions:
         planned, case = submission.planned, submission.planned.plans[0].case
         outcomes.append(
-            read_outcome(
+            judge_figure(
                 *(ledger, folders, planned.entry.name, case.scale, planned.cluster.name, case.workload),
                 changes=changes_of(plan.case.argument_changes for plan in planned.plans),
             )

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Annotated, TypeVar
 
 from pydantic import AfterValidator, Field, ValidationError, WithJsonSchema
@@ -10,6 +12,7 @@ from pydantic_core import PydanticCustomError
 
 from orchestrator.config.model import Count, Strict, Text, fault_of, shortened
 from orchestrator.errors import did_you_mean
+from orchestrator.fields import Column, kind_of
 from orchestrator.job_spec import Value
 from orchestrator.megatron.model import ContextCommunication, DdpKind, Recompute
 
@@ -17,10 +20,26 @@ Flag = Annotated[bool, Field(strict=True)]
 Share = Annotated[float, Field(strict=True, ge=0, le=1)]
 
 
+@dataclass(frozen=True, slots=True)
+class InColumn:
+    """Declaration of the column of an axis in exports, if it has another name or a unit."""
+
+    name: str
+    unit: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """Axis of a case: its name in experiments, in `--where` and in JSON, and its column in exports."""
+
+    name: str
+    column: Column
+
+
 class ParallelAxes(Strict):
     """Names, program, parallel sizes and switches of a case."""
 
-    case: Text | None = Field(default=None, description="Name of a row.", examples=["1.7B"])
+    case: Annotated[Text | None, InColumn("row")] = Field(default=None, description="Name of a row.", examples=["1.7B"])
     model: Text | None = Field(
         default=None, description="Name of a model that `paper.yaml` defines in `models`.", examples=["gpt-6.7b"]
     )
@@ -28,30 +47,30 @@ class ParallelAxes(Strict):
         default=None, description="Program of the case: `repro workloads list` prints the names.", examples=["pretrain"]
     )
     gpus: Count | None = Field(default=None, description="Number of GPUs of the job.", examples=[64])
-    pp: Count | None = Field(
+    pp: Annotated[Count | None, InColumn("pipeline_parallel")] = Field(
         default=None, description="Number of pipeline stages: the pipeline-parallel size. Without it: 1.", examples=[8]
     )
-    tp: Count | None = Field(
+    tp: Annotated[Count | None, InColumn("tensor_parallel")] = Field(
         default=None, description="Tensor-parallel size, a number of GPUs. Without it: 1.", examples=[8]
     )
-    dp: Count | None = Field(
+    dp: Annotated[Count | None, InColumn("data_parallel")] = Field(
         default=None,
         description="Data-parallel size, a number of replicas of the model. It follows from the other sizes; a given "
         "value is checked.",
         examples=[2],
     )
-    cp: Count | None = Field(
+    cp: Annotated[Count | None, InColumn("context_parallel")] = Field(
         default=None, description="Context-parallel size, a number of GPUs. Without it: 1.", examples=[2]
     )
-    ep: Count | None = Field(
+    ep: Annotated[Count | None, InColumn("expert_parallel")] = Field(
         default=None, description="Expert-parallel size, a number of GPUs. Without it: 1.", examples=[4]
     )
-    etp: Count | None = Field(
+    etp: Annotated[Count | None, InColumn("expert_tensor_parallel")] = Field(
         default=None,
         description="Tensor-parallel size inside experts, a number of GPUs. Without it: `tp`.",
         examples=[1],
     )
-    vp: Count | None = Field(
+    vp: Annotated[Count | None, InColumn("virtual_stages")] = Field(
         default=None,
         description="Number of virtual stages of a pipeline stage: above 1 the schedule is interleaved. Without it: 1.",
         examples=[2],
@@ -76,7 +95,7 @@ class ParallelAxes(Strict):
         default=None,
         description="true: the optimizer state is split over data-parallel ranks. Without it: the workload's default.",
     )
-    cp_comm: ContextCommunication | None = Field(
+    cp_comm: Annotated[ContextCommunication | None, InColumn("context_communication")] = Field(
         default=None, description="Communication of context parallelism. Without it: p2p."
     )
     ddp: DdpKind | None = Field(
@@ -95,10 +114,10 @@ class ModelAxes(Strict):
     layers: Count | None = Field(default=None, description="Number of transformer layers.", examples=[24])
     hidden: Count | None = Field(default=None, description="Hidden size, a number of elements.", examples=[2304])
     heads: Count | None = Field(default=None, description="Number of attention heads.", examples=[24])
-    kv_groups: Count | None = Field(
+    kv_groups: Annotated[Count | None, InColumn("key_value_groups")] = Field(
         default=None, description="Number of key and value heads. Without it: `heads`.", examples=[8]
     )
-    ffn: Count | None = Field(
+    ffn: Annotated[Count | None, InColumn("ffn_hidden")] = Field(
         default=None,
         description="Width of the feed-forward layer or of an expert, a number of elements. Without it: 4 x `hidden`.",
         examples=[9216],
@@ -109,16 +128,24 @@ class ModelAxes(Strict):
     experts_per_token: Count | None = Field(
         default=None, description="Number of experts that process each token.", examples=[2]
     )
-    seq: Count | None = Field(default=None, description="Length of a sequence in tokens.", examples=[2048])
-    vocab: Count | None = Field(default=None, description="Size of the vocabulary in tokens.", examples=[51200])
+    seq: Annotated[Count | None, InColumn("sequence_length", "tokens")] = Field(
+        default=None, description="Length of a sequence in tokens.", examples=[2048]
+    )
+    vocab: Annotated[Count | None, InColumn("vocabulary", "tokens")] = Field(
+        default=None, description="Size of the vocabulary in tokens.", examples=[51200]
+    )
 
 
 class BatchAxes(Strict):
     """Batch sizes of a case, and the tokens of its whole training."""
 
-    mbs: Count | None = Field(default=None, description="Microbatch size in sequences.", examples=[2])
-    gbs: Count | None = Field(default=None, description="Global batch size in sequences.", examples=[512])
-    tokens_billion: Count | None = Field(
+    mbs: Annotated[Count | None, InColumn("micro_batch_size", "sequences")] = Field(
+        default=None, description="Microbatch size in sequences.", examples=[2]
+    )
+    gbs: Annotated[Count | None, InColumn("global_batch_size", "sequences")] = Field(
+        default=None, description="Global batch size in sequences.", examples=[512]
+    )
+    tokens_billion: Annotated[Count | None, InColumn("tokens_billion", "10^9")] = Field(
         default=None,
         description="Tokens of the whole training in 10^9, for the metric `training_days`. It does not change the job.",
         examples=[300],
@@ -136,8 +163,19 @@ class Settings(BatchAxes, ModelAxes, ParallelAxes):
         return {name: values[name] for name in AXES if values[name] is not None}
 
 
-AXES: tuple[str, ...] = tuple(Settings.model_fields)
-"""Names of all axes, in the order in which they name a case."""
+def _axes(model: type[Strict]) -> Mapping[str, Axis]:
+    """Return the axes that a model declares. The meaning of a column is the description without the default."""
+    axes: dict[str, Axis] = {}
+    for name, info in model.model_fields.items():
+        column = next((each for each in info.metadata if isinstance(each, InColumn)), InColumn(name))
+        meaning = (info.description or "").partition(" Without it")[0].rstrip(".")
+        meaning = meaning[:1].lower() + meaning[1:]
+        axes[name] = Axis(name, Column(column.name, kind_of(info.annotation), meaning, column.unit))
+    return axes
+
+
+AXES: Mapping[str, Axis] = _axes(Settings)
+"""Axis by name, in the order in which they name a case."""
 
 
 WITHOUT_INFLUENCE = frozenset({"case", "label", "tokens_billion"})

@@ -4,29 +4,24 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, WithJsonSchema, model_validator
 from pydantic_core import PydanticCustomError
 
 from orchestrator.catalog.axes import ByAxis, Settings
 from orchestrator.config.model import Count, Strict, Text
+from orchestrator.errors import did_you_mean
+from orchestrator.metrics import PUBLISHED
 
-Metric = Literal[
-    "tflops_per_gpu",
-    "iteration_ms",
-    "sequences_per_s",
-    "percent_of_peak",
-    "aggregate_pflops",
-    "tokens_per_s",
-    "tokens_per_s_per_gpu",
-    "mfu_percent",
-    "max_memory_allocated_bytes",
-    "gpu_memory_used_gb",
-    "parameters_billion",
-    "training_days",
-    "joules_per_token",
-]
-"""Metrics that papers report, with the unit in the name. `gpu_memory_used_gb` counts the whole GPU in 10^9 bytes,
-`max_memory_allocated_bytes` is the framework's count."""
+
+def _metric(name: str) -> str:
+    if name not in PUBLISHED:
+        hint = did_you_mean(name, PUBLISHED) or f"there are: {', '.join(PUBLISHED)}"
+        raise PydanticCustomError("no_such_metric", "no such metric", {"hint": hint})
+    return name
+
+
+MetricName = Annotated[str, AfterValidator(_metric), WithJsonSchema({"type": "string", "enum": list(PUBLISHED)})]
+"""Name of a metric that papers report. `metrics.py` defines each."""
 
 HowStated = Literal["printed", "derived"]
 
@@ -59,7 +54,11 @@ class ClaimFields(Strict):
     where: Settings = Field(
         default=Settings(), description="Cases that the claim is about. Without it: all.", examples=[{"gbs": 512}]
     )
-    metric: Metric | None = Field(default=None, description="Metric of the claim. Without it: that of `axes.y`.")
+    metric: MetricName | None = Field(
+        default=None,
+        description="Metric of the claim. Without it: that of `axes.y`.",
+        examples=["max_memory_allocated_bytes"],
+    )
     tolerance: Annotated[float, Field(ge=0, lt=1)] = Field(
         default=0.0, description="Relative tolerance, a share of the number. 0.1 is 10 %.", examples=[0.1]
     )
@@ -229,7 +228,7 @@ class PublishedClaim(ClaimFields):
     """Every published number of these metrics is reproduced within the tolerance."""
 
     kind: Literal["published"] = Field(description=_KIND)
-    metrics: Annotated[list[Metric], Field(min_length=1)] = Field(
+    metrics: Annotated[list[MetricName], Field(min_length=1)] = Field(
         description="Metrics whose published numbers are compared.", examples=[["tflops_per_gpu"]]
     )
 

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from orchestrator.catalog.axes import Matrix, ModelAxes, Rules, Settings
-from orchestrator.catalog.claims import Claim, Metric
+from orchestrator.catalog.claims import Claim, MetricName
 from orchestrator.catalog.plot_axes import Axes
 from orchestrator.catalog.published import Difference, ExpectedOutcome, PublishedAs, PublishedPoint
 from orchestrator.config.model import Count, NonNegative, Positive, Strict, Text, TimeLimit
@@ -90,7 +90,7 @@ class TrainingFields(Strict):
 class CaseFields(Settings):
     """One row of a table: its settings and the paper's numbers."""
 
-    published: dict[Metric, Positive] = Field(
+    published: dict[MetricName, Positive] = Field(
         default={},
         description="The paper's numbers of the row, in the unit of each metric. `published_as` has their source.",
         examples=[{"tflops_per_gpu": 137}],

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field, field_validator
 
 from orchestrator.catalog.axes import AXES, axis_hint
-from orchestrator.catalog.claims import Metric
+from orchestrator.catalog.claims import MetricName
 from orchestrator.config.model import Strict, Text
 
 
@@ -39,7 +39,7 @@ class YAxis(Strict):
     """Y axis of the plot."""
 
     label: Text = Field(description="Label of the axis.", examples=["Achieved teraFLOP/s per GPU"])
-    metric: Metric = Field(description="Metric that is drawn. Its name has the unit.")
+    metric: MetricName = Field(description="Metric that is drawn. Its name has the unit.", examples=["tflops_per_gpu"])
     range: Annotated[list[float], Field(min_length=2, max_length=2)] | None = Field(
         default=None,
         description="Range of the paper's axis, in the unit of the metric. It applies to scale `paper`.",

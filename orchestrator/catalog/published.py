@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import Field
 
 from orchestrator.catalog.axes import Settings
-from orchestrator.catalog.claims import HowStated, Metric
+from orchestrator.catalog.claims import HowStated, MetricName
 from orchestrator.config.model import Positive, Strict, Text
 
 _CONFIRMED = "false: the number is not checked in the source. It is drawn, and decides no claim."
@@ -32,7 +32,7 @@ class PublishedAs(Strict):
         description="Unit in which the source has `gpu_memory_used_gb`. nvidia-smi calls 1 MiB 1 MB.",
     )
 
-    def point(self, metric: Metric, value: float) -> PublishedPoint:
+    def point(self, metric: MetricName, value: float) -> PublishedPoint:
         """Return a number of a row of `cases`, in the unit of the metric."""
         if metric == "gpu_memory_used_gb" and self.gpu_memory_in == "1000 MiB":
             value = round(value * 1000 * 2**20 / 1e9, 1)
@@ -55,7 +55,7 @@ class PublishedPoint(Strict):
     """A number of the source, for the cases with these settings."""
 
     where: Settings = Field(description="Settings of the cases that have the number.", examples=[{"pp": 2, "gbs": 32}])
-    metric: Metric = Field(description="Metric of the number. Its name has the unit.")
+    metric: MetricName = Field(description="Metric of the number. Its name has the unit.", examples=["tflops_per_gpu"])
     value: Positive = Field(description="The number, in the unit of the metric.", examples=[103])
     how: HowObtained = Field(description=_HOW)
     confirmed: bool = Field(description=_CONFIRMED)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from orchestrator.catalog.case import Case
 from orchestrator.catalog.published import PublishedPoint
-from orchestrator.megatron.flops import flops_per_iteration
+from orchestrator.megatron.model import flops_per_iteration
 
 _METRICS = (
     "iteration_ms",

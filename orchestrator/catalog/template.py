@@ -2,6 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+from orchestrator.catalog.names import is_path
+from orchestrator.errors import Problem, ReproError
+from orchestrator.files import require_place
+from orchestrator.paths import find_folders
+from orchestrator.text import printable_line
+
 PAPER_TEMPLATE = """\
 # The paper of the experiments in this folder.
 title: Title of the paper
@@ -60,3 +68,24 @@ scales:
     model: {layers: 4, hidden: 256, heads: 8, seq: 64, vocab: 1024}
     training: {dtype: fp32, iterations: 8}
 """
+
+
+def new_experiment(file: Path | str) -> list[Path]:
+    """Write a commented experiment, and `paper.yaml` beside it if there is none; return the written files."""
+    file = Path(file).expanduser()
+    if not is_path(file.name) or file.stem == "paper":
+        raise ReproError(Problem("not the file of an experiment", f"{file}:", "for example my/figure-1.yaml"))
+    if file.exists():
+        raise ReproError(Problem("exists already", f"{file}:", "give another file"))
+    if file.parent.exists():
+        require_place(file)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    paper = file.parent / "paper.yaml"
+    texts = {file: ("schema.json", EXPERIMENT_TEMPLATE)}
+    if not paper.exists():
+        texts[paper] = "paper.schema.json", PAPER_TEMPLATE
+    schemas = find_folders().shipped / "experiments"
+    for path, (schema, text) in texts.items():
+        first = f"# yaml-language-server: $schema={printable_line(str(schemas / schema))}\n"
+        path.write_text(first + text, encoding="utf-8")
+    return list(texts)

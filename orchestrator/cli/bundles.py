@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from orchestrator import __version__, api
 from orchestrator.cli import completion
 from orchestrator.cli import options as option
-from orchestrator.cli.json_jobs import file_rows
-from orchestrator.cli.options import argument, confirm_overwrite, session_of, value_option
+from orchestrator.cli.options import argument, confirm_overwrite, session_of
 from orchestrator.cli.output import data, message, next_command, suggest
 from orchestrator.errors import EXIT_FAILED, Problem, ReproError
 from orchestrator.files import names_folder
 from orchestrator.text import counted
-
-if TYPE_CHECKING:
-    from orchestrator.cli.documents import BundleDocument, BundleVerifyDocument
 
 What = Annotated[
     list[str],
@@ -27,13 +23,6 @@ What = Annotated[
         "EXPERIMENTS|verify FILE",
         "Experiments or papers, or the word verify and the bundle to check.",
         completion.bundle_words,
-    ),
-]
-Key = Annotated[Path | None, value_option("--sign", "KEY", "Sign with this SSH key, into FILE.sig.")]
-Signers = Annotated[
-    Path | None,
-    value_option(
-        "--allowed-signers", "FILE", "With verify: require a signature of a signer in this file (man ssh-keygen)."
     ),
 ]
 
@@ -50,34 +39,29 @@ def bundle(
     workload: option.OnlyWorkload = None,
     arg: option.OnlyArguments = None,
     run: option.OnlyRun = None,
+    without: option.Without = None,
     output: option.OutputPlace = None,
-    sign: Key = None,
-    allowed_signers: Signers = None,
     force: option.Force = False,
     json: option.Json = False,
     database: option.Database = None,
 ) -> None:
     """Write everything a reviewer needs to one file per experiment, or verify such a file from its own logs."""
     selection: api.FigureFilter = {"cluster": cluster, "scale": scale, "workload": workload, "arg": arg, "run": run}
+    selection["without"] = without
     if what[0] == "verify":
         if json:
             context.obj.json.command = "bundle verify"
-        if len(what) != 2 or output or any(selection.values()) or sign or force:
-            hint = "repro bundle verify FILE.tar.zst"
-            raise ReproError(Problem("verify needs a file, and its only option is --allowed-signers", hint=hint))
-        verified = api.verify_bundle(Path(what[1]), allowed_signers)
+        if len(what) != 2 or output or any(selection.values()) or force:
+            raise ReproError(Problem("verify needs a file and no option", hint="repro bundle verify FILE.tar.zst"))
+        verified = api.verify_bundle(Path(what[1]))
         if json:
-            context.obj.json.put(_verify_document(verified))
-        _print_verified(verified, Path(what[1]), allowed_signers, not json)
+            context.obj.json.put(checks=api.rows_of(api.BundleCheckRow, verified.checks))
+        _print_verified(verified, Path(what[1]), not json)
         return
     for word in what:
         if word.endswith(".tar.zst"):
             raise ReproError(Problem("only verify reads a file", f"{word}:", "-o names the file to write"))
-    if allowed_signers is not None:
-        raise ReproError(Problem("--allowed-signers: only for verify", hint="--sign KEY signs a bundle"))
     session = session_of(context, database)
-    if sign is not None:
-        api.require_key(sign)
     is_one = len(what) == 1 and not api.is_paper(what[0])
     place, is_folder = Path(output or "."), names_folder(output)
     if not is_folder:
@@ -95,17 +79,15 @@ def bundle(
     unproven: list[Problem] = []
     for outcome, file in zip(outcomes, files, strict=True):
         try:
-            written.append(api.bundle(outcome, file, key=sign, session=session))
+            written.append(api.bundle(outcome, file, session=session))
         except api.UnprovenBundle as error:
             unproven += error.problems
     if json:
-        paths = [("bundle", each.file) for each in written] + [("signature", each.signature) for each in written]
-        document: BundleDocument = {
-            "files": [row for kind, path in paths for row in file_rows(kind, path)],
-            "missing": [missing for each in written for missing in each.contents.missing],
-            "forgotten": [attempt for each in written for attempt in each.contents.forgotten],
-        }
-        context.obj.json.put(document)
+        context.obj.json.put(
+            files=[row for each in written for row in api.written_files("bundle", each.file)],
+            missing=[missing for each in written for missing in each.contents.missing],
+            left_out=[attempt for each in written for attempt in each.contents.left_out],
+        )
     for each in written:
         if not json:
             data(str(each.file))
@@ -120,12 +102,8 @@ def bundle(
 def _print_contents(written: api.Bundle) -> None:
     """Print what a bundle contains and what is missing in it."""
     file, contents = written.file, written.contents
-    if written.signature is not None:
-        message(f"signature: {written.signature}")
     for missing in contents.missing:
         message(f"{'missing' if missing.is_fault else 'note'}: {missing.place}: {missing.why}")
-    for attempt in contents.forgotten:
-        message(f"note: left out, because it was forgotten: {attempt}")
     if not contents.verified:
         message(f"note: {api.NOTHING_VERIFIED}")
     if contents.under_way:
@@ -134,46 +112,24 @@ def _print_contents(written: api.Bundle) -> None:
     message(f"{counted(contents.attempts, 'attempt')}, {counted(contents.files, 'file')}, {size}")
 
 
-def _verify_document(verified: api.BundleCheck) -> BundleVerifyDocument:
-    signature = verified.signature
-    return {
-        "checks": [
-            {
-                "check": check.name,
-                "what": check.what,
-                "proven": check.is_proven,
-                "differences": check.differences,
-                "notes": check.notes,
-            }
-            for check in verified.checks.checks
-        ],
-        "signatures": [{"signer": signature.signer, "problem": signature.problem}] if signature else [],
-    }
-
-
-def _print_verified(verified: api.BundleCheck, file: Path, allowed_signers: Path | None, with_checks: bool) -> None:
+def _print_verified(verified: api.Verified, file: Path, with_checks: bool) -> None:
     """Print the checks and their sum; exit code 1 if one found a difference."""
-    if verified.signature is not None and with_checks:
-        signer = verified.signature.signer
-        data(f"signature {f'by {signer}: valid' if signer else verified.signature.problem}")
-    checks = verified.checks
-    for check in checks.checks if with_checks else ():
+    for check in verified.checks if with_checks else ():
         differences = counted(len(check.differences), "difference") if check.differences else "no difference"
         data(f"{check.name:<8}  {check.what}{f': {differences}' if check.is_proven or check.differences else ''}")
         for difference in check.differences:
             data(f"{'':<8}  {difference}")
         for note in check.notes:
             data(f"{'':<8}  note: {note}")
-    if checks.holds:
-        message(f"the bundle is consistent with its checksums and logs: {checks.proven} follow from the logs")
-        for check in checks.checks:
+    if verified.holds:
+        message(f"the bundle is consistent with its checksums and logs: {verified.proven} follow from the logs")
+        for check in verified.checks:
             if check.unchecked is not None:
                 instead = "; read results/ instead" if check.name == "pages" else ""
                 message(f"note: not checked: {check.unchecked}{instead}")
-        if allowed_signers is None:
-            message("note: the author is not checked; --allowed-signers FILE checks a signature")
-    elif checks.made_by != __version__:
-        message(f"note: made by repro {checks.made_by}, read by {__version__}, which may count differently")
+        message("note: the author is not checked; ssh-keygen -Y verify checks a signature")
+    elif verified.made_by != __version__:
+        message(f"note: made by repro {verified.made_by}, read by {__version__}, which may count differently")
     if not verified.holds:
         raise typer.Exit(EXIT_FAILED)
     next_command(f"tar -xf {shlex.quote(str(file))}", "unpack report.html, results and logs")

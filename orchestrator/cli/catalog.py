@@ -5,21 +5,19 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from orchestrator import api
 from orchestrator.cli import completion
 from orchestrator.cli import options as option
-from orchestrator.cli.json_jobs import checked_cases
 from orchestrator.cli.options import all_settings, argument, session_of
 from orchestrator.cli.output import WIDE_HINT, data, filled_columns, message, next_command, suggest, table
 from orchestrator.errors import ReproError
+from orchestrator.fields import columns_of, main_names
+from orchestrator.paths import short_name
 from orchestrator.text import counted
-
-if TYPE_CHECKING:
-    from orchestrator.cli.documents import ListDocument, PlanDocument, RenderDocument
 
 Names = Annotated[
     list[str],
@@ -41,7 +39,6 @@ OutputFolder = Annotated[
 Explain = Annotated[bool, typer.Option("--explain", help="Show the origin of each line of the first script.")]
 
 _LISTED = ("experiment", "cases", "gpus", "done", "title", "scales")
-_PLANNED = ("experiment", "case", "nodes", "gpus", "memory_gb", "fit", "iteration_s", "gpu_hours", "cost", "iterations")
 
 app = typer.Typer(rich_markup_mode=None)
 
@@ -53,8 +50,7 @@ def list_experiments(
     """List the experiments of all papers: sizes and progress."""
     experiments = api.experiments(session_of(context, database))
     if json:
-        document: ListDocument = {"experiments": experiments.rows, "clusters": experiments.clusters}
-        context.obj.json.put(document)
+        context.obj.json.put(experiments=experiments.rows, clusters=experiments.clusters)
     else:
         rows = [_experiment_row(row) for row in experiments.rows]
         table(
@@ -128,17 +124,14 @@ def plan(
         report = api.with_exact_memory(report)
     rows, refused = list(report.rows.values()), report.refusals
     if json:
-        document: PlanDocument = {
-            "cases": checked_cases(report),
-            "totals": [report.totals],
-            "warnings": report.warnings,
-            "notes": report.notes,
-        }
-        context.obj.json.put(document, refused)
+        context.obj.json.put(refused, cases=rows, totals=[report.totals], warnings=report.warnings, notes=report.notes)
     elif rows:
-        columns = [column for column in rows[0] if column in filled_columns(rows)]
-        shown = [{**row, "uncertainty": _percent(row["uncertainty"])} for row in rows]
-        table(shown, columns, wide=wide, important=_PLANNED, hint=WIDE_HINT)
+        hidden = {"time_limit_s", *rows[0].parts, *(["experiment"] if len(report.selections) == 1 else [])}
+        shown = [
+            {**row, "experiment": short_name(row.experiment), "uncertainty": _percent(row.uncertainty)} for row in rows
+        ]
+        columns = [column for column in filled_columns(shown) if column not in hidden]
+        table(shown, columns, wide=wide, important=main_names(columns_of(api.PlanRow)), hint=WIDE_HINT)
     for warning in report.warnings:
         message(f"warning: {warning}")
     for note in report.notes:
@@ -168,8 +161,8 @@ def _suggest_next(names: Sequence[str], cluster: str | None, options: api.CaseOp
         suggest("the same cases on another machine", "plan", *names, cluster="selene", **options)
 
 
-def _percent(share: str | float | None) -> str | None:
-    return f"±{share:.0%}" if isinstance(share, float) else None
+def _percent(share: float | None) -> str | None:
+    return None if share is None else f"±{share:.0%}"
 
 
 def _cautions(report: api.BatchReport) -> Iterator[str]:
@@ -238,11 +231,7 @@ def render(
     rendered = api.render(experiment, cluster, output, explain=explain, session=session_of(context), **options)
     profile, scripts = rendered.planned.cluster, rendered.scripts
     if json:
-        document: RenderDocument = {
-            "scripts": [{"name": script.name, "file": script.path, "text": script.text} for script in scripts],
-            "lines": [{"text": line.text, "origins": line.origins} for line in rendered.lines],
-        }
-        context.obj.json.put(document)
+        context.obj.json.put(scripts=scripts, lines=rendered.lines)
         return
     if explain:
         _print_origins(rendered)
@@ -257,9 +246,9 @@ def render(
         suggest(purpose, "render", experiment, cluster=cluster, **options, output="jobs")
         return
     for script in scripts:
-        data(str(script.path))
+        data(str(script.file))
     next_command(
-        f"{launcher} {shlex.quote(str(scripts[0].path))}",
+        f"{launcher} {shlex.quote(str(scripts[0].file))}",
         f"or another script; then: repro adopt {shlex.quote(str(output))}",
     )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -22,12 +22,9 @@ from orchestrator.cli.output import (
     table,
 )
 from orchestrator.errors import EXIT_FAILED, Problem, ReproError, did_you_mean
+from orchestrator.metrics import METRICS
 from orchestrator.paths import find_folders, short_name
 from orchestrator.text import counted
-
-if TYPE_CHECKING:
-    from orchestrator.cli.documents import CompareDocument
-    from orchestrator.cli.json_rows import ChangedCase, ComparedNumber
 
 Arguments = Annotated[
     list[str] | None,
@@ -37,7 +34,6 @@ Arguments = Annotated[
         completion.experiments,
     ),
 ]
-_EFFICIENCY = ("percent_of_peak", "percent_of_peak_computed", "mfu_percent", "aggregate_pflops")
 _IMPORTANT = ("case", "metric", "measured", "published", "ratio", "within", "allowed", "not_judged")
 _ONLY_IF_DIFFERENT = ("experiment", "scale")
 
@@ -53,6 +49,9 @@ def compare(
     cluster: option.OnlyCluster = None,
     workload: option.OnlyWorkload = None,
     where: option.Where = None,
+    arg: option.OnlyArguments = None,
+    run: option.OnlyRun = None,
+    without: option.Without = None,
     attempt: option.ResultAttempt = None,
     wide: option.Wide = False,
     json: option.Json = False,
@@ -60,29 +59,24 @@ def compare(
 ) -> None:
     """Compare measured with published numbers, or two clusters, dates, commits or runs A and B."""
     experiment, sides = _parse(arguments or [])
-    selection: api.JobFilter = {"cluster": cluster, "scale": scale, "workload": workload, "where": where}
+    runs: api.RunFilter = {"cluster": cluster, "scale": scale, "workload": workload}
     session = session_of(context, database)
     if sides is None:
-        published = api.compare(experiment, attempt=attempt, session=session, **selection)
+        selection: api.FigureFilter = {**runs, "arg": arg, "run": run, "without": without}
+        published = api.compare(experiment, where=where, attempt=attempt, session=session, **selection)
         if json:
-            numbers = [_reference_json(row, published) for row in published.rows]
-            document: CompareDocument = {"numbers": numbers, "sides": [], "cases": []}
-            context.obj.json.put(document)
+            context.obj.json.put(numbers=published.rows)
         if not json:
             _print_published(published, wide)
-        _end_published(published, {**selection, "where": None}, attempt, session)
-    elif attempt is not None:
-        raise ReproError(Problem("--attempt: not with A and B", hint="repro compare EXPERIMENT --attempt 1"))
+        _end_published(published, selection, attempt, session)
+    elif attempt is not None or arg or run:
+        what = "--attempt, --arg and --run: not with A and B"
+        raise ReproError(Problem(what, hint="repro compare EXPERIMENT --attempt 1"))
     else:
-        runs = api.compare_runs(*sides, experiment, session=session, **selection)
+        compared = api.compare_runs(*sides, experiment, where=where, without=without, session=session, **runs)
         if json:
-            changes: CompareDocument = {
-                "numbers": [],
-                "sides": [runs.a, runs.b],
-                "cases": [_diff_json(case) for case in runs.cases],
-            }
-            context.obj.json.put(changes)
-        _print_runs(runs, session, not json)
+            context.obj.json.put(sides=[compared.a, compared.b], cases=compared.cases)
+        _print_runs(compared, session, not json)
 
 
 def _parse(arguments: Sequence[str]) -> tuple[str | None, tuple[str, str] | None]:
@@ -117,13 +111,13 @@ def _require_experiment(name: str) -> None:
 def _print_published(comparison: api.PublishedComparison, wide: bool) -> None:
     outcome = comparison.outcome
     message(f"{outcome.entry.short_name} at scale {outcome.scale} on {outcome.cluster}")  # a note names the program
-    shown = [_reference_row(row, comparison) for row in comparison.rows if row.measured is not None]
+    shown = [_number_row(row) for row in comparison.rows if row.measured is not None]
     table(shown, filled_columns(shown), wide=wide, important=_IMPORTANT, hint=WIDE_HINT)
     _print_summary(comparison)
 
 
 def _end_published(
-    comparison: api.PublishedComparison, selection: api.JobFilter, attempt: int | None, session: api.Session
+    comparison: api.PublishedComparison, selection: api.FigureFilter, attempt: int | None, session: api.Session
 ) -> None:
     """Print the next command; exit code 1 if a job failed or a number is outside its tolerance."""
     if comparison.failures:
@@ -143,10 +137,9 @@ def _print_summary(comparison: api.PublishedComparison) -> None:
     if measured:
         equations = " or ".join(dict.fromkeys(api.equation(result.case) for result in measured))
         message(f"TFLOP/s, percent of peak and PFLOP/s of all GPUs by {equations}, from the time of an iteration")
-        if any(result.metric("percent_of_peak_computed") for result in measured):
-            message("percent_of_peak_computed: only the products that the program computes")
-        if any(result.metric("mfu_percent") for result in measured):
-            message("mfu_percent: 6 FLOPs per matrix weight and token, and causal attention; no recomputation")
+        for name in ("percent_of_peak_computed", "mfu_percent"):
+            if any(result.metric(name) for result in measured):
+                message(f"{name}: {METRICS[name].meaning}")
     judged = [row for row in rows if row.within is not None]
     if judged:
         within = sum(row.within is True for row in judged)
@@ -169,7 +162,7 @@ def _print_summary(comparison: api.PublishedComparison) -> None:
         message(f"{kind}: {counted(len(cases), 'case')}: {'; '.join(cases[:MOST_LINES])}{more}")
 
 
-def _missing(rows: Sequence[api.ReferenceRow]) -> dict[str, list[str]]:
+def _missing(rows: Sequence[api.ComparedNumber]) -> dict[str, list[str]]:
     """Return the cases by what they lack, each with the reason or the metrics."""
     groups: dict[str, dict[str, dict[str, None]]] = {}
     for row in rows:
@@ -183,69 +176,21 @@ def _missing(rows: Sequence[api.ReferenceRow]) -> dict[str, list[str]]:
     }
 
 
-def _reference_row(row: api.ReferenceRow, comparison: api.PublishedComparison) -> dict[str, object]:
-    result, point = comparison.results[row.case], row.published
+def _number_row(row: api.ComparedNumber) -> dict[str, object]:
+    beside = {name: value for name, value in row.beside.items() if name not in (row.metric, "host_wait_percent")}
     return {
-        "case": row.case,
-        "metric": row.metric,
-        "measured": row.measured,
-        "spread": row.spread,
-        "published": point.value if point else None,
-        "ratio": row.ratio,
+        **{name: row[name] for name in ("case", "metric", "measured", "spread", "published", "ratio")},
         "allowed": _tolerance(row) if row.within is not None else None,
         "within": {True: "yes", False: "no", None: None}[row.within],
-        **{name: result.value(name) for name in _EFFICIENCY if name != row.metric},
-        "how": point and f"{point.origin} ({point.source})",
+        **beside,
+        "how": row.point and f"{row.point.origin} ({row.point.source})",
         "not_judged": row.because,
-        "newer": result.newer_text,
-        "reused": comparison.reused.get(row.case),
+        "newer": row.newer,
+        "reused": row.reused,
     }
 
 
-def _reference_json(row: api.ReferenceRow, comparison: api.PublishedComparison) -> ComparedNumber:
-    outcome, result = comparison.outcome, comparison.results[row.case]
-    metric, point = result.metric(row.metric), row.published
-    return {
-        "experiment": outcome.entry.name,
-        "scale": outcome.scale,
-        "cluster": outcome.cluster,
-        "case": row.case,
-        "metric": row.metric,
-        "measured": row.measured,
-        "spread": row.spread,
-        "ratio": row.ratio,
-        "tolerance": row.tolerance,
-        "tolerance_from": row.tolerance_from,
-        "within": row.within,
-        "missing": row.missing,
-        "because": row.because,
-        "published": point.value if point else None,
-        "published_how": point.how if point else None,
-        "published_confirmed": point.confirmed if point else None,
-        "published_error": point.error if point else None,
-        "published_source": point.source if point else None,
-        "published_gpu": point.gpu if point else None,
-        "interval_low": metric.interval_low if metric else None,
-        "interval_high": metric.interval_high if metric else None,
-        "repeats": metric.repeats if metric else None,
-        "gpu": result.gpu,
-        "execution": " and ".join(result.modes) or None,
-        "host_wait_percent": result.value("host_wait_percent"),
-        "host_bound": result.is_host_bound,
-        "job": result.row.job_id if result.row else None,
-        "attempt": result.row.number if result.row else None,
-        "newer": result.newer_text,
-        "measured_for": result.measured_for,
-        "reused": comparison.reused.get(row.case),
-        "percent_of_peak": result.value("percent_of_peak"),
-        "percent_of_peak_computed": result.value("percent_of_peak_computed"),
-        "mfu_percent": result.value("mfu_percent"),
-        "aggregate_pflops": result.value("aggregate_pflops"),
-        "flops": api.equation(result.case),
-    }
-
-
-def _tolerance(row: api.ReferenceRow) -> str:
+def _tolerance(row: api.ComparedNumber) -> str:
     return f"±{100 * (row.tolerance or 0.0):.3g} % ({row.tolerance_from})"
 
 
@@ -257,7 +202,7 @@ def _print_runs(comparison: api.RunComparison, session: api.Session, with_table:
         same = [name for name in _ONLY_IF_DIFFERENT if len({row[name] for row in rows}) == 1]
         table(rows, [name for name in filled_columns(rows) if name not in same])
         _print_changes(cases)
-    job = (regressions or [case for case in cases if case.job_b])[0].job_b
+    job = (regressions or [case for case in cases if case.b_job])[0].b_job
     purpose = "its attempts and events" if regressions else "the attempts of the first job"
     suggest(purpose, "history", str(job), database=session.database)
     if regressions:
@@ -284,38 +229,11 @@ def _name(case: api.CaseDiff) -> str:
 
 
 def _diff_row(case: api.CaseDiff) -> dict[str, object]:
+    names = ("scale", "case", "metric", "a", "b", "ratio")
     return {
         "experiment": short_name(case.experiment),
-        "scale": case.scale,
-        "case": case.case,
-        "metric": case.metric,
-        "a": case.a.value if case.a else None,
-        "b": case.b.value if case.b else None,
-        "ratio": case.ratio,
+        **{name: getattr(case, name) for name in names},
         "noise": _percent(case.noise),
-        "change": case.change,
-        "because": case.because,
-    }
-
-
-def _diff_json(case: api.CaseDiff) -> ChangedCase:
-    return {
-        "experiment": case.experiment,
-        "scale": case.scale,
-        "case": case.case,
-        "workload": case.workload,
-        "metric": case.metric,
-        "a": case.a.value if case.a else None,
-        "a_spread": case.a.spread if case.a else None,
-        "a_repeats": case.a.repeats if case.a else None,
-        "a_job": case.job_a,
-        "b": case.b.value if case.b else None,
-        "b_spread": case.b.spread if case.b else None,
-        "b_repeats": case.b.repeats if case.b else None,
-        "b_job": case.job_b,
-        "ratio": case.ratio,
-        "noise": case.noise,
-        "noise_from": case.noise_from,
         "change": case.change,
         "because": case.because,
     }

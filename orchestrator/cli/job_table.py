@@ -104,7 +104,9 @@ def _is_shown(column: str, rows: Sequence[Mapping[str, object]]) -> bool:
     return column not in _ONLY_IF_FILLED or any(row[column] for row in rows)
 
 
-def print_outcome(outcome: api.FigureOutcome, rows: Sequence[api.Row], columns: Sequence[str] | None = None) -> None:
+def print_outcome(
+    outcome: api.FigureOutcome, rows: Sequence[api.CaseRow], columns: Sequence[str] | None = None
+) -> None:
     """Print what was reproduced at which size, the cases, and the claims. `rows` are those of an export.
 
     The default columns are the main ones, without those that are empty or normal in all rows.
@@ -121,15 +123,15 @@ def print_outcome(outcome: api.FigureOutcome, rows: Sequence[api.Row], columns: 
     data("")
     metric = experiment.axes.y.metric
     chosen = columns or [name for name in api.main_columns(metric) if _is_of_interest(name, rows)]
-    shown = [{**row, "state": row["state"] or "not submitted"} for row in rows]
+    shown = [{**row, "state": row.state or "not submitted"} for row in rows]
     table(shown, chosen, important=("case", "verdict", "iteration_ms", metric, "published"))
-    verdicts = Counter(row["verdict"] for row in rows)
+    verdicts = Counter(row.verdict for row in rows)
     partial = f", {verdicts['partial']} partial" if verdicts["partial"] else ""
     of_cases = f"{verdicts['verified']} of {counted(len(rows), 'case')} verified{partial}"
     data(f"\n{of_cases}; claims of the paper: {claim_counts(outcome)}")
-    failed = [row for row in rows if row["verdict_reason"]]
+    failed = [row for row in rows if row.verdict_reason]
     for row in failed[:MOST_LINES]:
-        print_beside(str(row["verdict"]), f"{row['case']}: {row['verdict_reason']}")
+        print_beside(str(row.verdict), f"{row.case}: {row.verdict_reason}")
     if len(failed) > MOST_LINES:
         data(f"... and {len(failed) - MOST_LINES} more: repro status {outcome.entry.short_name} --failed")
     print_claims(outcome)
@@ -137,13 +139,13 @@ def print_outcome(outcome: api.FigureOutcome, rows: Sequence[api.Row], columns: 
         data("\nProcesses on CPU cores took the place of GPUs. Their times and rates do not show those of GPUs.")
 
 
-def _is_of_interest(column: str, rows: Sequence[api.Row]) -> bool:
+def _is_of_interest(column: str, rows: Sequence[api.CaseRow]) -> bool:
     if column in ("job", "state"):  # for `repro logs`
-        return any(row["verdict"] != "verified" for row in rows)
+        return any(row.verdict != "verified" for row in rows)
     if column == "verdict_reason":  # printed below the table, where it has room
         return False
     if column == "repeats":
-        return any((row[column] or 1) > 1 for row in rows)
+        return any((row.repeats or 1) > 1 for row in rows)
     return any(row[column] is not None for row in rows)
 
 

@@ -8,10 +8,11 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
+from orchestrator.cli.documents import DOCUMENTS
 from orchestrator.errors import EXIT_OK, Problem
 from orchestrator.text import utc_stamp
 
-SCHEMA_VERSION = 1
+VERSION = 1
 """Version of the documents. A document of the same version may get more fields; no field changes its meaning."""
 
 
@@ -21,26 +22,30 @@ class JsonOutput:
     def __init__(self, print_text: Callable[[str], None]) -> None:
         self.command: str | None = None  # until --json is read
         self._print = print_text
-        self._lists: Mapping[str, Any] | None = None
+        self._lists: Mapping[str, Sequence[object]] | None = None
         self._problems: Sequence[Problem] = ()
         self._open_list = ""
         self._is_series = False
         self._has_rows = False
 
-    def put(self, lists: Mapping[str, Any], problems: Sequence[Problem] = ()) -> None:
-        """Set the lists of the document, and problems that are not raised. `finish` prints them."""
+    def put(self, problems: Sequence[Problem] = (), **lists: Sequence[object]) -> None:
+        """Set the lists of the document, and problems that are not raised. `finish` prints them.
+
+        A list of the command that is not given is empty. Without --json, nothing is printed.
+        """
         self._lists, self._problems = lists, problems
 
-    def print_line(self, lists: Mapping[str, Any]) -> None:
+    def print_line(self, **lists: Sequence[object]) -> None:
         """Print a document on one line now. Further documents may follow; that of `put` is the last one."""
         self._is_series = True
-        self._print(_json({**self._head(), **lists, "errors": [], "exit_code": EXIT_OK}))
+        self._print(_json({**self._head(), **self._complete(lists), "errors": [], "exit_code": EXIT_OK}))
 
-    def print_rows(self, lists: Mapping[str, Any], rows: Sequence[object]) -> None:
-        """Print more rows of the last list of the document now. `lists` are the same in each call, the last empty."""
+    def print_rows(self, rows: Sequence[object], **lists: Sequence[object]) -> None:
+        """Print more rows of the last list of the document now. `lists` are other lists, the same in each call."""
         if not self._open_list:
-            *before, self._open_list = lists
-            for name, value in {**self._head(), **{name: lists[name] for name in before}}.items():
+            complete = self._complete(lists)
+            *before, self._open_list = complete
+            for name, value in {**self._head(), **{name: complete[name] for name in before}}.items():
                 self._print_field(name, value)
             self._print(f' "{self._open_list}": [')
         if rows:
@@ -53,7 +58,7 @@ class JsonOutput:
         rows = [{"location": one.location, "problem": one.what, "hint": one.hint} for one in (*self._problems, *errors)]
         if self._is_series and self._lists is None and not rows:
             return
-        lists = self._empty() if self._lists is None else self._lists
+        lists = self._complete(self._lists or {})
         if self._is_series:
             self._print(_json({**self._head(), **lists, "errors": rows, "exit_code": exit_code}))
             return
@@ -66,18 +71,16 @@ class JsonOutput:
         self._print(f' "exit_code": {exit_code}}}')
 
     def _head(self) -> dict[str, object]:
-        return {"schema_version": SCHEMA_VERSION, "command": self.command}
+        return {"version": VERSION, "command": self.command}
 
-    def _empty(self) -> dict[str, object]:
-        """Return the lists of the command without rows."""
-        from orchestrator.cli.documents import DOCUMENTS  # only for an error
-
+    def _complete(self, lists: Mapping[str, Sequence[object]]) -> dict[str, Sequence[object]]:
+        """Return all lists of the command; those that are not given are empty."""
         document = DOCUMENTS.get(self.command or "")
-        return {name: [] for name in document.__annotations__} if document is not None else {}
+        return {name: lists.get(name, []) for name in document.lists} if document is not None else {}
 
     def _print_field(self, name: str, value: object) -> None:
         """Print a field; a list has a row on each line."""
-        opening = "{" if name == "schema_version" else " "
+        opening = "{" if name == "version" else " "
         if isinstance(value, (list, tuple)) and value:
             self._print(f'{opening}"{name}": [')
             self._print(",\n".join(f"  {_json(row)}" for row in value))
@@ -97,12 +100,12 @@ def _plain(value: Any) -> object:
     """Return a value of JSON: times in UTC with a Z, paths as text, dataclasses and models by their fields."""
     if isinstance(value, datetime):
         return utc_stamp(value)
+    if isinstance(value, Mapping):
+        return dict(value)
     if fields := getattr(value, "__dataclass_fields__", None):
         return {name: getattr(value, name) for name in fields}
     if hasattr(value, "model_dump"):
         return value.model_dump(mode="json")
-    if isinstance(value, Mapping):
-        return dict(value)
     if isinstance(value, (Sequence, set, frozenset)) and not isinstance(value, (str, bytes)):
         return list(value)
     return str(value)

@@ -17,6 +17,7 @@ from typer.main import get_command, get_group
 
 from orchestrator import __version__, api
 from orchestrator.cli import completion
+from orchestrator.cli.documents import DOCUMENTS
 from orchestrator.cli.output import Console, data, message
 from orchestrator.errors import EXIT_FAILED, EXIT_OK, EXIT_USER_ERROR, Problem, ReproError
 
@@ -38,7 +39,6 @@ PANELS = {
         "wait": ("run", "Wait until jobs have ended."),
         "retry": ("run", "Submit failed jobs again, with more time or on other nodes."),
         "cancel": ("run", "Cancel jobs of experiments, or by job id."),
-        "forget": ("forgetting", "Hide attempts from tables and exit codes."),
     },
     "Judge results": {
         "collect": ("results", "Print and export the measured numbers of each case."),
@@ -105,7 +105,6 @@ EXAMPLES = {
         "repro retry figure-13 --class timeout --time +50%",
     ),
     "cancel": ("repro cancel figure-13", "repro cancel 77a694"),
-    "forget": ("repro forget figure-13 --failed", "repro forget figure-13 --undo"),
     "collect": (
         "repro collect figure-13                               # a table, and all columns in a file",
         "repro collect figure-13 -o figure-13.parquet",
@@ -130,7 +129,7 @@ EXAMPLES = {
     ),
     "clusters new": ("repro clusters new here",),
     "clusters schema": ("repro clusters schema > schema.json",),
-    "nodes deny": ("repro nodes deny n7 'n[9-12]' --because ECC --until 2026-12-31",),
+    "nodes deny": ("repro nodes deny n7 'n[9-12]' --cluster mine --because ECC --until 2026-12-31",),
     "nodes list": ("repro nodes list",),
     "nodes allow": ("repro nodes allow n7",),
     "images list": ("repro images list --cluster selene",),
@@ -243,7 +242,7 @@ def run(argv: Sequence[str]) -> int:
         if console.json.command is not None:
             if code == EXIT_INTERRUPTED:
                 problems.append(Problem("interrupted"))
-            console.json.finish([*problems, *console.wrong_values], code)
+            console.json.finish(problems, code)
         sys.stdout.flush()
     except BrokenPipeError:  # `repro list | head -1`
         code = EXIT_CLOSED_PIPE
@@ -286,8 +285,6 @@ def _run(argv: Sequence[str], console: Console, problems: list[Problem]) -> int:
 
 def _command_name(words: Sequence[str]) -> str:
     """Return the words of the command line that name the command: `clusters show`."""
-    from orchestrator.cli.documents import DOCUMENTS  # only for an error
-
     name = " ".join([word for word in words if not word.startswith("-")][:2])
     return name if name in DOCUMENTS else name.partition(" ")[0]
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated
+from dataclasses import asdict
+from typing import Annotated
 
 import typer
 
@@ -12,17 +12,14 @@ from orchestrator.cli import completion
 from orchestrator.cli import options as option
 from orchestrator.cli.options import session_of
 from orchestrator.cli.output import message, suggest, table
-from orchestrator.text import counted, shown_time
-
-if TYPE_CHECKING:
-    from orchestrator.cli.documents import NodesDocument
+from orchestrator.text import counted
 
 nodes = typer.Typer(
-    rich_markup_mode=None, no_args_is_help=True, help="Nodes that jobs may not use, per cluster, in the ledger."
+    rich_markup_mode=None, no_args_is_help=True, help="Nodes that your jobs may not use, one list per cluster."
 )
 
 Nodes = Annotated[list[str], typer.Argument(help="Nodes as Slurm writes them: n7 'n[1-4,7]'.", metavar="NODES")]
-Because = Annotated[str, typer.Option("--because", metavar="TEXT", help="The reason, for other users and for later.")]
+Because = Annotated[str, typer.Option("--because", metavar="TEXT", help="The reason, for later.")]
 Until = Annotated[
     str | None,
     typer.Option(
@@ -45,24 +42,19 @@ def deny(
     *,
     because: Because,
     until: Until = None,
-    cluster: option.ClusterName = None,
+    cluster: option.OnCluster,
     json: option.Json = False,
-    database: option.Database = None,
 ) -> None:
-    """Exclude nodes from each submission from now on. Jobs that are already in Slurm's queue stay as they are.
-
-    Without --cluster: the default cluster, or else the only Slurm cluster of the ledger.
-    """
-    session = session_of(context, database)
-    denied = api.deny_nodes(names, because, until=until, cluster=cluster, session=session)
+    """Exclude nodes from each submission from now on. Jobs that are already in Slurm's queue stay as they are."""
+    denied = api.deny_nodes(names, because, cluster, until=until, session=session_of(context))
     if json:
-        context.obj.json.put(_document(denied.entries))
+        context.obj.json.put(nodes=denied.entries)
     first = denied.entries[0]
     listed = ", ".join(entry.node for entry in denied.entries)
     message(f"{first.cluster}: {counted(len(denied.entries), 'node')} {first.explanation}: {listed}")
     if not denied.was_checked:
         message(f"note: this machine does not see the Slurm of {first.cluster}, so the names were not checked")
-    suggest("when they are repaired", "nodes allow", *names, cluster=first.cluster, database=database)
+    suggest("when they are repaired", "nodes allow", *names, cluster=first.cluster)
 
 
 @nodes.command("list")
@@ -72,53 +64,31 @@ def list_nodes(
     cluster: OnlyCluster = None,
     ended: Ended = False,
     json: option.Json = False,
-    database: option.Database = None,
 ) -> None:
     """List the denied nodes."""
-    entries = api.list_denied_nodes(cluster=cluster, ended=ended, session=session_of(context, database))
-    rows: list[dict[str, object]] = [
-        {
-            "cluster": entry.cluster,
-            "node": entry.node,
-            "reason": entry.reason,
-            "until": entry.shown_until,
-            "denied_by": entry.denied_by,
-            "denied_at": shown_time(entry.denied_at),
-            "allowed_by": entry.allowed_by,
-            "allowed_at": shown_time(entry.allowed_at),
-        }
-        for entry in entries
-    ]
+    entries = api.list_denied_nodes(cluster=cluster, ended=ended, session=session_of(context))
+    rows = [asdict(entry) for entry in entries]
     if json:
-        context.obj.json.put(_document(entries))
+        context.obj.json.put(nodes=entries)
     elif rows:
-        table(rows, [name for name in rows[0] if ended or not name.startswith("allowed")])
+        table(rows, list(rows[0]))
     else:
         message("no node is denied")
     if not rows:
         suggest("how to exclude a node from submissions", "nodes deny", "--help")
     elif not ended:
         first = entries[0]
-        suggest("use the node again", "nodes allow", first.node, cluster=first.cluster, database=database)
-
-
-def _document(entries: Sequence[api.DeniedNode]) -> NodesDocument:
-    return {"nodes": entries}
+        suggest("use the node again", "nodes allow", first.node, cluster=first.cluster)
 
 
 @nodes.command()
 def allow(
-    context: typer.Context,
-    names: Nodes,
-    *,
-    cluster: option.ClusterName = None,
-    json: option.Json = False,
-    database: option.Database = None,
+    context: typer.Context, names: Nodes, *, cluster: option.ClusterName = None, json: option.Json = False
 ) -> None:
     """Take nodes off the deny list."""
-    entries = api.allow_nodes(names, cluster=cluster, session=session_of(context, database))
+    entries = api.allow_nodes(names, cluster=cluster)
     if json:
-        context.obj.json.put(_document(entries))
+        context.obj.json.put(nodes=entries)
     listed = ", ".join(entry.node for entry in entries)
     message(f"{entries[0].cluster}: {counted(len(entries), 'node')} allowed again: {listed}")
-    suggest("the nodes that are denied", "nodes list", database=database)
+    suggest("the nodes that are denied", "nodes list")

@@ -191,6 +191,14 @@ OnlyRun = Annotated[
         "Results of this run. Default: the published arguments if measured, else the latest measured run.",
     ),
 ]
+Without = Annotated[
+    list[str] | None,
+    value_option(
+        "--without",
+        "ATTEMPT=REASON",
+        "Leave an attempt out of the results: 3f2a:1='a slow node' is attempt 1 of a job. Repeatable.",
+    ),
+]
 ResultAttempt = Annotated[
     int | None,
     value_option(
@@ -233,14 +241,15 @@ Force = Annotated[bool, typer.Option("--force", help="Replace an existing file."
 Wait = Annotated[bool, typer.Option("--wait", help="Wait until all jobs have ended, then print the result.")]
 
 
-def notify_option(event: str) -> Any:
-    """Return the option for the addresses of a message about this event."""
-    default = "Default: REPRO_NOTIFY, or notify: of your configuration."
-    text = f"Send a message {event}: mailto://, slack://, json://, ... Repeatable. {default}"
-    return value_option("--notify", "URL", text)
-
-
-Notify = Annotated[list[str] | None, notify_option("about each figure when its jobs have ended")]
+Notify = Annotated[
+    list[str] | None,
+    value_option(
+        "--notify",
+        "URL",
+        "Send a message when this command has waited: mailto://, slack://, json://, ... Repeatable. "
+        "Default: REPRO_NOTIFY, or notify: of your configuration.",
+    ),
+]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 Wide = Annotated[bool, typer.Option("--wide", "-w", help="Show all columns.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document, also for errors.", callback=_use_json)]

@@ -15,7 +15,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.cli.json_output import JsonOutput
-from orchestrator.errors import Problem
 from orchestrator.text import option_words, printable
 
 if TYPE_CHECKING:
@@ -96,7 +95,6 @@ class Console:
 
     def __init__(self) -> None:
         self.json = JsonOutput(data)
-        self.wrong_values: list[Problem] = []
         self.waiting_for: Sequence[JobRow] = ()
         self.show_progress: Callable[[Sequence[JobRow]], None] = lambda _: None
 
@@ -108,12 +106,6 @@ class Console:
         """Draw the jobs that a command waits for."""
         self.waiting_for = jobs
         self.show_progress(jobs)
-
-    def wrong_value(self, problem: Problem) -> None:
-        """Print a wrong value of the ledger once. The command continues without its row."""
-        if problem not in self.wrong_values:
-            self.wrong_values.append(problem)
-            message(f"repro: {problem}")
 
 
 _STYLES = {

@@ -6,7 +6,7 @@ import codecs
 import itertools
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -18,17 +18,12 @@ from orchestrator.errors import Problem, ReproError
 from orchestrator.paths import short_name
 from orchestrator.text import utc_stamp
 
-if TYPE_CHECKING:
-    from orchestrator.cli.documents import HistoryDocument, LogsDocument, SqlDocument
-    from orchestrator.cli.json_rows import AttemptRow
-
 ROWS_AT_ONCE = 1000
 """Rows of `sql` that are fetched and printed together. Each block of a table has its own head."""
 
 Follow = Annotated[bool, typer.Option("--follow", "-f", help="Continue until the job has ended.")]
 Rank = Annotated[int | None, value_option("--rank", "RANK", "Only the lines of this rank.", min=0)]
 AttemptNumber = Annotated[int | None, value_option("--attempt", "NUMBER", "Number of an earlier attempt.", min=1)]
-ShowAll = Annotated[bool, typer.Option("--all", help="Show forgotten attempts, too.")]
 Query = Annotated[
     str | None,
     argument("SELECT", 'One SELECT: "select * from v_results". Without it: the views and tables.'),
@@ -56,10 +51,9 @@ def logs(
         message(f"{log.job.job_id} ({log.job.label}) is {log.job.state}; its log follows when it runs. Ctrl-C ends")
     printable = VisibleLog().feed if sys.stdout.isatty() else bytes
     if json:
-        document: LogsDocument = {"lines": []}
         for lines in _lines(log.pieces):
-            context.obj.json.print_rows(document, lines)
-        context.obj.json.print_rows(document, [])
+            context.obj.json.print_rows(lines)
+        context.obj.json.print_rows([])
     try:
         for piece in () if json else log.pieces:
             sys.stdout.buffer.write(printable(piece))
@@ -85,17 +79,15 @@ def _lines(pieces: Iterable[bytes]) -> Iterator[list[str]]:
 def history(
     context: typer.Context,
     job: option.JobName,
-    show_all: ShowAll = False,
     wide: option.Wide = False,
     json: option.Json = False,
     database: option.Database = None,
 ) -> None:
     """Show each attempt of a job and what it measured, then each event with its time (UTC) and cause."""
-    job_history = api.history(job, forgotten=show_all, session=session_of(context, database))
+    job_history = api.history(job, session=session_of(context, database))
     row, attempts = job_history.job, job_history.attempts
     if json:
-        document: HistoryDocument = {"attempts": [_attempt_json(row, attempt) for attempt in attempts]}
-        context.obj.json.put(document)
+        context.obj.json.put(attempts=attempts)
     else:
         rows = [_attempt_row(attempt) for attempt in attempts]
         message(f"{row.job_id}: {row.label} of {row.experiment} at scale {row.scale} on {row.cluster}, {row.workload}")
@@ -110,46 +102,7 @@ def history(
     suggest(purpose, "logs", row.job_id, attempt=earlier or None, database=database)
 
 
-def _attempt_json(job: api.JobRow, attempt: api.PastAttempt) -> AttemptRow:
-    return {
-        "job": job.job_id,
-        "experiment": job.experiment,
-        "scale": job.scale,
-        "cluster": job.cluster,
-        "case": job.case_name,
-        "repeat": job.repeat,
-        "workload": job.workload,
-        "number": attempt.number,
-        "run_id": attempt.run_id,
-        "scheduler": attempt.scheduler,
-        "scheduler_id": attempt.scheduler_id,
-        "host": attempt.host,
-        "user": attempt.user,
-        "nodes": attempt.nodes,
-        "state": attempt.state,
-        "reason": attempt.reason,
-        "verdict": attempt.verdict,
-        "verdict_reason": attempt.verdict_reason,
-        "failure": attempt.failure,
-        "execution": attempt.execution,
-        "exit_code": attempt.exit_code,
-        "signal": attempt.signal,
-        "origin": attempt.origin,
-        "forgotten_by": attempt.forgotten_by,
-        "created_at": attempt.created_at,
-        "submitted_at": attempt.submitted_at,
-        "started_at": attempt.started_at,
-        "ended_at": attempt.ended_at,
-        "forgotten_at": attempt.forgotten_at,
-        "folder": attempt.folder,
-        "image": job.image,
-        "image_digest": job.image_digest,
-        "metrics": attempt.metrics,
-        "events": [{"at": event.at, "event": event.kind, "detail": event.detail} for event in attempt.events],
-    }
-
-
-def _attempt_row(attempt: api.PastAttempt) -> dict[str, object]:
+def _attempt_row(attempt: api.JobAttempt) -> dict[str, object]:
     measured = {name: attempt.metrics[name].value for name in _MEASURED if name in attempt.metrics}
     timing = attempt.metrics.get("iteration_ms")
     return {
@@ -169,15 +122,14 @@ def _attempt_row(attempt: api.PastAttempt) -> dict[str, object]:
         "used": timing.count if timing else None,
         "why": attempt.verdict_reason or attempt.reason,
         "origin": attempt.origin,
-        "forgotten": attempt.forgotten_at and f"{utc_stamp(attempt.forgotten_at)} by {attempt.forgotten_by}",
     }
 
 
-def _event_rows(attempts: Sequence[api.PastAttempt]) -> list[dict[str, object]]:
+def _event_rows(attempts: Sequence[api.JobAttempt]) -> list[dict[str, object]]:
     """Return the events of all attempts, the oldest first."""
     events = [(event, attempt.number) for attempt in attempts for event in attempt.events]
     return [
-        {"at": utc_stamp(event.at), "attempt": number, "event": event.kind, "detail": event.detail}
+        {"at": utc_stamp(event.at), "attempt": number, "event": event.event, "detail": event.detail}
         for event, number in sorted(events, key=lambda pair: pair[0].at)
     ]
 
@@ -197,19 +149,17 @@ def sql(
     if query is None:
         relations = api.relations(session=session)
         if json:
-            listed: SqlDocument = {"relations": relations, "columns": [], "rows": []}
-            context.obj.json.put(listed)
+            context.obj.json.put(relations=relations)
         else:
             _print_relations(relations)
             suggest("more in docs/reference/ledger.md", "sql", EXAMPLE_QUERY, database=database)
         return
     with api.query(query, session=session) as answer:
         if json:
-            document: SqlDocument = {"relations": [], "columns": answer.columns, "rows": []}
             for rows in _blocks(answer.rows):
                 named = [dict(zip(answer.columns, row, strict=True)) for row in rows]
-                context.obj.json.print_rows(document, named)
-            context.obj.json.print_rows(document, [])
+                context.obj.json.print_rows(named, columns=answer.columns)
+            context.obj.json.print_rows([], columns=answer.columns)
         elif csv:
             head: list[Sequence[object]] = [answer.columns]
             for block in itertools.chain([head], _blocks(answer.rows)):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, get_args
+from typing import Annotated, Literal, get_args
 
 import typer
 
@@ -12,22 +12,12 @@ from orchestrator import api
 from orchestrator.cli import completion
 from orchestrator.cli import options as option
 from orchestrator.cli.job_table import claim_counts, print_claims, print_outcome, suggest_why
-from orchestrator.cli.json_jobs import claim_rows, file_rows, job_refs
 from orchestrator.cli.options import argument, confirm_overwrite, session_of, value_option
 from orchestrator.cli.output import data, message, print_shortened, suggest
 from orchestrator.errors import EXIT_FAILED, Problem, ReproError
 from orchestrator.files import names_folder
 from orchestrator.paths import short_name
 from orchestrator.text import counted
-
-if TYPE_CHECKING:
-    from orchestrator.cli.documents import (
-        ClaimsDocument,
-        CollectDocument,
-        PlotDocument,
-        ReportDocument,
-    )
-
 
 Format = Literal["csv", "json", "jsonl", "parquet", "md", "latex"]
 ENDINGS: dict[str, Format] = {
@@ -79,6 +69,7 @@ def collect(
     where: option.Where = None,
     arg: option.OnlyArguments = None,
     run: option.OnlyRun = None,
+    without: option.Without = None,
     export: Export = None,
     output: option.OutputFile = None,
     columns: Columns = None,
@@ -94,6 +85,7 @@ def collect(
     one of the same figure. With -o, only write that file. Through a pipe, print the file itself.
     """
     selection: api.FigureFilter = {"cluster": cluster, "scale": scale, "workload": workload, "arg": arg, "run": run}
+    selection["without"] = without
     file_format = _export_format(export, output)
     _require_columns(file_format, iterations, columns, json)
     if file_format == "parquet":
@@ -113,19 +105,18 @@ def collect(
         api.write_file(pieces, output)
     if shows_cases:
         chosen = [column.name for column in collected.columns(columns)] if columns not in (None, "main") else None
-        print_outcome(collected.outcome, collected.rows, chosen)
-        shape = f"{counted(len(collected.rows), 'row')}, {counted(len(collected.columns(columns or 'all')), 'column')}"
+        print_outcome(collected.outcome, collected.cases, chosen)
+        shape = f"{counted(len(collected.cases), 'row')}, {counted(len(collected.columns(columns or 'all')), 'column')}"
         data(f"\n{output}  ({shape})")
     elif output is not None and not json:
         data(str(output))
     if json:
-        document: CollectDocument = {
-            "cases": [] if iterations else collected.rows,
-            "iterations": list(collected.iterations()) if iterations else [],
-            "claims": claim_rows(collected.outcome),
-            "files": [] if output is None else file_rows("export", output),
-        }
-        context.obj.json.put(document)
+        context.obj.json.put(
+            cases=[] if iterations else collected.cases,
+            iterations=list(collected.iterations()) if iterations else [],
+            claims=collected.outcome.judged_claims,
+            files=api.written_files("export", output),
+        )
     elif output is None and on_terminal:
         data(b"".join(pieces).decode().rstrip("\n"))
     elif output is None:
@@ -178,6 +169,7 @@ def claims(
     workload: option.OnlyWorkload = None,
     arg: option.OnlyArguments = None,
     run: option.OnlyRun = None,
+    without: option.Without = None,
     attempt: option.ResultAttempt = None,
     json: option.Json = False,
     database: option.Database = None,
@@ -187,13 +179,13 @@ def claims(
     Without a name, all submitted experiments are judged, each at its latest matching run.
     """
     selection: api.FigureFilter = {"cluster": cluster, "scale": scale, "workload": workload, "arg": arg, "run": run}
+    selection["without"] = without
     session = session_of(context, database)
     judged = api.claims(experiments or (), attempt=attempt, session=session, **selection)
     failures = [row for outcome in judged.outcomes for row in outcome.failures]
     if json:
-        rows = [row for outcome in judged.outcomes for row in claim_rows(outcome)]
-        document: ClaimsDocument = {"claims": rows, "failed_jobs": job_refs(failures)}
-        context.obj.json.put(document)
+        rows = [row for outcome in judged.outcomes for row in outcome.judged_claims]
+        context.obj.json.put(claims=rows, failed_jobs=api.rows_of(api.JobRef, failures))
     else:
         for outcome in judged.outcomes:
             data(_claims_title(outcome))
@@ -208,8 +200,8 @@ def claims(
         suggest_why(failures[0].job_id, failures[0].label, failures[0].failure, session)
     else:
         first = next((outcome for outcome in judged.outcomes if outcome.failed), judged.outcomes[0]).entry.short_name
-        selected = {"cluster": cluster, "scale": scale, "workload": workload, "attempt": attempt}
-        suggest("measured and published numbers", "compare", first, **selected, database=database)
+        purpose = "measured and published numbers"
+        suggest(purpose, "compare", first, **selection, attempt=attempt, database=database)
     if judged.failed:
         raise typer.Exit(EXIT_FAILED)
 
@@ -231,6 +223,7 @@ def plot(
     where: option.Where = None,
     arg: option.OnlyArguments = None,
     run: option.OnlyRun = None,
+    without: option.Without = None,
     output: option.OutputPlace = None,
     attempt: option.ResultAttempt = None,
     force: option.Force = False,
@@ -242,6 +235,7 @@ def plot(
     Without -o, or with a folder, the earlier picture of the same figure is replaced.
     """
     selection: api.FigureFilter = {"cluster": cluster, "scale": scale, "workload": workload, "arg": arg, "run": run}
+    selection["without"] = without
     session, names = session_of(context, database), experiments or []
     if len(names) > 1 or any(map(api.is_paper, names)):
         plots = api.plot_all(names, output, attempt=attempt, session=session, where=where, **selection)
@@ -252,11 +246,8 @@ def plot(
         name = names[0] if names else None
         plots = [api.plot(name, output, attempt=attempt, session=session, where=where, **selection)]
     if json:
-        document: PlotDocument = {
-            "files": file_rows("picture", *(plotted.file for plotted in plots)),
-            "claims": [row for plotted in plots for row in claim_rows(plotted.outcome)],
-        }
-        context.obj.json.put(document)
+        files = api.written_files("picture", *(plotted.file for plotted in plots))
+        context.obj.json.put(files=files, claims=[row for plotted in plots for row in plotted.outcome.judged_claims])
     for plotted in plots:
         if not json:
             data(str(plotted.file))
@@ -275,6 +266,7 @@ def report(
     workload: option.OnlyWorkload = None,
     arg: option.OnlyArguments = None,
     run: option.OnlyRun = None,
+    without: option.Without = None,
     output: OutputFolder,
     force: ForceFolder = False,
     json: option.Json = False,
@@ -282,12 +274,12 @@ def report(
 ) -> None:
     """Write one HTML page with outcomes, pictures and provenance."""
     selection: api.FigureFilter = {"cluster": cluster, "scale": scale, "workload": workload, "arg": arg, "run": run}
+    selection["without"] = without
     session = session_of(context, database)
     page = api.report(output, experiments or (), force=force, session=session, **selection)
     if json:
-        claims = [row for outcome in page.outcomes for row in claim_rows(outcome)]
-        document: ReportDocument = {"files": file_rows("page", page.file), "claims": claims}
-        context.obj.json.put(document)
+        claims = [row for outcome in page.outcomes for row in outcome.judged_claims]
+        context.obj.json.put(files=api.written_files("page", page.file), claims=claims)
     else:
         data(str(page.file))
     cases = counted(sum(len(outcome.results) for outcome in page.outcomes), "case")

@@ -12,16 +12,17 @@ from orchestrator import api
 from orchestrator.cli import completion
 from orchestrator.cli import options as option
 from orchestrator.cli.job_table import bar, print_jobs, suggest_results, suggest_why, waiting
-from orchestrator.cli.json_jobs import job_refs, retried_jobs
+from orchestrator.cli.notify import message_addresses, message_of_error, send_message
 from orchestrator.cli.options import argument, experiments_of, no_longer_waiting, session_of, value_option
-from orchestrator.cli.output import data, filled_columns, message, only, print_shortened, suggest, table
+from orchestrator.cli.output import as_row, data, filled_columns, message, only, print_shortened, suggest, table
 from orchestrator.errors import EXIT_FAILED, EXIT_OK, EXIT_TIMEOUT, EXIT_USER_ERROR, Problem, ReproError
 from orchestrator.paths import short_name
 from orchestrator.text import counted
 
 if TYPE_CHECKING:
-    from orchestrator.cli.documents import AdoptDocument, CancelDocument, RetryDocument, WaitDocument
-    from orchestrator.cli.json_rows import RetriedJob
+    from collections.abc import Sequence
+
+    from orchestrator.config.user import Address
 
 ASK_ABOVE = 10
 """Number of jobs above which `cancel` asks."""
@@ -63,35 +64,38 @@ def wait(
 ) -> None:
     """Wait until jobs have ended: those of experiments, single jobs, or all open jobs."""
     selection: api.JobFilter = {"cluster": cluster, "scale": scale, "workload": workload, "where": where}
-    raise typer.Exit(_wait(context, targets or [], timeout, notify, session_of(context, database), selection, json))
+    addresses, session = message_addresses(notify), session_of(context, database)
+    raise typer.Exit(_wait(context, targets or [], timeout, addresses, session, selection, json))
 
 
 def _wait(
     context: typer.Context,
     targets: list[str],
     timeout: str | None,
-    notify: list[str] | None,
+    addresses: Sequence[Address],
     session: api.Session,
     selection: api.JobFilter,
     json: bool,
 ) -> int:
     """Wait for the jobs and print them; return the exit code."""
     try:
-        with waiting(context.obj):
-            waited = api.wait(targets, timeout=timeout, notify=notify, session=session, **selection)
+        with message_of_error(addresses, context.command_path), waiting(context.obj):
+            waited = api.wait(targets, timeout=timeout, session=session, **selection)
     except KeyboardInterrupt:
         names = sorted({short_name(job.experiment) for job in context.obj.waiting_for})
         no_longer_waiting(names, selection, session.database)
         raise
     if json:
-        document: WaitDocument = {"jobs": waited.jobs}
-        context.obj.json.put(document)
+        context.obj.json.put(jobs=waited.jobs)
     if not waited.jobs:
         message("no open jobs")
         suggest("their states", "status", *only(experiments_of(targets)), **selection, database=session.database)
         return EXIT_OK
     for tally in waited.tallies:
         message(bar(tally))
+    if not waited.timed_out:
+        ends = [f"{tally.name}: {tally.text()}" for tally in waited.tallies]
+        send_message(addresses, ends, waited.failed, failed=bool(waited.failed))
     if not json:
         print_jobs(waited.jobs)
     names = sorted({short_name(job.experiment) for job in waited.jobs})
@@ -132,15 +136,14 @@ def retry(
 ) -> None:
     """Submit failed jobs again, planned from the current profile, on other nodes or with more time."""
     selection: api.JobFilter = {"cluster": cluster, "scale": scale, "workload": workload, "where": where}
-    session = session_of(context, database)
-    again: list[RetriedJob] = []
+    session, addresses = session_of(context, database), message_addresses(notify, waits=wait)
+    again: list[api.RetriedJob] = []
 
     def on_group(group: api.RetriedGroup) -> None:
         """Print the jobs of a group as soon as they are submitted: the next group may fail."""
         if json:
-            again.extend(retried_jobs(group))
-            document: RetryDocument = {"jobs": again}
-            context.obj.json.put(document)
+            again.extend(group.jobs)
+            context.obj.json.put(jobs=again)
         if not dry_run:
             _print_retried(group, with_jobs=not json)
 
@@ -150,35 +153,27 @@ def retry(
         time_limit=time,
         settings=settings or (),
         dry_run=dry_run,
-        notify=notify,
         on_group=on_group,
         session=session,
         state=state,
         **selection,
     )
-    jobs = [(group, job) for group in retried.groups for job in group.jobs]
+    jobs = [job for group in retried.groups for job in group.jobs]
     names = sorted({short_name(group.experiment) for group in retried.groups})
     if dry_run and jobs:
         rows: list[dict[str, object]] = [
-            {
-                "job": job.job_id,
-                "experiment": short_name(group.experiment),
-                "case": job.label,
-                "failure": str(job.failure),
-                "attempt": job.attempt,
-                "time": job.time_limit,
-            }
-            for group, job in jobs
+            as_row(job) | {"experiment": short_name(job.experiment), "time": job.time_limit} for job in jobs
         ]
+        columns = ["job", "experiment", "case", "failure", "attempt", "time"]
         if not json:
-            table(rows, [name for name in rows[0] if name != "experiment" or len(names) > 1])
+            table(rows, [name for name in columns if name != "experiment" or len(names) > 1])
         left = sum(group.left for group in retried.groups)
         alone = f", and not {counted(left, 'other')} (too many attempts, or Slurm repeats them)" if left else ""
         message(f"would submit {counted(len(jobs), 'job')} again{alone}; nothing was submitted")
-        suggest("the earlier attempts of the first job", "history", jobs[0][1].job_id, database=database)
+        suggest("the earlier attempts of the first job", "history", jobs[0].job, database=database)
         return
     if jobs and wait:
-        raise typer.Exit(_wait(context, [job.job_id for _, job in jobs], None, notify, session, selection, json))
+        raise typer.Exit(_wait(context, [job.job for job in jobs], None, addresses, session, selection, json))
     if retried.groups and not dry_run:
         suggest("until all jobs have ended", "status", *only(names), **selection, database=database, watch=True)
         return
@@ -201,7 +196,7 @@ def retry(
 
 def _print_retried(group: api.RetriedGroup, with_jobs: bool) -> None:
     for job in group.jobs if with_jobs else ():
-        data(f"{job.job_id}  {job.label}  attempt {job.attempt}")
+        data(f"{job.job}  {job.case}  attempt {job.attempt}")
     left = f"; {group.left} not submitted again: too many attempts, or Slurm repeats them; --class submits them"
     message(f"{counted(group.submitted, 'job')} submitted again{left if group.left else ''}")
 
@@ -234,8 +229,8 @@ def cancel(
         typer.confirm(f"Cancel {counted(len(jobs), 'job')}?", abort=True, err=True)
     cancelled = api.cancel_jobs(jobs, session=session)
     if json:
-        document: CancelDocument = {"jobs": job_refs(cancelled.asked)}
-        context.obj.json.put(document, [*cancelled.refused, *cancelled.unrecorded])
+        refs = api.rows_of(api.JobRef, cancelled.asked)
+        context.obj.json.put([*cancelled.refused, *cancelled.unrecorded], jobs=refs)
     for job in () if json else cancelled.asked:
         data(f"{job.job_id}  {job.label}  {job.scheduler_id or '-'}")
     for problem in cancelled.refused:
@@ -261,30 +256,21 @@ def cancel(
 def adopt(context: typer.Context, folder: Folder, json: option.Json = False, database: option.Database = None) -> None:
     """Read the jobs of rendered scripts that were submitted by hand into the ledger. A second call adds new ones."""
     adopted = api.adopt(folder, session=session_of(context, database))
+    refs = api.rows_of(api.JobRef, adopted.jobs)
     rows = [
-        {
-            "job": row.job_id,
-            "experiment": short_name(row.experiment),
-            "case": row.label,
-            "attempt": row.number,
-            "id": row.scheduler_id,
-            "state": row.state,
-            "verdict": row.verdict,
-            "origin": row.origin,
-            "why": row.verdict_reason,
-        }
-        for row in adopted.jobs
+        as_row(ref) | {"experiment": short_name(ref.experiment), "case": row.label}
+        for ref, row in zip(refs, adopted.jobs, strict=True)
     ]
     if json:
-        document: AdoptDocument = {
-            "jobs": job_refs(adopted.jobs),
-            "adopted_before": [str(job.file) for job in adopted.known],
-            "not_submitted": [str(job.file) for job in adopted.not_submitted],
-        }
-        context.obj.json.put(document)
+        context.obj.json.put(
+            jobs=refs,
+            adopted_before=[str(job.file) for job in adopted.known],
+            not_submitted=[str(job.file) for job in adopted.not_submitted],
+        )
     else:
         if rows:
-            table(rows, filled_columns(rows))
+            columns = ["job", "experiment", "case", "attempt", "id", "state", "verdict", "origin", "why"]
+            table(rows, [name for name in columns if name in filled_columns(rows)])
         print_shortened([f"not submitted: {job.file}" for job in adopted.not_submitted], "add --json")
     counts = [f"{counted(len(rows), 'job')} adopted"]
     counts += [f"{len(adopted.known)} adopted before"] if adopted.known else []

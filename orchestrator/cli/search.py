@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -11,14 +11,11 @@ from orchestrator import api
 from orchestrator.cli import completion
 from orchestrator.cli import options as option
 from orchestrator.cli.job_table import waiting
-from orchestrator.cli.options import argument, notify_option, session_of, value_option
-from orchestrator.cli.output import data, filled_columns, message, suggest, table
+from orchestrator.cli.notify import message_addresses, message_of_error, send_message
+from orchestrator.cli.options import argument, session_of, value_option
+from orchestrator.cli.output import as_row, data, filled_columns, message, suggest, table
 from orchestrator.errors import EXIT_FAILED, EXIT_OK, Problem, ReproError
 from orchestrator.text import counted
-
-if TYPE_CHECKING:
-    from orchestrator.cli.documents import SearchDocument
-    from orchestrator.cli.json_rows import SearchedCase, SearchSummary, SearchWinner, SimulatedCase
 
 MOST_ROWS = 12
 """Number of candidates in the table. --json has all of them."""
@@ -56,7 +53,6 @@ Short = Annotated[int, value_option("--short", "NUMBER", "Iterations of the firs
 Finalists = Annotated[int, value_option("--finalists", "NUMBER", "Cases that run at full length at the end.", min=1)]
 AtOnce = Annotated[int, value_option("--max-parallel", "NUMBER", "Run this many jobs at once.", min=1)]
 Name = Annotated[str | None, value_option("--name", "NAME", "Name of the experiment that the search writes.")]
-SearchNotify = Annotated[list[str] | None, notify_option("with the fastest layout at the end")]
 DryRun = Annotated[bool, typer.Option("--dry-run", "-n", help="Show the candidates and their order only.")]
 Simulate = Annotated[
     bool,
@@ -89,14 +85,14 @@ def search(
     max_parallel: AtOnce = 1,
     settings: option.Settings = None,
     name: Name = None,
-    notify: SearchNotify = None,
+    notify: option.Notify = None,
     simulate: Simulate = False,
     dry_run: DryRun = False,
     json: option.Json = False,
     database: option.Database = None,
 ) -> None:
     """Find the fastest layout of a model: measure the most promising cases first, inside a budget."""
-    limit = api.read_search_budget(budget)
+    limit, addresses = api.read_search_budget(budget), message_addresses(notify)
     if simulate:
         entry, simulated = api.simulate_search(target, cluster, where, session=session_of(context, database))
         _print_simulated(context, entry.short_name, simulated, json)
@@ -125,13 +121,17 @@ def search(
         _print_answer(context, prepared, api.search_answer(prepared, None, session=session), database, json)
         return
     try:
-        with waiting(context.obj):
-            answer = api.run_search(prepared, options, notify=notify, session=session)
+        with message_of_error(addresses, context.command_path), waiting(context.obj):
+            answer = api.run_search(prepared, options, session=session)
     except KeyboardInterrupt:
         message("interrupted; open jobs go on, and the same command continues the search")
         _print_answer(context, prepared, api.search_answer(prepared, "interrupted", session=session), database, json)
         raise
-    raise typer.Exit(_print_answer(context, prepared, answer, database, json))
+    code = _print_answer(context, prepared, answer, database, json)
+    fastest = api.fastest_text(answer) or "no candidate is measured"
+    end = f"search {prepared.entry.short_name} on {prepared.cluster.name}: {fastest}"
+    send_message(addresses, [end], failed=code != EXIT_OK)
+    raise typer.Exit(code)
 
 
 def _print_answer(
@@ -141,18 +141,17 @@ def _print_answer(
     measured = answer.measured
     others = [row for row in answer.rows if row.state != "measured"]
     if json:
-        document: SearchDocument = {
-            "searches": [_summary(prepared, answer)],
-            "candidates": [_json_row(row) for row in (*measured, *others)],
-            "reasons": [{"reason": reason, "cases": count} for reason, count in answer.reasons],
-            "winners": [_winner(answer)] if answer.winner else [],
-            "simulated": [],
-        }
-        context.obj.json.put(document)
+        context.obj.json.put(
+            searches=[_summary(prepared, answer)],
+            candidates=api.rows_of(api.SearchedCase, (*measured, *others)),
+            reasons=[api.NotRunReason(reason, count) for reason, count in answer.reasons],
+            winners=_winners(answer),
+        )
     else:
-        rows = (*measured, *(row for row in others if row.is_candidate))
-        shown = [{name: value for name, value in _json_row(row).items() if name != "detail"} for row in rows]
-        table(shown[:MOST_ROWS], filled_columns(shown[:MOST_ROWS]), important=_IMPORTANT)
+        candidates = (*measured, *(row for row in others if row.is_candidate))
+        shown = [as_row(row) for row in api.rows_of(api.SearchedCase, candidates)]
+        columns = [name for name in filled_columns(shown[:MOST_ROWS]) if name != "detail"]
+        table(shown[:MOST_ROWS], columns, important=_IMPORTANT)
         if len(shown) > MOST_ROWS:
             message(f"and {counted(len(shown) - MOST_ROWS, 'more candidate')}; --json lists all of them")
     _print_winner(prepared, answer)
@@ -208,67 +207,27 @@ def _hours(hours: float) -> str:
     return f"{hours:,.0f}" if hours >= 100 else f"{hours:.3g}"
 
 
-def _summary(prepared: api.PreparedSearch, answer: api.SearchAnswer) -> SearchSummary:
-    return {
-        "experiment": prepared.entry.name,
-        "cluster": prepared.cluster.name,
-        "candidates": len(answer.candidates),
-        "measured": len(answer.measured),
-        "jobs": answer.jobs,
-        "hours": answer.hours,
-        "exhaustive_hours": answer.exhaustive_hours,
-        "stopped": answer.stopped,
-    }
+def _summary(prepared: api.PreparedSearch, answer: api.SearchAnswer) -> api.SearchSummary:
+    counts = {"candidates": len(answer.candidates), "measured": len(answer.measured)}
+    names = {"experiment": prepared.entry.name, "cluster": prepared.cluster.name}
+    return api.row_of(api.SearchSummary, answer, **names, **counts)
 
 
-def _winner(answer: api.SearchAnswer) -> SearchWinner:
+def _winners(answer: api.SearchAnswer) -> list[api.SearchWinner]:
     winner = answer.winner
-    assert winner is not None and winner.trial is not None
-    return {
-        "case": winner.case.name,
-        "iteration_ms": winner.trial.iteration_ms,
-        "spread_ms": winner.trial.spread_ms,
-        "sequences_per_s": winner.trial.sequences_per_s,
-        "margin": answer.margin,
-        "arguments": api.arguments_by_program(winner.case),
-    }
-
-
-def _json_row(row: api.CandidateRow) -> SearchedCase:
-    trial = row.trial
-    return {
-        "case": row.case.name,
-        "state": row.state,
-        "job": trial.job_id if trial else None,
-        "iterations": trial.iterations if trial else None,
-        "iteration_ms": trial.iteration_ms if trial and row.state == "measured" else None,
-        "spread_ms": trial.spread_ms if trial else None,
-        "sequences_per_s": trial.sequences_per_s if trial else None,
-        "predicted_ms": row.predicted_ms,
-        "memory_gb": row.memory_gb,
-        "why": row.why.kind if row.why else None,
-        "detail": row.why.detail if row.why else None,
-    }
+    if winner is None:
+        return []
+    arguments = api.arguments_by_program(winner.case)
+    return [api.row_of(api.SearchWinner, winner, margin=answer.margin, arguments=arguments)]
 
 
 def _print_simulated(context: typer.Context, name: str, simulated: api.Simulated, json: bool) -> None:
     """Print the cases in the order in which a search measures them, with their known times."""
-    best = simulated.best_ms
-    rows: list[SimulatedCase] = [
-        {"case": case, "iteration_ms": time, "over_fastest": time / best - 1}
-        for case, time in simulated.measured_ms.items()
-    ]
+    best, rows = simulated.best_ms, simulated.cases
     if json:
-        document: SearchDocument = {
-            "searches": [],
-            "candidates": [],
-            "reasons": [],
-            "winners": [],
-            "simulated": rows,
-        }
-        context.obj.json.put(document)
+        context.obj.json.put(simulated=rows)
     else:
-        table(rows, ["case", "iteration_ms"])
+        table([as_row(row) for row in rows], ["case", "iteration_ms"])
     found = simulated.measured_ms[simulated.found]
     message(f"{name}: {len(rows)} of {counted(simulated.of, 'case')} measured; no other one can be faster")
     how_close = (

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import shlex
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -15,10 +13,6 @@ from orchestrator.cli import options as option
 from orchestrator.cli.options import argument
 from orchestrator.cli.output import WIDE_HINT, as_row, data, filled_columns, message, suggest, table
 from orchestrator.errors import Problem, ReproError
-
-if TYPE_CHECKING:
-    from orchestrator.cli.documents import ExperimentsCheckDocument, ExperimentsNewDocument, ShowDocument
-    from orchestrator.cli.json_rows import CaseSettings, ShownCase, ShownExperiment, StatedClaim
 
 ExperimentOrPaper = Annotated[
     str,
@@ -30,8 +24,10 @@ ScriptNames = Annotated[
 experiments = typer.Typer(rich_markup_mode=None, no_args_is_help=True, help="Files of experiments: write, check.")
 
 NewFile = Annotated[Path, argument("FILE", "The file to write, for example my/figure-1.yaml.")]
-
 OfPaper = Annotated[bool, typer.Option("--paper", help="Print the schema of paper.yaml.")]
+
+_NOT_SETTINGS = (*("experiment", "scale", "published", "expected", "expected_confirmed", "reference_only", "script"),)
+"""Fields of a case that the table has in another form, or for all cases."""
 
 app = typer.Typer(rich_markup_mode=None)
 
@@ -58,35 +54,17 @@ def show(
             )
         contents = api.show_paper(experiment)
         if json:
-            context.obj.json.put(_paper_document(contents))
+            paper = api.row_of(api.ShownPaper, contents.paper, paper=contents.name)
+            rows = [api.shown_experiment(entry, entry.experiment.differences) for entry in contents.entries]
+            context.obj.json.put(papers=[paper], experiments=rows)
         else:
             _show_paper(contents, wide)
         return
     shown = api.show(experiment, scale, where=where)
     entry = shown.entry
-    claims: list[StatedClaim] = [
-        {
-            "experiment": entry.name,
-            "claim": claim.id,
-            "kind": claim.kind,
-            "stated": claim.stated,
-            "judged_at": claim.judged_at,
-            "source": claim.source,
-            "says": claim.says,
-            "tolerance": claim.tolerance,
-            "tolerance_because": claim.tolerance_because,
-            "not_met_by_source": claim.not_met_by_source,
-        }
-        for claim in entry.experiment.claims
-    ]
     if json:
-        document: ShowDocument = {
-            "papers": [],
-            "experiments": [_experiment_json(entry, shown.differences)],
-            "cases": [_case_json(shown, case) for case in shown.cases],
-            "claims": claims,
-        }
-        context.obj.json.put(document)
+        rows = [api.shown_experiment(entry, shown.differences)]
+        context.obj.json.put(experiments=rows, cases=shown.rows, claims=shown.claims)
         return
     if script:
         _print_scripts(shown, where, wide)
@@ -94,12 +72,12 @@ def show(
     if shown.replaces_shipped:
         message(f"{entry.name} is {api.shown(entry.file)}, not the shipped file")
     _print_about(entry, scale)
-    _print_cases(shown.cases, wide)
-    if claims:
+    _print_cases(shown, wide)
+    if claims := shown.claims:
         data("")
         columns = ["claim", "kind", "stated", "judged_at", "source", "says", "tolerance_because", "not_met_by_source"]
         table(
-            [{**claim, "judged_at": ", ".join(claim["judged_at"])} for claim in claims],
+            [as_row(claim) | {"judged_at": ", ".join(claim.judged_at)} for claim in claims],
             columns,
             wide=wide,
             hint=WIDE_HINT,
@@ -109,30 +87,6 @@ def show(
         suggest("the experiments that can be run", "list")
         return
     _suggest_plan(entry, scale, where)
-
-
-def _paper_document(contents: api.PaperContents) -> ShowDocument:
-    paper = contents.paper
-    return {
-        "papers": [
-            {
-                "paper": contents.name,
-                "title": paper.title,
-                "venue": paper.venue,
-                "arxiv": paper.arxiv,
-                "doi": paper.doi,
-                "hardware": paper.hardware,
-                "code": {name: code.model_dump() for name, code in paper.code.items()},
-                "images": paper.images,
-                "differences": paper.differences,
-                "not_run": [part.model_dump() for part in paper.not_run],
-                "notes": paper.notes,
-            }
-        ],
-        "experiments": [_experiment_json(entry, entry.experiment.differences) for entry in contents.entries],
-        "cases": [],
-        "claims": [],
-    }
 
 
 def _show_paper(contents: api.PaperContents, wide: bool) -> None:
@@ -188,64 +142,18 @@ def _suggest_plan(entry: api.Entry, scale: str, where: str | None) -> None:
     suggest(purpose, "plan", entry.argument, cluster=cluster, scale=scale, where=where)
 
 
-def _case_row(case: api.Case) -> CaseSettings:
-    layout, model, training = case.layout, case.model, case.training
-    return {
-        "case": case.name,
-        "label": case.settings.get("label"),
-        "gpus": layout.gpus,
-        "tp": layout.tensor_parallel,
-        "pp": layout.pipeline_parallel,
-        "cp": layout.context_parallel,
-        "dp": layout.data_parallel,
-        "ep": layout.expert_parallel,
-        "vp": layout.virtual_stages,
-        "mbs": layout.micro_batch_size,
-        "gbs": layout.global_batch_size,
-        "microbatches": layout.microbatches,
-        "layers": model.layers,
-        "hidden": model.hidden,
-        "heads": model.heads,
-        "seq": model.seq,
-        "vocab": model.vocab,
-        "dtype": training.dtype,
-        "recompute": training.recompute,
-        "offload": training.offload,
-        "scatter_gather": training.scatter_gather,
-        "sequence_parallel": layout.sequence_parallel,
-        "distributed_optimizer": training.distributed_optimizer,
-        "ddp": training.ddp,
-        "arguments": shlex.join(case.arguments) or None,
-        "parameters_billion": round(model.parameters() / 1e9, 4),
-        "workload": case.workload,
-    }
-
-
-def _case_json(shown: api.ExperimentCases, case: api.Case) -> ShownCase:
-    return {
-        **_case_row(case),
-        "experiment": shown.entry.name,
-        "scale": shown.scale,
-        "published": case.published,
-        "expected": case.expected.outcome if case.expected else None,
-        "expected_confirmed": case.expected.confirmed if case.expected else None,
-        "reference_only": case.reference_only,
-        "script": shown.script_of(case),
-    }
-
-
 def _expected(case: api.Case) -> dict[str, str]:
     if case.expected is None:
         return {}
     return {"expected": case.expected.outcome + ("" if case.expected.confirmed else ", unconfirmed")}
 
 
-def _print_cases(cases: Sequence[api.Case], wide: bool) -> None:
+def _print_cases(shown: api.ExperimentCases, wide: bool) -> None:
     """Print the cases with a column for each published metric, and for each GPU of a metric with several."""
-    gpus = {point.gpu for case in cases for point in case.published}
+    gpus = {point.gpu for case in shown.cases for point in case.published}
     rows = []
-    for case in cases:
-        row: dict[str, object] = {**_case_row(case), **_expected(case)}
+    for case, values in zip(shown.cases, shown.rows, strict=True):
+        row: dict[str, object] = {name: values[name] for name in values if name not in _NOT_SETTINGS} | _expected(case)
         for point in case.published:
             name = f"{point.metric}@{point.gpu}" if len(gpus) > 1 and point.gpu else point.metric
             row[f"paper_{name}"] = point.value
@@ -264,20 +172,6 @@ def _print_cases(cases: Sequence[api.Case], wide: bool) -> None:
 
 def _shown(value: object) -> str:
     return api.shown_value(value) if isinstance(value, (bool, int, float, str)) else str(value)
-
-
-def _experiment_json(entry: api.Entry, differences: Sequence[api.Difference]) -> ShownExperiment:
-    experiment = entry.experiment
-    return {
-        "experiment": entry.name,
-        "figure": experiment.figure,
-        "title": experiment.title,
-        "scales": api.scale_names(experiment),
-        "reference_only": experiment.reference_only,
-        "axes": experiment.axes.model_dump(),
-        "differences": differences,
-        "notes": experiment.notes,
-    }
 
 
 def _print_about(entry: api.Entry, scale: str) -> None:
@@ -316,8 +210,7 @@ def new(context: typer.Context, file: NewFile, json: option.Json = False) -> Non
     """Write a commented experiment to start from, and paper.yaml beside it."""
     files = api.new_experiment(file)
     if json:
-        document: ExperimentsNewDocument = {"files": [{"file": str(path)} for path in files]}
-        context.obj.json.put(document)
+        context.obj.json.put(files=api.written_files("experiment", *files))
         return
     for path in files:
         data(str(path))
@@ -329,8 +222,7 @@ def check(context: typer.Context, experiment: option.ExperimentName, json: optio
     """Report all problems of an experiment: fields, scales, and settings that its program does not support."""
     entry, scales = api.check_experiment(experiment)
     if json:
-        document: ExperimentsCheckDocument = {"scales": scales}
-        context.obj.json.put(document)
+        context.obj.json.put(scales=scales)
         return
     table([as_row(scale) for scale in scales], ["scale", "cases"])
     message(f"{entry.name}: no problem found")

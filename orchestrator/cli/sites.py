@@ -6,7 +6,7 @@ import shlex
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -18,18 +18,6 @@ from orchestrator.cli.output import as_row, data, filled_columns, message, next_
 from orchestrator.errors import EXIT_FAILED, Problem, ReproError
 from orchestrator.paths import find_folders
 from orchestrator.text import counted
-
-if TYPE_CHECKING:
-    from orchestrator.cli.documents import (
-        ClustersCheckDocument,
-        ClustersListDocument,
-        ClustersNewDocument,
-        ClustersShowDocument,
-        ConfigShowDocument,
-        ImagesImportDocument,
-        ImagesListDocument,
-    )
-    from orchestrator.cli.json_site_rows import ClusterRow, ImageFile, ProfileField
 
 POLL_S = 5.0
 """Interval between two looks at imports that a command waits for."""
@@ -70,23 +58,22 @@ ProbeJob = Annotated[bool, typer.Option("--job", help="Also run a job of one min
 def list_clusters(context: typer.Context, json: option.Json = False) -> None:
     """List all profiles and their open values."""
     folders = find_folders()
-    rows: list[ClusterRow] = []
+    rows: list[api.ClusterRow] = []
     problems: list[Problem] = []
     for name in sorted(api.cluster_names(folders)):
         try:
-            rows.append(_cluster_row(api.find_cluster(folders, name)))
+            rows.append(api.row_of(api.ClusterRow, api.find_cluster(folders, name)))
         except ReproError as error:
             problems += error.problems
     if json:
-        document: ClustersListDocument = {"clusters": rows}
-        context.obj.json.put(document)
+        context.obj.json.put(clusters=rows)
     elif rows:
         columns = ["cluster", "about", "scheduler", "nodes", "gpus", "container", "open"]
         table([_cluster_cells(row) for row in rows], columns)
     if problems:
         raise ReproError(*problems)
     if rows:
-        suggest("a profile and its open values", "clusters show", rows[0]["cluster"])
+        suggest("a profile and its open values", "clusters show", rows[0].cluster)
 
 
 @clusters.command()
@@ -100,19 +87,15 @@ def show(
     """Show a profile with all layers merged."""
     cluster = api.find_cluster(find_folders(), name, api.read_settings(settings or ()).of_profile)
     layered = cluster.layered
-    values: list[ProfileField] = [
-        {"field": api.dotted(path), "value": value, "location": str(layered.location(path))}
+    values = [
+        api.ProfileField(api.dotted(path), value, str(layered.location(path)))
         for path, value in api.leaves(layered.value)
     ]
     if json:
-        document: ClustersShowDocument = {
-            "clusters": [_cluster_row(cluster)],
-            "fields": values,
-            "profiles": [layered.value],
-        }
-        context.obj.json.put(document)
+        row = api.row_of(api.ClusterRow, cluster)
+        context.obj.json.put(clusters=[row], fields=values, profiles=[layered.value])
     elif resolved:
-        cells = [{"field": row["field"], "value": _yaml(row["value"]), "from": row["location"]} for row in values]
+        cells = [{"field": row.field, "value": _yaml(row.value), "from": row.location} for row in values]
         table(cells, ["field", "value", "from"])
     else:
         import yaml  # not for --help
@@ -150,7 +133,6 @@ def check(
     """
     chosen = all_settings(settings, partition, qos, reservation, nodelist, exclude, time)
     session = session_of(context)
-    ledger = session.existing_ledger() if job else None
     checked = api.check_cluster(
         session.folders,
         name,
@@ -158,36 +140,15 @@ def check(
         experiment=experiment,
         scale=scale,
         job=job,
-        ledger=ledger,
         settings=api.read_settings(chosen),
     )
     cluster, findings = checked.cluster, checked.findings
-    rows = [
-        {
-            "result": finding.result,
-            "place": finding.place,
-            "check": finding.check,
-            "found": finding.message,
-        }
-        for finding in findings
-    ]
+    rows = api.rows_of(api.CheckRow, findings)
     if json:
-        document: ClustersCheckDocument = {
-            "checks": [
-                {
-                    "result": finding.result,
-                    "place": finding.place,
-                    "check": finding.check,
-                    "found": finding.message,
-                    "location": finding.location,
-                    "hint": finding.hint,
-                }
-                for finding in findings
-            ]
-        }
-        context.obj.json.put(document)
+        context.obj.json.put(checks=rows)
     else:
-        table(rows, ["result", "place", "check", "found"])  # faults follow again, with location and hint
+        columns = ["result", "place", "check", "found"]  # faults follow again, with location and hint
+        table([as_row(row) for row in rows], columns)
     if checked.problems:
         raise ReproError(*checked.problems)
     unchecked = [finding for finding in findings if finding.result == "not checked"]
@@ -209,8 +170,7 @@ def new(context: typer.Context, name: NewName, partition: Partition = None, json
     """Write a profile from what Slurm reports on this login node."""
     file = api.new_cluster(find_folders(), name, partition, message)
     if json:
-        document: ClustersNewDocument = {"files": [{"file": file, "kind": "profile", "bytes": file.stat().st_size}]}
-        context.obj.json.put(document)
+        context.obj.json.put(files=api.written_files("profile", file))
     else:
         data(str(file))
     suggest("what is right, wrong and open", "clusters check", name)
@@ -222,23 +182,9 @@ def schema() -> None:
     data(api.schema_text().rstrip("\n"))
 
 
-def _cluster_row(cluster: api.Cluster) -> ClusterRow:
-    profile, hardware = cluster.profile, cluster.hardware
-    return {
-        "cluster": cluster.name,
-        "about": profile.about,
-        "scheduler": profile.scheduler,
-        "nodes": hardware.nodes,
-        "gpus_per_node": hardware.gpus_per_node,
-        "gpu": hardware.gpu,
-        "container": profile.container.runtime if profile.container else None,
-        "open": [api.dotted(blank.path) for blank in cluster.unfilled],
-    }
-
-
-def _cluster_cells(row: ClusterRow) -> dict[str, object]:
-    gpus = f"{row['gpus_per_node']} x {row['gpu']}" if row["gpu"] else None
-    return {**row, "gpus": gpus, "open": len(row["open"])}
+def _cluster_cells(row: api.ClusterRow) -> dict[str, object]:
+    gpus = f"{row.gpus_per_node} x {row.gpu}" if row.gpu else None
+    return as_row(row) | {"gpus": gpus, "open": len(row.open)}
 
 
 def _yaml(value: object) -> str:
@@ -253,8 +199,7 @@ def list_images(context: typer.Context, cluster: option.OnCluster, json: option.
     profile = api.find_cluster(find_folders(), cluster)
     rows = api.image_rows(profile)
     if json:
-        document: ImagesListDocument = {"images": [_image_json(row) for row in rows]}
-        context.obj.json.put(document)
+        context.obj.json.put(images=api.rows_of(api.ImageFile, rows))
     elif rows:
         shown = [_image_row(row) for row in rows]
         table(shown, filled_columns(shown))
@@ -278,7 +223,7 @@ def import_images(
 ) -> None:
     """Import images from their registry, one job for each."""
     folders = find_folders()
-    profile = api.without_denied_nodes(api.find_cluster(folders, cluster), session=session_of(context))
+    profile = api.with_denied_nodes(api.find_cluster(folders, cluster))
     wanted = api.wanted_images(profile, names or [], again)
     for name in wanted.already:
         message(f"{name}: imported already; --again imports it again")
@@ -289,7 +234,7 @@ def import_images(
     for started in api.import_images(profile, folders, wanted.to_import):
         imports.append(started)
         if json:
-            context.obj.json.put(_imports_document(imports, {}))
+            context.obj.json.put(imports=_import_rows(imports, {}))
         else:
             data(f"{started.name}  {started.job_id or 'here'}  {started.file}")
     if imports and not is_local:
@@ -297,17 +242,13 @@ def import_images(
     if imports and (is_local or wait):
         failures = _wait(imports, cluster)
         if json:
-            context.obj.json.put(_imports_document(imports, failures))
+            context.obj.json.put(imports=_import_rows(imports, failures))
         _print_results(imports, failures, cluster)
     suggest("the imported images", "images list", cluster=cluster)
 
 
-def _imports_document(imports: Sequence[api.Import], failures: Mapping[str, str]) -> ImagesImportDocument:
-    return {
-        "imports": [
-            {"image": one.name, "file": one.file, "job": one.job_id, "error": failures.get(one.name)} for one in imports
-        ]
-    }
+def _import_rows(imports: Sequence[api.Import], failures: Mapping[str, str]) -> list[api.ImageImport]:
+    return [api.row_of(api.ImageImport, one, error=failures.get(one.name)) for one in imports]
 
 
 def _print_results(imports: Sequence[api.Import], failures: Mapping[str, str], cluster: str) -> None:
@@ -344,22 +285,6 @@ def _wait(imports: Sequence[api.Import], cluster: str) -> dict[str, str]:
         raise
 
 
-def _image_json(row: api.ImageRow) -> ImageFile:
-    record = row.record
-    return {
-        "image": row.name,
-        "value": row.value,
-        "source": row.source,
-        "there": row.there,
-        "digest": record.digest,
-        "digest_of": record.digest_of,
-        "imported": record.imported,
-        "user": record.user,
-        "bytes": row.bytes,
-        "location": row.location,
-    }
-
-
 def _image_row(row: api.ImageRow) -> dict[str, object]:
     """Return a row of the table. The first twelve digits of a digest are in the file's name."""
     digest = row.record.digest
@@ -385,8 +310,7 @@ def show_config(context: typer.Context, json: option.Json = False, database: opt
     """Print each setting with its origin: option, environment variable, file:line:column or default."""
     settings = api.config_rows(database)
     if json:
-        document: ConfigShowDocument = {"settings": settings}
-        context.obj.json.put(document)
+        context.obj.json.put(settings=settings)
         return
     texts = [as_row(row) | {"value": _setting_text(row.value)} for row in settings]
     table(texts, ["setting", "value", "origin"])

@@ -3,26 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import typer
 
 from orchestrator import api
 from orchestrator.cli import completion
 from orchestrator.cli import options as option
-from orchestrator.cli.job_table import print_outcome, suggest_results, suggest_why, waiting
-from orchestrator.cli.json_jobs import case_rows, claim_rows, job_refs, planned_jobs
+from orchestrator.cli.job_table import claim_counts, print_outcome, suggest_results, suggest_why, waiting
+from orchestrator.cli.notify import message_addresses, message_of_error, send_message
 from orchestrator.cli.options import all_settings, no_longer_waiting, session_of, value_option
-from orchestrator.cli.output import message, only, print_shortened, repro_command, suggest, table
+from orchestrator.cli.output import as_row, message, only, print_shortened, repro_command, suggest, table
 from orchestrator.errors import EXIT_FAILED, EXIT_OK
 from orchestrator.paths import short_name
 from orchestrator.text import counted
-
-if TYPE_CHECKING:
-    from orchestrator.cli.documents import SubmitDocument
-    from orchestrator.cli.json_plan_rows import PlannedJob
-    from orchestrator.cli.json_rows import JobRef
-
 
 DryRun = Annotated[bool, typer.Option("--dry-run", "-n", help="Show the jobs only. Needs no scheduler.")]
 Rerun = Annotated[bool, typer.Option("--rerun", help="Measure verified and partial cases again.")]
@@ -90,18 +84,15 @@ def submit(
     options = api.CaseOptions(scale=scale, where=where, workload=workload, arg=arg, no_arg=no_arg)
     options |= {"time_budget": time_budget, "cost_budget": cost_budget, "example": example or dry_run}
     options["settings"] = all_settings(settings, partition, qos, reservation, nodelist, exclude, time)
-    session = session_of(context, database)
+    session, addresses = session_of(context, database), message_addresses(notify, waits=wait)
     if dry_run:
         planned = api.plan_runs(experiments, cluster, repeat=repeat, max_parallel=max_parallel, **options)
         api.require_submittable(planned, warm_up=depends_on is not None)
-        # Only for Slurm: the ledger's modules take longer to import than a dry run.
-        profile = planned[0].cluster
-        denied = api.exclusion_notes(profile, session=session) if profile.is_slurm else []
+        denied = api.denied_note(planned[0].cluster)
         for note in [*(note for run in planned for note in run.notes), *denied, *_example_notes(planned)]:
             message(f"note: {note}")
         if json:
-            dry: SubmitDocument = {"plans": _plan_rows(planned), "jobs": [], "cases": [], "claims": []}
-            context.obj.json.put(dry)
+            context.obj.json.put(plans=api.rows_of(api.PlannedJob, _plans(planned)))
         _print_plans(planned, options, not json)
         return
     selection: api.JobFilter = {"cluster": cluster, "scale": scale, "workload": workload, "where": where}
@@ -110,8 +101,7 @@ def submit(
     def on_submission(submission: api.Submission) -> None:
         submitted.append(submission)
         if json:
-            document: SubmitDocument = {"plans": [], "jobs": _job_rows(submitted), "cases": [], "claims": []}
-            context.obj.json.put(document)
+            context.obj.json.put(jobs=_job_rows(submitted))
         _print_submission(submission)
 
     try:
@@ -125,7 +115,6 @@ def submit(
             stop_after=stop_after,
             after=after or (),
             warm_up=depends_on is not None,
-            notify=notify,
             on_submission=on_submission,
             session=session,
             **options,
@@ -142,21 +131,29 @@ def submit(
         return
     names = [submission.planned.entry.short_name for submission in submitted]
     try:
-        with waiting(context.obj):
+        with message_of_error(addresses, context.command_path), waiting(context.obj):
             outcomes = api.supervise(submitted, session=session)
     except KeyboardInterrupt:
         no_longer_waiting(names, selection, database)
         raise
     if json:
         ended = [result.row for outcome in outcomes for result in outcome.results if result.row is not None]
-        document: SubmitDocument = {
-            "plans": [],
-            "jobs": job_refs(list({row.job_id: row for row in ended}.values())),
-            "cases": [row for outcome in outcomes for row in case_rows(outcome)],
-            "claims": [row for outcome in outcomes for row in claim_rows(outcome)],
-        }
-        context.obj.json.put(document)
-    raise typer.Exit(_print_outcomes(outcomes, selection, session, not json))
+        context.obj.json.put(
+            jobs=api.rows_of(api.JobRef, {row.job_id: row for row in ended}.values()),
+            cases=[row for outcome in outcomes for row in api.export_rows(outcome.entry, outcome.results)],
+            claims=[row for outcome in outcomes for row in outcome.judged_claims],
+        )
+    code = _print_outcomes(outcomes, selection, session, not json)
+    failures = [row for outcome in outcomes for row in outcome.failures]
+    send_message(addresses, list(map(_end, outcomes)), failures, failed=code != EXIT_OK)
+    raise typer.Exit(code)
+
+
+def _end(outcome: api.FigureOutcome) -> str:
+    """Return `figure-13 quad selene: 4/6 verified; claims of the paper: 1 holds`."""
+    verified = sum(result.is_verified for result in outcome.results)
+    name = f"{outcome.entry.short_name} {outcome.scale} {outcome.cluster}"
+    return f"{name}: {verified}/{len(outcome.results)} verified; claims of the paper: {claim_counts(outcome)}"
 
 
 def _example_notes(planned: Sequence[api.PlannedRun]) -> list[str]:
@@ -172,21 +169,20 @@ def _example_notes(planned: Sequence[api.PlannedRun]) -> list[str]:
     ]
 
 
-def _plan_rows(planned: Sequence[api.PlannedRun]) -> list[PlannedJob]:
-    """Return the rows of the jobs; one that experiments share is a row of the first."""
-    rows: dict[str, PlannedJob] = {}
-    for run in planned:
-        for row in planned_jobs(run):
-            rows.setdefault(row["job"], row)
-    return list(rows.values())
+def _plans(planned: Sequence[api.PlannedRun]) -> list[api.Plan]:
+    """Return the plans of all experiments; a job that experiments share is the one of the first."""
+    first_of: dict[str, api.Plan] = {}
+    for plan in (plan for run in planned for plan in run.plans):
+        first_of.setdefault(plan.identity, plan)
+    return list(first_of.values())
 
 
-def _job_rows(submissions: Sequence[api.Submission]) -> list[JobRef]:
+def _job_rows(submissions: Sequence[api.Submission]) -> list[api.JobRef]:
     """Return the rows of the jobs; one that experiments share is a row of the first."""
-    rows: dict[str, JobRef] = {}
+    rows: dict[str, api.JobRef] = {}
     for submission in submissions:
-        for row in job_refs(submission.jobs, submission.reused):
-            rows.setdefault(row["job"], row)
+        for job in submission.jobs:
+            rows.setdefault(job.job_id, api.row_of(api.JobRef, job, reused=submission.reused.get(job.job_id)))
     return list(rows.values())
 
 
@@ -232,9 +228,11 @@ def _print_submitted_jobs(
     submissions: Sequence[api.Submission], selection: api.JobFilter, database: str | None, with_table: bool
 ) -> None:
     if with_table:
-        rows = [row | {"experiment": short_name(row["experiment"])} for row in _job_rows(submissions)]
         labels = {job.job_id: job.label for submission in submissions for job in submission.jobs}
-        rows = [row | {"case": labels[row["job"]]} for row in rows]
+        rows = [
+            as_row(row) | {"experiment": short_name(row.experiment), "case": labels[row.job]}
+            for row in _job_rows(submissions)
+        ]
         several = ["experiment"] if len(submissions) > 1 else []
         reused = ["reused"] if any(row["reused"] for row in rows) else []
         table(rows, ["job", *several, "case", "state", "id", *reused])
@@ -266,29 +264,17 @@ def _print_outcomes(
 
 def _print_plans(planned: Sequence[api.PlannedRun], options: api.CaseOptions, with_table: bool) -> None:
     """Print the jobs of a dry run. Jobs that experiments share are one row."""
-    first_of: dict[str, api.Plan] = {}
-    for plan in (plan for run in planned for plan in run.plans):
-        first_of.setdefault(plan.identity, plan)
-    plans = list(first_of.values())
+    plans = _plans(planned)
     rows: list[dict[str, object]] = [
-        {
-            "job": plan.identity,
-            "experiment": short_name(plan.case.experiment),
-            "case": plan.label,
-            "nodes": plan.resources.nodes,
-            "tasks": plan.resources.tasks,
-            "gpus": plan.resources.nodes * plan.resources.gpus_per_node,
-            "microbatches": plan.case.layout.microbatches,
-            "bubble": round(plan.case.layout.bubble(), 4),
-            "iterations": plan.case.training.iterations,
-            "time": plan.resources.time_limit,
-            "warnings": "; ".join(plan.warnings),
-        }
+        as_row(api.row_of(api.PlannedJob, plan))
+        | {"experiment": short_name(plan.case.experiment), "case": plan.label, "time": plan.resources.time_limit}
+        | {"warnings": "; ".join(plan.warnings)}
         for plan in plans
     ]
+    columns = ["job", "experiment", "case", "nodes", "tasks", "gpus", "microbatches", "bubble", "iterations", "time"]
     programs = [_program(plan) for plan in plans]
     if with_table:
-        table(rows, [name for name in rows[0] if name != "experiment" or len(planned) > 1])
+        table(rows, [name for name in [*columns, "warnings"] if name != "experiment" or len(planned) > 1])
     for program in dict.fromkeys(tuple(program.items()) for program in programs):
         message("; ".join(f"{name} {value}" for name, value in program if value is not None))
     first, cluster = planned[0], planned[0].cluster.name

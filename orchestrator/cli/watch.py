@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext, redirect_stderr, redirect_stdout
 from datetime import timezone
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -24,9 +24,6 @@ from orchestrator.cli.output import as_row, message, only, suggest, table
 from orchestrator.errors import Problem, ReproError
 from orchestrator.paths import short_name
 from orchestrator.text import counted
-
-if TYPE_CHECKING:
-    from orchestrator.cli.documents import StatusDocument
 
 MOST_JOBS = 60
 """Number of jobs above which `status` without a filter counts them by experiment."""
@@ -91,7 +88,7 @@ def status(
     now = next(updates)
     started = True
     if json and not watch:
-        context.obj.json.put(_document(now))
+        context.obj.json.put(jobs=now.jobs, experiments=now.experiments, notes=now.notes)
     if not now.is_submitted:
         message(str(session.no_jobs()))
         suggest("the experiments", "list")
@@ -116,10 +113,6 @@ def _updates(current: Callable[[], api.Status]) -> Iterator[api.Status]:
         time.sleep(max(REDRAW_S, SHARE_OF_TIME * (time.monotonic() - began)))
 
 
-def _document(now: api.Status) -> StatusDocument:
-    return {"jobs": now.jobs, "experiments": now.experiments, "notes": now.notes}
-
-
 def _watch(updates: Iterable[api.Status], every: float, wide: bool, json: JsonOutput | None) -> api.Status:
     """Draw each status over the last one on a terminal; elsewhere print what has changed. Return the last status.
 
@@ -138,9 +131,9 @@ def _watch(updates: Iterable[api.Status], every: float, wide: bool, json: JsonOu
                 jobs = [job for job in now.jobs if before.get(_key(job)) != _state(job)]
                 experiments = [row for row in now.experiments if before.get(_key(row)) != _state(row)]
                 if json is not None and not now.is_open:
-                    json.put(_document(now))
+                    json.put(jobs=now.jobs, experiments=now.experiments, notes=now.notes)
                 elif json is not None and (is_first or jobs or experiments):
-                    json.print_line(_document(now))
+                    json.print_line(jobs=now.jobs, experiments=now.experiments, notes=now.notes)
                 elif is_first or jobs or experiments:
                     _print_notes(now)
                     _print_rows(jobs, experiments, wide)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from json import dumps
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -13,12 +12,8 @@ from orchestrator import api
 from orchestrator.cli import completion
 from orchestrator.cli import options as option
 from orchestrator.cli.options import argument, value_option
-from orchestrator.cli.output import data, filled_columns, message, suggest, table
+from orchestrator.cli.output import as_row, data, filled_columns, message, suggest, table
 from orchestrator.paths import find_folders
-
-if TYPE_CHECKING:
-    from orchestrator.cli.documents import WorkloadsFetchDocument, WorkloadsListDocument, WorkloadsShowDocument
-    from orchestrator.cli.json_site_rows import FetchedFile, NeedRow, WorkloadRow
 
 workloads = typer.Typer(
     rich_markup_mode=None, no_args_is_help=True, help="Programs that cases run, with their code and data."
@@ -40,31 +35,29 @@ Python = Annotated[
     value_option("--python", "PATH", "With --text: a Python with the program's packages. Default: the one of repro."),
 ]
 Offline = Annotated[
-    bool, typer.Option("--offline", help="Print the commands for a machine with internet. Fetches nothing.")
+    bool, typer.Option("--offline", help="Print the script for a machine with internet. Fetches nothing.")
 ]
 
 
 @workloads.command("list")
 def list_workloads(context: typer.Context, json: option.Json = False) -> None:
     """List the programs and what each one needs."""
-    rows = [_list_row(listed) for listed in api.workload_needs()]
+    rows = api.rows_of(api.WorkloadRow, api.workload_needs())
     if json:
-        document: WorkloadsListDocument = {"workloads": rows}
-        context.obj.json.put(document)
+        context.obj.json.put(workloads=rows)
     else:
-        cells = [{**row, "commit": (row["commit"] or "")[:12], "needs": ", ".join(row["needs"])} for row in rows]
-        table(cells, list(rows[0]))
-    suggest("the source of each", "workloads show", rows[0]["workload"])
+        cells = [as_row(row) | {"commit": (row.commit or "")[:12], "needs": ", ".join(row.needs)} for row in rows]
+        table(cells, list(cells[0]))
+    suggest("the source of each", "workloads show", rows[0].workload)
 
 
 @workloads.command()
 def show(context: typer.Context, name: Name, cluster: option.ClusterName = None, json: option.Json = False) -> None:
     """Show what a program needs, its sources, and what is there."""
     shown = api.show_workload(name, cluster)
-    rows = [_row(status) for status in shown.needs]
+    rows = api.rows_of(api.NeedRow, shown.needs)
     if json:
-        document: WorkloadsShowDocument = {"workloads": [_list_row(shown)], "needs": rows}
-        context.obj.json.put(document)
+        context.obj.json.put(workloads=[api.row_of(api.WorkloadRow, shown)], needs=rows)
     elif rows:
         short = [_short(row) for row in rows]
         table(short, filled_columns(short))
@@ -105,7 +98,7 @@ def fetch(
     if offline:
         commands = api.offline_fetch(name, cluster, directory=directory, text=text, python=python)
         if json:
-            context.obj.json.put(_fetch_document([], (), commands.splitlines()))
+            context.obj.json.put(commands=commands.splitlines())
         else:
             data(commands.rstrip("\n"))
         return
@@ -114,12 +107,15 @@ def fetch(
         message(f"{planned.workload.name} needs no code or data from elsewhere")
     else:
         message("fetching on this machine; no job is started")
-    rows: list[FetchedFile] = []
-    for fetched in planned.run():
-        rows.append({"field": fetched.item.source.need.field, "how": fetched.how, "files": fetched.item.files})
-        message(f"{fetched.item.source.need.field}: {fetched.how}, {', '.join(map(str, fetched.item.files))}")
+    rows: list[api.FetchedFile] = []
+    for fetched in planned.run(message):
+        row = api.row_of(api.FetchedFile, fetched)
+        rows.append(row)
+        if row.how != "fetched":  # else the script has printed it
+            message(f"{row.field}: {row.how}, {', '.join(map(str, row.files))}")
     if json:
-        context.obj.json.put(_fetch_document(rows, planned.settings, []))
+        settings = [api.FetchedSetting(field, value) for field, value in planned.settings]
+        context.obj.json.put(fetched=rows, settings=settings)
     elif planned.settings:
         data(f"workloads:\n  {planned.workload.name}:")
         for field, value in planned.settings:
@@ -131,46 +127,12 @@ def fetch(
     suggest("the profile and its paths", "clusters check", cluster)
 
 
-def _fetch_document(
-    rows: Sequence[FetchedFile], settings: Sequence[tuple[str, str]], commands: Sequence[str]
-) -> WorkloadsFetchDocument:
-    return {
-        "fetched": rows,
-        "settings": [{"field": field, "value": value} for field, value in settings],
-        "commands": commands,
-    }
-
-
-def _list_row(listed: api.WorkloadNeeds) -> WorkloadRow:
-    return {
-        "workload": listed.workload.name,
-        "program": listed.workload.about,
-        "commit": next((status.source.commit for status in listed.needs if status.source.commit), None),
-        "needs": [status.source.need.field for status in listed.needs if status.source.is_required],
-    }
-
-
-def _short(row: NeedRow) -> dict[str, object]:
+def _short(row: api.NeedRow) -> dict[str, object]:
     """Return a row of the table: commit and checksum in one column, with their first digits."""
-    kept = {name: value for name, value in row.items() if name not in ("commit", "sha256", "source", "required")}
-    digest = f"sha256:{row['sha256']}"[:19] if row["sha256"] else None
-    what = row["what"] if row["required"] else f"{row['what']}, optional"
-    return {**kept, "what": what, "version": digest or str(row["commit"] or "")[:12], "source": row["source"]}
-
-
-def _row(status: api.NeedStatus) -> NeedRow:
-    source, record = status.source, status.record
-    return {
-        "field": source.need.field,
-        "what": source.kind,
-        "required": source.is_required,
-        "state": status.state,
-        "path": None if status.item is None else str(status.item.path),
-        "fetched": None if record is None else record.fetched,
-        "commit": source.commit if record is None else record.commit or source.commit,
-        "source": source.address,
-        "sha256": getattr(source.need, "sha256", None),
-    }
+    digest = f"sha256:{row.sha256}"[:19] if row.sha256 else None
+    what = row.what if row.required else f"{row.what}, optional"
+    kept = {name: getattr(row, name) for name in ("field", "what", "state", "path", "fetched")}
+    return kept | {"what": what, "version": digest or str(row.commit or "")[:12], "source": row.source}
 
 
 def _yaml_text(value: str) -> str:

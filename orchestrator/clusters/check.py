@@ -1,31 +1,200 @@
-"""Comparison of a profile with the settings and the accounting of its cluster. Without side effects."""
+"""Comparison of a profile with its paths, and with the settings and the accounting of its cluster."""
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Literal
 
-from orchestrator.clusters.findings import Finding, Result, SiteChecks, is_blank, nearest_name, there_are
+from orchestrator.clusters.container import MountFields, release
+from orchestrator.clusters.needs import fetch_record, needed_paths
 from orchestrator.clusters.resolve import Cluster
-from orchestrator.clusters.slurm_fields import QosFields
+from orchestrator.clusters.slurm_fields import QosFields, SlurmFields
 from orchestrator.config.yaml import KeyPath, dotted
 from orchestrator.errors import did_you_mean
+from orchestrator.fields import Field
 from orchestrator.slurm.notation import format_time_limit, time_limit_s
-from orchestrator.slurm.site import Site
-from orchestrator.slurm.site_parsers import Association, NodeKind, Partition, Qos
+from orchestrator.slurm.site import Association, NodeKind, Partition, Site
 from orchestrator.text import counted
+from orchestrator.workloads import workloads
+from orchestrator.workloads.needs import fetch_command
+from orchestrator.workloads.pretrain import PRETRAIN
+
+Result = Literal["ok", "wrong", "open", "later", "unknown", "not checked"]
+"""Result of a check. `open`: the value must be filled in. `later`: only some jobs need the value. `unknown`: Slurm does
+not answer. `not checked`: the check needs a job on a node, or hardware that the profile does not have."""
+
+Place = Literal["login", "compute"]
+"""Kind of node that a check is about."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Result of one check. `check` is the field of the profile, or another subject; `location` is its place there."""
+
+    check: str
+    place: Place
+    result: Result
+    message: str
+    location: str | None = None
+    hint: str | None = None
+
+    @property
+    def is_fault(self) -> bool:
+        """True if the user must correct the profile or the site."""
+        return self.result in ("wrong", "open")
+
+
+@dataclass(frozen=True, slots=True)
+class CheckRow:
+    """A check of a profile as a row: `found` is the message, `location` the place in the profile."""
+
+    result: Result
+    place: Place
+    check: str
+    found: Annotated[str, Field(of="message")]
+    location: str | None
+    hint: str | None
+
+
+def nearest_name(name: str, names: Sequence[str]) -> str:
+    """Return the hint for an unknown name: the nearest name, or all names."""
+    return did_you_mean(name, names) or there_are(names)
+
+
+def there_are(names: Sequence[str]) -> str:
+    """Return the hint that lists all names."""
+    return f"there are: {', '.join(names) or 'none'}"
+
+
+def is_blank(text: str) -> bool:
+    """Return whether a value is open, such as `<your account>`."""
+    return "<" in text
+
+
+CORRECT = "correct the path, or create it"
+
+Presence = Literal["yes", "no", "unreadable"]
+"""Existence of a path. `unreadable`: this user may not read it."""
+
+
+@dataclass(frozen=True, slots=True)
+class SitePath:
+    """Path that must exist. `check` is the field of the profile, `hint` is for a missing path.
+
+    If `is_read`, jobs read the file as the user who submits them. `record` is the record of its fetch, if it can have
+    one.
+    """
+
+    check: str
+    path: str
+    location: str
+    hint: str = CORRECT
+    is_read: bool = False
+    record: Path | None = None
+
+
+def site_paths(cluster: Cluster) -> list[SitePath]:
+    """Return the paths of the profile that can be checked before a job runs. Open values are left out."""
+    paths = [*_images(cluster), *_mounts(cluster), *_workloads(cluster), *_working_folder(cluster)]
+    for block, name in (("site", "staging_folder"), ("mpirun", "hostfile")):
+        value = getattr(getattr(cluster.profile, block), name, None)
+        if value is not None:
+            paths.append(SitePath(f"{block}.{name}", value, cluster.location((block, name))))
+    return [path for path in paths if "<" not in path.path and "{" not in path.path]
+
+
+def path_findings(cluster: Cluster, place: Place, seen: dict[str, Presence] | None = None) -> list[Finding]:
+    """Return a finding for each path, as this machine or a job sees it. `seen` are the paths that a job has checked."""
+    return [_finding(cluster, path, place, seen) for path in site_paths(cluster)]
+
+
+def presence(path: str) -> Presence:
+    """Return whether this path exists here."""
+    # os.path.exists is also False if this user may not read the folder.
+    if not os.path.exists(path):  # noqa: PTH110
+        return "no"
+    return "yes" if os.access(path, os.R_OK) else "unreadable"
+
+
+def _finding(cluster: Cluster, wanted: SitePath, place: Place, seen: dict[str, Presence] | None) -> Finding:
+    path = wanted.path
+    needs_node = place == "login" and not cluster.profile.site.login_sees_paths
+
+    def finding(result: Result, message: str, hint: str | None = None) -> Finding:
+        return Finding(wanted.check, "compute" if needs_node else place, result, message, wanted.location, hint)
+
+    if needs_node:
+        return finding("not checked", f"{path}: only nodes see it", "use --job")
+    if place == "compute" and seen is None:
+        return finding("not checked", path, "use --job")
+    state = presence(path) if seen is None else seen.get(path, "no")
+    if state == "no":
+        return finding("wrong", f"{path}: no such file or folder", wanted.hint)
+    if state == "unreadable" and wanted.is_read:
+        return finding("wrong", f"{path}: you may not read it", "ask its owner for the right to read it")
+    if seen is None and wanted.check == "site.staging_folder" and not os.access(path, os.W_OK | os.X_OK):
+        # Jobs do not need write permission: another user may have imported the images.
+        hint = "ask its owner to import images, or to give you write permission"
+        return finding("later", f"{path}: you cannot write to it", hint)
+    record = fetch_record(wanted.record) if wanted.record and seen is None else None
+    return finding("ok", f"{path}, fetched {record.fetched}" if record else path)
+
+
+def _images(cluster: Cluster) -> Iterator[SitePath]:
+    container = cluster.profile.container
+    for name, given in container.images.items() if container else ():
+        location = cluster.image_location(name) or given
+        if location.startswith(("/", "./")):
+            hint = CORRECT if location == given else f"repro images import --cluster {cluster.name}"
+            source = cluster.location(("container", "images", name))
+            yield SitePath(f"container.images.{name}", location, source, hint, is_read=True)
+
+
+def _mounts(cluster: Cluster) -> Iterator[SitePath]:
+    container = cluster.profile.container
+    for i, item in enumerate(container.mounts if container else ()):
+        if isinstance(item, MountFields):  # only some jobs have it, so the path may not exist yet
+            continue
+        source = item.partition(":")[0]
+        if source not in ("tmpfs", "umount"):
+            yield SitePath("container.mounts", source, cluster.location(("container", "mounts", i)))
+
+
+def _workloads(cluster: Cluster) -> Iterator[SitePath]:
+    for name in cluster.layered.mapping("workloads"):
+        hint = fetch_command(name, cluster.name)
+        for needed in needed_paths(workloads()[name], cluster):
+            check = f"workloads.{name}.{needed.field}"
+            yield SitePath(check, needed.path, needed.location, hint, record=needed.record_file)
+    python = cluster.profile.workloads.pretrain_python
+    if python and python.startswith("/") and cluster.profile.container is None:  # in an image only a job can check it
+        path = ("workloads", PRETRAIN, "python")
+        yield SitePath(dotted(path), python, cluster.location(path))
+
+
+def _working_folder(cluster: Cluster) -> Iterator[SitePath]:
+    """Yield the folder of `--chdir`. If it does not exist, Slurm uses /tmp without an error."""
+    slurm = cluster.profile.slurm
+    for i, argument in enumerate(slurm.sbatch if slurm else ()):
+        name, _, folder = argument.partition("=")
+        if name == "--chdir" and folder:
+            yield SitePath("slurm.sbatch --chdir", folder, cluster.location(("slurm", "sbatch", i)))
 
 
 def check_login(cluster: Cluster, site: Site) -> list[Finding]:
     """Return the findings about a profile, in the order of its fields."""
-    checks, accounting = _PartitionChecks(cluster, site), _AccountingChecks(cluster, site)
+    checks = _SiteChecks(cluster, site)
     return [
         *open_fields(cluster),
         *checks.partition(),
-        *accounting.account(),
-        *accounting.qos(),
+        *checks.account(),
+        *checks.qos(),
         *checks.names(),
         *checks.limits(),
         *checks.nodes(),
@@ -48,8 +217,31 @@ def open_fields(cluster: Cluster) -> Iterator[Finding]:
                 yield Finding(f"hardware.{fact}", "login", "later", message, location, f"add hardware: {fact}:")
 
 
-class _PartitionChecks(SiteChecks):
-    """Checks against Slurm. Each method checks one subject."""
+class _SiteChecks:
+    """Checks of a profile against Slurm and its accounting. Each method checks one subject.
+
+    `job_partition` is the partition of jobs; None if it does not exist.
+    """
+
+    def __init__(self, cluster: Cluster, site: Site) -> None:
+        assert cluster.profile.slurm is not None
+        self.cluster, self.site = cluster, site
+        self.slurm: SlurmFields = cluster.profile.slurm
+        names = [self.slurm.partition] if self.slurm.partition else [p.name for p in site.partitions if p.is_default]
+        self.job_partition: Partition | None = site.partition(names[0]) if names else None
+
+    def _most_nodes(self, limit: int | None = None) -> int:
+        """Return the number of nodes of the largest job that the planner accepts, with a further limit."""
+        return min(most for most in (limit, self.slurm.max_nodes, self.cluster.hardware.nodes) if most)
+
+    def _longest(self, limit: str | None = None) -> str:
+        """Return the time limit of the longest job that the planner accepts; without limits, the default time limit."""
+        limits = [text for text in (limit, self.slurm.max_time) if text]
+        return min(limits, key=time_limit_s, default=self.slurm.time_limit)
+
+    def _at(self, field: str, result: Result, message: str, hint: str | None = None) -> Finding:
+        """Return a finding about a field of the profile, such as `slurm.qos`."""
+        return Finding(field, "login", result, message, self.cluster.location(tuple(field.split("."))), hint)
 
     def partition(self) -> Iterator[Finding]:
         """Check the partition."""
@@ -59,39 +251,40 @@ class _PartitionChecks(SiteChecks):
         there = [partition.name for partition in self.site.partitions]
         if name is None and self.job_partition is None:
             hint = f"set slurm: partition:; there are: {', '.join(there)}"
-            yield self.at("slurm.partition", "wrong", "missing, and the cluster has no default partition", hint)
+            yield self._at("slurm.partition", "wrong", "missing, and the cluster has no default partition", hint)
         elif self.job_partition is None:
-            yield self.at("slurm.partition", "wrong", f"{name}: no such partition", nearest_name(str(name), there))
+            yield self._at("slurm.partition", "wrong", f"{name}: no such partition", nearest_name(str(name), there))
         elif not self.job_partition.is_up:
             hint = "choose a partition that sinfo -s lists as up"
-            yield self.at("slurm.partition", "wrong", f"{self.job_partition.name} is not up", hint)
+            yield self._at("slurm.partition", "wrong", f"{self.job_partition.name} is not up", hint)
         else:
             default = "" if name else ", the default"
             message = f"{self.job_partition.name}{default}, {counted(self.job_partition.nodes, 'node')}"
-            yield self.at("slurm.partition", "ok", message)
+            yield self._at("slurm.partition", "ok", message)
 
     def names(self) -> Iterator[Finding]:
         """Check the names of features and reservations."""
         if self.slurm.constraint and not is_blank(self.slurm.constraint) and self.job_partition:
             there = sorted(self.job_partition.features)
-            missing = [name for name in _features(self.slurm.constraint) if name not in there]
+            parts = re.split(r"[&|,()\[\]!\s]+", self.slurm.constraint)  # such as `[rack1*2|rack2*2]&80g`
+            missing = [name for part in parts if (name := part.partition("*")[0]) and name not in there]
             if not self.job_partition.kinds:
-                yield self.at("slurm.constraint", "unknown", "Slurm does not show its nodes to this user")
+                yield self._at("slurm.constraint", "unknown", "Slurm does not show its nodes to this user")
             elif missing:
                 message = f"no node of {self.job_partition.name} has {', '.join(missing)}"
-                yield self.at("slurm.constraint", "wrong", message, nearest_name(missing[0], there))
+                yield self._at("slurm.constraint", "wrong", message, nearest_name(missing[0], there))
             else:
-                yield self.at("slurm.constraint", "ok", self.slurm.constraint)
+                yield self._at("slurm.constraint", "ok", self.slurm.constraint)
         wanted = self.slurm.reservation
         if wanted and not is_blank(wanted):
             missing = [name for name in wanted.split(",") if name not in self.site.reservations]
             if missing and any("reservation" in complaint for complaint in self.site.complaints):
-                yield self.at("slurm.reservation", "unknown", "Slurm does not show its reservations to this user")
+                yield self._at("slurm.reservation", "unknown", "Slurm does not show its reservations to this user")
             elif missing:
                 message = f"{', '.join(missing)}: no such reservation"
-                yield self.at("slurm.reservation", "wrong", message, there_are(self.site.reservations))
+                yield self._at("slurm.reservation", "wrong", message, there_are(self.site.reservations))
             else:
-                yield self.at("slurm.reservation", "ok", wanted)
+                yield self._at("slurm.reservation", "ok", wanted)
 
     def limits(self) -> Iterator[Finding]:
         """Check the limits of the profile against the limits of the partition."""
@@ -105,13 +298,13 @@ class _PartitionChecks(SiteChecks):
             if partition.max_time_s is not None and time_limit_s(value) > partition.max_time_s:
                 longest = format_time_limit(partition.max_time_s)
                 message = f"{value}, but {partition.name} allows {longest}"
-                yield self.at(f"slurm.{field}", "wrong", message, f"set {field}: {longest}")
+                yield self._at(f"slurm.{field}", "wrong", message, f"set {field}: {longest}")
             else:
-                yield self.at(f"slurm.{field}", "ok", value)
-        nodes = self.most_nodes()
+                yield self._at(f"slurm.{field}", "ok", value)
+        nodes = self._most_nodes()
         if partition.max_nodes and nodes > partition.max_nodes:
             message = f"jobs may have {counted(nodes, 'node')}, but {partition.name} allows {partition.max_nodes}"
-            yield self.at("slurm.max_nodes", "wrong", message, f"set max_nodes: {partition.max_nodes}")
+            yield self._at("slurm.max_nodes", "wrong", message, f"set max_nodes: {partition.max_nodes}")
 
     def nodes(self) -> Iterator[Finding]:
         """Check `hardware`, `site.architecture` and the CPUs of each task against the nodes."""
@@ -122,11 +315,11 @@ class _PartitionChecks(SiteChecks):
         such = " such nodes" if self._job_nodes and count < partition.nodes else ""
         if hardware.nodes > count:
             message = f"is {hardware.nodes}, but {partition.name} has {count}{such}"
-            yield self.at("hardware.nodes", "wrong", message, f"set nodes: {count}")
+            yield self._at("hardware.nodes", "wrong", message, f"set nodes: {count}")
         else:
-            yield self.at("hardware.nodes", "ok", f"{hardware.nodes} of {count}{such}")
+            yield self._at("hardware.nodes", "ok", f"{hardware.nodes} of {count}{such}")
         if not partition.kinds:
-            yield self.at("hardware.gpus_per_node", "unknown", "Slurm does not show its nodes to this user")
+            yield self._at("hardware.gpus_per_node", "unknown", "Slurm does not show its nodes to this user")
             return
         gpus = list(self._gpus(partition))
         yield from gpus
@@ -136,16 +329,16 @@ class _PartitionChecks(SiteChecks):
         there = {kind.architecture for kind in self._job_nodes or partition.kinds if kind.architecture}
         if architecture and there and architecture not in there:
             message = f"is {architecture}, but the nodes are {' and '.join(sorted(there))}"
-            yield self.at("site.architecture", "wrong", message)
+            yield self._at("site.architecture", "wrong", message)
 
     def _cpus(self, partition: Partition) -> Iterator[Finding]:
         cpus, most = self.slurm.cpus_per_task, max(kind.cpus for kind in self._job_nodes or partition.kinds)
         tasks = self.cluster.hardware.gpus_per_node if self.slurm.tasks == "per-gpu" else 1
         if cpus and cpus * tasks > most:
             message = f"{counted(tasks, 'task')} of {cpus}, but the nodes have {counted(most, 'CPU')}"
-            yield self.at("slurm.cpus_per_task", "wrong", message, f"set cpus_per_task: {max(most // tasks, 1)}")
+            yield self._at("slurm.cpus_per_task", "wrong", message, f"set cpus_per_task: {max(most // tasks, 1)}")
         elif cpus:
-            yield self.at("slurm.cpus_per_task", "ok", f"{counted(tasks, 'task')} of {cpus} on {counted(most, 'CPU')}")
+            yield self._at("slurm.cpus_per_task", "ok", f"{counted(tasks, 'task')} of {cpus} on {counted(most, 'CPU')}")
 
     @cached_property
     def _job_nodes(self) -> list[NodeKind]:
@@ -163,25 +356,25 @@ class _PartitionChecks(SiteChecks):
         if not partition.gpu_nodes:
             if self.slurm.gpu_request == "none":
                 message = "Slurm has no GPUs in this partition, and jobs request none"
-                yield self.at("hardware.gpus_per_node", "unknown", message)
+                yield self._at("hardware.gpus_per_node", "unknown", message)
             else:
                 hint = "set gpu_request: none if jobs get whole nodes"
-                yield self.at("slurm.gpu_request", "wrong", f"Slurm has no GPUs in partition {partition.name}", hint)
+                yield self._at("slurm.gpu_request", "wrong", f"Slurm has no GPUs in partition {partition.name}", hint)
             return
         kinds = sorted({gres.kind for gres in partition.gres if gres.name == "gpu" and gres.kind})
         if kind and kind not in kinds:
             hint = did_you_mean(kind, kinds) or f"there are: {', '.join(kinds) or 'GPUs without a type'}"
-            yield self.at("slurm.gres_type", "wrong", f"{kind}: no such GPU type in {partition.name}", hint)
+            yield self._at("slurm.gres_type", "wrong", f"{kind}: no such GPU type in {partition.name}", hint)
             kind = None
         elif kind:
-            yield self.at("slurm.gres_type", "ok", kind)
+            yield self._at("slurm.gres_type", "ok", kind)
         counts = sorted({count for node in self._job_nodes or partition.kinds if (count := _count(node, kind))})
         if hardware.gpus_per_node not in counts:
             there = " or ".join(map(str, counts))
             message = f"is {hardware.gpus_per_node}, but the nodes have {there}"
-            yield self.at("hardware.gpus_per_node", "wrong", message, f"set gpus_per_node: {counts[-1]}")
+            yield self._at("hardware.gpus_per_node", "wrong", message, f"set gpus_per_node: {counts[-1]}")
         else:
-            yield self.at("hardware.gpus_per_node", "ok", str(hardware.gpus_per_node))
+            yield self._at("hardware.gpus_per_node", "ok", str(hardware.gpus_per_node))
 
     def launching(self) -> Iterator[Finding]:
         """Check the MPI type of srun."""
@@ -189,11 +382,11 @@ class _PartitionChecks(SiteChecks):
         if mpi is None:
             return
         if not kinds:
-            yield self.at("slurm.mpi", "unknown", "srun does not list its MPI types")
+            yield self._at("slurm.mpi", "unknown", "srun does not list its MPI types")
         elif mpi in (*kinds, "none"):
-            yield self.at("slurm.mpi", "ok", mpi)
+            yield self._at("slurm.mpi", "ok", mpi)
         else:
-            yield self.at("slurm.mpi", "wrong", f"{mpi}: srun has no such MPI type", nearest_name(mpi, kinds))
+            yield self._at("slurm.mpi", "wrong", f"{mpi}: srun has no such MPI type", nearest_name(mpi, kinds))
 
     def container(self) -> Iterator[Finding]:
         """Check the container runtime against the options of srun."""
@@ -203,25 +396,25 @@ class _PartitionChecks(SiteChecks):
         if container.runtime in ("apptainer", "shifter", "podman-hpc"):
             there = shutil.which(container.runtime)
             if there is not None:
-                yield self.at("container.runtime", "ok", there)
+                yield self._at("container.runtime", "ok", there)
             else:
                 message = f"this machine has no {container.runtime}; nodes may have it"
-                yield self.at("container.runtime", "unknown", message, "use --job")
+                yield self._at("container.runtime", "unknown", message, "use --job")
         elif container.runtime == "edf":
             if srun.has_environment:
-                yield self.at("container.runtime", "ok", "srun has --environment")
+                yield self._at("container.runtime", "ok", "srun has --environment")
             else:
                 hint = "edf needs the container engine of CSCS; set runtime: pyxis on other sites"
-                yield self.at("container.runtime", "wrong", "srun has no --environment", hint)
+                yield self._at("container.runtime", "wrong", "srun has no --environment", hint)
         elif container.runtime == "pyxis":
             if not srun.has_pyxis:
                 hint = "install pyxis, or remove container: from the profile"
-                yield self.at("container.runtime", "wrong", "srun has no --container-image, the option of pyxis", hint)
+                yield self._at("container.runtime", "wrong", "srun has no --container-image, the option of pyxis", hint)
                 return
             oldest, too_new = srun.pyxis_versions or ("0", None)
             newest = f", older than {too_new}" if too_new else " or newer"
             fits = f"srun's options are those of pyxis {oldest}{newest}"
-            yield self.at("container.runtime", "ok", fits)
+            yield self._at("container.runtime", "ok", fits)
             yield from self._pyxis_version(oldest, too_new, fits)
 
     def _pyxis_version(self, oldest: str, too_new: str | None, fits: str) -> Iterator[Finding]:
@@ -235,35 +428,18 @@ class _PartitionChecks(SiteChecks):
         for field, (is_used, option) in needs.items():
             if is_used and option not in self.site.srun.pyxis:
                 hint = f"{fits}; install a newer version, or remove {field}:"
-                yield self.at(field, "wrong", f"this pyxis has no --{option}", hint)
+                yield self._at(field, "wrong", f"this pyxis has no --{option}", hint)
         if container.version is None:
             if not container.writable and "container-readonly" not in self.site.srun.pyxis:
                 hint = f'{fits}; set container: version: "{oldest}"'
-                yield self.at("container.version", "wrong", "this pyxis has no --container-readonly", hint)
+                yield self._at("container.version", "wrong", "this pyxis has no --container-readonly", hint)
             return
-        version = _numbers(container.version)
-        if version < _numbers(oldest) or (too_new is not None and version >= _numbers(too_new)):
+        version = release(container.version)
+        if version < release(oldest) or (too_new is not None and version >= release(too_new)):
             message = f"is {container.version}, but {fits}"
-            yield self.at("container.version", "wrong", message, f'set version: "{oldest}"')
+            yield self._at("container.version", "wrong", message, f'set version: "{oldest}"')
         else:
-            yield self.at("container.version", "ok", container.version)
-
-
-def _features(constraint: str) -> list[str]:
-    """Return the feature names in a constraint such as `[rack1*2|rack2*2]&80g`."""
-    return [name for part in re.split(r"[&|,()\[\]!\s]+", constraint) if (name := part.partition("*")[0])]
-
-
-def _count(node: NodeKind, kind: str | None) -> int:
-    return sum(gres.count for gres in node.gres if gres.name == "gpu" and kind in (None, gres.kind))
-
-
-def _numbers(version: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in version.split("."))
-
-
-class _AccountingChecks(SiteChecks):
-    """Checks against Slurm's accounting. Each method checks one field."""
+            yield self._at("container.version", "ok", container.version)
 
     def account(self) -> Iterator[Finding]:
         """Check the account."""
@@ -271,38 +447,33 @@ class _AccountingChecks(SiteChecks):
         if wanted is not None and is_blank(wanted):
             return
         if not self.site.enforces_accounts:
-            yield self.at("slurm.account", "ok", f"{wanted or 'none'}; Slurm does not check accounts")
+            yield self._at("slurm.account", "ok", f"{wanted or 'none'}; Slurm does not check accounts")
         elif mine is None:
-            yield self.at("slurm.account", "unknown", "accounting does not answer")
+            yield self._at("slurm.account", "unknown", "accounting does not answer")
         elif wanted is None:
             default = next((link.account for link in mine if link.is_default), None)
             if default:
-                yield self.at("slurm.account", "ok", f"none; Slurm uses {default}")
+                yield self._at("slurm.account", "ok", f"none; Slurm uses {default}")
             else:
-                yield self.at("slurm.account", "wrong", "missing, but Slurm requires one", _your_accounts(mine))
+                yield self._at("slurm.account", "wrong", "missing, but Slurm requires one", _your_accounts(mine))
         elif wanted not in {link.account for link in mine}:
             hint = did_you_mean(wanted, [link.account for link in mine]) or _your_accounts(mine)
-            yield self.at("slurm.account", "wrong", f"{wanted} is not an account of {self.site.user}", hint)
+            yield self._at("slurm.account", "wrong", f"{wanted} is not an account of {self.site.user}", hint)
         elif not self._associations:
             message = f"{wanted} cannot use partition {self.job_partition.name if self.job_partition else ''}"
-            yield self.at("slurm.account", "wrong", message, "use another account or partition")
+            yield self._at("slurm.account", "wrong", message, "use another account or partition")
         elif self.job_partition and not self.job_partition.takes_account(wanted):
             message = f"partition {self.job_partition.name} does not accept {wanted}"
-            yield self.at("slurm.account", "wrong", message, "use another account or partition")
+            yield self._at("slurm.account", "wrong", message, "use another account or partition")
         else:
-            yield self.at("slurm.account", "ok", wanted)
+            yield self._at("slurm.account", "ok", wanted)
 
     @cached_property
     def _associations(self) -> list[Association]:
-        """Associations of the account. Slurm uses the one for the partition first."""
+        """Associations of the account in the partition."""
         wanted, partition = self.slurm.account_name, self.job_partition.name if self.job_partition else None
-        links = [
-            link
-            for link in self.site.associations or ()
-            if (link.account == wanted if wanted else link.is_default)
-            and (partition is None or link.partition in (None, partition))
-        ]
-        return sorted(links, key=lambda link: link.partition is None)
+        links = self.site.associations_for(partition)
+        return [link for link in links if (link.account == wanted if wanted else link.is_default)]
 
     def qos(self) -> Iterator[Finding]:
         """Check each QOS of the profile. Without one, yield only faults of the default QOS."""
@@ -322,7 +493,7 @@ class _AccountingChecks(SiteChecks):
         if name is not None and self.site.qos_named(name):
             if default and self.job_partition and not self.job_partition.takes_qos(default):
                 message = f"missing, and {self.job_partition.name} does not accept {default}, the default QOS"
-                yield self.at("slurm.qos", "wrong", message, there_are(self._allowed()))
+                yield self._at("slurm.qos", "wrong", message, there_are(self._allowed()))
             else:
                 yield self._within_limits(QosFields(name=name), ("slurm", "qos"))
 
@@ -360,7 +531,7 @@ class _AccountingChecks(SiteChecks):
 
     def _excesses(self, given: QosFields) -> Iterator[tuple[str, str]]:
         """Yield each limit of the profile that exceeds the limit in Slurm, with a hint."""
-        nodes, gpus, limit = self.most_nodes(given.max_nodes), given.max_gpus, self.longest(given.max_time)
+        nodes, gpus, limit = self._most_nodes(given.max_nodes), given.max_gpus, self._longest(given.max_time)
         most = self._limit(given.name, "max_nodes")
         if most is not None and nodes > most:
             yield f"jobs may have {counted(nodes, 'node')}, Slurm's limit is {most}", f"max_nodes: {most}"
@@ -378,10 +549,13 @@ class _AccountingChecks(SiteChecks):
             yield f"jobs may take {limit}, Slurm's limit is {longest}", f"{field}: {longest}"
 
     def _limit(self, name: str, limit: str) -> int | None:
-        """Return the limit in effect. The QOS of the partition comes first (Slurm's Resource Limits, "Hierarchy")."""
-        own = self.site.qos_named(self.job_partition.qos) if self.job_partition else None
-        both: tuple[Qos | None, ...] = (own, self.site.qos_named(name))
-        return next((value for qos in both if qos and (value := getattr(qos, limit)) is not None), None)
+        """Return the limit in effect."""
+        limits = self.site.limits(self.job_partition, name)
+        return next((value for qos in limits if (value := getattr(qos, limit)) is not None), None)
+
+
+def _count(node: NodeKind, kind: str | None) -> int:
+    return sum(gres.count for gres in node.gres if gres.name == "gpu" and kind in (None, gres.kind))
 
 
 def _your_accounts(mine: tuple[Association, ...]) -> str:

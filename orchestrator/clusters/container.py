@@ -192,14 +192,14 @@ class ContainerFields(Strict):
     @property
     def has_readonly_option(self) -> bool:
         """True if this pyxis has an option for read-only images, or if `version` is not given."""
-        return self.version is None or _release(self.version) >= _PYXIS_SINCE["writable"]
+        return self.version is None or release(self.version) >= _PYXIS_SINCE["writable"]
 
     @model_validator(mode="after")
     def _runtime_supports_fields(self) -> ContainerFields:
         if self.runtime == "pyxis" and self.version:
-            release = _release(self.version)
+            version = release(self.version)
             for name, since in _PYXIS_SINCE.items():
-                if getattr(self, name) and release < since:
+                if getattr(self, name) and version < since:
                     oldest = ".".join(map(str, since))
                     raise ValueError(f"{name} needs pyxis {oldest} or newer, but version is {self.version}")
         for name, runtimes in _ONLY_FOR.items():
@@ -208,7 +208,8 @@ class ContainerFields(Strict):
         return self
 
 
-def _release(version: str) -> tuple[int, ...]:
+def release(version: str) -> tuple[int, ...]:
+    """Return the numbers of a version, which compare as versions do."""
     return tuple(int(part) for part in version.split("."))
 
 

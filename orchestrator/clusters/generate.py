@@ -13,12 +13,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import get_args
 
-from orchestrator.clusters.site_fields import Architecture
+from orchestrator.clusters.profile import Architecture
 from orchestrator.config.yaml import scalar
 from orchestrator.megatron.hardware import GPUS
 from orchestrator.slurm.notation import format_time_limit
-from orchestrator.slurm.site import Choice, Site, choose
-from orchestrator.slurm.site_parsers import NodeKind, Partition, Qos
+from orchestrator.slurm.site import Choice, NodeKind, Partition, Qos, Site, choose
 from orchestrator.text import counted, printable_line
 
 _GPU_NAMES = [name for name, facts in GPUS.items() if facts.peak_tflops]
@@ -42,15 +41,12 @@ def profile_text(site: Site, name: str, partition: str | None, schema: str) -> s
     `choose` selects the partition and the kind of nodes, and raises ReproError. `schema` is the path of the JSON
     schema, for editors.
     """
-    choice = choose(_with_merged_nodes(site), partition)
+    # Nodes of equal hardware are merged. Features can also be the names of racks or owners.
+    partitions = tuple(replace(part, kinds=_merged(part.kinds)) for part in site.partitions)
+    choice = choose(replace(site, partitions=partitions), partition)
     parts = (_head(choice, name, schema), _hardware(choice), _site(choice), _slurm(choice), _container(choice))
     texts = ["\n".join(part) for part in parts]
     return "\n\n".join(text for text in texts if text) + "\n"
-
-
-def _with_merged_nodes(site: Site) -> Site:
-    """Return the site with nodes of equal hardware merged. Features can also be the names of racks or owners."""
-    return replace(site, partitions=tuple(replace(part, kinds=_merged(part.kinds)) for part in site.partitions))
 
 
 def _merged(kinds: tuple[NodeKind, ...]) -> tuple[NodeKind, ...]:

@@ -2,15 +2,19 @@
 
 Mappings are merged field by field; other values are replaced. A field without a value (`qos:`) is removed.
 `{add: [...], remove: [...]}` changes a list. `remove` contains the full item, the option before its `=`, or the mount,
-line or name in the item. The location of each value is kept.
+line or name in the item. The location of each value is kept. `with_examples` gives open values an example, so that
+scripts can be read before a site fills them in.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
+from orchestrator.config.model import placeholders
 from orchestrator.config.yaml import Document, KeyPath, Location, YamlValue, children, dotted, nearest
 from orchestrator.errors import Problem, ReproError
 
@@ -138,3 +142,32 @@ def _listed(value: YamlValue) -> list[YamlValue]:
 def _matches(item: YamlValue, unwanted: YamlValue) -> bool:
     text = next((item[name] for name in _NAMED_BY if name in item), item) if isinstance(item, dict) else item
     return unwanted in (item, text) or (isinstance(text, str) and text.partition("=")[0] == unwanted)
+
+
+EXAMPLE = "EXAMPLE"
+"""Part of every example value."""
+
+_PATHS = ("checkout", "python", "data_path", "vocab_file", "merge_file", "benchmark", "hostfile", "staging_folder")
+
+
+def with_examples(layered: Layered) -> Layered:
+    """Return the profile with a visible example in place of each open value, such as `EXAMPLE-account`."""
+    value: dict[str, Any] = deepcopy(layered.value)
+    for path, text in list(placeholders(value)):
+        block: Any = value
+        for key in path[:-1]:
+            block = block[key]
+        block[path[-1]] = _example(layered, path, text)
+    return replace(layered, value=value)
+
+
+def _example(layered: Layered, path: KeyPath, text: str) -> str:
+    named = [key for key in path if isinstance(key, str)]
+    name = re.sub(r"[^A-Za-z0-9]+", "-", named[-1]).strip("-")
+    if path[:2] == ("container", "images"):
+        if layered.mapping("container").get("runtime") in ("shifter", "podman-hpc"):
+            return f"{EXAMPLE.lower()}/{name.lower()}:latest"
+        return f"/{EXAMPLE}/{name}.sqsh"
+    if text.startswith("<") and (named[-1] in _PATHS or path[:2] == ("container", "mounts")):
+        return f"/{EXAMPLE}/{name}"
+    return re.sub(r"<[^<>]*>", f"{EXAMPLE}-{name}", text)

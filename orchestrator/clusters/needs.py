@@ -23,7 +23,7 @@ DATA_FILES = (".bin", ".idx")
 _REPOSITORY = re.compile(r"\w[\w.-]*/\w[\w.-]*", re.ASCII)
 _REVISION = re.compile(r"\w[\w.+-]*(/\w[\w.+-]*)*", re.ASCII)
 
-OFFLINE_HINT = "without internet on this machine, --offline prints the commands for another one"
+OFFLINE_HINT = "without internet on this machine, --offline prints a script for another one"
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +186,7 @@ def require_placed(
     problems = list(_unplaced(workload, cluster, sources, items))
     if is_written_here and not cluster.profile.site.login_sees_paths:
         location = cluster.location(("site", "login_sees_paths"))
-        hint = "add --offline: it prints commands, which you can run on a machine that sees them"
+        hint = "add --offline: it prints a script, which you can run on a machine that sees them"
         problems.append(Problem("this machine does not see the paths of the profile", location, hint))
     if problems:
         raise ReproError(*problems)

@@ -1,21 +1,87 @@
-"""Model of a cluster profile."""
+"""Model of a cluster profile, and its JSON Schema for editors."""
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, Tag, WithJsonSchema, create_model, model_validator
+from pydantic.json_schema import JsonSchemaValue
 
 from orchestrator.clusters.container import BY_KIND, ContainerFields, SetupLine, VariableFields, holds
-from orchestrator.clusters.site_fields import NetworkFields, PriceFields, RendezvousFields, SiteFields
 from orchestrator.clusters.slurm_fields import MpirunFields, SlurmFields
-from orchestrator.config.model import Count, Hardware, Strict, Text
+from orchestrator.config.model import Count, Hardware, Positive, Strict, Text
+from orchestrator.money import Price, checked_currency
 from orchestrator.workloads import workloads
 from orchestrator.workloads.base import AnyWorkload
+from orchestrator.workloads.needs import WorkloadSite
 from orchestrator.workloads.pretrain import PRETRAIN, PretrainSite
-from orchestrator.workloads.site_fields import WorkloadSite
+
+Architecture = Literal["x86_64", "aarch64"]
+
+
+class RendezvousFields(Strict):
+    """Address of the first rank: the name of its host, and a port."""
+
+    host_suffix: Annotated[str, Field(pattern=r"^[A-Za-z0-9.-]+$")] | None = Field(
+        default=None,
+        description="Text after the host name, if a faster network has its own names.",
+        examples=["-ib"],
+    )
+    port: Annotated[int, Field(strict=True, ge=1024, le=65535)] | None = Field(
+        default=None,
+        description="Port of the first rank. Without it the job id selects one of 10,000 ports.",
+        examples=[29500],
+    )
+
+
+class NetworkFields(Strict):
+    """Network between the nodes."""
+
+    fabric: Text = Field(description="Name of the network.", examples=["InfiniBand HDR"])
+    adapters_per_node: Count | None = Field(
+        default=None, description="Number of network adapters of a node, without those for storage.", examples=[8]
+    )
+    adapter_gbit_s: Positive | None = Field(
+        default=None, description="Rate of one adapter in Gbit/s, in one direction.", examples=[200]
+    )
+
+
+class SiteFields(Strict):
+    """Further settings of a site for planning and checks."""
+
+    architecture: Architecture | None = Field(default=None, description="Architecture of the CPUs of the nodes.")
+    cpus_per_node: Count | None = Field(
+        default=None, description="Number of CPUs of a node, as Slurm counts CPUs.", examples=[128]
+    )
+    offline_nodes: bool = Field(
+        default=False, description="true: compute nodes reach no registry, so the login node imports images."
+    )
+    staging_folder: Annotated[str, Field(pattern=r"^[/<]")] | None = Field(
+        default=None, description="Folder of imported images, on the shared file system.", examples=["/shared/images"]
+    )
+    login_sees_paths: bool = Field(
+        default=True, description="false: the paths of the profile exist on compute nodes only."
+    )
+
+
+class PriceFields(Strict):
+    """Price of one GPU for one hour."""
+
+    value: Positive = Field(description="Amount of money in `currency`.", examples=[2.5])
+    currency: Annotated[str, AfterValidator(checked_currency)] = Field(
+        description="Currency, an ISO 4217 code of three letters.",
+        examples=["USD"],
+        json_schema_extra={"pattern": "^[A-Z]{3}$"},
+    )
+
+    @property
+    def price(self) -> Price:
+        """Price as a value for calculations."""
+        return Price(self.value, self.currency)
+
 
 # The scripts set the first group for each rank. The second group, like all of BASH..., belongs to the shell: an
 # `export` of them would fail or change their value.
@@ -200,3 +266,78 @@ def _applicable(variables: Mapping[str, str | VariableFields], nodes: int) -> di
         for name, value in variables.items()
         if isinstance(value, str) or holds(value.when, nodes)
     }
+
+
+_NULL = {"type": "null"}
+_ADD = "Elements to add at the end of the list of the lower layers: one element, or a list."
+_REMOVE = "Elements to remove from the list of the lower layers, each complete or by the option before its `=`."
+_SIMPLE = {"type", "pattern", "minLength", "minimum", "maximum", "exclusiveMinimum"}
+
+
+def profile_schema() -> JsonSchemaValue:
+    """Return the JSON Schema (draft 2020-12) of one file: a profile, an extension or an overlay.
+
+    No field is required, because a lower layer may contain it. Each field may be null, which removes it, and each list
+    may be changed by `add` and `remove`. `find_cluster` checks the rules for whole profiles, such as `scheduler: slurm`
+    without `slurm:`.
+    """
+    schema = _relaxed(ClusterProfile.model_json_schema(by_alias=True))
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "A cluster's profile", **schema}
+
+
+def schema_text() -> str:
+    """Return the content of `clusters/schema.json`."""
+    return json.dumps(profile_schema(), indent=2, ensure_ascii=False) + "\n"
+
+
+def _relaxed(schema: JsonSchemaValue) -> JsonSchemaValue:
+    """Return the schema without required fields, null and container defaults, and titles."""
+    result: JsonSchemaValue = {}
+    for key, item in schema.items():
+        if key in ("required", "title") or (key == "default" and (item is None or isinstance(item, (dict, list)))):
+            continue
+        if key in ("properties", "patternProperties"):
+            result[key] = {name: _field(field) for name, field in item.items()}
+        elif key == "$defs":
+            result[key] = {name: _relaxed(model) for name, model in item.items()}
+        elif key == "additionalProperties" and isinstance(item, dict):
+            result[key] = _field(item)
+        elif key == "items":
+            result[key] = _relaxed(item)
+        elif key in ("anyOf", "oneOf"):
+            result["anyOf"] = [_relaxed(choice) for choice in item]
+        elif key == "description":
+            result[key] = " ".join(item.split())
+        else:
+            result[key] = item
+    if "patternProperties" in result:
+        result.setdefault("additionalProperties", False)
+    return result
+
+
+def _field(schema: JsonSchemaValue) -> JsonSchemaValue:
+    """Return the schema of a field: its value, null, or the steps that change a list."""
+    relaxed = _relaxed(schema)
+    notes: JsonSchemaValue = {key: relaxed.pop(key) for key in ("default", "description", "examples") if key in relaxed}
+    choices = [choice for choice in _choices(relaxed) if choice != _NULL]
+    steps = [_steps(choice["items"]) for choice in choices if choice.get("type") == "array"]
+    if len(choices) == 1 and not steps and choices[0].keys() <= _SIMPLE:
+        kinds = choices[0]["type"] if isinstance(choices[0]["type"], list) else [choices[0]["type"]]
+        return {**choices[0], "type": [*kinds, "null"], **notes}
+    return {"anyOf": [*choices, *steps, _NULL], **notes}
+
+
+def _choices(schema: JsonSchemaValue) -> Iterator[JsonSchemaValue]:
+    """Yield all alternatives of a field, including nested ones."""
+    if "anyOf" not in schema:
+        yield schema
+    for choice in schema.get("anyOf", ()):
+        yield from _choices(choice)
+
+
+def _steps(item: JsonSchemaValue) -> JsonSchemaValue:
+    """Return the schema of `{add: [...], remove: [...]}`. A single item needs no list. `remove` also accepts text."""
+    added = {"anyOf": [item, {"type": "array", "items": item}], "description": _ADD}
+    named = {"anyOf": [item, {"type": "string"}]}
+    removed = {"anyOf": [*named["anyOf"], {"type": "array", "items": named}], "description": _REMOVE}
+    return {"type": "object", "properties": {"add": added, "remove": removed}, "additionalProperties": False}

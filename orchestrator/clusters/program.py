@@ -5,23 +5,73 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
 import stat
+import struct
 from dataclasses import dataclass
+from datetime import datetime, timezone
 from pathlib import Path
+from typing import Annotated
 
 from orchestrator.catalog.case import Case
 from orchestrator.catalog.paper import Paper
 from orchestrator.clusters.container import read_image
-from orchestrator.clusters.image_file import file_identity
 from orchestrator.clusters.resolve import Cluster
 from orchestrator.errors import Problem, ReproError
+from orchestrator.fields import Field
 from orchestrator.paths import Folders
 from orchestrator.workloads import find_workload
 from orchestrator.workloads.base import ContainerImage, JobContext, Program
 from orchestrator.workloads.needs import directory_hint
+
+_HEAD_BYTES = 128
+_SQUASHFS, _SQUASHFS_BYTES = b"hsqs", 96
+_SIF, _SIF_AT, _SIF_CREATED_AT = b"SIF_MAGIC\0", 32, 64
+_NS = 10**9
+
+
+def file_identity(file: Path) -> str | None:
+    """Return the identity of an image file, as `FORMAT:BYTES:TIME[:DIGEST]`; None if this machine cannot read it.
+
+    A squashfs or SIF has the time of its creation and a digest of its superblock, so a copy has the same identity. A
+    file of another format has the time of its last change. A folder has none: its own time is not that of its files.
+
+    The superblock of squashfs 4.0 has the creation time in seconds at byte 8, and also the number of files, the bytes
+    used and the positions of all tables (kernel, fs/squashfs/squashfs_fs.h). The header of SIF has a random id at byte
+    48 and its creation time at byte 64 (sylabs/sif, pkg/sif/sif.go).
+    """
+    try:
+        descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a pipe must not block
+        try:
+            status, head = os.fstat(descriptor), b""
+            if stat.S_ISREG(status.st_mode):
+                head = os.read(descriptor, _HEAD_BYTES)
+        finally:
+            os.close(descriptor)
+    except (OSError, ValueError):  # ValueError: the path has a NUL
+        return None
+    if not stat.S_ISREG(status.st_mode):
+        return None
+    if head.startswith(_SQUASHFS) and len(head) >= _SQUASHFS_BYTES:
+        created = struct.unpack_from("<I", head, 8)[0] * _NS
+        return _text("squashfs", status.st_size, created, head[:_SQUASHFS_BYTES])
+    if head[_SIF_AT:].startswith(_SIF) and len(head) == _HEAD_BYTES:
+        return _text("sif", status.st_size, struct.unpack_from("<q", head, _SIF_CREATED_AT)[0] * _NS, head)
+    return _text("file", status.st_size, status.st_mtime_ns)
+
+
+def _text(kind: str, size: int, time_ns: int, superblock: bytes = b"") -> str:
+    seconds, rest = divmod(time_ns, _NS)
+    try:
+        time = f"{datetime.fromtimestamp(seconds, timezone.utc):%Y%m%dT%H%M%S}"
+    except (ValueError, OverflowError, OSError):  # a garbled header
+        time = str(seconds)
+    fraction = f".{rest:09}" if rest else ""
+    digest = f":{hashlib.sha256(superblock).hexdigest()[:12]}" if superblock else ""
+    return f"{kind}:{size}:{time}{fraction}Z{digest}"
 
 
 def program_for(case: Case, paper: Paper, cluster: Cluster, folders: Folders) -> Program:
@@ -38,7 +88,9 @@ def program_for(case: Case, paper: Paper, cluster: Cluster, folders: Folders) ->
         if workload.needs:
             hint += f"; {directory_hint(workload.name, cluster.name)}"
         raise ReproError(Problem(f"{cluster.name} does not define workload {workload.name}", hint=hint))
-    job = JobContext(case, paper, site, _image(workload.name, paper, cluster), folders)
+    name, _ = image_of(workload.name, paper, cluster)
+    image = ContainerImage() if name is None else ContainerImage(name, *image_of_jobs(cluster, name))
+    job = JobContext(case, paper, site, image, folders)
     return workload.program(job, workload.all_arguments(case, site))
 
 
@@ -53,11 +105,6 @@ def image_of(workload: str, paper: Paper, cluster: Cluster) -> tuple[str | None,
         return None, None
     name = paper.images.get(workload, workload)
     return name, cluster.image_location(name)
-
-
-def _image(workload: str, paper: Paper, cluster: Cluster) -> ContainerImage:
-    name, _ = image_of(workload, paper, cluster)
-    return ContainerImage(name, *image_of_jobs(cluster, name)) if name is not None else ContainerImage()
 
 
 def imported_file(cluster: Cluster, name: str) -> Path | None:
@@ -124,14 +171,12 @@ def image_of_jobs(cluster: Cluster, name: str) -> tuple[str | None, str | None]:
     if location is None or not location.startswith("/") or not cluster.profile.site.login_sees_paths:
         return location, None
     if location not in cluster.image_files:
-        cluster.image_files[location] = _image_of_file(Path(location))
+        file = Path(location)
+        digest = import_record(file).digest
+        target = _link(file) if digest else None
+        used = str(file.with_name(target) if target else file)
+        cluster.image_files[location] = used, digest or file_identity(file)
     return cluster.image_files[location]
-
-
-def _image_of_file(file: Path) -> tuple[str, str | None]:
-    digest = import_record(file).digest
-    target = _link(file) if digest else None
-    return str(file.with_name(target) if target else file), digest or file_identity(file)
 
 
 def is_there(file: Path) -> bool:
@@ -162,6 +207,22 @@ class ImageRow:
     source: str | None
     there: str | None
     record: ImportRecord
+    bytes: int | None
+    location: str
+
+
+@dataclass(frozen=True, slots=True)
+class ImageFile:
+    """An image of a profile with the record of its import. `there` is whether its file exists."""
+
+    image: Annotated[str, Field(of="name")]
+    value: str
+    source: str | None
+    there: str | None
+    digest: Annotated[str | None, Field(of="record.digest")]
+    digest_of: Annotated[str | None, Field(of="record.digest_of")]
+    imported: Annotated[str | None, Field(of="record.imported")]
+    user: Annotated[str | None, Field(of="record.user")]
     bytes: int | None
     location: str
 

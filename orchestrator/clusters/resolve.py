@@ -9,28 +9,23 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Annotated, Any
 
+from orchestrator.clusters import cluster_names, is_overlay
 from orchestrator.clusters.container import FILE_RUNTIMES, read_image
-from orchestrator.clusters.example import with_examples
-from orchestrator.clusters.layers import Layered, lay
+from orchestrator.clusters.layers import Layered, lay, with_examples
 from orchestrator.clusters.machine import Machine, this_machine
-from orchestrator.clusters.names import cluster_names, is_overlay
-from orchestrator.clusters.profile import ClusterProfile
-from orchestrator.clusters.site_fields import NetworkFields
+from orchestrator.clusters.profile import ClusterProfile, NetworkFields
 from orchestrator.config.model import Hardware, placeholders, read_model
-from orchestrator.config.settings import Setting, settings_document
-from orchestrator.config.yaml import Document, KeyPath, dotted, read_document, shown
+from orchestrator.config.yaml import Document, KeyPath, Setting, dotted, read_document, settings_document, shown
 from orchestrator.errors import Problem, ReproError, did_you_mean
+from orchestrator.fields import Field
 from orchestrator.identity import name_of_user, why_not_own_path
 from orchestrator.masking import masked
 from orchestrator.paths import Folders
 from orchestrator.secret_patterns import holds_secret
 from orchestrator.workloads import workloads
 from orchestrator.workloads.needs import directory_hint
-
-if TYPE_CHECKING:
-    from orchestrator.ledger.denied_nodes import DeniedNode  # loads the database
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,13 +46,36 @@ class Layer:
 
 
 @dataclass(frozen=True, slots=True)
+class ClusterRow:
+    """A cluster profile as a row. `open` are the fields without a value."""
+
+    cluster: Annotated[str, Field(of="name")]
+    about: Annotated[str, Field(of="profile.about")]
+    scheduler: Annotated[str, Field(of="profile.scheduler")]
+    nodes: Annotated[int | None, Field(of="hardware.nodes")]
+    gpus_per_node: Annotated[int | None, Field(of="hardware.gpus_per_node")]
+    gpu: Annotated[str | None, Field(of="hardware.gpu")]
+    container: str | None
+    open: Annotated[Sequence[str], Field(of="open_fields")]
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileField:
+    """A field of a profile, its value, and its place."""
+
+    field: str
+    value: object
+    location: str
+
+
+@dataclass(frozen=True, slots=True)
 class Cluster:
     """A validated profile with its sources.
 
     `layered` is the merged YAML; its value is recorded with each run. `layers` are the merged files. The last one is
     the overlay of this cluster if it `has_overlay`. `settings` are those of the command line: the last layer,
-    and settings of the experiment's cases. `denied` are the nodes of the ledger's deny list, which jobs exclude.
-    `with_example` are the fields with an example value. `image_files` is a cache of `clusters/program.py`.
+    and settings of the experiment's cases. `with_example` are the fields with an example value. `image_files` is a
+    cache of `clusters/program.py`.
     """
 
     name: str
@@ -70,7 +88,6 @@ class Cluster:
     has_overlay: bool
     layers: tuple[Layer, ...]
     settings: tuple[Setting, ...] = ()
-    denied: tuple[DeniedNode, ...] = ()
     with_example: tuple[KeyPath, ...] = ()
     image_files: dict[str, tuple[str, str | None]] = field(default_factory=dict, compare=False, repr=False)
 
@@ -78,6 +95,16 @@ class Cluster:
     def files(self) -> tuple[Path, ...]:
         """Files of all layers, in their order."""
         return tuple(layer.file for layer in self.layers)
+
+    @property
+    def container(self) -> str | None:
+        """Name of the container runtime; None without one."""
+        return self.profile.container.runtime if self.profile.container else None
+
+    @property
+    def open_fields(self) -> list[str]:
+        """Names of the fields without a value."""
+        return [dotted(blank.path) for blank in self.unfilled]
 
     @property
     def is_slurm(self) -> bool:
@@ -88,14 +115,6 @@ class Cluster:
     def file(self) -> Path:
         """File of the profile itself, without its base profiles and overlay."""
         return self.files[-2] if self.has_overlay else self.files[-1]
-
-    @property
-    def denied_by_reason(self) -> dict[str, list[str]]:
-        """Denied nodes by explanation: `denied: ECC, until 2026-12-31`."""
-        nodes: dict[str, list[str]] = {}
-        for entry in self.denied:
-            nodes.setdefault(entry.explanation, []).append(entry.node)
-        return nodes
 
     def location(self, path: KeyPath) -> str:
         """Return the `file:line:column` of the value at `path`, or of its nearest parent."""

@@ -172,16 +172,11 @@ def shortened(value: object) -> str:
 
 def _name_hint(model: type[BaseModel], loc: KeyPath) -> str | None:
     """Return the hint for an unknown field: the most similar field name, or all field names."""
-    fields = _fields_at(model, loc[:-1])
+    models, _ = _walk(model, loc[:-1])
+    fields = sorted({name for candidate in models for name, _ in _named_fields(candidate)})
     if not fields:
         return None
     return did_you_mean(str(loc[-1]), fields) or f"known fields: {', '.join(fields)}"
-
-
-def _fields_at(model: type[BaseModel], loc: KeyPath) -> list[str]:
-    """Return the field names of the model at `loc`."""
-    models, _ = _walk(model, loc)
-    return sorted({name for candidate in models for name, _ in _named_fields(candidate)})
 
 
 def _walk(model: type[BaseModel], loc: KeyPath) -> tuple[list[type[BaseModel]], FieldInfo | None]:

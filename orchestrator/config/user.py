@@ -49,7 +49,7 @@ class UserConfig(Strict):
     )
     notify: list[Annotated[str, AfterValidator(_url)]] = Field(
         default=[],
-        description="URLs that get a message when the jobs of a figure have ended.",
+        description="URLs that get a message when a command has waited.",
         examples=[["mailto://ada@example.org"]],
     )
 

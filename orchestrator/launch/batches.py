@@ -9,22 +9,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from orchestrator.catalog.case import Case
 from orchestrator.clusters.resolve import Cluster
 from orchestrator.errors import Problem, ReproError
 from orchestrator.files import private_folder
 from orchestrator.job_spec import Resources
-from orchestrator.launch.render import Script, render_array, render_job, render_queue
+from orchestrator.launch.render import JobScript, render_array, render_job, render_queue
 from orchestrator.launch.run_options import RunPlan
 from orchestrator.launch.run_record import file_name, profile_secrets
-from orchestrator.ledger.runs import Missing, NewAttempt
-from orchestrator.ledger.submission_rows import LatestAttempt
+from orchestrator.ledger.runs import LatestAttempt, Missing, NewAttempt
 from orchestrator.ledger.tables import QUEUED
-from orchestrator.masking import masked
-from orchestrator.megatron.flops import flops_per_iteration
-from orchestrator.megatron.model import Layout, ModelShape, Training
+from orchestrator.masking import without_known
+from orchestrator.megatron.model import flops_per_iteration
 from orchestrator.paths import Folders
-from orchestrator.planning.plan import Plan
+from orchestrator.planning.plan import Plan, SideCase, SidePlan
 from orchestrator.reading.failure import POLICIES, Allocation, failed_nodes, failure_named, pause_before
 from orchestrator.reading.logs import log_blocks
 from orchestrator.slurm.notation import expand_node_names
@@ -130,7 +127,7 @@ def write_scripts(
         for index, (plan, script) in enumerate(zip(batch.plans, scripts, strict=True)):
             if script.file not in texts:
                 job = texts[script.file] = render_job(plan, cluster, script.file.parent, folders.templates)
-                kept[script.file] = masked(job, secret), hashlib.sha256(job.encode()).hexdigest()
+                kept[script.file] = without_known(job, secret), hashlib.sha256(job.encode()).hexdigest()
             shown, digest = kept[script.file]
             kept[script.file] = "", digest  # one of the attempts that share a script keeps its text
             attempts[plan.identity] = NewAttempt(
@@ -146,22 +143,22 @@ def write_scripts(
     return attempts
 
 
-def scripts_of(run_id: str, plans: Sequence[Plan], folders: Folders) -> list[Script]:
+def scripts_of(run_id: str, plans: Sequence[Plan], folders: Folders) -> list[JobScript]:
     """Return the script and the folder of each job. Repeats of a case share a script and have a folder each."""
     shared: dict[int, Path] = {}
-    scripts: list[Script] = []
+    scripts: list[JobScript] = []
     for plan in plans:
         own = shared.get(id(plan.case))
         if own is None:
             own = shared[id(plan.case)] = folders.job(run_id, plan.case.slug)
-        scripts.append(Script(own / "job.sh", own if plan.repeat == 1 else folders.job(run_id, plan.slug)))
+        scripts.append(JobScript(own / "job.sh", own if plan.repeat == 1 else folders.job(run_id, plan.slug)))
     return scripts
 
 
 def _text_of_several(
     batch: Batch,
     run_id: str,
-    scripts: Sequence[Script],
+    scripts: Sequence[JobScript],
     run_plan: RunPlan,
     cluster: Cluster,
     folders: Folders,
@@ -210,20 +207,10 @@ def _write(texts: Mapping[Path, str]) -> None:
 WARM_UP_TIME = "0:30:00"
 
 
-def side_plan(cluster: Cluster, program: Program, name: str, tasks: int, time_limit: str, gpus: int = 1) -> Plan:
+def side_plan(cluster: Cluster, program: Program, name: str, tasks: int, time_limit: str, gpus: int = 1) -> SidePlan:
     """Return the plan of a job that is not a case: this program on one node, with so many tasks and GPUs."""
-    case = Case(
-        experiment=f"{name}/{cluster.name}",
-        scale="one node",
-        point=(("case", name),),
-        workload=program.workload,
-        model=ModelShape(layers=1, hidden=1, heads=1, seq=1, vocab=1),
-        layout=Layout(gpus=tasks, tensor_parallel=tasks, pipeline_parallel=1, micro_batch_size=1, global_batch_size=1),
-        training=Training(iterations=1),
-        time_limit=time_limit,
-    )
-    resources = Resources(1, tasks, gpus, time_limit)
-    return Plan(case=case, cluster=cluster.name, resources=resources, identity=name, program=program)
+    case = SideCase(f"{name}/{cluster.name}", name, time_limit)
+    return SidePlan(case, cluster.name, Resources(1, tasks, gpus, time_limit), program, name, f"case={name}")
 
 
 def task_per_gpu(cluster: Cluster) -> Cluster:
@@ -234,7 +221,7 @@ def task_per_gpu(cluster: Cluster) -> Cluster:
     return replace(cluster, profile=cluster.profile.model_copy(update=update))
 
 
-def warm_ups(plans: Sequence[Plan], cluster: Cluster, *, always: bool = False) -> list[tuple[Plan, frozenset[str]]]:
+def warm_ups(plans: Sequence[Plan], cluster: Cluster, *, always: bool = False) -> list[tuple[SidePlan, frozenset[str]]]:
     """Return a job that compiles kernels, and the jobs that need them, for each checkout that several jobs share.
 
     Checkouts whose kernels this machine sees are left out, unless `always`.
@@ -250,7 +237,7 @@ def warm_ups(plans: Sequence[Plan], cluster: Cluster, *, always: bool = False) -
     ]
 
 
-def _warm_up(plan: Plan, cluster: Cluster) -> Plan:
+def _warm_up(plan: Plan, cluster: Cluster) -> SidePlan:
     program = plan.program
     alone = replace(program, python=program.warm_up[0], target=program.warm_up[1:], arguments=())
     return side_plan(cluster, alone, "warm-up", 1, WARM_UP_TIME)

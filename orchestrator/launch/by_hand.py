@@ -5,11 +5,11 @@ from __future__ import annotations
 import hashlib
 import json
 import socket
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, get_type_hints
 
 import pydantic
 
@@ -20,10 +20,10 @@ from orchestrator.identity import name_of_user, this_machine_identity
 from orchestrator.job_spec import JobSpec
 from orchestrator.launch.run_record import new_jobs, new_run_id, new_run_of, provenance
 from orchestrator.launch.sbatch import cluster_of, comment_of
-from orchestrator.ledger.adopted import BY_HAND, AdoptedAttempt
-from orchestrator.ledger.runs import NewJob, NewRun
-from orchestrator.ledger.tables import SchedulerKind, field_values
-from orchestrator.masking import hidden_values, masked
+from orchestrator.ledger.runs import BY_HAND, NewJob, NewRun
+from orchestrator.ledger.submissions import Submitter
+from orchestrator.ledger.tables import Attempt, field_values
+from orchestrator.masking import hidden_values, masked_tree, without_known
 from orchestrator.paths import Folders
 from orchestrator.planning.plan import Plan
 from orchestrator.slurm.command import cluster_identity, on_cluster
@@ -36,45 +36,30 @@ _RECORD = ".repro.json"
 _LONGEST_BYTES = 1 << 24
 
 
-class _Stored(pydantic.BaseModel):
+class _StoredFields(pydantic.BaseModel):
     model_config = pydantic.ConfigDict(extra="forbid", strict=True)
 
 
-class _StoredJob(_Stored):
-    id: str
-    case_name: str
-    cluster: str
-    workload: str
-    code: str
-    image: str | None
-    spec: dict[str, Any]
-    gpus: int
-    iterations: int
-    scheduler: SchedulerKind
-    repeat: int
-    image_digest: str | None
+def _stored(kind: type, left_out: Container[str] = (), **others: Any) -> type[pydantic.BaseModel]:
+    """Return the model of a dataclass in a record, without the fields that are left out."""
+    hints = get_type_hints(kind)
+    names = [field.name for field in fields(kind) if field.name not in left_out]
+    types: dict[str, Any] = {name: (others.get(name, hints[name]), ...) for name in names}
+    return pydantic.create_model(kind.__name__, __base__=_StoredFields, **types)
 
 
-class _StoredRun(_Stored):
-    experiment: str
-    scale: str
-    cluster: str
-    command: list[str]
-    profile: dict[str, Any]
-    profile_file: str | None
-    git_commit: str | None
-    git_dirty: bool | None
-    versions: dict[str, Any]
+_RUN = _stored(NewRun, {"id", *(field.name for field in fields(Submitter))})
+_JOB = _stored(NewJob, spec=dict[str, Any])
 
 
-class _Record(_Stored):
+class _Record(_StoredFields):
     format: Literal[1]
     script: str
     script_sha256: str
     token: str
     is_requeued: bool
-    run: _StoredRun
-    job: _StoredJob
+    run: Annotated[dict[str, Any], pydantic.AfterValidator(lambda stored: _RUN.model_validate(stored).model_dump())]
+    job: Annotated[dict[str, Any], pydantic.AfterValidator(lambda stored: _JOB.model_validate(stored).model_dump())]
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +92,7 @@ def write_records(
     `scripts` are the texts by file, in the order of the plans.
     """
     run, slurm = new_run_of("", plans, cluster, folders, command), cluster.profile.slurm
-    stored_run = {name: getattr(run, name) for name in _StoredRun.model_fields}
+    stored_run = masked_tree({name: getattr(run, name) for name in _RUN.model_fields})
     for plan, job, (script, text) in zip(plans, new_jobs(plans, cluster), scripts.items(), strict=True):
         record = {
             "format": FORMAT,
@@ -116,7 +101,7 @@ def write_records(
             "token": token_of(plan, script.with_suffix("")),
             "is_requeued": slurm is not None and slurm.requeue,
             "run": stored_run,
-            "job": {**field_values(job), "spec": job.spec.to_json()},
+            "job": masked_tree({**field_values(job), "spec": job.spec.to_json()}),
         }
         with written_whole(script.with_name(f"{script.stem}{_RECORD}")) as part:
             part.write_text(json.dumps(record, indent=1, default=str) + "\n", encoding="utf-8")
@@ -148,7 +133,7 @@ def _read(file: Path) -> RenderedJob:
             what = f"a record of format {stored.get('format')!r}, and this repro reads format {FORMAT}"
             raise ReproError(Problem(what, f"{file}:", "adopt the job with the version that rendered it"))
         record = _Record.model_validate(stored)
-        job = NewJob(**{**record.job.model_dump(), "spec": JobSpec.from_json(record.job.spec)})
+        job = NewJob(**{**record.job, "spec": JobSpec.from_json(record.job["spec"])})
     except (ValueError, TypeError, RecursionError) as error:
         first = error.errors()[0] if isinstance(error, pydantic.ValidationError) else None
         why = f"{'.'.join(map(str, first['loc']))}: {first['msg']}" if first else str(error)
@@ -156,14 +141,14 @@ def _read(file: Path) -> RenderedJob:
     if record.script != f"{file.name.removesuffix(_RECORD)}.sh":
         raise ReproError(Problem(f"a record of another script, {record.script}", f"{file}:", "render it again"))
     script = file.with_name(record.script)
-    return RenderedJob(script, record.token, record.script_sha256, record.is_requeued, job, record.run.model_dump())
+    return RenderedJob(script, record.token, record.script_sha256, record.is_requeued, job, record.run)
 
 
 @dataclass(frozen=True, slots=True)
 class StartedJobs:
     """Jobs of rendered scripts that have been submitted, and what the scheduler could not answer."""
 
-    attempts: tuple[tuple[RenderedJob, AdoptedAttempt], ...]
+    attempts: tuple[tuple[RenderedJob, Attempt], ...]
     complaints: tuple[str, ...] = ()
 
 
@@ -181,7 +166,7 @@ def started_jobs(rendered: Sequence[RenderedJob]) -> StartedJobs:
 
 
 def _started_on_cluster(rendered: Sequence[RenderedJob]) -> StartedJobs:
-    started: list[tuple[RenderedJob, AdoptedAttempt]] = []
+    started: list[tuple[RenderedJob, Attempt]] = []
     not_started: dict[str, RenderedJob] = {}
     cluster, complaints = None, list[str]()
     if any(job.job.scheduler == "slurm" for job in rendered):
@@ -220,14 +205,14 @@ def _attempt(
     *,
     started_at: datetime | None = None,
     submitted_at: datetime | None = None,
-) -> AdoptedAttempt:
+) -> Attempt:
     script = _text(rendered.file)
     digest = None if script is None else hashlib.sha256(script.encode("utf-8", "surrogateescape")).hexdigest()
     origin = BY_HAND
     if digest != rendered.script_sha256:
         origin += ", script missing" if script is None else ", script edited"
     is_local = rendered.job.scheduler == "local"
-    return AdoptedAttempt(
+    return Attempt(
         scheduler_id=scheduler_id,
         host=host,
         user=user,
@@ -237,7 +222,7 @@ def _attempt(
         token=rendered.token,
         folder=str(rendered.folder),
         file=str(rendered.file),
-        script=masked(script or "", hidden_values(script or "")),
+        script=without_known(script or "", hidden_values(script or "")),
         script_sha256=digest or rendered.script_sha256,
         started_at=started_at,
         submitted_at=submitted_at,

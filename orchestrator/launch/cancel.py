@@ -9,23 +9,25 @@ from pathlib import Path
 from orchestrator.errors import Problem, ReproError
 from orchestrator.identity import NotOwn, require_own_folder, user_name
 from orchestrator.launch.executors import LocalScriptJob
-from orchestrator.launch.own_jobs import is_proven, owner_check
 from orchestrator.launch.recover import is_being_made, is_here
-from orchestrator.launch.refresh import sees_jobs_of
+from orchestrator.launch.refresh import is_proven, owner_check, sees_jobs_of
 from orchestrator.launch.run_record import sent_of_run
 from orchestrator.launch.sbatch import comment_of, mark_cancelled
 from orchestrator.ledger.attempts import lost_attempts, record_asked
 from orchestrator.ledger.database import DiskFull, Ledger
-from orchestrator.ledger.restarts import first_folder
 from orchestrator.ledger.rows import JobRow
-from orchestrator.ledger.submissions import InterruptedSubmission, interrupted_submissions, record_never_submitted
+from orchestrator.ledger.submissions import (
+    InterruptedSubmission,
+    first_folder,
+    interrupted_submissions,
+    record_never_submitted,
+)
 from orchestrator.ledger.tables import CANCELLED_BY, LOST, OPEN, QUEUED, STOPPED_AFTER, SUBMITTING
 from orchestrator.reading.failure import Failure
 from orchestrator.slurm.command import at, cluster_identity
 from orchestrator.slurm.notation import base_id
 from orchestrator.slurm.query import cancel_jobs, find_by_comments, query_jobs
-from orchestrator.slurm.records import JobRecord
-from orchestrator.slurm.states import Phase
+from orchestrator.slurm.records import JobRecord, Phase
 
 
 @dataclass(slots=True)

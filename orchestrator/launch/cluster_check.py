@@ -10,17 +10,15 @@ from pathlib import Path
 
 from orchestrator.catalog.case import Case
 from orchestrator.catalog.library import Entry, find_experiment
-from orchestrator.clusters.check import check_login
-from orchestrator.clusters.findings import Finding, path_findings
+from orchestrator.clusters import cluster_names
+from orchestrator.clusters.check import Finding, check_login, path_findings
 from orchestrator.clusters.generate import profile_text
-from orchestrator.clusters.names import cluster_names
 from orchestrator.clusters.resolve import Cluster, find_cluster
 from orchestrator.config.yaml import shown
 from orchestrator.errors import Problem, ReproError
 from orchestrator.launch.denied_nodes import with_denied_nodes
 from orchestrator.launch.preflight import check_this_machine, option_findings, submission_findings
 from orchestrator.launch.probe import job_findings
-from orchestrator.ledger.database import Ledger
 from orchestrator.paths import Folders
 from orchestrator.planning.run_settings import NO_SETTINGS, RunSettings
 from orchestrator.planning.scales import cases_at
@@ -55,14 +53,13 @@ def check_cluster(
     experiment: str | None = None,
     scale: str | None = None,
     job: bool = False,
-    ledger: Ledger | None = None,
     settings: RunSettings = NO_SETTINGS,
 ) -> ClusterCheck:
     """Compare a profile with the live cluster. With `job`, run a short job that checks a node.
 
-    The job excludes the nodes of the ledger's deny list. Settings of cases apply to those of `experiment`.
+    The job excludes the nodes of the deny list. Settings of cases apply to those of `experiment`.
     """
-    cluster = with_denied_nodes(find_cluster(folders, name, settings.of_profile), ledger)
+    cluster = with_denied_nodes(find_cluster(folders, name, settings.of_profile))
     if not cluster.is_slurm and (job or experiment):
         raise ReproError(Problem(f"{cluster.name} has no Slurm", hint="leave --job and --experiment out"))
     if scale is not None and experiment is None:

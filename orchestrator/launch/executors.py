@@ -24,11 +24,11 @@ from submitit.local.local import LocalExecutor, LocalJob
 from submitit.slurm.slurm import SlurmExecutor
 
 from orchestrator.errors import Problem, ReproError, Unreachable
-from orchestrator.files import JobRecord, private_folder, read_record, tail_bytes
+from orchestrator.files import ScriptRecord, private_folder, read_record, tail_bytes
 from orchestrator.ledger.attempts import Observation
 from orchestrator.slurm.command import unreachable_from
 from orchestrator.slurm.reasons import explain_rejection, is_for_want_of_room
-from orchestrator.slurm.states import Phase, phase_of
+from orchestrator.slurm.records import Phase, phase_of
 
 # They select the cluster and authenticate the user, also for squeue and scancel.
 _WHICH_CLUSTER = ("SLURM_CONF", "SLURM_CLUSTERS", "SLURM_JWT")
@@ -250,7 +250,7 @@ def is_alive(pid: int, marker: str) -> bool:
     return state != "Z" and marker.encode() in command
 
 
-def _ended(end: JobRecord, start: JobRecord | None, cancelled: bool) -> Observation:
+def _ended(end: ScriptRecord, start: ScriptRecord | None, cancelled: bool) -> Observation:
     began = start.at if start else None
     if end.exit_code == 0:
         return _observation("COMPLETED", None, 0, began, end.at)

@@ -1,41 +1,37 @@
 """Fetch of a workload's code and data to the shared file system, on this machine and without a job.
 
-Each item is written under a temporary name in its folder, checked, and renamed. What exists is never changed. A
-command that was interrupted continues when it is repeated.
+A rendered script, `fetch.sh`, gets code and files. Data are made here. Each item is written under a temporary name in
+its folder, checked, and renamed. What exists is never changed. A repeated command continues an interrupted one.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
+import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Literal
 
-from orchestrator.clusters.needs import Item, fetch_record
-from orchestrator.errors import Problem, ReproError, Unreachable
-from orchestrator.files import written_whole
+from orchestrator.clusters.needs import OFFLINE_HINT, Item, fetch_record
+from orchestrator.errors import EXIT_UNREACHABLE, Problem, ReproError, Unreachable
+from orchestrator.files import locked, written_whole
 from orchestrator.identity import name_of_user
-from orchestrator.launch.checkouts import fetch_checkout, require_checkout
-from orchestrator.launch.download import download, file_digest
+from orchestrator.launch.checkouts import require_checkout
 from orchestrator.launch.text_data import Text, tokenize_text
 from orchestrator.launch.token_data import HEADER, write_random_tokens
 from orchestrator.text import utc_stamp
 from orchestrator.workloads.needs import PublicFile, Repository, TokenData
 
-_HINTS = {
-    errno.ENOSPC: "free space, then repeat the command",
-    errno.EDQUOT: "your quota is used up: free space, then repeat the command",
-    errno.EACCES: "name a folder that you can write to",
-    errno.EPERM: "name a folder that you can write to",
-    errno.EROFS: "name a folder that you can write to",
-}
+_HINTS = dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "free space, then repeat the command")
+_UNWRITABLE = "name a folder that you can write to"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,26 +42,83 @@ class Fetched:
     how: Literal["fetched", "made", "there already"]
 
 
-def fetch_items(items: Sequence[Item], text: Text | None = None) -> Iterator[Fetched]:
+def render_fetch(items: Sequence[Item], templates: Path, again: str) -> str:
+    """Return the script that fetches code and files; `again` is the command that checks them and makes data. Pure."""
+    remote = [item for item in items if not isinstance(item.source.need, TokenData)]
+    from orchestrator.launch.templates import templates_in  # not to list what programs need
+
+    return templates_in(templates).render("fetch.sh.j2", items=remote, again=again, offline=OFFLINE_HINT)
+
+
+def fetch_items(
+    items: Sequence[Item],
+    templates: Path,
+    again: str,
+    text: Text | None = None,
+    notify: Callable[[str], None] = lambda _: None,
+) -> Iterator[Fetched]:
     """Fetch the items that are missing, check the others, and yield each one that is in its place.
 
-    Data are random tokens, or those of the text. At the end, raise ReproError with the problem of each other item;
-    Unreachable if all of these lack a connection.
+    Data are random tokens, or those of the text. `notify` gets the output of the script. At the end, raise ReproError
+    with the problem of each other item; Unreachable if all of these lack a connection.
     """
     errors: list[ReproError] = []
+    missing: list[Item] = []
     for item in items:
-        try:
-            yield _in_place(item, items, text)
-        except ReproError as error:
-            errors.append(error)
-        except OSError as error:
-            what = f"cannot be written ({error.strerror or error})"
-            path = error.filename2 or error.filename or item.path
-            errors.append(ReproError(Problem(what, f"{path}:", _HINTS.get(error.errno or 0))))
+        with _collected(errors, item):
+            present = _present(item, text)
+            if present is not None:
+                yield present
+            else:
+                missing.append(item)
+    remote = [item for item in missing if not isinstance(item.source.need, TokenData)]
+    if remote:
+        errors += _run(render_fetch(remote, templates, again), notify)
+    for item in missing:
+        with _collected(errors, item):
+            if isinstance(item.source.need, TokenData):
+                yield _made(item, item.source.need, items, text)
+            elif _present(item, text) is not None:
+                yield Fetched(item, "fetched")
     if errors:
         problems = dict.fromkeys(problem for error in errors for problem in error.problems)
         kind = Unreachable if all(isinstance(error, Unreachable) for error in errors) else ReproError
         raise kind(*problems)
+
+
+@contextlib.contextmanager
+def _collected(errors: list[ReproError], item: Item) -> Iterator[None]:
+    """Add an error of the block to `errors`."""
+    try:
+        yield
+    except ReproError as error:
+        errors.append(error)
+    except OSError as error:
+        what = f"cannot be written ({error.strerror or error})"
+        path = error.filename2 or error.filename or item.path
+        errors.append(ReproError(Problem(what, f"{path}:", _HINTS.get(error.errno or 0, _UNWRITABLE))))
+
+
+def _run(script: str, notify: Callable[[str], None]) -> list[ReproError]:
+    """Run the script. Return an error with its lines on stderr, if it fails."""
+    command = [shutil.which("bash") or "/bin/bash", "-c", script, "fetch.sh"]
+    with (
+        tempfile.TemporaryFile("w+", errors="replace") as faults,
+        subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=faults, text=True, errors="replace"
+        ) as process,
+    ):
+        assert process.stdout is not None
+        for line in process.stdout:
+            notify(line.rstrip("\n"))
+        code = process.wait()
+        faults.seek(0)
+        lines = [line.rstrip("\n").partition(". Hint: ") for line in faults]
+    if code == 0:
+        return []
+    problems = [Problem(what, hint=hint or None) for what, _, hint in lines]
+    kind = Unreachable if code == EXIT_UNREACHABLE else ReproError
+    return [kind(*(problems or [Problem(f"fetch.sh ended with exit code {code}")]))]
 
 
 def item_state(item: Item) -> str:
@@ -86,25 +139,11 @@ def item_state(item: Item) -> str:
     return "there"
 
 
-def _in_place(item: Item, items: Sequence[Item], text: Text | None) -> Fetched:
-    present = _present(item, text)
-    if present is not None:
-        return present
-    item.path.parent.mkdir(parents=True, exist_ok=True)
-    with _alone(item.path):
-        present = _present(item, text)  # another command may have fetched it in the meantime
+def _made(item: Item, need: TokenData, items: Sequence[Item], text: Text | None) -> Fetched:
+    with locked(item.path):
+        present = _present(item, text)  # another command may have made it in the meantime
         if present is not None:
             return present
-        source, need = item.source, item.source.need
-        if isinstance(need, Repository):
-            assert source.commit is not None
-            commit = fetch_checkout(source.address, source.commit, item.path, _part(item.path))
-            _write_record(item, commit, {})
-            return Fetched(item, "fetched")
-        if isinstance(need, PublicFile):
-            download(need, item.path, _part(item.path))
-            _write_record(item, None, {item.path.name: need.sha256})
-            return Fetched(item, "fetched")
         if text is None:
             _write_record(item, None, _make_data(item, need))
         else:
@@ -141,10 +180,18 @@ def _present(item: Item, text: Text | None) -> Fetched | None:
     return Fetched(item, "there already")
 
 
+def _digest(file: Path) -> str:
+    digest = hashlib.sha256()
+    with file.open("rb") as opened:
+        while block := opened.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
+
+
 def _require_digest(file: Path, sha256: str) -> None:
     if not file.is_file():
         raise ReproError(Problem("exists, and is not a file", f"{file}:", "move it away, or name another path"))
-    digest = file_digest(file)
+    digest = _digest(file)
     if digest != sha256:
         what = f"exists with other content: its checksum is {digest}, and must be {sha256}"
         raise ReproError(Problem(what, f"{file}:", "move it away, then repeat the command"))
@@ -165,9 +212,9 @@ def _make_data(item: Item, need: TokenData) -> dict[str, str]:
     parts = [_part(file) for file in item.files]
     try:
         write_random_tokens(need.vocabulary, *parts)
-        digests = {file.name: file_digest(part) for file, part in zip(item.files, parts, strict=True)}
+        digests = {file.name: _digest(part) for file, part in zip(item.files, parts, strict=True)}
         for file, other in zip(item.files, reversed(item.files), strict=True):
-            if file.exists() and file_digest(file) != digests[file.name]:
+            if file.exists() and _digest(file) != digests[file.name]:
                 what = f"exists without {other.name}"
                 raise ReproError(Problem(what, f"{file}:", "add that file, or move this one away"))
         for file, part in zip(item.files, parts, strict=True):
@@ -187,7 +234,7 @@ def _make_text_data(item: Item, items: Sequence[Item], text: Text) -> dict[str, 
     part = _part(item.path)
     try:
         made = tokenize_text(text, items, part)
-        digests = {file.name: file_digest(written) for file, written in zip(item.files, made, strict=True)}
+        digests = {file.name: _digest(written) for file, written in zip(item.files, made, strict=True)}
         for file, written in zip(item.files, made, strict=True):
             written.replace(file)
     finally:
@@ -210,34 +257,3 @@ def _write_record(item: Item, commit: str | None, sha256: dict[str, str], source
     }
     with written_whole(item.record_file) as part:
         part.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
-
-
-@contextlib.contextmanager
-def _alone(path: Path) -> Iterator[None]:
-    """Exclude other fetches to this path. A file system without locks excludes nobody."""
-    file = path.with_name(f".{path.name}.lock")
-    handle = _locked(file, path)
-    try:
-        yield
-    finally:
-        file.unlink(missing_ok=True)
-        os.close(handle)
-
-
-def _locked(file: Path, path: Path) -> int:
-    """Return the handle of the lock file; ReproError if another command has the lock."""
-    while True:
-        handle = os.open(file, os.O_RDWR | os.O_CREAT, 0o660)
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            if error.errno not in (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS):
-                os.close(handle)
-                if not isinstance(error, BlockingIOError):
-                    raise
-                hint = "wait until it has ended"
-                raise ReproError(Problem("another command fetches this", f"{path}:", hint)) from None
-        with contextlib.suppress(FileNotFoundError):
-            if os.path.samestat(os.fstat(handle), file.stat()):
-                return handle
-        os.close(handle)  # the command that had the lock has removed its file

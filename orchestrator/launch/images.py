@@ -1,4 +1,4 @@
-"""Import of images from a registry: one job for each image, which writes one file for all jobs."""
+"""Import of images from a registry: one job for each image, which writes one file for all jobs. Replaced images."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ import secrets
 import shlex
 import subprocess
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Annotated
 
 from orchestrator.clusters.container import FILE_RUNTIMES, ContainerFields, read_image
 from orchestrator.clusters.program import image_uri, import_record, imported_file, is_there
@@ -17,21 +18,24 @@ from orchestrator.clusters.resolve import Cluster
 from orchestrator.clusters.slurm_fields import SlurmFields
 from orchestrator.config.yaml import shown
 from orchestrator.errors import Problem, ReproError, Unreachable, did_you_mean
+from orchestrator.fields import Field
 from orchestrator.files import private_folder, read_record
 from orchestrator.job_spec import Resources
 from orchestrator.launch.directives import directive, free_directives, named, output_pattern, placement, slurm_of
 from orchestrator.launch.executors import SlurmScriptExecutor
-from orchestrator.launch.own_jobs import writes_into
 from orchestrator.launch.preflight import require_scheduler
+from orchestrator.launch.refresh import writes_into
 from orchestrator.launch.render import setup_lines
 from orchestrator.launch.sbatch import comment_of
 from orchestrator.launch.templates import Line, templates_in
+from orchestrator.ledger.database import Ledger
+from orchestrator.ledger.runs import image_digests, latest_attempts
 from orchestrator.paths import Folders
+from orchestrator.planning.plan import Plan, identity
 from orchestrator.slurm.notation import time_limit_s
 from orchestrator.slurm.query import may_have_comment, query_jobs
-from orchestrator.slurm.records import JobRecord
-from orchestrator.slurm.states import Phase, meaning_of
-from orchestrator.text import printable_line
+from orchestrator.slurm.records import JobRecord, Phase, meaning_of
+from orchestrator.text import counted, printable_line
 
 LONGEST = "1:00:00"
 """Time limit of an import, if the limits of the site allow it."""
@@ -73,7 +77,17 @@ class Import:
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class ImageImport:
+    """An import of an image as a row. `error` is set if it failed."""
+
+    image: Annotated[str, Field(of="name")]
+    file: Path
+    job: Annotated[str | None, Field(of="job_id")]
+    error: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class ImportProgress:
     """States of imports that have not ended, and the reasons of failed ones, by image name."""
 
     states: dict[str, str]
@@ -157,7 +171,7 @@ def import_images(cluster: Cluster, folders: Folders, names: Sequence[str]) -> I
             yield dataclasses.replace(job, job_id=SlurmScriptExecutor(job.folder).submit_script(text, comment))
 
 
-def import_progress(imports: Sequence[Import]) -> Progress:
+def import_progress(imports: Sequence[Import]) -> ImportProgress:
     """Return the states of imports from their records, or else from one query to Slurm."""
     states: dict[str, str] = {}
     failures: dict[str, str] = {}
@@ -180,14 +194,14 @@ def import_progress(imports: Sequence[Import]) -> Progress:
         answer = query_jobs(by_job_id, is_ours)
     except Unreachable as unreachable:
         unknown = dict.fromkeys((job.name for job in by_job_id.values()), "UNKNOWN")
-        return Progress(unknown, failures, (str(unreachable),))
+        return ImportProgress(unknown, failures, (str(unreachable),))
     for job_id, job in by_job_id.items():
         listed = answer.records.get(job_id)
         if listed is None or listed.phase is not Phase.ENDED:
             states[job.name] = listed.state if listed else "UNKNOWN"
         elif listed.state != "COMPLETED":
             failures[job.name] = f"job {job_id} {meaning_of(listed.state)}{_last_words(job.log)}"
-    return Progress(states, failures, answer.complaints)
+    return ImportProgress(states, failures, answer.complaints)
 
 
 def _refusal(cluster: Cluster, container: ContainerFields, name: str) -> Problem:
@@ -306,3 +320,32 @@ def _last_words(log: Path) -> str:
     last = next((line for line in reversed(lines) if line), "")
     hint = CREDENTIALS_HINT if any(sign in last for sign in _ANONYMOUS) else ""
     return f": {last}{hint}" if last else ""
+
+
+def image_changes(plans: Sequence[Plan], cluster: Cluster, ledger: Ledger) -> Iterator[str]:
+    """Yield a note for each image whose identity is another one than in all attempts of these jobs.
+
+    Such jobs are other jobs and run again, also if they failed in a way that would repeat.
+    """
+    names = dict.fromkeys(plan.program.image for plan in plans if plan.program.image_digest is not None)
+    for name in filter(None, names):
+        plans_of_image = [plan for plan in plans if plan.program.image == name]
+        path, digest = plans_of_image[0].program.image_path, plans_of_image[0].program.image_digest
+        earlier = {
+            identity(plan.case, replace(plan.program, image_digest=other), plan.cluster, plan.repeat): plan
+            for other in image_digests(ledger, cluster.name, name) - {digest}
+            for plan in plans_of_image
+        }
+        if not earlier:
+            continue
+        known = latest_attempts(ledger, [plan.identity for plan in plans_of_image])
+        attempts = [
+            attempt
+            for attempt in latest_attempts(ledger, list(earlier)).values()
+            if earlier[attempt.job_id].identity not in known
+        ]
+        if attempts:
+            last = max(attempts, key=lambda attempt: attempt.attempt_id)
+            jobs = counted(len({earlier[attempt.job_id].identity for attempt in attempts}), "job")
+            since = f"attempt {last.number} of {earlier[last.job_id].label}"
+            yield f"{path}: image file changed since {since}; earlier results of {jobs} are those of the old image"

@@ -12,8 +12,7 @@ from pathlib import Path
 
 from orchestrator.catalog.case import Case
 from orchestrator.catalog.library import Entry
-from orchestrator.clusters.check import open_fields
-from orchestrator.clusters.findings import Finding, Result
+from orchestrator.clusters.check import Finding, Result, open_fields
 from orchestrator.clusters.machine import GpuMemory, GpuProcess, gpu_memory
 from orchestrator.clusters.needs import needed_paths
 from orchestrator.clusters.program import image_uri, import_record, imported_file, is_there
@@ -22,8 +21,7 @@ from orchestrator.clusters.slurm_fields import MpirunFields
 from orchestrator.config.yaml import KeyPath
 from orchestrator.errors import Problem, ReproError, Unreachable, did_you_mean
 from orchestrator.launch.checkouts import git_output, is_at
-from orchestrator.launch.containers import require_mountable
-from orchestrator.launch.directives import output_pattern
+from orchestrator.launch.directives import output_pattern, require_mountable
 from orchestrator.launch.executors import clean_env_prefix
 from orchestrator.launch.render import render_job
 from orchestrator.paths import Folders

@@ -12,20 +12,20 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
 
-from orchestrator.clusters.findings import Finding, Presence, Result, path_findings, site_paths
+from orchestrator.clusters.check import Finding, Presence, Result, path_findings, site_paths
 from orchestrator.clusters.resolve import Cluster
 from orchestrator.errors import ReproError, Unreachable
-from orchestrator.files import JobRecord, private_folder, read_record
+from orchestrator.files import ScriptRecord, private_folder, read_record
 from orchestrator.launch.batches import side_plan, task_per_gpu
 from orchestrator.launch.executors import SlurmScriptExecutor
-from orchestrator.launch.own_jobs import writes_into
 from orchestrator.launch.preflight import refused, require_scheduler
+from orchestrator.launch.refresh import writes_into
 from orchestrator.launch.render import render_job
 from orchestrator.megatron.logs.root_cause import cause
 from orchestrator.paths import Folders
-from orchestrator.planning.plan import Plan
+from orchestrator.planning.plan import SidePlan
 from orchestrator.slurm.query import cancel_jobs, may_have_comment, query_jobs
-from orchestrator.slurm.states import Phase
+from orchestrator.slurm.records import Phase
 from orchestrator.text import counted
 from orchestrator.workloads.base import Program
 from orchestrator.workloads.pretrain import PRETRAIN, copy_program, program_folder
@@ -63,7 +63,7 @@ class Probed:
 
     folder: Path
     state: str
-    end: JobRecord | None
+    end: ScriptRecord | None
     host: str
     log: str
 
@@ -108,7 +108,7 @@ def run_probe(cluster: Cluster, folders: Folders, notify: Callable[[str], None])
     return Probed(folder, state, end, _text(folder / "host.txt"), log)
 
 
-def probe_plan(cluster: Cluster, folders: Folders) -> Plan:
+def probe_plan(cluster: Cluster, folders: Folders) -> SidePlan:
     """Return the plan of a probe: one node with its GPUs for one minute, and a command that only reads.
 
     PYTHONPATH and mounts are those of a job of `pretrain`.

@@ -11,13 +11,12 @@ from pathlib import Path
 from typing import Protocol
 
 from orchestrator.errors import ReproError, Unreachable
-from orchestrator.files import JobRecord, read_record, tail_bytes
-from orchestrator.identity import Location, place_of, seconds_since_boot, start_ticks, this_machine_identity
+from orchestrator.files import ScriptRecord, read_record, tail_bytes
+from orchestrator.identity import ProcessLocation, place_of, seconds_since_boot, start_ticks, this_machine_identity
 from orchestrator.launch.executors import began_at, find_process, is_alive
 from orchestrator.launch.run_record import COMMENT, SentJob, SentRecord, sent_of_run
 from orchestrator.launch.sbatch import comment_of, keep_first_cancel_rest
 from orchestrator.ledger.database import Ledger
-from orchestrator.ledger.rows import JobRow
 from orchestrator.ledger.runs import NewJob, run_ids
 from orchestrator.ledger.submissions import (
     InterruptedSubmission,
@@ -26,13 +25,11 @@ from orchestrator.ledger.submissions import (
     record_submission,
     time_unsettled_s,
 )
-from orchestrator.ledger.tables import ENDED, MEASURED
-from orchestrator.reading.collect import measure
+from orchestrator.reading.collect import is_verified
 from orchestrator.slurm.command import at, cluster_identity
 from orchestrator.slurm.notation import base_id
 from orchestrator.slurm.query import QueryAnswer, find_by_comments
-from orchestrator.slurm.records import JobRecord as SchedulerRecord
-from orchestrator.slurm.states import Phase
+from orchestrator.slurm.records import JobRecord, Phase
 
 GRACE = timedelta(minutes=5)
 """Time for a submission by a process that is not visible, and for a job's first record if only the queue answers."""
@@ -71,7 +68,7 @@ def settle(ledger: Ledger, schedulers: Collection[str]) -> Settled:
 
 def is_here(machine: str | None, host: str) -> bool:
     """Return whether the processes of local jobs of this machine are visible here; a reboot has ended them."""
-    return place_of(machine, host) is not Location.ELSEWHERE
+    return place_of(machine, host) is not ProcessLocation.ELSEWHERE
 
 
 def is_being_made(ledger: Ledger, submission: InterruptedSubmission) -> bool:
@@ -214,14 +211,14 @@ def _folders(runs: Path) -> Iterator[Path]:
         return
 
 
-def _read(path: Path) -> JobRecord | None:
+def _read(path: Path) -> ScriptRecord | None:
     try:
         return read_record(path)
     except ReproError:
         return None
 
 
-def _ask_slurm(tokens: set[str]) -> Mapping[tuple[str, int | None], SchedulerRecord]:
+def _ask_slurm(tokens: set[str]) -> Mapping[tuple[str, int | None], JobRecord]:
     """Return what Slurm has of these submissions, by token and element."""
     if not tokens:
         return {}
@@ -234,7 +231,7 @@ def _element(job_id: str) -> int | None:
     return int(element) if element.isdecimal() else None
 
 
-def _is_under_way_here(record: SentRecord, job: SentJob, start: JobRecord | None) -> bool:
+def _is_under_way_here(record: SentRecord, job: SentJob, start: ScriptRecord | None) -> bool:
     """Return whether a job of a local queue is under way. A job of another machine is, once it has started."""
     if record.host != socket.gethostname():
         return start is not None
@@ -243,33 +240,10 @@ def _is_under_way_here(record: SentRecord, job: SentJob, start: JobRecord | None
     return not (job.folder / "cancelled").exists() and find_process(record.file) is not None
 
 
-def _is_verified(job: NewJob, folder: Path, end: JobRecord) -> bool:
+def _is_verified(job: NewJob, folder: Path, end: ScriptRecord) -> bool:
     """Return whether the log of the job is verified, judged as for the ledger."""
-    row = JobRow(
-        experiment="",
-        scale="",
-        cluster=job.cluster,
-        case_name=job.case_name,
-        job_id=job.id,
-        run_id="",
-        workload=job.workload,
-        code=job.code,
-        gpus=job.gpus,
-        iterations=job.iterations,
-        spec=job.spec,
-        attempt_id=0,
-        number=0,
-        scheduler=job.scheduler,
-        host=end.host,
-        token="",
-        state="COMPLETED" if end.exit_code == 0 else "FAILED",
-        phase=ENDED,
-        exit_code=end.exit_code,
-        folder=str(folder),
-        created_at=end.at,
-    )
     try:
-        return measure(row).verdict in MEASURED
+        return is_verified(job, folder, end)
     except ReproError:
         return False
 
@@ -306,8 +280,8 @@ def sender_is_alive(sent: HasSubmitter) -> bool | None:
     if sent.pid is None:
         return False
     location = place_of(sent.machine, sent.host)
-    if location is not Location.HERE:
-        return None if location is Location.ELSEWHERE else False
+    if location is not ProcessLocation.HERE:
+        return None if location is ProcessLocation.ELSEWHERE else False
     if sent.pid_start_ticks is not None:
         return start_ticks(sent.pid) == sent.pid_start_ticks
     began = began_at(sent.pid)

@@ -10,7 +10,6 @@ from pathlib import Path
 from orchestrator.clusters.container import SetupFields, holds
 from orchestrator.clusters.resolve import Cluster
 from orchestrator.job_spec import shown_changes
-from orchestrator.launch.containers import wrapping_of
 from orchestrator.launch.directives import (
     directive,
     directives,
@@ -20,6 +19,7 @@ from orchestrator.launch.directives import (
     srun_options,
     time_limit_origin,
     workload_origin,
+    wrapping_of,
 )
 from orchestrator.launch.run_options import (
     FAILURE_PATTERNS,
@@ -31,12 +31,12 @@ from orchestrator.launch.run_options import (
 )
 from orchestrator.launch.templates import OURS, Explained, Line, Templates, command_lines, templates_in
 from orchestrator.paths import short_name
-from orchestrator.planning.plan import Plan
+from orchestrator.planning.plan import Plan, SidePlan
 from orchestrator.reading.failure import Failure
 from orchestrator.reading.statistics import ENOUGH_SAMPLES
 from orchestrator.slurm.notation import time_limit_s
 from orchestrator.workloads import workloads
-from orchestrator.workloads.changed_flags import changed_flag
+from orchestrator.workloads.flags import changed_flag
 
 # Exported for every rank.
 _RANK_ENVIRONMENT: Mapping[str, str] = {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
@@ -49,7 +49,7 @@ _IMPORT_VARIABLES = ("PYTHONPATH", "PYTHONHOME", "PYTHONUSERBASE", "PYTHONPLATLI
 
 
 def render_job(
-    plan: Plan,
+    plan: Plan | SidePlan,
     cluster: Cluster,
     folder: Path,
     templates: Path,
@@ -65,7 +65,7 @@ def render_job(
 
 
 def explain_job(
-    plan: Plan, cluster: Cluster, folder: Path, templates: Path, output: Path | None = None
+    plan: Plan | SidePlan, cluster: Cluster, folder: Path, templates: Path, output: Path | None = None
 ) -> list[Explained]:
     """Return the lines of that script, each with its origins."""
     engine = templates_in(templates, explain=True)
@@ -73,7 +73,7 @@ def explain_job(
 
 
 @dataclass(frozen=True, slots=True)
-class Script:
+class JobScript:
     """Script of a job, and the folder of its log and records. A repeat uses the script of another folder."""
 
     file: Path
@@ -88,7 +88,7 @@ class Script:
 def render_array(
     plans: Sequence[Plan],
     cluster: Cluster,
-    scripts: Sequence[Script],
+    scripts: Sequence[JobScript],
     folder: Path,
     templates: Path,
     *,
@@ -106,7 +106,7 @@ def render_array(
 
 
 def render_queue(
-    scripts: Sequence[Script],
+    scripts: Sequence[JobScript],
     lock: Path,
     templates: Path,
     *,
@@ -137,7 +137,12 @@ def _gate(gate: Gate | None) -> dict[str, object]:
 
 
 def _render(
-    plan: Plan, cluster: Cluster, folder: Path, engine: Templates, output: Path | None, comment: str | None = None
+    plan: Plan | SidePlan,
+    cluster: Cluster,
+    folder: Path,
+    engine: Templates,
+    output: Path | None,
+    comment: str | None = None,
 ) -> str:
     sampler = _sampler(plan, cluster)
     shared = {
@@ -187,7 +192,7 @@ def _render(
     )
 
 
-def environment(plan: Plan, cluster: Cluster) -> list[tuple[str, Line]]:
+def environment(plan: Plan | SidePlan, cluster: Cluster) -> list[tuple[str, Line]]:
     """Return the variables of a job: those of every job, then of its program, then of the site."""
     workload = workloads().get(plan.program.workload)  # an auxiliary job has none
     is_of_2021 = workload is not None and workload.dialect == "2021"
@@ -199,7 +204,7 @@ def environment(plan: Plan, cluster: Cluster) -> list[tuple[str, Line]]:
     return list(variables.items())
 
 
-def _prepended(plan: Plan, cluster: Cluster) -> Iterator[tuple[str, Line]]:
+def _prepended(plan: Plan | SidePlan, cluster: Cluster) -> Iterator[tuple[str, Line]]:
     """Yield the folders that are put in front of a variable that an image or a module may have set."""
     for name, folders in cluster.profile.prepended(plan.resources.nodes).items():
         yield name, Line.of(folders, cluster.location(("env_prepend", name)))
@@ -216,7 +221,7 @@ def setup_lines(cluster: Cluster, nodes: int) -> Iterator[Line]:
             yield Line.of(text, cluster.location(("setup", i)))
 
 
-def _kernels(plan: Plan, cluster: Cluster) -> Line | None:
+def _kernels(plan: Plan | SidePlan, cluster: Cluster) -> Line | None:
     checkout = plan.program.compiles_in
     if checkout is None:
         return None
@@ -224,12 +229,12 @@ def _kernels(plan: Plan, cluster: Cluster) -> Line | None:
     return Line.of(as_path, program_origin(plan, cluster, checkout))
 
 
-def _checkout(plan: Plan, cluster: Cluster) -> Line | None:
+def _checkout(plan: Plan | SidePlan, cluster: Cluster) -> Line | None:
     folder = plan.program.checkout
     return None if folder is None else Line.of(folder, program_origin(plan, cluster, folder))
 
 
-def _sampler(plan: Plan, cluster: Cluster) -> Line | None:
+def _sampler(plan: Plan | SidePlan, cluster: Cluster) -> Line | None:
     """Return the interval of GPU samples in seconds; None if the profile has none, or the job no GPU."""
     every_s = cluster.profile.sample_gpus_every_s
     if every_s is None or plan.case.device != "gpu":
@@ -242,7 +247,7 @@ def _rendezvous(cluster: Cluster, field: str) -> Line | None:
     return None if value is None else Line.of(str(value), cluster.location(("rendezvous", field)))
 
 
-def _processes_per_node(plan: Plan, cluster: Cluster) -> Line | None:
+def _processes_per_node(plan: Plan | SidePlan, cluster: Cluster) -> Line | None:
     """Return the number of processes that a launcher starts per node; None if the scheduler starts them."""
     slurm = cluster.profile.slurm
     if slurm is None or slurm.tasks != "per-node":
@@ -250,14 +255,14 @@ def _processes_per_node(plan: Plan, cluster: Cluster) -> Line | None:
     return Line.of(str(plan.resources.tasks_per_node), cluster.location(("slurm", "tasks")))
 
 
-def _all_ranks(plan: Plan, cluster: Cluster) -> list[Line]:
+def _all_ranks(plan: Plan | SidePlan, cluster: Cluster) -> list[Line]:
     """Return the command line of the launcher and its options, then of the program."""
     argv, below = plan.program.all_ranks(plan.resources.tasks), plan.program.below_launcher()
     launcher = argv[: len(argv) - len(below)]
     return [*_command(plan, cluster, launcher), *_command(plan, cluster, below)]
 
 
-def _command(plan: Plan, cluster: Cluster, argv: Sequence[str]) -> list[Line]:
+def _command(plan: Plan | SidePlan, cluster: Cluster, argv: Sequence[str]) -> list[Line]:
     """Return the program's command line; each flag has the profile, the experiment or the workload as its origin."""
     own, experiment = set(plan.case.arguments), experiment_file(plan)
     added = {changed_flag(change) for change in plan.case.argument_changes}
@@ -275,7 +280,7 @@ def _command(plan: Plan, cluster: Cluster, argv: Sequence[str]) -> list[Line]:
     return command_lines(argv, origin)
 
 
-def _mpirun(plan: Plan, cluster: Cluster) -> dict[str, object]:
+def _mpirun(plan: Plan | SidePlan, cluster: Cluster) -> dict[str, object]:
     """Return the options of mpirun: processes per node, arguments of the site, and the names of exported variables."""
     mpirun = cluster.profile.mpirun
     assert mpirun is not None
@@ -307,6 +312,6 @@ def _numbered(cluster: Cluster, field: str) -> list[tuple[int, str]]:
     return list(enumerate(getattr(cluster.profile, field)))
 
 
-def _title(plan: Plan) -> str:
+def _title(plan: Plan | SidePlan) -> str:
     case = plan.case
     return f"{case.experiment} {plan.label} at scale {case.scale} on {plan.cluster}: job {plan.identity}"

@@ -24,10 +24,9 @@ from orchestrator.job_spec import JobSpec
 from orchestrator.launch.checkouts import git_output
 from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.runs import NewJob, NewRun, Provenance
-from orchestrator.ledger.submission_rows import PendingAttempt
-from orchestrator.ledger.submissions import Submitter
+from orchestrator.ledger.submissions import PendingAttempt, Submitter
 from orchestrator.ledger.tables import SchedulerKind, field_values
-from orchestrator.masking import hidden_values, masked_tree, masked_words, secret_values
+from orchestrator.masking import hidden_values, secret_values, without_known
 from orchestrator.paths import Folders
 from orchestrator.planning.plan import Plan, job_spec
 
@@ -89,7 +88,7 @@ def _texts(value: object) -> Iterator[str]:
 def new_run_of(
     run_id: str, plans: Sequence[Plan], cluster: Cluster, folders: Folders, command: Sequence[str]
 ) -> NewRun:
-    """Return the run as the ledger stores it, without secrets."""
+    """Return the run for the ledger, without the values of the profile's secrets."""
     case, secret = plans[0].case, profile_secrets(cluster)
     profile = cluster.layered.value | {"hardware": cluster.hardware.model_dump(exclude_none=True)}
     return NewRun(
@@ -98,17 +97,17 @@ def new_run_of(
         experiment=case.experiment,
         scale=case.scale,
         cluster=cluster.name,
-        command=masked_words(command, known=secret),
-        profile=masked_tree(profile, known=secret),
+        command=without_known(command, secret),
+        profile=without_known(profile, secret),
         profile_file=str(cluster.file.absolute()),
     )
 
 
 def new_jobs(plans: Sequence[Plan], cluster: Cluster) -> list[NewJob]:
-    """Return the jobs of a run as the ledger stores them, without secrets."""
+    """Return the jobs of a run for the ledger, without the values of the profile's secrets."""
     by_case = {plan.case.name: plan for plan in plans}  # repeats of a case have one configuration
     secret = profile_secrets(cluster)
-    specs = {name: masked_tree(job_spec(plan, cluster).to_json(), known=secret) for name, plan in by_case.items()}
+    specs = {name: without_known(job_spec(plan, cluster).to_json(), secret) for name, plan in by_case.items()}
     return [
         NewJob(
             id=plan.identity,
@@ -134,8 +133,8 @@ def new_run_id() -> str:
 
 
 JOB_SCRIPT = "job.sh"
-_SEVERAL = re.compile(r"(?P<digest>[0-9a-f]{64})\.(?:array|queue)\.sh|[0-9a-f]{16}\.(?:array|queue)\.sh")
-"""Names of array and queue files. Files of older releases have a random number instead of a digest."""
+_SEVERAL = re.compile(r"([0-9a-f]{64})\.(?:array|queue)\.sh")
+"""Names of array and queue files: the digest of their text."""
 _OPTION = re.compile(r"--exclude=[A-Za-z0-9_.,\[\]-]+|--begin=now\+[0-9]+")
 """Options of sbatch that an attempt can have. Others could run a program, as `--export=ALL,LD_PRELOAD=...` does."""
 _FIRST, _LAST = "\njobs=( # script and folder\n", "\n)\n"
@@ -175,8 +174,7 @@ def read_own_script(ledger: Ledger, attempts: Sequence[PendingAttempt]) -> OwnSc
     name = _SEVERAL.fullmatch(file.name)
     if name is None or file.parent.name != SUBMISSIONS:
         raise _refused(file, "is not a script that repro writes for a scheduler")
-    if name["digest"] is not None:
-        _require_digest(file, read, name["digest"])
+    _require_digest(file, read, name[1])
     text = _text(file, read)
     _require_elements(ledger, file, text, attempts)
     return OwnScript(file, text, ())

@@ -18,17 +18,16 @@ from pathlib import Path
 
 from orchestrator.errors import ReproError, Unreachable
 from orchestrator.files import FOLDER_MODE, Unreadable
-from orchestrator.launch.denied_nodes import exclude_options
+from orchestrator.launch.denied_nodes import denied_nodes, exclude_options
 from orchestrator.launch.executors import LocalScriptExecutor, QueueFull, SlurmScriptExecutor
 from orchestrator.launch.run_options import RunPlan
 from orchestrator.launch.run_record import COMMENT, OwnScript, read_own_script, this_submitter, write_sent
 from orchestrator.ledger.attempts import job_rows
 from orchestrator.ledger.database import Ledger
-from orchestrator.ledger.denied_nodes import denied_nodes
 from orchestrator.ledger.rows import JobRow
 from orchestrator.ledger.runs import run_record
-from orchestrator.ledger.submission_rows import PendingAttempt
 from orchestrator.ledger.submissions import (
+    PendingAttempt,
     claim,
     queued_attempts,
     record_never_submitted,
@@ -47,7 +46,7 @@ PAUSES_S = (2.0, 4.0, 8.0, 16.0, 30.0, 60.0)
 
 
 @dataclass(frozen=True, slots=True)
-class Reporter:
+class Callbacks:
     """Callbacks: `notify` prints a message, `is_interrupted` reports Ctrl-C."""
 
     notify: Callable[[str], None]
@@ -78,7 +77,7 @@ def comment_of(token: str) -> str:
     return COMMENT + token
 
 
-def send(ledger: Ledger, run_id: str, reporter: Reporter) -> Sent:
+def send(ledger: Ledger, run_id: str, reporter: Callbacks) -> Sent:
     """Submit the queued attempts of a run that the scheduler has room for.
 
     Raise ReproError if the scheduler refuses. Jobs that it accepted before stay, and the others are recorded as not
@@ -86,7 +85,7 @@ def send(ledger: Ledger, run_id: str, reporter: Reporter) -> Sent:
     """
     sent, run = Sent(), run_record(ledger, run_id)
     run_plan = RunPlan.from_json(run.run_options)
-    denied = [entry.node for entry in denied_nodes(ledger, run.cluster)]
+    denied = [entry.node for entry in denied_nodes(run.cluster)]
     groups = [
         list(group) for _, group in groupby(queued_attempts(ledger, run_id=run_id), key=lambda attempt: attempt.file)
     ]
@@ -114,7 +113,7 @@ def _send_group(
     run_plan: RunPlan,
     denied: Sequence[str],
     sent: Sent,
-    reporter: Reporter,
+    reporter: Callbacks,
 ) -> None:
     """Submit the attempts of one file, in several submissions if the queue has too little room for one.
 
@@ -161,7 +160,7 @@ def _send_slice(
     script: OwnScript,
     dependencies: Sequence[str],
     denied: Sequence[str],
-    reporter: Reporter,
+    reporter: Callbacks,
 ) -> str | None:
     """Submit these attempts. Return the scheduler's id; None if another sender has taken them over."""
     with on_cluster(cluster_of(script.text)):
@@ -174,7 +173,7 @@ def _send_to_cluster(
     script: OwnScript,
     dependencies: Sequence[str],
     denied: Sequence[str],
-    reporter: Reporter,
+    reporter: Callbacks,
 ) -> str | None:
     token, executor = secrets.token_hex(8), SlurmScriptExecutor(script.file.parent)
     attempt_ids = [attempt.attempt_id for attempt in attempts]
@@ -218,7 +217,7 @@ def _sbatch_without_failed_nodes(
     token: str,
     options: Sequence[str],
     anywhere: Sequence[str],
-    reporter: Reporter,
+    reporter: Callbacks,
 ) -> str:
     """Submit without the nodes that failed before. If there are not enough others, submit with the options `anywhere`.
 
@@ -234,7 +233,7 @@ def _sbatch_without_failed_nodes(
 
 
 def _sbatch(
-    executor: SlurmScriptExecutor, script: OwnScript, token: str, options: Sequence[str], reporter: Reporter
+    executor: SlurmScriptExecutor, script: OwnScript, token: str, options: Sequence[str], reporter: Callbacks
 ) -> str:
     """Submit until the scheduler answers. Before each repetition it is asked whether it has the job."""
     comment, pauses = comment_of(token), iter(PAUSES_S)
@@ -251,7 +250,7 @@ def _sbatch(
         return _keep_one_copy(job_id, comment) if sent_again else job_id
 
 
-def _wait_for_jobs_of(comment: str, unreachable: Unreachable, pauses: Iterator[float], reporter: Reporter) -> set[str]:
+def _wait_for_jobs_of(comment: str, unreachable: Unreachable, pauses: Iterator[float], reporter: Callbacks) -> set[str]:
     """Return the ids of the jobs with this comment when the scheduler answers again; Unreachable after the last pause.
 
     A restarted controller may answer before it accepts a job that was submitted earlier, so it is asked twice.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import hashlib
+import re
 import shutil
 import signal
 import threading
@@ -14,8 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
-from orchestrator.clusters.resolve import Cluster
-from orchestrator.errors import Problem, ReproError
+from orchestrator.catalog.expand import cases_to_run
+from orchestrator.catalog.library import find_experiment
+from orchestrator.clusters.resolve import Cluster, find_cluster, recorded_cluster
+from orchestrator.errors import Problem, ReproError, did_you_mean
 from orchestrator.files import private_folder
 from orchestrator.identity import NotOwn, require_own_folder
 from orchestrator.launch.batches import (
@@ -29,30 +32,37 @@ from orchestrator.launch.batches import (
 )
 from orchestrator.launch.denied_nodes import denied_note, require_enough_nodes, with_denied_nodes
 from orchestrator.launch.executors import SlurmScriptExecutor
-from orchestrator.launch.image_changes import image_changes
+from orchestrator.launch.images import image_changes
 from orchestrator.launch.recover import Unrecorded, sender_is_alive, unrecorded_attempts
 from orchestrator.launch.render import render_job
 from orchestrator.launch.run_options import CanaryJob, Gate, RunOptions, RunPlan
 from orchestrator.launch.run_record import new_jobs, new_run_id, new_run_of
-from orchestrator.launch.sbatch import Reporter, Sent, mark_cancelled, send
+from orchestrator.launch.sbatch import Callbacks, Sent, mark_cancelled, send
 from orchestrator.ledger.database import Ledger
+from orchestrator.ledger.rows import JobRow
 from orchestrator.ledger.runs import (
     Disposition,
+    LatestAttempt,
     Missing,
     Recorded,
     latest_attempts,
     new_run,
     record_run_options,
+    run_record,
 )
-from orchestrator.ledger.submission_rows import LatestAttempt
 from orchestrator.ledger.submissions import queued_attempts, record_never_submitted
 from orchestrator.ledger.tables import FAILED, LOST, MEASURED, OPEN, QUEUED
 from orchestrator.paths import Folders, short_name
-from orchestrator.planning.plan import Plan
+from orchestrator.planning.batch_plan import with_iterations
+from orchestrator.planning.plan import Plan, plan_cases, repeated
+from orchestrator.planning.run_settings import read_settings
+from orchestrator.planning.scales import replace_workload
 from orchestrator.reading.failure import MOST_ATTEMPTS, POLICIES, Failure, fails_as_published, failure_named
 from orchestrator.slurm.command import most_in_array, on_cluster
+from orchestrator.slurm.notation import format_time_limit, time_limit_s
 from orchestrator.text import counted
 from orchestrator.workloads import copy_programs, find_workload
+from orchestrator.workloads.argument_changes import with_changes
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +94,7 @@ def submit(
     Raise ReproError or Unreachable if the scheduler refuses. Jobs that it accepted before stay submitted and recorded,
     and the next `submit` submits the others.
     """
-    cluster = with_denied_nodes(cluster, ledger)
+    cluster = with_denied_nodes(cluster)
     require_enough_nodes(plans, cluster)
     options, run_id, slurm = options or RunOptions(), new_run_id(), cluster.profile.slurm
     slurm_requeues = slurm is not None and slurm.requeue
@@ -129,7 +139,7 @@ def submit(
             raise
         _stop_replaced_attempts(ledger, before, recorded)
         run_plan = _submit_warm_ups(batches, run_id, run_plan, cluster, folders, ledger, always=options.warm_up)
-        sent = send(ledger, run_id, Reporter(notify, is_interrupted))
+        sent = send(ledger, run_id, Callbacks(notify, is_interrupted))
     return Submitted(run_id, recorded, sent, tuple(run_plan.warm_ups), run_plan.canary)
 
 
@@ -141,7 +151,7 @@ def disposition_of(
     A job is done if any of its attempts is verified or partial, unless the caller repeats a failed repetition of it.
     With `slurm_requeues` Slurm itself runs a job again that lost its node or was preempted.
     """
-    if latest is None or latest.forgotten_at is not None:
+    if latest is None:
         return Disposition.LEFT if options.only_failed else Disposition.MISSING
     if latest.phase in OPEN:
         is_missing = is_orphan(latest) and not options.only_failed
@@ -329,3 +339,82 @@ def uninterrupted() -> Iterator[Callable[[], bool]]:
             signal.signal(number, handler)
         if pending:
             signal.raise_signal(pending[0])
+
+
+# ---- failed jobs planned again --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """Failed jobs of one experiment, planned again from the current profile."""
+
+    cluster: Cluster
+    plans: tuple[Plan, ...]
+    settings: tuple[str, ...]
+
+
+def recorded_settings(ledger: Ledger, run_id: str) -> tuple[str, ...]:
+    """Return the settings of the command line that a run was submitted with."""
+    return RunPlan.from_json(run_record(ledger, run_id).run_options).settings
+
+
+def plan_again(
+    folders: Folders,
+    rows: Sequence[JobRow],
+    cluster: str | None,
+    new_limit: Callable[[str], str],
+    settings: tuple[str, ...],
+) -> Retry:
+    """Return the same jobs, planned again with these settings; ReproError if one would become another job."""
+    first, run_settings = rows[0], read_settings(settings)
+    entry = find_experiment(folders, first.experiment)
+    if cluster is None:
+        profile = recorded_cluster(folders, first.cluster, first.profile_file, run_settings.of_profile)
+    else:
+        profile = find_cluster(folders, cluster, run_settings.of_profile)
+    profile = dataclasses.replace(profile, settings=run_settings.all)
+    names = {row.case_name for row in rows}
+    cases = cases_to_run(entry, first.scale)
+    if first.workload not in {case.workload for case in cases}:
+        cases = replace_workload(cases, first.workload)
+    # A time budget may have changed the number of iterations, and --arg the arguments.
+    chosen = [with_iterations(case, first.iterations) for case in cases if case.name in names]
+    chosen = run_settings.applied(with_changes(chosen, first.spec.argument_changes))
+    plans = repeated(plan_cases(entry, chosen, profile, folders), max(row.repeat for row in rows)) if chosen else []
+    by_id = {plan.identity: plan for plan in plans}
+    for row in rows:
+        if row.job_id not in by_id:
+            why = "its experiment, profile, code or image has changed"
+            hint = f"repro submit {short_name(first.experiment)} --cluster {first.cluster}"
+            raise ReproError(Problem(f"{row.label} ({row.job_id}) would be another job now: {why}", hint=hint))
+    return Retry(profile, tuple(_with_limit(by_id[row.job_id], new_limit) for row in rows), settings)
+
+
+def _with_limit(plan: Plan, new_limit: Callable[[str], str]) -> Plan:
+    resources = dataclasses.replace(plan.resources, time_limit=new_limit(plan.resources.time_limit))
+    return dataclasses.replace(plan, resources=resources)
+
+
+def failure_classes(text: str | None) -> frozenset[Failure]:
+    """Return the failure classes of a list such as `node-fail,timeout`; ReproError if one is unknown."""
+    classes = {failure.value: failure for failure in Failure}
+    names = [name.strip() for name in (text or "").split(",") if name.strip()]
+    problems = [
+        Problem(f"--class {name}: no such class", hint=did_you_mean(name, classes) or f"classes: {', '.join(classes)}")
+        for name in names
+        if name not in classes
+    ]
+    if problems:
+        raise ReproError(*problems)
+    return frozenset(classes[name] for name in names)
+
+
+def changed_limit(text: str | None) -> Callable[[str], str]:
+    """Return the function from an old time limit to a new one; ReproError if the text is not a limit."""
+    if text is None:
+        return lambda old: old
+    if share := re.fullmatch(r"\+([0-9]{1,4})%", text):
+        return lambda old: format_time_limit(time_limit_s(old) * (100 + int(share[1])) // 100)
+    if clock := re.fullmatch(r"(\+?)((?:[0-9]{1,3}-)?[0-9]{1,3}:[0-5][0-9]:[0-5][0-9])", text):
+        return lambda old: format_time_limit(time_limit_s(clock[2]) + (time_limit_s(old) if clock[1] else 0))
+    raise ReproError(Problem(f"--time {text}: not a time limit", hint="for example +50%, +0:30:00 or 2:00:00"))

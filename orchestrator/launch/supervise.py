@@ -18,7 +18,7 @@ from orchestrator.errors import Problem, ReproError
 from orchestrator.launch.cancel import cancel
 from orchestrator.launch.recover import sender_is_alive
 from orchestrator.launch.run_options import RunOptions, RunPlan, equal_failures
-from orchestrator.launch.sbatch import Reporter, canary_row, send
+from orchestrator.launch.sbatch import Callbacks, canary_row, send
 from orchestrator.launch.submit import submit
 from orchestrator.ledger.attempts import RefreshResult, job_rows
 from orchestrator.ledger.database import Ledger
@@ -62,7 +62,7 @@ class Backlog:
         self._tried_at = time.monotonic()
         for run_id in self._own_runs(queued):
             try:
-                sent = send(self._ledger, run_id, Reporter(self._notify))
+                sent = send(self._ledger, run_id, Callbacks(self._notify))
             except ReproError as error:
                 self._notify(f"note: {error}")
                 return
@@ -124,10 +124,7 @@ class Canaries:
 
 
 class RunSupervisor:
-    """Supervises one run. `command` is the command line that is recorded with further runs.
-
-    `on_submission` gets the id of each further run.
-    """
+    """Supervises one run. `command` is the command line that is recorded with further runs."""
 
     def __init__(
         self,
@@ -139,10 +136,9 @@ class RunSupervisor:
         options: RunOptions,
         command: Sequence[str],
         notify: Callable[[str], None],
-        on_submission: Callable[[str], None] = lambda _run_id: None,
     ) -> None:
         self._plans, self._cluster, self._ledger, self._folders = plans, cluster, ledger, folders
-        self._run_id, self._command, self._notify, self._on_submission = run_id, command, notify, on_submission
+        self._run_id, self._command, self._notify = run_id, command, notify
         self._options = dataclasses.replace(
             options, rerun_verified=False, rerun_classes=frozenset(), only_failed=True, canary=False
         )
@@ -171,7 +167,6 @@ class RunSupervisor:
             for row in repeated:
                 if row.job_id in result.recorded.to_submit:
                     self._notify(f"{row.label} failed ({row.failure}) and is submitted again")
-            self._on_submission(result.run_id)
         self._backlog.submit_what_fits(rows)
 
     def _stop_if_due(self, rows: Sequence[JobRow]) -> bool:

@@ -1,4 +1,4 @@
-"""Opening of the ledger: creation on first use, migration of an older one, and errors of the database."""
+"""Opening of the ledger: creation on first use, locks, and errors of the database."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import errno
 import re
 import shlex
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timezone
 from functools import cached_property
@@ -18,7 +18,6 @@ from sqlalchemy.orm import Session
 
 from orchestrator.errors import Problem, ReproError, Unreachable
 from orchestrator.identity import user_name, why_not_own_path
-from orchestrator.ledger.column_types import CheckedSession, WrongRows, WrongValue
 from orchestrator.ledger.locks import require_locks, require_rollback_journal
 from orchestrator.ledger.readonly_file import SCHEMA
 
@@ -41,22 +40,15 @@ def now() -> datetime:
 
 
 class Ledger:
-    """A database with the newest schema.
+    """A database with the schema of this version.
 
     `runs` are the folders that can contain its run folders: those in home and beside its file, as they are written and
-    with their links resolved. `listener` gets a line for each cell with a wrong value.
+    with their links resolved.
     """
 
-    def __init__(
-        self,
-        url: sa.URL,
-        engine: sa.Engine,
-        home: Path | None = None,
-        listener: Callable[[Problem], None] | None = None,
-    ) -> None:
+    def __init__(self, url: sa.URL, engine: sa.Engine, home: Path | None = None) -> None:
         self.url = url
         self.engine = engine
-        self._wrong = WrongRows(_shown(url), self._require_whole, listener)
         file = sqlite_file(url)
         homes = dict.fromkeys(filter(None, (home, file and file.parent)))
         folders = (path.absolute() / "runs" for path in homes)
@@ -85,37 +77,32 @@ class Ledger:
     @contextmanager
     def writing(self) -> Iterator[Session]:
         """Open a transaction that has the write lock from its start. Nobody changes what it reads until it ends."""
-        with explained(self.url), self._session(leaves_out=False) as session, session.begin():
+        with self.reading() as session, session.begin():
             take_write_lock(session.connection())
             yield session
 
     @contextmanager
     def reading(self) -> Iterator[Session]:
-        """Open a transaction that only reads. With a listener, rows that hold wrong values are left out."""
-        with explained(self.url), self._session(leaves_out=True) as session:
-            yield session
-
-    @contextmanager
-    def _session(self, *, leaves_out: bool) -> Iterator[CheckedSession]:
-        with CheckedSession(self.engine, self._wrong, leaves_out=leaves_out, expire_on_commit=False) as session:
+        """Open a transaction that only reads."""
+        with explained(self.url), Session(self.engine, expire_on_commit=False) as session:
             try:
                 yield session
-            except WrongValue as error:
-                problems = session.problems() or [Problem(str(error), f"{_shown(self.url)}:")]
-                raise ReproError(*problems) from error
+            except (ArithmeticError, LookupError, TypeError, ValueError) as error:  # perhaps of a damaged row
+                if damage := self._damage():
+                    raise _damaged(self.url, damage) from error
+                raise
 
-    def _require_whole(self) -> None:
-        """Raise ReproError if SQLite's own check finds damage, or the file does not end with a page."""
+    def _damage(self) -> str | None:
+        """Return the first damage that SQLite's own check finds in the file; None if there is none."""
         file = sqlite_file(self.url)
         if file is None:
-            return
-        with explained(self.url), self.engine.connect() as connection:
+            return None
+        with self.engine.connect() as connection:
             page = connection.exec_driver_sql("PRAGMA page_size").scalar_one()
-            check = connection.exec_driver_sql("PRAGMA quick_check(1)").scalar_one()
-        if file.stat().st_size % page:
-            raise _damaged(self.url, "its last page is cut off")
-        if check != "ok":
-            raise _damaged(self.url, _one_line(str(check)))
+            if file.stat().st_size % page:
+                return "its last page is cut off"
+            check = str(connection.exec_driver_sql("PRAGMA quick_check(1)").scalar_one())
+        return None if check == "ok" else _one_line(check)
 
 
 class RunFolders:
@@ -178,20 +165,13 @@ def ledger_url(given: str | None, home: Path) -> sa.URL:
     return url.set(drivername="postgresql+psycopg") if url.drivername in ("postgresql", "postgres") else url
 
 
-def open_ledger(
-    url: sa.URL,
-    *,
-    create: bool = True,
-    home: Path | None = None,
-    listener: Callable[[Problem], None] | None = None,
-) -> Ledger | None:
-    """Open the ledger, and create or migrate it. Return None if it does not exist and `create` is false.
+def open_ledger(url: sa.URL, *, create: bool = True, home: Path | None = None) -> Ledger | None:
+    """Open the ledger, and create its tables in an empty database. Its run folders are in `home`, or beside its file.
 
-    Its run folders are in `home`, or beside its file. A reader of a row with a wrong value raises an error. With a
-    `listener`, which gets a problem for each such cell, readers leave out the row.
+    Return None if it does not exist and `create` is false.
 
     Raise Unreachable for a server that does not answer or a lock that is not released. Raise ReproError for a file
-    system without locks, a newer schema, a database of another program, or a damaged file. None of these is changed.
+    system without locks, another schema, a database of another program, or a damaged file. None of these is changed.
     """
     file = sqlite_file(url)
     if file is not None:
@@ -204,49 +184,51 @@ def open_ledger(
     engine = _engine(url)
     with explained(url):
         with engine.connect() as connection:
-            version = checked_version(connection)
+            is_new = is_empty(connection)
             if file is not None:
                 require_rollback_journal(file, connection.exec_driver_sql("PRAGMA journal_mode").scalar_one())
-        if version != SCHEMA:
-            _upgrade(engine)
-    return Ledger(url, engine, home, listener)
+        if is_new:
+            _create(engine)
+    return Ledger(url, engine, home)
 
 
-def _upgrade(engine: sa.Engine) -> None:
-    """Create or upgrade the tables, unless another process has just done it."""
-    from orchestrator.ledger.migrations import upgrade
+def _create(engine: sa.Engine) -> None:
+    """Create the tables, unless another process has just done it."""
+    from orchestrator.ledger.migrations import create_schema
 
-    with engine.connect() as connection:
-        connection.detach()  # not reused: it does not check foreign keys
-        if engine.dialect.name == "sqlite":
-            # To alter a column, SQLite drops the table and creates it again, while rows of others refer to it.
-            connection.exec_driver_sql("PRAGMA foreign_keys=OFF")
-            connection.commit()
-        with connection.begin():
-            take_write_lock(connection)
-            version = checked_version(connection)
-            if version != SCHEMA:
-                upgrade(connection, is_new=version is None, copy_name=f"before-{SCHEMA}")
+    with engine.begin() as connection:
+        take_write_lock(connection)
+        if is_empty(connection):
+            create_schema(connection)
 
 
-def checked_version(connection: sa.Connection) -> str | None:
-    """Return the ledger's schema; None for an empty database. Raise ReproError for a newer or foreign one."""
-    name = _shown(connection.engine.url)
+def is_empty(connection: sa.Connection) -> bool:
+    """Return whether the database has no tables. Raise ReproError unless they are those of a ledger of this version."""
+    url = connection.engine.url
     tables = set(sa.inspect(connection).get_table_names())
     if not tables:
-        return None
+        return True
     version = None
     if {"alembic_version", "run_jobs", "attempts"} <= tables:
         version = connection.exec_driver_sql("SELECT version_num FROM alembic_version").scalar()
+    if version == SCHEMA:
+        return False
     if version is None or not re.fullmatch(r"\d{4}", version):
         other = min(tables - {"alembic_version"} or tables)
-        what = f"is a database of another program (table {other})"
-        raise ReproError(Problem(what, f"{name}:", "name another file with --database"))
-    if version > SCHEMA:
-        raise ReproError(
-            Problem(f"made by a newer repro (schema {version}, this knows {SCHEMA})", f"{name}:", "upgrade")
-        )
-    return str(version)
+        what, hint = f"is a database of another program (table {other})", "name another file with --database"
+    elif version > SCHEMA:
+        what, hint = f"made by a newer repro (schema {version}, this knows {SCHEMA})", "upgrade"
+    else:
+        what = f"made by an older repro (schema {version}, this knows {SCHEMA})"
+        hint = f"name a new ledger with --database or REPRO_DATABASE; the results in this one: {_query_of_results(url)}"
+    raise ReproError(Problem(what, f"{_shown(url)}:", hint))
+
+
+def _query_of_results(url: sa.URL) -> str:
+    """Return the command that prints the results of a ledger of any version."""
+    if url.get_backend_name() == "sqlite":
+        return f"sqlite3 -readonly -header {shlex.quote(str(sqlite_file(url)))} 'select * from v_results'"
+    return f"psql {shlex.quote(_shown(url.set(drivername='postgresql', password=None)))} -c 'select * from v_results'"
 
 
 def _engine(url: sa.URL) -> sa.Engine:

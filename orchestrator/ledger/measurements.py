@@ -11,10 +11,9 @@ from dataclasses import dataclass
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
-from orchestrator.ledger.column_types import CheckedNumber
 from orchestrator.ledger.database import Ledger, now
 from orchestrator.ledger.tables import Attempt, Event, Iteration, LogOffset, Metric, batched, field_values, rows_of
-from orchestrator.megatron.logs.columns import IterationLine
+from orchestrator.megatron.logs.iteration_lines import IterationLine
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,10 +149,16 @@ def _replace(session: Session, measurements: Sequence[Measurement], updates: Map
     table = rows_of(Iteration)
     same = (Iteration.attempt_id == sa.bindparam("of"), Iteration.iteration == sa.bindparam("number"))
     _execute(session, sa.delete(table).where(*same), replaced)
-    lines = [_line(m.attempt_id, line) for m in measurements for line in m.iterations]
+    lines = [
+        dict(zip(_LINE, (m.attempt_id, *_VALUES(line)), strict=True)) for m in measurements for line in m.iterations
+    ]
     _execute(session, sa.insert(table), lines)
     metrics = [{"attempt_id": m.attempt_id, **field_values(metric)} for m in measurements for metric in m.metrics]
     _execute(session, sa.insert(rows_of(Metric)), metrics)
+
+
+_LINE = ("attempt_id", *IterationLine.__slots__)
+_VALUES = operator.attrgetter(*IterationLine.__slots__)
 
 
 def _replace_offsets(session: Session, attempt_ids: Sequence[int], updates: Mapping[int, OffsetUpdate]) -> None:
@@ -184,21 +189,6 @@ def _last_iterations(session: Session, ids: Sequence[int]) -> dict[int, int]:
     for some in batched(ids):
         last |= {row[0]: row[1] for row in session.execute(query.where(Iteration.attempt_id.in_(some)))}
     return last
-
-
-def _line(attempt_id: int, line: IterationLine) -> dict[str, object]:
-    """Return the row of an interval line. NaN and inf become NULL, because only some databases can store them."""
-    row: dict[str, object] = dict(zip(IterationLine.__slots__, _VALUES(line), strict=True))
-    for name in _NUMBERS:
-        value = row[name]
-        if isinstance(value, float) and not math.isfinite(value):
-            row[name] = None
-    row["attempt_id"] = attempt_id
-    return row
-
-
-_VALUES = operator.attrgetter(*IterationLine.__slots__)
-_NUMBERS = tuple(column.name for column in rows_of(Iteration).columns if isinstance(column.type, CheckedNumber))
 
 
 def file_offsets(ledger: Ledger, attempt_ids: Sequence[int]) -> dict[int, dict[str, FileOffset]]:
@@ -243,19 +233,12 @@ def metrics_of(ledger: Ledger, attempt_ids: Sequence[int]) -> dict[int, dict[str
 
 
 def losses_of(ledger: Ledger, attempt_ids: Sequence[int]) -> dict[int, list[tuple[int, float]]]:
-    """Return (iteration, loss) in order, by attempt id; nothing for an attempt with a damaged row."""
-    of_attempt, columns = Iteration.attempt_id, (Iteration.attempt_id, Iteration.iteration, Iteration.loss)
-    query = sa.select(*columns).order_by(of_attempt, Iteration.iteration)
-    number = sa.select(of_attempt, sa.func.count()).group_by(of_attempt)
-    losses: dict[int, list[tuple[int, float | None]]] = {}
-    rows: dict[int, int] = {}
+    """Return (iteration, loss) in order, by attempt id."""
+    of_attempt = Iteration.attempt_id
+    query = sa.select(of_attempt, Iteration.iteration, Iteration.loss).order_by(of_attempt, Iteration.iteration)
+    losses: dict[int, list[tuple[int, float]]] = {}
     with ledger.reading() as session:
         for ids in batched(attempt_ids):
             for attempt_id, iteration, loss in session.execute(query.where(of_attempt.in_(ids))):
-                losses.setdefault(attempt_id, []).append((iteration, loss))
-            rows |= {row[0]: row[1] for row in session.connection().execute(number.where(of_attempt.in_(ids)))}
-    return {
-        attempt_id: [(iteration, loss) for iteration, loss in of_id if loss is not None]
-        for attempt_id, of_id in losses.items()
-        if len(of_id) == rows[attempt_id]
-    }
+                losses.setdefault(attempt_id, []).extend([(iteration, loss)] if loss is not None else [])
+    return losses

@@ -5,13 +5,15 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Sequence
 from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 from orchestrator.ledger.locks import require_locks, require_rollback_journal
 
-SCHEMA = "0015"
-"""The newest migration; alembic is loaded only when a ledger is not there yet or older."""
+SCHEMA = "0016"
+"""Revision of the schema. Alembic, which creates it, is loaded only for a new ledger."""
 
 _SHORT_WAIT_S = 1.0
 
@@ -21,10 +23,10 @@ def read_only(file: Path, timeout_s: float) -> sqlite3.Connection:
     return sqlite3.connect(f"file:{quote(str(file.resolve()))}?mode=ro", uri=True, timeout=timeout_s)
 
 
-def rows_in_file(file: Path, statement: str) -> list[Sequence[object]] | None:
+def rows_in_file(file: Path, statement: str) -> list[Sequence[Any]] | None:
     """Return the rows of a SELECT; None if the file is not a whole ledger of this version, or is locked.
 
-    Then `open_ledger` migrates the ledger, waits, or raises the error. ReproError as by `open_ledger` for a file system
+    Then `open_ledger` waits, or raises the error. ReproError as by `open_ledger` for a file system
     without locks.
     """
     require_locks(file, new=False)
@@ -37,3 +39,33 @@ def rows_in_file(file: Path, statement: str) -> list[Sequence[object]] | None:
             return connection.execute(statement).fetchall()
     except (sqlite3.Error, UnicodeDecodeError):
         return None
+
+
+JOB_COUNTS = """
+    SELECT runs.experiment, runs.scale, runs.cluster, jobs.workload,
+        count(DISTINCT jobs.id), count(DISTINCT CASE WHEN attempts.verdict = 'verified' THEN jobs.id END)
+    FROM run_jobs
+        JOIN runs ON runs.id = run_jobs.run_id
+        JOIN jobs ON jobs.id = run_jobs.job_id
+        JOIN attempts ON attempts.job_id = jobs.id
+    GROUP BY runs.experiment, runs.scale, runs.cluster, jobs.workload
+    ORDER BY runs.experiment, runs.scale, runs.cluster, jobs.workload
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class JobCount:
+    """Jobs of an experiment that were submitted, and how many are verified. `workload` is the program that ran."""
+
+    experiment: str
+    scale: str
+    cluster: str
+    workload: str
+    jobs: int
+    verified: int
+
+
+def job_counts_in_file(file: Path) -> list[JobCount] | None:
+    """Return the counts of all experiments; None if the file needs the database's modules, as in `rows_in_file`."""
+    rows = rows_in_file(file, JOB_COUNTS)
+    return None if rows is None else [JobCount(*row) for row in rows]

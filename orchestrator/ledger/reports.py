@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
 import sqlalchemy as sa
+from sqlalchemy.orm import load_only
 
 from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.measurements import MeasuredMetric, metrics_of
-from orchestrator.ledger.rows import ATTEMPTS, AttemptRow
-from orchestrator.ledger.submission_rows import (
-    ATTEMPT_ORIGINS,
-    RUN_RECORDS,
-    RUN_SUMMARIES,
-    AttemptOrigin,
-    RunRecord,
-    RunSummary,
-)
+from orchestrator.ledger.readonly_file import JOB_COUNTS, JobCount
+from orchestrator.ledger.rows import ATTEMPTS, AttemptRow, RowReader, gpu_hours
 from orchestrator.ledger.tables import (
+    FAILED,
+    MEASURED,
+    OPEN,
+    PARTIAL,
+    QUEUED,
+    RUNNING,
+    SUBMITTING,
+    VERIFIED,
+    WAITING,
     Attempt,
     Event,
     Job,
@@ -30,13 +34,26 @@ from orchestrator.ledger.tables import (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class PastEvent:
-    """An event (UTC). `kind` is state, verdict, submitted, run, ...; `detail` has the change or the reason."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptOrigin(AttemptRow):
+    """One submission of a job, with what ran in it. The script is found by its digest."""
 
-    at: datetime
-    kind: str
-    detail: str | None
+    script_sha256: str
+    gpus: int
+    workload: str
+    code: str
+    image: str | None = None
+    image_digest: str | None = None
+
+    @property
+    def gpu_hours(self) -> float:
+        """Return the GPU-hours of the attempt; 0 if it never started or has not ended yet."""
+        if self.started_at is None or self.ended_at is None:
+            return 0.0
+        return max(0.0, gpu_hours(self.gpus, self.started_at, self.ended_at))
+
+
+ATTEMPT_ORIGINS = RowReader(AttemptOrigin, [Attempt, Job], attempt_id=Attempt.id)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,19 +64,14 @@ class PastAttempt(AttemptRow):
     """
 
     metrics: dict[str, MeasuredMetric]
-    events: tuple[PastEvent, ...]
+    events: tuple[Event, ...]
 
 
 def job_history(ledger: Ledger, job_id: str) -> list[PastAttempt]:
-    """Return the attempts of a job, the first one first, each with its events in the order in which they happened.
-
-    Forgotten attempts are included.
-    """
+    """Return the attempts of a job, the first one first, each with its events in the order in which they happened."""
     with ledger.reading() as session:
         query = sa.select(*ATTEMPTS.columns).where(Attempt.job_id == job_id).order_by(Attempt.number)
         attempts = list(ATTEMPTS.rows(session.execute(query), ledger.run_folders()))
-        if not attempts:  # all of them have wrong values and are left out
-            return []
         ids = [attempt.attempt_id for attempt in attempts]
         runs = sa.select(RunJob.run_id).where(RunJob.job_id == job_id)
         concerned = sa.or_(
@@ -67,10 +79,10 @@ def job_history(ledger: Ledger, job_id: str) -> list[PastAttempt]:
             sa.and_(Event.attempt_id.is_(None), Event.run_id.in_(runs)),
         )
         events = list(session.scalars(sa.select(Event).where(concerned).order_by(Event.at, Event.id)))
-    of_attempt: dict[int, list[PastEvent]] = {attempt_id: [] for attempt_id in ids}
+    of_attempt: dict[int, list[Event]] = {attempt_id: [] for attempt_id in ids}
     for event in events:
         owner = event.attempt_id if event.attempt_id is not None else _attempt_of_run_event(event, attempts)
-        of_attempt[owner].append(PastEvent(event.at, event.kind, event.detail))
+        of_attempt[owner].append(event)
     metrics = metrics_of(ledger, ids)
     return [
         PastAttempt(
@@ -90,21 +102,20 @@ def _attempt_of_run_event(event: Event, attempts: Sequence[AttemptRow]) -> int:
 
 
 def attempts_of_jobs(ledger: Ledger, job_ids: Iterable[str]) -> dict[str, list[AttemptRow]]:
-    """Return the attempts of each of these jobs, the first one first, without forgotten ones. Folders: as recorded."""
+    """Return the attempts of each of these jobs, the first one first. Folders: as recorded."""
     attempts: dict[str, list[AttemptRow]] = {job_id: [] for job_id in job_ids}
     with ledger.reading() as session:
         for ids in batched(list(attempts)):
-            shown = (Attempt.job_id.in_(ids), Attempt.forgotten_at.is_(None))
-            query = sa.select(*ATTEMPTS.columns).where(*shown).order_by(Attempt.number)
+            query = sa.select(*ATTEMPTS.columns).where(Attempt.job_id.in_(ids)).order_by(Attempt.number)
             for attempt in ATTEMPTS.rows(session.execute(query)):
                 attempts[attempt.job_id].append(attempt)
     return attempts
 
 
 def attempt_origins(ledger: Ledger, job_ids: Collection[str]) -> list[AttemptOrigin]:
-    """Return the attempts of these jobs, by job and number, without forgotten ones."""
+    """Return the attempts of these jobs, by job and number."""
     query = sa.select(*ATTEMPT_ORIGINS.columns).join(Job, Job.id == Attempt.job_id)
-    query = query.where(Attempt.forgotten_at.is_(None)).order_by(Attempt.job_id, Attempt.number)
+    query = query.order_by(Attempt.job_id, Attempt.number)
     with ledger.reading() as session:
         return [
             attempt
@@ -113,19 +124,20 @@ def attempt_origins(ledger: Ledger, job_ids: Collection[str]) -> list[AttemptOri
         ]
 
 
-def run_summaries(ledger: Ledger) -> list[RunSummary]:
-    """Return all runs, the oldest first; runs of the same time are ordered by id."""
+def run_summaries(ledger: Ledger) -> list[Run]:
+    """Return all runs without command, profile and options, the oldest first; runs of the same time by id."""
+    columns = (Run.experiment, Run.scale, Run.cluster, Run.created_at, Run.git_commit)
+    query = sa.select(Run).options(load_only(*columns, raiseload=True)).order_by(Run.created_at, Run.id)
     with ledger.reading() as session:
-        query = sa.select(*RUN_SUMMARIES.columns).order_by(Run.created_at, Run.id)
-        return list(RUN_SUMMARIES.rows(session.execute(query)))
+        return list(session.scalars(query))
 
 
-def run_records(ledger: Ledger, run_ids: Collection[str]) -> list[RunRecord]:
+def run_records(ledger: Ledger, run_ids: Collection[str]) -> list[Run]:
     """Return these runs, the oldest first."""
-    runs: list[RunRecord] = []
+    runs: list[Run] = []
     with ledger.reading() as session:
         for ids in batched(sorted(run_ids)):
-            runs += RUN_RECORDS.rows(session.execute(sa.select(*RUN_RECORDS.columns).where(Run.id.in_(ids))))
+            runs += session.scalars(sa.select(Run).where(Run.id.in_(ids)))
     return sorted(runs, key=lambda run: (run.created_at, run.id))
 
 
@@ -155,3 +167,109 @@ def latest_moment(ledger: Ledger) -> datetime | None:
     """Return the time (UTC) of the latest event in the ledger; None if there is none."""
     with ledger.reading() as session:
         return session.scalar(sa.select(sa.func.max(Event.at)))
+
+
+def job_count(ledger: Ledger) -> int:
+    """Return the number of jobs of all experiments. A job that two experiments share counts for each."""
+    with ledger.reading() as session:
+        return session.scalar(sa.select(sa.func.count(sa.distinct(RunJob.job_id)))) or 0
+
+
+@dataclass(frozen=True, slots=True)
+class ExperimentCount:
+    """Progress of an experiment: jobs by their results. A measured job whose latest attempt is open counts twice."""
+
+    experiment: str
+    scale: str
+    cluster: str
+    cases: int
+    verified: int
+    partial: int
+    failed: int
+    running: int
+    waiting: int
+
+
+def experiment_counts(ledger: Ledger) -> list[ExperimentCount]:
+    """Return a row for each experiment, scale and cluster, counted by the database."""
+    has = {
+        verdict: sa.func.max(sa.case((Attempt.verdict == verdict, 1), else_=0)).label(verdict) for verdict in MEASURED
+    }
+    newest = (
+        sa.select(Attempt.job_id, sa.func.max(Attempt.number).label("number"), *has.values())
+        .group_by(Attempt.job_id)
+        .subquery()
+    )
+    jobs = (
+        sa.select(Run.experiment, Run.scale, Run.cluster, RunJob.job_id)
+        .join(Run, Run.id == RunJob.run_id)
+        .distinct()
+        .subquery()
+    )
+
+    def count(condition: sa.ColumnElement[bool]) -> sa.ColumnElement[int]:
+        return sa.func.sum(sa.case((condition, 1), else_=0))
+
+    is_verified = newest.c[VERIFIED] == 1
+    is_partial = sa.and_(newest.c[PARTIAL] == 1, ~is_verified)
+    query = (
+        sa.select(
+            jobs.c.experiment,
+            jobs.c.scale,
+            jobs.c.cluster,
+            sa.func.count().label("cases"),
+            count(is_verified).label("verified"),
+            count(is_partial).label("partial"),
+            count(sa.and_(Attempt.verdict == FAILED, ~is_verified, ~is_partial)).label("failed"),
+            count(Attempt.phase == RUNNING).label("running"),
+            count(Attempt.phase.in_((SUBMITTING, WAITING))).label("waiting"),
+        )
+        .select_from(jobs)
+        .join(newest, newest.c.job_id == jobs.c.job_id)
+        .join(Attempt, sa.and_(Attempt.job_id == newest.c.job_id, Attempt.number == newest.c.number))
+        .group_by(jobs.c.experiment, jobs.c.scale, jobs.c.cluster)
+        .order_by(jobs.c.experiment, jobs.c.scale, jobs.c.cluster)
+    )
+    with ledger.reading() as session:
+        return [ExperimentCount(**row) for row in session.execute(query).mappings()]
+
+
+def failure_counts(ledger: Ledger) -> dict[tuple[str, str, str], dict[str, int]]:
+    """Count jobs without a measured attempt by the failure class of the latest: (experiment, scale, cluster)."""
+    other = sa.orm.aliased(Attempt)
+    replaces = sa.or_(other.number > Attempt.number, other.verdict.in_(MEASURED))
+    is_result = ~sa.exists().where(other.job_id == Attempt.job_id, replaces)
+    jobs = (
+        sa.select(Run.experiment, Run.scale, Run.cluster, Attempt.job_id, Attempt.failure)
+        .select_from(Attempt)
+        .join(RunJob, RunJob.job_id == Attempt.job_id)
+        .join(Run, Run.id == RunJob.run_id)
+        .where(Attempt.verdict == FAILED, Attempt.failure.is_not(None), is_result)
+        .distinct()
+        .subquery()
+    )
+    group = (jobs.c.experiment, jobs.c.scale, jobs.c.cluster)
+    number = sa.func.count()
+    query = sa.select(*group, jobs.c.failure, number).group_by(*group, jobs.c.failure).order_by(number.desc())
+    counts: dict[tuple[str, str, str], dict[str, int]] = {}
+    with ledger.reading() as session:
+        for experiment, scale, cluster, failure, count in session.execute(query):
+            counts.setdefault((experiment, scale, cluster), {})[failure] = count
+    return counts
+
+
+def last_seen(ledger: Ledger) -> datetime | None:
+    """Return the oldest time (UTC) at which the scheduler last listed an open job; None without open jobs."""
+    seen = sa.func.min(sa.func.coalesce(Attempt.refreshed_at, Attempt.created_at))
+    query = sa.select(seen).where(Attempt.phase.in_(OPEN), Attempt.state != QUEUED)
+    with ledger.reading() as session:
+        return session.scalar(query)
+
+
+def job_counts(ledger: Ledger) -> list[JobCount]:
+    """Return the counts of all experiments."""
+    from orchestrator.ledger.readonly_sql import asked  # not for `status`
+
+    with asked(ledger, JOB_COUNTS) as answer:
+        rows: Iterator[Sequence[Any]] = answer.rows
+        return [JobCount(*row) for row in rows]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -12,9 +13,8 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import sqlalchemy as sa
 from sqlalchemy.orm import InstrumentedAttribute
 
-from orchestrator.ledger.column_types import JsonObject
 from orchestrator.ledger.database import RunFolders
-from orchestrator.ledger.tables import Attempt, Job, Run, RunJob, SchedulerKind, Table
+from orchestrator.ledger.tables import Attempt, Job, JsonObject, Run, RunJob, SchedulerKind, Table
 
 if TYPE_CHECKING:
     from orchestrator.job_spec import JobSpec
@@ -67,8 +67,6 @@ class AttemptRow:
     deciding_rank: int | None = None
     execution: str | None = None
     no_energy: str | None = None
-    forgotten_at: datetime | None = None
-    forgotten_by: str | None = None
     origin: str | None = None
 
 
@@ -91,6 +89,16 @@ class JobSummary(AttemptRow):
     iterations: int
     repeat: int = 1
     profile_file: str | None = None
+
+    @property
+    def elapsed_s(self) -> float | None:
+        """Return the seconds from start to end; None before the end."""
+        return (self.ended_at - self.started_at).total_seconds() if self.started_at and self.ended_at else None
+
+    @property
+    def gpu_hours(self) -> float | None:
+        """Return the hours of the attempt times its GPUs, or its processes on CPU cores; None before the end."""
+        return gpu_hours(self.gpus, self.started_at, self.ended_at) if self.started_at and self.ended_at else None
 
     @property
     def label(self) -> str:
@@ -158,7 +166,6 @@ def _column(tables: Sequence[type[Table]], name: str) -> InstrumentedAttribute[A
 _CONVERSIONS: Mapping[str, Callable[[Any], Any]] = {
     "options": lambda options: tuple(options or ()),
     "file": lambda file: file or "",
-    "run_options": lambda options: options or {},
 }
 
 
@@ -168,17 +175,12 @@ class _StoredSpec(sa.types.TypeDecorator["JobSpec"]):
     impl = JsonObject
     cache_ok = True
 
-    def result_processor(self, dialect: sa.Dialect, coltype: object) -> Callable[[Any], JobSpec]:
+    def result_processor(self, _dialect: sa.Dialect, _coltype: object) -> Callable[[Any], JobSpec]:
         """Return the conversion of a stored configuration."""
         from orchestrator.job_spec import JobSpec  # not for rows without a configuration
 
-        parse: Callable[[object], Any] = JsonObject().result_processor(dialect, coltype)
-
-        def spec(stored: Any) -> JobSpec:
-            return JobSpec.from_json(parse(stored))
-
-        cached = functools.lru_cache(maxsize=_CACHED_SPECS)(spec)
-        return lambda stored: cached(stored) if isinstance(stored, str) else spec(stored)  # PostgreSQL parses JSON
+        cached = functools.lru_cache(maxsize=_CACHED_SPECS)(lambda stored: JobSpec.from_json(json.loads(stored)))
+        return lambda stored: cached(stored) if isinstance(stored, str) else JobSpec.from_json(stored)  # PostgreSQL
 
 
 JOB_SPEC = sa.type_coerce(Job.configuration, _StoredSpec()).label("spec")

@@ -14,11 +14,14 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from orchestrator.job_spec import JobSpec
+from orchestrator.ledger.attempts import note
 from orchestrator.ledger.database import Ledger, RunFolders, now
-from orchestrator.ledger.submission_rows import LATEST_ATTEMPTS, RUN_RECORDS, LatestAttempt, RunRecord
+from orchestrator.ledger.rows import AttemptRow, RowReader
 from orchestrator.ledger.submissions import Submitter
 from orchestrator.ledger.tables import (
+    MEASURED,
     QUEUED,
+    RUNNING,
     WAITING,
     Attempt,
     Event,
@@ -29,6 +32,30 @@ from orchestrator.ledger.tables import (
     batched,
     field_values,
     rows_of,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LatestAttempt(AttemptRow):
+    """The latest attempt of a job.
+
+    `submitted` counts the attempts that a scheduler has had, `measured` those that are verified or partial.
+    """
+
+    options: tuple[str, ...]
+    submitted: int
+    measured: int
+
+
+_OTHER = sa.orm.aliased(Attempt)
+LATEST_ATTEMPTS = RowReader(
+    LatestAttempt,
+    [Attempt],
+    attempt_id=Attempt.id,
+    submitted=sa.select(sa.func.count(_OTHER.scheduler_id)).where(_OTHER.job_id == Attempt.job_id).label("submitted"),
+    measured=sa.select(sa.func.count())
+    .where(_OTHER.job_id == Attempt.job_id, _OTHER.verdict.in_(MEASURED))
+    .label("measured"),
 )
 
 
@@ -182,11 +209,10 @@ def run_ids(ledger: Ledger) -> set[str]:
         return set(session.scalars(sa.select(Run.id)))
 
 
-def run_record(ledger: Ledger, run_id: str) -> RunRecord:
+def run_record(ledger: Ledger, run_id: str) -> Run:
     """Return one run."""
     with ledger.reading() as session:
-        results = session.execute(sa.select(*RUN_RECORDS.columns).where(Run.id == run_id))
-        return next(RUN_RECORDS.rows(results))
+        return session.get_one(Run, run_id)
 
 
 def record_run_options(ledger: Ledger, run_id: str, run_options: Mapping[str, object]) -> None:
@@ -209,11 +235,11 @@ def _run_fields(run: NewRun) -> dict[str, object]:
 def _missing(before: LatestAttempt | None) -> Missing:
     if before is None:
         return Missing(1, None)
-    return Missing(before.number if before.state == QUEUED else before.last_number + 1, before)
+    return Missing(before.number if before.state == QUEUED else before.number + 1, before)
 
 
 def latest_attempts(ledger: Ledger, job_ids: Sequence[str]) -> dict[str, LatestAttempt]:
-    """Return the latest attempt of each of these jobs that has one; a forgotten one only if all are forgotten."""
+    """Return the latest attempt of each of these jobs that has one."""
     with ledger.reading() as session:
         return _latest(session, list(job_ids), ledger.run_folders())
 
@@ -228,8 +254,7 @@ def image_digests(ledger: Ledger, cluster: str, image: str) -> set[str]:
 def _latest(session: Session, job_ids: list[str], folders: RunFolders) -> dict[str, LatestAttempt]:
     latest: dict[str, LatestAttempt] = {}
     for ids in batched(job_ids):
-        query = sa.select(*LATEST_ATTEMPTS.columns).where(Attempt.job_id.in_(ids))
-        query = query.order_by(Attempt.forgotten_at.is_(None), Attempt.number)
+        query = sa.select(*LATEST_ATTEMPTS.columns).where(Attempt.job_id.in_(ids)).order_by(Attempt.number)
         latest |= {attempt.job_id: attempt for attempt in LATEST_ATTEMPTS.rows(session.execute(query), folders)}
     return latest
 
@@ -287,3 +312,53 @@ def _add_attempts(
         session.execute(sa.insert(rows_of(Attempt)), new)
     if rewritten:
         session.execute(sa.update(Attempt), rewritten)
+
+
+BY_HAND = "by hand"
+"""Origin of an attempt that a user submitted without `repro`."""
+
+
+def adopted_ids(ledger: Ledger, job_ids: Sequence[str]) -> set[tuple[str, str]]:
+    """Return folder and scheduler id of every attempt of these jobs."""
+    with ledger.reading() as session:
+        return _recorded(session, job_ids)
+
+
+def record_adopted(ledger: Ledger, run: NewRun, jobs: Sequence[NewJob], attempts: Mapping[str, Attempt]) -> list[int]:
+    """Store a run of these jobs with an attempt for each. `attempts` are by job id.
+
+    Each attempt has what the user submitted; `started_at` (UTC) is None if the job has not started. Return the ids of
+    the new attempts. An attempt that the ledger has already is left out; without a new attempt
+    nothing is stored.
+    """
+    with ledger.writing() as session:
+        recorded = _recorded(session, [job.id for job in jobs])
+        new = [job for job in jobs if (attempts[job.id].folder, attempts[job.id].scheduler_id) not in recorded]
+        if not new:
+            return []
+        add_run(session, run, new, {"origin": BY_HAND})
+        adopted = [_completed(session, run.id, job, attempts[job.id]) for job in new]
+        session.flush()
+        for attempt in adopted:
+            note(session, attempt, "adopted", f"{attempt.origin}, job {attempt.scheduler_id}")
+        return [attempt.id for attempt in adopted]
+
+
+def _completed(session: Session, run_id: str, job: NewJob, attempt: Attempt) -> Attempt:
+    last = session.scalar(sa.select(sa.func.max(Attempt.number)).where(Attempt.job_id == job.id))
+    has_started = attempt.started_at is not None
+    attempt.job_id, attempt.run_id, attempt.number = job.id, run_id, (last or 0) + 1
+    attempt.scheduler, attempt.options = job.scheduler, []
+    attempt.state, attempt.phase = ("RUNNING", RUNNING) if has_started else ("PENDING", WAITING)
+    attempt.created_at = attempt.submitted_at or attempt.started_at or now()
+    session.add(attempt)
+    return attempt
+
+
+def _recorded(session: Session, job_ids: Sequence[str]) -> set[tuple[str, str]]:
+    recorded: set[tuple[str, str]] = set()
+    for ids in batched(sorted(set(job_ids))):
+        query = sa.select(Attempt.folder, Attempt.scheduler_id)
+        query = query.where(Attempt.job_id.in_(ids), Attempt.scheduler_id.is_not(None))
+        recorded |= {(folder, str(scheduler_id)) for folder, scheduler_id in session.execute(query)}
+    return recorded

@@ -1,29 +1,47 @@
-"""Submissions of attempts. A crash neither submits a job twice nor loses one."""
+"""Submissions of attempts. A crash neither submits a job twice nor loses one.
+
+A job that Slurm starts again after its end (`requeue: true`) is submitted once: each further run is an attempt.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
+from pathlib import PurePath
 
 import sqlalchemy as sa
 
+from orchestrator.ledger.attempts import LOST_IS_REVISED_FOR, note
 from orchestrator.ledger.database import Ledger, now
-from orchestrator.ledger.submission_rows import PENDING_ATTEMPTS, PendingAttempt
+from orchestrator.ledger.rows import ATTEMPTS, AttemptRow, RowReader
 from orchestrator.ledger.tables import (
     ENDED,
     FAILED,
     NEVER_SUBMITTED,
     OPEN,
     QUEUED,
+    RUNNING,
     SUBMITTING,
     WAITING,
     Attempt,
     Event,
     batched,
     field_values,
-    note,
 )
-from orchestrator.masking import masked
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PendingAttempt(AttemptRow):
+    """An attempt with its submission: the script `file`, further `sbatch` options, and the digest of its script."""
+
+    file: str
+    options: tuple[str, ...]
+    script_sha256: str
+
+
+PENDING_ATTEMPTS = RowReader(PendingAttempt, [Attempt], attempt_id=Attempt.id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +146,6 @@ def record_queued_again(ledger: Ledger, token: str, why: str) -> None:
 
 def record_never_submitted(ledger: Ledger, attempt_ids: Sequence[int], why: str, failure: str) -> None:
     """Record attempts that no scheduler has or will have: refused, cancelled while queued, or not tried."""
-    why = masked(why)  # a scheduler may quote the option that it refuses
     with ledger.writing() as session:
         waiting = sa.or_(Attempt.phase == SUBMITTING, Attempt.state == QUEUED)
         for attempt in session.scalars(sa.select(Attempt).where(Attempt.id.in_(attempt_ids), waiting)):
@@ -203,3 +220,61 @@ def _waited_s(attempt: Attempt, boot_id: str, seconds_since_boot: float) -> floa
     if boot_id not in since:
         attempt.unsettled_since = {**since, boot_id: seconds_since_boot}
     return seconds_since_boot - since.get(boot_id, seconds_since_boot)
+
+
+BY_SLURM = "started again by Slurm"
+"""Origin of an attempt that Slurm made by starting a job again."""
+_RUN = re.compile(r"\.run([0-9]+)$")
+_OF_SUBMISSION = (
+    *("job_id", "run_id", "scheduler", "host", "user", "slurm_cluster", "file", "options", "is_requeued", "token"),
+    *("array_index", "scheduler_id", "script_sha256"),
+)
+
+
+def first_folder(folder: str) -> str:
+    """Return the folder of the first run of a job."""
+    return _RUN.sub("", folder)
+
+
+def next_folder(folder: str) -> str:
+    """Return the folder of the run after the one in this folder (templates/again.sh.j2)."""
+    run = _RUN.search(folder)
+    return f"{first_folder(folder)}.run{int(run[1]) + 1 if run else 2}"
+
+
+def may_start_again(ledger: Ledger) -> list[AttemptRow]:
+    """Return the attempts that Slurm may have started again: open ones, and those of the last 30 days."""
+    recent = sa.or_(Attempt.ended_at.is_(None), Attempt.ended_at > now() - LOST_IS_REVISED_FOR)
+    query = sa.select(*ATTEMPTS.columns).where(
+        Attempt.scheduler == "slurm", Attempt.is_requeued.is_(sa.true()), Attempt.scheduler_id.is_not(None), recent
+    )
+    with ledger.reading() as session:
+        rows = list(ATTEMPTS.rows(session.execute(query), ledger.run_folders()))
+    recorded = {row.folder for row in rows}
+    return [row for row in rows if next_folder(row.folder) not in recorded]
+
+
+def record_restart(ledger: Ledger, before: AttemptRow, started_at: datetime) -> None:
+    """Store the next run of an attempt as a new attempt. Two processes that see the run store it once."""
+    with ledger.writing() as session:
+        earlier = session.get_one(Attempt, before.attempt_id)
+        folder = next_folder(earlier.folder)
+        same = sa.select(Attempt.id).where(Attempt.job_id == earlier.job_id, Attempt.folder == folder)
+        if session.scalar(same) is not None:
+            return
+        last = session.scalar(sa.select(sa.func.max(Attempt.number)).where(Attempt.job_id == earlier.job_id))
+        attempt = Attempt(
+            **{name: getattr(earlier, name) for name in _OF_SUBMISSION},
+            number=(last or 0) + 1,
+            state="RUNNING",
+            phase=RUNNING,
+            folder=folder,
+            script="",  # that of the earlier attempt
+            created_at=started_at,
+            submitted_at=started_at,
+            started_at=started_at,
+            origin=BY_SLURM,
+        )
+        session.add(attempt)
+        session.flush()
+        note(session, attempt, "started again", f"by Slurm, job {earlier.scheduler_id}, in {PurePath(folder).name}")

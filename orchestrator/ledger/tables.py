@@ -1,31 +1,23 @@
 """Tables of the ledger. The scheduler's state and the verdict are two columns.
 
-Times are UTC without a zone, as SQLite stores them. A run is one `repro submit`. A job is identified by the hash of its
-configuration. An attempt is one submission of a job.
+A run is one `repro submit`. A job is identified by the hash of its configuration. An attempt is one submission of a
+job.
+
+SQLite stores any value in any column, so each column has a CHECK that its type makes. A wrong value is refused when it
+is written, by whichever program. Times are UTC without a zone.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from typing import Any, Literal, TypeVar
 
-from sqlalchemy import ForeignKey, Index, MetaData, TableClause, UniqueConstraint, true
-from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
-
-from orchestrator.ledger.column_types import (
-    CheckedBigInteger,
-    CheckedBoolean,
-    CheckedInteger,
-    CheckedNumber,
-    CheckedText,
-    CheckedTime,
-    JsonObject,
-    JsonTexts,
-    Word,
-)
-from orchestrator.ledger.database import now
+import sqlalchemy as sa
+from sqlalchemy import BigInteger, ForeignKey, Index, MetaData, TableClause, UniqueConstraint, true
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 SUBMITTING, WAITING, RUNNING, ENDED = "submitting", "waiting", "running", "ended"
 """Phases of an attempt. Each state of a scheduler belongs to one."""
@@ -50,16 +42,124 @@ SchedulerKind = Literal["slurm", "local"]
 
 T = TypeVar("T")
 
+_LARGEST = "1.7976931348623157e308"
+_TIME = "[12][0-9][0-9][0-9]-[01][0-9]-[0-3][0-9] [0-2][0-9]:[0-5][0-9]:[0-5][0-9].[0-9][0-9][0-9][0-9][0-9][0-9]"
+
+
+class Word(sa.String):
+    """Text that is one of a few words."""
+
+    def __init__(self, *words: str) -> None:
+        super().__init__()
+        self.words = words
+
+
+class Number(sa.types.TypeDecorator[float]):
+    """A finite number. NaN and infinity become NULL, because only some databases can store them."""
+
+    impl = sa.Double
+    cache_ok = True
+
+    def bind_processor(self, _dialect: sa.Dialect) -> Callable[[float | None], float | None]:
+        """Return the conversion of a number; it is the fastest hook, as a log has many numbers."""
+        is_finite = math.isfinite
+        return lambda value: value if value is not None and is_finite(value) else None
+
+    @property
+    def python_type(self) -> type[float]:
+        """The type of the values."""
+        return float
+
+
+class Time(sa.types.TypeDecorator[datetime]):
+    """A time in UTC, without a zone."""
+
+    impl = sa.DateTime
+    cache_ok = True
+
+    def process_bind_param(self, value: datetime | None, _dialect: sa.Dialect) -> datetime | None:
+        """Return the time. Raise ValueError if it has a zone, which the database would drop."""
+        if value is not None and value.tzinfo is not None:
+            raise ValueError(f"{value} has a time zone")
+        return value
+
+    @property
+    def python_type(self) -> type[datetime]:
+        """The type of the values."""
+        return datetime
+
+
+class _Json(sa.JSON):
+    def __init__(self, none_as_null: bool = True) -> None:
+        super().__init__(none_as_null)
+
+
+class JsonObject(_Json):
+    """JSON: an object."""
+
+    @property
+    def python_type(self) -> type[object]:
+        """The type of the values."""
+        return dict
+
+
+class JsonTexts(_Json):
+    """JSON: a list of texts."""
+
+    @property
+    def python_type(self) -> type[object]:
+        """The type of the values."""
+        return list
+
+
+class Masked(sa.types.TypeDecorator[object]):
+    """Text, or JSON of the given type, that is stored without secrets."""
+
+    impl: sa.types.TypeEngine[Any] | type[sa.types.TypeEngine[Any]] = sa.Text
+    cache_ok = True
+
+    def __init__(self, json: sa.types.TypeEngine[Any] | None = None) -> None:
+        super().__init__()
+        self.impl = json or self.impl
+
+    @property
+    def python_type(self) -> type[Any]:
+        """The type of the values."""
+        return self.impl_instance.python_type
+
+    def process_bind_param(self, value: object, _dialect: sa.Dialect) -> object:
+        """Return the value without secrets."""
+        from orchestrator.masking import masked, masked_tree  # what only reads needs no patterns
+
+        return masked(value) if isinstance(value, str) else masked_tree(value)
+
+
+def check_in_sqlite(column: sa.Column[object]) -> sa.CheckConstraint:
+    """Return the constraint that a value of the column has its type. NOT NULL is a constraint of its own."""
+    name, kind = f'"{column.name}"', column.type
+    kind = kind.impl_instance if isinstance(kind, Masked) else kind
+    if isinstance(kind, Word):
+        condition = f"{name} IN ({', '.join(map(repr, kind.words))})"
+    elif isinstance(kind, _Json):
+        json_type = "array" if isinstance(kind, JsonTexts) else "object"
+        condition = f"CASE WHEN json_valid({name}) THEN json_type({name}) = '{json_type}' ELSE {name} IS NULL END"
+    elif isinstance(kind, Time):
+        condition = f"typeof({name}) IN ('text', 'null') AND {name} GLOB '{_TIME}'"
+    elif isinstance(kind, Number):
+        condition = f"typeof({name}) IN ('real', 'null') AND abs({name}) <= {_LARGEST}"
+    elif isinstance(kind, sa.Boolean):
+        condition = f"{name} IN (0, 1)"
+    else:
+        condition = f"typeof({name}) IN ('{'integer' if isinstance(kind, sa.Integer) else 'text'}', 'null')"
+    return sa.CheckConstraint(sa.literal_column(condition)).ddl_if(dialect="sqlite")
+
 
 class Table(DeclarativeBase):
     """Base class of the ledger's tables."""
 
     type_annotation_map = {
-        bool: CheckedBoolean,
-        datetime: CheckedTime,
-        float: CheckedNumber,
-        int: CheckedInteger,
-        str: CheckedText,
+        datetime: Time,
+        float: Number,
     }
     metadata = MetaData(
         naming_convention={
@@ -84,13 +184,13 @@ class Run(Table):
     user: Mapped[str]
     host: Mapped[str]
     pid: Mapped[int]
-    command: Mapped[list[str]] = mapped_column(JsonTexts)
+    command: Mapped[list[str]] = mapped_column(Masked(JsonTexts()))
     git_commit: Mapped[str | None]
     git_dirty: Mapped[bool | None]
-    versions: Mapped[dict[str, object]] = mapped_column(JsonObject)
-    profile: Mapped[dict[str, object]] = mapped_column(JsonObject)
+    versions: Mapped[dict[str, object]] = mapped_column(Masked(JsonObject()))
+    profile: Mapped[dict[str, object]] = mapped_column(Masked(JsonObject()))
     profile_file: Mapped[str | None]
-    run_options: Mapped[dict[str, object] | None] = mapped_column(JsonObject)
+    run_options: Mapped[dict[str, object]] = mapped_column(JsonObject)
 
 
 class Job(Table):
@@ -104,10 +204,10 @@ class Job(Table):
     id: Mapped[str] = mapped_column(primary_key=True)
     cluster: Mapped[str]
     workload: Mapped[str]
-    code: Mapped[str]
-    image: Mapped[str | None]
+    code: Mapped[str] = mapped_column(Masked)
+    image: Mapped[str | None] = mapped_column(Masked)
     image_digest: Mapped[str | None]
-    configuration: Mapped[dict[str, object]] = mapped_column(JsonObject)
+    configuration: Mapped[dict[str, object]] = mapped_column(Masked(JsonObject()))
     gpus: Mapped[int]
     iterations: Mapped[int]
     repeat: Mapped[int] = mapped_column(server_default="1")
@@ -145,8 +245,7 @@ class Attempt(Table):
     each boot of a machine that waits for an answer about this attempt, the seconds since boot at which it began to
     wait. So clocks of two machines are never compared.
 
-    `forgotten_at` and `forgotten_by` are the time and the user of a `repro forget`; a forgotten attempt is left out of
-    every table and exit code. `origin` is `by hand` for an adopted attempt, with a remark if its script is not the
+    `origin` is `by hand` for an adopted attempt, with a remark if its script is not the
     rendered one; NULL for attempts that `repro` submitted.
     """
 
@@ -161,7 +260,7 @@ class Attempt(Table):
     host: Mapped[str]
     user: Mapped[str | None]
     pid: Mapped[int | None]
-    pid_start_ticks: Mapped[int | None] = mapped_column(CheckedBigInteger)
+    pid_start_ticks: Mapped[int | None] = mapped_column(BigInteger)
     machine: Mapped[str | None]
     slurm_cluster: Mapped[str | None]
     file: Mapped[str | None]
@@ -172,12 +271,12 @@ class Attempt(Table):
     scheduler_id: Mapped[str | None] = mapped_column(index=True)
     state: Mapped[str]
     phase: Mapped[str] = mapped_column(Word(*OPEN, ENDED))
-    reason: Mapped[str | None]
+    reason: Mapped[str | None] = mapped_column(Masked)
     nodes: Mapped[str | None]
     exit_code: Mapped[int | None]
     signal: Mapped[int | None]
     folder: Mapped[str]
-    script: Mapped[str]
+    script: Mapped[str] = mapped_column(Masked)
     script_sha256: Mapped[str]
     created_at: Mapped[datetime]
     submitted_at: Mapped[datetime | None]
@@ -187,20 +286,18 @@ class Attempt(Table):
     ends_at: Mapped[datetime | None]
     refreshed_at: Mapped[datetime | None]
     unseen_since: Mapped[datetime | None]
-    unsettled_since: Mapped[dict[str, float] | None] = mapped_column(JsonObject(none_as_null=True))
-    unseen_log_bytes: Mapped[int | None] = mapped_column(CheckedBigInteger)
+    unsettled_since: Mapped[dict[str, float] | None] = mapped_column(JsonObject)
+    unseen_log_bytes: Mapped[int | None] = mapped_column(BigInteger)
     seen_via: Mapped[str | None]
     iteration: Mapped[int | None]
     verdict: Mapped[str | None] = mapped_column(Word(*MEASURED, FAILED))
-    verdict_reason: Mapped[str | None]
+    verdict_reason: Mapped[str | None] = mapped_column(Masked)
     failure: Mapped[str | None]
-    deciding_line: Mapped[str | None]
+    deciding_line: Mapped[str | None] = mapped_column(Masked)
     deciding_rank: Mapped[int | None]
     execution: Mapped[str | None]
-    forgotten_at: Mapped[datetime | None]
-    forgotten_by: Mapped[str | None]
     origin: Mapped[str | None]
-    no_energy: Mapped[str | None]
+    no_energy: Mapped[str | None] = mapped_column(Masked)
 
 
 class Metric(Table):
@@ -256,7 +353,7 @@ class LogOffset(Table):
     attempt_id: Mapped[int] = mapped_column(ForeignKey("attempts.id"), primary_key=True)
     name: Mapped[str] = mapped_column(primary_key=True)
     inode: Mapped[str]
-    bytes_read: Mapped[int] = mapped_column(CheckedBigInteger)
+    bytes_read: Mapped[int] = mapped_column(BigInteger)
     fingerprint: Mapped[str]
     facts: Mapped[dict[str, object]] = mapped_column(JsonObject)
 
@@ -271,7 +368,7 @@ class Event(Table):
     run_id: Mapped[str | None] = mapped_column(ForeignKey("runs.id"), index=True)
     attempt_id: Mapped[int | None] = mapped_column(ForeignKey("attempts.id"), index=True)
     kind: Mapped[str]
-    detail: Mapped[str | None]
+    detail: Mapped[str | None] = mapped_column(Masked)
 
 
 class Poll(Table):
@@ -281,26 +378,7 @@ class Poll(Table):
 
     scheduler: Mapped[str] = mapped_column(primary_key=True)
     asked_at: Mapped[datetime]
-    complaints: Mapped[list[str]] = mapped_column(JsonTexts)
-
-
-class Denial(Table):
-    """An entry of the deny list: a node that no job of a cluster may use, until a time or without end.
-
-    `allowed_at` and `allowed_by` are the time and the user of `repro nodes allow`, or of a newer entry of the node.
-    """
-
-    __tablename__ = "denied_nodes"
-
-    id: Mapped[int] = mapped_column(primary_key=True)
-    cluster: Mapped[str] = mapped_column(index=True)
-    node: Mapped[str]
-    reason: Mapped[str]
-    until: Mapped[datetime | None]
-    denied_at: Mapped[datetime]
-    denied_by: Mapped[str]
-    allowed_at: Mapped[datetime | None]
-    allowed_by: Mapped[str | None]
+    complaints: Mapped[list[str]] = mapped_column(Masked(JsonTexts()))
 
 
 class ExperimentFile(Table):
@@ -312,45 +390,9 @@ class ExperimentFile(Table):
     file: Mapped[str]
 
 
-class Notification(Table):
-    """A message about an end of a figure to one address.
-
-    `programs` are the workloads of the figure's jobs. `attempts` is a digest of the ended attempts, so that a retry has
-    another end. `address` is masked, and `address_digest` identifies it. `state` is `sending`, `sent` or `not sent`.
-    `host`, `user`, `pid`, `pid_start_ticks` and `machine` are those of the process that claimed the message last, as
-    those of `Attempt`.
-    """
-
-    __tablename__ = "notifications"
-    __table_args__ = (
-        UniqueConstraint(
-            *("experiment", "scale", "cluster", "programs", "attempts", "address_digest"), name="uq_notifications_end"
-        ),
-    )
-
-    id: Mapped[int] = mapped_column(primary_key=True)
-    experiment: Mapped[str]
-    scale: Mapped[str]
-    cluster: Mapped[str]
-    programs: Mapped[str]
-    attempts: Mapped[str]
-    address: Mapped[str]
-    address_digest: Mapped[str]
-    state: Mapped[str] = mapped_column(Word("sending", "sent", "not sent"))
-    title: Mapped[str | None]
-    error: Mapped[str | None]
-    host: Mapped[str]
-    user: Mapped[str]
-    pid: Mapped[int]
-    pid_start_ticks: Mapped[int | None] = mapped_column(CheckedBigInteger)
-    machine: Mapped[str | None]
-    claimed_at: Mapped[datetime]
-    sent_at: Mapped[datetime | None]
-
-
-def note(session: Session, attempt: Attempt, kind: str, detail: str | None) -> None:
-    """Add an event about an attempt."""
-    session.add(Event(at=now(), run_id=attempt.run_id, attempt_id=attempt.id, kind=kind, detail=detail))
+for _table in Table.metadata.tables.values():
+    for _column in _table.columns:
+        _table.append_constraint(check_in_sqlite(_column))
 
 
 def rows_of(table: type[Table]) -> TableClause:

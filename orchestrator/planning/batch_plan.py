@@ -1,4 +1,4 @@
-"""Plans of many cases: jobs that figures share counted once, totals, and iterations that fit a budget."""
+"""Plans of many cases: shared jobs counted once, totals, and iterations that fit a budget; check of an experiment."""
 
 from __future__ import annotations
 
@@ -9,18 +9,21 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from orchestrator.catalog.case import Case
-from orchestrator.catalog.library import Entry
+from orchestrator.catalog.expand import cases_to_run
+from orchestrator.catalog.experiment import PAPER, scale_names
+from orchestrator.catalog.library import Entry, find_experiment
 from orchestrator.errors import Problem, ReproError
 from orchestrator.megatron.model import Training
-from orchestrator.money import Money, Price
-from orchestrator.paths import short_name
+from orchestrator.money import Money, Price, read_cost_budget
+from orchestrator.paths import Folders, find_folders, short_name
 from orchestrator.planning.plan import CheckedCase, check_case, job_content, refusal_problems, run_s, time_of
 from orchestrator.planning.target import Target
 from orchestrator.slurm.notation import time_limit_s
+from orchestrator.workloads import find_workload
 
 
 @dataclass(frozen=True, slots=True)
-class CaseSelection:
+class ChosenCases:
     """Cases of an experiment and the machine to plan them for."""
 
     entry: Entry
@@ -50,9 +53,18 @@ class PlannedCase:
 
 @dataclass(frozen=True, slots=True)
 class BatchPlan:
-    """The planned cases of all experiments."""
+    """The planned cases of all experiments. With a budget, the valid ones are those of `budgeted`."""
 
     planned: tuple[PlannedCase, ...]
+    budgeted: Budgeted | None = None
+
+    @property
+    def by_experiment(self) -> list[list[PlannedCase]]:
+        """The cases of each experiment, in order."""
+        groups: dict[str, list[PlannedCase]] = {}
+        for planned in self.planned:
+            groups.setdefault(planned.entry.name, []).append(planned)
+        return list(groups.values())
 
     @property
     def jobs(self) -> list[PlannedCase]:
@@ -67,12 +79,9 @@ class BatchPlan:
     @property
     def refusals(self) -> list[Problem]:
         """Each refusal of each experiment once, with the cases that it stops."""
-        by_entry: dict[str, list[PlannedCase]] = {}
-        for planned in self.planned:
-            by_entry.setdefault(planned.entry.name, []).append(planned)
         return [
             problem
-            for group in by_entry.values()
+            for group in self.by_experiment
             for problem in refusal_problems(group[0].entry, [planned.checked for planned in group], group[0].target)
         ]
 
@@ -89,17 +98,44 @@ class BatchPlan:
         return price.of(self.gpu_hours) if price is not None and self.gpu_hours else None
 
 
-def plan_batch(selections: Iterable[CaseSelection]) -> BatchPlan:
-    """Check and cost every chosen case, in order."""
+def plan_batch(
+    chosen: Sequence[ChosenCases], time_budget: str | None = None, cost_budget: str | None = None, repeat: int = 1
+) -> BatchPlan:
+    """Check and cost every chosen case, in order; with budgets, with as many iterations as fit.
+
+    The jobs of all cases share the budgets, and so do `repeat` repeats of them. ReproError has the reasons of refused
+    cases, too, if the others do not fit.
+    """
+    budget_s = None if time_budget is None else read_budget(time_budget) // repeat
+    batch = _checked((one.entry, one.target, case) for one in chosen for case in one.cases)
+    if time_budget is None and cost_budget is None:
+        return batch
+    machines, target = dict.fromkeys(one.target.name for one in chosen), chosen[0].target
+    if len(machines) > 1:
+        option = "--cost-budget" if time_budget is None else "--time-budget"
+        what = f"{option}: the cases are planned for {len(machines)} machines, {' and '.join(machines)}"
+        raise ReproError(Problem(what, hint="name one with --cluster"))
+    money = None if cost_budget is None else read_cost_budget(cost_budget, target.price, target.name)
+    valid = [planned.case for planned in batch.planned if not planned.checked.refusals]
+    if not valid:
+        return batch
+    try:
+        budgeted = within_budget(valid, target, budget_s, money and replace(money, amount=money.amount / repeat))
+    except ReproError as error:
+        raise ReproError(*batch.refusals, *error.problems) from None
+    left = iter(budgeted.cases)
+    cut = _checked((one.entry, one.target, one.case if one.checked.refusals else next(left)) for one in batch.planned)
+    return replace(cut, budgeted=budgeted)
+
+
+def _checked(cases: Iterable[tuple[Entry, Target, Case]]) -> BatchPlan:
     first: dict[tuple[str, str], str] = {}
     planned: list[PlannedCase] = []
-    for selection in selections:
-        for case in selection.cases:
-            label = _label(selection.entry, case)
-            earliest = first.setdefault((selection.target.name, job_content(case)), label)
-            checked = check_case(case, selection.target)
-            same_as = None if earliest == label else earliest
-            planned.append(PlannedCase(selection.entry, selection.target, checked, same_as))
+    for entry, target, case in cases:
+        label = _label(entry, case)
+        earliest = first.setdefault((target.name, job_content(case)), label)
+        same_as = None if earliest == label else earliest
+        planned.append(PlannedCase(entry, target, check_case(case, target), same_as))
     return BatchPlan(tuple(planned))
 
 
@@ -115,7 +151,7 @@ _MOST_NAMED = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class BudgetedJob:
     """A job in a time budget: its training as the experiment has it, and the predicted time of an iteration."""
 
     name: str
@@ -220,18 +256,18 @@ def within_budget(
     )
 
 
-def total_s(runs: Sequence[Run], measured: int) -> float:
+def total_s(runs: Sequence[BudgetedJob], measured: int) -> float:
     """Return the seconds of all jobs, one after another."""
     return sum(run.run_s(measured) for run in runs)
 
 
-def total_gpu_hours(runs: Sequence[Run], measured: int) -> float:
+def total_gpu_hours(runs: Sequence[BudgetedJob], measured: int) -> float:
     """Return the GPU-hours of all jobs."""
     return sum(run.gpu_hours(measured) for run in runs)
 
 
 def most_measured(
-    runs: Sequence[Run], budget: float, total: Callable[[Sequence[Run], int], float] = total_s
+    runs: Sequence[BudgetedJob], budget: float, total: Callable[[Sequence[BudgetedJob], int], float] = total_s
 ) -> int | None:
     """Return the largest common number of measured iterations whose total fits the budget; None if none fits."""
     enough = max((run.training.iterations for run in runs), default=0)
@@ -244,12 +280,12 @@ def with_iterations(case: Case, iterations: int) -> Case:
     return replace(case, training=replace(case.training, iterations=iterations))
 
 
-def _runs(cases: Sequence[Case], target: Target, options: str) -> tuple[dict[str, Run], float]:
+def _runs(cases: Sequence[Case], target: Target, options: str) -> tuple[dict[str, BudgetedJob], float]:
     """Return every job once, by the part of its identity that the case decides, and the largest uncertainty.
 
     `options` are the names of the budgets, for messages.
     """
-    runs: dict[str, Run] = {}
+    runs: dict[str, BudgetedJob] = {}
     uncertainty = 0.0
     for case in cases:
         if case.device == "cpu":
@@ -260,13 +296,13 @@ def _runs(cases: Sequence[Case], target: Target, options: str) -> tuple[dict[str
             what = f"no time is predicted on {target.name}: the GPUs' peak in {case.training.dtype} is unknown"
             hint = f"add hardware: peak_tflops: {{{case.training.dtype}: ...}}, or leave it out"
             raise ReproError(Problem(f"{options}: {what}", hint=hint))
-        run = Run(case.name, case.training, duration.iteration_ms, case.workload, case.layout.gpus)
+        run = BudgetedJob(case.name, case.training, duration.iteration_ms, case.workload, case.layout.gpus)
         runs.setdefault(job_content(case), run)
         uncertainty = max(uncertainty, duration.uncertainty)
     return runs, uncertainty
 
 
-def _too_short(runs: Sequence[Run], budget_s: int) -> Problem:
+def _too_short(runs: Sequence[BudgetedJob], budget_s: int) -> Problem:
     """Return the problem with the seconds that would suffice and the longest jobs."""
     longest = sorted(runs, key=lambda run: -run.run_s(0))[:_MOST_NAMED]
     named = ", ".join(f"{run.name} ({run.run_s(0):.0f} s)" for run in longest)
@@ -276,7 +312,7 @@ def _too_short(runs: Sequence[Run], budget_s: int) -> Problem:
     return Problem(f"--time-budget {budget_s}s: {what}; longest: {named}", hint=hint)
 
 
-def _too_expensive(runs: Sequence[Run], budget: Money, price: Price) -> Problem:
+def _too_expensive(runs: Sequence[BudgetedJob], budget: Money, price: Price) -> Problem:
     """Return the problem with the amount that would suffice and the most expensive jobs."""
     most = sorted(runs, key=lambda run: -run.gpu_hours(0))[:_MOST_NAMED]
     named = ", ".join(f"{run.name} ({price.of(run.gpu_hours(0))})" for run in most)
@@ -285,3 +321,56 @@ def _too_expensive(runs: Sequence[Run], budget: Money, price: Price) -> Problem:
     what = f"{jobs} {needed} even with no more than {LEAST_INTERVALS} measured intervals each"
     hint = "give more money, or select fewer cases with --where"
     return Problem(f"--cost-budget {budget}: {what}; most expensive: {named}", hint=hint)
+
+
+# ---- check of an experiment -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedScale:
+    """A scale of an experiment and the number of its cases that have a job."""
+
+    scale: str
+    cases: int
+
+
+def check_experiment(name: str, folders: Folders | None = None) -> tuple[Entry, list[CheckedScale]]:
+    """Return an experiment and its scales; ReproError has every problem of its file, scales and cases.
+
+    The published cases are also checked on the machine of the paper, if paper.yaml describes it.
+    """
+    entry = find_experiment(folders or find_folders(), name)
+    scales: list[CheckedScale] = []
+    problems: list[Problem] = []
+    for scale in scale_names(entry.experiment):
+        try:
+            cases = [] if entry.experiment.reference_only else cases_to_run(entry, scale)
+        except ReproError as error:
+            problems += error.problems
+            continue
+        problems += _unsupported(entry, scale, cases)
+        if scale == PAPER and entry.paper.machine is not None:
+            target = Target.of_paper(entry)
+            problems += refusal_problems(entry, [check_case(case, target) for case in cases], target)
+        scales.append(CheckedScale(scale, len(cases)))
+    if problems:
+        raise ReproError(*dict.fromkeys(problems))
+    return entry, scales
+
+
+def _unsupported(entry: Entry, scale: str, cases: list[Case]) -> list[Problem]:
+    """Return each reason why a program cannot run cases of a scale, with the cases."""
+    by_reason: dict[str, list[str]] = {}
+    for case in cases:
+        try:
+            reason = find_workload(case.workload).unsupported_settings(case)
+        except ReproError as error:
+            problem = error.problems[0]
+            reason = str(Problem(problem.what, hint=problem.hint))
+        if reason is not None:
+            by_reason.setdefault(reason, []).append(case.name)
+    problems = []
+    for reason, names in by_reason.items():
+        which = f"all {len(cases)} cases" if len(names) == len(cases) > 1 else " and ".join(names)
+        problems.append(Problem(f"{which} at scale {scale}: {reason}", entry.scale_location(scale, "workload")))
+    return problems

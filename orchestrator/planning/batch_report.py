@@ -1,38 +1,69 @@
-"""Report on planned cases: a row for each valid case, refusals, warnings and totals, for people and DataFrames."""
+"""Report on planned cases: a row for each valid case, refusals, warnings and totals."""
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import SimpleNamespace
+from typing import Annotated, Literal
 
 from orchestrator.errors import Problem, ReproError
+from orchestrator.fields import Column, Columns, Field, TableRow, row_of
 from orchestrator.megatron.memory import solve_offload
-from orchestrator.money import read_cost_budget
-from orchestrator.planning.batch_plan import (
-    BatchPlan,
-    Budgeted,
-    CaseSelection,
-    PlannedCase,
-    plan_batch,
-    read_budget,
-    within_budget,
-)
+from orchestrator.planning.batch_plan import BatchPlan, Budgeted, ChosenCases, PlannedCase
 from orchestrator.planning.exact import ExactCase, absent_packages, install_command, plan_exactly
-from orchestrator.planning.plan import fit_of
+from orchestrator.planning.plan import Fit, fit_of
 from orchestrator.planning.time_model import DURATION_PARTS
 from orchestrator.slurm.notation import time_limit_s
 from orchestrator.workloads import find_workload
 
+Basis = Literal["measured", "other site", "other program", "not compared"]
+"""Class of a predicted time: program, GPU and site measured (or a node of the same kind), another site or network,
+another program of the family on a measured GPU, or no similar case."""
+
 CLOSED_FORM_TOLERANCE = 0.05
 """Relative difference between the closed form and the exact plan above which a note reports it."""
 
-PlanRow = dict[str, str | int | float | None]
+_PART_COLUMNS = tuple(Column(part, "number", "part of the time of an iteration", "ms") for part in DURATION_PARTS)
 
-_ON_REQUEST: PlanRow = dict.fromkeys(
-    ("iterations", "run_s", "exact_gb", "exact_stage", "exact_parameters_per_gpu_b", "alpha", "solved_alpha")
-)
-"""Columns of rows that only a budget, --exact and --solve-alpha add."""
+
+@dataclass(frozen=True, kw_only=True)
+class PlanRow(TableRow):
+    """A case with its predicted memory, time and cost; null where nothing is predicted, or nothing was asked."""
+
+    experiment: Annotated[str, Field("full name of the experiment", of="entry.name", main=1)]
+    case: Annotated[str, Field("case, in the syntax of `--where`", of="case.name", main=2)]
+    nodes: Annotated[int, Field("nodes", of="predicted.nodes", main=3)]
+    tasks: Annotated[int | None, Field("processes of a case on CPU cores")]
+    gpus: Annotated[int, Field("GPUs of the job; 0 on CPU cores", main=4)]
+    microbatches: Annotated[int, Field("microbatches", of="case.layout.microbatches")]
+    bubble: Annotated[float, Field("share of the pipeline's time in which a GPU waits for another stage")]
+    parameters_per_gpu_b: Annotated[float | None, Field("parameters of a GPU", "10^9")]
+    memory_gb: Annotated[float | None, Field("predicted memory of a GPU", "GB", main=5)]
+    usable_gb: Annotated[float | None, Field("GPU memory that tensors can use", "GB")]
+    fit: Annotated[
+        Fit | None,
+        Field("`tight`: more than the usable memory, at most the whole memory of a GPU", of="predicted.fit", main=6),
+    ]
+    pinned_gb_per_node: Annotated[float | None, Field("pinned host memory of a node", "GB")]
+    iteration_s: Annotated[float | None, Field("time of an iteration", "s", main=7)]
+    uncertainty: Annotated[float | None, Field("uncertainty of the time, as a share of it")]
+    time_basis: Annotated[Basis | None, Field("what the prediction of the time rests on", of="duration.basis.label")]
+    job_min: Annotated[float | None, Field("time of the job", "min")]
+    time_limit: Annotated[str, Field("time limit", of="checked.resources.time_limit")]
+    gpu_hours: Annotated[float | None, Field("GPU-hours", "h", main=8)]
+    cost: Annotated[float | None, Field("cost, in `currency`", main=9)]
+    currency: Annotated[str | None, Field("currency of the cost", of="money.currency")]
+    same_job_as: Annotated[str | None, Field("case with the same job", of="same_as")]
+    iterations: Annotated[int | None, Field("iterations inside the budget", main=10)] = None
+    run_s: Annotated[float | None, Field("time of the job inside the budget", "s")] = None
+    exact_gb: Annotated[float | None, Field("memory of the real model, with --exact", "GB")] = None
+    exact_stage: Annotated[int | None, Field("pipeline stage with this memory")] = None
+    exact_parameters_per_gpu_b: Annotated[float | None, Field("parameters of its GPU", "10^9")] = None
+    alpha: Annotated[float | None, Field("offloaded share of the case, with --solve-alpha")] = None
+    solved_alpha: Annotated[float | None, Field("smallest share that fits")] = None
+    time_limit_s: Annotated[int, Field("time limit", "s")]
+    parts: Annotated[Mapping[str, float | None], Columns(_PART_COLUMNS)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,34 +91,19 @@ class BatchReport:
     """Cost of cases: a row for each valid case, the refusals, and what a reader must know of the predictions."""
 
     batch: BatchPlan
-    selections: list[CaseSelection]
+    selections: list[ChosenCases]
     rows: dict[str, PlanRow]
     notes: list[str]
-    budgeted: Budgeted | None = None
+
+    @property
+    def budgeted(self) -> Budgeted | None:
+        """Return the cases within a budget; None without one."""
+        return self.batch.budgeted
 
     @property
     def refusals(self) -> list[Problem]:
         """Return each reason for a refusal once, with the cases that it stops."""
         return self.batch.refusals
-
-    @property
-    def detailed_rows(self) -> list[PlanRow]:
-        """Return the rows with every field, and the parts of the predicted time of an iteration in ms.
-
-        A value is None if nothing is predicted, or if no option asked for it.
-        """
-        parts: dict[str, PlanRow] = {}
-        for planned in self.batch.planned:
-            duration = planned.checked.cost and planned.checked.cost.duration
-            values = {part: round(getattr(duration, part), 3) if duration else None for part in DURATION_PARTS}
-            parts[planned.label] = values
-        names = {planned.label: planned.entry.name for planned in self.batch.planned}
-        detailed: list[PlanRow] = []
-        for label, row in self.rows.items():
-            kept = {name: value for name, value in row.items() if name not in ("experiment", "time_limit")}
-            limit_s = time_limit_s(str(row["time_limit"]))
-            detailed.append(_ON_REQUEST | {"experiment": names[label], **kept, "time_limit_s": limit_s, **parts[label]})
-        return detailed
 
     @property
     def warnings(self) -> list[str]:
@@ -120,25 +136,16 @@ class BatchReport:
 
 
 def batch_report(
-    selections: list[CaseSelection],
-    notes: list[str],
-    time_budget: str | None = None,
-    cost_budget: str | None = None,
-    *,
-    solve_alpha: bool = False,
+    selections: list[ChosenCases], batch: BatchPlan, notes: list[str], *, solve_alpha: bool = False
 ) -> BatchReport:
-    """Plan the chosen cases; with a budget, with as many iterations as fit."""
-    batch, budgeted = plan_batch(selections), None
-    if time_budget is not None or cost_budget is not None:
-        batch, budgeted = _within_budget(selections, batch, time_budget, cost_budget)
-    several = len(selections) > 1
-    rows = {planned.label: _row(planned, several) for planned in batch.planned if not planned.checked.refusals}
-    if budgeted is not None:
-        for row, case, run_s in zip(rows.values(), budgeted.cases, budgeted.run_s, strict=True):
-            row["iterations"], row["run_s"] = case.training.iterations, round(run_s, 1)
+    """Return the report on planned cases."""
+    rows = {one.label: _row(one) for one in batch.planned if not one.checked.refusals}
+    if batch.budgeted is not None:
+        for label, case, run_s in zip(list(rows), batch.budgeted.cases, batch.budgeted.run_s, strict=True):
+            rows[label] = replace(rows[label], iterations=case.training.iterations, run_s=round(run_s, 1))
     if solve_alpha:
         _add_alpha(rows, batch)
-    return BatchReport(batch, selections, rows, notes, budgeted)
+    return BatchReport(batch, selections, rows, notes)
 
 
 def budget_text(budgeted: Budgeted) -> str:
@@ -164,36 +171,17 @@ def _range(counts: Sequence[int]) -> str:
     return str(least) if least == most else f"{least} to {most}"
 
 
-def _within_budget(
-    selections: Sequence[CaseSelection], batch: BatchPlan, time_budget: str | None, cost_budget: str | None
-) -> tuple[BatchPlan, Budgeted | None]:
-    """Plan the valid cases again with as many iterations as fit."""
-    target = selections[0].target
-    budget_s = read_budget(time_budget) if time_budget is not None else None
-    budget = read_cost_budget(cost_budget, target.price, target.name) if cost_budget is not None else None
-    if len(selections) > 1:
-        name, text = ("--cost-budget", cost_budget) if time_budget is None else ("--time-budget", time_budget)
-        hint = f"for example repro plan {shlex.quote(selections[0].entry.argument)} {name} {text}"
-        raise ReproError(Problem(f"{name}: needs one experiment, got {len(selections)}", hint=hint))
-    valid = [planned.case for planned in batch.planned if not planned.checked.refusals]
-    if not valid:
-        return batch, None
-    budgeted = within_budget(valid, target, budget_s, budget)
-    by_name = {case.name: case for case in budgeted.cases}
-    cases = tuple(by_name.get(case.name, case) for case in selections[0].cases)
-    return plan_batch([replace(selections[0], cases=cases)]), budgeted
-
-
-def _add_alpha(rows: Mapping[str, PlanRow], batch: BatchPlan) -> None:
+def _add_alpha(rows: dict[str, PlanRow], batch: BatchPlan) -> None:
     """Add the solved offload share of each case that offloads, or could, and the published one."""
     any_solvable = False
     for planned in batch.planned:
         case = planned.case
         solvable = case.model.family == "llama" and case.training.recompute in ("none", "ours")
         if planned.label in rows:
-            row = rows[planned.label]
-            row["alpha"] = case.training.offload if solvable else None
-            row["solved_alpha"] = round(solve_offload(case.model, case.layout, case.training), 3) if solvable else None
+            if solvable:
+                solved = round(solve_offload(case.model, case.layout, case.training), 3)
+                row = rows[planned.label]
+                rows[planned.label] = replace(row, alpha=case.training.offload, solved_alpha=solved)
             any_solvable = any_solvable or solvable
     if not any_solvable:
         hint = "for example repro plan atc-figure-9 --solve-alpha"
@@ -214,59 +202,58 @@ def exact_jobs(report: BatchReport) -> list[PlannedCase]:
 def with_exact_memory(report: BatchReport) -> BatchReport:
     """Return the report with the memory of the real megatron-core model in each row. Needs torch, no GPU."""
     jobs = exact_jobs(report)
-    rows = {label: dict(row) for label, row in report.rows.items()}
+    rows = dict(report.rows)
     notes = list(report.notes)
     if not all(find_workload(job.case.workload).is_own for job in jobs):
         notes.append("the real model is today's megatron-core; Megatron-LM of 2021 computes its loss in fewer bytes")
     for job, exact in zip(jobs, plan_exactly([job.target.as_run(job.case) for job in jobs]), strict=True):
-        row = rows[job.label]
         if not isinstance(exact, ExactCase):
             notes.append(f"{job.label}: not planned exactly: {exact}")
             continue
-        row["exact_gb"], row["exact_stage"] = round(exact.total_bytes / 1e9, 1), exact.stage
-        row["exact_parameters_per_gpu_b"] = round(exact.parameters / 1e9, 3)
         cost = job.checked.cost
         assert cost is not None and cost.memory is not None
+        fit = cost.fit
         if cost.usable_bytes is not None:
-            row["fit"] = fit_of(exact.total_bytes, cost.usable_bytes, job.target)
-        if row["fit"] != cost.fit:
-            notes.append(f"{job.label}: {row['fit']} by the real model, {cost.fit} by the closed form")
+            fit = fit_of(exact.total_bytes, cost.usable_bytes, job.target)
+        rows[job.label] = replace(
+            rows[job.label],
+            exact_gb=round(exact.total_bytes / 1e9, 1),
+            exact_stage=exact.stage,
+            exact_parameters_per_gpu_b=round(exact.parameters / 1e9, 3),
+            fit=fit,
+        )
+        if fit != cost.fit:
+            notes.append(f"{job.label}: {fit} by the real model, {cost.fit} by the closed form")
         difference = cost.memory.total_bytes / exact.total_bytes - 1
         if abs(difference) > CLOSED_FORM_TOLERANCE:
             notes.append(f"{job.label}: the closed form is {difference:+.1%} off the real model")
-    for row in rows.values():
-        for column in ("exact_gb", "exact_stage", "exact_parameters_per_gpu_b"):
-            row.setdefault(column, None)
     return replace(report, rows=rows, notes=notes)
 
 
-def _row(planned: PlannedCase, several: bool) -> PlanRow:
+def _row(planned: PlannedCase) -> PlanRow:
     case, cost = planned.case, planned.checked.cost
     assert cost is not None
     memory, duration = cost.memory, cost.duration
     price = planned.target.price
     money = price.of(cost.gpu_hours) if price is not None and cost.gpu_hours else None
     pinned_gb = memory.offloaded_bytes * case.layout.gpus / cost.nodes / 1e9 if memory else 0.0
-    return {
-        **({"experiment": planned.entry.short_name} if several else {}),
-        "case": case.name,
-        "nodes": cost.nodes,
-        "tasks": case.layout.gpus if case.device == "cpu" else None,
-        "gpus": 0 if case.device == "cpu" else case.layout.gpus,
-        "microbatches": case.layout.microbatches,
-        "bubble": round(case.layout.bubble(), 4),
-        "parameters_per_gpu_b": round(memory.parameters / 1e9, 3) if memory else None,
-        "memory_gb": round(memory.total_bytes / 1e9, 1) if memory else None,
-        "usable_gb": cost.usable_bytes and round(cost.usable_bytes / 1e9, 1),
-        "fit": cost.fit,
-        "pinned_gb_per_node": round(pinned_gb, 1) if pinned_gb else None,
-        "iteration_s": round(duration.iteration_ms / 1e3, 3) if duration else None,
-        "uncertainty": round(duration.uncertainty, 3) if duration else None,
-        "time_basis": duration.basis.label if duration else None,
-        "job_min": cost.job_s and round(cost.job_s / 60, 1),
-        "time_limit": planned.checked.resources.time_limit,
-        "gpu_hours": cost.gpu_hours and round(cost.gpu_hours, 2),
-        "cost": round(money.amount, 2) if money else None,
-        "currency": money.currency if money else None,
-        "same_job_as": planned.same_as,
-    }
+    on_cpu = case.device == "cpu"
+    return row_of(
+        PlanRow,
+        planned,
+        SimpleNamespace(predicted=cost, duration=duration, money=money),
+        tasks=case.layout.gpus if on_cpu else None,
+        gpus=0 if on_cpu else case.layout.gpus,
+        bubble=round(case.layout.bubble(), 4),
+        parameters_per_gpu_b=round(memory.parameters / 1e9, 3) if memory else None,
+        memory_gb=round(memory.total_bytes / 1e9, 1) if memory else None,
+        usable_gb=cost.usable_bytes and round(cost.usable_bytes / 1e9, 1),
+        pinned_gb_per_node=round(pinned_gb, 1) if pinned_gb else None,
+        iteration_s=round(duration.iteration_ms / 1e3, 3) if duration else None,
+        uncertainty=round(duration.uncertainty, 3) if duration else None,
+        job_min=cost.job_s and round(cost.job_s / 60, 1),
+        gpu_hours=cost.gpu_hours and round(cost.gpu_hours, 2),
+        cost=round(money.amount, 2) if money else None,
+        time_limit_s=time_limit_s(planned.checked.resources.time_limit),
+        parts={part: round(getattr(duration, part), 3) if duration else None for part in DURATION_PARTS},
+    )

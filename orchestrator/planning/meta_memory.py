@@ -27,9 +27,8 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from orchestrator.planning.exact import ExactJob, RankMemory
 from orchestrator.planning.meta_tensors import META, LiveBytes
-from orchestrator.pretrain.arguments import TrainingArguments, parse_arguments
+from orchestrator.pretrain.arguments import RunLayout, TrainingArguments, parse_arguments, refusals
 from orchestrator.pretrain.environment import quick_imports
-from orchestrator.pretrain.layout import Layout, refusals
 
 if TYPE_CHECKING:
     from megatron.core.distributed import DistributedDataParallel
@@ -46,7 +45,7 @@ def plan_rank(job: ExactJob, arguments: TrainingArguments, rank: int) -> RankMem
 
     from orchestrator.pretrain import model
 
-    layout = Layout.of(arguments, job.world_size)
+    layout = RunLayout.of(arguments, job.world_size)
     dist.init_process_group("cpu:fake,meta:fake", rank=rank, world_size=job.world_size, store=FakeStore())
     try:
         model.start_model_parallel(layout, arguments.seed)
@@ -56,7 +55,7 @@ def plan_rank(job: ExactJob, arguments: TrainingArguments, rank: int) -> RankMem
         dist.destroy_process_group()
 
 
-def _plan(job: ExactJob, arguments: TrainingArguments, layout: Layout, rank: int) -> RankMemory:
+def _plan(job: ExactJob, arguments: TrainingArguments, layout: RunLayout, rank: int) -> RankMemory:
     from megatron.core import parallel_state
     from megatron.core.distributed import finalize_model_grads
 
@@ -87,11 +86,12 @@ def _plan(job: ExactJob, arguments: TrainingArguments, layout: Layout, rank: int
     )
 
 
-def _run(arguments: TrainingArguments, layout: Layout, chunks: list[DistributedDataParallel], live: LiveBytes) -> None:
+def _run(
+    arguments: TrainingArguments, layout: RunLayout, chunks: list[DistributedDataParallel], live: LiveBytes
+) -> None:
     """Run one iteration in Megatron-Core's schedule, then record the graphs that a GPU would record."""
-    from orchestrator.pretrain.data import Batches
     from orchestrator.pretrain.graph import graph_scope
-    from orchestrator.pretrain.train import chunk_graphs, forward_step, graphed_step, schedule
+    from orchestrator.pretrain.train import Batches, chunk_graphs, forward_step, graphed_step, schedule
 
     batches = Batches(arguments, layout, META)
     if graph_scope(arguments, _GPU) != "chunk":
@@ -104,7 +104,7 @@ def _run(arguments: TrainingArguments, layout: Layout, chunks: list[DistributedD
         part.record(live.record)
 
 
-def _enough_microbatches(layout: Layout, stage: int) -> int:
+def _enough_microbatches(layout: RunLayout, stage: int) -> int:
     """Return the number of microbatches after which further ones only repeat the steady state.
 
     Stage r of p runs p - r - 1 microbatches ahead of its first backward pass. With v chunks stage 0 runs (v + 1) p - 2
@@ -226,7 +226,7 @@ def _nothing(*_: object) -> None:
 def _choose_attention(job: ExactJob, arguments: TrainingArguments) -> None:
     from megatron.core.transformer.dot_product_attention import DotProductAttention
 
-    from orchestrator.pretrain import attention, model
+    from orchestrator.pretrain import layers, model
 
     accepted = signature(DotProductAttention).parameters
 
@@ -237,10 +237,10 @@ def _choose_attention(job: ExactJob, arguments: TrainingArguments) -> None:
     unfused = job.attention == "unfused"
     scores = arguments.attention_backend == "unfused"
     kernel = torch.nn.functional.scaled_dot_product_attention if scores else _flash_attention
-    _replace(attention, "scaled_dot_product_attention", kernel)
+    _replace(layers, "scaled_dot_product_attention", kernel)
     # The mask over gathered keys is an object for kernels; it cannot be made without data.
-    _replace(attention, "causal_lower_right", lambda *_: None)
-    _replace(model, "CausalAttention", MegatronAttention if unfused else attention.CausalAttention)
+    _replace(layers, "causal_lower_right", lambda *_: None)
+    _replace(model, "CausalAttention", MegatronAttention if unfused else layers.CausalAttention)
 
 
 def _flash_attention(

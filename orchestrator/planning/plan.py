@@ -13,7 +13,7 @@ import json
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Annotated, Literal
 
 from orchestrator.catalog.case import Case
 from orchestrator.catalog.library import Entry
@@ -21,6 +21,7 @@ from orchestrator.clusters.program import image_of, program_for
 from orchestrator.clusters.resolve import Cluster
 from orchestrator.config.yaml import shown
 from orchestrator.errors import Problem, ReproError
+from orchestrator.fields import Field
 from orchestrator.job_spec import ComputedProducts, JobSpec, Resources
 from orchestrator.megatron.memory import MemoryEstimate
 from orchestrator.megatron.model import Layout, ModelShape, Training
@@ -149,6 +150,72 @@ class Plan(CheckedCase):
         """Label for file names."""
         return self.case.slug if self.repeat == 1 else f"{self.case.slug}.repeat-{self.repeat}"
 
+    @property
+    def gpus(self) -> int:
+        """Return the GPUs of the job; 0 on CPU cores."""
+        return self.resources.nodes * self.resources.gpus_per_node
+
+    @property
+    def bubble(self) -> float:
+        """Return the share of the pipeline's time in which a GPU waits for another stage."""
+        return round(self.case.layout.bubble(), 4)
+
+    @property
+    def time_limit_s(self) -> int:
+        """Return the time limit in seconds."""
+        return time_limit_s(self.resources.time_limit)
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedJob:
+    """A job of a dry run, with the program that it would run."""
+
+    job: Annotated[str, Field(of="identity")]
+    experiment: Annotated[str, Field(of="case.experiment")]
+    scale: Annotated[str, Field(of="case.scale")]
+    cluster: str
+    case: Annotated[str, Field(of="case.name")]
+    repeat: int
+    nodes: Annotated[int, Field(of="resources.nodes")]
+    tasks: Annotated[int, Field(of="resources.tasks")]
+    gpus: int
+    microbatches: Annotated[int, Field(of="case.layout.microbatches")]
+    bubble: float
+    iterations: Annotated[int, Field(of="case.training.iterations")]
+    time_limit_s: int
+    warnings: Sequence[str]
+    workload: Annotated[str, Field(of="program.workload")]
+    code: Annotated[str, Field(of="program.code")]
+    image: Annotated[str | None, Field(of="program.image_path")]
+    image_digest: Annotated[str | None, Field(of="program.image_digest")]
+    data: Annotated[str | None, Field(of="program.data")]
+
+
+@dataclass(frozen=True, slots=True)
+class SideCase:
+    """What a script contains of a job that is not a case of an experiment."""
+
+    experiment: str
+    slug: str
+    time_limit: str
+    scale: str = "one node"
+    device: str = "gpu"
+    layout: None = None
+    arguments: tuple[str, ...] = ()
+    argument_changes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SidePlan:
+    """Plan of a job that is not a case: a program on one node of a cluster."""
+
+    case: SideCase
+    cluster: str
+    resources: Resources
+    program: Program
+    identity: str
+    label: str
+
 
 def repeated(plans: Sequence[Plan], times: int) -> list[Plan]:
     """Return each plan `times` times. Each repeat is a job of its own."""
@@ -189,12 +256,25 @@ def _cost_warnings(case: Case, cost: Cost | None, time_limit: str) -> list[str]:
 
 def plan_cases(entry: Entry, cases: Sequence[Case], cluster: Cluster, folders: Folders) -> list[Plan]:
     """Return a plan for each case; ReproError has every reason of every case that cannot run."""
-    if entry.experiment.reference_only:
-        raise ReproError(Problem(f"{entry.short_name} is reference only: {entry.experiment.reference_only}"))
+    require_jobs(entry)
     target = Target.of_cluster(cluster)
-    checked = [check_case(case, target) for case in cases]
+    return bind(entry, [check_case(case, target) for case in cases], cluster, folders)
+
+
+def require_jobs(entry: Entry) -> None:
+    """Raise ReproError for an experiment that is for reference only."""
+    if entry.experiment.reference_only:
+        raise ReproError(Problem(f"reference only: {entry.experiment.reference_only}", f"{entry.short_name}:"))
+
+
+def bind(entry: Entry, checked: Sequence[CheckedCase], cluster: Cluster, folders: Folders) -> list[Plan]:
+    """Return the plan of each checked case: with its program on the cluster, and its identity.
+
+    ReproError has every reason of every case that cannot run, and what the profile lacks for its program.
+    """
+    target = Target.of_cluster(cluster)
     problems = refusal_problems(entry, checked, target)
-    for workload in dict.fromkeys(case.workload for case in cases):
+    for workload in dict.fromkeys(plan.case.workload for plan in checked):
         problems += _site_problems(entry, workload, cluster)
     if problems:
         raise ReproError(*dict.fromkeys(problems))

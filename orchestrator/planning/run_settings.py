@@ -12,8 +12,7 @@ from orchestrator.catalog.case import Case
 from orchestrator.catalog.experiment import Experiment
 from orchestrator.clusters.profile import ClusterProfile
 from orchestrator.config.model import Count, Strict, TimeLimit, read_model
-from orchestrator.config.settings import Setting, parse_settings, settings_document
-from orchestrator.config.yaml import dotted
+from orchestrator.config.yaml import Setting, dotted, parse_settings, settings_document
 from orchestrator.errors import Problem, ReproError, did_you_mean
 from orchestrator.planning.batch_plan import seconds_with_unit, with_iterations
 from orchestrator.slurm.notation import format_time_limit

@@ -8,13 +8,13 @@ from dataclasses import dataclass, replace
 from orchestrator.catalog.case import Case
 from orchestrator.catalog.library import Entry
 from orchestrator.clusters.container import FILE_RUNTIMES, read_image
-from orchestrator.clusters.example import EXAMPLE
+from orchestrator.clusters.layers import EXAMPLE
 from orchestrator.clusters.machine import Machine
 from orchestrator.clusters.profile import ClusterProfile
 from orchestrator.clusters.resolve import Cluster
 from orchestrator.config.model import Hardware
 from orchestrator.errors import Problem, ReproError
-from orchestrator.megatron.rules.rules import RuleContext, broken_rules, layout_warnings
+from orchestrator.megatron.rules import RuleContext, broken_rules, layout_warnings
 from orchestrator.money import Price
 from orchestrator.text import counted
 from orchestrator.workloads import find_workload

@@ -152,7 +152,7 @@ def _is_similar(job: TimedJob, fit: Fit | None, host_wait: float) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class _Passes:
+class _LayerTimes:
     """Compute of one layer for one microbatch in ms; `recomputed` is the recomputation of the backward pass."""
 
     forward: float
@@ -160,7 +160,7 @@ class _Passes:
     recomputed: float
 
 
-def _passes(job: TimedJob) -> _Passes:
+def _passes(job: TimedJob) -> _LayerTimes:
     products = _matrix_products(job)
     attention, attention_backward = _attention(job)
     norms, activation, other = _element_wise(job)
@@ -172,7 +172,7 @@ def _passes(job: TimedJob) -> _Passes:
     backward = 2 * products + attention_backward + 1.5 * small + accumulated + rotation_backward
     full = forward - (_last_product(job) if job.program.skips_last_product else 0.0)
     recomputed = {"full": full, "selective": attention, "ours": norms + activation}.get(job.training.recompute, 0.0)
-    return _Passes(forward, backward, recomputed)
+    return _LayerTimes(forward, backward, recomputed)
 
 
 def _matrix_products(job: TimedJob) -> float:

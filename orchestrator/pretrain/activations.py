@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from torch.autograd.function import FunctionCtx
     from torch.autograd.graph import GradientEdge
 
-    class _Context(FunctionCtx):
+    class _RecomputationContext(FunctionCtx):
         saved_tensors: tuple[torch.Tensor | None, ...]
         recomputation: Recomputation
 
@@ -48,7 +48,7 @@ class Recomputation:
 
     def __init__(self, function: Callable[..., torch.Tensor]) -> None:
         self.function = function
-        self.context: _Context | None = None
+        self.context: _RecomputationContext | None = None
         self._output_key = 0
         self._inputs: list[torch.Tensor | None] = []
         self._edge: GradientEdge | None = None
@@ -91,13 +91,13 @@ class Recomputation:
 
 class _Recomputed(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: _Context, recomputation: Recomputation, *inputs: torch.Tensor | None) -> torch.Tensor:
+    def forward(ctx: _RecomputationContext, recomputation: Recomputation, *inputs: torch.Tensor | None) -> torch.Tensor:
         ctx.save_for_backward(*inputs)
         ctx.recomputation, recomputation.context = recomputation, ctx
         return recomputation.function(*inputs)
 
     @staticmethod
-    def backward(ctx: _Context, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+    def backward(ctx: _RecomputationContext, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         return (None, *ctx.recomputation.gradients(*gradients))
 
 

@@ -24,7 +24,6 @@ from megatron.core.tensor_parallel.random import get_all_rng_states
 from megatron.core.utils import get_attr_wrapped_model
 
 from orchestrator.pretrain.arguments import TrainingArguments
-from orchestrator.pretrain.data import Microbatch
 
 if TYPE_CHECKING:
     from torch.autograd.function import FunctionCtx
@@ -150,6 +149,24 @@ class GraphedIteration:
 
     def _record(self) -> None:
         self._losses = self._run()
+
+
+@dataclass(frozen=True)
+class Microbatch:
+    """Tokens, positions and labels, each int64 [micro batch, sequence / context parallel]."""
+
+    tokens: torch.Tensor
+    position_ids: torch.Tensor
+    labels: torch.Tensor
+
+    def copy(self) -> Microbatch:
+        """Return a copy with its own memory."""
+        return Microbatch(self.tokens.clone(), self.position_ids.clone(), self.labels.clone())
+
+    def fill(self, other: Microbatch) -> None:
+        """Overwrite tokens and labels with those of another microbatch. All have the same positions."""
+        self.tokens.copy_(other.tokens)
+        self.labels.copy_(other.labels)
 
 
 def run_chunk(chunk: torch.nn.Module, microbatch: Microbatch) -> torch.Tensor:

@@ -10,9 +10,8 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Literal, Protocol
 
-from orchestrator.pretrain.arguments import TrainingArguments
+from orchestrator.pretrain.arguments import RunLayout, TrainingArguments
 from orchestrator.pretrain.environment import FOLDER, source_files, version_of
-from orchestrator.pretrain.layout import Layout
 
 ExecutionMode = Literal["graph", "eager"]
 
@@ -112,7 +111,7 @@ class Interval:
         )
 
 
-def world(layout: Layout) -> str:
+def world(layout: RunLayout) -> str:
     """Return the line with the sizes of the parallel groups. The log reader compares it with the plan."""
     return (
         f"using world size: {layout.world_size}, data-parallel size: {layout.data_parallel}, "

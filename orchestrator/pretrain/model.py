@@ -31,16 +31,15 @@ from orchestrator.pretrain.activations import (
     recompute_layers,
     recompute_norms,
 )
-from orchestrator.pretrain.arguments import TrainingArguments
-from orchestrator.pretrain.attention import CausalAttention
+from orchestrator.pretrain.arguments import RunLayout, TrainingArguments, communication_options
 from orchestrator.pretrain.layers import (
     NORMS,
     BiasedColumnParallelLinear,
+    CausalAttention,
     SkippableRowParallelLinear,
     cross_entropy,
     use_activation,
 )
-from orchestrator.pretrain.layout import Layout, communication_options
 
 Function = TypeVar("Function")
 
@@ -48,7 +47,7 @@ _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def build_chunks(
-    arguments: TrainingArguments, layout: Layout, config: TransformerConfig, device: torch.device
+    arguments: TrainingArguments, layout: RunLayout, config: TransformerConfig, device: torch.device
 ) -> list[torch.nn.Module]:
     """Build this rank's chunks of the model, one per virtual stage, on `device` with their initial weights."""
     chunks = []
@@ -61,7 +60,7 @@ def build_chunks(
     return chunks
 
 
-def transformer_config(arguments: TrainingArguments, layout: Layout, device: torch.device) -> TransformerConfig:
+def transformer_config(arguments: TrainingArguments, layout: RunLayout, device: torch.device) -> TransformerConfig:
     """Return Megatron-Core's TransformerConfig: model sizes, layout and choice of kernels."""
     dtype = _DTYPES[arguments.precision]
     return TransformerConfig(
@@ -241,7 +240,7 @@ class ModelAndOptimizer:
         return sum(parameter.numel() for chunk in self.chunks for parameter in chunk.parameters())
 
 
-def start_model_parallel(layout: Layout, seed: int, *, recordable: bool = False) -> None:
+def start_model_parallel(layout: RunLayout, seed: int, *, recordable: bool = False) -> None:
     """Create the process groups and seed this rank's random states. `recordable` states work in a CUDA graph."""
     parallel_state.initialize_model_parallel(
         layout.tensor_parallel,
@@ -257,7 +256,7 @@ def start_model_parallel(layout: Layout, seed: int, *, recordable: bool = False)
     )
 
 
-def build(arguments: TrainingArguments, layout: Layout, device: torch.device) -> ModelAndOptimizer:
+def build(arguments: TrainingArguments, layout: RunLayout, device: torch.device) -> ModelAndOptimizer:
     """Build model, data parallelism and optimizer in the process groups of `start_model_parallel`."""
     config = transformer_config(arguments, layout, device)
     chunks = wrap_chunks(arguments, config, build_chunks(arguments, layout, config, device))

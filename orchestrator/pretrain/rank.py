@@ -21,9 +21,8 @@ import torch
 import torch.distributed as dist
 import torch.utils._device
 
-from orchestrator.pretrain.arguments import TrainingArguments
+from orchestrator.pretrain.arguments import TrainingArguments, refusals
 from orchestrator.pretrain.environment import Place, missing_gpu_reason
-from orchestrator.pretrain.layout import refusals
 
 EXIT_REFUSED = 2
 
@@ -139,7 +138,9 @@ def redirect_cuda(device: torch.device | None = None) -> None:
     if torch.cuda.is_available():
         raise RuntimeError("only machines without a GPU redirect CUDA calls to the CPU")
     target = device or torch.device("cpu")
-    _replace_queries(target)
+    _set(torch.cuda, "current_device", lambda: target)
+    for name in ("synchronize", "empty_cache", "current_stream"):
+        _set(torch.cuda, name, lambda *_, **__: None)
     _replace_factories(target)
     _import_uncompiled()
     _replace_random_state()
@@ -149,12 +150,6 @@ def redirect_cuda(device: torch.device | None = None) -> None:
 def _set(owner: object, name: str, value: object) -> None:
     """Replace an attribute of a module or class."""
     setattr(owner, name, value)
-
-
-def _replace_queries(device: torch.device) -> None:
-    _set(torch.cuda, "current_device", lambda: device)
-    for name in ("synchronize", "empty_cache", "current_stream"):
-        _set(torch.cuda, name, lambda *_, **__: None)
 
 
 def _replace_factories(device: torch.device) -> None:

@@ -1,4 +1,4 @@
-"""Training loop: forward and backward passes over the layout's schedule, optimizer steps, log lines."""
+"""Training loop: mock data, forward and backward passes over the layout's schedule, optimizer steps, log lines."""
 
 from __future__ import annotations
 
@@ -18,8 +18,7 @@ from megatron.core.transformer import TransformerConfig
 
 from orchestrator.pretrain import log_lines
 from orchestrator.pretrain.activations import Offload
-from orchestrator.pretrain.arguments import TrainingArguments
-from orchestrator.pretrain.data import Batches, Microbatch
+from orchestrator.pretrain.arguments import RunLayout, TrainingArguments, microbatch_slots
 from orchestrator.pretrain.graph import (
     ChunkGraphs,
     Exchange,
@@ -27,12 +26,13 @@ from orchestrator.pretrain.graph import (
     GraphedPipeline,
     HostWait,
     Losses,
+    Microbatch,
     graph_scope,
     idle_graph_bytes,
     run_chunk,
     use_own_stream,
 )
-from orchestrator.pretrain.layout import Layout, microbatch_slots
+from orchestrator.pretrain.layers import take_share
 from orchestrator.pretrain.log_lines import Interval, IntervalSummary, StepResult
 from orchestrator.pretrain.model import ModelAndOptimizer, build, start_model_parallel, transformer_config
 
@@ -44,9 +44,63 @@ LossFunction = Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor, torch.
 ForwardStep = Callable[[Iterator[Microbatch], torch.nn.Module], tuple[torch.Tensor, LossFunction]]
 
 
+_LARGEST_STRIDE = 3
+
+
+class Batches:
+    """Microbatches of this rank, of mock data. `draw` selects the next global batch.
+
+    The data depend only on seed and iteration, so that every layout trains on the same samples.
+    """
+
+    def __init__(self, arguments: TrainingArguments, layout: RunLayout, device: torch.device) -> None:
+        self._arguments, self._layout = arguments, layout
+        self._iteration = 0
+        column = (arguments.global_batch_size, 1)
+        # Overwritten in place: a CUDA graph reads every batch from the addresses of the first.
+        self._start = torch.empty(column, dtype=torch.int64, device=device)
+        self._stride = torch.empty_like(self._start)
+        self._positions = torch.arange(arguments.seq_length + 1, device=device)
+
+    def draw(self) -> None:
+        """Generate the next iteration's global batch."""
+        start, stride = _samples(self._arguments, self._iteration)
+        self._start.copy_(start)
+        self._stride.copy_(stride)
+        self._iteration += 1
+
+    def microbatches(self) -> Iterator[Microbatch]:
+        """Yield the microbatches of the current global batch in an endless loop."""
+        size, count = self._arguments.micro_batch_size, self._layout.num_microbatches
+        first = int(parallel_state.get_data_parallel_rank()) * size * count
+        while True:
+            for begin in range(first, first + size * count, size):
+                rows = slice(begin, begin + size)
+                tokens = (self._start[rows] + self._stride[rows] * self._positions) % self._arguments.vocab_size
+                yield _microbatch(tokens, self._positions[:-1].expand(size, -1), self._layout)
+
+
+def _samples(arguments: TrainingArguments, iteration: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return first token and stride of each sequence, [batch, 1]. Sequences are arithmetic, so the loss can fall."""
+    generator = torch.Generator().manual_seed(arguments.seed * 1_000_003 + iteration)
+    column = (arguments.global_batch_size, 1)
+    start = torch.randint(0, arguments.vocab_size, column, generator=generator)
+    return start, torch.randint(1, _LARGEST_STRIDE + 1, column, generator=generator)
+
+
+def _microbatch(sequences: torch.Tensor, positions: torch.Tensor, layout: RunLayout) -> Microbatch:
+    """Return this context-parallel rank's share of sequences [micro batch, sequence + 1]."""
+    rank = parallel_state.get_context_parallel_rank()
+
+    def share(whole: torch.Tensor) -> torch.Tensor:
+        return take_share(whole, rank, layout.context_parallel, dim=1).contiguous()
+
+    return Microbatch(tokens=share(sequences[:, :-1]), position_ids=share(positions), labels=share(sequences[:, 1:]))
+
+
 def pretrain(arguments: TrainingArguments, device: torch.device) -> None:
     """Train once in the existing process group. Megatron-Core's process groups last as long as the run."""
-    layout = Layout.of(arguments, dist.get_world_size())
+    layout = RunLayout.of(arguments, dist.get_world_size())
     graphed = graph_scope(arguments, device) is not None
     if graphed:
         use_own_stream(device)
@@ -56,13 +110,14 @@ def pretrain(arguments: TrainingArguments, device: torch.device) -> None:
         if layout.virtual_stages > 1:
             open_connections(transformer_config(arguments, layout, device))
         model = build(arguments, layout, device)
-        _print_parameters(model)
+        if _holds_first_replica():
+            _print(log_lines.parameters(*_model_parallel_ranks(), model.num_parameters))
         train(arguments, layout, model, device)
     finally:
         parallel_state.destroy_model_parallel()
 
 
-def train(arguments: TrainingArguments, layout: Layout, model: ModelAndOptimizer, device: torch.device) -> None:
+def train(arguments: TrainingArguments, layout: RunLayout, model: ModelAndOptimizer, device: torch.device) -> None:
     """Run all iterations and print a line per logging interval."""
     batches = Batches(arguments, layout, device)
     forward_backward = passes_of_an_iteration(arguments, layout, model, batches, device)
@@ -107,7 +162,7 @@ def train_step(model: ModelAndOptimizer, forward_backward: Callable[[], Losses])
 
 
 def passes_of_an_iteration(
-    arguments: TrainingArguments, layout: Layout, model: ModelAndOptimizer, batches: Batches, device: torch.device
+    arguments: TrainingArguments, layout: RunLayout, model: ModelAndOptimizer, batches: Batches, device: torch.device
 ) -> Callable[[], Losses]:
     """Return a function that runs one iteration's passes and returns the microbatches' losses."""
     scope = graph_scope(arguments, device)
@@ -133,7 +188,11 @@ def open_connections(config: TransformerConfig) -> None:
 
 
 def schedule(
-    arguments: TrainingArguments, layout: Layout, chunks: Sequence[torch.nn.Module], batches: Batches, step: ForwardStep
+    arguments: TrainingArguments,
+    layout: RunLayout,
+    chunks: Sequence[torch.nn.Module],
+    batches: Batches,
+    step: ForwardStep,
 ) -> Callable[[], Losses]:
     """Return a function that runs one iteration in Megatron-Core's schedule and returns the microbatches' losses."""
     data = [batches.microbatches() for _ in chunks]
@@ -155,7 +214,7 @@ def forward_step(data: Iterator[Microbatch], chunk: torch.nn.Module) -> tuple[to
     return run_chunk(chunk, next(data)), sum_of_losses
 
 
-def chunk_graphs(layout: Layout, chunks: Sequence[torch.nn.Module], batches: Batches) -> list[ChunkGraphs]:
+def chunk_graphs(layout: RunLayout, chunks: Sequence[torch.nn.Module], batches: Batches) -> list[ChunkGraphs]:
     """Return the graphs of this stage's chunks, with nothing recorded yet."""
     stage = parallel_state.get_pipeline_model_parallel_rank()
     sizes = layout.pipeline_parallel, layout.virtual_stages, layout.num_microbatches
@@ -203,7 +262,7 @@ def _synchronize(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def _print_layout(arguments: TrainingArguments, layout: Layout, device: torch.device) -> None:
+def _print_layout(arguments: TrainingArguments, layout: RunLayout, device: torch.device) -> None:
     _print_once(log_lines.world(layout))
     device_name = torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
     _print_once(log_lines.software(torch.__version__, megatron.core.__version__, dist.get_backend(), device_name))
@@ -211,22 +270,12 @@ def _print_layout(arguments: TrainingArguments, layout: Layout, device: torch.de
     _print_once(log_lines.vocabulary(arguments))
 
 
-def _print_parameters(model: ModelAndOptimizer) -> None:
-    if _holds_first_replica():
-        _print(log_lines.parameters(*_model_parallel_ranks(), model.num_parameters))
-
-
 def _print_offloaded(model: ModelAndOptimizer) -> None:
     if _holds_first_replica():
-        offloads = [offload for chunk in model.chunks if (offload := _offload_of(chunk))]
-        for i, offload in enumerate(offloads):
+        parts = (getattr(part, "offload", None) for chunk in model.chunks for part in chunk.modules())
+        for i, offload in enumerate(part for part in parts if isinstance(part, Offload)):
             sizes_mb = offload.offloaded_bytes / _MIB, offload.kept_bytes / _MIB
             _print(log_lines.offloaded(*_model_parallel_ranks(), i, *sizes_mb))
-
-
-def _offload_of(chunk: torch.nn.Module) -> Offload | None:
-    offloads = (getattr(part, "offload", None) for part in chunk.modules())
-    return next((offload for offload in offloads if isinstance(offload, Offload)), None)
 
 
 def _model_parallel_ranks() -> tuple[int, int]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from orchestrator.errors import ReproError
-from orchestrator.files import open_job_file, read_record, tail_bytes
+from orchestrator.files import ScriptRecord, open_job_file, read_record, tail_bytes
 from orchestrator.ledger.attempts import rows_of_attempts, unjudged_attempts
 from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.measurements import (
@@ -22,12 +22,13 @@ from orchestrator.ledger.measurements import (
     positions,
     record_measurements,
 )
-from orchestrator.ledger.rows import JobRow, gpu_hours
+from orchestrator.ledger.rows import JobRow
+from orchestrator.ledger.runs import NewJob
 from orchestrator.ledger.tables import ENDED, FAILED, MEASURED, RUNNING
-from orchestrator.masking import masked, without_known
+from orchestrator.masking import without_known
 from orchestrator.megatron.logs import ALPA_PROGRAM
 from orchestrator.megatron.logs.alpa import TABLE, TABLE_BYTES, AlpaRow, table_rows
-from orchestrator.megatron.logs.columns import IterationLine, IterationLines
+from orchestrator.megatron.logs.iteration_lines import IterationLine, IterationLines
 from orchestrator.megatron.logs.root_cause import LONGEST_LINE, Cause, CauseFinder
 from orchestrator.megatron.logs.root_cause_kinds import NOT_A_NUMBER
 from orchestrator.megatron.logs.scan import line_around, parse_line
@@ -37,7 +38,7 @@ from orchestrator.reading.facts import LogFacts, merged_facts
 from orchestrator.reading.failure import Ending, Failure
 from orchestrator.reading.gpu_samples import read_samples
 from orchestrator.reading.logs import LogFile, job_secrets, log_blocks, log_files
-from orchestrator.reading.parse import LogReport, Part, effective_of, read_part
+from orchestrator.reading.parse import LogPart, LogReport, effective_of, read_part
 from orchestrator.reading.statistics import is_possible, metrics, row_metrics, with_used
 from orchestrator.reading.verdict import Judgement, judge
 
@@ -149,16 +150,7 @@ def measured(row: JobRow, new: NewContent, stored: Sequence[IterationLine]) -> M
     merged = [by_number[number] for number in sorted(by_number)] if stored else new.lines
     lines = with_used(merged, row.spec.warmup_iterations)
     reached = [line.iteration for line in lines[-1:]] + ([row.iteration] if new.continues and row.iteration else [])
-    prints_row = row.workload == ALPA_PROGRAM
-    report = LogReport(lines, new.facts, _table_row(row) if prints_row else None)
-    # The log is read once more only for an attempt that is not simply verified: its deciding line may be anywhere.
-    judgement = judge(report, expected_of(row), _ending(row), lambda: _cause(row))
-    numbers = []
-    if judgement:
-        numbers = row_metrics(new.facts, row.spec) if prints_row else metrics(lines, row.spec, new.facts)
-    if judgement and judgement.verdict in MEASURED and not numbers:
-        judgement = Judgement(FAILED, "no iteration is left after the warm-up", Failure.INCOMPLETE)
-    judgement, numbers = _without_impossible(judgement, numbers, lines)
+    judgement, numbers = _judged(row, Path(row.folder), new.facts, lines, _ending(row))
     if judgement and judgement.failure is Failure.NUMBERS and judgement.cause is None:
         judgement = replace(judgement, cause=_line_of_numbers(row, lines))
     sampled = read_samples(Path(row.folder), new.facts, row.gpus) if judgement else None
@@ -170,15 +162,41 @@ def measured(row: JobRow, new: NewContent, stored: Sequence[IterationLine]) -> M
         attempt_id=row.attempt_id,
         iteration=max(reached, default=None),
         verdict=judgement.verdict if judgement else None,
-        verdict_reason=masked(judgement.reason, secrets) if judgement and judgement.reason else None,
+        verdict_reason=without_known(judgement.reason, secrets) if judgement and judgement.reason else None,
         iterations=tuple(line for line in lines if before.get(line.iteration) != line),
         metrics=_by_name(numbers, *map(_possible, others)) if sampled else (),
         failure=str(judgement.failure) if judgement and judgement.failure else None,
-        deciding_line=masked(cause.line, secrets) if cause else None,
+        deciding_line=without_known(cause.line, secrets) if cause else None,
         deciding_rank=cause.rank if cause else None,
         execution=new.facts.execution,
         no_energy=power.unknown,
     )
+
+
+def is_verified(job: NewJob, folder: Path, end: ScriptRecord) -> bool:
+    """Return whether an ended attempt that the ledger lacks is verified or partial."""
+    new = read_new(folder, {}, final=True, warmup_iterations=job.spec.warmup_iterations)
+    lines = with_used(new.lines, job.spec.warmup_iterations)
+    state = "COMPLETED" if end.exit_code == 0 else "FAILED"
+    ending = Ending(ENDED, state, end.exit_code, None, commit=end.commit, nodes_inside=end.nodes_inside)
+    judgement, _ = _judged(job, folder, new.facts, lines, ending)
+    return judgement is not None and judgement.verdict in MEASURED
+
+
+def _judged(
+    job: JobRow | NewJob, folder: Path, facts: LogFacts, lines: Sequence[IterationLine], ending: Ending
+) -> tuple[Judgement | None, list[MeasuredMetric]]:
+    """Return the judgement of an attempt from all lines of its log, None before its end, and its numbers."""
+    prints_row = job.workload == ALPA_PROGRAM
+    report = LogReport(lines, facts, _table_row(folder) if prints_row and ending.phase == ENDED else None)
+    # The log is read once more only for an attempt that is not simply verified: its deciding line may be anywhere.
+    judgement = judge(report, expected_of(job), ending, lambda: _cause(folder))
+    numbers = []
+    if judgement:
+        numbers = row_metrics(facts, job.spec) if prints_row else metrics(lines, job.spec, facts)
+    if judgement and judgement.verdict in MEASURED and not numbers:
+        judgement = Judgement(FAILED, "no iteration is left after the warm-up", Failure.INCOMPLETE)
+    return _without_impossible(judgement, numbers, lines)
 
 
 def _without_impossible(
@@ -239,18 +257,16 @@ def _ending(row: JobRow) -> Ending:
     )
 
 
-def _table_row(row: JobRow) -> AlpaRow | None:
-    """Return the last row of the table that the program wrote into its folder; None before the job has ended."""
-    if row.phase != ENDED:
-        return None
-    rows = list(table_rows(tail_bytes(Path(row.folder), TABLE, TABLE_BYTES)))
+def _table_row(folder: Path) -> AlpaRow | None:
+    """Return the last row of the table that the program wrote into its folder."""
+    rows = list(table_rows(tail_bytes(folder, TABLE, TABLE_BYTES)))
     return rows[-1] if rows else None
 
 
-def _cause(row: JobRow) -> Cause | None:
+def _cause(folder: Path) -> Cause | None:
     """Search the whole log for the line that decided."""
     finder = CauseFinder()
-    for block in log_blocks(Path(row.folder)):
+    for block in log_blocks(folder):
         finder.feed(block)
     return finder.cause()
 
@@ -262,9 +278,9 @@ def _by_name(*lists: Sequence[MeasuredMetric]) -> tuple[MeasuredMetric, ...]:
 
 def _gpu_hours(row: JobRow) -> list[MeasuredMetric]:
     """Return the cost of the attempt; none for processes on CPU cores."""
-    if row.started_at is None or row.ended_at is None or row.spec.device == "cpu":
+    if row.gpu_hours is None or row.spec.device == "cpu":
         return []
-    return [MeasuredMetric("gpu_hours", gpu_hours(row.gpus, row.started_at, row.ended_at), "h")]
+    return [MeasuredMetric("gpu_hours", row.gpu_hours, "h")]
 
 
 # ---- new content of log files ---------------------------------------------------------------------------------
@@ -319,7 +335,7 @@ class _FileContent:
 
     offset: FileOffset
     facts: LogFacts
-    parts: list[Part]
+    parts: list[LogPart]
     warnings: Sequence[str] = ()
 
 
@@ -359,7 +375,7 @@ def _read_file(
     start = end = before.bytes_read if before else 0
     if before is not None and file.size <= start:
         return _FileContent(before, facts, [])
-    parts: list[Part] = []
+    parts: list[LogPart] = []
     blocks = file.blocks(start)
     for block in blocks:
         part = read_part(block, facts, final, warmup_iterations)

@@ -7,9 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 
 from orchestrator.ledger.rows import JobRow
+from orchestrator.ledger.runs import NewJob
 from orchestrator.megatron.logs.alpa import RowKey
 from orchestrator.megatron.model import Layout, ModelShape, padded_vocabulary, parameters_of_rank
-from orchestrator.megatron.rules.rule_context import read_flags
+from orchestrator.megatron.rules import read_flags
 from orchestrator.reading.parse import LogReport
 from orchestrator.workloads import workloads
 from orchestrator.workloads.base import AnyWorkload
@@ -91,7 +92,7 @@ class Mismatch:
     is_of_world: bool = False
 
 
-def expected_of(row: JobRow) -> Expected:
+def expected_of(row: JobRow | NewJob) -> Expected:
     """Return the planned configuration of a job. Jobs of older versions of repro may lack some values."""
     layout, model, training = row.spec.layout, row.spec.model, row.spec.training
     flags = read_flags(row.spec.arguments)

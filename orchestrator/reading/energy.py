@@ -13,14 +13,13 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from orchestrator.ledger.measurements import MeasuredMetric
+from orchestrator.reading.statistics import measured_metric
 from orchestrator.text import counted
 
 MOST_GAP_S = 3.0
 """Largest time between two samples of a GPU. A longer one voids the energy of the job."""
 LEAST_SAMPLES = 2
 """Least number of samples of each GPU in the measured iterations."""
-
-ENERGY_METRICS = ("joules_per_iteration", "joules_per_token")
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +108,7 @@ def joules(power: MeanPower, numbers: Sequence[MeasuredMetric]) -> list[Measured
     if power.power_w is None or timing is None:
         return []
     per_iteration = power.power_w * timing.value / 1e3
-    energy = [MeasuredMetric("joules_per_iteration", per_iteration, "J", None, power.samples)]
+    energy = [measured_metric("joules_per_iteration", per_iteration, count=power.samples)]
     if rate is not None and rate.value:
-        energy.append(MeasuredMetric("joules_per_token", power.power_w / rate.value, "J", None, power.samples))
+        energy.append(measured_metric("joules_per_token", power.power_w / rate.value, count=power.samples))
     return energy

@@ -7,9 +7,8 @@ within a line, and contains an error message if the node has no nvidia-smi.
 from __future__ import annotations
 
 import re
-import statistics
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -18,6 +17,7 @@ from orchestrator.files import open_job_file
 from orchestrator.ledger.measurements import MeasuredMetric
 from orchestrator.reading.energy import MeanPower, PowerIntegral
 from orchestrator.reading.facts import LogFacts
+from orchestrator.reading.statistics import measured_metric, metric_of_samples
 
 BUSY_PERCENT = 50
 """Least utilization of a busy GPU. Other GPUs wait, so their power and clocks mean nothing."""
@@ -84,7 +84,7 @@ def read_samples(folder: Path, facts: LogFacts, gpus: int) -> SampledNumbers:
     if not memory_gb:
         return SampledNumbers([], MeanPower())
     busy = (measured if measured.samples else others).metrics()
-    return SampledNumbers([_maximum("gpu_memory_used_gb", memory_gb, "GB"), *busy], power.mean(gpus))
+    return SampledNumbers([metric_of_samples("gpu_memory_used_gb", memory_gb), *busy], power.mean(gpus))
 
 
 class _BusyGpus:
@@ -114,15 +114,15 @@ class _BusyGpus:
     def metrics(self) -> Iterator[MeasuredMetric]:
         """Yield the metrics of the samples that have values."""
         if self._power_w:
-            yield _median("gpu_power_w", self._power_w, "W")
+            yield metric_of_samples("gpu_power_w", self._power_w)
         if self._clock_mhz:
-            yield _median("gpu_clock_mhz", self._clock_mhz, "MHz")
+            yield metric_of_samples("gpu_clock_mhz", self._clock_mhz)
         if self._temperature_c:
-            yield _maximum("gpu_temperature_c", self._temperature_c, "degC")
+            yield metric_of_samples("gpu_temperature_c", self._temperature_c)
         if self._busy:
             capped, slowed = 100 * self._power_capped / self._busy, 100 * self._slowed / self._busy
-            yield MeasuredMetric("gpu_power_capped_percent", capped, "%", None, self._busy)
-            yield MeasuredMetric("gpu_slowed_percent", slowed, "%", None, self._busy)
+            yield measured_metric("gpu_power_capped_percent", capped, count=self._busy)
+            yield measured_metric("gpu_slowed_percent", slowed, count=self._busy)
 
 
 def samples_of(folder: Path) -> Iterator[GpuSample]:
@@ -172,12 +172,3 @@ def _number(text: str) -> float | None:
     if len(text) > 12 or not text.replace(".", "", 1).isdecimal():
         return None
     return float(text)
-
-
-def _median(name: str, values: Sequence[float], unit: str) -> MeasuredMetric:
-    low, _, high = statistics.quantiles(values, n=4, method="inclusive") if len(values) > 1 else (0.0, 0.0, 0.0)
-    return MeasuredMetric(name, statistics.median(values), unit, (high - low) / 2, len(values))
-
-
-def _maximum(name: str, values: Sequence[float], unit: str) -> MeasuredMetric:
-    return MeasuredMetric(name, max(values), unit, None, len(values))

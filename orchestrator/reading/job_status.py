@@ -8,16 +8,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 from orchestrator.errors import Problem, ReproError
+from orchestrator.fields import Field
 from orchestrator.files import tail_bytes
-from orchestrator.ledger.attempts import changed_arguments, job_specs
+from orchestrator.ledger.attempts import ResultRows, S, changed_arguments, job_specs, measured_for, runs_of
 from orchestrator.ledger.database import Ledger, now
 from orchestrator.ledger.measurements import MeasuredMetric, metrics_of
-from orchestrator.ledger.result_attempts import ResultRows, S, measured_for, runs_of
+from orchestrator.ledger.reports import ExperimentCount, experiment_counts, failure_counts, run_records
 from orchestrator.ledger.rows import JobSummary
-from orchestrator.ledger.summary import experiment_counts, failure_counts
 from orchestrator.ledger.tables import FAILED, PARTIAL, QUEUED, RUNNING, SUBMITTING, VERIFIED, WAITING, field_values
 from orchestrator.megatron.logs import ALPA_PROGRAM
 from orchestrator.money import Money, Price, recorded_price, totals
@@ -27,7 +27,7 @@ from orchestrator.reading.noise import noise_of_job
 
 if TYPE_CHECKING:
     from orchestrator.job_spec import JobSpec
-    from orchestrator.reading.statistics import Progress
+    from orchestrator.reading.statistics import RunningProgress
     from orchestrator.slurm.reasons import WaitReason
 
 
@@ -37,7 +37,7 @@ class JobStatus:
 
     `tflops_per_gpu` is measured in a job that has ended, and current in a running job. `left_by` says what ends a
     running job first: its pace or its time limit. `iteration` is the last one of `iterations`; None for a program that
-    prints none. The attempt is the job's result (`ledger.result_attempts`). `newer` is the state of a later attempt:
+    prints none. The attempt is the job's result (`ledger.attempts`). `newer` is the state of a later attempt:
     `attempt 2: failed (cancelled)`; then `left_s` and `starts_at` are of that attempt. `reused` is the origin and the
     age of an attempt that another experiment made. `gpu_hours`, `cost` in `currency`, and the energy (J) are those of
     the attempt after its end; `no_energy` is the reason why GPU samples gave no energy.
@@ -90,6 +90,25 @@ class JobStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class JobRef:
+    """A job that a command has changed or started. `id` is the one of the scheduler; `reused` is an origin and age."""
+
+    job: Annotated[str, Field(of="job_id")]
+    experiment: str
+    scale: str
+    cluster: str
+    case: Annotated[str, Field(of="case_name")]
+    repeat: int
+    attempt: Annotated[int, Field(of="number")]
+    state: str
+    verdict: str | None
+    id: Annotated[str | None, Field(of="scheduler_id")]
+    origin: str | None
+    why: Annotated[str | None, Field(of="verdict_reason")]
+    reused: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Tally:
     """Number of jobs by verdict and state, and failures by class. A measured job may run again: it counts twice."""
 
@@ -111,18 +130,9 @@ class Tally:
 
 
 @dataclass(frozen=True, slots=True)
-class ExperimentStatus:
+class ExperimentStatus(ExperimentCount):
     """Number of cases of an experiment by verdict and state, and failures by class. `arguments` are changed ones."""
 
-    experiment: str
-    scale: str
-    cluster: str
-    cases: int
-    verified: int
-    partial: int
-    failed: int
-    running: int
-    waiting: int
     failures: Mapping[str, int]
     arguments: str | None = None
 
@@ -201,8 +211,6 @@ def recorded_prices(ledger: Ledger, attempt_ids: Sequence[int]) -> dict[int, Pri
     """Return the price of a GPU-hour that was recorded with the run of each attempt, by attempt id."""
     if not attempt_ids:
         return {}
-    from orchestrator.ledger.reports import run_records  # not for jobs on CPU cores
-
     runs = runs_of(ledger, attempt_ids)
     prices = {run.id: recorded_price(run.profile) for run in run_records(ledger, set(runs.values()))}
     return {attempt_id: price for attempt_id, run_id in runs.items() if (price := prices.get(run_id)) is not None}
@@ -278,13 +286,13 @@ def prints_iterations(row: JobSummary) -> bool:
     return row.workload != ALPA_PROGRAM
 
 
-def _iteration(row: JobSummary, current: Progress | None) -> int | None:
+def _iteration(row: JobSummary, current: RunningProgress | None) -> int | None:
     if not prints_iterations(row):
         return None
     return current.iteration if current else row.iteration or 0
 
 
-def running_progress(row: JobSummary, spec: JobSpec) -> tuple[Progress | None, str | None]:
+def running_progress(row: JobSummary, spec: JobSpec) -> tuple[RunningProgress | None, str | None]:
     """Return the progress in the end of a job's log, or the reason why the log cannot be read."""
     from orchestrator.reading.statistics import TAIL_BYTES, progress  # only for a running job
 
@@ -295,7 +303,7 @@ def running_progress(row: JobSummary, spec: JobSpec) -> tuple[Progress | None, s
     return progress(tail, row.iterations, spec), None
 
 
-def _left(row: JobSummary, current: Progress | None, at: datetime) -> tuple[float | None, str | None]:
+def _left(row: JobSummary, current: RunningProgress | None, at: datetime) -> tuple[float | None, str | None]:
     """Return the seconds until a running job ends, and what ends it: its pace, or an earlier time limit."""
     pace = current.left_s if current else None
     limit = max(0.0, (row.ends_at - at).total_seconds()) if row.ends_at and row.phase == RUNNING else None
@@ -304,7 +312,7 @@ def _left(row: JobSummary, current: Progress | None, at: datetime) -> tuple[floa
     return pace, None if pace is None else "pace"
 
 
-def _why(row: JobSummary, current: Progress | None, at: datetime) -> str | None:
+def _why(row: JobSummary, current: RunningProgress | None, at: datetime) -> str | None:
     if row.verdict_reason:
         return row.verdict_reason
     if row.unseen_since is not None and row.phase in (WAITING, RUNNING):

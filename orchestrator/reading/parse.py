@@ -17,9 +17,17 @@ from typing import TypeVar
 from orchestrator.masking import masked_tree
 from orchestrator.megatron.logs import fact_lines
 from orchestrator.megatron.logs.alpa import AlpaRow, printed_row
-from orchestrator.megatron.logs.columns import IterationLine, IterationLines, effective_lines, plausible_lines
 from orchestrator.megatron.logs.fact_lines import Memory, Timers, WorldLine
-from orchestrator.megatron.logs.iteration_lines import ITERATION_TOKEN, add_iterations, last_line_time, line_time
+from orchestrator.megatron.logs.iteration_lines import (
+    ITERATION_TOKEN,
+    IterationLine,
+    IterationLines,
+    add_iterations,
+    effective_lines,
+    last_line_time,
+    line_time,
+    plausible_lines,
+)
 from orchestrator.megatron.logs.scan import candidate_lines, occurrences
 from orchestrator.reading.facts import LogFacts
 
@@ -32,7 +40,7 @@ MOST_NAMES = 10_000
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class LogPart:
     """Content of one part of a log.
 
     `iterations` are the lines of this part that count, in rising order. A line replaces an earlier one with its number.
@@ -76,7 +84,7 @@ def read_log(log: bytes) -> LogReport:
     return LogReport(part.iterations, part.facts)
 
 
-def read_part(part: bytes, facts: LogFacts, final: bool, warmup_iterations: int = 0) -> Part:
+def read_part(part: bytes, facts: LogFacts, final: bool, warmup_iterations: int = 0) -> LogPart:
     """Read the next part of a log. `facts` are those of the parts before.
 
     An incomplete last line is left for the next part unless this part is `final`.
@@ -100,10 +108,10 @@ def read_part(part: bytes, facts: LogFacts, final: bool, warmup_iterations: int 
         first_odd=facts.first_odd or plausible.first_odd,
         unfinished=replace(facts.unfinished, lines=min(EARLY, facts.unfinished.lines + line_count)),
     )
-    return Part(_with_end(facts, part, consumed, line_count), effective.lines, consumed, effective.is_restarted)
+    return LogPart(_with_end(facts, part, consumed, line_count), effective.lines, consumed, effective.is_restarted)
 
 
-def effective_of(parts: Iterable[Part]) -> IterationLines:
+def effective_of(parts: Iterable[LogPart]) -> IterationLines:
     """Return the lines that count of consecutive parts of one log."""
     lines = IterationLines()
     for part in parts:

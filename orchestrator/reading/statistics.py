@@ -10,15 +10,22 @@ from itertools import pairwise
 
 from orchestrator.job_spec import JobSpec
 from orchestrator.ledger.measurements import MeasuredMetric
-from orchestrator.megatron.flops import (
+from orchestrator.megatron.logs.iteration_lines import (
+    LARGEST,
+    LONGEST_MS,
+    IterationLine,
+    effective_lines,
+    iteration_lines,
+    plausible_lines,
+)
+from orchestrator.megatron.model import (
     computed_flops_per_iteration,
     flops_per_iteration,
     model_flops_utilization,
+    padded_vocabulary,
     tflops_per_gpu,
 )
-from orchestrator.megatron.logs.columns import LARGEST, LONGEST_MS, IterationLine, effective_lines, plausible_lines
-from orchestrator.megatron.logs.iteration_lines import iteration_lines
-from orchestrator.megatron.model import padded_vocabulary
+from orchestrator.metrics import METRICS
 from orchestrator.reading.facts import LogFacts
 
 TAIL_BYTES = 64 * 1024
@@ -33,16 +40,28 @@ RECENT_LINES = 5
 MOST_TFLOPS_PER_GPU = 1e6
 """An exaflop per second: the fastest GPU does not reach a tenth of it at any precision."""
 
-_REPORTED = (
-    ("reported_tflops_per_gpu", "reported_tflops_per_gpu", "TFLOP/s"),
-    ("reported_tokens_per_s_per_gpu", "reported_tokens_per_s_per_gpu", "1/s"),
-    ("gpu_power_w", "power_w", "W"),
-)
-"""Numbers that programs print in their iteration lines: metric, field of the line, unit."""
+_REPORTED = {
+    "reported_tflops_per_gpu": "reported_tflops_per_gpu",
+    "reported_tokens_per_s_per_gpu": "reported_tokens_per_s_per_gpu",
+    "gpu_power_w": "power_w",
+}
+"""Metrics that programs print in their iteration lines -> field of the line."""
+
+
+def measured_metric(name: str, value: float, spread: float | None = None, count: int | None = None) -> MeasuredMetric:
+    """Return a number in the unit of its metric."""
+    return MeasuredMetric(name, value, METRICS[name].unit, spread, count)
+
+
+def metric_of_samples(name: str, values: Sequence[float]) -> MeasuredMetric:
+    """Return the largest sample, or the median with half the interquartile range, as the metric defines."""
+    if METRICS[name].take == "largest":
+        return measured_metric(name, max(values), None, len(values))
+    return measured_metric(name, statistics.median(values), _half_iqr(values), len(values))
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class RunningProgress:
     """Progress of a running job.
 
     `iteration_ms` is the median of the last few lines; None if the only line contains the start-up. `tflops_per_gpu` is
@@ -55,7 +74,7 @@ class Progress:
     left_s: float | None = None
 
 
-def progress(tail: bytes, iterations: int, spec: JobSpec) -> Progress | None:
+def progress(tail: bytes, iterations: int, spec: JobSpec) -> RunningProgress | None:
     """Return the progress from the end of a log; None without an iteration line. `iterations` is the planned number.
 
     Unlike in the metrics of a finished job the warm-up counts.
@@ -67,9 +86,9 @@ def progress(tail: bytes, iterations: int, spec: JobSpec) -> Progress | None:
     recent = [line for line in with_used(lines, warmup_iterations=0) if line.used][-RECENT_LINES:]
     pace = {metric.name: metric.value for metric in metrics(recent, spec)}
     if not pace:
-        return Progress(last)
+        return RunningProgress(last)
     left_s = max(0, iterations - last) * pace["iteration_ms"] / 1e3
-    return Progress(last, pace["iteration_ms"], pace["tflops_per_gpu"], left_s)
+    return RunningProgress(last, pace["iteration_ms"], pace["tflops_per_gpu"], left_s)
 
 
 def row_metrics(facts: LogFacts, spec: JobSpec) -> list[MeasuredMetric]:
@@ -82,7 +101,7 @@ def row_metrics(facts: LogFacts, spec: JobSpec) -> list[MeasuredMetric]:
     if tflops is None or not math.isfinite(tflops) or model is None or layout is None:
         return []
     elapsed_ms = 1e3 * flops_per_iteration(model, layout.global_batch_size, True) / (tflops * 1e12 * layout.gpus)
-    reported = MeasuredMetric("reported_tflops_per_gpu", tflops, "TFLOP/s", 0.0, 1)
+    reported = measured_metric("reported_tflops_per_gpu", tflops, 0.0, 1)
     return [*_timing([elapsed_ms], spec), reported, *_from_facts(facts, spec)]
 
 
@@ -186,24 +205,25 @@ def _timing(elapsed_ms: Sequence[float], spec: JobSpec) -> Iterator[MeasuredMetr
     if model is None or layout is None or training is None:
         return
     gpus, batch, peak = layout.gpus, layout.global_batch_size, spec.peak_tflops
-    median, spread, count = statistics.median(elapsed_ms), _half_iqr(elapsed_ms), len(elapsed_ms)
+    timing = metric_of_samples("iteration_ms", elapsed_ms)
+    median, spread = timing.value, timing.spread or 0.0
 
-    def rate(name: str, value: float, unit: str) -> MeasuredMetric:
-        return MeasuredMetric(name, value, unit, value * spread / median, count)
+    def rate(name: str, value: float) -> MeasuredMetric:
+        return measured_metric(name, value, value * spread / median, timing.count)
 
     flops = flops_per_iteration(model, batch, training.recompute == "full")
     tflops = tflops_per_gpu(flops, median, gpus)
     sequences_per_s = batch / (median / 1e3)
     tokens_per_s = sequences_per_s * model.seq
-    yield MeasuredMetric("iteration_ms", median, "ms", spread, count)
-    yield rate("tflops_per_gpu", tflops, "TFLOP/s")
-    yield rate("sequences_per_s", sequences_per_s, "1/s")
-    yield rate("tokens_per_s", tokens_per_s, "1/s")
-    yield rate("tokens_per_s_per_gpu", tokens_per_s / gpus, "1/s")
-    yield rate("aggregate_pflops", tflops * gpus / 1e3, "PFLOP/s")
+    yield timing
+    yield rate("tflops_per_gpu", tflops)
+    yield rate("sequences_per_s", sequences_per_s)
+    yield rate("tokens_per_s", tokens_per_s)
+    yield rate("tokens_per_s_per_gpu", tokens_per_s / gpus)
+    yield rate("aggregate_pflops", tflops * gpus / 1e3)
     if not peak:
         return
-    yield rate("percent_of_peak", 100 * tflops / peak, "%")
+    yield rate("percent_of_peak", 100 * tflops / peak)
     if spec.computes:
         computed = computed_flops_per_iteration(
             model,
@@ -212,8 +232,8 @@ def _timing(elapsed_ms: Sequence[float], spec: JobSpec) -> Iterator[MeasuredMetr
             causal_attention=spec.computes.causal_attention,
             skips_last_product=spec.computes.skips_last_product,
         )
-        yield rate("percent_of_peak_computed", 100 * tflops_per_gpu(computed, median, gpus) / peak, "%")
-    yield rate("mfu_percent", model_flops_utilization(model, tokens_per_s / gpus, peak), "%")
+        yield rate("percent_of_peak_computed", 100 * tflops_per_gpu(computed, median, gpus) / peak)
+    yield rate("mfu_percent", model_flops_utilization(model, tokens_per_s / gpus, peak))
 
 
 def _host_wait(used: Sequence[IterationLine]) -> Iterator[MeasuredMetric]:
@@ -226,18 +246,18 @@ def _host_wait(used: Sequence[IterationLine]) -> Iterator[MeasuredMetric]:
     if not waits_ms:
         return
     percent = 100 / statistics.median(line.elapsed_ms for line in used)
-    median, spread, count = statistics.median(waits_ms), _half_iqr(waits_ms), len(waits_ms)
-    yield MeasuredMetric("host_wait_ms", median, "ms", spread, count)
-    yield MeasuredMetric("host_wait_percent", median * percent, "%", spread * percent, count)
+    wait = metric_of_samples("host_wait_ms", waits_ms)
+    yield wait
+    yield measured_metric("host_wait_percent", wait.value * percent, (wait.spread or 0.0) * percent, wait.count)
 
 
 def _reported(used: Sequence[IterationLine]) -> Iterator[MeasuredMetric]:
     """Yield the program's own numbers. They are shown beside ours because programs count FLOPs in other ways."""
-    for name, field, unit in _REPORTED:
+    for name, field in _REPORTED.items():
         printed = [getattr(line, field) for line in used]
         values = [value for value in printed if value is not None and 0 < value <= LARGEST]
         if values:
-            yield MeasuredMetric(name, statistics.median(values), unit, _half_iqr(values), len(values))
+            yield metric_of_samples(name, values)
 
 
 def _from_facts(facts: LogFacts, spec: JobSpec) -> Iterator[MeasuredMetric]:
@@ -248,12 +268,12 @@ def _from_facts(facts: LogFacts, spec: JobSpec) -> Iterator[MeasuredMetric]:
     }
     for name, size in sizes.items():
         if size:
-            yield MeasuredMetric(name, float(size), "B")
+            yield measured_metric(name, float(size))
     if facts.device_used_bytes:
-        yield MeasuredMetric("gpu_memory_used_gb", facts.device_used_bytes / 1e9, "GB")
+        yield measured_metric("gpu_memory_used_gb", facts.device_used_bytes / 1e9)
     parameters = _parameters(facts, spec)
     if parameters:
-        yield MeasuredMetric("parameters_billion", parameters / 1e9, "10^9")
+        yield measured_metric("parameters_billion", parameters / 1e9)
 
 
 def _parameters(facts: LogFacts, spec: JobSpec) -> int | None:

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 
 from orchestrator.ledger.tables import CANCELLED_BY, ENDED, FAILED, PARTIAL, VERIFIED
 from orchestrator.megatron.logs.alpa import TABLE
-from orchestrator.megatron.logs.columns import implausible_number
+from orchestrator.megatron.logs.iteration_lines import implausible_number
 from orchestrator.megatron.logs.root_cause import Cause
 from orchestrator.megatron.logs.root_cause_kinds import TIME_LIMIT, WHAT_RAN, memory_short
 from orchestrator.reading.config_check import Expected, mismatches, unlisted_settings, world_size_of

@@ -18,11 +18,12 @@ from orchestrator.job_spec import Value
 from orchestrator.ledger.measurements import MeasuredMetric
 from orchestrator.ledger.rows import JobRow, JobSummary
 from orchestrator.ledger.tables import ENDED, FAILED, MEASURED, PARTIAL, RUNNING, VERIFIED
-from orchestrator.megatron.flops import training_days
+from orchestrator.megatron.model import training_days
 from orchestrator.reading.failure import Failure, fails_as_published, ran_out_of_memory
 from orchestrator.reading.host_bound import host_bound_reason, is_host_bound
 from orchestrator.reading.job_status import attempt_text, reuse_text
 from orchestrator.reading.noise import MOST_NOISE, noise_of_job, relative_spread
+from orchestrator.results.left_out import LeftOutAttempt
 
 R = TypeVar("R", bound=JobSummary)
 
@@ -184,7 +185,7 @@ class Result:
     is the program of the published numbers if another program ran. `row`, `rows`, `failed`, `noise` and `flag` are
     those of `Combined`. `newer` has the latest attempts of these jobs where a later attempt than the result exists,
     `later` the later jobs that have not run. `measured_for` is another experiment that made the job's result, by its
-    full name.
+    full name. `left_out` are attempts that a user left out.
     """
 
     case: Case
@@ -201,6 +202,7 @@ class Result:
     newer: tuple[JobRow, ...] = ()
     later: tuple[JobRow, ...] = ()
     measured_for: str | None = None
+    left_out: tuple[LeftOutAttempt, ...] = ()
 
     @property
     def failures(self) -> list[JobRow]:
@@ -221,9 +223,13 @@ class Result:
 
     @property
     def newer_text(self) -> str | None:
-        """Return later attempts of its jobs, and later jobs: `attempt 2: failed (cancelled)`; None if there is none."""
+        """Return later attempts and jobs, and attempts that were left out; None if there is none.
+
+        For example `attempt 2: failed (cancelled)`, or `attempt 1 of 3f2a9c: left out (a slow node)`.
+        """
         jobs = (f"{row.job_id}, {attempt_text(row)}" for row in self.later)
-        return "; ".join((*map(attempt_text, self.newer), *jobs)) or None
+        left_out = (f"attempt {one.attempt} of {one.job}: left out ({one.reason})" for one in self.left_out)
+        return "; ".join((*map(attempt_text, self.newer), *jobs, *left_out)) or None
 
     @property
     def is_verified(self) -> bool:
@@ -272,6 +278,11 @@ class Result:
     def modes(self) -> tuple[str, ...]:
         """Return the known execution modes of its jobs: two if repeats ran in different modes."""
         return modes(self.rows)
+
+    @property
+    def execution(self) -> str | None:
+        """Return the execution modes of its jobs as text; None if they are unknown."""
+        return " and ".join(self.modes) or None
 
     @property
     def is_host_bound(self) -> bool | None:
@@ -382,10 +393,6 @@ def published_on(case: Case, gpu: str | None) -> list[PublishedPoint]:
     """Return the published numbers that apply to this GPU: its own first, then those that name no GPU."""
     own = [point for point in case.published if point.gpu and gpu and point.gpu in gpu]
     return own + [point for point in case.published if not point.gpu]
-
-
-NOT_RATES = frozenset({"max_memory_allocated_bytes", "gpu_memory_used_gb", "parameters_billion"})
-"""Metrics that do not depend on how long a GPU waits for the host."""
 
 
 def modes(rows: Iterable[JobRow]) -> tuple[str, ...]:

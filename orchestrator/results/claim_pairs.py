@@ -14,9 +14,9 @@ from orchestrator.catalog.claims import ClosesClaim, LossCurveClaim, RatioClaim
 from orchestrator.catalog.expand import scale_fields
 from orchestrator.catalog.library import Entry
 from orchestrator.job_spec import Value
+from orchestrator.metrics import METRICS
 from orchestrator.results.cases import Result
 from orchestrator.results.evidence import (
-    SMALLER_IS_BETTER,
     Evidence,
     assigned,
     in_order,
@@ -26,8 +26,8 @@ from orchestrator.results.evidence import (
     value_of,
     verified,
 )
-from orchestrator.results.margin import Finding, NotJudged
-from orchestrator.results.parts import Decision, Part, decide
+from orchestrator.results.margin import ClaimFinding, NotJudged
+from orchestrator.results.parts import Part, PartsVerdict, decide
 from orchestrator.results.uncertainty import Number, largest
 
 PairClaim = RatioClaim | ClosesClaim | LossCurveClaim
@@ -51,7 +51,7 @@ class Pair:
         return of / over
 
 
-def judge_ratio(claim: RatioClaim, evidence: Evidence) -> Finding:
+def judge_ratio(claim: RatioClaim, evidence: Evidence) -> ClaimFinding:
     """Judge whether the ratio of each pair is within the bounds of the claim."""
     if claim.pick == "best":
         part = _best_to_best(claim, evidence)
@@ -78,11 +78,11 @@ def _best_to_best(claim: RatioClaim, evidence: Evidence) -> Part:
     both = unique(result for side in sides for result in side)
     numbers = dict(zip(map(id, both), evidence.speeds(both), strict=True))
     of, over = (largest([numbers[id(result)] for result in side]) for side in sides)
-    ratio = over / of if metric in SMALLER_IS_BETTER else of / over
+    ratio = over / of if METRICS[metric].better == "lower" else of / over
     return Part(_ratio_name(claim), both, metric, ratio, least, most)
 
 
-def _picked(claim: RatioClaim, evidence: Evidence, pairs: Sequence[Pair]) -> Decision:
+def _picked(claim: RatioClaim, evidence: Evidence, pairs: Sequence[Pair]) -> PartsVerdict:
     """Return the decision about the largest or the smallest ratio.
 
     One pair must reach the bound on its side: `at_least` of the largest, `at_most` of the smallest. The other bound is
@@ -92,7 +92,7 @@ def _picked(claim: RatioClaim, evidence: Evidence, pairs: Sequence[Pair]) -> Dec
     reached, kept = ((least, math.inf), (-math.inf, most))
     if claim.pick == "smallest":
         reached, kept = kept, reached
-    decisions: list[Decision] = []
+    decisions: list[PartsVerdict] = []
     undecided: NotJudged | None = None
     for bounds, one_is_enough in ((reached, True), (kept, False)):
         if any(map(math.isfinite, bounds)):
@@ -124,21 +124,21 @@ def _bounds(claim: RatioClaim) -> tuple[float, float]:
     return least, most
 
 
-def _found(claim: RatioClaim, decision: Decision, shown: Sequence[Part], choice: str) -> Finding:
+def _found(claim: RatioClaim, decision: PartsVerdict, shown: Sequence[Part], choice: str) -> ClaimFinding:
     """Return the verdict with the lowest and the highest ratio of the parts, which are in this order."""
     name, (least, most) = _ratio_name(claim), _bounds(claim)
     asked = [f"at least {least:.3f}"] if claim.at_least is not None else []
     asked += [f"at most {most:.3f}"] if claim.at_most is not None else []
     ends = dict.fromkeys(f"{part.number.value:.3f}{part.name.removeprefix(name)}" for part in (shown[0], shown[-1]))
     because = f"{name} is {' to '.join(ends)}{choice}; {' and '.join(asked)} asked"
-    return Finding(decision.holds, because, decision.margin)
+    return ClaimFinding(decision.holds, because, decision.margin)
 
 
 def _ratio_name(claim: RatioClaim) -> str:
     return f"{assigned(claim.of)} over {_over_name(claim)}"
 
 
-def judge_closes(claim: ClosesClaim, evidence: Evidence) -> Finding:
+def judge_closes(claim: ClosesClaim, evidence: Evidence) -> ClaimFinding:
     """Judge whether a gap closes; a gap is the distance of a ratio from 1."""
     groups: dict[str, list[Pair]] = {}
     for pair in _measured_pairs(claim, evidence):
@@ -157,14 +157,14 @@ def judge_closes(claim: ClosesClaim, evidence: Evidence) -> Finding:
     if not parts:
         raise NotJudged(f"no two of its pairs differ in {claim.along}")
     decision = decide(parts)
-    return Finding(decision.holds, "; ".join(part.name for part in decision.parts), decision.margin)
+    return ClaimFinding(decision.holds, "; ".join(part.name for part in decision.parts), decision.margin)
 
 
 def _gap_text(claim: ClosesClaim, pair: Pair, gap: Number) -> str:
     return f"{100 * gap.value:.1f} % at {claim.along}={pair.of.case.value(claim.along)}"
 
 
-def judge_loss_curves(claim: LossCurveClaim, evidence: Evidence) -> Finding:
+def judge_loss_curves(claim: LossCurveClaim, evidence: Evidence) -> ClaimFinding:
     """Judge whether losses agree. Both curves must fall: equal losses of models that do not learn prove nothing."""
     farthest, at, pairs = -1.0, "", _pairs(claim, evidence)
     verified(_both(pairs))
@@ -179,14 +179,14 @@ def judge_loss_curves(claim: LossCurveClaim, evidence: Evidence) -> Finding:
             (start, first), last = side.losses[0], smoothed[shared[-1]]
             if last >= first:
                 losses = f"{first:.4g} at iteration {start}, {last:.4g} at {shared[-1]}"
-                return Finding(False, f"the loss of {side.case.name} does not fall: {losses}")
+                return ClaimFinding(False, f"the loss of {side.case.name} does not fall: {losses}")
         for iteration in shared:
             off = abs(of[iteration] - over[iteration]) / over[iteration] if over[iteration] else math.inf
             if off > farthest:
                 farthest, at = off, f"iteration {iteration}{_place(pair.shared)}"
     because = f"losses differ by at most {100 * farthest:.2f} %, at {at}; {100 * claim.tolerance:.4g} % allowed"
     part = Part("difference", [], evidence.metric, Number(farthest, farthest, farthest), most=claim.tolerance)
-    return Finding(farthest <= claim.tolerance, because, part.margin)
+    return ClaimFinding(farthest <= claim.tolerance, because, part.margin)
 
 
 def _smoothed(losses: Sequence[tuple[int, float]], over: int) -> dict[int, float]:

@@ -22,7 +22,8 @@ from orchestrator.catalog.claims import (
     TrendClaim,
 )
 from orchestrator.catalog.library import Entry
-from orchestrator.results.cases import NOT_RATES, Result, published_on
+from orchestrator.metrics import METRICS
+from orchestrator.results.cases import Result, published_on
 from orchestrator.results.claim_pairs import judge_closes, judge_loss_curves, judge_ratio
 from orchestrator.results.evidence import (
     Evidence,
@@ -33,7 +34,7 @@ from orchestrator.results.evidence import (
     value_of,
     verified,
 )
-from orchestrator.results.margin import Finding, Margin, NotJudged
+from orchestrator.results.margin import ClaimFinding, Margin, NotJudged
 from orchestrator.results.parts import Part, decide, published_part
 from orchestrator.results.uncertainty import largest
 from orchestrator.text import counted
@@ -134,11 +135,11 @@ def _require_gpus(claim: Claim, evidence: Evidence) -> None:
     """Raise NotJudged if the claim is about times or rates of GPUs, and CPU processes took their place."""
     on_cpu = any(result.case.device == "cpu" for result in evidence.results)
     is_of_gpus = evidence.entry.experiment.device != "cpu"
-    if on_cpu and is_of_gpus and not NOT_RATES.issuperset(_metrics(claim, evidence)):
+    if on_cpu and is_of_gpus and any(METRICS[name].is_rate for name in _metrics(claim, evidence)):
         raise NotJudged("the speed of processes on CPU cores does not show the speed of GPUs")
 
 
-def _judged(claim: Claim, evidence: Evidence) -> Finding:
+def _judged(claim: Claim, evidence: Evidence) -> ClaimFinding:
     """Judge a claim by the function of its kind."""
     match claim:
         case PeakClaim():
@@ -186,7 +187,7 @@ def _cases(claim: Claim, evidence: Evidence) -> list[Result]:
     return [*of, *(result for result in evidence.beside if result.has(claim.over))]
 
 
-def _judge_peak(claim: PeakClaim, evidence: Evidence) -> Finding:
+def _judge_peak(claim: PeakClaim, evidence: Evidence) -> ClaimFinding:
     """Judge whether a case with the claimed values is at least as fast as all others of its line."""
     node = evidence.gpus_per_node
     claimed = {axis: node if value == "gpus_per_node" else value for axis, value in claim.at.items()}
@@ -202,7 +203,7 @@ def _judge_peak(claim: PeakClaim, evidence: Evidence) -> Finding:
     decision = decide(parts)
     peaks = [(part, _fastest(part.results, evidence)) for part in decision.parts]
     because = "; ".join(f"{_line(part)} peaks at {peak.case.name}" for part, peak in peaks)
-    return Finding(decision.holds, because, decision.margin)
+    return ClaimFinding(decision.holds, because, decision.margin)
 
 
 def _line(part: Part) -> str:
@@ -214,7 +215,7 @@ def _fastest(results: Sequence[Result], evidence: Evidence) -> Result:
     return max(zip(results, speeds, strict=True), key=lambda pair: pair[1].value)[0]
 
 
-def _judge_spread(claim: SpreadClaim, evidence: Evidence) -> Finding:
+def _judge_spread(claim: SpreadClaim, evidence: Evidence) -> ClaimFinding:
     """Judge whether the best case of some line is as much faster than its worst one as claimed."""
     needed = claim.at_least * (1 - claim.tolerance)
     parts: list[Part] = []
@@ -226,10 +227,10 @@ def _judge_spread(claim: SpreadClaim, evidence: Evidence) -> Finding:
         parts.append(Part(f"best over worst at {name}", results, evidence.metric, largest(ratios), least=needed))
     decision = decide(parts, one_is_enough=True)
     ratio = f"best over worst is {decision.part.number.value:.3f} at {_line(decision.part)}"
-    return Finding(decision.holds, f"{ratio}; at least {needed:.4g} asked", decision.margin)
+    return ClaimFinding(decision.holds, f"{ratio}; at least {needed:.4g} asked", decision.margin)
 
 
-def _judge_gain(claim: GainClaim, evidence: Evidence) -> Finding:
+def _judge_gain(claim: GainClaim, evidence: Evidence) -> ClaimFinding:
     measured = evidence.measured()
     most = in_order(claim.where_largest, measured)[-1].case.value(claim.where_largest)
     at_most = [result for result in measured if result.case.value(claim.where_largest) == most]
@@ -244,10 +245,10 @@ def _judge_gain(claim: GainClaim, evidence: Evidence) -> Finding:
     because = (
         f"at {claim.where_largest}={most}, {high} runs at {decision.part.number.value:.3f} times the rate of {low}"
     )
-    return Finding(decision.holds, because, decision.margin)
+    return ClaimFinding(decision.holds, because, decision.margin)
 
 
-def _judge_trend(claim: TrendClaim, evidence: Evidence) -> Finding:
+def _judge_trend(claim: TrendClaim, evidence: Evidence) -> ClaimFinding:
     """Judge a trend. A step may go the wrong way by the tolerance, the last value must be beyond the first one."""
 
     def shown(result: Result) -> str:
@@ -270,10 +271,10 @@ def _judge_trend(claim: TrendClaim, evidence: Evidence) -> Finding:
     decision = decide(steps)
     wrong = [step.name for step in decision.parts if step.holds is False]
     ends = [f"{name}: {shown(line[0])} to {shown(line[-1])}" for name, line in lines.items()]
-    return Finding(decision.holds, "; ".join(wrong or ends), decision.margin)
+    return ClaimFinding(decision.holds, "; ".join(wrong or ends), decision.margin)
 
 
-def _judge_published(claim: PublishedClaim, evidence: Evidence) -> Finding:
+def _judge_published(claim: PublishedClaim, evidence: Evidence) -> ClaimFinding:
     """Judge numbers against confirmed published ones; unconfirmed numbers are drawn only."""
     sources = evidence.source_gpus()
     points = [
@@ -294,14 +295,14 @@ def _judge_published(claim: PublishedClaim, evidence: Evidence) -> Finding:
     decision = decide(parts)
     farthest = max(decision.parts, key=lambda part: (part.holds is False, abs(part.number.value / _middle(part) - 1)))
     because = f"the farthest of {len(decision.parts)}: {farthest.name}; {100 * claim.tolerance:.4g} % allowed"
-    return Finding(decision.holds, because, farthest.margin)
+    return ClaimFinding(decision.holds, because, farthest.margin)
 
 
 def _middle(part: Part) -> float:
     return (part.least + part.most) / 2
 
 
-def _judge_outcome(claim: OutcomeClaim, evidence: Evidence) -> Finding:
+def _judge_outcome(claim: OutcomeClaim, evidence: Evidence) -> ClaimFinding:
     """Judge how cases end. If a case fits on another GPU, which may have more memory, the claim is not judged."""
     results = evidence.results
     out_of_memory = [result.case.name for result in results if result.ran_out_of_memory]
@@ -315,4 +316,4 @@ def _judge_outcome(claim: OutcomeClaim, evidence: Evidence) -> Finding:
         raise NotJudged(f"it fits on {gpu}, and the source has {' and '.join(sources)}")
     seen = [f"out of memory: {'; '.join(out_of_memory)}"] if out_of_memory else []
     seen += [f"verified: {'; '.join(ok)}"] if ok else []
-    return Finding(not wrong, ", ".join(seen))
+    return ClaimFinding(not wrong, ", ".join(seen))

@@ -7,23 +7,25 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import Literal, NamedTuple
+from types import SimpleNamespace
+from typing import Annotated, Literal, NamedTuple
 
 from orchestrator.catalog.case import Case
 from orchestrator.catalog.claims import PublishedClaim
 from orchestrator.catalog.library import Entry
 from orchestrator.catalog.published import PublishedPoint
 from orchestrator.errors import Problem, ReproError, did_you_mean
+from orchestrator.fields import Column, Columns, Field, TableRow, row_of
+from orchestrator.ledger.attempts import last_result, with_attempt
 from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.measurements import MeasuredMetric
 from orchestrator.ledger.reports import attempts_of_jobs, cases_asked_for
-from orchestrator.ledger.result_attempts import last_result, with_attempt
 from orchestrator.ledger.rows import AttemptRow, JobRow
-from orchestrator.ledger.submission_rows import RunSummary
-from orchestrator.ledger.tables import ENDED, FAILED, MEASURED
+from orchestrator.ledger.tables import ENDED, FAILED, MEASURED, Run
+from orchestrator.metrics import METRICS, beside
 from orchestrator.reading.host_bound import host_bound_reason
-from orchestrator.results.cases import NOT_RATES, CaseMetric, Combined, Result, combine_repeats, modes, published_on
-from orchestrator.results.evidence import SMALLER_IS_BETTER, numbers_of
+from orchestrator.results.cases import CaseMetric, Combined, Result, combine_repeats, modes, published_on
+from orchestrator.results.evidence import numbers_of
 from orchestrator.results.parts import published_part
 from orchestrator.results.uncertainty import job_spread, on_same_nodes, uncertainty_of
 
@@ -36,29 +38,51 @@ AS_PUBLISHED, NOT_MEASURED, CANNOT_BE = "out of memory as published", "not measu
 TOO_NOISY, NOT_PUBLISHED = "too noisy", "no published number"
 
 
-@dataclass(frozen=True, slots=True)
-class ReferenceRow:
-    """Published number of a case, and the measured number.
-
-    `ratio` is measured over published. `tolerance` is relative; `tolerance_from` is its origin. `within` is None if the
-    number is not judged, and `because` is the reason. `missing` is the kind of number that is missing: measured,
-    published, or quiet enough to be compared.
-    """
-
-    case: str
-    metric: str
-    measured: float | None
-    spread: float | None
-    published: PublishedPoint | None
-    ratio: float | None
-    tolerance: float | None
-    tolerance_from: str | None
-    within: bool | None
-    missing: str | None = None
-    because: str | None = None
+_BESIDE = (*beside("tflops_per_gpu"), METRICS["host_wait_percent"])
+_BESIDE_COLUMNS = tuple(Column(metric.name, "number", metric.meaning, metric.unit) for metric in _BESIDE)
 
 
-def reference_rows(entry: Entry, results: Sequence[Result]) -> list[ReferenceRow]:
+@dataclass(frozen=True, kw_only=True)
+class ComparedNumber(TableRow):
+    """A measured number of a case, and the published one. `missing` is the kind of number that is missing."""
+
+    result: Result
+    point: PublishedPoint | None = None
+    experiment: Annotated[str, Field("full name of the experiment", of="case.experiment")]
+    scale: Annotated[str, Field("scale of the case", of="case.scale")]
+    cluster: Annotated[str | None, Field("cluster of the run", of="row.cluster")]
+    case: Annotated[str, Field("case, in the syntax of `--where`", of="case.name")]
+    metric: Annotated[str, Field("metric of both numbers, with the unit in its name")]
+    measured: Annotated[float | None, Field("measured number", of="number.value")]
+    spread: Annotated[float | None, Field("its spread", of="number.spread")]
+    published: Annotated[float | None, Field("published number", of="point.value")]
+    published_how: Annotated[str | None, Field("`printed`, `derived`, or from a plot", of="point.how")]
+    published_confirmed: Annotated[bool | None, Field("whether it was confirmed in the source", of="point.confirmed")]
+    published_error: Annotated[float | None, Field("largest error of a number from a plot", of="point.error")]
+    published_source: Annotated[str | None, Field("place in the source", of="point.source")]
+    published_gpu: Annotated[str | None, Field("GPU of the published number", of="point.gpu")]
+    ratio: Annotated[float | None, Field("measured over published number")] = None
+    tolerance: Annotated[float | None, Field("relative tolerance")] = None
+    tolerance_from: Annotated[str | None, Field("origin of the tolerance")] = None
+    within: Annotated[bool | None, Field("whether the ratio is within the tolerance; null if it is not judged")] = None
+    missing: Annotated[str | None, Field("kind of number that is missing: measured, published, or quiet enough")] = None
+    because: Annotated[str | None, Field("why the number is missing or not judged")] = None
+    interval_low: Annotated[float | None, Field("lower end of the 95 % interval", of="number.interval_low")]
+    interval_high: Annotated[float | None, Field("upper end of the 95 % interval", of="number.interval_high")]
+    repeats: Annotated[int | None, Field("repeats behind the number", of="number.repeats")]
+    gpu: Annotated[str | None, Field("GPU of the cluster")]
+    execution: Annotated[str | None, Field("execution mode")]
+    host_bound: Annotated[bool | None, Field("whether the GPUs waited too long for the host", of="is_host_bound")]
+    job: Annotated[str | None, Field("job id", of="row.job_id")]
+    attempt: Annotated[int | None, Field("number of the attempt", of="row.number")]
+    newer: Annotated[str | None, Field("state of a later attempt that is not the result", of="newer_text")]
+    measured_for: Annotated[str | None, Field("other experiment that submitted the attempt")]
+    reused: Annotated[str | None, Field("origin and age of a number that another experiment measured")] = None
+    beside: Annotated[Mapping[str, float | None], Columns(_BESIDE_COLUMNS)]
+    flops: Annotated[str, Field("equation of the FLOPs behind the rates")]
+
+
+def reference_rows(entry: Entry, results: Sequence[Result]) -> list[ComparedNumber]:
     """Return a row per case and published number; one row for the figure's own metric if a case has none."""
     return [row for result in results for row in _rows(entry, result, results)]
 
@@ -68,10 +92,10 @@ def equation(case: Case) -> str:
     return "SC21 eq. 3" if case.training.recompute == "full" else "SC21's appendix, without recomputation"
 
 
-def _rows(entry: Entry, result: Result, results: Sequence[Result]) -> Iterator[ReferenceRow]:
+def _rows(entry: Entry, result: Result, results: Sequence[Result]) -> Iterator[ComparedNumber]:
     points = _points(result)
     if not points:
-        own = _measured_row(result, entry.experiment.axes.y.metric)
+        own = measured_number(result, entry.experiment.axes.y.metric)
         yield own if own.missing else replace(own, missing=NOT_PUBLISHED)
     for point in points:
         yield _reference_row(entry, result, point, results)
@@ -87,8 +111,8 @@ def _points(result: Result) -> list[PublishedPoint]:
     return points
 
 
-def _reference_row(entry: Entry, result: Result, point: PublishedPoint, results: Sequence[Result]) -> ReferenceRow:
-    row = replace(_measured_row(result, point.metric), published=point)
+def _reference_row(entry: Entry, result: Result, point: PublishedPoint, results: Sequence[Result]) -> ComparedNumber:
+    row = measured_number(result, point.metric, point)
     metric = result.metric(point.metric)
     if metric is None:
         return row
@@ -125,16 +149,27 @@ def _not_comparable(entry: Entry, result: Result, point: PublishedPoint) -> str 
     gpu = point.gpu or (entry.paper.machine.gpu if entry.paper.machine else None)
     if gpu and gpu not in (result.gpu or ""):
         return f"published for {gpu}, measured on {result.gpu or 'a GPU without a name'}"
-    if result.host_bound and point.metric not in NOT_RATES:
+    if result.host_bound and METRICS[point.metric].is_rate:
         return f"host-bound: {result.host_bound}"
     return None
 
 
-def _measured_row(result: Result, metric: str) -> ReferenceRow:
-    measured = result.metric(metric)
-    value, spread = (measured.value, measured.spread) if measured else (None, None)
-    missing, because = (None, None) if measured else _missing(result)
-    return ReferenceRow(result.case.name, metric, value, spread, None, None, None, None, None, missing, because)
+def measured_number(result: Result, metric: str, point: PublishedPoint | None = None) -> ComparedNumber:
+    """Return the measured number of a case beside a published one, not yet compared."""
+    number = result.metric(metric)
+    missing, because = (None, None) if number else _missing(result)
+    return row_of(
+        ComparedNumber,
+        result,
+        SimpleNamespace(number=number, point=point),
+        result=result,
+        point=point,
+        metric=metric,
+        missing=missing,
+        because=because,
+        beside={each.name: result.value(each.name) for each in _BESIDE},
+        flops=equation(result.case),
+    )
 
 
 def _missing(result: Result) -> tuple[str, str | None]:
@@ -182,7 +217,7 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class CaseDiff:
-    """Case on both sides.
+    """Case on both sides, A and B: its numbers with spread, repeats and the median job.
 
     `ratio` is B over A in the metric's own unit. A relative difference below `noise` is not a change; `noise_from`
     is its origin. `because` is the reason why a side has no number, why numbers are too noisy, or why the sides cannot
@@ -194,24 +229,28 @@ class CaseDiff:
     case: str
     workload: str
     metric: str
-    a: CaseMetric | None
-    b: CaseMetric | None
-    job_a: str | None
-    job_b: str | None
-    ratio: float | None
-    noise: float | None
-    change: Change
-    because: str | None = None
+    a: float | None
+    a_spread: float | None
+    a_repeats: int | None
+    a_job: str | None
+    b: float | None
+    b_spread: float | None
+    b_repeats: int | None
+    b_job: str | None
+    ratio: float | None = None
+    noise: float | None = None
     noise_from: str | None = None
+    change: Change = "no number in either"
+    because: str | None = None
 
 
-def in_order_of_runs(rows: Iterable[JobRow], runs: Sequence[RunSummary]) -> list[JobRow]:
+def in_order_of_runs(rows: Iterable[JobRow], runs: Sequence[Run]) -> list[JobRow]:
     """Return the rows in the order of their runs, the latest run last."""
     order = {run.id: position for position, run in enumerate(runs)}
     return sorted(rows, key=lambda row: order.get(row.run_id, -1))
 
 
-def side_of(name: str, runs: Sequence[RunSummary], codes: Collection[str]) -> Side:
+def side_of(name: str, runs: Sequence[Run], codes: Collection[str]) -> Side:
     """Return the side with a name; ReproError if there is none or more than one. `codes` are those of all jobs."""
     if re.fullmatch(r"\d{4}-\d{2}-\d{2}", name):
         try:
@@ -237,15 +276,21 @@ def side_of(name: str, runs: Sequence[RunSummary], codes: Collection[str]) -> Si
     return sides[0]
 
 
-def rows_of_side(ledger: Ledger, side: Side, rows: Sequence[JobRow], runs: Sequence[RunSummary]) -> list[JobRow]:
+def rows_of_side(
+    ledger: Ledger, side: Side, rows: Sequence[JobRow], runs: Sequence[Run], left_out: Collection[int] = ()
+) -> list[JobRow]:
     """Return the jobs of a side, each with its attempt on that side, in order: a later job replaces an earlier one.
 
     `rows` have the results of the jobs. A cluster has these. A date has the results of the attempts that had ended by
     the end of that day in UTC. A run or a commit has the results of the attempts that it submitted or reused.
+    `left_out` are ids of attempts that do not count.
     """
     if side.kind == "cluster":
         return in_order_of_runs((row for row in rows if row.cluster == side.name), runs)
-    attempts = attempts_of_jobs(ledger, {row.job_id for row in rows})
+    attempts = {
+        job_id: [attempt for attempt in of_job if attempt.attempt_id not in left_out]
+        for job_id, of_job in attempts_of_jobs(ledger, {row.job_id for row in rows}).items()
+    }
     if side.kind == "date":
         end = datetime.fromisoformat(side.name) + timedelta(days=1)
         ended = {
@@ -297,19 +342,20 @@ def _difference(
         case=key.case,
         workload=key.workload,
         metric=metric,
-        a=first,
-        b=second,
-        job_a=a.row.job_id if a else None,
-        job_b=b.row.job_id if b else None,
-        ratio=None,
-        noise=None,
-        change="no number in either",
+        a=first.value if first else None,
+        a_spread=first.spread if first else None,
+        a_repeats=first.repeats if first else None,
+        a_job=a.row.job_id if a else None,
+        b=second.value if second else None,
+        b_spread=second.spread if second else None,
+        b_repeats=second.repeats if second else None,
+        b_job=b.row.job_id if b else None,
     )
     if first is None or second is None:
         change = _one_sided(first, second, b)
         return replace(row, change=change, because=_why_missing(a, first, "A") or _why_missing(b, second, "B"))
     ratio, (noise, noise_from) = second.value / first.value, _noise(sides, repeated, metric)
-    faster = 1 / ratio if metric in SMALLER_IS_BETTER else ratio
+    faster = 1 / ratio if METRICS[metric].better == "lower" else ratio
     change = "same within noise" if abs(faster - 1) <= noise else "improvement" if faster > 1 else "regression"
     numbers = (("A", first), ("B", second))
     noisy = [f"too noisy in {side}: {number.too_noisy}" for side, number in numbers if number.too_noisy]
@@ -327,7 +373,7 @@ def _unlike(a: Combined | None, b: Combined | None, metric: str) -> Iterator[str
     if mode_a != mode_b:
         yield f"not comparable: the execution mode is {mode_a} in A, {mode_b} in B"
     for name, side in (("A", a), ("B", b)):
-        reason = host_bound_reason(side.metrics) if metric not in NOT_RATES else None
+        reason = host_bound_reason(side.metrics) if METRICS[metric].is_rate else None
         if reason:
             yield f"host-bound in {name}: {reason}"
 

@@ -10,15 +10,12 @@ from orchestrator.catalog.case import shown_value
 from orchestrator.catalog.expand import expand
 from orchestrator.catalog.library import Entry
 from orchestrator.job_spec import Value
+from orchestrator.metrics import METRICS
 from orchestrator.paths import short_name
-from orchestrator.results.cases import NOT_RATES, CaseMetric, Result, results_by_series
+from orchestrator.results.cases import CaseMetric, Result, results_by_series
 from orchestrator.results.margin import NotJudged
 from orchestrator.results.uncertainty import EXACT, Number, job_spread, number_of, on_same_nodes
 from orchestrator.text import counted
-
-SMALLER_IS_BETTER = frozenset(
-    {"iteration_ms", "max_memory_allocated_bytes", "gpu_memory_used_gb", "training_days", "joules_per_token"}
-)
 
 _MOST_NAMED = 3
 """Most cases that a reason names. It counts further cases."""
@@ -47,7 +44,7 @@ class Evidence:
     def speeds(self, results: Sequence[Result]) -> list[Number]:
         """Return numbers that are larger for faster cases, whatever the metric."""
         numbers = self.numbers(results)
-        return [Number(1, 1, 1, EXACT) / one for one in numbers] if self.metric in SMALLER_IS_BETTER else numbers
+        return [Number(1, 1, 1, EXACT) / one for one in numbers] if METRICS[self.metric].better == "lower" else numbers
 
     def source_gpus(self) -> list[str]:
         """Return the GPUs that the source names."""
@@ -116,7 +113,7 @@ def unlike(results: Sequence[Result], metric: str) -> str | None:
     mode of another program; within one program it comes from a version that does not print the mode, and the mode may
     differ.
     """
-    host_bound = [result for result in results if result.is_host_bound] if metric not in NOT_RATES else []
+    host_bound = [result for result in results if result.is_host_bound] if METRICS[metric].is_rate else []
     if len(host_bound) == 1:
         return f"{host_bound[0].case.name} is host-bound ({host_bound[0].host_bound})"
     if host_bound:

@@ -39,7 +39,7 @@ class Margin:
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class ClaimFinding:
     """Verdict of a claim, its reason, and the distance from the bound, if the claim has one."""
 
     holds: bool

@@ -4,27 +4,47 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Annotated
 
 from orchestrator.catalog.case import Case, parse_where, select, with_workload
 from orchestrator.catalog.expand import cases_to_run, expand
 from orchestrator.catalog.experiment import is_search, scale_names
 from orchestrator.catalog.library import Entry, find_experiment, full_name
 from orchestrator.errors import Problem, ReproError
+from orchestrator.fields import Field, row_of
 from orchestrator.job_spec import shown_changes
-from orchestrator.ledger.attempts import job_rows
+from orchestrator.ledger.attempts import job_rows, measured_for, result_rows
 from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.measurements import losses_of, metrics_of
 from orchestrator.ledger.reports import attempts_of_jobs, run_summaries
-from orchestrator.ledger.result_attempts import measured_for, result_rows
 from orchestrator.ledger.rows import JobRow
-from orchestrator.ledger.submission_rows import RunSummary
-from orchestrator.ledger.tables import MEASURED
+from orchestrator.ledger.tables import MEASURED, Run
 from orchestrator.paths import Folders
 from orchestrator.results.cases import Result, case_results, latest_job
-from orchestrator.results.claims import ClaimVerdict, judge_claims
+from orchestrator.results.claims import ClaimVerdict, Used, judge_claims
 from orchestrator.results.comparison import in_order_of_runs
+from orchestrator.results.left_out import LeftOutAttempt, left_out_attempts
+from orchestrator.results.margin import Margin
+from orchestrator.text import printable_line
 from orchestrator.workloads import find_workload
 from orchestrator.workloads.argument_changes import changes_of, parse_changes, with_changes
+
+
+@dataclass(frozen=True, slots=True)
+class JudgedClaim:
+    """Verdict of a claim: `holds`, `fails` or `not judged`, its distance from the bound, and the numbers behind it."""
+
+    experiment: str
+    scale: str
+    cluster: str
+    claim: Annotated[str, Field(of="claim.id")]
+    kind: Annotated[str, Field(of="claim.kind")]
+    says: Annotated[str, Field(of="claim.says")]
+    source: Annotated[str, Field(of="claim.source")]
+    verdict: str
+    because: str
+    margin: Margin | None
+    used: tuple[Used, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +52,8 @@ class FigureOutcome:
     """All cases of an experiment at a scale on a cluster, and the verdicts of its claims.
 
     `reference` are the cases that have published numbers and no job. `later` is a job of a later run that is not shown.
-    `jobs` are the ids of all jobs of the cases, also of earlier ones.
+    `jobs` are the ids of all jobs of the cases, also of earlier ones. `left_out` are attempts of these cases, and of
+    those that claims compare with, that a user left out.
     """
 
     entry: Entry
@@ -43,6 +64,20 @@ class FigureOutcome:
     reference: Sequence[Result] = ()
     later: JobRow | None = None
     jobs: frozenset[str] = frozenset()
+    left_out: tuple[LeftOutAttempt, ...] = ()
+
+    @property
+    def left_out_ids(self) -> frozenset[int]:
+        """Return the ids of the attempts that a user left out."""
+        return frozenset(attempt.attempt_id for attempt in self.left_out)
+
+    @property
+    def judged_claims(self) -> list[JudgedClaim]:
+        """Return the claims as rows."""
+        figure = {"experiment": self.entry.name, "scale": self.scale, "cluster": self.cluster}
+        return [
+            row_of(JudgedClaim, verdict, because=printable_line(verdict.because), **figure) for verdict in self.claims
+        ]
 
     @property
     def workloads(self) -> list[str]:
@@ -106,7 +141,7 @@ class FigureOutcome:
         return [*self.having(where), *(one for one in self.reference if wanted <= one.case.settings.items())]
 
 
-def read_outcome(
+def judge_figure(
     ledger: Ledger,
     folders: Folders,
     experiment: str | None = None,
@@ -117,14 +152,17 @@ def read_outcome(
     arg: Sequence[str] | None = None,
     run: str | None = None,
     changes: Sequence[str] | None = None,
+    without: Sequence[str] | None = None,
 ) -> FigureOutcome:
     """Return the outcome of the figure of `shown_job`, of the jobs that match the arguments; None matches everything.
 
     `arg` are words of `--arg` that a job must have been submitted with, `changes` all changes of its arguments. With
-    `run`, the beginning of a run's id, only its jobs count. The result of a job is that of `ledger.result_attempts`;
-    with `attempt`, the attempt of this number, for the jobs that have it. Raises ReproError if no job matches or has
-    this attempt, or if the name of the experiment, the workload or the run is unknown.
+    `run`, the beginning of a run's id, only its jobs count. The result of a job is that of `ledger.attempts`;
+    with `attempt`, the attempt of this number, for the jobs that have it. The attempts of `without` do not count.
+    Raises ReproError if no job matches or has this attempt, or if the name of the experiment, the workload, the run or
+    an attempt of `without` is unknown.
     """
+    left_out = left_out_attempts(ledger, without or ())
     name = full_name(folders, experiment) if experiment else None
     wanted = set(parse_changes(arg or (), ()))
     if workload is not None:
@@ -150,11 +188,12 @@ def read_outcome(
         hint = f"{command} --workload {workload}" if workload else command
         raise ReproError(Problem(what, hint=hint))
     matching = in_order_of_runs(matching, runs)
-    shown = shown_job(result_rows(ledger, matching).rows)
+    ids = {attempt.attempt_id for attempt in left_out}
+    shown = shown_job(result_rows(ledger, matching, left_out=ids).rows or matching)
     if run is not None:
         changes = changes_of(row.spec.argument_changes for row in matching)
     entry = find_experiment(folders, experiment or shown.experiment)
-    outcome = outcome_of(ledger, entry, rows, shown, attempt, changes)
+    outcome = _judged(ledger, entry, rows, shown, attempt, changes, left_out)
     return outcome if outcome.has(matching[-1]) else replace(outcome, later=matching[-1])
 
 
@@ -174,7 +213,7 @@ def shown_job(rows: Sequence[JobRow]) -> JobRow:
     return latest_job(published or measured or rows)
 
 
-def run_named(runs: Sequence[RunSummary], beginning: str) -> str:
+def run_named(runs: Sequence[Run], beginning: str) -> str:
     """Return the id of the only run that begins so; ReproError if there is none or more than one."""
     ids = [run.id for run in runs if run.id.startswith(beginning)]
     if len(ids) != 1:
@@ -187,26 +226,32 @@ def _figure(row: JobRow) -> tuple[str, str, str]:
     return row.experiment, row.scale, row.cluster
 
 
-def stored_outcome(ledger: Ledger, entry: Entry, scale: str) -> FigureOutcome:
-    """Return the outcome of an experiment at a scale from a ledger that has the rows of a bundle only."""
+def judge_stored(ledger: Ledger, entry: Entry, scale: str, without: Sequence[str] = ()) -> FigureOutcome:
+    """Return the outcome of an experiment at a scale from a ledger that has the rows of a bundle only.
+
+    The attempts of `without` do not count.
+    """
     rows = [row for row in job_rows(ledger, experiment=entry.name) if row.scale == scale]
     if not rows:
         raise ReproError(Problem(f"no job of {entry.name} at scale {scale}", "ledger/:"))
-    return outcome_of(ledger, entry, rows, shown_job(in_order_of_runs(rows, run_summaries(ledger))))
+    left_out = left_out_attempts(ledger, without)
+    last = shown_job(in_order_of_runs(rows, run_summaries(ledger)))
+    return _judged(ledger, entry, rows, last, left_out=left_out)
 
 
-def outcome_of(
+def _judged(
     ledger: Ledger,
     entry: Entry,
     rows: Sequence[JobRow],
     last: JobRow,
     attempt: int | None = None,
     changes: Sequence[str] | None = None,
+    left_out: Sequence[LeftOutAttempt] = (),
 ) -> FigureOutcome:
     """Return the outcome of an experiment from the jobs with the experiment, scale and cluster of the job `last`.
 
     All cases run the experiment's own programs, or all cases run the program that replaced them in `last`. `changes`
-    are those of the arguments, by default those of the run of `last`.
+    are those of the arguments, by default those of the run of `last`. The attempts `left_out` do not count.
     """
     cases = cases_to_run(entry, last.scale)
     own_programs = {case.workload for case in cases}
@@ -222,22 +267,25 @@ def outcome_of(
     with_losses = needs_losses(entry)
     if attempt is not None:
         _require_attempt(ledger, entry, rows, attempt)
-    results = _results(ledger, entry, cases, rows, with_losses, attempt)
+    results = _results(ledger, entry, cases, rows, with_losses, left_out, attempt)
     if is_search(entry.name):  # it runs only some of its candidates
         results = [result for result in results if result.row is not None] or results
     program = last.workload if programs != own_programs else None
     others = {
-        name: _results_of(ledger, other, last, program, changes, with_losses) for name, other in entry.others.items()
+        name: _results_of(ledger, other, last, program, changes, with_losses, left_out)
+        for name, other in entry.others.items()
     }
     claims = judge_claims(entry, last.scale, results, last.spec.gpus_per_node or 0, others)
     without_job = [case for case in expand(entry, last.scale) if case.reference_only]
     reference = case_results(entry, without_job, rows, {}) if programs == own_programs else []
     jobs = frozenset(row.job_id for row in rows)
-    return FigureOutcome(entry, last.scale, last.cluster, results, claims, reference, jobs=jobs)
+    own = [one for of_figure in (results, *others.values()) for result in of_figure for one in result.left_out]
+    named = tuple(dict.fromkeys(own))
+    return FigureOutcome(entry, last.scale, last.cluster, results, claims, reference, jobs=jobs, left_out=named)
 
 
 def _require_attempt(ledger: Ledger, entry: Entry, rows: Sequence[JobRow], attempt: int) -> None:
-    """Raise ReproError if no job has an attempt of this number that is not forgotten."""
+    """Raise ReproError if no job has an attempt of this number."""
     attempts = attempts_of_jobs(ledger, {row.job_id for row in rows if row.number >= attempt})
     if not any(one.number == attempt for of_job in attempts.values() for one in of_job):
         last = max(row.number for row in rows)
@@ -251,17 +299,29 @@ def _results(
     cases: Sequence[Case],
     latest: Sequence[JobRow],
     with_losses: bool,
+    left_out: Sequence[LeftOutAttempt],
     attempt: int | None = None,
 ) -> list[Result]:
-    chosen = result_rows(ledger, latest, attempt)
+    chosen = result_rows(ledger, latest, attempt, {one.attempt_id for one in left_out})
     ids = [row.attempt_id for row in chosen.rows]
     losses = losses_of(ledger, ids) if with_losses else None
     made_for = measured_for(ledger, chosen.rows)
-    return case_results(entry, cases, chosen.rows, metrics_of(ledger, ids), losses, chosen.newer, made_for)
+    results = case_results(entry, cases, chosen.rows, metrics_of(ledger, ids), losses, chosen.newer, made_for)
+    jobs = {(row.case_name, row.job_id) for row in latest}
+    own = {
+        result.case.name: tuple(one for one in left_out if (result.case.name, one.job) in jobs) for result in results
+    }
+    return [replace(result, left_out=own[result.case.name]) for result in results]
 
 
 def _results_of(
-    ledger: Ledger, entry: Entry, last: JobRow, program: str | None, changes: Sequence[str], with_losses: bool
+    ledger: Ledger,
+    entry: Entry,
+    last: JobRow,
+    program: str | None,
+    changes: Sequence[str],
+    with_losses: bool,
+    left_out: Sequence[LeftOutAttempt],
 ) -> Sequence[Result]:
     """Return the results of another experiment at the scale and on the cluster of the job `last`.
 
@@ -278,7 +338,7 @@ def _results_of(
     rows = [row for row in job_rows(ledger, experiment=entry.name) if (row.scale, row.cluster) == figure]
     rows = _with_same_changes([row for row in rows if row.workload in programs], cases)
     rows = in_order_of_runs(rows, run_summaries(ledger))
-    return _results(ledger, entry, cases, rows, with_losses)
+    return _results(ledger, entry, cases, rows, with_losses, left_out)
 
 
 def _with_same_changes(rows: Sequence[JobRow], cases: Sequence[Case]) -> list[JobRow]:

@@ -80,7 +80,7 @@ def published_part(result: Result, point: PublishedPoint, number: Number, tolera
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
+class PartsVerdict:
     """Verdict of a claim by the parts that can be compared; `part` is the part that decides."""
 
     holds: bool
@@ -93,7 +93,7 @@ class Decision:
         return self.part.margin
 
 
-def decide(parts: Sequence[Part], *, one_is_enough: bool = False) -> Decision:
+def decide(parts: Sequence[Part], *, one_is_enough: bool = False) -> PartsVerdict:
     """Return whether all parts hold, or one of them with `one_is_enough`.
 
     Raise NotJudged if a part that compares unlike cases, or whose number is within noise, could change the verdict.
@@ -104,7 +104,7 @@ def decide(parts: Sequence[Part], *, one_is_enough: bool = False) -> Decision:
     nearest = max if one_is_enough else min
     if deciding:  # one part that holds is enough, or one that fails
         part = nearest(deciding, key=_percent)
-        return Decision(one_is_enough, alike, part)
+        return PartsVerdict(one_is_enough, alike, part)
     first = next(filter(None, reasons), None)
     if first is not None:
         raise NotJudged(first)
@@ -112,7 +112,7 @@ def decide(parts: Sequence[Part], *, one_is_enough: bool = False) -> Decision:
     if unsure:
         part = nearest(unsure, key=_percent)
         raise NotJudged(_why_open(part), part.margin)
-    return Decision(not one_is_enough, alike, nearest(alike, key=_percent))
+    return PartsVerdict(not one_is_enough, alike, nearest(alike, key=_percent))
 
 
 def _percent(part: Part) -> float:

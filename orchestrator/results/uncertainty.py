@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from orchestrator.ledger.rows import JobRow
+from orchestrator.metrics import METRICS
 from orchestrator.results.cases import CaseMetric, t_975
 
 ONE_JOB = 0.02
@@ -18,15 +19,6 @@ table 1 differed by 1.3 % and 1.8 % between two machines with H200s, and by at m
 OTHER_NODES = 0.04
 """The same for numbers that are compared with those of other nodes. Two such numbers differ by up to 8 %: the average
 variation between GPUs of one kind in one cluster (Sinha et al., Not All GPUs Are Created Equal, arXiv 2208.11035)."""
-
-LEAST_UNCERTAINTY: Mapping[str, float] = {
-    "max_memory_allocated_bytes": 0.0,
-    "parameters_billion": 0.0,
-    "gpu_memory_used_gb": 0.01,
-}
-"""Smallest relative uncertainty of metrics that are neither times nor rates. The allocator repeats its bytes exactly:
-22 cases that ran again, on the same or on another machine, had the same peak. The memory of the whole GPU differed by
-up to 0.6 % between machines. The number of parameters is counted."""
 
 LEAST_DEGREES = 2
 """Fewest degrees of freedom of a measured spread: two differences between repeats."""
@@ -94,7 +86,7 @@ def uncertainty_of(metric: CaseMetric, same_nodes: bool, spread: Uncertainty | N
 
     It is that of the number's own repeats, else the measured spread of other repeats, else our choice.
     """
-    least = LEAST_UNCERTAINTY.get(metric.name)
+    least = METRICS[metric.name].least_uncertainty
     own = Uncertainty(metric.noise, f"95 % interval of {metric.repeats} jobs")
     if metric.repeats == 1:
         own = Uncertainty(metric.noise, "spread within one job")

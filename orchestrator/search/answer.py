@@ -6,15 +6,17 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Annotated
 
 from orchestrator.catalog.case import Case
+from orchestrator.fields import Field
 from orchestrator.search.candidates import Candidate, LeftOut, Reason
 from orchestrator.search.policy import OUT_OF_MEMORY
 from orchestrator.workloads import workloads
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
+class EndedTrial:
     """Job of a candidate that has ended.
 
     `iteration_ms` is the median time of an iteration, infinity if the job ran out of memory, None if it failed for
@@ -46,9 +48,76 @@ class CandidateRow:
     predicted_ms: float | None
     memory_gb: float | None
     state: str
-    trial: Trial | None = None
+    trial: EndedTrial | None = None
     why: Reason | None = None
     is_candidate: bool = True
+
+    @property
+    def measured_ms(self) -> float | None:
+        """Return the time of an iteration; None unless it was measured."""
+        return self.trial.iteration_ms if self.trial and self.state == "measured" else None
+
+
+@dataclass(frozen=True, slots=True)
+class SearchedCase:
+    """A case of a search; `state` is measured, out of memory, failed or not run, `why` the reason.
+
+    A case of the space that is no candidate has no `predicted_ms`. `detail` is the part of the reason that other cases
+    do not share.
+    """
+
+    case: Annotated[str, Field(of="case.name")]
+    state: str
+    job: Annotated[str | None, Field(of="trial.job_id")]
+    iterations: Annotated[int | None, Field(of="trial.iterations")]
+    iteration_ms: Annotated[float | None, Field(of="measured_ms")]
+    spread_ms: Annotated[float | None, Field(of="trial.spread_ms")]
+    sequences_per_s: Annotated[float | None, Field(of="trial.sequences_per_s")]
+    predicted_ms: float | None
+    memory_gb: float | None
+    why: Annotated[str | None, Field(of="why.kind")]
+    detail: Annotated[str | None, Field(of="why.detail")]
+
+
+@dataclass(frozen=True, slots=True)
+class SearchSummary:
+    """A search so far. `stopped` is the reason why no more cases are measured, null in a dry run.
+
+    `hours` are those of GPUs, or of processes on CPU cores. `exhaustive_hours` are those of complete jobs of all
+    candidates: predicted, on CPU cores at the mean time of the complete jobs.
+    """
+
+    experiment: str
+    cluster: str
+    candidates: int
+    measured: int
+    jobs: int
+    hours: float
+    exhaustive_hours: float | None
+    stopped: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class NotRunReason:
+    """A reason why cases were not run, and their number."""
+
+    reason: str
+    cases: int
+
+
+@dataclass(frozen=True, slots=True)
+class SearchWinner:
+    """The fastest measured candidate, with its arguments by program.
+
+    `margin` is how much longer the second one takes, as a share.
+    """
+
+    case: Annotated[str, Field(of="case.name")]
+    iteration_ms: Annotated[float | None, Field(of="trial.iteration_ms")]
+    spread_ms: Annotated[float | None, Field(of="trial.spread_ms")]
+    sequences_per_s: Annotated[float | None, Field(of="trial.sequences_per_s")]
+    margin: float | None
+    arguments: Mapping[str, Sequence[str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,23 +190,25 @@ def _time_of(row: CandidateRow) -> float:
 def answer(
     candidates: Sequence[Candidate],
     left_out: Sequence[LeftOut],
-    trials: Sequence[Trial],
+    trials: Sequence[EndedTrial],
     not_run: Mapping[str, Reason],
     stopped: str | None,
 ) -> SearchAnswer:
     """Return the answer from the trials. `not_run` has the reason for each candidate without a trial."""
-    best: dict[str, Trial] = {}
+    best: dict[str, EndedTrial] = {}
     for trial in trials:
         other = best.get(trial.name)
         if other is None or trial.iterations >= other.iterations:
             best[trial.name] = trial
     rows = [_row(one, best.get(one.name), not_run.get(one.name)) for one in candidates]
-    rows += [_left_out_row(one) for one in left_out]
+    for left in left_out:
+        memory = left.memory.total_bytes / 1e9 if left.memory is not None else None
+        rows.append(CandidateRow(left.case, None, memory, "not run", why=left.reason, is_candidate=False))
     hours = sum(trial.hours for trial in trials)
     return SearchAnswer(tuple(rows), stopped, len(trials), hours, _exhaustive_hours(candidates, trials))
 
 
-def _exhaustive_hours(candidates: Sequence[Candidate], trials: Sequence[Trial]) -> float | None:
+def _exhaustive_hours(candidates: Sequence[Candidate], trials: Sequence[EndedTrial]) -> float | None:
     predicted = [one.gpu_hours for one in candidates if one.gpu_hours is not None]
     if len(predicted) == len(candidates):
         return sum(predicted)
@@ -146,12 +217,7 @@ def _exhaustive_hours(candidates: Sequence[Candidate], trials: Sequence[Trial]) 
     return len(candidates) * sum(complete) / len(complete) if complete else None
 
 
-def _left_out_row(one: LeftOut) -> CandidateRow:
-    memory = one.memory.total_bytes / 1e9 if one.memory is not None else None
-    return CandidateRow(one.case, None, memory, "not run", why=one.reason, is_candidate=False)
-
-
-def _row(candidate: Candidate, trial: Trial | None, not_run: Reason | None) -> CandidateRow:
+def _row(candidate: Candidate, trial: EndedTrial | None, not_run: Reason | None) -> CandidateRow:
     memory = candidate.memory_bytes / 1e9 if candidate.memory_bytes is not None else None
     predicted = candidate.iteration_ms if candidate.has_unit else None
     if trial is None:

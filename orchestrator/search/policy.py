@@ -9,10 +9,13 @@ those of similar layouts most.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from orchestrator.errors import Problem, ReproError
 from orchestrator.megatron.model import Layout
+from orchestrator.planning.batch_plan import read_budget
 from orchestrator.search.candidates import HEAVIER, Candidate, Reason, distance, does_more_work, log_sizes, rank
 
 LENGTH_STEPS = 1.0
@@ -71,7 +74,8 @@ def decide(candidates: Sequence[Candidate], measured_ms: Mapping[str, float]) ->
     lighter = _lighter_variants(candidates, measured_ms)
     ran_out = [one for one in candidates if measured_ms.get(one.name) == OUT_OF_MEMORY]
     for one in left:
-        smaller = next((other for other in ran_out if _needs_as_much(one, other)), None)
+        needed = -math.inf if one.memory_bytes is None else one.memory_bytes
+        smaller = next((other for other in ran_out if other.memory_bytes and needed >= other.memory_bytes), None)
         if smaller is not None:
             pruned[one.name] = Reason(AS_LARGE, smaller.name)
         elif one.name in lighter:
@@ -99,11 +103,6 @@ def _lighter_variants(candidates: Sequence[Candidate], measured_ms: Mapping[str,
         for other in group
         if does_more_work(one.case, other.case)
     }
-
-
-def _needs_as_much(one: Candidate, other: Candidate) -> bool:
-    """Return whether a candidate needs at least the memory of another one by the closed form."""
-    return one.memory_bytes is not None and other.memory_bytes is not None and one.memory_bytes >= other.memory_bytes
 
 
 def _corrected(
@@ -152,3 +151,86 @@ def _solve(factor: Sequence[Sequence[float]], right: Sequence[float]) -> list[fl
     for row, value in zip(factor, right, strict=True):
         x.append((value - sum(a * b for a, b in zip(row, x, strict=False))) / row[len(x)])
     return x
+
+
+Order = Callable[[Sequence[Candidate], Mapping[str, float]], str | None]
+"""Function that names the next case to measure, given the measured times; None ends the search."""
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatedCase:
+    """A case that a simulated search measured, with its known time.
+
+    `over_fastest` is how much longer it takes than the fastest case of the list, as a share: 0 for that case.
+    """
+
+    case: str
+    iteration_ms: float
+    over_fastest: float
+
+
+@dataclass(frozen=True, slots=True)
+class Simulated:
+    """Cases in the order in which a search measured them, with their times; infinity is out of memory.
+
+    `of` is the number of candidates, `best` the fastest one of all.
+    """
+
+    measured_ms: Mapping[str, float]
+    of: int
+    best: str
+    best_ms: float
+
+    @property
+    def found(self) -> str:
+        """Return the fastest measured case."""
+        return min(self.measured_ms, key=lambda name: self.measured_ms[name])
+
+    @property
+    def cases(self) -> list[SimulatedCase]:
+        """Return the measured cases in their order."""
+        return [SimulatedCase(case, time, time / self.best_ms - 1) for case, time in self.measured_ms.items()]
+
+
+def simulate(candidates: Sequence[Candidate], known_ms: Mapping[str, float], order: Order | None = None) -> Simulated:
+    """Run a search whose measurements are the known times of all candidates. The default order is that of `decide`."""
+    measured: dict[str, float] = {}
+    while len(measured) < len(candidates):
+        name = (order or _first_of_policy)(candidates, measured)
+        if name is None:
+            break
+        measured[name] = known_ms[name]
+    best = min((one.name for one in candidates), key=lambda name: known_ms[name])
+    return Simulated(measured, len(candidates), best, known_ms[best])
+
+
+def _first_of_policy(candidates: Sequence[Candidate], measured_ms: Mapping[str, float]) -> str | None:
+    order = decide(candidates, measured_ms).order
+    return order[0].candidate.name if order else None
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """Limit of a search: GPU-hours, or seconds of all jobs one after another. None is no limit."""
+
+    gpu_hours: float | None = None
+    job_s: float | None = None
+
+    def allows(self, hours: float, job_s: float) -> bool:
+        """Return whether jobs with these sums are inside the limit."""
+        return hours <= (self.gpu_hours or math.inf) and job_s <= (self.job_s or math.inf)
+
+
+def read_search_budget(text: str | None) -> Budget:
+    """Parse `6gpu-hours`, or the time of all jobs as `30m` or `0:30:00`; ReproError for any other text."""
+    if text is None:
+        return Budget()
+    if match := re.fullmatch(r"([0-9]{1,6}(?:\.[0-9]{1,6})?) ?gpu-hours?", text):
+        hours = float(match[1])
+        if hours > 0:
+            return Budget(gpu_hours=hours)
+    try:
+        return Budget(job_s=read_budget(text))
+    except ReproError:
+        hint = "for example 6gpu-hours, or the time of all jobs: 30m, 1h or 0:30:00"
+        raise ReproError(Problem(f"--budget {text}: not a budget", hint=hint)) from None

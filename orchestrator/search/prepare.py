@@ -1,23 +1,28 @@
-"""Candidates of a search on a cluster, and the experiment that has them as cases."""
+"""Space of a search: all layouts of a model with one batch size, the candidates on a cluster, and their experiment."""
 
 from __future__ import annotations
 
+import itertools
+import math
+import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+
+import yaml
 
 from orchestrator.catalog.axes import AXES
 from orchestrator.catalog.case import Case, parse_where, select, shown_value
 from orchestrator.catalog.expand import cases_to_run
-from orchestrator.catalog.experiment import PAPER, SEARCHES, Experiment
+from orchestrator.catalog.experiment import PAPER, SEARCHES, Experiment, ModelFields
 from orchestrator.catalog.library import Entry, find_experiment
 from orchestrator.catalog.names import experiment_names
 from orchestrator.catalog.paper import Paper
 from orchestrator.clusters.resolve import Cluster, find_cluster
 from orchestrator.config.model import read_model
-from orchestrator.config.yaml import Document, parse_document, read_document, shown
-from orchestrator.errors import Problem, ReproError
+from orchestrator.config.yaml import Document, parse_document, parse_settings, read_document, settings_document, shown
+from orchestrator.errors import Problem, ReproError, did_you_mean
 from orchestrator.files import written_whole
 from orchestrator.job_spec import Value
 from orchestrator.megatron.memory import MemoryEstimate
@@ -25,17 +30,192 @@ from orchestrator.paths import Folders, find_folders
 from orchestrator.planning.run_settings import read_settings
 from orchestrator.planning.target import Target
 from orchestrator.search.candidates import Candidate, LeftOut, candidates, layout_candidates
-from orchestrator.search.space import (
-    NamedModel,
-    Space,
-    experiment_text,
-    find_model,
-    require_complete,
-    search_name,
-)
 from orchestrator.text import counted
 from orchestrator.workloads import find_workload
 from orchestrator.workloads.pretrain import PRETRAIN
+
+MOST_MICRO_BATCH = 32
+RECOMPUTATION = ("none", "selective", "ours")
+OFFLOADED_SHARES = (0.25, 0.5, 0.75, 1.0)
+
+_REQUIRED = ("layers", "hidden", "heads", "seq", "vocab")
+_NAMED_BY = ("dp", "tp", "pp", "cp", "vp", "mbs", "recompute", "offload")
+
+
+@dataclass(frozen=True, slots=True)
+class NamedModel:
+    """Model of a search. `label` is its name in the experiment: `6.7b`."""
+
+    label: str
+    fields: Mapping[str, Value]
+
+
+def find_model(text: str, papers: Mapping[str, Paper]) -> NamedModel:
+    """Return a model by its name in a paper (`gpt-6.7b`, `alpa/6.7B`), or from its sizes (`layers=32,hidden=4096,...`).
+
+    A name may begin with `gpt-`, and its case does not matter. `papers` are the papers by folder. ReproError has every
+    problem of the sizes, or the names that there are.
+    """
+    if "=" in text:
+        document = settings_document(parse_settings(text.split(",")))
+        given = read_model(ModelFields, document, lambda path: document.place(path).in_message)
+        sizes = given.model_dump(exclude_none=True)
+        return NamedModel(f"{sizes.get('layers')}x{sizes.get('hidden')}", sizes)
+    wanted, paper = _plain(text.rpartition("/")[2]), text.rpartition("/")[0]
+    matches = {
+        f"{folder}/{name}": fields
+        for folder, one in papers.items()
+        for name, fields in one.models.items()
+        if _plain(name) == wanted and paper in ("", folder)
+    }
+    if not matches:
+        names = [f"{folder}/{name}" for folder, one in papers.items() for name in one.models]
+        hint = did_you_mean(text, [*names, *(_plain(name.rpartition("/")[2]) for name in names)])
+        hint = (
+            hint or f"there are {', '.join(names)}; or give sizes: layers=32,hidden=4096,heads=32,seq=2048,vocab=51200"
+        )
+        raise ReproError(Problem(f"{text}: no such model", hint=hint))
+    shapes = {tuple(sorted(fields.model_dump(exclude_none=True).items())) for fields in matches.values()}
+    if len(shapes) > 1:
+        raise ReproError(Problem(f"{text}: could be {' or '.join(matches)}", hint="give the paper, too"))
+    name, fields = next(iter(matches.items()))
+    return NamedModel(_plain(name.rpartition("/")[2]), fields.model_dump(exclude_none=True))
+
+
+def _plain(name: str) -> str:
+    return name.lower().removeprefix("gpt-")
+
+
+def require_complete(model: NamedModel) -> None:
+    """Raise ReproError for each size that neither the name nor an option gives."""
+    missing = [name for name in _REQUIRED if name not in model.fields]
+    if missing:
+        what = f"{model.label}: {' and '.join(missing)} not given"
+        raise ReproError(Problem(what, hint=f"add {' '.join(f'--{name} N' for name in missing)}"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Space:
+    """Settings that a search varies, and settings that it keeps.
+
+    `wanted` are values on axes that all candidates must have. `keeps_scores` is true if attention keeps its scores in
+    memory for the backward pass.
+    """
+
+    model: NamedModel
+    gpus: int
+    global_batch_size: int
+    gpus_per_node: int
+    workload: str
+    device: str = "gpu"
+    keeps_scores: bool
+    training: Mapping[str, Value]
+    wanted: Mapping[str, Value]
+
+    @staticmethod
+    def row_of(case: Case) -> dict[str, Value]:
+        """Return the row of a case that was expanded from a row."""
+        return {axis: case.settings[axis] for axis in (*_NAMED_BY, "sequence_parallel")}
+
+    def rows(self) -> Iterator[dict[str, Value]]:
+        """Yield every combination that fills the GPUs and divides layers and batch; rules are checked later.
+
+        The tensor-parallel size is at most a node. Sequence parallelism is on with tensor parallelism, because it needs
+        less memory for the same communication (MLSys'23, section 4.2.2), unless `wanted` has it off.
+        """
+        layers = int(self.model.fields["layers"])
+        for tp, pp, cp in itertools.product(divisors(self.gpus), repeat=3):
+            if tp > self.gpus_per_node or self.gpus % (tp * pp * cp) or layers % pp:
+                continue
+            dp = self.gpus // (tp * pp * cp)
+            for vp, mbs, recompute in itertools.product(
+                [1] if pp == 1 else divisors(layers // pp),
+                _micro_batches(self.global_batch_size, dp),
+                self._recomputation(),
+            ):
+                row: dict[str, Value] = {"dp": dp, "tp": tp, "pp": pp, "cp": cp, "vp": vp, "mbs": mbs, **recompute}
+                row["sequence_parallel"] = self.wanted.get("sequence_parallel", tp > 1)
+                if all(row.get(axis) == value for axis, value in self.wanted.items()):
+                    yield row
+
+    def _recomputation(self) -> Iterable[dict[str, Value]]:
+        """Yield every recomputation and offloaded share. Flash attention keeps no scores to recompute (`selective`)."""
+        scores = self.keeps_scores or self.wanted.get("recompute") == "selective"
+        for name in RECOMPUTATION if scores else ("none", "ours"):
+            yield {"recompute": name, "offload": 0.0}
+        for share in OFFLOADED_SHARES:
+            yield {"recompute": "ours", "offload": share}
+        yield {"recompute": "full", "offload": 0.0}
+
+    def experiment(self, rows: Sequence[Mapping[str, Value]], title: str) -> dict[str, object]:
+        """Return the fields of the experiment with these rows as cases."""
+        named_by = [axis for axis in _NAMED_BY if len({row[axis] for row in rows}) > 1] or ["tp", "pp"]
+        common = {axis: value for axis, value in rows[0].items() if all(row[axis] == value for row in rows)}
+        shared = {axis: value for axis, value in common.items() if axis not in named_by}
+        varied = [axis for axis in AXES if axis in rows[0] and axis not in shared]
+        cases = [{axis: row[axis] for axis in varied} for row in rows]
+        return {
+            "figure": "search",
+            "title": title,
+            "workload": self.workload,
+            **({"device": "cpu"} if self.device == "cpu" else {}),
+            "gpus": self.gpus,
+            "model": dict(self.model.fields),
+            "training": dict(self.training),
+            "fixed": {"gbs": self.global_batch_size, **shared},
+            "named_by": named_by,
+            "axes": {
+                "x": {"label": f"({', '.join(_LABELS[axis] for axis in named_by)})", "of": list(named_by)},
+                "y": {"label": "Sequences per second", "metric": "sequences_per_s"},
+                "marks": "points",
+            },
+            "cases": cases,
+        }
+
+
+_LABELS = {
+    "dp": "data parallel",
+    "tp": "tensor parallel",
+    "pp": "pipeline parallel",
+    "cp": "context parallel",
+    "vp": "virtual stages",
+    "mbs": "microbatch",
+    "recompute": "recomputation",
+    "offload": "offloaded share",
+}
+
+
+def divisors(number: int) -> list[int]:
+    """Return the divisors of a number, in order."""
+    small = [n for n in range(1, math.isqrt(number) + 1) if number % n == 0]
+    return sorted({*small, *(number // n for n in small)})
+
+
+def _micro_batches(batch: int, dp: int) -> list[int]:
+    per_replica = batch // dp if batch % dp == 0 else 0
+    return [
+        size
+        for size in (2**n for n in range(6))
+        if size <= MOST_MICRO_BATCH and per_replica and per_replica % size == 0
+    ]
+
+
+def experiment_text(fields: Mapping[str, object], header: Sequence[str]) -> str:
+    """Return the YAML text of an experiment, with a comment above it and one line for each case."""
+    cases = fields["cases"]
+    assert isinstance(cases, list)
+    above = yaml.safe_dump({k: v for k, v in fields.items() if k != "cases"}, sort_keys=False, width=120)
+    lines = [", ".join(f"{axis}: {shown_value(value)}" for axis, value in row.items()) for row in cases]
+    return (
+        "".join(f"# {line}\n" for line in header) + above + "cases:\n" + "".join(f"  - {{{line}}}\n" for line in lines)
+    )
+
+
+def search_name(model: str, gpus: int, batch: int) -> str:
+    """Return the name of a search's experiment: `6.7b-16-gpus-batch-512`."""
+    safe = re.sub(r"[^a-z0-9.]+", "-", model.lower()).strip("-.")
+    return f"{safe}-{gpus}-gpus-batch-{batch}"
+
 
 WARM_UP_ITERATIONS = 3
 _PAPER_TEXT = "title: Searches for the fastest layout\nvenue: Own\n"
@@ -84,57 +264,53 @@ def prepare_search(
     `target` is an experiment, a model of a paper (`gpt-6.7b`), or the sizes of a model. `where` keeps only candidates
     with these values. ReproError if there is no candidate, with the reasons.
     """
-    folders = find_folders()
-    of_run = read_settings(settings)
+    folders, of_run = find_folders(), read_settings(settings)
     if of_run.iterations is not None:
         what = "--set training.iterations: a search has jobs of two lengths"
         raise ReproError(Problem(what, hint="use --iterations and --short"))
-    profile = find_cluster(folders, cluster, of_run.of_profile)
-    wanted = parse_where(where)
-    if _is_experiment(folders, target):
-        entry = find_experiment(folders, target)
-        own = {"--gpus": gpus, "--gbs": global_batch_size, "--seq": seq, "--vocab": vocab, "--workload": workload}
-        _require_no_sizes(target, {**own, "--cpu": on_cpu or None, "--name": name})
-        cases = select(cases_to_run(entry, PAPER), wanted)
-        require_one_task(entry, cases)
-        prepared = _prepared(entry, profile, cluster, cases)
-    else:
-        space = _space(
-            folders,
-            target,
-            profile,
-            gpus,
-            global_batch_size,
-            seq,
-            vocab,
-            wanted,
-            workload or PRETRAIN,
-            on_cpu,
-            iterations,
-        )
-        prepared = _prepared_space(folders, space, profile, cluster, name)
-    return replace(prepared, settings=of_run.texts)
-
-
-def _require_no_sizes(target: str, options: Mapping[str, object]) -> None:
-    given = [option for option, value in options.items() if value is not None]
-    if given:
-        what = f"{target} is an experiment, and its cases have their own sizes and program"
-        raise ReproError(Problem(what, hint=f"leave {' and '.join(given)} out; --where selects cases"))
-
-
-def _is_experiment(folders: Folders, target: str) -> bool:
+    profile, wanted = find_cluster(folders, cluster, of_run.of_profile), parse_where(where)
     names = experiment_names(folders)
-    return target in names or target in {full.rpartition("/")[2] for full in names}
+    if target in names or target in {full.rpartition("/")[2] for full in names}:
+        entry = find_experiment(folders, target)
+        sizes = {"--gpus": gpus, "--gbs": global_batch_size, "--seq": seq, "--vocab": vocab, "--workload": workload}
+        options = {**sizes, "--cpu": on_cpu or None, "--name": name}
+        if given := [option for option, value in options.items() if value is not None]:
+            what = f"{target} is an experiment, and its cases have their own sizes and program"
+            raise ReproError(Problem(what, hint=f"leave {' and '.join(given)} out; --where selects cases"))
+        return replace(_prepared_experiment(entry, profile, cluster, wanted), settings=of_run.texts)
+    model = _sized_model(folders, target, {"seq": seq, "vocab": vocab})
+    if gpus is None or global_batch_size is None:
+        missing = [option for option, value in (("--gpus", gpus), ("--gbs", global_batch_size)) if value is None]
+        raise ReproError(Problem(f"a search for a layout of {target} needs {' and '.join(missing)}"))
+    space = Space(
+        model=model,
+        gpus=gpus,
+        global_batch_size=global_batch_size,
+        gpus_per_node=profile.hardware.gpus_per_node or gpus,
+        workload=workload or PRETRAIN,
+        device="cpu" if on_cpu else "gpu",
+        keeps_scores=find_workload(workload or PRETRAIN).memory.attention != "flash",
+        training=_training(profile, on_cpu, iterations),
+        wanted=wanted,
+    )
+    return replace(_prepared_space(folders, space, profile, cluster, name), settings=of_run.texts)
+
+
+def _prepared_experiment(entry: Entry, cluster: Cluster, profile: str, wanted: Mapping[str, Value]) -> PreparedSearch:
+    """Return the cases of an experiment with these values as candidates."""
+    cases = select(cases_to_run(entry, PAPER), wanted)
+    require_one_task(entry, cases)
+    chosen, left_out = candidates(cases, Target.of_cluster(cluster))
+    if not chosen:
+        raise ReproError(*(Problem(f"{entry.short_name} {one.case.name}: {one.reason}") for one in left_out[:3]))
+    return PreparedSearch(entry, cluster, profile, PAPER, tuple(chosen), tuple(left_out))
 
 
 def require_one_task(entry: Entry, cases: Sequence[Case]) -> None:
     """Raise ReproError unless all cases train the same model with the same batch size, so that times compare."""
-    tasks = Counter((case.model, *_batch_and_gpus(case)) for case in cases)
-    if len(tasks) > 1:
-        largest, _ = tasks.most_common(1)[0]
-        of_largest = (case for case in cases if (case.model, *_batch_and_gpus(case)) == largest)
-        first = next(of_largest).settings
+    tasks = [(case.model, case.layout.global_batch_size, case.layout.gpus) for case in cases]
+    if len(set(tasks)) > 1:
+        first = cases[tasks.index(Counter(tasks).most_common(1)[0][0])].settings
         axes = [axis for axis in ("model", "layers", "hidden", "seq", "gpus", "gbs") if axis in first]
         differ = [axis for axis in axes if len({case.settings.get(axis) for case in cases}) > 1]
         if "model" in differ:
@@ -144,60 +320,25 @@ def require_one_task(entry: Entry, cases: Sequence[Case]) -> None:
         raise ReproError(Problem(what, hint=f"choose one, for example --where {values}"))
 
 
-def _batch_and_gpus(case: Case) -> tuple[int, int]:
-    return case.layout.global_batch_size, case.layout.gpus
-
-
-def _space(
-    folders: Folders,
-    target: str,
-    cluster: Cluster,
-    gpus: int | None,
-    batch: int | None,
-    seq: int | None,
-    vocab: int | None,
-    wanted: Mapping[str, Value],
-    workload: str,
-    on_cpu: bool,
-    iterations: int,
-) -> Space:
-    """Return the space of a model; ReproError has every missing size."""
+def _sized_model(folders: Folders, target: str, sizes: Mapping[str, int | None]) -> NamedModel:
+    """Return the model with these sizes; ReproError has every missing size."""
     papers: dict[str, Paper] = {}
     for file in experiment_names(folders).values():
         if file.parent.name not in papers:
             papers[file.parent.name] = read_model(Paper, read_document(file.parent / "paper.yaml"))
     model = find_model(target, papers)
-    given = {"seq": seq, "vocab": vocab}
-    model = NamedModel(model.label, dict(model.fields) | {k: v for k, v in given.items() if v is not None})
+    model = NamedModel(model.label, dict(model.fields) | {k: v for k, v in sizes.items() if v is not None})
     require_complete(model)
-    missing = [option for option, value in (("--gpus", gpus), ("--gbs", batch)) if value is None]
-    if missing:
-        raise ReproError(Problem(f"a search for a layout of {target} needs {' and '.join(missing)}"))
-    assert gpus is not None and batch is not None
-    keeps_scores = find_workload(workload).memory.attention != "flash"
-    training: dict[str, Value] = {**_precision(cluster, on_cpu), "iterations": iterations, "log_interval": 1}
-    training["dropout"] = 0.0
-    training["warmup_iterations"] = min(WARM_UP_ITERATIONS, iterations - 1)
-    return Space(
-        model=model,
-        gpus=gpus,
-        global_batch_size=batch,
-        gpus_per_node=cluster.hardware.gpus_per_node or gpus,
-        workload=workload,
-        device="cpu" if on_cpu else "gpu",
-        keeps_scores=keeps_scores,
-        training=training,
-        wanted=wanted,
-    )
+    return model
 
 
-def _precision(cluster: Cluster, on_cpu: bool) -> dict[str, Value]:
-    """Return the number format of a search, with a loss scale if it needs one: bf16 where the GPU has it."""
-    if on_cpu:
-        return {"dtype": "fp32"}
-    if cluster.hardware.peak("bf16") is None and cluster.hardware.peak("fp16") is not None:
-        return {"dtype": "fp16", "loss_scale": 8192}
-    return {"dtype": "bf16"}
+def _training(cluster: Cluster, on_cpu: bool, iterations: int) -> dict[str, Value]:
+    """Return the training of a search: bf16 where the GPU has it, else fp16 with a loss scale, without dropout."""
+    precision: dict[str, Value] = {"dtype": "fp32" if on_cpu else "bf16"}
+    if not on_cpu and cluster.hardware.peak("bf16") is None and cluster.hardware.peak("fp16") is not None:
+        precision = {"dtype": "fp16", "loss_scale": 8192}
+    warm_up = min(WARM_UP_ITERATIONS, iterations - 1)
+    return {**precision, "iterations": iterations, "log_interval": 1, "dropout": 0.0, "warmup_iterations": warm_up}
 
 
 def _prepared_space(folders: Folders, space: Space, cluster: Cluster, profile: str, name: str | None) -> PreparedSearch:
@@ -236,13 +377,6 @@ def _unwritten(name: str, fields: Mapping[str, object], file: Path) -> Entry:
     """Return an experiment whose file is not read, because it may not exist yet."""
     paper = read_model(Paper, parse_document(_PAPER_TEXT, "paper.yaml"))
     return Entry(name, file, Document(shown(file), {}), Experiment.model_validate(fields), paper)
-
-
-def _prepared(entry: Entry, cluster: Cluster, profile: str, cases: Sequence[Case]) -> PreparedSearch:
-    chosen, left_out = candidates(cases, Target.of_cluster(cluster))
-    if not chosen:
-        raise ReproError(*(Problem(f"{entry.short_name} {one.case.name}: {one.reason}") for one in left_out[:3]))
-    return PreparedSearch(entry, cluster, profile, PAPER, tuple(chosen), tuple(left_out))
 
 
 def _no_layout(space: Space) -> Problem:

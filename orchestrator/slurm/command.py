@@ -81,6 +81,11 @@ class CommandResult:
     stdout: str
     stderr: str
 
+    @property
+    def failure(self) -> str:
+        """Message of a command that failed."""
+        return last_words(self.stderr) or f"failed with exit code {self.returncode}"
+
 
 _ASKED: ContextVar[str | None] = ContextVar("asked Slurm cluster", default=None)
 _OF_CLUSTERS = frozenset({"squeue", "sacct", "scontrol", "scancel", "sinfo"})
@@ -194,8 +199,7 @@ def read_settings() -> dict[str, str]:
     """Return the cluster's settings by name. Raise Unreachable if slurmctld does not answer or does not show them."""
     answer = run_slurm(_SHOW_CONFIG)
     if answer.returncode != 0:
-        message = last_words(answer.stderr) or f"failed with exit code {answer.returncode}"
-        raise Unreachable(Problem(f"scontrol show config: {message}", hint=_LOGIN_NODE))
+        raise Unreachable(Problem(f"scontrol show config: {answer.failure}", hint=_LOGIN_NODE))
     return parse_settings(answer.stdout)
 
 

@@ -141,7 +141,7 @@ def find_by_comments(comments: Collection[str]) -> QueryAnswer:
     missing -= {job.comment for job in jobs}
     if not missing:
         return _by_comment(jobs)
-    doubts = list(filter(None, [_doubt(queue, _has_header(queue))]))
+    doubts = list(filter(None, [_doubt(queue)]))
     lists_queue = not doubts
     try:
         # Accounting has the comment only after the end of the job. squeue has it until some time after the end.
@@ -152,7 +152,7 @@ def find_by_comments(comments: Collection[str]) -> QueryAnswer:
     missing -= {job.comment for job in jobs}
     if not missing:
         return _by_comment(jobs)
-    doubts += filter(None, [_doubt(accounting, _has_header(accounting))])
+    doubts += filter(None, [_doubt(accounting)])
     if not keeps_comments(settings_if_allowed()):
         doubts.append("sacct: accounting stores no comments here, so a job that has left the queue cannot be found")
     return replace(_by_comment(jobs, *doubts), lists_queue=lists_queue)
@@ -165,14 +165,6 @@ def _by_comment(jobs: Collection[JobRecord], *complaints: str) -> QueryAnswer:
     return QueryAnswer(
         records, (*complaints, *(f"sacct: job {job_id} is a newer one, of the same id" for job_id in replaced.values()))
     )
-
-
-def ask_accounting(job_ids: Collection[str], is_ours: IsOurs = _any_job) -> dict[str, JobRecord]:
-    """Return sacct's records of these jobs, which are some seconds late; AccountingUnreachable if there are none.
-
-    A task that was cancelled before it started may be `PENDING` as long as its array is in the queue.
-    """
-    return dict(_ask_accounting(job_ids, is_ours).records)
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +194,7 @@ def _ask_queue(job_ids: Collection[str], is_ours: IsOurs) -> _Listing:
         # With one id, an unknown job is an error; with several, it is left out.
         if answer.returncode == 0 or "invalid job id specified" not in answer.stderr.lower():
             listed += parse_queue(_checked(answer).stdout)
-            doubts.append(_doubt(answer, _has_header(answer)))
+            doubts.append(_doubt(answer))
     return _Listing.of(listed, is_ours, doubts)
 
 
@@ -212,40 +204,37 @@ def _ask_accounting(job_ids: Collection[str], is_ours: IsOurs) -> _Listing:
     for ids in id_lists(job_ids):
         answer = _checked(run_slurm([*_SACCT, f"--jobs={ids}"], variables=_PLAIN))
         listed += parse_accounting(answer.stdout)
-        doubts.append(_doubt(answer, _has_header(answer)))
+        doubts.append(_doubt(answer))
     return _Listing.of(listed, is_ours, doubts)
 
 
 def _ask_controller(is_ours: IsOurs) -> _Listing:
     """Return all jobs that slurmctld still has: scontrol takes one id or none."""
     answer = _checked(run_slurm(_SCONTROL, variables=_PLAIN))
-    doubt = _doubt(answer, "JobId=" in answer.stdout or "No jobs in the system" in answer.stdout)
-    return _Listing.of(parse_shown(answer.stdout), is_ours, [doubt])
+    return _Listing.of(parse_shown(answer.stdout), is_ours, [_doubt(answer, _SHOWN)])
 
 
+_SHOWN = re.compile("JobId=|No jobs in the system")
 # squeue prints the cluster first if SLURM_CLUSTERS is set.
-_HEADER = re.compile(rf"\s*(?:CLUSTER: .*\n)?JOBID.*{SEPARATOR}", re.IGNORECASE)
+_HEADER = re.compile(rf"\A\s*(?:CLUSTER: .*\n)?JOBID.*{SEPARATOR}", re.IGNORECASE)
 
 
-def _has_header(answer: CommandResult) -> bool:
-    """Return whether the output begins with the column names of squeue or sacct."""
-    return _HEADER.match(answer.stdout) is not None
+def _doubt(answer: CommandResult, listing: re.Pattern[str] = _HEADER) -> str | None:
+    """Return why the list of a command that ended with 0 may be incomplete; None if there is no reason.
 
-
-def _doubt(answer: CommandResult, is_listing: bool) -> str | None:
-    """Return why the list of a command that ended with 0 may be incomplete; None if there is no reason."""
+    A list begins with the column names of squeue or sacct, or contains `listing`.
+    """
     if message := last_words(answer.stderr):
         return f"{answer.argv[0]}: {message}"
-    return None if is_listing else f"{answer.argv[0]}: its answer is no list of jobs"
+    return None if listing.search(answer.stdout) else f"{answer.argv[0]}: its answer is no list of jobs"
 
 
 def _checked(answer: CommandResult) -> CommandResult:
     """Return the answer of a command. Raise Unreachable if the command failed: its output is no answer then."""
     if answer.returncode == 0:
         return answer
-    message = last_words(answer.stderr) or f"failed with exit code {answer.returncode}"
     kind = AccountingUnreachable if answer.argv[0] == "sacct" else Unreachable
-    raise kind(Problem(f"{answer.argv[0]}: {message}"))
+    raise kind(Problem(f"{answer.argv[0]}: {answer.failure}"))
 
 
 def _unanswered(ids: Collection[str], records: Collection[str]) -> list[str]:
@@ -300,8 +289,7 @@ def _cancel(job_ids: Sequence[str]) -> dict[str, str]:
     # The exit code of scancel is that of only one id, cut to eight bits.
     refusals = list(_REFUSED.finditer(answer.stderr))
     if answer.returncode != 0 and not refusals:
-        message = last_words(answer.stderr) or f"failed with exit code {answer.returncode}"
-        raise Unreachable(Problem(f"scancel: {message}"))
+        raise Unreachable(Problem(f"scancel: {answer.failure}"))
     return {
         job_id: line["why"].strip()
         for line in refusals

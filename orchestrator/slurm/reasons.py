@@ -30,7 +30,8 @@ _ASK_RELEASE = "only an administrator can release it; ask one"
 _RELEASE_AFTER = "when the cause is corrected, release it with `scontrol release ID`"
 _NEVER = "cancel it and submit it again with"
 _ANOTHER = "take another `qos` or `account`"
-_SPENT = f"lower `time_limit`, wait until the usage has decayed, or {_ANOTHER}"
+_DECAYED = f"wait until the usage has decayed, or {_ANOTHER}"
+_SPENT = f"lower `time_limit`, {_DECAYED}"
 _STATE_OF_NODES = "`sinfo -R` lists the nodes out of service and why; if it lasts, ask an administrator"
 _END_NOT_WAIT = "is the reason of an end, not of waiting"
 
@@ -55,11 +56,7 @@ _WORDS: dict[str, tuple[Kind, str, str | None]] = {
     # limit
     "jobarraytasklimit": ("limit", "waits for other tasks of its own array (`--array=...%N`)", None),
     "accountingpolicy": ("limit", "is stopped by a limit of its account or QOS", "`sacctmgr show qos` lists limits"),
-    "qosusagethreshold": (
-        "limit",
-        "waits because its account has used more than its share for this QOS",
-        "wait until the usage has decayed, or take another `qos` or `account`",
-    ),
+    "qosusagethreshold": ("limit", "waits because its account has used more than its share for this QOS", _DECAYED),
     "associationjoblimit": ("limit", "waits because its account runs as many jobs as it is allowed to", None),
     "associationresourcelimit": ("limit", "waits because its account uses all that it is allowed to", None),
     "associationtimelimit": ("limit", "waits because its account has used up its time", "take another `account`"),

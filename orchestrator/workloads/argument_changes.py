@@ -11,10 +11,9 @@ from dataclasses import replace
 
 from orchestrator.catalog.case import Case
 from orchestrator.errors import Problem, ReproError, did_you_mean
-from orchestrator.megatron.rules.rule_context import read_flags
+from orchestrator.megatron.rules import read_flags
 from orchestrator.workloads import find_workload
-from orchestrator.workloads.base import AnyWorkload
-from orchestrator.workloads.changed_flags import ADDED, DROPPED, changed_flag, without_flags
+from orchestrator.workloads.flags import ADDED, DROPPED, changed_flag, without_flags
 
 _NAME = re.compile(r"--[A-Za-z][A-Za-z0-9_-]*")
 
@@ -163,13 +162,8 @@ def _flags(case: Case) -> Mapping[str, tuple[str, ...]]:
     workload = find_workload(case.workload)
     if workload.unsupported_settings(case):
         return read_flags(case.arguments)
-    return read_flags([*workload.arguments(case, _placeholder(workload)), *case.arguments])
-
-
-def _placeholder(workload: AnyWorkload) -> object:
-    """Return a site whose required fields are their own names; it tells which flags a program gets."""
     required = {name: name for name, field in workload.site.model_fields.items() if field.is_required()}
-    return workload.site.model_construct(**required)
+    return read_flags([*workload.arguments(case, workload.site.model_construct(**required)), *case.arguments])
 
 
 def changes_of(changes: Iterable[Sequence[str]]) -> tuple[str, ...]:

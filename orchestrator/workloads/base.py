@@ -14,11 +14,10 @@ from orchestrator.megatron.hardware import Fit
 from orchestrator.megatron.logs.alpa import RowKey
 from orchestrator.megatron.memory import MemoryEstimate, MemoryFacts, estimate_memory
 from orchestrator.megatron.model import Layout, ModelShape, Training
-from orchestrator.megatron.rules.rules import Dialect
+from orchestrator.megatron.rules import Dialect
 from orchestrator.paths import Folders
-from orchestrator.workloads.changed_flags import without_flags
-from orchestrator.workloads.needs import GPT2_TOKENS, Need
-from orchestrator.workloads.site_fields import CheckoutSite, WorkloadSite
+from orchestrator.workloads.flags import without_flags
+from orchestrator.workloads.needs import GPT2_TOKENS, CheckoutSite, Need, WorkloadSite
 
 SYNTHETIC = "synthetic"
 """Data of a program that generates them itself without an argument that requests it."""
@@ -187,11 +186,6 @@ class TimeFacts:
     is_of_family: bool = True
 
 
-def gpt2_tokens(_model: ModelShape, _tensor_parallel: int) -> int:
-    """Return the number of entries of GPT-2's vocabulary."""
-    return GPT2_TOKENS
-
-
 @dataclass(frozen=True, slots=True)
 class Workload(Generic[Site]):
     """A program that a case can run. `about` describes it, and `needs` are the code and data that a site must have.
@@ -227,7 +221,7 @@ class Workload(Generic[Site]):
     memory_measured: bool = False
     memory_formula: Callable[[Case], MemoryEstimate | None] = lambda _case: None
     usable_share: float = USABLE_SHARE
-    tokens: Callable[[ModelShape, int], int | None] = gpt2_tokens
+    tokens: Callable[[ModelShape, int], int | None] = lambda _model, _tensor_parallel: GPT2_TOKENS
     time: TimeFacts = field(default_factory=TimeFacts)
     result_row: Callable[[ModelShape, Layout], RowKey] | None = None
     printed_settings: Callable[[ModelShape, Training], Mapping[str, str]] = lambda _model, _training: {}
@@ -306,45 +300,6 @@ def _may_record(arguments: Sequence[str]) -> bool:
 def has_local_layers(arguments: Collection[str]) -> bool:
     """Return whether the arguments select Megatron-LM's own layers, without transformer-engine."""
     return "--transformer-impl=local" in arguments or {"--transformer-impl", "local"} <= set(arguments)
-
-
-Flags = Mapping[str, object]
-"""Flag -> its value, in the order of the command line. True is a switch without a value; a flag with None or False is
-left out."""
-
-
-FULL_RECOMPUTATION: Flags = {
-    "--recompute-granularity": "full",
-    "--recompute-method": "uniform",
-    "--recompute-num-layers": 1,
-}
-"""Flags of full recomputation, except in Megatron-LM of 2021."""
-
-
-def layers_per_chunk(case: Case) -> int:
-    """Return the number of layers of a virtual pipeline stage."""
-    return case.model.layers // case.layout.pipeline_parallel // case.layout.virtual_stages
-
-
-def interleaving(case: Case) -> Flags:
-    """Return the flag of an interleaved pipeline, if the case has one."""
-    chunk = layers_per_chunk(case) if case.layout.virtual_stages > 1 else None
-    return {"--num-layers-per-virtual-pipeline-stage": chunk}
-
-
-def flag_arguments(flags: Flags) -> list[str]:
-    """Return flags as arguments.
-
-    >>> flag_arguments({"--lr": "6.0e-5", "--bf16": True, "--swiglu": False, "--train-iters": 100})
-    ['--lr', '6.0e-5', '--bf16', '--train-iters', '100']
-    """
-    result: list[str] = []
-    for flag, value in flags.items():
-        if value is True:
-            result.append(flag)
-        elif value is not None and value is not False:
-            result += [flag, str(value)]
-    return result
 
 
 def megatron_program(

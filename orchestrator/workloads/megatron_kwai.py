@@ -6,25 +6,23 @@ calls origin (pretrain_llama_using_origin_megatron.sh).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from functools import partial
 
 from orchestrator.catalog.case import Case
 from orchestrator.megatron.memory import MemoryEstimate, MemoryFacts, estimate_memory_atc24
 from orchestrator.megatron.model import ModelShape
-from orchestrator.workloads.base import (
-    FULL_RECOMPUTATION,
-    Flags,
-    JobContext,
-    Program,
-    TimeFacts,
-    Workload,
+from orchestrator.workloads.base import JobContext, Program, TimeFacts, Workload, megatron_program
+from orchestrator.workloads.flags import (
+    RECOMPUTATION,
     flag_arguments,
+    lacking,
     layers_per_chunk,
-    megatron_program,
+    script_flags,
+    site_flags,
 )
-from orchestrator.workloads.kernels import compile_command
-from orchestrator.workloads.needs import LLAMA_TOKENS, Repository, TokenData
-from orchestrator.workloads.site_fields import MegatronSite
+from orchestrator.workloads.megatron_2021 import compile_command
+from orchestrator.workloads.needs import LLAMA_TOKENS, MegatronSite, Repository, TokenData
 
 ENVIRONMENT = (
     ("MPI_THREAD_SINGLE", "1"),
@@ -40,76 +38,83 @@ Variables of a cluster's network belong to its profile."""
 SCRIPTED_ITERATIONS = 200
 """TRAIN_ITERS of both scripts. The data sets have this size, so a shorter run reads the same samples."""
 
-_OURS: Flags = {"--kaimm-recompute-mlp-activation-func": True, "--kaimm-recompute-norm": True}
-_KWAI: Mapping[str, Flags] = {"full": FULL_RECOMPUTATION, "ours": _OURS, "none": {}}
-_ORIGIN: Mapping[str, Flags] = {"full": FULL_RECOMPUTATION, "none": {}}
+_LAYOUT = (
+    "--use-distributed-optimizer --accumulate-allreduce-grads-in-fp32 --initial-loss-scale 1 --use-flash-attn "
+    "--tensor-model-parallel-size --sequence-parallel --pipeline-model-parallel-size "
+    "--num-layers-per-virtual-pipeline-stage "
+)
+_MODEL = (
+    "--num-layers --hidden-size --num-attention-heads --ffn-hidden-size --seq-length --max-position-embeddings "
+    "--group-query-attention --num-query-groups "
+)
+_OPTIMIZER = (
+    "--micro-batch-size --global-batch-size --lr 1.5e-4 --train-iters --lr-decay-iters 500000 --lr-decay-style cosine "
+    "--min-lr 1.5e-5 --weight-decay 0.1 --lr-warmup-iters 2000 --clip-grad 1.0 --adam-beta1 0.9 --adam-beta2 0.95 "
+    "--adam-eps 1e-5 --fp16 --bf16 --no-position-embedding --use-rotary-position-embeddings --swiglu "
+)
+_LINEAR = "--disable-bias-linear --untie-embeddings-and-output-weights --hidden-dropout --attention-dropout "
+# --exit-interval ends a run that is shorter than the script's, and saves nothing without --save. With
+# --exit-duration-in-mins both programs would save a checkpoint without a folder for it.
+_ENDING = (
+    "--no-masked-softmax-fusion --no-bias-gelu-fusion --no-bias-dropout-fusion --data-path "
+    "--tokenizer-type NullTokenizer --vocab-size --split 949,50,1 --log-interval --save-interval 10000 "
+    "--eval-interval 1000 --eval-iters --exit-interval"
+)
+_KWAI_SCRIPT = (
+    _LAYOUT
+    + "--overlap-p2p-communication --context-parallel-size "
+    + RECOMPUTATION
+    + "--kaimm-recompute-mlp-activation-func --kaimm-recompute-norm "
+    "--overlap-sp-ag --overlap-sp-rs "  # the program disables both without tensor parallelism
+    "--kaimm-overlap-cp-slow-ctas 4 --kaimm-cuda-synchronize-level 2 --kaimm-gc-interval 9999 --use-fast-rms-norm "
+    "--use-fast-rope --kaimm-offload-activation-ratio --kaimm-async-dataloader --prefetch-factor 64 "
+    + _MODEL
+    + "--no-context-parallel-comm-overlap-gemm "
+    + _OPTIMIZER
+    + "--rms-norm "
+    + _LINEAR
+    + "--no-query-key-layer-scaling "
+    + _ENDING
+)
+_ORIGIN_SCRIPT = (
+    _LAYOUT
+    + "--context-parallel-size "
+    + RECOMPUTATION
+    + "--use-mcore-models --tp-comm-overlap --manual-gc --manual-gc-interval 9999 "
+    + _MODEL
+    + _OPTIMIZER
+    + "--normalization "
+    + _LINEAR
+    + _ENDING
+)
 
 
-def kwai_arguments(case: Case, site: MegatronSite) -> list[str]:
-    """Return the arguments of a case for Megatron-Kwai."""
-    return flag_arguments(
-        {
-            **_parallel(case),
-            "--overlap-p2p-communication": True,
-            "--context-parallel-size": case.layout.context_parallel,
-            **_KWAI[case.training.recompute],
-            "--overlap-sp-ag": True,  # the program disables both without tensor parallelism
-            "--overlap-sp-rs": True,
-            "--kaimm-overlap-cp-slow-ctas": 4,
-            "--kaimm-cuda-synchronize-level": 2,
-            "--kaimm-gc-interval": 9999,
-            "--use-fast-rms-norm": True,
-            "--use-fast-rope": True,
-            "--kaimm-offload-activation-ratio": case.training.offload,
-            "--kaimm-async-dataloader": True,
-            "--prefetch-factor": 64,
-            **_model(case),
-            "--no-context-parallel-comm-overlap-gemm": case.model.kv_groups is not None,
-            **_optimizer(case),
-            **_switches(case, {"--rms-norm": True}),
-            "--no-query-key-layer-scaling": True,
-            **_fusions(),
-            **_ending(case, site.data_path),
-        }
-    )
+def _arguments(script: str, case: Case, site: MegatronSite) -> list[str]:
+    """Return the arguments of a script. Both always request interleaving and sequence parallelism."""
+    layout, training, is_ours = case.layout, case.training, case.training.recompute == "ours"
+    values = {
+        **site_flags(site),
+        **dict.fromkeys(("--use-distributed-optimizer", "--sequence-parallel"), True),
+        **dict.fromkeys(("--hidden-dropout", "--attention-dropout"), training.dropout),
+        **dict.fromkeys(("--kaimm-recompute-mlp-activation-func", "--kaimm-recompute-norm"), is_ours),
+        "--num-layers-per-virtual-pipeline-stage": layers_per_chunk(case),
+        "--context-parallel-size": layout.context_parallel,
+        "--tp-comm-overlap": layout.context_parallel == 1,
+        "--kaimm-offload-activation-ratio": training.offload,
+        "--ffn-hidden-size": case.model.ffn_hidden,
+        "--no-context-parallel-comm-overlap-gemm": case.model.kv_groups is not None,
+        "--train-iters": max(SCRIPTED_ITERATIONS, training.iterations),
+    }
+    return flag_arguments(script_flags(script, case, values))
 
 
-def origin_arguments(case: Case, site: MegatronSite) -> list[str]:
-    """Return the arguments of a case for the Megatron-LM of January 2024."""
-    return flag_arguments(
-        {
-            **_parallel(case),
-            "--context-parallel-size": case.layout.context_parallel,
-            **_ORIGIN[case.training.recompute],
-            "--use-mcore-models": True,
-            "--tp-comm-overlap": case.layout.context_parallel == 1,
-            "--manual-gc": True,
-            "--manual-gc-interval": 9999,
-            **_model(case),
-            **_optimizer(case),
-            **_switches(case, {"--normalization": "RMSNorm"}),
-            **_fusions(),
-            **_ending(case, site.data_path),
-        }
-    )
-
-
-def _unsupported_by_kwai(case: Case, _site: MegatronSite | None) -> Iterator[str]:
-    return _unsupported(case, _KWAI, offloads=True)
-
-
-def _unsupported_by_origin(case: Case, _site: MegatronSite | None) -> Iterator[str]:
-    return _unsupported(case, _ORIGIN, offloads=False)
-
-
-def _unsupported(case: Case, recomputation: Collection[str], *, offloads: bool) -> Iterator[str]:
+def _unsupported(
+    settings: Sequence[str], recomputation: Sequence[str], case: Case, _site: MegatronSite | None
+) -> Iterator[str]:
     layout, training = case.layout, case.training
     if case.model.family != "llama" or case.model.experts:
         yield "models other than dense Llama"
-    if training.recompute not in recomputation:
-        yield f"recomputation {training.recompute} (only {', '.join(recomputation)})"
-    if training.offload and not offloads:
-        yield "offloading"
+    yield from lacking(case, *settings, recomputation=recomputation)
     if layout.tensor_parallel > 1 and not layout.sequence_parallel:
         yield "tensor parallelism without sequence parallelism"
     if layout.context_parallel > 1 and training.cp_comm != "p2p":
@@ -120,95 +125,7 @@ def _unsupported(case: Case, recomputation: Collection[str], *, offloads: bool) 
         yield "attention other than flash attention"
     if training.dtype == "fp16" and training.loss_scale:
         yield "a static loss scale"
-    if not training.scatter_gather:
-        yield "disabling scatter/gather"
-    if training.ddp != "local":
-        yield f"DDP {training.ddp}"
-
-
-def _parallel(case: Case) -> Flags:
-    """Return the flags of the layout. The scripts always request interleaving and sequence parallelism."""
-    layout = case.layout
-    return {
-        "--use-distributed-optimizer": True,
-        "--accumulate-allreduce-grads-in-fp32": True,
-        "--initial-loss-scale": 1,
-        "--use-flash-attn": True,
-        "--tensor-model-parallel-size": layout.tensor_parallel,
-        "--sequence-parallel": True,
-        "--pipeline-model-parallel-size": layout.pipeline_parallel,
-        "--num-layers-per-virtual-pipeline-stage": layers_per_chunk(case),
-    }
-
-
-def _model(case: Case) -> Flags:
-    model = case.model
-    return {
-        "--num-layers": model.layers,
-        "--hidden-size": model.hidden,
-        "--num-attention-heads": model.heads,
-        "--ffn-hidden-size": model.ffn_hidden,
-        "--seq-length": model.seq,
-        "--max-position-embeddings": model.seq,
-        "--group-query-attention": model.kv_groups is not None,
-        "--num-query-groups": model.kv_groups,
-    }
-
-
-def _optimizer(case: Case) -> Flags:
-    return {
-        "--micro-batch-size": case.layout.micro_batch_size,
-        "--global-batch-size": case.layout.global_batch_size,
-        "--lr": "1.5e-4",
-        "--train-iters": max(SCRIPTED_ITERATIONS, case.training.iterations),
-        "--lr-decay-iters": 500000,
-        "--lr-decay-style": "cosine",
-        "--min-lr": "1.5e-5",
-        "--weight-decay": "0.1",
-        "--lr-warmup-iters": 2000,
-        "--clip-grad": "1.0",
-        "--adam-beta1": "0.9",
-        "--adam-beta2": "0.95",
-        "--adam-eps": "1e-5",
-        f"--{case.training.dtype}": case.training.dtype != "fp32",
-    }
-
-
-def _switches(case: Case, norm: Flags) -> Flags:
-    """Return the flags that make the model a Llama."""
-    return {
-        "--no-position-embedding": True,
-        "--use-rotary-position-embeddings": True,
-        "--swiglu": True,
-        **norm,
-        "--disable-bias-linear": True,
-        "--untie-embeddings-and-output-weights": True,
-        "--hidden-dropout": case.training.dropout,
-        "--attention-dropout": case.training.dropout,
-    }
-
-
-def _fusions() -> Flags:
-    return {"--no-masked-softmax-fusion": True, "--no-bias-gelu-fusion": True, "--no-bias-dropout-fusion": True}
-
-
-def _ending(case: Case, data_path: str) -> Flags:
-    """Return the flags of data and output.
-
-    --exit-interval ends a run that is shorter than the script's, and saves nothing without --save. With
-    --exit-duration-in-mins both programs would save a checkpoint without a folder for it.
-    """
-    return {
-        "--data-path": data_path,
-        "--tokenizer-type": "NullTokenizer",
-        "--vocab-size": case.model.vocab,
-        "--split": "949,50,1",
-        "--log-interval": case.training.log_interval,
-        "--save-interval": 10000,
-        "--eval-interval": 1000,
-        "--eval-iters": case.training.evaluation_iterations,
-        "--exit-interval": case.training.iterations,
-    }
+    yield from lacking(case, "disabling scatter/gather", "DDP torch")
 
 
 def _kwai_program(job: JobContext[MegatronSite], arguments: Sequence[str]) -> Program:
@@ -229,10 +146,8 @@ def _kwai_program(job: JobContext[MegatronSite], arguments: Sequence[str]) -> Pr
 def _origin_program(job: JobContext[MegatronSite], arguments: Sequence[str]) -> Program:
     # --tp-comm-overlap, which the script passes without context parallelism, creates an MPI group with every
     # tensor-parallel size (initialize.py:196). Nothing is compiled: fused_kernels.load is empty.
-    needs_mpi = "--tp-comm-overlap" in arguments
-    return megatron_program(
-        job, job.site, arguments, data=job.site.data_path, environment=ENVIRONMENT, needs_mpi=needs_mpi
-    )
+    site, needs_mpi = job.site, "--tp-comm-overlap" in arguments
+    return megatron_program(job, site, arguments, data=site.data_path, environment=ENVIRONMENT, needs_mpi=needs_mpi)
 
 
 def _null_tokens(model: ModelShape, _tensor_parallel: int) -> int:
@@ -241,9 +156,8 @@ def _null_tokens(model: ModelShape, _tensor_parallel: int) -> int:
 
 
 def _atc24_memory(case: Case) -> MemoryEstimate | None:
-    if case.training.recompute not in ("none", "ours"):
-        return None
-    return estimate_memory_atc24(case.model, case.layout, case.training)
+    is_known = case.training.recompute in ("none", "ours")
+    return estimate_memory_atc24(case.model, case.layout, case.training) if is_known else None
 
 
 _MEMORY = MemoryFacts("flash", shards_optimizer=True)
@@ -258,8 +172,8 @@ KWAI = Workload(
     site=MegatronSite,
     dialect="kwai",
     memory=_MEMORY,
-    arguments=kwai_arguments,
-    unsupported=_unsupported_by_kwai,
+    arguments=partial(_arguments, _KWAI_SCRIPT),
+    unsupported=partial(_unsupported, ["recomputation"], ("full", "ours", "none")),
     program=_kwai_program,
     memory_formula=_atc24_memory,
     tokens=_null_tokens,
@@ -274,8 +188,8 @@ JAN_2024 = Workload(
     site=MegatronSite,
     dialect="2024",
     memory=_MEMORY,
-    arguments=origin_arguments,
-    unsupported=_unsupported_by_origin,
+    arguments=partial(_arguments, _ORIGIN_SCRIPT),
+    unsupported=partial(_unsupported, ["recomputation", "offloading"], ("full", "none")),
     program=_origin_program,
     tokens=_null_tokens,
     needs=_NEEDS,

@@ -1,9 +1,13 @@
-"""Public code and data that a program needs on the shared file system: facts of the program, of no site."""
+"""Code and data that a program needs: where they are public, and the fields of a profile with their paths."""
 
 from __future__ import annotations
 
 import shlex
 from dataclasses import dataclass
+
+from pydantic import Field, ValidationInfo, field_validator
+
+from orchestrator.config.model import Strict, Text
 
 GITHUB = "https://github.com"
 
@@ -72,6 +76,43 @@ MERGES = PublicFile(
     sha256="1ce1664773c50f3e0cc8842619a93edc4624525b728b188a9e0be33b7726adc5",
     bytes=456_318,
 )
+
+
+class WorkloadSite(Strict):
+    """Fields of a profile's `workloads: NAME:`. Texts are paths; `python` can be a name in PATH."""
+
+    @field_validator("*")
+    @classmethod
+    def _absolute(cls, value: object, info: ValidationInfo) -> object:
+        is_relative = isinstance(value, str) and not value.startswith(("/", "<"))
+        if is_relative and (info.field_name != "python" or "/" in str(value)):
+            raise ValueError("must be an absolute path, because a job runs this program in its own folder")
+        return value
+
+
+class CheckoutSite(WorkloadSite):
+    """Path of a checkout of Megatron-LM, as jobs see it."""
+
+    checkout: Text = Field(
+        description="Folder of the checkout, at the commit that the paper or the workload names.",
+        examples=["/shared/Megatron-LM"],
+    )
+
+
+class MegatronSite(CheckoutSite):
+    """A checkout of Megatron-LM and the training data."""
+
+    data_path: Text = Field(
+        description="Tokenised data: the path of the .bin and .idx files, without the ending.",
+        examples=["/shared/data/gpt2_text_document"],
+    )
+
+
+class VocabularySite(MegatronSite):
+    """A checkout of Megatron-LM, the training data and the two files of GPT-2's vocabulary."""
+
+    vocab_file: Text = Field(description="The file gpt2-vocab.json.", examples=["/shared/data/gpt2-vocab.json"])
+    merge_file: Text = Field(description="The file gpt2-merges.txt.", examples=["/shared/data/gpt2-merges.txt"])
 
 
 def fetch_command(workload: str, cluster: str) -> str:

@@ -20,16 +20,16 @@ from orchestrator.config.model import Text
 from orchestrator.errors import Problem, ReproError
 from orchestrator.files import private_folder
 from orchestrator.megatron.memory import MemoryFacts
-from orchestrator.megatron.model import ModelShape, Training
 from orchestrator.paths import Folders
+from orchestrator.pretrain.arguments import microbatch_slots
 from orchestrator.pretrain.environment import source_files, version_of
-from orchestrator.pretrain.layout import microbatch_slots
 from orchestrator.workloads.base import ONE_NODE, JobContext, Program, TimeFacts, Workload
-from orchestrator.workloads.site_fields import WorkloadSite
+from orchestrator.workloads.flags import flag_arguments, script_flags
+from orchestrator.workloads.needs import WorkloadSite
 
 PRETRAIN = "pretrain"
 
-_INIT = '"""The part of repro that jobs import."""\n'
+_INIT = b'"""The part of repro that jobs import."""\n'
 _FILE_MODE = 0o640
 _HINT = "remove this folder, then repeat the command"
 
@@ -50,44 +50,34 @@ class PretrainSite(WorkloadSite):
     )
 
 
+_SCRIPT = (
+    "--tensor-model-parallel-size --pipeline-model-parallel-size --micro-batch-size --global-batch-size "
+    "--num-layers --hidden-size --num-attention-heads --seq-length --vocab-size --train-iters --log-interval "
+    "--hidden-dropout --attention-dropout --num-virtual-stages-per-pipeline-rank --context-parallel-size "
+    "--sequence-parallel --swiglu --normalization --disable-bias-linear --untie-embeddings-and-output-weights "
+    "--make-vocab-size-divisible-by --position-embedding-type --ffn-hidden-size --group-query-attention "
+    "--num-query-groups --recompute-norm --recompute-activation-func --recompute-granularity "
+    "--offload-activation-ratio --bf16 --fp16 --loss-scale --use-distributed-optimizer"
+)
+
+
 def arguments(case: Case, _site: PretrainSite) -> list[str]:
     """Return the arguments of a job."""
-    attention = _pair("--attention-backend", case.training.attention) if case.training.attention else []
-    return [*model_arguments(case), *attention]
+    return [*model_arguments(case), *flag_arguments({"--attention-backend": case.training.attention})]
 
 
 def model_arguments(case: Case) -> list[str]:
     """Return the arguments of a case without its choice of attention; defaults of the program are left out."""
-    model, layout, training = case.model, case.layout, case.training
-    result = [
-        *_pair("--tensor-model-parallel-size", layout.tensor_parallel),
-        *_pair("--pipeline-model-parallel-size", layout.pipeline_parallel),
-        *_pair("--micro-batch-size", layout.micro_batch_size),
-        *_pair("--global-batch-size", layout.global_batch_size),
-        *_pair("--num-layers", model.layers),
-        *_pair("--hidden-size", model.hidden),
-        *_pair("--num-attention-heads", model.heads),
-        *_pair("--seq-length", model.seq),
-        *_pair("--vocab-size", model.vocab),
-        *_pair("--train-iters", training.iterations),
-        *_pair("--log-interval", training.log_interval),
-        *_pair("--hidden-dropout", training.dropout),
-        *_pair("--attention-dropout", training.dropout),
-    ]
-    if layout.virtual_stages > 1:
-        result += _pair("--num-virtual-stages-per-pipeline-rank", layout.virtual_stages)
-    if layout.context_parallel > 1:
-        result += _pair("--context-parallel-size", layout.context_parallel)
-    if layout.sequence_parallel:
-        result.append("--sequence-parallel")
-    result += [*_family(model), *_recomputation(training)]
-    if training.dtype in ("bf16", "fp16"):
-        result.append(f"--{training.dtype}")
-    if training.dtype == "fp16" and training.loss_scale:
-        result += _pair("--loss-scale", training.loss_scale)
-    if training.distributed_optimizer is not False:  # sharded unless a case disables it
-        result.append("--use-distributed-optimizer")
-    return result
+    layout, training = case.layout, case.training
+    values = {
+        **dict.fromkeys(("--hidden-dropout", "--attention-dropout"), training.dropout),
+        **dict.fromkeys(("--recompute-norm", "--recompute-activation-func"), training.recompute == "ours"),
+        "--num-virtual-stages-per-pipeline-rank": layout.virtual_stages if layout.virtual_stages > 1 else None,
+        "--make-vocab-size-divisible-by": 128 if case.model.family == "llama" else None,
+        "--offload-activation-ratio": training.offload or None,
+        "--use-distributed-optimizer": training.distributed_optimizer is not False,  # sharded unless a case disables it
+    }
+    return flag_arguments(script_flags(_SCRIPT, case, values))
 
 
 def _unsupported(case: Case, _site: PretrainSite | None) -> Iterator[str]:
@@ -95,37 +85,6 @@ def _unsupported(case: Case, _site: PretrainSite | None) -> Iterator[str]:
         yield "experts"
     if case.layout.context_parallel > 1 and case.training.cp_comm != "p2p":
         yield f"{case.training.cp_comm} for context parallelism"
-
-
-def _family(model: ModelShape) -> list[str]:
-    """Return the arguments of models other than GPT with a feed-forward layer of 4 x hidden."""
-    result: list[str] = []
-    if model.family == "llama":
-        result += ["--swiglu", "--normalization", "RMSNorm"]
-        result += ["--disable-bias-linear", "--untie-embeddings-and-output-weights"]
-        result += _pair("--make-vocab-size-divisible-by", 128)
-    if model.has_rotary_positions:
-        result += _pair("--position-embedding-type", "rope")
-    if model.ffn is not None:
-        result += _pair("--ffn-hidden-size", model.ffn)
-    if model.kv_groups is not None:
-        result += ["--group-query-attention", *_pair("--num-query-groups", model.kv_groups)]
-    return result
-
-
-def _recomputation(training: Training) -> list[str]:
-    result: list[str] = []
-    if training.recompute == "ours":
-        result += ["--recompute-norm", "--recompute-activation-func"]
-    elif training.recompute != "none":
-        result += _pair("--recompute-granularity", training.recompute)
-    if training.offload:
-        result += _pair("--offload-activation-ratio", training.offload)
-    return result
-
-
-def _pair(flag: str, value: object) -> list[str]:
-    return [flag, str(value)]
 
 
 @cache
@@ -144,7 +103,9 @@ def copy_program(folders: Folders) -> None:
 
     ReproError if the copy cannot be written, or if the folder has other contents.
     """
-    folder, files = program_folder(folders), _files()
+    folder = program_folder(folders)
+    package = {f"orchestrator/pretrain/{name}": content for name, content in _sources().items()}
+    files = {"orchestrator/__init__.py": _INIT, **package}
     try:
         if not folder.exists():
             private_folder(folder.parent)
@@ -160,12 +121,6 @@ def copy_program(folders: Folders) -> None:
 def _sources() -> Mapping[str, bytes]:
     """Return the contents of each source file by name; read once, so the copy matches `code_version`."""
     return source_files()
-
-
-def _files() -> dict[str, bytes]:
-    """Return the contents of each file of the copy by path."""
-    package = {f"orchestrator/pretrain/{name}": content for name, content in _sources().items()}
-    return {"orchestrator/__init__.py": _INIT.encode(), **package}
 
 
 def _write_at_once(folder: Path, files: Mapping[str, bytes]) -> None:
@@ -214,11 +169,6 @@ def _program(job: JobContext[PretrainSite], arguments: Sequence[str]) -> Program
     )
 
 
-def _tokens(model: ModelShape, _tensor_parallel: int) -> int | None:
-    """Return the vocabulary of a Llama; the program pads no other."""
-    return model.vocab if model.family == "llama" else None
-
-
 WORKLOAD = Workload(
     name=PRETRAIN,
     about="the training program of this project, on megatron-core",
@@ -236,7 +186,7 @@ WORKLOAD = Workload(
     program=_program,
     memory_measured=True,
     usable_share=USABLE_SHARE_PRETRAIN,
-    tokens=_tokens,
+    tokens=lambda model, _: model.vocab if model.family == "llama" else None,  # it pads no other vocabulary
     exact_parameters=True,
     is_own=True,
     runs_on_cpu=True,
@@ -244,7 +194,7 @@ WORKLOAD = Workload(
     time=TimeFacts(
         records_graph=True,  # pretrain/graph.py
         skips_last_product=True,  # pretrain/activations.py
-        keeps_keys=True,  # pretrain/attention.py
+        keeps_keys=True,  # pretrain/layers.py
         sums_shared_embedding=True,
         overlaps_backward_communication=True,  # megatron-core's LinearWithGradAccumulationAndAsyncCommunication
         starts_step_by_host=True,

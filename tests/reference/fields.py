@@ -10,8 +10,9 @@ from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
 from orchestrator.catalog.axes import AXES, Settings
-from orchestrator.catalog.claims import ClaimFields, Metric
+from orchestrator.catalog.claims import ClaimFields
 from orchestrator.config.model import LARGEST_COUNT
+from orchestrator.metrics import PUBLISHED
 from tests.pages import anchor_of
 from tests.reference.markdown import block, code, flow, table
 
@@ -160,7 +161,7 @@ def _type_of(schema: dict[str, Any], models: dict[str, Section]) -> str:
         if claims and all("#claims" in kind for kind in kinds):
             return f"[mapping](#{claims[0].anchor})"
         return " or ".join(dict.fromkeys(kinds))
-    if schema.get("enum") == list(get_args(Metric)):
+    if schema.get("enum") == list(PUBLISHED):
         return f"[metric](#{_METRICS})"
     if schema.get("enum") == list(AXES):
         return f"[axis](#{anchor_of(_AXES)})"

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import get_args
 
-from orchestrator.catalog.claims import Metric
 from orchestrator.catalog.experiment import Experiment
 from orchestrator.catalog.experiment_schema import experiment_schema_text, paper_schema_text
 from orchestrator.catalog.paper import Paper
-from orchestrator.clusters.profile import ClusterProfile
-from orchestrator.clusters.profile_schema import schema_text
-from orchestrator.results.export.columns import METRICS
+from orchestrator.clusters.profile import ClusterProfile, schema_text
+from orchestrator.metrics import METRICS, PUBLISHED
+from tests.reference.columns import export_page, ledger_page
 from tests.reference.commands import command_line
 from tests.reference.fields import Keys
 from tests.reference.markdown import code, table
@@ -55,7 +53,10 @@ the file names a JSON Schema. `repro experiments new` writes that line with the 
     lines = [
         *keys.of(Experiment, "Top level of an experiment"),
         *("", "### Metrics", "", "The unit of a metric is in its name.", ""),
-        *table(("metric", "unit", "meaning"), ((code(name), *METRICS[name]) for name in get_args(Metric))),
+        *table(
+            ("metric", "unit", "meaning"),
+            ((code(name), METRICS[name].unit, METRICS[name].meaning) for name in PUBLISHED),
+        ),
         *keys.of(Paper, "Top level of `paper.yaml`"),
     ]
     return _page("Keys of an experiment", introduction, lines)
@@ -85,6 +86,8 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "experiments/paper.schema.json": paper_schema_text,
     "docs/reference/cli.md": cli_page,
     "docs/reference/experiments.md": experiments_page,
+    "docs/reference/export.md": export_page,
+    "docs/reference/ledger.md": ledger_page,
     "docs/reference/profiles.md": profiles_page,
 }
 """Path of each generated page or schema -> its text."""

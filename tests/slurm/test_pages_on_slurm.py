@@ -193,7 +193,6 @@ ON_SLURM = {
     "status figure-13 --failed": PLAIN,
     "logs JOB": PLAIN,
     "history JOB": PLAIN,
-    "forget figure-13 --failed": PLAIN,
     "claims figure-13": PLAIN,
     "compare figure-13": PLAIN,
     "collect figure-13 -o figure-13.csv": PLAIN,
@@ -222,7 +221,7 @@ ON_SLURM = {
     "sbatch jobs/figure-13-pp8-tp8-gbs32.sh": PLAIN,
     "adopt jobs": PLAIN,
     "submit figure-13 --cluster here --time 1:00:00": Step(added=ONE),
-    "nodes deny n3 --because ECC error --until 2026-12-31": PLAIN,
+    "nodes deny n3 --cluster here --because ECC error --until 2026-12-31": PLAIN,
 }
 
 RUN_TWICE = {
@@ -230,7 +229,6 @@ RUN_TWICE = {
     "claims figure-13",
     "collect figure-13 -o figure-13.csv",
     "compare figure-13",
-    "forget figure-13 --failed",
     "history JOB",
     "logs JOB",
     "nodes list",

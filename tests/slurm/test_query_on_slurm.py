@@ -16,14 +16,12 @@ from orchestrator.slurm import query
 from orchestrator.slurm.command import AccountingUnreachable, CommandResult, run_slurm
 from orchestrator.slurm.query import (
     QueryAnswer,
-    ask_accounting,
     cancel_jobs,
     find_by_comment,
     query_jobs,
 )
 from orchestrator.slurm.reasons import explain_reason
-from orchestrator.slurm.records import JobRecord
-from orchestrator.slurm.states import Phase
+from orchestrator.slurm.records import JobRecord, Phase
 from tests.slurm.accounting import OTHER_USER
 from tests.slurm.cluster import SlurmCluster
 from tests.slurm.configuration import CLUSTER_NAME
@@ -56,6 +54,10 @@ def queued(job_id: str) -> JobRecord | None:
     return query_jobs([job_id]).records.get(job_id)
 
 
+def in_accounting(job_id: str) -> Mapping[str, JobRecord]:
+    return query._ask_accounting([job_id], lambda _: True).records
+
+
 def kind_of_reason(job_id: str) -> str:
     """Return the kind of reason for which the queue holds the job."""
     record = queued(job_id)
@@ -65,7 +67,7 @@ def kind_of_reason(job_id: str) -> str:
 
 def accounted(job_id: str) -> JobRecord | None:
     """Wait until sacct has the full record: end and exit code may come seconds after the state."""
-    record = ask_accounting([job_id]).get(job_id)
+    record = in_accounting(job_id).get(job_id)
     return None if record is None or (record.phase is Phase.ENDED and record.ended_at is None) else record
 
 
@@ -140,7 +142,7 @@ def test_every_task_of_an_array_is_found_by_its_own_id_and_by_the_arrays(slurm_c
     assert set(query_jobs([f"{job}_1", f"{job}_4"]).records) == {f"{job}_1", f"{job}_4"}
     assert set(query_jobs([f"{job}_9"]).records) == set()
     eventually(lambda: queued(f"{job}_0"), Phase.RUNNING)
-    wait_until(lambda: set(ask_accounting([job])) == tasks, what="sacct has the tasks, pending ones too")
+    wait_until(lambda: set(in_accounting(job)) == tasks, what="sacct has the tasks, pending ones too")
     slurm_cluster.run("scancel", f"{job}_0", f"{job}_1")
     failed = eventually(lambda: queued(f"{job}_3"), Phase.ENDED)
     assert (failed.state, failed.exit_code) == ("FAILED", 1)

@@ -12,8 +12,7 @@ from orchestrator.clusters.generate import profile_text
 from orchestrator.clusters.resolve import find_cluster
 from orchestrator.errors import Unreachable
 from orchestrator.paths import Folders
-from orchestrator.slurm.site import read_site
-from orchestrator.slurm.site_parsers import Gres, NodeKind, Qos
+from orchestrator.slurm.site import Gres, NodeKind, Qos, read_site
 from tests.slurm.accounting import OTHER_USER
 from tests.slurm.cluster import SlurmCluster
 from tests.slurm.pyxis import Pyxis

@@ -24,9 +24,8 @@ import torch.distributed as dist
 from torch.autograd.graph import saved_tensors_hooks
 
 from orchestrator.pretrain import rank
-from orchestrator.pretrain.arguments import TrainingArguments, parse_arguments
+from orchestrator.pretrain.arguments import RunLayout, TrainingArguments, parse_arguments
 from orchestrator.pretrain.environment import find_place, set_environment
-from orchestrator.pretrain.layout import Layout
 from orchestrator.pretrain.rank import prepare_megatron, start_processes, stop_processes
 from tests.training.launching import SMALL_MODEL
 
@@ -218,7 +217,7 @@ def _config(flags: str) -> Any:
     from orchestrator.pretrain import model
 
     arguments = _arguments(flags)
-    return model.transformer_config(arguments, Layout.of(arguments, dist.get_world_size()), CPU)
+    return model.transformer_config(arguments, RunLayout.of(arguments, dist.get_world_size()), CPU)
 
 
 def _chunk(flags: str) -> Any:
@@ -226,7 +225,7 @@ def _chunk(flags: str) -> Any:
     from orchestrator.pretrain import model
 
     arguments = _arguments(flags + " --sequence-parallel")
-    layout = Layout.of(arguments, dist.get_world_size())
+    layout = RunLayout.of(arguments, dist.get_world_size())
     (chunk,) = model.build_chunks(arguments, layout, model.transformer_config(arguments, layout, CPU), CPU)
     return chunk.train()
 
@@ -273,7 +272,7 @@ def main(folder: str) -> None:
     from orchestrator.pretrain.model import start_model_parallel
 
     arguments = _arguments("")
-    start_model_parallel(Layout.of(arguments, place.world_size), arguments.seed)
+    start_model_parallel(RunLayout.of(arguments, place.world_size), arguments.seed)
     results: dict[str, str | None] = {}
     for check in CHECKS:
         torch.manual_seed(1)

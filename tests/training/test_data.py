@@ -9,10 +9,10 @@ import torch
 from megatron.core import parallel_state
 
 from benchmarks.plain_gpt import Sizes, sequences
-from orchestrator.pretrain.arguments import parse_arguments
-from orchestrator.pretrain.attention import join_shares
-from orchestrator.pretrain.data import Batches, Microbatch
-from orchestrator.pretrain.layout import Layout
+from orchestrator.pretrain.arguments import RunLayout, parse_arguments
+from orchestrator.pretrain.graph import Microbatch
+from orchestrator.pretrain.layers import join_shares
+from orchestrator.pretrain.train import Batches
 from tests.training.launching import SMALL_MODEL
 
 CPU = torch.device("cpu")
@@ -35,7 +35,7 @@ SIZES = Sizes(
 def _microbatches(flags: str, world_size: int, rank: int, monkeypatch: pytest.MonkeyPatch) -> list[list[Microbatch]]:
     """Return the microbatches of three iterations on one rank of the data-parallel or context-parallel group."""
     arguments = parse_arguments([*SMALL_MODEL, *flags.split()])
-    layout = Layout.of(arguments, world_size)
+    layout = RunLayout.of(arguments, world_size)
     data_rank, context_rank = (0, rank) if layout.context_parallel > 1 else (rank, 0)
     monkeypatch.setattr(parallel_state, "get_data_parallel_rank", lambda: data_rank)
     monkeypatch.setattr(parallel_state, "get_context_parallel_rank", lambda: context_rank)
@@ -79,7 +79,7 @@ def test_context_parallel_ranks_have_shares_of_the_same_sequences(monkeypatch: p
 
 def test_the_next_batch_overwrites_the_previous_one_in_place() -> None:
     """A recorded iteration always reads from the same addresses."""
-    batches = Batches(ARGUMENTS, Layout.of(ARGUMENTS, 1), CPU)
+    batches = Batches(ARGUMENTS, RunLayout.of(ARGUMENTS, 1), CPU)
     seen = []
     for _ in range(2):
         batches.draw()

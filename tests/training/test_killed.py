@@ -15,7 +15,7 @@ import pytest
 
 from orchestrator.files import read_record
 from orchestrator.launch.executors import local_state
-from orchestrator.launch.render import Script, render_queue
+from orchestrator.launch.render import JobScript, render_queue
 from orchestrator.megatron.logs.root_cause import cause
 from orchestrator.reading.failure import Ending, failure_of
 from orchestrator.reading.logs import log_blocks
@@ -39,9 +39,9 @@ COMMAND >"$folder/log.txt" 2>&1
 """
 
 
-def job(folder: Path, command: str) -> Script:
+def job(folder: Path, command: str) -> JobScript:
     (folder / "job.sh").write_text(JOB.replace("COMMAND", command))
-    return Script(folder / "job.sh", folder)
+    return JobScript(folder / "job.sh", folder)
 
 
 def is_alive(pid: int) -> bool:

@@ -14,10 +14,9 @@ from hypothesis import strategies as st
 from orchestrator.megatron.logs.fact_lines import execution
 from orchestrator.megatron.logs.iteration_lines import iteration_lines
 from orchestrator.pretrain import log_lines
-from orchestrator.pretrain.arguments import TrainingArguments, parse_arguments
-from orchestrator.pretrain.attention import join_shares, take_share
+from orchestrator.pretrain.arguments import RunLayout, TrainingArguments, communication_options, parse_arguments
 from orchestrator.pretrain.environment import Place, cores_of, find_place, missing_gpu_reason, set_environment
-from orchestrator.pretrain.layout import Layout, communication_options
+from orchestrator.pretrain.layers import join_shares, take_share
 from orchestrator.pretrain.log_lines import Interval, IntervalSummary, StepResult
 from orchestrator.pretrain.rank import accumulate_weight_gradient
 from tests.training.launching import SMALL_MODEL
@@ -30,7 +29,17 @@ def _arguments(flags: str = "") -> TrainingArguments:
 def test_parsing_and_the_dataclass_have_the_same_defaults() -> None:
     required = "--num-layers 1 --hidden-size 2 --num-attention-heads 3 --seq-length 4 --vocab-size 5"
     parsed = parse_arguments(f"{required} --micro-batch-size 6 --global-batch-size 7 --train-iters 8".split())
-    assert parsed == TrainingArguments(1, 2, 3, 4, 5, 6, 7, 8)
+    model = TrainingArguments(
+        num_layers=1,
+        hidden_size=2,
+        num_attention_heads=3,
+        seq_length=4,
+        vocab_size=5,
+        micro_batch_size=6,
+        global_batch_size=7,
+        train_iters=8,
+    )
+    assert parsed == model
 
 
 @pytest.mark.parametrize(
@@ -103,14 +112,16 @@ def test_single_processes_on_one_machine_do_not_share_a_port() -> None:
 @pytest.mark.parametrize("on_gpu", [False, True])
 def test_pipelines_never_use_settings_with_wrong_gradients(virtual_stages: int, on_gpu: bool) -> None:
     flags = f"--pipeline-model-parallel-size 2 --num-virtual-stages-per-pipeline-rank {virtual_stages}"
-    options = communication_options(Layout.of(_arguments(flags), 2), on_gpu=on_gpu)
+    options = communication_options(RunLayout.of(_arguments(flags), 2), on_gpu=on_gpu)
     assert not (virtual_stages > 1 and options["batch_p2p_comm"])
     assert options["overlap_p2p_comm"] != options["batch_p2p_comm"], "Megatron-Core refuses both"
     assert not (options["deallocate_pipeline_outputs"] and not on_gpu)
 
 
 def test_data_parallel_size_is_the_rest_of_the_world_size() -> None:
-    layout = Layout.of(_arguments("--tensor-model-parallel-size 2 --context-parallel-size 2 --sequence-parallel"), 16)
+    layout = RunLayout.of(
+        _arguments("--tensor-model-parallel-size 2 --context-parallel-size 2 --sequence-parallel"), 16
+    )
     assert (layout.data_parallel, layout.num_microbatches, layout.sequence_parallel) == (4, 2, True)
 
 

@@ -10,7 +10,7 @@ from megatron.core.pipeline_parallel.schedules import get_schedule_table
 
 from orchestrator.megatron.memory import chunks_in_flight
 from orchestrator.megatron.model import Layout
-from orchestrator.pretrain.layout import microbatch_slots
+from orchestrator.pretrain.arguments import microbatch_slots
 
 STAGES = st.integers(2, 6).flatmap(
     lambda p: st.tuples(st.just(p), st.integers(1, 4), st.integers(1, 5).map(lambda groups: groups * p))

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.pretrain.arguments import parse_arguments
-from orchestrator.pretrain.layout import refusals
+from orchestrator.pretrain.arguments import parse_arguments, refusals
 from orchestrator.pretrain.log_lines import program
 from tests.training.launching import SMALL_MODEL, plain_environments, run_started
 

@@ -22,9 +22,8 @@ from unittest import mock
 import torch
 import torch.distributed as dist
 
-from orchestrator.pretrain.arguments import parse_arguments
+from orchestrator.pretrain.arguments import RunLayout, communication_options, parse_arguments, refusals
 from orchestrator.pretrain.environment import find_place, set_environment
-from orchestrator.pretrain.layout import Layout, communication_options, refusals
 from orchestrator.pretrain.rank import prepare_megatron, start_processes, stop_processes
 
 
@@ -126,7 +125,7 @@ def _noted(owner: object, name: str, events: list[str]) -> Callable[..., Any]:
     return call
 
 
-def _start_without_graphs(layout: Layout, seed: int, recordable: bool) -> None:  # noqa: ARG001
+def _start_without_graphs(layout: RunLayout, seed: int, recordable: bool) -> None:  # noqa: ARG001
     """Random states for graphs need a GPU."""
     from orchestrator.pretrain.model import start_model_parallel
 
@@ -137,7 +136,7 @@ def _two_outputs(losses: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return losses.float().mean(), losses.detach().float().mean()
 
 
-def _batched(layout: Layout, *, on_gpu: bool) -> dict[str, bool]:
+def _batched(layout: RunLayout, *, on_gpu: bool) -> dict[str, bool]:
     return communication_options(layout, on_gpu=on_gpu) | {"batch_p2p_comm": True, "overlap_p2p_comm": False}
 
 

@@ -29,7 +29,7 @@ TEXT = st.text(max_size=30) | st.text(st.sampled_from("./-_~$ \0\n\\"), max_size
 VALUE: st.SearchStrategy[Value] = (
     TEXT | st.booleans() | st.integers(-(10**9), 10**9) | st.floats(allow_nan=False, allow_infinity=False)
 )
-POINT = st.lists(st.tuples(st.sampled_from(AXES), VALUE), max_size=4).map(tuple)
+POINT = st.lists(st.tuples(st.sampled_from(list(AXES)), VALUE), max_size=4).map(tuple)
 
 
 def folder_of(point: tuple[tuple[str, Value], ...]) -> Path:

@@ -9,7 +9,6 @@ import json
 import re
 import shlex
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -25,7 +24,7 @@ from orchestrator.results.export.formats import as_csv, as_json
 from orchestrator.results.export.rows import export_rows
 from orchestrator.secret_patterns import holds_secret, is_secrets_name
 from tests.examples import examples
-from tests.recorded_jobs import measured_results
+from tests.recorded_jobs import CRASHED, Outcome, new_ledger, record_figure
 from tests.unit.catalog.entries import figure_13
 from tests.unit.render.golden_files import GOLDEN, read_golden
 from tests.unit.secret_spellings import HARMLESS, SPELLINGS, filled, secrets_of
@@ -306,11 +305,10 @@ def test_masking_is_idempotent(text: str) -> None:
     promise="The exported reason does not contain it.",
 )
 def test_a_reason_from_a_log_is_exported_without_its_secret(tmp_path: Path) -> None:
-    case = "pp=2,tp=2,gbs=4"
-    found = measured_results(tmp_path, figure_13(), "cpu", {case: 1.0}, failed=(case,))
     reason = "HTTPError: 401 for https://me:hunter22@h/x with HF_TOKEN=abcdefg"
-    told = [replace(one, row=replace(one.row, verdict_reason=reason)) if one.row else one for one in found]
-    rows = export_rows(figure_13(), told)
+    failed = Outcome(columns=CRASHED | {"verdict_reason": reason})
+    figure = record_figure(new_ledger(tmp_path), figure_13(), "cpu", lambda *_: failed)
+    rows = export_rows(figure_13(), figure.results)
     for text in (as_csv(rows, CASE_COLUMNS), as_json(rows, [])):
         assert "hunter22" not in text and "abcdefg" not in text
         assert "401 for https://me:***@h/x with HF_TOKEN=***" in text

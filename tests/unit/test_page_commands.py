@@ -28,6 +28,7 @@ REVIEWER = "docs/tutorials/reviewer.md"
 
 _FETCHED = "fetches from public addresses: tests/unit/launch/test_fetch.py has local ones"
 _SEARCHED = "takes hours on 16 GPUs: tests/slurm/test_search_on_slurm.py searches a small model"
+_MESSAGE = "needs a message service: tests/unit/cli/test_messages.py has one"
 
 # Commands of `repro` that only the parser checks (test_pages.py), with the reason.
 NOT_RUN = {
@@ -35,10 +36,14 @@ NOT_RUN = {
     "search gpt-6.7b --gpus 16 --gbs 512 --cluster selene --budget 6gpu-hours": _SEARCHED,
     "submit over-the-edge --cluster local --wait": "uses all the memory of real GPUs: tests/gpu",
     "claims figure-13 --arg=--seed=3": "needs a run with it: tests/unit/cli/test_results_selection.py makes one",
+    "claims figure-13 --without 3f2a:1=a slow node": "needs its job: tests/unit/cli/test_results_without.py",
     "compare figure-13 2026-11-20 2026-11-27": "needs jobs of two days: tests/unit/cli/test_compare.py makes them",
     "images import --cluster here --wait": "needs enroot: tests/slurm/test_images_on_slurm.py has a stand-in",
+    "submit figure-13 --cluster selene --wait --notify slack://...": _MESSAGE,
+    "submit figure-13 --cluster mine --wait --notify ntfy://ntfy.sh/my-topic": _MESSAGE,
     "workloads fetch megatron-2021 --cluster selene": _FETCHED,
     "workloads fetch megatron-2021 --cluster selene --directory /shared/data": _FETCHED,
+    "workloads fetch megatron-kwai --cluster kwai-h800 --directory /shared/data": _FETCHED,
     "workloads fetch megatron-core-0.14 --cluster X --directory /shared/data --text openwebtext-10k.jsonl": _FETCHED,
 }
 
@@ -70,6 +75,7 @@ OTHERS_NOT_RUN = {
     "check-jsonschema --schemafile clusters/schema.json clusters/mine.yaml": "another project's program",
     "datasette results.db": "another project's program",
     "tail -6 clusters/selene.local.yaml": "shows what a fetch from public addresses wrote",
+    "tail -3 fetch.sh": "tests/unit/cli/test_workloads.py compares it",
     "docker create --name atc24 yuantailing/megatron-kwai:atc24ae-1.0.0": _DOCKER,
     "docker cp atc24:/root/dataset dataset": _DOCKER,
     "docker rm atc24": _DOCKER,
@@ -78,7 +84,8 @@ OTHERS_NOT_RUN = {
 # Commands of other programs that run at the site.
 OTHERS_RUN = (
     "chmod 600 ~/.config/repro/config.yaml",
-    "ssh-keygen -Y verify -f FILE -I ada@example.org -n repro-bundle -s figure-13.tar.zst.sig < figure-13.tar.zst",
+    "ssh-keygen -Y sign -f ~/.ssh/id_ed25519 -n repro-bundle figure-13.tar.zst",
+    "ssh-keygen -Y verify -f signers -I ada@example.org -n repro-bundle -s figure-13.tar.zst.sig < figure-13.tar.zst",
     "sqlite3 -readonly results.db",
     "mkdir review && tar --zstd -xf experiments/results/h200/figure-13.tar.zst -C review",
     "ls review/*",
@@ -93,14 +100,12 @@ SUBMITTED = (
     "submit figure-13 figure-16 --cluster selene",
     "submit figure-13 --cluster selene --depends-on warm-up",
     "submit figure-13 --cluster selene --depends-on warm-up --canary --wait",
-    "submit figure-13 --cluster selene --notify slack://...",
     "submit figure-13 --cluster mine --qos high --set training.iterations=50",
     "submit figure-13 --cluster mine --set slurm.qos=high --set slurm.sbatch+=--nice=100 --set slurm.constraint=",
-    "submit figure-13 --cluster mine --notify ntfy://ntfy.sh/my-topic",
     "images import --cluster selene",
     "nodes deny n7 n[9-12] --cluster mine --because ECC --until 2026-12-31",
     "render figure-13 --cluster mine --explain",
-    "nodes deny n7 n[9-12] --because ECC --until 2026-12-31",
+    "nodes deny n7 n[9-12] --cluster mine --because ECC",
     "nodes allow n7",
 )
 
@@ -217,8 +222,6 @@ def faults_of(site: Site, command: Command) -> list[str]:
         site.variables = before
     else:
         text = command.text
-        if "FILE" in text:  # the file of signers, and the signed bundle
-            text = text.replace("FILE", "signers").replace("figure-13.tar", "figure-13-cpu-local.tar")
         done = subprocess.run(
             ["bash", "-c", text], cwd=site.folder, env=site.environment, stdin=subprocess.DEVNULL,
             capture_output=True, text=True, check=False,
@@ -249,12 +252,11 @@ def test_the_commands_that_submit_reach_slurm(
     (home / "clusters").mkdir(parents=True)
     (home / "clusters" / "selene.local.yaml").write_text(SELENE)
     (home / "clusters" / "mine.yaml").write_text(MINE)
-    monkeypatch.setenv("REPRO_CLUSTER", "mine")  # the default of `repro nodes`
     repro = Caller(Site(home), monkeypatch, capsys)
     faults = []
     found = {command.key: command for page in page_names() for command in commands(page)}
     for command in map(found.__getitem__, SUBMITTED):
-        replaced = {"slack://...": "slack://TokenA/TokenB/TokenC", "2026-12-31": "2998-12-31"}
+        replaced = {"2026-12-31": "2998-12-31"}
         words = [replaced.get(word, word) for word in command.words if word != "--wait"]  # no job ends
         if words[0] == "submit":  # nothing was submitted before
             shutil.rmtree(home / "runs", ignore_errors=True)

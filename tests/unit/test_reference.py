@@ -16,8 +16,7 @@ from orchestrator.catalog.experiment import Experiment, TrainingFields
 from orchestrator.catalog.experiment_schema import experiment_schema, paper_schema
 from orchestrator.catalog.paper import Paper
 from orchestrator.cli import main
-from orchestrator.clusters.profile import ClusterProfile
-from orchestrator.clusters.profile_schema import profile_schema
+from orchestrator.clusters.profile import ClusterProfile, profile_schema
 from orchestrator.config.user import UserConfig
 from orchestrator.launch.executors import NOT_STARTED, TIMED_OUT
 from orchestrator.launch.probe import OUTSIDE_IMAGE

@@ -18,7 +18,7 @@ from orchestrator.launch.sbatch import PAUSES_S
 from orchestrator.launch.supervise import may_be_resubmitted
 from orchestrator.ledger import tables
 from orchestrator.reading.failure import BACK_OFF_S, MOST_ATTEMPTS, POLICIES, Failure
-from orchestrator.slurm import states
+from orchestrator.slurm import records
 from tests.reliability import PAGE, TESTS, Row, generate
 
 NAMED = re.compile(r"`((?:unit|slurm)/[\w/]+\.py)::(test_\w+)`")
@@ -121,7 +121,7 @@ def test_every_state_is_on_the_page_in_its_phase() -> None:
     text = PAGE.read_text(encoding="utf-8").partition("### Slurm states")[2].partition("\n## ")[0]
     phases = {cells[0]: cells[1] for cells in rows_of(text) if cells[0] != "phase"}
     listed = {word: phase for phase, words in phases.items() for word in re.findall(r"[A-Z]{2}[A-Z_]+", words)}
-    assert listed == {state: str(states.phase_of(state)) for state in states._STATES}
+    assert listed == {state: str(records.phase_of(state)) for state in records._STATES}
     for ours in (tables.QUEUED, "SUBMITTING", tables.NEVER_SUBMITTED, "LOST"):
         assert f"`{ours}`" in text
 

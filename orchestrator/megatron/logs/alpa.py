@@ -20,11 +20,6 @@ TABLE = "megatron_results_e2e.tsv"
 TABLE_BYTES = 64 * 1024
 """Bytes at the end of a table that are read: hundreds of rows."""
 
-# fmt: off
-_HEADS = (
-    "exp_name", "instance", "num_hosts", "num_devices_per_host", "model_name", "method", "value", "time_stamp",
-)
-# fmt: on
 _TOKEN = b"exp_name: "
 # NumPy 2 prints its numbers as np.float64(55.89).
 _TFLOPS = re.compile(rf"'tflops': (?:np\.float64\()?({NUMBER.decode()})\)?[,}}]")
@@ -89,6 +84,9 @@ class AlpaRow:
                 continue
             if own != planned:
                 yield f"{name} {own}, not {planned}"
+
+
+_HEADS = tuple(field.name for field in fields(AlpaRow))
 
 
 def key_of_case(model: ModelShape, gpus: int) -> RowKey:

@@ -1,4 +1,4 @@
-"""Bundle files: reproducible .tar.zst archives, safe unpacking, and OpenSSH signatures."""
+"""Bundle files: reproducible .tar.zst archives, safe unpacking, and checksums."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import hashlib
 import os
 import re
 import shutil
-import subprocess
 import tarfile
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
@@ -18,7 +17,7 @@ from pathlib import Path
 from typing import IO, BinaryIO
 
 from orchestrator.errors import Problem, ReproError
-from orchestrator.files import single_name, written_whole
+from orchestrator.files import single_name
 from orchestrator.reading.logs import decompressed as in_pieces
 from orchestrator.text import counted
 
@@ -239,93 +238,6 @@ def _sha256(path: Path) -> str:
         while block := file.read(1 << 20):
             digest.update(block)
     return digest.hexdigest()
-
-
-NAMESPACE = "repro-bundle"
-"""Namespace of the signatures. A signature that the same key made for git or mail is not valid for a bundle."""
-
-
-@dataclass(frozen=True, slots=True)
-class Signature:
-    """Result of a check: the signer, or the problem if no allowed signer signed."""
-
-    signer: str | None
-    problem: str | None
-
-
-def signature_of(bundle: Path) -> Path:
-    """Return the path of a bundle's signature."""
-    return bundle.with_name(f"{bundle.name}.sig")
-
-
-def require_key(key: Path) -> None:
-    """Raise ReproError if the key cannot be read or ssh-keygen is missing."""
-    _require_readable("--sign", key, "ssh-keygen -t ed25519 makes a key")
-    _ssh_keygen(["-Y", "check-novalidate"], None)
-
-
-def sign(bundle: Path, key: Path) -> Path:
-    """Write the signature of a bundle beside it and return its path. ssh-keygen may ask for the key's passphrase."""
-    done = _ssh_keygen(["-Y", "sign", "-f", str(key), "-n", NAMESPACE], bundle)
-    if done.returncode:
-        what = f"{bundle} was written but not signed ({_reason(done)})"
-        raise ReproError(Problem(what, f"--sign {key}:", "check the key, then repeat with --force"))
-    path = signature_of(bundle)
-    with written_whole(path) as part:
-        part.write_bytes(done.stdout)
-    return path
-
-
-def check_signature(bundle: Path, allowed: Path) -> Signature:
-    """Check a bundle's signature against a file of allowed signers, as `man ssh-keygen` describes it.
-
-    Raises ReproError if that file cannot be read or ssh-keygen is missing.
-    """
-    _require_readable("--allowed-signers", allowed, "each line has NAME KEYTYPE KEY")
-    signature = signature_of(bundle)
-    if not signature.is_file():
-        return Signature(None, f"{signature}: no such file: the bundle is not signed")
-    options = ["-n", NAMESPACE, "-s", str(signature)]
-    done = _ssh_keygen(["-Y", "check-novalidate", *options], bundle)
-    if done.returncode:
-        return Signature(None, f"{signature}: no valid signature of {bundle.name} ({_reason(done)})")
-    key = done.stdout.decode(errors="replace").strip().rpartition(" with ")[2]
-    principals = _ssh_keygen(["-Y", "find-principals", "-s", str(signature), "-f", str(allowed)], bundle)
-    for name in principals.stdout.decode(errors="replace").splitlines() if principals.returncode == 0 else []:
-        if not _ssh_keygen(["-Y", "verify", "-f", str(allowed), "-I", name, *options], bundle).returncode:
-            return Signature(f"{name} ({key})", None)
-    return Signature(None, f"{signature}: {allowed} does not allow its {key} to sign for {NAMESPACE}")
-
-
-def _require_readable(option: str, file: Path, hint: str) -> None:
-    try:
-        if not file.is_file():
-            raise ReproError(Problem("no such file", f"{option} {file}:", hint))
-        file.open("rb").close()
-    except OSError as error:
-        raise ReproError(Problem(f"cannot be read ({error.strerror})", f"{option} {file}:", hint)) from None
-
-
-def _ssh_keygen(argv: Sequence[str], bundle: Path | None) -> subprocess.CompletedProcess[bytes]:
-    """Run ssh-keygen with the bundle, or nothing, as its input."""
-    try:
-        if bundle is None:
-            return subprocess.run(["ssh-keygen", *argv], stdin=subprocess.DEVNULL, capture_output=True, check=False)
-        with bundle.open("rb") as file:
-            return subprocess.run(["ssh-keygen", *argv], stdin=file, capture_output=True, check=False)
-    except FileNotFoundError as error:
-        if error.filename != "ssh-keygen":
-            raise ReproError(Problem("no such file", f"{bundle}:")) from None
-        hint = "install OpenSSH's client, or leave the option out"
-        raise ReproError(Problem("not found", "ssh-keygen:", hint)) from None
-    except OSError as error:
-        raise ReproError(Problem(f"cannot be read ({error.strerror})", f"{bundle}:")) from None
-
-
-def _reason(done: subprocess.CompletedProcess[bytes]) -> str:
-    """Return the last line that ssh-keygen printed as an error."""
-    lines = done.stderr.decode(errors="replace").strip().splitlines()
-    return lines[-1] if lines else f"exit code {done.returncode}"
 
 
 def path_within(path: str) -> str:

@@ -1,33 +1,57 @@
-"""Comparison of every attempt in a bundle with its logs and records. The ledger's rows are not believed."""
+"""Comparison of every attempt in a bundle with its logs and records. The ledger's rows are not believed.
+
+The script of a job writes a record at its start and at its end. Slurm prints a line into a log when it ends a job.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
 from pathlib import Path
 
 from orchestrator.errors import Problem, ReproError
+from orchestrator.files import ScriptRecord, read_record
 from orchestrator.ledger.attempts import rows_of_attempts
 from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.measurements import Measurement, record_measurements
 from orchestrator.ledger.rows import JobRow
-from orchestrator.ledger.tables import FAILED, NEVER_SUBMITTED, OPEN
-from orchestrator.megatron.logs.columns import IterationLine
+from orchestrator.ledger.tables import LOST, NEVER_SUBMITTED, OPEN
+from orchestrator.megatron.logs import root_cause_kinds as kinds
+from orchestrator.megatron.logs.root_cause import CauseFinder
 from orchestrator.reading.collect import measure
-from orchestrator.reading.energy import ENERGY_METRICS
 from orchestrator.reading.failure import Failure
-from orchestrator.results.bundle.check import first_of, same, shown
-from orchestrator.results.bundle.end_check import end_differences
-from orchestrator.results.bundle.extract import Extract, ForgottenAttempt, memory_ledger, read_rows
+from orchestrator.reading.logs import log_blocks, log_files
+from orchestrator.results.bundle.extract import Extract, memory_ledger, read_rows
 from orchestrator.results.export.rows import Row
 from orchestrator.text import counted
 
 _FOLDER = re.compile(r"jobs/[A-Za-z0-9][A-Za-z0-9._-]{0,200}/attempt-[0-9]{1,9}")
 _WITHOUT_SUBMISSION = (Failure.NOT_SUBMITTED, Failure.REFUSED, Failure.CANCELLED, Failure.STOPPED)
 """Failure classes of attempts that no scheduler received. No file shows which one it was."""
+_TIMED_OUT = 124
+"""Exit code of timeout(1), which ends a local job at its time limit."""
+_SIGNALLED = 128
+"""A shell adds this to the number of the signal that ended a process. sacct subtracts it from exit codes."""
+_TOLERANCE = timedelta(seconds=5)
+"""Slurm and records have whole seconds, and a clock may be corrected while a job runs."""
+
+_SLURM_LINES = {
+    "TIMEOUT": kinds.TIME_LIMIT,
+    "DEADLINE": kinds.TIME_LIMIT,
+    "PREEMPTED": kinds.PREEMPTED,
+    "NODE_FAIL": kinds.NODE_FAILURE,
+    "OUT_OF_MEMORY": kinds.NO_HOST_MEMORY,
+}
+"""Kind of the line that Slurm prints when it ends a job with this state."""
+_CLOSE = 1e-9
+"""Relative; two machines may differ in the last digits of a median."""
+_MOST_SHOWN = 5
+"""Differences that are listed per attempt or per case."""
 
 
 @dataclass(slots=True)
@@ -37,7 +61,6 @@ class Derived:
     ledger: Ledger
     differences: list[str] = field(default_factory=list)
     attempts: int = 0
-    older: int = 0
     never_ran: int = 0
     under_way: int = 0
     iterations: int = 0
@@ -47,13 +70,17 @@ class Derived:
     def what(self) -> str:
         """Return how much was compared."""
         text = f"{counted(self.attempts, 'attempt')} read again: {self.iterations} iterations, {self.metrics} metrics"
-        text += f"; {self.older} compared only in what an older repro recorded" if self.older else ""
         text += f"; {self.never_ran} never ran" if self.never_ran else ""
         return text + (f"; {self.under_way} not judged yet" if self.under_way else "")
 
 
-def read_logs(folder: Path, extract: Extract, missing: Mapping[str, str], *, keeps_iterations: bool) -> Derived:
-    """Read the log of each attempt, compare it with the stored numbers, and record it in a ledger in memory."""
+def read_logs(
+    folder: Path, extract: Extract, missing: Mapping[str, str], left_out: Collection[str], *, keeps_iterations: bool
+) -> Derived:
+    """Read the log of each attempt, compare it with the stored numbers, and record it in a ledger in memory.
+
+    The logs of the attempts `left_out`, as `--without` names them, are not read: they may be gone.
+    """
     for attempt in extract.attempts:
         own = f"-{attempt['job_id']}/attempt-{attempt['number']}"
         if not _FOLDER.fullmatch(attempt["folder"]) or not attempt["folder"].endswith(own):
@@ -72,7 +99,10 @@ def read_logs(folder: Path, extract: Extract, missing: Mapping[str, str], *, kee
         if group and group[0]["attempt_id"] == attempt["id"]:
             lines, group = group, next(groups, None)
         row = rows[attempt["id"]]
-        differences = _read_log(derived, row, attempt, metrics.pop(row.attempt_id, {}), lines, keeps_iterations)
+        numbers = metrics.pop(row.attempt_id, {})
+        if f"{row.job_id}:{row.number}" in left_out:
+            continue
+        differences = _read_log(derived, row, attempt, numbers, lines, keeps_iterations)
         lost = [
             f"{path}: not in the bundle ({reason})"
             for path, reason in missing.items()
@@ -87,15 +117,14 @@ def read_logs(folder: Path, extract: Extract, missing: Mapping[str, str], *, kee
     return derived
 
 
-def unnamed_attempts(extract: Extract, forgotten: Sequence[ForgottenAttempt]) -> Iterator[str]:
-    """Yield the attempts that neither the ledger in the bundle nor the list of forgotten attempts has."""
+def missing_attempts(extract: Extract) -> Iterator[str]:
+    """Yield the attempts before the last one of each job that the ledger in the bundle lacks."""
     numbers: dict[str, set[int]] = {}
     for attempt in extract.attempts:
         numbers.setdefault(attempt["job_id"], set()).add(attempt["number"])
     for job, of_job in numbers.items():
-        named = {attempt.attempt for attempt in forgotten if attempt.job == job}
-        for number in sorted(set(range(1, max(of_job))) - of_job - named):
-            yield f"ledger/attempts.jsonl: attempt {number} of job {job} is neither there nor named as forgotten"
+        for number in sorted(set(range(1, max(of_job))) - of_job):
+            yield f"ledger/attempts.jsonl: attempt {number} of job {job} is missing"
 
 
 def _lines_by_attempt(folder: Path) -> Iterator[list[Row]]:
@@ -122,12 +151,6 @@ def _read_log(
     if row.phase in OPEN:
         derived.under_way += 1
         return [*differences, *_open_differences(f"{path} ({row.label})", attempt, metrics, lines, measured)]
-    if _is_of_older_repro(attempt, lines):
-        measured = _as_older_repro(measured, attempt, metrics)
-        derived.older += 1
-    elif row.spec.computes is None:  # that repro gave MFU for Llama models only
-        measured = _without_new(measured, metrics, ("mfu_percent",))
-    measured = _without_new(measured, metrics, ENERGY_METRICS)
     if row.state == NEVER_SUBMITTED and attempt["failure"] in _WITHOUT_SUBMISSION:
         measured = dataclasses.replace(measured, failure=attempt["failure"])
     derived.never_ran += row.state == NEVER_SUBMITTED
@@ -171,33 +194,6 @@ def _attempt_differences(
             yield f"{location}: {name} is {values}"
 
 
-def _is_of_older_repro(attempt: Row, lines: Sequence[Row]) -> bool:
-    """Return whether an older repro read the log: lines without counts, or a failure without a class."""
-    if lines:
-        return all(line["skipped"] is None for line in lines)
-    return attempt["verdict"] == FAILED and attempt["failure"] is None
-
-
-def _as_older_repro(measured: Measurement, attempt: Row, metrics: Mapping[str, Row]) -> Measurement:
-    """Return the part of a measurement that an older repro recorded."""
-    lines = (
-        IterationLine(line.iteration, line.elapsed_ms, line.loss, line.grad_norm, line.used)
-        for line in measured.iterations
-    )
-    return dataclasses.replace(
-        measured,
-        iterations=tuple(lines),
-        metrics=tuple(metric for metric in measured.metrics if metric.name in metrics),
-        failure=measured.failure if attempt["failure"] is not None else None,
-    )
-
-
-def _without_new(measured: Measurement, metrics: Mapping[str, Row], names: Collection[str]) -> Measurement:
-    """Return the measurement without those of these metrics that an older repro did not record."""
-    kept = tuple(metric for metric in measured.metrics if metric.name not in names or metric.name in metrics)
-    return dataclasses.replace(measured, metrics=kept)
-
-
 def _metric_differences(location: str, stored: Mapping[str, Row], measured: Measurement) -> Iterator[str]:
     derived = {metric.name: metric for metric in measured.metrics}
     for name in dict.fromkeys([*stored, *derived]):
@@ -229,3 +225,114 @@ def _iteration_differences(location: str, stored: Sequence[Row], measured: Measu
 def _only_in_one(location: str, name: str, in_ledger: bool) -> str:
     has, lacks = ("the ledger", "its log") if in_ledger else ("its log", "the ledger")
     return f"{location}: {name} is in {has} and not in {lacks}"
+
+
+def first_of(differences: Sequence[str], location: str) -> Iterator[str]:
+    """Yield the first differences, and the number of the others."""
+    yield from differences[:_MOST_SHOWN]
+    if len(differences) > _MOST_SHOWN:
+        yield f"{location}: {len(differences) - _MOST_SHOWN} more like these"
+
+
+def shown(value: object) -> str:
+    """Return a value as text."""
+    return "nothing" if value is None else str(value)
+
+
+def same(stored: object, derived: object) -> bool:
+    """Return whether two values are equal; numbers up to rounding, and NaN is stored as nothing."""
+    if isinstance(derived, float):
+        if not math.isfinite(derived):
+            return stored is None
+        return isinstance(stored, (int, float)) and math.isclose(stored, derived, rel_tol=_CLOSE)
+    return bool(stored == derived)
+
+
+# ---- the end of an attempt ------------------------------------------------------------------------------------
+
+
+def end_differences(row: JobRow) -> Iterator[str]:
+    """Yield the differences between an attempt's end in the ledger and the files in its folder."""
+    folder = Path(row.folder)
+    start, end = read_record(folder / "start"), read_record(folder / "end")
+    for name, record in (("start", start), ("end", end)):
+        if record is None and (folder / name).exists():
+            yield f"its {name} record cannot be parsed"
+        if record is not None and record.scheduler_id not in (row.scheduler_id, "none"):
+            yield f"scheduler_id is {row.scheduler_id} in the ledger, {record.scheduler_id} in its {name} record"
+    if row.state == NEVER_SUBMITTED:
+        yield from _traces(folder)
+        return
+    yield from _state_differences(row, folder, end)
+    if end is not None and row.phase not in OPEN and (row.scheduler == "local" or row.state in ("COMPLETED", "FAILED")):
+        yield from _code_differences(row, end.exit_code)
+    if start is not None and end is not None and row.phase not in OPEN:
+        yield from _time_differences(row, start, end)
+
+
+def _traces(folder: Path) -> Iterator[str]:
+    """Yield the traces of a run. The script's own output is none: a copy that Slurm accepted late prints a refusal."""
+    records = [name for name in ("start", "end", "claimed") if (folder / name).exists()]
+    logs = [log.name for log in log_files(folder) if log.name != "batch.txt"]
+    if names := [*records, *logs]:
+        yield f"state is {NEVER_SUBMITTED} in the ledger, and its folder contains {', '.join(names)}"
+
+
+def _state_differences(row: JobRow, folder: Path, end: ScriptRecord | None) -> Iterator[str]:
+    code = end.exit_code if end else None
+    is_in_ledger = f"state is {row.state} in the ledger"
+    if row.phase in OPEN:
+        if code is not None and not row.is_requeued:  # Slurm runs a requeued job again, which replaces the record
+            yield f"{is_in_ledger}, and its end record has exit code {code}"
+        return
+    if code is None and (row.state == "COMPLETED" or (row.state == "TIMEOUT" and row.scheduler == "local")):
+        yield f"{is_in_ledger}, and it has no end record"
+    elif code is not None and not _allows(row, folder, code):
+        yield f"{is_in_ledger}, and its end record has exit code {code}"
+    elif _needs_line(row, code) and not _is_ended_by_slurm(row, folder):
+        yield f"{is_in_ledger}, and no log has Slurm's line about it"
+
+
+def _allows(row: JobRow, folder: Path, code: int) -> bool:
+    """Return whether a job whose end record has this exit code can have the row's state."""
+    if row.scheduler == "local":
+        by_code = "COMPLETED" if code == 0 else "TIMEOUT" if code == _TIMED_OUT else "FAILED"
+        return row.state == by_code or (row.state == "CANCELLED" and code != 0 and (folder / "cancelled").exists())
+    if row.state in ("COMPLETED", "FAILED"):
+        return (code == 0) == (row.state == "COMPLETED")
+    return row.state != LOST  # the state of a job without an end record
+
+
+def _needs_line(row: JobRow, code: int | None) -> bool:
+    """Return whether only Slurm's line proves the state: a job that ended well, or whose numbers count at its limit."""
+    return row.scheduler == "slurm" and (row.state == "TIMEOUT" or (code == 0 and row.state != "COMPLETED"))
+
+
+def _is_ended_by_slurm(row: JobRow, folder: Path) -> bool:
+    """Return whether a log has Slurm's line for the row's state, or the job's folder the mark of a cancellation."""
+    if row.state == "CANCELLED":
+        return (folder / "cancelled").exists()
+    finder = CauseFinder()
+    for block in log_blocks(folder):
+        finder.feed(block)
+    cause = finder.cause()
+    return cause is not None and row.state in _SLURM_LINES and cause.of(_SLURM_LINES[row.state]) is not None
+
+
+def _code_differences(row: JobRow, code: int) -> Iterator[str]:
+    is_local, signal = row.scheduler == "local", code - _SIGNALLED
+    if row.exit_code not in ((code,) if is_local else (code, signal, None)):
+        yield f"exit_code is {row.exit_code} in the ledger, {code} in its end record"
+    if row.signal not in ((None,) if is_local else (None, 0, signal)):
+        yield f"signal is {row.signal} in the ledger, and its end record has exit code {code}"
+
+
+def _time_differences(row: JobRow, start: ScriptRecord, end: ScriptRecord) -> Iterator[str]:
+    """Compare durations, as two machines may have different clocks. Slurm's also include prolog and epilog."""
+    if row.started_at is None or row.ended_at is None:
+        return
+    recorded, by_ledger = end.at - start.at, row.ended_at - row.started_at
+    is_shorter = by_ledger < recorded - _TOLERANCE
+    if is_shorter or (row.scheduler == "local" and by_ledger > recorded + _TOLERANCE):
+        times = f"{by_ledger.total_seconds():.0f} s in the ledger, {recorded.total_seconds():.0f} s by its records"
+        yield f"its duration is {times}"

@@ -1,4 +1,4 @@
-"""Rows of a figure in a bundle: written as JSON lines without secrets, read back, and loaded into a ledger."""
+"""Experiments and rows of a figure in a bundle: rows are JSON lines, read back, and loaded into a ledger."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ from typing import Any, TypeVar
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
+from orchestrator.catalog.claims import PairFields
+from orchestrator.catalog.expand import expand
+from orchestrator.catalog.library import Entry, read_experiment
 from orchestrator.errors import Problem, ReproError
-from orchestrator.ledger.column_types import JsonObject, JsonTexts
 from orchestrator.ledger.database import Ledger
-from orchestrator.ledger.reports import run_records
 from orchestrator.ledger.tables import (
     Attempt,
     Event,
@@ -30,11 +31,10 @@ from orchestrator.ledger.tables import (
     RunJob,
     Table,
     batched,
-    field_values,
     rows_of,
 )
-from orchestrator.masking import masked_tree
 from orchestrator.results.export.rows import Row
+from orchestrator.results.outcome import FigureOutcome
 
 T = TypeVar("T")
 
@@ -42,9 +42,9 @@ SOMEBODY = "user"
 """Replacement of a user's name in a path."""
 
 
-def anonymized(value: T, users: Collection[str], secrets: Collection[str] = ()) -> T:
-    """Return a row, or other JSON, without secrets and without the names of these users in paths."""
-    anonymous: T = _without_users(masked_tree(value, known=secrets), _user_pattern(users))
+def anonymized(value: T, users: Collection[str]) -> T:
+    """Return a row, or other JSON, without the names of these users in paths."""
+    anonymous: T = _without_users(value, _user_pattern(users))
     return anonymous
 
 
@@ -79,31 +79,11 @@ _LEFT_OUT: Mapping[str, frozenset[str]] = {
     "runs": frozenset({"user", "host", "pid", "run_options"}),
     "attempts": frozenset(
         {"user", "host", "pid", "token", "machine", "pid_start_ticks", "unsettled_since", "unseen_log_bytes"}
-        | {"forgotten_at", "forgotten_by"}
     ),
 }
 _PATHS = {"runs": frozenset({"profile"}), "attempts": frozenset({"folder", "script", "file"})}
-_ADDED: Mapping[str, frozenset[str]] = {
-    "jobs": frozenset({"image_digest"}),
-    "attempts": frozenset({"execution", "slurm_cluster", "origin", "no_energy"}),
-    "iterations": frozenset({"host_wait_ms"}),
-}
-"""Columns that older bundles lack; they are read as empty."""
 _LONGEST_LINE_BYTES = 1 << 24
 _LONGEST_NAME = 100
-
-
-@dataclass(frozen=True, slots=True)
-class ForgottenAttempt:
-    """An attempt that `repro forget` hides; a bundle names it. `outcome` is its verdict, else its state."""
-
-    case: str
-    job: str
-    attempt: int
-    outcome: str
-
-    def __str__(self) -> str:
-        return f"{self.case}: attempt {self.attempt} of job {self.job} ({self.outcome})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,8 +91,7 @@ class Extract:
     """Rows of a figure by table, in the order of the bundle, except iterations (there may be millions).
 
     `runs` are the runs that requested the jobs and the runs that made their attempts; `run_jobs` and `events` are those
-    of this figure, and of the jobs of other figures that its claims compare with. `forgotten` are the attempts that are
-    left out.
+    of this figure, and of the jobs of other figures that its claims compare with.
     """
 
     runs: list[Row]
@@ -121,12 +100,11 @@ class Extract:
     attempts: list[Row]
     metrics: list[Row]
     events: list[Row]
-    forgotten: list[ForgottenAttempt]
 
     @classmethod
     def of_tables(cls, read: Callable[[str], Iterable[Row]]) -> Extract:
         """Return the extract with the rows that `read` gives for each table."""
-        return cls(**{table: list(read(table)) for table in TABLES if table != "iterations"}, forgotten=[])
+        return cls(**{table: list(read(table)) for table in TABLES if table != "iterations"})
 
     def of(self, table: str) -> list[Row]:
         """Return the rows of a table."""
@@ -154,7 +132,7 @@ def extract_of(
     others: Mapping[str, Collection[str]] | None = None,
     left_out: Collection[str] = (),
 ) -> Extract:
-    """Return the ledger's rows about the jobs of a figure that run one of these programs, without forgotten attempts.
+    """Return the ledger's rows about the jobs of a figure that run one of these programs.
 
     `others` are the cases of other experiments, by full name, whose jobs are included. `left_out` are job ids.
     """
@@ -174,40 +152,23 @@ def extract_of(
     with ledger.reading() as session:
         run_jobs = [dict(row) for row in session.execute(query).mappings() if row["job_id"] not in left_out]
         job_ids, run_ids = {row["job_id"] for row in run_jobs}, {row["run_id"] for row in run_jobs}
-        recorded = _rows(session, Attempt, "job_id", job_ids, order="id")
-        forgotten = _forgotten(session, recorded, run_jobs)
-        attempts = [row for row in recorded if not row["forgotten_at"]]
+        attempts = _rows(session, Attempt, "job_id", job_ids, order="id")
         ids, job_ids = {row["id"] for row in attempts}, {row["job_id"] for row in attempts}
         run_jobs = [row for row in run_jobs if row["job_id"] in job_ids]
         events = [row for row in _rows(session, Event, "run_id", run_ids, order="id") if row["attempt_id"] is None]
         events += _rows(session, Event, "attempt_id", ids, order="id")
         metrics = _rows(session, Metric, "attempt_id", ids, order="attempt_id name")
         requested = _rows(session, Job, "id", job_ids, order="id")
+        made = run_ids | {row["run_id"] for row in attempts}
+        runs_made = _rows(session, Run, "id", made, order="created_at id")
     return Extract(
-        runs=[field_values(run) for run in run_records(ledger, run_ids | {row["run_id"] for row in attempts})],
+        runs=runs_made,
         jobs=requested,
         run_jobs=run_jobs,
         attempts=attempts,
         metrics=metrics,
         events=sorted(events, key=lambda row: (row["at"], row["id"])),
-        forgotten=forgotten,
     )
-
-
-def _forgotten(session: Session, attempts: Iterable[Row], run_jobs: Iterable[Row]) -> list[ForgottenAttempt]:
-    """Return the forgotten ones of these attempts, by case and number."""
-    rows = [row for row in attempts if row["forgotten_at"]]
-    names = {row["job_id"]: row["case_name"] for row in run_jobs}
-    repeats = {row["id"]: row["repeat"] for row in _rows(session, Job, "id", {row["job_id"] for row in rows}, "id")}
-
-    def case(job: str) -> str:
-        return names[job] if repeats[job] == 1 else f"{names[job]} #{repeats[job]}"
-
-    outcomes = [" ".join(filter(None, (row["verdict"] or row["state"], row["failure"]))) for row in rows]
-    return [
-        ForgottenAttempt(case(row["job_id"]), row["job_id"], row["number"], outcome)
-        for row, outcome in sorted(zip(rows, outcomes, strict=True), key=lambda pair: case(pair[0]["job_id"]))
-    ]
 
 
 def _rows(session: Session, table: type[Table], column: str, values: set[int] | set[str], order: str) -> list[Row]:
@@ -241,12 +202,12 @@ def attempt_folders(extract: Extract) -> dict[int, str]:
     return folders
 
 
-def line_of(table: str, row: Row, paths: Row, users: set[str], secrets: Collection[str] = ()) -> bytes:
-    """Return one line of the table's file, without secrets and users; `paths` are its paths within the bundle."""
+def line_of(table: str, row: Row, paths: Row, users: set[str]) -> bytes:
+    """Return one line of the table's file, without users; `paths` are its paths within the bundle."""
     names = columns_of(table)
     plain = {name: _plain(row[name]) for name in names if name not in paths}
     plain |= {"profile_file": PurePath(row["profile_file"]).name} if row.get("profile_file") else {}
-    plain = anonymized(plain, users, secrets) | paths
+    plain = anonymized(plain, users) | paths
     return json.dumps({name: plain[name] for name in names}, allow_nan=False).encode() + b"\n"
 
 
@@ -286,10 +247,10 @@ def row_of(table: str, line: bytes) -> Row:
     """Return the row in a line of this table's file; ValueError for an invalid line."""
     columns = _columns(table)
     row, names = json.loads(line, parse_constant=_refuse), [column.name for column in columns]
-    added, paths = _ADDED.get(table, frozenset()), _PATHS.get(table, frozenset())
-    if not isinstance(row, dict) or list(row) != [name for name in names if name in row or name not in added]:
+    if not isinstance(row, dict) or list(row) != names:
         raise ValueError("other columns")
-    return {column.name: _checked(row.get(column.name), column, column.name in paths) for column in columns}
+    paths = _PATHS.get(table, frozenset())
+    return {column.name: _checked(row[column.name], column, column.name in paths) for column in columns}
 
 
 @lru_cache
@@ -311,8 +272,6 @@ def _checked(value: Any, column: sa.Column[Any], is_path: bool) -> object:
     kind = str if is_path else column.type.python_type
     if kind is datetime:
         return datetime.fromisoformat(value)
-    if isinstance(column.type, (JsonObject, JsonTexts)):
-        return value
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
@@ -358,7 +317,7 @@ def memory_ledger(
     return ledger
 
 
-_LEFT_OUT_OF_RUN: Row = {"user": "", "host": "", "pid": 0}
+_LEFT_OUT_OF_RUN: Row = {"user": "", "host": "", "pid": 0, "run_options": {}}
 _LEFT_OUT_OF_ATTEMPT: Row = {"host": "", "token": ""}
 _ROWS_AT_ONCE = 10_000
 
@@ -370,3 +329,29 @@ def _jobs_of_other_figures(extract: Extract) -> Iterator[Row]:
     attempted = dict.fromkeys((row["run_id"], row["job_id"]) for row in extract.attempts)
     for number, (run_id, job_id) in enumerate((key for key in attempted if key not in present), 1):
         yield {"run_id": run_id, "position": -number, "job_id": job_id, "case_name": names[job_id]}
+
+
+def read_entry(folder: Path, name: str) -> Entry:
+    """Read the experiment in the bundle, and those that its claims compare with."""
+    file = folder / "experiment" / f"{name}.yaml"
+    files = {f"{name.rpartition('/')[0]}/{path.stem}": path for path in sorted(file.parent.glob("*.yaml"))}
+    return read_experiment(name, file, files)
+
+
+def with_others(entry: Entry) -> list[Entry]:
+    """Return the experiment, the experiments that its claims compare with, and those that theirs compare with."""
+    return [entry, *(one for other in entry.others.values() for one in with_others(other))]
+
+
+def compared_cases(figure: FigureOutcome) -> dict[str, set[str]]:
+    """Return the cases of other experiments that the claims compare with, by full name of the experiment."""
+    cases: dict[str, set[str]] = {other.name: set() for other in figure.entry.others.values()}
+    for claim in figure.entry.experiment.claims:
+        if not isinstance(claim, PairFields) or claim.experiment is None or figure.scale not in claim.judged_at:
+            continue
+        other = figure.entry.others[claim.experiment]
+        wanted = claim.where.given() | claim.over.given()
+        cases[other.name] |= {
+            case.name for case in expand(other, figure.scale) if wanted.items() <= case.settings.items()
+        }
+    return cases

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from orchestrator.ledger.tables import OPEN
-from orchestrator.results.bundle.experiments import compared_cases
-from orchestrator.results.bundle.extract import Extract, ForgottenAttempt
+from orchestrator.results.bundle.extract import Extract, compared_cases
 from orchestrator.results.outcome import FigureOutcome
 
 SCRIPT = "job.sh"
@@ -42,7 +41,7 @@ To check the bundle without a cluster, a ledger or a network:
 
 The first command reads every number from the logs, judges the claims, renders this page and the report, and
 compares the results with the bundle. The second command compares each file in this folder with its checksum.
-Neither proves who made the bundle: a signature does (--allowed-signers).
+Neither proves who made the bundle: a signature does (ssh-keygen -Y verify).
 
 To run everything again, or one job by hand:
 
@@ -63,20 +62,15 @@ Contents:
 
 Scripts and logs are as they ran, with *** in place of secrets; script_sha256 is the digest of the script
 before. Times are UTC. The bundle leaves out who submitted; logs may still contain a user's folder.
-{forgotten}{missing}"""
+{left_out}{missing}"""
 
 
-def readme(
-    outcome: FigureOutcome, extract: Extract, missing: Mapping[str, str], forgotten: Sequence[ForgottenAttempt]
-) -> str:
-    """Return the README as plain text; `missing` are paths that the bundle lacks, each with the reason.
-
-    `forgotten` are the attempts that were left out.
-    """
+def readme(outcome: FigureOutcome, extract: Extract, missing: Mapping[str, str]) -> str:
+    """Return the README as plain text; `missing` are paths that the bundle lacks, each with the reason."""
     entry, attempts = outcome.entry, extract.attempts
     under_way = sum(row["phase"] in OPEN for row in attempts)
     absent = "".join(f"    {path}: {reason}\n" for path, reason in missing.items())
-    left_out = "".join(f"    {attempt}\n" for attempt in forgotten)
+    left_out = "".join(f"    {attempt}\n" for attempt in outcome.left_out)
     by_hand = ""
     if attempts:
         start = "sbatch" if attempts[-1]["scheduler"] == "slurm" else "bash"
@@ -95,7 +89,7 @@ def readme(
         name=bundle_name(outcome),
         submit=submit_command(outcome),
         by_hand=by_hand,
-        forgotten=f"\nAttempts that were left out, because they were forgotten:\n\n{left_out}" if forgotten else "",
+        left_out=f"\nAttempts that do not count in the results:\n\n{left_out}" if left_out else "",
         missing=f"\nMissing files:\n\n{absent}" if missing else "",
     )
 

@@ -6,22 +6,22 @@ import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 from orchestrator import __version__
 from orchestrator.catalog.library import Entry
 from orchestrator.errors import Problem, ReproError
+from orchestrator.fields import Field
 from orchestrator.files import single_name
 from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.tables import MEASURED
 from orchestrator.results.bundle.archive import changed_files, path_within, text_of, unpacked
-from orchestrator.results.bundle.attempt_check import read_logs, unnamed_attempts
-from orchestrator.results.bundle.check import Check, check_of_pages, first_of, same, shown
-from orchestrator.results.bundle.experiments import read_entry
+from orchestrator.results.bundle.attempt_check import first_of, missing_attempts, read_logs, same, shown
 from orchestrator.results.bundle.extract import (
     Extract,
-    ForgottenAttempt,
     anonymized,
     memory_ledger,
+    read_entry,
     read_extract,
     read_rows,
 )
@@ -31,8 +31,10 @@ from orchestrator.results.claims import JUDGING_RULES
 from orchestrator.results.export.columns import CASE_COLUMNS
 from orchestrator.results.export.formats import as_csv
 from orchestrator.results.export.rows import Row, claim_rows, export_rows
-from orchestrator.results.outcome import needs_losses, stored_outcome
-from orchestrator.results.report.page import report
+from orchestrator.results.left_out import words_of
+from orchestrator.results.outcome import judge_stored, needs_losses
+from orchestrator.results.plot.figure import matplotlib_version
+from orchestrator.results.report.page import report, without_picture
 from orchestrator.text import counted
 
 NOTHING_VERIFIED = "no case is verified: the bundle proves no measurement"
@@ -41,13 +43,67 @@ BROKEN = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeErro
 
 
 @dataclass(frozen=True, slots=True)
+class Check:
+    """Result of a check: what was compared, and one line per difference.
+
+    `unchecked` are the parts for which there was nothing to compare with. `notes` are facts for the reader that
+    are no differences.
+    """
+
+    name: str
+    what: str
+    differences: tuple[str, ...]
+    unchecked: str | None = None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def is_proven(self) -> bool:
+        """Return whether everything was compared."""
+        return self.unchecked is None
+
+
+@dataclass(frozen=True, slots=True)
+class BundleCheckRow:
+    """A check of a bundle as a row. `proven` is false if there was nothing to compare with."""
+
+    check: Annotated[str, Field(of="name")]
+    what: str
+    proven: Annotated[bool, Field(of="is_proven")]
+    differences: Sequence[str]
+    notes: Sequence[str]
+
+
+def check_of_pages(
+    stored: Mapping[str, str], rendered: Mapping[str, str], *, same_code: bool, drawn_with: str | None
+) -> Check:
+    """Compare the pages of a bundle with those that its rows give.
+
+    Another version of repro may render other pages. Another matplotlib (`drawn_with` is its version, None if it is
+    unknown or was not installed) draws another picture, and none draws none.
+    """
+    pages = " and ".join(rendered)
+    differing = [path for path in rendered if stored[path] != rendered[path]]
+    unlike = [path for path in differing if without_picture(stored[path]) != without_picture(rendered[path])]
+    here = matplotlib_version()
+    if differing and not unlike and (here is None or here != drawn_with):
+        why = f"matplotlib {drawn_with or 'of unknown version'} drew it" if here else "matplotlib is not installed"
+        what = f"{pages} rendered again: no difference; the picture is not compared, because {why}"
+        return Check("pages", what, (), unchecked=f"the picture of {' and '.join(differing)}")
+    if differing and not same_code:
+        what = f"{' and '.join(differing)} not compared: another version of repro made the bundle"
+        return Check("pages", what, (), unchecked=pages)
+    differences = tuple(f"{path}: differs from what the ledger in the bundle gives" for path in differing)
+    return Check("pages", f"{pages} rendered again", differences)
+
+
+@dataclass(frozen=True, slots=True)
 class About:
     """Content of bundle.json.
 
     `missing` are paths that should be in the bundle, with the reasons. `code_sha256` is the digest of the code that
-    made the bundle, and `matplotlib` the version that drew its picture; older bundles have neither. `judging_rules` is
-    the version of the rules by which its claims were judged. `forgotten` are the attempts that were left out; None in
-    older bundles, which left them out without a record.
+    made the bundle, and `matplotlib` the version that drew its picture; None if it is unknown. `judging_rules` is
+    the version of the rules by which its claims were judged. `left_out` are the values of `--without`; None in older
+    bundles, which may lack attempts.
     """
 
     made_by: str
@@ -58,7 +114,7 @@ class About:
     code_sha256: str | None = None
     matplotlib: str | None = None
     judging_rules: int = 1
-    forgotten: tuple[ForgottenAttempt, ...] | None = None
+    left_out: tuple[str, ...] | None = None
 
 
 def rederive(folder: Path, about: About, templates: Path) -> Iterator[Check]:
@@ -66,11 +122,10 @@ def rederive(folder: Path, about: About, templates: Path) -> Iterator[Check]:
     try:
         extract = read_extract(folder)
         entry = read_entry(folder, about.experiment)
-        derived = read_logs(folder, extract, about.missing, keeps_iterations=needs_losses(entry))
-        forgotten = about.forgotten or ()
-        gaps = () if about.forgotten is None else unnamed_attempts(extract, forgotten)
-        notes = tuple(f"left out, because it was forgotten: {attempt}" for attempt in forgotten)
-        yield Check("numbers", derived.what, (*derived.differences, *gaps), notes=notes)
+        left_out = {word.partition("=")[0] for word in about.left_out or ()}
+        derived = read_logs(folder, extract, about.missing, left_out, keeps_iterations=needs_losses(entry))
+        gaps = () if about.left_out is None else missing_attempts(extract)
+        yield Check("numbers", derived.what, (*derived.differences, *gaps))
         yield _check_results(folder, about, entry, derived.ledger)
         yield _check_pages(folder, about, entry, extract, templates)
     except (*BROKEN, OSError) as error:
@@ -80,10 +135,10 @@ def rederive(folder: Path, about: About, templates: Path) -> Iterator[Check]:
 
 def _check_results(folder: Path, about: About, entry: Entry, ledger: Ledger) -> Check:
     """Judge cases and claims from the derived numbers, and compare them with results/."""
-    outcome = stored_outcome(ledger, entry, about.scale)
+    outcome = judge_stored(ledger, entry, about.scale, about.left_out or ())
     stored = json.loads(text_of(folder, "results/results.json"))
     names = {column["name"] for column in stored["columns"]}  # an older bundle has fewer
-    rows = anonymized(export_rows(entry, outcome.results, ledger), ())
+    rows = anonymized([dict(row) for row in export_rows(entry, outcome.results, ledger)], ())
     cases = [{name: value for name, value in row.items() if name in names} for row in rows]
     claims, same_rules = claim_rows(outcome.claims), about.judging_rules == JUDGING_RULES
     differences = [
@@ -100,6 +155,7 @@ def _check_results(folder: Path, about: About, entry: Entry, ledger: Ledger) -> 
     what = f"{counted(len(cases), 'case')} and {counted(len(claims), 'claim')} judged again"
     changed = [] if same_rules else _changed_verdicts(stored["claims"], claims)
     notes = [] if same_rules else [_of_rules(about.judging_rules, len(changed)), *changed]
+    notes += [f"left out: {attempt}" for attempt in outcome.left_out]
     if not any(row["verdict"] in MEASURED for row in cases):
         notes.append(NOTHING_VERIFIED)
     unchecked = "verdicts of claims that other rules judged" if changed else None
@@ -138,10 +194,10 @@ def _check_pages(folder: Path, about: About, entry: Entry, extract: Extract, tem
         profile_of=lambda run: dict(json.loads(text_of(folder, path_within(run["profile"])))),
         script_of=script_of,
     )
-    outcome = stored_outcome(ledger, entry, about.scale)
+    outcome = judge_stored(ledger, entry, about.scale, about.left_out or ())
     rendered = {
         REPORT: report(ledger, [outcome], templates),
-        README: readme(outcome, extract, about.missing, about.forgotten or ()),
+        README: readme(outcome, extract, about.missing),
     }
     stored = {path: (folder / path).read_bytes().decode(errors="surrogateescape") for path in rendered}
     return check_of_pages(
@@ -227,20 +283,12 @@ def _about(file: Path, folder: Path) -> About:
             code_sha256=about.get("code_sha256"),
             matplotlib=about.get("matplotlib"),
             judging_rules=int(about.get("judging_rules", 1)),
-            forgotten=_forgotten(about["forgotten"]) if "forgotten" in about else None,
+            left_out=tuple(words_of(about["left_out"])) if "left_out" in about else None,
         )
     except _OtherFormat:
         raise
     except (*BROKEN, OSError, ReproError):
         raise ReproError(Problem(f"not a bundle: it has no readable {ABOUT}", f"{file}:")) from None
-
-
-def _forgotten(rows: Sequence[Row]) -> tuple[ForgottenAttempt, ...]:
-    """Return the attempts that bundle.json names as left out."""
-    names = ("case", "job", "outcome")
-    return tuple(
-        ForgottenAttempt(attempt=int(row["attempt"]), **{name: str(row[name]) for name in names}) for row in rows
-    )
 
 
 def _without_folder(text: str, folder: Path) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import itertools
 import json
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -18,31 +19,31 @@ from orchestrator.ledger.attempts import job_rows
 from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.measurements import file_offsets
 from orchestrator.ledger.reports import script_texts
-from orchestrator.ledger.tables import ENDED, MEASURED, NEVER_SUBMITTED, OPEN, field_values
-from orchestrator.masking import hidden_values, masked
+from orchestrator.ledger.tables import ENDED, MEASURED, NEVER_SUBMITTED, OPEN
+from orchestrator.masking import hidden_values, masked, masked_tree
 from orchestrator.megatron.logs.alpa import TABLE
 from orchestrator.reading.logs import decompressed, is_compressed, job_secrets, log_files
 from orchestrator.results.bundle.archive import MANIFEST, SUMS, Added, Archive, new_archive
-from orchestrator.results.bundle.experiments import compared_cases, with_others
 from orchestrator.results.bundle.extract import (
     TABLES,
     Extract,
-    ForgottenAttempt,
     anonymized,
     attempt_folders,
+    compared_cases,
     extract_of,
     iterations_of,
     line_of,
     memory_ledger,
     row_of,
+    with_others,
 )
-from orchestrator.results.bundle.masking import masked_blocks, masked_bytes
 from orchestrator.results.bundle.readme import SCRIPT, bundle_name, readme
 from orchestrator.results.claims import JUDGING_RULES
 from orchestrator.results.export.columns import CASE_COLUMNS
 from orchestrator.results.export.formats import as_csv, as_json
 from orchestrator.results.export.rows import Row, claim_rows, export_rows
-from orchestrator.results.outcome import FigureOutcome, needs_losses, stored_outcome
+from orchestrator.results.left_out import LeftOutAttempt, words_of
+from orchestrator.results.outcome import FigureOutcome, judge_stored, needs_losses
 from orchestrator.results.plot.figure import matplotlib_version
 from orchestrator.results.report.page import report
 
@@ -56,6 +57,16 @@ _RECORDS = re.compile(
 _PACKED = re.compile(r"\.(?:gz|zst)$")
 """Ending of a compressed log. The bundle contains the log decompressed, without the ending."""
 _PIECE_BYTES = 1 << 20
+# Lines that a verdict or a number may depend on.
+_PROOF = re.compile(
+    rb"iteration +[0-9]+/|using world size:|\[after training is done\]|\[exiting program|\(MB\)|number of parameters"
+    rb"|exp_name: |DUE TO "
+)
+
+_BLOCK_BYTES = 1 << 22
+_MOST_MASKED_BYTES = 1 << 26
+"""A longer text is cut even if the cut may separate the parts of a secret."""
+_BESIDE_CUT_BYTES = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,13 +84,15 @@ class Contents:
     """Files of a bundle by path; each is read, without secrets, when its bytes are requested.
 
     `sources` are the files that are read from job folders, and whether a verdict depends on them. `secrets` are values
-    that are masked wherever they occur.
+    that are masked wherever they occur in files. Rows of the ledger contain no secrets. `left_out` are folders of
+    attempts that do not count.
     """
 
     files: dict[str, Callable[[], Iterable[bytes]]] = field(default_factory=dict)
     sources: dict[str, tuple[Path, bool]] = field(default_factory=dict)
     missing: list[MissingFile] = field(default_factory=list)
     secrets: frozenset[str] = frozenset()
+    left_out: tuple[str, ...] = ()
 
     def add(self, path: str, text: bytes) -> None:
         """Add a text without secrets."""
@@ -95,7 +108,8 @@ class Contents:
         """Record a missing file with the reason, without the path on this machine."""
         if isinstance(why, ReproError):
             why = why.problems[0].what.removeprefix(f"{place}: ").replace(str(place.parent), "its folder")
-        self.missing.append(MissingFile(path, place, why, is_fault))
+        counts = not f"{path}/".startswith(tuple(f"{folder}/" for folder in self.left_out))
+        self.missing.append(MissingFile(path, place, why, is_fault and counts))
 
 
 def add_attempts(contents: Contents, extract: Extract, ledger: Ledger) -> dict[int, Row]:
@@ -120,7 +134,7 @@ def add_attempts(contents: Contents, extract: Extract, ledger: Ledger) -> dict[i
 def _add_script(contents: Contents, row: Row, path: str, text: str | None) -> str | None:
     """Add the script from the ledger, which cannot have been edited, else from the job folder."""
     if text is not None:
-        contents.add(path, masked(text, contents.secrets).encode())
+        contents.add(path, text.encode())
         return path
     return path if _add_text(contents, path, Path(row["folder"]), SCRIPT) else None
 
@@ -190,6 +204,62 @@ def _blocks(folder: Path, name: str, secrets: Collection[str], complain: Callabl
             raise ReproError(Problem(f"cannot be read ({error.strerror})", f"{folder / name}:")) from None
 
 
+def masked_blocks(pieces: Iterable[bytes], secrets: Collection[str] = ()) -> Iterator[bytes]:
+    """Yield a file of any size without secrets, block by block, so that memory does not grow with the file.
+
+    A secret may span several lines (a key in PEM). A block ends only where masking both parts separately gives the same
+    result as masking them together.
+    """
+    kept: list[bytes] = []
+    enough = _BLOCK_BYTES
+    for piece in pieces:
+        kept.append(piece)
+        if sum(map(len, kept)) < enough:
+            continue
+        pending = b"".join(kept)
+        cut = _cut(pending, secrets)
+        if cut:
+            yield masked_bytes(pending[:cut], secrets)
+        kept = [pending[cut:]]
+        enough = len(kept[0]) + _BLOCK_BYTES
+    if last := b"".join(kept):
+        yield masked_bytes(last, secrets)
+
+
+def masked_bytes(text: bytes, secrets: Collection[str] = ()) -> bytes:
+    """Return the bytes without secrets; bytes that are not UTF-8 stay.
+
+    A secret name with an unclosed quote hides the lines up to the next quote. If a verdict depends on one of these
+    lines, each such line is masked separately.
+    """
+    masked_text = _masked(text, secrets)
+    if masked_text.count(b"\n") == text.count(b"\n") or _proof(masked_text) == _proof(text):
+        return masked_text
+    parts: list[bytes] = []
+    for is_proof, group in itertools.groupby(text.splitlines(keepends=True), lambda line: bool(_PROOF.search(line))):
+        lines = list(group)
+        parts += [_masked(part, secrets) for part in (lines if is_proof else [b"".join(lines)])]
+    return b"".join(parts)
+
+
+def _masked(text: bytes, secrets: Collection[str]) -> bytes:
+    return masked(text.decode("utf-8", "surrogateescape"), secrets).encode("utf-8", "surrogateescape")
+
+
+def _proof(text: bytes) -> list[bytes]:
+    return [line for line in text.splitlines() if _PROOF.search(line)]
+
+
+def _cut(text: bytes, secrets: Collection[str]) -> int:
+    """Return the length of the part that can be masked separately; 0 if more must be read."""
+    cut = text.rfind(b"\n", 0, max(0, len(text) - _BESIDE_CUT_BYTES)) + 1
+    if len(text) >= _MOST_MASKED_BYTES:
+        return cut or len(text) - _BESIDE_CUT_BYTES
+    before, behind = text[max(0, cut - _BESIDE_CUT_BYTES) : cut], text[cut : cut + _BESIDE_CUT_BYTES]
+    apart = _masked(before, secrets) + _masked(behind, secrets)
+    return cut if cut and apart == _masked(before + behind, secrets) else 0
+
+
 def code_sha256(templates: Path) -> str:
     """Return the digest of this program's code and of the report's templates: equal if they render the same pages."""
     package = Path(orchestrator.__file__).parent
@@ -206,14 +276,14 @@ def code_sha256(templates: Path) -> str:
 class Bundled:
     """Number of files and attempts that were written; `under_way` attempts may still change.
 
-    `verified` is the number of verified cases. `forgotten` are the attempts that were left out.
+    `verified` is the number of verified cases. `left_out` are the attempts that do not count.
     """
 
     files: int
     attempts: int
     under_way: int
     verified: int
-    forgotten: tuple[ForgottenAttempt, ...]
+    left_out: tuple[LeftOutAttempt, ...]
     missing: tuple[MissingFile, ...]
 
 
@@ -221,39 +291,39 @@ def write_bundle(ledger: Ledger, figure: FigureOutcome, templates: Path, file: P
     """Write the bundle of a figure; the bundle lists unreadable files as missing."""
     others = compared_cases(figure)
     name, workloads = figure.entry.name, set(figure.workloads)
-    left_out = {row.job_id for row in job_rows(ledger, experiment=name)} - figure.jobs  # of other arguments or runs
-    extract = extract_of(ledger, name, figure.scale, figure.cluster, workloads, others, left_out)
-    contents = Contents()
+    other_jobs = {row.job_id for row in job_rows(ledger, experiment=name)} - figure.jobs  # of other arguments or runs
+    extract = extract_of(ledger, name, figure.scale, figure.cluster, workloads, others, other_jobs)
+    folders = attempt_folders(extract)
+    left_out = [attempt for attempt in figure.left_out if attempt.attempt_id in folders]
+    contents = Contents(left_out=tuple(folders[attempt.attempt_id] for attempt in left_out))
     paths = add_attempts(contents, extract, ledger)  # first, because it collects the secrets of the scripts
     _add_inputs(contents, figure, extract)
-    lines = _Lines(ledger, extract, paths, contents.secrets)
+    lines = _Lines(ledger, extract, paths)
     for table in TABLES:
         contents.files[f"ledger/{table}.jsonl"] = functools.partial(lines.of, table)
     _add_results(contents, ledger, figure, extract)
-    masked_ledger, masked_extract = _ledger_of_bundle(contents, figure, lines)
-    shown = stored_outcome(masked_ledger, figure.entry, figure.scale)
-    contents.add(REPORT, report(masked_ledger, [shown], templates).encode())
+    bundled_ledger, bundled_extract = _ledger_of_bundle(contents, figure, lines)
+    reasons = [{"job": one.job, "attempt": one.attempt, "reason": one.reason} for one in left_out]
+    reasons = masked_tree(anonymized(reasons, extract.users))
+    shown = judge_stored(bundled_ledger, figure.entry, figure.scale, words_of(reasons))
+    contents.add(REPORT, report(bundled_ledger, [shown], templates).encode())
     under_way = sum(row["phase"] in OPEN for row in extract.attempts)
     about = {"format": FORMAT, "repro": __version__, "experiment": figure.entry.name, "scale": figure.scale}
     about |= {"code_sha256": code_sha256(templates), "matplotlib": matplotlib_version()}
     about |= {"cluster": figure.cluster, "workloads": figure.workloads, "judging_rules": JUDGING_RULES}
-    forgotten = tuple(
-        ForgottenAttempt(**anonymized(field_values(attempt), extract.users, contents.secrets))
-        for attempt in extract.forgotten
-    )
-    about |= {"forgotten": [field_values(attempt) for attempt in forgotten]}
+    about |= {"left_out": reasons}
     with new_archive(file, bundle_name(figure), extract.last_run["created_at"]) as archive:
         added = list(_added(archive, contents))
         contents.missing.sort(key=lambda missing: missing.path)
-        reasons = {missing.path: missing.why for missing in contents.missing}
-        about |= {"under_way": under_way, "missing": [{"path": path, "why": why} for path, why in reasons.items()]}
+        absent = {missing.path: missing.why for missing in contents.missing}
+        about |= {"under_way": under_way, "missing": [{"path": path, "why": why} for path, why in absent.items()]}
         added.append(archive.add(ABOUT, [_json(about)]))
-        added.append(archive.add(README, [readme(shown, masked_extract, reasons, forgotten).encode()]))
+        added.append(archive.add(README, [readme(shown, bundled_extract, absent).encode()]))
         manifest = "".join(f"{file.size_bytes}\t{file.sha256}\t{file.path}\n" for file in added)
         added.append(archive.add(MANIFEST, [manifest.encode()]))
         archive.add(SUMS, [f"{file.sha256}  {file.path}\n".encode() for file in added])
     verified = sum(result.is_verified for result in figure.results)
-    return Bundled(len(added) + 1, len(extract.attempts), under_way, verified, forgotten, tuple(contents.missing))
+    return Bundled(len(added) + 1, len(extract.attempts), under_way, verified, shown.left_out, tuple(contents.missing))
 
 
 def _added(archive: Archive, contents: Contents) -> Iterator[Added]:
@@ -277,7 +347,7 @@ def _add_inputs(contents: Contents, figure: FigureOutcome, extract: Extract) -> 
             raise ReproError(Problem(f"cannot be read ({error.strerror})", f"{source}:")) from None
         contents.add(f"experiment/{path}.yaml", masked(text, contents.secrets).encode())
     for run in extract.runs:
-        contents.add(profile_path(run), _json(anonymized(run["profile"], extract.users, contents.secrets)))
+        contents.add(profile_path(run), _json(anonymized(run["profile"], extract.users)))
     runs = [{name: run[name] for name in ("id", "git_commit", "git_dirty", "versions")} for run in extract.runs]
     names = ("workload", "code", "image", "image_digest")
     programs = {tuple(job[name] for name in names) for job in extract.jobs}
@@ -286,7 +356,7 @@ def _add_inputs(contents: Contents, figure: FigureOutcome, extract: Extract) -> 
         "programs": [dict(zip(names, values, strict=True)) for values in sorted(programs, key=repr)],
         "gpus": sorted({gpu for job in extract.jobs if (gpu := job["configuration"].get("gpu"))}),
     }
-    contents.add("environment.json", _json(anonymized(environment, extract.users, contents.secrets)))
+    contents.add("environment.json", _json(anonymized(environment, extract.users)))
 
 
 def profile_path(run: Row) -> str:
@@ -301,12 +371,11 @@ class _Lines:
     ledger: Ledger
     extract: Extract
     paths: Mapping[int, Row]
-    secrets: Collection[str]
 
     def of(self, table: str) -> Iterator[bytes]:
         """Yield the lines of a table."""
         rows = iterations_of(self.ledger, self.extract.attempts) if table == "iterations" else self.extract.of(table)
-        return (line_of(table, row, self._paths_of(table, row), self.extract.users, self.secrets) for row in rows)
+        return (line_of(table, row, self._paths_of(table, row), self.extract.users) for row in rows)
 
     def read_back(self, table: str) -> Iterator[Row]:
         """Return the rows that a reader of the bundle gets."""
@@ -319,13 +388,14 @@ class _Lines:
 
 
 def _add_results(contents: Contents, ledger: Ledger, figure: FigureOutcome, extract: Extract) -> None:
-    cases = anonymized(export_rows(figure.entry, figure.results, ledger), extract.users, contents.secrets)
+    rows = [dict(row) for row in export_rows(figure.entry, figure.results, ledger)]
+    cases = anonymized(rows, extract.users)
     contents.add("results/cases.csv", as_csv(cases, CASE_COLUMNS).encode())
     contents.add("results/results.json", as_json(cases, claim_rows(figure.claims)).encode())
 
 
 def _ledger_of_bundle(contents: Contents, figure: FigureOutcome, lines: _Lines) -> tuple[Ledger, Extract]:
-    """Return the rows that a reader of the bundle gets: masked, without users, and with the bundle's paths."""
+    """Return the rows that a reader of the bundle gets: without users, and with the bundle's paths."""
 
     def text_of(path: str) -> str:
         return b"".join(contents.files[path]()).decode("utf-8", "replace")

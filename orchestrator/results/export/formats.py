@@ -13,18 +13,23 @@ import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
 from orchestrator.catalog.library import Entry
 from orchestrator.errors import Problem, ReproError
+from orchestrator.fields import Column
 from orchestrator.ledger.tables import PARTIAL
-from orchestrator.results.export.columns import CASE_COLUMNS, Column
-from orchestrator.results.export.rows import Row
+from orchestrator.metrics import METRICS, shares_beside
+from orchestrator.results.export.columns import CASE_COLUMNS
+
+ExportRow = Mapping[str, Any]
+"""Value, or None, of each column by its name."""
 
 _ROWS_AT_ONCE = 10_000
 """Rows per write of a Parquet file; memory does not grow with the number of rows."""
 
 
-def pieces(name: str, columns: Sequence[Column], parts: Mapping[str, Iterable[Row]]) -> Iterator[bytes]:
+def pieces(name: str, columns: Sequence[Column], parts: Mapping[str, Iterable[ExportRow]]) -> Iterator[bytes]:
     """Yield a file of the format `name`; JSON has all `parts`, other formats only the first, with these columns."""
     (title, complete), *others = parts.items()
     names = [column.name for column in columns]
@@ -39,7 +44,7 @@ def pieces(name: str, columns: Sequence[Column], parts: Mapping[str, Iterable[Ro
         yield from (json.dumps(row, allow_nan=False).encode() + b"\n" for row in rows)
 
 
-def _csv_pieces(rows: Iterable[Row], columns: Sequence[Column]) -> Iterator[str]:
+def _csv_pieces(rows: Iterable[ExportRow], columns: Sequence[Column]) -> Iterator[str]:
     """Yield CSV by RFC 4180: lines end with CR LF, an empty field is a missing value, numbers are exact.
 
     A text that a spreadsheet would read as a formula starts with an apostrophe. Python's csv module does not quote `;`,
@@ -56,7 +61,7 @@ def csv_line(values: Iterable[object]) -> str:
     return ",".join(map(_cell, values))
 
 
-def as_csv(rows: Iterable[Row], columns: Sequence[Column]) -> str:
+def as_csv(rows: Iterable[ExportRow], columns: Sequence[Column]) -> str:
     """Return a CSV file."""
     return "".join(_csv_pieces(rows, columns))
 
@@ -85,23 +90,23 @@ def is_formula(text: str) -> bool:
     return text[:1] in ("\t", "\r", "\n") or unicodedata.normalize("NFKC", first)[:1] in ("=", "+", "-", "@")
 
 
-def as_json(rows: Iterable[Row], claims: Iterable[Row]) -> str:
+def as_json(rows: Iterable[ExportRow], claims: Iterable[ExportRow]) -> str:
     """Return cases, claims and the meaning of each column; one row per line."""
     return "".join(_json_pieces({"columns": _column_rows(CASE_COLUMNS), "cases": rows, "claims": claims}))
 
 
-def _json_pieces(parts: Mapping[str, Iterable[Row]]) -> Iterator[str]:
+def _json_pieces(parts: Mapping[str, Iterable[ExportRow]]) -> Iterator[str]:
     """Yield an object of lists, one element per line; ValueError for NaN, which JSON does not have."""
     yield "{"
     for number, (name, rows) in enumerate(parts.items()):
         yield f"{',' if number else ''}\n{json.dumps(name)}: ["
         for position, row in enumerate(rows):
-            yield f"{',' if position else ''}\n  {json.dumps(row, allow_nan=False)}"
+            yield f"{',' if position else ''}\n  {json.dumps(dict(row), allow_nan=False)}"
         yield "\n]"
     yield "\n}\n"
 
 
-def _column_rows(columns: Sequence[Column]) -> list[Row]:
+def _column_rows(columns: Sequence[Column]) -> list[ExportRow]:
     """Return name, type, unit and meaning of each column."""
     return [
         {"name": column.name, "type": column.kind, "unit": column.unit, "meaning": column.meaning} for column in columns
@@ -114,7 +119,7 @@ def require_parquet() -> None:
         raise ReproError(Problem("parquet needs pyarrow", hint="pip install '.[parquet]'"))
 
 
-def as_parquet(rows: Iterable[Row], columns: Sequence[Column]) -> bytes:
+def as_parquet(rows: Iterable[ExportRow], columns: Sequence[Column]) -> bytes:
     """Return a Parquet file: each column with its own type, its unit and meaning as metadata of the field."""
     require_parquet()
     pyarrow = importlib.import_module("pyarrow")
@@ -133,7 +138,7 @@ def as_parquet(rows: Iterable[Row], columns: Sequence[Column]) -> bytes:
     remaining = iter(rows)
     with parquet.ParquetWriter(file, schema) as writer:
         while batch := list(itertools.islice(remaining, _ROWS_AT_ONCE)):
-            batch = [row | {name: _moment(row[name]) for name in times} for row in batch]
+            batch = [dict(row) | {name: _moment(row[name]) for name in times} for row in batch]
             writer.write_table(pyarrow.Table.from_pylist(batch, schema=schema))
     return file.getvalue()
 
@@ -147,11 +152,6 @@ def _moment(text: str | None) -> datetime | None:
 
 
 _TIME, _NONE = "iteration_ms", "-"
-_SHARES = {
-    "percent_of_peak": "% of peak, eq. 3",
-    "percent_of_peak_computed": "% of peak, computed",
-    "mfu_percent": "MFU (%)",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,21 +165,20 @@ class FigureTable:
     label: str
 
 
-def figure_table(entry: Entry, scale: str, cluster: str, rows: Sequence[Row]) -> FigureTable:
+def figure_table(entry: Entry, scale: str, cluster: str, rows: Sequence[ExportRow]) -> FigureTable:
     """Return case, verdict, time, the figure's own metric, shares of the peak, and published numbers as a table.
 
-    The shares stand beside a rate in TFLOP/s if a case has them.
+    Shares stand beside their metric if a case has them.
     """
     y = entry.experiment.axes.y
-    shown = {_TIME: "Iteration time (ms)"} | ({y.metric: y.label} if y.metric != _TIME else {})
+    shown = {_TIME: METRICS[_TIME].label or _TIME} | ({y.metric: y.label} if y.metric != _TIME else {})
     heading = ["Case", "Verdict", *shown.values()]
     cells = [[str(row["case"]), _verdict(row), *(_measured(row, name) for name in shown)] for row in rows]
-    shares = _SHARES if y.metric == "tflops_per_gpu" else {}
-    for name, label in shares.items():
-        if any(row[name] is not None for row in rows):
-            heading.append(label)
+    for share in shares_beside(y.metric):
+        if any(row[share.name] is not None for row in rows):
+            heading.append(share.label or share.name)
             for line, row in zip(cells, rows, strict=True):
-                line.append(_number(row[name]))
+                line.append(_number(row[share.name]))
     if any(row["published"] is not None for row in rows):
         heading += ["Published", "Ratio"]
         for line, row in zip(cells, rows, strict=True):
@@ -196,7 +195,7 @@ def figure_table(entry: Entry, scale: str, cluster: str, rows: Sequence[Row]) ->
     )
 
 
-def _verdict(row: Row) -> str:
+def _verdict(row: ExportRow) -> str:
     if row["verdict"] is None:
         return str(row["state"] or "not submitted").lower()
     if row["verdict"] == PARTIAL:
@@ -206,12 +205,12 @@ def _verdict(row: Row) -> str:
     return f"{row['verdict']}, {detail}" if detail else str(row["verdict"])
 
 
-def _measured(row: Row, metric: str) -> str:
+def _measured(row: ExportRow, metric: str) -> str:
     value, spread = row[metric], row[f"{metric}_spread"]
     return f"{_number(value)} ± {_number(spread)}" if value is not None and spread is not None else _number(value)
 
 
-def _published(row: Row) -> str:
+def _published(row: ExportRow) -> str:
     """Return the published number with its error, and the reason if it is not compared: unconfirmed, or another GPU."""
     if row["published"] is None:
         return _NONE

@@ -7,18 +7,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
+from orchestrator.catalog.axes import AXES
 from orchestrator.catalog.library import Entry
+from orchestrator.fields import values_of
 from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.measurements import iterations_of
 from orchestrator.ledger.reports import attempt_origins, run_records
-from orchestrator.ledger.rows import JobRow, gpu_hours
-from orchestrator.ledger.submission_rows import RunRecord
-from orchestrator.ledger.tables import field_values
-from orchestrator.masking import masked
+from orchestrator.ledger.rows import JobRow
+from orchestrator.ledger.tables import Run, field_values
+from orchestrator.metrics import METRICS
 from orchestrator.money import recorded_price
 from orchestrator.results.cases import Result
 from orchestrator.results.claims import ClaimVerdict
-from orchestrator.results.export.columns import AXIS_COLUMNS, CASE_COLUMNS, ITERATION_COLUMNS, JOB_COLUMNS, METRICS
+from orchestrator.results.export.columns import ITERATION_COLUMNS, JOB_COLUMNS, CaseRow
 from orchestrator.text import printable_line, utc_stamp
 
 Row = dict[str, Any]
@@ -27,26 +28,21 @@ Row = dict[str, Any]
 _OF_FIGURE = ("case", "label", "model", "workload", "tokens_billion")
 """Axes whose values belong to the figure; another figure that shares the job may have other values."""
 
-_TRAINING_FIELDS = ("dtype", "attention", "dropout", "iterations", "warmup_iterations")
-_COPIED_FROM_JOB = (
-    *JOB_COLUMNS[4:],
-    *("scheduler_id", "verdict_reason", "failure", "deciding_line", "deciding_rank"),
-    "no_energy",
-    *("submitted_at", "started_at", "ended_at", "nodes", "code", "image", "image_digest"),
-)
 _JOB_FIELDS = {"case": "case_name", "job": "job_id", "run": "run_id", "attempt": "number"}
+_TRAINING_FIELDS = ("dtype", "attention", "dropout", "iterations", "warmup_iterations")
 
 
-def export_rows(entry: Entry, results: Sequence[Result], ledger: Ledger | None = None) -> list[Row]:
-    """Return one row of plain values per case, None for missing values; unverified jobs have no numbers.
+def export_rows(entry: Entry, results: Sequence[Result], ledger: Ledger | None = None) -> list[CaseRow]:
+    """Return one row of plain values per case; unverified jobs have no numbers.
 
-    The ledger gives the commits of the runs. Text from logs and schedulers is without secrets and escape sequences.
+    The ledger gives the commits of the runs. Text from logs and schedulers is without escape sequences.
     """
     runs = _runs_of_attempts(ledger, [result.row for result in results if result.row]) if ledger else {}
-    return [complete_row(_row(entry, result, runs), [column.name for column in CASE_COLUMNS]) for result in results]
+    rows = (_row(entry, result, runs) for result in results)
+    return [CaseRow(**{name: _plain(value) for name, value in row.items()}) for row in rows]
 
 
-def _runs_of_attempts(ledger: Ledger, rows: Sequence[JobRow]) -> dict[int, RunRecord]:
+def _runs_of_attempts(ledger: Ledger, rows: Sequence[JobRow]) -> dict[int, Run]:
     """Return the run that made each attempt, by attempt id.
 
     A later run that reuses a finished job makes no attempt. An attempt is missing if the ledger cannot give its run.
@@ -62,49 +58,34 @@ def claim_rows(claims: Sequence[ClaimVerdict]) -> list[dict[str, str]]:
     """Return one row per claim with its verdict."""
     return [
         {"claim": verdict.claim.id, "says": verdict.claim.says, "source": verdict.claim.source}
-        | {"verdict": verdict.verdict, "because": _plain_text(verdict.because)}
+        | {"verdict": verdict.verdict, "because": printable_line(verdict.because)}
         | {"margin": "" if verdict.margin is None else str(verdict.margin)}
         for verdict in claims
     ]
 
 
-def complete_row(values: Mapping[str, object], names: Sequence[str]) -> Row:
-    """Return a row with all columns in order and values that every format supports; KeyError for an unknown column."""
-    row: Row = dict.fromkeys(names)
-    for name, value in values.items():
-        if name not in row:
-            raise KeyError(name)
-        row[name] = _plain(value)
-    return row
-
-
-def _plain(value: object) -> object:
-    """Return a value that every format supports: times as text, text without secrets, None for NaN."""
+def _plain(value: Any) -> Any:
+    """Return a value that every format supports: times and text on one line, None for NaN."""
+    if isinstance(value, dict):
+        return {name: _plain(each) for name, each in value.items()}
     if isinstance(value, float) and not math.isfinite(value):
         return None
     if isinstance(value, datetime):
         return utc_stamp(value, "milliseconds")
-    return _plain_text(value) if isinstance(value, str) else value
+    return printable_line(value) if isinstance(value, str) else value
 
 
-def _plain_text(text: str) -> str:
-    return printable_line(masked(text))
-
-
-def _row(entry: Entry, result: Result, runs: Mapping[int, RunRecord]) -> Row:
-    case, row = result.case, result.row
-    values = {"experiment": entry.name, "scale": case.scale, "case": case.name, **_settings(result)}
-    if row is not None:
-        values |= _job_values(row, _COPIED_FROM_JOB) | _cost(row, values["device"])
-        values |= {"gpu": result.gpu if values["device"] == "gpu" else None}
-        if run := runs.get(row.attempt_id):
-            values |= {"git_commit": run.git_commit, "git_dirty": run.git_dirty}
-            values |= _money(values.get("gpu_hours"), run)
-    values |= {"expected_outcome": case.expected.outcome if case.expected else None}
-    values |= {"execution": " and ".join(result.modes) or None, "host_bound": result.is_host_bound}
-    values |= {"flag": result.flag, "noise": result.noise, "published_workload": result.instead_of}
-    values |= {"newer": result.newer_text, "measured_for": result.measured_for}
-    return values | _numbers(entry, result) | _published(entry, result)
+def _row(entry: Entry, result: Result, runs: Mapping[int, Run]) -> Row:
+    """Return the fields of the row of a case."""
+    row, settings = result.row, _settings(result)
+    run = runs.get(row.attempt_id) if row is not None else None
+    on_gpus = settings["device"] == "gpu"
+    values = _numbers(entry, result) | _published(entry, result)
+    values |= {"experiment": entry.name, "settings": settings, "gpu": result.gpu if row and on_gpus else None}
+    values |= {"gpu_hours": row.gpu_hours if row and on_gpus else None}
+    if run is not None:
+        values |= {"git_commit": run.git_commit, "git_dirty": run.git_dirty} | _money(values.get("gpu_hours"), run)
+    return values_of(CaseRow, result, **values)
 
 
 def _settings(result: Result) -> Row:
@@ -112,25 +93,13 @@ def _settings(result: Result) -> Row:
     case, spec = result.case, result.row.spec if result.row else None
     ran = spec if spec is not None and spec.settings else case
     settings = {**ran.settings, **{axis: case.settings.get(axis) for axis in _OF_FIGURE}}
-    values: Row = {AXIS_COLUMNS[axis]: value for axis, value in settings.items() if axis in AXIS_COLUMNS}
+    values: Row = {AXES[axis].column.name: value for axis, value in settings.items() if axis in AXES}
     values |= {name: getattr(ran.training, name, None) for name in _TRAINING_FIELDS}
     values |= {"family": ran.model and ran.model.family, "microbatches": ran.layout and ran.layout.microbatches}
-    return values | {"device": ran.device, "workload": case.workload}
+    return values | {"device": ran.device}
 
 
-def _job_values(row: JobRow, names: Sequence[str]) -> Row:
-    """Return the values of a job by the names of the columns."""
-    return {name: getattr(row, _JOB_FIELDS.get(name, name)) for name in names}
-
-
-def _cost(row: JobRow, device: str) -> Row:
-    if row.started_at is None or row.ended_at is None:
-        return {}
-    hours = gpu_hours(row.gpus, row.started_at, row.ended_at) if device == "gpu" else None
-    return {"elapsed_s": (row.ended_at - row.started_at).total_seconds(), "gpu_hours": hours}
-
-
-def _money(hours: float | None, run: RunRecord) -> Row:
+def _money(hours: float | None, run: Run) -> Row:
     price = recorded_price(run.profile)
     if price is None or hours is None:
         return {}
@@ -140,13 +109,14 @@ def _money(hours: float | None, run: RunRecord) -> Row:
 
 def _numbers(entry: Entry, result: Result) -> Row:
     metric_name = entry.experiment.axes.y.metric
-    values: Row = {"figure_metric": metric_name}
+    numbers: dict[str, float | None] = {}
+    values: Row = {"figure_metric": metric_name, "numbers": numbers}
     for name in METRICS:
         if metric := result.metric(name):
-            values |= {name: metric.value, f"{name}_spread": metric.spread}
+            numbers |= {name: metric.value, f"{name}_spread": metric.spread}
     if timing := result.metric("iteration_ms"):
         values |= {"iterations_used": timing.count, "repeats": timing.repeats}
-        values |= {"iteration_ms_low": timing.interval_low, "iteration_ms_high": timing.interval_high}
+        numbers |= {"iteration_ms_low": timing.interval_low, "iteration_ms_high": timing.interval_high}
     if metric := result.metric(metric_name):
         values |= {"figure_value": metric.value, "figure_spread": metric.spread}
         values |= {"figure_low": metric.interval_low, "figure_high": metric.interval_high}
@@ -162,12 +132,6 @@ def _published(entry: Entry, result: Result) -> Row:
     is_same_program = result.instead_of is None and not result.case.argument_changes
     is_same_setup = is_same_program and bool(gpu and result.gpu and gpu in result.gpu)
     return {
-        "published": point.value,
-        "published_metric": point.metric,
-        "published_how": point.how,
-        "published_confirmed": point.confirmed,
-        "published_error": point.error,
-        "published_source": point.source,
         "published_gpu": gpu,
         "ratio_to_published": value / point.value if value is not None and is_same_setup else None,
     }
@@ -180,6 +144,7 @@ def iteration_rows(ledger: Ledger, rows: Sequence[JobRow]) -> Iterator[Row]:
     """
     names = [column.name for column in ITERATION_COLUMNS]
     for row in rows:
-        shared = complete_row(_job_values(row, JOB_COLUMNS), JOB_COLUMNS)
+        shared = {name: _plain(getattr(row, _JOB_FIELDS.get(name, name))) for name in JOB_COLUMNS}
         for line in iterations_of(ledger, row.attempt_id):
-            yield complete_row(field_values(line), names) | shared
+            values = shared | {name: _plain(value) for name, value in field_values(line).items()}
+            yield {name: values[name] for name in names}

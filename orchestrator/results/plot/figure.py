@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import html
 import io
+import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import metadata
@@ -17,10 +19,20 @@ from orchestrator.files import written_whole
 from orchestrator.results.cases import Result
 from orchestrator.results.plot import search
 from orchestrator.results.plot.axes import WIDTH, label_on, positions_of, set_x, set_y, ticks
-from orchestrator.results.plot.headings import balanced, heading, origins, setup, write_above
 from orchestrator.results.plot.marks import draw_bars, draw_lines, legend
-from orchestrator.results.plot.panels import PARAMETERS, panels
-from orchestrator.results.plot.svg import for_page
+from orchestrator.results.plot.panels import (
+    BACKGROUND,
+    INK,
+    PARAMETERS,
+    SERIES,
+    SERIES_ON_DARK,
+    balanced,
+    heading,
+    origins,
+    panels,
+    setup,
+    write_above,
+)
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -135,6 +147,39 @@ def picture(entry: Entry, scale: str, cluster: str, results: Sequence[Result], p
         figure = drawn(entry, scale, cluster, results, on_page=True)
         figure.savefig(text, format="svg", metadata=_NO_DATE["svg"], transparent=True)
     return for_page(text.getvalue(), prefix, f"{heading(entry)}, scale {scale} on {cluster}")
+
+
+_IDS = re.compile(r'(\bid="|url\(#|href="#)')
+_DARK_PAPER = "#16181b"
+
+
+def for_page(svg: str, prefix: str, about: str) -> str:
+    """Return the <svg> element alone, with `about` as its text for screen readers.
+
+    The style sheet of matplotlib applies to every element of a page, so it is limited to this one.
+    """
+    body = svg[svg.index("<svg") :]
+    body = re.sub(r"\s*<metadata>.*?</metadata>", "", body, flags=re.DOTALL)
+    body = _IDS.sub(rf"\g<1>{prefix}-", body)
+    body = re.sub(r"<style type=\"text/css\">\*", f'<style type="text/css">#{prefix} *', body)
+    body = body.replace(INK, "currentColor").replace(BACKGROUND, "var(--plot-paper)")
+    for number, colour in enumerate(SERIES, 1):
+        body = body.replace(colour, f"var(--plot-{number})")
+    opening = f'<svg id="{prefix}" role="img" aria-label="{html.escape(about, quote=True)}"'
+    return body.replace("<svg", opening, 1).replace("<defs>", f"{_colours(prefix)}\n <defs>", 1)
+
+
+def _colours(prefix: str) -> str:
+    """Return the light colours, and for browsers that support it those of the page's `color-scheme`."""
+    names = [("--plot-paper", "#ffffff", _DARK_PAPER)]
+    names += [
+        (f"--plot-{number}", light, dark)
+        for number, (light, dark) in enumerate(zip(SERIES, SERIES_ON_DARK, strict=True), 1)
+    ]
+    light_only = "; ".join(f"{name}: {colour}" for name, colour, _ in names)
+    both = "; ".join(f"{name}: light-dark({light}, {dark})" for name, light, dark in names)
+    if_supported = f"@supports (color: light-dark(#fff, #000)) {{ #{prefix} {{ {both} }} }}"
+    return f" <style>#{prefix} {{ {light_only} }} {if_supported}</style>"
 
 
 def known_format(file: Path) -> str:

@@ -10,11 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from orchestrator.ledger.rows import gpu_hours
 from orchestrator.results.cases import Result
 from orchestrator.results.plot.axes import WIDTH
-from orchestrator.results.plot.headings import write_above
-from orchestrator.results.plot.panels import line_style
+from orchestrator.results.plot.panels import line_style, write_above
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -40,8 +38,7 @@ def trials_of(results: Sequence[Result]) -> list[Trial]:
     rows = [(result.row, result) for result in results if result.row is not None and result.row.ended_at is not None]
     trials, hours = [], 0.0
     for row, result in sorted(rows, key=lambda pair: str(pair[0].ended_at)):
-        if row.started_at is not None and row.ended_at is not None:
-            hours += gpu_hours(row.gpus, row.started_at, row.ended_at)
+        hours += row.gpu_hours or 0.0
         rate, used = result.value("sequences_per_s"), result.value("max_memory_allocated_bytes")
         if rate is not None:
             trials.append(Trial(result.case.name, rate, hours, None if used is None else used / 1e9))

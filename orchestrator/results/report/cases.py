@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from orchestrator.catalog.library import Entry
 from orchestrator.catalog.published import PublishedPoint
 from orchestrator.ledger.tables import FAILED
+from orchestrator.metrics import shares_beside
 from orchestrator.results.cases import CaseMetric, Result
 from orchestrator.results.claims import ClaimVerdict
-from orchestrator.results.comparison import NOT_MEASURED, ReferenceRow, reference_rows
+from orchestrator.results.comparison import NOT_MEASURED, ComparedNumber, measured_number, reference_rows
 
 MarkKind = Literal["good", "bad", "open"]
 
@@ -49,7 +50,7 @@ class Counts:
 
 
 @dataclass(frozen=True, slots=True)
-class CaseRow:
+class CaseCells:
     """A case, or one of its published numbers if the source has several.
 
     Time per iteration, execution mode, host wait, and the reason for a missing number accompany the figure's own
@@ -115,17 +116,17 @@ def counts_of(results: Sequence[Result], claims: Sequence[ClaimVerdict]) -> Coun
     )
 
 
-def case_rows(entry: Entry, results: Sequence[Result]) -> tuple[CaseRow, ...]:
+def case_rows(entry: Entry, results: Sequence[Result]) -> tuple[CaseCells, ...]:
     """Return a row for each case, the figure's own number first."""
     own = entry.experiment.axes.y.metric
-    references: dict[str, list[ReferenceRow]] = {}
+    references: dict[str, list[ComparedNumber]] = {}
     for reference in reference_rows(entry, results):
         references.setdefault(reference.case, []).append(reference)
-    rows: list[CaseRow] = []
+    rows: list[CaseCells] = []
     for result in results:
         numbers = sorted(references.get(result.case.name, []), key=lambda reference: reference.metric != own)
         if not numbers or numbers[0].metric != own:
-            numbers.insert(0, _unpublished(result, own))
+            numbers.insert(0, replace(measured_number(result, own), missing=None, because=None))
         rows += [_case_row(result, reference, own) for reference in numbers]
     return tuple(rows)
 
@@ -139,28 +140,22 @@ def claim_rows(entry: Entry, claims: Sequence[ClaimVerdict]) -> tuple[ClaimRow, 
     return tuple(rows)
 
 
-def _unpublished(result: Result, metric: str) -> ReferenceRow:
-    measured = result.metric(metric)
-    value, spread = (measured.value, measured.spread) if measured else (None, None)
-    return ReferenceRow(result.case.name, metric, value, spread, None, None, None, None, None)
-
-
-def _case_row(result: Result, reference: ReferenceRow, own: str) -> CaseRow:
+def _case_row(result: Result, reference: ComparedNumber, own: str) -> CaseCells:
     timing = result.metric("iteration_ms") if reference.metric == own != "iteration_ms" else None
-    return CaseRow(
+    return CaseCells(
         case=result.case.name,
         job=result.row.job_id if result.row else "",
         verdict=_verdict(result),
         metric=reference.metric,
         measured=with_spread(reference.measured, reference.spread),
         iteration_ms=with_spread(timing.value, timing.spread) if timing else "",
-        execution=" and ".join(result.modes) if reference.metric == own else "",
+        execution=(result.execution or "") if reference.metric == own else "",
         host_wait=_host_wait(result) if reference.metric == own else "",
         host_bound=Mark("open", "host-bound") if reference.metric == own and result.host_bound else None,
-        shares=_shares(result) if reference.metric == "tflops_per_gpu" else "",
+        shares=_shares(result, reference.metric),
         used=NOT_MEASURED if reference.missing == NOT_MEASURED else _used(result.metric(reference.metric)),
-        published=shown_number(reference.published.value) if reference.published else "",
-        how=_how(reference.published) if reference.published else "",
+        published=shown_number(reference.published),
+        how=_how(reference.point) if reference.point else "",
         ratio=f"{reference.ratio:.3f}" if reference.ratio is not None else "",
         within=_within(reference),
         tolerance=_tolerance(reference),
@@ -190,14 +185,9 @@ def _host_wait(result: Result) -> str:
     return f"{shown_number(wait.value)}, {percent:.3g} %" if wait and percent is not None else ""
 
 
-def _shares(result: Result) -> str:
+def _shares(result: Result, metric: str) -> str:
     """Return `62.2 % of the peak by equation 3, 54.1 % computed, MFU 44.5 %`, without unknown shares."""
-    shown = {
-        "percent_of_peak": "{} of the peak by equation 3",
-        "percent_of_peak_computed": "{} computed",
-        "mfu_percent": "MFU {}",
-    }
-    values = {text: result.value(name) for name, text in shown.items()}
+    values = {share.phrase: result.value(share.name) for share in shares_beside(metric)}
     return ", ".join(text.format(f"{value:.1f} %") for text, value in values.items() if value is not None)
 
 
@@ -215,7 +205,7 @@ def _how(point: PublishedPoint) -> str:
     return f"{point.origin}, {point.source}"
 
 
-def _within(reference: ReferenceRow) -> Mark | None:
+def _within(reference: ComparedNumber) -> Mark | None:
     if reference.ratio is None:
         return None
     if reference.within is None:
@@ -223,7 +213,7 @@ def _within(reference: ReferenceRow) -> Mark | None:
     return Mark("good", "within") if reference.within else Mark("bad", "beyond")
 
 
-def _tolerance(reference: ReferenceRow) -> str:
+def _tolerance(reference: ComparedNumber) -> str:
     """Return `± 5 %, the source's`, or the reason why the number was not judged."""
     if reference.within is None or reference.tolerance is None:
         return (reference.because or "") if reference.ratio is not None else ""

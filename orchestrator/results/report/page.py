@@ -21,21 +21,20 @@ from orchestrator.files import written_whole
 from orchestrator.job_spec import shown_changes
 from orchestrator.ledger.attempts import job_summaries
 from orchestrator.ledger.database import Ledger
-from orchestrator.ledger.reports import attempt_origins, latest_moment, run_records, script_texts
+from orchestrator.ledger.reports import AttemptOrigin, attempt_origins, latest_moment, run_records, script_texts
 from orchestrator.ledger.rows import JobSummary
-from orchestrator.ledger.submission_rows import AttemptOrigin, RunRecord
-from orchestrator.masking import masked
+from orchestrator.ledger.tables import Run
 from orchestrator.results.outcome import FigureOutcome
 from orchestrator.results.plot.axes import label_on
 from orchestrator.results.plot.figure import picture
-from orchestrator.results.report.cases import CaseRow, ClaimRow, Counts, case_rows, claim_rows, counts_of
+from orchestrator.results.report.cases import CaseCells, ClaimRow, Counts, case_rows, claim_rows, counts_of
 from orchestrator.results.report.provenance import (
     AttemptEntry,
     FailedEntry,
     Hours,
     Profile,
+    RecordedScript,
     RunEntry,
-    Script,
     attempt_entries,
     failed_entries,
     hours_of,
@@ -72,13 +71,13 @@ class FigureSection:
     plot: str
     picture: str
     no_picture: str
-    cases: tuple[CaseRow, ...]
+    cases: tuple[CaseCells, ...]
     claims: tuple[ClaimRow, ...]
     failed: tuple[FailedEntry, ...]
     attempts: tuple[AttemptEntry, ...]
     runs: tuple[RunEntry, ...]
     profiles: tuple[Profile, ...]
-    scripts: tuple[Script, ...]
+    scripts: tuple[RecordedScript, ...]
 
     @property
     def summary(self) -> str:
@@ -139,7 +138,7 @@ class Records:
     outcome: FigureOutcome
     jobs: Sequence[JobSummary]
     attempts: Sequence[AttemptOrigin]
-    runs: Sequence[RunRecord]
+    runs: Sequence[Run]
 
     @property
     def device(self) -> str:
@@ -241,7 +240,7 @@ def _picture(outcome: FigureOutcome, plot: str) -> tuple[str, str]:
         drawn = picture(outcome.entry, outcome.scale, outcome.cluster, outcome.drawn(), prefix=plot)
     except ReproError as error:
         return "", f"{error.problems[0]}"
-    return masked(drawn), ""
+    return drawn, ""
 
 
 _PICTURE = re.compile(r'(<svg [^>]*\bid="plot.*?</svg>|  <p class="empty">No picture: .*?</p>)\n*', re.DOTALL)
@@ -366,13 +365,13 @@ def _environment(templates: Path) -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
         autoescape=True,
-        finalize=_without_secrets,
+        finalize=_printable,
     )
 
 
-def _without_secrets(value: object) -> object:
-    """Return a value of `{{ }}` before it is escaped: without secrets, and with symbols for control characters."""
-    return with_symbols(masked(value)) if isinstance(value, str) and not hasattr(value, "__html__") else value
+def _printable(value: object) -> object:
+    """Return a value of `{{ }}` before it is escaped, with symbols for control characters."""
+    return with_symbols(value) if isinstance(value, str) and not hasattr(value, "__html__") else value
 
 
 def _digest(text: str) -> str:

@@ -7,9 +7,8 @@ import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from orchestrator.ledger.submission_rows import AttemptOrigin, RunRecord
-from orchestrator.ledger.tables import FAILED, MEASURED
-from orchestrator.masking import masked_tree, masked_words
+from orchestrator.ledger.reports import AttemptOrigin
+from orchestrator.ledger.tables import FAILED, MEASURED, Run
 from orchestrator.money import Money, recorded_price, totals
 from orchestrator.reading.failure import POLICIES, Failure
 from orchestrator.results.report.cases import Mark, shown_hours
@@ -71,7 +70,7 @@ class Profile:
 
 
 @dataclass(frozen=True, slots=True)
-class Script:
+class RecordedScript:
     """Text of a script, and the jobs that ran it."""
 
     anchor: str
@@ -110,7 +109,7 @@ class Hours:
         return " + ".join(map(str, self.costs))
 
 
-def hours_of(attempts: Iterable[AttemptOrigin], device: str, runs: Iterable[RunRecord]) -> Hours:
+def hours_of(attempts: Iterable[AttemptOrigin], device: str, runs: Iterable[Run]) -> Hours:
     """Return the cost of the attempts that have ended, with the prices in the profiles of their runs."""
     hours = [(attempt.gpu_hours, attempt.verdict == FAILED, attempt.run_id) for attempt in attempts]
     prices = {run.id: price for run in runs if device != "cpu" and (price := recorded_price(run.profile))}
@@ -166,14 +165,14 @@ def attempt_entries(
     )
 
 
-def run_entries(runs: Sequence[RunRecord]) -> tuple[RunEntry, ...]:
+def run_entries(runs: Sequence[Run]) -> tuple[RunEntry, ...]:
     """Return a row for each run."""
     return tuple(
         RunEntry(
             id=run.id,
             at=shown_time(run.created_at),
             by=f"{run.user}@{run.host}" if run.user else "",
-            command=shlex.join(masked_words(run.command)),
+            command=shlex.join(run.command),
             commit=(run.git_commit or "no git checkout") + (" with changes" if run.git_dirty else ""),
             versions=", ".join(f"{name} {version}" for name, version in run.versions.items()),
         )
@@ -181,24 +180,26 @@ def run_entries(runs: Sequence[RunRecord]) -> tuple[RunEntry, ...]:
     )
 
 
-def profiles_of(runs: Sequence[RunRecord]) -> tuple[Profile, ...]:
+def profiles_of(runs: Sequence[Run]) -> tuple[Profile, ...]:
     """Return each profile once, with its runs."""
     used: dict[tuple[str, str], list[str]] = {}
     for run in runs:
-        text = json.dumps(masked_tree(run.profile), indent=2, ensure_ascii=False, default=str)
+        text = json.dumps(run.profile, indent=2, ensure_ascii=False, default=str)
         used.setdefault((run.profile_file or "as shipped", text), []).append(run.id)
     return tuple(Profile(file, ", ".join(ids), text) for (file, text), ids in used.items())
 
 
 def scripts_of(
     attempts: Sequence[AttemptOrigin], names: Mapping[str, str], texts: Mapping[str, str], anchors: Mapping[str, str]
-) -> tuple[Script, ...]:
+) -> tuple[RecordedScript, ...]:
     """Return each script in `texts` once, with its jobs; `anchors` are by digest."""
     ran: dict[str, dict[str, None]] = {}
     for attempt in attempts:
         if attempt.script_sha256 in texts:
             ran.setdefault(attempt.script_sha256, {})[f"{names[attempt.job_id]} ({attempt.job_id})"] = None
-    return tuple(Script(anchors[digest], "; ".join(jobs), texts[digest].rstrip("\n")) for digest, jobs in ran.items())
+    return tuple(
+        RecordedScript(anchors[digest], "; ".join(jobs), texts[digest].rstrip("\n")) for digest, jobs in ran.items()
+    )
 
 
 def _verdict(attempt: AttemptOrigin) -> Mark:

@@ -80,7 +80,6 @@ def test_a_wrong_keyword_of_a_plan_is_refused(function: Callable[..., object]) -
         api.compare,
         api.claims,
         api.plot,
-        api.outcome,
         api.outcomes,
         api.status,
         api.wait,

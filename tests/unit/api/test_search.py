@@ -6,9 +6,8 @@ import pytest
 
 from orchestrator.api.search import SearchOptions, affordable
 from orchestrator.errors import ReproError
-from orchestrator.search.answer import Trial
-from orchestrator.search.budget import Budget, read_search_budget
-from orchestrator.search.policy import Corrected
+from orchestrator.search.answer import EndedTrial
+from orchestrator.search.policy import Budget, Corrected, read_search_budget
 from orchestrator.workloads import find_workload
 from tests.unit.search.test_policy import candidate
 
@@ -19,8 +18,8 @@ def corrected(name: str, iteration_ms: float) -> Corrected:
     return Corrected(candidate(name, iteration_ms), iteration_ms, iteration_ms)
 
 
-def trial(job_s: float) -> Trial:
-    return Trial("done", "0123", 8, 100.0, None, None, job_s, 16 * job_s / 3600)
+def trial(job_s: float) -> EndedTrial:
+    return EndedTrial("done", "0123", 8, 100.0, None, None, job_s, 16 * job_s / 3600)
 
 
 def test_jobs_fit_the_rest_of_the_budget_with_start_up_and_the_corrected_time_of_all_gpus() -> None:

@@ -8,10 +8,9 @@ from orchestrator.catalog.case import Case, parse_where, select
 from orchestrator.catalog.claims import PeakClaim
 from orchestrator.catalog.expand import expand
 from orchestrator.catalog.experiment import scale_names
-from orchestrator.megatron.flops import flops_per_iteration, tflops_per_gpu
-from orchestrator.megatron.model import ModelShape
-from orchestrator.megatron.rules.rules import Dialect, RuleContext, broken_rules
-from orchestrator.workloads.megatron_alpa import ITERATIONS, WARM_UP
+from orchestrator.megatron.model import ModelShape, flops_per_iteration, tflops_per_gpu
+from orchestrator.megatron.rules import Dialect, RuleContext, broken_rules
+from orchestrator.workloads.megatron_2021 import ITERATIONS, WARM_UP
 from tests.unit.catalog.entries import shipped
 
 # suite_paper_manual_gpt.py at e0ae8bf849: layers, hidden, heads; billions of parameters by its own formula.

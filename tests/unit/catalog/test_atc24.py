@@ -9,10 +9,9 @@ from orchestrator.catalog.claims import RatioClaim
 from orchestrator.catalog.expand import expand
 from orchestrator.catalog.experiment import scale_names
 from orchestrator.catalog.published import PublishedPoint
-from orchestrator.megatron.flops import model_flops_utilization
 from orchestrator.megatron.memory import MemoryFacts, estimate_memory, solve_offload
-from orchestrator.megatron.model import ModelShape, padded_vocabulary
-from orchestrator.megatron.rules.rules import Dialect, RuleContext, broken_rules
+from orchestrator.megatron.model import ModelShape, model_flops_utilization, padded_vocabulary
+from orchestrator.megatron.rules import Dialect, RuleContext, broken_rules
 from orchestrator.workloads import find_workload
 from orchestrator.workloads.base import USABLE_SHARE
 from tests.unit.catalog.entries import shipped

@@ -15,7 +15,7 @@ from orchestrator.catalog.experiment import Experiment, ScaleFields, TrainingFie
 from orchestrator.catalog.paper import Paper
 from orchestrator.config.yaml import parse_document
 from orchestrator.paths import Folders
-from orchestrator.planning.experiment_check import check_experiment
+from orchestrator.planning.batch_plan import check_experiment
 from tests.pages import CHECKOUT
 
 PAGE = CHECKOUT / "docs" / "how-to" / "add-an-experiment.md"
@@ -55,13 +55,13 @@ SCALES = next(text for text in PARTS if text.startswith("scales:"))
 
 @pytest.mark.parametrize("part", PARTS, ids=lambda text: " ".join(text.split()[:4]))
 def test_each_part_is_accepted(tmp_path: Path, part: str) -> None:
-    _, scales = check_experiment(write(tmp_path, [SCALES, part]), "own/figure-1")
+    _, scales = check_experiment("own/figure-1", write(tmp_path, [SCALES, part]))
     assert [scale.cases for scale in scales] == [6, 6, 4, 6]
 
 
 @pytest.mark.parametrize(("name", "cases"), [("figure-1", [6, 6, 4, 6]), ("figure-2", [4]), ("table-9", [3])])
 def test_the_whole_files_are_accepted(tmp_path: Path, name: str, cases: list[int]) -> None:
-    _, scales = check_experiment(write(tmp_path, PARTS), f"own/{name}")
+    _, scales = check_experiment(f"own/{name}", write(tmp_path, PARTS))
     assert [scale.cases for scale in scales] == cases
 
 

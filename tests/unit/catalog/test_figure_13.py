@@ -9,7 +9,7 @@ from orchestrator.catalog.claims import GainClaim, PeakClaim
 from orchestrator.catalog.expand import expand
 from orchestrator.catalog.experiment import PAPER, scale_names
 from orchestrator.megatron.model import ModelShape
-from orchestrator.megatron.rules.rules import RuleContext, broken_rules
+from orchestrator.megatron.rules import RuleContext, broken_rules
 from tests.unit.catalog.entries import shipped
 
 # run_figure_13.sh at 6985e58938: pipeline- and tensor-parallel size, global batch; data-parallel, microbatch,

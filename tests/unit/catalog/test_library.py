@@ -108,7 +108,11 @@ def test_errors_of_a_figure_and_its_paper_are_reported_together(tmp_path: Path) 
         ),
         (
             ("metric: iteration_ms", "metric: speed"),
-            ["figure-1.yaml:14:25 axes.y.metric: must be 'tflops_per_gpu', "],
+            ["figure-1.yaml:14:25 axes.y.metric: no such metric, got 'speed'. Hint: there are: iteration_ms, "],
+        ),
+        (
+            ("metric: iteration_ms", "metric: iteration_s"),
+            ["figure-1.yaml:14:25 axes.y.metric: no such metric, got 'iteration_s'. Did you mean \"iteration_ms\"?"],
         ),
         (("tp: gpus / pp", "tp: 4"), ["figure-1.yaml:10:7 rules.tp: must be text, got 4"]),
     ],

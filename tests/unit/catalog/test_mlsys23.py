@@ -6,7 +6,7 @@ import pytest
 
 from orchestrator.catalog.case import Case
 from orchestrator.catalog.expand import expand
-from orchestrator.megatron.flops import flops_per_iteration
+from orchestrator.megatron.model import flops_per_iteration
 from tests.unit.catalog.entries import shipped
 
 PRINTED_MFU = {"22B": 41.5, "175B": 51.4, "530B": 56.0, "1T": 56.3, "530B-dp8": 54.2}

@@ -9,9 +9,9 @@ from orchestrator.catalog.claims import ClosesClaim, GainClaim, PublishedClaim, 
 from orchestrator.catalog.expand import cases_to_run, expand
 from orchestrator.catalog.experiment import PAPER, scale_names
 from orchestrator.config.yaml import read_document
-from orchestrator.megatron.flops import flops_per_iteration, training_days
 from orchestrator.megatron.memory import MemoryFacts, estimate_memory
-from orchestrator.megatron.rules.rules import Dialect, RuleContext, broken_rules
+from orchestrator.megatron.model import flops_per_iteration, training_days
+from orchestrator.megatron.rules import Dialect, RuleContext, broken_rules
 from orchestrator.planning.plan import job_content
 from orchestrator.slurm.notation import time_limit_s
 from orchestrator.workloads.base import USABLE_SHARE

@@ -11,7 +11,7 @@ from orchestrator.catalog.claims import OutcomeClaim, PeakClaim, PublishedClaim,
 from orchestrator.catalog.expand import expand
 from orchestrator.catalog.experiment import PAPER, scale_names
 from orchestrator.megatron.memory import MemoryFacts, estimate_memory
-from orchestrator.megatron.rules.rules import Dialect, RuleContext, broken_rules
+from orchestrator.megatron.rules import Dialect, RuleContext, broken_rules
 from orchestrator.workloads.base import USABLE_SHARE
 from tests.unit.catalog.entries import shipped
 

@@ -44,6 +44,7 @@ class Caller:
         with self.monkeypatch.context() as patch:
             patch.chdir(folder or self.site.folder)
             patch.setenv("REPRO_HOME", str(self.site.folder))
+            patch.setenv("XDG_CONFIG_HOME", str(self.site.folder / ".config"))
             patch.setattr(sys, "argv", ["repro", *words])
             code: object
             try:

@@ -348,7 +348,7 @@ def test_a_reference_only_experiment_is_shown_and_no_plan_is_suggested(repro: Ca
     done = repro("show", "figure-99")
     assert done.returncode == 0 and "reference only: " in done.stderr
     assert done.stderr.splitlines()[-1] == "next: repro list   # the experiments that can be run"
-    assert repro("plan", "figure-99").complaints == ["repro: figure-99 is reference only: too large"]
+    assert repro("plan", "figure-99").complaints == ["repro: figure-99: reference only: too large"]
 
 
 def test_rows_for_reference_only_are_shown_and_neither_planned_nor_counted(repro: Caller) -> None:

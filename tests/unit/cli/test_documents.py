@@ -68,7 +68,6 @@ def test_every_command_prints_its_document_and_nothing_else(looking: Caller, tmp
         "wait": ("wait figure-13", "jobs"),
         "retry": ("retry figure-13", ""),
         "cancel": ("cancel figure-13", ""),
-        "forget": ("forget figure-13 --failed", ""),
         "collect": (f"collect -o {tmp_path}/x.csv", "files"),
         "compare": ("compare", "numbers"),
         "claims": ("claims", "claims"),

@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from datetime import datetime, timedelta
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
 import sqlalchemy as sa
 
-from orchestrator.launch.sbatch import Reporter, send
-from orchestrator.ledger.tables import Attempt, Denial
+from orchestrator import api
+from orchestrator.launch.sbatch import Callbacks, send
+from orchestrator.ledger.tables import Attempt
 from tests.recorded_jobs import new_ledger
 from tests.unit.cli.calling import Caller, Done
 from tests.unit.launch.slurm_stand_in import PROFILE, Slurm
@@ -24,6 +26,7 @@ DENY = ("nodes", "deny", "--cluster", "there", "--because", "ECC")
 
 @pytest.fixture
 def slurm(repro: Caller, monkeypatch: pytest.MonkeyPatch) -> Iterator[Slurm]:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(repro.site.folder / ".config"))
     (repro.site.folder / "clusters" / "there.yaml").write_text(
         PROFILE.replace("max_running: 4", "partition: batch, exclude: ['n[8-9]']")
     )
@@ -37,6 +40,10 @@ def listed(repro: Caller, *words: str) -> list[dict[str, Any]]:
     return rows
 
 
+def deny_file(repro: Caller, cluster: str = "there") -> Path:
+    return repro.site.folder / ".config" / "repro" / "nodes" / f"{cluster}.yaml"
+
+
 def excluded(script: str) -> list[str]:
     return re.findall(r"^#SBATCH --exclude=(.*)$", script, re.MULTILINE)
 
@@ -47,12 +54,12 @@ def test_denied_nodes_are_in_the_script_with_their_reason_until_they_are_allowed
     assert done.returncode == 0
     assert done.complaints == ["there: 3 nodes denied: ECC, until 2998-12-31: n1, n2, n7"]
     assert [(row["node"], row["until"]) for row in listed(repro)] == [
-        (node, "2999-01-01T00:00:00Z") for node in ("n1", "n2", "n7")
+        (node, "2998-12-31") for node in ("n1", "n2", "n7")
     ]
 
     explained = repro("render", "figure-13", *THERE, "--explain").stdout
     (line,) = (line for line in explained.splitlines() if "--exclude" in line)
-    assert "clusters/there.yaml:4" in line and "n1,n2,n7 denied: ECC, until 2998-12-31" in line
+    assert "clusters/there.yaml:4" in line and f"{deny_file(repro).relative_to(repro.site.folder)}:3:5" in line
     assert line.endswith("#SBATCH --exclude=n[8-9],n1,n2,n7")
     dry = repro("submit", "figure-13", *THERE, "--dry-run", "--json")
     assert "note: jobs on there exclude 3 nodes: n1, n2, n7 (denied: ECC, until 2998-12-31)" in dry.stderr
@@ -64,21 +71,51 @@ def test_denied_nodes_are_in_the_script_with_their_reason_until_they_are_allowed
         (script,) = session.scalars(sa.select(Attempt.script))
     assert excluded(script) == ["n[8-9],n7"]
     assert [row["node"] for row in listed(repro, "--cluster", "there")] == ["n7"]
-    assert [row["node"] for row in listed(repro, "--all") if row["allowed_by"]] == ["n1", "n2"]
-    # The cluster of the ledger's only Slurm jobs is the default.
-    assert repro("nodes", "deny", "n3", "--because", "fan").complaints == ["there: 1 node denied: fan: n3"]
 
 
 def test_an_entry_that_has_ended_or_was_replaced_excludes_nothing(repro: Caller, slurm: Slurm) -> None:
-    repro(*DENY, "n1", "n2", "--until", "2998-01-01T12:00")
-    assert "denied: ECC, until 2998-01-01 12:00 UTC" in repro("render", "figure-13", *THERE).stderr
-    with new_ledger(repro.site.folder).writing() as session:
-        past = datetime(2020, 1, 1)
-        session.execute(sa.update(Denial).where(Denial.node == "n1").values(until=past + timedelta(days=1)))
+    repro(*DENY, "n2", "--until", "2998-01-01T12:00")
+    assert "denied: ECC, until 2998-01-01T12:00" in repro("render", "figure-13", *THERE).stderr
+    with deny_file(repro).open("a") as file:
+        file.write("  - {nodes: [n1], because: fan, until: 2020-01-01}\n")
     assert excluded(repro("render", "figure-13", *THERE).stdout) == ["n[8-9],n2"]
     repro(*DENY[:-1], "cable", "n2")
     assert [(row["node"], row["reason"], row["until"]) for row in listed(repro)] == [("n2", "cable", None)]
-    assert len(listed(repro, "--all")) == 3 and slurm.calls() == []
+    assert [row["node"] for row in listed(repro, "--all")] == ["n1", "n2"] and slurm.calls() == []
+    assert repro("nodes", "allow", "n1").returncode == 0
+    assert [row["node"] for row in listed(repro, "--all")] == ["n2"]
+
+
+def test_the_file_may_be_edited_by_hand_and_all_its_errors_have_a_place(repro: Caller, slurm: Slurm) -> None:
+    repro(*DENY, "n1", "--until", "2998-12-31")
+    file = deny_file(repro)
+    assert file.read_text() == (
+        "# Nodes of there that your jobs do not use. You may edit this file; `repro nodes` removes comments.\n"
+        'denied:\n  - nodes: ["n1"]\n    because: "ECC"\n    until: 2998-12-31\n'
+    )
+    file.write_text("denied:\n  - nodes: ['n[2-3]', n7]  # the second rack\n    because: no power: no\n")
+    assert repro(*SUBMIT).returncode == 2
+    file.write_text("denied:\n  - nodes: ['n[2-3]', n7]  # the second rack\n    because: no\n")
+    assert excluded(repro("render", "figure-13", *THERE).stdout) == ["n[8-9],n2,n3,n7"]
+    file.write_text("denied:\n  - nodes: ['n[2-']\n    until: soon\n  - {nodes: n1, because: ECC, who: me}\n")
+    done = repro(*SUBMIT)
+    assert (done.returncode, slurm.calls()) == (2, [])
+    name = file.relative_to(repro.site.folder)
+    assert [line.partition(". Hint")[0].removeprefix("repro: ") for line in done.complaints] == [
+        f"{name}:2:13 denied.0.nodes.0: must be nodes as Slurm writes them, at most 65536: n7, n[1-4,7], got 'n[2-'",
+        f"{name}:2:5 because: missing",
+        f"{name}:3:12 denied.0.until: must be a day (2026-12-31) or a time in UTC (2026-12-31T18:00), got 'soon'",
+        f"{name}:4:13 denied.1.nodes: must be a list, got 'n1'",
+        f"{name}:4:31 who: unknown field",
+    ]
+
+
+def test_commands_at_the_same_time_lose_no_entry(repro: Caller, slurm: Slurm) -> None:
+    names = [f"n{number}" for number in range(1, 11)]
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(lambda name: api.deny_nodes(name, "ECC", str(repro.site.folder / "clusters/there.yaml")), names))
+    assert sorted(row["node"] for row in listed(repro)) == sorted(names) and slurm.calls() == []
+    assert [file.name for file in deny_file(repro).parent.iterdir()] == ["there.yaml"]
 
 
 def test_a_retry_and_a_queued_job_exclude_nodes_that_were_denied_later(repro: Caller, slurm: Slurm) -> None:
@@ -97,7 +134,7 @@ def test_a_retry_and_a_queued_job_exclude_nodes_that_were_denied_later(repro: Ca
     with ledger.reading() as session:
         run_id, script = session.execute(sa.select(Attempt.run_id, Attempt.script).where(Attempt.number == 2)).one()
     assert excluded(script) == ["n[8-9],n3"]
-    assert send(ledger, run_id, Reporter(messages.append)).jobs == 1
+    assert send(ledger, run_id, Callbacks(messages.append)).jobs == 1
     assert slurm.options()[-2:] == ["--exclude=n3,n4,n5,n8,n9", "--exclude=n3,n4,n8,n9"]
     assert messages[0].endswith("; submitted again without excluding the nodes that failed")
 
@@ -154,10 +191,10 @@ def test_a_node_that_two_clusters_deny_is_allowed_only_on_the_named_cluster(repr
     [
         (("n[1-", "n2"), "n[1-: not node names. Hint: names or sets of Slurm of at most 65536 nodes: n7, n[1-4,7]"),
         (("n11",), "n11: the Slurm of there has no such node. Hint: there are: n1, n10, n2,"),
-        (("n1", "--until", "2020-01-01"), "--until 2020-01-01: is in the past"),
-        (("n1", "--until", "tomorrow"), "--until tomorrow: not a day or time"),
-        (("n1", "--until", "9999-12-31"), "--until 9999-12-31: not a day or time"),
-        (("n1", "--because", " "), "--because: must be one line"),
+        (("n1", "--until", "2020-01-01"), "until: is in the past"),
+        (("n1", "--until", "tomorrow"), "until: must be a day (2026-12-31) or a time in UTC"),
+        (("n1", "--until", "9999-12-31"), "until: must be a day (2026-12-31) or a time in UTC"),
+        (("n1", "--because", " "), "because: must be one line"),
         (("n1", "--cluster", "here"), "here has no Slurm, so it has no nodes to exclude"),
         (("n1", "--cluster", "nowhere"), "nowhere: no such cluster"),
     ],
@@ -168,7 +205,7 @@ def test_a_wrong_entry_is_refused_and_nothing_is_recorded(
     done = repro(*DENY, *words)
     assert (done.returncode, slurm.calls()) == (2, [])
     assert complaint in done.stderr
-    assert not (repro.site.folder / "results.db").exists()
+    assert not deny_file(repro).exists()
 
 
 @pytest.mark.usefixtures("slurm")
@@ -179,7 +216,7 @@ def test_allow_refuses_nodes_that_are_not_denied_and_names_the_cluster_if_there_
         return done
 
     assert "n1: not denied" in refusal("n1").stderr
-    assert "the ledger has no jobs of a Slurm cluster" in repro("nodes", "deny", "n1", "--because", "ECC").stderr
+    assert "missing option '--cluster'" in repro("nodes", "deny", "n1", "--because", "ECC").stderr
     repro(*DENY, "n1", "n2")
     (repro.site.folder / "clusters" / "too.yaml").write_text(PROFILE)
     repro(*DENY, "n1", "--cluster", "too")

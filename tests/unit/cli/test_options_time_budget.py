@@ -147,12 +147,12 @@ def test_a_budget_that_no_job_fits_is_one_line_and_nothing_is_submitted(command:
     assert not (four_gpus.site.folder / "results.db").exists()
 
 
-def test_a_budget_is_for_one_experiment(repro: Caller) -> None:
-    done = repro("plan", "atc24", "--time-budget", "10h")
+def test_a_budget_is_for_one_machine(repro: Caller) -> None:
+    done = repro("plan", "figure-13", "atc-demo", "--time-budget", "10h")
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.complaints == [
-        "repro: --time-budget: needs one experiment, got 5. Hint: for example repro plan atc-32k --time-budget 10h"
-    ]
+    (line,) = done.complaints
+    assert line.startswith("repro: --time-budget: the cases are planned for 2 machines, ")
+    assert line.endswith("Hint: name one with --cluster")
 
 
 def test_refused_cases_are_printed_with_and_without_a_budget(repro: Caller) -> None:

@@ -16,7 +16,7 @@ import zstandard
 
 from orchestrator.ledger.attempts import job_rows
 from orchestrator.ledger.database import Ledger
-from orchestrator.ledger.tables import Attempt, Event, Iteration, Job, Metric, Run
+from orchestrator.ledger.tables import Attempt, Event, Job, Run
 from tests.recorded_jobs import SimulatedSlurm, log_text, new_ledger
 from tests.stand_in_site import Site
 from tests.unit.cli.calling import Caller
@@ -122,7 +122,7 @@ def refused(repro: Caller, file: Path) -> list[str]:
     assert (done.returncode, done.stdout) == (1, "") and list(file.parent.glob("*a.tar.zst*")) == []
     last = (
         rf"repro: {re.escape(str(file))}: not written, because it does not verify\. Hint: repro submit sc21/figure-13 "
-        "--rerun measures again; repro forget JOB --attempt N leaves an attempt out, and the bundle names it"
+        "--rerun measures again; --without JOB:NUMBER=REASON leaves an attempt out, and the bundle names it"
     )
     assert re.fullmatch(last, done.complaints[-1])
     return done.complaints[:-1]
@@ -183,31 +183,6 @@ def test_a_compressed_log_is_in_the_bundle_as_a_log(
     (found,) = [text for path, text in content(file).items() if re.match(r"jobs/pp2-tp2-gbs16-\w+/.*/log\.txt$", path)]
     assert found.startswith(log[:200])
     assert repro_there("bundle", "verify", str(file)).returncode == 0
-
-
-def test_records_of_an_older_repro_are_compared_only_in_their_own_fields(
-    repro_there: Caller, troubled: Site, tmp_path: Path
-) -> None:
-    ledger = new_ledger(troubled.folder)
-    kept = (troubled.folder / "results.db").read_bytes()
-    try:
-        with ledger.writing() as session:
-            session.execute(sa.update(Iteration).values(skipped=None, nan=None, loss_scale=None, is_finite=True))
-            session.execute(sa.delete(Metric).where(Metric.name != "iteration_ms"))
-            session.execute(sa.update(Attempt).values(failure=None))
-        file = tmp_path / "a.tar.zst"
-        assert repro_there("bundle", "figure-13", "-o", str(file)).returncode == 0
-        done = repro_there("bundle", "verify", str(file))
-        assert "; 7 compared only in what an older repro recorded" in done.stdout and done.returncode == 0
-        changed = {
-            path: text.replace(b'"value": 420.0', b'"value": 421.0') if path.endswith("metrics.jsonl") else text
-            for path, text in content(file).items()
-        }
-        done = repro_there("bundle", "verify", str(packed(changed, file, with_sums=True)))
-        assert "iteration_ms is 421.0 in the ledger, 420.0 from its log" in done.stdout and done.returncode == 1
-    finally:
-        ledger.engine.dispose()
-        (troubled.folder / "results.db").write_bytes(kept)
 
 
 @pytest.mark.parametrize(

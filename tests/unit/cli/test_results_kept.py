@@ -27,6 +27,7 @@ CANCELLED: dict[str, Any] = {
     "failure": "cancelled",
     "verdict_reason": "CANCELLED",
 }
+REFUSED = CANCELLED | {"state": "NEVER_SUBMITTED", "failure": "refused", "verdict_reason": "refused"}
 RUNNING: dict[str, Any] = {"state": "RUNNING", "phase": "running", "verdict": None}
 
 
@@ -43,15 +44,15 @@ def again(ledger: Ledger, columns: dict[str, Any], names: list[str] | None = Non
     record_results(ledger, figure_13(), "cpu", outcomes, **{"at": START + timedelta(days=1), **options})
 
 
-def add_cancelled_attempts(ledger: Ledger) -> None:
-    """Add a cancelled attempt to each job of the ledger, as `submit --rerun` and `cancel` do."""
+def add_attempts(ledger: Ledger, outcome: dict[str, Any]) -> None:
+    """Add an attempt with this outcome to each job of the ledger, as `submit --rerun` and `cancel` do."""
     columns = [column.key for column in sa.inspect(Attempt).columns if column.key != "id"]
     with ledger.writing() as session:
         for attempt in session.scalars(sa.select(Attempt)).all():
             values = {name: getattr(attempt, name) for name in columns}
             other = {"number": attempt.number + 1, "token": "", "folder": f"{attempt.folder}-2"}
             other |= {"file": None, "iteration": None, "execution": None}
-            session.add(Attempt(**{**values, **CANCELLED, **other}))
+            session.add(Attempt(**{**values, **outcome, **other}))
 
 
 @pytest.mark.fault(
@@ -82,20 +83,27 @@ def test_a_cancelled_rerun_leaves_the_verified_attempts_as_results_of_every_comm
     assert results == [{"verdict": "verified", "attempt": 1}] * 6
 
 
-def test_a_cancelled_rerun_leaves_report_plot_and_bundle_as_they_were(repro: Caller) -> None:
+@pytest.mark.parametrize("outcome", [CANCELLED, REFUSED], ids=["cancelled", "refused"])
+def test_a_rerun_that_did_not_run_hides_no_result_of_any_command(repro: Caller, outcome: dict[str, Any]) -> None:
     assert repro.site.submit("--wait").returncode == 0
-    add_cancelled_attempts(new_ledger(repro.site.folder))
-    assert repro("report", "-o", "report").returncode == 0
+    add_attempts(new_ledger(repro.site.folder), outcome)
+    status = repro("status", "figure-13")
+    assert status.returncode == 0 and "6/6 verified" in status.stderr
+    for command in ("collect", "claims", "compare"):
+        assert repro(command, "figure-13").returncode == (outcome is REFUSED), command  # it is reported as a failure
+    document = json.loads(repro("collect", "figure-13", "--json").stdout)
+    assert {(row["attempt"], row["verdict"]) for row in document["cases"]} == {(1, "verified")}
+    repro("report", "-o", "report")
     assert "All 6 cases are verified" in (repro.site.folder / "report" / "index.html").read_text()
     assert repro("bundle", "figure-13", "-o", "figure.tar.zst").returncode == 0
     verified = repro("bundle", "verify", "figure.tar.zst")
-    assert verified.returncode == 0, verified.stdout
+    assert verified.returncode == 0 and "no case is verified" not in verified.stdout, verified.stdout
     assert "no verified case" not in repro("plot", "figure-13").stderr
 
 
 def test_a_canary_that_was_verified_before_its_cancelled_rerun_stops_nothing(repro: Caller) -> None:
     assert repro.site.submit("--wait").returncode == 0
-    add_cancelled_attempts(new_ledger(repro.site.folder))
+    add_attempts(new_ledger(repro.site.folder), CANCELLED)
     done = repro.site.submit("--canary")
     assert done.returncode == 0 and "6 done, 0 submitted" in done.stderr, done.stderr
 
@@ -170,6 +178,6 @@ def test_a_run_that_failed_is_compared_as_such_with_an_earlier_one(repro: Caller
 def test_a_verified_case_is_done_for_submit_after_a_cancelled_rerun(repro: Caller) -> None:
     assert repro.site.submit("--wait").returncode == 0
     ledger = new_ledger(repro.site.folder)
-    add_cancelled_attempts(ledger)
+    add_attempts(ledger, CANCELLED)
     done = repro.site.submit()
     assert "6 done, 0 submitted" in done.stderr, done.stderr

@@ -115,12 +115,9 @@ def test_a_search_sends_one_message_with_the_fastest_layout(repro: Caller) -> No
     with message_server() as server:
         search = (*SMALL, "--iterations", "5", "--short", "5", "--where", "pp=1,dp=1,cp=1,vp=1,mbs=1")
         done = repro(*search, "--notify", server.url)
-        assert done.returncode == 0 and "message about 8x64-4-gpus-batch-16 sent to json://***\n" in done.stderr
+        assert done.returncode == 0 and "message sent to json://***\n" in done.stderr
         (message,) = server.messages
         assert message["title"].startswith("search 8x64-4-gpus-batch-16 on here: fastest: pp=1,tp=4, ")
-        assert "1 of 1 candidate measured" in message["message"]
-        again = repro(*search, "--notify", server.url)
-        assert "was sent to json://*** before" in again.stderr and len(server.messages) == 1
 
 
 def test_a_dry_run_shows_candidates_and_writes_nothing(repro: Caller, site: Site) -> None:

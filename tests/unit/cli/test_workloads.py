@@ -55,7 +55,7 @@ def shared(repro: Caller, server: FileServer, monkeypatch: pytest.MonkeyPatch) -
         "title: Here\nvenue: A conference\ncode: {megatron-2021: {repository: NVIDIA/Megatron-LM, commit: release}}\n"
     )
     here = dict(workloads()) | {"megatron-2021": dataclasses.replace(workload, needs=tuple(needs))}
-    for module in ("orchestrator.workloads", "orchestrator.api.needs", "orchestrator.clusters.findings"):
+    for module in ("orchestrator.workloads", "orchestrator.api.needs", "orchestrator.clusters.check"):
         monkeypatch.setattr(f"{module}.workloads", lambda: here)
     return folder / "shared"
 
@@ -217,7 +217,7 @@ def test_a_relative_path_is_refused(repro: Caller) -> None:
     assert "workloads.megatron-2026.checkout: must be an absolute path" in done.stderr
 
 
-def test_a_machine_that_does_not_see_the_paths_prints_commands_only(repro: Caller, shared: Path) -> None:
+def test_a_machine_that_does_not_see_the_paths_prints_the_script_only(repro: Caller, shared: Path) -> None:
     write_overlay(
         repro, f"site: {{login_sees_paths: false}}\nworkloads: {{megatron-2026: {{checkout: {shared}/code}}}}\n"
     )
@@ -226,8 +226,8 @@ def test_a_machine_that_does_not_see_the_paths_prints_commands_only(repro: Calle
     assert "does not see the paths of the profile" in done.stderr and "--offline" in done.stderr
     printed = repro("workloads", "fetch", "megatron-2026", "--cluster", "site", "--offline")
     assert printed.returncode == 0
-    assert "https://github.com/NVIDIA/Megatron-LM d98e8a64ddf34856e74b24714e3bedb2f5a39553 &&" in printed.stdout
-    assert printed.stdout.splitlines()[-1] == "repro workloads fetch megatron-2026 --cluster site"
+    assert "https://github.com/NVIDIA/Megatron-LM d98e8a64ddf34856e74b24714e3bedb2f5a39553\n" in printed.stdout
+    assert "# Code and files of: repro workloads fetch megatron-2026 --cluster site\n" in printed.stdout
     assert not shared.exists()
     assert _shown(repro, "megatron-2026", "site")[0]["state"] == "on the nodes"
 
@@ -250,7 +250,7 @@ def test_the_own_program_needs_nothing(repro: Caller) -> None:
     assert "pretrain needs no code or data from elsewhere" in done.stderr
 
 
-def test_a_text_gives_the_data_their_name_and_is_part_of_the_offline_commands(repro: Caller, shared: Path) -> None:
+def test_a_text_gives_the_data_their_name_and_is_part_of_the_offline_script(repro: Caller, shared: Path) -> None:
     text = repro.site.folder / "news.jsonl"
     text.write_text("")
     place = ("--cluster", "site", "--directory", str(shared), "--text", str(text))
@@ -259,7 +259,7 @@ def test_a_text_gives_the_data_their_name_and_is_part_of_the_offline_commands(re
     assert f"{text}: tools/preprocess_data.py failed" in done.stderr
     assert f"--output-prefix {shared}/.news_text_document.part/data" in done.stderr.replace("'", "")
     printed = repro("workloads", "fetch", "megatron-2021", *place, "--offline").stdout.splitlines()
-    assert f"--text {text}" in printed[-1].replace("'", "")
+    assert f"--text {text}" in printed[1].replace("'", "")
     refused = repro("workloads", "fetch", "megatron-kwai", *place)
     assert (refused.returncode, len(refused.complaints)) == (2, 1)
     assert "megatron-kwai cannot use a text as its data here" in refused.stderr
@@ -270,8 +270,9 @@ def test_the_page_about_workloads_has_each_program_and_the_real_output_of_its_co
     headings = " ".join(line for line in page.splitlines() if line.startswith("### "))
     assert [name for name in workloads() if f"`{name}`" not in headings] == []
     offline = "workloads fetch megatron-kwai --cluster kwai-h800 --directory /shared/data --offline"
-    for command in ("workloads list", offline):
-        printed = "".join(f"    {line}".rstrip() + "\n" for line in repro(*command.split()).stdout.splitlines())
-        assert f"    $ repro {command}\n{printed}" in page
+    for command, pipe, last in (("workloads list", "", 0), (offline, " >fetch.sh\n    $ tail -3 fetch.sh", 3)):
+        lines = repro(*command.split()).stdout.splitlines()
+        printed = "".join(f"    {line}".rstrip() + "\n" for line in lines[-last:])
+        assert f"    $ repro {command}{pipe}\n{printed}" in page
     for file in (VOCABULARY, MERGES):
         assert f"| {file.bytes:,} | `{file.sha256}` |" in page

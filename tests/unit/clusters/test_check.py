@@ -7,10 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.clusters.check import check_login
-from orchestrator.clusters.findings import Finding
-from orchestrator.slurm.site import PYXIS_SINCE, Site, SrunOptions
-from orchestrator.slurm.site_parsers import Association, Gres, NodeKind, Partition, Qos
+from orchestrator.clusters.check import Finding, check_login
+from orchestrator.slurm.site import PYXIS_SINCE, Association, Gres, NodeKind, Partition, Qos, Site, SrunOptions
 from tests.unit.clusters.sites import cluster_of
 
 PROFILE = """\

@@ -16,8 +16,7 @@ from orchestrator.clusters.resolve import Cluster
 from orchestrator.config.model import placeholders
 from orchestrator.config.yaml import parse_document
 from orchestrator.errors import ReproError
-from orchestrator.slurm.site import Site, SrunOptions
-from orchestrator.slurm.site_parsers import Association, Gres, NodeKind, Partition, Qos
+from orchestrator.slurm.site import Association, Gres, NodeKind, Partition, Qos, Site, SrunOptions
 from tests.unit.clusters.sites import cluster_of
 
 SCHEMA = "../schemas/cluster.json"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.clusters.resolve import find_cluster
-from orchestrator.config.settings import parse_settings
+from orchestrator.config.yaml import parse_settings
 from orchestrator.errors import ReproError
 from orchestrator.paths import Folders
 from tests.unit.clusters.sites import PLAIN, cluster_of, short

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator, ValidationError
 
-from orchestrator.clusters.profile import ClusterProfile
-from orchestrator.clusters.profile_schema import profile_schema, schema_text
+from orchestrator.clusters.profile import ClusterProfile, profile_schema, schema_text
 from orchestrator.config.yaml import parse_document, read_document
 from tests.unit.clusters.sites import CHECKOUT, PLAIN, SELENE_FILLED, shipped_names
 

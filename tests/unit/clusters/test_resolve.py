@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.clusters.names import cluster_names
+from orchestrator.clusters import cluster_names
 from orchestrator.clusters.resolve import Cluster, find_cluster
 from orchestrator.config.yaml import parse_document
 from orchestrator.errors import Problem, ReproError

@@ -19,8 +19,7 @@ from orchestrator.launch.submit import disposition_of
 from orchestrator.launch.supervise import may_be_resubmitted
 from orchestrator.ledger.attempts import job_rows
 from orchestrator.ledger.database import now
-from orchestrator.ledger.runs import Disposition
-from orchestrator.ledger.submission_rows import LatestAttempt
+from orchestrator.ledger.runs import Disposition, LatestAttempt
 from orchestrator.ledger.tables import (
     ENDED,
     FAILED,
@@ -86,7 +85,6 @@ def latest(failure: Failure | str | None = None, **changes: object) -> LatestAtt
         options=(),
         submitted=1,
         measured=0 if failure else 1,
-        last_number=1,
     )
     return replace(value, **changes)  # type: ignore[arg-type]  # fields of it
 

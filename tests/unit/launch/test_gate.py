@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.files import read_record
-from orchestrator.launch.render import Script, render_array, render_queue
+from orchestrator.launch.render import JobScript, render_array, render_queue
 from orchestrator.launch.run_options import (
     FAILURE_PATTERNS,
     LOG_TAIL_BYTES,
@@ -64,13 +64,13 @@ class Run:
 
     kind: str
     folder: Path
-    scripts: list[Script] = field(default_factory=list)
+    scripts: list[JobScript] = field(default_factory=list)
 
     def job(self, name: str, code: int = 0) -> Path:
         folder = self.folder / name
         folder.mkdir(parents=True)
         (folder / "job.sh").write_text(JOB.replace("CODE", str(code)))
-        self.scripts.append(Script(folder / "job.sh", folder))
+        self.scripts.append(JobScript(folder / "job.sh", folder))
         return folder
 
     def start(self, gate: Gate | None = None) -> None:
@@ -138,7 +138,7 @@ def test_what_a_queue_or_an_array_writes_is_not_for_everybody(run: Run) -> None:
 
 def test_repeats_of_a_case_are_one_script_with_a_folder_each(run: Run) -> None:
     folder = run.job("a")
-    run.scripts.append(Script(folder / "job.sh", run.folder / "a 2"))
+    run.scripts.append(JobScript(folder / "job.sh", run.folder / "a 2"))
     run.start()
     assert run.ran() == ["a", "a 2"] and not (run.folder / "a 2" / "job.sh").exists()
 

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.catalog.expand import expand
-from orchestrator.clusters.image_file import file_identity
-from orchestrator.clusters.program import image_rows
+from orchestrator.clusters.program import file_identity, image_rows
 from orchestrator.clusters.resolve import Cluster
 from orchestrator.errors import ReproError
 from orchestrator.launch.images import render_import, wanted_images

@@ -8,14 +8,16 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.catalog.expand import expand
 from orchestrator.clusters.profile import ClusterProfile
 from orchestrator.clusters.resolve import Cluster
 from orchestrator.errors import ReproError, Unreachable
-from orchestrator.launch.batches import side_plan
+from orchestrator.job_spec import Resources
 from orchestrator.launch.preflight import require_ready
 from orchestrator.paths import Folders
 from orchestrator.planning.plan import Plan
 from orchestrator.workloads.base import Program
+from tests.unit.catalog.entries import shipped
 from tests.unit.clusters.sites import PLAIN, cluster_of
 from tests.unit.launch.test_run_record import checkout, git
 
@@ -37,7 +39,9 @@ def job_of(folder: Path, checkout: Path, commit: str) -> Plan:
     place = ("workloads", "megatron-2021", "checkout")
     values = ((f"{checkout}/pretrain_gpt.py", place), (str(checkout), place))  # as workloads/base gives them
     program = Program("megatron-2021", "python", (), (), commit, site_values=values)
-    return side_plan(here(folder), program, "case", 1, "0:10:00")
+    (case, *_) = expand(shipped(), "pair")
+    resources = Resources(1, 1, 1, "0:10:00")
+    return Plan(case=case, cluster=here(folder).name, resources=resources, identity="case", program=program)
 
 
 def test_jobs_are_not_recorded_with_a_commit_that_the_checkout_is_not_at(checkout: Path) -> None:

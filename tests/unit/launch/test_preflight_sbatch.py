@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.catalog.expand import expand
-from orchestrator.clusters.findings import Finding
+from orchestrator.clusters.check import Finding
 from orchestrator.clusters.resolve import Cluster
 from orchestrator.errors import Unreachable
 from orchestrator.launch.preflight import option_findings, submission_findings

@@ -16,17 +16,17 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.clusters.findings import Finding
+from orchestrator.clusters.check import Finding
 from orchestrator.clusters.resolve import Cluster
 from orchestrator.errors import Problem, ReproError, Unreachable
-from orchestrator.files import JobRecord, read_record
+from orchestrator.files import ScriptRecord, read_record
 from orchestrator.launch import probe
 from orchestrator.launch.executors import SlurmScriptExecutor
 from orchestrator.launch.probe import Probed, job_findings, probe_findings, probe_plan, with_probe_lines
 from orchestrator.launch.render import render_job
 from orchestrator.paths import Folders
 from orchestrator.slurm.query import QueryAnswer
-from orchestrator.slurm.records import JobRecord as QueueRecord
+from orchestrator.slurm.records import JobRecord
 from orchestrator.workloads.pretrain import code_version
 from tests.unit.clusters.sites import CHECKOUT, cluster_of, filled
 
@@ -165,8 +165,8 @@ def test_a_task_outside_its_image_ends_the_script_and_is_named(tmp_path: Path) -
 # ---- what is made of it --------------------------------------------------------------------------------------
 
 
-def end_of(code: int = 0, inside: str | None = "1/1") -> JobRecord:
-    return JobRecord(code, datetime(2026, 1, 1), "n1", "7", 1, "pretrain" if inside else None, inside)
+def end_of(code: int = 0, inside: str | None = "1/1") -> ScriptRecord:
+    return ScriptRecord(code, datetime(2026, 1, 1), "n1", "7", 1, "pretrain" if inside else None, inside)
 
 
 def log_of(
@@ -179,7 +179,7 @@ def log_of(
 HOST = "path=yes /images/torch.sqsh\npath=yes /images/other.sqsh\n"
 
 
-def probed(log: str = "", state: str = "COMPLETED", end: JobRecord | None = None, host: str = HOST) -> Probed:
+def probed(log: str = "", state: str = "COMPLETED", end: ScriptRecord | None = None, host: str = HOST) -> Probed:
     return Probed(Path("/runs/check"), state, end or end_of(), host, log or log_of())
 
 
@@ -385,13 +385,13 @@ class Queue:
         self.submitted: list[str] = []
         self.comment = ""
 
-    def query(self, job_ids: list[str], is_ours: Callable[[QueueRecord], bool]) -> QueryAnswer:
+    def query(self, job_ids: list[str], is_ours: Callable[[JobRecord], bool]) -> QueryAnswer:
         assert job_ids == ["7"]
         said = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
         if isinstance(said, BaseException):
             raise said
         state, _, reason = said.partition(" ")
-        row = QueueRecord("7", state, reason, "", None, None, self.comment, None, None, "squeue")
+        row = JobRecord("7", state, reason, "", None, None, self.comment, None, None, "squeue")
         assert not is_ours(replace(row, comment="another's"))
         return QueryAnswer({"7": row} if state and is_ours(row) else {})
 

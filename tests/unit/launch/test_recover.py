@@ -20,8 +20,7 @@ from orchestrator.identity import MachineIdentity, seconds_since_boot, this_mach
 from orchestrator.launch import recover as settling
 from orchestrator.launch import refresh as refreshing
 from orchestrator.launch.executors import find_process
-from orchestrator.launch.own_jobs import owner_check
-from orchestrator.launch.refresh import refresh
+from orchestrator.launch.refresh import owner_check, refresh
 from orchestrator.launch.submit import Submitted, submit
 from orchestrator.ledger.attempts import job_rows
 from orchestrator.ledger.database import Ledger, now

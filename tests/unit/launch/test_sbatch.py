@@ -25,14 +25,14 @@ from orchestrator.launch.run_options import (
     canary_checks,
     whole_pattern,
 )
-from orchestrator.launch.sbatch import Reporter, Sent, send
+from orchestrator.launch.sbatch import Callbacks, Sent, send
 from orchestrator.launch.submit import Submitted, submit
 from orchestrator.ledger.attempts import job_rows
 from orchestrator.ledger.database import Ledger, now
 from orchestrator.ledger.rows import JobRow
 from orchestrator.ledger.runs import run_record
-from orchestrator.ledger.submission_rows import PendingAttempt
 from orchestrator.ledger.submissions import (
+    PendingAttempt,
     Submitter,
     claim,
     queued_attempts,
@@ -75,7 +75,7 @@ class Sender:
         return submit(plans, self.cluster(), self.ledger, self.site.folders, [], request, self.said.append)
 
     def send(self, run_id: str) -> Sent:
-        return send(self.ledger, run_id, Reporter(self.said.append))
+        return send(self.ledger, run_id, Callbacks(self.said.append))
 
     def rows(self) -> list[JobRow]:
         """The smallest first: those with a batch of 4."""
@@ -259,7 +259,7 @@ def test_ctrl_c_while_a_slow_scheduler_is_waited_for_does_not_wait_for_it(
     sender.slurm.then("away")
     answers = iter([False, True])
     with pytest.raises(Unreachable):
-        send(sender.ledger, run_id, Reporter(sender.said.append, lambda: next(answers)))
+        send(sender.ledger, run_id, Callbacks(sender.said.append, lambda: next(answers)))
 
 
 @pytest.mark.fault(
@@ -272,7 +272,7 @@ def test_interrupted_between_two_submissions_the_rest_waits_its_turn(sender: Sen
     run_id = sender.submit(where="gbs=4", apart=True).run_id
     sender.slurm.has_room_for(10)
     answers = iter([False, True, True])
-    sent = send(sender.ledger, run_id, Reporter(sender.said.append, lambda: next(answers)))
+    sent = send(sender.ledger, run_id, Callbacks(sender.said.append, lambda: next(answers)))
     assert (sent.jobs, sent.queued) == (1, 2) and states(sender.rows()) == ["PENDING", QUEUED, QUEUED]
 
 

@@ -18,7 +18,7 @@ from orchestrator.errors import ReproError
 from orchestrator.launch import sbatch
 from orchestrator.launch.executors import SlurmScriptExecutor
 from orchestrator.launch.run_record import OwnScript
-from orchestrator.launch.sbatch import Reporter, send
+from orchestrator.launch.sbatch import Callbacks, send
 from orchestrator.launch.submit import submit
 from orchestrator.launch.supervise import Backlog
 from orchestrator.ledger.attempts import job_rows
@@ -162,7 +162,7 @@ def test_a_script_that_was_changed_after_it_was_written_is_not_submitted(queued:
     queued.submit("gbs=4")
     CHANGES[change](queued)
     with pytest.raises(ReproError, match="so it is not"):
-        send(queued.ledger, queued.run_id, Reporter(lambda _: None))
+        send(queued.ledger, queued.run_id, Callbacks(lambda _: None))
     assert queued.slurm.taken() == [] and {row.state for row in queued.rows()} == {NEVER_SUBMITTED}
     # It costs nothing but a new script.
     again = submit(queued.site.plans("gbs=4"), queued.cluster(), queued.ledger, queued.site.folders, [])
@@ -189,7 +189,7 @@ def test_exactly_the_bytes_that_were_checked_are_submitted(queued: Queued, monke
 
     monkeypatch.setattr(sbatch, "_write_sent", changed)
     monkeypatch.setattr(sbatch, "SlurmScriptExecutor", Executor)
-    send(queued.ledger, queued.run_id, Reporter(lambda _: None))
+    send(queued.ledger, queued.run_id, Callbacks(lambda _: None))
     assert texts == [written] and file.read_text() != written
 
 
@@ -203,7 +203,7 @@ def test_a_lone_script_that_was_changed_is_not_submitted(queued: Queued) -> None
     assert queued.file().name == "job.sh"
     queued.file().write_text(EVIL.format(queued.site.folder))
     with pytest.raises(ReproError, match="was changed after it was written"):
-        send(queued.ledger, queued.run_id, Reporter(lambda _: None))
+        send(queued.ledger, queued.run_id, Callbacks(lambda _: None))
     assert queued.slurm.taken() == []
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import subprocess
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime
@@ -28,10 +29,9 @@ from orchestrator.ledger.measurements import (
     metrics_of,
     record_measurements,
 )
-from orchestrator.ledger.migrations import run_migrations
 from orchestrator.ledger.readonly_file import SCHEMA
 from orchestrator.ledger.tables import ENDED, VERIFIED, Attempt, Event, Iteration, Run, Table
-from orchestrator.megatron.logs.columns import IterationLine
+from orchestrator.megatron.logs.iteration_lines import IterationLine
 from tests.forked_repro import ForkedProgram
 from tests.recorded_jobs import job_spec, ledger_at, new_ledger, new_run, record_jobs
 
@@ -62,36 +62,10 @@ def test_looking_for_a_ledger_does_not_make_one(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def tables_of(engine: sa.Engine) -> dict[str, object]:
-    """Return everything that the database reports about its tables, whatever the order of their columns."""
-    inspector = sa.inspect(engine)
-    tables: dict[str, object] = {}
-    for name in inspector.get_table_names():
-        tables[name] = [
-            {column["name"]: str(column) for column in inspector.get_columns(name)},
-            inspector.get_pk_constraint(name),
-            sorted(map(str, inspector.get_indexes(name))),
-            sorted(map(str, inspector.get_foreign_keys(name))),
-            sorted(map(str, inspector.get_unique_constraints(name))),
-            sorted(map(str, inspector.get_check_constraints(name))),
-        ]
-    return tables
-
-
-def test_the_migrations_make_exactly_the_tables_of_a_new_ledger(database_url: sa.URL) -> None:
-    engine = sa.create_engine(database_url)
-    with engine.begin() as connection:
-        run_migrations(connection)
-    migrated = tables_of(engine)
-    with engine.begin() as connection:
+def test_the_tables_are_those_of_the_models(ledger: Ledger) -> None:
+    with ledger.engine.connect() as connection:
         context = MigrationContext.configure(connection, opts={"compare_type": True})
         assert compare_metadata(context, Table.metadata) == []
-        connection.exec_driver_sql("DROP TABLE alembic_version")
-        Table.metadata.drop_all(connection)
-    ledger = ledger_at(database_url)
-    assert tables_of(ledger.engine) == migrated
-    ledger.engine.dispose()
-    engine.dispose()
 
 
 def test_the_schema_the_code_names_is_the_newest_migration() -> None:
@@ -154,6 +128,27 @@ def test_a_ledger_of_a_newer_repro_is_refused_and_kept(ledger: Ledger) -> None:
     ) as caught:
         open_ledger(ledger.url)
     assert caught.value.exit_code == 2 and everything(ledger) == before
+
+
+@pytest.mark.fault(
+    section="Ledger",
+    fault="A ledger of an older version",
+    promise="Refused with the command that prints its results. Nothing changes.",
+)
+@pytest.mark.parametrize("schema", ["0001", "0015"])
+def test_a_ledger_of_an_older_repro_is_refused_with_a_command_that_prints_its_results(
+    ledger: Ledger, schema: str
+) -> None:
+    record_jobs(ledger, "the-case")
+    with ledger.engine.begin() as connection:
+        connection.exec_driver_sql(f"update alembic_version set version_num = '{schema}'")
+    before = everything(ledger)
+    found = rf"made by an older repro \(schema {schema}, this knows {SCHEMA}\). Hint: name a new ledger with"
+    with pytest.raises(ReproError, match=found) as caught:
+        open_ledger(ledger.url)
+    assert caught.value.exit_code == 2 and everything(ledger) == before
+    command = str(caught.value).partition("the results in this one: ")[2]
+    assert "the-case" in subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=True).stdout
 
 
 @pytest.mark.parametrize("tables", [["invoices"], ["alembic_version", "experiments", "runs"]])

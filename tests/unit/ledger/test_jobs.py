@@ -18,9 +18,9 @@ from orchestrator.ledger.measurements import (
     metrics_of,
     record_measurements,
 )
+from orchestrator.ledger.reports import experiment_counts
 from orchestrator.ledger.runs import Missing, NewAttempt
 from orchestrator.ledger.submissions import interrupted_submissions, record_never_submitted, record_submission
-from orchestrator.ledger.summary import experiment_counts
 from orchestrator.ledger.tables import (
     ENDED,
     FAILED,
@@ -35,7 +35,7 @@ from orchestrator.ledger.tables import (
     Job,
     Run,
 )
-from orchestrator.megatron.logs.columns import IterationLine
+from orchestrator.megatron.logs.iteration_lines import IterationLine
 from tests.recorded_jobs import new_attempts, new_job, new_run, record_jobs, record_run, unless_verified
 
 NOON = datetime(2026, 1, 1, 12)

@@ -29,7 +29,7 @@ from orchestrator.ledger.measurements import (
 )
 from orchestrator.ledger.submissions import record_never_submitted
 from orchestrator.ledger.tables import ENDED, RUNNING, VERIFIED, Event
-from orchestrator.megatron.logs.columns import IterationLine
+from orchestrator.megatron.logs.iteration_lines import IterationLine
 from tests.recorded_jobs import new_run, record_jobs
 
 FACTS = {"version": 1, "settings": {"π": "日本語 🚀"}, "sizes": [1, None, 2.5]}

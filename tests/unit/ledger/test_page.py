@@ -5,9 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from orchestrator.ledger.migrations import VIEWS
 from orchestrator.ledger.readonly_sql import asked, relations
-from orchestrator.results.export.columns import METRICS
 from tests.recorded_jobs import new_ledger
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "reference" / "ledger.md"
@@ -19,7 +17,8 @@ def described() -> dict[str, list[str]]:
     for part in PAGE.read_text(encoding="utf-8").split("\n### ")[1:]:
         name, _, text = part.partition("\n")
         cells = [line.split(" | ")[0] for line in text.splitlines() if line.startswith("| `")]
-        found[name.strip()] = [column for cell in cells for column in re.findall(r"`(\w+)`", cell)]
+        columns = [column for cell in cells for column in re.findall(r"`(\w+)`", cell)]
+        found.setdefault(name.strip().removeprefix("Metrics of "), []).extend(columns)
     return found
 
 
@@ -34,11 +33,3 @@ def test_every_question_on_the_page_can_be_asked(tmp_path: Path) -> None:
     for question in questions:
         with asked(new_ledger(tmp_path), question) as answer:
             assert list(answer.rows) == []
-
-
-def test_a_views_metrics_are_called_as_they_are_everywhere(tmp_path: Path) -> None:
-    """A name that nothing is stored under would be an empty column for ever."""
-    columns = {one.name: one.columns for one in relations(new_ledger(tmp_path))}["v_results"]
-    first, last = columns.index("iteration_ms"), columns.index("wait_s")
-    named = set(columns[first:last]) - {"iteration_ms_spread", "iterations_used"}
-    assert named <= set(METRICS) and len(named) > 10 and "v_results" in VIEWS

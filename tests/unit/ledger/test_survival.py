@@ -32,7 +32,6 @@ from tests.forked_repro import ForkedProgram
 from tests.recorded_jobs import ledger_at, new_ledger, record_jobs
 from tests.unavailable import give_up
 from tests.unit.ledger.conftest import compiled
-from tests.unit.ledger.old_ledger import create_old_ledger
 
 pytestmark = pytest.mark.slow
 
@@ -46,7 +45,7 @@ WRITER = """
 import dataclasses, itertools, json, sys, time
 import sqlalchemy as sa
 from orchestrator.ledger.attempts import Observation, job_rows, record_observations
-from orchestrator.megatron.logs.columns import IterationLine
+from orchestrator.megatron.logs.iteration_lines import IterationLine
 from orchestrator.ledger.measurements import MeasuredMetric, Measurement, record_measurements
 from orchestrator.ledger.submissions import record_submission
 from orchestrator.ledger.tables import ENDED, VERIFIED
@@ -304,24 +303,6 @@ def test_a_ledger_that_is_made_on_a_full_disk_is_made_once_there_is_room(disk: P
 
 @pytest.mark.fault(
     section="Ledger",
-    fault="The disk is full when the ledger is migrated",
-    promise="Nothing changes, and no partial copy remains.",
-)
-def test_a_migration_that_finds_no_room_for_its_copy_changes_nothing_and_leaves_no_half_copy(disk: Path) -> None:
-    create_old_ledger(ledger_url(None, disk), "0002")
-    before = (disk / "results.db").read_bytes()
-    filler = fill(disk, 20 * 1024)
-    with pytest.raises(ReproError, match=r"results\.db: the disk is full"):
-        new_ledger(disk)
-    assert (disk / "results.db").read_bytes() == before
-    assert sorted(path.name for path in disk.iterdir()) == ["filler", "results.db"]
-    filler.unlink()
-    assert len(job_rows(new_ledger(disk))) == 2
-    assert (disk / f"results.db.before-{SCHEMA}").exists()
-
-
-@pytest.mark.fault(
-    section="Ledger",
     fault="The disk is full, and a writer was killed",
     promise="Its journal is still rolled back.",
 )
@@ -427,19 +408,6 @@ def test_a_file_that_can_be_written_in_a_read_only_folder_says_so(disk: Path, tm
             ledger.engine.dispose()
         finally:
             subprocess.run(["umount", file], check=True)
-
-
-@pytest.mark.fault(
-    section="Ledger",
-    fault="An older ledger on a read-only disk",
-    promise="Not migrated; reported.",
-)
-def test_an_older_ledger_on_a_read_only_disk_is_not_migrated_and_says_why(disk: Path) -> None:
-    create_old_ledger(ledger_url(None, disk), "0002")
-    said = r"results\.db: older than this repro, and no copy can be written .*Read-only file system"
-    with read_only(disk), pytest.raises(ReproError, match=said):
-        new_ledger(disk)
-    assert [path.name for path in disk.iterdir()] == ["results.db"]
 
 
 # ---- two writers ---------------------------------------------------------------------------------------------

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
@@ -13,7 +12,6 @@ from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.tables import Run
 from tests.forked_repro import ForkedProgram
 from tests.recorded_jobs import ledger_at, record_jobs
-from tests.unit.ledger.old_ledger import create_old_ledger
 
 pytestmark = pytest.mark.slow
 
@@ -69,27 +67,6 @@ def test_of_two_first_users_submitting_the_same_jobs_one_makes_the_ledger_and_on
     with ledger.reading() as session:
         assert set(session.scalars(sa.select(Run.id))) == {"one", "two", "three"}
     ledger.engine.dispose()
-
-
-@pytest.mark.fault(
-    section="Ledger",
-    fault="Three processes open an older ledger at the same time",
-    promise="One migrates it, all use it.",
-)
-def test_of_two_that_find_an_older_ledger_one_migrates_it_and_both_use_it(database_url: sa.URL) -> None:
-    create_old_ledger(database_url, "0001")
-    answers = race(database_url, ["one", "two", "three"])
-    assert Counter(answer.startswith("[[], [") for answer in answers) == {True: 2, False: 1}
-    ledger = ledger_at(database_url)
-    assert {row.job_id for row in job_rows(ledger)} == {"a-id", "b-id", *(f"{n}-id" for n in range(5))}
-    ledger.engine.dispose()
-    if database_url.database is not None and database_url.get_backend_name() == "sqlite":
-        folder = Path(database_url.database).parent
-        (copy,) = folder.glob("results.db.before-*")
-        engine = sa.create_engine(f"sqlite:///{copy}")
-        with engine.connect() as connection:  # the copy is of before, whoever came second
-            assert connection.exec_driver_sql("select version_num from alembic_version").scalar() == "0001"
-        engine.dispose()
 
 
 @pytest.mark.fault(

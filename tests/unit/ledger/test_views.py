@@ -14,11 +14,10 @@ from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.measurements import MeasuredMetric, Measurement, record_measurements
 from orchestrator.ledger.runs import NewJob
 from orchestrator.ledger.tables import ENDED, FAILED, VERIFIED, Attempt
-from orchestrator.megatron.logs.columns import IterationLine
+from orchestrator.megatron.logs.iteration_lines import IterationLine
 from orchestrator.text import utc_stamp
 from tests.recorded_jobs import (
     job_spec,
-    ledger_at,
     new_attempts,
     new_job,
     new_run,
@@ -26,7 +25,6 @@ from tests.recorded_jobs import (
     record_run,
     unless_verified,
 )
-from tests.unit.ledger.old_ledger import create_old_ledger
 
 pytestmark = pytest.mark.slow
 
@@ -142,11 +140,3 @@ def test_what_has_not_happened_yet_is_nothing(ledger: Ledger) -> None:
     record_jobs(ledger, "a")
     (one,) = rows(ledger, "v_attempts")
     assert [one[name] for name in ("wait_s", "elapsed_s", "gpu_hours", "verdict", "nodes")] == [None] * 5
-
-
-def test_an_older_ledger_gets_the_views_and_they_show_what_it_has(database_url: sa.URL) -> None:
-    create_old_ledger(database_url, "0001")
-    ledger = ledger_at(database_url)
-    assert [(row["case_name"], row["iteration_ms"]) for row in rows(ledger, "v_results")] == [("a", 800.1), ("b", None)]
-    assert [row["elapsed_ms"] for row in rows(ledger, "v_iterations")] == [812.5, 800.1]
-    ledger.engine.dispose()

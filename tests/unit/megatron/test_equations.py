@@ -6,8 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.megatron.flops import days, flops_per_iteration, tflops_per_gpu, training_days
-from orchestrator.megatron.model import Layout, ModelShape, padded_vocabulary
+from orchestrator.megatron.model import (
+    Layout,
+    ModelShape,
+    days,
+    flops_per_iteration,
+    padded_vocabulary,
+    tflops_per_gpu,
+    training_days,
+)
 
 # SC21 table 1: parameters in 10^9, heads, hidden, layers, GPUs, batch, TFLOP/s per GPU, % of peak, PFLOP/s together.
 TABLE_1 = [

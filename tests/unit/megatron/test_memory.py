@@ -17,7 +17,7 @@ from orchestrator.megatron.memory import (
     estimate_stage,
 )
 from orchestrator.megatron.model import DdpKind, Dtype, Layout, ModelShape, Recompute, Training
-from orchestrator.pretrain.layout import microbatch_slots
+from orchestrator.pretrain.arguments import microbatch_slots
 from orchestrator.workloads import find_workload
 
 CORE = MemoryFacts(attention="flash", shards_optimizer=True)

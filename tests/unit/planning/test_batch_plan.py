@@ -12,7 +12,7 @@ from orchestrator.catalog.library import find_entries
 from orchestrator.clusters.machine import Machine
 from orchestrator.config.model import Hardware
 from orchestrator.paths import Folders
-from orchestrator.planning.batch_plan import BatchPlan, CaseSelection, plan_batch
+from orchestrator.planning.batch_plan import BatchPlan, ChosenCases, plan_batch
 from orchestrator.planning.plan import check_case, cost_of, fit_of, memory_of
 from orchestrator.planning.target import Target
 from tests.unit.catalog.entries import BASE, CHECKOUT, entry_of, shipped
@@ -29,7 +29,7 @@ def campaign(*papers: str) -> BatchPlan:
     """Return the plan of every published case on its paper's machine."""
     entries = [entry for name in papers for entry in find_entries(FOLDERS, name)]
     runnable = [entry for entry in entries if not entry.experiment.reference_only]
-    return plan_batch(CaseSelection(e, tuple(cases_to_run(e)), Target.of_paper(e)) for e in runnable)
+    return plan_batch([ChosenCases(e, tuple(cases_to_run(e)), Target.of_paper(e)) for e in runnable])
 
 
 @pytest.mark.parametrize(("paper", "cases", "jobs"), [("sc21", 111, 105), ("atc24", 73, 73), ("tutorials", 76, None)])
@@ -61,13 +61,13 @@ def test_every_scale_is_valid_on_its_intended_machine() -> None:
                 cases = tuple(expand(entry, scale))
                 machine = Target("here", processes.hardware(), processes)
                 target = Target("quad", gpus) if cases[0].device == "gpu" else machine
-                refused = plan_batch([CaseSelection(entry, cases, target)]).refused
+                refused = plan_batch([ChosenCases(entry, cases, target)]).refused
                 assert [(planned.label, planned.checked.refusals) for planned in refused] == []
 
 
 def test_refused_case_has_every_reason_and_no_cost(tmp_path: Path) -> None:
     entry = entry_of(tmp_path, BASE.replace("layers: 8", "layers: 6").replace("heads: 8", "heads: 4"))
-    plan = plan_batch([CaseSelection(entry, tuple(expand(entry)), Target("site", A100S))])
+    plan = plan_batch([ChosenCases(entry, tuple(expand(entry)), Target("site", A100S))])
     assert len(plan.planned) == 6 and plan.jobs == []
     assert all(planned.checked.cost is None for planned in plan.planned)
     assert [str(problem) for problem in plan.refusals] == [
@@ -156,9 +156,9 @@ def test_cpu_case_has_no_gpu_memory_and_no_gpu_hours() -> None:
 def test_job_longer_than_its_time_limit_is_a_warning() -> None:
     entry = shipped()
     cases = tuple(replace(case, time_limit="0:05:00") for case in expand(entry)[:1])
-    (planned,) = plan_batch([CaseSelection(entry, cases, Target.of_paper(entry))]).planned
+    (planned,) = plan_batch([ChosenCases(entry, cases, Target.of_paper(entry))]).planned
     assert any("minutes, asks for 0:05:00" in text for text in planned.checked.warnings)
-    (planned,) = plan_batch([CaseSelection(entry, tuple(expand(entry)[:1]), Target.of_paper(entry))]).planned
+    (planned,) = plan_batch([ChosenCases(entry, tuple(expand(entry)[:1]), Target.of_paper(entry))]).planned
     assert not any("asks for" in text for text in planned.checked.warnings)
 
 

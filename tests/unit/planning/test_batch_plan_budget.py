@@ -14,11 +14,11 @@ from orchestrator.catalog.expand import expand
 from orchestrator.clusters.machine import Machine
 from orchestrator.config.model import Hardware
 from orchestrator.errors import ReproError
-from orchestrator.megatron.logs.columns import IterationLine
+from orchestrator.megatron.logs.iteration_lines import IterationLine
 from orchestrator.megatron.model import Training
 from orchestrator.planning.batch_plan import (
     LEAST_INTERVALS,
-    Run,
+    BudgetedJob,
     most_measured,
     read_budget,
     total_s,
@@ -40,7 +40,7 @@ trainings = st.builds(
     evaluation_iterations=st.integers(0, 10),
 )
 runs = st.builds(
-    Run,
+    BudgetedJob,
     name=st.just("a"),
     training=trainings,
     iteration_ms=st.floats(0.01, 1e6),
@@ -51,12 +51,12 @@ some = st.lists(runs, min_size=1, max_size=8)
 budgets = st.floats(0, 1e7)
 
 
-def run(iterations: int = 20, warmup: int = 2, every: int = 1, iteration_ms: float = 1000.0) -> Run:
+def run(iterations: int = 20, warmup: int = 2, every: int = 1, iteration_ms: float = 1000.0) -> BudgetedJob:
     training = Training(iterations=iterations, warmup_iterations=warmup, log_interval=every)
-    return Run("a", training, iteration_ms, "pretrain", gpus=4)
+    return BudgetedJob("a", training, iteration_ms, "pretrain", gpus=4)
 
 
-def iterations(some_runs: list[Run], budget_s: float) -> list[int] | None:
+def iterations(some_runs: list[BudgetedJob], budget_s: float) -> list[int] | None:
     measured = most_measured(some_runs, budget_s)
     return None if measured is None else [job.iterations(measured) for job in some_runs]
 
@@ -69,7 +69,7 @@ def measured_lines(training: Training) -> int:
 
 
 @given(some, budgets)
-def test_budget_is_filled_and_never_exceeded(some_runs: list[Run], budget_s: float) -> None:
+def test_budget_is_filled_and_never_exceeded(some_runs: list[BudgetedJob], budget_s: float) -> None:
     measured = most_measured(some_runs, budget_s)
     if measured is None:
         assert total_s(some_runs, 0) > budget_s
@@ -81,7 +81,7 @@ def test_budget_is_filled_and_never_exceeded(some_runs: list[Run], budget_s: flo
 
 @given(some, budgets)
 def test_budgeted_iterations_can_be_measured_and_do_not_exceed_the_experiment(
-    some_runs: list[Run], budget_s: float
+    some_runs: list[BudgetedJob], budget_s: float
 ) -> None:
     for job, left in zip(some_runs, iterations(some_runs, budget_s) or [], strict=False):
         training, own = job.training, job.training.iterations
@@ -92,7 +92,9 @@ def test_budgeted_iterations_can_be_measured_and_do_not_exceed_the_experiment(
 
 
 @given(some, budgets, st.floats(0, 1e6))
-def test_larger_budget_never_gives_fewer_iterations(some_runs: list[Run], budget_s: float, more_s: float) -> None:
+def test_larger_budget_never_gives_fewer_iterations(
+    some_runs: list[BudgetedJob], budget_s: float, more_s: float
+) -> None:
     few, many = iterations(some_runs, budget_s), iterations(some_runs, budget_s + more_s)
     assert few is None or (many is not None and all(a <= b for a, b in zip(few, many, strict=True)))
 

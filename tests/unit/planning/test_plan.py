@@ -21,7 +21,7 @@ from orchestrator.planning.plan import Plan, plan_cases, resources_of
 from orchestrator.planning.scales import cases_at
 from orchestrator.planning.target import Target
 from orchestrator.workloads import megatron_2021
-from orchestrator.workloads.base import Flags, flag_arguments
+from orchestrator.workloads.flags import Flags, flag_arguments
 from tests.unit.catalog.entries import BASE, CHECKOUT, entry_of, shipped
 from tests.unit.clusters.sites import PLAIN, cluster_of, selene
 

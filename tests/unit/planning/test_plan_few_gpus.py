@@ -10,7 +10,7 @@ import pytest
 from orchestrator.catalog.expand import expand
 from orchestrator.clusters.machine import parse_nvidia_smi
 from orchestrator.clusters.resolve import Cluster
-from orchestrator.megatron.flops import flops_per_iteration
+from orchestrator.megatron.model import flops_per_iteration
 from orchestrator.planning.plan import cost_of, plan_cases
 from orchestrator.planning.scales import cases_at
 from orchestrator.planning.target import Target

@@ -12,7 +12,7 @@ from orchestrator.clusters.machine import Machine
 from orchestrator.clusters.resolve import Cluster
 from orchestrator.errors import ReproError
 from orchestrator.paths import Folders
-from orchestrator.planning.batch_plan import CaseSelection, plan_batch
+from orchestrator.planning.batch_plan import ChosenCases, plan_batch
 from orchestrator.planning.plan import Plan, plan_cases
 from orchestrator.planning.scales import cases_at, replace_workload
 from orchestrator.planning.target import Target
@@ -113,7 +113,7 @@ def test_memory_is_that_of_the_replacing_workload() -> None:
     entry = shipped()
 
     def memory(workload: str | None) -> list[float]:
-        chosen = CaseSelection(entry, tuple(replace_workload(expand(entry), workload)), Target.of_paper(entry))
+        chosen = ChosenCases(entry, tuple(replace_workload(expand(entry), workload)), Target.of_paper(entry))
         costs = [planned.checked.cost for planned in plan_batch([chosen]).planned]
         return [cost.memory.total_bytes for cost in costs if cost and cost.memory]
 

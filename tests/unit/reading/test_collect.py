@@ -31,7 +31,7 @@ from orchestrator.ledger.measurements import (
 )
 from orchestrator.ledger.rows import JobRow
 from orchestrator.ledger.tables import ENDED, RUNNING, Attempt, Event, Iteration, Job, LogOffset, Metric
-from orchestrator.megatron.logs.columns import IterationLine
+from orchestrator.megatron.logs.iteration_lines import IterationLine
 from orchestrator.reading import collect as collecting
 from orchestrator.reading import logs
 from orchestrator.reading.collect import FINGERPRINT_BYTES, NewContent, collect, measure, read_new

@@ -14,9 +14,9 @@ from orchestrator.catalog.library import find_experiment
 from orchestrator.catalog.names import experiment_names
 from orchestrator.job_spec import JobSpec
 from orchestrator.ledger.rows import JobRow
-from orchestrator.megatron.logs.columns import IterationLines
 from orchestrator.megatron.logs.fact_lines import WorldLine
-from orchestrator.megatron.rules.rule_context import RuleContext, read_flags
+from orchestrator.megatron.logs.iteration_lines import IterationLines
+from orchestrator.megatron.rules import RuleContext, read_flags
 from orchestrator.paths import Folders
 from orchestrator.pretrain import log_lines
 from orchestrator.reading.config_check import Expected, expected_of, mismatches, world_size_of

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import yaml
 
-from orchestrator.megatron.logs.columns import COLUMNS, IterationLines
+from orchestrator.megatron.logs.iteration_lines import COLUMNS, IterationLines
 from orchestrator.megatron.logs.root_cause import cause
 from orchestrator.reading.facts import LogFacts
 from orchestrator.reading.parse import LogReport, effective_of, read_log, read_part

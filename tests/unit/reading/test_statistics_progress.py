@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.reading.statistics import TAIL_BYTES, Progress, progress
+from orchestrator.reading.statistics import TAIL_BYTES, RunningProgress, progress
 from tests.recorded_jobs import job_spec
 
 LINE = (
@@ -22,7 +22,7 @@ def log(*elapsed_ms: float, first: int = 1, iterations: int = 100, loss: str = "
     ).encode()
 
 
-def read(text: bytes, iterations: int = 100) -> Progress:
+def read(text: bytes, iterations: int = 100) -> RunningProgress:
     current = progress(text, iterations, job_spec())
     assert current is not None
     return current
@@ -34,7 +34,7 @@ def test_log_without_an_iteration_has_no_progress() -> None:
 
 
 def test_first_interval_gives_the_iteration_and_no_pace() -> None:
-    assert read(log(9000)) == Progress(1, None, None, None)
+    assert read(log(9000)) == RunningProgress(1, None, None, None)
 
 
 def test_pace_is_the_median_of_the_last_five_lines() -> None:
@@ -53,11 +53,11 @@ def test_pace_is_per_iteration_for_longer_intervals() -> None:
 def test_progress_counts_from_the_last_restart() -> None:
     current = read(log(9000, 100, 100, 100) + log(5000, 200, first=2))
     assert (current.iteration, current.iteration_ms) == (3, 200) and current.left_s == pytest.approx(97 * 0.2)
-    assert read(log(9000, 100, 100) + log(5000)) == Progress(1, None, None, None)
+    assert read(log(9000, 100, 100) + log(5000)) == RunningProgress(1, None, None, None)
 
 
 def test_line_printed_by_two_ranks_counts_once() -> None:
-    assert read(log(9000) * 2) == Progress(1, None, None, None)
+    assert read(log(9000) * 2) == RunningProgress(1, None, None, None)
     assert read(log(9000) + 2 * log(100, first=2)).iteration_ms == 100
 
 
@@ -66,7 +66,7 @@ def test_remaining_time_is_never_negative() -> None:
 
 
 def test_nan_gives_no_pace() -> None:
-    assert read(log(9000, 100, 100, loss="nan")) == Progress(3, None, None, None)
+    assert read(log(9000, 100, 100, loss="nan")) == RunningProgress(3, None, None, None)
 
 
 @given(st.integers(min_value=0, max_value=3 * TAIL_BYTES))

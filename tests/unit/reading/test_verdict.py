@@ -13,8 +13,8 @@ import pytest
 from orchestrator.catalog.expand import expand
 from orchestrator.ledger.rows import JobRow
 from orchestrator.ledger.tables import ENDED, RUNNING
-from orchestrator.megatron.logs.columns import IterationLine, IterationLines
 from orchestrator.megatron.logs.fact_lines import WorldLine
+from orchestrator.megatron.logs.iteration_lines import IterationLine, IterationLines
 from orchestrator.megatron.logs.root_cause import Cause, CauseFinder
 from orchestrator.reading.collect import measure
 from orchestrator.reading.config_check import Expected, expected_of

@@ -12,8 +12,8 @@ from orchestrator.errors import ReproError
 from orchestrator.job_spec import JobSpec
 from orchestrator.ledger.measurements import Measurement
 from orchestrator.ledger.tables import RUNNING
-from orchestrator.megatron.flops import flops_per_iteration, tflops_per_gpu
 from orchestrator.megatron.logs.alpa import TABLE
+from orchestrator.megatron.model import flops_per_iteration, tflops_per_gpu
 from orchestrator.reading.collect import measure
 from tests.recorded_jobs import job_row
 from tests.unit.catalog.entries import find_case

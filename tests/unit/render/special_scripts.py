@@ -7,12 +7,19 @@ from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from orchestrator.catalog.library import published_code
+from orchestrator.clusters.needs import Item, sources_of
 from orchestrator.clusters.resolve import Cluster
 from orchestrator.launch.batches import warm_ups
+from orchestrator.launch.fetch import render_fetch
 from orchestrator.launch.images import render_import
-from orchestrator.launch.render import Script, render_array, render_job, render_queue
+from orchestrator.launch.render import JobScript, render_array, render_job, render_queue
 from orchestrator.launch.run_options import CanaryJob, FollowedJob, Gate
+from orchestrator.paths import Folders
 from orchestrator.planning.plan import Plan
+from orchestrator.workloads import workloads
+from orchestrator.workloads.needs import fetch_command
+from tests.stand_in_site import CHECKOUT
 from tests.unit.clusters.sites import SELENE_FILLED, cluster_of, selene
 from tests.unit.render.golden_files import Rendered
 from tests.unit.render.plans import H200S, LOCAL, RUN, TEMPLATES, kwai, local, plain_slurm, plans
@@ -65,8 +72,8 @@ def _array() -> str:
     return render_array([plan] * 2, site("selene"), _scripts("a", "b"), RUN / "submissions", TEMPLATES, at_once=4)
 
 
-def _scripts(*names: str) -> list[Script]:
-    return [Script(RUN / name / "job.sh", RUN / name) for name in names]
+def _scripts(*names: str) -> list[JobScript]:
+    return [JobScript(RUN / name / "job.sh", RUN / name) for name in names]
 
 
 GATE = Gate(RUN, stop_after=2, canary=CanaryJob("pp=1 'quoted'", RUN / "a b", 20, 8, 2, 4, 1))
@@ -78,7 +85,7 @@ def _gated_array() -> str:
 
 
 def _queue() -> str:
-    repeat = Script(RUN / "b c" / "job.sh", RUN / "b c-2")
+    repeat = JobScript(RUN / "b c" / "job.sh", RUN / "b c-2")
     return render_queue([*_scripts("a", "b c"), repeat], Path("/runs/.lock"), TEMPLATES)
 
 
@@ -111,6 +118,14 @@ def _import_with_apptainer() -> str:
     return render_import(cluster, "pretrain", RUN / "import", TEMPLATES)
 
 
+def _fetch() -> str:
+    workload = workloads()["megatron-2021"]
+    sources = sources_of(workload, published_code(Folders(CHECKOUT, CHECKOUT)))
+    places = [f"/shared/it's {source.need.field} $HOME" for source in sources]
+    items = [Item(source, Path(place), place) for source, place in zip(sources, places, strict=True)]
+    return render_fetch(items, TEMPLATES, fetch_command(workload.name, "selene"))
+
+
 _RENDER: Mapping[str, Callable[[], str]] = {
     "slurm_without_containers": _without_containers,
     "kwai": _kwai,
@@ -124,6 +139,7 @@ _RENDER: Mapping[str, Callable[[], str]] = {
     "warm_up": _warm_up,
     "import_with_enroot": _import_with_enroot,
     "import_with_apptainer": _import_with_apptainer,
+    "fetch": _fetch,
 }
 SPECIAL_SCRIPTS = tuple(_RENDER)
 

@@ -12,12 +12,12 @@ import pytest
 from orchestrator.clusters.resolve import Cluster
 from orchestrator.errors import ReproError
 from orchestrator.launch.directives import directives
-from orchestrator.launch.render import Script, render_array, render_job
+from orchestrator.launch.render import JobScript, render_array, render_job
 from orchestrator.planning.plan import Plan
 from tests.unit.render.plans import TEMPLATES, plain_slurm, plans, selene
 from tests.unit.render.site_scripts import SITES, runs, site_script
 
-SCRIPT = Script(Path("/runs/x/job.sh"), Path("/runs/x"))
+SCRIPT = JobScript(Path("/runs/x/job.sh"), Path("/runs/x"))
 
 
 def with_slurm(cluster: Cluster, **changes: Any) -> Cluster:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.launch.render import Script, render_array, render_job, render_queue
+from orchestrator.launch.render import JobScript, render_array, render_job, render_queue
 from tests.unit.render.plans import TEMPLATES, local, plain_slurm, plans, selene
 from tests.unit.render.site_scripts import SITES, STORED_IN_FULL, runs, site_script
 from tests.unit.render.special_scripts import SPECIAL_SCRIPTS, special_script
@@ -58,7 +58,7 @@ def figure_13_scripts(folder: Path) -> dict[str, str]:
     ):
         name = f"{cluster.name}-{scale}"
         cases = plans(cluster, scale)
-        files = [Script(folder / f"{name}-{plan.case.slug}.sh", folder / plan.case.slug) for plan in cases]
+        files = [JobScript(folder / f"{name}-{plan.case.slug}.sh", folder / plan.case.slug) for plan in cases]
         for plan, file in zip(cases, files, strict=True):
             scripts[file.file.stem] = render_job(plan, cluster, file.folder, TEMPLATES)
         if cluster.is_slurm:

@@ -16,7 +16,6 @@ from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.measurements import MeasuredMetric
 from orchestrator.ledger.reports import run_summaries
 from orchestrator.ledger.rows import JobRow
-from orchestrator.ledger.submission_rows import RunSummary
 from orchestrator.ledger.tables import Attempt, Run
 from orchestrator.results.comparison import (
     CaseDiff,
@@ -34,8 +33,8 @@ pytestmark = pytest.mark.slow
 DAY = datetime(2026, 11, 20)
 
 
-def run_summary(run_id: str, cluster: str, git_commit: str) -> RunSummary:
-    return RunSummary(
+def run_summary(run_id: str, cluster: str, git_commit: str) -> Run:
+    return Run(
         id=run_id,
         experiment="sc21/figure-13",
         scale="cpu",
@@ -96,7 +95,7 @@ def test_a_commit_in_full_is_no_other_that_begins_with_it() -> None:
 
 
 def test_a_cluster_that_is_called_like_a_commit_is_both() -> None:
-    runs = [replace(RUNS[0], cluster="c0ffee")]
+    runs = [run_summary(RUNS[0].id, cluster="c0ffee", git_commit="6985e58938")]
     with pytest.raises(ReproError, match="could be the cluster c0ffee, the commit c0ffee1234"):
         side_of("c0ffee", runs, CODES)
 
@@ -222,7 +221,7 @@ def test_more_is_better_where_the_metric_is_a_rate(base: JobRow) -> None:
 def test_a_row_has_the_ratio_the_noise_and_what_makes_it_doubtful(base: JobRow) -> None:
     row = against(base, [100.0], [104.0], 0.02)
     assert row.ratio == pytest.approx(1.04) and row.noise == pytest.approx(0.02 * 2**0.5)
-    assert (row.job_a, row.job_b, row.because) == ("j1", "j2", None)
+    assert (row.a_job, row.b_job, row.because) == ("j1", "j2", None)
     assert against(base, [100.0], [100.0]).noise == pytest.approx(ONE_JOB * 2**0.5)
     noisy = against(base, [100.0], [104.0], 0.12)
     assert noisy.because == "too noisy in A: spread 12 % of the median; too noisy in B: spread 12 % of the median"

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from orchestrator.catalog.library import Entry
-from orchestrator.results.comparison import OUR_TOLERANCE, ReferenceRow, equation, reference_rows
+from orchestrator.results.comparison import OUR_TOLERANCE, ComparedNumber, equation, reference_rows
 from tests.recorded_jobs import measured_results
 from tests.unit.catalog.entries import THREE_METHODS, entry_of, figure_13, find_case, shipped, with_claims
 
@@ -25,7 +25,7 @@ def rows(tmp_path: Path) -> Entry:
     return with_claims(entry_of(tmp_path, THREE_METHODS), CLAIM)
 
 
-def besides(folder: Path, entry: Entry, rates: dict[str, float], **how: Any) -> dict[tuple[str, str], ReferenceRow]:
+def besides(folder: Path, entry: Entry, rates: dict[str, float], **how: Any) -> dict[tuple[str, str], ComparedNumber]:
     how = {"metric": "tokens_per_s", "gpu": "NVIDIA H800", "repeats": 1 if "noise" in how else 3, **how}
     found = measured_results(folder, entry, "paper", rates, **how)
     return {(one.case, one.metric): one for one in reference_rows(entry, found)}
@@ -41,7 +41,7 @@ def test_a_number_comes_out_within_the_tolerance_of_the_claim_about_it(
     assert one.measured == pytest.approx(rate) and one.ratio == pytest.approx(rate / 100)
     assert one.within is within
     assert (one.tolerance, one.tolerance_from) == (0.05, "ours, claim published")
-    assert one.published is not None and (one.published.how, one.published.source) == ("printed", "a table")
+    assert (one.published_how, one.published_source) == ("printed", "a table")
 
 
 @pytest.mark.parametrize(("rate", "within"), [(153.4, True), (153.6, None), (154.4, None), (154.6, False)])
@@ -154,7 +154,7 @@ published:
     entry = entry_of(tmp_path, THREE_METHODS.replace(", published: {tokens_per_s: 130}", "") + published)
     for gpu, values in (("A800", [3803]), ("H800", [8273]), ("H100", [3803, 8273])):
         found = measured_results(tmp_path, entry, "paper", {OURS: 3803.0}, metric="tokens_per_s", gpu=gpu)
-        points = [one.published for one in reference_rows(entry, found) if one.case == OURS]
+        points = [one.point for one in reference_rows(entry, found) if one.case == OURS]
         assert [point.value for point in points if point] == values
 
 

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from orchestrator.catalog.case import Case
 from orchestrator.megatron.model import Layout, ModelShape, Training
 from orchestrator.search.candidates import HEAVIER, Candidate, Reason
-from orchestrator.search.policy import AS_LARGE, OUT_OF_MEMORY, SLOWER, Decision, decide
-from orchestrator.search.simulate import simulate
+from orchestrator.search.policy import AS_LARGE, OUT_OF_MEMORY, SLOWER, Decision, decide, simulate
 
 MODEL = ModelShape(24, 2048, 16, 1024, 51200)
 

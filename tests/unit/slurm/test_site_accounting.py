@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.slurm.site_parsers import Association, Qos, parse_associations, parse_qos
+from orchestrator.slurm.site import Association, Qos, parse_associations, parse_qos
 from tests.unit.slurm.site_texts import ASSOCIATIONS, QOS
 
 

@@ -7,8 +7,7 @@ from dataclasses import replace
 import pytest
 
 from orchestrator.errors import ReproError
-from orchestrator.slurm.site import Site, choose
-from orchestrator.slurm.site_parsers import Association, Gres, NodeKind, Partition, Qos
+from orchestrator.slurm.site import Association, Gres, NodeKind, Partition, Qos, Site, choose
 
 H100 = NodeKind(4, 64, 10**6, (Gres("gpu", "h100", 8),), frozenset({"h100"}))
 A100 = NodeKind(9, 64, 10**6, (Gres("gpu", "a100", 4),), frozenset({"a100"}))

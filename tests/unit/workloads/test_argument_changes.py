@@ -12,7 +12,7 @@ from orchestrator.catalog.expand import expand
 from orchestrator.clusters.program import program_for
 from orchestrator.errors import ReproError
 from orchestrator.job_spec import shown_changes
-from orchestrator.megatron.rules.rule_context import read_flags
+from orchestrator.megatron.rules import read_flags
 from orchestrator.planning.plan import identity, job_content
 from orchestrator.workloads import find_workload
 from orchestrator.workloads.argument_changes import (
@@ -22,7 +22,7 @@ from orchestrator.workloads.argument_changes import (
     with_changes,
 )
 from orchestrator.workloads.base import Program
-from orchestrator.workloads.changed_flags import without_flags
+from orchestrator.workloads.flags import without_flags
 from tests.unit.catalog.entries import shipped
 from tests.unit.clusters.sites import PLAIN, cluster_of
 from tests.unit.workloads.places import EVERYWHERE, FOLDERS

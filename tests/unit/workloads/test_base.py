@@ -13,7 +13,7 @@ import pytest
 import orchestrator
 from orchestrator.errors import ReproError
 from orchestrator.workloads import find_workload, workload_name, workloads
-from orchestrator.workloads.base import flag_arguments
+from orchestrator.workloads.flags import flag_arguments
 from tests.unit.catalog.entries import CHECKOUT, find_case
 from tests.unit.workloads.places import arguments_of
 
@@ -24,7 +24,8 @@ PACKAGE = Path(orchestrator.__file__).parent
 TOY = '''
 """A program of one module."""
 
-from orchestrator.workloads.base import CheckoutSite, Workload, megatron_program
+from orchestrator.workloads.base import Workload, megatron_program
+from orchestrator.workloads.needs import CheckoutSite
 from orchestrator.workloads.megatron_2021 import MEMORY
 
 
@@ -112,7 +113,7 @@ def test_only_records_of_workloads_contain_their_names() -> None:
     names = {name for workload in workloads().values() for name in (workload.name, *workload.other_names)}
     # The rules have a dialect of the same name, and the torch package is called megatron-core. The dialect of logs
     # without iterations names its program, because `repro status` loads no workloads. Fields have examples.
-    elsewhere = {("pretrain", "megatron/rules"), ("megatron-core", "launch"), ("megatron-alpa", "megatron/logs")}
+    elsewhere = {("pretrain", "megatron"), ("megatron-core", "launch"), ("megatron-alpa", "megatron/logs")}
     elsewhere |= {("pretrain", "catalog"), ("megatron-2021", "catalog"), ("pretrain", "clusters")}
     literals = {
         (node.value, str(file.relative_to(PACKAGE).parent))

@@ -18,7 +18,7 @@ from orchestrator.catalog.paper import Paper
 from orchestrator.clusters.program import program_for
 from orchestrator.clusters.resolve import Cluster
 from orchestrator.errors import ReproError
-from orchestrator.megatron.rules.rule_context import read_flags
+from orchestrator.megatron.rules import read_flags
 from orchestrator.paths import Folders
 from orchestrator.workloads import workloads
 from tests.unit.catalog.entries import CHECKOUT

@@ -9,7 +9,7 @@ import pytest
 
 from orchestrator.catalog.case import Case
 from orchestrator.errors import ReproError
-from orchestrator.megatron.rules.rule_context import read_flags
+from orchestrator.megatron.rules import read_flags
 from tests.unit.catalog.entries import find_case
 from tests.unit.workloads.places import arguments_of
 

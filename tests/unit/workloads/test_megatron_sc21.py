@@ -12,7 +12,7 @@ import yaml
 from orchestrator.catalog.case import Case
 from orchestrator.catalog.expand import expand
 from orchestrator.errors import ReproError
-from orchestrator.megatron.rules.rules import RuleContext
+from orchestrator.megatron.rules import RuleContext
 from orchestrator.workloads import find_workload
 from tests.unit.catalog.entries import shipped
 from tests.unit.workloads.places import arguments_of

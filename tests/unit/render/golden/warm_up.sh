@@ -11,7 +11,6 @@
 #SBATCH --output=/runs/20261121-092041-bd57/warm-up/batch.txt
 # warm-up/selene case=warm-up at scale one node on selene: job warm-up
 # The profile is merged from clusters/selene.yaml, clusters/selene.local.yaml
-# 1 GPU: tensor-parallel 1, pipeline-parallel 1, data-parallel 1; 1 microbatch of 1
 # This script is complete: `sbatch` it. It needs bash, Slurm and pyxis, and the files of the command at its end.
 # shellcheck disable=SC2016  # text in single quotes is literal, or expanded by each task
 set -euo pipefail

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from orchestrator.masking import masked
 from orchestrator.megatron.logs.iteration_lines import iteration_lines
-from orchestrator.results.bundle import masking as bundle_masking
+from orchestrator.results.bundle import write as bundle_masking
 from orchestrator.results.bundle.extract import anonymized
-from orchestrator.results.bundle.masking import masked_blocks, masked_bytes
+from orchestrator.results.bundle.write import masked_blocks, masked_bytes
 from tests.examples import examples
 from tests.recorded_jobs import INTERVAL_LINE
 
@@ -37,7 +37,7 @@ def pieces(log: bytes) -> Iterator[bytes]:
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks that are cut often."""
     monkeypatch.setattr(bundle_masking, "_BLOCK_BYTES", 1 << 10)
-    monkeypatch.setattr(bundle_masking, "_MOST_BYTES", 1 << 15)
+    monkeypatch.setattr(bundle_masking, "_MOST_MASKED_BYTES", 1 << 15)
     monkeypatch.setattr(bundle_masking, "_BESIDE_CUT_BYTES", 1 << 11)
 
 
@@ -110,5 +110,5 @@ def test_nobody_is_named_in_a_path_and_words_that_only_look_like_it_stay() -> No
     assert anonymized(row, {"mia", ""}) == expected
     for text in ("mia", "/home/miaou/x", "/data/mia-old", "x/amia", "/mia.txt"):
         assert anonymized(text, {"mia"}) == text
-    assert anonymized({"HF_TOKEN": SECRET, "x": "/home/a.b/x"}, {"a.b"}) == {"HF_TOKEN": "***", "x": "/home/user/x"}
+    assert anonymized({"n": 1, "x": "/home/a.b/x"}, {"a.b"}) == {"n": 1, "x": "/home/user/x"}
     assert anonymized("/home/mia", set()) == "/home/mia"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import importlib
 import io
 import json
 import re
@@ -11,18 +10,16 @@ import unicodedata
 from pathlib import Path
 from typing import Any
 
-import duckdb
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from orchestrator.errors import ReproError
-from orchestrator.results.export.columns import CASE_COLUMNS, ITERATION_COLUMNS, Column
+from orchestrator.fields import Column
+from orchestrator.results.export.columns import CASE_COLUMNS, ITERATION_COLUMNS
 from orchestrator.results.export.formats import as_csv, as_json, as_parquet, is_formula, pieces, require_parquet
 from orchestrator.results.export.rows import Row
-
-pandas: Any = importlib.import_module("pandas")
-parquet: Any = importlib.import_module("pyarrow.parquet")
+from tests.unavailable import installed
 
 NAMES = [column.name for column in CASE_COLUMNS]
 KIND = {column.name: column.kind for column in CASE_COLUMNS}
@@ -72,7 +69,7 @@ def given_back(found: Any) -> list[Row]:
 
 def moments(times: Any) -> list[str]:
     """A column of times as we write them; pandas may have made moments of them, or left them as they were."""
-    utc = pandas.to_datetime(times, utc=True)
+    utc = installed("pandas").to_datetime(times, utc=True)
     return [f"{moment:%Y-%m-%dT%H:%M:%S}.{moment.microsecond // 1000:03d}Z" for moment in utc]
 
 
@@ -89,7 +86,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_pandas_reads_the_csv_as_it_was_without_being_told_anything(files: Path) -> None:
-    found = pandas.read_csv(files / "x.csv")
+    found = installed("pandas").read_csv(files / "x.csv")
     assert list(found.columns) == NAMES
     assert given_back(found) == ROWS
     kinds = {name: found[name].dtype.kind for name in ("gpus", "scatter_gather", "iteration_ms")}
@@ -97,14 +94,14 @@ def test_pandas_reads_the_csv_as_it_was_without_being_told_anything(files: Path)
 
 
 def test_pandas_reads_the_parquet_as_it_was_with_its_times(files: Path) -> None:
-    found = pandas.read_parquet(files / "x.parquet")
+    found = installed("pandas").read_parquet(files / "x.parquet")
     assert str(found["started_at"].dtype) == "datetime64[ms, UTC]"
     assert moments(found["started_at"]) == [one["started_at"] for one in ROWS]
     assert without_times(given_back(found)) == without_times(ROWS)
 
 
 def test_pandas_reads_the_json_lines_as_they_were(files: Path) -> None:
-    found = pandas.read_json(files / "x.jsonl", lines=True, dtype=False, precise_float=True)
+    found = installed("pandas").read_json(files / "x.jsonl", lines=True, dtype=False, precise_float=True)
     assert list(found.columns) == NAMES and without_times(given_back(found)) == without_times(ROWS)
     assert moments(found["started_at"]) == [one["started_at"] for one in ROWS]
 
@@ -112,13 +109,13 @@ def test_pandas_reads_the_json_lines_as_they_were(files: Path) -> None:
 def test_pandas_reads_the_cases_of_the_json(files: Path) -> None:
     read = json.loads((files / "x.json").read_text())
     assert read["cases"] == ROWS and read["claims"] == []
-    assert given_back(pandas.DataFrame(read["cases"], dtype=object)) == ROWS
+    assert given_back(installed("pandas").DataFrame(read["cases"], dtype=object)) == ROWS
     assert read["columns"][NAMES.index("iteration_ms")]["unit"] == "ms"
 
 
 @pytest.mark.parametrize("source", ["read_csv_auto('{}/x.csv')", "read_parquet('{}/x.parquet')"])
 def test_duckdb_knows_the_types_and_finds_what_was_written(files: Path, source: str) -> None:
-    database, table = duckdb.connect(), source.format(files)
+    database, table = installed("duckdb").connect(), source.format(files)
     types = {name: kind for name, kind, *_ in database.execute(f"describe select * from {table}").fetchall()}
     assert list(types) == NAMES
     assert (types["gpus"], types["iteration_ms"], types["scatter_gather"]) == ("BIGINT", "DOUBLE", "BOOLEAN")
@@ -132,7 +129,7 @@ def test_duckdb_knows_the_types_and_finds_what_was_written(files: Path, source: 
 
 
 def test_parquet_keeps_types_units_and_meanings_where_nothing_is_in_a_column() -> None:
-    schema = parquet.read_schema(io.BytesIO(as_parquet([row()], CASE_COLUMNS)))
+    schema = installed("pyarrow.parquet").read_schema(io.BytesIO(as_parquet([row()], CASE_COLUMNS)))
     types = {
         "text": "string",
         "integer": "int64",
@@ -164,7 +161,7 @@ def test_nothing_exports_to_a_header_and_to_empty_lists() -> None:
         "cases": [],
         "claims": [],
     }
-    assert parquet.read_table(io.BytesIO(as_parquet([], CASE_COLUMNS))).num_rows == 0
+    assert installed("pyarrow.parquet").read_table(io.BytesIO(as_parquet([], CASE_COLUMNS))).num_rows == 0
     assert b"".join(pieces("jsonl", ITERATION_COLUMNS, {"iterations": []})) == b""
 
 
@@ -202,7 +199,9 @@ def test_what_a_spreadsheet_would_run_has_an_apostrophe_before_it(text: str) -> 
     ((cell,),) = list(csv.reader(io.StringIO(as_csv([{"first": text}], TEXT_COLUMNS[:1]), newline="")))[1:]
     assert cell == f"'{text}"
     assert json.loads(as_json([{"first": text}], []))["cases"] == [{"first": text}]
-    (back,) = parquet.read_table(io.BytesIO(as_parquet([{"first": text}], TEXT_COLUMNS[:1]))).to_pylist()
+    (back,) = (
+        installed("pyarrow.parquet").read_table(io.BytesIO(as_parquet([{"first": text}], TEXT_COLUMNS[:1]))).to_pylist()
+    )
     assert back == {"first": text}
 
 

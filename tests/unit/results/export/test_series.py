@@ -11,7 +11,7 @@ import pytest
 from orchestrator.ledger.attempts import job_rows
 from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.measurements import Measurement, record_measurements
-from orchestrator.megatron.logs.columns import IterationLine
+from orchestrator.megatron.logs.iteration_lines import IterationLine
 from orchestrator.results.export.columns import ITERATION_COLUMNS
 from orchestrator.results.export.formats import pieces
 from orchestrator.results.export.rows import iteration_rows

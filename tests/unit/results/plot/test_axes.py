@@ -11,7 +11,7 @@ from orchestrator.catalog.library import find_experiment
 from orchestrator.paths import Folders
 from orchestrator.results.plot.axes import WIDTH, log_numbers, number_text, positions_of, ticks
 from orchestrator.results.plot.figure import drawn, matplotlib_as_shipped
-from orchestrator.results.plot.headings import wrapped
+from orchestrator.results.plot.panels import wrapped
 from tests.recorded_jobs import measured_results
 from tests.unit.catalog.entries import CHECKOUT, THREE_METHODS, entry_of, shipped
 from tests.unit.results.drawing import EXPERIMENTS, LINES, made_up, nothing_ran, texts_of

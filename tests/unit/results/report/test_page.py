@@ -23,10 +23,9 @@ from orchestrator.catalog.library import find_experiment
 from orchestrator.errors import Problem, ReproError
 from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.tables import Attempt, Run
-from orchestrator.masking import masked
 from orchestrator.paths import Folders
 from orchestrator.results.cases import CaseMetric
-from orchestrator.results.outcome import FigureOutcome, stored_outcome
+from orchestrator.results.outcome import FigureOutcome, judge_stored
 from orchestrator.results.report.cases import Counts, Mark, shown_hours, shown_number, with_spread
 from orchestrator.results.report.page import Page, page_of, rendered, report, require_folder, write_report
 from orchestrator.text import with_symbols
@@ -204,7 +203,7 @@ def test_a_failed_attempt_is_told_also_where_a_later_one_was_verified(ledger: Le
         ledger, entry, "paper", lambda place, _: Outcome(columns=lost) if place == 0 else Outcome(100.0)
     )
     again(ledger, figure.results[0].row.job_id if figure.results[0].row else "")
-    page = page_of(ledger, [stored_outcome(ledger, entry, "paper")])
+    page = page_of(ledger, [judge_stored(ledger, entry, "paper")])
     (failed,) = page.figures[0].failed
     assert page.counts.failed == 0 and page.counts.verified == 10
     assert (failed.attempt, failed.failure, failed.rank, failed.nodes) == (1, "node-fail", "5", "n[0-9]")
@@ -329,7 +328,7 @@ def test_no_text_becomes_a_tag(ledger: Ledger) -> None:
 @given(text=st.text(max_size=60))
 def test_any_text_is_read_as_it_is_shown(text: str) -> None:
     empty = Page("0", text, Counts(), (), ())
-    shown = with_symbols(masked(text))
+    shown = with_symbols(text)
     read_back = Read(rendered(empty, TEMPLATES))
     (said,) = (part for part in read_back.texts if part.startswith("As of "))
     assert said == f"As of {shown} UTC, the last entry of the ledger"

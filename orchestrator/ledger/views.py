@@ -1,0 +1,147 @@
+"""Views for people (`datasette`, `repro sql`). Columns and units: docs/reference/ledger.md.
+
+A job that two experiments, scales or cases share has a row for each.
+"""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+
+from orchestrator.ledger.tables import Iteration, rows_of
+from orchestrator.metrics import METRICS
+
+# Experiments and cases that requested a job. Two runs of one figure request the same jobs.
+_ASKED = """
+    SELECT DISTINCT runs.experiment, runs.scale, runs.cluster, run_jobs.case_name, run_jobs.job_id
+    FROM run_jobs JOIN runs ON runs.id = run_jobs.run_id
+"""
+
+_ATTEMPTS = """
+    SELECT asked.experiment, asked.scale, asked.cluster, asked.case_name, jobs.repeat, jobs.workload,
+        jobs.id AS job_id, attempts.number AS attempt, attempts.id AS attempt_id, attempts.run_id,
+        attempts.state, attempts.phase, attempts.verdict, attempts.failure, attempts.verdict_reason, attempts.reason,
+        attempts.deciding_line, attempts.deciding_rank, attempts.execution, attempts.iteration, jobs.iterations,
+        jobs.gpus, attempts.nodes, {times},
+        {wait_s} AS wait_s, {elapsed_s} AS elapsed_s,
+        CASE WHEN {device} = 'cpu' THEN NULL ELSE jobs.gpus * {elapsed_s} / 3600.0 END AS gpu_hours,
+        attempts.exit_code, attempts.signal, attempts.scheduler, attempts.scheduler_id, attempts.host, attempts.folder,
+        attempts.origin, attempts.no_energy,
+        runs.git_commit, runs.git_dirty, jobs.code, jobs.image, jobs.image_digest
+    FROM attempts
+    JOIN jobs ON jobs.id = attempts.job_id
+    JOIN runs ON runs.id = attempts.run_id
+    JOIN ({asked}) AS asked ON asked.job_id = attempts.job_id
+"""
+
+_TIMES = ("created_at", "submitted_at", "started_at", "ended_at")
+
+# Metrics with a column. The first one also has columns for spread and count.
+_METRICS = tuple(name for name, metric in METRICS.items() if metric.is_stored)
+_OF_FIRST = ("iteration_ms_spread", "iterations_used")
+
+# The result of each case: the last verified attempt of its job, else the last partial one, else the latest. A case has
+# several jobs if its code or image changed; the latest run decides.
+_RESULTS = """
+    SELECT v.experiment, v.scale, v.cluster, v.case_name, v.repeat, v.workload, v.job_id, v.attempt, v.attempt_id,
+        v.state, v.verdict, v.failure, v.verdict_reason, v.deciding_line, v.execution, v.gpus, v.nodes,
+        {layout},
+        {metrics},
+        v.wait_s, v.elapsed_s, v.gpu_hours, v.started_at, v.ended_at, v.git_commit, v.code, v.image, v.image_digest,
+        v.no_energy
+    FROM v_attempts AS v
+    JOIN jobs ON jobs.id = v.job_id
+    JOIN (
+        SELECT runs.experiment, runs.scale, runs.cluster, run_jobs.case_name, jobs.workload, jobs.repeat,
+            max(runs.id) AS run_id
+        FROM run_jobs JOIN runs ON runs.id = run_jobs.run_id JOIN jobs ON jobs.id = run_jobs.job_id
+        GROUP BY runs.experiment, runs.scale, runs.cluster, run_jobs.case_name, jobs.workload, jobs.repeat
+    ) AS latest ON latest.experiment = v.experiment AND latest.scale = v.scale AND latest.cluster = v.cluster
+        AND latest.case_name = v.case_name AND latest.workload = v.workload AND latest.repeat = v.repeat
+    LEFT JOIN (
+        SELECT attempt_id,
+            max(CASE WHEN name = 'iteration_ms' THEN spread END) AS iteration_ms_spread,
+            max(CASE WHEN name = 'iteration_ms' THEN count END) AS iterations_used,
+            {pivots}
+        FROM metrics GROUP BY attempt_id
+    ) AS measured ON measured.attempt_id = v.attempt_id
+    WHERE EXISTS (
+        SELECT 1 FROM run_jobs
+        WHERE run_jobs.run_id = latest.run_id AND run_jobs.job_id = v.job_id AND run_jobs.case_name = v.case_name
+    ) AND NOT EXISTS (
+        SELECT 1 FROM attempts AS other
+        WHERE other.job_id = v.job_id AND (
+            {other_rank} > {rank} OR ({other_rank} = {rank} AND other.number > v.attempt)
+        )
+    )
+"""
+
+_RANK = "CASE {verdict} WHEN 'verified' THEN 2 WHEN 'partial' THEN 1 ELSE 0 END"
+
+_ITERATIONS = """
+    SELECT v.experiment, v.scale, v.cluster, v.case_name, v.repeat, v.workload, v.job_id, v.attempt, v.attempt_id,
+        v.verdict, {columns}
+    FROM iterations AS i JOIN v_attempts AS v ON v.attempt_id = i.attempt_id
+"""
+
+_LAYOUT = ("tensor_parallel", "pipeline_parallel", "virtual_stages", "micro_batch_size", "global_batch_size")
+
+VIEWS = ("v_attempts", "v_results", "v_iterations")
+"""Names of the views. A view may select from the ones before it."""
+
+
+def create_views(connection: sa.Connection) -> None:
+    """Create the views. None may exist."""
+    is_sqlite = connection.dialect.name == "sqlite"
+    seconds = _seconds_in_sqlite if is_sqlite else _seconds_in_postgresql
+    configured = _configured_in_sqlite if is_sqlite else _configured_in_postgresql
+    stamp = _stamp_in_sqlite if is_sqlite else _stamp_in_postgresql
+    wait_s = seconds("attempts.submitted_at", "attempts.started_at")
+    elapsed_s = seconds("attempts.started_at", "attempts.ended_at")
+    pivots = [f"max(CASE WHEN name = '{name}' THEN value END) AS {name}" for name in _METRICS]
+    texts = {
+        "v_attempts": _ATTEMPTS.format(
+            asked=_ASKED,
+            times=", ".join(f"{stamp(f'attempts.{name}')} AS {name}" for name in _TIMES),
+            wait_s=wait_s,
+            elapsed_s=elapsed_s,
+            device=configured("device", "text"),
+        ),
+        "v_results": _RESULTS.format(
+            layout=", ".join(f"{configured(f'layout.{name}', 'integer')} AS {name}" for name in _LAYOUT),
+            metrics=", ".join(f"measured.{name}" for name in (_METRICS[0], *_OF_FIRST, *_METRICS[1:])),
+            pivots=", ".join(pivots),
+            rank=_RANK.format(verdict="v.verdict"),
+            other_rank=_RANK.format(verdict="other.verdict"),
+        ),
+        "v_iterations": _ITERATIONS.format(
+            columns=", ".join(f"i.{column.name}" for column in rows_of(Iteration).c if column.name != "attempt_id")
+        ),
+    }
+    for name in VIEWS:
+        connection.exec_driver_sql(f"CREATE VIEW {name} AS {texts[name]}")
+
+
+def _seconds_in_sqlite(start: str, end: str) -> str:
+    """Return the difference of two times, which SQLite stores as text. It is exact to a millisecond."""
+    return f"round((julianday({end}) - julianday({start})) * 86400.0, 3)"
+
+
+def _seconds_in_postgresql(start: str, end: str) -> str:
+    return f"round(extract(epoch FROM {end} - {start})::numeric, 3)::double precision"
+
+
+def _stamp_in_sqlite(column: str) -> str:
+    """Return a time as ISO 8601 text in whole seconds, as in an export."""
+    return f"strftime('%Y-%m-%dT%H:%M:%SZ', {column})"
+
+
+def _stamp_in_postgresql(column: str) -> str:
+    return f"""to_char({column}, 'YYYY-MM-DD"T"HH24:MI:SS"Z"')"""
+
+
+def _configured_in_sqlite(path: str, _kind: str) -> str:
+    return f"json_extract(jobs.configuration, '$.{path}')"
+
+
+def _configured_in_postgresql(path: str, kind: str) -> str:
+    return f"(jobs.configuration #>> '{{{path.replace('.', ',')}}}')::{kind}"

@@ -1,1 +1,0 @@
-"""The rules that Megatron-LM enforces on a configuration. Pure."""

@@ -1,0 +1,161 @@
+"""Flags of the programs: those of a case, changes of a run (`--arg`, `--no-arg`), and settings that a program lacks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+from orchestrator.catalog.case import Case
+from orchestrator.workloads.needs import WorkloadSite
+
+Flags = Mapping[str, object]
+"""Flag -> its value, in the order of the command line. True is a switch without a value; a flag with None or False is
+left out."""
+
+DROPOUT = 0.1
+"""Megatron-LM's default in all versions; no script of SC21 sets it."""
+
+RECOMPUTATION = "--recompute-granularity --recompute-method --recompute-num-layers "
+"""Flags of recomputation, except in Megatron-LM of 2021."""
+
+
+def layers_per_chunk(case: Case) -> int:
+    """Return the number of layers of a virtual pipeline stage."""
+    return case.model.layers // case.layout.pipeline_parallel // case.layout.virtual_stages
+
+
+def _is_llama(case: Case) -> bool:
+    return case.model.family == "llama"
+
+
+_OF_CASE: Mapping[str, Callable[[Case], object]] = {
+    "--tensor-model-parallel-size": lambda case: case.layout.tensor_parallel,
+    "--pipeline-model-parallel-size": lambda case: case.layout.pipeline_parallel,
+    "--num-layers-per-virtual-pipeline-stage": lambda case: (
+        layers_per_chunk(case) if case.layout.virtual_stages > 1 else None
+    ),
+    "--no-scatter-gather-tensors-in-pipeline": lambda case: not case.training.scatter_gather,
+    "--context-parallel-size": lambda case: case.layout.context_parallel if case.layout.context_parallel > 1 else None,
+    "--cp-comm-type": lambda case: case.training.cp_comm if case.layout.context_parallel > 1 else None,
+    "--sequence-parallel": lambda case: case.layout.sequence_parallel,
+    "--use-distributed-optimizer": lambda case: case.training.distributed_optimizer,
+    "--DDP-impl": lambda case: case.training.ddp,
+    "--micro-batch-size": lambda case: case.layout.micro_batch_size,
+    "--global-batch-size": lambda case: case.layout.global_batch_size,
+    "--num-layers": lambda case: case.model.layers,
+    "--hidden-size": lambda case: case.model.hidden,
+    "--num-attention-heads": lambda case: case.model.heads,
+    "--seq-length": lambda case: case.model.seq,
+    "--max-position-embeddings": lambda case: case.model.seq,
+    "--vocab-size": lambda case: case.model.vocab,
+    "--ffn-hidden-size": lambda case: None if case.model.experts else case.model.ffn,
+    "--group-query-attention": lambda case: case.model.kv_groups is not None,
+    "--num-query-groups": lambda case: case.model.kv_groups,
+    "--num-experts": lambda case: case.model.experts or None,
+    "--moe-router-topk": lambda case: case.model.experts_per_token if case.model.experts else None,
+    "--moe-ffn-hidden-size": lambda case: case.model.ffn_hidden if case.model.experts else None,
+    "--expert-model-parallel-size": lambda case: case.layout.expert_parallel if case.model.experts else None,
+    "--expert-tensor-parallel-size": lambda case: case.layout.expert_tensor_size if case.model.experts else None,
+    "--swiglu": _is_llama,
+    "--normalization": lambda case: "RMSNorm" if _is_llama(case) else None,
+    "--position-embedding-type": lambda case: "rope" if case.model.has_rotary_positions else None,
+    "--disable-bias-linear": _is_llama,
+    "--untie-embeddings-and-output-weights": _is_llama,
+    "--recompute-granularity": lambda case: (
+        case.training.recompute if case.training.recompute in ("full", "selective") else None
+    ),
+    "--recompute-method": lambda case: "uniform" if case.training.recompute == "full" else None,
+    "--recompute-num-layers": lambda case: 1 if case.training.recompute == "full" else None,
+    "--activations-checkpoint-method": lambda case: "uniform" if case.training.recompute == "full" else None,
+    "--attention-backend": lambda case: case.training.attention,
+    "--hidden-dropout": lambda case: None if case.training.dropout == DROPOUT else case.training.dropout,
+    "--attention-dropout": lambda case: None if case.training.dropout == DROPOUT else case.training.dropout,
+    "--fp16": lambda case: case.training.dtype == "fp16",
+    "--bf16": lambda case: case.training.dtype == "bf16",
+    "--loss-scale": lambda case: case.training.loss_scale if case.training.dtype == "fp16" else None,
+    "--train-iters": lambda case: case.training.iterations,
+    "--exit-interval": lambda case: case.training.iterations,
+    "--log-interval": lambda case: case.training.log_interval,
+    "--eval-iters": lambda case: case.training.evaluation_iterations,
+}
+
+
+def script_flags(script: str, case: Case, values: Flags) -> dict[str, object]:
+    """Return the flags of a published script for a case, in the order of the script.
+
+    A flag has the value that follows it in the script, else that of `values`, else that of the case. Without any it is
+    a switch.
+    """
+    flags: dict[str, object] = {}
+    flag = ""
+    for word in script.split():
+        if not word.startswith("--"):
+            flags[flag] = word
+            continue
+        flag = word
+        flags[flag] = values[flag] if flag in values else _OF_CASE[flag](case) if flag in _OF_CASE else True
+    return flags
+
+
+def site_flags(site: WorkloadSite) -> Flags:
+    """Return the flag of each field of a site: `--data-path` of `data_path`."""
+    return {f"--{name.replace('_', '-')}": value for name, value in site.model_dump().items()}
+
+
+def flag_arguments(flags: Flags) -> list[str]:
+    """Return flags as arguments.
+
+    >>> flag_arguments({"--lr": "6.0e-5", "--bf16": True, "--swiglu": False, "--train-iters": 100})
+    ['--lr', '6.0e-5', '--bf16', '--train-iters', '100']
+    """
+    result: list[str] = []
+    for flag, value in flags.items():
+        if value is True:
+            result.append(flag)
+        elif value is not None and value is not False:
+            result += [flag, str(value)]
+    return result
+
+
+_SETTINGS: Mapping[str, Callable[[Case], object]] = {
+    "rotary positions": lambda case: case.model.positions != "learned",
+    "offloading": lambda case: case.training.offload,
+    "context parallelism": lambda case: case.layout.context_parallel > 1,
+    "sequence parallelism": lambda case: case.layout.sequence_parallel and case.layout.tensor_parallel > 1,
+    "virtual stages": lambda case: case.layout.virtual_stages > 1,
+    "the distributed optimizer": lambda case: case.training.distributed_optimizer,
+    "flash attention": lambda case: case.training.attention == "flash",
+    "DDP torch": lambda case: case.training.ddp == "torch",
+    "disabling scatter/gather": lambda case: not case.training.scatter_gather,
+}
+
+
+def lacking(case: Case, *settings: str, recomputation: Sequence[str] = ()) -> Iterator[str]:
+    """Yield those of the settings that a case has. `recomputation` has the values that the program supports."""
+    for setting in settings:
+        if setting != "recomputation":
+            if _SETTINGS[setting](case):
+                yield setting
+        elif case.training.recompute not in recomputation:
+            yield f"recomputation {case.training.recompute} (only {', '.join(recomputation)})"
+
+
+ADDED, DROPPED = "--arg=", "--no-arg="
+"""Beginnings of the two kinds of changes of a program's arguments (workloads/argument_changes.py)."""
+
+
+def changed_flag(change: str) -> str:
+    """Return the flag that a change adds, replaces or leaves out: `--lr` of `--arg=--lr=0.001`."""
+    return change.partition("=")[2].partition("=")[0]
+
+
+def without_flags(arguments: Sequence[str], changes: Iterable[str]) -> list[str]:
+    """Return the arguments without the flags that these changes name, and without the values of these flags."""
+    names = {changed_flag(change) for change in changes}
+    kept: list[str] = []
+    is_named = False
+    for word in arguments:
+        if word.startswith("--"):
+            is_named = word.partition("=")[0] in names
+        if not is_named:
+            kept.append(word)
+    return kept
