@@ -10,6 +10,7 @@ import pytest
 import sqlalchemy as sa
 
 from orchestrator.ledger.attempts import Observation, record_complaints, record_observations
+from orchestrator.ledger.database import now
 from orchestrator.ledger.submissions import record_never_submitted
 from orchestrator.ledger.tables import Attempt, Poll
 from orchestrator.masking import MASK
@@ -66,7 +67,7 @@ def _answer(site: Site) -> None:
         ids = list(session.scalars(sa.select(Attempt.id).order_by(Attempt.id)))
         session.execute(sa.update(Attempt).where(Attempt.id.in_(ids[:2])).values(phase="waiting", state="PENDING"))
         session.execute(sa.update(Attempt).where(Attempt.id == ids[1]).values(phase="submitting", state="SUBMITTING"))
-        session.merge(Poll(scheduler="slurm", asked_at=sa.func.now(), complaints=[]))
+        session.merge(Poll(scheduler="slurm", asked_at=now(), complaints=[]))
     pending = Observation("PENDING", "waiting", reason=f"(held: {IN_REASON})", seen_via="squeue")
     record_observations(ledger, {ids[0]: pending}, [ids[0]])
     record_never_submitted(ledger, ids[1:2], f"sbatch: error: {IN_REFUSAL}", "refused")
