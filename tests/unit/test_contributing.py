@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 CHECKOUT = Path(__file__).resolve().parents[2]
 CONTRIBUTING = (CHECKOUT / "CONTRIBUTING.md").read_text(encoding="utf-8")
 README_TESTS = (CHECKOUT / "README.md").read_text(encoding="utf-8").partition("\n## Tests\n")[2].partition("\n## ")[0]

@@ -400,6 +400,7 @@ SEEDS += [
 
 
 @pytest.mark.slow
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("before", ["", "://", "TOKEN=", "--token\t", "-----BEGIN PRIVATE KEY-----"])
 def test_masking_time_is_proportional_to_the_length(before: str, seed: str) -> None:
@@ -419,6 +420,7 @@ def masking_s(text: str) -> float:
     return time.process_time() - start
 
 
+@pytest.mark.slow
 def test_a_log_of_two_megabytes_is_masked_in_seconds() -> None:
     secret = "hf_abcdefghijklmnopqrstuvwxyz01234567"
     log = LOG * (2_000_000 // len(LOG)) + f"HF_TOKEN={secret}\n"

@@ -21,6 +21,8 @@ from orchestrator.reading.failure import BACK_OFF_S, MOST_ATTEMPTS, POLICIES, Fa
 from orchestrator.slurm import records
 from tests.reliability import PAGE, TESTS, Row, generate
 
+pytestmark = pytest.mark.slow
+
 NAMED = re.compile(r"`((?:unit|slurm)/[\w/]+\.py)::(test_\w+)`")
 
 

@@ -11,6 +11,8 @@ import pytest
 from tests.stand_in_site import REPRO
 from tests.unit.cli.calling import Caller
 
+pytestmark = pytest.mark.slow
+
 
 def complete(repro: Caller, line: str) -> list[str]:
     words = line.split(" ")

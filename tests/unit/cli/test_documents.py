@@ -14,6 +14,8 @@ from orchestrator.cli.main import app
 from tests.json_schema import FILE, schema_text
 from tests.unit.cli.calling import Caller
 
+pytestmark = pytest.mark.slow
+
 HERE = ("figure-13", "--cluster", "here", "--scale", "cpu")
 PRINTS_JSON_ANYWAY = {"clusters schema", "experiments schema"}
 NEEDS_A_SITE = {

@@ -12,6 +12,8 @@ from tests.loopback_messages import TOKEN, MessageServer, message_server
 from tests.recorded_jobs import SimulatedSlurm
 from tests.unit.cli.calling import Caller
 
+pytestmark = pytest.mark.slow
+
 HERE = ("figure-13", "--cluster", "here", "--scale", "cpu", "--where", "gbs=4")
 CASES = ("pp=1,tp=4,gbs=4", "pp=2,tp=2,gbs=4", "pp=4,tp=1,gbs=4")
 FIRST, SECOND, THIRD = (f"{name}-id" for name in CASES)

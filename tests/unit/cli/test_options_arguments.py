@@ -97,6 +97,7 @@ def test_jobs_with_changed_arguments_are_jobs_of_their_own_and_a_retry_keeps_the
     ]
 
 
+@pytest.mark.slow
 def test_a_bundle_of_jobs_with_changed_arguments_verifies_and_names_them(repro: Caller, tmp_path: Path) -> None:
     assert repro("submit", *CASE, *CHANGES, "--wait").returncode == 0
     file = tmp_path / "changed.tar.zst"

@@ -6,8 +6,12 @@ import csv
 import io
 import json
 
+import pytest
+
 from orchestrator.paths import find_folders
 from tests.unit.cli.calling import Caller
+
+pytestmark = pytest.mark.slow
 
 
 def test_a_reused_measurement_has_its_origin_and_age_in_every_table(repro: Caller) -> None:

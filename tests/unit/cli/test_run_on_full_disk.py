@@ -12,6 +12,8 @@ from tests.unit.cli.calling import Caller
 from tests.unit.cli.test_main_order_of_use import submit
 from tests.waiting import wait_until
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def small(tmp_path: Path) -> Iterator[Path]:

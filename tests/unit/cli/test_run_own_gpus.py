@@ -8,6 +8,8 @@ import pytest
 
 from tests.unit.cli.calling import Caller
 
+pytestmark = pytest.mark.slow
+
 ONE = ("figure-13", "--cluster", "here", "--scale", "quad", "--where", "pp=1,gbs=32")
 
 

@@ -16,6 +16,8 @@ from tests.recorded_jobs import SimulatedSlurm, log_text, press_ctrl_c
 from tests.unit.catalog.entries import THREE_METHODS
 from tests.unit.cli.calling import Caller
 
+pytestmark = pytest.mark.slow
+
 HERE = ("figure-13", "--cluster", "here", "--scale", "cpu")
 
 

@@ -9,6 +9,8 @@ import pytest
 
 from tests.unit.cli.calling import Caller, everything_in
 
+pytestmark = pytest.mark.slow
+
 ON_CPU = ("--cluster", "here", "--scale", "cpu")
 TWO = ("figure-13", "figure-16")
 

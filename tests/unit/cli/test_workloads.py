@@ -19,6 +19,8 @@ from tests.stand_in_site import CHECKOUT
 from tests.unit.cli.calling import Caller, everything_in
 from tests.unit.launch.repositories import git, make_repository
 
+pytestmark = pytest.mark.slow
+
 PROFILE = """\
 about: a cluster
 scheduler: slurm

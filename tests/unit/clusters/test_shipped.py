@@ -26,6 +26,8 @@ from tests.unit.clusters.sites import (
     workload_names,
 )
 
+pytestmark = pytest.mark.slow
+
 SITES = [name for name in shipped_names() if name != "local"]
 NAMES = pytest.mark.parametrize("name", shipped_names())
 SITE_NAMES = pytest.mark.parametrize("name", SITES)

@@ -25,6 +25,8 @@ from tests.loopback_files import FileServer, file_server
 from tests.stand_in_site import CHECKOUT
 from tests.unit.launch.repositories import checkout, git, item, make_repository
 
+pytestmark = pytest.mark.slow
+
 CONTENT = bytes(range(256)) * 4096
 TEMPLATES = CHECKOUT / "templates"
 AGAIN = "repro workloads fetch toy --cluster here"

@@ -124,6 +124,7 @@ def test_the_script_has_the_import_path_and_the_mount_of_a_job(tmp_path: Path) -
     assert f'\n  --container-mounts="$folder":/repro-job,{program}:{program} \\\n' in script
 
 
+@pytest.mark.slow
 def test_the_script_looks_at_paths_counts_gpus_and_tries_the_python_of_pretrain(tmp_path: Path) -> None:
     (tmp_path / "it's $HOME").mkdir()
     checkout = f"workloads: {{pretrain: {{python: '{sys.executable}'}}, megatron-2026: {{checkout: /no/such}}}}\n"

@@ -37,6 +37,8 @@ from orchestrator.reading.parse import read_log
 from orchestrator.reading.verdict import judge
 from tests.recorded_jobs import new_ledger, new_run, record_jobs
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def ledger(tmp_path: Path) -> Ledger:

@@ -31,6 +31,8 @@ from tests.stand_in_site import Site
 from tests.unit.launch.slurm_stand_in import PROFILE, Slurm
 from tests.waiting import wait_until
 
+pytestmark = pytest.mark.slow
+
 NOBODY = 65534
 EVIL = "#!/bin/bash\ntouch {}/evil\n"
 

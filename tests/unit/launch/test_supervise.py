@@ -18,6 +18,8 @@ from tests.recorded_jobs import new_ledger
 from tests.stand_in_site import Site
 from tests.unit.launch.slurm_stand_in import PROFILE, Slurm
 
+pytestmark = pytest.mark.slow
+
 
 def supervised(site: Site, profile: str, request: RunOptions, where: str = "gbs=4") -> tuple[Ledger, RunSupervisor]:
     (site.folder / "clusters" / "there.yaml").write_text(profile)

@@ -557,6 +557,7 @@ def test_the_deciding_line_is_clean_and_short(raw: bytes, shown: str) -> None:
     assert cause(b"x\n" + raw + b"\n") == Cause("error", shown, 3)
 
 
+@pytest.mark.slow
 def test_memory_of_the_search_does_not_grow_with_the_log() -> None:
     finder = CauseFinder()
     for number in range(20_000):

@@ -107,6 +107,7 @@ def test_damaged_archive_is_read_up_to_the_damage(tmp_path: Path, packer: str) -
     assert "\n" not in warning
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("packer", PACKERS)
 def test_decompression_takes_constant_memory(tmp_path: Path, packer: str) -> None:
     (tmp_path / "log.txt").write_bytes(PACKERS[packer](b"\n" * 100_000_000))

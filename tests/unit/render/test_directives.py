@@ -34,6 +34,7 @@ def sbatch_lines(script: str) -> list[str]:
     return [line.removeprefix("#SBATCH ") for line in script.splitlines() if line.startswith("#SBATCH")]
 
 
+@pytest.mark.slow
 def test_container_options_are_on_srun_and_not_in_sbatch_lines() -> None:
     for profile, workload in SITES:
         if runs(profile, workload):

@@ -223,6 +223,7 @@ def test_nothing_is_unknown_where_the_controller_does_not_answer_the_last_questi
     assert answer.complaints == ("sacct: off", "scontrol: away")
 
 
+@pytest.mark.slow
 def test_thousands_of_ids_are_one_call_and_a_list_too_long_for_an_argument_is_split(slurm: FakeSlurm) -> None:
     query.query_jobs([str(10_000_000 + number) for number in range(8_000)])
     assert len(slurm.asked("squeue")) == 1

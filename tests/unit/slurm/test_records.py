@@ -320,6 +320,7 @@ def test_a_header_of_a_cluster_is_not_a_job() -> None:
     assert record.job_id == "7"
 
 
+@pytest.mark.slow
 def test_a_long_queue_is_parsed_row_by_row() -> None:
     rows = 20_000
     text = "".join(queue_row(job=str(number), comment=f"token-{number}") for number in range(1, rows + 1))

@@ -20,6 +20,8 @@ from orchestrator.results.bundle import archive as bundle_archive
 from orchestrator.results.bundle.archive import new_archive, unpacked
 from tests.examples import examples
 
+pytestmark = pytest.mark.slow
+
 AT = datetime(2026, 1, 2, 3, 4, 5, 678)
 CONTENT = {"README.txt": b"read me\n", "jobs/a/log.txt": b"line\n" * 9, "jobs/b/log.txt": b"\xff\x00", "empty": b""}
 

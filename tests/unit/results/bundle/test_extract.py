@@ -38,6 +38,8 @@ from orchestrator.results.bundle.extract import (
 from tests.examples import examples
 from tests.recorded_jobs import new_ledger, new_run, record_jobs
 
+pytestmark = pytest.mark.slow
+
 FIGURE_13 = ("sc21/figure-13", "cpu", "local", {"pretrain"})
 
 

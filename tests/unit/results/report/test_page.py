@@ -41,6 +41,8 @@ from tests.recorded_jobs import (
 )
 from tests.unit.catalog.entries import CHECKOUT, THREE_METHODS, figure_13, shipped, write_experiment
 
+pytestmark = pytest.mark.slow
+
 TEMPLATES = CHECKOUT / "templates"
 TOKEN = "hf_" + "abcdefghij0123456789ABCDEF"
 
