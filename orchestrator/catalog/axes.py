@@ -10,7 +10,7 @@ from typing import Annotated, TypeVar
 from pydantic import AfterValidator, Field, ValidationError, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
-from orchestrator.config.model import Count, Strict, Text, fault_of, shortened
+from orchestrator.config.model import Count, Strict, Text, fault_of, optional, shortened
 from orchestrator.errors import did_you_mean
 from orchestrator.fields import Column, kind_of
 from orchestrator.job_spec import Value
@@ -39,116 +39,89 @@ class Axis:
 class ParallelAxes(Strict):
     """Names, program, parallel sizes and switches of a case."""
 
-    case: Annotated[Text | None, InColumn("row")] = Field(default=None, description="Name of a row.", examples=["1.7B"])
-    model: Text | None = Field(
-        default=None, description="Name of a model that `paper.yaml` defines in `models`.", examples=["gpt-6.7b"]
+    case: Annotated[Text | None, InColumn("row")] = optional("Name of a row.", "1.7B")
+    model: Text | None = optional("Name of a model that `paper.yaml` defines in `models`.", "gpt-6.7b")
+    workload: Text | None = optional("Program of the case: `repro workloads list` prints the names.", "pretrain")
+    gpus: Count | None = optional("Number of GPUs of the job.", 64)
+    pp: Annotated[Count | None, InColumn("pipeline_parallel")] = optional(
+        "Number of pipeline stages: the pipeline-parallel size. Without it: 1.", 8
     )
-    workload: Text | None = Field(
-        default=None, description="Program of the case: `repro workloads list` prints the names.", examples=["pretrain"]
+    tp: Annotated[Count | None, InColumn("tensor_parallel")] = optional(
+        "Tensor-parallel size, a number of GPUs. Without it: 1.", 8
     )
-    gpus: Count | None = Field(default=None, description="Number of GPUs of the job.", examples=[64])
-    pp: Annotated[Count | None, InColumn("pipeline_parallel")] = Field(
-        default=None, description="Number of pipeline stages: the pipeline-parallel size. Without it: 1.", examples=[8]
+    dp: Annotated[Count | None, InColumn("data_parallel")] = optional(
+        "Data-parallel size, a number of replicas of the model. It follows from the other sizes; a given value is "
+        "checked.",
+        2,
     )
-    tp: Annotated[Count | None, InColumn("tensor_parallel")] = Field(
-        default=None, description="Tensor-parallel size, a number of GPUs. Without it: 1.", examples=[8]
+    cp: Annotated[Count | None, InColumn("context_parallel")] = optional(
+        "Context-parallel size, a number of GPUs. Without it: 1.", 2
     )
-    dp: Annotated[Count | None, InColumn("data_parallel")] = Field(
-        default=None,
-        description="Data-parallel size, a number of replicas of the model. It follows from the other sizes; a given "
-        "value is checked.",
-        examples=[2],
+    ep: Annotated[Count | None, InColumn("expert_parallel")] = optional(
+        "Expert-parallel size, a number of GPUs. Without it: 1.", 4
     )
-    cp: Annotated[Count | None, InColumn("context_parallel")] = Field(
-        default=None, description="Context-parallel size, a number of GPUs. Without it: 1.", examples=[2]
+    etp: Annotated[Count | None, InColumn("expert_tensor_parallel")] = optional(
+        "Tensor-parallel size inside experts, a number of GPUs. Without it: `tp`.", 1
     )
-    ep: Annotated[Count | None, InColumn("expert_parallel")] = Field(
-        default=None, description="Expert-parallel size, a number of GPUs. Without it: 1.", examples=[4]
+    vp: Annotated[Count | None, InColumn("virtual_stages")] = optional(
+        "Number of virtual stages of a pipeline stage: above 1 the schedule is interleaved. Without it: 1.", 2
     )
-    etp: Annotated[Count | None, InColumn("expert_tensor_parallel")] = Field(
-        default=None,
-        description="Tensor-parallel size inside experts, a number of GPUs. Without it: `tp`.",
-        examples=[1],
+    recompute: Recompute | None = optional(
+        "Activations that the backward pass computes again: none, selective (attention scores), full (all of a "
+        "layer), or ours (norms and activation functions, as in ATC'24). Without it: none."
     )
-    vp: Annotated[Count | None, InColumn("virtual_stages")] = Field(
-        default=None,
-        description="Number of virtual stages of a pipeline stage: above 1 the schedule is interleaved. Without it: 1.",
-        examples=[2],
+    offload: Share | None = optional(
+        "Share of the activations that is moved to the host, from 0 to 1. Without it: 0.", 0.5
     )
-    recompute: Recompute | None = Field(
-        default=None,
-        description="Activations that the backward pass computes again: none, selective (attention scores), full (all "
-        "of a layer), or ours (norms and activation functions, as in ATC'24). Without it: none.",
+    scatter_gather: Flag | None = optional(
+        "true: the scatter/gather optimisation of SC21, section 4.1. Without it: true."
     )
-    offload: Share | None = Field(
-        default=None,
-        description="Share of the activations that is moved to the host, from 0 to 1. Without it: 0.",
-        examples=[0.5],
+    sequence_parallel: Flag | None = optional(
+        "true: norms and dropouts are split along the sequence. Without it: false."
     )
-    scatter_gather: Flag | None = Field(
-        default=None, description="true: the scatter/gather optimisation of SC21, section 4.1. Without it: true."
+    distributed_optimizer: Flag | None = optional(
+        "true: the optimizer state is split over data-parallel ranks. Without it: the workload's default."
     )
-    sequence_parallel: Flag | None = Field(
-        default=None, description="true: norms and dropouts are split along the sequence. Without it: false."
+    cp_comm: Annotated[ContextCommunication | None, InColumn("context_communication")] = optional(
+        "Communication of context parallelism. Without it: p2p."
     )
-    distributed_optimizer: Flag | None = Field(
-        default=None,
-        description="true: the optimizer state is split over data-parallel ranks. Without it: the workload's default.",
-    )
-    cp_comm: Annotated[ContextCommunication | None, InColumn("context_communication")] = Field(
-        default=None, description="Communication of context parallelism. Without it: p2p."
-    )
-    ddp: DdpKind | None = Field(
-        default=None, description="Implementation of data parallelism in Megatron-LM of 2021. Without it: local."
-    )
-    label: Text | None = Field(
-        default=None,
-        description="Name of the case in the source. It has no influence on the job.",
-        examples=["302-cp2"],
-    )
+    ddp: DdpKind | None = optional("Implementation of data parallelism in Megatron-LM of 2021. Without it: local.")
+    label: Text | None = optional("Name of the case in the source. It has no influence on the job.", "302-cp2")
 
 
 class ModelAxes(Strict):
     """Sizes of a model that an experiment gives: the fields of `ModelShape`, any of which may follow from a rule."""
 
-    layers: Count | None = Field(default=None, description="Number of transformer layers.", examples=[24])
-    hidden: Count | None = Field(default=None, description="Hidden size, a number of elements.", examples=[2304])
-    heads: Count | None = Field(default=None, description="Number of attention heads.", examples=[24])
-    kv_groups: Annotated[Count | None, InColumn("key_value_groups")] = Field(
-        default=None, description="Number of key and value heads. Without it: `heads`.", examples=[8]
+    layers: Count | None = optional("Number of transformer layers.", 24)
+    hidden: Count | None = optional("Hidden size, a number of elements.", 2304)
+    heads: Count | None = optional("Number of attention heads.", 24)
+    kv_groups: Annotated[Count | None, InColumn("key_value_groups")] = optional(
+        "Number of key and value heads. Without it: `heads`.", 8
     )
-    ffn: Annotated[Count | None, InColumn("ffn_hidden")] = Field(
-        default=None,
-        description="Width of the feed-forward layer or of an expert, a number of elements. Without it: 4 x `hidden`.",
-        examples=[9216],
+    ffn: Annotated[Count | None, InColumn("ffn_hidden")] = optional(
+        "Width of the feed-forward layer or of an expert, a number of elements. Without it: 4 x `hidden`.", 9216
     )
-    experts: Count | None = Field(
-        default=None, description="Number of experts of a layer. Without it the layers are dense.", examples=[8]
+    experts: Count | None = optional("Number of experts of a layer. Without it the layers are dense.", 8)
+    experts_per_token: Count | None = optional("Number of experts that process each token.", 2)
+    seq: Annotated[Count | None, InColumn("sequence_length", "tokens")] = optional(
+        "Length of a sequence in tokens.", 2048
     )
-    experts_per_token: Count | None = Field(
-        default=None, description="Number of experts that process each token.", examples=[2]
-    )
-    seq: Annotated[Count | None, InColumn("sequence_length", "tokens")] = Field(
-        default=None, description="Length of a sequence in tokens.", examples=[2048]
-    )
-    vocab: Annotated[Count | None, InColumn("vocabulary", "tokens")] = Field(
-        default=None, description="Size of the vocabulary in tokens.", examples=[51200]
+    vocab: Annotated[Count | None, InColumn("vocabulary", "tokens")] = optional(
+        "Size of the vocabulary in tokens.", 51200
     )
 
 
 class BatchAxes(Strict):
     """Batch sizes of a case, and the tokens of its whole training."""
 
-    mbs: Annotated[Count | None, InColumn("micro_batch_size", "sequences")] = Field(
-        default=None, description="Microbatch size in sequences.", examples=[2]
+    mbs: Annotated[Count | None, InColumn("micro_batch_size", "sequences")] = optional(
+        "Microbatch size in sequences.", 2
     )
-    gbs: Annotated[Count | None, InColumn("global_batch_size", "sequences")] = Field(
-        default=None, description="Global batch size in sequences.", examples=[512]
+    gbs: Annotated[Count | None, InColumn("global_batch_size", "sequences")] = optional(
+        "Global batch size in sequences.", 512
     )
-    tokens_billion: Annotated[Count | None, InColumn("tokens_billion", "10^9")] = Field(
-        default=None,
-        description="Tokens of the whole training in 10^9, for the metric `training_days`. It does not change the job.",
-        examples=[300],
+    tokens_billion: Annotated[Count | None, InColumn("tokens_billion", "10^9")] = optional(
+        "Tokens of the whole training in 10^9, for the metric `training_days`. It does not change the job.", 300
     )
 
 

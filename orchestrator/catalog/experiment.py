@@ -10,7 +10,7 @@ from orchestrator.catalog.axes import Matrix, ModelAxes, Rules, Settings
 from orchestrator.catalog.claims import Claim, MetricName
 from orchestrator.catalog.plot_axes import Axes
 from orchestrator.catalog.published import Difference, ExpectedOutcome, PublishedAs, PublishedPoint
-from orchestrator.config.model import Count, NonNegative, Positive, Strict, Text, TimeLimit
+from orchestrator.config.model import Count, NonNegative, Positive, Strict, Text, TimeLimit, optional, required
 from orchestrator.megatron.model import Attention, Dtype, Family, Positions, Recompute
 
 PAPER = "paper"
@@ -30,14 +30,12 @@ def is_search(name: str) -> bool:
 class ModelFields(ModelAxes):
     """Shape of a model, or the part of it that all cases share. Matrix, rows or rules contain the rest."""
 
-    family: Family | None = Field(
-        default=None,
-        description="gpt: GELU, learned positions, LayerNorm, biases, one table for embedding and output (SC21). "
-        "llama: SwiGLU, rotary positions, RMSNorm, no biases, two tables. Without it: gpt.",
+    family: Family | None = optional(
+        "gpt: GELU, learned positions, LayerNorm, biases, one table for embedding and output (SC21). llama: SwiGLU, "
+        "rotary positions, RMSNorm, no biases, two tables. Without it: gpt."
     )
-    positions: Positions | None = Field(
-        default=None,
-        description="Positions of a gpt. rotary: each layer rotates its queries and keys. Without it: learned.",
+    positions: Positions | None = optional(
+        "Positions of a gpt. rotary: each layer rotates its queries and keys. Without it: learned."
     )
 
     @model_validator(mode="after")
@@ -50,133 +48,93 @@ class ModelFields(ModelAxes):
 class TrainingFields(Strict):
     """Training options of all cases."""
 
-    dtype: Dtype | None = Field(default=None, description="Number format of weights and activations. Without it: fp32.")
-    loss_scale: LossScale | None = Field(
-        default=None,
-        description="Constant loss scale of fp16, a factor. Without it: dynamic, which `pretrain` lacks.",
-        examples=[4096],
+    dtype: Dtype | None = optional("Number format of weights and activations. Without it: fp32.")
+    loss_scale: LossScale | None = optional(
+        "Constant loss scale of fp16, a factor. Without it: dynamic, which `pretrain` lacks.", 4096
     )
-    recompute: Recompute | None = Field(
-        default=None,
-        description="Activations that the backward pass computes again, as in the axis `recompute`. Without it: none.",
+    recompute: Recompute | None = optional(
+        "Activations that the backward pass computes again, as in the axis `recompute`. Without it: none."
     )
-    sequence_parallel: bool | None = Field(
-        default=None, description="true: norms and dropouts are split along the sequence. Without it: false."
+    sequence_parallel: bool | None = optional(
+        "true: norms and dropouts are split along the sequence. Without it: false."
     )
-    distributed_optimizer: bool | None = Field(
-        default=None,
-        description="true: the optimizer state is split over data-parallel ranks. Without it: the workload's default.",
+    distributed_optimizer: bool | None = optional(
+        "true: the optimizer state is split over data-parallel ranks. Without it: the workload's default."
     )
-    attention: Attention | None = Field(
-        default=None, description="Implementation of attention. Without it: the workload's default."
+    attention: Attention | None = optional("Implementation of attention. Without it: the workload's default.")
+    dropout: Annotated[float, Field(ge=0, lt=1)] | None = optional(
+        "Dropout rate, a share below 1. Without it: 0.1.", 0.0
     )
-    dropout: Annotated[float, Field(ge=0, lt=1)] | None = Field(
-        default=None, description="Dropout rate, a share below 1. Without it: 0.1.", examples=[0.0]
+    iterations: Count | None = optional("Number of iterations of a job. Without it: 20.", 25)
+    warmup_iterations: NonNegative | None = optional(
+        "Number of first iterations that are not measured. Without it: 2.", 5
     )
-    iterations: Count | None = Field(
-        default=None, description="Number of iterations of a job. Without it: 20.", examples=[25]
-    )
-    warmup_iterations: NonNegative | None = Field(
-        default=None, description="Number of first iterations that are not measured. Without it: 2.", examples=[5]
-    )
-    log_interval: Count | None = Field(
-        default=None, description="Number of iterations between two log lines. Without it: 1.", examples=[5]
-    )
-    evaluation_iterations: NonNegative | None = Field(
-        default=None, description="Number of iterations of an evaluation. Without it: 0.", examples=[1]
-    )
+    log_interval: Count | None = optional("Number of iterations between two log lines. Without it: 1.", 5)
+    evaluation_iterations: NonNegative | None = optional("Number of iterations of an evaluation. Without it: 0.", 1)
 
 
 class CaseFields(Settings):
     """One row of a table: its settings and the paper's numbers."""
 
-    published: dict[MetricName, Positive] = Field(
+    published: dict[MetricName, Positive] = optional(
+        "The paper's numbers of the row, in the unit of each metric. `published_as` has their source.",
+        {"tflops_per_gpu": 137},
         default={},
-        description="The paper's numbers of the row, in the unit of each metric. `published_as` has their source.",
-        examples=[{"tflops_per_gpu": 137}],
     )
-    expect: Literal["oom"] | None = Field(
-        default=None, description="oom: the row runs out of memory according to the source."
+    expect: Literal["oom"] | None = optional("oom: the row runs out of memory according to the source.")
+    reference_only: Text | None = optional(
+        "Reason why the row has published numbers and no job.", "the program of this row is not public"
     )
-    reference_only: Text | None = Field(
-        default=None,
-        description="Reason why the row has published numbers and no job.",
-        examples=["the program of this row is not public"],
+    script: Text | None = optional(
+        "Published script of the row, with its arguments. Without it: that of the experiment.",
+        "examples/run_table_1.sh 1.7B",
     )
-    script: Text | None = Field(
-        default=None,
-        description="Published script of the row, with its arguments. Without it: that of the experiment.",
-        examples=["examples/run_table_1.sh 1.7B"],
+    note: Text | None = optional(
+        "Remark about the row, such as the reason why it may need more memory than a GPU has.",
+        "the source has no batch size; 8 is ours",
     )
-    note: Text | None = Field(
-        default=None,
-        description="Remark about the row, such as the reason why it may need more memory than a GPU has.",
-        examples=["the source has no batch size; 8 is ours"],
-    )
-    arguments: list[Text] = Field(
-        default=[], description="Further arguments of the program, one word each.", examples=[["--lr", "1.5e-4"]]
-    )
+    arguments: list[Text] = optional("Further arguments of the program, one word each.", ["--lr", "1.5e-4"], default=[])
 
 
 class ScaleFields(Strict):
     """One scale of an experiment. A smaller scale has only the fields that differ from the published figure."""
 
-    about: Text | None = Field(
-        default=None,
-        description="Size of the scale, in one line.",
-        examples=["3.4 million parameters on 4 CPU cores"],
+    about: Text | None = optional("Size of the scale, in one line.", "3.4 million parameters on 4 CPU cores")
+    device: Literal["gpu", "cpu"] | None = optional(
+        "cpu: each of the `gpus` is a process on CPU cores. Without it: gpu."
     )
-    device: Literal["gpu", "cpu"] | None = Field(
-        default=None, description="cpu: each of the `gpus` is a process on CPU cores. Without it: gpu."
+    gpus: Count | None = optional("Number of GPUs of each case, unless the axis `gpus` is set.", 64)
+    gpu_memory_gb: Count | None = optional(
+        "Memory that each GPU must have, in units of 10^9 bytes. Without it: any.", 80
     )
-    gpus: Count | None = Field(
-        default=None, description="Number of GPUs of each case, unless the axis `gpus` is set.", examples=[64]
-    )
-    gpu_memory_gb: Count | None = Field(
-        default=None,
-        description="Memory that each GPU must have, in units of 10^9 bytes. Without it: any.",
-        examples=[80],
-    )
-    workload: Text | None = Field(
-        default=None, description="Program of the scale. Without it: that of the experiment.", examples=["pretrain"]
-    )
-    model: ModelFields = Field(
+    workload: Text | None = optional("Program of the scale. Without it: that of the experiment.", "pretrain")
+    model: ModelFields = optional(
+        "Model of all cases, or the part of it that they share.",
+        {"layers": 8, "hidden": 1024, "heads": 8, "seq": 1024, "vocab": 51200},
         default=ModelFields(),
-        description="Model of all cases, or the part of it that they share.",
-        examples=[{"layers": 8, "hidden": 1024, "heads": 8, "seq": 1024, "vocab": 51200}],
     )
-    training: TrainingFields = Field(
+    training: TrainingFields = optional(
+        "Training options of all cases.",
+        {"dtype": "bf16", "iterations": 25, "warmup_iterations": 5},
         default=TrainingFields(),
-        description="Training options of all cases.",
-        examples=[{"dtype": "bf16", "iterations": 25, "warmup_iterations": 5}],
     )
-    fixed: Settings = Field(
-        default=Settings(), description="Axes that have the same value in every case.", examples=[{"mbs": 1}]
+    fixed: Settings = optional("Axes that have the same value in every case.", {"mbs": 1}, default=Settings())
+    matrix: Matrix | None = optional(
+        "Values of axes: every combination is a case. Either `matrix` or `cases` is required.",
+        {"pp": [1, 2, 4], "gbs": [8, 16]},
     )
-    matrix: Matrix | None = Field(
-        default=None,
-        description="Values of axes: every combination is a case. Either `matrix` or `cases` is required.",
-        examples=[{"pp": [1, 2, 4], "gbs": [8, 16]}],
+    cases: Annotated[list[CaseFields], Field(min_length=1)] | None = optional(
+        "Rows of a table: each row is a case.", [{"case": "1.7B", "gpus": 32, "mbs": 16, "gbs": 512}]
     )
-    cases: Annotated[list[CaseFields], Field(min_length=1)] | None = Field(
-        default=None,
-        description="Rows of a table: each row is a case.",
-        examples=[[{"case": "1.7B", "gpus": 32, "mbs": 16, "gbs": 512}]],
+    rules: Rules | None = optional(
+        "Axes that follow from others, by + - * / on whole numbers, or as the value of another axis.",
+        {"tp": "gpus / pp"},
     )
-    rules: Rules | None = Field(
-        default=None,
-        description="Axes that follow from others, by + - * / on whole numbers, or as the value of another axis.",
-        examples=[{"tp": "gpus / pp"}],
+    arguments: list[Text] | None = optional(
+        "Further arguments of the program for all cases, one word each, passed unchanged.", ["--lr", "1.5e-4"]
     )
-    arguments: list[Text] | None = Field(
-        default=None,
-        description="Further arguments of the program for all cases, one word each, passed unchanged.",
-        examples=[["--lr", "1.5e-4"]],
-    )
-    time_limit: TimeLimit | None = Field(
-        default=None,
-        description="Time limit of a job, as `[D-]H:MM:SS`. Without it: the one of the cluster profile.",
-        examples=["0:30:00"],
+    time_limit: TimeLimit | None = optional(
+        "Time limit of a job, as `[D-]H:MM:SS`. Without it: the one of the cluster profile.", "0:30:00"
     )
 
     @model_validator(mode="after")
@@ -189,88 +147,75 @@ class ScaleFields(Strict):
 class Experiment(ScaleFields):
     """A table or figure of a paper, as published."""
 
-    figure: Text = Field(description="Name of the table or figure in the paper.", examples=["Figure 13"])
-    title: Text = Field(
-        description="Subject of the table or figure, for all scales: without sizes. `about` has the published size.",
-        examples=["Pipeline against tensor parallelism"],
+    figure: Text = required("Name of the table or figure in the paper.", "Figure 13")
+    title: Text = required(
+        "Subject of the table or figure, for all scales: without sizes. `about` has the published size.",
+        "Pipeline against tensor parallelism",
     )
-    workload: Text = Field(
-        description="Program of the cases: `repro workloads list` prints the names.", examples=["pretrain"]
+    workload: Text = required("Program of the cases: `repro workloads list` prints the names.", "pretrain")
+    axes: Axes = required("Axes of the paper's plot, used at every scale.")
+    named_by: list[Text] = optional("Axes that name the rows of `cases`.", ["case", "gpus"], default=["case"])
+    reference_only: Text | None = optional(
+        "Reason why the experiment has published numbers and no jobs.", "the machine no longer exists"
     )
-    axes: Axes = Field(description="Axes of the paper's plot, used at every scale.")
-    named_by: list[Text] = Field(
-        default=["case"], description="Axes that name the rows of `cases`.", examples=[["case", "gpus"]]
+    script: Text | None = optional(
+        "Published script of all cases, as a path in the repository of their workload.",
+        "examples/sc21/run_figure_13.sh",
     )
-    reference_only: Text | None = Field(
-        default=None,
-        description="Reason why the experiment has published numbers and no jobs.",
-        examples=["the machine no longer exists"],
-    )
-    script: Text | None = Field(
-        default=None,
-        description="Published script of all cases, as a path in the repository of their workload.",
-        examples=["examples/sc21/run_figure_13.sh"],
-    )
-    notes: list[Text] = Field(default=[], description="Further remarks.", examples=[["The figure has no grid."]])
-    differences: list[Difference] = Field(
+    notes: list[Text] = optional("Further remarks.", ["The figure has no grid."], default=[])
+    differences: list[Difference] = optional(
+        "Differences between the paper and its published scripts.",
+        [{"what": "The script sets no seed.", "follows": "script", "because": "the paper names no seed"}],
         default=[],
-        description="Differences between the paper and its published scripts.",
-        examples=[[{"what": "The script sets no seed.", "follows": "script", "because": "the paper names no seed"}]],
     )
-    claims: list[Claim] = Field(
-        default=[],
-        description="Statements of the paper about the figure, as predicates.",
-        examples=[
-            [
-                {
-                    "id": "best-microbatch-is-2",
-                    "kind": "peak",
-                    "says": "The best microbatch size is 2.",
-                    "source": "section 5.5",
-                    "stated": "printed",
-                    "judged_at": ["paper"],
-                    "at": {"mbs": 2},
-                }
-            ]
+    claims: list[Claim] = optional(
+        "Statements of the paper about the figure, as predicates.",
+        [
+            {
+                "id": "best-microbatch-is-2",
+                "kind": "peak",
+                "says": "The best microbatch size is 2.",
+                "source": "section 5.5",
+                "stated": "printed",
+                "judged_at": ["paper"],
+                "at": {"mbs": 2},
+            }
         ],
-    )
-    published_as: PublishedAs | None = Field(
-        default=None,
-        description="Source of the numbers in the rows of `cases`, required if rows have `published`.",
-        examples=[{"how": "printed", "source": "table 1"}],
-    )
-    published_program: Text | None = Field(
-        default=None,
-        description="Program of the published numbers, if it is not `workload`. The numbers are drawn beside measured "
-        "ones, and decide no claim.",
-        examples=["Megatron-LM at f772743329"],
-    )
-    published: list[PublishedPoint] = Field(
         default=[],
-        description="Numbers of the source, for cases selected by their settings.",
-        examples=[
-            [
-                {
-                    "where": {"pp": 2, "gbs": 32},
-                    "metric": "tflops_per_gpu",
-                    "value": 103,
-                    "how": "traced from the plot",
-                    "confirmed": True,
-                    "source": "figure 13",
-                    "error": 0.5,
-                }
-            ]
+    )
+    published_as: PublishedAs | None = optional(
+        "Source of the numbers in the rows of `cases`, required if rows have `published`.",
+        {"how": "printed", "source": "table 1"},
+    )
+    published_program: Text | None = optional(
+        "Program of the published numbers, if it is not `workload`. The numbers are drawn beside measured ones, and "
+        "decide no claim.",
+        "Megatron-LM at f772743329",
+    )
+    published: list[PublishedPoint] = optional(
+        "Numbers of the source, for cases selected by their settings.",
+        [
+            {
+                "where": {"pp": 2, "gbs": 32},
+                "metric": "tflops_per_gpu",
+                "value": 103,
+                "how": "traced from the plot",
+                "confirmed": True,
+                "source": "figure 13",
+                "error": 0.5,
+            }
         ],
-    )
-    expected: list[ExpectedOutcome] = Field(
         default=[],
-        description="Outcomes of cases in the source.",
-        examples=[[{"where": {"tp": 1}, "outcome": "oom", "confirmed": True, "source": "section 5.4"}]],
     )
-    scales: dict[Annotated[str, Field(pattern=r"^[a-z0-9-]+$")], ScaleFields] = Field(
+    expected: list[ExpectedOutcome] = optional(
+        "Outcomes of cases in the source.",
+        [{"where": {"tp": 1}, "outcome": "oom", "confirmed": True, "source": "section 5.4"}],
+        default=[],
+    )
+    scales: dict[Annotated[str, Field(pattern=r"^[a-z0-9-]+$")], ScaleFields] = optional(
+        "Smaller sizes of the figure by name, the largest first, each with the fields that differ.",
+        {"cpu": {"device": "cpu", "gpus": 4, "matrix": {"pp": [1, 2]}}},
         default={},
-        description="Smaller sizes of the figure by name, the largest first, each with the fields that differ.",
-        examples=[{"cpu": {"device": "cpu", "gpus": 4, "matrix": {"pp": [1, 2]}}}],
     )
 
     def about_scale(self, scale: str) -> str | None:

@@ -2,39 +2,31 @@
 
 from __future__ import annotations
 
-from pydantic import Field
-
 from orchestrator.catalog.experiment import ModelFields
 from orchestrator.catalog.published import Difference, SourceNumber
-from orchestrator.config.model import Hardware, Strict, Text
+from orchestrator.config.model import Hardware, Strict, Text, optional, required
 
 
 class NotRun(Strict):
     """Part of a paper that no experiment runs: what it says, its numbers, and the reason."""
 
-    part: Text = Field(description="Part of the paper.", examples=["Section 5.10"])
-    says: Text = Field(description="Content of the part, as a sentence.", examples=["Loading of checkpoints."])
-    because: Text = Field(
-        description="Reason why no experiment runs it.", examples=["the published jobs save no checkpoints"]
-    )
-    numbers: list[SourceNumber] = Field(
+    part: Text = required("Part of the paper.", "Section 5.10")
+    says: Text = required("Content of the part, as a sentence.", "Loading of checkpoints.")
+    because: Text = required("Reason why no experiment runs it.", "the published jobs save no checkpoints")
+    numbers: list[SourceNumber] = optional(
+        "Numbers of the part.",
+        [{"what": "size of a checkpoint", "value": 13.8, "unit": "TB", "how": "printed"}],
         default=[],
-        description="Numbers of the part.",
-        examples=[[{"what": "size of a checkpoint", "value": 13.8, "unit": "TB", "how": "printed"}]],
     )
 
 
 class CodeFields(Strict):
     """Commit of a workload's source code."""
 
-    repository: Text = Field(description="Repository on GitHub, `OWNER/NAME`.", examples=["NVIDIA/Megatron-LM"])
-    commit: Text = Field(
-        description="Commit of the paper's jobs.", examples=["6985e58938d40ad91ac07b0fddcfad8132e1447e"]
-    )
-    scripts: Text | None = Field(
-        default=None,
-        description="Place of the published scripts. Without it: the repository at the commit.",
-        examples=["the artifact of the paper"],
+    repository: Text = required("Repository on GitHub, `OWNER/NAME`.", "NVIDIA/Megatron-LM")
+    commit: Text = required("Commit of the paper's jobs.", "6985e58938d40ad91ac07b0fddcfad8132e1447e")
+    scripts: Text | None = optional(
+        "Place of the published scripts. Without it: the repository at the commit.", "the artifact of the paper"
     )
 
     @property
@@ -47,39 +39,35 @@ class CodeFields(Strict):
 class Paper(Strict):
     """Contents of experiments/FOLDER/paper.yaml, shared by all experiments of a paper."""
 
-    title: Text = Field(description="Title of the paper.", examples=["Reducing Activation Recomputation"])
-    venue: Text = Field(description="Conference or journal.", examples=["SC21"])
-    arxiv: Text | None = Field(default=None, description="Number of the paper on arXiv.", examples=["2104.04473"])
-    doi: Text | None = Field(default=None, description="DOI of the paper.", examples=["10.1145/3458817.3476209"])
-    code: dict[str, CodeFields] = Field(
+    title: Text = required("Title of the paper.", "Reducing Activation Recomputation")
+    venue: Text = required("Conference or journal.", "SC21")
+    arxiv: Text | None = optional("Number of the paper on arXiv.", "2104.04473")
+    doi: Text | None = optional("DOI of the paper.", "10.1145/3458817.3476209")
+    code: dict[str, CodeFields] = optional(
+        "Source code of the paper's jobs, by the name of the workload.",
+        {"megatron-2021": {"repository": "NVIDIA/Megatron-LM", "commit": "6985e58938"}},
         default={},
-        description="Source code of the paper's jobs, by the name of the workload.",
-        examples=[{"megatron-2021": {"repository": "NVIDIA/Megatron-LM", "commit": "6985e58938"}}],
     )
-    images: dict[str, Text] = Field(
+    images: dict[str, Text] = optional(
+        "Name of the container image of each workload. The cluster profile has its location.",
+        {"megatron-2021": "nvidia/pytorch:20.12-py3"},
         default={},
-        description="Name of the container image of each workload. The cluster profile has its location.",
-        examples=[{"megatron-2021": "nvidia/pytorch:20.12-py3"}],
     )
-    hardware: Text | None = Field(
-        default=None, description="Machine of the paper, in words.", examples=["nodes of 8 A100-SXM4-80GB"]
-    )
-    machine: Hardware | None = Field(
-        default=None, description="Machine of the paper, in numbers: plans without `--cluster` use it."
-    )
-    models: dict[str, ModelFields] = Field(
+    hardware: Text | None = optional("Machine of the paper, in words.", "nodes of 8 A100-SXM4-80GB")
+    machine: Hardware | None = optional("Machine of the paper, in numbers: plans without `--cluster` use it.")
+    models: dict[str, ModelFields] = optional(
+        "Models of the paper, by the name that the axis `model` selects.",
+        {"gpt-1.7b": {"layers": 24, "hidden": 2304, "heads": 24}},
         default={},
-        description="Models of the paper, by the name that the axis `model` selects.",
-        examples=[{"gpt-1.7b": {"layers": 24, "hidden": 2304, "heads": 24}}],
     )
-    differences: list[Difference] = Field(
+    differences: list[Difference] = optional(
+        "Differences between the paper and its scripts, for all cases that have a `script`.",
+        [{"what": "The script sets no seed.", "follows": "script", "because": "the paper names no seed"}],
         default=[],
-        description="Differences between the paper and its scripts, for all cases that have a `script`.",
-        examples=[[{"what": "The script sets no seed.", "follows": "script", "because": "the paper names no seed"}]],
     )
-    not_run: list[NotRun] = Field(
+    not_run: list[NotRun] = optional(
+        "Parts of the paper that no experiment runs.",
+        [{"part": "Section 5.10", "says": "Checkpoints.", "because": "the published jobs save none"}],
         default=[],
-        description="Parts of the paper that no experiment runs.",
-        examples=[[{"part": "Section 5.10", "says": "Checkpoints.", "because": "the published jobs save none"}]],
     )
-    notes: list[Text] = Field(default=[], description="Further remarks.", examples=[["The text and table 2 differ."]])
+    notes: list[Text] = optional("Further remarks.", ["The text and table 2 differ."], default=[])

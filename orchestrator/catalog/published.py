@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field
-
 from orchestrator.catalog.axes import Settings
 from orchestrator.catalog.claims import HowStated, MetricName
-from orchestrator.config.model import Positive, Strict, Text
+from orchestrator.config.model import Positive, Strict, Text, optional, required
 
 _CONFIRMED = "false: the number is not checked in the source. It is drawn, and decides no claim."
 _GPU = "Part of the name of the GPU that was measured. Without it: the GPU of the paper's machine."
@@ -23,13 +21,12 @@ HowObtained = Literal["printed", "derived", "traced from the plot", "read off th
 class PublishedAs(Strict):
     """Source of the numbers in `cases`."""
 
-    how: HowStated = Field(description="printed: the source prints the numbers. derived: from printed numbers.")
-    source: Text = Field(description="Place of the numbers in the source.", examples=["table 1"])
-    confirmed: bool = Field(default=True, description=_CONFIRMED)
-    gpu: Text | None = Field(default=None, description=_GPU, examples=["A800"])
-    gpu_memory_in: Literal["10^9 bytes", "1000 MiB"] = Field(
-        default="10^9 bytes",
-        description="Unit in which the source has `gpu_memory_used_gb`. nvidia-smi calls 1 MiB 1 MB.",
+    how: HowStated = required("printed: the source prints the numbers. derived: from printed numbers.")
+    source: Text = required("Place of the numbers in the source.", "table 1")
+    confirmed: bool = optional(_CONFIRMED, default=True)
+    gpu: Text | None = optional(_GPU, "A800")
+    gpu_memory_in: Literal["10^9 bytes", "1000 MiB"] = optional(
+        "Unit in which the source has `gpu_memory_used_gb`. nvidia-smi calls 1 MiB 1 MB.", default="10^9 bytes"
     )
 
     def point(self, metric: MetricName, value: float) -> PublishedPoint:
@@ -54,18 +51,16 @@ FROM_PLOTS = ("traced from the plot", "read off the plot")
 class PublishedPoint(Strict):
     """A number of the source, for the cases with these settings."""
 
-    where: Settings = Field(description="Settings of the cases that have the number.", examples=[{"pp": 2, "gbs": 32}])
-    metric: MetricName = Field(description="Metric of the number. Its name has the unit.", examples=["tflops_per_gpu"])
-    value: Positive = Field(description="The number, in the unit of the metric.", examples=[103])
-    how: HowObtained = Field(description=_HOW)
-    confirmed: bool = Field(description=_CONFIRMED)
-    source: Text = Field(description="Place of the number in the source.", examples=["figure 13"])
-    gpu: Text | None = Field(default=None, description=_GPU, examples=["A800"])
-    error: Positive | None = Field(
-        default=None,
-        description="Largest error of a number from a plot, in the unit of the metric. Without it such a number "
-        "decides nothing.",
-        examples=[0.5],
+    where: Settings = required("Settings of the cases that have the number.", {"pp": 2, "gbs": 32})
+    metric: MetricName = required("Metric of the number. Its name has the unit.", "tflops_per_gpu")
+    value: Positive = required("The number, in the unit of the metric.", 103)
+    how: HowObtained = required(_HOW)
+    confirmed: bool = required(_CONFIRMED)
+    source: Text = required("Place of the number in the source.", "figure 13")
+    gpu: Text | None = optional(_GPU, "A800")
+    error: Positive | None = optional(
+        "Largest error of a number from a plot, in the unit of the metric. Without it such a number decides nothing.",
+        0.5,
     )
 
     @property
@@ -83,30 +78,28 @@ class PublishedPoint(Strict):
 class ExpectedOutcome(Strict):
     """Outcome of some cases in the source."""
 
-    where: Settings = Field(description="Settings of the cases with this outcome.", examples=[{"tp": 1}])
-    outcome: Literal["oom"] = Field(description="oom: the cases run out of memory.")
-    confirmed: bool = Field(description="false: the outcome is not checked in the source.")
-    source: Text = Field(description="Place of the outcome in the source.", examples=["section 5.4"])
+    where: Settings = required("Settings of the cases with this outcome.", {"tp": 1})
+    outcome: Literal["oom"] = required("oom: the cases run out of memory.")
+    confirmed: bool = required("false: the outcome is not checked in the source.")
+    source: Text = required("Place of the outcome in the source.", "section 5.4")
 
 
 class Difference(Strict):
     """Difference between the paper and its published scripts."""
 
-    what: Text = Field(description="The difference, as a sentence.", examples=["The script sets no seed."])
-    follows: Literal["script", "paper", "neither"] = Field(
-        description="Side that the cases follow. neither: the jobs differ from the published ones."
+    what: Text = required("The difference, as a sentence.", "The script sets no seed.")
+    follows: Literal["script", "paper", "neither"] = required(
+        "Side that the cases follow. neither: the jobs differ from the published ones."
     )
-    because: Text = Field(description="Reason for the choice.", examples=["500 iterations exceed the time limit"])
-    where: Settings = Field(
-        default=Settings(), description="Cases that have the difference. Without it: all.", examples=[{"case": "1T"}]
-    )
+    because: Text = required("Reason for the choice.", "500 iterations exceed the time limit")
+    where: Settings = optional("Cases that have the difference. Without it: all.", {"case": "1T"}, default=Settings())
 
 
 class SourceNumber(Strict):
     """Number of a source that no experiment has."""
 
-    what: Text = Field(description="Meaning of the number.", examples=["size of a checkpoint"])
-    value: Positive = Field(description="The number, in `unit`: a number of any unit.", examples=[13.8])
-    unit: Text = Field(description="Unit of the number.", examples=["TB"])
-    how: HowObtained = Field(description=_HOW)
-    confirmed: bool = Field(default=True, description=_CONFIRMED)
+    what: Text = required("Meaning of the number.", "size of a checkpoint")
+    value: Positive = required("The number, in `unit`: a number of any unit.", 13.8)
+    unit: Text = required("Unit of the number.", "TB")
+    how: HowObtained = required(_HOW)
+    confirmed: bool = optional(_CONFIRMED, default=True)

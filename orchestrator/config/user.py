@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator
 
-from orchestrator.config.model import Strict, Text, read_model
+from orchestrator.config.model import Strict, Text, optional, read_model
 from orchestrator.config.yaml import Document, read_document
 from orchestrator.errors import Problem
 from orchestrator.identity import why_not_own
@@ -37,20 +37,12 @@ def _url(value: str) -> str:
 class UserConfig(Strict):
     """Fields of the user's `config.yaml`."""
 
-    cluster: Text | None = Field(
-        default=None,
-        description="Default of `--cluster`: the name of a cluster, or the path of its profile.",
-        examples=["selene"],
+    cluster: Text | None = optional(
+        "Default of `--cluster`: the name of a cluster, or the path of its profile.", "selene"
     )
-    database: Text | None = Field(
-        default=None,
-        description="Default of `--database`: the ledger, a file or a URL.",
-        examples=["/shared/ada/results.db"],
-    )
-    notify: list[Annotated[str, AfterValidator(_url)]] = Field(
-        default=[],
-        description="URLs that get a message when a command has waited.",
-        examples=[["mailto://ada@example.org"]],
+    database: Text | None = optional("Default of `--database`: the ledger, a file or a URL.", "/shared/ada/results.db")
+    notify: list[Annotated[str, AfterValidator(_url)]] = optional(
+        "URLs that get a message when a command has waited.", ["mailto://ada@example.org"], default=[]
     )
 
 
