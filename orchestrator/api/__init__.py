@@ -115,17 +115,17 @@ if TYPE_CHECKING:
     from orchestrator.catalog.case import Case as Case
     from orchestrator.catalog.case import shown_value as shown_value
     from orchestrator.catalog.expand import expand as expand
+    from orchestrator.catalog.experiment import Difference as Difference
+    from orchestrator.catalog.experiment import PublishedPoint as PublishedPoint
     from orchestrator.catalog.experiment import scale_names as scale_names
-    from orchestrator.catalog.experiment_schema import experiment_schema_text as experiment_schema_text
-    from orchestrator.catalog.experiment_schema import paper_schema_text as paper_schema_text
     from orchestrator.catalog.library import Entry as Entry
+    from orchestrator.catalog.library import experiment_names as experiment_names
     from orchestrator.catalog.library import find_entries as find_entries
-    from orchestrator.catalog.names import experiment_names as experiment_names
-    from orchestrator.catalog.names import names_meant as names_meant
-    from orchestrator.catalog.names import papers as papers
-    from orchestrator.catalog.published import Difference as Difference
-    from orchestrator.catalog.published import PublishedPoint as PublishedPoint
+    from orchestrator.catalog.library import names_meant as names_meant
+    from orchestrator.catalog.library import papers as papers
+    from orchestrator.catalog.template import experiment_schema_text as experiment_schema_text
     from orchestrator.catalog.template import new_experiment as new_experiment
+    from orchestrator.catalog.template import paper_schema_text as paper_schema_text
     from orchestrator.clusters import cluster_names as cluster_names
     from orchestrator.clusters.check import CheckRow as CheckRow
     from orchestrator.clusters.layers import leaves as leaves
@@ -349,12 +349,9 @@ _NAMES = {
     "api.submissions": "Submission submit submit_all supervise",
     "catalog.case": "Case shown_value",
     "catalog.expand": "expand",
-    "catalog.experiment": "scale_names",
-    "catalog.experiment_schema": "experiment_schema_text paper_schema_text",
-    "catalog.library": "Entry find_entries",
-    "catalog.names": "experiment_names names_meant papers",
-    "catalog.published": "Difference PublishedPoint",
-    "catalog.template": "new_experiment",
+    "catalog.experiment": "Difference PublishedPoint scale_names",
+    "catalog.library": "Entry experiment_names find_entries names_meant papers",
+    "catalog.template": "experiment_schema_text new_experiment paper_schema_text",
     "clusters": "cluster_names",
     "clusters.check": "CheckRow",
     "clusters.layers": "leaves",

@@ -1,17 +1,186 @@
-"""Fields of an experiment's YAML file. The top level is the published figure; `scales` are smaller versions."""
+"""Fields of YAML files: an experiment, the axes of its plot, the numbers of its source, and `paper.yaml`.
+
+The top level of an experiment is the published figure; `scales` are smaller versions.
+"""
 
 from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
-from orchestrator.catalog.axes import Matrix, ModelAxes, Rules, Settings
-from orchestrator.catalog.claims import Claim, MetricName
-from orchestrator.catalog.plot_axes import Axes
-from orchestrator.catalog.published import Difference, ExpectedOutcome, PublishedAs, PublishedPoint
-from orchestrator.config.model import Count, NonNegative, Positive, Strict, Text, TimeLimit, optional, required
+from orchestrator.catalog.axes import AXES, Matrix, ModelAxes, Rules, Settings, axis_hint
+from orchestrator.catalog.claims import Claim, HowStated, MetricName
+from orchestrator.config.model import (
+    Count,
+    Hardware,
+    NonNegative,
+    Positive,
+    Strict,
+    Text,
+    TimeLimit,
+    optional,
+    required,
+)
 from orchestrator.megatron.model import Attention, Dtype, Family, Positions, Recompute
+
+
+class XAxis(Strict):
+    """X axis of the plot."""
+
+    label: Text = required("Label of the axis.", "Number of GPUs")
+    of: Annotated[list[Text], Field(min_length=1)] = required(
+        "Axes of the cases whose values are drawn: one axis, or several as in (8, 8).", ["gpus"], ["pp", "tp"]
+    )
+    scale: Literal["even", "linear", "log2"] = optional(
+        "Distances of the ticks. even: all are equal, as for texts.", default="even"
+    )
+    under: list[Text] = optional("Axes whose values are printed below each tick.", ["case"], default=[])
+
+    @field_validator("under")
+    @classmethod
+    def _are_axes(cls, names: list[str]) -> list[str]:
+        for name in names:
+            if name not in AXES:
+                raise ValueError(f"{name}: no such axis; {axis_hint(name)}")
+        return names
+
+
+class YAxis(Strict):
+    """Y axis of the plot."""
+
+    label: Text = required("Label of the axis.", "Achieved teraFLOP/s per GPU")
+    metric: MetricName = required("Metric that is drawn. Its name has the unit.", "tflops_per_gpu")
+    range: Annotated[list[float], Field(min_length=2, max_length=2)] | None = optional(
+        "Range of the paper's axis, in the unit of the metric. It applies to scale `paper`.", [0, 200]
+    )
+    scale: Literal["linear", "log2"] = optional("Scale of the axis.", default="linear")
+
+
+class Series(Strict):
+    """Lines of the plot, one for each value of an axis. Claims are judged for each line."""
+
+    label: Text = required("Title of the legend.", "Schedule")
+    of: Text = required("Axis with a line for each of its values.", "vp")
+    names: dict[Text, Text] = optional(
+        "The paper's names of the lines, in its order, by the value of the axis.",
+        {"1": "Non-interleaved", "2": "Interleaved"},
+        default={},
+    )
+
+
+class Axes(Strict):
+    """Axes of the paper's plot, used at every scale."""
+
+    x: XAxis = required("X axis of the plot.")
+    y: YAxis = required("Y axis of the plot. Its metric is the default of claims.")
+    also: list[YAxis] = optional(
+        "Further metrics of the same cases, each in its own panel below the plot.",
+        [{"label": "Aggregate petaFLOP/s", "metric": "aggregate_pflops"}],
+        default=[],
+    )
+    series: Series | None = optional("Lines of the plot. Without it there is one line.")
+    marks: Literal["lines", "bars", "points"] = optional(
+        "lines: connected points. points: without lines. bars: side by side, at even distances.", default="lines"
+    )
+
+
+_CONFIRMED = "false: the number is not checked in the source. It is drawn, and decides no claim."
+_GPU = "Part of the name of the GPU that was measured. Without it: the GPU of the paper's machine."
+_HOW = (
+    "Origin: printed in the source, derived from printed numbers, traced from the plot (coordinates of its vector "
+    "graphics), or read off the plot (by eye)."
+)
+
+HowObtained = Literal["printed", "derived", "traced from the plot", "read off the plot"]
+
+
+class PublishedAs(Strict):
+    """Source of the numbers in `cases`."""
+
+    how: HowStated = required("printed: the source prints the numbers. derived: from printed numbers.")
+    source: Text = required("Place of the numbers in the source.", "table 1")
+    confirmed: bool = optional(_CONFIRMED, default=True)
+    gpu: Text | None = optional(_GPU, "A800")
+    gpu_memory_in: Literal["10^9 bytes", "1000 MiB"] = optional(
+        "Unit in which the source has `gpu_memory_used_gb`. nvidia-smi calls 1 MiB 1 MB.", default="10^9 bytes"
+    )
+
+    def point(self, metric: MetricName, value: float) -> PublishedPoint:
+        """Return a number of a row of `cases`, in the unit of the metric."""
+        if metric == "gpu_memory_used_gb" and self.gpu_memory_in == "1000 MiB":
+            value = round(value * 1000 * 2**20 / 1e9, 1)
+        return PublishedPoint(
+            where=Settings(),
+            metric=metric,
+            value=value,
+            how=self.how,
+            confirmed=self.confirmed,
+            source=self.source,
+            gpu=self.gpu,
+        )
+
+
+FROM_PLOTS = ("traced from the plot", "read off the plot")
+"""Origins of numbers that have an error."""
+
+
+class PublishedPoint(Strict):
+    """A number of the source, for the cases with these settings."""
+
+    where: Settings = required("Settings of the cases that have the number.", {"pp": 2, "gbs": 32})
+    metric: MetricName = required("Metric of the number. Its name has the unit.", "tflops_per_gpu")
+    value: Positive = required("The number, in the unit of the metric.", 103)
+    how: HowObtained = required(_HOW)
+    confirmed: bool = required(_CONFIRMED)
+    source: Text = required("Place of the number in the source.", "figure 13")
+    gpu: Text | None = optional(_GPU, "A800")
+    error: Positive | None = optional(
+        "Largest error of a number from a plot, in the unit of the metric. Without it such a number decides nothing.",
+        0.5,
+    )
+
+    @property
+    def origin(self) -> str:
+        """How the number was obtained, with its error: `traced from the plot, ±0.5, unconfirmed`."""
+        error = [] if self.error is None else [f"±{self.error:g}"]
+        return ", ".join([self.how, *error, *([] if self.confirmed else ["unconfirmed"])])
+
+    @property
+    def doubt(self) -> str:
+        """Reason why a comparison with the number can stay open."""
+        return "its error is unknown" if self.error is None else f"the published number is known to ±{self.error:g}"
+
+
+class ExpectedOutcome(Strict):
+    """Outcome of some cases in the source."""
+
+    where: Settings = required("Settings of the cases with this outcome.", {"tp": 1})
+    outcome: Literal["oom"] = required("oom: the cases run out of memory.")
+    confirmed: bool = required("false: the outcome is not checked in the source.")
+    source: Text = required("Place of the outcome in the source.", "section 5.4")
+
+
+class Difference(Strict):
+    """Difference between the paper and its published scripts."""
+
+    what: Text = required("The difference, as a sentence.", "The script sets no seed.")
+    follows: Literal["script", "paper", "neither"] = required(
+        "Side that the cases follow. neither: the jobs differ from the published ones."
+    )
+    because: Text = required("Reason for the choice.", "500 iterations exceed the time limit")
+    where: Settings = optional("Cases that have the difference. Without it: all.", {"case": "1T"}, default=Settings())
+
+
+class SourceNumber(Strict):
+    """Number of a source that no experiment has."""
+
+    what: Text = required("Meaning of the number.", "size of a checkpoint")
+    value: Positive = required("The number, in `unit`: a number of any unit.", 13.8)
+    unit: Text = required("Unit of the number.", "TB")
+    how: HowObtained = required(_HOW)
+    confirmed: bool = optional(_CONFIRMED, default=True)
+
 
 PAPER = "paper"
 """Name of the published scale, the top level of the file."""
@@ -243,3 +412,69 @@ class Experiment(ScaleFields):
 def scale_names(experiment: Experiment) -> list[str]:
     """Return the scales, largest first: the published figure, then the order of the file."""
     return [PAPER, *experiment.scales]
+
+
+class NotRun(Strict):
+    """Part of a paper that no experiment runs: what it says, its numbers, and the reason."""
+
+    part: Text = required("Part of the paper.", "Section 5.10")
+    says: Text = required("Content of the part, as a sentence.", "Loading of checkpoints.")
+    because: Text = required("Reason why no experiment runs it.", "the published jobs save no checkpoints")
+    numbers: list[SourceNumber] = optional(
+        "Numbers of the part.",
+        [{"what": "size of a checkpoint", "value": 13.8, "unit": "TB", "how": "printed"}],
+        default=[],
+    )
+
+
+class CodeFields(Strict):
+    """Commit of a workload's source code."""
+
+    repository: Text = required("Repository on GitHub, `OWNER/NAME`.", "NVIDIA/Megatron-LM")
+    commit: Text = required("Commit of the paper's jobs.", "6985e58938d40ad91ac07b0fddcfad8132e1447e")
+    scripts: Text | None = optional(
+        "Place of the published scripts. Without it: the repository at the commit.", "the artifact of the paper"
+    )
+
+    @property
+    def place_of_scripts(self) -> str:
+        """Return `NVIDIA/Megatron-LM at 6985e58938`."""
+        short = self.commit[:10] if len(self.commit) == 40 else self.commit
+        return self.scripts or f"{self.repository} at {short}"
+
+
+class Paper(Strict):
+    """Contents of experiments/FOLDER/paper.yaml, shared by all experiments of a paper."""
+
+    title: Text = required("Title of the paper.", "Reducing Activation Recomputation")
+    venue: Text = required("Conference or journal.", "SC21")
+    arxiv: Text | None = optional("Number of the paper on arXiv.", "2104.04473")
+    doi: Text | None = optional("DOI of the paper.", "10.1145/3458817.3476209")
+    code: dict[str, CodeFields] = optional(
+        "Source code of the paper's jobs, by the name of the workload.",
+        {"megatron-2021": {"repository": "NVIDIA/Megatron-LM", "commit": "6985e58938"}},
+        default={},
+    )
+    images: dict[str, Text] = optional(
+        "Name of the container image of each workload. The cluster profile has its location.",
+        {"megatron-2021": "nvidia/pytorch:20.12-py3"},
+        default={},
+    )
+    hardware: Text | None = optional("Machine of the paper, in words.", "nodes of 8 A100-SXM4-80GB")
+    machine: Hardware | None = optional("Machine of the paper, in numbers: plans without `--cluster` use it.")
+    models: dict[str, ModelFields] = optional(
+        "Models of the paper, by the name that the axis `model` selects.",
+        {"gpt-1.7b": {"layers": 24, "hidden": 2304, "heads": 24}},
+        default={},
+    )
+    differences: list[Difference] = optional(
+        "Differences between the paper and its scripts, for all cases that have a `script`.",
+        [{"what": "The script sets no seed.", "follows": "script", "because": "the paper names no seed"}],
+        default=[],
+    )
+    not_run: list[NotRun] = optional(
+        "Parts of the paper that no experiment runs.",
+        [{"part": "Section 5.10", "says": "Checkpoints.", "because": "the published jobs save none"}],
+        default=[],
+    )
+    notes: list[Text] = optional("Further remarks.", ["The text and table 2 differ."], default=[])

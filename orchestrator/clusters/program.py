@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Annotated
 
 from orchestrator.catalog.case import Case
-from orchestrator.catalog.paper import Paper
+from orchestrator.catalog.experiment import Paper
 from orchestrator.clusters.container import read_image
 from orchestrator.clusters.resolve import Cluster
 from orchestrator.errors import Problem, ReproError
