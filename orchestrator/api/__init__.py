@@ -176,7 +176,7 @@ if TYPE_CHECKING:
     from orchestrator.planning.plan import Plan as Plan
     from orchestrator.planning.plan import PlannedJob as PlannedJob
     from orchestrator.planning.run_settings import read_settings as read_settings
-    from orchestrator.planning.scales import cases_at as cases_at
+    from orchestrator.planning.target import cases_at as cases_at
     from orchestrator.reading.failure import POLICIES as POLICIES
     from orchestrator.reading.job_status import ExperimentStatus as ExperimentStatus
     from orchestrator.reading.job_status import JobRef as JobRef
@@ -373,7 +373,7 @@ _NAMES = {
     "planning.batch_report": "BatchReport PlanRow PlanTotals budget_text exact_jobs with_exact_memory",
     "planning.plan": "Plan PlannedJob",
     "planning.run_settings": "read_settings",
-    "planning.scales": "cases_at",
+    "planning.target": "cases_at",
     "reading.failure": "POLICIES",
     "reading.job_status": "ExperimentStatus JobRef JobStatus Tally prints_iterations running_progress spent_text",
     "results.bundle.verify": "BundleCheckRow NOTHING_VERIFIED Verified",

@@ -21,7 +21,7 @@ from orchestrator.launch.preflight import check_this_machine, option_findings, s
 from orchestrator.launch.probe import job_findings
 from orchestrator.paths import Folders
 from orchestrator.planning.run_settings import NO_SETTINGS, RunSettings
-from orchestrator.planning.scales import cases_at
+from orchestrator.planning.target import cases_at
 from orchestrator.slurm import site as slurm_site
 from orchestrator.slurm.command import on_cluster
 

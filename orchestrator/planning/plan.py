@@ -27,12 +27,12 @@ from orchestrator.megatron.memory import MemoryEstimate
 from orchestrator.megatron.model import Layout, ModelShape, Training
 from orchestrator.paths import Folders
 from orchestrator.planning.exact import absent_packages, install_command
-from orchestrator.planning.scales import scale_hint
 from orchestrator.planning.target import (
     Target,
     case_context,
     fit_refusals,
     refusals,
+    scale_hint,
     start_refusals,
     start_warnings,
     warnings,
