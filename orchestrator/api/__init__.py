@@ -131,7 +131,6 @@ if TYPE_CHECKING:
     from orchestrator.clusters.layers import leaves as leaves
     from orchestrator.clusters.profile import schema_text as schema_text
     from orchestrator.clusters.program import ImageFile as ImageFile
-    from orchestrator.clusters.program import ImageRow as ImageRow
     from orchestrator.clusters.program import image_rows as image_rows
     from orchestrator.clusters.program import imported_file as imported_file
     from orchestrator.clusters.resolve import Cluster as Cluster
@@ -356,7 +355,7 @@ _NAMES = {
     "clusters.check": "CheckRow",
     "clusters.layers": "leaves",
     "clusters.profile": "schema_text",
-    "clusters.program": "ImageFile ImageRow image_rows imported_file",
+    "clusters.program": "ImageFile image_rows imported_file",
     "clusters.resolve": "Cluster ClusterRow ProfileField find_cluster",
     "config.yaml": "dotted shown",
     "fields": "row_of rows_of",

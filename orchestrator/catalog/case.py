@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 
 from orchestrator.catalog.axes import AXES, WITHOUT_INFLUENCE, axis_hint, read_value
-from orchestrator.catalog.experiment import PublishedPoint
+from orchestrator.catalog.experiment import ExpectedOutcome, PublishedPoint
 from orchestrator.errors import Problem, ReproError
 from orchestrator.job_spec import Value
 from orchestrator.megatron.model import Layout, ModelShape, Training, flops_per_iteration
@@ -17,15 +17,6 @@ _NOT_CASES = ("submissions", "warm-up-")
 """Names of other folders beside those of the cases."""
 _LONGEST_SLUG = 100
 """Bytes. A file name may have 255, and contains more than the slug."""
-
-
-@dataclass(frozen=True, slots=True)
-class Expectation:
-    """Failure of a case that the source reports."""
-
-    outcome: str
-    confirmed: bool
-    source: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +43,7 @@ class Case:
     gpu_memory_gb: int | None = None
     arguments: tuple[str, ...] = ()
     argument_changes: tuple[str, ...] = ()
-    expected: Expectation | None = None
+    expected: ExpectedOutcome | None = None
     published: tuple[PublishedPoint, ...] = ()
     note: str | None = None
     reference_only: str | None = None

@@ -12,12 +12,13 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from orchestrator.catalog.axes import AXES, ModelAxes
-from orchestrator.catalog.case import Case, Expectation, alike, shown_value
+from orchestrator.catalog.axes import AXES, ModelAxes, Settings
+from orchestrator.catalog.case import Case, alike, shown_value
 from orchestrator.catalog.claims import PairFields
 from orchestrator.catalog.experiment import (
     PAPER,
     CaseFields,
+    ExpectedOutcome,
     ModelFields,
     PublishedPoint,
     ScaleFields,
@@ -295,13 +296,11 @@ def _effective(model: ModelShape, layout: Layout, training: Training) -> dict[st
     }
 
 
-def _expected(entry: Entry, row: CaseFields, settings: Mapping[str, Value]) -> Expectation | None:
+def _expected(entry: Entry, row: CaseFields, settings: Mapping[str, Value]) -> ExpectedOutcome | None:
     if row.expect is not None:
-        return Expectation(row.expect, True, "declared by the source")
-    for outcome in entry.experiment.expected:
-        if outcome.where.given().items() <= settings.items():
-            return Expectation(outcome.outcome, outcome.confirmed, outcome.source)
-    return None
+        return ExpectedOutcome(where=Settings(), outcome=row.expect, confirmed=True, source="declared by the source")
+    outcomes = entry.experiment.expected
+    return next((outcome for outcome in outcomes if outcome.where.given().items() <= settings.items()), None)
 
 
 def _published(entry: Entry, row: CaseFields, settings: Mapping[str, Value]) -> Iterator[PublishedPoint]:

@@ -14,7 +14,7 @@ from orchestrator.catalog.claims import ClosesClaim, GainClaim, PairFields, Peak
 from orchestrator.catalog.experiment import CodeFields, Experiment, Paper, ScaleFields, scale_names
 from orchestrator.config.model import read_model
 from orchestrator.config.yaml import Document, KeyPath, read_document, shown
-from orchestrator.errors import Problem, ReproError, did_you_mean
+from orchestrator.errors import Problem, ReproError, did_you_mean, for_each
 from orchestrator.paths import Folders, short_name
 
 
@@ -169,15 +169,12 @@ def experiments_meant(folders: Folders, names: Iterable[str]) -> dict[str, str |
     """
     known = experiment_names(folders)
     meant: dict[str, str | None] = {}
-    problems: list[Problem] = []
-    for name in names:
+
+    def add(name: str) -> None:
         of_paper = names_of_paper(known, name)
-        try:
-            meant |= {full: meant.get(full) for full in of_paper} or {full_name(folders, name): name}
-        except ReproError as error:
-            problems.extend(error.problems)
-    if problems:
-        raise ReproError(*dict.fromkeys(problems))
+        meant.update({full: meant.get(full) for full in of_paper} or {full_name(folders, name): name})
+
+    for_each(names, add)
     return meant
 
 
@@ -208,16 +205,7 @@ def find_entries(folders: Folders, name: str) -> list[Entry]:
     of_paper = names_of_paper(names, name)
     if not of_paper:
         return [find_experiment(folders, name)]
-    entries: list[Entry] = []
-    problems: list[Problem] = []
-    for full in of_paper:
-        try:
-            entries.append(read_experiment(full, names[full], names))
-        except ReproError as error:
-            problems.extend(error.problems)
-    if problems:
-        raise ReproError(*dict.fromkeys(problems))
-    return entries
+    return for_each(of_paper, lambda full: read_experiment(full, names[full], names))
 
 
 def read_experiment(
@@ -254,14 +242,8 @@ def published_code(folders: Folders) -> dict[str, CodeFields]:
     """
     files = dict.fromkeys(file.parent / "paper.yaml" for file in experiment_names(folders).values())
     code: dict[str, CodeFields] = {}
-    problems: list[Problem] = []
-    for file in files:
-        try:
-            code = read_model(Paper, read_document(file)).code | code
-        except ReproError as error:
-            problems.extend(error.problems)
-    if problems:
-        raise ReproError(*problems)
+    for paper in for_each(files, lambda file: read_model(Paper, read_document(file))):
+        code = paper.code | code
     return code
 
 

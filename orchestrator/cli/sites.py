@@ -193,13 +193,13 @@ def list_images(context: typer.Context, cluster: OnCluster, json: Json = False) 
     profile = api.find_cluster(find_folders(), cluster)
     rows = api.image_rows(profile)
     if json:
-        context.obj.json.put(images=api.rows_of(api.ImageFile, rows))
+        context.obj.json.put(images=rows)
     elif rows:
         shown = [_image_row(row) for row in rows]
         table(shown, filled_columns(shown))
     else:
         message(f"{profile.name} defines no images")
-    missing = [row for row in rows if row.there in ("no", "on the nodes") and api.imported_file(profile, row.name)]
+    missing = [row for row in rows if row.there in ("no", "on the nodes") and api.imported_file(profile, row.image)]
     if missing:
         suggest(context, "import the images of the registry", "images import", cluster=cluster)
     else:
@@ -279,16 +279,15 @@ def _wait(context: typer.Context, imports: Sequence[api.Import]) -> dict[str, st
         raise
 
 
-def _image_row(row: api.ImageRow) -> dict[str, object]:
+def _image_row(row: api.ImageFile) -> dict[str, object]:
     """Return a row of the table. The first twelve digits of a digest are in the file's name."""
-    digest = row.record.digest
     return {
-        "image": row.name,
+        "image": row.image,
         "there": row.there,
         "bytes": row.bytes,
-        "imported": row.record.imported,
-        "by": row.record.user,
-        "digest": digest and f"{row.record.digest_of}:{digest.removeprefix('sha256:')[:12]}",
+        "imported": row.imported,
+        "by": row.user,
+        "digest": row.digest and f"{row.digest_of}:{row.digest.removeprefix('sha256:')[:12]}",
         "location": row.source or row.value,
         "profile": row.location,
     }

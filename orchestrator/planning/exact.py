@@ -72,11 +72,10 @@ class ExactMemory:
     """Memory of the first tensor- and data-parallel rank of the first and of the last pipeline stage.
 
     No other stage needs more: all have the same number of layers, earlier stages keep more microbatches in flight, and
-    only these two have an embedding or logits. `seconds` is the time of the planning.
+    only these two have an embedding or logits.
     """
 
     ranks: tuple[RankMemory, ...]
-    seconds: float
 
 
 def absent_packages() -> list[str]:
@@ -162,7 +161,7 @@ class _Child:
         fields = json.loads(answer)
         if "reason" in fields:
             return str(fields["reason"])
-        return ExactMemory(tuple(RankMemory(**rank) for rank in fields["ranks"]), fields["seconds"])
+        return ExactMemory(tuple(RankMemory(**rank) for rank in fields["ranks"]))
 
     def stop(self) -> None:
         """End the process, also in the middle of a job."""

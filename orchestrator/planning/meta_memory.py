@@ -13,7 +13,6 @@ import io
 import json
 import os
 import sys
-import time
 import warnings
 import weakref
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -457,7 +456,6 @@ def serve() -> None:
 
 
 def _answer(job: ExactJob) -> dict[str, object]:
-    started = time.perf_counter()
     messages = io.StringIO()
     try:
         with redirect_stderr(messages):
@@ -472,7 +470,7 @@ def _answer(job: ExactJob) -> dict[str, object]:
     except Exception as error:
         lines = str(error).splitlines()
         return {"reason": f"{type(error).__name__}: {lines[0] if lines else 'no message'}"}
-    return {"ranks": ranks, "seconds": time.perf_counter() - started}
+    return {"ranks": ranks}
 
 
 def _ranks(arguments: TrainingArguments, world_size: int) -> list[int]:
