@@ -6,10 +6,11 @@ import ast
 import dataclasses
 import itertools
 import math
+import operator
 import re
 import shlex
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from orchestrator.catalog.axes import AXES, ModelAxes, Settings
@@ -339,6 +340,14 @@ def evaluate(text: str, names: Mapping[str, Value]) -> Value:
     return value
 
 
+_OPERATIONS: Mapping[type[ast.operator], Callable[[int, int], int]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.floordiv,
+}
+
+
 def _value(node: ast.expr, text: str, names: Mapping[str, Value]) -> int:
     if isinstance(node, ast.Constant) and type(node.value) is int:
         return node.value
@@ -351,14 +360,8 @@ def _value(node: ast.expr, text: str, names: Mapping[str, Value]) -> int:
         return value
     if isinstance(node, ast.BinOp):
         left, right = _value(node.left, text, names), _value(node.right, text, names)
-        if isinstance(node.op, ast.Add):
-            return left + right
-        if isinstance(node.op, ast.Sub):
-            return left - right
-        if isinstance(node.op, ast.Mult):
-            return left * right
-        if isinstance(node.op, ast.Div):
-            if right == 0 or left % right:
-                raise RuleError(f"{left} does not divide by {right} (rule `{text}`)")
-            return left // right
+        if isinstance(node.op, ast.Div) and (right == 0 or left % right):
+            raise RuleError(f"{left} does not divide by {right} (rule `{text}`)")
+        if type(node.op) in _OPERATIONS:
+            return _OPERATIONS[type(node.op)](left, right)
     raise RuleError(f"rule `{text}`: only whole numbers, names and + - * / are allowed")

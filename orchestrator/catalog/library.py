@@ -296,11 +296,11 @@ def value_problems(document: Document, experiment: Experiment) -> Iterator[Probl
 def scale_problems(entry: Entry, scale: str, fields: ScaleFields) -> Iterator[Problem]:
     """Yield every contradiction between the fields at `scale`, each with its location."""
     yield from _axes_with_two_sources(entry, scale, fields)
-    yield from _unknown_axes(entry)
-    yield from _axes_without_values(entry, fields)
+    yield from _missing_axes(entry, fields)
     yield from _unknown_scales(entry)
     yield from _unknown_models(entry, scale, fields)
-    yield from _repeated_claims(entry)
+    for i, name in _repetitions(claim.id for claim in entry.experiment.claims):
+        yield Problem(f"{name}: two claims have this id", entry.location("claims", i, "id"))
 
 
 def name_problems(entry: Entry, scale: str, names: Sequence[str]) -> Iterator[Problem]:
@@ -340,13 +340,11 @@ def _row_axes(fields: ScaleFields) -> dict[str, None]:
     return dict.fromkeys(axis for row in fields.cases or () for axis in row.given())
 
 
-def _unknown_axes(entry: Entry) -> Iterator[Problem]:
+def _missing_axes(entry: Entry, fields: ScaleFields) -> Iterator[Problem]:
+    """Yield the axes that do not exist, then those to which no case gives a value."""
     for path, axis in _named_axes(entry.experiment):
         if axis not in AXES:
             yield Problem(f"{axis}: no such axis", entry.location(*path), axis_hint(axis))
-
-
-def _axes_without_values(entry: Entry, fields: ScaleFields) -> Iterator[Problem]:
     axes = [*(fields.matrix or ()), *(fields.rules or ()), *_row_axes(fields)]
     what = "neither in matrix nor set by a rule" if fields.matrix else "in no case, nor set by a rule"
     for path, axis in _named_axes(entry.experiment):
@@ -392,8 +390,3 @@ def _unknown_models(entry: Entry, scale: str, fields: ScaleFields) -> Iterator[P
         if name is not None and str(name) not in models:
             hint = did_you_mean(str(name), models) or f"paper.yaml has: {', '.join(models) or 'none'}"
             yield Problem(f"{name}: no such model", entry.scale_location(scale, *path), hint)
-
-
-def _repeated_claims(entry: Entry) -> Iterator[Problem]:
-    for i, name in _repetitions(claim.id for claim in entry.experiment.claims):
-        yield Problem(f"{name}: two claims have this id", entry.location("claims", i, "id"))

@@ -78,8 +78,9 @@ def user_defaults() -> UserDefaults:
         if getattr(config, name) not in (None, [])
     }
     folder = Path() if file is None else file.parent
+    name = config.cluster
     values = {
-        "cluster": _based(folder, config.cluster, is_path=_is_profile_path(config.cluster)),
+        "cluster": _based(folder, name, is_path="/" in (name or "") or (name or "").endswith(".yaml")),
         "database": _based(folder, config.database, is_path="://" not in (config.database or "")),
     }
     for name, variable in VARIABLES.items():
@@ -102,10 +103,6 @@ def _document(file: Path) -> Document:
         return Problem(f"{why}, so it is not used", f"{file}:", hint) if why else None
 
     return read_document(file, refusal)
-
-
-def _is_profile_path(name: str | None) -> bool:
-    return name is not None and ("/" in name or name.endswith(".yaml"))
 
 
 def _based(folder: Path, value: str | None, *, is_path: bool) -> str | None:

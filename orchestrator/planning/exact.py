@@ -195,8 +195,10 @@ class ExactCase:
 
 def plan_exactly(cases: Sequence[Case]) -> list[ExactCase | str]:
     """Plan each case with the real model. The result of a case that cannot be planned is the reason, in one line."""
-    results: list[ExactCase | str] = [_unsupported(case) or "" for case in cases]
-    planned = [i for i, reason in enumerate(results) if not reason]
+    results: list[ExactCase | str] = [
+        "the exact planner builds no experts" if case.model.experts else "planned for GPUs only" for case in cases
+    ]
+    planned = [i for i, case in enumerate(cases) if not case.model.experts and case.device == "gpu"]
     for i, memory in zip(planned, exact_memory([exact_job(cases[i]) for i in planned]), strict=True):
         if isinstance(memory, str):
             results[i] = memory
@@ -219,14 +221,6 @@ def exact_job(case: Case) -> ExactJob:
     if facts.microbatch_slots is None:
         arguments += ["--cuda-graph-impl", "none"]
     return ExactJob(tuple(arguments), case.layout.gpus, facts.attention, facts.frees_outputs)
-
-
-def _unsupported(case: Case) -> str | None:
-    if case.model.experts:
-        return "the exact planner builds no experts"
-    if case.device == "cpu":
-        return "planned for GPUs only"
-    return None
 
 
 def _total_bytes(rank: RankMemory, facts: MemoryFacts, training: Training) -> int:

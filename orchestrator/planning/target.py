@@ -83,10 +83,6 @@ class Target:
             return self.machine.processes
         return self.hardware.gpus_per_node
 
-    def environment_of(self, case: Case) -> Mapping[str, str]:
-        """Return the variables that the site sets for every rank of the case."""
-        return self.profile.variables(self.nodes_of(case)) if self.profile else {}
-
     def nodes_of(self, case: Case) -> int:
         """Return the number of nodes that the case needs."""
         return -(-case.layout.gpus // min(case.layout.gpus, self.places_per_node(case)))
@@ -101,7 +97,7 @@ def case_context(case: Case, target: Target) -> RuleContext:
         training=case.training,
         dialect=workload.dialect,
         arguments=case.arguments,
-        environment=target.environment_of(case),
+        environment=target.profile.variables(target.nodes_of(case)) if target.profile else {},
         tokens=workload.tokens(case.model, case.layout.tensor_parallel),
         gpu=target.hardware.gpu,
         gpus_per_node=target.hardware.gpus_per_node,
