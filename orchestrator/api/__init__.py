@@ -127,7 +127,7 @@ if TYPE_CHECKING:
     from orchestrator.catalog.template import new_experiment as new_experiment
     from orchestrator.catalog.template import paper_schema_text as paper_schema_text
     from orchestrator.clusters import cluster_names as cluster_names
-    from orchestrator.clusters.check import CheckRow as CheckRow
+    from orchestrator.clusters.check import Finding as Finding
     from orchestrator.clusters.layers import leaves as leaves
     from orchestrator.clusters.profile import schema_text as schema_text
     from orchestrator.clusters.program import ImageFile as ImageFile
@@ -352,7 +352,7 @@ _NAMES = {
     "catalog.library": "Entry experiment_names find_entries names_meant papers",
     "catalog.template": "experiment_schema_text new_experiment paper_schema_text",
     "clusters": "cluster_names",
-    "clusters.check": "CheckRow",
+    "clusters.check": "Finding",
     "clusters.layers": "leaves",
     "clusters.profile": "schema_text",
     "clusters.program": "ImageFile image_rows imported_file",

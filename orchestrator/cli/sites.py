@@ -136,12 +136,11 @@ def check(
         settings=api.read_settings([*(settings or ()), *short_settings(short)]),
     )
     cluster, findings = checked.cluster, checked.findings
-    rows = api.rows_of(api.CheckRow, findings)
     if json:
-        context.obj.json.put(checks=rows)
+        context.obj.json.put(checks=findings)
     else:
         columns = ["result", "place", "check", "found"]  # faults follow again, with location and hint
-        table([as_row(row) for row in rows], columns)
+        table([as_row(finding) for finding in findings], columns)
     if checked.problems:
         raise ReproError(*checked.problems)
     unchecked = [finding for finding in findings if finding.result == "not checked"]

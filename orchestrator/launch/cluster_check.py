@@ -39,7 +39,7 @@ class ClusterCheck:
     def problems(self) -> list[Problem]:
         """Return what is wrong."""
         return [
-            Problem(f"{finding.check}: {finding.message}", finding.location, finding.hint)
+            Problem(f"{finding.check}: {finding.found}", finding.location, finding.hint)
             for finding in self.findings
             if finding.is_fault
         ]

@@ -55,7 +55,7 @@ def queued(job_id: str) -> JobRecord | None:
 
 
 def in_accounting(job_id: str) -> Mapping[str, JobRecord]:
-    return query._ask_accounting([job_id], lambda _: True).records
+    return query._ask(query._SACCT, query.parse_accounting, [job_id], lambda _: True).records
 
 
 def kind_of_reason(job_id: str) -> str:
