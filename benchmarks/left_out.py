@@ -33,8 +33,7 @@ from benchmarks.measured_times import (
     schedules,
     tutorials,
 )
-from orchestrator.planning.time_basis import Basis
-from orchestrator.planning.time_constants import COLLECTIVE_MS, FITTED, Constants
+from orchestrator.planning.time_constants import COLLECTIVE_MS, FITTED, Basis, Constants
 
 
 @dataclass(frozen=True, slots=True)

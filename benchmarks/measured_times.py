@@ -16,16 +16,15 @@ from typing import Any
 
 import yaml
 
-from orchestrator.catalog.case import Case
+from orchestrator.catalog.case import Case, published_time
 from orchestrator.catalog.expand import expand
 from orchestrator.catalog.library import Entry, find_experiment, read_experiment
-from orchestrator.catalog.published_times import published_time
 from orchestrator.clusters.machine import Machine
 from orchestrator.config.model import Hardware
 from orchestrator.megatron.model import Layout, ModelShape, Training, flops_per_iteration, padded_vocabulary
 from orchestrator.paths import find_folders
 from orchestrator.planning.time_constants import FITTED, Constants
-from orchestrator.planning.time_model import Duration, predict_with
+from orchestrator.planning.time_model import Duration, predict
 from orchestrator.workloads.flags import flag_arguments
 from orchestrator.workloads.megatron_core import OWN_LAYERS
 
@@ -70,7 +69,7 @@ class Row:
 
     def predicted(self, constants: Constants) -> Duration:
         case = (self.model, self.layout, self.training, self.hardware, self.program, self.arguments)
-        duration = predict_with(constants, *case, site=self.site)
+        duration = predict(*case, self.site, constants)
         assert duration is not None
         return duration
 

@@ -19,8 +19,7 @@ from typing import Literal
 
 from orchestrator.catalog.case import Case
 from orchestrator.catalog.expand import cases_to_run
-from orchestrator.catalog.library import Entry, find_experiment
-from orchestrator.catalog.names import experiment_names
+from orchestrator.catalog.library import Entry, experiment_names, find_experiment
 from orchestrator.paths import find_folders
 from orchestrator.planning.plan import Fit, cost_of
 from orchestrator.planning.target import Target

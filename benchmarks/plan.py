@@ -18,8 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from orchestrator.catalog.expand import expand
-from orchestrator.catalog.library import find_entries
-from orchestrator.catalog.names import experiment_names, papers
+from orchestrator.catalog.library import experiment_names, find_entries, papers
 from orchestrator.paths import find_folders
 from orchestrator.planning.plan import memory_of
 

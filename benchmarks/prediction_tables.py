@@ -29,8 +29,7 @@ from benchmarks.measured_times import (
     schedules,
     tutorials,
 )
-from orchestrator.planning.time_basis import Basis
-from orchestrator.planning.time_constants import FITTED
+from orchestrator.planning.time_constants import FITTED, Basis
 
 FIT, FORM, SPREAD, VALIDATION = "fit", "choice of form", "choice of uncertainty", "validation"
 AGAIN = "repetition"

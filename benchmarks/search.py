@@ -23,10 +23,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from benchmarks.measured_times import CHECKOUT, TUTORIALS
-from orchestrator.catalog.case import Case
+from orchestrator.catalog.case import Case, published_time
 from orchestrator.catalog.expand import expand
 from orchestrator.catalog.library import find_experiment
-from orchestrator.catalog.published_times import published_time
 from orchestrator.paths import find_folders
 from orchestrator.planning.target import Target
 from orchestrator.search.candidates import Candidate, candidates

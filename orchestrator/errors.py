@@ -6,8 +6,12 @@ Exit codes: 0 success, 1 a job or a claim failed, 2 user error, 3 the scheduler 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import TypeVar
+
+T = TypeVar("T")
+R = TypeVar("R")
 
 EXIT_OK = 0
 EXIT_FAILED = 1
@@ -50,6 +54,20 @@ class Unreachable(ReproError):
     """The scheduler, the machine or the database does not answer; nothing can be concluded (exit code 3)."""
 
     exit_code = EXIT_UNREACHABLE
+
+
+def for_each(items: Iterable[T], function: Callable[[T], R]) -> list[R]:
+    """Return the result of the function for each item. ReproError has the problems of all items, each once."""
+    results: list[R] = []
+    problems: list[Problem] = []
+    for item in items:
+        try:
+            results.append(function(item))
+        except ReproError as error:
+            problems.extend(error.problems)
+    if problems:
+        raise ReproError(*dict.fromkeys(problems))
+    return results
 
 
 def did_you_mean(word: str, known: Iterable[str], cutoff: float = 0.5) -> str | None:

@@ -97,17 +97,14 @@ if TYPE_CHECKING:
     from orchestrator.api.submissions import Submission, submit, submit_all, supervise
     from orchestrator.catalog.case import Case, shown_value
     from orchestrator.catalog.expand import expand
-    from orchestrator.catalog.experiment import scale_names
-    from orchestrator.catalog.experiment_schema import experiment_schema_text, paper_schema_text
-    from orchestrator.catalog.library import Entry, find_entries
-    from orchestrator.catalog.names import experiment_names, names_meant, papers
-    from orchestrator.catalog.published import Difference, PublishedPoint
-    from orchestrator.catalog.template import new_experiment
+    from orchestrator.catalog.experiment import Difference, PublishedPoint, scale_names
+    from orchestrator.catalog.library import Entry, experiment_names, find_entries, names_meant, papers
+    from orchestrator.catalog.template import experiment_schema_text, new_experiment, paper_schema_text
     from orchestrator.clusters import cluster_names
-    from orchestrator.clusters.check import CheckRow
+    from orchestrator.clusters.check import Finding
     from orchestrator.clusters.layers import leaves
     from orchestrator.clusters.profile import schema_text
-    from orchestrator.clusters.program import ImageFile, ImageRow, image_rows, imported_file
+    from orchestrator.clusters.program import ImageFile, image_rows, imported_file
     from orchestrator.clusters.resolve import Cluster, ClusterRow, ProfileField, find_cluster
     from orchestrator.config.yaml import dotted, shown
     from orchestrator.fields import row_of, rows_of
@@ -131,7 +128,7 @@ if TYPE_CHECKING:
     )
     from orchestrator.planning.plan import Plan, PlannedJob
     from orchestrator.planning.run_settings import read_settings
-    from orchestrator.planning.scales import cases_at
+    from orchestrator.planning.target import cases_at
     from orchestrator.reading.failure import POLICIES
     from orchestrator.reading.job_status import (
         ExperimentStatus,

@@ -12,12 +12,25 @@ from orchestrator.api import DEFAULT, Session
 from orchestrator.catalog.axes import AXES
 from orchestrator.catalog.case import Case, parse_where, select
 from orchestrator.catalog.expand import case_count, cases_to_run, expand, reference_notes, scale_fields, values_on
-from orchestrator.catalog.experiment import PAPER, scale_names
-from orchestrator.catalog.library import Entry, find_entries, find_experiment, read_experiment, replaced
-from orchestrator.catalog.names import experiment_names, papers
-from orchestrator.catalog.paper import CodeFields, NotRun, Paper
-from orchestrator.catalog.plot_axes import Axes
-from orchestrator.catalog.published import Difference, PublishedPoint
+from orchestrator.catalog.experiment import (
+    PAPER,
+    Axes,
+    CodeFields,
+    Difference,
+    NotRun,
+    Paper,
+    PublishedPoint,
+    scale_names,
+)
+from orchestrator.catalog.library import (
+    Entry,
+    experiment_names,
+    find_entries,
+    find_experiment,
+    papers,
+    read_experiment,
+    replaced,
+)
 from orchestrator.clusters import cluster_names
 from orchestrator.errors import Problem, ReproError
 from orchestrator.fields import Columns, Field, TableRow, row_of, rows_of
@@ -255,7 +268,7 @@ _SETTINGS = (
 )
 """Settings of a case in their order: axes, and others by the names of their columns in exports."""
 _EXPORTED = {column.name: column for column in SETTING_COLUMNS}
-_COLUMN_OF = {name: AXES[name].column if name in AXES else _EXPORTED[name] for name in _SETTINGS}
+_COLUMN_OF = {name: AXES[name] if name in AXES else _EXPORTED[name] for name in _SETTINGS}
 _SETTING_COLUMNS = tuple(replace(column, name=name) for name, column in _COLUMN_OF.items())
 
 

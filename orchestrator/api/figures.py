@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 from orchestrator.api import DEFAULT, FigureFilter, JobFilter, RunFilter, Session
 from orchestrator.api.catalog import added_to
 from orchestrator.api.jobs import job_filter, name_list, update, updated_ledger
-from orchestrator.catalog.library import experiments_meant, find_experiment, full_name
-from orchestrator.catalog.names import papers
+from orchestrator.catalog.library import experiments_meant, find_experiment, full_name, papers
 from orchestrator.errors import Problem, ReproError
 from orchestrator.fields import Column
 from orchestrator.files import names_folder, require_place, written_whole

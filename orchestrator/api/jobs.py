@@ -134,8 +134,7 @@ def select_jobs(
     ledger: Ledger, folders: Folders, targets: Sequence[str], **selection: Unpack[StateFilter]
 ) -> list[JobRow]:
     """Return the jobs of these experiments, job ids, starts of job ids and scheduler ids."""
-    from orchestrator.catalog.library import full_name
-    from orchestrator.catalog.names import experiment_names, names_meant  # not for `status`
+    from orchestrator.catalog.library import experiment_names, full_name, names_meant  # not for `status`
 
     matches, names = job_filter(**selection), experiment_names(folders)
     chosen: dict[int, JobRow] = {}

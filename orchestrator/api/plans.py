@@ -24,8 +24,7 @@ from orchestrator.planning.batch_plan import BatchPlan, ChosenCases, plan_batch
 from orchestrator.planning.batch_report import BatchReport, batch_report, budget_text, with_exact_memory
 from orchestrator.planning.plan import Plan, bind, repeated, require_jobs
 from orchestrator.planning.run_settings import RunSettings, read_settings
-from orchestrator.planning.scales import cases_at, replace_workload, scale_notes
-from orchestrator.planning.target import Target
+from orchestrator.planning.target import Target, cases_at, replace_workload, scale_notes
 from orchestrator.text import counted
 from orchestrator.workloads import find_workload
 from orchestrator.workloads.argument_changes import parse_changes, require_known, with_changes

@@ -10,11 +10,10 @@ from orchestrator.api.jobs import update
 from orchestrator.api.runs import wait
 from orchestrator.api.session import Reporter
 from orchestrator.api.submissions import submit, supervise
-from orchestrator.catalog.case import Case, parse_where, select
+from orchestrator.catalog.case import Case, parse_where, published_time, select
 from orchestrator.catalog.expand import cases_to_run
 from orchestrator.catalog.experiment import PAPER
 from orchestrator.catalog.library import Entry, find_experiment
-from orchestrator.catalog.published_times import published_time
 from orchestrator.clusters.resolve import find_cluster
 from orchestrator.errors import Problem, ReproError
 from orchestrator.launch.submit import recorded_settings

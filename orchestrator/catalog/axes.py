@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, TypeVar
 
 from pydantic import AfterValidator, Field, ValidationError, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
-from orchestrator.config.model import Count, Strict, Text, fault_of, shortened
+from orchestrator.config.model import Count, Strict, Text, fault_of, optional, shortened
 from orchestrator.errors import did_you_mean
 from orchestrator.fields import Column, kind_of
 from orchestrator.job_spec import Value
@@ -21,134 +21,91 @@ Share = Annotated[float, Field(strict=True, ge=0, le=1)]
 
 
 @dataclass(frozen=True, slots=True)
-class InColumn:
-    """Declaration of the column of an axis in exports, if it has another name or a unit."""
-
-    name: str
-    unit: str | None = None
+class _Exported:
+    column: str | None
+    unit: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class Axis:
-    """Axis of a case: its name in experiments, in `--where` and in JSON, and its column in exports."""
-
-    name: str
-    column: Column
+def _axis(description: str, *examples: object, column: str | None = None, unit: str | None = None) -> Any:
+    """Return the declaration of an axis. Its column in exports has the name of the axis and no unit by default."""
+    field: Any = optional(description, *examples)
+    field.metadata.append(_Exported(column, unit))
+    return field
 
 
 class ParallelAxes(Strict):
     """Names, program, parallel sizes and switches of a case."""
 
-    case: Annotated[Text | None, InColumn("row")] = Field(default=None, description="Name of a row.", examples=["1.7B"])
-    model: Text | None = Field(
-        default=None, description="Name of a model that `paper.yaml` defines in `models`.", examples=["gpt-6.7b"]
+    case: Text | None = _axis("Name of a row.", "1.7B", column="row")
+    model: Text | None = _axis("Name of a model that `paper.yaml` defines in `models`.", "gpt-6.7b")
+    workload: Text | None = _axis("Program of the case: `repro workloads list` prints the names.", "pretrain")
+    gpus: Count | None = _axis("Number of GPUs of the job.", 64)
+    pp: Count | None = _axis(
+        "Number of pipeline stages: the pipeline-parallel size. Without it: 1.", 8, column="pipeline_parallel"
     )
-    workload: Text | None = Field(
-        default=None, description="Program of the case: `repro workloads list` prints the names.", examples=["pretrain"]
+    tp: Count | None = _axis("Tensor-parallel size, a number of GPUs. Without it: 1.", 8, column="tensor_parallel")
+    dp: Count | None = _axis(
+        "Data-parallel size, a number of replicas of the model. It follows from the other sizes; a given value is "
+        "checked.",
+        2,
+        column="data_parallel",
     )
-    gpus: Count | None = Field(default=None, description="Number of GPUs of the job.", examples=[64])
-    pp: Annotated[Count | None, InColumn("pipeline_parallel")] = Field(
-        default=None, description="Number of pipeline stages: the pipeline-parallel size. Without it: 1.", examples=[8]
+    cp: Count | None = _axis("Context-parallel size, a number of GPUs. Without it: 1.", 2, column="context_parallel")
+    ep: Count | None = _axis("Expert-parallel size, a number of GPUs. Without it: 1.", 4, column="expert_parallel")
+    etp: Count | None = _axis(
+        "Tensor-parallel size inside experts, a number of GPUs. Without it: `tp`.", 1, column="expert_tensor_parallel"
     )
-    tp: Annotated[Count | None, InColumn("tensor_parallel")] = Field(
-        default=None, description="Tensor-parallel size, a number of GPUs. Without it: 1.", examples=[8]
+    vp: Count | None = _axis(
+        "Number of virtual stages of a pipeline stage: above 1 the schedule is interleaved. Without it: 1.",
+        2,
+        column="virtual_stages",
     )
-    dp: Annotated[Count | None, InColumn("data_parallel")] = Field(
-        default=None,
-        description="Data-parallel size, a number of replicas of the model. It follows from the other sizes; a given "
-        "value is checked.",
-        examples=[2],
+    recompute: Recompute | None = _axis(
+        "Activations that the backward pass computes again: none, selective (attention scores), full (all of a "
+        "layer), or ours (norms and activation functions, as in ATC'24). Without it: none."
     )
-    cp: Annotated[Count | None, InColumn("context_parallel")] = Field(
-        default=None, description="Context-parallel size, a number of GPUs. Without it: 1.", examples=[2]
+    offload: Share | None = _axis(
+        "Share of the activations that is moved to the host, from 0 to 1. Without it: 0.", 0.5
     )
-    ep: Annotated[Count | None, InColumn("expert_parallel")] = Field(
-        default=None, description="Expert-parallel size, a number of GPUs. Without it: 1.", examples=[4]
+    scatter_gather: Flag | None = _axis("true: the scatter/gather optimisation of SC21, section 4.1. Without it: true.")
+    sequence_parallel: Flag | None = _axis("true: norms and dropouts are split along the sequence. Without it: false.")
+    distributed_optimizer: Flag | None = _axis(
+        "true: the optimizer state is split over data-parallel ranks. Without it: the workload's default."
     )
-    etp: Annotated[Count | None, InColumn("expert_tensor_parallel")] = Field(
-        default=None,
-        description="Tensor-parallel size inside experts, a number of GPUs. Without it: `tp`.",
-        examples=[1],
+    cp_comm: ContextCommunication | None = _axis(
+        "Communication of context parallelism. Without it: p2p.", column="context_communication"
     )
-    vp: Annotated[Count | None, InColumn("virtual_stages")] = Field(
-        default=None,
-        description="Number of virtual stages of a pipeline stage: above 1 the schedule is interleaved. Without it: 1.",
-        examples=[2],
-    )
-    recompute: Recompute | None = Field(
-        default=None,
-        description="Activations that the backward pass computes again: none, selective (attention scores), full (all "
-        "of a layer), or ours (norms and activation functions, as in ATC'24). Without it: none.",
-    )
-    offload: Share | None = Field(
-        default=None,
-        description="Share of the activations that is moved to the host, from 0 to 1. Without it: 0.",
-        examples=[0.5],
-    )
-    scatter_gather: Flag | None = Field(
-        default=None, description="true: the scatter/gather optimisation of SC21, section 4.1. Without it: true."
-    )
-    sequence_parallel: Flag | None = Field(
-        default=None, description="true: norms and dropouts are split along the sequence. Without it: false."
-    )
-    distributed_optimizer: Flag | None = Field(
-        default=None,
-        description="true: the optimizer state is split over data-parallel ranks. Without it: the workload's default.",
-    )
-    cp_comm: Annotated[ContextCommunication | None, InColumn("context_communication")] = Field(
-        default=None, description="Communication of context parallelism. Without it: p2p."
-    )
-    ddp: DdpKind | None = Field(
-        default=None, description="Implementation of data parallelism in Megatron-LM of 2021. Without it: local."
-    )
-    label: Text | None = Field(
-        default=None,
-        description="Name of the case in the source. It has no influence on the job.",
-        examples=["302-cp2"],
-    )
+    ddp: DdpKind | None = _axis("Implementation of data parallelism in Megatron-LM of 2021. Without it: local.")
+    label: Text | None = _axis("Name of the case in the source. It has no influence on the job.", "302-cp2")
 
 
 class ModelAxes(Strict):
     """Sizes of a model that an experiment gives: the fields of `ModelShape`, any of which may follow from a rule."""
 
-    layers: Count | None = Field(default=None, description="Number of transformer layers.", examples=[24])
-    hidden: Count | None = Field(default=None, description="Hidden size, a number of elements.", examples=[2304])
-    heads: Count | None = Field(default=None, description="Number of attention heads.", examples=[24])
-    kv_groups: Annotated[Count | None, InColumn("key_value_groups")] = Field(
-        default=None, description="Number of key and value heads. Without it: `heads`.", examples=[8]
+    layers: Count | None = _axis("Number of transformer layers.", 24)
+    hidden: Count | None = _axis("Hidden size, a number of elements.", 2304)
+    heads: Count | None = _axis("Number of attention heads.", 24)
+    kv_groups: Count | None = _axis("Number of key and value heads. Without it: `heads`.", 8, column="key_value_groups")
+    ffn: Count | None = _axis(
+        "Width of the feed-forward layer or of an expert, a number of elements. Without it: 4 x `hidden`.",
+        9216,
+        column="ffn_hidden",
     )
-    ffn: Annotated[Count | None, InColumn("ffn_hidden")] = Field(
-        default=None,
-        description="Width of the feed-forward layer or of an expert, a number of elements. Without it: 4 x `hidden`.",
-        examples=[9216],
-    )
-    experts: Count | None = Field(
-        default=None, description="Number of experts of a layer. Without it the layers are dense.", examples=[8]
-    )
-    experts_per_token: Count | None = Field(
-        default=None, description="Number of experts that process each token.", examples=[2]
-    )
-    seq: Annotated[Count | None, InColumn("sequence_length", "tokens")] = Field(
-        default=None, description="Length of a sequence in tokens.", examples=[2048]
-    )
-    vocab: Annotated[Count | None, InColumn("vocabulary", "tokens")] = Field(
-        default=None, description="Size of the vocabulary in tokens.", examples=[51200]
-    )
+    experts: Count | None = _axis("Number of experts of a layer. Without it the layers are dense.", 8)
+    experts_per_token: Count | None = _axis("Number of experts that process each token.", 2)
+    seq: Count | None = _axis("Length of a sequence in tokens.", 2048, column="sequence_length", unit="tokens")
+    vocab: Count | None = _axis("Size of the vocabulary in tokens.", 51200, column="vocabulary", unit="tokens")
 
 
 class BatchAxes(Strict):
     """Batch sizes of a case, and the tokens of its whole training."""
 
-    mbs: Annotated[Count | None, InColumn("micro_batch_size", "sequences")] = Field(
-        default=None, description="Microbatch size in sequences.", examples=[2]
-    )
-    gbs: Annotated[Count | None, InColumn("global_batch_size", "sequences")] = Field(
-        default=None, description="Global batch size in sequences.", examples=[512]
-    )
-    tokens_billion: Annotated[Count | None, InColumn("tokens_billion", "10^9")] = Field(
-        default=None,
-        description="Tokens of the whole training in 10^9, for the metric `training_days`. It does not change the job.",
-        examples=[300],
+    mbs: Count | None = _axis("Microbatch size in sequences.", 2, column="micro_batch_size", unit="sequences")
+    gbs: Count | None = _axis("Global batch size in sequences.", 512, column="global_batch_size", unit="sequences")
+    tokens_billion: Count | None = _axis(
+        "Tokens of the whole training in 10^9, for the metric `training_days`. It does not change the job.",
+        300,
+        unit="10^9",
     )
 
 
@@ -163,19 +120,19 @@ class Settings(BatchAxes, ModelAxes, ParallelAxes):
         return {name: values[name] for name in AXES if values[name] is not None}
 
 
-def _axes(model: type[Strict]) -> Mapping[str, Axis]:
-    """Return the axes that a model declares. The meaning of a column is the description without the default."""
-    axes: dict[str, Axis] = {}
+def _columns(model: type[Strict]) -> Mapping[str, Column]:
+    """Return the column of each axis. Its meaning is the description of the axis without the default."""
+    columns: dict[str, Column] = {}
     for name, info in model.model_fields.items():
-        column = next((each for each in info.metadata if isinstance(each, InColumn)), InColumn(name))
+        exported = next(each for each in info.metadata if isinstance(each, _Exported))
         meaning = (info.description or "").partition(" Without it")[0].rstrip(".")
         meaning = meaning[:1].lower() + meaning[1:]
-        axes[name] = Axis(name, Column(column.name, kind_of(info.annotation), meaning, column.unit))
-    return axes
+        columns[name] = Column(exported.column or name, kind_of(info.annotation), meaning, exported.unit)
+    return columns
 
 
-AXES: Mapping[str, Axis] = _axes(Settings)
-"""Axis by name, in the order in which they name a case."""
+AXES: Mapping[str, Column] = _columns(Settings)
+"""Column in exports of each axis. The names of axes are in the order in which they name a case."""
 
 
 WITHOUT_INFLUENCE = frozenset({"case", "label", "tokens_billion"})
@@ -190,7 +147,7 @@ def axis_hint(name: str) -> str:
     return did_you_mean(name, AXES) or f"there are: {', '.join(AXES)}"
 
 
-def _axis(name: str) -> str:
+def _checked_name(name: str) -> str:
     if name not in AXES:
         raise PydanticCustomError("no_such_axis", "no such axis", {"hint": axis_hint(name)})
     return name
@@ -211,7 +168,7 @@ def _matrix(values: dict[str, list[Value]]) -> dict[str, list[Value]]:
     return values
 
 
-_AxisName = Annotated[str, AfterValidator(_axis), WithJsonSchema({"type": "string", "enum": list(AXES)})]
+_AxisName = Annotated[str, AfterValidator(_checked_name), WithJsonSchema({"type": "string", "enum": list(AXES)})]
 ByAxis = Annotated[dict[_AxisName, T], AfterValidator(_in_order)]
 """A value for some of the axes, in the order of the axes."""
 Rules = ByAxis[Text]

@@ -1,4 +1,4 @@
-"""A case of a figure, and the selection of cases: `--where tp=8,gbs=32` and `--workload pretrain`."""
+"""A case of a figure, the selection of cases by `--where tp=8,gbs=32` and `--workload`, and published times."""
 
 from __future__ import annotations
 
@@ -7,25 +7,16 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 
 from orchestrator.catalog.axes import AXES, WITHOUT_INFLUENCE, axis_hint, read_value
-from orchestrator.catalog.published import PublishedPoint
+from orchestrator.catalog.experiment import ExpectedOutcome, PublishedPoint
 from orchestrator.errors import Problem, ReproError
 from orchestrator.job_spec import Value
-from orchestrator.megatron.model import Layout, ModelShape, Training
+from orchestrator.megatron.model import Layout, ModelShape, Training, flops_per_iteration
 from orchestrator.paths import short_name
 
 _NOT_CASES = ("submissions", "warm-up-")
 """Names of other folders beside those of the cases."""
 _LONGEST_SLUG = 100
 """Bytes. A file name may have 255, and contains more than the slug."""
-
-
-@dataclass(frozen=True, slots=True)
-class Expectation:
-    """Failure of a case that the source reports."""
-
-    outcome: str
-    confirmed: bool
-    source: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +43,7 @@ class Case:
     gpu_memory_gb: int | None = None
     arguments: tuple[str, ...] = ()
     argument_changes: tuple[str, ...] = ()
-    expected: Expectation | None = None
+    expected: ExpectedOutcome | None = None
     published: tuple[PublishedPoint, ...] = ()
     note: str | None = None
     reference_only: str | None = None
@@ -186,3 +177,38 @@ def replacement_notes(cases: Sequence[Case]) -> list[str]:
     if passed:
         notes.append(f"arguments for {original}, passed to {workload} unchanged: {'; '.join(passed)}")
     return notes
+
+
+_METRICS = (
+    "iteration_ms",
+    "aggregate_pflops",
+    "tflops_per_gpu",
+    "tokens_per_s_per_gpu",
+    "tokens_per_s",
+    "sequences_per_s",
+)
+"""Metrics that give the time of an iteration, the one with the most digits first."""
+
+
+def published_time(case: Case, gpu: str | None) -> tuple[PublishedPoint, float] | None:
+    """Return the published number that gives the time of an iteration most exactly, and that time in ms.
+
+    Numbers of another GPU than `gpu` are left out. None if no number gives the time.
+    """
+    points = {point.metric: point for point in case.published if point.gpu is None or point.gpu in (gpu or "")}
+    point = next((points[name] for name in _METRICS if name in points), None)
+    return None if point is None else (point, time_ms(case, point.metric, point.value))
+
+
+def time_ms(case: Case, metric: str, value: float) -> float:
+    """Return the time of an iteration in ms from a rate; FLOPs are those of SC21 eq. 3."""
+    batch, gpus = case.layout.global_batch_size, case.layout.gpus
+    flops = flops_per_iteration(case.model, batch, case.training.recompute == "full")
+    return {
+        "iteration_ms": value,
+        "aggregate_pflops": flops / (value * 1e12),
+        "tflops_per_gpu": flops / gpus / (value * 1e9),
+        "tokens_per_s_per_gpu": 1e3 * batch * case.model.seq / (value * gpus),
+        "tokens_per_s": 1e3 * batch * case.model.seq / value,
+        "sequences_per_s": 1e3 * batch / value,
+    }[metric]

@@ -8,7 +8,7 @@ from pydantic import AfterValidator, Field, WithJsonSchema, model_validator
 from pydantic_core import PydanticCustomError
 
 from orchestrator.catalog.axes import ByAxis, Settings
-from orchestrator.config.model import Count, Strict, Text
+from orchestrator.config.model import Count, Strict, Text, optional, required
 from orchestrator.errors import did_you_mean
 from orchestrator.metrics import PUBLISHED
 
@@ -31,49 +31,34 @@ _KIND = "Kind of the claim. It decides which further fields the claim has."
 class ClaimFields(Strict):
     """Fields of every claim."""
 
-    id: Annotated[str, Field(pattern=r"^[a-z0-9-]+$")] = Field(
-        description="Name of the claim in this file: small letters, digits and -.", examples=["best-microbatch-is-2"]
+    id: Annotated[str, Field(pattern=r"^[a-z0-9-]+$")] = required(
+        "Name of the claim in this file: small letters, digits and -.", "best-microbatch-is-2"
     )
-    says: Text = Field(
-        description="Statement of the paper, as one sentence.", examples=["The best microbatch size is 2."]
+    says: Text = required("Statement of the paper, as one sentence.", "The best microbatch size is 2.")
+    source: Text = required("Place of the statement in the paper.", "section 5.5")
+    stated: HowStated = required("printed: the paper has the statement. derived: it follows from the paper.")
+    judged_at: Annotated[list[Text], Field(min_length=1)] = required(
+        "Scales at which the claim is judged. `paper` is the top level of the file.", ["paper", "quad"]
     )
-    source: Text = Field(description="Place of the statement in the paper.", examples=["section 5.5"])
-    stated: HowStated = Field(description="printed: the paper has the statement. derived: it follows from the paper.")
-    judged_at: Annotated[list[Text], Field(min_length=1)] = Field(
-        description="Scales at which the claim is judged. `paper` is the top level of the file.",
-        examples=[["paper", "quad"]],
+    not_judged_because: Text | dict[Text, Text] | None = optional(
+        "Reason why the claim is not judged at the other scales: one for all, or one for each by name.",
+        "the numbers were measured on 32 GPUs",
+        {"pair": "two GPUs have one layout", "cpu": "CPUs share cores"},
     )
-    not_judged_because: Text | dict[Text, Text] | None = Field(
-        default=None,
-        description="Reason why the claim is not judged at the other scales: one for all, or one for each by name.",
-        examples=[
-            "the numbers were measured on 32 GPUs",
-            {"pair": "two GPUs have one layout", "cpu": "CPUs share cores"},
-        ],
+    where: Settings = optional("Cases that the claim is about. Without it: all.", {"gbs": 512}, default=Settings())
+    metric: MetricName | None = optional(
+        "Metric of the claim. Without it: that of `axes.y`.", "max_memory_allocated_bytes"
     )
-    where: Settings = Field(
-        default=Settings(), description="Cases that the claim is about. Without it: all.", examples=[{"gbs": 512}]
+    tolerance: Annotated[float, Field(ge=0, lt=1)] = optional(
+        "Relative tolerance, a share of the number. 0.1 is 10 %.", 0.1, default=0.0
     )
-    metric: MetricName | None = Field(
-        default=None,
-        description="Metric of the claim. Without it: that of `axes.y`.",
-        examples=["max_memory_allocated_bytes"],
+    tolerance_is: Literal["the source's", "ours"] = optional(
+        "Author of the tolerance: the source, or the author of this file.", default="ours"
     )
-    tolerance: Annotated[float, Field(ge=0, lt=1)] = Field(
-        default=0.0, description="Relative tolerance, a share of the number. 0.1 is 10 %.", examples=[0.1]
-    )
-    tolerance_is: Literal["the source's", "ours"] = Field(
-        default="ours", description="Author of the tolerance: the source, or the author of this file."
-    )
-    tolerance_because: Text | None = Field(
-        default=None,
-        description="Reason for the tolerance, or for none.",
-        examples=["the table has two digits"],
-    )
-    not_met_by_source: Text | None = Field(
-        default=None,
-        description="Numbers of the source that do not satisfy the claim. Without it: all of its numbers do.",
-        examples=["the figure's own points have 1.54"],
+    tolerance_because: Text | None = optional("Reason for the tolerance, or for none.", "the table has two digits")
+    not_met_by_source: Text | None = optional(
+        "Numbers of the source that do not satisfy the claim. Without it: all of its numbers do.",
+        "the figure's own points have 1.54",
     )
 
     @model_validator(mode="after")
@@ -121,19 +106,20 @@ def _require_effect(bound: float, allowed: float) -> None:
 class PeakClaim(ClaimFields):
     """The best case of each series has this value on an axis; `gpus_per_node` is the cluster's number."""
 
-    kind: Literal["peak"] = Field(description=_KIND)
-    at: ByAxis[Count | Literal["gpus_per_node"]] = Field(
-        description="Values of the best case, by axis: a number of any unit, or `gpus_per_node`.",
-        examples=[{"mbs": 2}, {"tp": "gpus_per_node"}],
+    kind: Literal["peak"] = required(_KIND)
+    at: ByAxis[Count | Literal["gpus_per_node"]] = required(
+        "Values of the best case, by axis: a number of any unit, or `gpus_per_node`.",
+        {"mbs": 2},
+        {"tp": "gpus_per_node"},
     )
 
 
 class SpreadClaim(ClaimFields):
     """In at least one series the best case is at least `at_least` times as fast as the worst."""
 
-    kind: Literal["spread"] = Field(description=_KIND)
-    at_least: Annotated[float, Field(gt=1)] = Field(
-        description="Smallest ratio of the best case to the worst case of a line, a factor above 1.", examples=[1.15]
+    kind: Literal["spread"] = required(_KIND)
+    at_least: Annotated[float, Field(gt=1)] = required(
+        "Smallest ratio of the best case to the worst case of a line, a factor above 1.", 1.15
     )
 
     def _check_tolerance(self) -> None:
@@ -143,19 +129,19 @@ class SpreadClaim(ClaimFields):
 class GainClaim(ClaimFields):
     """At the largest value of `where_largest` the metric grows from the smallest to the largest value of `along`."""
 
-    kind: Literal["gain"] = Field(description=_KIND)
-    along: Text = Field(description="Axis whose smallest and largest values are compared.", examples=["gbs"])
-    where_largest: Text = Field(description="Axis whose largest value selects the cases.", examples=["pp"])
+    kind: Literal["gain"] = required(_KIND)
+    along: Text = required("Axis whose smallest and largest values are compared.", "gbs")
+    where_largest: Text = required("Axis whose largest value selects the cases.", "pp")
 
 
 class TrendClaim(ClaimFields):
     """In each series the metric falls, or rises, monotonically along an axis."""
 
-    kind: Literal["trend"] = Field(description=_KIND)
-    along: Text = Field(description="Axis whose values are in ascending order.", examples=["pp"])
-    direction: Literal["falls", "rises"] = Field(
-        description="Direction of every step. With `tolerance`, a step may go the other way by this share, and the "
-        "last value must still be beyond the first one."
+    kind: Literal["trend"] = required(_KIND)
+    along: Text = required("Axis whose values are in ascending order.", "pp")
+    direction: Literal["falls", "rises"] = required(
+        "Direction of every step. With `tolerance`, a step may go the other way by this share, and the last value "
+        "must still be beyond the first one."
     )
 
     def _check_tolerance(self) -> None:
@@ -165,15 +151,12 @@ class TrendClaim(ClaimFields):
 class PairFields(ClaimFields):
     """Fields of claims that compare the cases `of` with the cases `over`."""
 
-    of: Settings = Field(description="Settings of the first cases of each pair, the numerator.", examples=[{"vp": 2}])
-    over: Settings = Field(
-        description="Settings of the second cases of each pair, the denominator.", examples=[{"vp": 1}]
-    )
-    experiment: Text | None = Field(
-        default=None,
-        description="Another experiment of the paper, whose cases `over` selects, at the same scale and on the same "
-        "cluster. Without it: this experiment.",
-        examples=["figure-18"],
+    of: Settings = required("Settings of the first cases of each pair, the numerator.", {"vp": 2})
+    over: Settings = required("Settings of the second cases of each pair, the denominator.", {"vp": 1})
+    experiment: Text | None = optional(
+        "Another experiment of the paper, whose cases `over` selects, at the same scale and on the same cluster. "
+        "Without it: this experiment.",
+        "figure-18",
     )
 
     @property
@@ -185,20 +168,16 @@ class PairFields(ClaimFields):
 class RatioClaim(PairFields):
     """The metric of the cases `of` over that of the cases `over`. Two cases that differ in nothing else are a pair."""
 
-    kind: Literal["ratio"] = Field(description=_KIND)
-    pick: Literal["each", "largest", "smallest", "best"] = Field(
+    kind: Literal["ratio"] = required(_KIND)
+    pick: Literal["each", "largest", "smallest", "best"] = optional(
+        "Ratio that is judged: that of each pair, the largest or smallest of all pairs, or that of the best case of "
+        "each side.",
         default="each",
-        description="Ratio that is judged: that of each pair, the largest or smallest of all pairs, or that of the "
-        "best case of each side.",
     )
-    at_least: Annotated[float, Field(gt=0)] | None = Field(
-        default=None,
-        description="Smallest ratio, a factor. `at_least`, `at_most` or both are required.",
-        examples=[1.1],
+    at_least: Annotated[float, Field(gt=0)] | None = optional(
+        "Smallest ratio, a factor. `at_least`, `at_most` or both are required.", 1.1
     )
-    at_most: Annotated[float, Field(gt=0)] | None = Field(
-        default=None, description="Largest ratio, a factor.", examples=[1.25]
-    )
+    at_most: Annotated[float, Field(gt=0)] | None = optional("Largest ratio, a factor.", 1.25)
 
     @model_validator(mode="after")
     def _has_a_limit(self) -> RatioClaim:
@@ -218,18 +197,16 @@ class RatioClaim(PairFields):
 class ClosesClaim(PairFields):
     """The gap between the cases `of` and `over` is smaller at the largest value of an axis than at the smallest."""
 
-    kind: Literal["closes"] = Field(description=_KIND)
-    along: Text = Field(
-        description="Axis: the gap at its largest value must be smaller than at its smallest.", examples=["gbs"]
-    )
+    kind: Literal["closes"] = required(_KIND)
+    along: Text = required("Axis: the gap at its largest value must be smaller than at its smallest.", "gbs")
 
 
 class PublishedClaim(ClaimFields):
     """Every published number of these metrics is reproduced within the tolerance."""
 
-    kind: Literal["published"] = Field(description=_KIND)
-    metrics: Annotated[list[MetricName], Field(min_length=1)] = Field(
-        description="Metrics whose published numbers are compared.", examples=[["tflops_per_gpu"]]
+    kind: Literal["published"] = required(_KIND)
+    metrics: Annotated[list[MetricName], Field(min_length=1)] = required(
+        "Metrics whose published numbers are compared.", ["tflops_per_gpu"]
     )
 
     def _check_tolerance(self) -> None:
@@ -239,16 +216,16 @@ class PublishedClaim(ClaimFields):
 class OutcomeClaim(ClaimFields):
     """The selected cases end with this outcome."""
 
-    kind: Literal["outcome"] = Field(description=_KIND)
-    outcome: Literal["ok", "oom"] = Field(description="ok: the cases end successfully. oom: they run out of memory.")
+    kind: Literal["outcome"] = required(_KIND)
+    outcome: Literal["ok", "oom"] = required("ok: the cases end successfully. oom: they run out of memory.")
 
 
 class LossCurveClaim(PairFields):
     """From an iteration on, the smoothed losses of two cases differ by at most the tolerance."""
 
-    kind: Literal["loss curves"] = Field(description=_KIND)
-    from_iteration: Count = Field(description="First of the iterations that are compared.", examples=[20])
-    smoothed_over: Count = Field(description="Number of iterations of the moving mean.", examples=[10])
+    kind: Literal["loss curves"] = required(_KIND)
+    from_iteration: Count = required("First of the iterations that are compared.", 20)
+    smoothed_over: Count = required("Number of iterations of the moving mean.", 10)
 
     def _check_tolerance(self) -> None:
         """Accept every tolerance below 1."""

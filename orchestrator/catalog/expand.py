@@ -6,18 +6,27 @@ import ast
 import dataclasses
 import itertools
 import math
+import operator
 import re
 import shlex
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from orchestrator.catalog.axes import AXES, ModelAxes
-from orchestrator.catalog.case import Case, Expectation, alike, shown_value
+from orchestrator.catalog.axes import AXES, ModelAxes, Settings
+from orchestrator.catalog.case import Case, alike, shown_value
 from orchestrator.catalog.claims import PairFields
-from orchestrator.catalog.experiment import PAPER, CaseFields, ModelFields, ScaleFields, TrainingFields, scale_names
+from orchestrator.catalog.experiment import (
+    PAPER,
+    CaseFields,
+    ExpectedOutcome,
+    ModelFields,
+    PublishedPoint,
+    ScaleFields,
+    TrainingFields,
+    scale_names,
+)
 from orchestrator.catalog.library import Entry, name_problems, scale_problems
-from orchestrator.catalog.published import PublishedPoint
 from orchestrator.config.model import LARGEST_COUNT
 from orchestrator.errors import Problem, ReproError, did_you_mean
 from orchestrator.job_spec import Value
@@ -26,6 +35,7 @@ from orchestrator.text import counted
 
 _SHAPE = tuple(field.name for field in dataclasses.fields(ModelShape) if field.default is dataclasses.MISSING)
 _REQUIRED = (*_SHAPE, "gpus", "mbs", "gbs")
+_LAYOUT = [name for name, column in AXES.items() if column.name in {field.name for field in dataclasses.fields(Layout)}]
 MOST_CASES = 20_000
 """Largest number of cases that is expanded. Listing more would take minutes."""
 
@@ -267,18 +277,8 @@ def _training(fields: ScaleFields, settings: Mapping[str, Any]) -> Training:
 
 
 def _layout(settings: Mapping[str, Any]) -> Layout:
-    layout = Layout(
-        gpus=settings["gpus"],
-        tensor_parallel=settings.get("tp", 1),
-        pipeline_parallel=settings.get("pp", 1),
-        context_parallel=settings.get("cp", 1),
-        virtual_stages=settings.get("vp", 1),
-        micro_batch_size=settings["mbs"],
-        global_batch_size=settings["gbs"],
-        sequence_parallel=settings.get("sequence_parallel", False),
-        expert_parallel=settings.get("ep", 1),
-        expert_tensor_parallel=settings.get("etp"),
-    )
+    given = {AXES[name].name: settings[name] for name in _LAYOUT if name in settings}
+    layout = Layout(**{"tensor_parallel": 1, "pipeline_parallel": 1} | given)
     if "dp" in settings and settings["dp"] != layout.data_parallel:
         raise RuleError(
             f"dp={settings['dp']} but data-parallel is {layout.data_parallel} on {counted(layout.gpus, 'GPU')}"
@@ -288,27 +288,20 @@ def _layout(settings: Mapping[str, Any]) -> Layout:
 
 def _effective(model: ModelShape, layout: Layout, training: Training) -> dict[str, Value]:
     """Return the values on axes that have a default."""
+    sizes = ("tp", "pp", "dp", "cp", "ep", "vp", "sequence_parallel")
     return {
-        "tp": layout.tensor_parallel,
-        "pp": layout.pipeline_parallel,
-        "dp": layout.data_parallel,
-        "cp": layout.context_parallel,
-        "ep": layout.expert_parallel,
-        "vp": layout.virtual_stages,
-        "sequence_parallel": layout.sequence_parallel,
+        **{name: getattr(layout, AXES[name].name) for name in sizes},
         "kv_groups": model.kv_groups or model.heads,
         "ffn": model.ffn_hidden,
         **{name: getattr(training, name) for name in _SWITCHES if getattr(training, name) is not None},
     }
 
 
-def _expected(entry: Entry, row: CaseFields, settings: Mapping[str, Value]) -> Expectation | None:
+def _expected(entry: Entry, row: CaseFields, settings: Mapping[str, Value]) -> ExpectedOutcome | None:
     if row.expect is not None:
-        return Expectation(row.expect, True, "declared by the source")
-    for outcome in entry.experiment.expected:
-        if outcome.where.given().items() <= settings.items():
-            return Expectation(outcome.outcome, outcome.confirmed, outcome.source)
-    return None
+        return ExpectedOutcome(where=Settings(), outcome=row.expect, confirmed=True, source="declared by the source")
+    outcomes = entry.experiment.expected
+    return next((outcome for outcome in outcomes if outcome.where.given().items() <= settings.items()), None)
 
 
 def _published(entry: Entry, row: CaseFields, settings: Mapping[str, Value]) -> Iterator[PublishedPoint]:
@@ -347,6 +340,14 @@ def evaluate(text: str, names: Mapping[str, Value]) -> Value:
     return value
 
 
+_OPERATIONS: Mapping[type[ast.operator], Callable[[int, int], int]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.floordiv,
+}
+
+
 def _value(node: ast.expr, text: str, names: Mapping[str, Value]) -> int:
     if isinstance(node, ast.Constant) and type(node.value) is int:
         return node.value
@@ -359,14 +360,8 @@ def _value(node: ast.expr, text: str, names: Mapping[str, Value]) -> int:
         return value
     if isinstance(node, ast.BinOp):
         left, right = _value(node.left, text, names), _value(node.right, text, names)
-        if isinstance(node.op, ast.Add):
-            return left + right
-        if isinstance(node.op, ast.Sub):
-            return left - right
-        if isinstance(node.op, ast.Mult):
-            return left * right
-        if isinstance(node.op, ast.Div):
-            if right == 0 or left % right:
-                raise RuleError(f"{left} does not divide by {right} (rule `{text}`)")
-            return left // right
+        if isinstance(node.op, ast.Div) and (right == 0 or left % right):
+            raise RuleError(f"{left} does not divide by {right} (rule `{text}`)")
+        if type(node.op) in _OPERATIONS:
+            return _OPERATIONS[type(node.op)](left, right)
     raise RuleError(f"rule `{text}`: only whole numbers, names and + - * / are allowed")

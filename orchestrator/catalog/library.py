@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -9,22 +11,72 @@ from pathlib import Path
 
 from orchestrator.catalog.axes import AXES, Matrix, axis_hint, checked_value
 from orchestrator.catalog.claims import ClosesClaim, GainClaim, PairFields, PeakClaim, TrendClaim
-from orchestrator.catalog.experiment import Experiment, ScaleFields, scale_names
-from orchestrator.catalog.names import (
-    absolute_path,
-    experiment_names,
-    is_path,
-    name_of_file,
-    names_meant,
-    names_of_paper,
-    nearest_names,
-    papers,
-)
-from orchestrator.catalog.paper import CodeFields, Paper
+from orchestrator.catalog.experiment import CodeFields, Experiment, Paper, ScaleFields, scale_names
 from orchestrator.config.model import read_model
 from orchestrator.config.yaml import Document, KeyPath, read_document, shown
-from orchestrator.errors import Problem, ReproError, did_you_mean
+from orchestrator.errors import Problem, ReproError, did_you_mean, for_each
 from orchestrator.paths import Folders, short_name
+
+
+def experiment_names(folders: Folders) -> dict[str, Path]:
+    """Return the file of every experiment by full name; ReproError if two files of a folder have the same name.
+
+    A user's file replaces the shipped file of the same name. A file that was submitted by its path has the name, too.
+    """
+    names: dict[str, Path] = {}
+    for path in folders.experiment_files():
+        name = f"{path.parent.name}/{path.stem}"
+        other = names.get(name)
+        if other is not None and other.parent == path.parent:
+            files = f"{shown(other)} and {shown(path)}"
+            raise ReproError(Problem(f"{name}: this name is used twice, by {files}", hint="rename one of them"))
+        if path.stem != "paper":
+            names.setdefault(name, path)
+    return names | {name: file for name, file in folders.submitted_files.items() if name not in names}
+
+
+def is_path(name: str) -> bool:
+    """Return whether the text is a path of an experiment's file, and not a name: `./x.yaml`, `my/figure.yaml`."""
+    return name.endswith((".yaml", ".yml"))
+
+
+def name_of_file(file: Path) -> str:
+    """Return the full name of the experiment in a file."""
+    return f"{file.parent.name}/{file.stem}"
+
+
+def absolute_path(path: str) -> Path:
+    """Return the absolute path of a file that a user names."""
+    return Path(os.path.abspath(Path(path).expanduser()))  # noqa: PTH100  removes .. and keeps links
+
+
+def papers(names: Iterable[str]) -> list[str]:
+    """Return the folders of the papers: `sc21` of `sc21/figure-13`."""
+    return list(dict.fromkeys(full.rpartition("/")[0] for full in names))
+
+
+def names_of_paper(names: Iterable[str], paper: str) -> list[str]:
+    """Return the full names of the experiments of a paper."""
+    return [full for full in names if full.startswith(f"{paper}/")]
+
+
+def names_meant(names: Iterable[str], name: str) -> list[str]:
+    """Return the full names that match a short or full name, or the name of the file at a path."""
+    if is_path(name):
+        return [name_of_file(absolute_path(name))]
+    return [full for full in names if name in (full, short_name(full))]
+
+
+def nearest_names(names: Iterable[str], name: str) -> str | None:
+    """Return the hint that names the nearest experiments or papers, none by an ambiguous name; None if none is near."""
+    of_short_name: dict[str, list[str]] = {}
+    for full in names:
+        of_short_name.setdefault(short_name(full), []).append(full)
+    if same := of_short_name.get(short_name(name)):
+        return f"did you mean {' or '.join(json.dumps(full) for full in same)}?"
+    unique = [short for short, several in of_short_name.items() if len(several) == 1]
+    return did_you_mean(name, [*unique, *names, *papers(names)])
+
 
 _NAME = re.compile(r"[\w.-]+/[\w.-]+", re.ASCII)
 
@@ -117,15 +169,12 @@ def experiments_meant(folders: Folders, names: Iterable[str]) -> dict[str, str |
     """
     known = experiment_names(folders)
     meant: dict[str, str | None] = {}
-    problems: list[Problem] = []
-    for name in names:
+
+    def add(name: str) -> None:
         of_paper = names_of_paper(known, name)
-        try:
-            meant |= {full: meant.get(full) for full in of_paper} or {full_name(folders, name): name}
-        except ReproError as error:
-            problems.extend(error.problems)
-    if problems:
-        raise ReproError(*dict.fromkeys(problems))
+        meant.update({full: meant.get(full) for full in of_paper} or {full_name(folders, name): name})
+
+    for_each(names, add)
     return meant
 
 
@@ -156,16 +205,7 @@ def find_entries(folders: Folders, name: str) -> list[Entry]:
     of_paper = names_of_paper(names, name)
     if not of_paper:
         return [find_experiment(folders, name)]
-    entries: list[Entry] = []
-    problems: list[Problem] = []
-    for full in of_paper:
-        try:
-            entries.append(read_experiment(full, names[full], names))
-        except ReproError as error:
-            problems.extend(error.problems)
-    if problems:
-        raise ReproError(*dict.fromkeys(problems))
-    return entries
+    return for_each(of_paper, lambda full: read_experiment(full, names[full], names))
 
 
 def read_experiment(
@@ -202,14 +242,8 @@ def published_code(folders: Folders) -> dict[str, CodeFields]:
     """
     files = dict.fromkeys(file.parent / "paper.yaml" for file in experiment_names(folders).values())
     code: dict[str, CodeFields] = {}
-    problems: list[Problem] = []
-    for file in files:
-        try:
-            code = read_model(Paper, read_document(file)).code | code
-        except ReproError as error:
-            problems.extend(error.problems)
-    if problems:
-        raise ReproError(*problems)
+    for paper in for_each(files, lambda file: read_model(Paper, read_document(file))):
+        code = paper.code | code
     return code
 
 
@@ -262,11 +296,11 @@ def value_problems(document: Document, experiment: Experiment) -> Iterator[Probl
 def scale_problems(entry: Entry, scale: str, fields: ScaleFields) -> Iterator[Problem]:
     """Yield every contradiction between the fields at `scale`, each with its location."""
     yield from _axes_with_two_sources(entry, scale, fields)
-    yield from _unknown_axes(entry)
-    yield from _axes_without_values(entry, fields)
+    yield from _missing_axes(entry, fields)
     yield from _unknown_scales(entry)
     yield from _unknown_models(entry, scale, fields)
-    yield from _repeated_claims(entry)
+    for i, name in _repetitions(claim.id for claim in entry.experiment.claims):
+        yield Problem(f"{name}: two claims have this id", entry.location("claims", i, "id"))
 
 
 def name_problems(entry: Entry, scale: str, names: Sequence[str]) -> Iterator[Problem]:
@@ -306,13 +340,11 @@ def _row_axes(fields: ScaleFields) -> dict[str, None]:
     return dict.fromkeys(axis for row in fields.cases or () for axis in row.given())
 
 
-def _unknown_axes(entry: Entry) -> Iterator[Problem]:
+def _missing_axes(entry: Entry, fields: ScaleFields) -> Iterator[Problem]:
+    """Yield the axes that do not exist, then those to which no case gives a value."""
     for path, axis in _named_axes(entry.experiment):
         if axis not in AXES:
             yield Problem(f"{axis}: no such axis", entry.location(*path), axis_hint(axis))
-
-
-def _axes_without_values(entry: Entry, fields: ScaleFields) -> Iterator[Problem]:
     axes = [*(fields.matrix or ()), *(fields.rules or ()), *_row_axes(fields)]
     what = "neither in matrix nor set by a rule" if fields.matrix else "in no case, nor set by a rule"
     for path, axis in _named_axes(entry.experiment):
@@ -358,8 +390,3 @@ def _unknown_models(entry: Entry, scale: str, fields: ScaleFields) -> Iterator[P
         if name is not None and str(name) not in models:
             hint = did_you_mean(str(name), models) or f"paper.yaml has: {', '.join(models) or 'none'}"
             yield Problem(f"{name}: no such model", entry.scale_location(scale, *path), hint)
-
-
-def _repeated_claims(entry: Entry) -> Iterator[Problem]:
-    for i, name in _repetitions(claim.id for claim in entry.experiment.claims):
-        yield Problem(f"{name}: two claims have this id", entry.location("claims", i, "id"))

@@ -73,7 +73,7 @@ def images(context: typer.Context, incomplete: str) -> list[str]:
 
     def names() -> Iterable[str]:
         profile = api.find_cluster(find_folders(), _typed(context, "cluster") or api.default_cluster() or "")
-        return (row.name for row in api.image_rows(profile))
+        return (row.image for row in api.image_rows(profile))
 
     return _matching(incomplete, names)
 

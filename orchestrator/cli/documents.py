@@ -108,7 +108,7 @@ DOCUMENTS: Mapping[str, JsonDocument] = {
         fields="ProfileField",
         profiles="object",
     ),
-    "clusters check": JsonDocument("Checks of a profile. Wrong and open ones are also errors.", checks="CheckRow"),
+    "clusters check": JsonDocument("Checks of a profile. Wrong and open ones are also errors.", checks="Finding"),
     "clusters new": JsonDocument("The profile that was written.", files="WrittenFile"),
     "images list": JsonDocument("Images of a profile.", images="ImageFile"),
     "images import": JsonDocument("Imports that were started.", imports="ImageImport"),

@@ -143,12 +143,11 @@ def check(
         settings=api.read_settings(chosen),
     )
     cluster, findings = checked.cluster, checked.findings
-    rows = api.rows_of(api.CheckRow, findings)
     if json:
-        context.obj.json.put(checks=rows)
+        context.obj.json.put(checks=findings)
     else:
         columns = ["result", "place", "check", "found"]  # faults follow again, with location and hint
-        table([as_row(row) for row in rows], columns)
+        table([as_row(finding) for finding in findings], columns)
     if checked.problems:
         raise ReproError(*checked.problems)
     unchecked = [finding for finding in findings if finding.result == "not checked"]
@@ -199,13 +198,13 @@ def list_images(context: typer.Context, cluster: option.OnCluster, json: option.
     profile = api.find_cluster(find_folders(), cluster)
     rows = api.image_rows(profile)
     if json:
-        context.obj.json.put(images=api.rows_of(api.ImageFile, rows))
+        context.obj.json.put(images=rows)
     elif rows:
         shown = [_image_row(row) for row in rows]
         table(shown, filled_columns(shown))
     else:
         message(f"{profile.name} defines no images")
-    missing = [row for row in rows if row.there in ("no", "on the nodes") and api.imported_file(profile, row.name)]
+    missing = [row for row in rows if row.there in ("no", "on the nodes") and api.imported_file(profile, row.image)]
     if missing:
         suggest("import the images of the registry", "images import", cluster=cluster)
     else:
@@ -285,16 +284,15 @@ def _wait(imports: Sequence[api.Import], cluster: str) -> dict[str, str]:
         raise
 
 
-def _image_row(row: api.ImageRow) -> dict[str, object]:
+def _image_row(row: api.ImageFile) -> dict[str, object]:
     """Return a row of the table. The first twelve digits of a digest are in the file's name."""
-    digest = row.record.digest
     return {
-        "image": row.name,
+        "image": row.image,
         "there": row.there,
         "bytes": row.bytes,
-        "imported": row.record.imported,
-        "by": row.record.user,
-        "digest": digest and f"{row.record.digest_of}:{digest.removeprefix('sha256:')[:12]}",
+        "imported": row.imported,
+        "by": row.user,
+        "digest": row.digest and f"{row.digest_of}:{row.digest.removeprefix('sha256:')[:12]}",
         "location": row.source or row.value,
         "profile": row.location,
     }

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Literal
 
 from orchestrator.clusters.container import MountFields, release
 from orchestrator.clusters.needs import fetch_record, needed_paths
@@ -17,7 +17,6 @@ from orchestrator.clusters.resolve import Cluster
 from orchestrator.clusters.slurm_fields import QosFields, SlurmFields
 from orchestrator.config.yaml import KeyPath, dotted
 from orchestrator.errors import did_you_mean
-from orchestrator.fields import Field
 from orchestrator.slurm.notation import format_time_limit, time_limit_s
 from orchestrator.slurm.site import Association, NodeKind, Partition, Site
 from orchestrator.text import counted
@@ -40,7 +39,7 @@ class Finding:
     check: str
     place: Place
     result: Result
-    message: str
+    found: str
     location: str | None = None
     hint: str | None = None
 
@@ -48,18 +47,6 @@ class Finding:
     def is_fault(self) -> bool:
         """True if the user must correct the profile or the site."""
         return self.result in ("wrong", "open")
-
-
-@dataclass(frozen=True, slots=True)
-class CheckRow:
-    """A check of a profile as a row: `found` is the message, `location` the place in the profile."""
-
-    result: Result
-    place: Place
-    check: str
-    found: Annotated[str, Field(of="message")]
-    location: str | None
-    hint: str | None
 
 
 def nearest_name(name: str, names: Sequence[str]) -> str:

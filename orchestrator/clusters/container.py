@@ -18,7 +18,7 @@ from pydantic import (
     model_validator,
 )
 
-from orchestrator.config.model import Strict, Text
+from orchestrator.config.model import Strict, Text, optional, required
 
 When = Literal["nodes > 1", "nodes == 1"]
 """Condition on the number of nodes. Network settings are for several nodes, and can slow down or break one node."""
@@ -57,24 +57,24 @@ def _text(value: object) -> object:
 class MountFields(Strict):
     """A mount with a condition."""
 
-    mount: Text = Field(description="Mount, as `SOURCE[:TARGET[:FLAGS]]`.", examples=["/var/lib/tcpxo/lib64"])
-    when: When = Field(description=_WHEN)
+    mount: Text = required("Mount, as `SOURCE[:TARGET[:FLAGS]]`.", "/var/lib/tcpxo/lib64")
+    when: When = required(_WHEN)
 
 
 class SetupFields(Strict):
     """A line of the script with a condition."""
 
-    run: Text = Field(description="One line of bash.", examples=["source /opt/net/profile.sh"])
-    when: When = Field(description=_WHEN)
+    run: Text = required("One line of bash.", "source /opt/net/profile.sh")
+    when: When = required(_WHEN)
 
 
 class VariableFields(Strict):
     """A variable with a condition."""
 
-    value: Annotated[str, BeforeValidator(_text), WithJsonSchema({"type": ["string", "integer"]})] = Field(
-        description="Value of the variable: one line of text, or an integer.", examples=["enp0s12"]
+    value: Annotated[str, BeforeValidator(_text), WithJsonSchema({"type": ["string", "integer"]})] = required(
+        "Value of the variable: one line of text, or an integer.", "enp0s12"
     )
-    when: When = Field(description=_WHEN)
+    when: When = required(_WHEN)
 
 
 SetupLine = Annotated[Annotated[Text, Tag("plain")] | Annotated[SetupFields, Tag("fields")], BY_KIND]
@@ -149,44 +149,38 @@ class ContainerFields(Strict):
     The script also passes `mount_home` and `writable` if they are false, because the defaults differ between sites.
     """
 
-    runtime: Annotated[Runtime, BeforeValidator(_not_none)] = Field(
-        description="Program that starts containers. edf is the `--environment` option of srun at CSCS."
+    runtime: Annotated[Runtime, BeforeValidator(_not_none)] = required(
+        "Program that starts containers. edf is the `--environment` option of srun at CSCS."
     )
-    version: Annotated[str, Field(pattern=r"^[0-9]+(\.[0-9]+)*$")] | None = Field(
-        default=None,
-        description="Version of pyxis. Options that need a newer one are refused. Without it a new version is assumed.",
-        examples=["0.20"],
+    version: Annotated[str, Field(pattern=r"^[0-9]+(\.[0-9]+)*$")] | None = optional(
+        "Version of pyxis. Options that need a newer one are refused. Without it a new version is assumed.", "0.20"
     )
-    images: dict[Text, Annotated[Text, AfterValidator(_image)]] = Field(
+    images: dict[Text, Annotated[Text, AfterValidator(_image)]] = optional(
+        "Image for each image name of a paper, or for the name of a workload if the paper names no image: a path, "
+        "`/...` or `./...`, or `HOST/NAME:TAG` in a registry.",
+        {"pretrain": "/shared/images/torch.sqsh", "nvidia/pytorch:20.12-py3": "registry.example/torch:20.12"},
         default={},
-        description="Image for each image name of a paper, or for the name of a workload if the paper names no image: "
-        "a path, `/...` or `./...`, or `HOST/NAME:TAG` in a registry.",
-        examples=[
-            {"pretrain": "/shared/images/torch.sqsh", "nvidia/pytorch:20.12-py3": "registry.example/torch:20.12"}
-        ],
     )
-    mounts: list[Mount] = Field(
+    mounts: list[Mount] = optional(
+        "Folders of the host that jobs see, as `SOURCE[:TARGET[:FLAGS]]`. `{job_id}` and `{user}` are replaced.",
+        ["/shared/data", {"mount": "/var/lib/tcpxo/lib64", "when": "nodes > 1"}],
         default=[],
-        description="Folders of the host that jobs see, as `SOURCE[:TARGET[:FLAGS]]`. `{job_id}` and `{user}` are "
-        "replaced.",
-        examples=[["/shared/data", {"mount": "/var/lib/tcpxo/lib64", "when": "nodes > 1"}]],
     )
-    pass_env: list[PassedName] = Field(
+    pass_env: list[PassedName] = optional(
+        "Variables of the host that override those of the image, for pyxis and podman-hpc. `NCCL_*` is a prefix.",
+        ["NCCL_*"],
         default=[],
-        description="Variables of the host that override those of the image, for pyxis and podman-hpc. `NCCL_*` is a "
-        "prefix.",
-        examples=[["NCCL_*"]],
     )
-    writable: bool = Field(default=False, description="true: processes can change files of the container.")
-    mount_home: bool = Field(default=False, description="true: jobs see the home folder of the user.")
-    modules: list[Text] = Field(default=[], description="Modules of Shifter.", examples=[["gpu", "nccl-2.18"]])
-    annotations: dict[Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]+$")], Text] = Field(
+    writable: bool = optional("true: processes can change files of the container.", default=False)
+    mount_home: bool = optional("true: jobs see the home folder of the user.", default=False)
+    modules: list[Text] = optional("Modules of Shifter.", ["gpu", "nccl-2.18"], default=[])
+    annotations: dict[Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]+$")], Text] = optional(
+        "Annotations of the environment file, for the runtime edf.",
+        {"com.hooks.aws_ofi_nccl.enabled": "true"},
         default={},
-        description="Annotations of the environment file, for the runtime edf.",
-        examples=[{"com.hooks.aws_ofi_nccl.enabled": "true"}],
     )
-    options: list[Annotated[str, Field(pattern=r"^-[^\n\r\x00]*$")]] = Field(
-        default=[], description="Further options of podman-hpc, Shifter or Apptainer.", examples=[["--nvccli"]]
+    options: list[Annotated[str, Field(pattern=r"^-[^\n\r\x00]*$")]] = optional(
+        "Further options of podman-hpc, Shifter or Apptainer.", ["--nvccli"], default=[]
     )
 
     @property

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from orchestrator.catalog.paper import CodeFields
+from orchestrator.catalog.experiment import CodeFields
 from orchestrator.clusters.container import MountFields
 from orchestrator.clusters.resolve import Cluster
 from orchestrator.config.yaml import shown

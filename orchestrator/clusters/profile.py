@@ -12,7 +12,7 @@ from pydantic.json_schema import JsonSchemaValue
 
 from orchestrator.clusters.container import BY_KIND, ContainerFields, SetupLine, VariableFields, holds
 from orchestrator.clusters.slurm_fields import MpirunFields, SlurmFields
-from orchestrator.config.model import Count, Hardware, Positive, Strict, Text
+from orchestrator.config.model import Count, Hardware, Positive, Strict, Text, optional, required
 from orchestrator.money import Price, checked_currency
 from orchestrator.workloads import workloads
 from orchestrator.workloads.base import AnyWorkload
@@ -25,52 +25,40 @@ Architecture = Literal["x86_64", "aarch64"]
 class RendezvousFields(Strict):
     """Address of the first rank: the name of its host, and a port."""
 
-    host_suffix: Annotated[str, Field(pattern=r"^[A-Za-z0-9.-]+$")] | None = Field(
-        default=None,
-        description="Text after the host name, if a faster network has its own names.",
-        examples=["-ib"],
+    host_suffix: Annotated[str, Field(pattern=r"^[A-Za-z0-9.-]+$")] | None = optional(
+        "Text after the host name, if a faster network has its own names.", "-ib"
     )
-    port: Annotated[int, Field(strict=True, ge=1024, le=65535)] | None = Field(
-        default=None,
-        description="Port of the first rank. Without it the job id selects one of 10,000 ports.",
-        examples=[29500],
+    port: Annotated[int, Field(strict=True, ge=1024, le=65535)] | None = optional(
+        "Port of the first rank. Without it the job id selects one of 10,000 ports.", 29500
     )
 
 
 class NetworkFields(Strict):
     """Network between the nodes."""
 
-    fabric: Text = Field(description="Name of the network.", examples=["InfiniBand HDR"])
-    adapters_per_node: Count | None = Field(
-        default=None, description="Number of network adapters of a node, without those for storage.", examples=[8]
-    )
-    adapter_gbit_s: Positive | None = Field(
-        default=None, description="Rate of one adapter in Gbit/s, in one direction.", examples=[200]
-    )
+    fabric: Text = required("Name of the network.", "InfiniBand HDR")
+    adapters_per_node: Count | None = optional("Number of network adapters of a node, without those for storage.", 8)
+    adapter_gbit_s: Positive | None = optional("Rate of one adapter in Gbit/s, in one direction.", 200)
 
 
 class SiteFields(Strict):
     """Further settings of a site for planning and checks."""
 
-    architecture: Architecture | None = Field(default=None, description="Architecture of the CPUs of the nodes.")
-    cpus_per_node: Count | None = Field(
-        default=None, description="Number of CPUs of a node, as Slurm counts CPUs.", examples=[128]
+    architecture: Architecture | None = optional("Architecture of the CPUs of the nodes.")
+    cpus_per_node: Count | None = optional("Number of CPUs of a node, as Slurm counts CPUs.", 128)
+    offline_nodes: bool = optional(
+        "true: compute nodes reach no registry, so the login node imports images.", default=False
     )
-    offline_nodes: bool = Field(
-        default=False, description="true: compute nodes reach no registry, so the login node imports images."
+    staging_folder: Annotated[str, Field(pattern=r"^[/<]")] | None = optional(
+        "Folder of imported images, on the shared file system.", "/shared/images"
     )
-    staging_folder: Annotated[str, Field(pattern=r"^[/<]")] | None = Field(
-        default=None, description="Folder of imported images, on the shared file system.", examples=["/shared/images"]
-    )
-    login_sees_paths: bool = Field(
-        default=True, description="false: the paths of the profile exist on compute nodes only."
-    )
+    login_sees_paths: bool = optional("false: the paths of the profile exist on compute nodes only.", default=True)
 
 
 class PriceFields(Strict):
     """Price of one GPU for one hour."""
 
-    value: Positive = Field(description="Amount of money in `currency`.", examples=[2.5])
+    value: Positive = required("Amount of money in `currency`.", 2.5)
     currency: Annotated[str, AfterValidator(checked_currency)] = Field(
         description="Currency, an ISO 4217 code of three letters.",
         examples=["USD"],
@@ -165,68 +153,57 @@ _UNSUPPORTED = {
 class ClusterProfile(Strict):
     """Settings of a site, independent of any paper."""
 
-    extends: Text | None = Field(
-        default=None, description="Name of the profile whose values this profile changes.", examples=["jean-zay-v100"]
+    extends: Text | None = optional("Name of the profile whose values this profile changes.", "jean-zay-v100")
+    about: Text = required("Name of the site and of its nodes, in one line.", "Eos, DGX H100")
+    scheduler: Literal["slurm", "local", "mpirun"] = required(
+        "slurm: jobs of Slurm. mpirun: Open MPI on the hosts of a hostfile. local: this machine."
     )
-    about: Text = Field(description="Name of the site and of its nodes, in one line.", examples=["Eos, DGX H100"])
-    scheduler: Literal["slurm", "local", "mpirun"] = Field(
-        description="slurm: jobs of Slurm. mpirun: Open MPI on the hosts of a hostfile. local: this machine."
+    hardware: Hardware | None = optional("Nodes and GPUs. Only a profile with `scheduler: local` can leave it out.")
+    network: NetworkFields | None = optional(
+        "Network between the nodes. Predictions use it if `hardware` has no `network_gb_s`."
     )
-    hardware: Hardware | None = Field(
-        default=None, description="Nodes and GPUs. Only a profile with `scheduler: local` can leave it out."
+    site: SiteFields = optional("Further settings for planning and checks.", default=SiteFields())
+    slurm: SlurmFields | None = optional("Queue, limits, resources and binding of the jobs, for `scheduler: slurm`.")
+    mpirun: MpirunFields | None = optional("Hosts and time limit, for `scheduler: mpirun`.")
+    container: ContainerFields | None = optional(
+        "Container runtime and images. Without it, or with `null`, jobs run without containers, and software comes "
+        "from `setup` and `workloads`."
     )
-    network: NetworkFields | None = Field(
-        default=None, description="Network between the nodes. Predictions use it if `hardware` has no `network_gb_s`."
+    rendezvous: RendezvousFields = optional(
+        "Address at which the ranks of a job find the first rank.", default=RendezvousFields()
     )
-    site: SiteFields = Field(default=SiteFields(), description="Further settings for planning and checks.")
-    slurm: SlurmFields | None = Field(
-        default=None, description="Queue, limits, resources and binding of the jobs, for `scheduler: slurm`."
-    )
-    mpirun: MpirunFields | None = Field(default=None, description="Hosts and time limit, for `scheduler: mpirun`.")
-    container: ContainerFields | None = Field(
-        default=None,
-        description="Container runtime and images. Without it, or with `null`, jobs run without containers, "
-        "and software comes from `setup` and `workloads`.",
-    )
-    rendezvous: RendezvousFields = Field(
-        default=RendezvousFields(), description="Address at which the ranks of a job find the first rank."
-    )
-    environment: dict[VariableName, Variable] = Field(
+    environment: dict[VariableName, Variable] = optional(
+        "Environment variables of every rank, set inside the container. The values are text or integers.",
+        {"NCCL_DEBUG": "WARN", "NCCL_NET": {"value": "gIB", "when": "nodes > 1"}},
         default={},
-        description="Environment variables of every rank, set inside the container. The values are text or integers.",
-        examples=[{"NCCL_DEBUG": "WARN", "NCCL_NET": {"value": "gIB", "when": "nodes > 1"}}],
     )
-    env_from: list[VariableName] = Field(
-        default=[],
-        description="Variables that jobs take from the submitting shell. No file contains their values.",
-        examples=[["HF_TOKEN"]],
+    env_from: list[VariableName] = optional(
+        "Variables that jobs take from the submitting shell. No file contains their values.", ["HF_TOKEN"], default=[]
     )
-    env_prepend: dict[VariableName, Variable] = Field(
+    env_prepend: dict[VariableName, Variable] = optional(
+        "Folders to add at the front of a variable, separated by colons, inside the container.",
+        {"LD_LIBRARY_PATH": "/opt/nccl/lib"},
         default={},
-        description="Folders to add at the front of a variable, separated by colons, inside the container.",
-        examples=[{"LD_LIBRARY_PATH": "/opt/nccl/lib"}],
     )
-    env_unset: list[VariableName] = Field(
-        default=[], description="Variables to remove inside the container.", examples=[["SINGULARITY_BIND"]]
+    env_unset: list[VariableName] = optional(
+        "Variables to remove inside the container.", ["SINGULARITY_BIND"], default=[]
     )
-    setup: list[SetupLine] = Field(
+    setup: list[SetupLine] = optional(
+        "Lines of bash that run on the first node of a job, before its processes start.",
+        ["module load cuda", {"run": "source /opt/net/profile.sh", "when": "nodes > 1"}],
         default=[],
-        description="Lines of bash that run on the first node of a job, before its processes start.",
-        examples=[["module load cuda", {"run": "source /opt/net/profile.sh", "when": "nodes > 1"}]],
     )
-    sample_gpus_every_s: Count | None = Field(
-        default=None,
-        description="Interval in seconds at which nvidia-smi records memory, power and clocks of the GPUs of a job. "
-        "Without it nothing is recorded.",
-        examples=[1],
+    sample_gpus_every_s: Count | None = optional(
+        "Interval in seconds at which nvidia-smi records memory, power and clocks of the GPUs of a job. Without it "
+        "nothing is recorded.",
+        1,
     )
-    price_per_gpu_hour: PriceFields | None = Field(
-        default=None,
-        description="Price of one GPU for one hour, to show GPU-hours as money. Without it no cost is shown.",
-        examples=[{"value": 2.5, "currency": "USD"}],
+    price_per_gpu_hour: PriceFields | None = optional(
+        "Price of one GPU for one hour, to show GPU-hours as money. Without it no cost is shown.",
+        {"value": 2.5, "currency": "USD"},
     )
-    workloads: AllWorkloadSites = Field(
-        default=AllWorkloadSites(), description="Paths of the programs and their data, by the name of the workload."
+    workloads: AllWorkloadSites = optional(
+        "Paths of the programs and their data, by the name of the workload.", default=AllWorkloadSites()
     )
 
     @model_validator(mode="after")

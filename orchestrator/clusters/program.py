@@ -14,14 +14,12 @@ import struct
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Annotated
 
 from orchestrator.catalog.case import Case
-from orchestrator.catalog.paper import Paper
+from orchestrator.catalog.experiment import Paper
 from orchestrator.clusters.container import read_image
 from orchestrator.clusters.resolve import Cluster
 from orchestrator.errors import Problem, ReproError
-from orchestrator.fields import Field
 from orchestrator.paths import Folders
 from orchestrator.workloads import find_workload
 from orchestrator.workloads.base import ContainerImage, JobContext, Program
@@ -194,46 +192,33 @@ def _link(file: Path) -> str | None:
 
 
 @dataclass(frozen=True, slots=True)
-class ImageRow:
-    """Image of a profile.
+class ImageFile:
+    """An image of a profile with the record of its import, which is empty if the site keeps the file itself.
 
     `value` is the value in the profile, at `location`. `source` is the file or registry name for jobs, if filled in.
     `there` is yes or no for a file, "on the nodes" if this machine does not see it, and None if jobs use no file.
-    `record` is empty if the site keeps the file itself. `bytes` is the size of the file.
+    `bytes` is the size of the file.
     """
 
-    name: str
+    image: str
     value: str
     source: str | None
     there: str | None
-    record: ImportRecord
+    digest: str | None
+    digest_of: str | None
+    imported: str | None
+    user: str | None
     bytes: int | None
     location: str
 
 
-@dataclass(frozen=True, slots=True)
-class ImageFile:
-    """An image of a profile with the record of its import. `there` is whether its file exists."""
-
-    image: Annotated[str, Field(of="name")]
-    value: str
-    source: str | None
-    there: str | None
-    digest: Annotated[str | None, Field(of="record.digest")]
-    digest_of: Annotated[str | None, Field(of="record.digest_of")]
-    imported: Annotated[str | None, Field(of="record.imported")]
-    user: Annotated[str | None, Field(of="record.user")]
-    bytes: int | None
-    location: str
-
-
-def image_rows(cluster: Cluster) -> list[ImageRow]:
+def image_rows(cluster: Cluster) -> list[ImageFile]:
     """Return the images of the profile, in its order."""
     container = cluster.profile.container
     return [_row(cluster, name, value) for name, value in container.images.items()] if container else []
 
 
-def _row(cluster: Cluster, name: str, value: str) -> ImageRow:
+def _row(cluster: Cluster, name: str, value: str) -> ImageFile:
     source = cluster.image_location(name)
     if source is not None and source.startswith("<"):
         source = None
@@ -244,7 +229,8 @@ def _row(cluster: Cluster, name: str, value: str) -> ImageRow:
         there = "on the nodes"
     elif path is not None and is_there(Path(path)):
         there, record, size = "yes", import_record(Path(path)), _size(Path(path))
-    return ImageRow(name, value, source, there, record, size, cluster.location(("container", "images", name)))
+    recorded = record.digest, record.digest_of, record.imported, record.user
+    return ImageFile(name, value, source, there, *recorded, size, cluster.location(("container", "images", name)))
 
 
 def _size(file: Path) -> int | None:

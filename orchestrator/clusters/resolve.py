@@ -17,7 +17,16 @@ from orchestrator.clusters.layers import Layered, lay, with_examples
 from orchestrator.clusters.machine import Machine, this_machine
 from orchestrator.clusters.profile import ClusterProfile, NetworkFields
 from orchestrator.config.model import Hardware, placeholders, read_model
-from orchestrator.config.yaml import Document, KeyPath, Setting, dotted, read_document, settings_document, shown
+from orchestrator.config.yaml import (
+    Document,
+    KeyPath,
+    Setting,
+    children,
+    dotted,
+    read_document,
+    settings_document,
+    shown,
+)
 from orchestrator.errors import Problem, ReproError, did_you_mean
 from orchestrator.fields import Field
 from orchestrator.identity import name_of_user, why_not_own_path
@@ -210,7 +219,9 @@ def find_cluster(folders: Folders, name: str, settings: Sequence[Setting] = (), 
         unfilled=blanks,
         overlay=overlay,
         has_overlay=overlay in files,
-        layers=tuple(map(Layer, files, map(_field_names, documents))),
+        layers=tuple(
+            map(Layer, files, (tuple(str(name) for name, _ in children(document.value)) for document in documents))
+        ),
         settings=tuple(settings),
         with_example=examples,
     )
@@ -248,10 +259,6 @@ def _require_slurm(name: str, settings: Sequence[Setting], layered: Layered) -> 
         hint = "leave them out, or name a cluster with Slurm"
         texts = " ".join(f"--set {setting.text}" for setting in of_slurm)
         raise ReproError(Problem(f"{name} has no Slurm", f"{texts}:", hint))
-
-
-def _field_names(document: Document) -> tuple[str, ...]:
-    return tuple(document.value) if isinstance(document.value, dict) else ()
 
 
 def layer_notes(folders: Folders, cluster: Cluster) -> list[str]:

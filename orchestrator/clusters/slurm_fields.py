@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, Tag, WithJsonSchema, model_validator
 
 from orchestrator.clusters.container import BY_KIND, checked_names
-from orchestrator.config.model import Count, Strict, Text, TimeLimit
+from orchestrator.config.model import Count, Strict, Text, TimeLimit, optional, required
 from orchestrator.errors import did_you_mean
 from orchestrator.slurm.notation import time_limit_s
 from orchestrator.text import counted
@@ -106,20 +106,12 @@ Memory = Annotated[str, AfterValidator(_memory), WithJsonSchema({"type": "string
 class QosFields(Strict):
     """A QOS and the limits of its jobs. A job requests the first QOS that accepts it."""
 
-    name: Text = Field(description="Name of the QOS in Slurm.", examples=["dev"])
-    min_nodes: Count | None = Field(
-        default=None, description="Smallest number of nodes of a job. Without it there is no minimum.", examples=[16]
-    )
-    max_nodes: Count | None = Field(
-        default=None, description="Largest number of nodes of a job. Without it there is no limit.", examples=[64]
-    )
-    max_gpus: Count | None = Field(
-        default=None, description="Largest number of GPUs of a job. Without it there is no limit.", examples=[32]
-    )
-    max_time: TimeLimit | None = Field(
-        default=None,
-        description="Longest time limit of a job, as `[D-]H:MM:SS`. Without it there is no limit.",
-        examples=["2:00:00"],
+    name: Text = required("Name of the QOS in Slurm.", "dev")
+    min_nodes: Count | None = optional("Smallest number of nodes of a job. Without it there is no minimum.", 16)
+    max_nodes: Count | None = optional("Largest number of nodes of a job. Without it there is no limit.", 64)
+    max_gpus: Count | None = optional("Largest number of GPUs of a job. Without it there is no limit.", 32)
+    max_time: TimeLimit | None = optional(
+        "Longest time limit of a job, as `[D-]H:MM:SS`. Without it there is no limit.", "2:00:00"
     )
 
     def accepts(self, nodes: int, gpus: int, time_limit: str) -> bool:
@@ -137,107 +129,74 @@ Qos = Annotated[Annotated[Text, Tag("plain")] | Annotated[list[QosFields], Tag("
 class SlurmFields(Strict):
     """Queue, limits, resources and binding of the jobs of a Slurm cluster."""
 
-    project: Text | None = Field(
-        default=None, description="Project that replaces `{project}` in `account`.", examples=["a123"]
+    project: Text | None = optional("Project that replaces `{project}` in `account`.", "a123")
+    account: Annotated[Text, AfterValidator(_account)] | None = optional(
+        "Account of the jobs. It may contain `{project}`. Without it Slurm uses your default account.",
+        "research",
+        "{project}@a100",
     )
-    account: Annotated[Text, AfterValidator(_account)] | None = Field(
-        default=None,
-        description="Account of the jobs. It may contain `{project}`. Without it Slurm uses your default account.",
-        examples=["research", "{project}@a100"],
+    partition: Text | None = optional("Partition of the jobs. Without it Slurm uses its default.", "batch")
+    qos: Qos | None = optional(
+        "Name of a QOS, or a list of QOS with limits, from which a job uses the first one that accepts it.",
+        "high",
+        [{"name": "dev", "max_gpus": 32, "max_time": "2:00:00"}, {"name": "production"}],
     )
-    partition: Text | None = Field(
-        default=None, description="Partition of the jobs. Without it Slurm uses its default.", examples=["batch"]
-    )
-    qos: Qos | None = Field(
-        default=None,
-        description="Name of a QOS, or a list of QOS with limits, from which a job uses the first one that accepts it.",
-        examples=["high", [{"name": "dev", "max_gpus": 32, "max_time": "2:00:00"}, {"name": "production"}]],
-    )
-    constraint: Text | None = Field(
-        default=None, description="Features that the nodes must have.", examples=["gpu&hbm80g"]
-    )
-    reservation: Text | None = Field(default=None, description="Reservation of the jobs.", examples=["benchmark"])
-    nodelist: NodeNames | None = Field(
-        default=None, description="Nodes that each job must include, as Slurm writes them.", examples=["n[1-3,7]"]
-    )
-    exclude: list[NodeNames] = Field(
-        default=[], description="Nodes that no job may ever use, as Slurm writes them.", examples=[["n[1-3]", "n7"]]
+    constraint: Text | None = optional("Features that the nodes must have.", "gpu&hbm80g")
+    reservation: Text | None = optional("Reservation of the jobs.", "benchmark")
+    nodelist: NodeNames | None = optional("Nodes that each job must include, as Slurm writes them.", "n[1-3,7]")
+    exclude: list[NodeNames] = optional(
+        "Nodes that no job may ever use, as Slurm writes them.", ["n[1-3]", "n7"], default=[]
     )
 
-    time_limit: TimeLimit = Field(
-        description="Time limit of a job whose experiment has none, as `[D-]H:MM:SS`.", examples=["0:30:00"]
+    time_limit: TimeLimit = required("Time limit of a job whose experiment has none, as `[D-]H:MM:SS`.", "0:30:00")
+    max_time: TimeLimit | None = optional(
+        "Longest time limit of a job, as `[D-]H:MM:SS`. Without it plans have no limit.", "1-00:00:00"
     )
-    max_time: TimeLimit | None = Field(
-        default=None,
-        description="Longest time limit of a job, as `[D-]H:MM:SS`. Without it plans have no limit.",
-        examples=["1-00:00:00"],
-    )
-    max_nodes: Count | None = Field(
-        default=None, description="Largest number of nodes of a job. Without it plans have no limit.", examples=[64]
-    )
-    max_running: Count = Field(
-        default=4, description="Largest number of jobs of one array that run at the same time.", examples=[8]
-    )
-    requeue: bool = Field(
-        default=False,
-        description="true: Slurm runs a job again after a node failure or a preemption. false: `repro` does.",
+    max_nodes: Count | None = optional("Largest number of nodes of a job. Without it plans have no limit.", 64)
+    max_running: Count = optional("Largest number of jobs of one array that run at the same time.", 8, default=4)
+    requeue: bool = optional(
+        "true: Slurm runs a job again after a node failure or a preemption. false: `repro` does.", default=False
     )
 
-    mail_type: MailType | None = Field(
-        default=None,
-        description="Events for which Slurm sends mail, with commas between them. Without it Slurm sends none. Jobs "
-        "with equal resources are one array, which sends one mail at its end; with `ARRAY_TASKS` each job sends one.",
-        examples=["END,FAIL"],
+    mail_type: MailType | None = optional(
+        "Events for which Slurm sends mail, with commas between them. Without it Slurm sends none. Jobs with equal "
+        "resources are one array, which sends one mail at its end; with `ARRAY_TASKS` each job sends one.",
+        "END,FAIL",
     )
-    mail_user: MailUser | None = Field(
-        default=None,
-        description="Recipient of Slurm's mail: a user or an address. Without it: the user who submits.",
-        examples=["ada@example.org"],
+    mail_user: MailUser | None = optional(
+        "Recipient of Slurm's mail: a user or an address. Without it: the user who submits.", "ada@example.org"
     )
 
-    tasks: Literal["per-gpu", "per-node"] = Field(
+    tasks: Literal["per-gpu", "per-node"] = optional(
+        "per-gpu: srun starts one process for each GPU. per-node: srun starts one launcher on each node, torchrun or "
+        "that of `pretrain`, which starts the processes of its node.",
         default="per-gpu",
-        description="per-gpu: srun starts one process for each GPU. per-node: srun starts one launcher on each node, "
-        "torchrun or that of `pretrain`, which starts the processes of its node.",
     )
-    gpu_request: Literal["none", "gres", "gpus-per-node", "gpus-per-task"] = Field(
-        default="gpus-per-node",
-        description="Option of sbatch that requests GPUs. none: whole nodes whose GPUs are all visible.",
+    gpu_request: Literal["none", "gres", "gpus-per-node", "gpus-per-task"] = optional(
+        "Option of sbatch that requests GPUs. none: whole nodes whose GPUs are all visible.", default="gpus-per-node"
     )
-    gres_type: Text | None = Field(
-        default=None, description="Type of the GPUs in the request, if the site names one.", examples=["h100"]
+    gres_type: Text | None = optional("Type of the GPUs in the request, if the site names one.", "h100")
+    exclusive: bool = optional("true: a job shares its nodes with no other job.", default=False)
+    mem: Memory | None = optional(
+        'Memory of a job on each node, a number with K, M, G or T (powers of 1024; without a letter M). "0" is all '
+        "memory of the node.",
+        "500G",
+        "0",
     )
-    exclusive: bool = Field(default=False, description="true: a job shares its nodes with no other job.")
-    mem: Memory | None = Field(
-        default=None,
-        description="Memory of a job on each node, a number with K, M, G or T (powers of 1024; without a letter M). "
-        '"0" is all memory of the node.',
-        examples=["500G", "0"],
+    cpus_per_task: Count | None = optional("Number of CPUs of a process, as Slurm counts CPUs.", 16)
+    hint: Literal["compute_bound", "memory_bound", "multithread", "nomultithread"] | None = optional(
+        "Hint about the use of cores and hardware threads.", "nomultithread"
     )
-    cpus_per_task: Count | None = Field(
-        default=None, description="Number of CPUs of a process, as Slurm counts CPUs.", examples=[16]
-    )
-    hint: Literal["compute_bound", "memory_bound", "multithread", "nomultithread"] | None = Field(
-        default=None, description="Hint about the use of cores and hardware threads.", examples=["nomultithread"]
-    )
-    cpu_bind: Text | None = Field(
-        default=None, description="Binding of processes to CPUs, the option of srun.", examples=["cores"]
-    )
-    gpu_bind: Text | None = Field(
-        default=None, description="Binding of processes to GPUs, the option of srun.", examples=["none"]
-    )
-    mpi: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.+-]+$")] | None = Field(
-        default=None,
-        description="How srun starts MPI processes: a name of `srun --mpi=list`.",
-        examples=["pmix"],
+    cpu_bind: Text | None = optional("Binding of processes to CPUs, the option of srun.", "cores")
+    gpu_bind: Text | None = optional("Binding of processes to GPUs, the option of srun.", "none")
+    mpi: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.+-]+$")] | None = optional(
+        "How srun starts MPI processes: a name of `srun --mpi=list`.", "pmix"
     )
 
-    sbatch: list[Argument] = Field(
-        default=[], description="Further options of sbatch, each as `--name=value`.", examples=[["--mail-type=END"]]
+    sbatch: list[Argument] = optional(
+        "Further options of sbatch, each as `--name=value`.", ["--mail-type=END"], default=[]
     )
-    srun: list[Argument] = Field(
-        default=[], description="Further options of srun, each as `--name=value`.", examples=[["--auto-resume=1"]]
-    )
+    srun: list[Argument] = optional("Further options of srun, each as `--name=value`.", ["--auto-resume=1"], default=[])
 
     @model_validator(mode="after")
     def _names_are_given(self) -> SlurmFields:
@@ -286,10 +245,8 @@ class SlurmFields(Strict):
 class MpirunFields(Strict):
     """A cluster without a scheduler. mpirun on this machine starts the processes on the nodes of a hostfile."""
 
-    hostfile: Text = Field(description="Open MPI's file with the hosts and their slots.", examples=["/shared/hosts"])
-    time_limit: TimeLimit = Field(
-        description="Time limit of a job whose experiment has none, as `[D-]H:MM:SS`.", examples=["0:30:00"]
-    )
-    arguments: list[Annotated[str, Field(pattern=r"^[^\n\r\x00]+$")]] = Field(
-        default=[], description="Further arguments of mpirun, one word each.", examples=[["--bind-to", "none"]]
+    hostfile: Text = required("Open MPI's file with the hosts and their slots.", "/shared/hosts")
+    time_limit: TimeLimit = required("Time limit of a job whose experiment has none, as `[D-]H:MM:SS`.", "0:30:00")
+    arguments: list[Annotated[str, Field(pattern=r"^[^\n\r\x00]+$")]] = optional(
+        "Further arguments of mpirun, one word each.", ["--bind-to", "none"], default=[]
     )

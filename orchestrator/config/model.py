@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from typing import Annotated, Literal, TypeVar, get_args
+from typing import Annotated, Any, Literal, TypeVar, get_args
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, WithJsonSchema
 from pydantic.fields import FieldInfo
@@ -29,6 +29,16 @@ def _time(value: str) -> str:
     if not value.strip("0:-"):
         raise ValueError("must not be zero, which Slurm reads as no limit")
     return value
+
+
+def required(description: str, *examples: object) -> Any:
+    """Return the declaration of a field without a default. The documentation and the JSON Schema have the examples."""
+    return Field(description=description, examples=list(examples) or None)
+
+
+def optional(description: str, *examples: object, default: object = None) -> Any:
+    """Return the declaration of a field with a default."""
+    return Field(default=default, description=description, examples=list(examples) or None)
 
 
 # Counts are strict, because pydantic would otherwise accept "08" and true as numbers.
@@ -214,28 +224,18 @@ def _models_in(annotation: object) -> list[type[BaseModel]]:
 class Hardware(Strict):
     """Hardware of the nodes, which are of one kind. A missing value is unknown."""
 
-    nodes: Count = Field(description="Number of nodes.", examples=[384])
-    gpus_per_node: Count = Field(description="Number of GPUs of a node.", examples=[8])
-    gpu: Text | None = Field(default=None, description="Name of the GPU.", examples=["A100-SXM4-80GB"])
-    gpu_memory_gb: Count | None = Field(
-        default=None, description="Memory of a GPU, in units of 10^9 bytes.", examples=[80]
-    )
-    peak_tflops: dict[Literal["fp32", "fp16", "bf16"], Positive] = Field(
+    nodes: Count = required("Number of nodes.", 384)
+    gpus_per_node: Count = required("Number of GPUs of a node.", 8)
+    gpu: Text | None = optional("Name of the GPU.", "A100-SXM4-80GB")
+    gpu_memory_gb: Count | None = optional("Memory of a GPU, in units of 10^9 bytes.", 80)
+    peak_tflops: dict[Literal["fp32", "fp16", "bf16"], Positive] = optional(
+        "Dense peak of a GPU in TFLOP/s, for each dtype that the GPU supports.",
+        {"fp16": 312, "bf16": 312, "fp32": 19.5},
         default={},
-        description="Dense peak of a GPU in TFLOP/s, for each dtype that the GPU supports.",
-        examples=[{"fp16": 312, "bf16": 312, "fp32": 19.5}],
     )
-    nvlink_gb_s: Positive | None = Field(
-        default=None, description="Bandwidth of a GPU inside a node in GB/s, in one direction.", examples=[300]
-    )
-    network_gb_s: Positive | None = Field(
-        default=None,
-        description="Bandwidth of a GPU between nodes in GB/s, in one direction.",
-        examples=[25],
-    )
-    network_cards: Count | None = Field(
-        default=None, description="Number of network cards of a node, if several GPUs share one.", examples=[4]
-    )
+    nvlink_gb_s: Positive | None = optional("Bandwidth of a GPU inside a node in GB/s, in one direction.", 300)
+    network_gb_s: Positive | None = optional("Bandwidth of a GPU between nodes in GB/s, in one direction.", 25)
+    network_cards: Count | None = optional("Number of network cards of a node, if several GPUs share one.", 4)
 
     def peak(self, dtype: str) -> float | None:
         """Return the dense peak in TFLOP/s; None if it is unknown."""

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator
 
-from orchestrator.config.model import Strict, Text, read_model
+from orchestrator.config.model import Strict, Text, optional, read_model
 from orchestrator.config.yaml import Document, read_document
 from orchestrator.errors import Problem
 from orchestrator.identity import why_not_own
@@ -37,20 +37,12 @@ def _url(value: str) -> str:
 class UserConfig(Strict):
     """Fields of the user's `config.yaml`."""
 
-    cluster: Text | None = Field(
-        default=None,
-        description="Default of `--cluster`: the name of a cluster, or the path of its profile.",
-        examples=["selene"],
+    cluster: Text | None = optional(
+        "Default of `--cluster`: the name of a cluster, or the path of its profile.", "selene"
     )
-    database: Text | None = Field(
-        default=None,
-        description="Default of `--database`: the ledger, a file or a URL.",
-        examples=["/shared/ada/results.db"],
-    )
-    notify: list[Annotated[str, AfterValidator(_url)]] = Field(
-        default=[],
-        description="URLs that get a message when a command has waited.",
-        examples=[["mailto://ada@example.org"]],
+    database: Text | None = optional("Default of `--database`: the ledger, a file or a URL.", "/shared/ada/results.db")
+    notify: list[Annotated[str, AfterValidator(_url)]] = optional(
+        "URLs that get a message when a command has waited.", ["mailto://ada@example.org"], default=[]
     )
 
 
@@ -86,8 +78,9 @@ def user_defaults() -> UserDefaults:
         if getattr(config, name) not in (None, [])
     }
     folder = Path() if file is None else file.parent
+    name = config.cluster
     values = {
-        "cluster": _based(folder, config.cluster, is_path=_is_profile_path(config.cluster)),
+        "cluster": _based(folder, name, is_path="/" in (name or "") or (name or "").endswith(".yaml")),
         "database": _based(folder, config.database, is_path="://" not in (config.database or "")),
     }
     for name, variable in VARIABLES.items():
@@ -110,10 +103,6 @@ def _document(file: Path) -> Document:
         return Problem(f"{why}, so it is not used", f"{file}:", hint) if why else None
 
     return read_document(file, refusal)
-
-
-def _is_profile_path(name: str | None) -> bool:
-    return name is not None and ("/" in name or name.endswith(".yaml"))
 
 
 def _based(folder: Path, value: str | None, *, is_path: bool) -> str | None:

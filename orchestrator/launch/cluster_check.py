@@ -21,7 +21,7 @@ from orchestrator.launch.preflight import check_this_machine, option_findings, s
 from orchestrator.launch.probe import job_findings
 from orchestrator.paths import Folders
 from orchestrator.planning.run_settings import NO_SETTINGS, RunSettings
-from orchestrator.planning.scales import cases_at
+from orchestrator.planning.target import cases_at
 from orchestrator.slurm import site as slurm_site
 from orchestrator.slurm.command import on_cluster
 
@@ -39,7 +39,7 @@ class ClusterCheck:
     def problems(self) -> list[Problem]:
         """Return what is wrong."""
         return [
-            Problem(f"{finding.check}: {finding.message}", finding.location, finding.hint)
+            Problem(f"{finding.check}: {finding.found}", finding.location, finding.hint)
             for finding in self.findings
             if finding.is_fault
         ]

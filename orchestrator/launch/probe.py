@@ -152,7 +152,7 @@ def probe_findings(cluster: Cluster, probed: Probed) -> list[Finding]:
     folder = Finding("folder for runs", "compute", "ok", "the files of the job are visible here")
     if probed.state == "COMPLETED":
         return [*paths, folder, _image_finding(cluster, probed), *_inside_findings(cluster, probed)]
-    return [*paths, folder, *_failure(cluster, probed, [finding.message for finding in paths if finding.is_fault])]
+    return [*paths, folder, *_failure(cluster, probed, [finding.found for finding in paths if finding.is_fault])]
 
 
 def _failure(cluster: Cluster, probed: Probed, path_faults: Sequence[str]) -> list[Finding]:

@@ -56,7 +56,7 @@ from orchestrator.paths import Folders, short_name
 from orchestrator.planning.batch_plan import with_iterations
 from orchestrator.planning.plan import Plan, plan_cases, repeated
 from orchestrator.planning.run_settings import read_settings
-from orchestrator.planning.scales import replace_workload
+from orchestrator.planning.target import replace_workload
 from orchestrator.reading.failure import MOST_ATTEMPTS, POLICIES, Failure, fails_as_published, failure_named
 from orchestrator.slurm.command import most_in_array, on_cluster
 from orchestrator.slurm.notation import format_time_limit, time_limit_s

@@ -251,7 +251,8 @@ def computed_flops_per_iteration(
     weights = _weight_flops_per_token(model)
     layer = 3 * (weights + attention)
     if recompute == "full":
-        layer += weights + attention - (_last_product_flops_per_token(model) if skips_last_product else 0)
+        last_product = 2 * model.active_experts * model.hidden * model.ffn_hidden
+        layer += weights + attention - (last_product if skips_last_product else 0)
     elif recompute == "selective":
         layer += attention
     return global_batch_size * model.seq * (model.layers * layer + 3 * _logit_flops_per_token(model))
@@ -305,8 +306,3 @@ def _attention_flops_per_token(model: ModelShape) -> int:
 def _logit_flops_per_token(model: ModelShape) -> int:
     """Return the forward FLOPs of the output layer."""
     return 2 * model.hidden * model.vocab
-
-
-def _last_product_flops_per_token(model: ModelShape) -> int:
-    """Return the forward FLOPs of one layer's last matrix, the feed-forward layer's output."""
-    return 2 * model.active_experts * model.hidden * model.ffn_hidden

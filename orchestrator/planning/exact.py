@@ -72,11 +72,10 @@ class ExactMemory:
     """Memory of the first tensor- and data-parallel rank of the first and of the last pipeline stage.
 
     No other stage needs more: all have the same number of layers, earlier stages keep more microbatches in flight, and
-    only these two have an embedding or logits. `seconds` is the time of the planning.
+    only these two have an embedding or logits.
     """
 
     ranks: tuple[RankMemory, ...]
-    seconds: float
 
 
 def absent_packages() -> list[str]:
@@ -162,7 +161,7 @@ class _Child:
         fields = json.loads(answer)
         if "reason" in fields:
             return str(fields["reason"])
-        return ExactMemory(tuple(RankMemory(**rank) for rank in fields["ranks"]), fields["seconds"])
+        return ExactMemory(tuple(RankMemory(**rank) for rank in fields["ranks"]))
 
     def stop(self) -> None:
         """End the process, also in the middle of a job."""
@@ -196,8 +195,10 @@ class ExactCase:
 
 def plan_exactly(cases: Sequence[Case]) -> list[ExactCase | str]:
     """Plan each case with the real model. The result of a case that cannot be planned is the reason, in one line."""
-    results: list[ExactCase | str] = [_unsupported(case) or "" for case in cases]
-    planned = [i for i, reason in enumerate(results) if not reason]
+    results: list[ExactCase | str] = [
+        "the exact planner builds no experts" if case.model.experts else "planned for GPUs only" for case in cases
+    ]
+    planned = [i for i, case in enumerate(cases) if not case.model.experts and case.device == "gpu"]
     for i, memory in zip(planned, exact_memory([exact_job(cases[i]) for i in planned]), strict=True):
         if isinstance(memory, str):
             results[i] = memory
@@ -220,14 +221,6 @@ def exact_job(case: Case) -> ExactJob:
     if facts.microbatch_slots is None:
         arguments += ["--cuda-graph-impl", "none"]
     return ExactJob(tuple(arguments), case.layout.gpus, facts.attention, facts.frees_outputs)
-
-
-def _unsupported(case: Case) -> str | None:
-    if case.model.experts:
-        return "the exact planner builds no experts"
-    if case.device == "cpu":
-        return "planned for GPUs only"
-    return None
 
 
 def _total_bytes(rank: RankMemory, facts: MemoryFacts, training: Training) -> int:

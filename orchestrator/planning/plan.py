@@ -20,19 +20,19 @@ from orchestrator.catalog.library import Entry
 from orchestrator.clusters.program import image_of, program_for
 from orchestrator.clusters.resolve import Cluster
 from orchestrator.config.yaml import shown
-from orchestrator.errors import Problem, ReproError
+from orchestrator.errors import Problem, ReproError, for_each
 from orchestrator.fields import Field
 from orchestrator.job_spec import ComputedProducts, JobSpec, Resources
 from orchestrator.megatron.memory import MemoryEstimate
 from orchestrator.megatron.model import Layout, ModelShape, Training
 from orchestrator.paths import Folders
 from orchestrator.planning.exact import absent_packages, install_command
-from orchestrator.planning.scales import scale_hint
 from orchestrator.planning.target import (
     Target,
     case_context,
     fit_refusals,
     refusals,
+    scale_hint,
     start_refusals,
     start_warnings,
     warnings,
@@ -296,7 +296,8 @@ def refusal_problems(entry: Entry, checked: Sequence[CheckedCase], target: Targe
         for reason in plan.refusals:
             by_reason.setdefault(reason, []).append(plan.case.name)
     too_large = {reason for plan in checked if plan.refusals for reason in fit_refusals(plan.case, target)}
-    hint = scale_hint(entry, target) or _other_machine(target) if too_large else None
+    other_machine = "--cluster NAME selects another machine" if target.machine is not None else None
+    hint = scale_hint(entry, target) or other_machine if too_large else None
     problems = []
     for reason, names in by_reason.items():
         cases = f"all {len(checked)} cases" if len(names) == len(checked) > 1 else " and ".join(names)
@@ -304,35 +305,23 @@ def refusal_problems(entry: Entry, checked: Sequence[CheckedCase], target: Targe
     return problems
 
 
-def _other_machine(target: Target) -> str | None:
-    return "--cluster NAME selects another machine" if target.machine is not None else None
-
-
 def _plans(entry: Entry, checked: Sequence[CheckedCase], cluster: Cluster, folders: Folders) -> list[Plan]:
     """Bind each case to its program; ReproError has every case that the program does not support."""
-    plans: list[Plan] = []
-    problems: list[Problem] = []
-    for plan in checked:
-        try:
-            program = program_for(plan.case, entry.paper, cluster, folders)
-        except ReproError as error:
-            problems.extend(error.problems)
-            continue
-        plans.append(
-            Plan(
-                case=plan.case,
-                cluster=cluster.name,
-                resources=plan.resources,
-                refusals=tuple(start_refusals(program, cluster)),
-                warnings=(*plan.warnings, *start_warnings(program, cluster)),
-                cost=plan.cost,
-                identity=identity(plan.case, program, cluster.name),
-                program=program,
-            )
+
+    def bound(plan: CheckedCase) -> Plan:
+        program = program_for(plan.case, entry.paper, cluster, folders)
+        return Plan(
+            case=plan.case,
+            cluster=cluster.name,
+            resources=plan.resources,
+            refusals=tuple(start_refusals(program, cluster)),
+            warnings=(*plan.warnings, *start_warnings(program, cluster)),
+            cost=plan.cost,
+            identity=identity(plan.case, program, cluster.name),
+            program=program,
         )
-    if problems:
-        raise ReproError(*dict.fromkeys(problems))
-    return plans
+
+    return for_each(checked, bound)
 
 
 def _require_different_jobs(entry: Entry, plans: Sequence[Plan]) -> None:

@@ -1,21 +1,26 @@
-"""Machine that a plan is for, a cluster or the paper's own, and the checks of a case against it."""
+"""Machine that a plan is for, a cluster or the paper's own, the checks of a case against it, and scales that fit it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from orchestrator.catalog.case import Case
+from orchestrator.catalog.case import Case, with_workload
+from orchestrator.catalog.expand import cases_to_run
+from orchestrator.catalog.experiment import PAPER, scale_names
 from orchestrator.catalog.library import Entry
 from orchestrator.clusters.container import FILE_RUNTIMES, read_image
 from orchestrator.clusters.layers import EXAMPLE
 from orchestrator.clusters.machine import Machine
 from orchestrator.clusters.profile import ClusterProfile
+from orchestrator.clusters.program import is_offered
 from orchestrator.clusters.resolve import Cluster
 from orchestrator.config.model import Hardware
 from orchestrator.errors import Problem, ReproError
+from orchestrator.job_spec import Value
 from orchestrator.megatron.rules import RuleContext, broken_rules, layout_warnings
 from orchestrator.money import Price
+from orchestrator.paths import short_name
 from orchestrator.text import counted
 from orchestrator.workloads import find_workload
 from orchestrator.workloads.base import Program
@@ -78,10 +83,6 @@ class Target:
             return self.machine.processes
         return self.hardware.gpus_per_node
 
-    def environment_of(self, case: Case) -> Mapping[str, str]:
-        """Return the variables that the site sets for every rank of the case."""
-        return self.profile.variables(self.nodes_of(case)) if self.profile else {}
-
     def nodes_of(self, case: Case) -> int:
         """Return the number of nodes that the case needs."""
         return -(-case.layout.gpus // min(case.layout.gpus, self.places_per_node(case)))
@@ -96,7 +97,7 @@ def case_context(case: Case, target: Target) -> RuleContext:
         training=case.training,
         dialect=workload.dialect,
         arguments=case.arguments,
-        environment=target.environment_of(case),
+        environment=target.profile.variables(target.nodes_of(case)) if target.profile else {},
         tokens=workload.tokens(case.model, case.layout.tensor_parallel),
         gpu=target.hardware.gpu,
         gpus_per_node=target.hardware.gpus_per_node,
@@ -203,3 +204,85 @@ def _is_pulled_by_each_job(program: Program, cluster: Cluster) -> bool:
     if container is None or program.image_path is None or "<" in program.image_path:
         return False
     return container.runtime in FILE_RUNTIMES and read_image(program.image_path).path is None
+
+
+def replace_workload(cases: list[Case], workload: str | None) -> list[Case]:
+    """Return the cases with the given workload, if any; ReproError if it is unknown or cannot run them."""
+    if workload is None:
+        return cases
+    runs_on_cpu = find_workload(workload).runs_on_cpu
+    replaced = with_workload(cases, workload)
+    if not runs_on_cpu and any(case.device == "cpu" for case in replaced):
+        figure = f"{short_name(cases[0].experiment)} at scale {cases[0].scale}"
+        what = f"--workload {workload}: {figure} runs on CPU cores, and {workload} on GPUs only"
+        raise ReproError(Problem(what, hint="leave --workload out, or choose another --scale"))
+    return replaced
+
+
+def cases_at(
+    entry: Entry,
+    cluster: Cluster | None,
+    scale: str | None,
+    workload: str | None = None,
+    wanted: Mapping[str, Value] | None = None,
+) -> list[Case]:
+    """Return the experiment's own cases at a scale: the given one, else the largest that fits the cluster.
+
+    With `workload` it is the largest scale that this program can run. Of its cases, those with the values `wanted`
+    must fit. Without a cluster it is the published scale; so it is if none fits a cluster of several machines, whose
+    refusal then has the reasons.
+    """
+    if scale is not None or cluster is None:
+        return cases_to_run(entry, scale or PAPER)
+    wanted = wanted or {}
+    scales = [cases_to_run(entry, name) for name in scale_names(entry.experiment)]
+    fitting = [own for own in scales if _can_run(own, cluster, workload, wanted)]
+    offered = [
+        own for own in fitting if all(is_offered(workload or case.workload, cluster) for case in _chosen(own, wanted))
+    ]
+    if cluster.machine is not None and offered:
+        return offered[0]
+    if fitting:  # its refusal names the missing program
+        return fitting[0]
+    if cluster.machine is None:
+        return cases_to_run(entry, PAPER)
+    names = ", ".join(scale_names(entry.experiment))
+    program = f" with {workload}" if workload else ""
+    what = f"no scale of {entry.short_name} ({names}) fits {cluster.name}{program}"
+    hint = f"--cluster NAME selects another machine; `repro plan {entry.short_name}` plans for that of the paper"
+    raise ReproError(Problem(what, hint=hint))
+
+
+def _can_run(cases: list[Case], cluster: Cluster, workload: str | None, wanted: Mapping[str, Value]) -> bool:
+    try:
+        cases = replace_workload(cases, workload)
+    except ReproError:  # this scale compares programs or has no GPUs; a smaller one may fit
+        return False
+    chosen = _chosen(cases, wanted)
+    return bool(chosen) and _fit(chosen, Target.of_cluster(cluster))
+
+
+def _chosen(cases: Sequence[Case], wanted: Mapping[str, Value]) -> list[Case]:
+    """Return the cases with these values."""
+    return [case for case in cases if wanted.items() <= case.settings.items()]
+
+
+def _fit(cases: Sequence[Case], target: Target) -> bool:
+    """Return whether the target's hardware can hold all cases."""
+    return not any(reason for case in cases for reason in fit_refusals(case, target))
+
+
+def scale_hint(entry: Entry, target: Target) -> str | None:
+    """Return the hint that names the scales that fit; None if none does."""
+    names = [name for name in scale_names(entry.experiment) if _fit(cases_to_run(entry, name), target)]
+    if not names:
+        return None
+    return f"--scale {', '.join(names[:-1])} or {names[-1]} fits" if len(names) > 1 else f"--scale {names[0]} fits"
+
+
+def scale_notes(entry: Entry, cases: Sequence[Case], cluster: Cluster, scale: str | None) -> list[str]:
+    """Return a note if a smaller scale than the published one was chosen for a cluster of several machines."""
+    chosen = cases[0].scale
+    if scale is not None or cluster.machine is not None or chosen == PAPER:
+        return []
+    return [f"{entry.short_name} at scale {chosen}, the largest that fits {cluster.name}; --scale selects another"]

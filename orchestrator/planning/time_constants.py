@@ -1,16 +1,67 @@
-"""Constants and sizes of the time model: fitted numbers, published numbers with their source, rates of a machine."""
+"""Constants and sizes of the time model, rates of a machine, and the basis of a predicted time.
+
+The basis is what was measured of the case's program, GPU and site. Each width is such that at least 90 % of the times
+are inside that were not used to predict them: those of tables, machines and sites left out of the fit in turn.
+docs/explanation/predictions.md has them, and a test checks each width.
+"""
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
+from enum import Enum
 from functools import cache
 
 from orchestrator.config.model import Hardware
 from orchestrator.megatron.hardware import GPUS, Fit, gpu_facts
 from orchestrator.megatron.model import Layout, ModelShape, Training
-from orchestrator.planning.time_basis import is_card, is_kind
 from orchestrator.workloads import find_workload
-from orchestrator.workloads.base import TimeFacts, has_local_layers
+from orchestrator.workloads.base import ONE_NODE, TimeFacts, has_local_layers
+
+
+class Basis(Enum):
+    """Class of a prediction, from the smallest to the largest uncertainty.
+
+    `label` is its name in JSON, `uncertainty` the relative uncertainty if all bandwidths are known, `about` what was
+    measured of cases of this class.
+    """
+
+    MEASURED = "measured", 0.10, "program, GPU and site measured, or a node of this kind"
+    OTHER_SITE = "other site", 0.25, "program and GPU measured, other site or network"
+    OTHER_PROGRAM = "other program", 0.30, "GPU measured, other program of the family"
+    NOT_COMPARED = "not compared", 0.40, "no similar case measured, or limited by the host"
+
+    def __init__(self, label: str, uncertainty: float, about: str) -> None:
+        self.label, self.uncertainty, self.about = label, uncertainty, about
+
+
+COMPARED_ON = ("A100", "A800", "H800", "H100")
+"""Kinds of GPU on which times of several programs of the family were compared: MLSys'23 table 5, ATC'24's demo and
+table 8 (A800 is A100 with less NVLink), Megatron-Core's weak scaling and the tutorials."""
+
+
+def basis_of(gpu: str | None, program: str, site: str | None, nodes: int) -> Basis:
+    """Return the class of a prediction for a case of which a similar one was measured on some machine.
+
+    `site` is the name of a cluster or the folder of a paper.
+    """
+    facts = find_workload(program).time
+    if any(is_kind(gpu, kind) for kind in facts.fitted_on):
+        sites = {name for kind, names in facts.sites.items() if is_kind(gpu, kind) for name in names}
+        return Basis.MEASURED if site in sites or (ONE_NODE in sites and nodes == 1) else Basis.OTHER_SITE
+    is_compared = facts.is_of_family and any(is_kind(gpu, kind) for kind in COMPARED_ON)
+    return Basis.OTHER_PROGRAM if is_compared else Basis.NOT_COMPARED
+
+
+@cache
+def is_kind(gpu: str | None, kind: str) -> bool:
+    """Return whether this is the kind of GPU. GH200, H200 NVL and H100 PCIe are other kinds than H200 and H100."""
+    return re.search(rf"(?<![A-Z]){kind}", gpu or "") is not None and not is_card(gpu)
+
+
+def is_card(gpu: str | None) -> bool:
+    """Return whether a GPU is a PCI Express card: lower power limit, and NVLink at most by bridges."""
+    return re.search(r"NVL|PCI", gpu or "", re.IGNORECASE) is not None
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,9 +11,8 @@ from typing import TypeVar
 
 from orchestrator.catalog.axes import Settings
 from orchestrator.catalog.case import Case
-from orchestrator.catalog.experiment import PAPER
+from orchestrator.catalog.experiment import PAPER, PublishedPoint
 from orchestrator.catalog.library import Entry
-from orchestrator.catalog.published import PublishedPoint
 from orchestrator.job_spec import Value
 from orchestrator.ledger.measurements import MeasuredMetric
 from orchestrator.ledger.rows import JobRow, JobSummary

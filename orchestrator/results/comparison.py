@@ -12,8 +12,8 @@ from typing import Annotated, Literal, NamedTuple
 
 from orchestrator.catalog.case import Case
 from orchestrator.catalog.claims import PublishedClaim
+from orchestrator.catalog.experiment import PublishedPoint
 from orchestrator.catalog.library import Entry
-from orchestrator.catalog.published import PublishedPoint
 from orchestrator.errors import Problem, ReproError, did_you_mean
 from orchestrator.fields import Column, Columns, Field, TableRow, row_of
 from orchestrator.ledger.attempts import last_result, with_attempt

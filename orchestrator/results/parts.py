@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from orchestrator.catalog.published import FROM_PLOTS, PublishedPoint
+from orchestrator.catalog.experiment import FROM_PLOTS, PublishedPoint
 from orchestrator.results.cases import Result
 from orchestrator.results.evidence import shown_number, unlike
 from orchestrator.results.margin import Margin, NotJudged

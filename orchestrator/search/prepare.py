@@ -15,10 +15,8 @@ import yaml
 from orchestrator.catalog.axes import AXES
 from orchestrator.catalog.case import Case, parse_where, select, shown_value
 from orchestrator.catalog.expand import cases_to_run
-from orchestrator.catalog.experiment import PAPER, SEARCHES, Experiment, ModelFields
-from orchestrator.catalog.library import Entry, find_experiment
-from orchestrator.catalog.names import experiment_names
-from orchestrator.catalog.paper import Paper
+from orchestrator.catalog.experiment import PAPER, SEARCHES, Experiment, ModelFields, Paper
+from orchestrator.catalog.library import Entry, experiment_names, find_experiment
 from orchestrator.clusters.resolve import Cluster, find_cluster
 from orchestrator.config.model import read_model
 from orchestrator.config.yaml import Document, parse_document, parse_settings, read_document, settings_document, shown

@@ -80,13 +80,13 @@ def query_jobs(job_ids: Collection[str], is_ours: IsOurs = _any_job) -> QueryAns
     Unreachable if slurmctld does not answer squeue. Any other source that does not answer is a complaint.
     """
     ids = require_job_ids(job_ids)
-    queue = _ask_queue(ids, is_ours)
+    queue = _ask(_SQUEUE, parse_queue, ids, is_ours)
     records, doubts = _wanted(queue.records, ids), list(queue.doubts)
     unlisted = _unanswered(ids, records)
     complaints: list[str] = []
     is_complete = True
     try:
-        accounting = _ask_accounting(unlisted, is_ours)
+        accounting = _ask(_SACCT, parse_accounting, unlisted, is_ours)
     except Unreachable as error:
         complaints.append(str(error))
         is_complete = isinstance(error, NoAccounting)
@@ -186,25 +186,21 @@ class _Listing:
         return cls(by_id(ours), tuple(filter(None, doubts)), by_id(unclear))
 
 
-def _ask_queue(job_ids: Collection[str], is_ours: IsOurs) -> _Listing:
+def _ask(
+    command: Sequence[str],
+    parse: Callable[[str], Iterator[JobRecord]],
+    job_ids: Collection[str],
+    is_ours: IsOurs,
+) -> _Listing:
+    """Return what squeue or sacct lists of these jobs."""
     listed: list[JobRecord] = []
     doubts: list[str | None] = []
     for ids in id_lists(job_ids):
-        answer = run_slurm([*_SQUEUE, f"--jobs={ids}"], variables=_PLAIN)
-        # With one id, an unknown job is an error; with several, it is left out.
+        answer = run_slurm([*command, f"--jobs={ids}"], variables=_PLAIN)
+        # With one id, an unknown job is an error of squeue; with several, it is left out.
         if answer.returncode == 0 or "invalid job id specified" not in answer.stderr.lower():
-            listed += parse_queue(_checked(answer).stdout)
+            listed += parse(_checked(answer).stdout)
             doubts.append(_doubt(answer))
-    return _Listing.of(listed, is_ours, doubts)
-
-
-def _ask_accounting(job_ids: Collection[str], is_ours: IsOurs) -> _Listing:
-    listed: list[JobRecord] = []
-    doubts: list[str | None] = []
-    for ids in id_lists(job_ids):
-        answer = _checked(run_slurm([*_SACCT, f"--jobs={ids}"], variables=_PLAIN))
-        listed += parse_accounting(answer.stdout)
-        doubts.append(_doubt(answer))
     return _Listing.of(listed, is_ours, doubts)
 
 

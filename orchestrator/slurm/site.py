@@ -60,9 +60,11 @@ def parse_qos(stdout: str) -> tuple[Qos, ...]:
     parsed = []
     for name, wall, job, user, group, running, submitted in _rows(stdout, len(QOS_FIELDS)):
         if name:
-            limits = [dict(_resources(text)) for text in (job, user, group)]
+            limits = [part.split("=") for text in (job, user, group) for part in text.split(",") if "=" in part]
+            counts = [(what.strip(), value) for what, count in limits if (value := number(count)) is not None]
             nodes, gpus = (
-                min((limit[what] for limit in limits if what in limit), default=None) for what in ("node", "gres/gpu")
+                min((value for what, value in counts if what == limited), default=None)
+                for limited in ("node", "gres/gpu")
             )
             parsed.append(Qos(name, parse_time_limit(wall), nodes, gpus, number(running), number(submitted)))
     return tuple(parsed)
@@ -73,15 +75,6 @@ def _rows(stdout: str, width: int) -> Iterator[list[str]]:
         row = [field.strip() for field in line.split("|")]
         if len(row) == width:
             yield row
-
-
-def _resources(text: str) -> Iterator[tuple[str, int]]:
-    """Yield the pairs of `node=2,gres/gpu=16`."""
-    for part in text.split(","):
-        name, _, count = part.partition("=")
-        value = number(count)
-        if value is not None:
-            yield name.strip(), value
 
 
 _GRES_PART = re.compile(r"(?:\([^)]*\)?|[^,(])+")  # `(S:0,2)` contains a comma, too

@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import Any, Generic, TypeVar
 
 from orchestrator.catalog.case import Case
-from orchestrator.catalog.paper import Paper
+from orchestrator.catalog.experiment import Paper
 from orchestrator.errors import Problem, ReproError
 from orchestrator.megatron.hardware import Fit
 from orchestrator.megatron.logs.alpa import RowKey

@@ -15,10 +15,10 @@ from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Annotated
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator
 
 from orchestrator.catalog.case import Case
-from orchestrator.config.model import Text
+from orchestrator.config.model import Text, required
 from orchestrator.megatron.logs import ALPA_PROGRAM
 from orchestrator.megatron.logs.alpa import TABLE, key_of_case
 from orchestrator.megatron.memory import MemoryFacts
@@ -173,13 +173,12 @@ def _benchmark(value: str) -> str:
 class BenchmarkSite(CheckoutSite):
     """A checkout of Alpa's fork of Megatron-LM, and the folder of Alpa's benchmark scripts in their own checkout."""
 
-    checkout: Text = Field(
-        description="Folder of the checkout, at the commit that the paper names. An absolute path.",
-        examples=["/shared/Megatron-LM-alpa"],
+    checkout: Text = required(
+        "Folder of the checkout, at the commit that the paper names. An absolute path.", "/shared/Megatron-LM-alpa"
     )
-    benchmark: Annotated[Text, AfterValidator(_benchmark)] = Field(
-        description=f"Folder {BENCHMARKS.subfolder} in a checkout of {BENCHMARKS.name}. An absolute path.",
-        examples=[f"/shared/alpa/{BENCHMARKS.subfolder}"],
+    benchmark: Annotated[Text, AfterValidator(_benchmark)] = required(
+        f"Folder {BENCHMARKS.subfolder} in a checkout of {BENCHMARKS.name}. An absolute path.",
+        f"/shared/alpa/{BENCHMARKS.subfolder}",
     )
 
 

@@ -17,10 +17,10 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from pydantic import Field, model_validator
+from pydantic import model_validator
 
 from orchestrator.catalog.case import Case
-from orchestrator.config.model import Text
+from orchestrator.config.model import Text, optional
 from orchestrator.megatron.memory import MemoryFacts
 from orchestrator.megatron.rules import read_flags
 from orchestrator.workloads.base import JobContext, Program, TimeFacts, Workload, megatron_program
@@ -135,24 +135,14 @@ OWN_LAYERS: Flags = {
 class TodaySite(CheckoutSite):
     """A checkout of today's Megatron-LM. Without data of the site it uses mock data."""
 
-    data_path: Text | None = Field(
-        default=None,
-        description="Tokenised data: the path of the .bin and .idx files, without the ending. Without it: mock data.",
-        examples=["/shared/data/gpt2_text_document"],
+    data_path: Text | None = optional(
+        "Tokenised data: the path of the .bin and .idx files, without the ending. Without it: mock data.",
+        "/shared/data/gpt2_text_document",
     )
-    vocab_file: Text | None = Field(
-        default=None,
-        description="The file gpt2-vocab.json, with `data_path`.",
-        examples=["/shared/data/gpt2-vocab.json"],
-    )
-    merge_file: Text | None = Field(
-        default=None,
-        description="The file gpt2-merges.txt, with `data_path`.",
-        examples=["/shared/data/gpt2-merges.txt"],
-    )
-    transformer_engine: bool = Field(
-        default=True,
-        description="false: jobs find neither transformer-engine nor apex, and use Megatron-LM's own layers.",
+    vocab_file: Text | None = optional("The file gpt2-vocab.json, with `data_path`.", "/shared/data/gpt2-vocab.json")
+    merge_file: Text | None = optional("The file gpt2-merges.txt, with `data_path`.", "/shared/data/gpt2-merges.txt")
+    transformer_engine: bool = optional(
+        "false: jobs find neither transformer-engine nor apex, and use Megatron-LM's own layers.", default=True
     )
 
     @model_validator(mode="after")

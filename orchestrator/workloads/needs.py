@@ -5,9 +5,9 @@ from __future__ import annotations
 import shlex
 from dataclasses import dataclass
 
-from pydantic import Field, ValidationInfo, field_validator
+from pydantic import ValidationInfo, field_validator
 
-from orchestrator.config.model import Strict, Text
+from orchestrator.config.model import Strict, Text, required
 
 GITHUB = "https://github.com"
 
@@ -93,26 +93,24 @@ class WorkloadSite(Strict):
 class CheckoutSite(WorkloadSite):
     """Path of a checkout of Megatron-LM, as jobs see it."""
 
-    checkout: Text = Field(
-        description="Folder of the checkout, at the commit that the paper or the workload names.",
-        examples=["/shared/Megatron-LM"],
+    checkout: Text = required(
+        "Folder of the checkout, at the commit that the paper or the workload names.", "/shared/Megatron-LM"
     )
 
 
 class MegatronSite(CheckoutSite):
     """A checkout of Megatron-LM and the training data."""
 
-    data_path: Text = Field(
-        description="Tokenised data: the path of the .bin and .idx files, without the ending.",
-        examples=["/shared/data/gpt2_text_document"],
+    data_path: Text = required(
+        "Tokenised data: the path of the .bin and .idx files, without the ending.", "/shared/data/gpt2_text_document"
     )
 
 
 class VocabularySite(MegatronSite):
     """A checkout of Megatron-LM, the training data and the two files of GPT-2's vocabulary."""
 
-    vocab_file: Text = Field(description="The file gpt2-vocab.json.", examples=["/shared/data/gpt2-vocab.json"])
-    merge_file: Text = Field(description="The file gpt2-merges.txt.", examples=["/shared/data/gpt2-merges.txt"])
+    vocab_file: Text = required("The file gpt2-vocab.json.", "/shared/data/gpt2-vocab.json")
+    merge_file: Text = required("The file gpt2-merges.txt.", "/shared/data/gpt2-merges.txt")
 
 
 def fetch_command(workload: str, cluster: str) -> str:

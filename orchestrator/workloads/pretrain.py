@@ -13,10 +13,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
-from pydantic import Field
-
 from orchestrator.catalog.case import Case
-from orchestrator.config.model import Text
+from orchestrator.config.model import Text, optional
 from orchestrator.errors import Problem, ReproError
 from orchestrator.files import private_folder
 from orchestrator.megatron.memory import MemoryFacts
@@ -42,11 +40,10 @@ memory that NCCL uses over many nodes is unconfirmed."""
 class PretrainSite(WorkloadSite):
     """Path of a Python with torch and megatron-core, as jobs see it."""
 
-    python: Text | None = Field(
-        default=None,
-        description="Python with torch and megatron-core. Without it jobs use `python` of the image, or else the "
-        "Python that runs `repro`.",
-        examples=["/opt/venv/bin/python"],
+    python: Text | None = optional(
+        "Python with torch and megatron-core. Without it jobs use `python` of the image, or else the Python that runs "
+        "`repro`.",
+        "/opt/venv/bin/python",
     )
 
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
-from orchestrator.catalog.experiment import Experiment
-from orchestrator.catalog.experiment_schema import experiment_schema_text, paper_schema_text
-from orchestrator.catalog.paper import Paper
+from orchestrator.catalog.experiment import Experiment, Paper
+from orchestrator.catalog.template import experiment_schema_text, paper_schema_text
 from orchestrator.clusters.profile import ClusterProfile, schema_text
 from orchestrator.metrics import METRICS, PUBLISHED
 from tests.reference.columns import export_page, ledger_page

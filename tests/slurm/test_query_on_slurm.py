@@ -21,7 +21,7 @@ from orchestrator.slurm.query import (
     query_jobs,
 )
 from orchestrator.slurm.reasons import explain_reason
-from orchestrator.slurm.records import JobRecord, Phase
+from orchestrator.slurm.records import JobRecord, Phase, parse_accounting
 from tests.slurm.accounting import OTHER_USER
 from tests.slurm.cluster import SlurmCluster
 from tests.slurm.configuration import CLUSTER_NAME
@@ -55,7 +55,7 @@ def queued(job_id: str) -> JobRecord | None:
 
 
 def in_accounting(job_id: str) -> Mapping[str, JobRecord]:
-    return query._ask_accounting([job_id], lambda _: True).records
+    return query._ask(query._SACCT, parse_accounting, [job_id], lambda _: True).records
 
 
 def kind_of_reason(job_id: str) -> str:

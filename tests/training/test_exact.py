@@ -16,7 +16,7 @@ import torch
 
 from orchestrator.planning import exact
 from orchestrator.planning.exact import ExactJob, ExactMemory, RankMemory, exact_memory
-from orchestrator.planning.meta_tensors import LiveBytes
+from orchestrator.planning.meta_memory import LiveBytes
 from tests.training.planner import shared_processes
 
 REPOSITORY = Path(__file__).parents[2]

@@ -12,9 +12,8 @@ from pydantic import BaseModel, TypeAdapter
 
 from orchestrator import errors
 from orchestrator.catalog.axes import Settings
-from orchestrator.catalog.experiment import Experiment, TrainingFields
-from orchestrator.catalog.experiment_schema import experiment_schema, paper_schema
-from orchestrator.catalog.paper import Paper
+from orchestrator.catalog.experiment import Experiment, Paper, TrainingFields
+from orchestrator.catalog.template import experiment_schema, paper_schema
 from orchestrator.cli import main
 from orchestrator.clusters.profile import ClusterProfile, profile_schema
 from orchestrator.config.user import UserConfig

@@ -36,12 +36,11 @@ _MOST_ORIGINS = 4096
 
 
 class _Container:
-    """Lines that pyxis printed about one task's container."""
+    """Lines that pyxis printed about one task's container. `error` names the error, `reasons` are those of enroot."""
 
     def __init__(self) -> None:
-        self.first = ""
-        self._error = ""
-        self._reasons: dict[int, str] = {}
+        self.first = self.error = ""
+        self.reasons: dict[int, str] = {}
         self.has_failed = False
         self.was_ended = False
         self.has_exited = False
@@ -57,26 +56,16 @@ class _Container:
         elif not follows or _FAILED.match(message):
             self.has_failed = True
         if not follows:
-            self._error = self._error or message
+            self.error = self.error or message
             return
         for order, pattern in enumerate(_REASONS):
             if match := pattern.match(message):
-                self._reasons.setdefault(order, match[1].strip())
-
-    @property
-    def names_error(self) -> bool:
-        """Return whether a message names the error."""
-        return bool(self._error)
-
-    @property
-    def has_reason(self) -> bool:
-        """Return whether a message of enroot names the reason."""
-        return bool(self._reasons)
+                self.reasons.setdefault(order, match[1].strip())
 
     def text(self) -> str:
         """Return the error and its reason in one line."""
-        error = (self._error or self.first).strip()
-        reason = self._reasons[min(self._reasons)] if self._reasons else ""
+        error = (self.error or self.first).strip()
+        reason = self.reasons[min(self.reasons)] if self.reasons else ""
         reason = reason.removesuffix(": " + error.rpartition(": ")[2])  # the same path again
         return f"pyxis: {error}" + (f"; {reason}" if reason else "")
 
@@ -105,8 +94,8 @@ class ContainerReport:
         task prints the error, and any task may print that the removal failed.
         """
         own = {origin: c for origin, c in self._containers.items() if origin == Origin() or not c.was_ended}
-        failed = sorted((item for item in own.items() if item[1].has_failed), key=lambda item: not item[1].has_reason)
-        named = tuple(origin for origin, container in failed if container.names_error)
+        failed = sorted((item for item in own.items() if item[1].has_failed), key=lambda item: not item[1].reasons)
+        named = tuple(origin for origin, container in failed if container.error)
         unnamed = tuple(origin for origin, _ in failed)
         return named or unnamed or tuple(origin for origin, container in own.items() if container.has_exited)
 
@@ -278,7 +267,7 @@ class _StartErrors:
         return replace(first, others=tuple(others))
 
     def _add(self, at: int, line: LogLine) -> None:
-        order = _kind_of(line.text)
+        order = _kind_of_similar(line.text.translate(_DIGITS))
         if order is None:
             return
         shown = kinds.KINDS[order][1].search(line.text)
@@ -325,15 +314,9 @@ class _StartErrors:
         return hit.line.is_task and self._report.is_torchruns
 
 
-def _kind_of(text: str) -> int | None:
-    """Return the index of the line's first kind in `KINDS`; None if it has none."""
-    kind: int | None = _kind_of_similar(text.translate(_DIGITS))
-    return kind
-
-
 @lru_cache(maxsize=1024)
 def _kind_of_similar(text: str) -> int | None:
-    """Return the kind of all lines that differ only in their digits. The cache serves repeated lines."""
+    """Return the index in `KINDS` of all lines that differ only in their digits. The cache serves repeated lines."""
     for order, (_, pattern) in enumerate(kinds.KINDS):
         if pattern.search(text) and not (order in (_ASSERTION, _ERROR) and kinds.CONSEQUENCE.search(text)):
             return order

@@ -173,7 +173,6 @@ class MemoryShort:
     have succeeded without them.
     """
 
-    asked_gib: float
     total_gib: float
     others_gib: float
     is_of_others: bool
@@ -193,7 +192,7 @@ def memory_short(line: str) -> MemoryShort | None:
     others = max(0.0, total - free - few - (of_torch if own is None else own))
     least = NOT_TORCHS_GIB if own is None else OTHERS_LEAST_GIB
     is_limited = _LIMITED.search(line) is not None  # by set_per_process_memory_fraction
-    return MemoryShort(asked, total, others, not is_limited and others > max(least, asked - free))
+    return MemoryShort(total, others, not is_limited and others > max(least, asked - free))
 
 
 def _own(line: str, of_torch: float, total: float, processes: list[float]) -> float | None:

@@ -26,7 +26,7 @@ _OTHER_SETTINGS = {
     )
 }
 SETTING_COLUMNS: tuple[Column, ...] = tuple(
-    _OTHER_SETTINGS[name] if name in _OTHER_SETTINGS else AXES[name].column
+    _OTHER_SETTINGS[name] if name in _OTHER_SETTINGS else AXES[name]
     for name in (
         *("case", "label", "model", "device", "gpus", "tp", "pp", "dp", "cp", "ep", "etp", "vp", "mbs", "gbs"),
         *("microbatches", "tokens_billion", "family", "layers", "hidden", "heads", "kv_groups", "ffn", "experts"),

@@ -93,7 +93,7 @@ def _settings(result: Result) -> Row:
     case, spec = result.case, result.row.spec if result.row else None
     ran = spec if spec is not None and spec.settings else case
     settings = {**ran.settings, **{axis: case.settings.get(axis) for axis in _OF_FIGURE}}
-    values: Row = {AXES[axis].column.name: value for axis, value in settings.items() if axis in AXES}
+    values: Row = {AXES[axis].name: value for axis, value in settings.items() if axis in AXES}
     values |= {name: getattr(ran.training, name, None) for name in _TRAINING_FIELDS}
     values |= {"family": ran.model and ran.model.family, "microbatches": ran.layout and ran.layout.microbatches}
     return values | {"device": ran.device}

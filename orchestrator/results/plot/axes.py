@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from orchestrator.catalog.case import shown_value
-from orchestrator.catalog.plot_axes import Axes as FigureAxes
+from orchestrator.catalog.experiment import Axes as FigureAxes
 from orchestrator.results.cases import Result
 from orchestrator.results.plot.panels import Panel
 

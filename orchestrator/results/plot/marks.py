@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.catalog.published import PublishedPoint
+from orchestrator.catalog.experiment import PublishedPoint
 from orchestrator.results.plot.panels import (
     AXIS_MARKS,
     BACKGROUND,

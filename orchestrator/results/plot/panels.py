@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from orchestrator.catalog.case import shown_value
+from orchestrator.catalog.experiment import PublishedPoint, YAxis
 from orchestrator.catalog.library import Entry
-from orchestrator.catalog.plot_axes import YAxis
-from orchestrator.catalog.published import PublishedPoint
 from orchestrator.ledger.tables import FAILED
 from orchestrator.metrics import METRICS
 from orchestrator.results.cases import Result, published_on, results_by_series

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from orchestrator.catalog.experiment import PublishedPoint
 from orchestrator.catalog.library import Entry
-from orchestrator.catalog.published import PublishedPoint
 from orchestrator.ledger.tables import FAILED
 from orchestrator.metrics import shares_beside
 from orchestrator.results.cases import CaseMetric, Result

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator import api
-from orchestrator.catalog.names import experiment_names
+from orchestrator.catalog.library import experiment_names
 from orchestrator.errors import ReproError
 from orchestrator.paths import Folders
 from tests.stand_in_site import CHECKOUT

@@ -7,8 +7,7 @@ import pytest
 from orchestrator.catalog.case import Case, parse_where, select
 from orchestrator.catalog.claims import RatioClaim
 from orchestrator.catalog.expand import expand
-from orchestrator.catalog.experiment import scale_names
-from orchestrator.catalog.published import PublishedPoint
+from orchestrator.catalog.experiment import PublishedPoint, scale_names
 from orchestrator.megatron.memory import MemoryFacts, estimate_memory, solve_offload
 from orchestrator.megatron.model import ModelShape, model_flops_utilization, padded_vocabulary
 from orchestrator.megatron.rules import Dialect, RuleContext, broken_rules

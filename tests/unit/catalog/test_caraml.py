@@ -9,7 +9,7 @@ import pytest
 from orchestrator.catalog.case import Case
 from orchestrator.catalog.claims import RatioClaim
 from orchestrator.catalog.expand import expand
-from orchestrator.catalog.published import PublishedPoint
+from orchestrator.catalog.experiment import PublishedPoint
 from orchestrator.megatron.model import flops_per_iteration, tflops_per_gpu
 from orchestrator.workloads import workloads
 from tests.unit.catalog.entries import shipped

@@ -11,8 +11,7 @@ import pytest
 import yaml
 
 from orchestrator.catalog.claims import Claim
-from orchestrator.catalog.experiment import Experiment, ScaleFields, TrainingFields
-from orchestrator.catalog.paper import Paper
+from orchestrator.catalog.experiment import Experiment, Paper, ScaleFields, TrainingFields
 from orchestrator.config.yaml import parse_document
 from orchestrator.paths import Folders
 from orchestrator.planning.batch_plan import check_experiment

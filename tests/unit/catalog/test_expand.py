@@ -14,8 +14,7 @@ from orchestrator.catalog.axes import AXES
 from orchestrator.catalog.case import parse_where, select
 from orchestrator.catalog.expand import MOST_CASES, case_count, expand, scale_fields
 from orchestrator.catalog.experiment import scale_names
-from orchestrator.catalog.library import read_experiment
-from orchestrator.catalog.names import experiment_names
+from orchestrator.catalog.library import experiment_names, read_experiment
 from orchestrator.errors import ReproError
 from orchestrator.paths import Folders
 from tests.examples import examples

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.catalog.published import PublishedPoint
+from orchestrator.catalog.experiment import PublishedPoint
 
 
 def point(**fields: Any) -> PublishedPoint:

@@ -8,8 +8,7 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from orchestrator.catalog.axes import AXES
-from orchestrator.catalog.experiment_schema import experiment_schema, paper_schema
-from orchestrator.catalog.template import EXPERIMENT_TEMPLATE, PAPER_TEMPLATE
+from orchestrator.catalog.template import EXPERIMENT_TEMPLATE, PAPER_TEMPLATE, experiment_schema, paper_schema
 from orchestrator.config.yaml import parse_document, read_document
 from tests.stand_in_site import CHECKOUT
 

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.catalog.library import find_experiment, published_code, replaced
-from orchestrator.catalog.names import experiment_names
+from orchestrator.catalog.library import experiment_names, find_experiment, published_code, replaced
 from orchestrator.errors import ReproError
 from orchestrator.paths import Folders
 from tests.unit.catalog.entries import BASE, CHECKOUT, entry_of, shipped, short, write_experiment

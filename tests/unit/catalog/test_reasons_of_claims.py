@@ -10,8 +10,7 @@ import pytest
 from orchestrator.catalog.claims import Claim
 from orchestrator.catalog.expand import expand
 from orchestrator.catalog.experiment import scale_names
-from orchestrator.catalog.library import find_experiment
-from orchestrator.catalog.names import experiment_names
+from orchestrator.catalog.library import experiment_names, find_experiment
 from orchestrator.errors import ReproError
 from orchestrator.paths import Folders
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from orchestrator.catalog.paper import Paper
+from orchestrator.catalog.experiment import Paper
 from orchestrator.clusters.container import read_image
 from orchestrator.clusters.resolve import Cluster, find_cluster
 from orchestrator.config.model import read_model

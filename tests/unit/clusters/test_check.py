@@ -68,14 +68,14 @@ def faults(folder: Path, changed: str = "", site: Site = SITE, profile: str = PR
     findings = [finding for finding in check_findings(folder, changed, site, profile) if finding.is_fault]
     assert all(finding.location and finding.place == "login" for finding in findings)
     return [
-        f"{str(finding.location).rpartition('/')[2]} {finding.check}: {finding.message}; {finding.hint}"
+        f"{str(finding.location).rpartition('/')[2]} {finding.check}: {finding.found}; {finding.hint}"
         for finding in findings
     ]
 
 
 def result_of(check: str, findings: list[Finding]) -> tuple[str, str]:
     (finding,) = [finding for finding in findings if finding.check == check]
-    return finding.result, finding.message
+    return finding.result, finding.found
 
 
 def test_a_profile_that_is_right_has_every_check_and_no_fault(tmp_path: Path) -> None:

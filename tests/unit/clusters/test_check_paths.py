@@ -68,7 +68,7 @@ def test_a_staging_folder_without_write_permission_is_reported(
     monkeypatch.setattr("os.access", lambda path, _mode: writable or str(path) != str(tmp_path))
     (finding,) = path_findings(cluster_of(tmp_path, PLAIN, f"site: {{staging_folder: {tmp_path}}}\n"), "login")
     assert (finding.check, finding.result, finding.is_fault) == ("site.staging_folder", result, False)
-    assert ("you cannot write to it" in finding.message) == (not writable)
+    assert ("you cannot write to it" in finding.found) == (not writable)
 
 
 def test_a_python_is_a_path_of_the_node_only_without_a_container(tmp_path: Path) -> None:
@@ -104,7 +104,7 @@ def test_a_login_node_that_sees_the_paths_names_those_that_are_not_there(files: 
         ("container.images.pretrain", "login", "ok", None),
         ("container.mounts", "login", "wrong", "correct the path, or create it"),
     ]
-    assert results[1].message == f"{files / 'gone'}: no such file or folder"
+    assert results[1].found == f"{files / 'gone'}: no such file or folder"
 
 
 def test_a_login_node_that_does_not_see_them_leaves_them_to_a_job(files: Path) -> None:
@@ -131,7 +131,7 @@ def test_a_file_that_the_user_may_not_read_is_a_fault_of_an_image_and_not_of_a_m
     text = f"container: {{runtime: pyxis, images: {{pretrain: {file}}}, mounts: ['{file}:/x']}}\n"
     cluster = cluster_of(files, PLAIN, text)
     for results in (path_findings(cluster, "login"), path_findings(cluster, "compute", {file: "unreadable"})):
-        assert [(finding.check, finding.result, finding.message) for finding in results] == [
+        assert [(finding.check, finding.result, finding.found) for finding in results] == [
             ("container.images.pretrain", "wrong", f"{file}: you may not read it"),
             ("container.mounts", "ok", file),
         ]
@@ -153,7 +153,7 @@ def test_missing_code_and_data_have_the_fetch_as_hint_and_fetched_ones_their_tim
     values = {"checkout": "code", "data_path": "tokens", "vocab_file": "vocab.json", "merge_file": "merges.txt"}
     settings = ", ".join(f"{field}: {tmp_path / name}" for field, name in values.items())
     results = path_findings(cluster_of(tmp_path, PLAIN, f"workloads: {{megatron-2021: {{{settings}}}}}\n"), "login")
-    hints = {finding.message.removeprefix(f"{tmp_path}/"): finding.hint for finding in results}
+    hints = {finding.found.removeprefix(f"{tmp_path}/"): finding.hint for finding in results}
     command = "repro workloads fetch megatron-2021 --cluster site"
     assert hints == {
         "code: no such file or folder": command,

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.catalog.case import Expectation
+from orchestrator.catalog.axes import Settings
+from orchestrator.catalog.experiment import ExpectedOutcome
 from orchestrator.identity import MachineIdentity, own_start_ticks, this_machine_identity
 from orchestrator.launch.recover import sender_is_alive
 from orchestrator.launch.run_options import RunOptions
@@ -148,7 +149,7 @@ def test_what_is_verified_or_partial_is_done(plan: Plan, again: RunOptions) -> N
     count=0,
 )
 def test_what_runs_out_of_memory_as_its_source_says_is_done(plan: Plan) -> None:
-    expected = Expectation("oom", confirmed=True, source="a table")
+    expected = ExpectedOutcome(where=Settings(), outcome="oom", confirmed=True, source="a table")
     published = replace(plan, case=replace(plan.case, expected=expected))
     assert disposition_of(published, latest(Failure.GPU_OOM), RunOptions()) is DONE
     assert disposition_of(published, latest(Failure.GPU_OOM), RunOptions(rerun_verified=True)) is MISSING
@@ -156,7 +157,7 @@ def test_what_runs_out_of_memory_as_its_source_says_is_done(plan: Plan) -> None:
     assert disposition_of(published, latest(Failure.HOST_OOM), RunOptions()) is LEFT
     assert disposition_of(published, latest(Failure.NODE_FAIL), RunOptions()) is MISSING
     assert disposition_of(published, latest(Failure.GPU_IN_USE), RunOptions()) is MISSING, "others had that memory"
-    other = replace(plan, case=replace(plan.case, expected=replace(expected, outcome="ok")))
+    other = replace(plan, case=replace(plan.case, expected=None))
     assert disposition_of(other, latest(Failure.GPU_OOM), RunOptions()) is LEFT
 
 

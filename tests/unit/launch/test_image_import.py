@@ -305,7 +305,7 @@ def test_every_value_that_a_profile_may_have_and_a_node_may_say_arrives_as_it_is
         assert location is not None
         used = Path(location)
         row = image_rows(cluster)[0]
-        assert (row.there, row.record.digest, row.source) == ("yes", DIGEST, location)
+        assert (row.there, row.digest, row.source) == ("yes", DIGEST, location)
         found = json.loads(Path(f"{used.resolve()}.json").read_text())
         assert found["uri"] == f"docker://{host}#{name}" if host else f"docker://{name}"
         assert found["tool"] == "enroot " + _printable(version) and found["user"] == _printable(user)
@@ -334,7 +334,7 @@ def test_apptainer_pulls_into_a_sif_file_by_the_same_protocol(tmp_path: Path) ->
     record = json.loads((shop.staging / f"{file}.json").read_text())
     assert (record["tool"], record["digest_of"]) == ("apptainer version 1.4.0", "file")
     (row,) = image_rows(profile(tmp_path, text=APPTAINER))
-    assert (row.there, row.record.digest_of) == ("yes", "file")
+    assert (row.there, row.digest_of) == ("yes", "file")
 
 
 def test_apptainer_on_a_machine_of_another_kind_imports_nothing(tmp_path: Path) -> None:

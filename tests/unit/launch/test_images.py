@@ -127,22 +127,21 @@ def test_each_image_is_listed_with_what_jobs_use_and_where_the_profile_says_it(t
     kept.write_text("12345")
     text = with_images(f"{{pretrain: registry.example/team/torch:1, kept: {kept}, blank: <which>, gone: /no/x.sqsh}}")
     cluster = profile(tmp_path, text=text)
-    rows = {row.name: row for row in image_rows(cluster)}
+    rows = {row.image: row for row in image_rows(cluster)}
     assert {name: row.there for name, row in rows.items()} == {
         "pretrain": "no",
         "kept": "yes",
         "blank": "no",
         "gone": "no",
     }
-    assert (rows["kept"].bytes, rows["kept"].record.digest, rows["kept"].record.user) == (5, None, None)
+    assert (rows["kept"].bytes, rows["kept"].digest, rows["kept"].user) == (5, None, None)
     assert rows["blank"].source is None and rows["pretrain"].value == "registry.example/team/torch:1"
     assert rows["pretrain"].source == str(tmp_path / "images" / "team+torch+1.sqsh")
     assert short(rows["pretrain"].location) == "site.yaml:7:12"
     Workshop.make(tmp_path, cluster).run()
     row = image_rows(cluster)[0]
-    record = row.record
-    assert (row.there, record.digest, record.digest_of, record.user) == ("yes", DIGEST, "manifest", getpass.getuser())
-    assert row.bytes == len("half of an image\n") and row.record.imported is not None
+    assert (row.there, row.digest, row.digest_of, row.user) == ("yes", DIGEST, "manifest", getpass.getuser())
+    assert row.bytes == len("half of an image\n") and row.imported is not None
 
 
 @pytest.mark.parametrize("record", ["{", "[1]", '{"digest": 7, "uri": []}', "\udcff"])
@@ -152,7 +151,7 @@ def test_a_broken_record_is_no_record(tmp_path: Path, record: str) -> None:
     shop.run()
     (shop.staging / f"{FILE}.json").write_bytes(record.encode(errors="surrogateescape"))
     (row,) = image_rows(cluster)
-    assert (row.there, row.record.digest) == ("yes", None)
+    assert (row.there, row.digest) == ("yes", None)
     assert wanted_images(cluster, []).to_import == ("pretrain",)
 
 
@@ -160,7 +159,7 @@ def test_where_the_login_node_does_not_see_paths_nothing_is_said_of_them(tmp_pat
     cluster = profile(tmp_path, site="login_sees_paths: false")
     Workshop.make(tmp_path, cluster).run()
     (row,) = image_rows(cluster)
-    assert (row.there, row.record.digest, row.bytes) == ("on the nodes", None, None)
+    assert (row.there, row.digest, row.bytes) == ("on the nodes", None, None)
     assert wanted_images(cluster, []).to_import == ("pretrain",)
 
 

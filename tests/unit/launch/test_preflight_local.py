@@ -46,7 +46,7 @@ def mpirun_cluster(folder: Path, hosts: str | None) -> Cluster:
 
 
 def told(found: list[Finding]) -> list[tuple[str, str, str | None]]:
-    return [(one.result, f"{one.check}: {one.message}", one.hint) for one in found]
+    return [(one.result, f"{one.check}: {one.found}", one.hint) for one in found]
 
 
 @pytest.fixture
@@ -90,5 +90,5 @@ def test_this_machine_needs_torch_unless_jobs_have_a_python_of_their_own(
 ) -> None:
     monkeypatch.setattr(preflight, "absent_packages", lambda: absent)
     machine, training = check_this_machine(replace(cluster_of(tmp_path, LOCAL + python), machine=Machine(cpus=8)))
-    assert machine.message == "no GPUs; processes run on CPU cores"
+    assert machine.found == "no GPUs; processes run on CPU cores"
     assert training.result == result and (training.hint is None) == (result == "ok")

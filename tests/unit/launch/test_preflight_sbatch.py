@@ -54,7 +54,7 @@ def commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def told(found: list[Finding]) -> list[tuple[str, str, str | None]]:
-    return [(one.result, f"{one.check}: {one.message}", one.hint) for one in found]
+    return [(one.result, f"{one.check}: {one.found}", one.hint) for one in found]
 
 
 # ---- free options --------------------------------------------------------------------------------------------
@@ -65,7 +65,7 @@ def test_words_that_the_commands_know_are_right_and_were_asked_without_running_a
 ) -> None:
     options = 'slurm: {cpu_bind: cores, srun: ["--unbuffered"], sbatch: ["--mail-type=FAIL"]}\n'
     found = option_findings(cluster_of(tmp_path, PROFILE, options))
-    assert [(one.result, one.message) for one in found] == [
+    assert [(one.result, one.found) for one in found] == [
         *(("ok", "--cpu-bind=cores"), ("ok", "--unbuffered"), ("ok", "--mail-type=FAIL"))
     ]
     asked = ["srun --cpu-bind=cores --help", "srun --unbuffered --help", "sbatch --mail-type=FAIL --help"]
@@ -116,7 +116,7 @@ def test_the_smallest_and_the_largest_job_are_tried_and_nothing_is_left(tmp_path
         ("ok", "sbatch --test-only sc21/figure-13 pp=1,tp=4,gbs=4"),
         ("ok", "sbatch --test-only sc21/figure-13 pp=4,tp=1,gbs=16"),
     ]
-    assert found[0].message == "1 node for 0:30:00: Job 7 to start at noon using 8 processors"
+    assert found[0].found == "1 node for 0:30:00: Job 7 to start at noon using 8 processors"
     assert commands.read_text().count("#SBATCH --partition=gpus") == 2
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted([*before, "clusters", "seen"])
 
@@ -128,7 +128,7 @@ def test_what_sbatch_refuses_is_a_fault_at_the_field_that_mends_it(
     monkeypatch.setenv("ANSWER", "echo 'allocation failure: Invalid qos specification' >&2; exit 1")
     cluster = cluster_of(tmp_path, PROFILE)
     first, _ = submitted(cluster, tmp_path)
-    assert (first.result, first.message) == ("wrong", "1 node for 0:30:00: Invalid qos specification")
+    assert (first.result, first.found) == ("wrong", "1 node for 0:30:00: Invalid qos specification")
     assert first.location == cluster.location(("slurm", "qos")) and "correct `qos`" in str(first.hint)
 
 
@@ -138,7 +138,7 @@ def test_an_experiment_that_fits_nowhere_is_a_fault_with_the_scales_and_asks_slu
     cluster = cluster_of(tmp_path, PROFILE, "hardware: {nodes: 2}\n")
     (fault,) = submitted(cluster, tmp_path, scale="paper")
     assert (fault.result, fault.check) == ("wrong", "plan")
-    assert fault.message == "figure-13 all 10 cases: needs 64 GPUs, site has 2 x 8 = 16"
+    assert fault.found == "figure-13 all 10 cases: needs 64 GPUs, site has 2 x 8 = 16"
     assert fault.hint == "--scale quad, pair or cpu fits" and not commands.exists()
 
 
@@ -150,20 +150,20 @@ def test_of_an_experiment_of_many_sizes_the_largest_that_fits_is_tried_and_the_o
     cluster = cluster_of(tmp_path, PROFILE, f"hardware: {{nodes: 20}}\nworkloads:\n  megatron-2021:\n{sites}")
     found = submitted(cluster, tmp_path, "table-1", "paper")
     assert {one.result for one in found} == {"ok", "not checked"}
-    sizes = [one.message.partition(" node")[0] for one in found if one.result == "ok"]
+    sizes = [one.found.partition(" node")[0] for one in found if one.result == "ok"]
     assert sizes == ["4", "16"], "of 32, 64, 128, 256 ... GPUs"
-    assert any("needs 256 GPUs, site has 20 x 8 = 160" in one.message for one in found)
+    assert any("needs 256 GPUs, site has 20 x 8 = 160" in one.found for one in found)
 
 
 @pytest.mark.usefixtures("commands")
 def test_what_the_profile_lacks_for_the_experiment_is_a_fault_and_no_crash(tmp_path: Path) -> None:
     (no_image,) = submitted(cluster_of(tmp_path, PROFILE, "container: {runtime: pyxis}\n"), tmp_path)
-    assert (no_image.result, no_image.message) == ("wrong", "site has no container image for pretrain")
+    assert (no_image.result, no_image.found) == ("wrong", "site has no container image for pretrain")
     (no_site,) = submitted(cluster_of(tmp_path, PROFILE, "{}"), tmp_path, scale="paper")
-    assert no_site.result == "wrong" and "megatron-2021" in no_site.message
+    assert no_site.result == "wrong" and "megatron-2021" in no_site.found
     blank = "container: {runtime: pyxis, images: {pretrain: <file>}}\n"
     (is_open,) = submitted(cluster_of(tmp_path, PROFILE, blank), tmp_path)
-    assert is_open.result == "wrong" and "not filled in" in is_open.message
+    assert is_open.result == "wrong" and "not filled in" in is_open.found
 
 
 @pytest.mark.usefixtures("commands")

@@ -82,7 +82,7 @@ def run(cluster: Cluster, base: Path, **variables: str) -> Probed:
 
 
 def told(found: list[Finding]) -> dict[str, tuple[str, str]]:
-    return {one.check: (one.result, one.message) for one in found}
+    return {one.check: (one.result, one.found) for one in found}
 
 
 # ---- the script ----------------------------------------------------------------------------------------------
@@ -159,7 +159,7 @@ def test_a_task_outside_its_image_ends_the_script_and_is_named(tmp_path: Path) -
     probed = run(cluster, tmp_path)
     assert probed.end is not None and (probed.end.exit_code, probed.end.inside_image) == (97, "0/1")
     last = probe_findings(cluster, replace(probed, host=""))[-1]
-    assert last.message == "FAILED with exit code 97: 0 of 1 node ran it inside pretrain"
+    assert last.found == "FAILED with exit code 97: 0 of 1 node ran it inside pretrain"
     assert last.location == cluster.location(("container", "images", "pretrain"))
 
 
@@ -192,7 +192,7 @@ def test_a_probe_inside_its_image_with_all_gpus_is_right_in_everything(tmp_path:
         *("container.images.pretrain", "container.images.other", "folder for runs", "container.images.pretrain"),
         *("hardware.gpus_per_node", "site.architecture", "torch"),
     ]
-    assert found[-1].message == "torch 2.9.0 sees 4 GPUs"
+    assert found[-1].found == "torch 2.9.0 sees 4 GPUs"
 
 
 @pytest.mark.parametrize(
@@ -208,7 +208,7 @@ def test_a_probe_inside_its_image_with_all_gpus_is_right_in_everything(tmp_path:
 def test_what_a_task_says_against_the_profile_is_a_fault(tmp_path: Path, log: str, check: str, said: str) -> None:
     cluster = cluster_of(tmp_path, PLAIN, f"{IMAGE}site: {{architecture: x86_64}}\n")
     (fault,) = [one for one in probe_findings(cluster, probed(log)) if one.is_fault]
-    assert (fault.check, fault.place) == (check, "compute") and said in fault.message and fault.location
+    assert (fault.check, fault.place) == (check, "compute") and said in fault.found and fault.location
 
 
 @pytest.mark.parametrize(
@@ -233,7 +233,7 @@ PYTHON = "workloads: {pretrain: {python: /x/python}}\n"
 
 def test_a_torch_for_cpus_is_right_where_the_profile_names_no_gpu(tmp_path: Path) -> None:
     found = probe_findings(cluster_of(tmp_path, PLAIN), probed(CPU_TORCH, host=""))
-    assert (found[-1].result, found[-1].message) == ("ok", "torch 2.9.0+cpu is made for CPUs")
+    assert (found[-1].result, found[-1].found) == ("ok", "torch 2.9.0+cpu is made for CPUs")
 
 
 @pytest.mark.parametrize(
@@ -252,7 +252,7 @@ def test_a_torch_for_cpus_is_a_fault_of_a_profile_that_names_a_gpu(
     cluster = cluster_of(tmp_path, PLAIN, f"hardware: {{gpu: H100-SXM5-80GB}}\n{overlay}")
     found = probe_findings(cluster, probed(CPU_TORCH, host=""))[-1]
     assert (found.check, found.result) == ("torch", result)
-    assert found.message == "torch 2.9.0+cpu is made for CPUs, the nodes have 4 GPUs"
+    assert found.found == "torch 2.9.0+cpu is made for CPUs, the nodes have 4 GPUs"
     assert where is None or found.location == cluster.location(where)
 
 
@@ -281,7 +281,7 @@ def test_a_python_that_is_missing_is_at_the_line_that_names_it(
     cluster = cluster_of(tmp_path, PLAIN, overlay)
     log = log_of(torch=f"probe python=missing {found.partition(':')[0]}")
     (fault,) = [one for one in probe_findings(cluster, probed(log, host="")) if one.is_fault]
-    assert (fault.check, fault.message, fault.location) == (check, found, cluster.location(where))
+    assert (fault.check, fault.found, fault.location) == (check, found, cluster.location(where))
 
 
 def test_the_script_finds_a_program_that_is_missing(tmp_path: Path) -> None:
@@ -303,7 +303,7 @@ def test_the_script_tells_a_file_that_its_user_may_not_read(tmp_path: Path) -> N
         subprocess.run(["bash", "-uc", f"folder={folder}; {look}"], check=True, user=user)
         left = probed(host=(folder / "host.txt").read_text())
     assert left.paths() == {str(image): "unreadable", f"{folder}/no.sqsh": "no"}
-    faults = [one.message for one in probe_findings(cluster, left) if one.is_fault]
+    faults = [one.found for one in probe_findings(cluster, left) if one.is_fault]
     assert faults[:2] == [f"{image}: you may not read it", f"{folder}/no.sqsh: no such file or folder"]
 
 
@@ -328,7 +328,7 @@ def test_pyxis_own_words_are_the_finding_at_the_image_that_they_are_about(
 ) -> None:
     cluster = cluster_of(tmp_path, PLAIN, IMAGE)
     (fault,) = failed(cluster, words)
-    assert fault.check == check and line in fault.message and "FAILED with exit code 1: " in fault.message
+    assert fault.check == check and line in fault.found and "FAILED with exit code 1: " in fault.found
     assert fault.location == cluster.location(("container", "images", "pretrain"))
 
 
@@ -341,20 +341,20 @@ def test_a_mount_source_that_is_missing_is_not_a_fault_of_the_image(tmp_path: Pa
     )
     (fault,) = failed(cluster_of(tmp_path, PLAIN, IMAGE), words)
     assert (fault.check, fault.location) == ("job", None)
-    assert "enroot-mount: failed to mount: /gone at /run/x/gone" in fault.message
+    assert "enroot-mount: failed to mount: /gone at /run/x/gone" in fault.found
 
 
 def test_a_path_that_the_node_does_not_have_is_said_once(tmp_path: Path) -> None:
     cluster = cluster_of(tmp_path, PLAIN, f"{IMAGE.rstrip()[:-1]}, mounts: [/gone:/data]}}\n")
     words = "slurmstepd-n1: error: pyxis: --container-mounts: source path does not exist: /gone\n"
     (fault,) = failed(cluster, words, f"{HOST}path=no /gone\n")
-    assert (fault.check, fault.message) == ("container.mounts", "/gone: no such file or folder")
+    assert (fault.check, fault.found) == ("container.mounts", "/gone: no such file or folder")
 
 
 def test_a_job_that_failed_of_something_else_says_where_all_of_it_stands(tmp_path: Path) -> None:
     cluster = cluster_of(tmp_path, PLAIN)
     (fault,) = [one for one in probe_findings(cluster, probed("x", "FAILED", end_of(5, None), "")) if one.is_fault]
-    assert fault.message == "FAILED with exit code 5: its log has no reason"
+    assert fault.found == "FAILED with exit code 5: its log has no reason"
     assert fault.hint == "its output is in /runs/check"
 
 
@@ -371,7 +371,7 @@ def test_a_job_of_which_nothing_is_seen_wrote_where_only_the_nodes_see_it(tmp_pa
 
 def test_a_job_that_never_ran_accuses_no_folder(tmp_path: Path) -> None:
     found = probe_findings(cluster_of(tmp_path, PLAIN), Probed(Path("/runs/check"), "CANCELLED", None, "", ""))
-    assert [(one.check, one.message) for one in found if one.is_fault] == [("job", "CANCELLED: its log has no reason")]
+    assert [(one.check, one.found) for one in found if one.is_fault] == [("job", "CANCELLED: its log has no reason")]
 
 
 # ---- submitting and waiting ----------------------------------------------------------------------------------
@@ -430,7 +430,7 @@ def test_each_change_in_the_queue_is_said_once_with_its_reason(tmp_path: Path, w
     assert said[0].startswith("job 7 on site, in ") and said[1:] == [
         *("not in the queue", "PENDING (Priority)", "PENDING (Resources)", "RUNNING")
     ]
-    assert found[-1].message == "TIMEOUT: its log has no reason" and len(queue.submitted) == 1 and queue.cancelled == []
+    assert found[-1].found == "TIMEOUT: its log has no reason" and len(queue.submitted) == 1 and queue.cancelled == []
 
 
 def test_ctrl_c_takes_the_job_back_and_says_so(tmp_path: Path, waiting: Callable[..., Queue]) -> None:
@@ -463,7 +463,7 @@ def test_a_job_that_slurm_has_forgotten_ended_as_its_own_record_says(
     waiting("")
     monkeypatch.setattr(probe, "read_record", lambda _: end_of(3, None))
     found = job_findings(cluster_of(tmp_path, PLAIN), Folders(CHECKOUT, tmp_path), lambda _: None)
-    assert found[-1].message == "FAILED with exit code 3: its log has no reason"
+    assert found[-1].found == "FAILED with exit code 3: its log has no reason"
 
 
 def test_a_job_that_slurm_refuses_is_a_finding_at_the_field_that_its_mend_names(

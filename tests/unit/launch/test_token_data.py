@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.catalog.expand import expand
-from orchestrator.catalog.library import find_experiment
-from orchestrator.catalog.names import experiment_names
+from orchestrator.catalog.library import experiment_names, find_experiment
 from orchestrator.launch.token_data import DOCUMENT_TOKENS, DOCUMENTS, write_random_tokens
 from orchestrator.paths import Folders
 from orchestrator.workloads import workloads

@@ -18,8 +18,7 @@ from orchestrator.job_spec import Resources
 from orchestrator.paths import Folders
 from orchestrator.planning.exact import install_command
 from orchestrator.planning.plan import Plan, plan_cases, resources_of
-from orchestrator.planning.scales import cases_at
-from orchestrator.planning.target import Target
+from orchestrator.planning.target import Target, cases_at
 from orchestrator.workloads import megatron_2021
 from orchestrator.workloads.flags import Flags, flag_arguments
 from tests.unit.catalog.entries import BASE, CHECKOUT, entry_of, shipped

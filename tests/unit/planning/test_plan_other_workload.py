@@ -14,8 +14,7 @@ from orchestrator.errors import ReproError
 from orchestrator.paths import Folders
 from orchestrator.planning.batch_plan import ChosenCases, plan_batch
 from orchestrator.planning.plan import Plan, plan_cases
-from orchestrator.planning.scales import cases_at, replace_workload
-from orchestrator.planning.target import Target
+from orchestrator.planning.target import Target, cases_at, replace_workload
 from tests.unit.catalog.entries import BASE, CHECKOUT, entry_of, shipped
 from tests.unit.clusters.sites import cluster_of
 

@@ -15,8 +15,7 @@ from benchmarks.measured_times import rows as measured_rows
 from orchestrator.config.model import Hardware
 from orchestrator.megatron.model import Layout, ModelShape, Recompute, Training, flops_per_iteration, tflops_per_gpu
 from orchestrator.megatron.rules import RuleContext, broken_rules
-from orchestrator.planning.time_basis import Basis
-from orchestrator.planning.time_constants import FITTED, flash_share
+from orchestrator.planning.time_constants import FITTED, Basis, flash_share
 from orchestrator.planning.time_model import DURATION_PARTS, Duration, predict
 
 

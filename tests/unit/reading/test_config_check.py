@@ -10,8 +10,7 @@ import pytest
 
 from orchestrator.catalog.case import Case
 from orchestrator.catalog.expand import expand
-from orchestrator.catalog.library import find_experiment
-from orchestrator.catalog.names import experiment_names
+from orchestrator.catalog.library import experiment_names, find_experiment
 from orchestrator.job_spec import JobSpec
 from orchestrator.ledger.rows import JobRow
 from orchestrator.megatron.logs.fact_lines import WorldLine

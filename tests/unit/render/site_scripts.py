@@ -18,7 +18,7 @@ from orchestrator.errors import ReproError
 from orchestrator.launch.render import render_job
 from orchestrator.paths import Folders
 from orchestrator.planning.plan import Plan
-from orchestrator.planning.scales import replace_workload
+from orchestrator.planning.target import replace_workload
 from tests.unit.catalog.entries import shipped
 from tests.unit.clusters.sites import filled, shipped_names
 from tests.unit.render.golden_files import Rendered

@@ -9,8 +9,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 from orchestrator.catalog.expand import expand
-from orchestrator.catalog.library import Entry
-from orchestrator.catalog.names import experiment_names
+from orchestrator.catalog.library import Entry, experiment_names
 from orchestrator.paths import Folders
 from orchestrator.results.cases import CaseMetric, Result
 from orchestrator.results.plot.figure import plot

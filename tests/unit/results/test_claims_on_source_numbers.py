@@ -10,8 +10,7 @@ import pytest
 from orchestrator.catalog.case import Case
 from orchestrator.catalog.claims import Claim, ClosesClaim, GainClaim, PeakClaim, RatioClaim, SpreadClaim, TrendClaim
 from orchestrator.catalog.expand import expand
-from orchestrator.catalog.library import Entry
-from orchestrator.catalog.names import experiment_names
+from orchestrator.catalog.library import Entry, experiment_names
 from orchestrator.ledger.rows import JobRow
 from orchestrator.paths import Folders
 from orchestrator.results.cases import CaseMetric, Result

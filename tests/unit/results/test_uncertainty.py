@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from orchestrator.catalog.expand import expand
+from orchestrator.catalog.experiment import PublishedPoint
 from orchestrator.catalog.library import Entry
-from orchestrator.catalog.published import PublishedPoint
 from orchestrator.ledger.measurements import MeasuredMetric
 from orchestrator.results.cases import CaseMetric, Result, mean_metric
 from orchestrator.results.claims import ClaimVerdict, judge_claims

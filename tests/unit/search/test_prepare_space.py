@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.catalog.experiment import Experiment
-from orchestrator.catalog.names import experiment_names
-from orchestrator.catalog.paper import Paper
+from orchestrator.catalog.experiment import Experiment, Paper
+from orchestrator.catalog.library import experiment_names
 from orchestrator.config.model import read_model
 from orchestrator.config.yaml import parse_document, read_document
 from orchestrator.errors import ReproError

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from orchestrator.catalog.case import Case
 from orchestrator.catalog.expand import expand
-from orchestrator.catalog.paper import Paper
+from orchestrator.catalog.experiment import Paper
 from orchestrator.paths import Folders
 from orchestrator.workloads import find_workload
 from tests.unit.catalog.entries import CHECKOUT, find_case, shipped

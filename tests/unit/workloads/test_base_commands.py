@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.catalog.expand import expand
-from orchestrator.catalog.library import find_experiment
-from orchestrator.catalog.names import experiment_names
+from orchestrator.catalog.library import experiment_names, find_experiment
 from orchestrator.clusters.program import image_of, is_offered, program_for
 from orchestrator.clusters.resolve import Cluster
 from orchestrator.errors import Problem, ReproError

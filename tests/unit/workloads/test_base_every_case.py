@@ -11,10 +11,8 @@ import pytest
 
 from orchestrator.catalog.case import Case
 from orchestrator.catalog.expand import expand
-from orchestrator.catalog.experiment import scale_names
-from orchestrator.catalog.library import find_experiment
-from orchestrator.catalog.names import experiment_names
-from orchestrator.catalog.paper import Paper
+from orchestrator.catalog.experiment import Paper, scale_names
+from orchestrator.catalog.library import experiment_names, find_experiment
 from orchestrator.clusters.program import program_for
 from orchestrator.clusters.resolve import Cluster
 from orchestrator.errors import ReproError

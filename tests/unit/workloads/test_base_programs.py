@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from orchestrator.catalog.expand import expand
-from orchestrator.catalog.paper import CodeFields
+from orchestrator.catalog.experiment import CodeFields
 from orchestrator.clusters.program import is_offered, program_for
 from orchestrator.errors import ReproError
 from tests.unit.catalog.entries import find_case, shipped

@@ -93,7 +93,7 @@ def test_every_experiment_has_the_same_columns_in_the_same_order(found: list[Res
 
 
 def test_every_axis_and_every_metric_has_a_column() -> None:
-    assert {axis.column.name for axis in AXES.values()} <= set(NAMES)
+    assert {column.name for column in AXES.values()} <= set(NAMES)
     assert set(METRICS) <= set(NAMES)
 
 
