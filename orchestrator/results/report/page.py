@@ -25,8 +25,7 @@ from orchestrator.ledger.reports import AttemptOrigin, attempt_origins, latest_m
 from orchestrator.ledger.rows import JobSummary
 from orchestrator.ledger.tables import Run
 from orchestrator.results.outcome import FigureOutcome
-from orchestrator.results.plot.axes import label_on
-from orchestrator.results.plot.figure import picture
+from orchestrator.results.plot.figure import label_on, picture
 from orchestrator.results.report.cases import CaseCells, ClaimRow, Counts, case_rows, claim_rows, counts_of
 from orchestrator.results.report.provenance import (
     AttemptEntry,
