@@ -189,21 +189,21 @@ if TYPE_CHECKING:
     from orchestrator.results.bundle.verify import BundleCheckRow as BundleCheckRow
     from orchestrator.results.bundle.verify import Verified as Verified
     from orchestrator.results.bundle.write import MissingFile as MissingFile
+    from orchestrator.results.cases import LeftOutAttempt as LeftOutAttempt
     from orchestrator.results.cases import Result as Result
     from orchestrator.results.claims import Used as Used
     from orchestrator.results.comparison import CaseDiff as CaseDiff
     from orchestrator.results.comparison import ComparedNumber as ComparedNumber
     from orchestrator.results.comparison import Side as Side
     from orchestrator.results.comparison import equation as equation
+    from orchestrator.results.evidence import Margin as Margin
     from orchestrator.results.evidence import shown_number as shown_number
-    from orchestrator.results.export.columns import CaseRow as CaseRow
-    from orchestrator.results.export.columns import main_columns as main_columns
     from orchestrator.results.export.formats import csv_line as csv_line
     from orchestrator.results.export.formats import require_parquet as require_parquet
+    from orchestrator.results.export.rows import CaseRow as CaseRow
     from orchestrator.results.export.rows import Row as Row
     from orchestrator.results.export.rows import export_rows as export_rows
-    from orchestrator.results.left_out import LeftOutAttempt as LeftOutAttempt
-    from orchestrator.results.margin import Margin as Margin
+    from orchestrator.results.export.rows import main_columns as main_columns
     from orchestrator.results.outcome import FigureOutcome as FigureOutcome
     from orchestrator.results.outcome import JudgedClaim as JudgedClaim
     from orchestrator.search.answer import CandidateRow as CandidateRow

@@ -33,12 +33,10 @@ from orchestrator.megatron.logs.root_cause import LONGEST_LINE, Cause, CauseFind
 from orchestrator.megatron.logs.root_cause_kinds import NOT_A_NUMBER
 from orchestrator.megatron.logs.scan import line_around, parse_line
 from orchestrator.reading.config_check import expected_of
-from orchestrator.reading.energy import MeanPower, joules
-from orchestrator.reading.facts import LogFacts, merged_facts
 from orchestrator.reading.failure import Ending, Failure
-from orchestrator.reading.gpu_samples import read_samples
+from orchestrator.reading.gpu_samples import MeanPower, joules, read_samples
 from orchestrator.reading.logs import LogFile, job_secrets, log_blocks, log_files
-from orchestrator.reading.parse import LogPart, LogReport, effective_of, read_part
+from orchestrator.reading.parse import LogFacts, LogPart, LogReport, effective_of, merged_facts, read_part
 from orchestrator.reading.statistics import is_possible, metrics, row_metrics, with_used
 from orchestrator.reading.verdict import Judgement, judge
 

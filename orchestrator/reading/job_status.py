@@ -22,8 +22,7 @@ from orchestrator.ledger.tables import FAILED, PARTIAL, QUEUED, RUNNING, SUBMITT
 from orchestrator.megatron.logs import ALPA_PROGRAM
 from orchestrator.money import Money, Price, recorded_price, totals
 from orchestrator.paths import short_name
-from orchestrator.reading.host_bound import host_bound_reason
-from orchestrator.reading.noise import noise_of_job
+from orchestrator.reading.noise import host_bound_reason, noise_of_job
 
 if TYPE_CHECKING:
     from orchestrator.job_spec import JobSpec

@@ -23,10 +23,9 @@ from orchestrator.ledger.reports import attempts_of_jobs, cases_asked_for
 from orchestrator.ledger.rows import AttemptRow, JobRow
 from orchestrator.ledger.tables import ENDED, FAILED, MEASURED, Run
 from orchestrator.metrics import METRICS, beside
-from orchestrator.reading.host_bound import host_bound_reason
+from orchestrator.reading.noise import host_bound_reason
 from orchestrator.results.cases import CaseMetric, Combined, Result, combine_repeats, modes, published_on
-from orchestrator.results.evidence import numbers_of
-from orchestrator.results.parts import published_part
+from orchestrator.results.evidence import numbers_of, published_part
 from orchestrator.results.uncertainty import job_spread, on_same_nodes, uncertainty_of
 
 OUR_TOLERANCE = 0.1

@@ -20,11 +20,10 @@ from orchestrator.ledger.reports import attempts_of_jobs, run_summaries
 from orchestrator.ledger.rows import JobRow
 from orchestrator.ledger.tables import MEASURED, Run
 from orchestrator.paths import Folders
-from orchestrator.results.cases import Result, case_results, latest_job
+from orchestrator.results.cases import LeftOutAttempt, Result, case_results, latest_job, left_out_attempts
 from orchestrator.results.claims import ClaimVerdict, Used, judge_claims
 from orchestrator.results.comparison import in_order_of_runs
-from orchestrator.results.left_out import LeftOutAttempt, left_out_attempts
-from orchestrator.results.margin import Margin
+from orchestrator.results.evidence import Margin
 from orchestrator.text import printable_line
 from orchestrator.workloads import find_workload
 from orchestrator.workloads.argument_changes import changes_of, parse_changes, with_changes

@@ -25,13 +25,11 @@ from orchestrator.results.bundle.extract import (
     read_extract,
     read_rows,
 )
-from orchestrator.results.bundle.readme import readme
-from orchestrator.results.bundle.write import ABOUT, FORMAT, README, REPORT, code_sha256
+from orchestrator.results.bundle.write import ABOUT, FORMAT, README, REPORT, code_sha256, readme
+from orchestrator.results.cases import words_of
 from orchestrator.results.claims import JUDGING_RULES
-from orchestrator.results.export.columns import CASE_COLUMNS
 from orchestrator.results.export.formats import as_csv
-from orchestrator.results.export.rows import Row, claim_rows, export_rows
-from orchestrator.results.left_out import words_of
+from orchestrator.results.export.rows import CASE_COLUMNS, Row, claim_rows, export_rows
 from orchestrator.results.outcome import judge_stored, needs_losses
 from orchestrator.results.plot.figure import matplotlib_version
 from orchestrator.results.report.page import report, without_picture

@@ -20,7 +20,7 @@ from orchestrator.errors import Problem, ReproError
 from orchestrator.fields import Column
 from orchestrator.ledger.tables import PARTIAL
 from orchestrator.metrics import METRICS, shares_beside
-from orchestrator.results.export.columns import CASE_COLUMNS
+from orchestrator.results.export.rows import CASE_COLUMNS
 
 ExportRow = Mapping[str, Any]
 """Value, or None, of each column by its name."""

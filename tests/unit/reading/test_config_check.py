@@ -20,8 +20,7 @@ from orchestrator.megatron.rules import RuleContext, read_flags
 from orchestrator.paths import Folders
 from orchestrator.pretrain import log_lines
 from orchestrator.reading.config_check import Expected, expected_of, mismatches, world_size_of
-from orchestrator.reading.facts import LogFacts
-from orchestrator.reading.parse import LogReport, read_log
+from orchestrator.reading.parse import LogFacts, LogReport, read_log
 from orchestrator.workloads import (
     workloads,
 )

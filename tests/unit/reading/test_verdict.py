@@ -18,9 +18,8 @@ from orchestrator.megatron.logs.iteration_lines import IterationLine, IterationL
 from orchestrator.megatron.logs.root_cause import Cause, CauseFinder
 from orchestrator.reading.collect import measure
 from orchestrator.reading.config_check import Expected, expected_of
-from orchestrator.reading.facts import LogFacts
 from orchestrator.reading.failure import Ending, Failure, fails_as_published, ran_out_of_memory
-from orchestrator.reading.parse import LogReport, read_log
+from orchestrator.reading.parse import LogFacts, LogReport, read_log
 from orchestrator.reading.statistics import ENOUGH_SAMPLES, with_used
 from orchestrator.reading.verdict import OUT_OF_MEMORY, Judgement, judge
 from tests.recorded_jobs import job_row, job_spec
