@@ -181,7 +181,6 @@ if TYPE_CHECKING:
     from orchestrator.reading.job_status import ExperimentStatus as ExperimentStatus
     from orchestrator.reading.job_status import JobRef as JobRef
     from orchestrator.reading.job_status import JobStatus as JobStatus
-    from orchestrator.reading.job_status import Tally as Tally
     from orchestrator.reading.job_status import prints_iterations as prints_iterations
     from orchestrator.reading.job_status import running_progress as running_progress
     from orchestrator.reading.job_status import spent_text as spent_text
@@ -378,7 +377,7 @@ _NAMES = {
     "planning.run_settings": "read_settings",
     "planning.scales": "cases_at",
     "reading.failure": "POLICIES",
-    "reading.job_status": "ExperimentStatus JobRef JobStatus Tally prints_iterations running_progress spent_text",
+    "reading.job_status": "ExperimentStatus JobRef JobStatus prints_iterations running_progress spent_text",
     "results.bundle.verify": "BundleCheckRow NOTHING_VERIFIED Verified",
     "results.bundle.write": "MissingFile",
     "results.cases": "Result",
