@@ -380,15 +380,12 @@ _NAMES = {
     "reading.job_status": "ExperimentStatus JobRef JobStatus prints_iterations running_progress spent_text",
     "results.bundle.verify": "BundleCheckRow NOTHING_VERIFIED Verified",
     "results.bundle.write": "MissingFile",
-    "results.cases": "Result",
+    "results.cases": "LeftOutAttempt Result",
     "results.claims": "Used",
     "results.comparison": "CaseDiff ComparedNumber Side equation",
-    "results.evidence": "shown_number",
-    "results.export.columns": "CaseRow main_columns",
+    "results.evidence": "Margin shown_number",
     "results.export.formats": "csv_line require_parquet",
-    "results.export.rows": "Row export_rows",
-    "results.left_out": "LeftOutAttempt",
-    "results.margin": "Margin",
+    "results.export.rows": "CaseRow Row export_rows main_columns",
     "results.outcome": "FigureOutcome JudgedClaim",
     "search.answer": (
         "CandidateRow NotRunReason SearchAnswer SearchSummary SearchWinner SearchedCase "
