@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from types import SimpleNamespace
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 from orchestrator.catalog.case import Case
 from orchestrator.catalog.claims import PublishedClaim
@@ -335,21 +335,12 @@ def _difference(
     measured = [side for side in (a, b) if _number(side, "iteration_ms")]
     metric = preferred if all(_number(side, preferred) for side in measured) else "iteration_ms"
     first, second = _number(a, metric), _number(b, metric)
-    row = CaseDiff(
-        experiment=key.experiment,
-        scale=key.scale,
-        case=key.case,
-        workload=key.workload,
-        metric=metric,
-        a=first.value if first else None,
-        a_spread=first.spread if first else None,
-        a_repeats=first.repeats if first else None,
-        a_job=a.row.job_id if a else None,
-        b=second.value if second else None,
-        b_spread=second.spread if second else None,
-        b_repeats=second.repeats if second else None,
-        b_job=b.row.job_id if b else None,
-    )
+    values: dict[str, Any] = {}
+    for name, side, number in (("a", a, first), ("b", b, second)):
+        numbers_of_side = (number.value, number.spread, number.repeats) if number else (None, None, None)
+        names = (name, f"{name}_spread", f"{name}_repeats", f"{name}_job")
+        values |= zip(names, (*numbers_of_side, side.row.job_id if side else None), strict=True)
+    row = CaseDiff(key.experiment, key.scale, key.case, key.workload, metric, **values)
     if first is None or second is None:
         change = _one_sided(first, second, b)
         return replace(row, change=change, because=_why_missing(a, first, "A") or _why_missing(b, second, "B"))
