@@ -30,7 +30,7 @@ from orchestrator.catalog.published_times import published_time
 from orchestrator.paths import find_folders
 from orchestrator.planning.target import Target
 from orchestrator.search.candidates import Candidate, candidates
-from orchestrator.search.policy import decide, simulate
+from orchestrator.search.candidates import decide, simulate
 
 PAGE = CHECKOUT / "docs" / "how-to" / "search.md"
 BEGIN, END = "<!-- python -m benchmarks.search -->", "<!-- end of benchmarks.search -->"

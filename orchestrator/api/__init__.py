@@ -213,9 +213,9 @@ if TYPE_CHECKING:
     from orchestrator.search.answer import SearchWinner as SearchWinner
     from orchestrator.search.answer import arguments_by_program as arguments_by_program
     from orchestrator.search.answer import fastest_text as fastest_text
-    from orchestrator.search.policy import Simulated as Simulated
-    from orchestrator.search.policy import SimulatedCase as SimulatedCase
-    from orchestrator.search.policy import read_search_budget as read_search_budget
+    from orchestrator.search.candidates import Simulated as Simulated
+    from orchestrator.search.candidates import SimulatedCase as SimulatedCase
+    from orchestrator.search.candidates import read_search_budget as read_search_budget
     from orchestrator.search.prepare import PreparedSearch as PreparedSearch
     from orchestrator.search.prepare import prepare_search as prepare_search
     from orchestrator.slurm.notation import time_limit_s as time_limit_s
@@ -391,7 +391,7 @@ _NAMES = {
         "CandidateRow NotRunReason SearchAnswer SearchSummary SearchWinner SearchedCase "
         "arguments_by_program fastest_text"
     ),
-    "search.policy": "Simulated SimulatedCase read_search_budget",
+    "search.candidates": "Simulated SimulatedCase read_search_budget",
     "search.prepare": "PreparedSearch prepare_search",
     "slurm.notation": "time_limit_s",
     "workloads": "workload_name workloads",

@@ -32,13 +32,12 @@ from orchestrator.megatron.logs.iteration_lines import IterationLine, IterationL
 from orchestrator.megatron.logs.root_cause import LONGEST_LINE, Cause, CauseFinder
 from orchestrator.megatron.logs.root_cause_kinds import NOT_A_NUMBER
 from orchestrator.megatron.logs.scan import line_around, parse_line
-from orchestrator.reading.config_check import expected_of
 from orchestrator.reading.failure import Ending, Failure
 from orchestrator.reading.gpu_samples import MeanPower, joules, read_samples
 from orchestrator.reading.logs import LogFile, job_secrets, log_blocks, log_files
 from orchestrator.reading.parse import LogFacts, LogPart, LogReport, effective_of, merged_facts, read_part
 from orchestrator.reading.statistics import is_possible, metrics, row_metrics, with_used
-from orchestrator.reading.verdict import Judgement, judge
+from orchestrator.reading.verdict import Judgement, expected_of, judge
 
 ATTEMPTS_AT_ONCE = 100
 """Number of attempts whose rows are in memory together."""

@@ -196,7 +196,7 @@ class _BusyGpus:
     def __init__(self) -> None:
         self.samples = 0
         self._busy = self._power_capped = self._slowed = 0
-        self._power_w, self._clock_mhz, self._temperature_c = array("d"), array("d"), array("d")
+        self._values = {name: array("d") for name in ("gpu_power_w", "gpu_clock_mhz", "gpu_temperature_c")}
 
     def add(self, sample: GpuSample) -> None:
         """Add a sample, if its GPU is busy."""
@@ -206,22 +206,16 @@ class _BusyGpus:
         self._busy += 1
         self._power_capped += bool(sample.reasons & _POWER_CAPPED)
         self._slowed += bool(sample.reasons & _SLOWED)
-        for values, value in (
-            (self._power_w, sample.power_w),
-            (self._clock_mhz, sample.clock_mhz),
-            (self._temperature_c, sample.temperature_c),
-        ):
+        numbers = (sample.power_w, sample.clock_mhz, sample.temperature_c)
+        for values, value in zip(self._values.values(), numbers, strict=True):
             if value is not None:
                 values.append(value)
 
     def metrics(self) -> Iterator[MeasuredMetric]:
         """Yield the metrics of the samples that have values."""
-        if self._power_w:
-            yield metric_of_samples("gpu_power_w", self._power_w)
-        if self._clock_mhz:
-            yield metric_of_samples("gpu_clock_mhz", self._clock_mhz)
-        if self._temperature_c:
-            yield metric_of_samples("gpu_temperature_c", self._temperature_c)
+        for name, values in self._values.items():
+            if values:
+                yield metric_of_samples(name, values)
         if self._busy:
             capped, slowed = 100 * self._power_capped / self._busy, 100 * self._slowed / self._busy
             yield measured_metric("gpu_power_capped_percent", capped, count=self._busy)

@@ -21,7 +21,7 @@ from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.measurements import MeasuredMetric
 from orchestrator.ledger.reports import attempts_of_jobs
 from orchestrator.ledger.rows import JobRow, JobSummary
-from orchestrator.ledger.tables import ENDED, FAILED, MEASURED, PARTIAL, RUNNING, VERIFIED
+from orchestrator.ledger.tables import ENDED, FAILED, MEASURED, PARTIAL, RUNNING, VERIFIED, field_values
 from orchestrator.masking import masked
 from orchestrator.megatron.model import training_days
 from orchestrator.reading.failure import Failure, fails_as_published, ran_out_of_memory
@@ -388,12 +388,7 @@ def case_results(
             origin = (made_for or {}).get(job.row.attempt_id, job.row.experiment)
             result = replace(
                 result,
-                row=job.row,
-                rows=job.rows,
-                metrics=with_training_days(case, job.metrics),
-                failed=job.failed,
-                noise=job.noise,
-                flag=job.flag,
+                **field_values(job) | {"metrics": with_training_days(case, job.metrics)},
                 losses=tuple((losses or {}).get(job.row.attempt_id, ())),
                 measured_for=None if origin == job.row.experiment else origin,
                 later=_later(by_name[case.name], job.row),

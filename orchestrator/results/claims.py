@@ -5,15 +5,16 @@ from __future__ import annotations
 import math
 import statistics
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Literal
+from typing import Any, Literal
 
 from orchestrator.catalog.axes import WITHOUT_INFLUENCE, Settings
 from orchestrator.catalog.case import alike
 from orchestrator.catalog.claims import (
     Claim,
+    ClaimFields,
     ClosesClaim,
     GainClaim,
     LossCurveClaim,
@@ -132,7 +133,7 @@ def _judge(claim: Claim, evidence: Evidence) -> ClaimVerdict:
         if changed is not None and isinstance(claim, (PublishedClaim, OutcomeClaim)):
             raise NotJudged(f"it is about the published arguments: {changed.name} has others, by --arg or --no-arg")
         _require_gpus(claim, evidence)
-        finding = _judged(claim, evidence)
+        finding = _JUDGES[type(claim)](claim, evidence)
     except NotJudged as reason:
         return ClaimVerdict(claim, "not judged", str(reason), used, reason.margin)
     because = finding.because
@@ -149,29 +150,6 @@ def _require_gpus(claim: Claim, evidence: Evidence) -> None:
     is_of_gpus = evidence.entry.experiment.device != "cpu"
     if on_cpu and is_of_gpus and any(METRICS[name].is_rate for name in _metrics(claim, evidence)):
         raise NotJudged("the speed of processes on CPU cores does not show the speed of GPUs")
-
-
-def _judged(claim: Claim, evidence: Evidence) -> ClaimFinding:
-    """Judge a claim by the function of its kind."""
-    match claim:
-        case PeakClaim():
-            return _judge_peak(claim, evidence)
-        case SpreadClaim():
-            return _judge_spread(claim, evidence)
-        case GainClaim():
-            return _judge_gain(claim, evidence)
-        case TrendClaim():
-            return _judge_trend(claim, evidence)
-        case RatioClaim():
-            return judge_ratio(claim, evidence)
-        case ClosesClaim():
-            return judge_closes(claim, evidence)
-        case PublishedClaim():
-            return _judge_published(claim, evidence)
-        case OutcomeClaim():
-            return _judge_outcome(claim, evidence)
-        case LossCurveClaim():
-            return judge_loss_curves(claim, evidence)
 
 
 def _used(claim: Claim, evidence: Evidence) -> Iterator[Used]:
@@ -204,27 +182,27 @@ def _judge_peak(claim: PeakClaim, evidence: Evidence) -> ClaimFinding:
     node = evidence.gpus_per_node
     claimed = {axis: node if value == "gpus_per_node" else value for axis, value in claim.at.items()}
     parts: list[Part] = []
+    peaks: dict[int, str] = {}
     for name, results in evidence.series(evidence.measured()).items():
         is_claimed = [claimed.items() <= result.case.settings.items() for result in results]
         if len(set(is_claimed)) < 2:
             raise NotJudged(f"{name} has no case {'without' if is_claimed[0] else 'with'} {assigned(claimed)}")
-        speeds = list(zip(is_claimed, evidence.speeds(results), strict=True))
-        best, other = (largest([speed for at, speed in speeds if at is side]) for side in (True, False))
+        speeds = evidence.speeds(results)
+        best, other = (
+            largest([speed for at, speed in zip(is_claimed, speeds, strict=True) if at is side])
+            for side in (True, False)
+        )
+        fastest = max(zip(results, speeds, strict=True), key=lambda pair: pair[1].value)[0]
+        peaks[id(results)] = f"{name} peaks at {fastest.case.name}"
         shown = f"{assigned(claimed)} over the best other case at {name}"
         parts.append(Part(shown, results, evidence.metric, best / other, least=1.0))
     decision = decide(parts)
-    peaks = [(part, _fastest(part.results, evidence)) for part in decision.parts]
-    because = "; ".join(f"{_line(part)} peaks at {peak.case.name}" for part, peak in peaks)
+    because = "; ".join(peaks[id(part.results)] for part in decision.parts)
     return ClaimFinding(decision.holds, because, decision.margin)
 
 
 def _line(part: Part) -> str:
     return part.name.rpartition(" at ")[2]
-
-
-def _fastest(results: Sequence[Result], evidence: Evidence) -> Result:
-    speeds = evidence.speeds(results)
-    return max(zip(results, speeds, strict=True), key=lambda pair: pair[1].value)[0]
 
 
 def _judge_spread(claim: SpreadClaim, evidence: Evidence) -> ClaimFinding:
@@ -342,10 +320,6 @@ class Pair:
     over: Result
     shared: dict[str, Value | None]
 
-    def ratio(self, metric: str) -> float:
-        """Return the ratio of their rates."""
-        return value_of(self.of, metric) / value_of(self.over, metric)
-
     def measured(self, evidence: Evidence) -> Number:
         """Return the ratio with its uncertainty."""
         of, over = evidence.numbers([self.of, self.over])
@@ -359,7 +333,7 @@ def judge_ratio(claim: RatioClaim, evidence: Evidence) -> ClaimFinding:
         count = len(_of(claim, evidence)) + len(_over(claim, evidence))
         return _found(claim, decide([part]), [part], " best to best" if count > 2 else "")
     least, most = _bounds(claim)
-    pairs = sorted(_measured_pairs(claim, evidence), key=lambda pair: pair.ratio(evidence.metric))
+    pairs = sorted(_measured_pairs(claim, evidence), key=lambda pair: pair.measured(evidence).value)
     every = [_part(claim, evidence, pair, least, most) for pair in pairs]
     if claim.pick == "each" or len(pairs) == 1:
         decision = decide(every)
@@ -585,3 +559,17 @@ def _values(result: Result, axes: Sequence[str]) -> dict[str, Value | None]:
 
 def _place(shared: dict[str, Value | None]) -> str:
     return f" at {assigned(shared)}" if shared else ""
+
+
+_JUDGES: Mapping[type[ClaimFields], Callable[[Any, Evidence], ClaimFinding]] = {
+    PeakClaim: _judge_peak,
+    SpreadClaim: _judge_spread,
+    GainClaim: _judge_gain,
+    TrendClaim: _judge_trend,
+    RatioClaim: judge_ratio,
+    ClosesClaim: judge_closes,
+    PublishedClaim: _judge_published,
+    OutcomeClaim: _judge_outcome,
+    LossCurveClaim: judge_loss_curves,
+}
+"""Function that judges each kind of claim."""

@@ -87,7 +87,7 @@ def read_logs(
             what = f"{attempt['folder'][:80]!r} is not the folder of attempt {attempt['number']}"
             raise ReproError(Problem(what, "ledger/attempts.jsonl:"))
     without_numbers = dataclasses.replace(extract, metrics=[])
-    derived = Derived(memory_ledger(without_numbers, (), folder, lambda _run: {}, lambda _attempt: None))
+    derived = Derived(memory_ledger(without_numbers, (), folder))
     rows = {row.attempt_id: row for row in rows_of_attempts(derived.ledger, [row["id"] for row in extract.attempts])}
     metrics: dict[int, dict[str, Row]] = {}
     for metric in extract.metrics:

@@ -178,20 +178,12 @@ def _changed_verdicts(stored: Sequence[Row], derived: Sequence[Row]) -> list[str
 def _check_pages(folder: Path, about: About, entry: Entry, extract: Extract, templates: Path) -> Check:
     """Render report and README from the bundle's rows, which the other checks compare with its logs."""
 
-    def script_of(row: Row) -> str | None:
-        path = row["script"]
-        if path is None or not (folder / path_within(path)).is_file():
-            return None
-        return (folder / str(path)).read_bytes().decode("utf-8", "replace")
+    def text(path: str) -> str | None:
+        file = folder / path_within(path)
+        return file.read_bytes().decode("utf-8", "replace") if file.is_file() else None
 
     iterations = read_rows(folder, "iterations") if needs_losses(entry) else ()
-    ledger = memory_ledger(
-        extract,
-        iterations,
-        Path(),
-        profile_of=lambda run: dict(json.loads(text_of(folder, path_within(run["profile"])))),
-        script_of=script_of,
-    )
+    ledger = memory_ledger(extract, iterations, Path(), text)
     outcome = judge_stored(ledger, entry, about.scale, about.left_out or ())
     rendered = {
         REPORT: report(ledger, [outcome], templates),

@@ -399,15 +399,9 @@ def _ledger_of_bundle(contents: Contents, figure: FigureOutcome, lines: _Lines) 
     def text_of(path: str) -> str:
         return b"".join(contents.files[path]()).decode("utf-8", "replace")
 
-    def profile_of(run: Row) -> dict[str, object]:
-        return dict(json.loads(text_of(run["profile"])))
-
-    def script_of(row: Row) -> str | None:
-        return text_of(row["script"]) if row["script"] else None
-
     extract = Extract.of_tables(lines.read_back)
     iterations = lines.read_back("iterations") if needs_losses(figure.entry) else ()
-    return memory_ledger(extract, iterations, Path(), profile_of, script_of), extract
+    return memory_ledger(extract, iterations, Path(), text_of), extract
 
 
 def _json(value: object) -> bytes:

@@ -24,7 +24,7 @@ from orchestrator.ledger.attempts import job_summaries
 from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.reports import AttemptOrigin, attempt_origins, latest_moment, run_records, script_texts
 from orchestrator.ledger.rows import JobSummary
-from orchestrator.ledger.tables import FAILED, Run
+from orchestrator.ledger.tables import Run
 from orchestrator.results.outcome import FigureOutcome
 from orchestrator.results.plot.figure import label_on, picture
 from orchestrator.results.plot.panels import source_name
@@ -33,7 +33,6 @@ from orchestrator.results.report.cases import (
     CaseLine,
     Counts,
     Hours,
-    Profile,
     RecordedScript,
     attempt_mark,
     attempt_program,
@@ -88,11 +87,6 @@ class FigureSection:
         return f"{_slug(f'{outcome.entry.short_name}-{outcome.scale}-{outcome.cluster}')}-{self.number}"
 
     @property
-    def plot(self) -> str:
-        """Return the id of the picture."""
-        return f"plot-{self.number}"
-
-    @property
     def link(self) -> str:
         """Return the address of the paper; empty if it has none."""
         paper = self.entry.paper
@@ -134,16 +128,6 @@ class FigureSection:
     def cases(self) -> list[CaseLine]:
         """Return the lines of the table of cases."""
         return case_lines(self.entry, self.outcome.results)
-
-    @property
-    def failed(self) -> list[AttemptOrigin]:
-        """Return every failed attempt, also if a later attempt has a result."""
-        return [attempt for attempt in self.attempts if attempt.verdict == FAILED]
-
-    @property
-    def profiles(self) -> tuple[Profile, ...]:
-        """Return each cluster profile once, with its runs."""
-        return profiles_of(self.runs)
 
     @property
     def summary(self) -> str:
@@ -374,6 +358,7 @@ def _environment(templates: Path) -> jinja2.Environment:
         "mark": attempt_mark,
         "moment": shown_time,
         "policy": policy_text,
+        "profiles": profiles_of,
         "program": attempt_program,
         "shell": shlex.join,
         "with_spread": with_spread,

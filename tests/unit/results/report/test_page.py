@@ -206,7 +206,7 @@ def test_a_failed_attempt_is_told_also_where_a_later_one_was_verified(ledger: Le
     )
     again(ledger, figure.results[0].row.job_id if figure.results[0].row else "")
     page = page_of(ledger, [judge_stored(ledger, entry, "paper")])
-    (failed,) = page.figures[0].failed
+    (failed,) = [attempt for attempt in page.figures[0].attempts if attempt.verdict == "failed"]
     assert page.counts.failed == 0 and page.counts.verified == 10
     assert (failed.number, failed.failure) == (1, "node-fail")
     told = "✗ node-fail slurmstepd: error: Node failure on n7 5 n[0-9] NODE_FAIL"
