@@ -248,12 +248,8 @@ def _remark(row: JobSummary, measured: Mapping[str, MeasuredMetric]) -> str | No
     host_bound, timing = host_bound_reason(measured), measured.get("iteration_ms")
     noise = noise_of_job(timing) if timing is not None and row.verdict != FAILED else None
     remarks = [f"host-bound: {host_bound}" if host_bound else None, f"noisy: {noise}" if noise else None]
-    return "; ".join(filter(None, remarks)) or _edited(row)
-
-
-def _edited(row: JobSummary) -> str | None:
-    """Return the origin of an attempt whose script is not the rendered one."""
-    return row.origin if row.origin and "," in row.origin else None
+    edited = row.origin if row.origin and "," in row.origin else None  # its script is not the rendered one
+    return "; ".join(filter(None, remarks)) or edited
 
 
 def wait_reason(row: JobSummary) -> WaitReason | None:

@@ -212,7 +212,7 @@ def decompressed(opened: BinaryIO, warn: Callable[[str], None]) -> Iterator[byte
     """Yield the content of one or several archives in a file, up to a damage or an early end. Warn about both."""
     begins = opened.read(len(_ZSTANDARD))
     opened.seek(0)
-    new_frame, errors = _gzip() if begins.startswith(_GZIP) else _zstandard()
+    new_frame, errors = _frames(begins)
     frame: _Frame | None = None
     try:
         while data := opened.read(_COMPRESSED_BYTES):
@@ -230,11 +230,9 @@ def decompressed(opened: BinaryIO, warn: Callable[[str], None]) -> Iterator[byte
             warn("truncated archive, read only up to its end")
 
 
-def _gzip() -> tuple[Callable[[], _Frame], tuple[type[Exception], ...]]:
-    return lambda: zlib.decompressobj(zlib.MAX_WBITS | 16), (zlib.error,)
-
-
-def _zstandard() -> tuple[Callable[[], _Frame], tuple[type[Exception], ...]]:
+def _frames(begins: bytes) -> tuple[Callable[[], _Frame], tuple[type[Exception], ...]]:
+    if begins.startswith(_GZIP):
+        return lambda: zlib.decompressobj(zlib.MAX_WBITS | 16), (zlib.error,)
     import zstandard  # only where an archive needs it
 
     tool = zstandard.ZstdDecompressor(max_window_size=_LARGEST_WINDOW_BYTES)

@@ -208,8 +208,9 @@ def _others(report: LogReport, expected: Expected, commit: str | None) -> Iterat
         if expected.program and version != expected.program:
             yield Mismatch(f"ran {version} in {folder}, not {expected.program}")
     ran = facts.code_commit or commit
-    if ran and expected.commit and _COMMIT.fullmatch(ran) and not _same_commit(ran, expected.commit):
-        yield Mismatch(f"ran commit {ran[:12]}, not {expected.commit[:12]}")
+    own = expected.commit
+    if ran and own and _COMMIT.fullmatch(ran) and not (ran.startswith(own) or own.startswith(ran)):
+        yield Mismatch(f"ran commit {ran[:12]}, not {own[:12]}")
 
 
 def _parameter_counts(ran: Mapping[tuple[int, int], int], planned: Sequence[int | None]) -> Iterator[Mismatch]:
@@ -281,11 +282,6 @@ def _count(text: str | None) -> int | None:
     return int(text) if text and text.isascii() and text.isdecimal() and len(text) < 19 else None
 
 
-def _same_commit(first: str, second: str) -> bool:
-    """Return whether two commits are the same. Either may be abbreviated."""
-    return first.startswith(second) or second.startswith(first)
-
-
 OUT_OF_MEMORY = "out of memory on the GPU"
 """First words of the reason of a job that ran out of GPU memory."""
 _IN_USE = "a GPU was in use by another process"
@@ -319,7 +315,9 @@ def judge(
         return None
     differs = mismatches(report, expected, ending.commit)
     not_finite = _not_finite(report)
-    reasons = [*(mismatch.reason for mismatch in differs), *_unknown_world(report), *not_finite]
+    has_result = bool(report.iterations) or report.facts.alpa is not None
+    unknown = ["the log has no world size"] if has_result and world_size_of(report) is None else []
+    reasons = [*(mismatch.reason for mismatch in differs), *unknown, *not_finite]
     lacking = _lacking(report, expected)
     is_whole = lacking is None
     if ending.succeeded and is_whole and not reasons and not ending.outside_image:
@@ -412,11 +410,6 @@ def _end(ending: Ending, failure: Failure, fault: Cause | None) -> list[str]:
         why = str(fault) if fault and fault.is_fault and ending.state != "CANCELLED" else ending.reason
         reasons.append(f"{ending.state}{code}" + (f" ({why})" if why and not is_of_memory else ""))
     return reasons
-
-
-def _unknown_world(report: LogReport) -> list[str]:
-    has_result = bool(report.iterations) or report.facts.alpa is not None
-    return ["the log has no world size"] if has_result and world_size_of(report) is None else []
 
 
 def _not_finite(report: LogReport) -> list[str]:

@@ -210,7 +210,8 @@ def mean_metric(repeats: Sequence[MeasuredMetric], nodes: Sequence[str | None] =
     if len(repeats) == 1:
         return CaseMetric(first.name, first.value, first.unit, first.spread, first.count, jobs=jobs)
     values = [repeat.value for repeat in repeats]
-    mean, half = statistics.fmean(values), _half_interval(values)
+    mean = statistics.fmean(values)
+    half = t_975(len(values) - 1) * statistics.stdev(values) / math.sqrt(len(values))
     spreads = [repeat.spread for repeat in repeats if repeat.spread is not None]
     counts = [repeat.count for repeat in repeats if repeat.count is not None]
     return CaseMetric(
@@ -224,11 +225,6 @@ def mean_metric(repeats: Sequence[MeasuredMetric], nodes: Sequence[str | None] =
         repeats=len(values),
         jobs=jobs,
     )
-
-
-def _half_interval(values: Sequence[float]) -> float:
-    """Return half of the 95 % confidence interval."""
-    return t_975(len(values) - 1) * statistics.stdev(values) / math.sqrt(len(values))
 
 
 def _flag(rows: Sequence[JobRow], by_job: Sequence[Mapping[str, MeasuredMetric]]) -> str | None:
@@ -384,24 +380,20 @@ def case_results(
     for case in cases:
         result = Result(case, None, {}, published_for(entry, case, gpu), gpu=gpu, instead_of=own)
         if case.name in by_name:
-            job = combine_repeats(by_name[case.name], metrics)
+            jobs = by_name[case.name]
+            job = combine_repeats(jobs, metrics)
+            last = max(index for index, row in enumerate(jobs) if _are_repeats(row, job.row))
             origin = (made_for or {}).get(job.row.attempt_id, job.row.experiment)
             result = replace(
                 result,
                 **field_values(job) | {"metrics": with_training_days(case, job.metrics)},
                 losses=tuple((losses or {}).get(job.row.attempt_id, ())),
                 measured_for=None if origin == job.row.experiment else origin,
-                later=_later(by_name[case.name], job.row),
+                later=tuple(jobs[last + 1 :]),
                 newer=tuple(newer[row.attempt_id] for row in (*job.rows, *job.failed) if row.attempt_id in newer),
             )
         results.append(result)
     return results
-
-
-def _later(rows: Sequence[JobRow], shown: JobRow) -> tuple[JobRow, ...]:
-    """Return the jobs after the last one that is shown or repeats it."""
-    last = max(index for index, row in enumerate(rows) if _are_repeats(row, shown))
-    return tuple(rows[last + 1 :])
 
 
 def with_training_days(case: Case, metrics: Mapping[str, CaseMetric]) -> Mapping[str, CaseMetric]:

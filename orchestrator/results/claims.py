@@ -283,13 +283,12 @@ def _judge_published(claim: PublishedClaim, evidence: Evidence) -> ClaimFinding:
         if result.case.name in names
     ]
     decision = decide(parts)
-    farthest = max(decision.parts, key=lambda part: (part.holds is False, abs(part.number.value / _middle(part) - 1)))
+    farthest = max(
+        decision.parts,
+        key=lambda part: (part.holds is False, abs(2 * part.number.value / (part.least + part.most) - 1)),
+    )
     because = f"the farthest of {len(decision.parts)}: {farthest.name}; {100 * claim.tolerance:.4g} % allowed"
     return ClaimFinding(decision.holds, because, farthest.margin)
-
-
-def _middle(part: Part) -> float:
-    return (part.least + part.most) / 2
 
 
 def _judge_outcome(claim: OutcomeClaim, evidence: Evidence) -> ClaimFinding:
@@ -425,7 +424,9 @@ def judge_closes(claim: ClosesClaim, evidence: Evidence) -> ClaimFinding:
         first, last = (next(pair for pair in pairs if pair.of is end) for end in (ordered[0], ordered[-1]))
         if first.of.case.value(claim.along) != last.of.case.value(claim.along):
             gaps = [pair.measured(evidence).distance_from(1.0) for pair in (first, last)]
-            text = " and ".join(_gap_text(claim, pair, gap) for pair, gap in zip((first, last), gaps, strict=True))
+            ends = (pair.of.case.value(claim.along) for pair in (first, last))
+            texts = [f"{100 * gap.value:.1f} % at {claim.along}={end}" for gap, end in zip(gaps, ends, strict=True)]
+            text = " and ".join(texts)
             shown = f"{name}: gap {text}" if name else f"gap {text}"
             ratio = gaps[1] / gaps[0]
             parts.append(Part(shown, _both([first, last]), evidence.metric, ratio, most=1.0, strict=True))
@@ -433,10 +434,6 @@ def judge_closes(claim: ClosesClaim, evidence: Evidence) -> ClaimFinding:
         raise NotJudged(f"no two of its pairs differ in {claim.along}")
     decision = decide(parts)
     return ClaimFinding(decision.holds, "; ".join(part.name for part in decision.parts), decision.margin)
-
-
-def _gap_text(claim: ClosesClaim, pair: Pair, gap: Number) -> str:
-    return f"{100 * gap.value:.1f} % at {claim.along}={pair.of.case.value(claim.along)}"
 
 
 def judge_loss_curves(claim: LossCurveClaim, evidence: Evidence) -> ClaimFinding:

@@ -262,7 +262,11 @@ def side_of(name: str, runs: Sequence[Run], codes: Collection[str]) -> Side:
     sides = [Side("cluster", name)] if name in clusters else []
     if len(name) >= _SHORTEST_PREFIX:
         commits = {run.git_commit for run in runs if run.git_commit} | set(codes)
-        sides += [Side("commit", commit) for commit in sorted(commits) if _begins_with(commit, name)]
+        sides += [  # a digest `pretrain-6985e589` also by its last part
+            Side("commit", commit)
+            for commit in sorted(commits)
+            if commit.startswith(name) or commit.rpartition("-")[2].startswith(name)
+        ]
         sides += [Side("run", run.id) for run in runs if run.id.startswith(name)]
     sides = [side for side in sides if side.kind != "cluster" and side.name == name] or sides
     if not sides:
@@ -414,11 +418,6 @@ def _grouped(rows: Sequence[JobRow], by_cluster: bool) -> dict[_CaseKey, list[Jo
         key = _CaseKey(row.experiment, row.scale, row.case_name, row.workload, cluster)
         groups.setdefault(key, []).append(row)
     return groups
-
-
-def _begins_with(commit: str, prefix: str) -> bool:
-    """Return whether a commit begins with the prefix; a digest `pretrain-6985e589` also by its last part."""
-    return commit.startswith(prefix) or commit.rpartition("-")[2].startswith(prefix)
 
 
 def _with_attempt(row: JobRow, attempts: Sequence[AttemptRow]) -> JobRow:

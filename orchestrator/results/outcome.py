@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated
 
-from orchestrator.catalog.case import Case, parse_where, select, with_workload
+from orchestrator.catalog.case import parse_where, select, with_workload
 from orchestrator.catalog.expand import cases_to_run, expand
 from orchestrator.catalog.experiment import is_search, scale_names
 from orchestrator.catalog.library import Entry, find_experiment, full_name
@@ -315,7 +315,9 @@ def _results(
     cases = with_changes(with_workload(cases, program) if program is not None else cases, changes)
     programs, figure = {case.workload for case in cases}, (last.scale, last.cluster)
     rows = [row for row in rows if (row.scale, row.cluster) == figure and row.workload in programs]
-    rows = in_order_of_runs(_with_same_changes(rows, cases), run_summaries(ledger))
+    own = {case.name: case.argument_changes for case in cases}
+    rows = [row for row in rows if row.spec.argument_changes == own.get(row.case_name, ())]
+    rows = in_order_of_runs(rows, run_summaries(ledger))
     if attempt is not None:
         _require_attempt(ledger, entry, rows, attempt)
     chosen = result_rows(ledger, rows, attempt, {one.attempt_id for one in left_out})
@@ -328,12 +330,6 @@ def _results(
         replace(result, left_out=tuple(one for one in left_out if (result.case.name, one.job) in jobs))
         for result in results
     ], rows
-
-
-def _with_same_changes(rows: Sequence[JobRow], cases: Sequence[Case]) -> list[JobRow]:
-    """Return the jobs that ran with the arguments of their case."""
-    changes = {case.name: case.argument_changes for case in cases}
-    return [row for row in rows if row.spec.argument_changes == changes.get(row.case_name, ())]
 
 
 def needs_losses(entry: Entry) -> bool:

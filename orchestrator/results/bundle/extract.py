@@ -44,14 +44,10 @@ SOMEBODY = "user"
 
 def anonymized(value: T, users: Collection[str]) -> T:
     """Return a row, or other JSON, without the names of these users in paths."""
-    anonymous: T = _without_users(value, _user_pattern(users))
-    return anonymous
-
-
-def _user_pattern(users: Collection[str]) -> re.Pattern[str] | None:
-    """Return a pattern for user names that are a whole part of a path."""
     names = "|".join(re.escape(user) for user in sorted(users, key=lambda user: (-len(user), user)) if user)
-    return re.compile(rf"(?<=/)(?:{names})(?![\w.@-])") if names else None
+    pattern = re.compile(rf"(?<=/)(?:{names})(?![\w.@-])") if names else None  # a name that is a whole part of a path
+    anonymous: T = _without_users(value, pattern)
+    return anonymous
 
 
 def _without_users(value: Any, pattern: re.Pattern[str] | None) -> Any:

@@ -246,7 +246,8 @@ def verify(file: Path, templates: Path) -> Verified:
         try:
             checks += rederive(folder, about, templates)
         except ReproError as error:
-            problems = tuple(_without_folder(str(problem), folder) for problem in error.problems)
+            texts = (str(problem).replace(f"{folder.resolve()}/", "") for problem in error.problems)
+            problems = tuple(text.replace(f"{folder}/", "") for text in texts)
             checks.append(Check("contents", "not read to their end", problems))
         return Verified(about.made_by, tuple(checks))
 
@@ -279,8 +280,3 @@ def _about(file: Path, folder: Path) -> About:
         raise
     except (*BROKEN, OSError, ReproError):
         raise ReproError(Problem(f"not a bundle: it has no readable {ABOUT}", f"{file}:")) from None
-
-
-def _without_folder(text: str, folder: Path) -> str:
-    """Return the text without the temporary folder."""
-    return text.replace(f"{folder.resolve()}/", "").replace(f"{folder}/", "")

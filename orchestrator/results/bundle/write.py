@@ -469,6 +469,8 @@ def readme(outcome: FigureOutcome, extract: Extract, missing: Mapping[str, str])
     under_way = sum(row["phase"] in OPEN for row in attempts)
     absent = "".join(f"    {path}: {reason}\n" for path, reason in missing.items())
     left_out = "".join(f"    {attempt}\n" for attempt in outcome.left_out)
+    cases = ((name, case) for name, of_other in compared_cases(outcome).items() for case in sorted(of_other))
+    others = "; ".join(f"{name} {case}" for name, case in cases)
     by_hand = ""
     if attempts:
         start = "sbatch" if attempts[-1]["scheduler"] == "slurm" else "bash"
@@ -482,7 +484,7 @@ def readme(outcome: FigureOutcome, extract: Extract, missing: Mapping[str, str])
         cluster=outcome.cluster,
         attempts=len(attempts),
         jobs=len(extract.jobs),
-        others=_others_sentence(outcome),
+        others=f"Claims compare with other experiments, whose jobs are included: {others}.\n" if others else "",
         not_final=f"Not final: {under_way} attempts were still under way.\n" if under_way else "",
         name=bundle_name(outcome),
         submit=submit_command(outcome),
@@ -490,9 +492,3 @@ def readme(outcome: FigureOutcome, extract: Extract, missing: Mapping[str, str])
         left_out=f"\nAttempts that do not count in the results:\n\n{left_out}" if left_out else "",
         missing=f"\nMissing files:\n\n{absent}" if missing else "",
     )
-
-
-def _others_sentence(outcome: FigureOutcome) -> str:
-    """Return the cases of other experiments that are in the bundle, because claims compare with them."""
-    cases = [f"{name} {case}" for name, cases in compared_cases(outcome).items() for case in sorted(cases)]
-    return f"Claims compare with other experiments, whose jobs are included: {'; '.join(cases)}.\n" if cases else ""

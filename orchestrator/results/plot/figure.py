@@ -327,17 +327,13 @@ def set_y(axes: Axes, panel: Panel, as_published: bool, label: str) -> None:
     if y.scale == "log2" and min(values) > 0:
         _set_log2(axes, min(values), max(values), y.metric)
         return
-    low, high = min(values), max([*values, *_bar_ends(panel)])
+    ends = [min(point.high, 1.5 * point.value) for point in panel.points if point.value is not None]
+    low, high = min(values), max([*values, *ends])
     bottom, top = y.range if as_published and y.range else (0.0, 0.0)
     axes.set_ylim(bottom if bottom <= low else 0.0, top if high <= top else 1.08 * high)
     if bottom <= low and high <= top:
         axes.set_yticks([bottom + (top - bottom) * step / _STEPS for step in range(_STEPS + 1)])
     axes.yaxis.set_major_formatter(lambda value, _: number_text(value, y.metric))
-
-
-def _bar_ends(panel: Panel) -> list[float]:
-    """Return the upper ends of error bars; an interval of two repeats may be very long and is cut off."""
-    return [min(point.high, 1.5 * point.value) for point in panel.points if point.value is not None]
 
 
 def number_text(value: float, metric: str) -> str:

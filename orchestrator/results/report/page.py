@@ -83,8 +83,8 @@ class FigureSection:
     @property
     def anchor(self) -> str:
         """Return the anchor of the section."""
-        outcome = self.outcome
-        return f"{_slug(f'{outcome.entry.short_name}-{outcome.scale}-{outcome.cluster}')}-{self.number}"
+        name = f"{self.entry.short_name}-{self.outcome.scale}-{self.outcome.cluster}"
+        return f"{re.sub(r'[^a-z0-9]+', '-', name.lower()).strip('-')}-{self.number}"
 
     @property
     def link(self) -> str:
@@ -287,10 +287,6 @@ def _all_hours(sections: Sequence[FigureSection]) -> tuple[Hours, ...]:
     for section in sections:
         by_device.setdefault(section.device, {}).update({attempt.attempt_id: attempt for attempt in section.attempts})
     return tuple(hours_of(attempts.values(), device, runs) for device, attempts in by_device.items())
-
-
-def _slug(text: str) -> str:
-    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
 
 
 PAGE = "index.html"
