@@ -25,7 +25,7 @@ from orchestrator.results.bundle.extract import (
     read_extract,
     read_rows,
 )
-from orchestrator.results.bundle.write import ABOUT, FORMAT, README, REPORT, code_sha256, readme
+from orchestrator.results.bundle.write import ABOUT, FORMAT, README, REPORT, SCRIPT, code_sha256, readme
 from orchestrator.results.cases import words_of
 from orchestrator.results.claims import JUDGING_RULES
 from orchestrator.results.export.formats import as_csv
@@ -180,7 +180,8 @@ def _check_pages(folder: Path, about: About, entry: Entry, extract: Extract, tem
 
     def text(path: str) -> str | None:
         file = folder / path_within(path)
-        return file.read_bytes().decode("utf-8", "replace") if file.is_file() else None
+        is_lost = path.endswith(f"/{SCRIPT}") and not file.is_file()
+        return None if is_lost else file.read_bytes().decode("utf-8", "replace")
 
     iterations = read_rows(folder, "iterations") if needs_losses(entry) else ()
     ledger = memory_ledger(extract, iterations, Path(), text)

@@ -297,9 +297,9 @@ def write_bundle(ledger: Ledger, figure: FigureOutcome, templates: Path, file: P
     contents = Contents(left_out=tuple(folders[attempt.attempt_id] for attempt in left_out))
     paths = add_attempts(contents, extract, ledger)  # first, because it collects the secrets of the scripts
     _add_inputs(contents, figure, extract)
-    lines = _Lines(ledger, extract, paths)
+    lines = functools.partial(_lines, ledger, extract, paths)
     for table in TABLES:
-        contents.files[f"ledger/{table}.jsonl"] = functools.partial(lines.of, table)
+        contents.files[f"ledger/{table}.jsonl"] = functools.partial(lines, table)
     _add_results(contents, ledger, figure, extract)
     bundled_ledger, bundled_extract = _ledger_of_bundle(contents, figure, lines)
     reasons = [{"job": one.job, "attempt": one.attempt, "reason": one.reason} for one in left_out]
@@ -363,27 +363,12 @@ def profile_path(run: Row) -> str:
     return f"runs/{run['id']}/profile.json"
 
 
-@dataclass(frozen=True, slots=True)
-class _Lines:
-    """Lines of the files of all tables; `paths` are the paths of attempts."""
-
-    ledger: Ledger
-    extract: Extract
-    paths: Mapping[int, Row]
-
-    def of(self, table: str) -> Iterator[bytes]:
-        """Yield the lines of a table."""
-        rows = iterations_of(self.ledger, self.extract.attempts) if table == "iterations" else self.extract.of(table)
-        return (line_of(table, row, self._paths_of(table, row), self.extract.users) for row in rows)
-
-    def read_back(self, table: str) -> Iterator[Row]:
-        """Return the rows that a reader of the bundle gets."""
-        return (row_of(table, line) for line in self.of(table))
-
-    def _paths_of(self, table: str, row: Row) -> Row:
-        if table == "attempts":
-            return self.paths[row["id"]]
-        return {"profile": profile_path(row)} if table == "runs" else {}
+def _lines(ledger: Ledger, extract: Extract, paths: Mapping[int, Row], table: str) -> Iterator[bytes]:
+    """Yield the lines of the file of a table; `paths` are the paths of attempts."""
+    rows = iterations_of(ledger, extract.attempts) if table == "iterations" else extract.of(table)
+    for row in rows:
+        own = paths[row["id"]] if table == "attempts" else {"profile": profile_path(row)} if table == "runs" else {}
+        yield line_of(table, row, own, extract.users)
 
 
 def _add_results(contents: Contents, ledger: Ledger, figure: FigureOutcome, extract: Extract) -> None:
@@ -393,14 +378,19 @@ def _add_results(contents: Contents, ledger: Ledger, figure: FigureOutcome, extr
     contents.add("results/results.json", as_json(cases, claim_rows(figure.claims)).encode())
 
 
-def _ledger_of_bundle(contents: Contents, figure: FigureOutcome, lines: _Lines) -> tuple[Ledger, Extract]:
+def _ledger_of_bundle(
+    contents: Contents, figure: FigureOutcome, lines: Callable[[str], Iterable[bytes]]
+) -> tuple[Ledger, Extract]:
     """Return the rows that a reader of the bundle gets: without users, and with the bundle's paths."""
 
     def text_of(path: str) -> str:
         return b"".join(contents.files[path]()).decode("utf-8", "replace")
 
-    extract = Extract.of_tables(lines.read_back)
-    iterations = lines.read_back("iterations") if needs_losses(figure.entry) else ()
+    def read_back(table: str) -> Iterator[Row]:
+        return (row_of(table, line) for line in lines(table))
+
+    extract = Extract.of_tables(read_back)
+    iterations = read_back("iterations") if needs_losses(figure.entry) else ()
     return memory_ledger(extract, iterations, Path(), text_of), extract
 
 

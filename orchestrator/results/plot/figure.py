@@ -327,6 +327,7 @@ def set_y(axes: Axes, panel: Panel, as_published: bool, label: str) -> None:
     if y.scale == "log2" and min(values) > 0:
         _set_log2(axes, min(values), max(values), y.metric)
         return
+    # An interval of two repeats may be very long and is cut off.
     ends = [min(point.high, 1.5 * point.value) for point in panel.points if point.value is not None]
     low, high = min(values), max([*values, *ends])
     bottom, top = y.range if as_published and y.range else (0.0, 0.0)

@@ -110,11 +110,6 @@ class CaseLine:
         return Mark("open", "not submitted" if result.row is None else result.row.state.lower().replace("_", " "))
 
     @property
-    def measured(self) -> str:
-        """Return the measured number."""
-        return with_spread(self.number.measured, self.number.spread)
-
-    @property
     def published(self) -> str:
         """Return the published number."""
         return shown_number(self.number.published)
@@ -157,16 +152,6 @@ class CaseLine:
             ends = f"{shown_number(metric.interval_low)} to {shown_number(metric.interval_high)}"
             return f"mean of {metric.repeats} repeats, 95 % in {ends}"
         return "" if metric.count is None else f"{metric.count} iterations"
-
-    @property
-    def how(self) -> str:
-        """Return the source of the published number."""
-        return f"{self.number.point.origin}, {self.number.point.source}" if self.number.point else ""
-
-    @property
-    def ratio(self) -> str:
-        """Return the measured over the published number."""
-        return "" if self.number.ratio is None else f"{self.number.ratio:.3f}"
 
     @property
     def within(self) -> Mark | None:
