@@ -331,32 +331,26 @@ class GrowingLog:
     def new_blocks(self) -> Iterator[bytes]:
         """Yield everything that was written since the last call."""
         while True:
-            if self._file is None:
-                self._file = open_job_file(self.folder, "log.txt")
-            if self._file is None:
+            file = self._file = self._file or open_job_file(self.folder, "log.txt")
+            if file is None:
                 return
-            if self._is_shorter():
+            if os.fstat(file.fileno()).st_size < file.tell():
                 self._notify("the log was cut off and is printed from its new start")
-                self._file.seek(0)
-            yield from file_blocks(self._file)
-            if not self._is_replaced():
+                file.seek(0)
+            yield from file_blocks(file)
+            if not self._is_replaced(file):
                 return
             self._notify("the log was replaced by another file")
-            self._file.close()
+            file.close()
             self._file = None
 
-    def _is_shorter(self) -> bool:
-        assert self._file is not None
-        return os.fstat(self._file.fileno()).st_size < self._file.tell()
-
-    def _is_replaced(self) -> bool:
+    def _is_replaced(self, file: BinaryIO) -> bool:
         """Return whether another file is in its place. While a file is replaced there may be none."""
-        assert self._file is not None
         try:
             current = (self.folder / "log.txt").lstat()
         except OSError:
             return False
-        opened = os.fstat(self._file.fileno())
+        opened = os.fstat(file.fileno())
         return (current.st_dev, current.st_ino) != (opened.st_dev, opened.st_ino)
 
 

@@ -36,11 +36,13 @@ from orchestrator.results.evidence import (
     Evidence,
     Margin,
     NotJudged,
+    Number,
     Part,
     PartsVerdict,
     assigned,
     decide,
     in_order,
+    largest,
     may_be_missing,
     measured,
     published_part,
@@ -49,7 +51,6 @@ from orchestrator.results.evidence import (
     value_of,
     verified,
 )
-from orchestrator.results.uncertainty import Number, largest
 from orchestrator.text import counted
 
 Verdict = Literal["holds", "fails", "not judged"]

@@ -25,8 +25,7 @@ from orchestrator.ledger.tables import ENDED, FAILED, MEASURED, Run
 from orchestrator.metrics import METRICS, beside
 from orchestrator.reading.noise import host_bound_reason
 from orchestrator.results.cases import CaseMetric, Combined, Result, combine_repeats, modes, published_on
-from orchestrator.results.evidence import numbers_of, published_part
-from orchestrator.results.uncertainty import job_spread, on_same_nodes, uncertainty_of
+from orchestrator.results.evidence import job_spread, numbers_of, on_same_nodes, published_part, uncertainty_of
 
 OUR_TOLERANCE = 0.1
 """Relative tolerance if no claim of the experiment has one for the number. This is our choice: the widest tolerance
