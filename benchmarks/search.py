@@ -28,8 +28,7 @@ from orchestrator.catalog.expand import expand
 from orchestrator.catalog.library import find_experiment
 from orchestrator.paths import find_folders
 from orchestrator.planning.target import Target
-from orchestrator.search.candidates import Candidate, candidates
-from orchestrator.search.policy import decide, simulate
+from orchestrator.search.candidates import Candidate, candidates, decide, simulate
 
 PAGE = CHECKOUT / "docs" / "how-to" / "search.md"
 BEGIN, END = "<!-- python -m benchmarks.search -->", "<!-- end of benchmarks.search -->"

@@ -42,7 +42,7 @@ def bundled_outcome(bundle: Path) -> FigureOutcome:
         about = json.loads(text_of(folder, "bundle.json"))
         entry = entry_of(about["experiment"])
         iterations = list(read_rows(folder, "iterations")) if needs_losses(entry) else ()
-        ledger = memory_ledger(read_extract(folder), iterations, Path(), lambda _run: {}, lambda _attempt: None)
+        ledger = memory_ledger(read_extract(folder), iterations, Path())
     return judge_stored(ledger, entry, about["scale"])
 
 

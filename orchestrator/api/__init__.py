@@ -134,22 +134,18 @@ if TYPE_CHECKING:
         ExperimentStatus,
         JobRef,
         JobStatus,
-        Tally,
         prints_iterations,
         running_progress,
         spent_text,
     )
     from orchestrator.results.bundle.verify import NOTHING_VERIFIED, BundleCheckRow, Verified
     from orchestrator.results.bundle.write import MissingFile
-    from orchestrator.results.cases import Result
+    from orchestrator.results.cases import LeftOutAttempt, Result
     from orchestrator.results.claims import Used
     from orchestrator.results.comparison import CaseDiff, ComparedNumber, Side, equation
-    from orchestrator.results.evidence import shown_number
-    from orchestrator.results.export.columns import CaseRow, main_columns
+    from orchestrator.results.evidence import Margin, shown_number
     from orchestrator.results.export.formats import csv_line, require_parquet
-    from orchestrator.results.export.rows import Row, export_rows
-    from orchestrator.results.left_out import LeftOutAttempt
-    from orchestrator.results.margin import Margin
+    from orchestrator.results.export.rows import CaseRow, Row, export_rows, main_columns
     from orchestrator.results.outcome import FigureOutcome, JudgedClaim
     from orchestrator.search.answer import (
         CandidateRow,
@@ -161,7 +157,7 @@ if TYPE_CHECKING:
         arguments_by_program,
         fastest_text,
     )
-    from orchestrator.search.policy import Simulated, SimulatedCase, read_search_budget
+    from orchestrator.search.candidates import Simulated, SimulatedCase, read_search_budget
     from orchestrator.search.prepare import PreparedSearch, prepare_search
     from orchestrator.slurm.notation import time_limit_s
     from orchestrator.workloads import workload_name, workloads

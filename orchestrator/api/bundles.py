@@ -9,9 +9,8 @@ from pathlib import Path
 from orchestrator.api import DEFAULT, Session
 from orchestrator.errors import EXIT_FAILED, Problem, ReproError
 from orchestrator.files import written_whole
-from orchestrator.results.bundle.readme import bundle_name
 from orchestrator.results.bundle.verify import Verified, verify
-from orchestrator.results.bundle.write import Bundled, write_bundle
+from orchestrator.results.bundle.write import Bundled, bundle_name, write_bundle
 from orchestrator.results.outcome import FigureOutcome
 
 _ENDING = ".tar.zst"

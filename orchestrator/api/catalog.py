@@ -36,7 +36,7 @@ from orchestrator.errors import Problem, ReproError
 from orchestrator.fields import Columns, Field, TableRow, row_of, rows_of
 from orchestrator.job_spec import Value
 from orchestrator.paths import Folders, find_folders
-from orchestrator.results.export.columns import SETTING_COLUMNS
+from orchestrator.results.export.rows import SETTING_COLUMNS
 
 if TYPE_CHECKING:
     from orchestrator.ledger.readonly_file import JobCount

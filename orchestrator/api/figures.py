@@ -21,7 +21,7 @@ from orchestrator.ledger.database import Ledger, now
 from orchestrator.ledger.measurements import metrics_of
 from orchestrator.ledger.reports import run_summaries
 from orchestrator.ledger.rows import JobRow
-from orchestrator.results.cases import Result
+from orchestrator.results.cases import Result, left_out_attempts
 from orchestrator.results.comparison import (
     CaseDiff,
     ComparedNumber,
@@ -32,9 +32,7 @@ from orchestrator.results.comparison import (
     side_of,
 )
 from orchestrator.results.export import formats
-from orchestrator.results.export.columns import CaseRow, chosen_columns
-from orchestrator.results.export.rows import Row, claim_rows, export_rows, iteration_rows
-from orchestrator.results.left_out import left_out_attempts
+from orchestrator.results.export.rows import CaseRow, Row, chosen_columns, claim_rows, export_rows, iteration_rows
 from orchestrator.results.outcome import FigureOutcome, judge_figure, run_named
 from orchestrator.results.plot.figure import known_format, require_matplotlib
 from orchestrator.results.plot.figure import plot as draw

@@ -25,12 +25,10 @@ from orchestrator.paths import Folders, find_folders
 from orchestrator.reading.job_status import (
     ExperimentStatus,
     JobStatus,
-    Tally,
     counted_jobs,
     duration,
     experiment_statuses,
     job_statuses,
-    tallies,
     total,
 )
 from orchestrator.slurm.records import STATES, base_state
@@ -245,7 +243,7 @@ class Status:
 
     jobs: tuple[JobStatus, ...]
     experiments: tuple[ExperimentStatus, ...]
-    tallies: tuple[Tally, ...]
+    tallies: tuple[ExperimentStatus, ...]
     notes: tuple[str, ...]
     is_open: bool
     asked_at: datetime | None
@@ -291,7 +289,7 @@ def status(
     results = result_rows(ledger, rows)
     jobs, counts = tuple(job_statuses(ledger, results)), tuple(counted_jobs(ledger, results))
     submitted = selects or bool(rows)
-    return Status(jobs, counts, tuple(tallies(counts)), notes, is_open, result.asked_at, is_submitted=submitted)
+    return Status(jobs, counts, counts, notes, is_open, result.asked_at, is_submitted=submitted)
 
 
 def _notes(ledger: Ledger, result: RefreshResult) -> list[str]:

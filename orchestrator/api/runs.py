@@ -39,7 +39,7 @@ from orchestrator.paths import Folders
 from orchestrator.planning.batch_plan import read_budget
 from orchestrator.planning.run_settings import over
 from orchestrator.reading.failure import POLICIES, Failure, fails_as_published, failure_named, ran_out_of_memory
-from orchestrator.reading.job_status import JobStatus, Tally, counted_jobs, job_statuses, tallies
+from orchestrator.reading.job_status import ExperimentStatus, JobStatus, counted_jobs, job_statuses
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -53,7 +53,7 @@ class Waited:
     """
 
     jobs: tuple[JobStatus, ...]
-    tallies: tuple[Tally, ...]
+    tallies: tuple[ExperimentStatus, ...]
     failed: tuple[JobRow, ...]
     open_jobs: int = 0
     timed_out: bool = False
@@ -102,7 +102,7 @@ def wait(
     )
     return Waited(
         tuple(job_statuses(ledger, results)),
-        tuple(tallies(counted_jobs(ledger, results))),
+        tuple(counted_jobs(ledger, results)),
         failed,
         sum(row.phase in OPEN for row in rows),
         not in_time,

@@ -29,8 +29,18 @@ from orchestrator.planning.target import Target
 from orchestrator.reading.failure import ran_out_of_memory
 from orchestrator.results.outcome import judge_figure
 from orchestrator.search.answer import EndedTrial, SearchAnswer, answer
-from orchestrator.search.candidates import Candidate, Reason, candidates
-from orchestrator.search.policy import OUT_OF_MEMORY, Budget, Corrected, Decision, Simulated, decide, simulate
+from orchestrator.search.candidates import (
+    OUT_OF_MEMORY,
+    Budget,
+    Candidate,
+    Corrected,
+    Decision,
+    Reason,
+    Simulated,
+    candidates,
+    decide,
+    simulate,
+)
 from orchestrator.search.prepare import PreparedSearch, require_one_task, write_experiment
 from orchestrator.text import counted
 

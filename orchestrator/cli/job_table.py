@@ -52,10 +52,10 @@ _IMPORTANT = (
 """Columns that a narrow terminal shows first."""
 
 
-def bar(tally: api.Tally) -> str:
+def bar(tally: api.ExperimentStatus) -> str:
     """Return a bar of measured jobs, full only if all are verified or partial, with its name and counts."""
     full, empty = _bar_marks()
-    length = BAR_WIDTH * (tally.verified + tally.partial) // max(tally.jobs, 1)
+    length = BAR_WIDTH * (tally.verified + tally.partial) // max(tally.cases, 1)
     return f"{tally.name} [{full * length}{empty * (BAR_WIDTH - length)}] {tally.text()}"
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -27,20 +27,17 @@ from orchestrator.ledger.runs import NewJob
 from orchestrator.ledger.tables import ENDED, FAILED, MEASURED, RUNNING
 from orchestrator.masking import without_known
 from orchestrator.megatron.logs import ALPA_PROGRAM
-from orchestrator.megatron.logs.alpa import TABLE, TABLE_BYTES, AlpaRow, table_rows
+from orchestrator.megatron.logs.alpa import TABLE, TABLE_BYTES, table_rows
 from orchestrator.megatron.logs.iteration_lines import IterationLine, IterationLines
 from orchestrator.megatron.logs.root_cause import LONGEST_LINE, Cause, CauseFinder
 from orchestrator.megatron.logs.root_cause_kinds import NOT_A_NUMBER
 from orchestrator.megatron.logs.scan import line_around, parse_line
-from orchestrator.reading.config_check import expected_of
-from orchestrator.reading.energy import MeanPower, joules
-from orchestrator.reading.facts import LogFacts, merged_facts
 from orchestrator.reading.failure import Ending, Failure
-from orchestrator.reading.gpu_samples import read_samples
+from orchestrator.reading.gpu_samples import MeanPower, joules, read_samples
 from orchestrator.reading.logs import LogFile, job_secrets, log_blocks, log_files
-from orchestrator.reading.parse import LogPart, LogReport, effective_of, read_part
+from orchestrator.reading.parse import LogFacts, LogPart, LogReport, effective_of, merged_facts, read_part
 from orchestrator.reading.statistics import is_possible, metrics, row_metrics, with_used
-from orchestrator.reading.verdict import Judgement, judge
+from orchestrator.reading.verdict import Judgement, expected_of, judge
 
 ATTEMPTS_AT_ONCE = 100
 """Number of attempts whose rows are in memory together."""
@@ -164,7 +161,7 @@ def measured(row: JobRow, new: NewContent, stored: Sequence[IterationLine]) -> M
         verdict=judgement.verdict if judgement else None,
         verdict_reason=without_known(judgement.reason, secrets) if judgement and judgement.reason else None,
         iterations=tuple(line for line in lines if before.get(line.iteration) != line),
-        metrics=_by_name(numbers, *map(_possible, others)) if sampled else (),
+        metrics=_by_name(numbers, *(filter(is_possible, other) for other in others)) if sampled else (),
         failure=str(judgement.failure) if judgement and judgement.failure else None,
         deciding_line=without_known(cause.line, secrets) if cause else None,
         deciding_rank=cause.rank if cause else None,
@@ -188,7 +185,9 @@ def _judged(
 ) -> tuple[Judgement | None, list[MeasuredMetric]]:
     """Return the judgement of an attempt from all lines of its log, None before its end, and its numbers."""
     prints_row = job.workload == ALPA_PROGRAM
-    report = LogReport(lines, facts, _table_row(folder) if prints_row and ending.phase == ENDED else None)
+    has_table = prints_row and ending.phase == ENDED
+    rows = list(table_rows(tail_bytes(folder, TABLE, TABLE_BYTES))) if has_table else []
+    report = LogReport(lines, facts, rows[-1] if rows else None)
     # The log is read once more only for an attempt that is not simply verified: its deciding line may be anywhere.
     judgement = judge(report, expected_of(job), ending, lambda: _cause(folder))
     numbers = []
@@ -212,10 +211,6 @@ def _without_impossible(
         why = f"impossible number{place} {wrong.name} {wrong.value:g} {wrong.unit}"
         judgement = Judgement(FAILED, why, Failure.NUMBERS)
     return judgement, []
-
-
-def _possible(numbers: Sequence[MeasuredMetric]) -> list[MeasuredMetric]:
-    return [metric for metric in numbers if is_possible(metric)]
 
 
 def _fastest(lines: Sequence[IterationLine]) -> IterationLine | None:
@@ -257,12 +252,6 @@ def _ending(row: JobRow) -> Ending:
     )
 
 
-def _table_row(folder: Path) -> AlpaRow | None:
-    """Return the last row of the table that the program wrote into its folder."""
-    rows = list(table_rows(tail_bytes(folder, TABLE, TABLE_BYTES)))
-    return rows[-1] if rows else None
-
-
 def _cause(folder: Path) -> Cause | None:
     """Search the whole log for the line that decided."""
     finder = CauseFinder()
@@ -271,7 +260,7 @@ def _cause(folder: Path) -> Cause | None:
     return finder.cause()
 
 
-def _by_name(*lists: Sequence[MeasuredMetric]) -> tuple[MeasuredMetric, ...]:
+def _by_name(*lists: Iterable[MeasuredMetric]) -> tuple[MeasuredMetric, ...]:
     """Merge metrics. A later list replaces metrics of an earlier one: samples are more reliable than a log."""
     return tuple({metric.name: metric for metrics in lists for metric in metrics}.values())
 

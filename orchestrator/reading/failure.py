@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from orchestrator.ledger.tables import CANCELLED_BY, STOPPED_AFTER
 from orchestrator.megatron.logs import root_cause_kinds as kinds
 from orchestrator.megatron.logs.root_cause import Cause, CauseFinder
-from orchestrator.megatron.logs.scan import Origin, lines_with
+from orchestrator.megatron.logs.scan import lines_with
 
 if TYPE_CHECKING:
     from orchestrator.catalog.case import Case  # `status` loads no catalog
@@ -331,14 +331,12 @@ def failed_nodes(failure: Failure, log: Iterable[bytes], allocation: Allocation)
 def _nodes_of_line(line: Cause | None, ends: _TaskEnds, allocation: Allocation) -> tuple[str, ...]:
     """Return the nodes that printed the deciding line, else the node of the first task that failed."""
     origins = line.origins if line else ()
-    by_origin = (_node_of_origin(origin, ends, allocation) for origin in origins)
+    by_origin = (
+        origin.node or ends.node_of_task(origin.task) or allocation.node_of_task(origin.task) for origin in origins
+    )
     by_rank = allocation.node_of_rank(line.rank) if line else None
     nodes = tuple(node for node in by_origin if node) or ((by_rank,) if by_rank else ())
     return nodes or ends.first_failed
-
-
-def _node_of_origin(origin: Origin, ends: _TaskEnds, allocation: Allocation) -> str | None:
-    return origin.node or ends.node_of_task(origin.task) or allocation.node_of_task(origin.task)
 
 
 class _TaskEnds:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from orchestrator.errors import Problem, ReproError
 from orchestrator.fields import Field
@@ -22,8 +22,7 @@ from orchestrator.ledger.tables import FAILED, PARTIAL, QUEUED, RUNNING, SUBMITT
 from orchestrator.megatron.logs import ALPA_PROGRAM
 from orchestrator.money import Money, Price, recorded_price, totals
 from orchestrator.paths import short_name
-from orchestrator.reading.host_bound import host_bound_reason
-from orchestrator.reading.noise import noise_of_job
+from orchestrator.reading.noise import host_bound_reason, noise_of_job
 
 if TYPE_CHECKING:
     from orchestrator.job_spec import JobSpec
@@ -109,32 +108,34 @@ class JobRef:
 
 
 @dataclass(frozen=True, slots=True)
-class Tally:
-    """Number of jobs by verdict and state, and failures by class. A measured job may run again: it counts twice."""
-
-    name: str
-    jobs: int
-    verified: int
-    partial: int
-    failed: int
-    running: int
-    waiting: int
-    failures: Mapping[str, int] = field(default_factory=dict)
-
-    def text(self) -> str:
-        """Return `5/10 verified, 2 running, 1 waiting, 2 failed (1 timeout, 1 gpu-oom)`."""
-        classes = ", ".join(f"{count} {failure}" for failure, count in self.failures.items())
-        counts = {"partial": self.partial, "running": self.running, "waiting": self.waiting, "failed": self.failed}
-        parts = [f"{self.verified}/{self.jobs} verified", *(f"{n} {name}" for name, n in counts.items() if n)]
-        return ", ".join(parts) + (f" ({classes})" if classes else "")
-
-
-@dataclass(frozen=True, slots=True)
 class ExperimentStatus(ExperimentCount):
     """Number of cases of an experiment by verdict and state, and failures by class. `arguments` are changed ones."""
 
     failures: Mapping[str, int]
     arguments: str | None = None
+
+    @property
+    def name(self) -> str:
+        """Return `figure-13 cpu local`, with changed arguments."""
+        return " ".join(filter(None, [short_name(self.experiment), self.scale, self.cluster, self.arguments]))
+
+    def text(self) -> str:
+        """Return `5/10 verified, 2 running, 1 waiting, 2 failed (1 timeout, 1 gpu-oom)`."""
+        classes = ", ".join(f"{count} {failure}" for failure, count in self.failures.items())
+        counts = ((getattr(self, name), name) for name in ("partial", "running", "waiting", "failed"))
+        parts = [f"{self.verified}/{self.cases} verified", *(f"{number} {name}" for number, name in counts if number)]
+        return ", ".join(parts) + (f" ({classes})" if classes else "")
+
+
+_OF_ROW = {
+    "job": "job_id",
+    "case": "case_name",
+    "attempt": "number",
+    "id": "scheduler_id",
+    **{name: name for name in ("experiment", "scale", "cluster", "repeat", "state", "verdict", "failure")},
+    **{name: name for name in ("iterations", "workload", "nodes", "no_energy")},
+}
+"""Fields of `JobStatus` that are fields of a job's row."""
 
 
 def job_statuses(ledger: Ledger, results: ResultRows[S]) -> list[JobStatus]:
@@ -148,50 +149,46 @@ def job_statuses(ledger: Ledger, results: ResultRows[S]) -> list[JobStatus]:
         ledger, [attempt_id for attempt_id, measured in metrics.items() if "gpu_hours" in measured]
     )
     changed = _changed(ledger)
-    statuses = []
-    for row, last in zip(results.rows, latest, strict=True):
-        progress, problem = running_progress(last, specs[last.job_id]) if last.job_id in specs else (None, None)
-        current = progress if last is row else None
-        measured = metrics.get(row.attempt_id, {})
-        rate, hours = measured.get("tflops_per_gpu"), measured.get("gpu_hours")
-        price = prices.get(row.attempt_id)
-        money = price.of(hours.value) if price is not None and hours is not None else None
-        left_s, left_by = _left(last, progress, at)
-        remark = _remark(row, measured)
-        statuses.append(
-            JobStatus(
-                job=row.job_id,
-                experiment=row.experiment,
-                scale=row.scale,
-                cluster=row.cluster,
-                case=row.case_name,
-                repeat=row.repeat,
-                attempt=row.number,
-                state=row.state,
-                verdict=row.verdict,
-                failure=row.failure,
-                iteration=_iteration(row, current),
-                iterations=row.iterations,
-                workload=row.workload,
-                tflops_per_gpu=current.tflops_per_gpu if current else rate.value if rate else None,
-                left_s=None if left_s is None else round(left_s),
-                left_by=left_by,
-                starts_at=last.starts_at if last.phase == WAITING else None,
-                id=row.scheduler_id,
-                nodes=row.nodes,
-                why=problem or _why(row, current, at) or remark,
-                newer=None if last is row else attempt_text(last, _iteration(last, progress)),
-                reused=reuse_text(row, made_for, at),
-                gpu_hours=_value(measured, "gpu_hours"),
-                cost=money.amount if money else None,
-                currency=money.currency if money else None,
-                joules_per_iteration=_value(measured, "joules_per_iteration"),
-                joules_per_token=_value(measured, "joules_per_token"),
-                no_energy=row.no_energy,
-                arguments=changed.get(row.job_id),
-            )
+    return [
+        replace(
+            _status(row, last, specs.get(last.job_id), metrics.get(row.attempt_id, {}), at),
+            reused=reuse_text(row, made_for, at),
+            arguments=changed.get(row.job_id),
+            **_cost(prices.get(row.attempt_id), metrics.get(row.attempt_id, {})),
         )
-    return statuses
+        for row, last in zip(results.rows, latest, strict=True)
+    ]
+
+
+def _status(
+    row: JobSummary, last: JobSummary, spec: JobSpec | None, measured: Mapping[str, MeasuredMetric], at: datetime
+) -> JobStatus:
+    """Return the status of a job whose latest attempt is `last`; `spec` is that of a running job."""
+    progress, problem = running_progress(last, spec) if spec is not None else (None, None)
+    current = progress if last is row else None
+    left_s, left_by = _left(last, progress, at)
+    return JobStatus(
+        **{name: getattr(row, column) for name, column in _OF_ROW.items()},
+        iteration=_iteration(row, current),
+        tflops_per_gpu=current.tflops_per_gpu if current else _value(measured, "tflops_per_gpu"),
+        left_s=None if left_s is None else round(left_s),
+        left_by=left_by,
+        starts_at=last.starts_at if last.phase == WAITING else None,
+        why=problem or _why(row, current, at) or _remark(row, measured),
+        newer=None if last is row else attempt_text(last, _iteration(last, progress)),
+        gpu_hours=_value(measured, "gpu_hours"),
+        joules_per_iteration=_value(measured, "joules_per_iteration"),
+        joules_per_token=_value(measured, "joules_per_token"),
+    )
+
+
+def _cost(price: Price | None, measured: Mapping[str, MeasuredMetric]) -> dict[str, Any]:
+    """Return the cost of an attempt and its currency; nothing without a price."""
+    hours = _value(measured, "gpu_hours")
+    if price is None or hours is None:
+        return {}
+    money = price.of(hours)
+    return {"cost": money.amount, "currency": money.currency}
 
 
 def _changed(ledger: Ledger) -> dict[str, str]:
@@ -251,12 +248,8 @@ def _remark(row: JobSummary, measured: Mapping[str, MeasuredMetric]) -> str | No
     host_bound, timing = host_bound_reason(measured), measured.get("iteration_ms")
     noise = noise_of_job(timing) if timing is not None and row.verdict != FAILED else None
     remarks = [f"host-bound: {host_bound}" if host_bound else None, f"noisy: {noise}" if noise else None]
-    return "; ".join(filter(None, remarks)) or _edited(row)
-
-
-def _edited(row: JobSummary) -> str | None:
-    """Return the origin of an attempt whose script is not the rendered one."""
-    return row.origin if row.origin and "," in row.origin else None
+    edited = row.origin if row.origin and "," in row.origin else None  # its script is not the rendered one
+    return "; ".join(filter(None, remarks)) or edited
 
 
 def wait_reason(row: JobSummary) -> WaitReason | None:
@@ -340,16 +333,6 @@ def duration(seconds: float) -> str:
     return f"{hours}h{minutes % 60:02}m" if hours < 24 else f"{hours // 24}d{hours % 24:02}h"
 
 
-def tallies(counts: Sequence[ExperimentStatus]) -> list[Tally]:
-    """Return one tally for each count, in their order."""
-    made = []
-    for count in counts:
-        name = " ".join(filter(None, [short_name(count.experiment), count.scale, count.cluster, count.arguments]))
-        numbers = (count.cases, count.verified, count.partial, count.failed, count.running, count.waiting)
-        made.append(Tally(name, *numbers, count.failures))
-    return made
-
-
 def counted_jobs(ledger: Ledger, results: ResultRows[S]) -> list[ExperimentStatus]:
     """Return the counts of these jobs by experiment, scale, cluster and changed arguments, in their order."""
     groups: dict[tuple[str, str, str, str | None], dict[str, S]] = {}
@@ -390,18 +373,14 @@ def experiment_statuses(ledger: Ledger) -> list[ExperimentStatus]:
     ]
 
 
-def total(counts: Sequence[ExperimentStatus]) -> Tally:
-    """Return one tally of all experiments."""
+def total(counts: Sequence[ExperimentStatus]) -> ExperimentStatus:
+    """Return the counts of all experiments together."""
+    names = ("cases", "verified", "partial", "failed", "running", "waiting")
     failures: Counter[str] = Counter()
     for count in counts:
         failures.update(count.failures)
-    return Tally(
-        "all experiments",
-        jobs=sum(count.cases for count in counts),
-        verified=sum(count.verified for count in counts),
-        partial=sum(count.partial for count in counts),
-        failed=sum(count.failed for count in counts),
-        running=sum(count.running for count in counts),
-        waiting=sum(count.waiting for count in counts),
+    return ExperimentStatus(
+        *("all experiments", "", ""),
+        **{name: sum(getattr(count, name) for count in counts) for name in names},
         failures=dict(failures.most_common()),
     )

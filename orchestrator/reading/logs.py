@@ -212,7 +212,7 @@ def decompressed(opened: BinaryIO, warn: Callable[[str], None]) -> Iterator[byte
     """Yield the content of one or several archives in a file, up to a damage or an early end. Warn about both."""
     begins = opened.read(len(_ZSTANDARD))
     opened.seek(0)
-    new_frame, errors = _gzip() if begins.startswith(_GZIP) else _zstandard()
+    new_frame, errors = _frames(begins)
     frame: _Frame | None = None
     try:
         while data := opened.read(_COMPRESSED_BYTES):
@@ -230,11 +230,9 @@ def decompressed(opened: BinaryIO, warn: Callable[[str], None]) -> Iterator[byte
             warn("truncated archive, read only up to its end")
 
 
-def _gzip() -> tuple[Callable[[], _Frame], tuple[type[Exception], ...]]:
-    return lambda: zlib.decompressobj(zlib.MAX_WBITS | 16), (zlib.error,)
-
-
-def _zstandard() -> tuple[Callable[[], _Frame], tuple[type[Exception], ...]]:
+def _frames(begins: bytes) -> tuple[Callable[[], _Frame], tuple[type[Exception], ...]]:
+    if begins.startswith(_GZIP):
+        return lambda: zlib.decompressobj(zlib.MAX_WBITS | 16), (zlib.error,)
     import zstandard  # only where an archive needs it
 
     tool = zstandard.ZstdDecompressor(max_window_size=_LARGEST_WINDOW_BYTES)
@@ -333,32 +331,26 @@ class GrowingLog:
     def new_blocks(self) -> Iterator[bytes]:
         """Yield everything that was written since the last call."""
         while True:
-            if self._file is None:
-                self._file = open_job_file(self.folder, "log.txt")
-            if self._file is None:
+            file = self._file = self._file or open_job_file(self.folder, "log.txt")
+            if file is None:
                 return
-            if self._is_shorter():
+            if os.fstat(file.fileno()).st_size < file.tell():
                 self._notify("the log was cut off and is printed from its new start")
-                self._file.seek(0)
-            yield from file_blocks(self._file)
-            if not self._is_replaced():
+                file.seek(0)
+            yield from file_blocks(file)
+            if not self._is_replaced(file):
                 return
             self._notify("the log was replaced by another file")
-            self._file.close()
+            file.close()
             self._file = None
 
-    def _is_shorter(self) -> bool:
-        assert self._file is not None
-        return os.fstat(self._file.fileno()).st_size < self._file.tell()
-
-    def _is_replaced(self) -> bool:
+    def _is_replaced(self, file: BinaryIO) -> bool:
         """Return whether another file is in its place. While a file is replaced there may be none."""
-        assert self._file is not None
         try:
             current = (self.folder / "log.txt").lstat()
         except OSError:
             return False
-        opened = os.fstat(self._file.fileno())
+        opened = os.fstat(file.fileno())
         return (current.st_dev, current.st_ino) != (opened.st_dev, opened.st_ino)
 
 

@@ -26,7 +26,7 @@ from orchestrator.megatron.model import (
     tflops_per_gpu,
 )
 from orchestrator.metrics import METRICS
-from orchestrator.reading.facts import LogFacts
+from orchestrator.reading.parse import LogFacts
 
 TAIL_BYTES = 64 * 1024
 """Bytes at a log's end that show the progress: some 200 iteration lines, or several among many ranks' warnings."""

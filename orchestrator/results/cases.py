@@ -1,4 +1,4 @@
-"""Results of cases: repeated jobs combined, with measured and published numbers."""
+"""Results of cases: repeated jobs combined, with measured and published numbers; attempts that a user left out."""
 
 from __future__ import annotations
 
@@ -13,16 +13,79 @@ from orchestrator.catalog.axes import Settings
 from orchestrator.catalog.case import Case
 from orchestrator.catalog.experiment import PAPER, PublishedPoint
 from orchestrator.catalog.library import Entry
+from orchestrator.errors import Problem, ReproError
 from orchestrator.job_spec import Value
+from orchestrator.ledger.attempts import job_rows, rows_of_attempts
+from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.measurements import MeasuredMetric
+from orchestrator.ledger.reports import attempts_of_jobs
 from orchestrator.ledger.rows import JobRow, JobSummary
-from orchestrator.ledger.tables import ENDED, FAILED, MEASURED, PARTIAL, RUNNING, VERIFIED
+from orchestrator.ledger.tables import ENDED, FAILED, MEASURED, PARTIAL, RUNNING, VERIFIED, field_values
+from orchestrator.masking import masked
 from orchestrator.megatron.model import training_days
 from orchestrator.reading.failure import Failure, fails_as_published, ran_out_of_memory
-from orchestrator.reading.host_bound import host_bound_reason, is_host_bound
 from orchestrator.reading.job_status import attempt_text, reuse_text
-from orchestrator.reading.noise import MOST_NOISE, noise_of_job, relative_spread
-from orchestrator.results.left_out import LeftOutAttempt
+from orchestrator.reading.noise import MOST_NOISE, host_bound_reason, is_host_bound, noise_of_job, relative_spread
+from orchestrator.text import counted, printable_line
+
+_HINT = "for example --without 3f2a:1='a slow node'; repro history JOB shows the attempts of a job"
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOutAttempt:
+    """An attempt that is left out of results, with the reason. `outcome` is its verdict, else its state."""
+
+    attempt_id: int
+    job: str
+    attempt: int
+    case: str
+    outcome: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.case}: attempt {self.attempt} of job {self.job} ({self.outcome}): {self.reason}"
+
+
+def words_of(rows: Iterable[Mapping[str, object]]) -> list[str]:
+    """Return the values of `--without` for the `job`, `attempt` and `reason` of rows in a bundle."""
+    return [f"{row['job']}:{row['attempt']}={row['reason']}" for row in rows]
+
+
+def left_out_attempts(ledger: Ledger, words: Sequence[str]) -> tuple[LeftOutAttempt, ...]:
+    """Return the attempts that the values of `--without` name. ReproError has the problems of all values."""
+    problems: list[Problem] = []
+    chosen: dict[int, LeftOutAttempt] = {}
+    for word in words:
+        try:
+            attempt = _left_out(ledger, word)
+            chosen[attempt.attempt_id] = attempt
+        except ReproError as error:
+            problems += error.problems
+    if problems:
+        raise ReproError(*problems)
+    return tuple(chosen.values())
+
+
+def _left_out(ledger: Ledger, word: str) -> LeftOutAttempt:
+    address, _, reason = word.partition("=")
+    prefix, _, number = address.partition(":")
+    option = f"--without {address}"
+    if not (prefix and number.isascii() and number.isdigit()):
+        raise ReproError(Problem(f"{option}: not JOB:NUMBER", hint=_HINT))
+    if not reason.strip():
+        raise ReproError(Problem(f"{option}: no reason", hint=_HINT))
+    jobs = sorted({row.job_id for row in job_rows(ledger, job_prefix=prefix)})
+    if len(jobs) != 1:
+        what = f"matches several jobs: {', '.join(jobs[:5])}" if jobs else "no such job"
+        raise ReproError(Problem(f"{option}: {what}", hint=_HINT))
+    attempts = {attempt.number: attempt for attempt in attempts_of_jobs(ledger, jobs)[jobs[0]]}
+    if int(number) not in attempts:
+        raise ReproError(Problem(f"{option}: job {jobs[0]} has {counted(len(attempts), 'attempt')}", hint=_HINT))
+    [row] = rows_of_attempts(ledger, [attempts[int(number)].attempt_id])
+    outcome = " ".join(filter(None, (row.verdict or row.state, row.failure)))
+    why = printable_line(masked(reason.strip()))
+    return LeftOutAttempt(row.attempt_id, row.job_id, row.number, row.label, outcome, why)
+
 
 R = TypeVar("R", bound=JobSummary)
 
@@ -146,7 +209,8 @@ def mean_metric(repeats: Sequence[MeasuredMetric], nodes: Sequence[str | None] =
     if len(repeats) == 1:
         return CaseMetric(first.name, first.value, first.unit, first.spread, first.count, jobs=jobs)
     values = [repeat.value for repeat in repeats]
-    mean, half = statistics.fmean(values), _half_interval(values)
+    mean = statistics.fmean(values)
+    half = t_975(len(values) - 1) * statistics.stdev(values) / math.sqrt(len(values))
     spreads = [repeat.spread for repeat in repeats if repeat.spread is not None]
     counts = [repeat.count for repeat in repeats if repeat.count is not None]
     return CaseMetric(
@@ -160,11 +224,6 @@ def mean_metric(repeats: Sequence[MeasuredMetric], nodes: Sequence[str | None] =
         repeats=len(values),
         jobs=jobs,
     )
-
-
-def _half_interval(values: Sequence[float]) -> float:
-    """Return half of the 95 % confidence interval."""
-    return t_975(len(values) - 1) * statistics.stdev(values) / math.sqrt(len(values))
 
 
 def _flag(rows: Sequence[JobRow], by_job: Sequence[Mapping[str, MeasuredMetric]]) -> str | None:
@@ -320,29 +379,20 @@ def case_results(
     for case in cases:
         result = Result(case, None, {}, published_for(entry, case, gpu), gpu=gpu, instead_of=own)
         if case.name in by_name:
-            job = combine_repeats(by_name[case.name], metrics)
+            jobs = by_name[case.name]
+            job = combine_repeats(jobs, metrics)
+            last = max(index for index, row in enumerate(jobs) if _are_repeats(row, job.row))
             origin = (made_for or {}).get(job.row.attempt_id, job.row.experiment)
             result = replace(
                 result,
-                row=job.row,
-                rows=job.rows,
-                metrics=with_training_days(case, job.metrics),
-                failed=job.failed,
-                noise=job.noise,
-                flag=job.flag,
+                **field_values(job) | {"metrics": with_training_days(case, job.metrics)},
                 losses=tuple((losses or {}).get(job.row.attempt_id, ())),
                 measured_for=None if origin == job.row.experiment else origin,
-                later=_later(by_name[case.name], job.row),
+                later=tuple(jobs[last + 1 :]),
                 newer=tuple(newer[row.attempt_id] for row in (*job.rows, *job.failed) if row.attempt_id in newer),
             )
         results.append(result)
     return results
-
-
-def _later(rows: Sequence[JobRow], shown: JobRow) -> tuple[JobRow, ...]:
-    """Return the jobs after the last one that is shown or repeats it."""
-    last = max(index for index, row in enumerate(rows) if _are_repeats(row, shown))
-    return tuple(rows[last + 1 :])
 
 
 def with_training_days(case: Case, metrics: Mapping[str, CaseMetric]) -> Mapping[str, CaseMetric]:

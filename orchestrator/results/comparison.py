@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from types import SimpleNamespace
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 from orchestrator.catalog.case import Case
 from orchestrator.catalog.claims import PublishedClaim
@@ -23,11 +23,9 @@ from orchestrator.ledger.reports import attempts_of_jobs, cases_asked_for
 from orchestrator.ledger.rows import AttemptRow, JobRow
 from orchestrator.ledger.tables import ENDED, FAILED, MEASURED, Run
 from orchestrator.metrics import METRICS, beside
-from orchestrator.reading.host_bound import host_bound_reason
+from orchestrator.reading.noise import host_bound_reason
 from orchestrator.results.cases import CaseMetric, Combined, Result, combine_repeats, modes, published_on
-from orchestrator.results.evidence import numbers_of
-from orchestrator.results.parts import published_part
-from orchestrator.results.uncertainty import job_spread, on_same_nodes, uncertainty_of
+from orchestrator.results.evidence import job_spread, numbers_of, on_same_nodes, published_part, uncertainty_of
 
 OUR_TOLERANCE = 0.1
 """Relative tolerance if no claim of the experiment has one for the number. This is our choice: the widest tolerance
@@ -263,7 +261,11 @@ def side_of(name: str, runs: Sequence[Run], codes: Collection[str]) -> Side:
     sides = [Side("cluster", name)] if name in clusters else []
     if len(name) >= _SHORTEST_PREFIX:
         commits = {run.git_commit for run in runs if run.git_commit} | set(codes)
-        sides += [Side("commit", commit) for commit in sorted(commits) if _begins_with(commit, name)]
+        sides += [  # a digest `pretrain-6985e589` also by its last part
+            Side("commit", commit)
+            for commit in sorted(commits)
+            if commit.startswith(name) or commit.rpartition("-")[2].startswith(name)
+        ]
         sides += [Side("run", run.id) for run in runs if run.id.startswith(name)]
     sides = [side for side in sides if side.kind != "cluster" and side.name == name] or sides
     if not sides:
@@ -336,21 +338,12 @@ def _difference(
     measured = [side for side in (a, b) if _number(side, "iteration_ms")]
     metric = preferred if all(_number(side, preferred) for side in measured) else "iteration_ms"
     first, second = _number(a, metric), _number(b, metric)
-    row = CaseDiff(
-        experiment=key.experiment,
-        scale=key.scale,
-        case=key.case,
-        workload=key.workload,
-        metric=metric,
-        a=first.value if first else None,
-        a_spread=first.spread if first else None,
-        a_repeats=first.repeats if first else None,
-        a_job=a.row.job_id if a else None,
-        b=second.value if second else None,
-        b_spread=second.spread if second else None,
-        b_repeats=second.repeats if second else None,
-        b_job=b.row.job_id if b else None,
-    )
+    values: dict[str, Any] = {}
+    for name, side, number in (("a", a, first), ("b", b, second)):
+        numbers_of_side = (number.value, number.spread, number.repeats) if number else (None, None, None)
+        names = (name, f"{name}_spread", f"{name}_repeats", f"{name}_job")
+        values |= zip(names, (*numbers_of_side, side.row.job_id if side else None), strict=True)
+    row = CaseDiff(key.experiment, key.scale, key.case, key.workload, metric, **values)
     if first is None or second is None:
         change = _one_sided(first, second, b)
         return replace(row, change=change, because=_why_missing(a, first, "A") or _why_missing(b, second, "B"))
@@ -424,11 +417,6 @@ def _grouped(rows: Sequence[JobRow], by_cluster: bool) -> dict[_CaseKey, list[Jo
         key = _CaseKey(row.experiment, row.scale, row.case_name, row.workload, cluster)
         groups.setdefault(key, []).append(row)
     return groups
-
-
-def _begins_with(commit: str, prefix: str) -> bool:
-    """Return whether a commit begins with the prefix; a digest `pretrain-6985e589` also by its last part."""
-    return commit.startswith(prefix) or commit.rpartition("-")[2].startswith(prefix)
 
 
 def _with_attempt(row: JobRow, attempts: Sequence[AttemptRow]) -> JobRow:

@@ -1,21 +1,203 @@
-"""Evidence for a claim: its cases, their numbers, and whether all of them can be compared."""
+"""Evidence for a claim: its numbers with their uncertainty, the parts that decide, and the margin of the verdict."""
 
 from __future__ import annotations
 
+import math
+import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from orchestrator.catalog.axes import Settings
 from orchestrator.catalog.case import shown_value
 from orchestrator.catalog.expand import expand
+from orchestrator.catalog.experiment import FROM_PLOTS, PublishedPoint
 from orchestrator.catalog.library import Entry
 from orchestrator.job_spec import Value
+from orchestrator.ledger.rows import JobRow
 from orchestrator.metrics import METRICS
 from orchestrator.paths import short_name
-from orchestrator.results.cases import CaseMetric, Result, results_by_series
-from orchestrator.results.margin import NotJudged
-from orchestrator.results.uncertainty import EXACT, Number, job_spread, number_of, on_same_nodes
+from orchestrator.results.cases import CaseMetric, Result, results_by_series, t_975
 from orchestrator.text import counted
+
+ONE_JOB = 0.02
+"""Smallest relative uncertainty of a time or rate of a single job, compared on the same nodes. The iterations of one
+job agree better with each other than with those of another job. This is our choice. The two smallest cases of SC21's
+table 1 differed by 1.3 % and 1.8 % between two machines with H200s, and by at most 0.2 % between jobs on one."""
+
+OTHER_NODES = 0.04
+"""The same for numbers that are compared with those of other nodes. Two such numbers differ by up to 8 %: the average
+variation between GPUs of one kind in one cluster (Sinha et al., Not All GPUs Are Created Equal, arXiv 2208.11035)."""
+
+LEAST_DEGREES = 2
+"""Fewest degrees of freedom of a measured spread: two differences between repeats."""
+
+
+@dataclass(frozen=True, slots=True)
+class Uncertainty:
+    """Relative uncertainty of a number, and its origin: `95 % interval of 3 jobs`."""
+
+    relative: float
+    origin: str
+
+
+EXACT = Uncertainty(0.0, "exact")
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """Positive number with the ends of its uncertainty. A ratio has the ends of the worst case for both of its numbers.
+
+    `uncertainty` is that of the least certain number that it is computed from.
+    """
+
+    value: float
+    low: float
+    high: float
+    uncertainty: Uncertainty = EXACT
+
+    def __truediv__(self, other: Number) -> Number:
+        """Return the ratio of two numbers that vary independently."""
+        return Number(
+            _quotient(self.value, other.value),
+            _quotient(self.low, other.high),
+            _quotient(self.high, other.low),
+            _larger(self.uncertainty, other.uncertainty),
+        )
+
+    def distance_from(self, value: float) -> Number:
+        """Return the distance from a value, which is 0 at one end if the value is within the uncertainty."""
+        ends = sorted((abs(self.low - value), abs(self.high - value)))
+        low = 0.0 if self.low <= value <= self.high else ends[0]
+        return Number(abs(self.value - value), low, ends[1], self.uncertainty)
+
+
+def largest(numbers: Sequence[Number]) -> Number:
+    """Return the largest of numbers that vary independently."""
+    least_certain = max((number.uncertainty for number in numbers), key=lambda uncertainty: uncertainty.relative)
+    value, low, high = (max(ends) for ends in zip(*((one.value, one.low, one.high) for one in numbers), strict=True))
+    return Number(value, low, high, least_certain)
+
+
+def number_of(metric: CaseMetric, same_nodes: bool, spread: Uncertainty | None = None) -> Number:
+    """Return a measured number with its uncertainty. Both ends are positive, at the same ratio from the number.
+
+    `same_nodes` is whether all jobs that it is compared with ran on the nodes of its own jobs. `spread` is that of
+    `job_spread` for the same `same_nodes`.
+    """
+    uncertainty = uncertainty_of(metric, same_nodes, spread)
+    factor = 1 + uncertainty.relative
+    return Number(metric.value, metric.value / factor, metric.value * factor, uncertainty)
+
+
+def uncertainty_of(metric: CaseMetric, same_nodes: bool, spread: Uncertainty | None = None) -> Uncertainty:
+    """Return the relative uncertainty of a measured number; see `number_of` for the arguments.
+
+    It is that of the number's own repeats, else the measured spread of other repeats, else our choice.
+    """
+    least = METRICS[metric.name].least_uncertainty
+    own = Uncertainty(metric.noise, f"95 % interval of {metric.repeats} jobs")
+    if metric.repeats == 1:
+        own = Uncertainty(metric.noise, "spread within one job")
+    elif same_nodes or len({nodes for nodes, _ in metric.jobs}) > 1:
+        return own if least is None else _larger(own, Uncertainty(least, "memory of the whole GPU"))
+    if least is not None:
+        return _larger(Uncertainty(least, "memory of the whole GPU") if least else EXACT, own)
+    where = "on the same nodes" if same_nodes else "on different nodes"
+    assumed = Uncertainty(ONE_JOB if same_nodes else OTHER_NODES, f"assumed between jobs {where}")
+    return _larger(spread or assumed, own)
+
+
+def job_spread(metrics: Iterable[CaseMetric], same_nodes: bool) -> Uncertainty | None:
+    """Return the 95 % uncertainty of one job from the repeats of all cases; None if too few ran.
+
+    With `same_nodes` it is the spread of jobs on the same nodes, else that of jobs on different nodes.
+    """
+    squares, degrees = 0.0, 0
+    for values in _repeats(metrics, same_nodes):
+        mean = statistics.fmean(values)
+        squares += sum((value / mean - 1) ** 2 for value in values)
+        degrees += len(values) - 1
+    if degrees < LEAST_DEGREES:
+        return None
+    where = "the same" if same_nodes else "different"
+    return Uncertainty(t_975(degrees) * math.sqrt(squares / degrees), f"spread of repeats on {where} nodes")
+
+
+def _repeats(metrics: Iterable[CaseMetric], same_nodes: bool) -> Iterable[list[float]]:
+    """Yield groups of repeats of one case: those on the same nodes, or all of a case that ran on different ones."""
+    for metric in metrics:
+        by_nodes: dict[str | None, list[float]] = {}
+        for nodes, value in metric.jobs:
+            by_nodes.setdefault(nodes, []).append(value)
+        if same_nodes:
+            yield from (values for nodes, values in by_nodes.items() if nodes is not None and len(values) > 1)
+        elif len(by_nodes) > 1:
+            yield [value for values in by_nodes.values() for value in values]
+
+
+def on_same_nodes(jobs_of_cases: Sequence[Sequence[JobRow]]) -> bool:
+    """Return whether the jobs of all these cases are known to have run on the same nodes; True for one case."""
+    nodes = {(row.cluster, row.nodes) for rows in jobs_of_cases for row in rows}
+    return len(jobs_of_cases) == 1 or (len(nodes) == 1 and all(names for _, names in nodes))
+
+
+def _larger(one: Uncertainty, other: Uncertainty) -> Uncertainty:
+    return other if other.relative > one.relative else one
+
+
+def _quotient(value: float, divisor: float) -> float:
+    return value / divisor if divisor else math.inf
+
+
+@dataclass(frozen=True, slots=True)
+class Margin:
+    """Distance of a claim's number from the bound that decides, and the ends of the number's uncertainty.
+
+    `percent` is a share of the bound. It is positive if the number satisfies the bound, else negative. `uncertainty` is
+    the largest one of a measured number, with its origin.
+    """
+
+    number: float
+    low: float
+    high: float
+    bound: float
+    percent: float
+    uncertainty: str
+
+    def __str__(self) -> str:
+        percent = abs(self.percent)
+        shown = f"{percent:.2g} %" if percent < 99.5 else f"{percent:.0f} %"
+        if self.number >= self.bound:
+            distance = f"exceeds {self.bound:.4g} by {shown}"
+        else:
+            distance = f"{'misses' if self.percent < 0 else 'stays below'} {self.bound:.4g} by {shown}"
+        return f"{distance}: {self.interval}; {self.uncertainty}"
+
+    @property
+    def interval(self) -> str:
+        """Return the number with its uncertainty: `1.135 ± 0.045`, or `0.24 (0.1 to 0.44)` if the ends differ."""
+        below, above = self.number - self.low, self.high - self.number
+        if max(below, above) > 1.2 * min(below, above):
+            return f"{self.number:.4g} ({self.low:.2g} to {self.high:.2g})"
+        return f"{self.number:.4g} ± {(below + above) / 2:.2g}" if above else f"{self.number:.4g}"
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimFinding:
+    """Verdict of a claim, its reason, and the distance from the bound, if the claim has one."""
+
+    holds: bool
+    because: str
+    margin: Margin | None = None
+
+
+class NotJudged(Exception):
+    """Reason why a claim cannot be judged now, with the distance from the bound if noise is the reason."""
+
+    def __init__(self, reason: str, margin: Margin | None = None) -> None:
+        super().__init__(reason)
+        self.margin = margin
+
 
 _MOST_NAMED = 3
 """Most cases that a reason names. It counts further cases."""
@@ -136,11 +318,7 @@ def unlike(results: Sequence[Result], metric: str) -> str | None:
 
 def unique(results: Iterable[Result]) -> list[Result]:
     """Return each case once."""
-    return list({_key(result): result for result in results}.values())
-
-
-def _key(result: Result) -> tuple[str, str]:
-    return result.case.experiment, result.case.name
+    return list({(result.case.experiment, result.case.name): result for result in results}.values())
 
 
 def may_be_missing(result: Result) -> bool:
@@ -200,3 +378,116 @@ def _require(axis: str, results: Sequence[Result]) -> None:
     for result in results:
         if axis not in result.case.settings:
             raise NotJudged(f"{result.case.name} has no {axis}")
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One comparison of a claim: a number that must be from `least` to `most`.
+
+    With `strict` it must not be equal to them. `results` are the cases that it compares by `metric`. `open_because` is
+    a reason other than noise why the comparison can stay open.
+    """
+
+    name: str
+    results: Sequence[Result]
+    metric: str
+    number: Number
+    least: float = -math.inf
+    most: float = math.inf
+    strict: bool = False
+    open_because: str | None = None
+
+    @property
+    def holds(self) -> bool | None:
+        """Return whether both ends of the number are within the bounds; None if one is within and the other not."""
+        ends = [self._is_within(end) for end in (self.number.low, self.number.high)]
+        if all(ends):
+            return True
+        beyond = self.number.high < self.least or self.number.low > self.most
+        at_bound = self.strict and (self.number.high <= self.least or self.number.low >= self.most)
+        return False if beyond or at_bound else None
+
+    @property
+    def margin(self) -> Margin | None:
+        """Return the distance from the nearest bound; None if it has no relative size."""
+        number = self.number
+        bounds = [(self.least, 1), (self.most, -1)]
+        percents = [(100 * sign * (number.value / bound - 1), bound) for bound, sign in bounds if 0 < bound < math.inf]
+        if not percents or not all(map(math.isfinite, (number.value, number.low, number.high))):
+            return None
+        percent, bound = min(percents)
+        origin = number.uncertainty
+        shown = (
+            f"± {100 * origin.relative:.2g} % for each number, {origin.origin}" if origin.relative else origin.origin
+        )
+        return Margin(number.value, number.low, number.high, bound, percent, shown)
+
+    @property
+    def asked(self) -> str:
+        """Return the bounds: `at least 1.1 and at most 1.2`."""
+        least, most = ("above", "below") if self.strict else ("at least", "at most")
+        bounds = [f"{least} {self.least:.4g}"] if math.isfinite(self.least) else []
+        bounds += [f"{most} {self.most:.4g}"] if math.isfinite(self.most) else []
+        return " and ".join(bounds)
+
+    def _is_within(self, value: float) -> bool:
+        return self.least < value < self.most if self.strict else self.least <= value <= self.most
+
+
+def published_part(result: Result, point: PublishedPoint, number: Number, tolerance: float) -> Part:
+    """Return the comparison of a measured number with a published one, whose error is added to the uncertainty."""
+    error = (point.error or 0.0) if point.error is not None or point.how not in FROM_PLOTS else math.inf
+    deviation = f"{100 * (number.value - point.value) / point.value:+.2f} %"
+    name = f"{point.metric} {shown_number(number.value)} against {shown_number(point.value)} at {result.case.name}, "
+    allowed = tolerance * point.value
+    part = Part(name + deviation, [result], point.metric, number, point.value - allowed, point.value + allowed)
+    if part.holds is not None:  # the error, not noise, can leave it open
+        part = replace(part, open_because=f"{part.name}; {100 * tolerance:.4g} % allowed, and {point.doubt}")
+    return replace(part, number=replace(number, low=number.low - error, high=number.high + error))
+
+
+@dataclass(frozen=True, slots=True)
+class PartsVerdict:
+    """Verdict of a claim by the parts that can be compared; `part` is the part that decides."""
+
+    holds: bool
+    parts: Sequence[Part]
+    part: Part
+
+    @property
+    def margin(self) -> Margin | None:
+        """Return the margin of the part that decides."""
+        return self.part.margin
+
+
+def decide(parts: Sequence[Part], *, one_is_enough: bool = False) -> PartsVerdict:
+    """Return whether all parts hold, or one of them with `one_is_enough`.
+
+    Raise NotJudged if a part that compares unlike cases, or whose number is within noise, could change the verdict.
+    """
+    reasons = [unlike(part.results, part.metric) for part in parts]
+    alike = [part for part, reason in zip(parts, reasons, strict=True) if reason is None]
+    deciding = [part for part in alike if part.holds is one_is_enough]
+    nearest = max if one_is_enough else min
+    if deciding:  # one part that holds is enough, or one that fails
+        part = nearest(deciding, key=_percent)
+        return PartsVerdict(one_is_enough, alike, part)
+    first = next(filter(None, reasons), None)
+    if first is not None:
+        raise NotJudged(first)
+    unsure = [part for part in alike if part.holds is None]
+    if unsure:
+        part = nearest(unsure, key=_percent)
+        raise NotJudged(_why_open(part), part.margin)
+    return PartsVerdict(not one_is_enough, alike, nearest(alike, key=_percent))
+
+
+def _percent(part: Part) -> float:
+    return part.margin.percent if part.margin is not None else 0.0
+
+
+def _why_open(part: Part) -> str:
+    if part.open_because is not None:
+        return part.open_because
+    shown = part.margin.interval if part.margin is not None else f"{part.number.value:.4g}"
+    return f"within noise ({shown}, {part.asked} asked): {part.name}"

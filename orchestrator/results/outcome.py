@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated
 
-from orchestrator.catalog.case import Case, parse_where, select, with_workload
+from orchestrator.catalog.case import parse_where, select, with_workload
 from orchestrator.catalog.expand import cases_to_run, expand
 from orchestrator.catalog.experiment import is_search, scale_names
 from orchestrator.catalog.library import Entry, find_experiment, full_name
@@ -20,11 +20,10 @@ from orchestrator.ledger.reports import attempts_of_jobs, run_summaries
 from orchestrator.ledger.rows import JobRow
 from orchestrator.ledger.tables import MEASURED, Run
 from orchestrator.paths import Folders
-from orchestrator.results.cases import Result, case_results, latest_job
+from orchestrator.results.cases import LeftOutAttempt, Result, case_results, latest_job, left_out_attempts
 from orchestrator.results.claims import ClaimVerdict, Used, judge_claims
 from orchestrator.results.comparison import in_order_of_runs
-from orchestrator.results.left_out import LeftOutAttempt, left_out_attempts
-from orchestrator.results.margin import Margin
+from orchestrator.results.evidence import Margin
 from orchestrator.text import printable_line
 from orchestrator.workloads import find_workload
 from orchestrator.workloads.argument_changes import changes_of, parse_changes, with_changes
@@ -179,14 +178,7 @@ def judge_figure(
         if workload in (None, row.workload) and _has_changes(row, changes) and wanted <= set(row.spec.argument_changes)
     ]
     if not matching:
-        options = [scale and f"at {scale}", cluster and f"on {cluster}", workload and f"with {workload}"]
-        options += [f"with {shown_changes(wanted)}" if wanted else None, f"in run {run}" if run else None]
-        what = " ".join(
-            filter(None, [experiment or "nothing", *options, "was never submitted" if experiment else "was submitted"])
-        )
-        command = f"repro submit {experiment or 'figure-13'} --cluster {cluster or 'local'}"
-        hint = f"{command} --workload {workload}" if workload else command
-        raise ReproError(Problem(what, hint=hint))
+        raise ReproError(_never_submitted(experiment, scale, cluster, workload, wanted, run))
     matching = in_order_of_runs(matching, runs)
     ids = {attempt.attempt_id for attempt in left_out}
     shown = shown_job(result_rows(ledger, matching, left_out=ids).rows or matching)
@@ -195,6 +187,22 @@ def judge_figure(
     entry = find_experiment(folders, experiment or shown.experiment)
     outcome = _judged(ledger, entry, rows, shown, attempt, changes, left_out)
     return outcome if outcome.has(matching[-1]) else replace(outcome, later=matching[-1])
+
+
+def _never_submitted(
+    experiment: str | None,
+    scale: str | None,
+    cluster: str | None,
+    workload: str | None,
+    changes: Collection[str],
+    run: str | None,
+) -> Problem:
+    options = [scale and f"at {scale}", cluster and f"on {cluster}", workload and f"with {workload}"]
+    options += [f"with {shown_changes(changes)}" if changes else None, f"in run {run}" if run else None]
+    end = "was never submitted" if experiment else "was submitted"
+    command = f"repro submit {experiment or 'figure-13'} --cluster {cluster or 'local'}"
+    hint = f"{command} --workload {workload}" if workload else command
+    return Problem(" ".join(filter(None, [experiment or "nothing", *options, end])), hint=hint)
 
 
 def _has_changes(row: JobRow, changes: Sequence[str] | None) -> bool:
@@ -253,35 +261,27 @@ def _judged(
     All cases run the experiment's own programs, or all cases run the program that replaced them in `last`. `changes`
     are those of the arguments, by default those of the run of `last`. The attempts `left_out` do not count.
     """
-    cases = cases_to_run(entry, last.scale)
-    own_programs = {case.workload for case in cases}
-    if last.workload not in own_programs:
-        cases = with_workload(cases, last.workload)
-    programs = {case.workload for case in cases}
-    rows = [row for row in rows if _figure(row) == _figure(last) and row.workload in programs]
+    own_programs = {case.workload for case in cases_to_run(entry, last.scale)}
+    program = None if last.workload in own_programs else last.workload
+    rows = [row for row in rows if _figure(row) == _figure(last)]
     if changes is None:
-        of_run = (row.spec.argument_changes for row in rows if row.run_id == last.run_id)
-        changes = changes_of(of_run) if last.spec.argument_changes else ()
-    cases = with_changes(cases, changes)
-    rows = in_order_of_runs(_with_same_changes(rows, cases), run_summaries(ledger))
+        programs = {program} if program else own_programs
+        of_run = (row for row in rows if row.run_id == last.run_id and row.workload in programs)
+        changes = changes_of(row.spec.argument_changes for row in of_run) if last.spec.argument_changes else ()
     with_losses = needs_losses(entry)
-    if attempt is not None:
-        _require_attempt(ledger, entry, rows, attempt)
-    results = _results(ledger, entry, cases, rows, with_losses, left_out, attempt)
+    results, rows = _results(ledger, entry, last, rows, program, changes, with_losses, left_out, attempt)
     if is_search(entry.name):  # it runs only some of its candidates
         results = [result for result in results if result.row is not None] or results
-    program = last.workload if programs != own_programs else None
-    others = {
-        name: _results_of(ledger, other, last, program, changes, with_losses, left_out)
-        for name, other in entry.others.items()
-    }
+    others: dict[str, list[Result]] = {}
+    for name, other in entry.others.items():
+        jobs = job_rows(ledger, experiment=other.name)
+        others[name], _ = _results(ledger, other, last, jobs, program, changes, with_losses, left_out)
     claims = judge_claims(entry, last.scale, results, last.spec.gpus_per_node or 0, others)
     without_job = [case for case in expand(entry, last.scale) if case.reference_only]
-    reference = case_results(entry, without_job, rows, {}) if programs == own_programs else []
-    jobs = frozenset(row.job_id for row in rows)
+    reference = case_results(entry, without_job, rows, {}) if program is None else []
     own = [one for of_figure in (results, *others.values()) for result in of_figure for one in result.left_out]
-    named = tuple(dict.fromkeys(own))
-    return FigureOutcome(entry, last.scale, last.cluster, results, claims, reference, jobs=jobs, left_out=named)
+    job_ids, named = frozenset(row.job_id for row in rows), tuple(dict.fromkeys(own))
+    return FigureOutcome(entry, last.scale, last.cluster, results, claims, reference, jobs=job_ids, left_out=named)
 
 
 def _require_attempt(ledger: Ledger, entry: Entry, rows: Sequence[JobRow], attempt: int) -> None:
@@ -296,55 +296,40 @@ def _require_attempt(ledger: Ledger, entry: Entry, rows: Sequence[JobRow], attem
 def _results(
     ledger: Ledger,
     entry: Entry,
-    cases: Sequence[Case],
-    latest: Sequence[JobRow],
-    with_losses: bool,
-    left_out: Sequence[LeftOutAttempt],
-    attempt: int | None = None,
-) -> list[Result]:
-    chosen = result_rows(ledger, latest, attempt, {one.attempt_id for one in left_out})
-    ids = [row.attempt_id for row in chosen.rows]
-    losses = losses_of(ledger, ids) if with_losses else None
-    made_for = measured_for(ledger, chosen.rows)
-    results = case_results(entry, cases, chosen.rows, metrics_of(ledger, ids), losses, chosen.newer, made_for)
-    jobs = {(row.case_name, row.job_id) for row in latest}
-    own = {
-        result.case.name: tuple(one for one in left_out if (result.case.name, one.job) in jobs) for result in results
-    }
-    return [replace(result, left_out=own[result.case.name]) for result in results]
-
-
-def _results_of(
-    ledger: Ledger,
-    entry: Entry,
     last: JobRow,
+    rows: Sequence[JobRow],
     program: str | None,
     changes: Sequence[str],
     with_losses: bool,
     left_out: Sequence[LeftOutAttempt],
-) -> Sequence[Result]:
-    """Return the results of another experiment at the scale and on the cluster of the job `last`.
+    attempt: int | None = None,
+) -> tuple[list[Result], list[JobRow]]:
+    """Return the results of an experiment at the scale and on the cluster of the job `last`, and their jobs.
 
     `program` is the program that replaces the experiment's own programs, if any, and `changes` are those of the
     arguments.
     """
     if last.scale not in scale_names(entry.experiment):
-        return ()
+        return [], []
     cases = cases_to_run(entry, last.scale)
-    if program is not None:
-        cases = with_workload(cases, program)
-    cases = with_changes(cases, changes)
+    cases = with_changes(with_workload(cases, program) if program is not None else cases, changes)
     programs, figure = {case.workload for case in cases}, (last.scale, last.cluster)
-    rows = [row for row in job_rows(ledger, experiment=entry.name) if (row.scale, row.cluster) == figure]
-    rows = _with_same_changes([row for row in rows if row.workload in programs], cases)
+    rows = [row for row in rows if (row.scale, row.cluster) == figure and row.workload in programs]
+    own = {case.name: case.argument_changes for case in cases}
+    rows = [row for row in rows if row.spec.argument_changes == own.get(row.case_name, ())]
     rows = in_order_of_runs(rows, run_summaries(ledger))
-    return _results(ledger, entry, cases, rows, with_losses, left_out)
-
-
-def _with_same_changes(rows: Sequence[JobRow], cases: Sequence[Case]) -> list[JobRow]:
-    """Return the jobs that ran with the arguments of their case."""
-    changes = {case.name: case.argument_changes for case in cases}
-    return [row for row in rows if row.spec.argument_changes == changes.get(row.case_name, ())]
+    if attempt is not None:
+        _require_attempt(ledger, entry, rows, attempt)
+    chosen = result_rows(ledger, rows, attempt, {one.attempt_id for one in left_out})
+    ids = [row.attempt_id for row in chosen.rows]
+    losses = losses_of(ledger, ids) if with_losses else None
+    made_for = measured_for(ledger, chosen.rows)
+    results = case_results(entry, cases, chosen.rows, metrics_of(ledger, ids), losses, chosen.newer, made_for)
+    jobs = {(row.case_name, row.job_id) for row in rows}
+    return [
+        replace(result, left_out=tuple(one for one in left_out if (result.case.name, one.job) in jobs))
+        for result in results
+    ], rows
 
 
 def needs_losses(entry: Entry) -> bool:

@@ -10,8 +10,7 @@ from typing import Annotated
 
 from orchestrator.catalog.case import Case
 from orchestrator.fields import Field
-from orchestrator.search.candidates import Candidate, LeftOut, Reason
-from orchestrator.search.policy import OUT_OF_MEMORY
+from orchestrator.search.candidates import OUT_OF_MEMORY, Candidate, LeftOut, Reason
 from orchestrator.workloads import workloads
 
 

@@ -19,9 +19,8 @@ from hypothesis import strategies as st
 
 from orchestrator.masking import MASK, masked, masked_tree, masked_words
 from orchestrator.results.bundle.archive import unpacked
-from orchestrator.results.export.columns import CASE_COLUMNS
 from orchestrator.results.export.formats import as_csv, as_json
-from orchestrator.results.export.rows import export_rows
+from orchestrator.results.export.rows import CASE_COLUMNS, export_rows
 from orchestrator.secret_patterns import holds_secret, is_secrets_name
 from tests.examples import examples
 from tests.recorded_jobs import CRASHED, Outcome, new_ledger, record_figure

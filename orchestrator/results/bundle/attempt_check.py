@@ -87,7 +87,7 @@ def read_logs(
             what = f"{attempt['folder'][:80]!r} is not the folder of attempt {attempt['number']}"
             raise ReproError(Problem(what, "ledger/attempts.jsonl:"))
     without_numbers = dataclasses.replace(extract, metrics=[])
-    derived = Derived(memory_ledger(without_numbers, (), folder, lambda _run: {}, lambda _attempt: None))
+    derived = Derived(memory_ledger(without_numbers, (), folder))
     rows = {row.attempt_id: row for row in rows_of_attempts(derived.ledger, [row["id"] for row in extract.attempts])}
     metrics: dict[int, dict[str, Row]] = {}
     for metric in extract.metrics:
@@ -189,9 +189,7 @@ def _attempt_differences(
     names: Sequence[str] = ("verdict", "failure", "iteration", "execution"),
 ) -> Iterator[str]:
     for name in names:
-        if attempt[name] != getattr(measured, name):
-            values = f"{shown(attempt[name])} in the ledger, {shown(getattr(measured, name))} from its log"
-            yield f"{location}: {name} is {values}"
+        yield from _differs(f"{location}: {name}", attempt[name], getattr(measured, name))
 
 
 def _metric_differences(location: str, stored: Mapping[str, Row], measured: Measurement) -> Iterator[str]:
@@ -201,10 +199,13 @@ def _metric_differences(location: str, stored: Mapping[str, Row], measured: Meas
             yield _only_in_one(location, name, name in stored)
             continue
         for part in ("value", "unit", "spread", "count"):
-            before, after = stored[name][part], getattr(derived[name], part)
-            if not same(before, after):
-                of = "" if part == "value" else f", its {part},"
-                yield f"{location}: {name}{of} is {shown(before)} in the ledger, {shown(after)} from its log"
+            of = "" if part == "value" else f", its {part},"
+            yield from _differs(f"{location}: {name}{of}", stored[name][part], getattr(derived[name], part))
+
+
+def _differs(name: str, stored: object, derived: object, where: str = "from its log") -> Iterator[str]:
+    if not same(stored, derived):
+        yield f"{name} is {shown(stored)} in the ledger, {shown(derived)} {where}"
 
 
 def _iteration_differences(location: str, stored: Sequence[Row], measured: Measurement) -> Iterator[str]:
@@ -216,9 +217,9 @@ def _iteration_differences(location: str, stored: Sequence[Row], measured: Measu
             differences.append(_only_in_one(location, f"iteration {number}", number in rows))
             continue
         for name, value in rows[number].items():
-            if name not in ("attempt_id", "iteration") and not same(value, getattr(derived[number], name)):
-                values = f"{shown(value)} in the ledger, {shown(getattr(derived[number], name))} in its log"
-                differences.append(f"{location}: iteration {number}: {name} is {values}")
+            if name not in ("attempt_id", "iteration"):
+                at = f"{location}: iteration {number}: {name}"
+                differences += _differs(at, value, getattr(derived[number], name), "in its log")
     yield from first_of(differences, location)
 
 

@@ -44,14 +44,10 @@ SOMEBODY = "user"
 
 def anonymized(value: T, users: Collection[str]) -> T:
     """Return a row, or other JSON, without the names of these users in paths."""
-    anonymous: T = _without_users(value, _user_pattern(users))
-    return anonymous
-
-
-def _user_pattern(users: Collection[str]) -> re.Pattern[str] | None:
-    """Return a pattern for user names that are a whole part of a path."""
     names = "|".join(re.escape(user) for user in sorted(users, key=lambda user: (-len(user), user)) if user)
-    return re.compile(rf"(?<=/)(?:{names})(?![\w.@-])") if names else None
+    pattern = re.compile(rf"(?<=/)(?:{names})(?![\w.@-])") if names else None  # a name that is a whole part of a path
+    anonymous: T = _without_users(value, pattern)
+    return anonymous
 
 
 def _without_users(value: Any, pattern: re.Pattern[str] | None) -> Any:
@@ -280,23 +276,22 @@ def _checked(value: Any, column: sa.Column[Any], is_path: bool) -> object:
 
 
 def memory_ledger(
-    extract: Extract,
-    iterations: Iterable[Row],
-    base: Path,
-    profile_of: Callable[[Row], dict[str, object]],
-    script_of: Callable[[Row], str | None],
+    extract: Extract, iterations: Iterable[Row], base: Path, text_of: Callable[[str], str | None] = lambda _path: None
 ) -> Ledger:
     """Return a ledger in memory with the rows of a bundle; the folders of attempts are below `base`.
 
-    Columns that a bundle leaves out are empty. `profile_of` returns the profile of a run, `script_of` the script of an
-    attempt.
+    Columns that a bundle leaves out are empty. `text_of` returns the text of a profile or a script in the bundle.
     """
     url = sa.URL.create("sqlite")
     engine = sa.create_engine(url, poolclass=sa.pool.StaticPool)
     Table.metadata.create_all(engine)
-    runs = ({**row, **_LEFT_OUT_OF_RUN, "profile": profile_of(row)} for row in extract.runs)
+    runs = (
+        {**row, **_LEFT_OUT_OF_RUN, "profile": dict(json.loads(text_of(row["profile"]) or "{}"))}
+        for row in extract.runs
+    )
     attempts = (
-        {**row, **_LEFT_OUT_OF_ATTEMPT, "folder": str(base / row["folder"]), "script": script_of(row) or ""}
+        {**row, **_LEFT_OUT_OF_ATTEMPT, "folder": str(base / row["folder"])}
+        | {"script": (text_of(row["script"]) if row["script"] else None) or ""}
         for row in extract.attempts
     )
     rows: Mapping[type[Table], Iterable[Row]] = {

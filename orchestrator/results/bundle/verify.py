@@ -25,13 +25,11 @@ from orchestrator.results.bundle.extract import (
     read_extract,
     read_rows,
 )
-from orchestrator.results.bundle.readme import readme
-from orchestrator.results.bundle.write import ABOUT, FORMAT, README, REPORT, code_sha256
+from orchestrator.results.bundle.write import ABOUT, FORMAT, README, REPORT, SCRIPT, code_sha256, readme
+from orchestrator.results.cases import words_of
 from orchestrator.results.claims import JUDGING_RULES
-from orchestrator.results.export.columns import CASE_COLUMNS
 from orchestrator.results.export.formats import as_csv
-from orchestrator.results.export.rows import Row, claim_rows, export_rows
-from orchestrator.results.left_out import words_of
+from orchestrator.results.export.rows import CASE_COLUMNS, Row, claim_rows, export_rows
 from orchestrator.results.outcome import judge_stored, needs_losses
 from orchestrator.results.plot.figure import matplotlib_version
 from orchestrator.results.report.page import report, without_picture
@@ -180,20 +178,13 @@ def _changed_verdicts(stored: Sequence[Row], derived: Sequence[Row]) -> list[str
 def _check_pages(folder: Path, about: About, entry: Entry, extract: Extract, templates: Path) -> Check:
     """Render report and README from the bundle's rows, which the other checks compare with its logs."""
 
-    def script_of(row: Row) -> str | None:
-        path = row["script"]
-        if path is None or not (folder / path_within(path)).is_file():
-            return None
-        return (folder / str(path)).read_bytes().decode("utf-8", "replace")
+    def text(path: str) -> str | None:
+        file = folder / path_within(path)
+        is_lost = path.endswith(f"/{SCRIPT}") and not file.is_file()
+        return None if is_lost else file.read_bytes().decode("utf-8", "replace")
 
     iterations = read_rows(folder, "iterations") if needs_losses(entry) else ()
-    ledger = memory_ledger(
-        extract,
-        iterations,
-        Path(),
-        profile_of=lambda run: dict(json.loads(text_of(folder, path_within(run["profile"])))),
-        script_of=script_of,
-    )
+    ledger = memory_ledger(extract, iterations, Path(), text)
     outcome = judge_stored(ledger, entry, about.scale, about.left_out or ())
     rendered = {
         REPORT: report(ledger, [outcome], templates),
@@ -256,7 +247,8 @@ def verify(file: Path, templates: Path) -> Verified:
         try:
             checks += rederive(folder, about, templates)
         except ReproError as error:
-            problems = tuple(_without_folder(str(problem), folder) for problem in error.problems)
+            texts = (str(problem).replace(f"{folder.resolve()}/", "") for problem in error.problems)
+            problems = tuple(text.replace(f"{folder}/", "") for text in texts)
             checks.append(Check("contents", "not read to their end", problems))
         return Verified(about.made_by, tuple(checks))
 
@@ -289,8 +281,3 @@ def _about(file: Path, folder: Path) -> About:
         raise
     except (*BROKEN, OSError, ReproError):
         raise ReproError(Problem(f"not a bundle: it has no readable {ABOUT}", f"{file}:")) from None
-
-
-def _without_folder(text: str, folder: Path) -> str:
-    """Return the text without the temporary folder."""
-    return text.replace(f"{folder.resolve()}/", "").replace(f"{folder}/", "")

@@ -1,4 +1,4 @@
-"""Writer of a bundle. The same ledger and files give the same bytes."""
+"""Writer of a bundle, its name and its README. The same ledger and files give the same bytes."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import hashlib
 import itertools
 import json
 import re
+import shlex
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -37,12 +38,10 @@ from orchestrator.results.bundle.extract import (
     row_of,
     with_others,
 )
-from orchestrator.results.bundle.readme import SCRIPT, bundle_name, readme
+from orchestrator.results.cases import LeftOutAttempt, words_of
 from orchestrator.results.claims import JUDGING_RULES
-from orchestrator.results.export.columns import CASE_COLUMNS
 from orchestrator.results.export.formats import as_csv, as_json
-from orchestrator.results.export.rows import Row, claim_rows, export_rows
-from orchestrator.results.left_out import LeftOutAttempt, words_of
+from orchestrator.results.export.rows import CASE_COLUMNS, Row, claim_rows, export_rows
 from orchestrator.results.outcome import FigureOutcome, judge_stored, needs_losses
 from orchestrator.results.plot.figure import matplotlib_version
 from orchestrator.results.report.page import report
@@ -298,9 +297,9 @@ def write_bundle(ledger: Ledger, figure: FigureOutcome, templates: Path, file: P
     contents = Contents(left_out=tuple(folders[attempt.attempt_id] for attempt in left_out))
     paths = add_attempts(contents, extract, ledger)  # first, because it collects the secrets of the scripts
     _add_inputs(contents, figure, extract)
-    lines = _Lines(ledger, extract, paths)
+    lines = functools.partial(_lines, ledger, extract, paths)
     for table in TABLES:
-        contents.files[f"ledger/{table}.jsonl"] = functools.partial(lines.of, table)
+        contents.files[f"ledger/{table}.jsonl"] = functools.partial(lines, table)
     _add_results(contents, ledger, figure, extract)
     bundled_ledger, bundled_extract = _ledger_of_bundle(contents, figure, lines)
     reasons = [{"job": one.job, "attempt": one.attempt, "reason": one.reason} for one in left_out]
@@ -364,27 +363,12 @@ def profile_path(run: Row) -> str:
     return f"runs/{run['id']}/profile.json"
 
 
-@dataclass(frozen=True, slots=True)
-class _Lines:
-    """Lines of the files of all tables; `paths` are the paths of attempts."""
-
-    ledger: Ledger
-    extract: Extract
-    paths: Mapping[int, Row]
-
-    def of(self, table: str) -> Iterator[bytes]:
-        """Yield the lines of a table."""
-        rows = iterations_of(self.ledger, self.extract.attempts) if table == "iterations" else self.extract.of(table)
-        return (line_of(table, row, self._paths_of(table, row), self.extract.users) for row in rows)
-
-    def read_back(self, table: str) -> Iterator[Row]:
-        """Return the rows that a reader of the bundle gets."""
-        return (row_of(table, line) for line in self.of(table))
-
-    def _paths_of(self, table: str, row: Row) -> Row:
-        if table == "attempts":
-            return self.paths[row["id"]]
-        return {"profile": profile_path(row)} if table == "runs" else {}
+def _lines(ledger: Ledger, extract: Extract, paths: Mapping[int, Row], table: str) -> Iterator[bytes]:
+    """Yield the lines of the file of a table; `paths` are the paths of attempts."""
+    rows = iterations_of(ledger, extract.attempts) if table == "iterations" else extract.of(table)
+    for row in rows:
+        own = paths[row["id"]] if table == "attempts" else {"profile": profile_path(row)} if table == "runs" else {}
+        yield line_of(table, row, own, extract.users)
 
 
 def _add_results(contents: Contents, ledger: Ledger, figure: FigureOutcome, extract: Extract) -> None:
@@ -394,22 +378,107 @@ def _add_results(contents: Contents, ledger: Ledger, figure: FigureOutcome, extr
     contents.add("results/results.json", as_json(cases, claim_rows(figure.claims)).encode())
 
 
-def _ledger_of_bundle(contents: Contents, figure: FigureOutcome, lines: _Lines) -> tuple[Ledger, Extract]:
+def _ledger_of_bundle(
+    contents: Contents, figure: FigureOutcome, lines: Callable[[str], Iterable[bytes]]
+) -> tuple[Ledger, Extract]:
     """Return the rows that a reader of the bundle gets: without users, and with the bundle's paths."""
 
     def text_of(path: str) -> str:
         return b"".join(contents.files[path]()).decode("utf-8", "replace")
 
-    def profile_of(run: Row) -> dict[str, object]:
-        return dict(json.loads(text_of(run["profile"])))
+    def read_back(table: str) -> Iterator[Row]:
+        return (row_of(table, line) for line in lines(table))
 
-    def script_of(row: Row) -> str | None:
-        return text_of(row["script"]) if row["script"] else None
-
-    extract = Extract.of_tables(lines.read_back)
-    iterations = lines.read_back("iterations") if needs_losses(figure.entry) else ()
-    return memory_ledger(extract, iterations, Path(), profile_of, script_of), extract
+    extract = Extract.of_tables(read_back)
+    iterations = read_back("iterations") if needs_losses(figure.entry) else ()
+    return memory_ledger(extract, iterations, Path(), text_of), extract
 
 
 def _json(value: object) -> bytes:
     return (json.dumps(value, indent=2, allow_nan=False) + "\n").encode()
+
+
+SCRIPT = "job.sh"
+
+
+def bundle_name(outcome: FigureOutcome) -> str:
+    """Return the name of a bundle and of the folder in it: `figure-13-cpu-local`, with the program if not the own."""
+    program = outcome.workloads if outcome.replaced_workload else []
+    name = "-".join([outcome.entry.short_name, outcome.scale, outcome.cluster, *program])
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip(".-")
+
+
+def submit_command(outcome: FigureOutcome) -> str:
+    """Return the command that runs the experiment again."""
+    argv = ["repro", "submit", outcome.entry.name, "--scale", outcome.scale, "--cluster", outcome.cluster]
+    program = ["--workload", *outcome.workloads] if outcome.replaced_workload else []
+    changes = [word for change in outcome.argument_changes for word in change.split("=", 1)]
+    return shlex.join([*argv, *program, *changes, "--wait"])
+
+
+_README = """\
+{paper} ({venue})
+{figure}: {title}
+
+Scale {scale} on {cluster}: {attempts} attempts of {jobs} jobs.
+{others}{not_final}
+To check the bundle without a cluster, a ledger or a network:
+
+    repro bundle verify {name}.tar.zst
+    sha256sum --check SHA256SUMS
+
+The first command reads every number from the logs, judges the claims, renders this page and the report, and
+compares the results with the bundle. The second command compares each file in this folder with its checksum.
+Neither proves who made the bundle: a signature does (ssh-keygen -Y verify).
+
+To run everything again, or one job by hand:
+
+    {submit}
+{by_hand}
+On a cluster other than {cluster}, give another --cluster and change the paths in the script.
+
+Contents:
+
+    results/          a row per case as CSV and JSON, and the verdict of each claim
+    report.html       the results as a page, with their provenance; for any browser
+    experiment/       the figure as a program: cases, axes, published numbers and claims, with their sources
+    jobs/             script, logs, start and end records of each attempt of each job
+    runs/             for each `repro submit`: the cluster profile, and the files that the scheduler received
+    ledger/           the recorded rows: a file per table, a line of JSON per row
+    environment.json  versions, commits, images
+    MANIFEST          bytes, SHA-256 and path of each file
+
+Scripts and logs are as they ran, with *** in place of secrets; script_sha256 is the digest of the script
+before. Times are UTC. The bundle leaves out who submitted; logs may still contain a user's folder.
+{left_out}{missing}"""
+
+
+def readme(outcome: FigureOutcome, extract: Extract, missing: Mapping[str, str]) -> str:
+    """Return the README as plain text; `missing` are paths that the bundle lacks, each with the reason."""
+    entry, attempts = outcome.entry, extract.attempts
+    under_way = sum(row["phase"] in OPEN for row in attempts)
+    absent = "".join(f"    {path}: {reason}\n" for path, reason in missing.items())
+    left_out = "".join(f"    {attempt}\n" for attempt in outcome.left_out)
+    cases = ((name, case) for name, of_other in compared_cases(outcome).items() for case in sorted(of_other))
+    others = "; ".join(f"{name} {case}" for name, case in cases)
+    by_hand = ""
+    if attempts:
+        start = "sbatch" if attempts[-1]["scheduler"] == "slurm" else "bash"
+        by_hand = f"    {start} {attempts[-1]['folder']}/{SCRIPT} FOLDER   # its log goes there\n"
+    return _README.format(
+        paper=entry.paper.title,
+        venue=entry.paper.venue,
+        figure=entry.experiment.figure,
+        title=entry.experiment.title,
+        scale=outcome.scale,
+        cluster=outcome.cluster,
+        attempts=len(attempts),
+        jobs=len(extract.jobs),
+        others=f"Claims compare with other experiments, whose jobs are included: {others}.\n" if others else "",
+        not_final=f"Not final: {under_way} attempts were still under way.\n" if under_way else "",
+        name=bundle_name(outcome),
+        submit=submit_command(outcome),
+        by_hand=by_hand,
+        left_out=f"\nAttempts that do not count in the results:\n\n{left_out}" if left_out else "",
+        missing=f"\nMissing files:\n\n{absent}" if missing else "",
+    )

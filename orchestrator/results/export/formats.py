@@ -20,7 +20,7 @@ from orchestrator.errors import Problem, ReproError
 from orchestrator.fields import Column
 from orchestrator.ledger.tables import PARTIAL
 from orchestrator.metrics import METRICS, shares_beside
-from orchestrator.results.export.columns import CASE_COLUMNS
+from orchestrator.results.export.rows import CASE_COLUMNS
 
 ExportRow = Mapping[str, Any]
 """Value, or None, of each column by its name."""
@@ -138,17 +138,17 @@ def as_parquet(rows: Iterable[ExportRow], columns: Sequence[Column]) -> bytes:
     remaining = iter(rows)
     with parquet.ParquetWriter(file, schema) as writer:
         while batch := list(itertools.islice(remaining, _ROWS_AT_ONCE)):
-            batch = [dict(row) | {name: _moment(row[name]) for name in times} for row in batch]
+            batch = [
+                dict(row)
+                | {name: row[name] and datetime.fromisoformat(row[name].replace("Z", "+00:00")) for name in times}
+                for row in batch
+            ]
             writer.write_table(pyarrow.Table.from_pylist(batch, schema=schema))
     return file.getvalue()
 
 
 def _metadata(column: Column) -> dict[str, str]:
     return {"meaning": column.meaning} | ({"unit": column.unit} if column.unit else {})
-
-
-def _moment(text: str | None) -> datetime | None:
-    return datetime.fromisoformat(text.replace("Z", "+00:00")) if text else None
 
 
 _TIME, _NONE = "iteration_ms", "-"

@@ -1,26 +1,237 @@
-"""Rows of an export, one per case or one per iteration line."""
+"""Rows of an export, one per case or one per iteration line, and their columns: names, types, units and meanings."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import Annotated, Any
 
 from orchestrator.catalog.axes import AXES
 from orchestrator.catalog.library import Entry
-from orchestrator.fields import values_of
+from orchestrator.errors import Problem, ReproError, did_you_mean
+from orchestrator.fields import Column, Columns, Field, TableRow, columns_of, main_names, values_of
 from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.measurements import iterations_of
 from orchestrator.ledger.reports import attempt_origins, run_records
 from orchestrator.ledger.rows import JobRow
 from orchestrator.ledger.tables import Run, field_values
-from orchestrator.metrics import METRICS
+from orchestrator.metrics import METRICS, MetricDefinition, shares_beside
 from orchestrator.money import recorded_price
 from orchestrator.results.cases import Result
 from orchestrator.results.claims import ClaimVerdict
-from orchestrator.results.export.columns import ITERATION_COLUMNS, JOB_COLUMNS, CaseRow
 from orchestrator.text import printable_line, utc_stamp
+
+_OTHER_SETTINGS = {
+    column.name: column
+    for column in (
+        Column("device", "text", "`gpu` or `cpu`"),
+        Column("gpus", "integer", "GPUs; processes if the device is `cpu`"),
+        Column("microbatches", "integer", "microbatches per pipeline and iteration"),
+        Column("family", "text", "`gpt` or `llama`"),
+        Column("dtype", "text", "`fp32`, `fp16` or `bf16`"),
+        Column("attention", "text", "`unfused` or `flash`, if the experiment sets it"),
+        Column("dropout", "number", "dropout probability"),
+        Column("iterations", "integer", "planned iterations"),
+        Column("warmup_iterations", "integer", "first iterations, which are not measured"),
+    )
+}
+SETTING_COLUMNS: tuple[Column, ...] = tuple(
+    _OTHER_SETTINGS[name] if name in _OTHER_SETTINGS else AXES[name]
+    for name in (
+        *("case", "label", "model", "device", "gpus", "tp", "pp", "dp", "cp", "ep", "etp", "vp", "mbs", "gbs"),
+        *("microbatches", "tokens_billion", "family", "layers", "hidden", "heads", "kv_groups", "ffn", "experts"),
+        *("experts_per_token", "seq", "vocab", "dtype", "recompute", "offload", "scatter_gather"),
+        *("sequence_parallel", "distributed_optimizer", "cp_comm", "ddp", "attention", "dropout", "iterations"),
+        "warmup_iterations",
+    )
+)
+"""Columns of axes and of other settings. The axis `case` has the column `row`: the column `case` is the whole name."""
+
+
+def _number_columns(metric: MetricDefinition) -> Iterator[Column]:
+    main = metric.name == "iteration_ms"
+    yield Column(metric.name, "number", metric.meaning, metric.unit, 6 * main)
+    spread = "half the range of the middle half of the samples"
+    yield Column(f"{metric.name}_spread", "number", spread, metric.unit, 7 * main)
+    if main:
+        yield Column(f"{metric.name}_low", "number", "lower end of the 95 % interval", metric.unit)
+        yield Column(f"{metric.name}_high", "number", "upper end of the 95 % interval", metric.unit)
+
+
+NUMBER_COLUMNS: tuple[Column, ...] = tuple(column for metric in METRICS.values() for column in _number_columns(metric))
+
+
+@dataclass(frozen=True, kw_only=True)
+class CaseRow(TableRow):
+    """A case with the job that is its result, its numbers, and its published number. Unknown values are None."""
+
+    experiment: Annotated[str, Field("full name of the experiment: `sc21/figure-13`")]
+    scale: Annotated[str, Field("`paper` for the published size, or a smaller scale", of="case.scale")]
+    case: Annotated[str, Field("case, in the syntax of `--where`", of="case.name", main=2)]
+    workload: Annotated[str, Field("program that runs the case", of="case.workload")]
+    cluster: Annotated[str | None, Field("cluster of the run", of="row.cluster")]
+    job: Annotated[str | None, Field("job id; empty if the case was never submitted", of="row.job_id", main=1)]
+    run: Annotated[str | None, Field("latest `repro submit` that requested the job", of="row.run_id")]
+    attempt: Annotated[
+        int | None,
+        Field(
+            "number of the submission of the job: the last verified one, else the last partial one, else the latest",
+            of="row.number",
+        ),
+    ]
+    repeat: Annotated[
+        int | None, Field("number of the repeat; with several repeats, the row is of the median one", of="row.repeat")
+    ]
+    scheduler_id: Annotated[str | None, Field("job id of the scheduler", of="row.scheduler_id")]
+    settings: Annotated[Mapping[str, Any], Columns(SETTING_COLUMNS)]
+    state: Annotated[str | None, Field("state from the scheduler: `COMPLETED`, `RUNNING`, ...", of="row.state", main=3)]
+    verdict: Annotated[
+        str | None, Field("`verified`, `partial` or `failed`; empty while the job is open", of="row.verdict", main=4)
+    ]
+    verdict_reason: Annotated[str | None, Field("reason of the verdict", of="row.verdict_reason", main=10)]
+    failure: Annotated[str | None, Field("failure class: `gpu-oom`, `timeout`, ...", of="row.failure")]
+    newer: Annotated[
+        str | None,
+        Field(
+            "state of a later attempt that is not the result: `attempt 2: failed (cancelled)`; attempts that "
+            "`--without` left out, with the reason",
+            of="newer_text",
+            main=12,
+        ),
+    ]
+    deciding_line: Annotated[str | None, Field("log line that decided the verdict", of="row.deciding_line")]
+    deciding_rank: Annotated[int | None, Field("rank that printed this line", of="row.deciding_rank")]
+    expected_outcome: Annotated[
+        str | None, Field("`oom` if the source reports that the case runs out of memory", of="case.expected.outcome")
+    ]
+    flag: Annotated[str | None, Field("why the numbers cannot be right; they are left out", main=11)]
+    noise: Annotated[str | None, Field("why the times are too noisy to be compared")]
+    execution: Annotated[
+        str | None, Field("execution mode: `graph` or `eager`; empty if the program does not print it")
+    ]
+    host_bound: Annotated[
+        bool | None, Field("whether the GPUs waited too long for the host; empty if not measured", of="is_host_bound")
+    ]
+    submitted_at: Annotated[str | None, Field("time of the submission", of="row.submitted_at", kind="time")]
+    started_at: Annotated[str | None, Field("time of the start", of="row.started_at", kind="time")]
+    ended_at: Annotated[str | None, Field("time of the end", of="row.ended_at", kind="time")]
+    elapsed_s: Annotated[float | None, Field("time from start to end", "s", of="row.elapsed_s")]
+    gpu_hours: Annotated[float | None, Field("GPUs times elapsed time; empty on CPU cores", "h")] = None
+    cost: Annotated[
+        float | None, Field("GPU-hours times the profile's price at the time of the submission, in `currency`")
+    ] = None
+    currency: Annotated[
+        str | None, Field("currency of `cost`, an ISO 4217 code; empty if the profile had no price")
+    ] = None
+    nodes: Annotated[str | None, Field("nodes, in the scheduler's notation", of="row.nodes")]
+    gpu: Annotated[str | None, Field("GPU of the cluster")]
+    repeats: Annotated[int | None, Field("verified and partial repeats behind the numbers", main=5)] = None
+    iterations_used: Annotated[int | None, Field("interval lines of the logs behind the numbers")] = None
+    numbers: Annotated[Mapping[str, float | None], Columns(NUMBER_COLUMNS)] = field(default_factory=dict)
+    no_energy: Annotated[
+        str | None,
+        Field("why the GPU samples gave no energy; empty if they did, or there are none", of="row.no_energy"),
+    ]
+    figure_metric: Annotated[str, Field("metric of the figure; its numbers are repeated in the next columns")]
+    figure_value: Annotated[float | None, Field("value of this metric")] = None
+    figure_spread: Annotated[float | None, Field("spread of this metric")] = None
+    figure_low: Annotated[float | None, Field("lower end of the 95 % interval")] = None
+    figure_high: Annotated[float | None, Field("upper end of the 95 % interval")] = None
+    published: Annotated[
+        float | None,
+        Field("published number of the case, in the unit of `published_metric`", of="published.value", main=8),
+    ]
+    published_metric: Annotated[
+        str | None, Field("metric of the published number: the figure's own metric", of="published.metric")
+    ]
+    published_how: Annotated[
+        str | None, Field("`printed`, `derived`, `traced from the plot`, or `read off the plot`", of="published.how")
+    ]
+    published_confirmed: Annotated[
+        bool | None, Field("whether the number was confirmed in the source", of="published.confirmed")
+    ]
+    published_error: Annotated[
+        float | None, Field("largest error of a number from a plot, in its unit", of="published.error")
+    ]
+    published_source: Annotated[str | None, Field("place in the source", of="published.source")]
+    published_gpu: Annotated[str | None, Field("GPU of the published number, if the source names it")] = None
+    published_workload: Annotated[
+        str | None, Field("program of the published number, if another program ran here", of="instead_of")
+    ]
+    ratio_to_published: Annotated[
+        float | None, Field("measured over published number; empty for another GPU or another program", main=9)
+    ] = None
+    measured_for: Annotated[
+        str | None, Field("other experiment that submitted the attempt, if its number is reused here", main=13)
+    ]
+    code: Annotated[str | None, Field("code of the program: a commit or a digest", of="row.code")]
+    image: Annotated[str | None, Field("container image", of="row.image")]
+    image_digest: Annotated[
+        str | None,
+        Field("digest of the image that an import recorded, else the identity of its file", of="row.image_digest"),
+    ]
+    git_commit: Annotated[str | None, Field("commit of the checkout that `repro submit` ran from")] = None
+    git_dirty: Annotated[bool | None, Field("whether this checkout had changes")] = None
+
+
+CASE_COLUMNS: tuple[Column, ...] = columns_of(CaseRow)
+"""One row per case."""
+
+JOB_COLUMNS = (
+    *("experiment", "scale", "case", "workload", "cluster", "job", "run", "attempt", "repeat", "state", "verdict"),
+)
+"""Columns of cases that the rows of iterations have, too."""
+
+ITERATION_COLUMNS: tuple[Column, ...] = (
+    *(column for column in CASE_COLUMNS if column.name in JOB_COLUMNS),
+    Column("iteration", "integer", "last iteration of the interval"),
+    Column("elapsed_ms", "number", "mean time of an iteration in the interval", "ms"),
+    Column("loss", "number", "language-model loss"),
+    Column("grad_norm", "number", "norm of the gradient"),
+    Column("loss_scale", "number", "loss scale"),
+    Column("skipped", "integer", "skipped iterations"),
+    Column("nan", "integer", "iterations with NaN, counted by the program"),
+    Column("reported_tflops_per_gpu", "number", "rate that the program prints", "TFLOP/s"),
+    Column("reported_tokens_per_s_per_gpu", "number", "rate that the program prints", "1/s"),
+    Column("power_w", "number", "power per GPU that the program prints", "W"),
+    Column("is_finite", "boolean", "false if a number of the line was NaN, infinite or missing; the number is empty"),
+    Column("host_wait_ms", "number", "time per iteration for which a GPU waited for the host", "ms"),
+    Column("used", "boolean", "whether the metrics of the case use this line"),
+)
+"""One row per interval line of a log."""
+
+_MAIN_ITERATION_COLUMNS = ("case", "iteration", "elapsed_ms", "loss", "grad_norm", "used")
+
+
+def main_columns(metric: str) -> list[str]:
+    """Return the columns that readers look at first, in their order. `metric` is the metric of the figure.
+
+    It and its shares come before the published number.
+    """
+    names = main_names(CASE_COLUMNS)
+    numbers = (metric, *(share.name for share in shares_beside(metric)))
+    before = names.index("published")
+    return list(dict.fromkeys((*names[:before], *numbers, *names[before:])))
+
+
+def chosen_columns(choice: str, metric: str, *, iterations: bool = False) -> list[Column]:
+    """Return the columns of a choice: `main`, `all`, or names with commas between them. ReproError for other names."""
+    known = {column.name: column for column in (ITERATION_COLUMNS if iterations else CASE_COLUMNS)}
+    if choice == "all":
+        return list(known.values())
+    main = _MAIN_ITERATION_COLUMNS if iterations else main_columns(metric)
+    names = list(main) if choice == "main" else list(dict.fromkeys(name.strip() for name in choice.split(",")))
+    problems = [
+        Problem(f'--columns: unknown column "{name}"', hint=did_you_mean(name, known) or "--columns all has all")
+        for name in names
+        if name not in known
+    ]
+    if problems:
+        raise ReproError(*problems)
+    return [known[name] for name in names]
+
 
 Row = dict[str, Any]
 """Value, or None, of each column by its name."""

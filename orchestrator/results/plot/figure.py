@@ -5,27 +5,33 @@ from __future__ import annotations
 import contextlib
 import html
 import io
+import math
 import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from orchestrator.catalog.case import shown_value
 from orchestrator.catalog.experiment import PAPER, is_search
+from orchestrator.catalog.experiment import Axes as FigureAxes
 from orchestrator.catalog.library import Entry
 from orchestrator.errors import Problem, ReproError
 from orchestrator.files import written_whole
 from orchestrator.results.cases import Result
 from orchestrator.results.plot import search
-from orchestrator.results.plot.axes import WIDTH, label_on, positions_of, set_x, set_y, ticks
 from orchestrator.results.plot.marks import draw_bars, draw_lines, legend
 from orchestrator.results.plot.panels import (
     BACKGROUND,
+    DRAFT_INCHES,
     INK,
     PARAMETERS,
     SERIES,
     SERIES_ON_DARK,
+    WIDTH,
+    Panel,
     balanced,
     heading,
     origins,
@@ -35,10 +41,11 @@ from orchestrator.results.plot.panels import (
 )
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_ONE_PANEL, _EACH_PANEL, _OTHER = 2.4, 1.75, 0.35
-"""Heights in inches: a single panel, one of several panels, and the label of the x axis."""
+_ONE_PANEL, _EACH_PANEL = 2.3, 1.6
+"""Heights in inches: a single panel, and one of several panels."""
 _LABEL_LETTER = 0.07
 """Width of a letter of a label in inches."""
 
@@ -58,7 +65,7 @@ def drawn(entry: Entry, scale: str, cluster: str, results: Sequence[Result], on_
     position_of = positions_of(axes_of, results)
     shown = panels(entry, results, position_of, position_of.by_number)
     under = ticks(position_of, results)
-    figure = Figure(figsize=(under.width, 1.0))
+    figure = Figure(figsize=(under.width, DRAFT_INCHES))
     all_axes = figure.subplots(len(shown), 1, sharex=True, squeeze=False)[:, 0]
     panel_inches = _ONE_PANEL if len(shown) == 1 else _EACH_PANEL
     for axes, panel in zip(all_axes, shown, strict=True):
@@ -66,18 +73,19 @@ def drawn(entry: Entry, scale: str, cluster: str, results: Sequence[Result], on_
         axes.grid(axis="y", linewidth=0.5, alpha=0.35)
         (draw_bars if bars else draw_lines)(axes, panel)
         set_x(axes, position_of, under, sorted({position_of(result) for result in results}))
-        label = "\n".join(balanced(label_on(device, panel.y.label), int(panel_inches / _LABEL_LETTER)))
-        set_y(axes, panel, as_published=scale == PAPER, label=label)
+        set_y(axes, panel, as_published=scale == PAPER, label=_axis_label(device, panel.y.label, panel_inches))
         axes.label_outer()
-    all_axes[-1].set_xlabel(
-        "\n".join(balanced(label_on(device, axes_of.x.label), int((under.width - 0.6) / _LABEL_LETTER)))
-    )
+    all_axes[-1].set_xlabel(_axis_label(device, axes_of.x.label, under.width - 0.6))
     figure.align_ylabels(all_axes)
-    legend_inches = legend(figure, shown, bars, error_bars(results, axes_of.y.metric), under.width)
-    height = panel_inches * len(shown) + under.height + legend_inches + _OTHER
+    legend(figure, shown, bars, error_bars(results, axes_of.y.metric))
     above = [] if on_page else setup(entry, scale, cluster, under.width)
-    write_above(figure, title, [*above, origins(entry, results, shown)], under.width, height)
+    write_above(figure, title, [*above, origins(entry, results, shown)], panel_inches)
     return figure
+
+
+def _axis_label(device: str, label: str, inches: float) -> str:
+    """Return the label in lines that fit an axis of this length."""
+    return "\n".join(balanced(label_on(device, label), int(inches / _LABEL_LETTER)))
 
 
 def error_bars(results: Sequence[Result], metric: str) -> str:
@@ -188,3 +196,222 @@ def known_format(file: Path) -> str:
     if ending not in FORMATS:
         raise ReproError(Problem("unknown picture format", f"{file}:", f"end the name in .{', .'.join(FORMATS)}"))
     return ending
+
+
+# ---- axes: positions of cases, ticks that do not touch, ranges, numbers as text ---------------------------------
+
+_WIDEST, _WIDEST_TURNED = 5.6, 14.0
+_BESIDE_AXES = 0.85
+_TICK_LETTER, _TICK_LINE = 0.071, 0.155
+"""Size of a tick's label in inches: width of a letter, and height of a line."""
+_TICK_SIZE, _TICK_PAD = 8, 3.5
+"""Size of a tick's label, and its distance from the tick, in points."""
+_POINTS = 72
+"""Points in an inch."""
+_GAP = 0.05
+_MARGIN = 0.05
+_FEW = 9
+_STEPS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Ticks:
+    """Labels at positions. `width` is that of the picture in inches.
+
+    If labels would touch side by side, every second one is lower (`staggered`). If these touch too, all are `turned`.
+    """
+
+    positions: tuple[float, ...]
+    labels: tuple[str, ...]
+    width: float
+    turned: bool = False
+    staggered: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Positions:
+    """Positions of cases on the x axis: the index of the label, or the number on a numeric axis.
+
+    With `by_number` the values are sorted as numbers; other values keep the order of the file. `under` are the values
+    of further axes below each label.
+    """
+
+    of: Sequence[str]
+    scale: str
+    labels: tuple[str, ...]
+    under: Mapping[str, tuple[str, ...]]
+    by_number: bool
+
+    def __call__(self, result: Result) -> float:
+        """Return the position of a case."""
+        if self.scale == "even":
+            return self.labels.index(_label(result, self.of))
+        return result.case.number(self.of[0])
+
+
+def positions_of(axes: FigureAxes, results: Sequence[Result]) -> Positions:
+    """Return the positions of the cases on the x axis."""
+    x = axes.x
+    numbers = all(_is_number(result, axis) for result in results for axis in x.of)
+    ordered = sorted(results, key=lambda result: [result.case.number(axis) for axis in x.of]) if numbers else results
+    numeric = numbers and len(x.of) == 1 and axes.marks != "bars"
+    numeric = numeric and (x.scale != "log2" or all(result.case.number(x.of[0]) > 0 for result in results))
+    labels = tuple(dict.fromkeys(_label(result, x.of) for result in ordered))
+    shown_axes = [axis for axis in x.under if any(axis in result.case.settings for result in results)]
+    under: dict[tuple[str, str], dict[str, None]] = {}
+    for result in ordered:
+        for axis in shown_axes:
+            under.setdefault((_label(result, x.of), axis), {})[_shown(result, axis)] = None
+    return Positions(
+        of=x.of,
+        scale=x.scale if numeric else "even",
+        labels=labels,
+        under={label: tuple("/".join(under[label, axis]) for axis in shown_axes) for label in labels},
+        by_number=numbers,
+    )
+
+
+def ticks(position_of: Positions, results: Sequence[Result]) -> Ticks:
+    """Return a tick per case if they fit; a numeric axis may have fewer, at round numbers."""
+    positions = tuple(sorted({position_of(result) for result in results}))
+    labels = tuple("\n".join((label, *position_of.under[label])) for label in position_of.labels)
+    if position_of.scale != "even" and not any(position_of.under.values()):
+        shown = tuple(f"{at:g}" for at in positions)
+        fits = _width(positions, shown, position_of.scale) <= WIDTH
+        if not fits or len(positions) > 2 * _FEW:
+            positions = _round_numbers(positions[0], positions[-1], position_of.scale)
+            shown = tuple(f"{at:g}" for at in positions)
+        return Ticks(positions, shown, WIDTH)
+    width = _width(positions, labels, position_of.scale)
+    if width <= _WIDEST:
+        return Ticks(positions, labels, max(WIDTH, width))
+    width = max(_width(positions[row::2], labels[row::2], position_of.scale, whole=positions) for row in (0, 1))
+    if width <= _WIDEST:
+        return Ticks(positions, labels, max(WIDTH, width), staggered=True)
+    turned = _BESIDE_AXES + len(labels) * _lines(labels) * _TICK_LINE
+    return Ticks(positions, labels, min(max(WIDTH, turned), _WIDEST_TURNED), turned=True)
+
+
+def set_x(axes: Axes, position_of: Positions, shown: Ticks, cases: Sequence[float]) -> None:
+    """Set scale, limits and ticks of the x axis."""
+    if position_of.scale == "log2":
+        axes.set_xscale("log", base=2)
+        axes.minorticks_off()
+        margin = max(cases[-1] / cases[0], 2) ** _MARGIN
+        axes.set_xlim(cases[0] / margin, cases[-1] * margin)
+    elif position_of.scale == "linear":
+        margin = (cases[-1] - cases[0]) * _MARGIN or 0.5
+        axes.set_xlim(cases[0] - margin, cases[-1] + margin)
+    else:
+        axes.set_xlim(-0.5, len(position_of.labels) - 0.5)
+    axes.set_xticks(shown.positions, shown.labels)
+    axes.tick_params(axis="x", labelsize=_TICK_SIZE, pad=_TICK_PAD, labelrotation=90 if shown.turned else 0)
+    if shown.staggered:
+        for tick in axes.xaxis.get_major_ticks()[1::2]:
+            tick.set_pad(_TICK_PAD + _lines(shown.labels) * _TICK_LINE * _POINTS)
+
+
+def _lines(labels: Sequence[str]) -> int:
+    """Return the number of lines of the longest label."""
+    return 1 + max(label.count("\n") for label in labels)
+
+
+def set_y(axes: Axes, panel: Panel, as_published: bool, label: str) -> None:
+    """Set label, limits and ticks of the y axis: the paper's range if all numbers are within it, else from 0."""
+    y, values = panel.y, panel.values
+    axes.set_ylabel(label)
+    if not values:
+        axes.set_ylim(0, 1)
+        axes.set_yticks([])
+        return
+    if y.scale == "log2" and min(values) > 0:
+        _set_log2(axes, min(values), max(values), y.metric)
+        return
+    # An interval of two repeats may be very long and is cut off.
+    ends = [min(point.high, 1.5 * point.value) for point in panel.points if point.value is not None]
+    low, high = min(values), max([*values, *ends])
+    bottom, top = y.range if as_published and y.range else (0.0, 0.0)
+    axes.set_ylim(bottom if bottom <= low else 0.0, top if high <= top else 1.08 * high)
+    if bottom <= low and high <= top:
+        axes.set_yticks([bottom + (top - bottom) * step / _STEPS for step in range(_STEPS + 1)])
+    axes.yaxis.set_major_formatter(lambda value, _: number_text(value, y.metric))
+
+
+def number_text(value: float, metric: str) -> str:
+    """Return the text of a tick; bytes in GB of 10^9. Numbers below 0.0001 are like 5×10⁻⁵."""
+    if metric.endswith("_bytes"):
+        return f"{value / 1e9:g} GB"
+    if 0 < abs(value) < 1e-4:
+        digits, _, power = f"{value:.2e}".partition("e")
+        return f"{float(digits):g}×10{str(int(power)).translate(_RAISED)}"
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:g}"
+
+
+_RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+
+
+def label_on(device: str, label: str) -> str:
+    """Return a label of an axis for a device. On CPU cores, each process replaces a GPU."""
+    if device != "cpu":
+        return label
+    return re.sub(r"\bGPU(s?)\b", lambda match: "processes" if match[1] else "process", label)
+
+
+def _set_log2(axes: Axes, low: float, high: float, metric: str) -> None:
+    axes.set_yscale("log", base=2)
+    axes.minorticks_off()
+    bottom, top = low / 2**0.5, high * 2**0.5
+    axes.set_ylim(bottom, top)
+    at = log_numbers(bottom, top)
+    axes.set_yticks(at, [number_text(value, metric) for value in at])
+
+
+_IN_DECADE = ((1.0,), (1.0, 2.0, 5.0), (1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0))
+
+
+def log_numbers(low: float, high: float) -> list[float]:
+    """Return about six round numbers of a logarithmic axis: `1, 2, 5, 10`, else only powers of ten, else more."""
+    decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    for steps in _IN_DECADE:
+        numbers = [float(f"{step:g}e{decade}") for decade in decades for step in steps]
+        within = [number for number in numbers if low <= number <= high]
+        if len(within) > 3:
+            break
+    return within[:: -(-len(within) // _FEW) or 1]
+
+
+def _round_numbers(low: float, high: float, scale: str) -> tuple[float, ...]:
+    """Return at most nine round numbers; powers of two on a logarithmic axis."""
+    from matplotlib import ticker
+
+    steps = [1, 2, 5, 10]
+    locator = ticker.LogLocator(2, numticks=_FEW) if scale == "log2" else ticker.MaxNLocator(_FEW - 1, steps=steps)
+    return tuple(float(value) for value in locator.tick_values(low, high) if low <= value <= high)
+
+
+def _width(
+    positions: Sequence[float], labels: Sequence[str], scale: str, whole: Sequence[float] | None = None
+) -> float:
+    """Return the width in inches at which no two labels touch. `whole` are the positions of all labels."""
+    every = positions if whole is None else whole
+    first, last = (math.log2(every[0]), math.log2(every[-1])) if scale == "log2" else (every[0], every[-1])
+    at = [math.log2(value) for value in positions] if scale == "log2" else list(positions)
+    span = (last - first) * (1 + 2 * _MARGIN) if scale != "even" else float(len(every))
+    inches = [_TICK_LETTER * max(map(len, label.split("\n"))) for label in labels]
+    pairs = zip(at, at[1:], inches, inches[1:], strict=False)
+    return _BESIDE_AXES + max([((a + b) / 2 + _GAP) * span / (right - left) for left, right, a, b in pairs], default=0)
+
+
+def _label(result: Result, of: Sequence[str]) -> str:
+    values = ", ".join(_shown(result, axis) for axis in of)
+    return f"({values})" if len(of) > 1 else values
+
+
+def _shown(result: Result, axis: str) -> str:
+    value = result.case.settings.get(axis)
+    return "none" if value is None else shown_value(value)
+
+
+def _is_number(result: Result, axis: str) -> bool:
+    value = result.case.settings.get(axis)
+    return isinstance(value, (int, float)) and not isinstance(value, bool)

@@ -41,6 +41,7 @@ PARAMETERS: Any = {
     "axes.linewidth": 0.8,
     "axes.spines.right": False,
     "axes.spines.top": False,
+    "figure.constrained_layout.hspace": 0.0,
     "figure.constrained_layout.use": True,
     "hatch.linewidth": 0.6,
     "pdf.fonttype": 42,  # selectable text
@@ -287,12 +288,14 @@ def _marks(result: Result, has_number: bool) -> Iterator[str]:
 
 # ---- text above the panels ------------------------------------------------------------------------------------
 
+WIDTH = 4.8
+"""Width of most pictures in inches. Text of 8 points is then readable in a README and on a phone."""
+DRAFT_INCHES = 12.0
+"""Height of a picture until `write_above` sets it."""
 _LETTER, _BOLD_LETTER = 0.061, 0.087
 """Width of a letter in inches, in a line below the title and in the title."""
-_LINE, _TITLE_LINE, _MARGIN = 0.155, 0.2, 0.06
-"""Height of a line below the title, of a line of the title, and the margins above and below, in inches."""
-_LEFT = 0.08
-"""Left margin of the text above the panels, in inches."""
+_MARGIN, _LEFT = 0.06, 0.08
+"""Distances of the text above the panels from each other and from the left, in inches."""
 
 
 def heading(entry: Entry) -> str:
@@ -345,26 +348,28 @@ def _on(program: str | None, gpu: str | None) -> str:
     return " on ".join(filter(None, (program, gpu)))
 
 
-def write_above(figure: Figure, title: str, lines: Sequence[str], width: float, height: float) -> float:
-    """Write the title and the lines below it above the panels; return the height in inches that they take.
+def write_above(figure: Figure, title: str, lines: Sequence[str], panel_inches: float) -> None:
+    """Write the title and the lines below it above the panels, each of which gets this height in inches.
 
-    `height` is that of the rest of the picture. The picture gets its size.
+    The picture grows by what matplotlib's layout needs for ticks, labels and the legend.
     """
-    above, below = wrapped(title, width, bold=True), [part for line in lines for part in wrapped(line, width)]
-    text_inches = _TITLE_LINE * len(above) + _LINE * len(below) + (2 * _MARGIN if above or below else 0.0)
-    whole = height + text_inches
+    width, draft = figure.get_size_inches()
+    figure.draw_without_rendering()
+    beside = draft - sum(axes.get_window_extent().height for axes in figure.axes) / figure.dpi
+    parts = (
+        (wrapped(title, width, bold=True), {"fontsize": 10, "fontweight": "bold"}),
+        ([part for line in lines for part in wrapped(line, width)], {"fontsize": 8}),
+    )
+    texts = [figure.text(_LEFT / width, 0, "\n".join(part), {"va": "top", **style}) for part, style in parts if part]
+    heights = [text.get_window_extent().height / figure.dpi + _MARGIN for text in texts]
+    below = beside + panel_inches * len(figure.axes)
+    whole = below + sum(heights) + _MARGIN * bool(texts)
     figure.set_size_inches(width, whole)
-    at = whole - _MARGIN
-    for part in above:
-        figure.text(_LEFT / width, at / whole, part, fontsize=10, fontweight="bold", va="top")
-        at -= _TITLE_LINE
-    for part in below:
-        figure.text(_LEFT / width, at / whole, part, fontsize=8, va="top")
-        at -= _LINE
+    for number, text in enumerate(texts):
+        text.set_y(1 - (_MARGIN + sum(heights[:number])) / whole)
     engine = figure.get_layout_engine()
     if engine is not None:
-        engine.set(rect=(0, 0, 1, height / whole))  # type: ignore[call-arg]
-    return text_inches
+        engine.set(rect=(0, 0, 1, below / whole))  # type: ignore[call-arg]
 
 
 _TOGETHER = re.compile(r"\([^()]{1,24}\)(?: = \([^()]{1,24}\))?|\d (?=[\w%])")

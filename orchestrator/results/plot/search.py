@@ -11,15 +11,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from orchestrator.results.cases import Result
-from orchestrator.results.plot.axes import WIDTH
-from orchestrator.results.plot.panels import line_style, write_above
+from orchestrator.results.plot.panels import DRAFT_INCHES, WIDTH, line_style, write_above
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_PANEL = 2.5
-"""Height of a panel with its labels, in inches."""
+_PANEL = 2.1
+"""Height of a panel in inches."""
 _MEASURED, _BEST = line_style(0), line_style(1)
 
 
@@ -68,7 +67,7 @@ def drawn(title: str, above: Sequence[str], results: Sequence[Result]) -> Figure
 
     trials = trials_of(results)
     front = pareto_front(trials)
-    figure = Figure(figsize=(WIDTH, 1.0))
+    figure = Figure(figsize=(WIDTH, DRAFT_INCHES))
     panels = figure.subplots(2 if front else 1, 1, squeeze=False)[:, 0]
     on_cpu = bool(results) and results[0].case.device == "cpu"
     _draw_hours(panels[0], trials, "Process-hours on CPU cores" if on_cpu else "GPU-hours")
@@ -83,7 +82,7 @@ def drawn(title: str, above: Sequence[str], results: Sequence[Result]) -> Figure
         axes.legend(fontsize=8, frameon=False, loc="lower right")
         axes.tick_params(labelsize=8)
     found = [f"fastest: {fastest.name}"] if fastest is not None else []
-    write_above(figure, title, [*above, *found], WIDTH, _PANEL * len(panels))
+    write_above(figure, title, [*above, *found], _PANEL)
     return figure
 
 

@@ -1,17 +1,20 @@
-"""Rows of the report about cases and claims."""
+"""Rows of the report: cases and claims, and the provenance of their numbers (hours, profiles, scripts)."""
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from orchestrator.catalog.experiment import PublishedPoint
 from orchestrator.catalog.library import Entry
-from orchestrator.ledger.tables import FAILED
+from orchestrator.ledger.reports import AttemptOrigin
+from orchestrator.ledger.tables import FAILED, MEASURED, Run
 from orchestrator.metrics import shares_beside
-from orchestrator.results.cases import CaseMetric, Result
+from orchestrator.money import Money, recorded_price, totals
+from orchestrator.reading.failure import POLICIES, Failure
+from orchestrator.results.cases import Result
 from orchestrator.results.claims import ClaimVerdict
 from orchestrator.results.comparison import NOT_MEASURED, ComparedNumber, measured_number, reference_rows
 
@@ -24,6 +27,13 @@ class Mark:
 
     kind: MarkKind
     word: str
+
+
+CLAIM_MARKS: Mapping[str, Mark] = {
+    "holds": Mark("good", "holds"),
+    "fails": Mark("bad", "fails"),
+    "not judged": Mark("open", "not judged"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,53 +59,6 @@ class Counts:
         return Counts(*(getattr(self, name) + getattr(other, name) for name in self.__slots__))
 
 
-@dataclass(frozen=True, slots=True)
-class CaseCells:
-    """A case, or one of its published numbers if the source has several.
-
-    Time per iteration, execution mode, host wait, and the reason for a missing number accompany the figure's own
-    metric. `shares` are those of the GPU's peak, for rates in TFLOP/s. Unknown values are empty.
-    """
-
-    case: str
-    job: str
-    verdict: Mark
-    metric: str
-    measured: str
-    iteration_ms: str
-    execution: str
-    host_wait: str
-    host_bound: Mark | None
-    shares: str
-    used: str
-    published: str
-    how: str
-    ratio: str
-    within: Mark | None
-    tolerance: str
-    why: str
-
-
-@dataclass(frozen=True, slots=True)
-class ClaimRow:
-    """A claim with its verdict; `values` are the numbers behind it as text, in the order of `verdict.used`.
-
-    `experiment` is the full name of the experiment that has the claim.
-    """
-
-    experiment: str
-    mark: Mark
-    verdict: ClaimVerdict
-    values: tuple[str, ...]
-
-
-_CLAIM_MARKS: Mapping[str, Mark] = {
-    "holds": Mark("good", "holds"),
-    "fails": Mark("bad", "fails"),
-    "not judged": Mark("open", "not judged"),
-}
-
-
 def counts_of(results: Sequence[Result], claims: Sequence[ClaimVerdict]) -> Counts:
     """Count cases and claims; a case that ran out of memory as published is neither failed nor verified."""
     measured = sum(result.is_measured for result in results)
@@ -116,117 +79,119 @@ def counts_of(results: Sequence[Result], claims: Sequence[ClaimVerdict]) -> Coun
     )
 
 
-def case_rows(entry: Entry, results: Sequence[Result]) -> tuple[CaseCells, ...]:
-    """Return a row for each case, the figure's own number first."""
-    own = entry.experiment.axes.y.metric
-    references: dict[str, list[ComparedNumber]] = {}
-    for reference in reference_rows(entry, results):
-        references.setdefault(reference.case, []).append(reference)
-    rows: list[CaseCells] = []
-    for result in results:
-        numbers = sorted(references.get(result.case.name, []), key=lambda reference: reference.metric != own)
-        if not numbers or numbers[0].metric != own:
-            numbers.insert(0, replace(measured_number(result, own), missing=None, because=None))
-        rows += [_case_row(result, reference, own) for reference in numbers]
-    return tuple(rows)
-
-
-def claim_rows(entry: Entry, claims: Sequence[ClaimVerdict]) -> tuple[ClaimRow, ...]:
-    """Return a row for each claim of the experiment."""
-    rows: list[ClaimRow] = []
-    for verdict in claims:
-        values = tuple(with_spread(used.value, used.spread) for used in verdict.used)
-        rows.append(ClaimRow(entry.name, _CLAIM_MARKS[verdict.verdict], verdict, values))
-    return tuple(rows)
-
-
-def _case_row(result: Result, reference: ComparedNumber, own: str) -> CaseCells:
-    timing = result.metric("iteration_ms") if reference.metric == own != "iteration_ms" else None
-    return CaseCells(
-        case=result.case.name,
-        job=result.row.job_id if result.row else "",
-        verdict=_verdict(result),
-        metric=reference.metric,
-        measured=with_spread(reference.measured, reference.spread),
-        iteration_ms=with_spread(timing.value, timing.spread) if timing else "",
-        execution=(result.execution or "") if reference.metric == own else "",
-        host_wait=_host_wait(result) if reference.metric == own else "",
-        host_bound=Mark("open", "host-bound") if reference.metric == own and result.host_bound else None,
-        shares=_shares(result, reference.metric),
-        used=NOT_MEASURED if reference.missing == NOT_MEASURED else _used(result.metric(reference.metric)),
-        published=shown_number(reference.published),
-        how=_how(reference.point) if reference.point else "",
-        ratio=f"{reference.ratio:.3f}" if reference.ratio is not None else "",
-        within=_within(reference),
-        tolerance=_tolerance(reference),
-        why=_why(result) if reference.metric == own else "",
-    )
-
-
 def _has_failed(result: Result) -> bool:
     return result.row is not None and result.row.verdict == FAILED and not result.ended_as_published
 
 
-def _verdict(result: Result) -> Mark:
-    if result.is_verified:
-        return Mark("good", "verified")
-    if result.is_measured:
-        return Mark("good", f"partial, {result.partial}")
-    if result.ended_as_published:
-        return Mark("good", "out of memory, as published")
-    if _has_failed(result):
-        return Mark("bad", "failed")
-    return Mark("open", "not submitted" if result.row is None else result.row.state.lower().replace("_", " "))
+@dataclass(frozen=True, slots=True)
+class CaseLine:
+    """A case with one of its numbers. It has several lines if the source has several numbers for it.
+
+    Time per iteration, execution mode, host wait, and the reason for a missing number accompany the figure's own metric
+    (`is_own`). Unknown values are empty.
+    """
+
+    result: Result
+    number: ComparedNumber
+    is_own: bool
+
+    @property
+    def verdict(self) -> Mark:
+        """Return the verdict of the case."""
+        result = self.result
+        if result.is_verified:
+            return Mark("good", "verified")
+        if result.is_measured:
+            return Mark("good", f"partial, {result.partial}")
+        if result.ended_as_published:
+            return Mark("good", "out of memory, as published")
+        if _has_failed(result):
+            return Mark("bad", "failed")
+        return Mark("open", "not submitted" if result.row is None else result.row.state.lower().replace("_", " "))
+
+    @property
+    def published(self) -> str:
+        """Return the published number."""
+        return shown_number(self.number.published)
+
+    @property
+    def iteration_ms(self) -> str:
+        """Return the time of an iteration, unless it is the number."""
+        timing = self.result.metric("iteration_ms") if self.is_own and self.number.metric != "iteration_ms" else None
+        return with_spread(timing.value, timing.spread) if timing else ""
+
+    @property
+    def execution(self) -> str:
+        """Return the execution mode."""
+        return (self.result.execution or "") if self.is_own else ""
+
+    @property
+    def host_wait(self) -> str:
+        """Return `12.3, 4.1 %`: the host wait in ms, and its share of the iteration time."""
+        wait, percent = self.result.metric("host_wait_ms"), self.result.value("host_wait_percent")
+        return f"{shown_number(wait.value)}, {percent:.3g} %" if self.is_own and wait and percent is not None else ""
+
+    @property
+    def host_bound(self) -> Mark | None:
+        """Return the mark of a host-bound case."""
+        return Mark("open", "host-bound") if self.is_own and self.result.host_bound else None
+
+    @property
+    def shares(self) -> str:
+        """Return `62.2 % of the peak by equation 3, 54.1 % computed, MFU 44.5 %`, for rates in TFLOP/s."""
+        values = {share.phrase: self.result.value(share.name) for share in shares_beside(self.number.metric)}
+        return ", ".join(text.format(f"{value:.1f} %") for text, value in values.items() if value is not None)
+
+    @property
+    def used(self) -> str:
+        """Return how many samples or repeats are behind the number."""
+        metric = self.result.metric(self.number.metric)
+        if metric is None:
+            return NOT_MEASURED if self.number.missing == NOT_MEASURED else ""
+        if metric.interval_low is not None:
+            ends = f"{shown_number(metric.interval_low)} to {shown_number(metric.interval_high)}"
+            return f"mean of {metric.repeats} repeats, 95 % in {ends}"
+        return "" if metric.count is None else f"{metric.count} iterations"
+
+    @property
+    def within(self) -> Mark | None:
+        """Return whether the ratio is within the tolerance."""
+        if self.number.ratio is None:
+            return None
+        if self.number.within is None:
+            return Mark("open", "not judged")
+        return Mark("good", "within") if self.number.within else Mark("bad", "beyond")
+
+    @property
+    def tolerance(self) -> str:
+        """Return `± 5 %, the source's`, or the reason why the number was not judged."""
+        number = self.number
+        if number.within is None or number.tolerance is None:
+            return (number.because or "") if number.ratio is not None else ""
+        return f"± {100 * number.tolerance:.4g} %" + (f", {number.tolerance_from}" if number.tolerance_from else "")
+
+    @property
+    def why(self) -> str:
+        """Return the reasons why the number is missing or not comparable, each once."""
+        row = self.result.row if self.is_own else None
+        reason = (row.verdict_reason or (row.reason if row.verdict is None else None)) if row else None
+        reasons = (reason, self.result.flag, self.result.noise, self.result.newer_text)
+        return "; ".join(filter(None, reasons)) if self.is_own else ""
 
 
-def _host_wait(result: Result) -> str:
-    """Return `12.3, 4.1 %`: the host wait in ms, and its share of the iteration time."""
-    wait, percent = result.metric("host_wait_ms"), result.value("host_wait_percent")
-    return f"{shown_number(wait.value)}, {percent:.3g} %" if wait and percent is not None else ""
-
-
-def _shares(result: Result, metric: str) -> str:
-    """Return `62.2 % of the peak by equation 3, 54.1 % computed, MFU 44.5 %`, without unknown shares."""
-    values = {share.phrase: result.value(share.name) for share in shares_beside(metric)}
-    return ", ".join(text.format(f"{value:.1f} %") for text, value in values.items() if value is not None)
-
-
-def _used(metric: CaseMetric | None) -> str:
-    """Return how many samples or repeats are behind a number."""
-    if metric is None:
-        return ""
-    if metric.interval_low is not None:
-        ends = f"{shown_number(metric.interval_low)} to {shown_number(metric.interval_high)}"
-        return f"mean of {metric.repeats} repeats, 95 % in {ends}"
-    return "" if metric.count is None else f"{metric.count} iterations"
-
-
-def _how(point: PublishedPoint) -> str:
-    return f"{point.origin}, {point.source}"
-
-
-def _within(reference: ComparedNumber) -> Mark | None:
-    if reference.ratio is None:
-        return None
-    if reference.within is None:
-        return Mark("open", "not judged")
-    return Mark("good", "within") if reference.within else Mark("bad", "beyond")
-
-
-def _tolerance(reference: ComparedNumber) -> str:
-    """Return `± 5 %, the source's`, or the reason why the number was not judged."""
-    if reference.within is None or reference.tolerance is None:
-        return (reference.because or "") if reference.ratio is not None else ""
-    return f"± {100 * reference.tolerance:.4g} %" + (
-        f", {reference.tolerance_from}" if reference.tolerance_from else ""
-    )
-
-
-def _why(result: Result) -> str:
-    """Return the reasons why the number of a case is missing or not comparable, each once."""
-    row = result.row
-    reason = (row.verdict_reason or (row.reason if row.verdict is None else None)) if row else None
-    return "; ".join(filter(None, (reason, result.flag, result.noise, result.newer_text)))
+def case_lines(entry: Entry, results: Sequence[Result]) -> list[CaseLine]:
+    """Return the lines of each case, the figure's own number first."""
+    own = entry.experiment.axes.y.metric
+    references: dict[str, list[ComparedNumber]] = {}
+    for reference in reference_rows(entry, results):
+        references.setdefault(reference.case, []).append(reference)
+    lines: list[CaseLine] = []
+    for result in results:
+        numbers = sorted(references.get(result.case.name, []), key=lambda reference: reference.metric != own)
+        if not numbers or numbers[0].metric != own:
+            numbers.insert(0, replace(measured_number(result, own), missing=None, because=None))
+        lines += [CaseLine(result, number, number.metric == own) for number in numbers]
+    return lines
 
 
 def shown_number(value: float | None) -> str:
@@ -248,3 +213,106 @@ def with_spread(value: float | None, spread: float | None) -> str:
 def shown_hours(hours: float) -> str:
     """Return hours with two decimals; `< 0.01` for less."""
     return "< 0.01" if 0 < hours < 0.01 else f"{hours:,.2f}"
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """A cluster profile as recorded, and the runs that used it."""
+
+    file: str
+    runs: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedScript:
+    """Text of a script, and the jobs that ran it."""
+
+    anchor: str
+    title: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Hours:
+    """Cost of attempts in GPU-hours, or in process-hours for the device `cpu`; `costs` in each currency."""
+
+    device: str
+    number: float
+    in_failed: float
+    costs: tuple[Money, ...] = ()
+
+    @property
+    def unit(self) -> str:
+        """Return the unit."""
+        return "process-hours on CPUs" if self.device == "cpu" else "GPU-hours"
+
+    @property
+    def spent(self) -> str:
+        """Return the number for people."""
+        return shown_hours(self.number)
+
+    @property
+    def summary(self) -> str:
+        """Return `12.40 GPU-hours, 0.31 of them in attempts that failed`."""
+        lost = f", {shown_hours(self.in_failed)} of them in attempts that failed" if self.in_failed else ""
+        return f"{self.spent} {self.unit}{f' ({self.money})' if self.costs else ''}{lost}"
+
+    @property
+    def money(self) -> str:
+        """Return `31.00 USD`; nothing without a price."""
+        return " + ".join(map(str, self.costs))
+
+
+def hours_of(attempts: Iterable[AttemptOrigin], device: str, runs: Iterable[Run]) -> Hours:
+    """Return the cost of the attempts that have ended, with the prices in the profiles of their runs."""
+    hours = [(attempt.gpu_hours, attempt.verdict == FAILED, attempt.run_id) for attempt in attempts]
+    prices = {run.id: price for run in runs if device != "cpu" and (price := recorded_price(run.profile))}
+    costs = totals(prices[run_id].of(number) for number, _, run_id in hours if number and run_id in prices)
+    in_failed = sum(number for number, failed, _ in hours if failed)
+    return Hours(device, sum(number for number, *_ in hours), in_failed, costs)
+
+
+def profiles_of(runs: Sequence[Run]) -> tuple[Profile, ...]:
+    """Return each profile once, with its runs."""
+    used: dict[tuple[str, str], list[str]] = {}
+    for run in runs:
+        text = json.dumps(run.profile, indent=2, ensure_ascii=False, default=str)
+        used.setdefault((run.profile_file or "as shipped", text), []).append(run.id)
+    return tuple(Profile(file, ", ".join(ids), text) for (file, text), ids in used.items())
+
+
+def scripts_of(
+    attempts: Sequence[AttemptOrigin], names: Mapping[str, str], texts: Mapping[str, str], anchors: Mapping[str, str]
+) -> tuple[RecordedScript, ...]:
+    """Return each script in `texts` once, with its jobs; `names` are the cases by job, `anchors` are by digest."""
+    ran: dict[str, dict[str, None]] = {}
+    for attempt in attempts:
+        if attempt.script_sha256 in texts:
+            ran.setdefault(attempt.script_sha256, {})[f"{names[attempt.job_id]} ({attempt.job_id})"] = None
+    return tuple(
+        RecordedScript(anchors[digest], "; ".join(jobs), texts[digest].rstrip("\n")) for digest, jobs in ran.items()
+    )
+
+
+def attempt_mark(attempt: AttemptOrigin) -> Mark:
+    """Return the verdict of an attempt, else its state."""
+    if attempt.verdict in MEASURED:
+        return Mark("good", str(attempt.verdict))
+    if attempt.verdict == FAILED:
+        return Mark("bad", f"failed ({attempt.failure})" if attempt.failure else "failed")
+    return Mark("open", attempt.state.lower().replace("_", " "))
+
+
+def attempt_program(attempt: AttemptOrigin) -> str:
+    """Return the program of an attempt, its code and its image."""
+    return ", ".join(filter(None, (attempt.workload, attempt.code, attempt.image, attempt.image_digest)))
+
+
+def policy_text(failure: str | None) -> str:
+    """Return what `repro retry` does about a failure class."""
+    policy = {member.value: POLICIES[member] for member in Failure}.get(failure or "")
+    if policy is None:
+        return ""
+    action = "retried on other nodes" if policy.exclude_node else "retried"
+    return f"{policy.reason}: {action if policy.retry else 'not retried'}"

@@ -5,9 +5,10 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
-from collections.abc import Sequence
+import shlex
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 
 import jinja2
@@ -25,22 +26,24 @@ from orchestrator.ledger.reports import AttemptOrigin, attempt_origins, latest_m
 from orchestrator.ledger.rows import JobSummary
 from orchestrator.ledger.tables import Run
 from orchestrator.results.outcome import FigureOutcome
-from orchestrator.results.plot.axes import label_on
-from orchestrator.results.plot.figure import picture
-from orchestrator.results.report.cases import CaseCells, ClaimRow, Counts, case_rows, claim_rows, counts_of
-from orchestrator.results.report.provenance import (
-    AttemptEntry,
-    FailedEntry,
+from orchestrator.results.plot.figure import label_on, picture
+from orchestrator.results.plot.panels import source_name
+from orchestrator.results.report.cases import (
+    CLAIM_MARKS,
+    CaseLine,
+    Counts,
     Hours,
-    Profile,
     RecordedScript,
-    RunEntry,
-    attempt_entries,
-    failed_entries,
+    attempt_mark,
+    attempt_program,
+    case_lines,
+    counts_of,
     hours_of,
+    policy_text,
     profiles_of,
-    run_entries,
     scripts_of,
+    shown_hours,
+    with_spread,
 )
 from orchestrator.text import counted, shown_time, with_symbols
 
@@ -48,36 +51,83 @@ _MOST_DRAWN = 2000
 """Cases in a picture on the page. More do not fit side by side, and a browser draws them slowly."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class FigureSection:
-    """Figure on the page. `picture` is an <svg> element with id `plot`, or empty: see `no_picture`."""
+    """Figure on the page: its outcome, all attempts of its jobs, and the runs that made them.
 
-    anchor: str
-    name: str
-    short_name: str
-    venue: str
-    label: str
-    title: str
-    paper: str
-    link: str
-    scale: str
-    about: str
-    cluster: str
-    gpu: str
-    program: str
-    metric: str
-    counts: Counts
-    hours: Hours
-    plot: str
+    `names` are the cases by job id, `anchors` those of the scripts by digest; `scripts` are not on the page before.
+    `picture` is an <svg> element with the id `plot`, or empty: see `no_picture`.
+    """
+
+    number: int
+    outcome: FigureOutcome
+    attempts: Sequence[AttemptOrigin]
+    runs: Sequence[Run]
+    names: Mapping[str, str]
+    as_published: frozenset[str]
+    anchors: Mapping[str, str]
+    scripts: tuple[RecordedScript, ...]
     picture: str
     no_picture: str
-    cases: tuple[CaseCells, ...]
-    claims: tuple[ClaimRow, ...]
-    failed: tuple[FailedEntry, ...]
-    attempts: tuple[AttemptEntry, ...]
-    runs: tuple[RunEntry, ...]
-    profiles: tuple[Profile, ...]
-    scripts: tuple[RecordedScript, ...]
+
+    @property
+    def entry(self) -> Entry:
+        """Return the experiment."""
+        return self.outcome.entry
+
+    @property
+    def device(self) -> str:
+        """Return the device of the cases: gpu or cpu."""
+        return self.outcome.results[0].case.device
+
+    @property
+    def anchor(self) -> str:
+        """Return the anchor of the section."""
+        name = f"{self.entry.short_name}-{self.outcome.scale}-{self.outcome.cluster}"
+        return f"{re.sub(r'[^a-z0-9]+', '-', name.lower()).strip('-')}-{self.number}"
+
+    @property
+    def link(self) -> str:
+        """Return the address of the paper; empty if it has none."""
+        paper = self.entry.paper
+        if paper.doi:
+            return f"https://doi.org/{paper.doi}"
+        return f"https://arxiv.org/abs/{paper.arxiv}" if paper.arxiv else ""
+
+    @property
+    def about(self) -> str:
+        """Return the description of the scale; for a search the number of candidates that have a job."""
+        if is_search(self.entry.name):
+            candidates = case_count(scale_fields(self.entry, self.outcome.scale), to_run=True)
+            return f"{len(self.outcome.results):,} of {counted(candidates, 'candidate')} had a job"
+        return self.entry.experiment.about_scale(self.outcome.scale) or ""
+
+    @property
+    def program(self) -> str:
+        """Return the program, what it replaced, and the changes of its arguments."""
+        own, changes = self.outcome.replaced_workload, shown_changes(self.outcome.argument_changes)
+        workload = self.outcome.results[0].case.workload
+        return f"{workload}{f' instead of {own}' if own else ''}{f' with {changes}' if changes else ''}"
+
+    @property
+    def metric(self) -> str:
+        """Return the label of the figure's own metric."""
+        return label_on(self.device, self.entry.experiment.axes.y.label)
+
+    @cached_property
+    def counts(self) -> Counts:
+        """Return the number of its cases and claims by outcome."""
+        return counts_of(self.outcome.results, self.outcome.claims)
+
+    @cached_property
+    def hours(self) -> Hours:
+        """Return the hours of its attempts."""
+        return hours_of(self.attempts, self.device, self.runs)
+
+    @cached_property
+    def cases(self) -> list[CaseLine]:
+        """Return the lines of the table of cases."""
+        return case_lines(self.entry, self.outcome.results)
 
     @property
     def summary(self) -> str:
@@ -97,7 +147,7 @@ class FigureSection:
     @property
     def metrics(self) -> int:
         """Return the number of different metrics of its cases."""
-        return len({row.metric for row in self.cases})
+        return len({row.number.metric for row in self.cases})
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +167,7 @@ class Page:
     def title(self) -> str:
         """Return the title of the page."""
         if len(self.figures) == 1:
-            return f"{self.figures[0].venue} {self.figures[0].label}"
+            return source_name(self.figures[0].entry)
         return f"{len(self.figures)} experiments"
 
     @property
@@ -131,90 +181,38 @@ class Page:
         return "; ".join(hours.summary for hours in self.hours)
 
 
-@dataclass(frozen=True, slots=True)
-class Records:
-    """Jobs of a figure at a scale on a cluster, all their attempts, and the runs that made them."""
-
-    outcome: FigureOutcome
-    jobs: Sequence[JobSummary]
-    attempts: Sequence[AttemptOrigin]
-    runs: Sequence[Run]
-
-    @property
-    def device(self) -> str:
-        """Return the device of the cases: gpu or cpu."""
-        return self.outcome.results[0].case.device
-
-
 def page_of(ledger: Ledger, outcomes: Sequence[FigureOutcome]) -> Page:
     """Return everything that the page contains about these figures, in their order."""
-    records = [_records(ledger, outcome) for outcome in outcomes]
-    digests = dict.fromkeys(attempt.script_sha256 for figure in records for attempt in figure.attempts)
-    anchors = {digest: f"script-{number}" for number, digest in enumerate(digests, 1)}
-    texts = script_texts(ledger, digests)
-    sections: list[FigureSection] = []
-    for number, figure in enumerate(records, 1):
-        sections.append(_section(figure, number, anchors, texts))
-        for attempt in figure.attempts:  # each script is shown once
-            texts.pop(attempt.script_sha256, None)
+    anchors: dict[str, str] = {}
+    sections = tuple(_section(ledger, outcome, number, anchors) for number, outcome in enumerate(outcomes, 1))
     counts = sum((section.counts for section in sections), Counts())
-    return Page(__version__, shown_time(latest_moment(ledger)), counts, _all_hours(records), tuple(sections))
+    return Page(__version__, shown_time(latest_moment(ledger)), counts, _all_hours(sections), sections)
 
 
-def _records(ledger: Ledger, outcome: FigureOutcome) -> Records:
+def _section(ledger: Ledger, outcome: FigureOutcome, number: int, anchors: dict[str, str]) -> FigureSection:
+    """Return the section of a figure; its new scripts are added to `anchors`."""
     figure = (outcome.scale, outcome.cluster)
     rows = job_summaries(ledger, experiment=outcome.entry.name)
     jobs = [row for row in rows if (row.scale, row.cluster) == figure and row.workload in outcome.workloads]
     order = {row.job_id: position for position, row in reversed(list(enumerate(jobs)))}
     attempts = sorted(attempt_origins(ledger, order), key=lambda attempt: (order[attempt.job_id], attempt.number))
-    return Records(outcome, jobs, attempts, run_records(ledger, {attempt.run_id for attempt in attempts}))
-
-
-def _section(records: Records, number: int, anchors: dict[str, str], texts: dict[str, str]) -> FigureSection:
-    outcome, attempts, runs = records.outcome, records.attempts, records.runs
-    entry, first = outcome.entry, outcome.results[0]
-    names = _names(records.jobs)
     published = {result.case.name for result in outcome.results if result.ended_as_published}
-    as_published = frozenset(row.job_id for row in records.jobs if row.case_name in published)
-    plot = f"plot-{number}"
-    drawn, not_drawn = _picture(outcome, plot)
+    names, known = _names(jobs), len(anchors)
+    new = dict.fromkeys(attempt.script_sha256 for attempt in attempts if attempt.script_sha256 not in anchors)
+    anchors |= {digest: f"script-{script}" for script, digest in enumerate(new, known + 1)}
+    drawn, not_drawn = _picture(outcome, f"plot-{number}")
     return FigureSection(
-        anchor=f"{_slug(f'{entry.short_name}-{outcome.scale}-{outcome.cluster}')}-{number}",
-        name=entry.name,
-        short_name=entry.short_name,
-        venue=entry.paper.venue,
-        label=entry.experiment.figure,
-        title=entry.experiment.title,
-        paper=entry.paper.title,
-        link=_link(entry),
-        scale=outcome.scale,
-        about=_about(outcome),
-        cluster=outcome.cluster,
-        gpu=first.gpu or "",
-        program=_program(outcome),
-        metric=label_on(records.device, entry.experiment.axes.y.label),
-        counts=counts_of(outcome.results, outcome.claims),
-        hours=hours_of(attempts, records.device, runs),
-        plot=plot,
+        number=number,
+        outcome=outcome,
+        attempts=attempts,
+        runs=run_records(ledger, {attempt.run_id for attempt in attempts}),
+        names=names,
+        as_published=frozenset(row.job_id for row in jobs if row.case_name in published),
+        anchors=anchors,
+        scripts=scripts_of(attempts, names, script_texts(ledger, new), anchors),
         picture=drawn,
         no_picture=not_drawn,
-        cases=case_rows(entry, outcome.results),
-        claims=claim_rows(outcome.entry, outcome.claims),
-        failed=failed_entries(attempts, names, as_published),
-        attempts=attempt_entries(attempts, names, anchors),
-        runs=run_entries(runs),
-        profiles=profiles_of(runs),
-        scripts=scripts_of(attempts, names, texts, anchors),
     )
-
-
-def _about(outcome: FigureOutcome) -> str:
-    """Return the description of the scale; for a search the number of candidates that have a job."""
-    entry = outcome.entry
-    if is_search(entry.name):
-        candidates = case_count(scale_fields(entry, outcome.scale), to_run=True)
-        return f"{len(outcome.results):,} of {counted(candidates, 'candidate')} had a job"
-    return entry.experiment.about_scale(outcome.scale) or ""
 
 
 def _names(jobs: Sequence[JobSummary]) -> dict[str, str]:
@@ -223,13 +221,6 @@ def _names(jobs: Sequence[JobSummary]) -> dict[str, str]:
     for row in jobs:
         names.setdefault(row.job_id, {})[row.label] = None
     return {job: "; ".join(labels) for job, labels in names.items()}
-
-
-def _program(outcome: FigureOutcome) -> str:
-    """Return the program, what it replaced, and the changes of its arguments."""
-    workload, changes = outcome.results[0].case.workload, shown_changes(outcome.argument_changes)
-    own = outcome.replaced_workload
-    return f"{workload}{f' instead of {own}' if own else ''}{f' with {changes}' if changes else ''}"
 
 
 def _picture(outcome: FigureOutcome, plot: str) -> tuple[str, str]:
@@ -289,23 +280,13 @@ def _is(number: int) -> str:
     return "is" if number == 1 else "are"
 
 
-def _all_hours(records: Sequence[Records]) -> tuple[Hours, ...]:
+def _all_hours(sections: Sequence[FigureSection]) -> tuple[Hours, ...]:
     """Return the hours of all figures by device, each attempt once; figures may share a job."""
     by_device: dict[str, dict[int, AttemptOrigin]] = {}
-    runs = [run for figure in records for run in figure.runs]
-    for figure in records:
-        by_device.setdefault(figure.device, {}).update({attempt.attempt_id: attempt for attempt in figure.attempts})
+    runs = [run for section in sections for run in section.runs]
+    for section in sections:
+        by_device.setdefault(section.device, {}).update({attempt.attempt_id: attempt for attempt in section.attempts})
     return tuple(hours_of(attempts.values(), device, runs) for device, attempts in by_device.items())
-
-
-def _link(entry: Entry) -> str:
-    if entry.paper.doi:
-        return f"https://doi.org/{entry.paper.doi}"
-    return f"https://arxiv.org/abs/{entry.paper.arxiv}" if entry.paper.arxiv else ""
-
-
-def _slug(text: str) -> str:
-    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
 
 
 PAGE = "index.html"
@@ -359,7 +340,7 @@ def write_report(text: str, folder: Path) -> Path:
 
 @lru_cache
 def _environment(templates: Path) -> jinja2.Environment:
-    return jinja2.Environment(
+    environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(templates),
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
@@ -367,6 +348,18 @@ def _environment(templates: Path) -> jinja2.Environment:
         autoescape=True,
         finalize=_printable,
     )
+    environment.filters |= {
+        "claim_mark": CLAIM_MARKS.get,
+        "hours": shown_hours,
+        "mark": attempt_mark,
+        "moment": shown_time,
+        "policy": policy_text,
+        "profiles": profiles_of,
+        "program": attempt_program,
+        "shell": shlex.join,
+        "with_spread": with_spread,
+    }
+    return environment
 
 
 def _printable(value: object) -> object:

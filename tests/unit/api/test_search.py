@@ -7,7 +7,7 @@ import pytest
 from orchestrator.api.search import SearchOptions, affordable
 from orchestrator.errors import ReproError
 from orchestrator.search.answer import EndedTrial
-from orchestrator.search.policy import Budget, Corrected, read_search_budget
+from orchestrator.search.candidates import Budget, Corrected, read_search_budget
 from orchestrator.workloads import find_workload
 from tests.unit.search.test_policy import candidate
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.results.export.columns import CASE_COLUMNS, ITERATION_COLUMNS
+from orchestrator.results.export.rows import CASE_COLUMNS, ITERATION_COLUMNS
 from tests.recorded_jobs import SimulatedSlurm, log_text
 from tests.stand_in_site import REPRO, Site
 from tests.unit.cli.calling import Caller

@@ -19,7 +19,7 @@ from orchestrator.ledger.attempts import RefreshResult
 from orchestrator.ledger.database import now
 from orchestrator.ledger.measurements import MeasuredMetric, Measurement, record_measurements
 from orchestrator.ledger.tables import Attempt
-from orchestrator.reading.job_status import Tally, duration
+from orchestrator.reading.job_status import ExperimentStatus, duration
 from tests.recorded_jobs import SimulatedSlurm, log_text, new_ledger, new_run, press_ctrl_c, record_jobs
 from tests.stand_in_site import Site
 from tests.unit.cli.calling import Caller, Done, everything_in
@@ -212,9 +212,9 @@ def test_an_experiment_has_one_bar_that_counts_failures_by_their_class(repro: Ca
 
 
 def test_a_bar_is_full_only_when_everything_is_measured() -> None:
-    assert "[#########.]" in bar(Tally("x", 1000, 998, 1, 0, 1, 0))
-    assert "[##########]" in bar(Tally("x", 1000, 999, 1, 0, 0, 0))
-    assert bar(Tally("x", 0, 0, 0, 0, 0, 0)) == "x [..........] 0/0 verified"
+    assert "[#########.]" in bar(ExperimentStatus("x", "", "", 1000, 998, 1, 0, 1, 0, {}))
+    assert "[##########]" in bar(ExperimentStatus("x", "", "", 1000, 999, 1, 0, 0, 0, {}))
+    assert bar(ExperimentStatus("x", "", "", 0, 0, 0, 0, 0, 0, {})) == "x [..........] 0/0 verified"
 
 
 def test_only_values_that_differ_between_jobs_are_columns(repro: Caller, slurm: SimulatedSlurm) -> None:

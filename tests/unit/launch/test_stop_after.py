@@ -31,10 +31,9 @@ from orchestrator.ledger.tables import (
     Attempt,
 )
 from orchestrator.megatron.logs.root_cause import Cause
-from orchestrator.reading.config_check import Expected
 from orchestrator.reading.failure import POLICIES, Ending, Failure, failure_of
 from orchestrator.reading.parse import read_log
-from orchestrator.reading.verdict import judge
+from orchestrator.reading.verdict import Expected, judge
 from tests.recorded_jobs import new_ledger, new_run, record_jobs
 
 pytestmark = pytest.mark.slow

@@ -35,8 +35,7 @@ from orchestrator.megatron.logs.iteration_lines import IterationLine
 from orchestrator.reading import collect as collecting
 from orchestrator.reading import logs
 from orchestrator.reading.collect import FINGERPRINT_BYTES, NewContent, collect, measure, read_new
-from orchestrator.reading.energy import MeanPower
-from orchestrator.reading.gpu_samples import SampledNumbers
+from orchestrator.reading.gpu_samples import MeanPower, SampledNumbers
 from tests.examples import examples
 from tests.recorded_jobs import JOB_SPEC, new_ledger, record_jobs
 

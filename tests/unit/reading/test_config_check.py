@@ -18,9 +18,8 @@ from orchestrator.megatron.logs.iteration_lines import IterationLines
 from orchestrator.megatron.rules import RuleContext, read_flags
 from orchestrator.paths import Folders
 from orchestrator.pretrain import log_lines
-from orchestrator.reading.config_check import Expected, expected_of, mismatches, world_size_of
-from orchestrator.reading.facts import LogFacts
-from orchestrator.reading.parse import LogReport, read_log
+from orchestrator.reading.parse import LogFacts, LogReport, read_log
+from orchestrator.reading.verdict import Expected, expected_of, mismatches, world_size_of
 from orchestrator.workloads import (
     workloads,
 )

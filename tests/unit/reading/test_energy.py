@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 
 from orchestrator.ledger.measurements import MeasuredMetric
 from orchestrator.reading.collect import read_new
-from orchestrator.reading.energy import MeanPower, joules
-from orchestrator.reading.facts import LogFacts
-from orchestrator.reading.gpu_samples import read_samples
+from orchestrator.reading.gpu_samples import MeanPower, joules, read_samples
+from orchestrator.reading.parse import LogFacts
 from orchestrator.results.bundle.archive import unpacked
 from tests.unit.catalog.entries import CHECKOUT
 

@@ -11,9 +11,8 @@ from orchestrator.megatron.logs.fact_lines import DUMP_BEGINS
 from orchestrator.pretrain import log_lines
 from orchestrator.pretrain.arguments import parse_arguments
 from orchestrator.pretrain.log_lines import IntervalSummary
-from orchestrator.reading.facts import LogFacts
 from orchestrator.reading.logs import log_blocks
-from orchestrator.reading.parse import LogReport, effective_of, read_log, read_part
+from orchestrator.reading.parse import LogFacts, LogReport, effective_of, read_log, read_part
 
 NOW = datetime(2026, 1, 1)
 WORLD_2021 = (

@@ -17,8 +17,7 @@ import yaml
 
 from orchestrator.megatron.logs.iteration_lines import COLUMNS, IterationLines
 from orchestrator.megatron.logs.root_cause import cause
-from orchestrator.reading.facts import LogFacts
-from orchestrator.reading.parse import LogReport, effective_of, read_log, read_part
+from orchestrator.reading.parse import LogFacts, LogReport, effective_of, read_log, read_part
 
 FOLDER = Path(__file__).parent / "logs"
 LOGS = sorted(FOLDER.glob("*.log"))

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from orchestrator.ledger.measurements import MeasuredMetric
 from orchestrator.megatron.logs.iteration_lines import IterationLine, IterationLines
-from orchestrator.reading.facts import LogFacts
+from orchestrator.reading.parse import LogFacts
 from orchestrator.reading.statistics import metrics, with_used
 from tests.recorded_jobs import job_spec
 

@@ -17,12 +17,10 @@ from orchestrator.megatron.logs.fact_lines import WorldLine
 from orchestrator.megatron.logs.iteration_lines import IterationLine, IterationLines
 from orchestrator.megatron.logs.root_cause import Cause, CauseFinder
 from orchestrator.reading.collect import measure
-from orchestrator.reading.config_check import Expected, expected_of
-from orchestrator.reading.facts import LogFacts
 from orchestrator.reading.failure import Ending, Failure, fails_as_published, ran_out_of_memory
-from orchestrator.reading.parse import LogReport, read_log
+from orchestrator.reading.parse import LogFacts, LogReport, read_log
 from orchestrator.reading.statistics import ENOUGH_SAMPLES, with_used
-from orchestrator.reading.verdict import OUT_OF_MEMORY, Judgement, judge
+from orchestrator.reading.verdict import OUT_OF_MEMORY, Expected, Judgement, expected_of, judge
 from tests.recorded_jobs import job_row, job_spec
 from tests.unit.catalog.entries import shipped
 

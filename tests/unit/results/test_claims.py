@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
-import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
@@ -350,5 +348,4 @@ def test_what_fits_on_a_gpu_that_is_not_the_sources_says_nothing_against_it(tmp_
 
 
 def test_every_kind_of_claim_has_a_judge() -> None:
-    judged = re.findall(r"case (\w+)\(\):", inspect.getsource(claims._judged))
-    assert sorted(judged) == sorted(kind.__name__ for kind in get_args(get_args(Claim)[0]))
+    assert set(claims._JUDGES) == set(get_args(get_args(Claim)[0]))

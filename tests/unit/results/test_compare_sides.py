@@ -25,7 +25,7 @@ from orchestrator.results.comparison import (
     rows_of_side,
     side_of,
 )
-from orchestrator.results.uncertainty import ONE_JOB
+from orchestrator.results.evidence import ONE_JOB
 from tests.recorded_jobs import job_row, new_ledger, new_run, record_jobs
 
 pytestmark = pytest.mark.slow

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from orchestrator.ledger.measurements import MeasuredMetric
 from orchestrator.reading.noise import MOST_NOISE
 from orchestrator.results.cases import T_975, CaseMetric, mean_metric
-from orchestrator.results.uncertainty import number_of
+from orchestrator.results.evidence import number_of
 
 
 def ms(value: float, spread: float | None = 0.0, count: int = 6) -> MeasuredMetric:

@@ -17,9 +17,17 @@ from orchestrator.ledger.measurements import MeasuredMetric
 from orchestrator.results.cases import CaseMetric, Result, mean_metric
 from orchestrator.results.claims import ClaimVerdict, judge_claims
 from orchestrator.results.comparison import compare_sides
-from orchestrator.results.margin import Margin
-from orchestrator.results.parts import Part, published_part
-from orchestrator.results.uncertainty import Number, Uncertainty, job_spread, largest, number_of, uncertainty_of
+from orchestrator.results.evidence import (
+    Margin,
+    Number,
+    Part,
+    Uncertainty,
+    job_spread,
+    largest,
+    number_of,
+    published_part,
+    uncertainty_of,
+)
 from tests.recorded_jobs import measured_results
 from tests.unit.catalog.entries import THREE_METHODS, entry_of, figure_13, of_cpus, with_claims
 

@@ -10,8 +10,17 @@ from hypothesis import strategies as st
 
 from orchestrator.catalog.case import Case
 from orchestrator.megatron.model import Layout, ModelShape, Training
-from orchestrator.search.candidates import HEAVIER, Candidate, Reason
-from orchestrator.search.policy import AS_LARGE, OUT_OF_MEMORY, SLOWER, Decision, decide, simulate
+from orchestrator.search.candidates import (
+    AS_LARGE,
+    HEAVIER,
+    OUT_OF_MEMORY,
+    SLOWER,
+    Candidate,
+    Decision,
+    Reason,
+    decide,
+    simulate,
+)
 
 MODEL = ModelShape(24, 2048, 16, 1024, 51200)
 

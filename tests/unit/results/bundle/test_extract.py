@@ -105,9 +105,7 @@ def test_what_is_read_back_is_the_row_that_the_ledger_gives(ledger: Ledger, tmp_
     row = next(row for row in job_rows(ledger, experiment="sc21/figure-13") if row.job_id == "b-id")
     record_measurements(ledger, [Measurement(row.attempt_id, 2, "failed", "a \u2028 b", lines, (), "nan")])
     folder = written(ledger, extract_of(ledger, *FIGURE_13), tmp_path / "bundle")
-    copy = memory_ledger(
-        read_extract(folder), read_rows(folder, "iterations"), Path("/there"), lambda _: {}, lambda _: None
-    )
+    copy = memory_ledger(read_extract(folder), read_rows(folder, "iterations"), Path("/there"))
     (recorded,), (found,) = (
         [row for row in job_rows(one, experiment="sc21/figure-13") if row.job_id == "b-id" and row.scale == "cpu"]
         for one in (ledger, copy)

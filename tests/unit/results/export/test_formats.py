@@ -16,9 +16,8 @@ from hypothesis import strategies as st
 
 from orchestrator.errors import ReproError
 from orchestrator.fields import Column
-from orchestrator.results.export.columns import CASE_COLUMNS, ITERATION_COLUMNS
 from orchestrator.results.export.formats import as_csv, as_json, as_parquet, is_formula, pieces, require_parquet
-from orchestrator.results.export.rows import Row
+from orchestrator.results.export.rows import CASE_COLUMNS, ITERATION_COLUMNS, Row
 from tests.unavailable import installed
 
 NAMES = [column.name for column in CASE_COLUMNS]

@@ -16,13 +16,11 @@ from orchestrator.ledger.attempts import job_rows
 from orchestrator.ledger.measurements import MeasuredMetric
 from orchestrator.megatron.logs.iteration_lines import IterationLine
 from orchestrator.metrics import METRICS
-from orchestrator.reading.energy import MeanPower, joules
-from orchestrator.reading.facts import LogFacts
-from orchestrator.reading.gpu_samples import read_samples
+from orchestrator.reading.gpu_samples import MeanPower, joules, read_samples
+from orchestrator.reading.parse import LogFacts
 from orchestrator.reading.statistics import metrics
 from orchestrator.results.cases import Result, case_results, published_for
-from orchestrator.results.export.columns import CASE_COLUMNS, CaseRow
-from orchestrator.results.export.rows import export_rows
+from orchestrator.results.export.rows import CASE_COLUMNS, CaseRow, export_rows
 from tests.recorded_jobs import job_row, measured_results, new_ledger, new_run, record_jobs
 from tests.unit.catalog.entries import THREE_METHODS, entry_of, figure_13, shipped
 

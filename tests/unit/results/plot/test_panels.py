@@ -12,7 +12,7 @@ import pytest
 from orchestrator.catalog.library import Entry
 from orchestrator.results.cases import CaseMetric, Result
 from orchestrator.results.plot import panels as content
-from orchestrator.results.plot.axes import positions_of
+from orchestrator.results.plot.figure import positions_of
 from orchestrator.results.plot.panels import Panel, named_lines, panels, published_number
 from tests.recorded_jobs import measured_results
 from tests.unit.catalog.entries import THREE_METHODS, entry_of, figure_13, shipped

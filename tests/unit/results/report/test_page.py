@@ -135,9 +135,10 @@ def test_two_figures_are_added_up(ledger: Ledger) -> None:
 
 def test_a_measured_number_stands_beside_the_published_one_with_how_that_is_known(ledger: Ledger) -> None:
     figure = record_figure(ledger, figure_13(), "paper", lambda *_: Outcome(150.0, 1.25))
-    row = next(row for row in page_of(ledger, [figure]).figures[0].cases if row.case == "pp=8,tp=8,gbs=32")
-    assert (row.measured, row.used, row.published, row.ratio) == ("150 ± 1", "6 iterations", "140", "1.071")
-    assert row.how == "traced from the plot, ±0.5, figure 13"
+    row = next(row for row in page_of(ledger, [figure]).figures[0].cases if row.number.case == "pp=8,tp=8,gbs=32")
+    assert (row.used, row.published) == ("6 iterations", "140")
+    source = "traced from the plot, ±0.5, figure 13"
+    assert f"150 ± 1 6 iterations 140 {source} 1.071 ✓ within" in read(ledger, figure).text
     assert row.within is not None and row.within.word == "within"
     assert row.tolerance == "± 10 %, default, no claim is about it"
 
@@ -150,7 +151,7 @@ def test_a_case_has_its_execution_mode_and_its_host_wait_and_a_mark_where_it_is_
         return Outcome(100.0, host_wait_percent=waits.get(case.name), execution=mode)
 
     page = page_of(ledger, [record_figure(ledger, figure_13(), "paper", outcome)])
-    rows = {row.case: row for row in page.figures[0].cases}
+    rows = {row.number.case: row for row in page.figures[0].cases}
     bound, quick, unknown = (rows[name] for name in (*waits, "pp=8,tp=8,gbs=32"))
     assert (bound.execution, bound.host_wait, bound.host_bound) == ("eager", "3.1, 31 %", Mark("open", "host-bound"))
     assert (quick.execution, quick.host_wait, quick.host_bound) == ("eager", "0.4, 4 %", None)
@@ -183,11 +184,13 @@ def test_a_claim_has_its_verdict_what_was_seen_and_the_numbers_behind_it(ledger:
     figure = record_figure(
         ledger, figure_13(), "paper", lambda _, case: Outcome(100.0 if case.number("pp") == 8 else 90.0, spread=0.5)
     )
-    peak, poor, *_ = page_of(ledger, [figure]).figures[0].claims
-    assert (peak.mark.kind, poor.mark.kind) == ("good", "bad")
-    assert peak.verdict.because == "gbs=32 peaks at pp=8,tp=8,gbs=32; gbs=128 peaks at pp=8,tp=8,gbs=128"
-    assert list(poor.values) == ["90 ± 0.5"] * 4 + ["100 ± 0.5"] * 2 + ["90 ± 0.5"] * 4
-    assert "Claims of the source ✓ holds Throughput peaks where" in read(ledger, figure).text
+    peak, poor, *_ = figure.claims
+    assert (peak.verdict, poor.verdict) == ("holds", "fails")
+    text = read(ledger, figure).text
+    assert "gbs=32 peaks at pp=8,tp=8,gbs=32; gbs=128 peaks at pp=8,tp=8,gbs=128" in text
+    values = [with_spread(used.value, used.spread) for used in poor.used]
+    assert values == ["90 ± 0.5"] * 4 + ["100 ± 0.5"] * 2 + ["90 ± 0.5"] * 4
+    assert "Claims of the source ✓ holds Throughput peaks where" in text and "tflops_per_gpu 90 ± 0.5" in text
 
 
 def test_a_failed_attempt_is_told_also_where_a_later_one_was_verified(ledger: Ledger) -> None:
@@ -206,11 +209,11 @@ def test_a_failed_attempt_is_told_also_where_a_later_one_was_verified(ledger: Le
     )
     again(ledger, figure.results[0].row.job_id if figure.results[0].row else "")
     page = page_of(ledger, [judge_stored(ledger, entry, "paper")])
-    (failed,) = page.figures[0].failed
+    (failed,) = [attempt for attempt in page.figures[0].attempts if attempt.verdict == "failed"]
     assert page.counts.failed == 0 and page.counts.verified == 10
-    assert (failed.attempt, failed.failure, failed.rank, failed.nodes) == (1, "node-fail", "5", "n[0-9]")
-    assert failed.decided_by == "slurmstepd: error: Node failure on n7"
-    assert failed.policy == "a node failed, not the job: retried on other nodes"
+    assert (failed.number, failed.failure) == (1, "node-fail")
+    told = "✗ node-fail slurmstepd: error: Node failure on n7 5 n[0-9] NODE_FAIL"
+    assert f"{told} a node failed, not the job: retried on other nodes" in Read(rendered(page, TEMPLATES)).text
 
 
 def again(ledger: Ledger, job_id: str) -> None:
