@@ -11,7 +11,7 @@ import re
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timedelta
 from pathlib import Path, PurePath
 
 from orchestrator.errors import ReproError, Unreachable
@@ -32,7 +32,7 @@ from orchestrator.ledger.attempts import (
     refreshable_jobs,
     rows_of_attempts,
 )
-from orchestrator.ledger.database import Ledger, now
+from orchestrator.ledger.database import Ledger, now, utc
 from orchestrator.ledger.rows import AttemptRow, JobSummary
 from orchestrator.ledger.runs import run_record
 from orchestrator.ledger.submissions import first_folder, may_start_again, next_folder, record_restart, record_unseen
@@ -413,8 +413,3 @@ def owner_check(rows: Mapping[str, JobSummary]) -> Callable[[JobRecord], bool | 
         return row is not None and is_job_of(record, row)
 
     return check
-
-
-def utc(moment: datetime | None) -> datetime | None:
-    """Return a time in UTC without a zone, as the ledger stores it."""
-    return None if moment is None else moment.astimezone(timezone.utc).replace(tzinfo=None)

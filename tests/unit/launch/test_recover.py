@@ -145,7 +145,7 @@ def test_killed_before_the_queue_was_recorded_the_jobs_are_found_and_not_run_aga
     ledger = killed(site, AFTER_THE_START)
     assert [row.phase for row in job_rows(ledger)] == [SUBMITTING] * 3
     if when == "when all is over":
-        (submission,) = interrupted_submissions(ledger)
+        ((submission, *_),) = interrupted_submissions(ledger)
         wait_until(lambda: len(list(site.folder.glob("runs/*/*/end"))) == 3)
         wait_until(lambda: find_process(Path(submission.file).name) is None)
     assert settling.settle(ledger, ["slurm"]) == settling.Settled(False, ())
