@@ -8,7 +8,7 @@ from pathlib import Path
 
 from orchestrator.errors import Problem, ReproError
 from orchestrator.identity import NotOwn, require_own_folder, user_name
-from orchestrator.launch.executors import LocalScriptJob
+from orchestrator.launch.executors import cancel_local
 from orchestrator.launch.recover import is_being_made, is_here
 from orchestrator.launch.refresh import is_proven, owner_check, sees_jobs_of
 from orchestrator.launch.run_record import sent_of_run
@@ -94,7 +94,7 @@ def _end_here(ledger: Ledger, row: JobRow, done: Cancelled) -> None:
         return
     try:
         require_own_folder(Path(row.folder), ledger.runs)
-        LocalScriptJob(row.folder, str(row.scheduler_id)).cancel()
+        cancel_local(Path(row.folder))
     except PermissionError:
         done.refused.append(
             Problem(f"{row.label}: it belongs to {row.user or 'another user'}, and only that user can cancel it")

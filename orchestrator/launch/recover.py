@@ -30,7 +30,7 @@ from orchestrator.identity import (
     start_ticks,
     this_machine_identity,
 )
-from orchestrator.launch.executors import began_at, find_process, is_alive
+from orchestrator.launch.executors import find_process, is_alive
 from orchestrator.launch.run_record import COMMENT, new_jobs, new_run_id, new_run_of, provenance, sent_of_run
 from orchestrator.launch.sbatch import cluster_of, comment_of, keep_first_cancel_rest
 from orchestrator.ledger.database import Ledger, utc
@@ -271,10 +271,7 @@ def sender_is_alive(sent: AttemptRow) -> bool | None:
     location = place_of(sent.machine, sent.host)
     if location is not ProcessLocation.HERE:
         return None if location is ProcessLocation.ELSEWHERE else False
-    if sent.pid_start_ticks is not None:
-        return start_ticks(sent.pid) == sent.pid_start_ticks
-    began = began_at(sent.pid)
-    return began is not None and began <= sent.created_at
+    return sent.pid_start_ticks is not None and start_ticks(sent.pid) == sent.pid_start_ticks
 
 
 # ---- jobs of rendered scripts ---------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from pathlib import Path, PurePath
 from orchestrator.errors import ReproError, Unreachable
 from orchestrator.files import read_record
 from orchestrator.identity import ProcessLocation, place_of, seconds_since_boot, this_machine_identity, user_name
-from orchestrator.launch.executors import LocalScriptJob
+from orchestrator.launch.executors import local_state
 from orchestrator.launch.recover import is_here, settle
 from orchestrator.launch.run_options import RunPlan
 from orchestrator.launch.run_record import COMMENT, SUBMISSIONS
@@ -142,7 +142,8 @@ def _since_submission(observation: Observation, submitted_at: datetime | None) -
 def _observe_local(row: JobSummary) -> Observation:
     assert row.scheduler_id is not None
     rebooted = place_of(row.machine, row.host) is ProcessLocation.REBOOTED
-    return LocalScriptJob(row.folder, row.scheduler_id).local_state(has_rebooted=rebooted)
+    queue = row.scheduler_id.partition("_")[0]
+    return local_state(Path(row.folder), int(queue) if queue.isdecimal() else None, has_rebooted=rebooted)
 
 
 def _refresh_slurm(ledger: Ledger, rows: Sequence[JobSummary], cluster: str) -> list[str]:

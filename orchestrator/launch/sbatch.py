@@ -19,7 +19,7 @@ from pathlib import Path
 from orchestrator.errors import ReproError, Unreachable
 from orchestrator.files import FOLDER_MODE, Unreadable
 from orchestrator.launch.denied_nodes import denied_nodes, exclude_options
-from orchestrator.launch.executors import LocalScriptExecutor, QueueFull, SlurmScriptExecutor
+from orchestrator.launch.executors import QueueFull, SlurmScriptExecutor, start_queue
 from orchestrator.launch.run_options import RunPlan
 from orchestrator.launch.run_record import COMMENT, OwnScript, read_own_script, this_submitter, write_sent
 from orchestrator.ledger.attempts import job_rows
@@ -313,7 +313,7 @@ def _send_queue(ledger: Ledger, attempts: Sequence[AttemptRow], script: OwnScrip
     if not claim(ledger, [attempt.attempt_id for attempt in attempts], token, this_submitter(), file=attempts[0].file):
         return
     _write_sent(ledger, attempts, script, token)
-    scheduler_id = LocalScriptExecutor(script.file.parent).submit_queue(script.file)
+    scheduler_id = start_queue(script.file)
     record_submission(ledger, token, scheduler_id)
     sent.ids.append(scheduler_id)
     sent.jobs += len(attempts)

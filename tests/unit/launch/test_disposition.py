@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from orchestrator.catalog.case import Expectation
-from orchestrator.identity import MachineIdentity, own_start_ticks, this_machine_identity
+from orchestrator.identity import MachineIdentity, own_start_ticks, start_ticks, this_machine_identity
 from orchestrator.launch.recover import sender_is_alive
 from orchestrator.launch.run_options import RunOptions
 from orchestrator.launch.submit import disposition_of
@@ -199,12 +199,11 @@ def test_an_attempt_whose_sender_is_gone_is_made_anew(plan: Plan) -> None:
 
 
 def test_an_attempt_that_is_being_sent_is_left_to_its_sender(plan: Plan) -> None:
-    me = os.getpid()
-    assert disposition_of(plan, queued_attempt(pid=me), RunOptions()) is UNDER_WAY
-    assert (
-        sender_is_alive(queued_attempt(pid=me)[-1]) is True and sender_is_alive(queued_attempt(pid=NOBODY)[-1]) is False
-    )
-    assert sender_is_alive(queued_attempt(pid=me, host="another")[-1]) is None
+    me = {"pid": os.getpid(), "pid_start_ticks": own_start_ticks()}
+    assert disposition_of(plan, queued_attempt(**me), RunOptions()) is UNDER_WAY
+    assert sender_is_alive(queued_attempt(**me)[-1]) is True
+    assert sender_is_alive(queued_attempt(pid=NOBODY, pid_start_ticks=own_start_ticks())[-1]) is False
+    assert sender_is_alive(queued_attempt(**me, host="another")[-1]) is None
     for host in (socket.gethostname(), "another"):
         assert sender_is_alive(queued_attempt(pid=None, host=host)[-1]) is False
 
@@ -233,14 +232,14 @@ def test_a_sender_is_known_by_its_boot_and_start_time_whatever_the_host_is_calle
 
 
 def test_a_younger_process_that_was_given_a_dead_senders_number_does_not_send_for_it(plan: Plan) -> None:
-    """Whatever the process is called: the attempt was written down before it began."""
     with subprocess.Popen(["sleep", "60"]) as repro:
         try:
-            before, after = now() - timedelta(minutes=1), now()
-            assert sender_is_alive(queued_attempt(pid=repro.pid, created_at=after)[-1]) is True
-            assert sender_is_alive(queued_attempt(pid=repro.pid, created_at=before)[-1]) is False
-            assert disposition_of(plan, queued_attempt(pid=repro.pid, created_at=after), RunOptions()) is UNDER_WAY
-            assert disposition_of(plan, queued_attempt(pid=repro.pid, created_at=before), RunOptions()) is MISSING
+            own = {"pid": repro.pid, "pid_start_ticks": start_ticks(repro.pid)}
+            younger = {**own, "pid_start_ticks": own_start_ticks()}
+            assert sender_is_alive(queued_attempt(**own)[-1]) is True
+            assert sender_is_alive(queued_attempt(**younger)[-1]) is False
+            assert disposition_of(plan, queued_attempt(**own), RunOptions()) is UNDER_WAY
+            assert disposition_of(plan, queued_attempt(**younger), RunOptions()) is MISSING
         finally:
             repro.kill()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from orchestrator.identity import MachineIdentity, this_machine_identity, user_n
 from orchestrator.launch.cancel import cancel
 from orchestrator.launch.refresh import refresh
 from orchestrator.ledger.attempts import job_rows
-from orchestrator.ledger.database import Ledger
+from orchestrator.ledger.database import Ledger, now
 from orchestrator.ledger.submissions import record_submission
 from orchestrator.ledger.tables import ENDED, SUBMITTING, WAITING, Attempt
 from tests.recorded_jobs import new_ledger, new_run, record_jobs
@@ -43,7 +44,7 @@ def test_a_job_that_another_host_runs_keeps_its_state_and_is_said(ledger: Ledger
 
 def test_a_submission_that_another_host_began_is_never_given_up_from_here(ledger: Ledger) -> None:
     with ledger.writing() as session:
-        session.execute(sa.update(Attempt).values(created_at=sa.func.datetime("now", "-1 day")))
+        session.execute(sa.update(Attempt).values(created_at=now() - timedelta(days=1)))
     assert refresh(ledger).complaints == (f"jobs were being started on {ELSEWHERE}, which alone can see them",)
     assert [row.phase for row in job_rows(ledger)] == [SUBMITTING]
 

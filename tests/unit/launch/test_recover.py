@@ -52,7 +52,7 @@ submitting.submit(site.plans("gbs=4"), site.cluster(), new_ledger(site.folder), 
 BEFORE_THE_ROWS = "submitting.new_run"
 WITH_SCRIPTS_AND_NO_ROWS = "wrote = submitting.write_scripts; submitting.write_scripts = lambda *a: die(wrote(*a)); _"
 BEFORE_THE_CLAIM = "submitting.send"
-BEFORE_THE_START = "sending.LocalScriptExecutor.submit_queue"
+BEFORE_THE_START = "sending.start_queue"
 AFTER_THE_START = "sending.record_submission"
 
 
