@@ -214,14 +214,14 @@ def is_alive(pid: int, marker: str) -> bool:
 
 
 def _ended(end: ScriptRecord, start: ScriptRecord | None, cancelled: bool) -> Observation:
-    began = start.at if start else None
+    state, reason = "FAILED", None
     if end.exit_code == 0:
-        return _observation("COMPLETED", None, 0, began, end.at)
-    if cancelled:
-        return _observation("CANCELLED", "cancelled", end.exit_code, began, end.at)
-    if end.exit_code == TIMED_OUT:
-        return _observation("TIMEOUT", "the time limit was reached", end.exit_code, began, end.at)
-    return _observation("FAILED", None, end.exit_code, began, end.at)
+        state = "COMPLETED"
+    elif cancelled:
+        state, reason = "CANCELLED", "cancelled"
+    elif end.exit_code == TIMED_OUT:
+        state, reason = "TIMEOUT", "the time limit was reached"
+    return _observation(state, reason, end.exit_code, start.at if start else None, end.at)
 
 
 def _observation(

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import sqlalchemy as sa
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
+from orchestrator.errors import Problem, ReproError
 from orchestrator.ledger.database import RunFolders
 from orchestrator.ledger.tables import Attempt, Job, JsonObject, Run, RunJob, SchedulerKind, Table, batched
 
@@ -187,8 +188,15 @@ class _StoredSpec(sa.types.TypeDecorator["JobSpec"]):
         """Return the conversion of a stored configuration."""
         from orchestrator.job_spec import JobSpec  # not for rows without a configuration
 
-        cached = functools.lru_cache(maxsize=_CACHED_SPECS)(lambda stored: JobSpec.from_json(json.loads(stored)))
-        return lambda stored: cached(stored) if isinstance(stored, str) else JobSpec.from_json(stored)  # PostgreSQL
+        def read(stored: Mapping[str, Any]) -> JobSpec:
+            try:
+                return JobSpec.from_json(stored)
+            except TypeError as error:
+                what = f"the configuration of a job is one of another version of repro ({error})"
+                raise ReproError(Problem(what)) from None
+
+        cached = functools.lru_cache(maxsize=_CACHED_SPECS)(lambda stored: read(json.loads(stored)))
+        return lambda stored: cached(stored) if isinstance(stored, str) else read(stored)  # PostgreSQL
 
 
 JOB_SPEC = sa.type_coerce(Job.configuration, _StoredSpec()).label("spec")

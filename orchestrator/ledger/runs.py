@@ -284,7 +284,7 @@ def record_adopted(ledger: Ledger, run: NewRun, submitted: Sequence[tuple[NewJob
         recorded = _recorded(session, [job.id for job, _ in submitted])
         new = [(job, row) for job, row in submitted if (row.folder, row.scheduler_id) not in recorded]
         if new:
-            add_run(session, run, [job for job, _ in new], {"origin": BY_HAND})
+            add_run(session, run, [job for job, _ in new], {})
         for job, attempt in new:
             last = session.scalar(sa.select(sa.func.max(Attempt.number)).where(Attempt.job_id == job.id))
             attempt.job_id, attempt.run_id, attempt.number, attempt.options = job.id, run.id, (last or 0) + 1, []

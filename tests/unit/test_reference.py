@@ -18,8 +18,8 @@ from orchestrator.catalog.paper import Paper
 from orchestrator.cli import main
 from orchestrator.clusters.profile import ClusterProfile, profile_schema
 from orchestrator.config.user import UserConfig
+from orchestrator.launch.cluster_check import OUTSIDE_IMAGE
 from orchestrator.launch.executors import NOT_STARTED, TIMED_OUT
-from orchestrator.launch.probe import OUTSIDE_IMAGE
 from orchestrator.megatron.model import Training
 from tests.pages import CHECKOUT
 from tests.reference.pages import PAGES
