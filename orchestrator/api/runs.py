@@ -23,7 +23,7 @@ from orchestrator.launch.sbatch import canary_row
 from orchestrator.launch.submit import (
     Retry,
     changed_limit,
-    disposition_of,
+    dispositions_of,
     failure_classes,
     plan_again,
     recorded_settings,
@@ -252,13 +252,8 @@ def retry(
 
 def _would_retry(ledger: Ledger, group: Retry, options: RunOptions) -> tuple[dict[str, int], int, int]:
     """Return the next attempt of each job that would be submitted, their number, and that of the jobs left alone."""
-    before, slurm = attempts_of_jobs(ledger, [plan.identity for plan in group.plans]), group.cluster.profile.slurm
-    dispositions = {
-        plan.identity: disposition_of(
-            plan, before.get(plan.identity, ()), options, slurm_requeues=slurm is not None and slurm.requeue
-        )
-        for plan in group.plans
-    }
+    before = attempts_of_jobs(ledger, [plan.identity for plan in group.plans])
+    dispositions = dispositions_of(group.plans, before, options, group.cluster)
     attempts = {job: before[job][-1].number + 1 for job, of in dispositions.items() if of is Disposition.MISSING}
     return attempts, 0, sum(of is Disposition.LEFT for of in dispositions.values())
 

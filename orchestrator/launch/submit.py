@@ -94,8 +94,7 @@ def submit(
     """
     cluster = with_denied_nodes(cluster)
     require_enough_nodes(plans, cluster)
-    options, run_id, slurm = options or RunOptions(), new_run_id(), cluster.profile.slurm
-    slurm_requeues = slurm is not None and slurm.requeue
+    options, run_id = options or RunOptions(), new_run_id()
     by_id: dict[str, Plan] = {}  # cases may share a job
     for plan in plans:
         by_id.setdefault(plan.identity, plan)
@@ -104,11 +103,7 @@ def submit(
     # A slow scheduler and large logs are read before the ledger is locked for other processes.
     with on_cluster(cluster.profile.slurm_cluster):
         array_limit = most_in_array() if cluster.is_slurm and len(ordered) > 1 else 1
-    failed_nodes = FailedNodes(cluster)
-    if cluster.is_slurm:
-        for job_id, earlier in attempts_of_jobs(ledger, by_id).items():
-            if disposition_of(by_id[job_id], earlier, options, slurm_requeues=slurm_requeues) is Disposition.MISSING:
-                failed_nodes.of(by_id[job_id], earlier[-1])
+    failed_nodes = _failed_nodes(by_id, cluster, ledger, options)
     for note in (*denied_note(cluster), *image_changes(list(by_id.values()), cluster, ledger)):
         notify(f"note: {note}")
     jobs = new_jobs(plans, cluster)
@@ -119,12 +114,7 @@ def submit(
         try:
             with new_run(ledger, run, jobs) as transaction:
                 before = transaction.before
-                missing = transaction.missing(
-                    {
-                        job_id: disposition_of(plan, before.get(job_id, ()), options, slurm_requeues=slurm_requeues)
-                        for job_id, plan in by_id.items()
-                    }
-                )
+                missing = transaction.missing(dispositions_of(ordered, before, options, cluster))
                 _require_none_under_way(unrecorded, missing, by_id, options, notify)
                 _require_canary(options, ordered[0], before, missing)
                 run_plan = _run_plan(run_id, options, cluster, folders, ordered[0], before, missing)
@@ -139,6 +129,28 @@ def submit(
         run_plan = _submit_warm_ups(batches, run_id, run_plan, cluster, folders, ledger, always=options.warm_up)
         sent = send(ledger, run_id, Callbacks(notify, is_interrupted))
     return Submitted(run_id, recorded, sent, tuple(run_plan.warm_ups), run_plan.canary)
+
+
+def _failed_nodes(by_id: Mapping[str, Plan], cluster: Cluster, ledger: Ledger, options: RunOptions) -> FailedNodes:
+    """Return the nodes at fault in the latest attempts of the jobs that need another one."""
+    failed_nodes = FailedNodes(cluster)
+    earlier = attempts_of_jobs(ledger, by_id) if cluster.is_slurm else {}
+    dispositions = dispositions_of([by_id[job_id] for job_id in earlier], earlier, options, cluster)
+    for job_id in (job_id for job_id, of in dispositions.items() if of is Disposition.MISSING):
+        failed_nodes.of(by_id[job_id], earlier[job_id][-1])
+    return failed_nodes
+
+
+def dispositions_of(
+    plans: Sequence[Plan], attempts: Mapping[str, Sequence[AttemptRow]], options: RunOptions, cluster: Cluster
+) -> dict[str, Disposition]:
+    """Return the disposition of each of these jobs by job id."""
+    slurm = cluster.profile.slurm
+    requeues = slurm is not None and slurm.requeue
+    return {
+        plan.identity: disposition_of(plan, attempts.get(plan.identity, ()), options, slurm_requeues=requeues)
+        for plan in plans
+    }
 
 
 def disposition_of(
