@@ -153,7 +153,7 @@ def record_jobs(
     jobs = [new_job(name, scheduler) for name in names]
     recorded = record_run(ledger, run, jobs, unless_verified, new_attempts(array=array))
     claimed = [attempt.attempt_id for attempt in queued_attempts(ledger, run_id=run.id)]
-    assert claim(ledger, claimed, token, Submitter(run.host, run.user, run.pid))
+    assert claim(ledger, claimed, token, Submitter(run.host, run.user, run.pid, run.machine, run.pid_start_ticks))
     return recorded
 
 

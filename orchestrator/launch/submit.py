@@ -95,9 +95,7 @@ def submit(
     cluster = with_denied_nodes(cluster)
     require_enough_nodes(plans, cluster)
     options, run_id = options or RunOptions(), new_run_id()
-    by_id: dict[str, Plan] = {}  # cases may share a job
-    for plan in plans:
-        by_id.setdefault(plan.identity, plan)
+    by_id = {plan.identity: plan for plan in [*plans, *reversed(plans)]}  # the first plan of those that share a job
     ordered = in_order(list(by_id.values()))
     copy_programs((plan.program.workload for plan in ordered), folders)
     # A slow scheduler and large logs are read before the ledger is locked for other processes.

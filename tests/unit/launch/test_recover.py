@@ -16,7 +16,7 @@ import sqlalchemy as sa
 
 from orchestrator import identity
 from orchestrator.errors import Unreachable
-from orchestrator.identity import MachineIdentity, seconds_since_boot, this_machine_identity, user_name
+from orchestrator.identity import MachineIdentity, seconds_since_boot, start_ticks, this_machine_identity, user_name
 from orchestrator.launch import recover as settling
 from orchestrator.launch import refresh as refreshing
 from orchestrator.launch.executors import find_process
@@ -252,7 +252,8 @@ def slurm_submission(
     ledger: Ledger, host: str | None = None, pid: int = 2**22 + 1, user: str | None = None, token: str = "feed"
 ) -> None:
     """Three jobs of which the ledger does not know whether Slurm has them."""
-    run = replace(new_run(host=host or socket.gethostname(), pid=pid), user=user or user_name())
+    run = new_run(host=host or socket.gethostname(), pid=pid)
+    run = replace(run, user=user or user_name(), pid_start_ticks=start_ticks(pid))
     record_jobs(ledger, *(f"{token}-{name}" for name in "abc"), token=token, run=run, scheduler="slurm")
 
 
@@ -431,7 +432,7 @@ def test_a_process_that_has_the_number_of_a_sender_that_is_gone_keeps_nothing_wa
     with subprocess.Popen(["sleep", "60"]) as younger:
         slurm_submission(ledger, pid=younger.pid)
         with ledger.writing() as session:
-            session.execute(sa.update(Attempt).values(created_at=now() - timedelta(minutes=1)))
+            session.execute(sa.update(Attempt).values(pid_start_ticks=1))
         refresh(ledger)
         younger.kill()
     assert asked == [["repro:feed"]] and {row.state for row in job_rows(ledger)} == {QUEUED}
