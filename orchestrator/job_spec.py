@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -46,8 +45,7 @@ class ComputedProducts:
 class JobSpec:
     """Configuration of a job: every value that a reader of its results computes with.
 
-    `point` has the case's values on the axes that name it, `settings` on every axis. `computes` is None for jobs that
-    were recorded before it existed, `settings` is empty for them. A part that was stored incompletely is None.
+    `point` has the case's values on the axes that name it, `settings` on every axis.
     `argument_changes` are the options `--arg` and `--no-arg` that changed the arguments.
     `gpu` and `peak_tflops` (TFLOP/s per GPU) are None for a job on CPU cores or on an unknown GPU.
     """
@@ -74,8 +72,8 @@ class JobSpec:
         return self.training.warmup_iterations if self.training else 0
 
     def value(self, axis: str) -> Value | None:
-        """Return the job's value on an axis. Jobs without `settings` have only the values that name the case."""
-        return (self.settings or self.point).get(axis)
+        """Return the job's value on an axis."""
+        return self.settings.get(axis)
 
     def to_json(self) -> dict[str, object]:
         """Return the JSON object that the ledger stores, with its keys in order."""
@@ -88,15 +86,12 @@ class JobSpec:
 
     @classmethod
     def from_json(cls, stored: Mapping[str, Any]) -> JobSpec:
-        """Read a stored configuration. Fields that an older version did not store get their defaults."""
-        values = {name: value for name in _PLAIN if (value := stored.get(name)) is not None}
-        parts: dict[str, Any] = {name: _part(name, stored.get(name)) for name in _PARTS}
-        words: dict[str, Any] = {name: tuple(stored.get(name) or ()) for name in _WORDS}
-        return cls(**values, **parts, **words)
+        """Read a stored configuration; TypeError if it has fields of another version."""
+        parts = {name: part(**stored[name]) for name, part in _PARTS.items() if stored.get(name) is not None}
+        return cls(**{**stored, **parts, **{name: tuple(stored.get(name, ())) for name in _WORDS}})
 
 
-_Part = ModelShape | Layout | Training | Resources | ComputedProducts
-_PARTS: Mapping[str, type[_Part]] = {
+_PARTS: Mapping[str, type[ModelShape | Layout | Training | Resources | ComputedProducts]] = {
     "model": ModelShape,
     "layout": Layout,
     "training": Training,
@@ -104,21 +99,3 @@ _PARTS: Mapping[str, type[_Part]] = {
     "computes": ComputedProducts,
 }
 _WORDS = ("arguments", "argument_changes")
-_PLAIN = tuple(field.name for field in dataclasses.fields(JobSpec) if field.name not in (*_PARTS, *_WORDS))
-_FIELDS = {name: frozenset(field.name for field in dataclasses.fields(part)) for name, part in _PARTS.items()}
-
-
-def _part(name: str, stored: object) -> _Part | None:
-    """Make a part from the fields that were stored; None where a field without a default is missing."""
-    if not isinstance(stored, Mapping):
-        return None
-    try:
-        return _part_of(name, tuple(stored), *stored.values())
-    except TypeError:
-        return None
-
-
-@functools.lru_cache(maxsize=1024, typed=True)  # jobs share most parts; 1, 1.0 and True stay different
-def _part_of(name: str, fields: tuple[str, ...], *values: Any) -> _Part:
-    values_by_field = zip(fields, values, strict=True)
-    return _PARTS[name](**{field: value for field, value in values_by_field if field in _FIELDS[name]})

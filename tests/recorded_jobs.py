@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -21,8 +21,8 @@ from orchestrator.ledger import runs
 from orchestrator.ledger.attempts import RefreshResult, job_rows
 from orchestrator.ledger.database import Ledger, ledger_url, now, open_ledger
 from orchestrator.ledger.measurements import MeasuredMetric
-from orchestrator.ledger.rows import JobRow
-from orchestrator.ledger.runs import Disposition, LatestAttempt, Missing, NewAttempt, NewJob, NewRun, Recorded
+from orchestrator.ledger.rows import AttemptRow, JobRow
+from orchestrator.ledger.runs import Disposition, NewAttempt, NewJob, NewRun, Recorded
 from orchestrator.ledger.submissions import Submitter, claim, queued_attempts, record_submission
 from orchestrator.ledger.tables import VERIFIED, Attempt, Event, Metric, Run, SchedulerKind, field_values, rows_of
 from orchestrator.reading.verdict import OUT_OF_MEMORY
@@ -96,11 +96,11 @@ def new_job(name: str, scheduler: SchedulerKind = "local") -> NewJob:
 
 def new_attempts(
     folder: str = "/nowhere", array: bool = True, scripts: Mapping[str, str] | None = None
-) -> Callable[[Mapping[str, Missing]], Mapping[str, NewAttempt]]:
+) -> Callable[[Collection[str]], Mapping[str, NewAttempt]]:
     """Return the function that makes an attempt for each missing job, all in one file; `scripts` by job id."""
 
-    def make(missing: Mapping[str, Missing]) -> Mapping[str, NewAttempt]:
-        texts = scripts or {job_id: f"attempt {attempt.number}" for job_id, attempt in missing.items()}
+    def make(missing: Collection[str]) -> Mapping[str, NewAttempt]:
+        texts = scripts or dict.fromkeys(missing, "a script")
         return {
             job_id: NewAttempt(
                 file=f"{folder}/queue",
@@ -121,17 +121,17 @@ def record_run(
     ledger: Ledger,
     run: NewRun,
     jobs: Sequence[NewJob],
-    decide: Callable[[str, LatestAttempt | None], Disposition],
-    make: Callable[[Mapping[str, Missing]], Mapping[str, NewAttempt]],
+    decide: Callable[[str, AttemptRow | None], Disposition],
+    make: Callable[[Collection[str]], Mapping[str, NewAttempt]],
 ) -> Recorded:
     """Store a run with an attempt for each job that `decide` finds missing."""
     with runs.new_run(ledger, run, jobs) as transaction:
-        latest = transaction.latest
+        latest = {job_id: attempts[-1] for job_id, attempts in transaction.before.items()}
         missing = transaction.missing({job.id: decide(job.id, latest.get(job.id)) for job in jobs})
         return transaction.add(make(missing), {})
 
 
-def unless_verified(_job_id: str, latest: LatestAttempt | None) -> Disposition:
+def unless_verified(_job_id: str, latest: AttemptRow | None) -> Disposition:
     """Return MISSING for a job without an attempt and for a failed job."""
     if latest is None:
         return Disposition.MISSING
@@ -153,7 +153,7 @@ def record_jobs(
     jobs = [new_job(name, scheduler) for name in names]
     recorded = record_run(ledger, run, jobs, unless_verified, new_attempts(array=array))
     claimed = [attempt.attempt_id for attempt in queued_attempts(ledger, run_id=run.id)]
-    assert claim(ledger, claimed, token, Submitter(run.host, run.user, run.pid))
+    assert claim(ledger, claimed, token, Submitter(run.host, run.user, run.pid, run.machine, run.pid_start_ticks))
     return recorded
 
 

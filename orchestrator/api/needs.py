@@ -25,8 +25,7 @@ from orchestrator.clusters.needs import (
 from orchestrator.clusters.resolve import Cluster, find_cluster
 from orchestrator.errors import Problem, ReproError
 from orchestrator.fields import Field
-from orchestrator.launch.fetch import Fetched, fetch_items, item_state, render_fetch
-from orchestrator.launch.text_data import Text, require_usable_text
+from orchestrator.launch.fetch import Fetched, Text, fetch_items, item_state, render_fetch, require_usable_text
 from orchestrator.workloads import find_workload, workload_name, workloads
 from orchestrator.workloads.base import AnyWorkload
 from orchestrator.workloads.needs import fetch_command

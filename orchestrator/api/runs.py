@@ -23,7 +23,7 @@ from orchestrator.launch.sbatch import canary_row
 from orchestrator.launch.submit import (
     Retry,
     changed_limit,
-    disposition_of,
+    dispositions_of,
     failure_classes,
     plan_again,
     recorded_settings,
@@ -32,8 +32,9 @@ from orchestrator.launch.submit import submit as submit_plans
 from orchestrator.launch.supervise import Backlog, FollowedJobs, wait_for
 from orchestrator.ledger.attempts import job_rows, job_summaries, result_rows
 from orchestrator.ledger.database import DiskFull, Ledger
+from orchestrator.ledger.reports import attempts_of_jobs
 from orchestrator.ledger.rows import JobRow, JobSummary
-from orchestrator.ledger.runs import Disposition, latest_attempts, run_record
+from orchestrator.ledger.runs import Disposition, run_record
 from orchestrator.ledger.tables import ENDED, FAILED, MEASURED, OPEN
 from orchestrator.paths import Folders
 from orchestrator.planning.batch_plan import read_budget
@@ -249,14 +250,9 @@ def retry(
 
 def _would_retry(ledger: Ledger, group: Retry, options: RunOptions) -> tuple[dict[str, int], int, int]:
     """Return the next attempt of each job that would be submitted, their number, and that of the jobs left alone."""
-    latest, slurm = latest_attempts(ledger, [plan.identity for plan in group.plans]), group.cluster.profile.slurm
-    dispositions = {
-        plan.identity: disposition_of(
-            plan, latest.get(plan.identity), options, slurm_requeues=slurm is not None and slurm.requeue
-        )
-        for plan in group.plans
-    }
-    attempts = {job: latest[job].number + 1 for job, of in dispositions.items() if of is Disposition.MISSING}
+    before = attempts_of_jobs(ledger, [plan.identity for plan in group.plans])
+    dispositions = dispositions_of(group.plans, before, options, group.cluster)
+    attempts = {job: before[job][-1].number + 1 for job, of in dispositions.items() if of is Disposition.MISSING}
     return attempts, 0, sum(of is Disposition.LEFT for of in dispositions.values())
 
 

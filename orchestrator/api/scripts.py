@@ -11,8 +11,8 @@ from orchestrator.api.jobs import update
 from orchestrator.api.plans import PlannedRun, plan_run
 from orchestrator.errors import Problem, ReproError
 from orchestrator.files import private_folder
-from orchestrator.launch.by_hand import RenderedJob, read_rendered, runs_of, started_jobs, token_of, write_records
 from orchestrator.launch.denied_nodes import denied_note, with_denied_nodes
+from orchestrator.launch.recover import find_started, read_rendered, token_of, write_records
 from orchestrator.launch.refresh import observe_end_records
 from orchestrator.launch.render import explain_job, render_job
 from orchestrator.launch.sbatch import comment_of
@@ -96,11 +96,11 @@ def render(
 
 @dataclass(frozen=True, slots=True)
 class Adopted:
-    """Jobs of rendered scripts: adopted now, adopted by an earlier command, and never submitted."""
+    """Jobs of rendered scripts, and the scripts that an earlier command adopted or that were never submitted."""
 
     jobs: tuple[JobRow, ...]
-    known: tuple[RenderedJob, ...]
-    not_submitted: tuple[RenderedJob, ...]
+    known: tuple[Path, ...]
+    not_submitted: tuple[Path, ...]
 
 
 def adopt(folder: Path | str, *, session: Session = DEFAULT) -> Adopted:
@@ -110,27 +110,19 @@ def adopt(folder: Path | str, *, session: Session = DEFAULT) -> Adopted:
     jobs that were submitted since. The verdict comes from the log, as for every job. ReproError for a folder without
     records and for a record of another version; then nothing is adopted.
     """
-    rendered = read_rendered(Path(folder))
-    submitted = started_jobs(rendered)
-    session.note(submitted.complaints)
+    rendered = read_rendered(Path(folder), session.folders)
+    session.note(find_started(rendered))
     ledger = session.existing_ledger(create=True)
     assert ledger is not None
-    recorded = adopted_ids(ledger, [job.job.id for job in rendered])
-    new = {
-        job.file: (job, attempt)
-        for job, attempt in submitted.attempts
-        if (attempt.folder, attempt.scheduler_id) not in recorded
-    }
+    not_submitted = [Path(str(attempt.file)) for _, _, attempt in rendered if attempt.scheduler_id is None]
+    submitted = [job for job in rendered if job[-1].scheduler_id is not None]
+    recorded = adopted_ids(ledger, [job.id for _, job, _ in submitted])
+    known = [attempt for *_, attempt in submitted if (attempt.folder, attempt.scheduler_id) in recorded]
     ids: list[int] = []
-    for run, jobs in runs_of([job for job, _ in new.values()], session.folders):
-        attempts = {job.job.id: new[job.file][1] for job in jobs}
-        ids += record_adopted(ledger, run, [job.job for job in jobs], attempts)
+    for run in {run.id: run for run, _, _ in submitted}.values():
+        ids += record_adopted(ledger, run, [(job, attempt) for of, job, attempt in submitted if of is run])
     session.note(update(ledger).complaints)
     if observe_end_records(ledger, ids):
         session.note(update(ledger).complaints)
-    started = {job.file for job, _ in submitted.attempts}
-    return Adopted(
-        tuple(rows_of_attempts(ledger, ids)),
-        tuple(job for job in rendered if job.file in started and job.file not in new),
-        tuple(job for job in rendered if job.file not in started),
-    )
+    files = tuple(Path(str(attempt.file)) for attempt in known)
+    return Adopted(tuple(rows_of_attempts(ledger, ids)), files, tuple(not_submitted))

@@ -264,14 +264,14 @@ def adopt(context: typer.Context, folder: Folder, json: option.Json = False, dat
     if json:
         context.obj.json.put(
             jobs=refs,
-            adopted_before=[str(job.file) for job in adopted.known],
-            not_submitted=[str(job.file) for job in adopted.not_submitted],
+            adopted_before=[str(file) for file in adopted.known],
+            not_submitted=[str(file) for file in adopted.not_submitted],
         )
     else:
         if rows:
             columns = ["job", "experiment", "case", "attempt", "id", "state", "verdict", "origin", "why"]
             table(rows, [name for name in columns if name in filled_columns(rows)])
-        print_shortened([f"not submitted: {job.file}" for job in adopted.not_submitted], "add --json")
+        print_shortened([f"not submitted: {file}" for file in adopted.not_submitted], "add --json")
     counts = [f"{counted(len(rows), 'job')} adopted"]
     counts += [f"{len(adopted.known)} adopted before"] if adopted.known else []
     counts += [f"{len(adopted.not_submitted)} not submitted"] if adopted.not_submitted else []

@@ -16,7 +16,8 @@ from orchestrator.job_spec import Resources
 from orchestrator.launch.render import JobScript, render_array, render_job, render_queue
 from orchestrator.launch.run_options import RunPlan
 from orchestrator.launch.run_record import file_name, profile_secrets
-from orchestrator.ledger.runs import LatestAttempt, Missing, NewAttempt
+from orchestrator.ledger.rows import AttemptRow, submissions_of
+from orchestrator.ledger.runs import NewAttempt
 from orchestrator.ledger.tables import QUEUED
 from orchestrator.masking import without_known
 from orchestrator.megatron.model import flops_per_iteration
@@ -47,7 +48,7 @@ class FailedNodes:
         self._cluster = cluster
         self._by_attempt: dict[int, tuple[str, ...]] = {}
 
-    def of(self, plan: Plan, before: LatestAttempt) -> tuple[str, ...]:
+    def of(self, plan: Plan, before: AttemptRow) -> tuple[str, ...]:
         """Return the nodes that an attempt after this one has to exclude because of it."""
         failure = failure_named(before.failure)
         if not POLICIES[failure].exclude_node:
@@ -59,7 +60,7 @@ class FailedNodes:
                 self._by_attempt[before.attempt_id] = failed_nodes(failure, log, self._allocation(plan, before))
         return self._by_attempt[before.attempt_id]
 
-    def _allocation(self, plan: Plan, before: LatestAttempt) -> Allocation:
+    def _allocation(self, plan: Plan, before: AttemptRow) -> Allocation:
         nodes, slurm = expand_node_names(before.nodes), self._cluster.profile.slurm
         is_block = slurm is None or not any(word.startswith(("-m", "--distribution")) for word in slurm.srun)
         if len(nodes) != plan.resources.nodes or not is_block:
@@ -81,7 +82,7 @@ def in_order(plans: Sequence[Plan]) -> list[Plan]:
 
 def batches_of(
     plans: Sequence[Plan],
-    missing: Mapping[str, Missing],
+    before: Mapping[str, Sequence[AttemptRow]],
     run_plan: RunPlan,
     cluster: Cluster,
     most: int,
@@ -95,7 +96,7 @@ def batches_of(
         return
     groups: dict[tuple[Resources, tuple[str, ...], bool], list[Plan]] = {}
     for plan in plans:
-        options = _options(plan, missing[plan.identity].before, failed)
+        options = _options(plan, before.get(plan.identity, ()), failed)
         groups.setdefault((plan.resources, options, plan.identity == run_plan.canary), []).append(plan)
     for (_, options, _), group in groups.items():
         for start in range(0, len(group), most):
@@ -175,16 +176,17 @@ def _text_of_several(
     )
 
 
-def _options(plan: Plan, before: LatestAttempt | None, failed: FailedNodes) -> tuple[str, ...]:
-    """Return the options of an attempt after another: without the nodes that failed, and after a pause."""
-    if before is None:
+def _options(plan: Plan, before: Sequence[AttemptRow], failed: FailedNodes) -> tuple[str, ...]:
+    """Return the options of an attempt after others: without the nodes that failed, and after a pause."""
+    if not before:
         return ()
-    excluded = [word.removeprefix("--exclude=") for word in before.options if word.startswith("--exclude=")]
+    latest = before[-1]
+    excluded = [word.removeprefix("--exclude=") for word in latest.options if word.startswith("--exclude=")]
     nodes = {node for names in excluded for node in expand_node_names(names)}
     pause_s = 0
-    if before.state != QUEUED:
-        nodes |= set(failed.of(plan, before))
-        pause_s = pause_before(before.submitted, failure_named(before.failure))
+    if latest.state != QUEUED:
+        nodes |= set(failed.of(plan, latest))
+        pause_s = pause_before(submissions_of(before), failure_named(latest.failure))
     options = [f"--exclude={','.join(sorted(nodes))}"] if nodes else []
     return (*options, f"--begin=now+{pause_s}") if pause_s else tuple(options)
 

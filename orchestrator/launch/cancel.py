@@ -8,20 +8,15 @@ from pathlib import Path
 
 from orchestrator.errors import Problem, ReproError
 from orchestrator.identity import NotOwn, require_own_folder, user_name
-from orchestrator.launch.executors import LocalScriptJob
+from orchestrator.launch.executors import cancel_local
 from orchestrator.launch.recover import is_being_made, is_here
 from orchestrator.launch.refresh import is_proven, owner_check, sees_jobs_of
 from orchestrator.launch.run_record import sent_of_run
 from orchestrator.launch.sbatch import comment_of, mark_cancelled
 from orchestrator.ledger.attempts import lost_attempts, record_asked
 from orchestrator.ledger.database import DiskFull, Ledger
-from orchestrator.ledger.rows import JobRow
-from orchestrator.ledger.submissions import (
-    InterruptedSubmission,
-    first_folder,
-    interrupted_submissions,
-    record_never_submitted,
-)
+from orchestrator.ledger.rows import AttemptRow, JobRow
+from orchestrator.ledger.submissions import first_folder, interrupted_submissions, record_never_submitted
 from orchestrator.ledger.tables import CANCELLED_BY, LOST, OPEN, QUEUED, STOPPED_AFTER, SUBMITTING
 from orchestrator.reading.failure import Failure
 from orchestrator.slurm.command import at, cluster_identity
@@ -99,7 +94,7 @@ def _end_here(ledger: Ledger, row: JobRow, done: Cancelled) -> None:
         return
     try:
         require_own_folder(Path(row.folder), ledger.runs)
-        LocalScriptJob(row.folder, str(row.scheduler_id)).cancel()
+        cancel_local(Path(row.folder))
     except PermissionError:
         done.refused.append(
             Problem(f"{row.label}: it belongs to {row.user or 'another user'}, and only that user can cancel it")
@@ -115,7 +110,7 @@ def _end_interrupted(ledger: Ledger, rows: Sequence[JobRow], done: Cancelled) ->
 
     The folders are marked, so that a copy that the scheduler accepts later does not start.
     """
-    submissions = {submission.token: submission for submission in interrupted_submissions(ledger)} if rows else {}
+    submissions = {attempts[0].token: attempts for attempts in interrupted_submissions(ledger)} if rows else {}
     for token, same in {row.token: [other for other in rows if other.token == row.token] for row in rows}.items():
         problem = _why_kept(ledger, submissions[token]) if token in submissions else None
         if problem is not None:
@@ -138,10 +133,11 @@ def _end_interrupted(ledger: Ledger, rows: Sequence[JobRow], done: Cancelled) ->
         done.asked += same
 
 
-def _why_kept(ledger: Ledger, submission: InterruptedSubmission) -> Problem | None:
+def _why_kept(ledger: Ledger, attempts: Sequence[AttemptRow]) -> Problem | None:
+    submission = attempts[0]
     if not ledger.is_own(submission.user):
         return Problem(f"{submission.user or 'another user'} submits it, and only that user can cancel it")
-    if is_being_made(ledger, submission):
+    if is_being_made(ledger, attempts):
         return Problem(
             f"it is being submitted on {submission.host}", hint="press Ctrl-C there, or try again in 5 minutes"
         )
@@ -214,10 +210,7 @@ class SubmittedJobs:
         self._by_run: dict[Path, set[tuple[str, str, int | None, str]]] = {}
 
     def why_not(self, row: JobRow) -> str | None:
-        """Return what contradicts the row in the run folder of an attempt of the current user; None if nothing does.
-
-        Runs of older releases have no record of their submissions.
-        """
+        """Return what contradicts the row in the run folder of an attempt of the current user; None if nothing does."""
         folder = Path(row.folder)
         try:
             require_own_folder(folder, self._runs)
@@ -226,12 +219,10 @@ class SubmittedJobs:
         run = folder.parent
         if run not in self._by_run:
             self._by_run[run] = {
-                (record.token, job.job_id, job.element, job.folder.name)
-                for record in sent_of_run(run)
-                for job in record.jobs
+                (sent.token, sent.job_id, sent.array_index, Path(sent.folder).name) for sent in sent_of_run(run)
             }
         submitted = self._by_run[run]
-        if not submitted or (row.token, row.job_id, row.array_index, first_folder(folder.name)) in submitted:
+        if (row.token, row.job_id, row.array_index, first_folder(folder.name)) in submitted:
             return None
         return f"{run}: contains no submission of this job under that id"
 

@@ -1,4 +1,4 @@
-"""submitit executors that submit finished scripts, and the state of local jobs.
+"""submitit's executor for finished scripts, and the local queue: its start, and the state and end of its jobs.
 
 submitit submits and parses job ids. States are read by orchestrator/slurm/query, because submitit keeps records in a
 class attribute for as long as the process lives. pyproject.toml registers `SlurmScriptExecutor` as a plug-in.
@@ -16,11 +16,10 @@ import socket
 import subprocess
 import time
 from collections.abc import Sequence
-from datetime import datetime, timezone
+from datetime import datetime
 from pathlib import Path
 
 from submitit.core import core, utils
-from submitit.local.local import LocalExecutor, LocalJob
 from submitit.slurm.slurm import SlurmExecutor
 
 from orchestrator.errors import Problem, ReproError, Unreachable
@@ -28,7 +27,7 @@ from orchestrator.files import ScriptRecord, private_folder, read_record, tail_b
 from orchestrator.ledger.attempts import Observation
 from orchestrator.slurm.command import unreachable_from
 from orchestrator.slurm.reasons import explain_rejection, is_for_want_of_room
-from orchestrator.slurm.records import Phase, phase_of
+from orchestrator.slurm.records import phase_of
 
 # They select the cluster and authenticate the user, also for squeue and scancel.
 _WHICH_CLUSTER = ("SLURM_CONF", "SLURM_CLUSTERS", "SLURM_JWT")
@@ -112,77 +111,41 @@ class SlurmScriptExecutor(SlurmExecutor):
         return match[0]
 
 
-class LocalScriptJob(LocalJob[int]):
-    """Job of a local queue, with the id `QUEUE-PID_INDEX`. Its state is read from its folder."""
-
-    def __init__(
-        self,
-        folder: str | Path,
-        job_id: str,
-        tasks: Sequence[int] = (0,),
-        process: subprocess.Popen[bytes] | None = None,
-    ) -> None:
-        super().__init__(folder, job_id, tasks, process)
-        self._folder = Path(folder)  # submitit's own `paths` would read a %j in it as the job's id
-
-    def get_info(self, mode: str = "force") -> dict[str, str]:  # noqa: ARG002  submitit's signature
-        """Return the state, as submitit expects it."""
-        return {"jobState": self.local_state().state}
-
-    def done(self, force_check: bool = False) -> bool:  # noqa: ARG002  submitit's signature
-        """Return whether the job has ended."""
-        return phase_of(self.local_state().state) is Phase.ENDED
-
-    def local_state(self, *, has_rebooted: bool = False) -> Observation:
-        """Return the state of the job."""
-        queue = self.job_id.partition("_")[0]
-        return local_state(self._folder, int(queue) if queue.isdecimal() else None, has_rebooted=has_rebooted)
-
-    def cancel(self, check: bool = True) -> None:  # noqa: ARG002  submitit's signature
-        """Keep the job from starting, or end its process group."""
-        private_folder(self._folder)  # the folder of a repeat may not exist yet
-        (self._folder / "cancelled").touch()
-        start = read_record(self._folder / "start")
-        if start is not None and is_alive(start.pid, str(self._folder)):
-            with contextlib.suppress(ProcessLookupError):  # it has just ended
-                os.killpg(start.pid, signal.SIGTERM)
+def cancel_local(folder: Path) -> None:
+    """Keep the job of a local queue in this folder from starting, or end its process group."""
+    private_folder(folder)  # the folder of a repeat may not exist yet
+    (folder / "cancelled").touch()
+    start = read_record(folder / "start")
+    if start is not None and is_alive(start.pid, str(folder)):
+        with contextlib.suppress(ProcessLookupError):  # it has just ended
+            os.killpg(start.pid, signal.SIGTERM)
 
 
-class LocalScriptExecutor(LocalExecutor):
-    """Runs finished scripts on this machine, in a queue that outlives the terminal."""
+def start_queue(queue: Path) -> str:
+    """Start the script of a local queue in a session of its own, which outlives the terminal. Return its process id.
 
-    job_class = LocalScriptJob
-
-    @classmethod
-    def name(cls) -> str:
-        """Return the name of the plug-in."""
-        return "local-script"
-
-    def submit_queue(self, queue: Path) -> str:
-        """Start the queue script in a session of its own, and return its process id.
-
-        It gets a ticket, a file with its host and process id. It waits until the queues with lower tickets have ended.
-        """
-        environment = {k: v for k, v in os.environ.items() if not k.startswith("TORCHELASTIC_")}
-        tickets = queue.parents[2] / "local.tickets"  # of runs/RUN/submissions/NAME.queue.sh
-        private_folder(tickets)
-        with (tickets / ".lock").open("a") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)  # a queue reads the tickets under this lock: none without a process id
-            given = [int(file.name) for file in tickets.iterdir() if file.name.isdecimal() and not _is_stale(file)]
-            ticket = tickets / f"{max(given, default=0) + 1:08}"
-            process = subprocess.Popen(
-                ["bash", str(queue)],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                start_new_session=True,
-                env={**environment, "REPRO_LOCAL_TICKET": str(ticket)},
-            )
-            ticket.write_text(f"{os.uname().nodename} {process.pid}\n")
-            # The kernel shows the command line of a process after a moment. Until then the queue cannot be found.
-            while process.poll() is None and not is_alive(process.pid, queue.name):
-                time.sleep(0.001)
-        return str(process.pid)
+    It gets a ticket, a file with its host and process id. It waits until the queues with lower tickets have ended.
+    """
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("TORCHELASTIC_")}
+    tickets = queue.parents[2] / "local.tickets"  # of runs/RUN/submissions/NAME.queue.sh
+    private_folder(tickets)
+    with (tickets / ".lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # a queue reads the tickets under this lock: none without a process id
+        given = [int(file.name) for file in tickets.iterdir() if file.name.isdecimal() and not _is_stale(file)]
+        ticket = tickets / f"{max(given, default=0) + 1:08}"
+        process = subprocess.Popen(
+            ["bash", str(queue)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+            env={**environment, "REPRO_LOCAL_TICKET": str(ticket)},
+        )
+        ticket.write_text(f"{os.uname().nodename} {process.pid}\n")
+        # The kernel shows the command line of a process after a moment. Until then the queue cannot be found.
+        while process.poll() is None and not is_alive(process.pid, queue.name):
+            time.sleep(0.001)
+    return str(process.pid)
 
 
 def _is_stale(ticket: Path) -> bool:
@@ -251,14 +214,14 @@ def is_alive(pid: int, marker: str) -> bool:
 
 
 def _ended(end: ScriptRecord, start: ScriptRecord | None, cancelled: bool) -> Observation:
-    began = start.at if start else None
+    state, reason = "FAILED", None
     if end.exit_code == 0:
-        return _observation("COMPLETED", None, 0, began, end.at)
-    if cancelled:
-        return _observation("CANCELLED", "cancelled", end.exit_code, began, end.at)
-    if end.exit_code == TIMED_OUT:
-        return _observation("TIMEOUT", "the time limit was reached", end.exit_code, began, end.at)
-    return _observation("FAILED", None, end.exit_code, began, end.at)
+        state = "COMPLETED"
+    elif cancelled:
+        state, reason = "CANCELLED", "cancelled"
+    elif end.exit_code == TIMED_OUT:
+        state, reason = "TIMEOUT", "the time limit was reached"
+    return _observation(state, reason, end.exit_code, start.at if start else None, end.at)
 
 
 def _observation(
@@ -279,19 +242,6 @@ def _observation(
         ended_at=ended_at,
         seen_via="its own record" if ended_at else "its process",
     )
-
-
-def began_at(pid: int) -> datetime | None:
-    """Return the start of a process (UTC, rounded down to seconds); None if it does not run."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
-        boot = re.search(r"^btime ([0-9]+)$", Path("/proc/stat").read_text(), re.MULTILINE)
-    except (FileNotFoundError, ProcessLookupError):
-        return None
-    if boot is None or fields[0] == "Z":
-        return None
-    since_epoch_s = int(boot[1]) + int(fields[19]) // os.sysconf("SC_CLK_TCK")  # proc(5): field 22, in clock ticks
-    return datetime.fromtimestamp(since_epoch_s, tz=timezone.utc).replace(tzinfo=None)
 
 
 def find_process(marker: str) -> str | None:

@@ -1,7 +1,8 @@
 """Fetch of a workload's code and data to the shared file system, on this machine and without a job.
 
-A rendered script, `fetch.sh`, gets code and files. Data are made here. Each item is written under a temporary name in
-its folder, checked, and renamed. What exists is never changed. A repeated command continues an interrupted one.
+A rendered script, `fetch.sh`, gets code and files. Data are made here: random tokens, or those of a text. Each item is
+written under a temporary name in its folder, checked, and renamed. What exists is never changed. A repeated command
+continues an interrupted one.
 """
 
 from __future__ import annotations
@@ -11,22 +12,26 @@ import errno
 import hashlib
 import json
 import os
+import random
+import shlex
 import shutil
+import struct
 import subprocess
+import sys
 import tempfile
+from array import array
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
+from itertools import accumulate
 from pathlib import Path
 from typing import Literal
 
-from orchestrator.clusters.needs import OFFLINE_HINT, Item, fetch_record
+from orchestrator.clusters.needs import DATA_FILES, OFFLINE_HINT, Item, fetch_record
 from orchestrator.errors import EXIT_UNREACHABLE, Problem, ReproError, Unreachable
 from orchestrator.files import locked, written_whole
 from orchestrator.identity import name_of_user
 from orchestrator.launch.checkouts import require_checkout
-from orchestrator.launch.text_data import Text, tokenize_text
-from orchestrator.launch.token_data import HEADER, write_random_tokens
 from orchestrator.text import utc_stamp
 from orchestrator.workloads.needs import PublicFile, Repository, TokenData
 
@@ -257,3 +262,120 @@ def _write_record(item: Item, commit: str | None, sha256: dict[str, str], source
     }
     with written_whole(item.record_file) as part:
         part.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+
+
+# ---- data set of a text, by the tool of the program ------------------------------------------------------------
+
+TOOL = "tools/preprocess_data.py"
+_NEEDED = ("checkout", "vocab_file", "merge_file")
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """Text to tokenize, a file with a JSON object with the key `text` in each line.
+
+    `python` is a Python that has the program's packages (torch, numpy, six, nltk).
+    """
+
+    file: Path
+    python: str
+
+    @property
+    def source(self) -> str:
+        """Return the origin of the data for their record."""
+        return f"{self.file}, by {TOOL}"
+
+
+def require_usable_text(text: Text, workload: str, items: Sequence[Item]) -> None:
+    """Raise ReproError if there is no such text or Python, or if the workload has no vocabulary for text."""
+    problems = []
+    if not text.file.is_file():
+        problems.append(Problem("no such file", f"--text {text.file}:"))
+    if shutil.which(text.python) is None:
+        problems.append(Problem("no such program", f"--python {text.python}:", "name a Python that has torch"))
+    fields = {item.source.need.field for item in items}
+    if not {*_NEEDED, "data_path"} <= fields:
+        hint = "leave it out, or make the data by hand: fetch accepts existing data"
+        problems.append(Problem(f"{workload} cannot use a text as its data here", "--text:", hint))
+    if problems:
+        raise ReproError(*problems)
+
+
+def tokenize_text(text: Text, items: Sequence[Item], part: Path) -> tuple[Path, ...]:
+    """Run the tool; return the two files that it has written into the folder `part`.
+
+    ReproError if the checkout or the vocabulary is missing, or if the tool fails.
+    """
+    paths = {item.source.need.field: item.path for item in items}
+    missing = [field for field in _NEEDED if not paths[field].exists()]
+    if missing:
+        raise ReproError(Problem(f"{TOOL} needs {' and '.join(missing)}", f"{text.file}:", "repeat the command"))
+    checkout = paths["checkout"]
+    shutil.rmtree(part, ignore_errors=True)
+    part.mkdir()
+    command = [text.python, str(checkout / TOOL), "--input", str(text.file), "--output-prefix", str(part / "data")]
+    command += ["--tokenizer-type", "GPT2BPETokenizer", "--vocab-file", str(paths["vocab_file"])]
+    command += ["--merge-file", str(paths["merge_file"]), "--append-eod", "--workers", "1"]
+    # The tool looks for the program last, behind an installed megatron-core.
+    search = os.pathsep.join(filter(None, [str(checkout), os.environ.get("PYTHONPATH")]))
+    environment = {**os.environ, "PYTHONPATH": search, "PYTHONDONTWRITEBYTECODE": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, errors="replace", env=environment, check=False)
+    made = tuple(part / f"data_text_document{ending}" for ending in DATA_FILES)
+    if done.returncode != 0 or not all(file.is_file() for file in made):
+        lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
+        what = f"{TOOL} failed: {lines[-1] if lines else f'exit code {done.returncode}'}"
+        hint = f"--python names a Python with the program's packages; the command was: {shlex.join(command)}"
+        raise ReproError(Problem(what, f"{text.file}:", hint))
+    return made
+
+
+# ---- data set of random tokens: PREFIX.bin and PREFIX.idx ------------------------------------------------------
+#
+# The format is version 1 of Megatron-LM's indexed data set (megatron/data/indexed_dataset.py, now
+# megatron/core/datasets/indexed_dataset.py). PREFIX.bin has the tokens of all documents. PREFIX.idx has their lengths,
+# their positions in bytes, and the number of each document's first sequence.
+
+DOCUMENTS = 1000
+"""Documents of random data: the least number of which the smallest part of SC21's --split 969,30,1 is a document."""
+
+DOCUMENT_TOKENS = 16_385
+"""A sample of 16,384 tokens and its last label. With one token fewer, the only document of the
+smallest part has no whole sample of the tutorials' longest sequence, and Megatron-LM stops."""
+
+_SEED = 1234
+_UINT16, _UINT16_BYTES = 8, 2
+"""Code and size of the tokens' type. Megatron-LM uses it for vocabularies of fewer than 65,500 entries."""
+
+HEADER = b"MMIDIDX\x00\x00"
+
+
+def write_random_tokens(vocabulary: int, data: Path, index: Path) -> None:
+    """Write 1,000 documents of 16,385 random tokens below `vocabulary`: 33 MB, the same bytes on each machine.
+
+    All documents have the same tokens, each in another rotation.
+    """
+    generator = random.Random(_SEED)
+    # random() has the same sequence in all versions of Python; randrange() need not.
+    tokens = [int(generator.random() * vocabulary) for _ in range(DOCUMENT_TOKENS)]
+    document = _little_endian(array("H", tokens))
+    with data.open("wb") as file:
+        for i in range(DOCUMENTS):
+            start = _UINT16_BYTES * (i * 16 % DOCUMENT_TOKENS)
+            file.write(document[start:] + document[:start])
+    lengths = [DOCUMENT_TOKENS] * DOCUMENTS
+    index.write_bytes(b"".join(_index(lengths)))
+
+
+def _index(lengths: list[int]) -> Iterator[bytes]:
+    """Yield the parts of the index of documents with these numbers of tokens, one sequence in each document."""
+    yield HEADER + struct.pack("<QBQQ", 1, _UINT16, len(lengths), len(lengths) + 1)
+    yield _little_endian(array("i", lengths))
+    ends = list(accumulate(lengths, initial=0))
+    yield _little_endian(array("q", [_UINT16_BYTES * end for end in ends[:-1]]))
+    yield _little_endian(array("q", range(len(lengths) + 1)))
+
+
+def _little_endian(values: array[int]) -> bytes:
+    if sys.byteorder == "big":
+        values.byteswap()
+    return values.tobytes()

@@ -29,7 +29,8 @@ from orchestrator.launch.render import setup_lines
 from orchestrator.launch.sbatch import comment_of
 from orchestrator.launch.templates import Line, templates_in
 from orchestrator.ledger.database import Ledger
-from orchestrator.ledger.runs import image_digests, latest_attempts
+from orchestrator.ledger.reports import attempts_of_jobs
+from orchestrator.ledger.runs import image_digests
 from orchestrator.paths import Folders
 from orchestrator.planning.plan import Plan, identity
 from orchestrator.slurm.notation import time_limit_s
@@ -338,11 +339,11 @@ def image_changes(plans: Sequence[Plan], cluster: Cluster, ledger: Ledger) -> It
         }
         if not earlier:
             continue
-        known = latest_attempts(ledger, [plan.identity for plan in plans_of_image])
+        known = attempts_of_jobs(ledger, [plan.identity for plan in plans_of_image])
         attempts = [
-            attempt
-            for attempt in latest_attempts(ledger, list(earlier)).values()
-            if earlier[attempt.job_id].identity not in known
+            of_job[-1]
+            for job_id, of_job in attempts_of_jobs(ledger, list(earlier)).items()
+            if earlier[job_id].identity not in known
         ]
         if attempts:
             last = max(attempts, key=lambda attempt: attempt.attempt_id)

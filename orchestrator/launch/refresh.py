@@ -11,13 +11,13 @@ import re
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timedelta
 from pathlib import Path, PurePath
 
 from orchestrator.errors import ReproError, Unreachable
 from orchestrator.files import read_record
 from orchestrator.identity import ProcessLocation, place_of, seconds_since_boot, this_machine_identity, user_name
-from orchestrator.launch.executors import LocalScriptJob
+from orchestrator.launch.executors import local_state
 from orchestrator.launch.recover import is_here, settle
 from orchestrator.launch.run_options import RunPlan
 from orchestrator.launch.run_record import COMMENT, SUBMISSIONS
@@ -32,7 +32,7 @@ from orchestrator.ledger.attempts import (
     refreshable_jobs,
     rows_of_attempts,
 )
-from orchestrator.ledger.database import Ledger, now
+from orchestrator.ledger.database import Ledger, now, utc
 from orchestrator.ledger.rows import AttemptRow, JobSummary
 from orchestrator.ledger.runs import run_record
 from orchestrator.ledger.submissions import first_folder, may_start_again, next_folder, record_restart, record_unseen
@@ -142,7 +142,8 @@ def _since_submission(observation: Observation, submitted_at: datetime | None) -
 def _observe_local(row: JobSummary) -> Observation:
     assert row.scheduler_id is not None
     rebooted = place_of(row.machine, row.host) is ProcessLocation.REBOOTED
-    return LocalScriptJob(row.folder, row.scheduler_id).local_state(has_rebooted=rebooted)
+    queue = row.scheduler_id.partition("_")[0]
+    return local_state(Path(row.folder), int(queue) if queue.isdecimal() else None, has_rebooted=rebooted)
 
 
 def _refresh_slurm(ledger: Ledger, rows: Sequence[JobSummary], cluster: str) -> list[str]:
@@ -413,8 +414,3 @@ def owner_check(rows: Mapping[str, JobSummary]) -> Callable[[JobRecord], bool | 
         return row is not None and is_job_of(record, row)
 
     return check
-
-
-def utc(moment: datetime | None) -> datetime | None:
-    """Return a time in UTC without a zone, as the ledger stores it."""
-    return None if moment is None else moment.astimezone(timezone.utc).replace(tzinfo=None)

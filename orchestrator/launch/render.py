@@ -144,8 +144,31 @@ def _render(
     output: Path | None,
     comment: str | None = None,
 ) -> str:
+    shared = _shared(plan, cluster, folder)
+    if cluster.profile.scheduler == "local":
+        return engine.render("local.sh.j2", **shared, command=_all_ranks(plan, cluster))
+    if cluster.profile.mpirun is not None:
+        return engine.render("mpirun.sh.j2", **shared, **_mpirun(plan, cluster))
+    all_directives = [*directives(plan, cluster), directive("output", output_pattern(output or folder / "batch.txt"))]
+    all_directives += [directive("comment", comment)] if comment is not None else []
+    shared |= {"directives": all_directives, "srun_options": srun_options(plan, cluster)}
+    container = cluster.profile.container
+    argv = plan.program.per_rank() if shared["per_node"] is None else plan.program.below_launcher()
+    command = _command(plan, cluster, argv)
+    if container is None:
+        return engine.render("sbatch.sh.j2", **shared, command=command)
+    wrapping = wrapping_of(plan, cluster, folder)
+    passed = [*cluster.profile.env_from, *container.pass_env]
+    template = f"sbatch_{container.runtime.replace('-', '_')}.sh.j2"
+    return engine.render(
+        template, **shared, command=command, wrapping=wrapping, passed=passed, image=plan.program.image
+    )
+
+
+def _shared(plan: Plan | SidePlan, cluster: Cluster, folder: Path) -> dict[str, object]:
+    """Return the values that the templates of all schedulers have."""
     sampler = _sampler(plan, cluster)
-    shared = {
+    return {
         "case": plan.case,
         "title": _title(plan),
         "changes": shown_changes(plan.case.argument_changes),
@@ -165,31 +188,11 @@ def _render(
         "checkout": _checkout(plan, cluster),
         "python_strays": [name for name in _IMPORT_VARIABLES if name not in cluster.profile.env_from],
         "time_limit_s": Line.of(str(time_limit_s(plan.resources.time_limit)), time_limit_origin(plan, cluster)),
-    }
-    if cluster.profile.scheduler == "local":
-        return engine.render("local.sh.j2", **shared, command=_all_ranks(plan, cluster))
-    shared |= {
         "host_suffix": _rendezvous(cluster, "host_suffix"),
         "port": _rendezvous(cluster, "port"),
         "per_node": _processes_per_node(plan, cluster),
         "launcher": Line.of(plan.program.launcher, workload_origin(plan)),
     }
-    if cluster.profile.mpirun is not None:
-        return engine.render("mpirun.sh.j2", **shared, **_mpirun(plan, cluster))
-    all_directives = [*directives(plan, cluster), directive("output", output_pattern(output or folder / "batch.txt"))]
-    all_directives += [directive("comment", comment)] if comment is not None else []
-    shared |= {"directives": all_directives, "srun_options": srun_options(plan, cluster)}
-    container = cluster.profile.container
-    argv = plan.program.per_rank() if shared["per_node"] is None else plan.program.below_launcher()
-    command = _command(plan, cluster, argv)
-    if container is None:
-        return engine.render("sbatch.sh.j2", **shared, command=command)
-    wrapping = wrapping_of(plan, cluster, folder)
-    passed = [*cluster.profile.env_from, *container.pass_env]
-    template = f"sbatch_{container.runtime.replace('-', '_')}.sh.j2"
-    return engine.render(
-        template, **shared, command=command, wrapping=wrapping, passed=passed, image=plan.program.image
-    )
 
 
 def environment(plan: Plan | SidePlan, cluster: Cluster) -> list[tuple[str, Line]]:

@@ -196,11 +196,8 @@ class RunPlan:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> RunPlan:
-        """Return the plan that `as_json` stored. Rows of older releases lack some fields."""
-        names = {column.name for column in dataclasses.fields(cls)} - {"gate"}
-        given = {name: stored for name, stored in value.items() if name in names}
-        given["after"] = tuple(given.get("after", ()))
-        given["follows"] = tuple(FollowedJob(folder, queue) for folder, queue in given.get("follows", ()))
-        given["settings"] = tuple(given.get("settings", ()))
-        given["warm_ups"] = {name: tuple(jobs) for name, jobs in given.get("warm_ups", {}).items()}
-        return cls(**given)
+        """Return the plan that `as_json` stored. Jobs that a user submitted by hand have none."""
+        words = {name: tuple(value.get(name, ())) for name in ("after", "settings")}
+        follows = tuple(FollowedJob(*job) for job in value.get("follows", ()))
+        warm_ups = {name: tuple(jobs) for name, jobs in value.get("warm_ups", {}).items()}
+        return cls(**{**value, **words, "follows": follows, "warm_ups": warm_ups})

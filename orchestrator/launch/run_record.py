@@ -22,10 +22,11 @@ from orchestrator.files import private_folder, read_job_file
 from orchestrator.identity import own_start_ticks, read_own_file, require_own_folder, this_machine_identity, user_name
 from orchestrator.job_spec import JobSpec
 from orchestrator.launch.checkouts import git_output
-from orchestrator.ledger.database import Ledger
+from orchestrator.ledger.database import Ledger, now
+from orchestrator.ledger.rows import AttemptRow
 from orchestrator.ledger.runs import NewJob, NewRun, Provenance
-from orchestrator.ledger.submissions import PendingAttempt, Submitter
-from orchestrator.ledger.tables import SchedulerKind, field_values
+from orchestrator.ledger.submissions import Submitter
+from orchestrator.ledger.tables import SUBMITTING, SchedulerKind, field_values
 from orchestrator.masking import hidden_values, secret_values, without_known
 from orchestrator.paths import Folders
 from orchestrator.planning.plan import Plan, job_spec
@@ -154,7 +155,7 @@ def file_name(text: str, kind: str) -> str:
     return f"{_sha256(text.encode())}.{kind}.sh"
 
 
-def read_own_script(ledger: Ledger, attempts: Sequence[PendingAttempt]) -> OwnScript:
+def read_own_script(ledger: Ledger, attempts: Sequence[AttemptRow]) -> OwnScript:
     """Return the file that these attempts share; ReproError where it must not run as the current user."""
     foreign = next((attempt for attempt in attempts if not ledger.is_own(attempt.user)), None)
     if foreign is not None:
@@ -180,7 +181,7 @@ def read_own_script(ledger: Ledger, attempts: Sequence[PendingAttempt]) -> OwnSc
     return OwnScript(file, text, ())
 
 
-def _require_elements(ledger: Ledger, file: Path, text: str, attempts: Sequence[PendingAttempt]) -> None:
+def _require_elements(ledger: Ledger, file: Path, text: str, attempts: Sequence[AttemptRow]) -> None:
     """Raise ReproError unless each attempt has its folder in the list of jobs, and its script there is unchanged."""
     jobs = _jobs(text)
     checked: set[tuple[str, str]] = set()
@@ -205,7 +206,7 @@ def _jobs(text: str) -> list[tuple[str, str]]:
     return list(zip(words[::2], words[1::2], strict=False))
 
 
-def _require_folder(file: Path, folder: str, attempt: PendingAttempt) -> None:
+def _require_folder(file: Path, folder: str, attempt: AttemptRow) -> None:
     if folder != attempt.folder:
         raise _refused(file, f"writes to {folder}, and the ledger contains {attempt.folder}")
 
@@ -236,27 +237,7 @@ COMMENT = "repro:"
 SUBMISSIONS, _SUFFIX = "submissions", ".sent"
 
 
-@dataclass(frozen=True, slots=True)
-class SentJob:
-    """Job of a submission. `element` is its index in the array or queue; None for a single script."""
-
-    job_id: str
-    element: int | None
-    folder: Path
-
-
-@dataclass(frozen=True, slots=True)
-class SentRecord:
-    """Record of a submission: its token, the submitting host, and the name of the submitted file."""
-
-    token: str
-    scheduler: SchedulerKind
-    host: str
-    file: str
-    jobs: tuple[SentJob, ...]
-
-
-def write_sent(run: Path, attempts: Sequence[PendingAttempt], token: str) -> None:
+def write_sent(run: Path, attempts: Sequence[AttemptRow], token: str) -> None:
     """Write the record of a submission before the scheduler is called; ReproError if that fails."""
     lines = [
         f"token={token}",
@@ -277,36 +258,40 @@ def write_sent(run: Path, attempts: Sequence[PendingAttempt], token: str) -> Non
         raise ReproError(Problem(f"cannot be written ({error.strerror})", f"{path}:")) from None
 
 
-def read_sent(run: Path, token: str) -> SentRecord | None:
-    """Return the record of the submission with this token; None if the run has none, or none that can be read."""
+def sent_of_run(run: Path) -> Iterator[AttemptRow]:
+    """Yield the attempts that the records of submissions in a run folder contain; nothing if it cannot be read."""
     try:
-        text = (read_job_file(run / SUBMISSIONS, f"{token}{_SUFFIX}") or b"").decode()
-    except (ReproError, UnicodeDecodeError):
-        return None
-    pairs = [line.split("=", 1) for line in text.splitlines() if "=" in line]
-    fields = {name: value for name, value in pairs if name != "job"}
-    try:
-        jobs = tuple(_job(run, value) for name, value in pairs if name == "job")
-        scheduler: SchedulerKind = "slurm" if fields["scheduler"] == "slurm" else "local"
-        return SentRecord(fields["token"], scheduler, fields["host"], fields["file"], jobs)
-    except (KeyError, ValueError):
-        return None
-
-
-def sent_of_run(run: Path) -> Iterator[SentRecord]:
-    """Yield the records of submissions in a run folder; nothing if it cannot be read."""
-    try:
-        names = sorted(path.name for path in (run / SUBMISSIONS).iterdir() if path.name.endswith(_SUFFIX))
+        files = sorted(path for path in (run / SUBMISSIONS).iterdir() if path.name.endswith(_SUFFIX))
     except OSError:
         return
-    for name in names:
-        record = read_sent(run, name.removesuffix(_SUFFIX))
-        if record is not None:
-            yield record
+    for file in files:
+        try:
+            text = (read_job_file(file.parent, file.name) or b"").decode()
+            yield from list(_sent(run, text))
+        except (ReproError, KeyError, ValueError):
+            continue
 
 
-def _job(run: Path, text: str) -> SentJob:
-    job_id, element, folder = text.split(" ", 2)
-    if "/" in folder or folder in ("", ".", ".."):
-        raise ValueError(folder)
-    return SentJob(job_id, None if element == "-" else int(element), run / folder)
+def _sent(run: Path, text: str) -> Iterator[AttemptRow]:
+    """Yield the attempts of a record; KeyError or ValueError if it is damaged."""
+    pairs = [line.split("=", 1) for line in text.splitlines() if "=" in line]
+    fields = {name: value for name, value in pairs if name != "job"}
+    scheduler: SchedulerKind = "slurm" if fields["scheduler"] == "slurm" else "local"
+    for job_id, element, folder in (value.split(" ", 2) for name, value in pairs if name == "job"):
+        if "/" in folder or folder in ("", ".", ".."):
+            raise ValueError(folder)
+        yield AttemptRow(
+            attempt_id=0,
+            number=0,
+            job_id=job_id,
+            run_id=run.name,
+            scheduler=scheduler,
+            host=fields["host"],
+            token=fields["token"],
+            file=fields["file"],
+            array_index=None if element == "-" else int(element),
+            state="SUBMITTING",
+            phase=SUBMITTING,
+            folder=str(run / folder),
+            created_at=now(),
+        )

@@ -19,15 +19,14 @@ from pathlib import Path
 from orchestrator.errors import ReproError, Unreachable
 from orchestrator.files import FOLDER_MODE, Unreadable
 from orchestrator.launch.denied_nodes import denied_nodes, exclude_options
-from orchestrator.launch.executors import LocalScriptExecutor, QueueFull, SlurmScriptExecutor
+from orchestrator.launch.executors import QueueFull, SlurmScriptExecutor, start_queue
 from orchestrator.launch.run_options import RunPlan
 from orchestrator.launch.run_record import COMMENT, OwnScript, read_own_script, this_submitter, write_sent
 from orchestrator.ledger.attempts import job_rows
 from orchestrator.ledger.database import Ledger
-from orchestrator.ledger.rows import JobRow
+from orchestrator.ledger.rows import AttemptRow, JobRow
 from orchestrator.ledger.runs import run_record
 from orchestrator.ledger.submissions import (
-    PendingAttempt,
     claim,
     queued_attempts,
     record_never_submitted,
@@ -109,7 +108,7 @@ def send(ledger: Ledger, run_id: str, reporter: Callbacks) -> Sent:
 def _send_group(
     ledger: Ledger,
     run_id: str,
-    attempts: Sequence[PendingAttempt],
+    attempts: Sequence[AttemptRow],
     run_plan: RunPlan,
     denied: Sequence[str],
     sent: Sent,
@@ -156,7 +155,7 @@ def _send_group(
 
 def _send_slice(
     ledger: Ledger,
-    attempts: Sequence[PendingAttempt],
+    attempts: Sequence[AttemptRow],
     script: OwnScript,
     dependencies: Sequence[str],
     denied: Sequence[str],
@@ -169,7 +168,7 @@ def _send_slice(
 
 def _send_to_cluster(
     ledger: Ledger,
-    attempts: Sequence[PendingAttempt],
+    attempts: Sequence[AttemptRow],
     script: OwnScript,
     dependencies: Sequence[str],
     denied: Sequence[str],
@@ -300,7 +299,7 @@ def mark_cancelled(folder: str) -> None:
         os.close(os.open(Path(folder) / "cancelled", os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o640))
 
 
-def _write_sent(ledger: Ledger, attempts: Sequence[PendingAttempt], script: OwnScript, token: str) -> None:
+def _write_sent(ledger: Ledger, attempts: Sequence[AttemptRow], script: OwnScript, token: str) -> None:
     """Write the record of the submission beside its scripts. If that fails, nothing is submitted."""
     try:
         write_sent(script.file.parent.parent, attempts, token)
@@ -309,18 +308,18 @@ def _write_sent(ledger: Ledger, attempts: Sequence[PendingAttempt], script: OwnS
         raise
 
 
-def _send_queue(ledger: Ledger, attempts: Sequence[PendingAttempt], script: OwnScript, sent: Sent) -> None:
+def _send_queue(ledger: Ledger, attempts: Sequence[AttemptRow], script: OwnScript, sent: Sent) -> None:
     token = secrets.token_hex(8)
     if not claim(ledger, [attempt.attempt_id for attempt in attempts], token, this_submitter(), file=attempts[0].file):
         return
     _write_sent(ledger, attempts, script, token)
-    scheduler_id = LocalScriptExecutor(script.file.parent).submit_queue(script.file)
+    scheduler_id = start_queue(script.file)
     record_submission(ledger, token, scheduler_id)
     sent.ids.append(scheduler_id)
     sent.jobs += len(attempts)
 
 
-def _array(attempts: Sequence[PendingAttempt], run_plan: RunPlan) -> Iterator[str]:
+def _array(attempts: Sequence[AttemptRow], run_plan: RunPlan) -> Iterator[str]:
     """Yield the --array option of these attempts. The file lists all elements."""
     indexes = [attempt.array_index for attempt in attempts if attempt.array_index is not None]
     if not indexes:
@@ -335,7 +334,7 @@ def _array(attempts: Sequence[PendingAttempt], run_plan: RunPlan) -> Iterator[st
     yield f"--array={text}%{run_plan.at_once}"
 
 
-def _reason_to_wait(ledger: Ledger, run_id: str, attempts: Sequence[PendingAttempt], run_plan: RunPlan) -> str | None:
+def _reason_to_wait(ledger: Ledger, run_id: str, attempts: Sequence[AttemptRow], run_plan: RunPlan) -> str | None:
     """Return why these jobs cannot be submitted yet: their canary has no id that they could depend on."""
     if run_plan.canary is None or run_plan.canary in {attempt.job_id for attempt in attempts}:
         return None
@@ -348,9 +347,7 @@ def canary_row(ledger: Ledger, run_id: str, job_id: str) -> JobRow:
     return next(row for row in job_rows(ledger, run_id=run_id) if row.job_id == job_id)
 
 
-def _dependencies(
-    ledger: Ledger, run_id: str, attempts: Sequence[PendingAttempt], run_plan: RunPlan
-) -> list[str] | None:
+def _dependencies(ledger: Ledger, run_id: str, attempts: Sequence[AttemptRow], run_plan: RunPlan) -> list[str] | None:
     """Return the --dependency options of these jobs; None if their canary failed."""
     jobs = {attempt.job_id for attempt in attempts}
     dependencies = [f"afterany:{job_id}" for job_id in run_plan.after]

@@ -9,7 +9,7 @@ import re
 import shutil
 import signal
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,19 +33,17 @@ from orchestrator.launch.batches import (
 from orchestrator.launch.denied_nodes import denied_note, require_enough_nodes, with_denied_nodes
 from orchestrator.launch.executors import SlurmScriptExecutor
 from orchestrator.launch.images import image_changes
-from orchestrator.launch.recover import Unrecorded, sender_is_alive, unrecorded_attempts
+from orchestrator.launch.recover import sender_is_alive, unrecorded_attempts
 from orchestrator.launch.render import render_job
 from orchestrator.launch.run_options import CanaryJob, Gate, RunOptions, RunPlan
 from orchestrator.launch.run_record import new_jobs, new_run_id, new_run_of
 from orchestrator.launch.sbatch import Callbacks, Sent, mark_cancelled, send
 from orchestrator.ledger.database import Ledger
-from orchestrator.ledger.rows import JobRow
+from orchestrator.ledger.reports import attempts_of_jobs
+from orchestrator.ledger.rows import AttemptRow, JobRow, submissions_of
 from orchestrator.ledger.runs import (
     Disposition,
-    LatestAttempt,
-    Missing,
     Recorded,
-    latest_attempts,
     new_run,
     record_run_options,
     run_record,
@@ -96,21 +94,14 @@ def submit(
     """
     cluster = with_denied_nodes(cluster)
     require_enough_nodes(plans, cluster)
-    options, run_id, slurm = options or RunOptions(), new_run_id(), cluster.profile.slurm
-    slurm_requeues = slurm is not None and slurm.requeue
-    by_id: dict[str, Plan] = {}  # cases may share a job
-    for plan in plans:
-        by_id.setdefault(plan.identity, plan)
+    options, run_id = options or RunOptions(), new_run_id()
+    by_id = {plan.identity: plan for plan in [*plans, *reversed(plans)]}  # the first plan of those that share a job
     ordered = in_order(list(by_id.values()))
     copy_programs((plan.program.workload for plan in ordered), folders)
     # A slow scheduler and large logs are read before the ledger is locked for other processes.
     with on_cluster(cluster.profile.slurm_cluster):
         array_limit = most_in_array() if cluster.is_slurm and len(ordered) > 1 else 1
-    failed_nodes = FailedNodes(cluster)
-    if cluster.is_slurm:
-        for job_id, latest in latest_attempts(ledger, list(by_id)).items():
-            if disposition_of(by_id[job_id], latest, options, slurm_requeues=slurm_requeues) is Disposition.MISSING:
-                failed_nodes.of(by_id[job_id], latest)
+    failed_nodes = _failed_nodes(by_id, cluster, ledger, options)
     for note in (*denied_note(cluster), *image_changes(list(by_id.values()), cluster, ledger)):
         notify(f"note: {note}")
     jobs = new_jobs(plans, cluster)
@@ -120,18 +111,13 @@ def submit(
         run = new_run_of(run_id, plans, cluster, folders, command)
         try:
             with new_run(ledger, run, jobs) as transaction:
-                before = transaction.latest
-                missing = transaction.missing(
-                    {
-                        job_id: disposition_of(plan, before.get(job_id), options, slurm_requeues=slurm_requeues)
-                        for job_id, plan in by_id.items()
-                    }
-                )
+                before = transaction.before
+                missing = transaction.missing(dispositions_of(ordered, before, options, cluster))
                 _require_none_under_way(unrecorded, missing, by_id, options, notify)
                 _require_canary(options, ordered[0], before, missing)
                 run_plan = _run_plan(run_id, options, cluster, folders, ordered[0], before, missing)
                 to_submit = [plan for plan in ordered if plan.identity in missing]
-                batches = list(batches_of(to_submit, missing, run_plan, cluster, array_limit, failed_nodes))
+                batches = list(batches_of(to_submit, before, run_plan, cluster, array_limit, failed_nodes))
                 attempts = write_scripts(run_id, batches, run_plan, cluster, folders)
                 recorded = transaction.add(attempts, run_plan.as_json())
         except Exception:  # nothing is recorded, so no process would use the scripts
@@ -143,16 +129,39 @@ def submit(
     return Submitted(run_id, recorded, sent, tuple(run_plan.warm_ups), run_plan.canary)
 
 
+def _failed_nodes(by_id: Mapping[str, Plan], cluster: Cluster, ledger: Ledger, options: RunOptions) -> FailedNodes:
+    """Return the nodes at fault in the latest attempts of the jobs that need another one."""
+    failed_nodes = FailedNodes(cluster)
+    earlier = attempts_of_jobs(ledger, by_id) if cluster.is_slurm else {}
+    dispositions = dispositions_of([by_id[job_id] for job_id in earlier], earlier, options, cluster)
+    for job_id in (job_id for job_id, of in dispositions.items() if of is Disposition.MISSING):
+        failed_nodes.of(by_id[job_id], earlier[job_id][-1])
+    return failed_nodes
+
+
+def dispositions_of(
+    plans: Sequence[Plan], attempts: Mapping[str, Sequence[AttemptRow]], options: RunOptions, cluster: Cluster
+) -> dict[str, Disposition]:
+    """Return the disposition of each of these jobs by job id."""
+    slurm = cluster.profile.slurm
+    requeues = slurm is not None and slurm.requeue
+    return {
+        plan.identity: disposition_of(plan, attempts.get(plan.identity, ()), options, slurm_requeues=requeues)
+        for plan in plans
+    }
+
+
 def disposition_of(
-    plan: Plan, latest: LatestAttempt | None, options: RunOptions, *, slurm_requeues: bool = False
+    plan: Plan, attempts: Sequence[AttemptRow], options: RunOptions, *, slurm_requeues: bool = False
 ) -> Disposition:
-    """Return whether this job is done, under way, left alone or missing.
+    """Return whether a job with these attempts is done, under way, left alone or missing.
 
     A job is done if any of its attempts is verified or partial, unless the caller repeats a failed repetition of it.
     With `slurm_requeues` Slurm itself runs a job again that lost its node or was preempted.
     """
-    if latest is None:
+    if not attempts:
         return Disposition.LEFT if options.only_failed else Disposition.MISSING
+    latest = attempts[-1]
     if latest.phase in OPEN:
         is_missing = is_orphan(latest) and not options.only_failed
         return Disposition.MISSING if is_missing else Disposition.UNDER_WAY
@@ -163,18 +172,22 @@ def disposition_of(
         return Disposition.DONE if latest.verdict in MEASURED else Disposition.LEFT
     if options.rerun_verified or (latest.verdict not in MEASURED and failure in options.rerun_classes):
         return Disposition.MISSING
-    if latest.verdict in MEASURED or (latest.measured and not options.only_failed):
+    if latest.verdict in MEASURED or (_is_measured(attempts) and not options.only_failed):
         return Disposition.DONE
     if fails_as_published(plan.case, latest.failure):
         return Disposition.DONE
-    if options.rerun_classes or latest.submitted >= MOST_ATTEMPTS:
+    if options.rerun_classes or submissions_of(attempts) >= MOST_ATTEMPTS:
         return Disposition.LEFT
     if slurm_requeues and failure in (Failure.NODE_FAIL, Failure.PREEMPTED):
         return Disposition.LEFT
     return Disposition.MISSING if POLICIES[failure].retry else Disposition.LEFT
 
 
-def is_orphan(latest: LatestAttempt) -> bool:
+def _is_measured(attempts: Sequence[AttemptRow]) -> bool:
+    return any(attempt.verdict in MEASURED for attempt in attempts)
+
+
+def is_orphan(latest: AttemptRow) -> bool:
     """Return whether a queued attempt has lost the process that submits it.
 
     A process that cannot be seen from here counts as lost: an attempt is claimed before it is submitted.
@@ -183,16 +196,16 @@ def is_orphan(latest: LatestAttempt) -> bool:
 
 
 def _require_none_under_way(
-    unrecorded: Sequence[Unrecorded],
-    missing: Mapping[str, Missing],
+    unrecorded: Sequence[AttemptRow],
+    missing: Collection[str],
     plans: Mapping[str, Plan],
     options: RunOptions,
     notify: Callable[[str], None],
 ) -> None:
     """Report missing jobs that are verified or under way in runs that the ledger lacks; ReproError for the latter."""
     attempts = [attempt for attempt in unrecorded if attempt.job_id in missing]
-    verified = [attempt for attempt in attempts if not attempt.is_under_way]
-    under_way = [attempt for attempt in attempts if attempt.is_under_way]
+    verified = [attempt for attempt in attempts if attempt.verdict is not None]
+    under_way = [attempt for attempt in attempts if attempt.verdict is None]
     lacks = "and the ledger does not contain that run"
     if verified:
         first, count = verified[0], len({attempt.job_id for attempt in verified})
@@ -211,13 +224,14 @@ def _require_none_under_way(
 
 
 def _require_canary(
-    options: RunOptions, canary: Plan, before: Mapping[str, LatestAttempt], missing: Mapping[str, Missing]
+    options: RunOptions, canary: Plan, before: Mapping[str, Sequence[AttemptRow]], missing: Collection[str]
 ) -> None:
     """Raise ReproError if the canary failed and would fail again."""
-    latest = before.get(canary.identity)
-    if not options.canary or latest is None or canary.identity in missing:
+    attempts = before.get(canary.identity)
+    if not options.canary or not attempts or canary.identity in missing:
         return
-    if latest.verdict != FAILED or latest.measured:
+    latest = attempts[-1]
+    if latest.verdict != FAILED or _is_measured(attempts):
         return
     failure = failure_named(latest.failure)
     if not fails_as_published(canary.case, latest.failure):
@@ -232,11 +246,11 @@ def _run_plan(
     cluster: Cluster,
     folders: Folders,
     smallest: Plan,
-    before: Mapping[str, LatestAttempt],
-    missing: Mapping[str, Missing],
+    before: Mapping[str, Sequence[AttemptRow]],
+    missing: Collection[str],
 ) -> RunPlan:
     """Return the resolved options. The smallest job is the canary, unless it has been judged already."""
-    slurm, canary, latest = cluster.profile.slurm, None, before.get(smallest.identity)
+    slurm, canary, latest = cluster.profile.slurm, None, next(reversed(before.get(smallest.identity, ())), None)
     is_under_way = latest is not None and (latest.phase in OPEN or latest.verdict is None)
     if options.canary and (smallest.identity in missing or is_under_way):
         is_new = latest is None or smallest.identity in missing
@@ -271,14 +285,14 @@ def _canary_job(plan: Plan, cluster: Cluster, folder: Path) -> CanaryJob:
     )
 
 
-def _stop_replaced_attempts(ledger: Ledger, before: Mapping[str, LatestAttempt], recorded: Recorded) -> None:
+def _stop_replaced_attempts(ledger: Ledger, before: Mapping[str, Sequence[AttemptRow]], recorded: Recorded) -> None:
     """Keep replaced attempts from starting later: queued attempts, and lost ones that Slurm may still have."""
     for job_id in recorded.to_submit:
-        latest = before.get(job_id)
-        if latest is not None and latest.state in (QUEUED, LOST):
-            with contextlib.suppress(NotOwn):  # the folder belongs to another user, or is gone
-                require_own_folder(Path(latest.folder), ledger.runs)
-                mark_cancelled(latest.folder)
+        for latest in before.get(job_id, ())[-1:]:
+            if latest.state in (QUEUED, LOST):
+                with contextlib.suppress(NotOwn):  # the folder belongs to another user, or is gone
+                    require_own_folder(Path(latest.folder), ledger.runs)
+                    mark_cancelled(latest.folder)
 
 
 def _submit_warm_ups(

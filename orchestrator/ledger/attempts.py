@@ -14,7 +14,6 @@ from sqlalchemy.orm import Session
 from orchestrator.ledger.database import Ledger, now
 from orchestrator.ledger.reports import attempts_of_jobs
 from orchestrator.ledger.rows import (
-    ATTEMPTS,
     JOB_ROWS,
     JOB_SPEC,
     JOB_SUMMARIES,
@@ -351,31 +350,24 @@ def result_rows(
     With `attempt`, the result is the attempt of that number; jobs without such an attempt keep their result.
     `left_out` are ids of attempts that do not count; a job without another attempt is left out.
     """
-    latest = _without(ledger, latest, left_out)
-    wanted = [row for row in latest if row.number > 1 and (attempt is not None or row.verdict != VERIFIED)]
-    chosen = _chosen(ledger, [row.job_id for row in wanted], attempt, left_out) if wanted else {}
+    wanted = {
+        row.job_id
+        for row in latest
+        if row.attempt_id in left_out or (row.number > 1 and (attempt is not None or row.verdict != VERIFIED))
+    }
+    attempts = attempts_of_jobs(ledger, wanted)
     rows, newer = [], {}
     for row in latest:
-        result = chosen.get(row.job_id)
-        if result is None or result.attempt_id == row.attempt_id:
-            rows.append(row)
+        counting = [of_job for of_job in attempts.get(row.job_id, ()) if of_job.attempt_id not in left_out]
+        if not counting:
+            rows += [] if row.job_id in attempts else [row]
             continue
+        numbered = (of_job for of_job in counting if of_job.number == attempt)
+        result = next(numbered, None) or last_result(counting)
         rows.append(with_attempt(row, result))
-        newer[result.attempt_id] = row
+        if result is not counting[-1]:
+            newer[result.attempt_id] = with_attempt(row, counting[-1])
     return ResultRows(rows, newer)
-
-
-def _without(ledger: Ledger, latest: Sequence[S], left_out: Collection[int]) -> Sequence[S]:
-    """Return the jobs with their latest attempts that are not left out."""
-    changed = {row.job_id for row in latest if row.attempt_id in left_out}
-    if not changed:
-        return latest
-    counting = {
-        job_id: [attempt for attempt in of_job if attempt.attempt_id not in left_out]
-        for job_id, of_job in attempts_of_jobs(ledger, changed).items()
-    }
-    shown = [row for row in latest if counting.get(row.job_id, True)]
-    return [with_attempt(row, counting[row.job_id][-1]) if row.job_id in changed else row for row in shown]
 
 
 def with_attempt(row: S, attempt: AttemptRow) -> S:
@@ -407,25 +399,3 @@ def runs_of(ledger: Ledger, attempt_ids: Collection[int]) -> dict[int, str]:
             query = sa.select(Attempt.id, Attempt.run_id).where(Attempt.id.in_(ids))
             made |= {row.id: row.run_id for row in session.execute(query)}
     return made
-
-
-def _chosen(
-    ledger: Ledger, job_ids: Sequence[str], number: int | None, left_out: Collection[int]
-) -> dict[str, AttemptRow]:
-    """Return the attempt of this number, else the last verified or partial one, of each of these jobs that has one."""
-    is_wanted: sa.ColumnElement[bool] = Attempt.verdict.in_(MEASURED)
-    order: list[sa.ColumnElement[bool] | sa.orm.InstrumentedAttribute[int]] = [
-        Attempt.verdict == VERIFIED,
-        Attempt.number,
-    ]
-    if number is not None:
-        is_wanted = sa.or_(is_wanted, Attempt.number == number)
-        order.insert(0, Attempt.number == number)
-    chosen: dict[str, AttemptRow] = {}
-    with ledger.reading() as session:
-        for ids in batched(sorted(set(job_ids))):
-            wanted = (Attempt.job_id.in_(ids), Attempt.id.not_in(left_out), is_wanted)
-            query = sa.select(*ATTEMPTS.columns).where(*wanted)
-            rows = ATTEMPTS.rows(session.execute(query.order_by(*order)), ledger.run_folders())
-            chosen |= {row.job_id: row for row in rows}
-    return chosen

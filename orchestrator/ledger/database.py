@@ -39,6 +39,11 @@ def now() -> datetime:
     return datetime.now(timezone.utc).replace(tzinfo=None)
 
 
+def utc(moment: datetime | None) -> datetime | None:
+    """Return a time in UTC without a zone, as the ledger stores it."""
+    return None if moment is None else moment.astimezone(timezone.utc).replace(tzinfo=None)
+
+
 class Ledger:
     """A database with the schema of this version.
 

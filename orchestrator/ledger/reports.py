@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -13,7 +13,7 @@ from sqlalchemy.orm import load_only
 from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.measurements import MeasuredMetric, metrics_of
 from orchestrator.ledger.readonly_file import JOB_COUNTS, JobCount
-from orchestrator.ledger.rows import ATTEMPTS, AttemptRow, RowReader, gpu_hours
+from orchestrator.ledger.rows import ATTEMPTS, AttemptRow, RowReader, attempts_by_job, gpu_hours
 from orchestrator.ledger.tables import (
     FAILED,
     MEASURED,
@@ -38,7 +38,6 @@ from orchestrator.ledger.tables import (
 class AttemptOrigin(AttemptRow):
     """One submission of a job, with what ran in it. The script is found by its digest."""
 
-    script_sha256: str
     gpus: int
     workload: str
     code: str
@@ -101,15 +100,10 @@ def _attempt_of_run_event(event: Event, attempts: Sequence[AttemptRow]) -> int:
     return (own or earlier or [attempts[0].attempt_id])[-1]
 
 
-def attempts_of_jobs(ledger: Ledger, job_ids: Iterable[str]) -> dict[str, list[AttemptRow]]:
-    """Return the attempts of each of these jobs, the first one first. Folders: as recorded."""
-    attempts: dict[str, list[AttemptRow]] = {job_id: [] for job_id in job_ids}
+def attempts_of_jobs(ledger: Ledger, job_ids: Collection[str]) -> dict[str, list[AttemptRow]]:
+    """Return the attempts of each of these jobs that has one, the first one first."""
     with ledger.reading() as session:
-        for ids in batched(list(attempts)):
-            query = sa.select(*ATTEMPTS.columns).where(Attempt.job_id.in_(ids)).order_by(Attempt.number)
-            for attempt in ATTEMPTS.rows(session.execute(query)):
-                attempts[attempt.job_id].append(attempt)
-    return attempts
+        return attempts_by_job(session, job_ids, ledger.run_folders())
 
 
 def attempt_origins(ledger: Ledger, job_ids: Collection[str]) -> list[AttemptOrigin]:

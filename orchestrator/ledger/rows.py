@@ -5,16 +5,17 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import sqlalchemy as sa
-from sqlalchemy.orm import InstrumentedAttribute
+from sqlalchemy.orm import InstrumentedAttribute, Session
 
+from orchestrator.errors import Problem, ReproError
 from orchestrator.ledger.database import RunFolders
-from orchestrator.ledger.tables import Attempt, Job, JsonObject, Run, RunJob, SchedulerKind, Table
+from orchestrator.ledger.tables import Attempt, Job, JsonObject, Run, RunJob, SchedulerKind, Table, batched
 
 if TYPE_CHECKING:
     from orchestrator.job_spec import JobSpec
@@ -26,7 +27,7 @@ _CACHED_SPECS = 4096
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptRow:
-    """One submission of a job, without its script and its `sbatch` options. `tables.Attempt` describes the columns."""
+    """One submission of a job, without the text of its script. `tables.Attempt` describes the columns."""
 
     attempt_id: int
     job_id: str
@@ -68,6 +69,9 @@ class AttemptRow:
     execution: str | None = None
     no_energy: str | None = None
     origin: str | None = None
+    file: str = ""
+    options: tuple[str, ...] = ()
+    script_sha256: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,6 +123,11 @@ class JobRow(JobSummary):
 
         name = self.case_name if self.repeat == 1 else f"{self.case_name} #{self.repeat}"
         return " ".join(filter(None, [name, shown_changes(self.spec.argument_changes)]))
+
+
+def submissions_of(attempts: Sequence[AttemptRow]) -> int:
+    """Return how many of these attempts a scheduler has had."""
+    return sum(attempt.scheduler_id is not None for attempt in attempts)
 
 
 def gpu_hours(gpus: int, started_at: datetime, ended_at: datetime) -> float:
@@ -179,8 +188,15 @@ class _StoredSpec(sa.types.TypeDecorator["JobSpec"]):
         """Return the conversion of a stored configuration."""
         from orchestrator.job_spec import JobSpec  # not for rows without a configuration
 
-        cached = functools.lru_cache(maxsize=_CACHED_SPECS)(lambda stored: JobSpec.from_json(json.loads(stored)))
-        return lambda stored: cached(stored) if isinstance(stored, str) else JobSpec.from_json(stored)  # PostgreSQL
+        def read(stored: Mapping[str, Any]) -> JobSpec:
+            try:
+                return JobSpec.from_json(stored)
+            except TypeError as error:
+                what = f"the configuration of a job is one of another version of repro ({error})"
+                raise ReproError(Problem(what)) from None
+
+        cached = functools.lru_cache(maxsize=_CACHED_SPECS)(lambda stored: read(json.loads(stored)))
+        return lambda stored: cached(stored) if isinstance(stored, str) else read(stored)  # PostgreSQL
 
 
 JOB_SPEC = sa.type_coerce(Job.configuration, _StoredSpec()).label("spec")
@@ -189,3 +205,13 @@ JOB_TABLES = (Attempt, Run, RunJob, Job)
 JOB_SUMMARIES = RowReader(JobSummary, JOB_TABLES, attempt_id=Attempt.id, run_id=Run.id)
 JOB_ROWS = RowReader(JobRow, JOB_TABLES, attempt_id=Attempt.id, run_id=Run.id, spec=JOB_SPEC)
 ATTEMPTS = RowReader(AttemptRow, [Attempt], attempt_id=Attempt.id)
+
+
+def attempts_by_job(session: Session, job_ids: Collection[str], folders: RunFolders) -> dict[str, list[AttemptRow]]:
+    """Return the attempts of each of these jobs that has one, the first one first."""
+    by_job: dict[str, list[AttemptRow]] = {}
+    for ids in batched(list(job_ids)):
+        query = sa.select(*ATTEMPTS.columns).where(Attempt.job_id.in_(ids)).order_by(Attempt.number)
+        for attempt in ATTEMPTS.rows(session.execute(query), folders):
+            by_job.setdefault(attempt.job_id, []).append(attempt)
+    return by_job

@@ -6,7 +6,7 @@ A run is stored in one transaction, which has the write lock from its start: of 
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 
@@ -15,11 +15,10 @@ from sqlalchemy.orm import Session
 
 from orchestrator.job_spec import JobSpec
 from orchestrator.ledger.attempts import note
-from orchestrator.ledger.database import Ledger, RunFolders, now
-from orchestrator.ledger.rows import AttemptRow, RowReader
+from orchestrator.ledger.database import Ledger, now
+from orchestrator.ledger.rows import AttemptRow, attempts_by_job
 from orchestrator.ledger.submissions import Submitter
 from orchestrator.ledger.tables import (
-    MEASURED,
     QUEUED,
     RUNNING,
     WAITING,
@@ -32,30 +31,6 @@ from orchestrator.ledger.tables import (
     batched,
     field_values,
     rows_of,
-)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LatestAttempt(AttemptRow):
-    """The latest attempt of a job.
-
-    `submitted` counts the attempts that a scheduler has had, `measured` those that are verified or partial.
-    """
-
-    options: tuple[str, ...]
-    submitted: int
-    measured: int
-
-
-_OTHER = sa.orm.aliased(Attempt)
-LATEST_ATTEMPTS = RowReader(
-    LatestAttempt,
-    [Attempt],
-    attempt_id=Attempt.id,
-    submitted=sa.select(sa.func.count(_OTHER.scheduler_id)).where(_OTHER.job_id == Attempt.job_id).label("submitted"),
-    measured=sa.select(sa.func.count())
-    .where(_OTHER.job_id == Attempt.job_id, _OTHER.verdict.in_(MEASURED))
-    .label("measured"),
 )
 
 
@@ -116,14 +91,6 @@ class NewAttempt:
     script_sha256: str
 
 
-@dataclass(frozen=True, slots=True)
-class Missing:
-    """Number of an attempt to make, and the attempt before it."""
-
-    number: int
-    before: LatestAttempt | None
-
-
 class Disposition(str, enum.Enum):
     """State of a job at the start of a run that requests it."""
 
@@ -149,44 +116,39 @@ class Recorded:
 class RunTransaction:
     """Open transaction of a new run. It holds the ledger's write lock until the `with` block of `new_run` ends.
 
-    `latest` maps the id of each requested job to its latest attempt, if it has one.
+    `before` maps the id of each requested job to its attempts, if it has any.
     """
 
     def __init__(
-        self, session: Session, run: NewRun, jobs: Sequence[NewJob], latest: Mapping[str, LatestAttempt]
+        self, session: Session, run: NewRun, jobs: Sequence[NewJob], before: Mapping[str, Sequence[AttemptRow]]
     ) -> None:
         self._session, self._run, self._jobs = session, run, jobs
         self._by_id = {job.id: job for job in jobs}  # cases may share a job
         self._dispositions: Mapping[str, Disposition] = {}
-        self._missing: dict[str, Missing] = {}
-        self.latest = latest
+        self._missing: Collection[str] = ()
+        self.before = before
 
-    def missing(self, dispositions: Mapping[str, Disposition]) -> Mapping[str, Missing]:
-        """Set the disposition of each job, and return the attempts to make.
-
-        A queued attempt whose submitter is gone is made again under its number: no scheduler has had it.
-        """
+    def missing(self, dispositions: Mapping[str, Disposition]) -> Collection[str]:
+        """Set the disposition of each job, and return the jobs that need an attempt."""
         self._dispositions = dispositions
-        self._missing = {
-            job_id: _missing(self.latest.get(job_id))
-            for job_id in self._by_id
-            if dispositions[job_id] is Disposition.MISSING
-        }
+        missing = (job_id for job_id in self._by_id if dispositions[job_id] is Disposition.MISSING)
+        self._missing = dict.fromkeys(missing)
         return self._missing
 
     def add(self, attempts: Mapping[str, NewAttempt], run_plan: Mapping[str, object]) -> Recorded:
         """Store the run, its jobs, and one attempt for each missing job."""
         add_run(self._session, self._run, self._jobs, run_plan)
-        _add_attempts(self._session, self._run, self._by_id, self._missing, attempts)
+        _add_attempts(self._session, self._run, self._by_id, self.before, attempts)
         ids = {
             disposition: [job_id for job_id in self._by_id if self._dispositions[job_id] is disposition]
             for disposition in Disposition
         }
         detail = ", ".join(f"{len(job_ids)} {disposition.value}" for disposition, job_ids in ids.items())
         self._session.add(Event(at=now(), run_id=self._run.id, attempt_id=None, kind="run", detail=detail))
-        numbers = {job_id: missing.number for job_id, missing in self._missing.items()}
+        numbers = {job_id: _next_number(self.before.get(job_id, ())) for job_id in self._missing}
         left = {
-            job_id: self.latest[job_id].failure if job_id in self.latest else None for job_id in ids[Disposition.LEFT]
+            job_id: self.before[job_id][-1].failure if job_id in self.before else None
+            for job_id in ids[Disposition.LEFT]
         }
         return Recorded(ids[Disposition.DONE], ids[Disposition.UNDER_WAY], left, numbers)
 
@@ -199,8 +161,9 @@ def new_run(ledger: Ledger, run: NewRun, jobs: Sequence[NewJob]) -> Iterator[Run
     block raises.
     """
     with ledger.writing() as session:
-        latest = _latest(session, list({job.id: job for job in jobs}), ledger.run_folders())
-        yield RunTransaction(session, run, jobs, latest)
+        yield RunTransaction(
+            session, run, jobs, attempts_by_job(session, {job.id for job in jobs}, ledger.run_folders())
+        )
 
 
 def run_ids(ledger: Ledger) -> set[str]:
@@ -232,16 +195,12 @@ def _run_fields(run: NewRun) -> dict[str, object]:
     return {name: value for name, value in field_values(run).items() if name not in ("machine", "pid_start_ticks")}
 
 
-def _missing(before: LatestAttempt | None) -> Missing:
-    if before is None:
-        return Missing(1, None)
-    return Missing(before.number if before.state == QUEUED else before.number + 1, before)
+def _next_number(before: Sequence[AttemptRow]) -> int:
+    """Return the number of the attempt to make.
 
-
-def latest_attempts(ledger: Ledger, job_ids: Sequence[str]) -> dict[str, LatestAttempt]:
-    """Return the latest attempt of each of these jobs that has one."""
-    with ledger.reading() as session:
-        return _latest(session, list(job_ids), ledger.run_folders())
+    A queued attempt whose submitter is gone is made again under its number: no scheduler has had it.
+    """
+    return before[-1].number + (before[-1].state != QUEUED) if before else 1
 
 
 def image_digests(ledger: Ledger, cluster: str, image: str) -> set[str]:
@@ -249,14 +208,6 @@ def image_digests(ledger: Ledger, cluster: str, image: str) -> set[str]:
     query = sa.select(Job.image_digest).distinct().where(Job.cluster == cluster, Job.image == image)
     with ledger.reading() as session:
         return {digest for digest in session.scalars(query) if digest is not None}
-
-
-def _latest(session: Session, job_ids: list[str], folders: RunFolders) -> dict[str, LatestAttempt]:
-    latest: dict[str, LatestAttempt] = {}
-    for ids in batched(job_ids):
-        query = sa.select(*LATEST_ATTEMPTS.columns).where(Attempt.job_id.in_(ids)).order_by(Attempt.number)
-        latest |= {attempt.job_id: attempt for attempt in LATEST_ATTEMPTS.rows(session.execute(query), folders)}
-    return latest
 
 
 def _add_jobs(session: Session, run_id: str, jobs: Sequence[NewJob]) -> None:
@@ -285,16 +236,16 @@ def _add_attempts(
     session: Session,
     run: NewRun,
     jobs: Mapping[str, NewJob],
-    missing: Mapping[str, Missing],
+    before: Mapping[str, Sequence[AttemptRow]],
     made: Mapping[str, NewAttempt],
 ) -> None:
     new, rewritten = [], []
     for job_id, attempt in made.items():  # in the order of submission
-        before = missing[job_id].before
+        earlier = before.get(job_id, ())
         row = field_values(attempt) | {
             "job_id": job_id,
             "run_id": run.id,
-            "number": missing[job_id].number,
+            "number": _next_number(earlier),
             "scheduler": jobs[job_id].scheduler,
             **{field.name: getattr(run, field.name) for field in fields(Submitter)},
             "token": "",
@@ -304,8 +255,8 @@ def _add_attempts(
             "created_at": now(),
             "options": list(attempt.options),
         }
-        if before is not None and before.state == QUEUED:
-            rewritten.append({**row, "id": before.attempt_id})
+        if earlier and earlier[-1].state == QUEUED:
+            rewritten.append({**row, "id": earlier[-1].attempt_id})
         else:
             new.append(row)
     if new:
@@ -324,35 +275,25 @@ def adopted_ids(ledger: Ledger, job_ids: Sequence[str]) -> set[tuple[str, str]]:
         return _recorded(session, job_ids)
 
 
-def record_adopted(ledger: Ledger, run: NewRun, jobs: Sequence[NewJob], attempts: Mapping[str, Attempt]) -> list[int]:
-    """Store a run of these jobs with an attempt for each. `attempts` are by job id.
+def record_adopted(ledger: Ledger, run: NewRun, submitted: Sequence[tuple[NewJob, Attempt]]) -> list[int]:
+    """Store a run of these jobs with the attempt of each that a user submitted. Return the ids of the new attempts.
 
-    Each attempt has what the user submitted; `started_at` (UTC) is None if the job has not started. Return the ids of
-    the new attempts. An attempt that the ledger has already is left out; without a new attempt
-    nothing is stored.
+    An attempt that the ledger has already is left out; without a new attempt nothing is stored.
     """
     with ledger.writing() as session:
-        recorded = _recorded(session, [job.id for job in jobs])
-        new = [job for job in jobs if (attempts[job.id].folder, attempts[job.id].scheduler_id) not in recorded]
-        if not new:
-            return []
-        add_run(session, run, new, {"origin": BY_HAND})
-        adopted = [_completed(session, run.id, job, attempts[job.id]) for job in new]
-        session.flush()
-        for attempt in adopted:
+        recorded = _recorded(session, [job.id for job, _ in submitted])
+        new = [(job, row) for job, row in submitted if (row.folder, row.scheduler_id) not in recorded]
+        if new:
+            add_run(session, run, [job for job, _ in new], {})
+        for job, attempt in new:
+            last = session.scalar(sa.select(sa.func.max(Attempt.number)).where(Attempt.job_id == job.id))
+            attempt.job_id, attempt.run_id, attempt.number, attempt.options = job.id, run.id, (last or 0) + 1, []
+            attempt.state, attempt.phase = ("RUNNING", RUNNING) if attempt.started_at else ("PENDING", WAITING)
+            attempt.created_at = attempt.submitted_at or attempt.started_at or now()
+            session.add(attempt)
+            session.flush()
             note(session, attempt, "adopted", f"{attempt.origin}, job {attempt.scheduler_id}")
-        return [attempt.id for attempt in adopted]
-
-
-def _completed(session: Session, run_id: str, job: NewJob, attempt: Attempt) -> Attempt:
-    last = session.scalar(sa.select(sa.func.max(Attempt.number)).where(Attempt.job_id == job.id))
-    has_started = attempt.started_at is not None
-    attempt.job_id, attempt.run_id, attempt.number = job.id, run_id, (last or 0) + 1
-    attempt.scheduler, attempt.options = job.scheduler, []
-    attempt.state, attempt.phase = ("RUNNING", RUNNING) if has_started else ("PENDING", WAITING)
-    attempt.created_at = attempt.submitted_at or attempt.started_at or now()
-    session.add(attempt)
-    return attempt
+        return [attempt.id for _, attempt in new]
 
 
 def _recorded(session: Session, job_ids: Sequence[str]) -> set[tuple[str, str]]:

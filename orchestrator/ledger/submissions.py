@@ -15,7 +15,7 @@ import sqlalchemy as sa
 
 from orchestrator.ledger.attempts import LOST_IS_REVISED_FOR, note
 from orchestrator.ledger.database import Ledger, now
-from orchestrator.ledger.rows import ATTEMPTS, AttemptRow, RowReader
+from orchestrator.ledger.rows import ATTEMPTS, AttemptRow
 from orchestrator.ledger.tables import (
     ENDED,
     FAILED,
@@ -32,18 +32,6 @@ from orchestrator.ledger.tables import (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PendingAttempt(AttemptRow):
-    """An attempt with its submission: the script `file`, further `sbatch` options, and the digest of its script."""
-
-    file: str
-    options: tuple[str, ...]
-    script_sha256: str
-
-
-PENDING_ATTEMPTS = RowReader(PendingAttempt, [Attempt], attempt_id=Attempt.id)
-
-
 @dataclass(frozen=True, slots=True)
 class Submitter:
     """Process that submits, as `orchestrator.identity` identifies it."""
@@ -55,17 +43,17 @@ class Submitter:
     pid_start_ticks: int | None = None
 
 
-def queued_attempts(ledger: Ledger, *, run_id: str | None = None) -> list[PendingAttempt]:
+def queued_attempts(ledger: Ledger, *, run_id: str | None = None) -> list[AttemptRow]:
     """Return the attempts that are not submitted yet, of one run or of all, in the order of submission."""
     query = (
-        sa.select(*PENDING_ATTEMPTS.columns)
+        sa.select(*ATTEMPTS.columns)
         .where(Attempt.state == QUEUED, Attempt.phase == WAITING)
         .order_by(Attempt.run_id, Attempt.id)
     )
     if run_id is not None:
         query = query.where(Attempt.run_id == run_id)
     with ledger.reading() as session:
-        return list(PENDING_ATTEMPTS.rows(session.execute(query)))
+        return list(ATTEMPTS.rows(session.execute(query)))
 
 
 def under_way_of(ledger: Ledger, run_id: str, file: str | None = None) -> list[str]:
@@ -155,29 +143,14 @@ def record_never_submitted(ledger: Ledger, attempt_ids: Sequence[int], why: str,
             note(session, attempt, "not submitted", why)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InterruptedSubmission(PendingAttempt):
-    """A submission without an answer of the scheduler: its first attempt, with the ids and folders of all."""
-
-    attempt_ids: tuple[int, ...]
-    folders: tuple[str, ...]
-
-
-def interrupted_submissions(ledger: Ledger) -> list[InterruptedSubmission]:
-    """Return every submission that was started and has neither an id nor a refusal."""
-    query = sa.select(*PENDING_ATTEMPTS.columns).where(Attempt.phase == SUBMITTING).order_by(Attempt.id)
-    by_token: dict[str, list[PendingAttempt]] = {}
+def interrupted_submissions(ledger: Ledger) -> list[list[AttemptRow]]:
+    """Return the attempts of every submission that was started and has neither an id nor a refusal."""
+    query = sa.select(*ATTEMPTS.columns).where(Attempt.phase == SUBMITTING).order_by(Attempt.id)
+    by_token: dict[str, list[AttemptRow]] = {}
     with ledger.reading() as session:
-        for attempt in PENDING_ATTEMPTS.rows(session.execute(query), ledger.run_folders()):
+        for attempt in ATTEMPTS.rows(session.execute(query), ledger.run_folders()):
             by_token.setdefault(attempt.token, []).append(attempt)
-    return [
-        InterruptedSubmission(
-            **field_values(attempts[0]),
-            attempt_ids=tuple(attempt.attempt_id for attempt in attempts),
-            folders=tuple(attempt.folder for attempt in attempts),
-        )
-        for attempts in by_token.values()
-    ]
+    return list(by_token.values())
 
 
 def record_unseen(

@@ -78,7 +78,7 @@ def _left_out(ledger: Ledger, word: str) -> LeftOutAttempt:
     if len(jobs) != 1:
         what = f"matches several jobs: {', '.join(jobs[:5])}" if jobs else "no such job"
         raise ReproError(Problem(f"{option}: {what}", hint=_HINT))
-    attempts = {attempt.number: attempt for attempt in attempts_of_jobs(ledger, jobs)[jobs[0]]}
+    attempts = {attempt.number: attempt for attempt in attempts_of_jobs(ledger, jobs).get(jobs[0], ())}
     if int(number) not in attempts:
         raise ReproError(Problem(f"{option}: job {jobs[0]} has {counted(len(attempts), 'attempt')}", hint=_HINT))
     [row] = rows_of_attempts(ledger, [attempts[int(number)].attempt_id])

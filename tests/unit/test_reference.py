@@ -17,8 +17,8 @@ from orchestrator.catalog.template import experiment_schema, paper_schema
 from orchestrator.cli import main
 from orchestrator.clusters.profile import ClusterProfile, profile_schema
 from orchestrator.config.user import UserConfig
+from orchestrator.launch.cluster_check import OUTSIDE_IMAGE
 from orchestrator.launch.executors import NOT_STARTED, TIMED_OUT
-from orchestrator.launch.probe import OUTSIDE_IMAGE
 from orchestrator.megatron.model import Training
 from tests.pages import CHECKOUT
 from tests.reference.pages import PAGES

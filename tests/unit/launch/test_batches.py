@@ -15,7 +15,7 @@ from orchestrator.clusters.resolve import Cluster
 from orchestrator.files import read_record
 from orchestrator.launch.batches import FailedNodes, batches_of, scripts_of, write_scripts
 from orchestrator.launch.run_options import RunPlan
-from orchestrator.ledger.runs import Missing, NewAttempt
+from orchestrator.ledger.runs import NewAttempt
 from orchestrator.planning.plan import Plan, repeated
 from tests.stand_in_site import Site
 from tests.unit.launch.slurm_stand_in import PROFILE, Slurm
@@ -24,9 +24,8 @@ RUN = "20260101-000000-beef"
 
 
 def written(site: Site, plans: Sequence[Plan], cluster: Cluster) -> list[NewAttempt]:
-    missing = {plan.identity: Missing(1, None) for plan in plans}
     run_plan = RunPlan(at_once=4)
-    batches = list(batches_of(plans, missing, run_plan, cluster, 1000, FailedNodes(cluster)))
+    batches = list(batches_of(plans, {}, run_plan, cluster, 1000, FailedNodes(cluster)))
     made = write_scripts(RUN, batches, run_plan, cluster, site.folders)
     return [made[plan.identity] for plan in plans]
 

@@ -252,22 +252,18 @@ def test_a_local_job_that_may_not_be_ended_is_refused_and_the_others_are_cancell
 ) -> None:
     ended: list[str] = []
 
-    class Job:
-        def __init__(self, _folder: str, job_id: str) -> None:
-            self.job_id = job_id
+    def end(folder: Path) -> None:
+        if folder.name == "b-id":
+            raise PermissionError
+        ended.append(folder.name)
 
-        def cancel(self) -> None:
-            if self.job_id == "4_1":
-                raise PermissionError
-            ended.append(self.job_id)
-
-    monkeypatch.setattr(cancelling, "LocalScriptJob", Job)
+    monkeypatch.setattr(cancelling, "cancel_local", end)
     monkeypatch.setattr(cancelling, "require_own_folder", lambda *_: None)
     record_jobs(ledger, *"abc", run=replace(new_run(host=socket.gethostname()), user="ann"))
     record_submission(ledger, "token", "4")
     first, second, third = job_rows(ledger)
     done = cancel(ledger, [first, second, third])
-    assert done.asked == [first, third] and ended == ["4_2", "4_0"], "the last one first"
+    assert done.asked == [first, third] and ended == ["c-id", "a-id"], "the last one first"
     assert [str(problem) for problem in done.refused] == [
         f"{second.label}: it belongs to ann, and only that user can cancel it"
     ]

@@ -12,11 +12,11 @@ import pytest
 from orchestrator.identity import user_name
 from orchestrator.launch import cancel as cancelling
 from orchestrator.launch.cancel import SubmittedJobs, why_not_the_attempts_job
-from orchestrator.launch.run_record import SentRecord, sent_of_run
+from orchestrator.launch.run_record import sent_of_run
 from orchestrator.launch.submit import submit
 from orchestrator.ledger.attempts import job_rows
 from orchestrator.ledger.database import Ledger
-from orchestrator.ledger.rows import JobRow
+from orchestrator.ledger.rows import AttemptRow, JobRow
 from orchestrator.slurm.records import JobRecord, parse_queue
 from tests.recorded_jobs import new_ledger
 from tests.stand_in_site import Site
@@ -77,7 +77,7 @@ def test_the_submissions_of_a_run_are_read_once(pair: Pair, monkeypatch: pytest.
     """Reading them for each job took minutes for a run of 5,000 jobs, and jobs started meanwhile."""
     read: list[Path] = []
 
-    def counted(run: Path) -> Iterator[SentRecord]:
+    def counted(run: Path) -> Iterator[AttemptRow]:
         read.append(run)
         return sent_of_run(run)
 
@@ -123,9 +123,3 @@ def test_a_job_that_slurm_does_not_have_is_not_the_attempts(pair: Pair) -> None:
     assert why_not_the_attempts_job(SubmittedJobs(pair.ledger), pair.row, record) == (
         f"the job belongs to bob, and the attempt to {user_name()}"
     )
-
-
-def test_a_run_of_an_older_release_has_no_record_of_its_submission(pair: Pair) -> None:
-    for record in (Path(pair.row.folder).parent / "submissions").glob("*.sent"):
-        record.unlink()
-    assert why_not_the_attempts_job(SubmittedJobs(pair.ledger), pair.row, pair.record(pair.row)) is None

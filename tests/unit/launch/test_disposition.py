@@ -8,19 +8,21 @@ import subprocess
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from orchestrator.catalog.axes import Settings
 from orchestrator.catalog.experiment import ExpectedOutcome
-from orchestrator.identity import MachineIdentity, own_start_ticks, this_machine_identity
+from orchestrator.identity import MachineIdentity, own_start_ticks, start_ticks, this_machine_identity
 from orchestrator.launch.recover import sender_is_alive
 from orchestrator.launch.run_options import RunOptions
 from orchestrator.launch.submit import disposition_of
 from orchestrator.launch.supervise import may_be_resubmitted
 from orchestrator.ledger.attempts import job_rows
 from orchestrator.ledger.database import now
-from orchestrator.ledger.runs import Disposition, LatestAttempt
+from orchestrator.ledger.rows import AttemptRow
+from orchestrator.ledger.runs import Disposition
 from orchestrator.ledger.tables import (
     ENDED,
     FAILED,
@@ -62,9 +64,9 @@ def plan(tmp_path_factory: pytest.TempPathFactory) -> Plan:
     return plans(local(tmp_path_factory.mktemp("here")), "cpu")[0]
 
 
-def latest(failure: Failure | str | None = None, **changes: object) -> LatestAttempt:
-    """An attempt that failed of this; or verified."""
-    value = LatestAttempt(
+def latest(failure: Failure | str | None = None, *, submitted: int = 1, **changes: Any) -> list[AttemptRow]:
+    """Attempts of which so many were submitted. The last one failed of this, or is verified."""
+    value = AttemptRow(
         job_id="job",
         run_id="run",
         token="",
@@ -83,11 +85,11 @@ def latest(failure: Failure | str | None = None, **changes: object) -> LatestAtt
         created_at=now(),
         folder="/runs/old/a",
         nodes="n1",
-        options=(),
-        submitted=1,
-        measured=0 if failure else 1,
+        scheduler_id="17",
     )
-    return replace(value, **changes)  # type: ignore[arg-type]  # fields of it
+    earlier = replace(value, verdict=FAILED, failure="unknown")
+    last = replace(value, **changes)
+    return [*[earlier] * (submitted - 1), last if submitted else replace(last, scheduler_id=None)]
 
 
 def test_the_classes_that_are_run_again_are_these() -> None:
@@ -131,7 +133,7 @@ def test_rerun_runs_everything_that_has_ended_again(plan: Plan, failure: Failure
     rerun = RunOptions(rerun_verified=True)
     assert disposition_of(plan, latest(failure, submitted=MOST_ATTEMPTS), rerun) is MISSING
     assert disposition_of(plan, latest(), rerun) is MISSING
-    assert disposition_of(plan, None, rerun) is MISSING
+    assert disposition_of(plan, (), rerun) is MISSING
 
 
 @pytest.mark.parametrize(
@@ -162,8 +164,8 @@ def test_what_runs_out_of_memory_as_its_source_says_is_done(plan: Plan) -> None:
 
 
 def test_what_never_ran_is_missing_unless_only_failures_are_asked_for(plan: Plan) -> None:
-    assert disposition_of(plan, None, RunOptions()) is MISSING
-    assert disposition_of(plan, None, RunOptions(only_failed=True, rerun_classes=frozenset(Failure))) is LEFT
+    assert disposition_of(plan, (), RunOptions()) is MISSING
+    assert disposition_of(plan, (), RunOptions(only_failed=True, rerun_classes=frozenset(Failure))) is LEFT
 
 
 @pytest.mark.parametrize("phase", OPEN)
@@ -183,8 +185,8 @@ def test_what_has_ended_and_was_not_read_yet_may_have_been_good(plan: Plan, agai
     assert disposition_of(plan, latest(verdict=None, state="FAILED"), again) is UNDER_WAY
 
 
-def queued_attempt(**changes: object) -> LatestAttempt:
-    return replace(latest(phase=WAITING, state=QUEUED, verdict=None, submitted=0), **changes)  # type: ignore[arg-type]
+def queued_attempt(**changes: Any) -> list[AttemptRow]:
+    return latest(submitted=0, **{"phase": WAITING, "state": QUEUED, "verdict": None, **changes})
 
 
 def test_an_attempt_whose_sender_is_gone_is_made_anew(plan: Plan) -> None:
@@ -198,12 +200,13 @@ def test_an_attempt_whose_sender_is_gone_is_made_anew(plan: Plan) -> None:
 
 
 def test_an_attempt_that_is_being_sent_is_left_to_its_sender(plan: Plan) -> None:
-    me = os.getpid()
-    assert disposition_of(plan, queued_attempt(pid=me), RunOptions()) is UNDER_WAY
-    assert sender_is_alive(queued_attempt(pid=me)) is True and sender_is_alive(queued_attempt(pid=NOBODY)) is False
-    assert sender_is_alive(queued_attempt(pid=me, host="another")) is None
+    me = {"pid": os.getpid(), "pid_start_ticks": own_start_ticks()}
+    assert disposition_of(plan, queued_attempt(**me), RunOptions()) is UNDER_WAY
+    assert sender_is_alive(queued_attempt(**me)[-1]) is True
+    assert sender_is_alive(queued_attempt(pid=NOBODY, pid_start_ticks=own_start_ticks())[-1]) is False
+    assert sender_is_alive(queued_attempt(**me, host="another")[-1]) is None
     for host in (socket.gethostname(), "another"):
-        assert sender_is_alive(queued_attempt(pid=None, host=host)) is False
+        assert sender_is_alive(queued_attempt(pid=None, host=host)[-1]) is False
 
 
 @pytest.mark.fault(
@@ -216,24 +219,28 @@ def test_a_sender_is_known_by_its_boot_and_start_time_whatever_the_host_is_calle
 ) -> None:
     long_ago, here = now() - timedelta(hours=1), this_machine_identity()
     own = {"pid": os.getpid(), "pid_start_ticks": own_start_ticks(), "machine": str(here), "created_at": long_ago}
-    assert sender_is_alive(queued_attempt(host="renamed", **own)) is True
+    assert sender_is_alive(queued_attempt(host="renamed", **own)[-1]) is True
     assert disposition_of(plan, queued_attempt(host="renamed", **own), RunOptions()) is UNDER_WAY
-    assert sender_is_alive(queued_attempt(**own | {"pid_start_ticks": 1})) is False, "the number was given out again"
+    assert sender_is_alive(queued_attempt(**own | {"pid_start_ticks": 1})[-1]) is False, (
+        "the number was given out again"
+    )
     other_namespace = str(replace(here, pid_namespace="1"))
-    assert sender_is_alive(queued_attempt(**own | {"machine": other_namespace})) is None, "its processes cannot be seen"
+    assert sender_is_alive(queued_attempt(**own | {"machine": other_namespace})[-1]) is None, (
+        "its processes cannot be seen"
+    )
     rebooted = str(MachineIdentity(here.machine_id or "some-id", "another-boot", here.pid_namespace))
-    assert sender_is_alive(queued_attempt(**own | {"machine": rebooted})) is (False if here.machine_id else None)
+    assert sender_is_alive(queued_attempt(**own | {"machine": rebooted})[-1]) is (False if here.machine_id else None)
 
 
 def test_a_younger_process_that_was_given_a_dead_senders_number_does_not_send_for_it(plan: Plan) -> None:
-    """Whatever the process is called: the attempt was written down before it began."""
     with subprocess.Popen(["sleep", "60"]) as repro:
         try:
-            before, after = now() - timedelta(minutes=1), now()
-            assert sender_is_alive(queued_attempt(pid=repro.pid, created_at=after)) is True
-            assert sender_is_alive(queued_attempt(pid=repro.pid, created_at=before)) is False
-            assert disposition_of(plan, queued_attempt(pid=repro.pid, created_at=after), RunOptions()) is UNDER_WAY
-            assert disposition_of(plan, queued_attempt(pid=repro.pid, created_at=before), RunOptions()) is MISSING
+            own = {"pid": repro.pid, "pid_start_ticks": start_ticks(repro.pid)}
+            younger = {**own, "pid_start_ticks": own_start_ticks()}
+            assert sender_is_alive(queued_attempt(**own)[-1]) is True
+            assert sender_is_alive(queued_attempt(**younger)[-1]) is False
+            assert disposition_of(plan, queued_attempt(**own), RunOptions()) is UNDER_WAY
+            assert disposition_of(plan, queued_attempt(**younger), RunOptions()) is MISSING
         finally:
             repro.kill()
 
@@ -248,7 +255,10 @@ def test_a_failure_without_a_class_or_of_one_that_is_gone_is_the_programs(plan: 
     """As an older repro, or a newer one, has recorded it."""
     assert failure_named(None) is failure_named("no-such-class") is Failure.PROGRAM
     for name in (None, "no-such-class"):
-        failed, asked = replace(latest("x"), failure=name), RunOptions(rerun_classes=frozenset({Failure.PROGRAM}))
+        failed, asked = (
+            queued_attempt(phase=ENDED, state="FAILED", verdict=FAILED, failure=name),
+            RunOptions(rerun_classes=frozenset({Failure.PROGRAM})),
+        )
         assert disposition_of(plan, failed, RunOptions()) is LEFT and disposition_of(plan, failed, asked) is MISSING
 
 

@@ -11,7 +11,7 @@ from submitit.core.utils import FailedSubmissionError
 
 from orchestrator.clusters.resolve import find_cluster
 from orchestrator.errors import ReproError, Unreachable
-from orchestrator.launch.executors import LocalScriptExecutor, SlurmScriptExecutor
+from orchestrator.launch.executors import SlurmScriptExecutor
 from orchestrator.launch.preflight import require_scheduler
 from tests.stand_in_site import CHECKOUT, Site
 
@@ -29,7 +29,6 @@ def fake_sbatch(folder: Path, monkeypatch: pytest.MonkeyPatch, body: str) -> Non
 def test_submitit_finds_the_executor_by_its_entry_point_and_never_chooses_it_by_itself() -> None:
     assert get_executors()["slurm-script"] is SlurmScriptExecutor
     assert SlurmScriptExecutor.affinity() <= 1
-    assert LocalScriptExecutor.name() == "local-script"
 
 
 @pytest.mark.parametrize(

@@ -18,8 +18,7 @@ import pytest
 from orchestrator.clusters.needs import Item, fetch_record
 from orchestrator.errors import ReproError, Unreachable
 from orchestrator.launch import fetch as fetching
-from orchestrator.launch.fetch import fetch_items, item_state, render_fetch
-from orchestrator.launch.text_data import Text, require_usable_text
+from orchestrator.launch.fetch import Text, fetch_items, item_state, render_fetch, require_usable_text
 from orchestrator.workloads.needs import PublicFile, Repository, TokenData
 from tests.loopback_files import FileServer, file_server
 from tests.stand_in_site import CHECKOUT

@@ -12,7 +12,7 @@ import pytest
 
 from orchestrator.files import read_record
 from orchestrator.launch.cancel import cancel
-from orchestrator.launch.executors import LocalScriptJob, local_state
+from orchestrator.launch.executors import cancel_local, local_state
 from orchestrator.launch.refresh import refresh
 from orchestrator.launch.sbatch import mark_cancelled
 from orchestrator.launch.submit import submit
@@ -145,7 +145,7 @@ def test_a_job_cancelled_while_its_script_is_already_starting_does_not_run(site:
     wait_until(lambda: all_ended(ledger))
     for record in ("start", "end", "claimed"):
         (Path(row.folder) / record).unlink()
-    LocalScriptJob(row.folder, "7_0").cancel()
+    cancel_local(Path(row.folder))
     late = subprocess.run(["bash", f"{row.folder}/job.sh"], capture_output=True, text=True, check=False)
     assert (late.returncode, late.stderr) == (143, "repro: not started: it was cancelled, or given up, before\n")
     assert len(site.started()) == 1
@@ -157,7 +157,7 @@ def test_cancelling_what_has_just_ended_does_not_stop_the_cancelling(
 ) -> None:
     (tmp_path / "start").write_text("exit_code=0\nat=2026-01-01T00:00:00Z\nhost=h\nscheduler_id=7_0\npid=4194305\n")
     monkeypatch.setattr("orchestrator.launch.executors.is_alive", lambda _pid, _marker: True)
-    LocalScriptJob(tmp_path, "7_0").cancel()
+    cancel_local(tmp_path)
     assert (tmp_path / "cancelled").exists()
 
 

@@ -7,14 +7,13 @@ import signal
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import datetime, timedelta
+from datetime import datetime
 from pathlib import Path
 
 import pytest
 
 from orchestrator.files import read_record
-from orchestrator.launch.executors import began_at, find_process, is_alive, local_state
-from orchestrator.ledger.database import now
+from orchestrator.launch.executors import find_process, is_alive, local_state
 from tests.waiting import wait_until
 
 BEGAN, ENDED = datetime(2026, 1, 1, 12), datetime(2026, 1, 1, 13)
@@ -143,18 +142,10 @@ def test_a_zombie_is_not_alive(tmp_path: Path) -> None:
     zombie.stdout.read()  # at its end the process is over, and not yet waited for
     while "Z" not in Path(f"/proc/{zombie.pid}/stat").read_text():
         pass
-    assert not is_alive(zombie.pid, "") and began_at(zombie.pid) is None
+    assert not is_alive(zombie.pid, "")
     zombie.wait()
     zombie.stdout.close()
-    assert not is_alive(zombie.pid, "") and began_at(zombie.pid) is None
-
-
-def test_a_process_has_begun_when_it_was_started_and_nobody_never_has(tmp_path: Path) -> None:
-    before = now()
-    with process(tmp_path / "a) S (b.sh") as pid:
-        began = began_at(pid)
-        assert began is not None and before - timedelta(seconds=2) <= began <= now()
-    assert began_at(NO_PROCESS) is None
+    assert not is_alive(zombie.pid, "")
 
 
 def test_a_process_is_found_by_its_command_line(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from orchestrator.catalog.expand import expand
 from orchestrator.clusters.check import Finding
 from orchestrator.clusters.resolve import Cluster
 from orchestrator.errors import Unreachable
-from orchestrator.launch.preflight import option_findings, submission_findings
+from orchestrator.launch.cluster_check import option_findings, submission_findings
 from orchestrator.paths import Folders
 from tests.unit.catalog.entries import shipped
 from tests.unit.clusters.sites import CHECKOUT, cluster_of

@@ -20,9 +20,9 @@ from orchestrator.clusters.check import Finding
 from orchestrator.clusters.resolve import Cluster
 from orchestrator.errors import Problem, ReproError, Unreachable
 from orchestrator.files import ScriptRecord, read_record
-from orchestrator.launch import probe
+from orchestrator.launch import cluster_check
+from orchestrator.launch.cluster_check import Probed, job_findings, probe_findings, probe_plan, with_probe_lines
 from orchestrator.launch.executors import SlurmScriptExecutor
-from orchestrator.launch.probe import Probed, job_findings, probe_findings, probe_plan, with_probe_lines
 from orchestrator.launch.render import render_job
 from orchestrator.paths import Folders
 from orchestrator.slurm.query import QueryAnswer
@@ -412,12 +412,12 @@ def waiting(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Queue]:
             queue.cancelled += job_ids
             return {}
 
-        monkeypatch.setattr(probe, "require_scheduler", lambda *_: None)
-        monkeypatch.setattr(probe, "query_jobs", queue.query)
+        monkeypatch.setattr(cluster_check, "require_scheduler", lambda *_: None)
+        monkeypatch.setattr(cluster_check, "query_jobs", queue.query)
         monkeypatch.setattr(SlurmScriptExecutor, "submit_script", submit)
-        monkeypatch.setattr(probe, "cancel_jobs", cancel)
-        monkeypatch.setattr(probe, "POLL_S", 0.0)
-        monkeypatch.setattr(probe, "PATIENCE_S", 0.0)
+        monkeypatch.setattr(cluster_check, "cancel_jobs", cancel)
+        monkeypatch.setattr(cluster_check, "POLL_S", 0.0)
+        monkeypatch.setattr(cluster_check, "PATIENCE_S", 0.0)
         return queue
 
     return answering
@@ -450,7 +450,7 @@ def test_a_scheduler_that_goes_away_leaves_the_command_that_ends_the_job(
     def cancel(*_: object, **__: object) -> None:
         raise away
 
-    monkeypatch.setattr(probe, "cancel_jobs", cancel)
+    monkeypatch.setattr(cluster_check, "cancel_jobs", cancel)
     said: list[str] = []
     with pytest.raises(Unreachable):
         job_findings(cluster_of(tmp_path, PLAIN), Folders(CHECKOUT, tmp_path), said.append)
@@ -461,7 +461,7 @@ def test_a_job_that_slurm_has_forgotten_ended_as_its_own_record_says(
     tmp_path: Path, waiting: Callable[..., Queue], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waiting("")
-    monkeypatch.setattr(probe, "read_record", lambda _: end_of(3, None))
+    monkeypatch.setattr(cluster_check, "read_record", lambda _: end_of(3, None))
     found = job_findings(cluster_of(tmp_path, PLAIN), Folders(CHECKOUT, tmp_path), lambda _: None)
     assert found[-1].found == "FAILED with exit code 3: its log has no reason"
 

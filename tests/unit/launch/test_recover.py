@@ -16,7 +16,7 @@ import sqlalchemy as sa
 
 from orchestrator import identity
 from orchestrator.errors import Unreachable
-from orchestrator.identity import MachineIdentity, seconds_since_boot, this_machine_identity, user_name
+from orchestrator.identity import MachineIdentity, seconds_since_boot, start_ticks, this_machine_identity, user_name
 from orchestrator.launch import recover as settling
 from orchestrator.launch import refresh as refreshing
 from orchestrator.launch.executors import find_process
@@ -52,7 +52,7 @@ submitting.submit(site.plans("gbs=4"), site.cluster(), new_ledger(site.folder), 
 BEFORE_THE_ROWS = "submitting.new_run"
 WITH_SCRIPTS_AND_NO_ROWS = "wrote = submitting.write_scripts; submitting.write_scripts = lambda *a: die(wrote(*a)); _"
 BEFORE_THE_CLAIM = "submitting.send"
-BEFORE_THE_START = "sending.LocalScriptExecutor.submit_queue"
+BEFORE_THE_START = "sending.start_queue"
 AFTER_THE_START = "sending.record_submission"
 
 
@@ -145,7 +145,7 @@ def test_killed_before_the_queue_was_recorded_the_jobs_are_found_and_not_run_aga
     ledger = killed(site, AFTER_THE_START)
     assert [row.phase for row in job_rows(ledger)] == [SUBMITTING] * 3
     if when == "when all is over":
-        (submission,) = interrupted_submissions(ledger)
+        ((submission, *_),) = interrupted_submissions(ledger)
         wait_until(lambda: len(list(site.folder.glob("runs/*/*/end"))) == 3)
         wait_until(lambda: find_process(Path(submission.file).name) is None)
     assert settling.settle(ledger, ["slurm"]) == settling.Settled(False, ())
@@ -252,7 +252,8 @@ def slurm_submission(
     ledger: Ledger, host: str | None = None, pid: int = 2**22 + 1, user: str | None = None, token: str = "feed"
 ) -> None:
     """Three jobs of which the ledger does not know whether Slurm has them."""
-    run = replace(new_run(host=host or socket.gethostname(), pid=pid), user=user or user_name())
+    run = new_run(host=host or socket.gethostname(), pid=pid)
+    run = replace(run, user=user or user_name(), pid_start_ticks=start_ticks(pid))
     record_jobs(ledger, *(f"{token}-{name}" for name in "abc"), token=token, run=run, scheduler="slurm")
 
 
@@ -431,7 +432,7 @@ def test_a_process_that_has_the_number_of_a_sender_that_is_gone_keeps_nothing_wa
     with subprocess.Popen(["sleep", "60"]) as younger:
         slurm_submission(ledger, pid=younger.pid)
         with ledger.writing() as session:
-            session.execute(sa.update(Attempt).values(created_at=now() - timedelta(minutes=1)))
+            session.execute(sa.update(Attempt).values(pid_start_ticks=1))
         refresh(ledger)
         younger.kill()
     assert asked == [["repro:feed"]] and {row.state for row in job_rows(ledger)} == {QUEUED}

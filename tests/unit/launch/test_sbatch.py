@@ -30,10 +30,9 @@ from orchestrator.launch.sbatch import Callbacks, Sent, send
 from orchestrator.launch.submit import Submitted, submit
 from orchestrator.ledger.attempts import job_rows
 from orchestrator.ledger.database import Ledger, now
-from orchestrator.ledger.rows import JobRow
+from orchestrator.ledger.rows import AttemptRow, JobRow
 from orchestrator.ledger.runs import run_record
 from orchestrator.ledger.submissions import (
-    PendingAttempt,
     Submitter,
     claim,
     queued_attempts,
@@ -306,7 +305,7 @@ def test_what_is_behind_a_refused_submission_is_known_not_to_have_been_submitted
 # ---- two senders ---------------------------------------------------------------------------------------------
 
 
-def stale(sender: Sender, monkeypatch: pytest.MonkeyPatch) -> tuple[str, list[PendingAttempt]]:
+def stale(sender: Sender, monkeypatch: pytest.MonkeyPatch) -> tuple[str, list[AttemptRow]]:
     """A run of which this process believes that everything waits its turn, whatever others do."""
     sender.slurm.has_room_for(0)
     run_id = sender.submit().run_id
@@ -522,8 +521,8 @@ def test_a_canary_that_failed_as_its_source_says_has_nothing_to_prove(sender: Se
     assert (done.canary, done.sent.jobs) == (None, 5)
 
 
-def turn(index: int | None) -> PendingAttempt:
-    return PendingAttempt(
+def turn(index: int | None) -> AttemptRow:
+    return AttemptRow(
         token="",
         state=QUEUED,
         phase="waiting",

@@ -9,7 +9,7 @@ import pytest
 
 from orchestrator.catalog.expand import expand
 from orchestrator.catalog.library import experiment_names, find_experiment
-from orchestrator.launch.token_data import DOCUMENT_TOKENS, DOCUMENTS, write_random_tokens
+from orchestrator.launch.fetch import DOCUMENT_TOKENS, DOCUMENTS, write_random_tokens
 from orchestrator.paths import Folders
 from orchestrator.workloads import workloads
 from orchestrator.workloads.needs import TokenData

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import subprocess
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -14,11 +14,12 @@ import pytest
 
 from orchestrator.errors import Unreachable
 from orchestrator.launch import recover
-from orchestrator.launch.recover import Unrecorded, unrecorded_attempts
+from orchestrator.launch.recover import unrecorded_attempts
 from orchestrator.launch.run_record import write_sent
 from orchestrator.ledger.database import Ledger
+from orchestrator.ledger.runs import NewJob
 from orchestrator.ledger.submissions import queued_attempts
-from orchestrator.ledger.tables import SchedulerKind
+from orchestrator.ledger.tables import ENDED, VERIFIED, SchedulerKind
 from orchestrator.slurm.query import QueryAnswer
 from orchestrator.slurm.records import JobRecord
 from tests.recorded_jobs import log_text, new_attempts, new_job, new_ledger, new_run, record_run, unless_verified
@@ -58,6 +59,13 @@ def lost_run(
 def queue_file(home: Path) -> str:
     """Return a name that no process of another test run has in its command line."""
     return f"{str(home).replace('/', '-')}.queue.sh"
+
+
+def unrecorded(ledger: Ledger, jobs: Sequence[NewJob]) -> list[tuple[str, str, str | None, str | None]]:
+    """Return job, folder, scheduler id and verdict of the attempts that the ledger does not have."""
+    found = unrecorded_attempts(ledger, jobs)
+    assert all((attempt.phase == ENDED) == (attempt.verdict is not None) for attempt in found)
+    return [(attempt.job_id, attempt.folder, attempt.scheduler_id, attempt.verdict) for attempt in found]
 
 
 def write_record(folder: Path, name: str, scheduler_id: str, *, exit_code: int = 0, pid: int = NOBODY) -> None:
@@ -100,10 +108,10 @@ def test_slurm_decides_which_jobs_of_a_lost_run_are_under_way_and_a_start_record
     asked = answer_for_slurm(monkeypatch, {"17_0": "RUNNING", "17_1": "PENDING", "17_2": "RUNNING", "17_3": "FAILED"})
     for name in "cde":
         write_record(folders[name], "start", f"99_{name}")
-    assert unrecorded_attempts(ledger, JOBS) == [
-        Unrecorded("b-id", folders["b"], "17_1", True),
-        Unrecorded("c-id", folders["c"], "17_2", True),
-        Unrecorded("e-id", folders["e"], "99_e", True),
+    assert unrecorded(ledger, JOBS) == [
+        ("b-id", str(folders["b"]), "17_1", None),
+        ("c-id", str(folders["c"]), "17_2", None),
+        ("e-id", str(folders["e"]), "99_e", None),
     ]
     assert asked == [{f"repro:{TOKEN}"}]
 
@@ -113,7 +121,7 @@ def test_a_job_that_was_submitted_alone_is_found_by_its_id_without_index(
 ) -> None:
     folders = lost_run(tmp_path, "a", array=False)
     answer_for_slurm(monkeypatch, {"17": "PENDING"})
-    assert unrecorded_attempts(ledger, JOBS) == [Unrecorded("a-id", folders["a"], "17", True)]
+    assert unrecorded(ledger, JOBS) == [("a-id", str(folders["a"]), "17", None)]
 
 
 def test_only_jobs_that_are_submitted_now_count(
@@ -121,8 +129,8 @@ def test_only_jobs_that_are_submitted_now_count(
 ) -> None:
     folders = lost_run(tmp_path, "a", "b")
     answer_for_slurm(monkeypatch, {"17_0": "PENDING", "17_1": "PENDING"})
-    assert unrecorded_attempts(ledger, JOBS[1:]) == [Unrecorded("b-id", folders["b"], "17_1", True)]
-    assert unrecorded_attempts(ledger, JOBS[2:]) == []
+    assert unrecorded(ledger, JOBS[1:]) == [("b-id", str(folders["b"]), "17_1", None)]
+    assert unrecorded(ledger, JOBS[2:]) == []
 
 
 def test_a_run_that_the_ledger_contains_is_not_searched(
@@ -131,7 +139,7 @@ def test_a_run_that_the_ledger_contains_is_not_searched(
     lost_run(tmp_path, "a")
     record_run(ledger, replace(new_run(), id=f"lost-{TOKEN}"), JOBS[:1], unless_verified, new_attempts())
     asked = answer_for_slurm(monkeypatch, {"17_0": "PENDING"})
-    assert (unrecorded_attempts(ledger, JOBS), asked) == ([], [])
+    assert (unrecorded(ledger, JOBS), asked) == ([], [])
 
 
 def test_slurm_is_asked_only_for_submissions_to_slurm_with_a_job_that_has_not_ended(
@@ -141,7 +149,7 @@ def test_slurm_is_asked_only_for_submissions_to_slurm_with_a_job_that_has_not_en
     write_record(ended["a"], "end", "17_0", exit_code=1)
     lost_run(tmp_path, "b", scheduler="local", token="here")
     asked = answer_for_slurm(monkeypatch, {"17_0": "RUNNING"})
-    assert (unrecorded_attempts(ledger, JOBS), asked) == ([], [])
+    assert (unrecorded(ledger, JOBS), asked) == ([], [])
 
 
 def test_a_slurm_that_does_not_answer_is_reported_and_the_jobs_are_not_taken_for_lost(
@@ -171,7 +179,7 @@ def test_of_the_jobs_that_ended_only_those_with_a_verified_log_are_found(ledger:
         write_record(folders[name], "end", f"17_{name}", exit_code=1 if name == "b" else 0)
     write_record(folders["f"], "end", "17_f")
     os.mkfifo(folders["f"] / "log.txt")
-    assert unrecorded_attempts(ledger, JOBS) == [Unrecorded("a-id", folders["a"], "17_a", False)]
+    assert unrecorded(ledger, JOBS) == [("a-id", str(folders["a"]), "17_a", VERIFIED)]
 
 
 def test_an_end_record_that_cannot_be_read_is_no_end(
@@ -180,7 +188,7 @@ def test_an_end_record_that_cannot_be_read_is_no_end(
     folders = lost_run(tmp_path, "a")
     os.mkfifo(folders["a"] / "end")
     answer_for_slurm(monkeypatch, {"17_0": "RUNNING"})
-    assert unrecorded_attempts(ledger, JOBS) == [Unrecorded("a-id", folders["a"], "17_0", True)]
+    assert unrecorded(ledger, JOBS) == [("a-id", str(folders["a"]), "17_0", None)]
 
 
 def test_a_home_with_two_names_has_each_attempt_once(tmp_path: Path) -> None:
@@ -192,14 +200,14 @@ def test_a_home_with_two_names_has_each_attempt_once(tmp_path: Path) -> None:
     write_record(folder, "end", "17_0")
     ledger = new_ledger(tmp_path / "link")
     assert len(ledger.runs) == 2
-    assert [attempt.folder.resolve() for attempt in unrecorded_attempts(ledger, JOBS)] == [folder.resolve()]
+    assert [Path(attempt.folder).resolve() for attempt in unrecorded_attempts(ledger, JOBS)] == [folder.resolve()]
 
 
 def test_a_home_without_runs_has_no_attempt(ledger: Ledger, tmp_path: Path) -> None:
-    assert unrecorded_attempts(ledger, JOBS) == []
+    assert unrecorded(ledger, JOBS) == []
     (tmp_path / "runs").mkdir(exist_ok=True)
     (tmp_path / "runs" / "file").touch()
-    assert unrecorded_attempts(ledger, JOBS) == []
+    assert unrecorded(ledger, JOBS) == []
 
 
 # ---- jobs of a local queue -------------------------------------------------------------------------------------
@@ -218,19 +226,19 @@ def test_a_local_job_that_started_is_under_way_while_its_process_runs(ledger: Le
     with process_with(str(folders["a"])) as pid:
         for folder in folders.values():  # the process with this number is a job of another folder than b's
             write_record(folder, "start", "4_0", pid=pid)
-        assert unrecorded_attempts(ledger, JOBS) == [Unrecorded("a-id", folders["a"], "4_0", True)]
-    assert unrecorded_attempts(ledger, JOBS) == []
+        assert unrecorded(ledger, JOBS) == [("a-id", str(folders["a"]), "4_0", None)]
+    assert unrecorded(ledger, JOBS) == []
 
 
 def test_a_local_job_that_waits_is_under_way_while_its_queue_runs_unless_it_was_cancelled(
     ledger: Ledger, tmp_path: Path
 ) -> None:
     folders = lost_run(tmp_path, "a", "b", scheduler="local")
-    assert unrecorded_attempts(ledger, JOBS) == []
+    assert unrecorded(ledger, JOBS) == []
     (folders["b"] / "cancelled").touch()
     with process_with(queue_file(tmp_path)):
-        assert unrecorded_attempts(ledger, JOBS) == [Unrecorded("a-id", folders["a"], None, True)]
-    assert unrecorded_attempts(ledger, JOBS) == []
+        assert unrecorded(ledger, JOBS) == [("a-id", str(folders["a"]), None, None)]
+    assert unrecorded(ledger, JOBS) == []
 
 
 def test_a_local_job_of_another_host_is_under_way_from_its_start_to_its_end(ledger: Ledger, tmp_path: Path) -> None:
@@ -238,6 +246,6 @@ def test_a_local_job_of_another_host_is_under_way_from_its_start_to_its_end(ledg
     record = folders["a"].parent / "submissions" / f"{TOKEN}.sent"
     record.write_text(record.read_text().replace(f"host={socket.gethostname()}", "host=another"))
     write_record(folders["a"], "start", "4_0")
-    assert unrecorded_attempts(ledger, JOBS) == [Unrecorded("a-id", folders["a"], "4_0", True)]
+    assert unrecorded(ledger, JOBS) == [("a-id", str(folders["a"]), "4_0", None)]
     write_record(folders["a"], "end", "4_0", exit_code=1)
-    assert unrecorded_attempts(ledger, JOBS) == []
+    assert unrecorded(ledger, JOBS) == []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from datetime import datetime
 
@@ -19,7 +19,7 @@ from orchestrator.ledger.measurements import (
     record_measurements,
 )
 from orchestrator.ledger.reports import experiment_counts
-from orchestrator.ledger.runs import Missing, NewAttempt
+from orchestrator.ledger.runs import NewAttempt
 from orchestrator.ledger.submissions import interrupted_submissions, record_never_submitted, record_submission
 from orchestrator.ledger.tables import (
     ENDED,
@@ -63,8 +63,8 @@ def test_a_new_job_is_stored_as_submitting_before_any_scheduler_is_called(ledger
         ("a", "SUBMITTING", SUBMITTING, None),
         ("b", "SUBMITTING", SUBMITTING, None),
     ]
-    assert [one.token for one in interrupted_submissions(ledger)] == ["token"]
-    assert interrupted_submissions(ledger)[0].folders == ("/nowhere/a-id", "/nowhere/b-id")
+    assert [one.token for one, *_ in interrupted_submissions(ledger)] == ["token"]
+    assert [one.folder for one in interrupted_submissions(ledger)[0]] == ["/nowhere/a-id", "/nowhere/b-id"]
 
 
 @pytest.mark.parametrize("phase", [SUBMITTING, WAITING, RUNNING])
@@ -105,7 +105,7 @@ def test_a_job_that_has_ended_but_was_not_judged_is_not_run_a_second_time(ledger
 
 
 def test_when_the_scripts_cannot_be_made_nothing_is_stored(ledger: Ledger) -> None:
-    def fails(_missing: Mapping[str, Missing]) -> dict[str, NewAttempt]:
+    def fails(_missing: Collection[str]) -> dict[str, NewAttempt]:
         raise RuntimeError("no template")
 
     with pytest.raises(RuntimeError, match="no template"):
@@ -268,7 +268,7 @@ def test_two_cases_that_are_one_job_are_submitted_once_and_both_have_its_result(
     first = new_job("a")
     asked: list[list[str]] = []
 
-    def make(missing: Mapping[str, Missing]) -> Mapping[str, NewAttempt]:
+    def make(missing: Collection[str]) -> Mapping[str, NewAttempt]:
         asked.append(list(missing))
         return new_attempts()(missing)
 
