@@ -54,7 +54,7 @@ class Word(sa.String):
         self.words = words
 
 
-class Number(sa.types.TypeDecorator[float]):
+class FiniteNumber(sa.types.TypeDecorator[float]):
     """A finite number. NaN and infinity become NULL, because only some databases can store them."""
 
     impl = sa.Double
@@ -145,7 +145,7 @@ def check_in_sqlite(column: sa.Column[object]) -> sa.CheckConstraint:
         condition = f"CASE WHEN json_valid({name}) THEN json_type({name}) = '{json_type}' ELSE {name} IS NULL END"
     elif isinstance(kind, Time):
         condition = f"typeof({name}) IN ('text', 'null') AND {name} GLOB '{_TIME}'"
-    elif isinstance(kind, Number):
+    elif isinstance(kind, FiniteNumber):
         condition = f"typeof({name}) IN ('real', 'null') AND abs({name}) <= {_LARGEST}"
     elif isinstance(kind, sa.Boolean):
         condition = f"{name} IN (0, 1)"
@@ -159,7 +159,7 @@ class Table(DeclarativeBase):
 
     type_annotation_map = {
         datetime: Time,
-        float: Number,
+        float: FiniteNumber,
     }
     metadata = MetaData(
         naming_convention={

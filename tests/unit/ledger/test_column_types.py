@@ -14,7 +14,18 @@ import sqlalchemy as sa
 from orchestrator.errors import ReproError
 from orchestrator.ledger.attempts import job_rows
 from orchestrator.ledger.database import Ledger, now
-from orchestrator.ledger.tables import Attempt, Event, JsonObject, JsonTexts, Masked, Metric, Number, Table, Time, Word
+from orchestrator.ledger.tables import (
+    Attempt,
+    Event,
+    FiniteNumber,
+    JsonObject,
+    JsonTexts,
+    Masked,
+    Metric,
+    Table,
+    Time,
+    Word,
+)
 from tests.recorded_jobs import new_ledger, record_jobs
 
 COLUMNS = [column for table in Table.metadata.sorted_tables for column in table.columns]
@@ -44,7 +55,7 @@ def wrong_values(column: sa.Column[object]) -> list[object]:
         return ["{broken", "[]", b"\xff", 3]
     if isinstance(kind, (sa.String, Word)):
         return [b"\xff", *(["paused"] if isinstance(kind, Word) else [])]
-    return ["abc", b"\xff", *([] if isinstance(kind, Number) else [0.5])]
+    return ["abc", b"\xff", *([] if isinstance(kind, FiniteNumber) else [0.5])]
 
 
 @pytest.mark.fault(
