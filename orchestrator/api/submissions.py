@@ -1,32 +1,42 @@
-"""Submissions of experiments, and their supervision until all jobs have ended."""
+"""Submissions of experiments and their supervision; scripts to submit by hand, and the adoption of their jobs."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orchestrator.api import DEFAULT, CaseOptions, Session, require_text
 from orchestrator.api.catalog import require_experiment
 from orchestrator.api.jobs import POLL_EVERY_S, name_list, select_jobs, update
-from orchestrator.api.plans import PlannedRun, plan_runs, require_positive, require_submittable
+from orchestrator.api.plans import PlannedRun, plan_run, plan_runs, require_positive, require_submittable
 from orchestrator.clusters.resolve import Cluster
 from orchestrator.errors import Problem, ReproError
+from orchestrator.files import private_folder
+from orchestrator.launch.by_hand import RenderedJob, read_rendered, runs_of, started_jobs, token_of, write_records
+from orchestrator.launch.denied_nodes import denied_note, with_denied_nodes
 from orchestrator.launch.preflight import gpu_warnings, image_warnings, require_ready
+from orchestrator.launch.refresh import observe_end_records
+from orchestrator.launch.render import explain_job, render_job
 from orchestrator.launch.run_options import FollowedJob, RunOptions
+from orchestrator.launch.sbatch import comment_of
 from orchestrator.launch.submit import submit as submit_plans
 from orchestrator.launch.supervise import RunSupervisor, wait_for
-from orchestrator.ledger.attempts import job_rows, measured_for, result_rows
+from orchestrator.launch.templates import Explained
+from orchestrator.ledger.attempts import job_rows, measured_for, result_rows, rows_of_attempts
 from orchestrator.ledger.database import Ledger, now
 from orchestrator.ledger.experiment_files import record_experiment_file
 from orchestrator.ledger.rows import JobRow
+from orchestrator.ledger.runs import adopted_ids, record_adopted
 from orchestrator.ledger.tables import OPEN, RUNNING
 from orchestrator.paths import Folders
 from orchestrator.reading.failure import Failure, failure_named
 from orchestrator.reading.job_status import reuse_text
 from orchestrator.results.outcome import FigureOutcome, judge_figure
 from orchestrator.text import option_words
+from orchestrator.workloads import copy_programs
 from orchestrator.workloads.argument_changes import changes_of
 
 if TYPE_CHECKING:
@@ -259,3 +269,113 @@ def supervise(submissions: Sequence[Submission] | Submission, *, session: Sessio
             )
         )
     return outcomes
+
+
+@dataclass(frozen=True, slots=True)
+class CaseScript:
+    """The batch script of a case. `file` is where it was written."""
+
+    name: str
+    text: str
+    file: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Rendered:
+    """Scripts of a planned run. `lines` are those of the first script with their origins, if asked for."""
+
+    planned: PlannedRun
+    scripts: tuple[CaseScript, ...]
+    lines: tuple[Explained, ...] = ()
+
+
+def render(
+    experiment: str,
+    cluster: str,
+    output: Path | str | None = None,
+    *,
+    explain: bool = False,
+    session: Session = DEFAULT,
+    **options: Unpack[CaseOptions],
+) -> Rendered:
+    """Render the batch script of each case; with `output`, write them and what they import, ready to submit.
+
+    Beside each script is a record without secrets, by which `adopt` reads the job into the ledger. With `explain`, only
+    the first script is explained and nothing is written.
+    """
+    planned = plan_run(experiment, cluster, **options)
+    session.note(planned.notes)
+    folders, base = session.folders, Path(output or "").resolve()
+    profile = with_denied_nodes(planned.cluster)
+    session.note(denied_note(profile))
+    stem = "-".join(filter(None, [planned.entry.short_name, options.get("workload")]))
+    names = [f"{stem}-{plan.case.slug}" for plan in planned.plans]
+    if explain:
+        plan, name = planned.plans[0], names[0]
+        log = base / f"{name}.batch.txt"
+        return Rendered(planned, (), tuple(explain_job(plan, profile, base / name, folders.templates, output=log)))
+    scripts = []
+    for plan, name in zip(planned.plans, names, strict=True):
+        folder, log = base / name, base / f"{name}.batch.txt"
+        if output is None:
+            scripts.append(CaseScript(name, render_job(plan, profile, folder, folders.templates, output=log)))
+        else:
+            comment = comment_of(token_of(plan, folder))
+            text = render_job(plan, profile, folder, folders.templates, comment=comment)
+            scripts.append(CaseScript(name, text, base / f"{name}.sh"))
+    if output is not None:
+        if base.exists() and not base.is_dir():
+            raise ReproError(Problem("not a folder", f"{output}:", "give a folder for the scripts"))
+        copy_programs((plan.program.workload for plan in planned.plans), folders)
+        base.mkdir(parents=True, exist_ok=True)
+    command = session.command or ("repro", "render", experiment, "--cluster", cluster)
+    texts = {script.file: script.text for script in scripts if script.file is not None}
+    for file, text in texts.items():
+        private_folder(file.with_suffix(""))  # Slurm opens the output of the script before it runs
+        file.write_text(text, encoding="utf-8")
+        file.chmod(0o750)
+    if texts:
+        write_records(planned.plans, profile, folders, command, texts)
+    return Rendered(planned, tuple(scripts))
+
+
+@dataclass(frozen=True, slots=True)
+class Adopted:
+    """Jobs of rendered scripts: adopted now, adopted by an earlier command, and never submitted."""
+
+    jobs: tuple[JobRow, ...]
+    known: tuple[RenderedJob, ...]
+    not_submitted: tuple[RenderedJob, ...]
+
+
+def adopt(folder: Path | str, *, session: Session = DEFAULT) -> Adopted:
+    """Read the jobs of rendered scripts into the ledger: script, Slurm job id, records and log.
+
+    `folder` is that of `render(output=folder)`. A job that still runs is adopted as running. A second call adds only
+    jobs that were submitted since. The verdict comes from the log, as for every job. ReproError for a folder without
+    records and for a record of another version; then nothing is adopted.
+    """
+    rendered = read_rendered(Path(folder))
+    submitted = started_jobs(rendered)
+    session.note(submitted.complaints)
+    ledger = session.existing_ledger(create=True)
+    assert ledger is not None
+    recorded = adopted_ids(ledger, [job.job.id for job in rendered])
+    new = {
+        job.file: (job, attempt)
+        for job, attempt in submitted.attempts
+        if (attempt.folder, attempt.scheduler_id) not in recorded
+    }
+    ids: list[int] = []
+    for run, jobs in runs_of([job for job, _ in new.values()], session.folders):
+        attempts = {job.job.id: new[job.file][1] for job in jobs}
+        ids += record_adopted(ledger, run, [job.job for job in jobs], attempts)
+    session.note(update(ledger).complaints)
+    if observe_end_records(ledger, ids):
+        session.note(update(ledger).complaints)
+    started = {job.file for job, _ in submitted.attempts}
+    return Adopted(
+        tuple(rows_of_attempts(ledger, ids)),
+        tuple(job for job in rendered if job.file in started and job.file not in new),
+        tuple(job for job in rendered if job.file not in started),
+    )

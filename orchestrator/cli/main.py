@@ -24,9 +24,9 @@ from orchestrator.errors import EXIT_FAILED, EXIT_OK, EXIT_USER_ERROR, Problem, 
 PANELS = {
     "Look at experiments and jobs": {
         "list": ("catalog", "List the experiments of all papers: sizes and progress."),
-        "show": ("show", "Show an experiment: cases, published numbers, claims."),
+        "show": ("catalog", "Show an experiment: cases, published numbers, claims."),
         "plan": ("catalog", "Check each case: validity, memory, time and cost."),
-        "status": ("watch", "Show the state, verdict and speed of jobs."),
+        "status": ("records", "Show the state, verdict and speed of jobs."),
         "logs": ("records", "Print the log of a job."),
         "history": ("records", "Show all attempts and events of a job."),
         "sql": ("records", "Query the ledger, the database of all jobs, read-only."),
@@ -48,14 +48,14 @@ PANELS = {
     },
     "Share results": {
         "report": ("results", "Write one HTML page with outcomes, pictures and provenance."),
-        "bundle": ("bundles", "Write or verify a bundle: one file with all evidence."),
+        "bundle": ("results", "Write or verify a bundle: one file with all evidence."),
     },
     "Set up a site": {
         "clusters": ("sites", "Cluster profiles: list, show, check, create."),
-        "nodes": ("nodes", "Nodes that jobs may not use: deny, list, allow."),
+        "nodes": ("sites", "Nodes that jobs may not use: deny, list, allow."),
         "images": ("sites", "Container images of a cluster: list, import."),
-        "experiments": ("show", "Files of experiments: write, check."),
-        "workloads": ("workloads", "Programs: list, show, fetch code and data."),
+        "experiments": ("catalog", "Files of experiments: write, check."),
+        "workloads": ("sites", "Programs: list, show, fetch code and data."),
         "config": ("sites", "Your settings, and where each one comes from."),
     },
 }

@@ -1,11 +1,14 @@
-"""Commands for a site: `clusters` for profiles, `images` for images that jobs share, `config` for your settings."""
+"""Commands for a site: profiles, denied nodes, images, code and data of programs, and your settings."""
 
 from __future__ import annotations
 
+import re
 import shlex
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from json import dumps
 from typing import Annotated
 
 import typer
@@ -320,3 +323,210 @@ def show_config(context: typer.Context, json: option.Json = False, database: opt
 
 def _setting_text(value: object) -> str | None:
     return ", ".join(value) if isinstance(value, tuple) else value if isinstance(value, str) else None
+
+
+nodes = typer.Typer(
+    rich_markup_mode=None, no_args_is_help=True, help="Nodes that your jobs may not use, one list per cluster."
+)
+
+Nodes = Annotated[list[str], typer.Argument(help="Nodes as Slurm writes them: n7 'n[1-4,7]'.", metavar="NODES")]
+Because = Annotated[str, typer.Option("--because", metavar="TEXT", help="The reason, for later.")]
+Until = Annotated[
+    str | None,
+    typer.Option(
+        "--until", metavar="DATE", help="Last day, 2026-12-31, or a time in UTC, 2026-12-31T18:00. Default: no end."
+    ),
+]
+OnlyCluster = Annotated[
+    str | None,
+    typer.Option(
+        "--cluster", metavar="CLUSTER", help="Only nodes of this cluster.", autocompletion=completion.clusters
+    ),
+]
+Ended = Annotated[bool, typer.Option("--all", help="Also entries that have ended.")]
+
+
+@nodes.command()
+def deny(
+    context: typer.Context,
+    names: Nodes,
+    *,
+    because: Because,
+    until: Until = None,
+    cluster: option.OnCluster,
+    json: option.Json = False,
+) -> None:
+    """Exclude nodes from each submission from now on. Jobs that are already in Slurm's queue stay as they are."""
+    denied = api.deny_nodes(names, because, cluster, until=until, session=session_of(context))
+    if json:
+        context.obj.json.put(nodes=denied.entries)
+    first = denied.entries[0]
+    listed = ", ".join(entry.node for entry in denied.entries)
+    message(f"{first.cluster}: {counted(len(denied.entries), 'node')} {first.explanation}: {listed}")
+    if not denied.was_checked:
+        message(f"note: this machine does not see the Slurm of {first.cluster}, so the names were not checked")
+    suggest("when they are repaired", "nodes allow", *names, cluster=first.cluster)
+
+
+@nodes.command("list")
+def list_nodes(
+    context: typer.Context,
+    *,
+    cluster: OnlyCluster = None,
+    ended: Ended = False,
+    json: option.Json = False,
+) -> None:
+    """List the denied nodes."""
+    entries = api.list_denied_nodes(cluster=cluster, ended=ended, session=session_of(context))
+    rows = [asdict(entry) for entry in entries]
+    if json:
+        context.obj.json.put(nodes=entries)
+    elif rows:
+        table(rows, list(rows[0]))
+    else:
+        message("no node is denied")
+    if not rows:
+        suggest("how to exclude a node from submissions", "nodes deny", "--help")
+    elif not ended:
+        first = entries[0]
+        suggest("use the node again", "nodes allow", first.node, cluster=first.cluster)
+
+
+@nodes.command()
+def allow(
+    context: typer.Context, names: Nodes, *, cluster: option.ClusterName = None, json: option.Json = False
+) -> None:
+    """Take nodes off the deny list."""
+    entries = api.allow_nodes(names, cluster=cluster)
+    if json:
+        context.obj.json.put(nodes=entries)
+    listed = ", ".join(entry.node for entry in entries)
+    message(f"{entries[0].cluster}: {counted(len(entries), 'node')} allowed again: {listed}")
+    suggest("the nodes that are denied", "nodes list")
+
+
+workloads = typer.Typer(
+    rich_markup_mode=None, no_args_is_help=True, help="Programs that cases run, with their code and data."
+)
+
+Program = Annotated[str, argument("WORKLOAD", "Name of a workload.", completion.workloads)]
+Directory = Annotated[
+    str | None,
+    value_option(
+        "--directory", "FOLDER", "Fetch into this folder. Default: the paths in the profile's workloads: section."
+    ),
+]
+Text = Annotated[
+    str | None,
+    value_option("--text", "FILE", "Make the data of this text, a .jsonl file with key text. Default: random tokens."),
+]
+Python = Annotated[
+    str | None,
+    value_option("--python", "PATH", "With --text: a Python with the program's packages. Default: the one of repro."),
+]
+Offline = Annotated[
+    bool, typer.Option("--offline", help="Print the script for a machine with internet. Fetches nothing.")
+]
+
+
+@workloads.command("list")
+def list_workloads(context: typer.Context, json: option.Json = False) -> None:
+    """List the programs and what each one needs."""
+    rows = api.rows_of(api.WorkloadRow, api.workload_needs())
+    if json:
+        context.obj.json.put(workloads=rows)
+    else:
+        cells = [as_row(row) | {"commit": (row.commit or "")[:12], "needs": ", ".join(row.needs)} for row in rows]
+        table(cells, list(cells[0]))
+    suggest("the source of each", "workloads show", rows[0].workload)
+
+
+@workloads.command("show")
+def show_workload(
+    context: typer.Context, name: Program, cluster: option.ClusterName = None, json: option.Json = False
+) -> None:
+    """Show what a program needs, its sources, and what is there."""
+    shown = api.show_workload(name, cluster)
+    rows = api.rows_of(api.NeedRow, shown.needs)
+    if json:
+        context.obj.json.put(workloads=[api.row_of(api.WorkloadRow, shown)], needs=rows)
+    elif rows:
+        short = [_short(row) for row in rows]
+        table(short, filled_columns(short))
+    workload = shown.workload
+    message(f"{workload.name}: {workload.about}")
+    for status in shown.needs:
+        if status.source.published_data:
+            message(f"data of the paper: {status.source.published_data}")
+    states = {status.state for status in shown.needs if status.source.is_required}
+    if not rows:
+        message("needs no code or data from elsewhere")
+    elif cluster is None:
+        suggest("what is there on this machine, or another cluster", "workloads show", name, cluster="local")
+    elif states == {"there"}:
+        suggest("the profile and its paths", "clusters check", cluster)
+    elif "not in the profile" in states:
+        place = find_folders().home / "workloads"  # jobs can read the home folder
+        suggest("or another shared folder", "workloads fetch", name, cluster=cluster, directory=place)
+    else:
+        suggest("fetch what is missing", "workloads fetch", name, cluster=cluster)
+
+
+@workloads.command()
+def fetch(
+    context: typer.Context,
+    name: Program,
+    cluster: option.OnCluster,
+    directory: Directory = None,
+    text: Text = None,
+    python: Python = None,
+    offline: Offline = False,
+    json: option.Json = False,
+) -> None:
+    """Fetch a program's code and data to the shared file system.
+
+    It runs on this machine, the login node, and starts no job. Existing files and folders are checked and not changed.
+    """
+    if offline:
+        commands = api.offline_fetch(name, cluster, directory=directory, text=text, python=python)
+        if json:
+            context.obj.json.put(commands=commands.splitlines())
+        else:
+            data(commands.rstrip("\n"))
+        return
+    planned = api.plan_fetch(name, cluster, directory=directory, text=text, python=python)
+    if not planned.items:
+        message(f"{planned.workload.name} needs no code or data from elsewhere")
+    else:
+        message("fetching on this machine; no job is started")
+    rows: list[api.FetchedFile] = []
+    for fetched in planned.run(message):
+        row = api.row_of(api.FetchedFile, fetched)
+        rows.append(row)
+        if row.how != "fetched":  # else the script has printed it
+            message(f"{row.field}: {row.how}, {', '.join(map(str, row.files))}")
+    if json:
+        settings = [api.FetchedSetting(field, value) for field, value in planned.settings]
+        context.obj.json.put(fetched=rows, settings=settings)
+    elif planned.settings:
+        data(f"workloads:\n  {planned.workload.name}:")
+        for field, value in planned.settings:
+            data(f"    {field}: {_yaml_text(value)}")
+    if planned.settings:
+        message(f"set these fields in {api.shown(planned.cluster.overlay)}")
+    if planned.unmounted:
+        message(f"jobs run in containers: add {' and '.join(planned.unmounted)} to container: mounts: of the profile")
+    suggest("the profile and its paths", "clusters check", cluster)
+
+
+def _short(row: api.NeedRow) -> dict[str, object]:
+    """Return a row of the table: commit and checksum in one column, with their first digits."""
+    digest = f"sha256:{row.sha256}"[:19] if row.sha256 else None
+    what = row.what if row.required else f"{row.what}, optional"
+    kept = {name: getattr(row, name) for name in ("field", "what", "state", "path", "fetched")}
+    return kept | {"what": what, "version": digest or str(row.commit or "")[:12], "source": row.source}
+
+
+def _yaml_text(value: str) -> str:
+    """Return a path as YAML: in quotes unless its characters are harmless. JSON's quotes are YAML's."""
+    return value if re.fullmatch(r"/[\w./-]*", value, re.ASCII) else dumps(value, ensure_ascii=False)
