@@ -44,26 +44,22 @@ app = typer.Typer(rich_markup_mode=None)
 
 
 @app.command("list")
-def list_experiments(
-    context: typer.Context, wide: option.Wide = False, json: option.Json = False, database: option.Database = None
-) -> None:
+def list_experiments(context: typer.Context, wide: option.Wide = False) -> None:
     """List the experiments of all papers: sizes and progress."""
-    experiments = api.experiments(session_of(context, database))
-    if json:
-        context.obj.json.put(experiments=experiments.rows, clusters=experiments.clusters)
-    else:
-        rows = [_experiment_row(row) for row in experiments.rows]
-        table(
-            rows,
-            ["experiment", "paper", "cases", "gpus", "done", "scales", "title"],
-            wide=wide,
-            important=_LISTED,
-            hint=WIDE_HINT,
-        )
-        message(f"clusters: {', '.join(experiments.clusters)}")
-        message("cases and gpus are of the published size; repro plan NAME predicts memory, time and cost")
-        if experiments.rows:
-            suggest("its cases, published numbers and claims", "show", "figure-13")
+    experiments = api.experiments(session_of(context))
+    context.obj.json.put(experiments=experiments.rows, clusters=experiments.clusters)
+    rows = [_experiment_row(row) for row in experiments.rows]
+    table(
+        rows,
+        ["experiment", "paper", "cases", "gpus", "done", "scales", "title"],
+        wide=wide,
+        important=_LISTED,
+        hint=WIDE_HINT,
+    )
+    message(f"clusters: {', '.join(experiments.clusters)}")
+    message("cases and gpus are of the published size; repro plan NAME predicts memory, time and cost")
+    if experiments.rows:
+        suggest("its cases, published numbers and claims", "show", "figure-13")
     if experiments.problems:
         raise ReproError(*experiments.problems)
 
@@ -111,7 +107,6 @@ def plan(
     exact: Exact = False,
     solve_alpha: SolveAlpha = False,
     wide: option.Wide = False,
-    json: option.Json = False,
 ) -> None:
     """Check each case: is it valid, does it fit in memory, how long does it take and what does it cost."""
     options = api.CaseOptions(scale=scale, where=where, workload=workload, arg=arg, no_arg=no_arg)
@@ -123,9 +118,8 @@ def plan(
         message(f"building the model of {count}, up to about three seconds each")
         report = api.with_exact_memory(report)
     rows, refused = list(report.rows.values()), report.refusals
-    if json:
-        context.obj.json.put(refused, cases=rows, totals=[report.totals], warnings=report.warnings, notes=report.notes)
-    elif rows:
+    context.obj.json.put(refused, cases=rows, totals=[report.totals], warnings=report.warnings, notes=report.notes)
+    if rows:
         hidden = {"time_limit_s", *rows[0].parts, *(["experiment"] if len(report.selections) == 1 else [])}
         shown = [
             {**row, "experiment": short_name(row.experiment), "uncertainty": _percent(row.uncertainty)} for row in rows
@@ -222,7 +216,6 @@ def render(
     time: option.JobTime = None,
     output: OutputFolder = None,
     explain: Explain = False,
-    json: option.Json = False,
 ) -> None:
     """Print the batch script of each case; with -o, write the scripts and what they import, ready to submit."""
     options = api.CaseOptions(scale=scale, where=where, workload=workload, arg=arg, no_arg=no_arg)
@@ -230,7 +223,7 @@ def render(
     options["settings"] = all_settings(settings, partition, qos, reservation, nodelist, exclude, time)
     rendered = api.render(experiment, cluster, output, explain=explain, session=session_of(context), **options)
     profile, scripts = rendered.planned.cluster, rendered.scripts
-    if json:
+    if context.obj.is_json:
         context.obj.json.put(scripts=scripts, lines=rendered.lines)
         return
     if explain:
@@ -290,7 +283,6 @@ def show_experiment(
     where: option.Where = None,
     script: ScriptNames = False,
     wide: option.Wide = False,
-    json: option.Json = False,
 ) -> None:
     """Show an experiment: its cases and axes, published numbers, and claims with the scales that can judge them.
 
@@ -303,16 +295,14 @@ def show_experiment(
                 Problem(f"{experiment}: a paper, which has no cases for --scale, --where and --script", hint=hint)
             )
         contents = api.show_paper(experiment)
-        if json:
-            paper = api.row_of(api.ShownPaper, contents.paper, paper=contents.name)
-            rows = [api.shown_experiment(entry, entry.experiment.differences) for entry in contents.entries]
-            context.obj.json.put(papers=[paper], experiments=rows)
-        else:
-            _show_paper(contents, wide)
+        paper = api.row_of(api.ShownPaper, contents.paper, paper=contents.name)
+        rows = [api.shown_experiment(entry, entry.experiment.differences) for entry in contents.entries]
+        context.obj.json.put(papers=[paper], experiments=rows)
+        _show_paper(contents, wide)
         return
     shown = api.show(experiment, scale, where=where)
     entry = shown.entry
-    if json:
+    if context.obj.is_json:
         rows = [api.shown_experiment(entry, shown.differences)]
         context.obj.json.put(experiments=rows, cases=shown.rows, claims=shown.claims)
         return
@@ -456,10 +446,10 @@ def _print_caveats(shown: api.ExperimentCases) -> None:
 
 
 @experiments.command()
-def new(context: typer.Context, file: NewFile, json: option.Json = False) -> None:
+def new(context: typer.Context, file: NewFile) -> None:
     """Write a commented experiment to start from, and paper.yaml beside it."""
     files = api.new_experiment(file)
-    if json:
+    if context.obj.is_json:
         context.obj.json.put(files=api.written_files("experiment", *files))
         return
     for path in files:
@@ -468,10 +458,10 @@ def new(context: typer.Context, file: NewFile, json: option.Json = False) -> Non
 
 
 @experiments.command()
-def check(context: typer.Context, experiment: option.ExperimentName, json: option.Json = False) -> None:
+def check(context: typer.Context, experiment: option.ExperimentName) -> None:
     """Report all problems of an experiment: fields, scales, and settings that its program does not support."""
     entry, scales = api.check_experiment(experiment)
-    if json:
+    if context.obj.is_json:
         context.obj.json.put(scales=scales)
         return
     table([as_row(scale) for scale in scales], ["scale", "cases"])

@@ -50,26 +50,24 @@ def logs(
     follow: Follow = False,
     rank: Rank = None,
     attempt: AttemptNumber = None,
-    json: option.Json = False,
-    database: option.Database = None,
 ) -> None:
     """Print the log of a job, unchanged unless stdout is a terminal."""
-    log = api.logs(job, rank=rank, attempt=attempt, follow=follow, session=session_of(context, database))
+    log = api.logs(job, rank=rank, attempt=attempt, follow=follow, session=session_of(context))
     if follow and log.job.phase in api.OPEN and log.job.phase != api.RUNNING:
         message(f"{log.job.job_id} ({log.job.label}) is {log.job.state}; its log follows when it runs. Ctrl-C ends")
     printable = VisibleLog().feed if sys.stdout.isatty() else bytes
-    if json:
+    if context.obj.is_json:
         for lines in _lines(log.pieces):
             context.obj.json.print_rows(lines)
         context.obj.json.print_rows([])
     try:
-        for piece in () if json else log.pieces:
+        for piece in () if context.obj.is_json else log.pieces:
             sys.stdout.buffer.write(printable(piece))
             sys.stdout.buffer.flush()
     except KeyboardInterrupt:
         message("no longer following; the job continues")
         raise
-    suggest("the state of its jobs", "status", short_name(log.job.experiment), database=database)
+    suggest("the state of its jobs", "status", short_name(log.job.experiment), database=context.obj.database)
 
 
 def _lines(pieces: Iterable[bytes]) -> Iterator[list[str]]:
@@ -88,26 +86,22 @@ def history(
     context: typer.Context,
     job: option.JobName,
     wide: option.Wide = False,
-    json: option.Json = False,
-    database: option.Database = None,
 ) -> None:
     """Show each attempt of a job and what it measured, then each event with its time (UTC) and cause."""
-    job_history = api.history(job, session=session_of(context, database))
+    job_history = api.history(job, session=session_of(context))
     row, attempts = job_history.job, job_history.attempts
-    if json:
-        context.obj.json.put(attempts=attempts)
-    else:
-        rows = [_attempt_row(attempt) for attempt in attempts]
-        message(f"{row.job_id}: {row.label} of {row.experiment} at scale {row.scale} on {row.cluster}, {row.workload}")
-        if row.image is not None:
-            message(f"image {row.image}, {row.image_digest or 'unknown'}")
-        important = ("attempt", "id", "state", "verdict", "why", "failure", "started", "iteration_ms")
-        table(rows, filled_columns(rows), wide=wide, important=important, hint=WIDE_HINT)
-        data("")
-        table(_event_rows(attempts), ["at", "attempt", "event", "detail"], wide=wide, hint=WIDE_HINT)
+    context.obj.json.put(attempts=attempts)
+    rows = [_attempt_row(attempt) for attempt in attempts]
+    message(f"{row.job_id}: {row.label} of {row.experiment} at scale {row.scale} on {row.cluster}, {row.workload}")
+    if row.image is not None:
+        message(f"image {row.image}, {row.image_digest or 'unknown'}")
+    important = ("attempt", "id", "state", "verdict", "why", "failure", "started", "iteration_ms")
+    table(rows, filled_columns(rows), wide=wide, important=important, hint=WIDE_HINT)
+    data("")
+    table(_event_rows(attempts), ["at", "attempt", "event", "detail"], wide=wide, hint=WIDE_HINT)
     earlier = attempts[-1].number - 1
     purpose = "the log of the attempt before" if earlier else "the log"
-    suggest(purpose, "logs", row.job_id, attempt=earlier or None, database=database)
+    suggest(purpose, "logs", row.job_id, attempt=earlier or None, database=context.obj.database)
 
 
 def _attempt_row(attempt: api.JobAttempt) -> dict[str, object]:
@@ -146,24 +140,20 @@ def _event_rows(attempts: Sequence[api.JobAttempt]) -> list[dict[str, object]]:
 def sql(
     context: typer.Context,
     query: Query = None,
-    json: option.Json = False,
     csv: AsCsv = False,
-    database: option.Database = None,
 ) -> None:
     """Query the ledger, read-only."""
-    if json and csv:
+    if context.obj.is_json and csv:
         raise ReproError(Problem("--json and --csv: give one of them"))
-    session = session_of(context, database)
+    session = session_of(context)
     if query is None:
         relations = api.relations(session=session)
-        if json:
-            context.obj.json.put(relations=relations)
-        else:
-            _print_relations(relations)
-            suggest("more in docs/reference/ledger.md", "sql", EXAMPLE_QUERY, database=database)
+        context.obj.json.put(relations=relations)
+        _print_relations(relations)
+        suggest("more in docs/reference/ledger.md", "sql", EXAMPLE_QUERY, database=session.database)
         return
     with api.query(query, session=session) as answer:
-        if json:
+        if context.obj.is_json:
             for rows in _blocks(answer.rows):
                 named = [dict(zip(answer.columns, row, strict=True)) for row in rows]
                 context.obj.json.print_rows(named, columns=answer.columns)
@@ -176,7 +166,7 @@ def sql(
             blocks = _blocks(answer.rows)
             for block in itertools.chain([next(blocks, [])], blocks):
                 table([dict(zip(answer.columns, row, strict=True)) for row in block], answer.columns, wide=True)
-    suggest("the views and tables, and their columns", "sql", database=database)
+    suggest("the views and tables, and their columns", "sql", database=session.database)
 
 
 def _print_relations(relations: Sequence[api.Relation]) -> None:
@@ -225,8 +215,6 @@ def status(
     watch: Watch = False,
     every: Every = None,
     wide: option.Wide = False,
-    json: option.Json = False,
-    database: option.Database = None,
 ) -> None:
     """Show the state, verdict, speed and remaining time of jobs."""
     every = POLL_EVERY_S if every is None else every
@@ -235,8 +223,8 @@ def status(
         what = f"--every {every:g}: must be {least} to {most} seconds, to protect the scheduler"
         raise ReproError(Problem(what, hint=f"--every {least if every < LEAST_EVERY_S else most}"))
     selection: api.JobFilter = {"cluster": cluster, "scale": scale, "workload": workload, "where": where}
-    session = session_of(context, database)
-    interval, most_jobs = every if watch else 0.0, None if json else MOST_JOBS
+    session = session_of(context)
+    interval, most_jobs = every if watch else 0.0, None if context.obj.is_json else MOST_JOBS
     updates = _updates(
         lambda: api.status(
             experiment,
@@ -248,20 +236,21 @@ def status(
             **selection,
         )
     )
-    started = not (watch and not json and can_redraw(sys.stdout))  # a picture starts with what is recorded
+    # A picture starts with what is recorded.
+    started = not (watch and not context.obj.is_json and can_redraw(sys.stdout))
     now = next(updates)
     started = True
-    if json and not watch:
+    if not watch:
         context.obj.json.put(jobs=now.jobs, experiments=now.experiments, notes=now.notes)
     if not now.is_submitted:
         message(str(session.no_jobs()))
         suggest("the experiments", "list")
         return
     if watch:
-        now = _watch(itertools.chain([now], updates), every, wide, context.obj.json if json else None)
+        now = _watch(itertools.chain([now], updates), every, wide, context.obj.json if context.obj.is_json else None)
     else:
         _print_notes(now)
-        if not json:
+        if not context.obj.is_json:
             _print_rows(now.jobs, now.experiments, wide)
     _suggest_next(now, experiment, {**selection, "state": state}, session)
 
@@ -344,23 +333,24 @@ def _print_rows(jobs: Sequence[api.JobStatus], experiments: Sequence[api.Experim
 
 def _suggest_next(now: api.Status, experiment: str | None, selection: api.StateFilter, session: api.Session) -> None:
     """Print the command that explains the first failure, waits for open jobs, or shows the results."""
-    database = session.database
     failed = next((job for job in now.jobs if job.verdict == "failed"), None)
     if now.experiments and not now.jobs:
         first = next((row for row in now.experiments if row.running or row.waiting), now.experiments[0])
         name = short_name(first.experiment)
-        suggest("its cases", "status", name, cluster=first.cluster, scale=first.scale, database=database)
+        suggest("its cases", "status", name, cluster=first.cluster, scale=first.scale, database=session.database)
     elif failed is not None:
         label = f"{failed.case} #{failed.repeat}" if failed.repeat > 1 else failed.case
         suggest_why(failed.job, label, failed.failure, session)
     elif now.is_open:
         names = list(dict.fromkeys(short_name(job.experiment) for job in now.jobs))
-        suggest("until all jobs have ended", "status", *only(names), **selection, database=database, watch=True)
+        suggest("until all jobs have ended", "status", *only(names), **selection, database=session.database, watch=True)
     elif now.jobs:
         name = short_name(now.jobs[-1].experiment)
-        suggest("the numbers and the claims", "collect", name, **{**selection, "state": None}, database=database)
+        suggest(
+            "the numbers and the claims", "collect", name, **{**selection, "state": None}, database=session.database
+        )
     else:
-        suggest("all states", "status", *filter(None, [experiment]), database=database)
+        suggest("all states", "status", *filter(None, [experiment]), database=session.database)
 
 
 def _picture(now: api.Status, every: float, wide: bool) -> list[str]:

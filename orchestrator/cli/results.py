@@ -77,8 +77,6 @@ def collect(
     iterations: Iterations = False,
     attempt: option.ResultAttempt = None,
     force: option.Force = False,
-    json: option.Json = False,
-    database: option.Database = None,
 ) -> None:
     """Read the logs and export one row for each case.
 
@@ -88,15 +86,15 @@ def collect(
     selection: api.FigureFilter = {"cluster": cluster, "scale": scale, "workload": workload, "arg": arg, "run": run}
     selection["without"] = without
     file_format = _export_format(export, output)
-    _require_columns(file_format, iterations, columns, json)
+    _require_columns(file_format, iterations, columns, context.obj.is_json)
     if file_format == "parquet":
         api.require_parquet()
     if output is not None:
         confirm_overwrite([output], force)
-    session = session_of(context, database)
+    session = session_of(context)
     collected = api.collect(experiment, attempt=attempt, session=session, where=where, **selection)
     pieces = collected.export(file_format, iterations=iterations, columns=columns or "all")
-    on_terminal = sys.stdout.isatty() and not json
+    on_terminal = sys.stdout.isatty() and not context.obj.is_json
     shows_cases = on_terminal and output is None and file_format not in _TABLES and not iterations
     if output is None and on_terminal and file_format not in _TABLES:
         ending = f"{'-iterations' * iterations}.{file_format}"
@@ -109,9 +107,9 @@ def collect(
         print_outcome(collected.outcome, collected.cases, chosen)
         shape = f"{counted(len(collected.cases), 'row')}, {counted(len(collected.columns(columns or 'all')), 'column')}"
         data(f"\n{output}  ({shape})")
-    elif output is not None and not json:
+    elif output is not None:
         data(str(output))
-    if json:
+    if context.obj.is_json:
         context.obj.json.put(
             cases=[] if iterations else collected.cases,
             iterations=list(collected.iterations()) if iterations else [],
@@ -126,7 +124,9 @@ def collect(
     if not shows_cases:
         message(_claims_title(collected.outcome))
     name = collected.outcome.entry.short_name
-    suggest("the figure as a picture", "plot", name, **selection, where=where, attempt=attempt, database=database)
+    suggest(
+        "the figure as a picture", "plot", name, **selection, where=where, attempt=attempt, database=session.database
+    )
     if collected.outcome.failed:
         raise typer.Exit(EXIT_FAILED)
 
@@ -172,8 +172,6 @@ def claims(
     run: option.OnlyRun = None,
     without: option.Without = None,
     attempt: option.ResultAttempt = None,
-    json: option.Json = False,
-    database: option.Database = None,
 ) -> None:
     """Judge the claims of the paper: each holds, fails, or is not judged.
 
@@ -181,16 +179,14 @@ def claims(
     """
     selection: api.FigureFilter = {"cluster": cluster, "scale": scale, "workload": workload, "arg": arg, "run": run}
     selection["without"] = without
-    session = session_of(context, database)
+    session = session_of(context)
     judged = api.claims(experiments or (), attempt=attempt, session=session, **selection)
     failures = [row for outcome in judged.outcomes for row in outcome.failures]
-    if json:
-        rows = [row for outcome in judged.outcomes for row in outcome.judged_claims]
-        context.obj.json.put(claims=rows, failed_jobs=api.rows_of(api.JobRef, failures))
-    else:
-        for outcome in judged.outcomes:
-            data(_claims_title(outcome))
-            print_claims(outcome, with_numbers=True)
+    rows = [row for outcome in judged.outcomes for row in outcome.judged_claims]
+    context.obj.json.put(claims=rows, failed_jobs=api.rows_of(api.JobRef, failures))
+    for outcome in judged.outcomes:
+        data(_claims_title(outcome))
+        print_claims(outcome, with_numbers=True)
     if judged.problems:
         raise ReproError(*judged.problems)
     print_shortened(
@@ -202,7 +198,7 @@ def claims(
     else:
         first = next((outcome for outcome in judged.outcomes if outcome.failed), judged.outcomes[0]).entry.short_name
         purpose = "measured and published numbers"
-        suggest(purpose, "compare", first, **selection, attempt=attempt, database=database)
+        suggest(purpose, "compare", first, **selection, attempt=attempt, database=session.database)
     if judged.failed:
         raise typer.Exit(EXIT_FAILED)
 
@@ -228,8 +224,6 @@ def plot(
     output: option.OutputPlace = None,
     attempt: option.ResultAttempt = None,
     force: option.Force = False,
-    json: option.Json = False,
-    database: option.Database = None,
 ) -> None:
     """Draw figures on the paper's axes as png, svg or pdf, and print the paths.
 
@@ -237,7 +231,7 @@ def plot(
     """
     selection: api.FigureFilter = {"cluster": cluster, "scale": scale, "workload": workload, "arg": arg, "run": run}
     selection["without"] = without
-    session, names = session_of(context, database), experiments or []
+    session, names = session_of(context), experiments or []
     if len(names) > 1 or any(map(api.is_paper, names)):
         plots = api.plot_all(names, output, attempt=attempt, session=session, where=where, **selection)
     else:
@@ -246,15 +240,13 @@ def plot(
             confirm_overwrite([Path(output)], force)
         name = names[0] if names else None
         plots = [api.plot(name, output, attempt=attempt, session=session, where=where, **selection)]
-    if json:
-        files = api.written_files("picture", *(plotted.file for plotted in plots))
-        context.obj.json.put(files=files, claims=[row for plotted in plots for row in plotted.outcome.judged_claims])
+    files = api.written_files("picture", *(plotted.file for plotted in plots))
+    context.obj.json.put(files=files, claims=[row for plotted in plots for row in plotted.outcome.judged_claims])
     for plotted in plots:
-        if not json:
-            data(str(plotted.file))
+        data(str(plotted.file))
         message(_claims_title(plotted.outcome))
     first = plots[0].outcome.entry.short_name
-    suggest("the verdicts with their numbers", "claims", first, **selection, attempt=attempt, database=database)
+    suggest("the verdicts with their numbers", "claims", first, **selection, attempt=attempt, database=session.database)
 
 
 @app.command()
@@ -270,26 +262,24 @@ def report(
     without: option.Without = None,
     output: OutputFolder,
     force: ForceFolder = False,
-    json: option.Json = False,
-    database: option.Database = None,
 ) -> None:
     """Write one HTML page with outcomes, pictures and provenance."""
     selection: api.FigureFilter = {"cluster": cluster, "scale": scale, "workload": workload, "arg": arg, "run": run}
     selection["without"] = without
-    session = session_of(context, database)
+    session = session_of(context)
     page = api.report(output, experiments or (), force=force, session=session, **selection)
-    if json:
-        claims = [row for outcome in page.outcomes for row in outcome.judged_claims]
-        context.obj.json.put(files=api.written_files("page", page.file), claims=claims)
-    else:
-        data(str(page.file))
+    claims = [row for outcome in page.outcomes for row in outcome.judged_claims]
+    context.obj.json.put(files=api.written_files("page", page.file), claims=claims)
+    data(str(page.file))
     cases = counted(sum(len(outcome.results) for outcome in page.outcomes), "case")
     message(f"{counted(len(page.outcomes), 'experiment')}, {cases}; the page is one file and needs no other")
     failures = [row for outcome in page.outcomes for row in outcome.failures]
     if failures:
         suggest_why(failures[0].job_id, failures[0].label, failures[0].failure, session)
     else:
-        suggest("the same verdicts for a script", "claims", *(experiments or ()), **selection, database=database)
+        suggest(
+            "the same verdicts for a script", "claims", *(experiments or ()), **selection, database=session.database
+        )
 
 
 What = Annotated[
@@ -315,26 +305,23 @@ def bundle(
     without: option.Without = None,
     output: option.OutputPlace = None,
     force: option.Force = False,
-    json: option.Json = False,
-    database: option.Database = None,
 ) -> None:
     """Write everything a reviewer needs to one file per experiment, or verify such a file from its own logs."""
     selection: api.FigureFilter = {"cluster": cluster, "scale": scale, "workload": workload, "arg": arg, "run": run}
     selection["without"] = without
     if what[0] == "verify":
-        if json:
-            context.obj.json.command = "bundle verify"
+        if context.obj.is_json:
+            context.obj.print_document("bundle verify")
         if len(what) != 2 or output or any(selection.values()) or force:
             raise ReproError(Problem("verify needs a file and no option", hint="repro bundle verify FILE.tar.zst"))
         verified = api.verify_bundle(Path(what[1]))
-        if json:
-            context.obj.json.put(checks=api.rows_of(api.BundleCheckRow, verified.checks))
-        _print_verified(verified, Path(what[1]), not json)
+        context.obj.json.put(checks=api.rows_of(api.BundleCheckRow, verified.checks))
+        _print_verified(verified, Path(what[1]))
         return
     for word in what:
         if word.endswith(".tar.zst"):
             raise ReproError(Problem("only verify reads a file", f"{word}:", "-o names the file to write"))
-    session = session_of(context, database)
+    session = session_of(context)
     is_one = len(what) == 1 and not api.is_paper(what[0])
     place, is_folder = Path(output or "."), names_folder(output)
     if not is_folder:
@@ -355,15 +342,13 @@ def bundle(
             written.append(api.bundle(outcome, file, session=session))
         except api.UnprovenBundle as error:
             unproven += error.problems
-    if json:
-        context.obj.json.put(
-            files=[row for each in written for row in api.written_files("bundle", each.file)],
-            missing=[missing for each in written for missing in each.contents.missing],
-            left_out=[attempt for each in written for attempt in each.contents.left_out],
-        )
+    context.obj.json.put(
+        files=[row for each in written for row in api.written_files("bundle", each.file)],
+        missing=[missing for each in written for missing in each.contents.missing],
+        left_out=[attempt for each in written for attempt in each.contents.left_out],
+    )
     for each in written:
-        if not json:
-            data(str(each.file))
+        data(str(each.file))
         _print_contents(each)
     if unproven:
         raise api.UnprovenBundle(*unproven)
@@ -385,9 +370,9 @@ def _print_contents(written: api.Bundle) -> None:
     message(f"{counted(contents.attempts, 'attempt')}, {counted(contents.files, 'file')}, {size}")
 
 
-def _print_verified(verified: api.Verified, file: Path, with_checks: bool) -> None:
+def _print_verified(verified: api.Verified, file: Path) -> None:
     """Print the checks and their sum; exit code 1 if one found a difference."""
-    for check in verified.checks if with_checks else ():
+    for check in verified.checks:
         differences = counted(len(check.differences), "difference") if check.differences else "no difference"
         data(f"{check.name:<8}  {check.what}{f': {differences}' if check.is_proven or check.differences else ''}")
         for difference in check.differences:

@@ -88,14 +88,12 @@ def search(
     notify: option.Notify = None,
     simulate: Simulate = False,
     dry_run: DryRun = False,
-    json: option.Json = False,
-    database: option.Database = None,
 ) -> None:
     """Find the fastest layout of a model: measure the most promising cases first, inside a budget."""
     limit, addresses = api.read_search_budget(budget), message_addresses(notify)
     if simulate:
-        entry, simulated = api.simulate_search(target, cluster, where, session=session_of(context, database))
-        _print_simulated(context, entry.short_name, simulated, json)
+        entry, simulated = api.simulate_search(target, cluster, where, session=session_of(context))
+        _print_simulated(context, entry.short_name, simulated)
         return
     cluster = cluster or api.default_cluster()
     if cluster is None:
@@ -115,19 +113,19 @@ def search(
         settings=settings or (),
     )
     message(f"{prepared.entry.name} on {prepared.cluster.name}: {counted(len(prepared.candidates), 'candidate')}")
-    session = session_of(context, database)
+    session = session_of(context)
     options = api.SearchOptions(limit, max_parallel, short, finalists)
     if dry_run:
-        _print_answer(context, prepared, api.search_answer(prepared, None, session=session), database, json)
+        _print_answer(context, prepared, api.search_answer(prepared, None, session=session), session)
         return
     try:
         with message_of_error(addresses, context.command_path), waiting(context.obj):
             answer = api.run_search(prepared, options, session=session)
     except KeyboardInterrupt:
         message("interrupted; open jobs go on, and the same command continues the search")
-        _print_answer(context, prepared, api.search_answer(prepared, "interrupted", session=session), database, json)
+        _print_answer(context, prepared, api.search_answer(prepared, "interrupted", session=session), session)
         raise
-    code = _print_answer(context, prepared, answer, database, json)
+    code = _print_answer(context, prepared, answer, session)
     fastest = api.fastest_text(answer) or "no candidate is measured"
     end = f"search {prepared.entry.short_name} on {prepared.cluster.name}: {fastest}"
     send_message(addresses, [end], failed=code != EXIT_OK)
@@ -135,25 +133,23 @@ def search(
 
 
 def _print_answer(
-    context: typer.Context, prepared: api.PreparedSearch, answer: api.SearchAnswer, database: str | None, json: bool
+    context: typer.Context, prepared: api.PreparedSearch, answer: api.SearchAnswer, session: api.Session
 ) -> int:
     """Print the fastest cases, the winner, the hours and what was not run; return the exit code."""
     measured = answer.measured
     others = [row for row in answer.rows if row.state != "measured"]
-    if json:
-        context.obj.json.put(
-            searches=[_summary(prepared, answer)],
-            candidates=api.rows_of(api.SearchedCase, (*measured, *others)),
-            reasons=[api.NotRunReason(reason, count) for reason, count in answer.reasons],
-            winners=_winners(answer),
-        )
-    else:
-        candidates = (*measured, *(row for row in others if row.is_candidate))
-        shown = [as_row(row) for row in api.rows_of(api.SearchedCase, candidates)]
-        columns = [name for name in filled_columns(shown[:MOST_ROWS]) if name != "detail"]
-        table(shown[:MOST_ROWS], columns, important=_IMPORTANT)
-        if len(shown) > MOST_ROWS:
-            message(f"and {counted(len(shown) - MOST_ROWS, 'more candidate')}; --json lists all of them")
+    context.obj.json.put(
+        searches=[_summary(prepared, answer)],
+        candidates=api.rows_of(api.SearchedCase, (*measured, *others)),
+        reasons=[api.NotRunReason(reason, count) for reason, count in answer.reasons],
+        winners=_winners(answer),
+    )
+    candidates = (*measured, *(row for row in others if row.is_candidate))
+    shown = [as_row(row) for row in api.rows_of(api.SearchedCase, candidates)]
+    columns = [name for name in filled_columns(shown[:MOST_ROWS]) if name != "detail"]
+    table(shown[:MOST_ROWS], columns, important=_IMPORTANT)
+    if len(shown) > MOST_ROWS:
+        message(f"and {counted(len(shown) - MOST_ROWS, 'more candidate')}; --json lists all of them")
     _print_winner(prepared, answer)
     _print_hours(prepared, answer)
     for reason, count in answer.reasons[:MOST_REASONS]:
@@ -161,13 +157,13 @@ def _print_answer(
     failed = [row for row in answer.rows if row.state == "failed"]
     if failed:
         message(f"failed: {counted(len(failed), 'case')}, the first one {failed[0].case.name}: {failed[0].why}")
-        suggest("the failed jobs", "status", prepared.entry.short_name, failed=True, database=database)
+        suggest("the failed jobs", "status", prepared.entry.short_name, failed=True, database=session.database)
     if answer.winner is None:
         return EXIT_FAILED if answer.jobs else EXIT_OK
-    for program, arguments in () if json else api.arguments_by_program(answer.winner.case).items():
+    for program, arguments in api.arguments_by_program(answer.winner.case).items():
         data(f"{program}: {shlex.join(arguments)}")
     name, cluster = prepared.entry.short_name, prepared.cluster.name
-    suggest("throughput of the measured candidates", "plot", name, cluster=cluster, database=database)
+    suggest("throughput of the measured candidates", "plot", name, cluster=cluster, database=session.database)
     return EXIT_OK
 
 
@@ -221,13 +217,11 @@ def _winners(answer: api.SearchAnswer) -> list[api.SearchWinner]:
     return [api.row_of(api.SearchWinner, winner, margin=answer.margin, arguments=arguments)]
 
 
-def _print_simulated(context: typer.Context, name: str, simulated: api.Simulated, json: bool) -> None:
+def _print_simulated(context: typer.Context, name: str, simulated: api.Simulated) -> None:
     """Print the cases in the order in which a search measures them, with their known times."""
     best, rows = simulated.best_ms, simulated.cases
-    if json:
-        context.obj.json.put(simulated=rows)
-    else:
-        table([as_row(row) for row in rows], ["case", "iteration_ms"])
+    context.obj.json.put(simulated=rows)
+    table([as_row(row) for row in rows], ["case", "iteration_ms"])
     found = simulated.measured_ms[simulated.found]
     message(f"{name}: {len(rows)} of {counted(simulated.of, 'case')} measured; no other one can be faster")
     how_close = (

@@ -58,7 +58,7 @@ ProbeJob = Annotated[bool, typer.Option("--job", help="Also run a job of one min
 
 
 @clusters.command("list")
-def list_clusters(context: typer.Context, json: option.Json = False) -> None:
+def list_clusters(context: typer.Context) -> None:
     """List all profiles and their open values."""
     folders = find_folders()
     rows: list[api.ClusterRow] = []
@@ -68,9 +68,8 @@ def list_clusters(context: typer.Context, json: option.Json = False) -> None:
             rows.append(api.row_of(api.ClusterRow, api.find_cluster(folders, name)))
         except ReproError as error:
             problems += error.problems
-    if json:
-        context.obj.json.put(clusters=rows)
-    elif rows:
+    context.obj.json.put(clusters=rows)
+    if rows:
         columns = ["cluster", "about", "scheduler", "nodes", "gpus", "container", "open"]
         table([_cluster_cells(row) for row in rows], columns)
     if problems:
@@ -85,7 +84,6 @@ def show(
     name: Name,
     resolved: Resolved = False,
     settings: option.Settings = None,
-    json: option.Json = False,
 ) -> None:
     """Show a profile with all layers merged."""
     cluster = api.find_cluster(find_folders(), name, api.read_settings(settings or ()).of_profile)
@@ -94,10 +92,9 @@ def show(
         api.ProfileField(api.dotted(path), value, str(layered.location(path)))
         for path, value in api.leaves(layered.value)
     ]
-    if json:
-        row = api.row_of(api.ClusterRow, cluster)
-        context.obj.json.put(clusters=[row], fields=values, profiles=[layered.value])
-    elif resolved:
+    row = api.row_of(api.ClusterRow, cluster)
+    context.obj.json.put(clusters=[row], fields=values, profiles=[layered.value])
+    if resolved:
         cells = [{"field": row.field, "value": _yaml(row.value), "from": row.location} for row in values]
         table(cells, ["field", "value", "from"])
     else:
@@ -128,7 +125,6 @@ def check(
     nodelist: option.NodeList = None,
     exclude: option.Exclude = None,
     time: option.JobTime = None,
-    json: option.Json = False,
 ) -> None:
     """Compare a profile with the live cluster.
 
@@ -147,11 +143,9 @@ def check(
     )
     cluster, findings = checked.cluster, checked.findings
     rows = api.rows_of(api.CheckRow, findings)
-    if json:
-        context.obj.json.put(checks=rows)
-    else:
-        columns = ["result", "place", "check", "found"]  # faults follow again, with location and hint
-        table([as_row(row) for row in rows], columns)
+    context.obj.json.put(checks=rows)
+    columns = ["result", "place", "check", "found"]  # faults follow again, with location and hint
+    table([as_row(row) for row in rows], columns)
     if checked.problems:
         raise ReproError(*checked.problems)
     unchecked = [finding for finding in findings if finding.result == "not checked"]
@@ -169,13 +163,11 @@ def check(
 
 
 @clusters.command()
-def new(context: typer.Context, name: NewName, partition: Partition = None, json: option.Json = False) -> None:
+def new(context: typer.Context, name: NewName, partition: Partition = None) -> None:
     """Write a profile from what Slurm reports on this login node."""
     file = api.new_cluster(find_folders(), name, partition, message)
-    if json:
-        context.obj.json.put(files=api.written_files("profile", file))
-    else:
-        data(str(file))
+    context.obj.json.put(files=api.written_files("profile", file))
+    data(str(file))
     suggest("what is right, wrong and open", "clusters check", name)
 
 
@@ -197,13 +189,12 @@ def _yaml(value: object) -> str:
 
 
 @images.command("list")
-def list_images(context: typer.Context, cluster: option.OnCluster, json: option.Json = False) -> None:
+def list_images(context: typer.Context, cluster: option.OnCluster) -> None:
     """List the images: file, presence, and who imported it."""
     profile = api.find_cluster(find_folders(), cluster)
     rows = api.image_rows(profile)
-    if json:
-        context.obj.json.put(images=api.rows_of(api.ImageFile, rows))
-    elif rows:
+    context.obj.json.put(images=api.rows_of(api.ImageFile, rows))
+    if rows:
         shown = [_image_row(row) for row in rows]
         table(shown, filled_columns(shown))
     else:
@@ -222,7 +213,6 @@ def import_images(
     names: ImageNames = None,
     again: Again = False,
     wait: Wait = False,
-    json: option.Json = False,
 ) -> None:
     """Import images from their registry, one job for each."""
     folders = find_folders()
@@ -236,16 +226,13 @@ def import_images(
     imports: list[api.Import] = []
     for started in api.import_images(profile, folders, wanted.to_import):
         imports.append(started)
-        if json:
-            context.obj.json.put(imports=_import_rows(imports, {}))
-        else:
-            data(f"{started.name}  {started.job_id or 'here'}  {started.file}")
+        context.obj.json.put(imports=_import_rows(imports, {}))
+        data(f"{started.name}  {started.job_id or 'here'}  {started.file}")
     if imports and not is_local:
         message(f"{counted(len(imports), 'import')} submitted")
     if imports and (is_local or wait):
         failures = _wait(imports, cluster)
-        if json:
-            context.obj.json.put(imports=_import_rows(imports, failures))
+        context.obj.json.put(imports=_import_rows(imports, failures))
         _print_results(imports, failures, cluster)
     suggest("the imported images", "images list", cluster=cluster)
 
@@ -309,10 +296,10 @@ def _group() -> None:
 
 
 @config.command("show")
-def show_config(context: typer.Context, json: option.Json = False, database: option.Database = None) -> None:
+def show_config(context: typer.Context) -> None:
     """Print each setting with its origin: option, environment variable, file:line:column or default."""
-    settings = api.config_rows(database)
-    if json:
+    settings = api.config_rows(context.obj.database)
+    if context.obj.is_json:
         context.obj.json.put(settings=settings)
         return
     texts = [as_row(row) | {"value": _setting_text(row.value)} for row in settings]
@@ -354,12 +341,10 @@ def deny(
     because: Because,
     until: Until = None,
     cluster: option.OnCluster,
-    json: option.Json = False,
 ) -> None:
     """Exclude nodes from each submission from now on. Jobs that are already in Slurm's queue stay as they are."""
     denied = api.deny_nodes(names, because, cluster, until=until, session=session_of(context))
-    if json:
-        context.obj.json.put(nodes=denied.entries)
+    context.obj.json.put(nodes=denied.entries)
     first = denied.entries[0]
     listed = ", ".join(entry.node for entry in denied.entries)
     message(f"{first.cluster}: {counted(len(denied.entries), 'node')} {first.explanation}: {listed}")
@@ -374,14 +359,12 @@ def list_nodes(
     *,
     cluster: OnlyCluster = None,
     ended: Ended = False,
-    json: option.Json = False,
 ) -> None:
     """List the denied nodes."""
     entries = api.list_denied_nodes(cluster=cluster, ended=ended, session=session_of(context))
     rows = [asdict(entry) for entry in entries]
-    if json:
-        context.obj.json.put(nodes=entries)
-    elif rows:
+    context.obj.json.put(nodes=entries)
+    if rows:
         table(rows, list(rows[0]))
     else:
         message("no node is denied")
@@ -393,13 +376,10 @@ def list_nodes(
 
 
 @nodes.command()
-def allow(
-    context: typer.Context, names: Nodes, *, cluster: option.ClusterName = None, json: option.Json = False
-) -> None:
+def allow(context: typer.Context, names: Nodes, *, cluster: option.ClusterName = None) -> None:
     """Take nodes off the deny list."""
     entries = api.allow_nodes(names, cluster=cluster)
-    if json:
-        context.obj.json.put(nodes=entries)
+    context.obj.json.put(nodes=entries)
     listed = ", ".join(entry.node for entry in entries)
     message(f"{entries[0].cluster}: {counted(len(entries), 'node')} allowed again: {listed}")
     suggest("the nodes that are denied", "nodes list")
@@ -430,27 +410,22 @@ Offline = Annotated[
 
 
 @workloads.command("list")
-def list_workloads(context: typer.Context, json: option.Json = False) -> None:
+def list_workloads(context: typer.Context) -> None:
     """List the programs and what each one needs."""
     rows = api.rows_of(api.WorkloadRow, api.workload_needs())
-    if json:
-        context.obj.json.put(workloads=rows)
-    else:
-        cells = [as_row(row) | {"commit": (row.commit or "")[:12], "needs": ", ".join(row.needs)} for row in rows]
-        table(cells, list(cells[0]))
+    context.obj.json.put(workloads=rows)
+    cells = [as_row(row) | {"commit": (row.commit or "")[:12], "needs": ", ".join(row.needs)} for row in rows]
+    table(cells, list(cells[0]))
     suggest("the source of each", "workloads show", rows[0].workload)
 
 
 @workloads.command("show")
-def show_workload(
-    context: typer.Context, name: Program, cluster: option.ClusterName = None, json: option.Json = False
-) -> None:
+def show_workload(context: typer.Context, name: Program, cluster: option.ClusterName = None) -> None:
     """Show what a program needs, its sources, and what is there."""
     shown = api.show_workload(name, cluster)
     rows = api.rows_of(api.NeedRow, shown.needs)
-    if json:
-        context.obj.json.put(workloads=[api.row_of(api.WorkloadRow, shown)], needs=rows)
-    elif rows:
+    context.obj.json.put(workloads=[api.row_of(api.WorkloadRow, shown)], needs=rows)
+    if rows:
         short = [_short(row) for row in rows]
         table(short, filled_columns(short))
     workload = shown.workload
@@ -481,7 +456,6 @@ def fetch(
     text: Text = None,
     python: Python = None,
     offline: Offline = False,
-    json: option.Json = False,
 ) -> None:
     """Fetch a program's code and data to the shared file system.
 
@@ -489,10 +463,8 @@ def fetch(
     """
     if offline:
         commands = api.offline_fetch(name, cluster, directory=directory, text=text, python=python)
-        if json:
-            context.obj.json.put(commands=commands.splitlines())
-        else:
-            data(commands.rstrip("\n"))
+        context.obj.json.put(commands=commands.splitlines())
+        data(commands.rstrip("\n"))
         return
     planned = api.plan_fetch(name, cluster, directory=directory, text=text, python=python)
     if not planned.items:
@@ -505,10 +477,9 @@ def fetch(
         rows.append(row)
         if row.how != "fetched":  # else the script has printed it
             message(f"{row.field}: {row.how}, {', '.join(map(str, row.files))}")
-    if json:
-        settings = [api.FetchedSetting(field, value) for field, value in planned.settings]
-        context.obj.json.put(fetched=rows, settings=settings)
-    elif planned.settings:
+    settings = [api.FetchedSetting(field, value) for field, value in planned.settings]
+    context.obj.json.put(fetched=rows, settings=settings)
+    if planned.settings:
         data(f"workloads:\n  {planned.workload.name}:")
         for field, value in planned.settings:
             data(f"    {field}: {_yaml_text(value)}")

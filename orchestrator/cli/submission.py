@@ -77,31 +77,27 @@ def submit(
     after: After = None,
     depends_on: DependsOn = None,
     notify: option.Notify = None,
-    json: option.Json = False,
-    database: option.Database = None,
 ) -> None:
     """Submit every case that is not verified, partial or open, the smallest first."""
     options = api.CaseOptions(scale=scale, where=where, workload=workload, arg=arg, no_arg=no_arg)
     options |= {"time_budget": time_budget, "cost_budget": cost_budget, "example": example or dry_run}
     options["settings"] = all_settings(settings, partition, qos, reservation, nodelist, exclude, time)
-    session, addresses = session_of(context, database), message_addresses(notify, waits=wait)
+    session, addresses = session_of(context), message_addresses(notify, waits=wait)
     if dry_run:
         planned = api.plan_runs(experiments, cluster, repeat=repeat, max_parallel=max_parallel, **options)
         api.require_submittable(planned, warm_up=depends_on is not None)
         denied = api.denied_note(planned[0].cluster)
         for note in [*(note for run in planned for note in run.notes), *denied, *_example_notes(planned)]:
             message(f"note: {note}")
-        if json:
-            context.obj.json.put(plans=api.rows_of(api.PlannedJob, _plans(planned)))
-        _print_plans(planned, options, not json)
+        context.obj.json.put(plans=api.rows_of(api.PlannedJob, _plans(planned)))
+        _print_plans(planned, options)
         return
     selection: api.JobFilter = {"cluster": cluster, "scale": scale, "workload": workload, "where": where}
     submitted: list[api.Submission] = []
 
     def on_submission(submission: api.Submission) -> None:
         submitted.append(submission)
-        if json:
-            context.obj.json.put(jobs=_job_rows(submitted))
+        context.obj.json.put(jobs=_job_rows(submitted))
         _print_submission(submission)
 
     try:
@@ -121,29 +117,28 @@ def submit(
         )
     except KeyboardInterrupt:
         message("interrupted; the jobs submitted so far are recorded and continue")
-        cancel = repro_command("cancel", *experiments, **selection, database=database)
-        suggest(f"or: {cancel}", "status", *only(experiments), **selection, database=database)
+        cancel = repro_command("cancel", *experiments, **selection, database=session.database)
+        suggest(f"or: {cancel}", "status", *only(experiments), **selection, database=session.database)
         raise
     if len(submitted) > 1:
         _print_total(submitted)
     if not wait:
-        _print_submitted_jobs(submitted, selection, database, not json)
+        _print_submitted_jobs(submitted, selection, session.database)
         return
     names = [submission.planned.entry.short_name for submission in submitted]
     try:
         with message_of_error(addresses, context.command_path), waiting(context.obj):
             outcomes = api.supervise(submitted, session=session)
     except KeyboardInterrupt:
-        no_longer_waiting(names, selection, database)
+        no_longer_waiting(names, selection, session.database)
         raise
-    if json:
-        ended = [result.row for outcome in outcomes for result in outcome.results if result.row is not None]
-        context.obj.json.put(
-            jobs=api.rows_of(api.JobRef, {row.job_id: row for row in ended}.values()),
-            cases=[row for outcome in outcomes for row in api.export_rows(outcome.entry, outcome.results)],
-            claims=[row for outcome in outcomes for row in outcome.judged_claims],
-        )
-    code = _print_outcomes(outcomes, selection, session, not json)
+    ended = [result.row for outcome in outcomes for result in outcome.results if result.row is not None]
+    context.obj.json.put(
+        jobs=api.rows_of(api.JobRef, {row.job_id: row for row in ended}.values()),
+        cases=[row for outcome in outcomes for row in api.export_rows(outcome.entry, outcome.results)],
+        claims=[row for outcome in outcomes for row in outcome.judged_claims],
+    )
+    code = _print_outcomes(outcomes, selection, session)
     failures = [row for outcome in outcomes for row in outcome.failures]
     send_message(addresses, list(map(_end, outcomes)), failures, failed=code != EXIT_OK)
     raise typer.Exit(code)
@@ -225,17 +220,16 @@ def _print_submission(submission: api.Submission) -> None:
 
 
 def _print_submitted_jobs(
-    submissions: Sequence[api.Submission], selection: api.JobFilter, database: str | None, with_table: bool
+    submissions: Sequence[api.Submission], selection: api.JobFilter, database: str | None
 ) -> None:
-    if with_table:
-        labels = {job.job_id: job.label for submission in submissions for job in submission.jobs}
-        rows = [
-            as_row(row) | {"experiment": short_name(row.experiment), "case": labels[row.job]}
-            for row in _job_rows(submissions)
-        ]
-        several = ["experiment"] if len(submissions) > 1 else []
-        reused = ["reused"] if any(row["reused"] for row in rows) else []
-        table(rows, ["job", *several, "case", "state", "id", *reused])
+    labels = {job.job_id: job.label for submission in submissions for job in submission.jobs}
+    rows = [
+        as_row(row) | {"experiment": short_name(row.experiment), "case": labels[row.job]}
+        for row in _job_rows(submissions)
+    ]
+    several = ["experiment"] if len(submissions) > 1 else []
+    reused = ["reused"] if any(row["reused"] for row in rows) else []
+    table(rows, ["job", *several, "case", "state", "id", *reused])
     jobs = [job for submission in submissions for job in submission.jobs]
     names = [submission.planned.entry.short_name for submission in submissions]
     if any(job.state == api.QUEUED for job in jobs):
@@ -246,11 +240,9 @@ def _print_submitted_jobs(
         suggest_results(names, selection, database)
 
 
-def _print_outcomes(
-    outcomes: Sequence[api.FigureOutcome], selection: api.JobFilter, session: api.Session, with_tables: bool
-) -> int:
+def _print_outcomes(outcomes: Sequence[api.FigureOutcome], selection: api.JobFilter, session: api.Session) -> int:
     """Print the cases and claims of ended runs; return the exit code."""
-    for outcome in outcomes if with_tables else ():
+    for outcome in outcomes:
         print_outcome(outcome, api.export_rows(outcome.entry, outcome.results))
     failures = [row for outcome in outcomes for row in outcome.failures]
     if failures:
@@ -262,7 +254,7 @@ def _print_outcomes(
     return EXIT_FAILED if any(outcome.failed for outcome in outcomes) else EXIT_OK
 
 
-def _print_plans(planned: Sequence[api.PlannedRun], options: api.CaseOptions, with_table: bool) -> None:
+def _print_plans(planned: Sequence[api.PlannedRun], options: api.CaseOptions) -> None:
     """Print the jobs of a dry run. Jobs that experiments share are one row."""
     plans = _plans(planned)
     rows: list[dict[str, object]] = [
@@ -273,8 +265,7 @@ def _print_plans(planned: Sequence[api.PlannedRun], options: api.CaseOptions, wi
     ]
     columns = ["job", "experiment", "case", "nodes", "tasks", "gpus", "microbatches", "bubble", "iterations", "time"]
     programs = [_program(plan) for plan in plans]
-    if with_table:
-        table(rows, [name for name in [*columns, "warnings"] if name != "experiment" or len(planned) > 1])
+    table(rows, [name for name in [*columns, "warnings"] if name != "experiment" or len(planned) > 1])
     for program in dict.fromkeys(tuple(program.items()) for program in programs):
         message("; ".join(f"{name} {value}" for name, value in program if value is not None))
     first, cluster = planned[0], planned[0].cluster.name
