@@ -201,33 +201,22 @@ def plan_fetch(
     directory: Path | str | None = None,
     text: Path | str | None = None,
     python: str | None = None,
+    offline: bool = False,
     session: Session = DEFAULT,
 ) -> Fetch:
     """Return what `Fetch.run` fetches. Nothing is fetched yet.
 
     `directory` is the folder for all items, in place of the paths of the profile. `text` is a file to make data of, and
-    `python` the Python that has the program's packages, by default the one of this process.
+    `python` the Python that has the program's packages, by default the one of this process. With `offline`,
+    `Fetch.script` fetches code and files on a machine with internet, to places below any folder.
 
     ReproError if the profile lacks a path, if this machine does not see its paths, or if the text cannot be used.
     """
-    return _planned(name, cluster, session, directory, text, python, is_written_here=True)
-
-
-def _planned(
-    name: str,
-    cluster: str,
-    session: Session,
-    directory: Path | str | None,
-    text: Path | str | None,
-    python: str | None,
-    *,
-    is_written_here: bool,
-) -> Fetch:
     workload, profile = find_workload(workload_name(name)), find_cluster(session.folders, cluster)
     sources = sources_of(workload, published_code(session.folders))
     if directory is None:
         items = items_of(workload, profile, sources)
-        require_placed(workload, profile, sources, items, is_written_here=is_written_here)
+        require_placed(workload, profile, sources, items, is_written_here=not offline)
         settings: tuple[tuple[str, str], ...] = ()
     else:
         # The name that the tool gives to the data of a text.
@@ -247,6 +236,8 @@ def _planned(
     }
     words = [f"{option} {shlex.quote(str(path))}" for option, path in paths.items() if path]
     command = " ".join([fetch_command(workload.name, cluster), *words])
+    if offline and not items:
+        raise ReproError(Problem(f"{workload.name} needs nothing from elsewhere"))
     return Fetch(workload, profile, tuple(items), settings, session.folders.templates, command, given)
 
 
@@ -254,22 +245,6 @@ def _absolute(path: Path | str) -> Path:
     if not str(path):
         raise ReproError(Problem("the name of a folder or file is empty", hint="give a path"))
     return Path(path).expanduser().absolute()
-
-
-def offline_fetch(
-    name: str,
-    cluster: str,
-    *,
-    directory: Path | str | None = None,
-    text: Path | str | None = None,
-    python: str | None = None,
-    session: Session = DEFAULT,
-) -> str:
-    """Return the script that fetches code and files on a machine with internet, to places below any folder."""
-    fetch = _planned(name, cluster, session, directory, text, python, is_written_here=False)
-    if not fetch.items:
-        raise ReproError(Problem(f"{fetch.workload.name} needs nothing from elsewhere"))
-    return fetch.script
 
 
 _NAMES_SHOWN = 8

@@ -114,35 +114,18 @@ def submit_all(
     All experiments are planned and checked before the first job is submitted. A job that two of them share is
     submitted once. `on_submission` gets each experiment when it is submitted; a later one may fail.
     """
-    require_positive(repeat=repeat, max_parallel=max_parallel, stop_after=stop_after)
-    if options.get("example"):
-        what = "--example: example values cannot be submitted"
-        raise ReproError(Problem(what, hint="add --dry-run, or fill in the values: repro clusters show NAME"))
+    _require_valid(options, repeat=repeat, max_parallel=max_parallel, stop_after=stop_after)
     names, after = name_list(names), name_list(after)
     run_options = {"repeat": repeat if repeat != 1 else None, "rerun": rerun, "canary": canary, "after": after}
     run_options |= {"max_parallel": max_parallel, "stop_after": stop_after, "depends_on": warm_up and "warm-up"}
     command = recorded_command(session, "submit", names, {"cluster": cluster, **options, **run_options})
     planned = plan_runs(names, cluster, repeat=repeat, max_parallel=max_parallel, **options)
-    require_submittable(planned, warm_up=warm_up)
-    for run in planned:
-        session.note(run.notes)
-    profile, folders = planned[0].cluster, session.folders
-    plans = [plan for run in planned for plan in run.plans]
-    warnings = sorted({warning for plan in plans for warning in plan.warnings})
-    for warning in [*warnings, *image_warnings(plans, profile), *gpu_warnings(plans, profile)]:
-        session.reporter.message(f"warning: {warning}")
-    require_ready(plans, profile, folders)
-    ledger = session.existing_ledger(create=True)
-    assert ledger is not None
-    for run in planned:
-        if run.entry.path is not None:
-            record_experiment_file(ledger, run.entry.name, run.entry.file)
-    awaited = _awaited(ledger, folders, profile, after)
-    chosen = RunOptions(
+    _require_ready(planned, session, warm_up)
+    profile, ledger = planned[0].cluster, _ledger_with_files(planned, session)
+    chosen = replace(
+        _after(ledger, session.folders, profile, after),
         rerun_verified=rerun,
         max_parallel=max_parallel,
-        after=tuple(str(row.scheduler_id) for row in awaited) if profile.is_slurm else (),
-        follows=() if profile.is_slurm else tuple(FollowedJob(row.folder, _queue_pid(row)) for row in awaited),
         canary=canary,
         stop_after=stop_after,
         warm_up=warm_up,
@@ -151,13 +134,40 @@ def submit_all(
     session.note(update(ledger).complaints)
     submissions: list[Submission] = []
     for run in planned:
-        compiles = any(plan.program.warm_up for plan in run.plans)
-        options_of_run = replace(chosen, warm_up=warm_up and compiles)
-        submissions.append(_submit(run, ledger, command, options_of_run, session))
+        submissions.append(_submit(run, ledger, command, chosen, session))
         own = {job.job_id for job in submissions[-1].jobs if job.run_id == submissions[-1].run_id}
         chosen = replace(chosen, own_jobs=chosen.own_jobs | own)
         on_submission(submissions[-1])
     return submissions
+
+
+def _ledger_with_files(planned: Sequence[PlannedRun], session: Session) -> Ledger:
+    """Return the ledger, which then has the experiments that were given as paths."""
+    ledger = session.existing_ledger(create=True)
+    assert ledger is not None
+    for run in planned:
+        if run.entry.path is not None:
+            record_experiment_file(ledger, run.entry.name, run.entry.file)
+    return ledger
+
+
+def _require_valid(options: CaseOptions, **numbers: int | None) -> None:
+    require_positive(**numbers)
+    if options.get("example"):
+        what = "--example: example values cannot be submitted"
+        raise ReproError(Problem(what, hint="add --dry-run, or fill in the values: repro clusters show NAME"))
+
+
+def _require_ready(planned: Sequence[PlannedRun], session: Session, warm_up: bool) -> None:
+    """Report notes and warnings of the plans; ReproError if a job cannot run on this cluster now."""
+    require_submittable(planned, warm_up=warm_up)
+    for run in planned:
+        session.note(run.notes)
+    profile, plans = planned[0].cluster, [plan for run in planned for plan in run.plans]
+    warnings = sorted({warning for plan in plans for warning in plan.warnings})
+    for warning in [*warnings, *image_warnings(plans, profile), *gpu_warnings(plans, profile)]:
+        session.reporter.message(f"warning: {warning}")
+    require_ready(plans, profile, session.folders)
 
 
 def _submit(
@@ -169,6 +179,7 @@ def _submit(
 ) -> Submission:
     """Submit the missing jobs of one experiment."""
     plans = list(planned.plans)
+    chosen = replace(chosen, warm_up=chosen.warm_up and any(plan.program.warm_up for plan in plans))
     before = {row.job_id: row for row in job_rows(ledger, experiment=planned.entry.name)}
     submitted = submit_plans(plans, planned.cluster, ledger, session.folders, command, chosen, session.reporter.message)
     recorded, sent = submitted.recorded, submitted.sent
@@ -211,17 +222,19 @@ def recorded_command(
     return session.command or words
 
 
-def _awaited(ledger: Ledger, folders: Folders, cluster: Cluster, after: Sequence[str]) -> list[JobRow]:
-    """Return the open jobs of `--after`. The scheduler of the new jobs must know each of them."""
+def _after(ledger: Ledger, folders: Folders, cluster: Cluster, after: Sequence[str]) -> RunOptions:
+    """Return the options for the open jobs of `--after`. The scheduler of the new jobs must know each of them."""
     if not after:
-        return []
+        return RunOptions()
     scheduler = "slurm" if cluster.is_slurm else "local"
     rows = [row for row in select_jobs(ledger, folders, after) if row.phase in OPEN]
     for row in rows:
         if row.scheduler != scheduler or row.scheduler_id is None:
             why = "is not submitted yet" if row.scheduler == scheduler else "is a job of another scheduler"
             raise ReproError(Problem(f"--after {row.job_id}: {row.label} {why}", hint="wait for it: repro wait"))
-    return rows
+    if cluster.is_slurm:
+        return RunOptions(after=tuple(str(row.scheduler_id) for row in rows))
+    return RunOptions(follows=tuple(FollowedJob(row.folder, _queue_pid(row)) for row in rows))
 
 
 def _queue_pid(row: JobRow) -> int:

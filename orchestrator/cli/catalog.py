@@ -117,6 +117,14 @@ def plan(
         count = counted(len(api.exact_jobs(report)), "job")
         message(f"building the model of {count}, up to about three seconds each")
         report = api.with_exact_memory(report)
+    _print_report(context, report, wide)
+    if report.refusals:
+        raise typer.Exit(ReproError.exit_code)
+    _suggest_next(names, cluster, options, report)
+
+
+def _print_report(context: typer.Context, report: api.BatchReport, wide: bool) -> None:
+    """Print the cases, warnings, notes, refusals and totals."""
     rows, refused = list(report.rows.values()), report.refusals
     context.obj.json.put(refused, cases=rows, totals=[report.totals], warnings=report.warnings, notes=report.notes)
     if rows:
@@ -137,9 +145,6 @@ def plan(
     message(_summary(report))
     if report.budgeted is not None:
         message(api.budget_text(report.budgeted))
-    if refused:
-        raise typer.Exit(ReproError.exit_code)
-    _suggest_next(names, cluster, options, report)
 
 
 def _suggest_next(names: Sequence[str], cluster: str | None, options: api.CaseOptions, report: api.BatchReport) -> None:
@@ -228,8 +233,7 @@ def render(
         return
     if explain:
         _print_origins(rendered)
-        purpose = "the origin of each value of the profile"
-        suggest(purpose, "clusters show", cluster, settings=options["settings"], resolved=True)
+        suggest("the origin of each value", "clusters show", cluster, settings=options["settings"], resolved=True)
         return
     launcher = "sbatch" if profile.is_slurm else "bash"
     if output is None:
@@ -294,11 +298,7 @@ def show_experiment(
             raise ReproError(
                 Problem(f"{experiment}: a paper, which has no cases for --scale, --where and --script", hint=hint)
             )
-        contents = api.show_paper(experiment)
-        paper = api.row_of(api.ShownPaper, contents.paper, paper=contents.name)
-        rows = [api.shown_experiment(entry, entry.experiment.differences) for entry in contents.entries]
-        context.obj.json.put(papers=[paper], experiments=rows)
-        _show_paper(contents, wide)
+        _show_paper(context, api.show_paper(experiment), wide)
         return
     shown = api.show(experiment, scale, where=where)
     entry = shown.entry
@@ -329,8 +329,10 @@ def show_experiment(
     _suggest_plan(entry, scale, where)
 
 
-def _show_paper(contents: api.PaperContents, wide: bool) -> None:
+def _show_paper(context: typer.Context, contents: api.PaperContents, wide: bool) -> None:
     paper = contents.paper
+    experiments = [api.shown_experiment(entry, entry.experiment.differences) for entry in contents.entries]
+    context.obj.json.put(papers=[api.row_of(api.ShownPaper, paper, paper=contents.name)], experiments=experiments)
     rows = [
         {
             "experiment": entry.short_name,

@@ -218,10 +218,7 @@ def status(
 ) -> None:
     """Show the state, verdict, speed and remaining time of jobs."""
     every = POLL_EVERY_S if every is None else every
-    if math.isnan(every) or not LEAST_EVERY_S <= every <= MOST_EVERY_S:
-        least, most = f"{LEAST_EVERY_S:.0f}", f"{MOST_EVERY_S:.0f}"
-        what = f"--every {every:g}: must be {least} to {most} seconds, to protect the scheduler"
-        raise ReproError(Problem(what, hint=f"--every {least if every < LEAST_EVERY_S else most}"))
+    _require_interval(every)
     selection: api.JobFilter = {"cluster": cluster, "scale": scale, "workload": workload, "where": where}
     session = session_of(context)
     interval, most_jobs = every if watch else 0.0, None if context.obj.is_json else MOST_JOBS
@@ -253,6 +250,13 @@ def status(
         if not context.obj.is_json:
             _print_rows(now.jobs, now.experiments, wide)
     _suggest_next(now, experiment, {**selection, "state": state}, session)
+
+
+def _require_interval(every: float) -> None:
+    if math.isnan(every) or not LEAST_EVERY_S <= every <= MOST_EVERY_S:
+        least, most = f"{LEAST_EVERY_S:.0f}", f"{MOST_EVERY_S:.0f}"
+        what = f"--every {every:g}: must be {least} to {most} seconds, to protect the scheduler"
+        raise ReproError(Problem(what, hint=f"--every {least if every < LEAST_EVERY_S else most}"))
 
 
 def _updates(current: Callable[[], api.Status]) -> Iterator[api.Status]:

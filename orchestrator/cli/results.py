@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Literal, get_args
 
@@ -93,12 +94,30 @@ def collect(
         confirm_overwrite([output], force)
     session = session_of(context)
     collected = api.collect(experiment, attempt=attempt, session=session, where=where, **selection)
+    shows_cases = _print_collected(context, collected, file_format, output, columns, iterations)
+    if not shows_cases:
+        message(_claims_title(collected.outcome))
+    kept = {**selection, "where": where, "attempt": attempt, "database": session.database}
+    suggest("the figure as a picture", "plot", collected.outcome.entry.short_name, **kept)
+    if collected.outcome.failed:
+        raise typer.Exit(EXIT_FAILED)
+
+
+def _print_collected(
+    context: typer.Context,
+    collected: api.Collected,
+    file_format: Format,
+    output: Path | None,
+    columns: str | None,
+    iterations: bool,
+) -> bool:
+    """Write or print the export; return whether the cases and claims were printed as on a terminal."""
     pieces = collected.export(file_format, iterations=iterations, columns=columns or "all")
     on_terminal = sys.stdout.isatty() and not context.obj.is_json
     shows_cases = on_terminal and output is None and file_format not in _TABLES and not iterations
     if output is None and on_terminal and file_format not in _TABLES:
         ending = f"{'-iterations' * iterations}.{file_format}"
-        output = Path(collected.outcome.file_name(ending, attempt))
+        output = Path(collected.outcome.file_name(ending, collected.attempt))
         api.require_place(output)
     if output is not None:
         api.write_file(pieces, output)
@@ -121,14 +140,7 @@ def collect(
     elif output is None:
         sys.stdout.buffer.writelines(pieces)
         sys.stdout.buffer.flush()
-    if not shows_cases:
-        message(_claims_title(collected.outcome))
-    name = collected.outcome.entry.short_name
-    suggest(
-        "the figure as a picture", "plot", name, **selection, where=where, attempt=attempt, database=session.database
-    )
-    if collected.outcome.failed:
-        raise typer.Exit(EXIT_FAILED)
+    return shows_cases
 
 
 def _require_columns(file_format: Format, iterations: bool, columns: str | None, json: bool) -> None:
@@ -314,27 +326,30 @@ def bundle(
             context.obj.print_document("bundle verify")
         if len(what) != 2 or output or any(selection.values()) or force:
             raise ReproError(Problem("verify needs a file and no option", hint="repro bundle verify FILE.tar.zst"))
-        verified = api.verify_bundle(Path(what[1]))
-        context.obj.json.put(checks=api.rows_of(api.BundleCheckRow, verified.checks))
-        _print_verified(verified, Path(what[1]))
+        _verify(context, Path(what[1]))
         return
     for word in what:
         if word.endswith(".tar.zst"):
             raise ReproError(Problem("only verify reads a file", f"{word}:", "-o names the file to write"))
-    session = session_of(context)
-    is_one = len(what) == 1 and not api.is_paper(what[0])
-    place, is_folder = Path(output or "."), names_folder(output)
-    if not is_folder:
-        if not is_one:
+    session, place = session_of(context), Path(output or ".")
+    if not names_folder(output):
+        if len(what) > 1 or api.is_paper(what[0]):
             raise ReproError(Problem("no such folder", f"{place}:", f"several bundles need a folder: -o {place}/"))
         api.require_bundle_name(place)
         confirm_overwrite([place], force)  # before the logs are read
     outcomes = api.outcomes(what, session=session, **selection)
     files = [place]
-    if is_folder:
+    if names_folder(output):
         place.mkdir(parents=True, exist_ok=True)
         files = [place / api.bundle_file(outcome) for outcome in outcomes]
         confirm_overwrite(files, force)
+    _write_bundles(context, outcomes, files, session)
+
+
+def _write_bundles(
+    context: typer.Context, outcomes: Sequence[api.FigureOutcome], files: Sequence[Path], session: api.Session
+) -> None:
+    """Write a bundle of each outcome; exit code 1 if one does not verify or lacks a file."""
     written: list[api.Bundle] = []
     unproven: list[Problem] = []
     for outcome, file in zip(outcomes, files, strict=True):
@@ -370,8 +385,10 @@ def _print_contents(written: api.Bundle) -> None:
     message(f"{counted(contents.attempts, 'attempt')}, {counted(contents.files, 'file')}, {size}")
 
 
-def _print_verified(verified: api.Verified, file: Path) -> None:
-    """Print the checks and their sum; exit code 1 if one found a difference."""
+def _verify(context: typer.Context, file: Path) -> None:
+    """Print the checks of a bundle and their sum; exit code 1 if one found a difference."""
+    verified = api.verify_bundle(file)
+    context.obj.json.put(checks=api.rows_of(api.BundleCheckRow, verified.checks))
     for check in verified.checks:
         differences = counted(len(check.differences), "difference") if check.differences else "no difference"
         data(f"{check.name:<8}  {check.what}{f': {differences}' if check.is_proven or check.differences else ''}")

@@ -153,36 +153,47 @@ def retry(
     jobs = [job for group in retried.groups for job in group.jobs]
     names = sorted({short_name(group.experiment) for group in retried.groups})
     if dry_run and jobs:
-        rows: list[dict[str, object]] = [
-            as_row(job) | {"experiment": short_name(job.experiment), "time": job.time_limit} for job in jobs
-        ]
-        columns = ["job", "experiment", "case", "failure", "attempt", "time"]
-        table(rows, [name for name in columns if name != "experiment" or len(names) > 1])
-        left = sum(group.left for group in retried.groups)
-        alone = f", and not {counted(left, 'other')} (too many attempts, or Slurm repeats them)" if left else ""
-        message(f"would submit {counted(len(jobs), 'job')} again{alone}; nothing was submitted")
-        suggest("the earlier attempts of the first job", "history", jobs[0].job, database=session.database)
-        return
-    if jobs and wait:
+        _print_dry_run(retried, session)
+    elif jobs and wait:
         raise typer.Exit(_wait(context, [job.job for job in jobs], None, addresses, session, selection))
-    if retried.groups and not dry_run:
+    elif retried.groups and not dry_run:
         suggest("until all jobs have ended", "status", *only(names), **selection, database=session.database, watch=True)
-        return
+    else:
+        _suggest_retry(targets, retried, time, settings, {**selection, "state": state}, session.database)
+
+
+def _suggest_retry(
+    targets: Sequence[str],
+    retried: api.Retried,
+    time: str | None,
+    settings: Sequence[str] | None,
+    selection: api.StateFilter,
+    database: str | None,
+) -> None:
+    """Print why no job is submitted again, and the command that submits the failed jobs, or shows the states."""
     message("no jobs to run again")
     for failure in retried.failures:
         message(f"failed ({failure}): {api.POLICIES[failure].reason}")
     if retried.failures:
-        suggest(
-            "to submit them",
-            "retry",
-            *targets,
-            **{**selection, "state": state, "class": ",".join(map(str, retried.failures))},
-            time=time,
-            settings=settings,
-            database=session.database,
-        )
+        changes: dict[str, object] = {"class": ",".join(map(str, retried.failures)), "time": time, "settings": settings}
+        suggest("to submit them", "retry", *targets, **selection, **changes, database=database)
     else:
-        suggest("their states", "status", *only(experiments_of(targets)), **selection, database=session.database)
+        kept = {**selection, "state": None}
+        suggest("their states", "status", *only(experiments_of(targets)), **kept, database=database)
+
+
+def _print_dry_run(retried: api.Retried, session: api.Session) -> None:
+    """Print the jobs that a retry would submit."""
+    jobs = [job for group in retried.groups for job in group.jobs]
+    rows: list[dict[str, object]] = [
+        as_row(job) | {"experiment": short_name(job.experiment), "time": job.time_limit} for job in jobs
+    ]
+    several = ["experiment"] if len({group.experiment for group in retried.groups}) > 1 else []
+    table(rows, ["job", *several, "case", "failure", "attempt", "time"])
+    left = sum(group.left for group in retried.groups)
+    alone = f", and not {counted(left, 'other')} (too many attempts, or Slurm repeats them)" if left else ""
+    message(f"would submit {counted(len(jobs), 'job')} again{alone}; nothing was submitted")
+    suggest("the earlier attempts of the first job", "history", jobs[0].job, database=session.database)
 
 
 def _print_retried(group: api.RetriedGroup) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import shlex
-from typing import Annotated
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -16,6 +17,9 @@ from orchestrator.cli.options import argument, session_of, value_option
 from orchestrator.cli.output import as_row, data, filled_columns, message, suggest, table
 from orchestrator.errors import EXIT_FAILED, EXIT_OK, Problem, ReproError
 from orchestrator.text import counted
+
+if TYPE_CHECKING:
+    from orchestrator.config.user import Address
 
 MOST_ROWS = 12
 """Number of candidates in the table. --json has all of them."""
@@ -90,12 +94,10 @@ def search(
     dry_run: DryRun = False,
 ) -> None:
     """Find the fastest layout of a model: measure the most promising cases first, inside a budget."""
-    limit, addresses = api.read_search_budget(budget), message_addresses(notify)
+    limit, addresses, session = api.read_search_budget(budget), message_addresses(notify), session_of(context)
     if simulate:
-        entry, simulated = api.simulate_search(target, cluster, where, session=session_of(context))
-        _print_simulated(context, entry.short_name, simulated)
+        _print_simulated(context, *api.simulate_search(target, cluster, where, session=session))
         return
-    cluster = cluster or api.default_cluster()
     if cluster is None:
         raise ReproError(Problem("no cluster to search on", hint="add --cluster NAME, or --simulate"))
     prepared = api.prepare_search(
@@ -113,11 +115,17 @@ def search(
         settings=settings or (),
     )
     message(f"{prepared.entry.name} on {prepared.cluster.name}: {counted(len(prepared.candidates), 'candidate')}")
-    session = session_of(context)
-    options = api.SearchOptions(limit, max_parallel, short, finalists)
     if dry_run:
         _print_answer(context, prepared, api.search_answer(prepared, None, session=session), session)
         return
+    raise typer.Exit(_search(context, prepared, api.SearchOptions(limit, max_parallel, short, finalists), addresses))
+
+
+def _search(
+    context: typer.Context, prepared: api.PreparedSearch, options: api.SearchOptions, addresses: Sequence[Address]
+) -> int:
+    """Run the search and print the answer; return the exit code."""
+    session = session_of(context)
     try:
         with message_of_error(addresses, context.command_path), waiting(context.obj):
             answer = api.run_search(prepared, options, session=session)
@@ -129,7 +137,7 @@ def search(
     fastest = api.fastest_text(answer) or "no candidate is measured"
     end = f"search {prepared.entry.short_name} on {prepared.cluster.name}: {fastest}"
     send_message(addresses, [end], failed=code != EXIT_OK)
-    raise typer.Exit(code)
+    return code
 
 
 def _print_answer(
@@ -217,13 +225,13 @@ def _winners(answer: api.SearchAnswer) -> list[api.SearchWinner]:
     return [api.row_of(api.SearchWinner, winner, margin=answer.margin, arguments=arguments)]
 
 
-def _print_simulated(context: typer.Context, name: str, simulated: api.Simulated) -> None:
+def _print_simulated(context: typer.Context, entry: api.Entry, simulated: api.Simulated) -> None:
     """Print the cases in the order in which a search measures them, with their known times."""
     best, rows = simulated.best_ms, simulated.cases
     context.obj.json.put(simulated=rows)
     table([as_row(row) for row in rows], ["case", "iteration_ms"])
     found = simulated.measured_ms[simulated.found]
-    message(f"{name}: {len(rows)} of {counted(simulated.of, 'case')} measured; no other one can be faster")
+    message(f"{entry.short_name}: {len(rows)} of {counted(simulated.of, 'case')} measured; no other one can be faster")
     how_close = (
         "the fastest case" if found == best else f"{100 * (found / best - 1):.1f} % slower than {simulated.best}"
     )

@@ -461,12 +461,11 @@ def fetch(
 
     It runs on this machine, the login node, and starts no job. Existing files and folders are checked and not changed.
     """
+    planned = api.plan_fetch(name, cluster, directory=directory, text=text, python=python, offline=offline)
     if offline:
-        commands = api.offline_fetch(name, cluster, directory=directory, text=text, python=python)
-        context.obj.json.put(commands=commands.splitlines())
-        data(commands.rstrip("\n"))
+        context.obj.json.put(commands=planned.script.splitlines())
+        data(planned.script.rstrip("\n"))
         return
-    planned = api.plan_fetch(name, cluster, directory=directory, text=text, python=python)
     if not planned.items:
         message(f"{planned.workload.name} needs no code or data from elsewhere")
     else:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -18,6 +18,8 @@ from orchestrator.errors import EXIT_FAILED, EXIT_OK
 from orchestrator.paths import short_name
 from orchestrator.text import counted
 
+if TYPE_CHECKING:
+    from orchestrator.config.user import Address
 DryRun = Annotated[bool, typer.Option("--dry-run", "-n", help="Show the jobs only. Needs no scheduler.")]
 Rerun = Annotated[bool, typer.Option("--rerun", help="Measure verified and partial cases again.")]
 Repeat = Annotated[
@@ -82,17 +84,36 @@ def submit(
     options = api.CaseOptions(scale=scale, where=where, workload=workload, arg=arg, no_arg=no_arg)
     options |= {"time_budget": time_budget, "cost_budget": cost_budget, "example": example or dry_run}
     options["settings"] = all_settings(settings, partition, qos, reservation, nodelist, exclude, time)
-    session, addresses = session_of(context), message_addresses(notify, waits=wait)
+    run: api.SubmitOptions = {"rerun": rerun, "repeat": repeat, "canary": canary, "max_parallel": max_parallel}
+    run |= {"stop_after": stop_after, "after": after or (), "warm_up": depends_on is not None}
+    addresses = message_addresses(notify, waits=wait)
     if dry_run:
-        planned = api.plan_runs(experiments, cluster, repeat=repeat, max_parallel=max_parallel, **options)
-        api.require_submittable(planned, warm_up=depends_on is not None)
-        denied = api.denied_note(planned[0].cluster)
-        for note in [*(note for run in planned for note in run.notes), *denied, *_example_notes(planned)]:
-            message(f"note: {note}")
-        context.obj.json.put(plans=api.rows_of(api.PlannedJob, _plans(planned)))
-        _print_plans(planned, options)
+        _plan(context, experiments, cluster, run, options)
         return
     selection: api.JobFilter = {"cluster": cluster, "scale": scale, "workload": workload, "where": where}
+    submitted = _submitted(context, experiments, cluster, selection, {**options, **run})
+    if wait:
+        raise typer.Exit(_supervised(context, submitted, addresses, selection))
+    _print_submitted_jobs(submitted, selection, context.obj.database)
+
+
+def _plan(
+    context: typer.Context, names: Sequence[str], cluster: str, run: api.SubmitOptions, options: api.CaseOptions
+) -> None:
+    """Print the jobs that a submission would have."""
+    planned = api.plan_runs(names, cluster, repeat=run["repeat"], max_parallel=run["max_parallel"], **options)
+    api.require_submittable(planned, warm_up=run["warm_up"])
+    denied = api.denied_note(planned[0].cluster)
+    for note in [*(note for run in planned for note in run.notes), *denied, *_example_notes(planned)]:
+        message(f"note: {note}")
+    context.obj.json.put(plans=api.rows_of(api.PlannedJob, _plans(planned)))
+    _print_plans(planned, options)
+
+
+def _submitted(
+    context: typer.Context, names: Sequence[str], cluster: str, selection: api.JobFilter, options: api.SubmitOptions
+) -> list[api.Submission]:
+    """Submit the jobs, and print those of each experiment as soon as they are submitted."""
     submitted: list[api.Submission] = []
 
     def on_submission(submission: api.Submission) -> None:
@@ -101,35 +122,30 @@ def submit(
         _print_submission(submission)
 
     try:
-        api.submit_all(
-            experiments,
-            cluster,
-            rerun=rerun,
-            repeat=repeat,
-            canary=canary,
-            max_parallel=max_parallel,
-            stop_after=stop_after,
-            after=after or (),
-            warm_up=depends_on is not None,
-            on_submission=on_submission,
-            session=session,
-            **options,
-        )
+        api.submit_all(names, cluster, on_submission=on_submission, session=session_of(context), **options)
     except KeyboardInterrupt:
         message("interrupted; the jobs submitted so far are recorded and continue")
-        cancel = repro_command("cancel", *experiments, **selection, database=session.database)
-        suggest(f"or: {cancel}", "status", *only(experiments), **selection, database=session.database)
+        cancel = repro_command("cancel", *names, **selection, database=context.obj.database)
+        suggest(f"or: {cancel}", "status", *only(names), **selection, database=context.obj.database)
         raise
     if len(submitted) > 1:
         _print_total(submitted)
-    if not wait:
-        _print_submitted_jobs(submitted, selection, session.database)
-        return
-    names = [submission.planned.entry.short_name for submission in submitted]
+    return submitted
+
+
+def _supervised(
+    context: typer.Context,
+    submitted: Sequence[api.Submission],
+    addresses: Sequence[Address],
+    selection: api.JobFilter,
+) -> int:
+    """Wait until the jobs have ended, and print the results; return the exit code."""
+    session = session_of(context)
     try:
         with message_of_error(addresses, context.command_path), waiting(context.obj):
             outcomes = api.supervise(submitted, session=session)
     except KeyboardInterrupt:
+        names = [submission.planned.entry.short_name for submission in submitted]
         no_longer_waiting(names, selection, session.database)
         raise
     ended = [result.row for outcome in outcomes for result in outcome.results if result.row is not None]
@@ -141,7 +157,7 @@ def submit(
     code = _print_outcomes(outcomes, selection, session)
     failures = [row for outcome in outcomes for row in outcome.failures]
     send_message(addresses, list(map(_end, outcomes)), failures, failed=code != EXIT_OK)
-    raise typer.Exit(code)
+    return code
 
 
 def _end(outcome: api.FigureOutcome) -> str:
