@@ -16,8 +16,7 @@ import jsonschema
 from pydantic import TypeAdapter
 
 from orchestrator import api
-from orchestrator.cli.documents import DOCUMENTS
-from orchestrator.cli.json_output import VERSION
+from orchestrator.cli.documents import DOCUMENTS, VERSION
 from orchestrator.fields import Column, TableRow, columns_of
 
 FILE = Path(__file__).parent.parent / "docs" / "reference" / "json.schema.json"

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, TypedDict
 from orchestrator.errors import Problem, ReproError
 
 if TYPE_CHECKING:
-    from orchestrator.api.bundles import Bundle, UnprovenBundle, bundle, bundle_file, require_bundle_name, verify_bundle
     from orchestrator.api.catalog import (
         ExperimentCases,
         ExperimentList,
@@ -34,12 +33,16 @@ if TYPE_CHECKING:
     )
     from orchestrator.api.configuration import ConfigRow, config_rows, default_cluster
     from orchestrator.api.figures import (
+        Bundle,
         Collected,
         JudgedClaims,
         Plotted,
         PublishedComparison,
         Report,
         RunComparison,
+        UnprovenBundle,
+        bundle,
+        bundle_file,
         claims,
         collect,
         compare,
@@ -48,7 +51,9 @@ if TYPE_CHECKING:
         plot,
         plot_all,
         report,
+        require_bundle_name,
         require_plot_file,
+        verify_bundle,
         write_file,
     )
     from orchestrator.api.jobs import (
@@ -64,20 +69,6 @@ if TYPE_CHECKING:
         relations,
         status,
     )
-    from orchestrator.api.needs import (
-        Fetch,
-        FetchedFile,
-        FetchedSetting,
-        NeedRow,
-        NeedStatus,
-        WorkloadNeeds,
-        WorkloadRow,
-        offline_fetch,
-        plan_fetch,
-        show_workload,
-        workload_needs,
-    )
-    from orchestrator.api.nodes import DenyList, allow_nodes, deny_nodes, list_denied_nodes
     from orchestrator.api.plans import PlannedRun, plan, plan_run, plan_runs, require_submittable
     from orchestrator.api.runs import (
         Retried,
@@ -91,10 +82,36 @@ if TYPE_CHECKING:
         retry,
         wait,
     )
-    from orchestrator.api.scripts import Adopted, CaseScript, Rendered, adopt, render
     from orchestrator.api.search import SearchOptions, run_search, search_answer, simulate_search
     from orchestrator.api.session import DEFAULT, SILENT, Reporter, Session, Silent
-    from orchestrator.api.submissions import Submission, submit, submit_all, supervise
+    from orchestrator.api.sites import (
+        DenyList,
+        Fetch,
+        FetchedFile,
+        FetchedSetting,
+        NeedRow,
+        NeedStatus,
+        WorkloadNeeds,
+        WorkloadRow,
+        allow_nodes,
+        deny_nodes,
+        list_denied_nodes,
+        plan_fetch,
+        show_workload,
+        workload_needs,
+    )
+    from orchestrator.api.submissions import (
+        Adopted,
+        CaseScript,
+        Rendered,
+        Submission,
+        SubmitOptions,
+        adopt,
+        render,
+        submit,
+        submit_all,
+        supervise,
+    )
     from orchestrator.catalog.case import Case, shown_value
     from orchestrator.catalog.expand import expand
     from orchestrator.catalog.experiment import Difference, PublishedPoint, scale_names

@@ -389,11 +389,16 @@ def _pieces(
         return
     end = lines.end()
     yield end
-    if is_empty and not end and not lines.labels_seen:
+    if is_empty and not end:
+        _report_no_lines(session, row, lines)
+
+
+def _report_no_lines(session: Session, row: JobRow, lines: RankLines) -> None:
+    """Report that a log has no lines of a rank; ReproError if it has no labels."""
+    if not lines.labels_seen:
         what = f"{row.job_id} ({row.label}): no line of its log has the label of a rank"
         raise ReproError(Problem(what, hint=f"repro logs {row.job_id} prints all lines"))
-    if is_empty and not end:
-        session.reporter.message(f"rank {lines.rank} of {row.job_id} ({row.label}) has no labelled lines yet")
+    session.reporter.message(f"rank {lines.rank} of {row.job_id} ({row.label}) has no labelled lines yet")
 
 
 def _report_empty(session: Session, row: JobRow, folder: Path) -> None:
@@ -403,7 +408,6 @@ def _report_empty(session: Session, row: JobRow, folder: Path) -> None:
 
 
 def _attempt_folder(ledger: Ledger, row: JobRow, number: int) -> Path:
-
     if number == row.number:
         return Path(row.folder)
     attempts = {attempt.number: attempt.folder for attempt in job_history(ledger, row.job_id)}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -205,18 +205,9 @@ def retry(
     if cluster is not None:
         selection["cluster"] = find_cluster(folders, cluster).name
     rows = [row for row in select_jobs(ledger, folders, targets, **selection) if row.verdict == FAILED]
-    groups: dict[tuple[str, ...], list[JobRow]] = {}
-    settings_of = {run_id: recorded_settings(ledger, run_id) for run_id in {row.run_id for row in rows}}
-    for row in rows:
-        failure = failure_named(row.failure)
-        if failure in wanted if wanted else POLICIES[failure].retry:
-            profile = row.profile_file or row.cluster
-            key = (row.experiment, row.scale, profile, row.workload, str(row.iterations), *row.spec.argument_changes)
-            key = (*key, *settings_of[row.run_id])
-            groups.setdefault(key, []).append(row)
     retries = [
-        plan_again(folders, group, cluster, new_limit, over(settings_of[group[0].run_id], settings))
-        for group in groups.values()
+        plan_again(folders, group, cluster, new_limit, over(of_run, settings))
+        for group, of_run in _groups(ledger, rows, wanted)
     ]
     for group in retries:
         require_ready(group.plans, group.cluster, folders)
@@ -227,25 +218,38 @@ def retry(
         if dry_run:
             attempts, submitted, left = _would_retry(ledger, group, run_options)
         else:
-            sent = submit_plans(
-                group.plans, group.cluster, ledger, folders, command, run_options, session.reporter.message
-            )
+            options_of_run = (command, run_options, session.reporter.message)
+            sent = submit_plans(group.plans, group.cluster, ledger, folders, *options_of_run)
             attempts, submitted, left = sent.recorded.to_submit, sent.sent.jobs, len(sent.recorded.left)
-        plans = {plan.identity: plan for plan in group.plans}
-        jobs = [
-            RetriedJob(
-                job,
-                plans[job].case.experiment,
-                plans[job].label,
-                number,
-                failures[job],
-                plans[job].resources.time_limit,
-            )
-            for job, number in attempts.items()
-        ]
-        done.append(RetriedGroup(group.plans[0].case.experiment, tuple(jobs), submitted, left))
+        jobs = tuple(_retried_jobs(group, attempts, failures))
+        done.append(RetriedGroup(group.plans[0].case.experiment, jobs, submitted, left))
         on_group(done[-1])
     return Retried(tuple(done), tuple(sorted(set(failures.values()))))
+
+
+def _retried_jobs(group: Retry, attempts: Mapping[str, int], failures: Mapping[str, Failure]) -> Iterator[RetriedJob]:
+    """Yield the jobs of a group that have a next attempt."""
+    for plan in group.plans:
+        job, case = plan.identity, plan.case
+        if job in attempts:
+            limit = plan.resources.time_limit
+            yield RetriedJob(job, case.experiment, plan.label, attempts[job], failures[job], limit)
+
+
+def _groups(
+    ledger: Ledger, rows: Sequence[JobRow], wanted: Collection[Failure]
+) -> Iterator[tuple[list[JobRow], tuple[str, ...]]]:
+    """Yield the failed jobs to plan together, with the settings of their runs: those of `wanted`, if given."""
+    groups: dict[tuple[object, ...], list[JobRow]] = {}
+    settings_of = {run_id: recorded_settings(ledger, run_id) for run_id in {row.run_id for row in rows}}
+    for row in rows:
+        failure = failure_named(row.failure)
+        if failure in wanted if wanted else POLICIES[failure].retry:
+            profile = row.profile_file or row.cluster
+            key = (row.experiment, row.scale, profile, row.workload, row.iterations, tuple(row.spec.argument_changes))
+            groups.setdefault((*key, settings_of[row.run_id]), []).append(row)
+    for group in groups.values():
+        yield group, settings_of[group[0].run_id]
 
 
 def _would_retry(ledger: Ledger, group: Retry, options: RunOptions) -> tuple[dict[str, int], int, int]:

@@ -1,32 +1,42 @@
-"""Submissions of experiments, and their supervision until all jobs have ended."""
+"""Submissions of experiments and their supervision; scripts to submit by hand, and the adoption of their jobs."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orchestrator.api import DEFAULT, CaseOptions, Session, require_text
 from orchestrator.api.catalog import require_experiment
 from orchestrator.api.jobs import POLL_EVERY_S, name_list, select_jobs, update
-from orchestrator.api.plans import PlannedRun, plan_runs, require_positive, require_submittable
+from orchestrator.api.plans import PlannedRun, plan_run, plan_runs, require_positive, require_submittable
 from orchestrator.clusters.resolve import Cluster
 from orchestrator.errors import Problem, ReproError
+from orchestrator.files import private_folder
+from orchestrator.launch.denied_nodes import denied_note, with_denied_nodes
 from orchestrator.launch.preflight import gpu_warnings, image_warnings, require_ready
+from orchestrator.launch.recover import find_started, read_rendered, token_of, write_records
+from orchestrator.launch.refresh import observe_end_records
+from orchestrator.launch.render import explain_job, render_job
 from orchestrator.launch.run_options import FollowedJob, RunOptions
+from orchestrator.launch.sbatch import comment_of
 from orchestrator.launch.submit import submit as submit_plans
 from orchestrator.launch.supervise import RunSupervisor, wait_for
-from orchestrator.ledger.attempts import job_rows, measured_for, result_rows
+from orchestrator.launch.templates import Explained
+from orchestrator.ledger.attempts import job_rows, measured_for, result_rows, rows_of_attempts
 from orchestrator.ledger.database import Ledger, now
 from orchestrator.ledger.experiment_files import record_experiment_file
 from orchestrator.ledger.rows import JobRow
+from orchestrator.ledger.runs import adopted_ids, record_adopted
 from orchestrator.ledger.tables import OPEN, RUNNING
 from orchestrator.paths import Folders
 from orchestrator.reading.failure import Failure, failure_named
 from orchestrator.reading.job_status import reuse_text
 from orchestrator.results.outcome import FigureOutcome, judge_figure
 from orchestrator.text import option_words
+from orchestrator.workloads import copy_programs
 from orchestrator.workloads.argument_changes import changes_of
 
 if TYPE_CHECKING:
@@ -104,35 +114,18 @@ def submit_all(
     All experiments are planned and checked before the first job is submitted. A job that two of them share is
     submitted once. `on_submission` gets each experiment when it is submitted; a later one may fail.
     """
-    require_positive(repeat=repeat, max_parallel=max_parallel, stop_after=stop_after)
-    if options.get("example"):
-        what = "--example: example values cannot be submitted"
-        raise ReproError(Problem(what, hint="add --dry-run, or fill in the values: repro clusters show NAME"))
+    _require_valid(options, repeat=repeat, max_parallel=max_parallel, stop_after=stop_after)
     names, after = name_list(names), name_list(after)
     run_options = {"repeat": repeat if repeat != 1 else None, "rerun": rerun, "canary": canary, "after": after}
     run_options |= {"max_parallel": max_parallel, "stop_after": stop_after, "depends_on": warm_up and "warm-up"}
     command = recorded_command(session, "submit", names, {"cluster": cluster, **options, **run_options})
     planned = plan_runs(names, cluster, repeat=repeat, max_parallel=max_parallel, **options)
-    require_submittable(planned, warm_up=warm_up)
-    for run in planned:
-        session.note(run.notes)
-    profile, folders = planned[0].cluster, session.folders
-    plans = [plan for run in planned for plan in run.plans]
-    warnings = sorted({warning for plan in plans for warning in plan.warnings})
-    for warning in [*warnings, *image_warnings(plans, profile), *gpu_warnings(plans, profile)]:
-        session.reporter.message(f"warning: {warning}")
-    require_ready(plans, profile, folders)
-    ledger = session.existing_ledger(create=True)
-    assert ledger is not None
-    for run in planned:
-        if run.entry.path is not None:
-            record_experiment_file(ledger, run.entry.name, run.entry.file)
-    awaited = _awaited(ledger, folders, profile, after)
-    chosen = RunOptions(
+    _require_ready(planned, session, warm_up)
+    profile, ledger = planned[0].cluster, _ledger_with_files(planned, session)
+    chosen = replace(
+        _after(ledger, session.folders, profile, after),
         rerun_verified=rerun,
         max_parallel=max_parallel,
-        after=tuple(str(row.scheduler_id) for row in awaited) if profile.is_slurm else (),
-        follows=() if profile.is_slurm else tuple(FollowedJob(row.folder, _queue_pid(row)) for row in awaited),
         canary=canary,
         stop_after=stop_after,
         warm_up=warm_up,
@@ -141,13 +134,40 @@ def submit_all(
     session.note(update(ledger).complaints)
     submissions: list[Submission] = []
     for run in planned:
-        compiles = any(plan.program.warm_up for plan in run.plans)
-        options_of_run = replace(chosen, warm_up=warm_up and compiles)
-        submissions.append(_submit(run, ledger, command, options_of_run, session))
+        submissions.append(_submit(run, ledger, command, chosen, session))
         own = {job.job_id for job in submissions[-1].jobs if job.run_id == submissions[-1].run_id}
         chosen = replace(chosen, own_jobs=chosen.own_jobs | own)
         on_submission(submissions[-1])
     return submissions
+
+
+def _ledger_with_files(planned: Sequence[PlannedRun], session: Session) -> Ledger:
+    """Return the ledger, which then has the experiments that were given as paths."""
+    ledger = session.existing_ledger(create=True)
+    assert ledger is not None
+    for run in planned:
+        if run.entry.path is not None:
+            record_experiment_file(ledger, run.entry.name, run.entry.file)
+    return ledger
+
+
+def _require_valid(options: CaseOptions, **numbers: int | None) -> None:
+    require_positive(**numbers)
+    if options.get("example"):
+        what = "--example: example values cannot be submitted"
+        raise ReproError(Problem(what, hint="add --dry-run, or fill in the values: repro clusters show NAME"))
+
+
+def _require_ready(planned: Sequence[PlannedRun], session: Session, warm_up: bool) -> None:
+    """Report notes and warnings of the plans; ReproError if a job cannot run on this cluster now."""
+    require_submittable(planned, warm_up=warm_up)
+    for run in planned:
+        session.note(run.notes)
+    profile, plans = planned[0].cluster, [plan for run in planned for plan in run.plans]
+    warnings = sorted({warning for plan in plans for warning in plan.warnings})
+    for warning in [*warnings, *image_warnings(plans, profile), *gpu_warnings(plans, profile)]:
+        session.reporter.message(f"warning: {warning}")
+    require_ready(plans, profile, session.folders)
 
 
 def _submit(
@@ -159,6 +179,7 @@ def _submit(
 ) -> Submission:
     """Submit the missing jobs of one experiment."""
     plans = list(planned.plans)
+    chosen = replace(chosen, warm_up=chosen.warm_up and any(plan.program.warm_up for plan in plans))
     before = {row.job_id: row for row in job_rows(ledger, experiment=planned.entry.name)}
     submitted = submit_plans(plans, planned.cluster, ledger, session.folders, command, chosen, session.reporter.message)
     recorded, sent = submitted.recorded, submitted.sent
@@ -201,17 +222,19 @@ def recorded_command(
     return session.command or words
 
 
-def _awaited(ledger: Ledger, folders: Folders, cluster: Cluster, after: Sequence[str]) -> list[JobRow]:
-    """Return the open jobs of `--after`. The scheduler of the new jobs must know each of them."""
+def _after(ledger: Ledger, folders: Folders, cluster: Cluster, after: Sequence[str]) -> RunOptions:
+    """Return the options for the open jobs of `--after`. The scheduler of the new jobs must know each of them."""
     if not after:
-        return []
+        return RunOptions()
     scheduler = "slurm" if cluster.is_slurm else "local"
     rows = [row for row in select_jobs(ledger, folders, after) if row.phase in OPEN]
     for row in rows:
         if row.scheduler != scheduler or row.scheduler_id is None:
             why = "is not submitted yet" if row.scheduler == scheduler else "is a job of another scheduler"
             raise ReproError(Problem(f"--after {row.job_id}: {row.label} {why}", hint="wait for it: repro wait"))
-    return rows
+    if cluster.is_slurm:
+        return RunOptions(after=tuple(str(row.scheduler_id) for row in rows))
+    return RunOptions(follows=tuple(FollowedJob(row.folder, _queue_pid(row)) for row in rows))
 
 
 def _queue_pid(row: JobRow) -> int:
@@ -259,3 +282,105 @@ def supervise(submissions: Sequence[Submission] | Submission, *, session: Sessio
             )
         )
     return outcomes
+
+
+@dataclass(frozen=True, slots=True)
+class CaseScript:
+    """The batch script of a case. `file` is where it was written."""
+
+    name: str
+    text: str
+    file: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Rendered:
+    """Scripts of a planned run. `lines` are those of the first script with their origins, if asked for."""
+
+    planned: PlannedRun
+    scripts: tuple[CaseScript, ...]
+    lines: tuple[Explained, ...] = ()
+
+
+def render(
+    experiment: str,
+    cluster: str,
+    output: Path | str | None = None,
+    *,
+    explain: bool = False,
+    session: Session = DEFAULT,
+    **options: Unpack[CaseOptions],
+) -> Rendered:
+    """Render the batch script of each case; with `output`, write them and what they import, ready to submit.
+
+    Beside each script is a record without secrets, by which `adopt` reads the job into the ledger. With `explain`, only
+    the first script is explained and nothing is written.
+    """
+    planned = plan_run(experiment, cluster, **options)
+    session.note(planned.notes)
+    folders, base = session.folders, Path(output or "").resolve()
+    profile = with_denied_nodes(planned.cluster)
+    session.note(denied_note(profile))
+    stem = "-".join(filter(None, [planned.entry.short_name, options.get("workload")]))
+    names = [f"{stem}-{plan.case.slug}" for plan in planned.plans]
+    if explain:
+        plan, name = planned.plans[0], names[0]
+        log = base / f"{name}.batch.txt"
+        return Rendered(planned, (), tuple(explain_job(plan, profile, base / name, folders.templates, output=log)))
+    scripts = []
+    for plan, name in zip(planned.plans, names, strict=True):
+        folder, log = base / name, base / f"{name}.batch.txt"
+        if output is None:
+            scripts.append(CaseScript(name, render_job(plan, profile, folder, folders.templates, output=log)))
+        else:
+            comment = comment_of(token_of(plan, folder))
+            text = render_job(plan, profile, folder, folders.templates, comment=comment)
+            scripts.append(CaseScript(name, text, base / f"{name}.sh"))
+    if output is not None:
+        if base.exists() and not base.is_dir():
+            raise ReproError(Problem("not a folder", f"{output}:", "give a folder for the scripts"))
+        copy_programs((plan.program.workload for plan in planned.plans), folders)
+        base.mkdir(parents=True, exist_ok=True)
+    command = session.command or ("repro", "render", experiment, "--cluster", cluster)
+    texts = {script.file: script.text for script in scripts if script.file is not None}
+    for file, text in texts.items():
+        private_folder(file.with_suffix(""))  # Slurm opens the output of the script before it runs
+        file.write_text(text, encoding="utf-8")
+        file.chmod(0o750)
+    if texts:
+        write_records(planned.plans, profile, folders, command, texts)
+    return Rendered(planned, tuple(scripts))
+
+
+@dataclass(frozen=True, slots=True)
+class Adopted:
+    """Jobs of rendered scripts, and the scripts that an earlier command adopted or that were never submitted."""
+
+    jobs: tuple[JobRow, ...]
+    known: tuple[Path, ...]
+    not_submitted: tuple[Path, ...]
+
+
+def adopt(folder: Path | str, *, session: Session = DEFAULT) -> Adopted:
+    """Read the jobs of rendered scripts into the ledger: script, Slurm job id, records and log.
+
+    `folder` is that of `render(output=folder)`. A job that still runs is adopted as running. A second call adds only
+    jobs that were submitted since. The verdict comes from the log, as for every job. ReproError for a folder without
+    records and for a record of another version; then nothing is adopted.
+    """
+    rendered = read_rendered(Path(folder), session.folders)
+    session.note(find_started(rendered))
+    ledger = session.existing_ledger(create=True)
+    assert ledger is not None
+    not_submitted = [Path(str(attempt.file)) for _, _, attempt in rendered if attempt.scheduler_id is None]
+    submitted = [job for job in rendered if job[-1].scheduler_id is not None]
+    recorded = adopted_ids(ledger, [job.id for _, job, _ in submitted])
+    known = [attempt for *_, attempt in submitted if (attempt.folder, attempt.scheduler_id) in recorded]
+    ids: list[int] = []
+    for run in {run.id: run for run, _, _ in submitted}.values():
+        ids += record_adopted(ledger, run, [(job, attempt) for of, job, attempt in submitted if of is run])
+    session.note(update(ledger).complaints)
+    if observe_end_records(ledger, ids):
+        session.note(update(ledger).complaints)
+    files = tuple(Path(str(attempt.file)) for attempt in known)
+    return Adopted(tuple(rows_of_attempts(ledger, ids)), files, tuple(not_submitted))

@@ -1,4 +1,4 @@
-"""Commands that need no jobs: list experiments, plan and render their cases."""
+"""Commands that need no jobs: list, show, write and check experiments, plan and render their cases."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from orchestrator import api
 from orchestrator.cli import completion
 from orchestrator.cli import options as option
 from orchestrator.cli.options import all_settings, argument, session_of
-from orchestrator.cli.output import WIDE_HINT, data, filled_columns, message, next_command, suggest, table
-from orchestrator.errors import ReproError
+from orchestrator.cli.output import WIDE_HINT, as_row, data, filled_columns, message, next_command, suggest, table
+from orchestrator.errors import Problem, ReproError
 from orchestrator.fields import columns_of, main_names
 from orchestrator.paths import short_name
 from orchestrator.text import counted
@@ -44,26 +44,22 @@ app = typer.Typer(rich_markup_mode=None)
 
 
 @app.command("list")
-def list_experiments(
-    context: typer.Context, wide: option.Wide = False, json: option.Json = False, database: option.Database = None
-) -> None:
+def list_experiments(context: typer.Context, wide: option.Wide = False) -> None:
     """List the experiments of all papers: sizes and progress."""
-    experiments = api.experiments(session_of(context, database))
-    if json:
-        context.obj.json.put(experiments=experiments.rows, clusters=experiments.clusters)
-    else:
-        rows = [_experiment_row(row) for row in experiments.rows]
-        table(
-            rows,
-            ["experiment", "paper", "cases", "gpus", "done", "scales", "title"],
-            wide=wide,
-            important=_LISTED,
-            hint=WIDE_HINT,
-        )
-        message(f"clusters: {', '.join(experiments.clusters)}")
-        message("cases and gpus are of the published size; repro plan NAME predicts memory, time and cost")
-        if experiments.rows:
-            suggest("its cases, published numbers and claims", "show", "figure-13")
+    experiments = api.experiments(session_of(context))
+    context.obj.json.put(experiments=experiments.rows, clusters=experiments.clusters)
+    rows = [_experiment_row(row) for row in experiments.rows]
+    table(
+        rows,
+        ["experiment", "paper", "cases", "gpus", "done", "scales", "title"],
+        wide=wide,
+        important=_LISTED,
+        hint=WIDE_HINT,
+    )
+    message(f"clusters: {', '.join(experiments.clusters)}")
+    message("cases and gpus are of the published size; repro plan NAME predicts memory, time and cost")
+    if experiments.rows:
+        suggest("its cases, published numbers and claims", "show", "figure-13")
     if experiments.problems:
         raise ReproError(*experiments.problems)
 
@@ -111,7 +107,6 @@ def plan(
     exact: Exact = False,
     solve_alpha: SolveAlpha = False,
     wide: option.Wide = False,
-    json: option.Json = False,
 ) -> None:
     """Check each case: is it valid, does it fit in memory, how long does it take and what does it cost."""
     options = api.CaseOptions(scale=scale, where=where, workload=workload, arg=arg, no_arg=no_arg)
@@ -122,10 +117,17 @@ def plan(
         count = counted(len(api.exact_jobs(report)), "job")
         message(f"building the model of {count}, up to about three seconds each")
         report = api.with_exact_memory(report)
+    _print_report(context, report, wide)
+    if report.refusals:
+        raise typer.Exit(ReproError.exit_code)
+    _suggest_next(names, cluster, options, report)
+
+
+def _print_report(context: typer.Context, report: api.BatchReport, wide: bool) -> None:
+    """Print the cases, warnings, notes, refusals and totals."""
     rows, refused = list(report.rows.values()), report.refusals
-    if json:
-        context.obj.json.put(refused, cases=rows, totals=[report.totals], warnings=report.warnings, notes=report.notes)
-    elif rows:
+    context.obj.json.put(refused, cases=rows, totals=[report.totals], warnings=report.warnings, notes=report.notes)
+    if rows:
         hidden = {"time_limit_s", *rows[0].parts, *(["experiment"] if len(report.selections) == 1 else [])}
         shown = [
             {**row, "experiment": short_name(row.experiment), "uncertainty": _percent(row.uncertainty)} for row in rows
@@ -143,9 +145,6 @@ def plan(
     message(_summary(report))
     if report.budgeted is not None:
         message(api.budget_text(report.budgeted))
-    if refused:
-        raise typer.Exit(ReproError.exit_code)
-    _suggest_next(names, cluster, options, report)
 
 
 def _suggest_next(names: Sequence[str], cluster: str | None, options: api.CaseOptions, report: api.BatchReport) -> None:
@@ -222,7 +221,6 @@ def render(
     time: option.JobTime = None,
     output: OutputFolder = None,
     explain: Explain = False,
-    json: option.Json = False,
 ) -> None:
     """Print the batch script of each case; with -o, write the scripts and what they import, ready to submit."""
     options = api.CaseOptions(scale=scale, where=where, workload=workload, arg=arg, no_arg=no_arg)
@@ -230,13 +228,12 @@ def render(
     options["settings"] = all_settings(settings, partition, qos, reservation, nodelist, exclude, time)
     rendered = api.render(experiment, cluster, output, explain=explain, session=session_of(context), **options)
     profile, scripts = rendered.planned.cluster, rendered.scripts
-    if json:
+    if context.obj.is_json:
         context.obj.json.put(scripts=scripts, lines=rendered.lines)
         return
     if explain:
         _print_origins(rendered)
-        purpose = "the origin of each value of the profile"
-        suggest(purpose, "clusters show", cluster, settings=options["settings"], resolved=True)
+        suggest("the origin of each value", "clusters show", cluster, settings=options["settings"], resolved=True)
         return
     launcher = "sbatch" if profile.is_slurm else "bash"
     if output is None:
@@ -264,3 +261,218 @@ def _print_origins(rendered: api.Rendered) -> None:
         message(f"left out: {' '.join(change.partition('=')[2] for change in dropped)} (--no-arg)")
     if len(planned.plans) > 1:
         message(f"this is {planned.plans[0].case.name}, the first of {len(planned.plans)}; --where selects another")
+
+
+ExperimentOrPaper = Annotated[
+    str,
+    argument("EXPERIMENT|PAPER", "An experiment or a paper: figure-13, sc21.", completion.experiments_and_papers),
+]
+ScriptNames = Annotated[
+    bool, typer.Option("--script", help="Print the published script of each case, and how the case differs from it.")
+]
+experiments = typer.Typer(rich_markup_mode=None, no_args_is_help=True, help="Files of experiments: write, check.")
+
+NewFile = Annotated[Path, argument("FILE", "The file to write, for example my/figure-1.yaml.")]
+OfPaper = Annotated[bool, typer.Option("--paper", help="Print the schema of paper.yaml.")]
+
+_NOT_SETTINGS = (*("experiment", "scale", "published", "expected", "expected_confirmed", "reference_only", "script"),)
+"""Fields of a case that the table has in another form, or for all cases."""
+
+
+@app.command("show")
+def show_experiment(
+    context: typer.Context,
+    experiment: ExperimentOrPaper,
+    scale: option.ScaleOf = "paper",
+    where: option.Where = None,
+    script: ScriptNames = False,
+    wide: option.Wide = False,
+) -> None:
+    """Show an experiment: its cases and axes, published numbers, and claims with the scales that can judge them.
+
+    For a paper, show its experiments, and the parts that no experiment runs.
+    """
+    if api.is_paper(experiment):
+        if scale != "paper" or where is not None or script:
+            hint = f"repro show EXPERIMENT, for example one of `repro show {experiment}`"
+            raise ReproError(
+                Problem(f"{experiment}: a paper, which has no cases for --scale, --where and --script", hint=hint)
+            )
+        _show_paper(context, api.show_paper(experiment), wide)
+        return
+    shown = api.show(experiment, scale, where=where)
+    entry = shown.entry
+    if context.obj.is_json:
+        rows = [api.shown_experiment(entry, shown.differences)]
+        context.obj.json.put(experiments=rows, cases=shown.rows, claims=shown.claims)
+        return
+    if script:
+        _print_scripts(shown, where, wide)
+        return
+    if shown.replaces_shipped:
+        message(f"{entry.name} is {api.shown(entry.file)}, not the shipped file")
+    _print_about(entry, scale)
+    _print_cases(shown, wide)
+    if claims := shown.claims:
+        data("")
+        columns = ["claim", "kind", "stated", "judged_at", "source", "says", "tolerance_because", "not_met_by_source"]
+        table(
+            [as_row(claim) | {"judged_at": ", ".join(claim.judged_at)} for claim in claims],
+            columns,
+            wide=wide,
+            hint=WIDE_HINT,
+        )
+    _print_caveats(shown)
+    if entry.experiment.reference_only:
+        suggest("the experiments that can be run", "list")
+        return
+    _suggest_plan(entry, scale, where)
+
+
+def _show_paper(context: typer.Context, contents: api.PaperContents, wide: bool) -> None:
+    paper = contents.paper
+    experiments = [api.shown_experiment(entry, entry.experiment.differences) for entry in contents.entries]
+    context.obj.json.put(papers=[api.row_of(api.ShownPaper, paper, paper=contents.name)], experiments=experiments)
+    rows = [
+        {
+            "experiment": entry.short_name,
+            "figure": entry.experiment.figure,
+            "scales": ", ".join(api.scale_names(entry.experiment)),
+            "title": entry.experiment.title,
+        }
+        for entry in contents.entries
+    ]
+    message(f"{contents.name}: {paper.title}, {paper.venue}")
+    if paper.hardware:
+        message(f"measured on {paper.hardware}")
+    table(rows, list(rows[0]), wide=wide, hint=WIDE_HINT)
+    for difference in paper.differences:
+        message(_difference_text(difference))
+    for part in paper.not_run:
+        message(f"not run: {part.part}: {part.says} Reason: {part.because}")
+        for number in part.numbers:
+            how = number.how if number.confirmed else f"{number.how}, unconfirmed"
+            message(f"  {number.what}: {number.value:g} {number.unit} ({how})")
+    for note in paper.notes:
+        message(f"note: {note}")
+    suggest("its cases, published numbers and claims", "show", contents.entries[0].short_name)
+
+
+def _print_scripts(shown: api.ExperimentCases, where: str | None, wide: bool) -> None:
+    """Print the published script of each case, and where the case differs from it."""
+    rows = [{"case": case.name, "script": shown.script_of(case)} for case in shown.cases]
+    table(rows, ["case", "script"], wide=wide, hint=WIDE_HINT)
+    cases: dict[str, list[str]] = {}
+    for case in shown.cases:
+        for difference in shown.differences_of(case):
+            if difference.follows != "script":
+                because = f"follows the {difference.follows}: " if difference.follows == "paper" else ""
+                text = f"{difference.what} ({because}{difference.because})"
+                cases.setdefault(text, []).append(case.name)
+    for text, names in cases.items():
+        data(f"{'all cases' if len(names) == len(shown.cases) > 1 else '; '.join(names)}: {text}")
+    if not any(case.script for case in shown.cases):
+        message(f"the source of {shown.entry.short_name} has no script for these cases")
+    elif not cases:
+        message("no declared difference from the scripts")
+    _suggest_plan(shown.entry, shown.scale, where)
+
+
+def _suggest_plan(entry: api.Entry, scale: str, where: str | None) -> None:
+    cluster = None if entry.paper.machine is not None else "local"
+    purpose = "check each case: validity, memory and cost"
+    suggest(purpose, "plan", entry.argument, cluster=cluster, scale=scale, where=where)
+
+
+def _expected(case: api.Case) -> dict[str, str]:
+    if case.expected is None:
+        return {}
+    return {"expected": case.expected.outcome + ("" if case.expected.confirmed else ", unconfirmed")}
+
+
+def _print_cases(shown: api.ExperimentCases, wide: bool) -> None:
+    """Print the cases with a column for each published metric, and for each GPU of a metric with several."""
+    gpus = {point.gpu for case in shown.cases for point in case.published}
+    rows = []
+    for case, values in zip(shown.cases, shown.rows, strict=True):
+        row: dict[str, object] = {name: values[name] for name in values if name not in _NOT_SETTINGS} | _expected(case)
+        for point in case.published:
+            name = f"{point.metric}@{point.gpu}" if len(gpus) > 1 and point.gpu else point.metric
+            row[f"paper_{name}"] = point.value
+        row["paper_how"] = "; ".join(dict.fromkeys(point.origin for point in case.published))
+        rows.append(row)
+    filled = filled_columns(rows)
+    if len(rows) == 1:
+        fields = [{"field": column, "value": _shown(rows[0][column])} for column in filled]
+        table(fields, ["field", "value"], wide=wide, hint=WIDE_HINT)
+        return
+    shared = [name for name in filled if name != "case" and len({str(row.get(name)) for row in rows}) == 1]
+    table(rows, [name for name in filled if name not in shared], wide=wide, hint=WIDE_HINT)
+    if shared:
+        data(f"all cases: {', '.join(f'{name}={_shown(rows[0][name])}' for name in shared)}")
+
+
+def _shown(value: object) -> str:
+    return api.shown_value(value) if isinstance(value, (bool, int, float, str)) else str(value)
+
+
+def _print_about(entry: api.Entry, scale: str) -> None:
+    experiment, axes = entry.experiment, entry.experiment.axes
+    message(f"{entry.name}: {entry.paper.venue} {experiment.figure}, {experiment.title}")
+    message(f"scale {scale}: {experiment.about_scale(scale) or 'as published'}")
+    message(f"x: {axes.x.label} ({', '.join(axes.x.of)}); y: {axes.y.label} ({axes.y.metric})")
+    if axes.series is not None:
+        message(f"lines: {axes.series.label} ({axes.series.of})")
+    if experiment.reference_only:
+        message(f"reference only: {experiment.reference_only}")
+
+
+def _difference_text(difference: api.Difference) -> str:
+    if difference.follows == "neither":
+        return f"jobs and source differ: {difference.what} Reason: {difference.because}"
+    source = f"This experiment follows the {difference.follows}: {difference.because}"
+    return f"paper and script differ: {difference.what} {source}"
+
+
+def _print_caveats(shown: api.ExperimentCases) -> None:
+    experiment = shown.entry.experiment
+    for difference in shown.differences:
+        message(_difference_text(difference))
+    for note in shown.reference_notes:
+        message(f"note: {note}")
+    for case in shown.cases:
+        if case.note:
+            message(f"{case.name}: {case.note}")
+    for note in experiment.notes:
+        message(f"note: {note}")
+
+
+@experiments.command()
+def new(context: typer.Context, file: NewFile) -> None:
+    """Write a commented experiment to start from, and paper.yaml beside it."""
+    files = api.new_experiment(file)
+    if context.obj.is_json:
+        context.obj.json.put(files=api.written_files("experiment", *files))
+        return
+    for path in files:
+        data(str(path))
+    suggest("after each change", "experiments check", str(file))
+
+
+@experiments.command()
+def check(context: typer.Context, experiment: option.ExperimentName) -> None:
+    """Report all problems of an experiment: fields, scales, and settings that its program does not support."""
+    entry, scales = api.check_experiment(experiment)
+    if context.obj.is_json:
+        context.obj.json.put(scales=scales)
+        return
+    table([as_row(scale) for scale in scales], ["scale", "cases"])
+    message(f"{entry.name}: no problem found")
+    machine = None if entry.paper.machine is not None else "local"
+    suggest("memory, time and cost of each case", "plan", entry.argument, cluster=machine)
+
+
+@experiments.command()
+def schema(paper: OfPaper = False) -> None:
+    """Print the JSON Schema of experiments, for editors."""
+    data((api.paper_schema_text() if paper else api.experiment_schema_text()).rstrip("\n"))

@@ -54,29 +54,24 @@ def compare(
     without: option.Without = None,
     attempt: option.ResultAttempt = None,
     wide: option.Wide = False,
-    json: option.Json = False,
-    database: option.Database = None,
 ) -> None:
     """Compare measured with published numbers, or two clusters, dates, commits or runs A and B."""
     experiment, sides = _parse(arguments or [])
     runs: api.RunFilter = {"cluster": cluster, "scale": scale, "workload": workload}
-    session = session_of(context, database)
+    session = session_of(context)
     if sides is None:
         selection: api.FigureFilter = {**runs, "arg": arg, "run": run, "without": without}
         published = api.compare(experiment, where=where, attempt=attempt, session=session, **selection)
-        if json:
-            context.obj.json.put(numbers=published.rows)
-        if not json:
-            _print_published(published, wide)
+        context.obj.json.put(numbers=published.rows)
+        _print_published(published, wide)
         _end_published(published, selection, attempt, session)
     elif attempt is not None or arg or run:
         what = "--attempt, --arg and --run: not with A and B"
         raise ReproError(Problem(what, hint="repro compare EXPERIMENT --attempt 1"))
     else:
         compared = api.compare_runs(*sides, experiment, where=where, without=without, session=session, **runs)
-        if json:
-            context.obj.json.put(sides=[compared.a, compared.b], cases=compared.cases)
-        _print_runs(compared, session, not json)
+        context.obj.json.put(sides=[compared.a, compared.b], cases=compared.cases)
+        _print_runs(compared, session)
 
 
 def _parse(arguments: Sequence[str]) -> tuple[str | None, tuple[str, str] | None]:
@@ -194,14 +189,13 @@ def _tolerance(row: api.ComparedNumber) -> str:
     return f"±{100 * (row.tolerance or 0.0):.3g} % ({row.tolerance_from})"
 
 
-def _print_runs(comparison: api.RunComparison, session: api.Session, with_table: bool) -> None:
+def _print_runs(comparison: api.RunComparison, session: api.Session) -> None:
     cases, regressions = comparison.cases, comparison.regressions
-    if with_table:
-        message(f"A is {comparison.a}, B is {comparison.b}; ratio is B over A")
-        rows = [_diff_row(case) for case in cases]
-        same = [name for name in _ONLY_IF_DIFFERENT if len({row[name] for row in rows}) == 1]
-        table(rows, [name for name in filled_columns(rows) if name not in same])
-        _print_changes(cases)
+    message(f"A is {comparison.a}, B is {comparison.b}; ratio is B over A")
+    rows = [_diff_row(case) for case in cases]
+    same = [name for name in _ONLY_IF_DIFFERENT if len({row[name] for row in rows}) == 1]
+    table(rows, [name for name in filled_columns(rows) if name not in same])
+    _print_changes(cases)
     job = (regressions or [case for case in cases if case.b_job])[0].b_job
     purpose = "its attempts and events" if regressions else "the attempts of the first job"
     suggest(purpose, "history", str(job), database=session.database)

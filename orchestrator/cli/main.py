@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any, cast
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperGroup, TyperOption
 from typer.main import get_command, get_group
 
 from orchestrator import __version__, api
@@ -24,9 +24,9 @@ from orchestrator.errors import EXIT_FAILED, EXIT_OK, EXIT_USER_ERROR, Problem, 
 PANELS = {
     "Look at experiments and jobs": {
         "list": ("catalog", "List the experiments of all papers: sizes and progress."),
-        "show": ("show", "Show an experiment: cases, published numbers, claims."),
+        "show": ("catalog", "Show an experiment: cases, published numbers, claims."),
         "plan": ("catalog", "Check each case: validity, memory, time and cost."),
-        "status": ("watch", "Show the state, verdict and speed of jobs."),
+        "status": ("records", "Show the state, verdict and speed of jobs."),
         "logs": ("records", "Print the log of a job."),
         "history": ("records", "Show all attempts and events of a job."),
         "sql": ("records", "Query the ledger, the database of all jobs, read-only."),
@@ -48,14 +48,14 @@ PANELS = {
     },
     "Share results": {
         "report": ("results", "Write one HTML page with outcomes, pictures and provenance."),
-        "bundle": ("bundles", "Write or verify a bundle: one file with all evidence."),
+        "bundle": ("results", "Write or verify a bundle: one file with all evidence."),
     },
     "Set up a site": {
         "clusters": ("sites", "Cluster profiles: list, show, check, create."),
-        "nodes": ("nodes", "Nodes that jobs may not use: deny, list, allow."),
+        "nodes": ("sites", "Nodes that jobs may not use: deny, list, allow."),
         "images": ("sites", "Container images of a cluster: list, import."),
-        "experiments": ("show", "Files of experiments: write, check."),
-        "workloads": ("workloads", "Programs: list, show, fetch code and data."),
+        "experiments": ("catalog", "Files of experiments: write, check."),
+        "workloads": ("sites", "Programs: list, show, fetch code and data."),
         "config": ("sites", "Your settings, and where each one comes from."),
     },
 }
@@ -152,6 +152,12 @@ EXIT_INTERRUPTED = 130
 _GARBAGE_THRESHOLD = 100_000
 """New objects between two runs of the garbage collector. With Python's 700 they take a tenth of a short command."""
 
+_OF_LEDGER = (
+    *("list", "status", "logs", "history", "sql", "submit", "search", "adopt", "wait", "retry", "cancel"),
+    *("collect", "compare", "claims", "plot", "report", "bundle", "config show"),
+)
+"""Commands that read or write the ledger. They have `--database`."""
+
 COMMANDS = {name: command for commands in PANELS.values() for name, command in commands.items()}
 
 
@@ -175,7 +181,7 @@ class LazyGroup(TyperGroup):
         group = getattr(module, cmd_name, None)
         command = get_group(group) if isinstance(group, typer.Typer) else get_group(module.app).commands[cmd_name]
         command.name, command.short_help = cmd_name, summary
-        _add_examples(command, cmd_name)
+        _complete(command, cmd_name)
         return command
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002
@@ -185,12 +191,33 @@ class LazyGroup(TyperGroup):
                 formatter.write_dl([(name.ljust(11), summary) for name, (_, summary) in commands.items()])
 
 
-def _add_examples(command: Any, name: str) -> None:
-    """Add the examples to the help of a command and of its subcommands."""
+def _complete(command: Any, name: str) -> None:
+    """Add to a command and its subcommands what all have: examples in the help, `--json`, and `--database`."""
+    if name in DOCUMENTS:
+        help_text = "Print one JSON document, also for errors."
+        command.params.append(
+            TyperOption(param_decls=["--json"], is_flag=True, help=help_text, expose_value=False, callback=_use_json)
+        )
+    if name in _OF_LEDGER:
+        text = "Ledger: a file or a URL. Default: that of REPRO_DATABASE or your configuration, else results.db."
+        names, callback = ["--database"], _use_database
+        command.params.append(
+            TyperOption(param_decls=names, metavar="FILE|URL", help=text, expose_value=False, callback=callback)
+        )
     if lines := EXAMPLES.get(name):
         command.epilog = "\n\n".join(("Examples:", "\b\n" + "\n".join(f"  {line}" for line in lines)))
     for inner, subcommand in getattr(command, "commands", {}).items():
-        _add_examples(subcommand, f"{name} {inner}")
+        _complete(subcommand, f"{name} {inner}")
+
+
+def _use_json(context: Any, _: object, value: bool) -> None:
+    if value and context.obj is not None:
+        context.obj.print_document(context.command_path.removeprefix("repro "))
+
+
+def _use_database(context: Any, _: object, value: str | None) -> None:
+    if context.obj is not None:
+        context.obj.database = value
 
 
 UsageError = cast(type[typer.BadParameter], typer.BadParameter.__base__)

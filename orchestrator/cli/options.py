@@ -46,13 +46,6 @@ def _recorded_cluster(name: str | None) -> str | None:
     return Path(name).stem if name is not None and name.endswith(".yaml") else name
 
 
-def _use_json(context: typer.Context, value: bool) -> bool:
-    """Let the console print a document of this command at its end."""
-    if value and context.obj is not None:
-        context.obj.json.command = context.command_path.removeprefix("repro ")
-    return value
-
-
 def argument(value: str, text: str, complete: Complete = None) -> Any:
     """Return an argument: the name of its value in the help, its meaning, and the completion of the value."""
     return typer.Argument(metavar=value, help=text, autocompletion=complete)
@@ -86,14 +79,6 @@ Targets = Annotated[list[str], argument("EXPERIMENT|JOB...", "Experiments or job
 MaybeTargets = Annotated[
     list[str] | None,
     argument("EXPERIMENT|JOB...", "Experiments or job ids. Default: all open jobs.", completion.jobs),
-]
-Database = Annotated[
-    str | None,
-    value_option(
-        "--database",
-        "FILE|URL",
-        "Ledger: a file or a URL. Default: that of REPRO_DATABASE or your configuration, else results.db.",
-    ),
 ]
 Scale = Annotated[
     str | None,
@@ -252,7 +237,6 @@ Notify = Annotated[
 ]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 Wide = Annotated[bool, typer.Option("--wide", "-w", help="Show all columns.")]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON document, also for errors.", callback=_use_json)]
 
 
 _PLAIN_VALUE = re.compile(r"[A-Za-z][\w./-]*|[0-9]+(?:-[0-9]+)?(?::[0-9]+){2}")
@@ -268,9 +252,9 @@ def _as_yaml(text: str) -> str:
     return text if _PLAIN_VALUE.fullmatch(text) and text not in ("true", "false", "null") else json.dumps(text)
 
 
-def session_of(context: typer.Context, database: str | None = None) -> api.Session:
+def session_of(context: typer.Context) -> api.Session:
     """Return the session of a command: its reporter is the console of this process. Runs record the command line."""
-    return api.Session(database, context.obj, tuple(sys.argv))
+    return api.Session(context.obj.database, context.obj, tuple(sys.argv))
 
 
 def experiments_of(targets: Sequence[str]) -> Sequence[str]:

@@ -12,9 +12,9 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from orchestrator.cli.json_output import JsonOutput
+from orchestrator.cli.documents import JsonOutput
 from orchestrator.text import option_words, printable
 
 if TYPE_CHECKING:
@@ -73,7 +73,8 @@ def only(names: Sequence[str]) -> Sequence[str]:
 
 def data(text: str) -> None:
     """Print data to stdout, unchanged unless stdout is a terminal."""
-    _print(printable(text) if sys.stdout.isatty() else text)
+    if Console.prints_data:
+        _print(printable(text) if sys.stdout.isatty() else text)
 
 
 def _print(text: str) -> None:
@@ -91,12 +92,29 @@ def as_row(value: DataclassInstance) -> dict[str, Any]:
 
 
 class Console:
-    """Reporter of this process. `show_progress` draws the jobs that a command waits for; `json` is for --json."""
+    """Reporter of this process. `show_progress` draws the jobs that a command waits for; `database` is the option.
+
+    With `--json`, stdout has only the document: `data` and `table` print nothing.
+    """
+
+    prints_data: ClassVar[bool] = True
 
     def __init__(self) -> None:
-        self.json = JsonOutput(data)
+        self.json = JsonOutput(_print)
+        self.database: str | None = None
+        Console.prints_data = True
         self.waiting_for: Sequence[JobRow] = ()
         self.show_progress: Callable[[Sequence[JobRow]], None] = lambda _: None
+
+    @property
+    def is_json(self) -> bool:
+        """Return whether the command prints a JSON document."""
+        return self.json.command is not None
+
+    def print_document(self, command: str) -> None:
+        """Print the JSON document of this command at its end, and nothing else on stdout."""
+        self.json.command = command
+        Console.prints_data = False
 
     def message(self, text: str) -> None:
         """Print a line to stderr."""
@@ -135,6 +153,8 @@ def table(
     If there is no room for all columns, those of `important` are kept first, then the others in their order. `hint`
     tells how to see the others.
     """
+    if not Console.prints_data:
+        return
     is_terminal = sys.stdout.isatty()
     width = shutil.get_terminal_size().columns if is_terminal and not wide else None
     shown, lines = table_lines(rows, columns, width, important, style=_styled if _has_colours() else None)
@@ -209,12 +229,13 @@ def _styled(cell: str) -> str:
 def print_beside(label: str, text: str, width: int = 10) -> None:
     """Print the label, padded to the width, and the text. On a terminal, wrap the text, and colour the label."""
     if not sys.stdout.isatty():
-        _print(f"{label:<{width}}  {text}")
+        data(f"{label:<{width}}  {text}")
         return
     indent = " " * (width + 2)
     lines = textwrap.wrap(printable(text), shutil.get_terminal_size().columns - len(indent)) or [""]
     shown = _styled(label) if _has_colours() else label
-    _print(shown + indent[len(label) :] + f"\n{indent}".join(lines))
+    if Console.prints_data:
+        _print(shown + indent[len(label) :] + f"\n{indent}".join(lines))
 
 
 def filled_columns(rows: Sequence[Mapping[str, object]]) -> list[str]:

@@ -1,22 +1,30 @@
-"""Commands that print what was recorded: the log of a job, its history, and rows of the ledger."""
+"""Commands that show jobs: their status, their logs, their history, and rows of the ledger."""
 
 from __future__ import annotations
 
 import codecs
+import io
 import itertools
+import math
+import shutil
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import nullcontext, redirect_stderr, redirect_stdout
+from datetime import timezone
 from typing import Annotated
 
 import typer
 
 from orchestrator import api
 from orchestrator.cli import options as option
+from orchestrator.cli.documents import JsonOutput
+from orchestrator.cli.job_table import bar, can_redraw, job_lines, picture, print_jobs, suggest_why
 from orchestrator.cli.options import argument, session_of, value_option
-from orchestrator.cli.output import WIDE_HINT, VisibleLog, as_row, data, filled_columns, message, suggest, table
+from orchestrator.cli.output import WIDE_HINT, VisibleLog, as_row, data, filled_columns, message, only, suggest, table
 from orchestrator.errors import Problem, ReproError
 from orchestrator.paths import short_name
-from orchestrator.text import utc_stamp
+from orchestrator.text import counted, utc_stamp
 
 ROWS_AT_ONCE = 1000
 """Rows of `sql` that are fetched and printed together. Each block of a table has its own head."""
@@ -42,26 +50,24 @@ def logs(
     follow: Follow = False,
     rank: Rank = None,
     attempt: AttemptNumber = None,
-    json: option.Json = False,
-    database: option.Database = None,
 ) -> None:
     """Print the log of a job, unchanged unless stdout is a terminal."""
-    log = api.logs(job, rank=rank, attempt=attempt, follow=follow, session=session_of(context, database))
+    log = api.logs(job, rank=rank, attempt=attempt, follow=follow, session=session_of(context))
     if follow and log.job.phase in api.OPEN and log.job.phase != api.RUNNING:
         message(f"{log.job.job_id} ({log.job.label}) is {log.job.state}; its log follows when it runs. Ctrl-C ends")
     printable = VisibleLog().feed if sys.stdout.isatty() else bytes
-    if json:
+    if context.obj.is_json:
         for lines in _lines(log.pieces):
             context.obj.json.print_rows(lines)
         context.obj.json.print_rows([])
     try:
-        for piece in () if json else log.pieces:
+        for piece in () if context.obj.is_json else log.pieces:
             sys.stdout.buffer.write(printable(piece))
             sys.stdout.buffer.flush()
     except KeyboardInterrupt:
         message("no longer following; the job continues")
         raise
-    suggest("the state of its jobs", "status", short_name(log.job.experiment), database=database)
+    suggest("the state of its jobs", "status", short_name(log.job.experiment), database=context.obj.database)
 
 
 def _lines(pieces: Iterable[bytes]) -> Iterator[list[str]]:
@@ -80,26 +86,22 @@ def history(
     context: typer.Context,
     job: option.JobName,
     wide: option.Wide = False,
-    json: option.Json = False,
-    database: option.Database = None,
 ) -> None:
     """Show each attempt of a job and what it measured, then each event with its time (UTC) and cause."""
-    job_history = api.history(job, session=session_of(context, database))
+    job_history = api.history(job, session=session_of(context))
     row, attempts = job_history.job, job_history.attempts
-    if json:
-        context.obj.json.put(attempts=attempts)
-    else:
-        rows = [_attempt_row(attempt) for attempt in attempts]
-        message(f"{row.job_id}: {row.label} of {row.experiment} at scale {row.scale} on {row.cluster}, {row.workload}")
-        if row.image is not None:
-            message(f"image {row.image}, {row.image_digest or 'unknown'}")
-        important = ("attempt", "id", "state", "verdict", "why", "failure", "started", "iteration_ms")
-        table(rows, filled_columns(rows), wide=wide, important=important, hint=WIDE_HINT)
-        data("")
-        table(_event_rows(attempts), ["at", "attempt", "event", "detail"], wide=wide, hint=WIDE_HINT)
+    context.obj.json.put(attempts=attempts)
+    rows = [_attempt_row(attempt) for attempt in attempts]
+    message(f"{row.job_id}: {row.label} of {row.experiment} at scale {row.scale} on {row.cluster}, {row.workload}")
+    if row.image is not None:
+        message(f"image {row.image}, {row.image_digest or 'unknown'}")
+    important = ("attempt", "id", "state", "verdict", "why", "failure", "started", "iteration_ms")
+    table(rows, filled_columns(rows), wide=wide, important=important, hint=WIDE_HINT)
+    data("")
+    table(_event_rows(attempts), ["at", "attempt", "event", "detail"], wide=wide, hint=WIDE_HINT)
     earlier = attempts[-1].number - 1
     purpose = "the log of the attempt before" if earlier else "the log"
-    suggest(purpose, "logs", row.job_id, attempt=earlier or None, database=database)
+    suggest(purpose, "logs", row.job_id, attempt=earlier or None, database=context.obj.database)
 
 
 def _attempt_row(attempt: api.JobAttempt) -> dict[str, object]:
@@ -138,24 +140,20 @@ def _event_rows(attempts: Sequence[api.JobAttempt]) -> list[dict[str, object]]:
 def sql(
     context: typer.Context,
     query: Query = None,
-    json: option.Json = False,
     csv: AsCsv = False,
-    database: option.Database = None,
 ) -> None:
     """Query the ledger, read-only."""
-    if json and csv:
+    if context.obj.is_json and csv:
         raise ReproError(Problem("--json and --csv: give one of them"))
-    session = session_of(context, database)
+    session = session_of(context)
     if query is None:
         relations = api.relations(session=session)
-        if json:
-            context.obj.json.put(relations=relations)
-        else:
-            _print_relations(relations)
-            suggest("more in docs/reference/ledger.md", "sql", EXAMPLE_QUERY, database=database)
+        context.obj.json.put(relations=relations)
+        _print_relations(relations)
+        suggest("more in docs/reference/ledger.md", "sql", EXAMPLE_QUERY, database=session.database)
         return
     with api.query(query, session=session) as answer:
-        if json:
+        if context.obj.is_json:
             for rows in _blocks(answer.rows):
                 named = [dict(zip(answer.columns, row, strict=True)) for row in rows]
                 context.obj.json.print_rows(named, columns=answer.columns)
@@ -168,7 +166,7 @@ def sql(
             blocks = _blocks(answer.rows)
             for block in itertools.chain([next(blocks, [])], blocks):
                 table([dict(zip(answer.columns, row, strict=True)) for row in block], answer.columns, wide=True)
-    suggest("the views and tables, and their columns", "sql", database=database)
+    suggest("the views and tables, and their columns", "sql", database=session.database)
 
 
 def _print_relations(relations: Sequence[api.Relation]) -> None:
@@ -180,3 +178,206 @@ def _blocks(rows: Iterable[Sequence[object]]) -> Iterator[list[Sequence[object]]
     iterator = iter(rows)
     while block := list(itertools.islice(iterator, ROWS_AT_ONCE)):
         yield block
+
+
+MOST_JOBS = 60
+"""Number of jobs above which `status` without a filter counts them by experiment."""
+POLL_EVERY_S = 15.0
+LEAST_EVERY_S, MOST_EVERY_S = 5.0, 86400.0
+REDRAW_S = 2.0
+SHARE_OF_TIME = 5
+"""A watching terminal waits this many times as long as an update takes."""
+
+Watch = Annotated[bool, typer.Option("--watch", help="Continue until every job has ended.")]
+Failed = Annotated[bool, typer.Option("--failed", help="Only jobs whose latest attempt failed.")]
+Every = Annotated[
+    float | None,
+    value_option(
+        "--every",
+        "SECONDS",
+        "With --watch: minimum interval between scheduler queries of all terminals. Default: 15. Logs are read "
+        "every 2 s.",
+    ),
+]
+
+
+@app.command()
+def status(
+    context: typer.Context,
+    experiment: option.AnyExperiment = None,
+    *,
+    scale: option.OnlyScale = None,
+    cluster: option.OnlyCluster = None,
+    workload: option.OnlyWorkload = None,
+    where: option.Where = None,
+    state: option.OnlyState = None,
+    failed: Failed = False,
+    watch: Watch = False,
+    every: Every = None,
+    wide: option.Wide = False,
+) -> None:
+    """Show the state, verdict, speed and remaining time of jobs."""
+    every = POLL_EVERY_S if every is None else every
+    _require_interval(every)
+    selection: api.JobFilter = {"cluster": cluster, "scale": scale, "workload": workload, "where": where}
+    session = session_of(context)
+    interval, most_jobs = every if watch else 0.0, None if context.obj.is_json else MOST_JOBS
+    updates = _updates(
+        lambda: api.status(
+            experiment,
+            failed=failed,
+            most_jobs=most_jobs,
+            at_most_every_s=interval if started else math.inf,
+            session=session,
+            state=state,
+            **selection,
+        )
+    )
+    # A picture starts with what is recorded.
+    started = not (watch and not context.obj.is_json and can_redraw(sys.stdout))
+    now = next(updates)
+    started = True
+    if not watch:
+        context.obj.json.put(jobs=now.jobs, experiments=now.experiments, notes=now.notes)
+    if not now.is_submitted:
+        message(str(session.no_jobs()))
+        suggest("the experiments", "list")
+        return
+    if watch:
+        now = _watch(itertools.chain([now], updates), every, wide, context.obj.json if context.obj.is_json else None)
+    else:
+        _print_notes(now)
+        if not context.obj.is_json:
+            _print_rows(now.jobs, now.experiments, wide)
+    _suggest_next(now, experiment, {**selection, "state": state}, session)
+
+
+def _require_interval(every: float) -> None:
+    if math.isnan(every) or not LEAST_EVERY_S <= every <= MOST_EVERY_S:
+        least, most = f"{LEAST_EVERY_S:.0f}", f"{MOST_EVERY_S:.0f}"
+        what = f"--every {every:g}: must be {least} to {most} seconds, to protect the scheduler"
+        raise ReproError(Problem(what, hint=f"--every {least if every < LEAST_EVERY_S else most}"))
+
+
+def _updates(current: Callable[[], api.Status]) -> Iterator[api.Status]:
+    """Yield the status again and again until no job is open."""
+    while True:
+        began = time.monotonic()
+        now = current()
+        yield now
+        if not now.is_open:
+            return
+        time.sleep(max(REDRAW_S, SHARE_OF_TIME * (time.monotonic() - began)))
+
+
+def _watch(updates: Iterable[api.Status], every: float, wide: bool, json: JsonOutput | None) -> api.Status:
+    """Draw each status over the last one on a terminal; elsewhere print what has changed. Return the last status.
+
+    As JSON, a complete document is printed for each change of a state.
+    """
+    before: dict[object, object] = {}
+    is_first = True
+    try:
+        with picture(sys.stdout) if can_redraw(sys.stdout) and json is None else nullcontext() as draw:
+            for now in updates:
+                if draw is not None:
+                    draw(_picture(now, every, wide))
+                    continue
+                rows: list[api.JobStatus | api.ExperimentStatus] = [*now.jobs, *now.experiments]
+                states = {_key(row): _state(row) for row in rows}
+                jobs = [job for job in now.jobs if before.get(_key(job)) != _state(job)]
+                experiments = [row for row in now.experiments if before.get(_key(row)) != _state(row)]
+                if json is not None and not now.is_open:
+                    json.put(jobs=now.jobs, experiments=now.experiments, notes=now.notes)
+                elif json is not None and (is_first or jobs or experiments):
+                    json.print_line(jobs=now.jobs, experiments=now.experiments, notes=now.notes)
+                elif is_first or jobs or experiments:
+                    _print_notes(now)
+                    _print_rows(jobs, experiments, wide)
+                before, is_first = states, False
+    except KeyboardInterrupt:
+        message("no longer watching; the jobs continue")
+        raise
+    return now
+
+
+def _key(row: api.JobStatus | api.ExperimentStatus) -> object:
+    if isinstance(row, api.JobStatus):
+        return row.experiment, row.scale, row.cluster, row.case, row.job
+    return row.experiment, row.scale, row.cluster, row.arguments
+
+
+def _state(row: api.JobStatus | api.ExperimentStatus) -> object:
+    if isinstance(row, api.JobStatus):
+        return row.attempt, row.state, row.verdict, row.newer
+    return row.verified, row.partial, row.failed, row.running, row.waiting
+
+
+def _print_notes(now: api.Status) -> None:
+    for line in (*now.notes, *map(bar, now.tallies)):
+        message(line)
+
+
+def _print_rows(jobs: Sequence[api.JobStatus], experiments: Sequence[api.ExperimentStatus], wide: bool) -> None:
+    """Print a row for each job and what they cost, or a row for each experiment if no jobs are listed."""
+    rows = [as_row(experiment) for experiment in experiments]
+    if jobs:
+        print_jobs(jobs, wide=wide)
+        if (spent := api.spent_text(jobs)) is not None:
+            message(spent)
+    elif experiments:
+        failures = [", ".join(f"{count} {name}" for name, count in row["failures"].items()) for row in rows]
+        table(
+            [row | {"failures": text} for row, text in zip(rows, failures, strict=True)],
+            [name for name in rows[0] if name != "arguments"],
+        )
+    else:
+        message("no matching job")
+
+
+def _suggest_next(now: api.Status, experiment: str | None, selection: api.StateFilter, session: api.Session) -> None:
+    """Print the command that explains the first failure, waits for open jobs, or shows the results."""
+    failed = next((job for job in now.jobs if job.verdict == "failed"), None)
+    if now.experiments and not now.jobs:
+        first = next((row for row in now.experiments if row.running or row.waiting), now.experiments[0])
+        name = short_name(first.experiment)
+        suggest("its cases", "status", name, cluster=first.cluster, scale=first.scale, database=session.database)
+    elif failed is not None:
+        label = f"{failed.case} #{failed.repeat}" if failed.repeat > 1 else failed.case
+        suggest_why(failed.job, label, failed.failure, session)
+    elif now.is_open:
+        names = list(dict.fromkeys(short_name(job.experiment) for job in now.jobs))
+        suggest("until all jobs have ended", "status", *only(names), **selection, database=session.database, watch=True)
+    elif now.jobs:
+        name = short_name(now.jobs[-1].experiment)
+        suggest(
+            "the numbers and the claims", "collect", name, **{**selection, "state": None}, database=session.database
+        )
+    else:
+        suggest("all states", "status", *filter(None, [experiment]), database=session.database)
+
+
+def _picture(now: api.Status, every: float, wide: bool) -> list[str]:
+    """Return the lines that fit on the terminal: running jobs first, then failed ones."""
+    around = len(now.notes) + len(now.tallies) + 6  # head, rows and columns not shown, last query, next command, cursor
+    room = max(1, shutil.get_terminal_size().lines - around)
+    jobs = list(now.jobs)
+    if len(jobs) > room:
+        jobs.sort(key=lambda job: (job.verdict in ("verified", "partial"), job.state != "RUNNING", not job.verdict))
+    if jobs and not wide:
+        rows = job_lines(jobs[:room], shutil.get_terminal_size().columns)
+    else:
+        text = io.StringIO()
+        with redirect_stdout(text), redirect_stderr(text):
+            _print_rows(jobs[:room], now.experiments[:room], wide)
+        rows = text.getvalue().splitlines()
+    lines = [*now.notes, *map(bar, now.tallies), *rows]
+    left = len(jobs or now.experiments) - room
+    if left > 0:
+        lines.append(f"{counted(left, 'more row')} not shown; running and failed jobs come first")
+    if now.asked_at is None and now.is_open and not now.notes:
+        lines.append("states as last recorded; the scheduler is being asked. Ctrl-C ends")
+    if now.asked_at is not None:
+        at = now.asked_at.replace(tzinfo=timezone.utc).astimezone()
+        lines.append(f"Slurm was queried at {at:%H:%M:%S}; all terminals together query every {every:g} s. Ctrl-C ends")
+    return lines

@@ -1,19 +1,21 @@
-"""Commands for results: collect, claims, plot, report."""
+"""Commands for results: collect, claims, plot, report, bundle."""
 
 from __future__ import annotations
 
+import shlex
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Literal, get_args
 
 import typer
 
-from orchestrator import api
+from orchestrator import __version__, api
 from orchestrator.cli import completion
 from orchestrator.cli import options as option
 from orchestrator.cli.job_table import claim_counts, print_claims, print_outcome, suggest_why
 from orchestrator.cli.options import argument, confirm_overwrite, session_of, value_option
-from orchestrator.cli.output import data, message, print_shortened, suggest
+from orchestrator.cli.output import data, message, next_command, print_shortened, suggest
 from orchestrator.errors import EXIT_FAILED, Problem, ReproError
 from orchestrator.files import names_folder
 from orchestrator.paths import short_name
@@ -76,8 +78,6 @@ def collect(
     iterations: Iterations = False,
     attempt: option.ResultAttempt = None,
     force: option.Force = False,
-    json: option.Json = False,
-    database: option.Database = None,
 ) -> None:
     """Read the logs and export one row for each case.
 
@@ -87,19 +87,37 @@ def collect(
     selection: api.FigureFilter = {"cluster": cluster, "scale": scale, "workload": workload, "arg": arg, "run": run}
     selection["without"] = without
     file_format = _export_format(export, output)
-    _require_columns(file_format, iterations, columns, json)
+    _require_columns(file_format, iterations, columns, context.obj.is_json)
     if file_format == "parquet":
         api.require_parquet()
     if output is not None:
         confirm_overwrite([output], force)
-    session = session_of(context, database)
+    session = session_of(context)
     collected = api.collect(experiment, attempt=attempt, session=session, where=where, **selection)
+    shows_cases = _print_collected(context, collected, file_format, output, columns, iterations)
+    if not shows_cases:
+        message(_claims_title(collected.outcome))
+    kept = {**selection, "where": where, "attempt": attempt, "database": session.database}
+    suggest("the figure as a picture", "plot", collected.outcome.entry.short_name, **kept)
+    if collected.outcome.failed:
+        raise typer.Exit(EXIT_FAILED)
+
+
+def _print_collected(
+    context: typer.Context,
+    collected: api.Collected,
+    file_format: Format,
+    output: Path | None,
+    columns: str | None,
+    iterations: bool,
+) -> bool:
+    """Write or print the export; return whether the cases and claims were printed as on a terminal."""
     pieces = collected.export(file_format, iterations=iterations, columns=columns or "all")
-    on_terminal = sys.stdout.isatty() and not json
+    on_terminal = sys.stdout.isatty() and not context.obj.is_json
     shows_cases = on_terminal and output is None and file_format not in _TABLES and not iterations
     if output is None and on_terminal and file_format not in _TABLES:
         ending = f"{'-iterations' * iterations}.{file_format}"
-        output = Path(collected.outcome.file_name(ending, attempt))
+        output = Path(collected.outcome.file_name(ending, collected.attempt))
         api.require_place(output)
     if output is not None:
         api.write_file(pieces, output)
@@ -108,9 +126,9 @@ def collect(
         print_outcome(collected.outcome, collected.cases, chosen)
         shape = f"{counted(len(collected.cases), 'row')}, {counted(len(collected.columns(columns or 'all')), 'column')}"
         data(f"\n{output}  ({shape})")
-    elif output is not None and not json:
+    elif output is not None:
         data(str(output))
-    if json:
+    if context.obj.is_json:
         context.obj.json.put(
             cases=[] if iterations else collected.cases,
             iterations=list(collected.iterations()) if iterations else [],
@@ -122,12 +140,7 @@ def collect(
     elif output is None:
         sys.stdout.buffer.writelines(pieces)
         sys.stdout.buffer.flush()
-    if not shows_cases:
-        message(_claims_title(collected.outcome))
-    name = collected.outcome.entry.short_name
-    suggest("the figure as a picture", "plot", name, **selection, where=where, attempt=attempt, database=database)
-    if collected.outcome.failed:
-        raise typer.Exit(EXIT_FAILED)
+    return shows_cases
 
 
 def _require_columns(file_format: Format, iterations: bool, columns: str | None, json: bool) -> None:
@@ -171,8 +184,6 @@ def claims(
     run: option.OnlyRun = None,
     without: option.Without = None,
     attempt: option.ResultAttempt = None,
-    json: option.Json = False,
-    database: option.Database = None,
 ) -> None:
     """Judge the claims of the paper: each holds, fails, or is not judged.
 
@@ -180,16 +191,14 @@ def claims(
     """
     selection: api.FigureFilter = {"cluster": cluster, "scale": scale, "workload": workload, "arg": arg, "run": run}
     selection["without"] = without
-    session = session_of(context, database)
+    session = session_of(context)
     judged = api.claims(experiments or (), attempt=attempt, session=session, **selection)
     failures = [row for outcome in judged.outcomes for row in outcome.failures]
-    if json:
-        rows = [row for outcome in judged.outcomes for row in outcome.judged_claims]
-        context.obj.json.put(claims=rows, failed_jobs=api.rows_of(api.JobRef, failures))
-    else:
-        for outcome in judged.outcomes:
-            data(_claims_title(outcome))
-            print_claims(outcome, with_numbers=True)
+    rows = [row for outcome in judged.outcomes for row in outcome.judged_claims]
+    context.obj.json.put(claims=rows, failed_jobs=api.rows_of(api.JobRef, failures))
+    for outcome in judged.outcomes:
+        data(_claims_title(outcome))
+        print_claims(outcome, with_numbers=True)
     if judged.problems:
         raise ReproError(*judged.problems)
     print_shortened(
@@ -201,7 +210,7 @@ def claims(
     else:
         first = next((outcome for outcome in judged.outcomes if outcome.failed), judged.outcomes[0]).entry.short_name
         purpose = "measured and published numbers"
-        suggest(purpose, "compare", first, **selection, attempt=attempt, database=database)
+        suggest(purpose, "compare", first, **selection, attempt=attempt, database=session.database)
     if judged.failed:
         raise typer.Exit(EXIT_FAILED)
 
@@ -227,8 +236,6 @@ def plot(
     output: option.OutputPlace = None,
     attempt: option.ResultAttempt = None,
     force: option.Force = False,
-    json: option.Json = False,
-    database: option.Database = None,
 ) -> None:
     """Draw figures on the paper's axes as png, svg or pdf, and print the paths.
 
@@ -236,7 +243,7 @@ def plot(
     """
     selection: api.FigureFilter = {"cluster": cluster, "scale": scale, "workload": workload, "arg": arg, "run": run}
     selection["without"] = without
-    session, names = session_of(context, database), experiments or []
+    session, names = session_of(context), experiments or []
     if len(names) > 1 or any(map(api.is_paper, names)):
         plots = api.plot_all(names, output, attempt=attempt, session=session, where=where, **selection)
     else:
@@ -245,15 +252,13 @@ def plot(
             confirm_overwrite([Path(output)], force)
         name = names[0] if names else None
         plots = [api.plot(name, output, attempt=attempt, session=session, where=where, **selection)]
-    if json:
-        files = api.written_files("picture", *(plotted.file for plotted in plots))
-        context.obj.json.put(files=files, claims=[row for plotted in plots for row in plotted.outcome.judged_claims])
+    files = api.written_files("picture", *(plotted.file for plotted in plots))
+    context.obj.json.put(files=files, claims=[row for plotted in plots for row in plotted.outcome.judged_claims])
     for plotted in plots:
-        if not json:
-            data(str(plotted.file))
+        data(str(plotted.file))
         message(_claims_title(plotted.outcome))
     first = plots[0].outcome.entry.short_name
-    suggest("the verdicts with their numbers", "claims", first, **selection, attempt=attempt, database=database)
+    suggest("the verdicts with their numbers", "claims", first, **selection, attempt=attempt, database=session.database)
 
 
 @app.command()
@@ -269,23 +274,137 @@ def report(
     without: option.Without = None,
     output: OutputFolder,
     force: ForceFolder = False,
-    json: option.Json = False,
-    database: option.Database = None,
 ) -> None:
     """Write one HTML page with outcomes, pictures and provenance."""
     selection: api.FigureFilter = {"cluster": cluster, "scale": scale, "workload": workload, "arg": arg, "run": run}
     selection["without"] = without
-    session = session_of(context, database)
+    session = session_of(context)
     page = api.report(output, experiments or (), force=force, session=session, **selection)
-    if json:
-        claims = [row for outcome in page.outcomes for row in outcome.judged_claims]
-        context.obj.json.put(files=api.written_files("page", page.file), claims=claims)
-    else:
-        data(str(page.file))
+    claims = [row for outcome in page.outcomes for row in outcome.judged_claims]
+    context.obj.json.put(files=api.written_files("page", page.file), claims=claims)
+    data(str(page.file))
     cases = counted(sum(len(outcome.results) for outcome in page.outcomes), "case")
     message(f"{counted(len(page.outcomes), 'experiment')}, {cases}; the page is one file and needs no other")
     failures = [row for outcome in page.outcomes for row in outcome.failures]
     if failures:
         suggest_why(failures[0].job_id, failures[0].label, failures[0].failure, session)
     else:
-        suggest("the same verdicts for a script", "claims", *(experiments or ()), **selection, database=database)
+        suggest(
+            "the same verdicts for a script", "claims", *(experiments or ()), **selection, database=session.database
+        )
+
+
+What = Annotated[
+    list[str],
+    argument(
+        "EXPERIMENTS|verify FILE",
+        "Experiments or papers, or the word verify and the bundle to check.",
+        completion.bundle_words,
+    ),
+]
+
+
+@app.command()
+def bundle(
+    context: typer.Context,
+    what: What,
+    *,
+    scale: option.OnlyScale = None,
+    cluster: option.OnlyCluster = None,
+    workload: option.OnlyWorkload = None,
+    arg: option.OnlyArguments = None,
+    run: option.OnlyRun = None,
+    without: option.Without = None,
+    output: option.OutputPlace = None,
+    force: option.Force = False,
+) -> None:
+    """Write everything a reviewer needs to one file per experiment, or verify such a file from its own logs."""
+    selection: api.FigureFilter = {"cluster": cluster, "scale": scale, "workload": workload, "arg": arg, "run": run}
+    selection["without"] = without
+    if what[0] == "verify":
+        if context.obj.is_json:
+            context.obj.print_document("bundle verify")
+        if len(what) != 2 or output or any(selection.values()) or force:
+            raise ReproError(Problem("verify needs a file and no option", hint="repro bundle verify FILE.tar.zst"))
+        _verify(context, Path(what[1]))
+        return
+    for word in what:
+        if word.endswith(".tar.zst"):
+            raise ReproError(Problem("only verify reads a file", f"{word}:", "-o names the file to write"))
+    session, place = session_of(context), Path(output or ".")
+    if not names_folder(output):
+        if len(what) > 1 or api.is_paper(what[0]):
+            raise ReproError(Problem("no such folder", f"{place}:", f"several bundles need a folder: -o {place}/"))
+        api.require_bundle_name(place)
+        confirm_overwrite([place], force)  # before the logs are read
+    outcomes = api.outcomes(what, session=session, **selection)
+    files = [place]
+    if names_folder(output):
+        place.mkdir(parents=True, exist_ok=True)
+        files = [place / api.bundle_file(outcome) for outcome in outcomes]
+        confirm_overwrite(files, force)
+    _write_bundles(context, outcomes, files, session)
+
+
+def _write_bundles(
+    context: typer.Context, outcomes: Sequence[api.FigureOutcome], files: Sequence[Path], session: api.Session
+) -> None:
+    """Write a bundle of each outcome; exit code 1 if one does not verify or lacks a file."""
+    written: list[api.Bundle] = []
+    unproven: list[Problem] = []
+    for outcome, file in zip(outcomes, files, strict=True):
+        try:
+            written.append(api.bundle(outcome, file, session=session))
+        except api.UnprovenBundle as error:
+            unproven += error.problems
+    context.obj.json.put(
+        files=[row for each in written for row in api.written_files("bundle", each.file)],
+        missing=[missing for each in written for missing in each.contents.missing],
+        left_out=[attempt for each in written for attempt in each.contents.left_out],
+    )
+    for each in written:
+        data(str(each.file))
+        _print_contents(each)
+    if unproven:
+        raise api.UnprovenBundle(*unproven)
+    suggest("the check that a reviewer runs", "bundle verify", str(files[0]))
+    if any(missing.is_fault for each in written for missing in each.contents.missing):
+        raise typer.Exit(EXIT_FAILED)
+
+
+def _print_contents(written: api.Bundle) -> None:
+    """Print what a bundle contains and what is missing in it."""
+    file, contents = written.file, written.contents
+    for missing in contents.missing:
+        message(f"{'missing' if missing.is_fault else 'note'}: {missing.place}: {missing.why}")
+    if not contents.verified:
+        message(f"note: {api.NOTHING_VERIFIED}")
+    if contents.under_way:
+        message(f"note: {counted(contents.under_way, 'open attempt')}: the bundle is marked as not final")
+    size = f"{file.stat().st_size / 1e3:,.0f} kB"
+    message(f"{counted(contents.attempts, 'attempt')}, {counted(contents.files, 'file')}, {size}")
+
+
+def _verify(context: typer.Context, file: Path) -> None:
+    """Print the checks of a bundle and their sum; exit code 1 if one found a difference."""
+    verified = api.verify_bundle(file)
+    context.obj.json.put(checks=api.rows_of(api.BundleCheckRow, verified.checks))
+    for check in verified.checks:
+        differences = counted(len(check.differences), "difference") if check.differences else "no difference"
+        data(f"{check.name:<8}  {check.what}{f': {differences}' if check.is_proven or check.differences else ''}")
+        for difference in check.differences:
+            data(f"{'':<8}  {difference}")
+        for note in check.notes:
+            data(f"{'':<8}  note: {note}")
+    if verified.holds:
+        message(f"the bundle is consistent with its checksums and logs: {verified.proven} follow from the logs")
+        for check in verified.checks:
+            if check.unchecked is not None:
+                instead = "; read results/ instead" if check.name == "pages" else ""
+                message(f"note: not checked: {check.unchecked}{instead}")
+        message("note: the author is not checked; ssh-keygen -Y verify checks a signature")
+    elif verified.made_by != __version__:
+        message(f"note: made by repro {verified.made_by}, read by {__version__}, which may count differently")
+    if not verified.holds:
+        raise typer.Exit(EXIT_FAILED)
+    next_command(f"tar -xf {shlex.quote(str(file))}", "unpack report.html, results and logs")

@@ -59,13 +59,11 @@ def wait(
     where: option.Where = None,
     timeout: Timeout = None,
     notify: option.Notify = None,
-    json: option.Json = False,
-    database: option.Database = None,
 ) -> None:
     """Wait until jobs have ended: those of experiments, single jobs, or all open jobs."""
     selection: api.JobFilter = {"cluster": cluster, "scale": scale, "workload": workload, "where": where}
-    addresses, session = message_addresses(notify), session_of(context, database)
-    raise typer.Exit(_wait(context, targets or [], timeout, addresses, session, selection, json))
+    addresses, session = message_addresses(notify), session_of(context)
+    raise typer.Exit(_wait(context, targets or [], timeout, addresses, session, selection))
 
 
 def _wait(
@@ -75,7 +73,6 @@ def _wait(
     addresses: Sequence[Address],
     session: api.Session,
     selection: api.JobFilter,
-    json: bool,
 ) -> int:
     """Wait for the jobs and print them; return the exit code."""
     try:
@@ -85,8 +82,7 @@ def _wait(
         names = sorted({short_name(job.experiment) for job in context.obj.waiting_for})
         no_longer_waiting(names, selection, session.database)
         raise
-    if json:
-        context.obj.json.put(jobs=waited.jobs)
+    context.obj.json.put(jobs=waited.jobs)
     if not waited.jobs:
         message("no open jobs")
         suggest("their states", "status", *only(experiments_of(targets)), **selection, database=session.database)
@@ -96,8 +92,7 @@ def _wait(
     if not waited.timed_out:
         ends = [f"{tally.name}: {tally.text()}" for tally in waited.tallies]
         send_message(addresses, ends, waited.failed, failed=bool(waited.failed))
-    if not json:
-        print_jobs(waited.jobs)
+    print_jobs(waited.jobs)
     names = sorted({short_name(job.experiment) for job in waited.jobs})
     if waited.timed_out:
         message(f"--timeout {timeout}: {counted(waited.open_jobs, 'job')} not ended; no job was cancelled")
@@ -131,21 +126,18 @@ def retry(
     dry_run: DryRun = False,
     wait: option.Wait = False,
     notify: option.Notify = None,
-    json: option.Json = False,
-    database: option.Database = None,
 ) -> None:
     """Submit failed jobs again, planned from the current profile, on other nodes or with more time."""
     selection: api.JobFilter = {"cluster": cluster, "scale": scale, "workload": workload, "where": where}
-    session, addresses = session_of(context, database), message_addresses(notify, waits=wait)
+    session, addresses = session_of(context), message_addresses(notify, waits=wait)
     again: list[api.RetriedJob] = []
 
     def on_group(group: api.RetriedGroup) -> None:
         """Print the jobs of a group as soon as they are submitted: the next group may fail."""
-        if json:
-            again.extend(group.jobs)
-            context.obj.json.put(jobs=again)
+        again.extend(group.jobs)
+        context.obj.json.put(jobs=again)
         if not dry_run:
-            _print_retried(group, with_jobs=not json)
+            _print_retried(group)
 
     retried = api.retry(
         targets,
@@ -161,41 +153,51 @@ def retry(
     jobs = [job for group in retried.groups for job in group.jobs]
     names = sorted({short_name(group.experiment) for group in retried.groups})
     if dry_run and jobs:
-        rows: list[dict[str, object]] = [
-            as_row(job) | {"experiment": short_name(job.experiment), "time": job.time_limit} for job in jobs
-        ]
-        columns = ["job", "experiment", "case", "failure", "attempt", "time"]
-        if not json:
-            table(rows, [name for name in columns if name != "experiment" or len(names) > 1])
-        left = sum(group.left for group in retried.groups)
-        alone = f", and not {counted(left, 'other')} (too many attempts, or Slurm repeats them)" if left else ""
-        message(f"would submit {counted(len(jobs), 'job')} again{alone}; nothing was submitted")
-        suggest("the earlier attempts of the first job", "history", jobs[0].job, database=database)
-        return
-    if jobs and wait:
-        raise typer.Exit(_wait(context, [job.job for job in jobs], None, addresses, session, selection, json))
-    if retried.groups and not dry_run:
-        suggest("until all jobs have ended", "status", *only(names), **selection, database=database, watch=True)
-        return
+        _print_dry_run(retried, session)
+    elif jobs and wait:
+        raise typer.Exit(_wait(context, [job.job for job in jobs], None, addresses, session, selection))
+    elif retried.groups and not dry_run:
+        suggest("until all jobs have ended", "status", *only(names), **selection, database=session.database, watch=True)
+    else:
+        _suggest_retry(targets, retried, time, settings, {**selection, "state": state}, session.database)
+
+
+def _suggest_retry(
+    targets: Sequence[str],
+    retried: api.Retried,
+    time: str | None,
+    settings: Sequence[str] | None,
+    selection: api.StateFilter,
+    database: str | None,
+) -> None:
+    """Print why no job is submitted again, and the command that submits the failed jobs, or shows the states."""
     message("no jobs to run again")
     for failure in retried.failures:
         message(f"failed ({failure}): {api.POLICIES[failure].reason}")
     if retried.failures:
-        suggest(
-            "to submit them",
-            "retry",
-            *targets,
-            **{**selection, "state": state, "class": ",".join(map(str, retried.failures))},
-            time=time,
-            settings=settings,
-            database=database,
-        )
+        changes: dict[str, object] = {"class": ",".join(map(str, retried.failures)), "time": time, "settings": settings}
+        suggest("to submit them", "retry", *targets, **selection, **changes, database=database)
     else:
-        suggest("their states", "status", *only(experiments_of(targets)), **selection, database=database)
+        kept = {**selection, "state": None}
+        suggest("their states", "status", *only(experiments_of(targets)), **kept, database=database)
 
 
-def _print_retried(group: api.RetriedGroup, with_jobs: bool) -> None:
-    for job in group.jobs if with_jobs else ():
+def _print_dry_run(retried: api.Retried, session: api.Session) -> None:
+    """Print the jobs that a retry would submit."""
+    jobs = [job for group in retried.groups for job in group.jobs]
+    rows: list[dict[str, object]] = [
+        as_row(job) | {"experiment": short_name(job.experiment), "time": job.time_limit} for job in jobs
+    ]
+    several = ["experiment"] if len({group.experiment for group in retried.groups}) > 1 else []
+    table(rows, ["job", *several, "case", "failure", "attempt", "time"])
+    left = sum(group.left for group in retried.groups)
+    alone = f", and not {counted(left, 'other')} (too many attempts, or Slurm repeats them)" if left else ""
+    message(f"would submit {counted(len(jobs), 'job')} again{alone}; nothing was submitted")
+    suggest("the earlier attempts of the first job", "history", jobs[0].job, database=session.database)
+
+
+def _print_retried(group: api.RetriedGroup) -> None:
+    for job in group.jobs:
         data(f"{job.job}  {job.case}  attempt {job.attempt}")
     left = f"; {group.left} not submitted again: too many attempts, or Slurm repeats them; --class submits them"
     message(f"{counted(group.submitted, 'job')} submitted again{left if group.left else ''}")
@@ -212,26 +214,23 @@ def cancel(
     where: option.Where = None,
     state: option.OnlyState = None,
     yes: option.Yes = False,
-    json: option.Json = False,
-    database: option.Database = None,
 ) -> None:
     """Cancel jobs of experiments, or by job id."""
     selection: api.JobFilter = {"cluster": cluster, "scale": scale, "workload": workload, "where": where}
-    session = session_of(context, database)
+    session = session_of(context)
     jobs = api.cancellable_jobs(targets, session=session, state=state, **selection)
     if not jobs:
         message("no open job to cancel")
-        suggest("their states", "status", *only(experiments_of(targets)), **selection, database=database)
+        suggest("their states", "status", *only(experiments_of(targets)), **selection, database=session.database)
         return
     if len(jobs) > ASK_ABOVE and not yes:
-        if json or not sys.stdin.isatty():
+        if context.obj.is_json or not sys.stdin.isatty():
             raise ReproError(Problem(f"{counted(len(jobs), 'job')} would be cancelled", hint="confirm with --yes"))
         typer.confirm(f"Cancel {counted(len(jobs), 'job')}?", abort=True, err=True)
     cancelled = api.cancel_jobs(jobs, session=session)
-    if json:
-        refs = api.rows_of(api.JobRef, cancelled.asked)
-        context.obj.json.put([*cancelled.refused, *cancelled.unrecorded], jobs=refs)
-    for job in () if json else cancelled.asked:
+    refs = api.rows_of(api.JobRef, cancelled.asked)
+    context.obj.json.put([*cancelled.refused, *cancelled.unrecorded], jobs=refs)
+    for job in cancelled.asked:
         data(f"{job.job_id}  {job.label}  {job.scheduler_id or '-'}")
     for problem in cancelled.refused:
         message(f"repro: {problem}")
@@ -242,7 +241,7 @@ def cancel(
         verb = "is" if len(cancelled.asked) == 1 else "are"
         message(f"{counted(len(cancelled.asked), 'job')} {verb} being cancelled{refused}")
     names = list(dict.fromkeys(short_name(job.experiment) for job in jobs))
-    suggest("whether they have ended", "status", *only(names), **selection, database=database)
+    suggest("whether they have ended", "status", *only(names), **selection, database=session.database)
     for problem in cancelled.unrecorded:
         what = f"{problem.what}; the ledger does not record their cancellation"
         message(f"repro: {Problem(what, problem.location, problem.hint)}")
@@ -253,29 +252,30 @@ def cancel(
 
 
 @app.command()
-def adopt(context: typer.Context, folder: Folder, json: option.Json = False, database: option.Database = None) -> None:
+def adopt(context: typer.Context, folder: Folder) -> None:
     """Read the jobs of rendered scripts that were submitted by hand into the ledger. A second call adds new ones."""
-    adopted = api.adopt(folder, session=session_of(context, database))
+    adopted = api.adopt(folder, session=session_of(context))
     refs = api.rows_of(api.JobRef, adopted.jobs)
     rows = [
         as_row(ref) | {"experiment": short_name(ref.experiment), "case": row.label}
         for ref, row in zip(refs, adopted.jobs, strict=True)
     ]
-    if json:
-        context.obj.json.put(
-            jobs=refs,
-            adopted_before=[str(file) for file in adopted.known],
-            not_submitted=[str(file) for file in adopted.not_submitted],
-        )
-    else:
-        if rows:
-            columns = ["job", "experiment", "case", "attempt", "id", "state", "verdict", "origin", "why"]
-            table(rows, [name for name in columns if name in filled_columns(rows)])
-        print_shortened([f"not submitted: {file}" for file in adopted.not_submitted], "add --json")
+    context.obj.json.put(
+        jobs=refs,
+        adopted_before=[str(file) for file in adopted.known],
+        not_submitted=[str(file) for file in adopted.not_submitted],
+    )
+    if rows:
+        columns = ["job", "experiment", "case", "attempt", "id", "state", "verdict", "origin", "why"]
+        table(rows, [name for name in columns if name in filled_columns(rows)])
+    print_shortened([f"not submitted: {file}" for file in adopted.not_submitted], "add --json")
     counts = [f"{counted(len(rows), 'job')} adopted"]
     counts += [f"{len(adopted.known)} adopted before"] if adopted.known else []
     counts += [f"{len(adopted.not_submitted)} not submitted"] if adopted.not_submitted else []
     message(", ".join(counts))
     suggest(
-        "state and verdict of the jobs", "status", *only([str(row["experiment"]) for row in rows]), database=database
+        "state and verdict of the jobs",
+        "status",
+        *only([str(row["experiment"]) for row in rows]),
+        database=context.obj.database,
     )

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import shlex
-from typing import Annotated
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -16,6 +17,9 @@ from orchestrator.cli.options import argument, session_of, value_option
 from orchestrator.cli.output import as_row, data, filled_columns, message, suggest, table
 from orchestrator.errors import EXIT_FAILED, EXIT_OK, Problem, ReproError
 from orchestrator.text import counted
+
+if TYPE_CHECKING:
+    from orchestrator.config.user import Address
 
 MOST_ROWS = 12
 """Number of candidates in the table. --json has all of them."""
@@ -88,16 +92,12 @@ def search(
     notify: option.Notify = None,
     simulate: Simulate = False,
     dry_run: DryRun = False,
-    json: option.Json = False,
-    database: option.Database = None,
 ) -> None:
     """Find the fastest layout of a model: measure the most promising cases first, inside a budget."""
-    limit, addresses = api.read_search_budget(budget), message_addresses(notify)
+    limit, addresses, session = api.read_search_budget(budget), message_addresses(notify), session_of(context)
     if simulate:
-        entry, simulated = api.simulate_search(target, cluster, where, session=session_of(context, database))
-        _print_simulated(context, entry.short_name, simulated, json)
+        _print_simulated(context, *api.simulate_search(target, cluster, where, session=session))
         return
-    cluster = cluster or api.default_cluster()
     if cluster is None:
         raise ReproError(Problem("no cluster to search on", hint="add --cluster NAME, or --simulate"))
     prepared = api.prepare_search(
@@ -115,45 +115,49 @@ def search(
         settings=settings or (),
     )
     message(f"{prepared.entry.name} on {prepared.cluster.name}: {counted(len(prepared.candidates), 'candidate')}")
-    session = session_of(context, database)
-    options = api.SearchOptions(limit, max_parallel, short, finalists)
     if dry_run:
-        _print_answer(context, prepared, api.search_answer(prepared, None, session=session), database, json)
+        _print_answer(context, prepared, api.search_answer(prepared, None, session=session), session)
         return
+    raise typer.Exit(_search(context, prepared, api.SearchOptions(limit, max_parallel, short, finalists), addresses))
+
+
+def _search(
+    context: typer.Context, prepared: api.PreparedSearch, options: api.SearchOptions, addresses: Sequence[Address]
+) -> int:
+    """Run the search and print the answer; return the exit code."""
+    session = session_of(context)
     try:
         with message_of_error(addresses, context.command_path), waiting(context.obj):
             answer = api.run_search(prepared, options, session=session)
     except KeyboardInterrupt:
         message("interrupted; open jobs go on, and the same command continues the search")
-        _print_answer(context, prepared, api.search_answer(prepared, "interrupted", session=session), database, json)
+        _print_answer(context, prepared, api.search_answer(prepared, "interrupted", session=session), session)
         raise
-    code = _print_answer(context, prepared, answer, database, json)
+    code = _print_answer(context, prepared, answer, session)
     fastest = api.fastest_text(answer) or "no candidate is measured"
     end = f"search {prepared.entry.short_name} on {prepared.cluster.name}: {fastest}"
     send_message(addresses, [end], failed=code != EXIT_OK)
-    raise typer.Exit(code)
+    return code
 
 
 def _print_answer(
-    context: typer.Context, prepared: api.PreparedSearch, answer: api.SearchAnswer, database: str | None, json: bool
+    context: typer.Context, prepared: api.PreparedSearch, answer: api.SearchAnswer, session: api.Session
 ) -> int:
     """Print the fastest cases, the winner, the hours and what was not run; return the exit code."""
     measured = answer.measured
     others = [row for row in answer.rows if row.state != "measured"]
-    if json:
-        context.obj.json.put(
-            searches=[_summary(prepared, answer)],
-            candidates=api.rows_of(api.SearchedCase, (*measured, *others)),
-            reasons=[api.NotRunReason(reason, count) for reason, count in answer.reasons],
-            winners=_winners(answer),
-        )
-    else:
-        candidates = (*measured, *(row for row in others if row.is_candidate))
-        shown = [as_row(row) for row in api.rows_of(api.SearchedCase, candidates)]
-        columns = [name for name in filled_columns(shown[:MOST_ROWS]) if name != "detail"]
-        table(shown[:MOST_ROWS], columns, important=_IMPORTANT)
-        if len(shown) > MOST_ROWS:
-            message(f"and {counted(len(shown) - MOST_ROWS, 'more candidate')}; --json lists all of them")
+    context.obj.json.put(
+        searches=[_summary(prepared, answer)],
+        candidates=api.rows_of(api.SearchedCase, (*measured, *others)),
+        reasons=[api.NotRunReason(reason, count) for reason, count in answer.reasons],
+        winners=_winners(answer),
+    )
+    candidates = (*measured, *(row for row in others if row.is_candidate))
+    shown = [as_row(row) for row in api.rows_of(api.SearchedCase, candidates)]
+    columns = [name for name in filled_columns(shown[:MOST_ROWS]) if name != "detail"]
+    table(shown[:MOST_ROWS], columns, important=_IMPORTANT)
+    if len(shown) > MOST_ROWS:
+        message(f"and {counted(len(shown) - MOST_ROWS, 'more candidate')}; --json lists all of them")
     _print_winner(prepared, answer)
     _print_hours(prepared, answer)
     for reason, count in answer.reasons[:MOST_REASONS]:
@@ -161,13 +165,13 @@ def _print_answer(
     failed = [row for row in answer.rows if row.state == "failed"]
     if failed:
         message(f"failed: {counted(len(failed), 'case')}, the first one {failed[0].case.name}: {failed[0].why}")
-        suggest("the failed jobs", "status", prepared.entry.short_name, failed=True, database=database)
+        suggest("the failed jobs", "status", prepared.entry.short_name, failed=True, database=session.database)
     if answer.winner is None:
         return EXIT_FAILED if answer.jobs else EXIT_OK
-    for program, arguments in () if json else api.arguments_by_program(answer.winner.case).items():
+    for program, arguments in api.arguments_by_program(answer.winner.case).items():
         data(f"{program}: {shlex.join(arguments)}")
     name, cluster = prepared.entry.short_name, prepared.cluster.name
-    suggest("throughput of the measured candidates", "plot", name, cluster=cluster, database=database)
+    suggest("throughput of the measured candidates", "plot", name, cluster=cluster, database=session.database)
     return EXIT_OK
 
 
@@ -221,15 +225,13 @@ def _winners(answer: api.SearchAnswer) -> list[api.SearchWinner]:
     return [api.row_of(api.SearchWinner, winner, margin=answer.margin, arguments=arguments)]
 
 
-def _print_simulated(context: typer.Context, name: str, simulated: api.Simulated, json: bool) -> None:
+def _print_simulated(context: typer.Context, entry: api.Entry, simulated: api.Simulated) -> None:
     """Print the cases in the order in which a search measures them, with their known times."""
     best, rows = simulated.best_ms, simulated.cases
-    if json:
-        context.obj.json.put(simulated=rows)
-    else:
-        table([as_row(row) for row in rows], ["case", "iteration_ms"])
+    context.obj.json.put(simulated=rows)
+    table([as_row(row) for row in rows], ["case", "iteration_ms"])
     found = simulated.measured_ms[simulated.found]
-    message(f"{name}: {len(rows)} of {counted(simulated.of, 'case')} measured; no other one can be faster")
+    message(f"{entry.short_name}: {len(rows)} of {counted(simulated.of, 'case')} measured; no other one can be faster")
     how_close = (
         "the fastest case" if found == best else f"{100 * (found / best - 1):.1f} % slower than {simulated.best}"
     )

@@ -1,11 +1,14 @@
-"""Commands for a site: `clusters` for profiles, `images` for images that jobs share, `config` for your settings."""
+"""Commands for a site: profiles, denied nodes, images, code and data of programs, and your settings."""
 
 from __future__ import annotations
 
+import re
 import shlex
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from json import dumps
 from typing import Annotated
 
 import typer
@@ -55,7 +58,7 @@ ProbeJob = Annotated[bool, typer.Option("--job", help="Also run a job of one min
 
 
 @clusters.command("list")
-def list_clusters(context: typer.Context, json: option.Json = False) -> None:
+def list_clusters(context: typer.Context) -> None:
     """List all profiles and their open values."""
     folders = find_folders()
     rows: list[api.ClusterRow] = []
@@ -65,9 +68,8 @@ def list_clusters(context: typer.Context, json: option.Json = False) -> None:
             rows.append(api.row_of(api.ClusterRow, api.find_cluster(folders, name)))
         except ReproError as error:
             problems += error.problems
-    if json:
-        context.obj.json.put(clusters=rows)
-    elif rows:
+    context.obj.json.put(clusters=rows)
+    if rows:
         columns = ["cluster", "about", "scheduler", "nodes", "gpus", "container", "open"]
         table([_cluster_cells(row) for row in rows], columns)
     if problems:
@@ -82,7 +84,6 @@ def show(
     name: Name,
     resolved: Resolved = False,
     settings: option.Settings = None,
-    json: option.Json = False,
 ) -> None:
     """Show a profile with all layers merged."""
     cluster = api.find_cluster(find_folders(), name, api.read_settings(settings or ()).of_profile)
@@ -91,10 +92,9 @@ def show(
         api.ProfileField(api.dotted(path), value, str(layered.location(path)))
         for path, value in api.leaves(layered.value)
     ]
-    if json:
-        row = api.row_of(api.ClusterRow, cluster)
-        context.obj.json.put(clusters=[row], fields=values, profiles=[layered.value])
-    elif resolved:
+    row = api.row_of(api.ClusterRow, cluster)
+    context.obj.json.put(clusters=[row], fields=values, profiles=[layered.value])
+    if resolved:
         cells = [{"field": row.field, "value": _yaml(row.value), "from": row.location} for row in values]
         table(cells, ["field", "value", "from"])
     else:
@@ -125,7 +125,6 @@ def check(
     nodelist: option.NodeList = None,
     exclude: option.Exclude = None,
     time: option.JobTime = None,
-    json: option.Json = False,
 ) -> None:
     """Compare a profile with the live cluster.
 
@@ -143,11 +142,9 @@ def check(
         settings=api.read_settings(chosen),
     )
     cluster, findings = checked.cluster, checked.findings
-    if json:
-        context.obj.json.put(checks=findings)
-    else:
-        columns = ["result", "place", "check", "found"]  # faults follow again, with location and hint
-        table([as_row(finding) for finding in findings], columns)
+    context.obj.json.put(checks=findings)
+    columns = ["result", "place", "check", "found"]  # faults follow again, with location and hint
+    table([as_row(finding) for finding in findings], columns)
     if checked.problems:
         raise ReproError(*checked.problems)
     unchecked = [finding for finding in findings if finding.result == "not checked"]
@@ -165,13 +162,11 @@ def check(
 
 
 @clusters.command()
-def new(context: typer.Context, name: NewName, partition: Partition = None, json: option.Json = False) -> None:
+def new(context: typer.Context, name: NewName, partition: Partition = None) -> None:
     """Write a profile from what Slurm reports on this login node."""
     file = api.new_cluster(find_folders(), name, partition, message)
-    if json:
-        context.obj.json.put(files=api.written_files("profile", file))
-    else:
-        data(str(file))
+    context.obj.json.put(files=api.written_files("profile", file))
+    data(str(file))
     suggest("what is right, wrong and open", "clusters check", name)
 
 
@@ -193,13 +188,12 @@ def _yaml(value: object) -> str:
 
 
 @images.command("list")
-def list_images(context: typer.Context, cluster: option.OnCluster, json: option.Json = False) -> None:
+def list_images(context: typer.Context, cluster: option.OnCluster) -> None:
     """List the images: file, presence, and who imported it."""
     profile = api.find_cluster(find_folders(), cluster)
     rows = api.image_rows(profile)
-    if json:
-        context.obj.json.put(images=rows)
-    elif rows:
+    context.obj.json.put(images=rows)
+    if rows:
         shown = [_image_row(row) for row in rows]
         table(shown, filled_columns(shown))
     else:
@@ -218,7 +212,6 @@ def import_images(
     names: ImageNames = None,
     again: Again = False,
     wait: Wait = False,
-    json: option.Json = False,
 ) -> None:
     """Import images from their registry, one job for each."""
     folders = find_folders()
@@ -232,16 +225,13 @@ def import_images(
     imports: list[api.Import] = []
     for started in api.import_images(profile, folders, wanted.to_import):
         imports.append(started)
-        if json:
-            context.obj.json.put(imports=_import_rows(imports, {}))
-        else:
-            data(f"{started.name}  {started.job_id or 'here'}  {started.file}")
+        context.obj.json.put(imports=_import_rows(imports, {}))
+        data(f"{started.name}  {started.job_id or 'here'}  {started.file}")
     if imports and not is_local:
         message(f"{counted(len(imports), 'import')} submitted")
     if imports and (is_local or wait):
         failures = _wait(imports, cluster)
-        if json:
-            context.obj.json.put(imports=_import_rows(imports, failures))
+        context.obj.json.put(imports=_import_rows(imports, failures))
         _print_results(imports, failures, cluster)
     suggest("the imported images", "images list", cluster=cluster)
 
@@ -304,10 +294,10 @@ def _group() -> None:
 
 
 @config.command("show")
-def show_config(context: typer.Context, json: option.Json = False, database: option.Database = None) -> None:
+def show_config(context: typer.Context) -> None:
     """Print each setting with its origin: option, environment variable, file:line:column or default."""
-    settings = api.config_rows(database)
-    if json:
+    settings = api.config_rows(context.obj.database)
+    if context.obj.is_json:
         context.obj.json.put(settings=settings)
         return
     texts = [as_row(row) | {"value": _setting_text(row.value)} for row in settings]
@@ -318,3 +308,193 @@ def show_config(context: typer.Context, json: option.Json = False, database: opt
 
 def _setting_text(value: object) -> str | None:
     return ", ".join(value) if isinstance(value, tuple) else value if isinstance(value, str) else None
+
+
+nodes = typer.Typer(
+    rich_markup_mode=None, no_args_is_help=True, help="Nodes that your jobs may not use, one list per cluster."
+)
+
+Nodes = Annotated[list[str], typer.Argument(help="Nodes as Slurm writes them: n7 'n[1-4,7]'.", metavar="NODES")]
+Because = Annotated[str, typer.Option("--because", metavar="TEXT", help="The reason, for later.")]
+Until = Annotated[
+    str | None,
+    typer.Option(
+        "--until", metavar="DATE", help="Last day, 2026-12-31, or a time in UTC, 2026-12-31T18:00. Default: no end."
+    ),
+]
+OnlyCluster = Annotated[
+    str | None,
+    typer.Option(
+        "--cluster", metavar="CLUSTER", help="Only nodes of this cluster.", autocompletion=completion.clusters
+    ),
+]
+Ended = Annotated[bool, typer.Option("--all", help="Also entries that have ended.")]
+
+
+@nodes.command()
+def deny(
+    context: typer.Context,
+    names: Nodes,
+    *,
+    because: Because,
+    until: Until = None,
+    cluster: option.OnCluster,
+) -> None:
+    """Exclude nodes from each submission from now on. Jobs that are already in Slurm's queue stay as they are."""
+    denied = api.deny_nodes(names, because, cluster, until=until, session=session_of(context))
+    context.obj.json.put(nodes=denied.entries)
+    first = denied.entries[0]
+    listed = ", ".join(entry.node for entry in denied.entries)
+    message(f"{first.cluster}: {counted(len(denied.entries), 'node')} {first.explanation}: {listed}")
+    if not denied.was_checked:
+        message(f"note: this machine does not see the Slurm of {first.cluster}, so the names were not checked")
+    suggest("when they are repaired", "nodes allow", *names, cluster=first.cluster)
+
+
+@nodes.command("list")
+def list_nodes(
+    context: typer.Context,
+    *,
+    cluster: OnlyCluster = None,
+    ended: Ended = False,
+) -> None:
+    """List the denied nodes."""
+    entries = api.list_denied_nodes(cluster=cluster, ended=ended, session=session_of(context))
+    rows = [asdict(entry) for entry in entries]
+    context.obj.json.put(nodes=entries)
+    if rows:
+        table(rows, list(rows[0]))
+    else:
+        message("no node is denied")
+    if not rows:
+        suggest("how to exclude a node from submissions", "nodes deny", "--help")
+    elif not ended:
+        first = entries[0]
+        suggest("use the node again", "nodes allow", first.node, cluster=first.cluster)
+
+
+@nodes.command()
+def allow(context: typer.Context, names: Nodes, *, cluster: option.ClusterName = None) -> None:
+    """Take nodes off the deny list."""
+    entries = api.allow_nodes(names, cluster=cluster)
+    context.obj.json.put(nodes=entries)
+    listed = ", ".join(entry.node for entry in entries)
+    message(f"{entries[0].cluster}: {counted(len(entries), 'node')} allowed again: {listed}")
+    suggest("the nodes that are denied", "nodes list")
+
+
+workloads = typer.Typer(
+    rich_markup_mode=None, no_args_is_help=True, help="Programs that cases run, with their code and data."
+)
+
+Program = Annotated[str, argument("WORKLOAD", "Name of a workload.", completion.workloads)]
+Directory = Annotated[
+    str | None,
+    value_option(
+        "--directory", "FOLDER", "Fetch into this folder. Default: the paths in the profile's workloads: section."
+    ),
+]
+Text = Annotated[
+    str | None,
+    value_option("--text", "FILE", "Make the data of this text, a .jsonl file with key text. Default: random tokens."),
+]
+Python = Annotated[
+    str | None,
+    value_option("--python", "PATH", "With --text: a Python with the program's packages. Default: the one of repro."),
+]
+Offline = Annotated[
+    bool, typer.Option("--offline", help="Print the script for a machine with internet. Fetches nothing.")
+]
+
+
+@workloads.command("list")
+def list_workloads(context: typer.Context) -> None:
+    """List the programs and what each one needs."""
+    rows = api.rows_of(api.WorkloadRow, api.workload_needs())
+    context.obj.json.put(workloads=rows)
+    cells = [as_row(row) | {"commit": (row.commit or "")[:12], "needs": ", ".join(row.needs)} for row in rows]
+    table(cells, list(cells[0]))
+    suggest("the source of each", "workloads show", rows[0].workload)
+
+
+@workloads.command("show")
+def show_workload(context: typer.Context, name: Program, cluster: option.ClusterName = None) -> None:
+    """Show what a program needs, its sources, and what is there."""
+    shown = api.show_workload(name, cluster)
+    rows = api.rows_of(api.NeedRow, shown.needs)
+    context.obj.json.put(workloads=[api.row_of(api.WorkloadRow, shown)], needs=rows)
+    if rows:
+        short = [_short(row) for row in rows]
+        table(short, filled_columns(short))
+    workload = shown.workload
+    message(f"{workload.name}: {workload.about}")
+    for status in shown.needs:
+        if status.source.published_data:
+            message(f"data of the paper: {status.source.published_data}")
+    states = {status.state for status in shown.needs if status.source.is_required}
+    if not rows:
+        message("needs no code or data from elsewhere")
+    elif cluster is None:
+        suggest("what is there on this machine, or another cluster", "workloads show", name, cluster="local")
+    elif states == {"there"}:
+        suggest("the profile and its paths", "clusters check", cluster)
+    elif "not in the profile" in states:
+        place = find_folders().home / "workloads"  # jobs can read the home folder
+        suggest("or another shared folder", "workloads fetch", name, cluster=cluster, directory=place)
+    else:
+        suggest("fetch what is missing", "workloads fetch", name, cluster=cluster)
+
+
+@workloads.command()
+def fetch(
+    context: typer.Context,
+    name: Program,
+    cluster: option.OnCluster,
+    directory: Directory = None,
+    text: Text = None,
+    python: Python = None,
+    offline: Offline = False,
+) -> None:
+    """Fetch a program's code and data to the shared file system.
+
+    It runs on this machine, the login node, and starts no job. Existing files and folders are checked and not changed.
+    """
+    planned = api.plan_fetch(name, cluster, directory=directory, text=text, python=python, offline=offline)
+    if offline:
+        context.obj.json.put(commands=planned.script.splitlines())
+        data(planned.script.rstrip("\n"))
+        return
+    if not planned.items:
+        message(f"{planned.workload.name} needs no code or data from elsewhere")
+    else:
+        message("fetching on this machine; no job is started")
+    rows: list[api.FetchedFile] = []
+    for fetched in planned.run(message):
+        row = api.row_of(api.FetchedFile, fetched)
+        rows.append(row)
+        if row.how != "fetched":  # else the script has printed it
+            message(f"{row.field}: {row.how}, {', '.join(map(str, row.files))}")
+    settings = [api.FetchedSetting(field, value) for field, value in planned.settings]
+    context.obj.json.put(fetched=rows, settings=settings)
+    if planned.settings:
+        data(f"workloads:\n  {planned.workload.name}:")
+        for field, value in planned.settings:
+            data(f"    {field}: {_yaml_text(value)}")
+    if planned.settings:
+        message(f"set these fields in {api.shown(planned.cluster.overlay)}")
+    if planned.unmounted:
+        message(f"jobs run in containers: add {' and '.join(planned.unmounted)} to container: mounts: of the profile")
+    suggest("the profile and its paths", "clusters check", cluster)
+
+
+def _short(row: api.NeedRow) -> dict[str, object]:
+    """Return a row of the table: commit and checksum in one column, with their first digits."""
+    digest = f"sha256:{row.sha256}"[:19] if row.sha256 else None
+    what = row.what if row.required else f"{row.what}, optional"
+    kept = {name: getattr(row, name) for name in ("field", "what", "state", "path", "fetched")}
+    return kept | {"what": what, "version": digest or str(row.commit or "")[:12], "source": row.source}
+
+
+def _yaml_text(value: str) -> str:
+    """Return a path as YAML: in quotes unless its characters are harmless. JSON's quotes are YAML's."""
+    return value if re.fullmatch(r"/[\w./-]*", value, re.ASCII) else dumps(value, ensure_ascii=False)

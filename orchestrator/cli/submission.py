@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -18,6 +18,8 @@ from orchestrator.errors import EXIT_FAILED, EXIT_OK
 from orchestrator.paths import short_name
 from orchestrator.text import counted
 
+if TYPE_CHECKING:
+    from orchestrator.config.user import Address
 DryRun = Annotated[bool, typer.Option("--dry-run", "-n", help="Show the jobs only. Needs no scheduler.")]
 Rerun = Annotated[bool, typer.Option("--rerun", help="Measure verified and partial cases again.")]
 Repeat = Annotated[
@@ -77,76 +79,85 @@ def submit(
     after: After = None,
     depends_on: DependsOn = None,
     notify: option.Notify = None,
-    json: option.Json = False,
-    database: option.Database = None,
 ) -> None:
     """Submit every case that is not verified, partial or open, the smallest first."""
     options = api.CaseOptions(scale=scale, where=where, workload=workload, arg=arg, no_arg=no_arg)
     options |= {"time_budget": time_budget, "cost_budget": cost_budget, "example": example or dry_run}
     options["settings"] = all_settings(settings, partition, qos, reservation, nodelist, exclude, time)
-    session, addresses = session_of(context, database), message_addresses(notify, waits=wait)
+    run: api.SubmitOptions = {"rerun": rerun, "repeat": repeat, "canary": canary, "max_parallel": max_parallel}
+    run |= {"stop_after": stop_after, "after": after or (), "warm_up": depends_on is not None}
+    addresses = message_addresses(notify, waits=wait)
     if dry_run:
-        planned = api.plan_runs(experiments, cluster, repeat=repeat, max_parallel=max_parallel, **options)
-        api.require_submittable(planned, warm_up=depends_on is not None)
-        denied = api.denied_note(planned[0].cluster)
-        for note in [*(note for run in planned for note in run.notes), *denied, *_example_notes(planned)]:
-            message(f"note: {note}")
-        if json:
-            context.obj.json.put(plans=api.rows_of(api.PlannedJob, _plans(planned)))
-        _print_plans(planned, options, not json)
+        _plan(context, experiments, cluster, run, options)
         return
     selection: api.JobFilter = {"cluster": cluster, "scale": scale, "workload": workload, "where": where}
+    submitted = _submitted(context, experiments, cluster, selection, {**options, **run})
+    if wait:
+        raise typer.Exit(_supervised(context, submitted, addresses, selection))
+    _print_submitted_jobs(submitted, selection, context.obj.database)
+
+
+def _plan(
+    context: typer.Context, names: Sequence[str], cluster: str, run: api.SubmitOptions, options: api.CaseOptions
+) -> None:
+    """Print the jobs that a submission would have."""
+    planned = api.plan_runs(names, cluster, repeat=run["repeat"], max_parallel=run["max_parallel"], **options)
+    api.require_submittable(planned, warm_up=run["warm_up"])
+    denied = api.denied_note(planned[0].cluster)
+    for note in [*(note for run in planned for note in run.notes), *denied, *_example_notes(planned)]:
+        message(f"note: {note}")
+    context.obj.json.put(plans=api.rows_of(api.PlannedJob, _plans(planned)))
+    _print_plans(planned, options)
+
+
+def _submitted(
+    context: typer.Context, names: Sequence[str], cluster: str, selection: api.JobFilter, options: api.SubmitOptions
+) -> list[api.Submission]:
+    """Submit the jobs, and print those of each experiment as soon as they are submitted."""
     submitted: list[api.Submission] = []
 
     def on_submission(submission: api.Submission) -> None:
         submitted.append(submission)
-        if json:
-            context.obj.json.put(jobs=_job_rows(submitted))
+        context.obj.json.put(jobs=_job_rows(submitted))
         _print_submission(submission)
 
     try:
-        api.submit_all(
-            experiments,
-            cluster,
-            rerun=rerun,
-            repeat=repeat,
-            canary=canary,
-            max_parallel=max_parallel,
-            stop_after=stop_after,
-            after=after or (),
-            warm_up=depends_on is not None,
-            on_submission=on_submission,
-            session=session,
-            **options,
-        )
+        api.submit_all(names, cluster, on_submission=on_submission, session=session_of(context), **options)
     except KeyboardInterrupt:
         message("interrupted; the jobs submitted so far are recorded and continue")
-        cancel = repro_command("cancel", *experiments, **selection, database=database)
-        suggest(f"or: {cancel}", "status", *only(experiments), **selection, database=database)
+        cancel = repro_command("cancel", *names, **selection, database=context.obj.database)
+        suggest(f"or: {cancel}", "status", *only(names), **selection, database=context.obj.database)
         raise
     if len(submitted) > 1:
         _print_total(submitted)
-    if not wait:
-        _print_submitted_jobs(submitted, selection, database, not json)
-        return
-    names = [submission.planned.entry.short_name for submission in submitted]
+    return submitted
+
+
+def _supervised(
+    context: typer.Context,
+    submitted: Sequence[api.Submission],
+    addresses: Sequence[Address],
+    selection: api.JobFilter,
+) -> int:
+    """Wait until the jobs have ended, and print the results; return the exit code."""
+    session = session_of(context)
     try:
         with message_of_error(addresses, context.command_path), waiting(context.obj):
             outcomes = api.supervise(submitted, session=session)
     except KeyboardInterrupt:
-        no_longer_waiting(names, selection, database)
+        names = [submission.planned.entry.short_name for submission in submitted]
+        no_longer_waiting(names, selection, session.database)
         raise
-    if json:
-        ended = [result.row for outcome in outcomes for result in outcome.results if result.row is not None]
-        context.obj.json.put(
-            jobs=api.rows_of(api.JobRef, {row.job_id: row for row in ended}.values()),
-            cases=[row for outcome in outcomes for row in api.export_rows(outcome.entry, outcome.results)],
-            claims=[row for outcome in outcomes for row in outcome.judged_claims],
-        )
-    code = _print_outcomes(outcomes, selection, session, not json)
+    ended = [result.row for outcome in outcomes for result in outcome.results if result.row is not None]
+    context.obj.json.put(
+        jobs=api.rows_of(api.JobRef, {row.job_id: row for row in ended}.values()),
+        cases=[row for outcome in outcomes for row in api.export_rows(outcome.entry, outcome.results)],
+        claims=[row for outcome in outcomes for row in outcome.judged_claims],
+    )
+    code = _print_outcomes(outcomes, selection, session)
     failures = [row for outcome in outcomes for row in outcome.failures]
     send_message(addresses, list(map(_end, outcomes)), failures, failed=code != EXIT_OK)
-    raise typer.Exit(code)
+    return code
 
 
 def _end(outcome: api.FigureOutcome) -> str:
@@ -225,17 +236,16 @@ def _print_submission(submission: api.Submission) -> None:
 
 
 def _print_submitted_jobs(
-    submissions: Sequence[api.Submission], selection: api.JobFilter, database: str | None, with_table: bool
+    submissions: Sequence[api.Submission], selection: api.JobFilter, database: str | None
 ) -> None:
-    if with_table:
-        labels = {job.job_id: job.label for submission in submissions for job in submission.jobs}
-        rows = [
-            as_row(row) | {"experiment": short_name(row.experiment), "case": labels[row.job]}
-            for row in _job_rows(submissions)
-        ]
-        several = ["experiment"] if len(submissions) > 1 else []
-        reused = ["reused"] if any(row["reused"] for row in rows) else []
-        table(rows, ["job", *several, "case", "state", "id", *reused])
+    labels = {job.job_id: job.label for submission in submissions for job in submission.jobs}
+    rows = [
+        as_row(row) | {"experiment": short_name(row.experiment), "case": labels[row.job]}
+        for row in _job_rows(submissions)
+    ]
+    several = ["experiment"] if len(submissions) > 1 else []
+    reused = ["reused"] if any(row["reused"] for row in rows) else []
+    table(rows, ["job", *several, "case", "state", "id", *reused])
     jobs = [job for submission in submissions for job in submission.jobs]
     names = [submission.planned.entry.short_name for submission in submissions]
     if any(job.state == api.QUEUED for job in jobs):
@@ -246,11 +256,9 @@ def _print_submitted_jobs(
         suggest_results(names, selection, database)
 
 
-def _print_outcomes(
-    outcomes: Sequence[api.FigureOutcome], selection: api.JobFilter, session: api.Session, with_tables: bool
-) -> int:
+def _print_outcomes(outcomes: Sequence[api.FigureOutcome], selection: api.JobFilter, session: api.Session) -> int:
     """Print the cases and claims of ended runs; return the exit code."""
-    for outcome in outcomes if with_tables else ():
+    for outcome in outcomes:
         print_outcome(outcome, api.export_rows(outcome.entry, outcome.results))
     failures = [row for outcome in outcomes for row in outcome.failures]
     if failures:
@@ -262,7 +270,7 @@ def _print_outcomes(
     return EXIT_FAILED if any(outcome.failed for outcome in outcomes) else EXIT_OK
 
 
-def _print_plans(planned: Sequence[api.PlannedRun], options: api.CaseOptions, with_table: bool) -> None:
+def _print_plans(planned: Sequence[api.PlannedRun], options: api.CaseOptions) -> None:
     """Print the jobs of a dry run. Jobs that experiments share are one row."""
     plans = _plans(planned)
     rows: list[dict[str, object]] = [
@@ -273,8 +281,7 @@ def _print_plans(planned: Sequence[api.PlannedRun], options: api.CaseOptions, wi
     ]
     columns = ["job", "experiment", "case", "nodes", "tasks", "gpus", "microbatches", "bubble", "iterations", "time"]
     programs = [_program(plan) for plan in plans]
-    if with_table:
-        table(rows, [name for name in [*columns, "warnings"] if name != "experiment" or len(planned) > 1])
+    table(rows, [name for name in [*columns, "warnings"] if name != "experiment" or len(planned) > 1])
     for program in dict.fromkeys(tuple(program.items()) for program in programs):
         message("; ".join(f"{name} {value}" for name, value in program if value is not None))
     first, cluster = planned[0], planned[0].cluster.name

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import orchestrator
-from orchestrator.cli import nodes, sites, workloads
+from orchestrator.cli import sites
 from orchestrator.cli.main import COMMANDS
 
 PACKAGE = Path(orchestrator.__file__).parent
@@ -70,7 +70,7 @@ LOCAL_IMPORTS = {
     "cli.job_table": "rich is slow to import",
     "reading.job_status": "start-up time: running jobs only",
     "cli.output": "rich is slow to import",
-    "cli.json_output": "start-up time: an error only",
+    "cli.documents": "start-up time: an error only",
     "cli.main": "start-up time: an error only",
     "cli.notify": "Apprise is optional, and slow to import",
     "launch.fetch": "start-up time: a list of what programs need renders nothing",
@@ -224,7 +224,7 @@ def test_the_architecture_page_names_modules_that_exist() -> None:
 
 def test_the_page_of_commands_by_task_shows_every_command() -> None:
     names = set(COMMANDS)
-    apps = {"clusters": sites.clusters, "images": sites.images, "workloads": workloads.workloads, "nodes": nodes.nodes}
+    apps = {"clusters": sites.clusters, "images": sites.images, "workloads": sites.workloads, "nodes": sites.nodes}
     for group, app in apps.items():
         commands = [info.name or getattr(info.callback, "__name__", "") for info in app.registered_commands]
         names = names - {group} | {f"{group} {name}" for name in commands}

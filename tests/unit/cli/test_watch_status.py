@@ -31,7 +31,7 @@ HERE = ("figure-13", "--cluster", "here", "--scale", "cpu")
 
 @pytest.fixture
 def slurm(repro: Caller, monkeypatch: pytest.MonkeyPatch) -> SimulatedSlurm:
-    monkeypatch.setattr("orchestrator.cli.watch.REDRAW_S", 0.0)
+    monkeypatch.setattr("orchestrator.cli.records.REDRAW_S", 0.0)
     return SimulatedSlurm.install(repro.site.folder, monkeypatch)
 
 
@@ -88,7 +88,7 @@ def test_many_jobs_are_counted_by_experiment_and_a_named_one_lists_its_cases(
     slurm.end("a-id")
     slurm.end("b-id", "TIMEOUT", "failed", failure="timeout")
     slurm.start("c-id", log_text(2))
-    monkeypatch.setattr("orchestrator.cli.watch.MOST_JOBS", 3)
+    monkeypatch.setattr("orchestrator.cli.records.MOST_JOBS", 3)
     # Not one row of a job is read for it.
     with monkeypatch.context() as patch:
         patch.setattr("orchestrator.api.jobs.job_statuses", None)

@@ -57,7 +57,7 @@ def shared(repro: Caller, server: FileServer, monkeypatch: pytest.MonkeyPatch) -
         "title: Here\nvenue: A conference\ncode: {megatron-2021: {repository: NVIDIA/Megatron-LM, commit: release}}\n"
     )
     here = dict(workloads()) | {"megatron-2021": dataclasses.replace(workload, needs=tuple(needs))}
-    for module in ("orchestrator.workloads", "orchestrator.api.needs", "orchestrator.clusters.check"):
+    for module in ("orchestrator.workloads", "orchestrator.api.sites", "orchestrator.clusters.check"):
         monkeypatch.setattr(f"{module}.workloads", lambda: here)
     return folder / "shared"
 
