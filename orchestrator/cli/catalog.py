@@ -48,18 +48,19 @@ def list_experiments(context: typer.Context, wide: option.Wide = False) -> None:
     """List the experiments of all papers: sizes and progress."""
     experiments = api.experiments(session_of(context))
     context.obj.json.put(experiments=experiments.rows, clusters=experiments.clusters)
-    rows = [_experiment_row(row) for row in experiments.rows]
-    table(
-        rows,
-        ["experiment", "paper", "cases", "gpus", "done", "scales", "title"],
-        wide=wide,
-        important=_LISTED,
-        hint=WIDE_HINT,
-    )
-    message(f"clusters: {', '.join(experiments.clusters)}")
-    message("cases and gpus are of the published size; repro plan NAME predicts memory, time and cost")
-    if experiments.rows:
-        suggest("its cases, published numbers and claims", "show", "figure-13")
+    if not context.obj.is_json:
+        rows = [_experiment_row(row) for row in experiments.rows]
+        table(
+            rows,
+            ["experiment", "paper", "cases", "gpus", "done", "scales", "title"],
+            wide=wide,
+            important=_LISTED,
+            hint=WIDE_HINT,
+        )
+        message(f"clusters: {', '.join(experiments.clusters)}")
+        message("cases and gpus are of the published size; repro plan NAME predicts memory, time and cost")
+        if experiments.rows:
+            suggest("its cases, published numbers and claims", "show", "figure-13")
     if experiments.problems:
         raise ReproError(*experiments.problems)
 
