@@ -87,6 +87,7 @@ OTHERS_RUN = (
     "ssh-keygen -Y sign -f ~/.ssh/id_ed25519 -n repro-bundle figure-13.tar.zst",
     "ssh-keygen -Y verify -f signers -I ada@example.org -n repro-bundle -s figure-13.tar.zst.sig < figure-13.tar.zst",
     "sqlite3 -readonly results.db",
+    "sqlite3 -readonly -header results.db 'select * from v_results'",
     "mkdir review && tar --zstd -xf experiments/results/h200/figure-13.tar.zst -C review",
     "ls review/*",
 )
