@@ -86,9 +86,10 @@ class JobSpec:
 
     @classmethod
     def from_json(cls, stored: Mapping[str, Any]) -> JobSpec:
-        """Read a stored configuration; TypeError if it has fields of another version."""
+        """Read a stored configuration without unknown fields; TypeError if a part has fields of another version."""
         parts = {name: part(**stored[name]) for name, part in _PARTS.items() if stored.get(name) is not None}
-        return cls(**{**stored, **parts, **{name: tuple(stored.get(name, ())) for name in _WORDS}})
+        values = {**stored, **parts, **{name: tuple(stored.get(name, ())) for name in _WORDS}}
+        return cls(**{field.name: values[field.name] for field in dataclasses.fields(cls) if field.name in values})
 
 
 _PARTS: Mapping[str, type[ModelShape | Layout | Training | Resources | ComputedProducts]] = {

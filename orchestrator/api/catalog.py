@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated
 
 from orchestrator.api import DEFAULT, Session
-from orchestrator.catalog.axes import AXES
+from orchestrator.catalog.axes import AXES, SETTING_COLUMNS
 from orchestrator.catalog.case import Case, parse_where, select
 from orchestrator.catalog.expand import case_count, cases_to_run, expand, reference_notes, scale_fields, values_on
 from orchestrator.catalog.experiment import (
@@ -36,7 +36,6 @@ from orchestrator.errors import Problem, ReproError
 from orchestrator.fields import Columns, Field, TableRow, row_of, rows_of
 from orchestrator.job_spec import Value
 from orchestrator.paths import Folders, find_folders
-from orchestrator.results.export.rows import SETTING_COLUMNS
 
 if TYPE_CHECKING:
     from orchestrator.ledger.readonly_file import JobCount

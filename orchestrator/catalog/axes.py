@@ -199,3 +199,30 @@ def checked_value(axis: str, value: object) -> Value:
     except ValidationError as error:
         raise ValueError(f"{fault_of(error.errors()[0])}, got {shortened(value)}") from None
     return checked
+
+
+_OTHER_SETTINGS = {
+    column.name: column
+    for column in (
+        Column("device", "text", "`gpu` or `cpu`"),
+        Column("gpus", "integer", "GPUs; processes if the device is `cpu`"),
+        Column("microbatches", "integer", "microbatches per pipeline and iteration"),
+        Column("family", "text", "`gpt` or `llama`"),
+        Column("dtype", "text", "`fp32`, `fp16` or `bf16`"),
+        Column("attention", "text", "`unfused` or `flash`, if the experiment sets it"),
+        Column("dropout", "number", "dropout probability"),
+        Column("iterations", "integer", "planned iterations"),
+        Column("warmup_iterations", "integer", "first iterations, which are not measured"),
+    )
+}
+SETTING_COLUMNS: tuple[Column, ...] = tuple(
+    _OTHER_SETTINGS[name] if name in _OTHER_SETTINGS else AXES[name]
+    for name in (
+        *("case", "label", "model", "device", "gpus", "tp", "pp", "dp", "cp", "ep", "etp", "vp", "mbs", "gbs"),
+        *("microbatches", "tokens_billion", "family", "layers", "hidden", "heads", "kv_groups", "ffn", "experts"),
+        *("experts_per_token", "seq", "vocab", "dtype", "recompute", "offload", "scatter_gather"),
+        *("sequence_parallel", "distributed_optimizer", "cp_comm", "ddp", "attention", "dropout", "iterations"),
+        "warmup_iterations",
+    )
+)
+"""Columns of axes and of other settings. The axis `case` has the column `row`: the column `case` is the whole name."""

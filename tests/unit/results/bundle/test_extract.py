@@ -110,7 +110,7 @@ def test_what_is_read_back_is_the_row_that_the_ledger_gives(ledger: Ledger, tmp_
         [row for row in job_rows(one, experiment="sc21/figure-13") if row.job_id == "b-id" and row.scale == "cpu"]
         for one in (ledger, copy)
     )
-    left_out = {"host", "token", "user", "folder", "pid", "pid_start_ticks", "machine"}
+    left_out = {"host", "token", "user", "folder", "file", "pid", "pid_start_ticks", "machine"}
     names = [field.name for field in dataclasses.fields(JobRow) if field.name not in left_out]
     assert [getattr(found, name) for name in names] == [getattr(recorded, name) for name in names]
     assert found.folder == "/there/jobs/b-id-b-id/attempt-1" and found.user is None
