@@ -206,7 +206,7 @@ def read_record(path: Path) -> ScriptRecord | None:
 def locked(path: Path, *, wait: bool = False) -> Iterator[None]:
     """Exclude other processes that lock this path, which need not exist. Folders above it are made.
 
-    ReproError if another process has the lock, unless `wait`. A file system without locks excludes nobody.
+    ReproError if another process has the lock, unless `wait`. On a file system without locks it has no effect.
     """
     file = path.with_name(f".{path.name}.lock")
     try:

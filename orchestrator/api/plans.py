@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class _Choice:
-    """What the options of a command choose. `wanted` are the axis values of `--where`, `changes` those of `--arg`."""
+    """Selection by the options of a command. `wanted` are the axis values of `--where`, `changes` those of `--arg`."""
 
     entries: list[Entry]
     cluster: Cluster | None

@@ -193,7 +193,7 @@ class PlannedJob:
 
 @dataclass(frozen=True, slots=True)
 class SideCase:
-    """What a script contains of a job that is not a case of an experiment."""
+    """Values in the script of a job that is not a case of an experiment."""
 
     experiment: str
     slug: str

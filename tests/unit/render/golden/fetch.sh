@@ -48,7 +48,7 @@ there() {
   [ -e "$place" ] && { [ ! -d "$place" ] || [ -n "$(ls -A -- "$place")" ]; } && echo "$field: there already, $place"
 }
 
-# Exclude other users and commands until the item ends. A file system without locks excludes nobody.
+# Exclude other users and commands until the item ends. On a file system without locks it has no effect.
 lock() {
   local reason
   lock_file=${place%/*}/.${place##*/}.lock

@@ -113,9 +113,7 @@ def test_every_number_that_is_ever_measured_has_a_column_with_its_unit(tmp_path:
     sampled = [*read_samples(tmp_path, facts, 1).metrics, *joules(MeanPower(500.0, 9), printed)]
     units = {one.name: one.unit for one in [*printed, *sampled]}
     assert units == {name: METRICS[name].unit for name in units}
-    assert [name for name in METRICS if name not in units] == [
-        "training_days"
-    ]  # nobody measures it; a paper's figure may show it
+    assert [name for name in METRICS if name not in units] == ["training_days"]  # published only: no job measures it
 
 
 def test_a_rows_own_label_does_not_take_the_place_of_the_cases_name(tmp_path: Path) -> None:

@@ -213,8 +213,8 @@ def test_a_failed_attempt_is_told_also_where_a_later_one_was_verified(ledger: Le
     (failed,) = [attempt for attempt in page.figures[0].attempts if attempt.verdict == "failed"]
     assert page.counts.failed == 0 and page.counts.verified == 10
     assert (failed.number, failed.failure) == (1, "node-fail")
-    told = "✗ node-fail slurmstepd: error: Node failure on n7 5 n[0-9] NODE_FAIL"
-    assert f"{told} a node failed, not the job: retried on other nodes" in Read(rendered(page, TEMPLATES)).text
+    line = "✗ node-fail slurmstepd: error: Node failure on n7 5 n[0-9] NODE_FAIL"
+    assert f"{line} a node failed, not the job: retried on other nodes" in Read(rendered(page, TEMPLATES)).text
 
 
 def again(ledger: Ledger, job_id: str) -> None:
