@@ -12,7 +12,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from orchestrator.cli.main import LazyGroup
-from orchestrator.ledger import migrations
+from orchestrator.ledger import database
 
 _get_command = LazyGroup.get_command
 
@@ -43,7 +43,7 @@ def _share_compiled_statements(connection: sa.Connection) -> None:
     connection.execution_options(compiled_cache=_COMPILED)
 
 
-_create_schema = migrations.create_schema
+_create_schema = database.create_schema
 _CREATION: dict[str, list[tuple[str, Any]]] = {}
 """Name of a dialect -> the statements that created the first ledger, with their parameters."""
 
@@ -68,4 +68,4 @@ def _create_again(connection: sa.Connection) -> None:
     _CREATION[connection.dialect.name] = made
 
 
-migrations.create_schema = _create_again
+database.create_schema = _create_again

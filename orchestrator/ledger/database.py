@@ -20,6 +20,7 @@ from orchestrator.errors import Problem, ReproError, Unreachable
 from orchestrator.identity import user_name, why_not_own_path
 from orchestrator.ledger.locks import require_locks, require_rollback_journal
 from orchestrator.ledger.readonly_file import SCHEMA
+from orchestrator.ledger.views import create_schema
 
 BUSY_TIMEOUT_S = 15.0
 """Time that a writer waits for another writer, and that any command waits for a server."""
@@ -199,8 +200,6 @@ def open_ledger(url: sa.URL, *, create: bool = True, home: Path | None = None) -
 
 def _create(engine: sa.Engine) -> None:
     """Create the tables, unless another process has just done it."""
-    from orchestrator.ledger.migrations import create_schema
-
     with engine.begin() as connection:
         take_write_lock(connection)
         if is_empty(connection):

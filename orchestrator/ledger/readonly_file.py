@@ -13,7 +13,7 @@ from urllib.parse import quote
 from orchestrator.ledger.locks import require_locks, require_rollback_journal
 
 SCHEMA = "0016"
-"""Revision of the schema. Alembic, which creates it, is loaded only for a new ledger."""
+"""Number of the schema. It follows those of the schemas before it, which this version does not read."""
 
 _SHORT_WAIT_S = 1.0
 

@@ -1,4 +1,4 @@
-"""Views for people (`datasette`, `repro sql`). Columns and units: docs/reference/ledger.md.
+"""Creation of the schema, and its views for people (`datasette`, `repro sql`). Columns: docs/reference/ledger.md.
 
 A job that two experiments, scales or cases share has a row for each.
 """
@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import sqlalchemy as sa
 
-from orchestrator.ledger.tables import Iteration, rows_of
+from orchestrator.ledger.readonly_file import SCHEMA
+from orchestrator.ledger.tables import Iteration, Table, rows_of
 from orchestrator.metrics import METRICS
 
 # Experiments and cases that requested a job. Two runs of one figure request the same jobs.
@@ -89,8 +90,16 @@ VIEWS = ("v_attempts", "v_results", "v_iterations")
 """Names of the views. A view may select from the ones before it."""
 
 
-def create_views(connection: sa.Connection) -> None:
-    """Create the views. None may exist."""
+def create_schema(connection: sa.Connection) -> None:
+    """Create the tables and views of an empty database, in the caller's transaction. A killed process leaves none."""
+    Table.metadata.create_all(connection, checkfirst=False)
+    _create_views(connection)
+    # Every version of repro recognizes a ledger, and its schema, by this table.
+    connection.exec_driver_sql("CREATE TABLE alembic_version (version_num VARCHAR(32) NOT NULL PRIMARY KEY)")
+    connection.exec_driver_sql(f"INSERT INTO alembic_version VALUES ('{SCHEMA}')")
+
+
+def _create_views(connection: sa.Connection) -> None:
     is_sqlite = connection.dialect.name == "sqlite"
     seconds = _seconds_in_sqlite if is_sqlite else _seconds_in_postgresql
     configured = _configured_in_sqlite if is_sqlite else _configured_in_postgresql
