@@ -150,12 +150,8 @@ def _reason_of_request(session: Session, attempt: Attempt) -> str | None:
 
 def asked_to_end(ledger: Ledger, attempt_ids: Sequence[int]) -> set[int]:
     """Return which of these attempts were cancelled through this ledger."""
-    cancelled: set[int] = set()
-    with ledger.reading() as session:
-        for ids in batched(attempt_ids):
-            query = sa.select(Event.attempt_id).where(Event.attempt_id.in_(ids), Event.kind == CANCEL_ASKED)
-            cancelled |= {attempt_id for attempt_id in session.scalars(query) if attempt_id is not None}
-    return cancelled
+    query = sa.select(Event.attempt_id).where(Event.kind == CANCEL_ASKED)
+    return {id_ for (id_,) in ledger.rows_with(query, Event.attempt_id, attempt_ids) if id_ is not None}
 
 
 def record_asked(ledger: Ledger, attempt_ids: Sequence[int], reason: str) -> None:
@@ -226,12 +222,7 @@ def refreshable_jobs(ledger: Ledger) -> list[JobSummary]:
 
 def job_specs(ledger: Ledger, job_ids: Iterable[str]) -> dict[str, JobSpec]:
     """Return the configurations of these jobs by job id."""
-    specs: dict[str, JobSpec] = {}
-    with ledger.reading() as session:
-        for ids in batched(sorted(set(job_ids))):
-            rows = session.execute(sa.select(Job.id, JOB_SPEC).where(Job.id.in_(ids)))
-            specs |= {row[0]: row[1] for row in rows}
-    return specs
+    return {row[0]: row[1] for row in ledger.rows_with(sa.select(Job.id, JOB_SPEC), Job.id, job_ids)}
 
 
 def changed_arguments(ledger: Ledger) -> dict[str, tuple[str, ...]]:
@@ -300,22 +291,14 @@ def rows_of_attempts(ledger: Ledger, attempt_ids: Sequence[int]) -> list[JobRow]
         .join(RunJob, sa.and_(RunJob.job_id == Attempt.job_id, of_run))
         .order_by(Attempt.id, RunJob.position.desc())
     )
-    by_attempt: dict[int, JobRow] = {}
-    with ledger.reading() as session:
-        for ids in batched(attempt_ids):
-            rows = JOB_ROWS.rows(session.execute(query.where(Attempt.id.in_(ids))), ledger.run_folders())
-            by_attempt |= {row.attempt_id: row for row in rows}
-    return list(by_attempt.values())
+    rows = JOB_ROWS.rows(ledger.rows_with(query, Attempt.id, attempt_ids), ledger.run_folders())
+    return list({row.attempt_id: row for row in rows}.values())
 
 
 def lost_attempts(ledger: Ledger, job_ids: Sequence[str]) -> list[JobRow]:
     """Return every lost attempt of these jobs, also those that a later attempt has replaced."""
     query = sa.select(Attempt.id).where(Attempt.state == LOST, Attempt.scheduler_id.is_not(None))
-    lost: list[int] = []
-    with ledger.reading() as session:
-        for ids in batched(job_ids):
-            lost += session.scalars(query.where(Attempt.job_id.in_(ids)))
-    return rows_of_attempts(ledger, lost)
+    return rows_of_attempts(ledger, [row[0] for row in ledger.rows_with(query, Attempt.job_id, job_ids)])
 
 
 def _is_recently_lost() -> sa.ColumnElement[bool]:
@@ -383,19 +366,11 @@ def last_result(attempts: Sequence[AttemptRow]) -> AttemptRow:
 
 def measured_for(ledger: Ledger, rows: Sequence[JobSummary]) -> dict[int, str]:
     """Return the experiment whose run made the attempt, by attempt id. Experiments that share a job share attempts."""
-    made: dict[int, str] = {}
-    with ledger.reading() as session:
-        for ids in batched(sorted({row.attempt_id for row in rows})):
-            query = sa.select(Attempt.id, Run.experiment).join(Run, Run.id == Attempt.run_id)
-            made |= {row[0]: row[1] for row in session.execute(query.where(Attempt.id.in_(ids)))}
-    return made
+    query = sa.select(Attempt.id, Run.experiment).join(Run, Run.id == Attempt.run_id)
+    return {row[0]: row[1] for row in ledger.rows_with(query, Attempt.id, (row.attempt_id for row in rows))}
 
 
 def runs_of(ledger: Ledger, attempt_ids: Collection[int]) -> dict[int, str]:
     """Return the run that made each attempt, by attempt id."""
-    made: dict[int, str] = {}
-    with ledger.reading() as session:
-        for ids in batched(sorted(attempt_ids)):
-            query = sa.select(Attempt.id, Attempt.run_id).where(Attempt.id.in_(ids))
-            made |= {row.id: row.run_id for row in session.execute(query)}
-    return made
+    query = sa.select(Attempt.id, Attempt.run_id)
+    return {row[0]: row[1] for row in ledger.rows_with(query, Attempt.id, attempt_ids)}

@@ -15,7 +15,7 @@ from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from orchestrator.errors import Problem, ReproError
 from orchestrator.ledger.database import RunFolders
-from orchestrator.ledger.tables import Attempt, Job, JsonObject, Run, RunJob, SchedulerKind, Table, batched
+from orchestrator.ledger.tables import Attempt, Job, JsonObject, Run, RunJob, SchedulerKind, Table, rows_with
 
 if TYPE_CHECKING:
     from orchestrator.job_spec import JobSpec
@@ -209,9 +209,8 @@ ATTEMPTS = RowReader(AttemptRow, [Attempt], attempt_id=Attempt.id)
 
 def attempts_by_job(session: Session, job_ids: Collection[str], folders: RunFolders) -> dict[str, list[AttemptRow]]:
     """Return the attempts of each of these jobs that has one, the first one first."""
+    query = sa.select(*ATTEMPTS.columns).order_by(Attempt.number)
     by_job: dict[str, list[AttemptRow]] = {}
-    for ids in batched(list(job_ids)):
-        query = sa.select(*ATTEMPTS.columns).where(Attempt.job_id.in_(ids)).order_by(Attempt.number)
-        for attempt in ATTEMPTS.rows(session.execute(query), folders):
-            by_job.setdefault(attempt.job_id, []).append(attempt)
+    for attempt in ATTEMPTS.rows(rows_with(session, query, Attempt.job_id, job_ids), folders):
+        by_job.setdefault(attempt.job_id, []).append(attempt)
     return by_job

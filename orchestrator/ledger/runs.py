@@ -28,9 +28,9 @@ from orchestrator.ledger.tables import (
     Run,
     RunJob,
     SchedulerKind,
-    batched,
     field_values,
     rows_of,
+    rows_with,
 )
 
 
@@ -211,9 +211,7 @@ def image_digests(ledger: Ledger, cluster: str, image: str) -> set[str]:
 
 
 def _add_jobs(session: Session, run_id: str, jobs: Sequence[NewJob]) -> None:
-    existing: set[str] = set()
-    for ids in batched([job.id for job in jobs]):
-        existing |= set(session.scalars(sa.select(Job.id).where(Job.id.in_(ids))))
+    existing = {row[0] for row in rows_with(session, sa.select(Job.id), Job.id, (job.id for job in jobs))}
     new = [
         {
             "created_at": now(),
@@ -297,9 +295,5 @@ def record_adopted(ledger: Ledger, run: NewRun, submitted: Sequence[tuple[NewJob
 
 
 def _recorded(session: Session, job_ids: Sequence[str]) -> set[tuple[str, str]]:
-    recorded: set[tuple[str, str]] = set()
-    for ids in batched(sorted(set(job_ids))):
-        query = sa.select(Attempt.folder, Attempt.scheduler_id)
-        query = query.where(Attempt.job_id.in_(ids), Attempt.scheduler_id.is_not(None))
-        recorded |= {(folder, str(scheduler_id)) for folder, scheduler_id in session.execute(query)}
-    return recorded
+    query = sa.select(Attempt.folder, Attempt.scheduler_id).where(Attempt.scheduler_id.is_not(None))
+    return {(folder, str(scheduler_id)) for folder, scheduler_id in rows_with(session, query, Attempt.job_id, job_ids)}

@@ -76,7 +76,6 @@ LOCAL_IMPORTS = {
     "launch.fetch": "start-up time: a list of what programs need renders nothing",
     "ledger.tables": "start-up time: what only reads needs no masking",
     "ledger.database": "start-up time: a ledger in a file needs no masking",
-    "ledger.reports": "start-up time: other ledgers than SQLite only",
     "ledger.rows": "start-up time: rows with a configuration only",
     "planning.meta_memory": "Megatron-Core is imported after its patches",
     "reading.logs": "zstandard is needed for compressed logs only",

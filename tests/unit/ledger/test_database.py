@@ -26,7 +26,7 @@ from orchestrator.ledger.measurements import (
     record_measurements,
 )
 from orchestrator.ledger.readonly_file import SCHEMA
-from orchestrator.ledger.tables import ENDED, VERIFIED, Attempt, Event, Iteration, Run
+from orchestrator.ledger.tables import ENDED, VERIFIED, Attempt, Event, Iteration, Run, rows_of
 from orchestrator.megatron.logs.iteration_lines import IterationLine
 from tests.forked_repro import ForkedProgram
 from tests.recorded_jobs import job_spec, ledger_at, new_ledger, new_run, record_jobs
@@ -87,7 +87,8 @@ def test_a_loss_that_is_no_number_is_none_in_either_database(ledger: Ledger, non
     lines = tuple(IterationLine(n, 800.0, none if n == 2 else 9.5, none, True) for n in (1, 2, 3))
     record_measurements(ledger, [Measurement(row.attempt_id, 3, VERIFIED, None, lines, ())])
     with ledger.reading() as session:
-        stored = sa.select(Iteration.loss, Iteration.grad_norm).order_by(Iteration.iteration)
+        table = rows_of(Iteration).c
+        stored = sa.select(table.loss, table.grad_norm).order_by(table.iteration)
         assert session.execute(stored).all() == [(9.5, None), (None, None), (9.5, None)]
     assert losses_of(ledger, [row.attempt_id]) == {row.attempt_id: [(1, 9.5), (3, 9.5)]}
 

@@ -18,7 +18,6 @@ from orchestrator.ledger.attempts import (
 )
 from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.measurements import (
-    FileOffset,
     MeasuredMetric,
     Measurement,
     OffsetUpdate,
@@ -28,7 +27,7 @@ from orchestrator.ledger.measurements import (
     record_measurements,
 )
 from orchestrator.ledger.submissions import record_never_submitted
-from orchestrator.ledger.tables import ENDED, RUNNING, VERIFIED, Event
+from orchestrator.ledger.tables import ENDED, RUNNING, VERIFIED, Event, FileOffset
 from orchestrator.megatron.logs.iteration_lines import IterationLine
 from tests.recorded_jobs import new_run, record_jobs
 
@@ -52,9 +51,10 @@ def add(
     keeps: bool = True,
     verdict: str | None = None,
 ) -> list[int]:
-    measured = Measurement(1, new[-1].iteration if new else None, verdict, None, new, ())
     known: Mapping[str, FileOffset] = {before.name: before} if before else {}
-    return record_measurements(ledger, [measured], {1: OffsetUpdate(known, {now.name: now}, keeps)})
+    read = OffsetUpdate(known, {now.name: now}, keeps)
+    last = new[-1].iteration if new else None
+    return record_measurements(ledger, [Measurement(1, last, verdict, None, new, (), read=read)])
 
 
 def stored(ledger: Ledger) -> list[tuple[int, float]]:
