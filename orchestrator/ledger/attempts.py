@@ -20,6 +20,7 @@ from orchestrator.ledger.rows import (
     AttemptRow,
     JobRow,
     JobSummary,
+    Observation,
     RowReader,
 )
 from orchestrator.ledger.tables import (
@@ -49,23 +50,6 @@ CANCEL_ASKED = "cancel asked"
 """Kind of event. Its detail becomes the reason of the attempt."""
 LOST_IS_REVISED_FOR = timedelta(days=30)
 """Time for which the scheduler is asked about a lost job, in case it lists the job again."""
-
-
-@dataclass(frozen=True, slots=True)
-class Observation:
-    """Current state of an attempt, as its scheduler reports it."""
-
-    state: str
-    phase: str
-    reason: str | None = None
-    nodes: str | None = None
-    exit_code: int | None = None
-    signal: int | None = None
-    started_at: datetime | None = None
-    ended_at: datetime | None = None
-    starts_at: datetime | None = None
-    ends_at: datetime | None = None
-    seen_via: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

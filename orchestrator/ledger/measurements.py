@@ -24,7 +24,7 @@ from orchestrator.ledger.tables import (
     rows_of,
     rows_with,
 )
-from orchestrator.megatron.logs.iteration_lines import IterationLine
+from orchestrator.megatron.logs import IterationLine
 
 
 @dataclass(frozen=True, slots=True)

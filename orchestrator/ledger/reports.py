@@ -12,7 +12,7 @@ from sqlalchemy.orm import load_only
 from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.measurements import MeasuredMetric, metrics_of
 from orchestrator.ledger.readonly_file import JOB_COUNTS, JobCount
-from orchestrator.ledger.rows import ATTEMPTS, AttemptRow, RowReader, attempts_by_job, gpu_hours
+from orchestrator.ledger.rows import ATTEMPT_ORIGINS, ATTEMPTS, AttemptOrigin, AttemptRow, attempts_by_job
 from orchestrator.ledger.tables import (
     FAILED,
     MEASURED,
@@ -30,27 +30,6 @@ from orchestrator.ledger.tables import (
     RunJob,
     field_values,
 )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AttemptOrigin(AttemptRow):
-    """One submission of a job, with what ran in it. The script is found by its digest."""
-
-    gpus: int
-    workload: str
-    code: str
-    image: str | None = None
-    image_digest: str | None = None
-
-    @property
-    def gpu_hours(self) -> float:
-        """Return the GPU-hours of the attempt; 0 if it never started or has not ended yet."""
-        if self.started_at is None or self.ended_at is None:
-            return 0.0
-        return max(0.0, gpu_hours(self.gpus, self.started_at, self.ended_at))
-
-
-ATTEMPT_ORIGINS = RowReader(AttemptOrigin, [Attempt, Job], attempt_id=Attempt.id)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

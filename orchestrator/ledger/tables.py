@@ -21,7 +21,7 @@ import sqlalchemy as sa
 from sqlalchemy import BigInteger, ForeignKey, Index, MetaData, TableClause, UniqueConstraint
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
-from orchestrator.megatron.logs.iteration_lines import IterationLine
+from orchestrator.megatron.logs import IterationLine
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVarTuple, Unpack
@@ -68,16 +68,12 @@ class FiniteNumber(sa.types.TypeDecorator[float]):
 
     impl = sa.Double
     cache_ok = True
+    python_type = float
 
     def bind_processor(self, _dialect: sa.Dialect) -> Callable[[float | None], float | None]:
         """Return the conversion of a number; it is the fastest hook, as a log has many numbers."""
         is_finite = math.isfinite
         return lambda value: value if value is not None and is_finite(value) else None
-
-    @property
-    def python_type(self) -> type[float]:
-        """The type of the values."""
-        return float
 
 
 class Time(sa.types.TypeDecorator[datetime]):
@@ -85,6 +81,7 @@ class Time(sa.types.TypeDecorator[datetime]):
 
     impl = sa.DateTime
     cache_ok = True
+    python_type = datetime
 
     def process_bind_param(self, value: datetime | None, _dialect: sa.Dialect) -> datetime | None:
         """Return the time. Raise ValueError if it has a zone, which the database would drop."""
@@ -92,33 +89,22 @@ class Time(sa.types.TypeDecorator[datetime]):
             raise ValueError(f"{value} has a time zone")
         return value
 
-    @property
-    def python_type(self) -> type[datetime]:
-        """The type of the values."""
-        return datetime
 
+class JsonObject(sa.JSON):
+    """JSON: an object."""
 
-class _Json(sa.JSON):
+    python_type: type[object] = dict
+    sqlite_type = "object"
+
     def __init__(self, none_as_null: bool = True) -> None:
         super().__init__(none_as_null)
 
 
-class JsonObject(_Json):
-    """JSON: an object."""
-
-    @property
-    def python_type(self) -> type[object]:
-        """The type of the values."""
-        return dict
-
-
-class JsonTexts(_Json):
+class JsonTexts(JsonObject):
     """JSON: a list of texts."""
 
-    @property
-    def python_type(self) -> type[object]:
-        """The type of the values."""
-        return list
+    python_type = list
+    sqlite_type = "array"
 
 
 class Masked(sa.types.TypeDecorator[object]):
@@ -149,9 +135,9 @@ def check_in_sqlite(column: sa.Column[object]) -> sa.CheckConstraint:
     kind = kind.impl_instance if isinstance(kind, Masked) else kind
     if isinstance(kind, Word):
         condition = f"{name} IN ({', '.join(map(repr, kind.words))})"
-    elif isinstance(kind, _Json):
-        json_type = "array" if isinstance(kind, JsonTexts) else "object"
-        condition = f"CASE WHEN json_valid({name}) THEN json_type({name}) = '{json_type}' ELSE {name} IS NULL END"
+    elif isinstance(kind, JsonObject):
+        is_of_type = f"json_type({name}) = '{kind.sqlite_type}'"
+        condition = f"CASE WHEN json_valid({name}) THEN {is_of_type} ELSE {name} IS NULL END"
     elif isinstance(kind, Time):
         condition = f"typeof({name}) IN ('text', 'null') AND {name} GLOB '{_TIME}'"
     elif isinstance(kind, FiniteNumber):

@@ -25,9 +25,9 @@ from orchestrator.ledger.rows import JobRow
 from orchestrator.ledger.runs import NewJob
 from orchestrator.ledger.tables import ENDED, FAILED, MEASURED, RUNNING, FileOffset
 from orchestrator.masking import without_known
-from orchestrator.megatron.logs import ALPA_PROGRAM
+from orchestrator.megatron.logs import ALPA_PROGRAM, IterationLine
 from orchestrator.megatron.logs.alpa import TABLE, TABLE_BYTES, table_rows
-from orchestrator.megatron.logs.iteration_lines import IterationLine, IterationLines
+from orchestrator.megatron.logs.iteration_lines import IterationLines
 from orchestrator.megatron.logs.root_cause import LONGEST_LINE, Cause, CauseFinder
 from orchestrator.megatron.logs.root_cause_kinds import NOT_A_NUMBER
 from orchestrator.megatron.logs.scan import line_around, parse_line

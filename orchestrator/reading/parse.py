@@ -15,12 +15,11 @@ from itertools import islice
 from typing import Any
 
 from orchestrator.masking import masked_tree
-from orchestrator.megatron.logs import fact_lines
+from orchestrator.megatron.logs import IterationLine, fact_lines
 from orchestrator.megatron.logs.alpa import AlpaRow, printed_row
 from orchestrator.megatron.logs.fact_lines import MEMORY_SIZES, WorldLine
 from orchestrator.megatron.logs.iteration_lines import (
     ITERATION_TOKEN,
-    IterationLine,
     IterationLines,
     add_iterations,
     effective_lines,

@@ -15,8 +15,9 @@ from orchestrator.identity import user_name
 from orchestrator.launch.cancel import cancel
 from orchestrator.launch.run_options import RunPlan
 from orchestrator.launch.supervise import Canaries, stop_if_due
-from orchestrator.ledger.attempts import Observation, asked_to_end, job_rows, record_observations
+from orchestrator.ledger.attempts import asked_to_end, job_rows, record_observations
 from orchestrator.ledger.database import Ledger
+from orchestrator.ledger.rows import Observation
 from orchestrator.ledger.runs import record_run_options
 from orchestrator.ledger.submissions import record_submission
 from orchestrator.ledger.tables import (

@@ -16,7 +16,7 @@ import sqlalchemy as sa
 
 import orchestrator.ledger.database as database
 from orchestrator.errors import ReproError, Unreachable
-from orchestrator.ledger.attempts import Observation, job_rows, record_observations
+from orchestrator.ledger.attempts import job_rows, record_observations
 from orchestrator.ledger.database import Ledger, ledger_url, now, open_ledger
 from orchestrator.ledger.measurements import (
     MeasuredMetric,
@@ -26,8 +26,9 @@ from orchestrator.ledger.measurements import (
     record_measurements,
 )
 from orchestrator.ledger.readonly_file import SCHEMA
+from orchestrator.ledger.rows import Observation
 from orchestrator.ledger.tables import ENDED, VERIFIED, Attempt, Event, Iteration, Run, rows_of
-from orchestrator.megatron.logs.iteration_lines import IterationLine
+from orchestrator.megatron.logs import IterationLine
 from tests.forked_repro import ForkedProgram
 from tests.recorded_jobs import job_spec, ledger_at, new_ledger, new_run, record_jobs
 

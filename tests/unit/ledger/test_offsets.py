@@ -10,7 +10,6 @@ import pytest
 import sqlalchemy as sa
 
 from orchestrator.ledger.attempts import (
-    Observation,
     job_rows,
     record_observations,
     rows_of_attempts,
@@ -26,9 +25,10 @@ from orchestrator.ledger.measurements import (
     metrics_of,
     record_measurements,
 )
+from orchestrator.ledger.rows import Observation
 from orchestrator.ledger.submissions import record_never_submitted
 from orchestrator.ledger.tables import ENDED, RUNNING, VERIFIED, Event, FileOffset
-from orchestrator.megatron.logs.iteration_lines import IterationLine
+from orchestrator.megatron.logs import IterationLine
 from tests.recorded_jobs import new_run, record_jobs
 
 FACTS = {"version": 1, "settings": {"π": "日本語 🚀"}, "sizes": [1, None, 2.5]}

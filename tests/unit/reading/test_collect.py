@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from orchestrator.files import open_job_file
 from orchestrator.ledger import attempts, measurements
-from orchestrator.ledger.attempts import Observation, job_rows, record_observations
+from orchestrator.ledger.attempts import job_rows, record_observations
 from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.measurements import (
     MeasuredMetric,
@@ -28,9 +28,9 @@ from orchestrator.ledger.measurements import (
     iterations_of,
     metrics_of,
 )
-from orchestrator.ledger.rows import JobRow
+from orchestrator.ledger.rows import JobRow, Observation
 from orchestrator.ledger.tables import ENDED, RUNNING, Attempt, Event, Iteration, Job, LogOffset, Metric
-from orchestrator.megatron.logs.iteration_lines import IterationLine
+from orchestrator.megatron.logs import IterationLine
 from orchestrator.reading import collect as collecting
 from orchestrator.reading import logs
 from orchestrator.reading.collect import FINGERPRINT_BYTES, NewContent, collect, measure, read_new

@@ -13,8 +13,9 @@ import pytest
 from orchestrator.catalog.expand import expand
 from orchestrator.ledger.rows import JobRow
 from orchestrator.ledger.tables import ENDED, RUNNING
+from orchestrator.megatron.logs import IterationLine
 from orchestrator.megatron.logs.fact_lines import WorldLine
-from orchestrator.megatron.logs.iteration_lines import IterationLine, IterationLines
+from orchestrator.megatron.logs.iteration_lines import IterationLines
 from orchestrator.megatron.logs.root_cause import Cause, CauseFinder
 from orchestrator.reading.collect import measure
 from orchestrator.reading.failure import Ending, Failure, fails_as_published, ran_out_of_memory
