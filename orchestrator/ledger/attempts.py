@@ -39,6 +39,7 @@ from orchestrator.ledger.tables import (
     RunJob,
     batched,
     field_values,
+    rows_with,
 )
 
 if TYPE_CHECKING:
@@ -144,11 +145,10 @@ def record_asked(ledger: Ledger, attempt_ids: Sequence[int], reason: str) -> Non
     `reason` begins with `CANCELLED_BY` or `STOPPED_AFTER`. Another terminal may have seen an end before.
     """
     with ledger.writing() as session:
-        for ids in batched(attempt_ids):
-            for attempt in session.scalars(sa.select(Attempt).where(Attempt.id.in_(ids))):
-                note(session, attempt, CANCEL_ASKED, reason)
-                if attempt.state == "CANCELLED" and attempt.verdict is None:
-                    attempt.reason = reason
+        for (attempt,) in rows_with(session, sa.select(Attempt), Attempt.id, attempt_ids):
+            note(session, attempt, CANCEL_ASKED, reason)
+            if attempt.state == "CANCELLED" and attempt.verdict is None:
+                attempt.reason = reason
 
 
 def may_ask(ledger: Ledger, scheduler: str, every_s: float) -> tuple[bool, datetime | None, list[str]]:
@@ -224,14 +224,12 @@ def _words(stored: object) -> Iterable[object]:
 def _selection(
     *, experiment: str | None = None, run_id: str | None = None, job_prefix: str | None = None
 ) -> list[sa.ColumnElement[bool]]:
-    wanted = []
-    if experiment is not None:
-        wanted.append(Run.experiment == experiment)
-    if run_id is not None:
-        wanted.append(Run.id == run_id)
-    if job_prefix is not None:
-        wanted.append(Job.id.startswith(job_prefix, autoescape=True))
-    return wanted
+    conditions = (
+        None if experiment is None else Run.experiment == experiment,
+        None if run_id is None else Run.id == run_id,
+        None if job_prefix is None else Job.id.startswith(job_prefix, autoescape=True),
+    )
+    return [condition for condition in conditions if condition is not None]
 
 
 def _latest(ledger: Ledger, reader: RowReader[S], wanted: Sequence[sa.ColumnElement[bool]]) -> list[S]:

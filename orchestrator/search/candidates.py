@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from orchestrator.catalog.case import Case
@@ -344,10 +344,6 @@ def _solve(factor: Sequence[Sequence[float]], right: Sequence[float]) -> list[fl
     return x
 
 
-Order = Callable[[Sequence[Candidate], Mapping[str, float]], str | None]
-"""Function that names the next case to measure, given the measured times; None ends the search."""
-
-
 @dataclass(frozen=True, slots=True)
 class SimulatedCase:
     """A case that a simulated search measured, with its known time.
@@ -383,21 +379,14 @@ class Simulated:
         return [SimulatedCase(case, time, time / self.best_ms - 1) for case, time in self.measured_ms.items()]
 
 
-def simulate(candidates: Sequence[Candidate], known_ms: Mapping[str, float], order: Order | None = None) -> Simulated:
-    """Run a search whose measurements are the known times of all candidates. The default order is that of `decide`."""
+def simulate(candidates: Sequence[Candidate], known_ms: Mapping[str, float]) -> Simulated:
+    """Run a search whose measurements are the known times of all candidates, in the order of `decide`."""
     measured: dict[str, float] = {}
-    while len(measured) < len(candidates):
-        name = (order or _first_of_policy)(candidates, measured)
-        if name is None:
-            break
+    while order := decide(candidates, measured).order:
+        name = order[0].candidate.name
         measured[name] = known_ms[name]
     best = min((one.name for one in candidates), key=lambda name: known_ms[name])
     return Simulated(measured, len(candidates), best, known_ms[best])
-
-
-def _first_of_policy(candidates: Sequence[Candidate], measured_ms: Mapping[str, float]) -> str | None:
-    order = decide(candidates, measured_ms).order
-    return order[0].candidate.name if order else None
 
 
 @dataclass(frozen=True, slots=True)
