@@ -24,7 +24,7 @@ from submitit.slurm.slurm import SlurmExecutor
 
 from orchestrator.errors import Problem, ReproError, Unreachable
 from orchestrator.files import ScriptRecord, private_folder, read_record, tail_bytes
-from orchestrator.ledger.attempts import Observation
+from orchestrator.ledger.rows import Observation
 from orchestrator.slurm.command import unreachable_from
 from orchestrator.slurm.reasons import explain_rejection, is_for_want_of_room
 from orchestrator.slurm.records import phase_of

@@ -23,7 +23,6 @@ from orchestrator.launch.run_options import RunPlan
 from orchestrator.launch.run_record import COMMENT, SUBMISSIONS
 from orchestrator.launch.sbatch import canary_row
 from orchestrator.ledger.attempts import (
-    Observation,
     RefreshResult,
     asked_to_end,
     may_ask,
@@ -33,7 +32,7 @@ from orchestrator.ledger.attempts import (
     rows_of_attempts,
 )
 from orchestrator.ledger.database import Ledger, now, utc
-from orchestrator.ledger.rows import AttemptRow, JobSummary
+from orchestrator.ledger.rows import AttemptRow, JobSummary, Observation
 from orchestrator.ledger.runs import run_record
 from orchestrator.ledger.submissions import first_folder, may_start_again, next_folder, record_restart, record_unseen
 from orchestrator.ledger.tables import ENDED, LOST, WAITING

@@ -112,14 +112,15 @@ def submit(
         try:
             with new_run(ledger, run, jobs) as transaction:
                 before = transaction.before
-                missing = transaction.missing(dispositions_of(ordered, before, options, cluster))
+                dispositions = dispositions_of(ordered, before, options, cluster)
+                missing = {job_id for job_id, of in dispositions.items() if of is Disposition.MISSING}
                 _require_none_under_way(unrecorded, missing, by_id, options, notify)
                 _require_canary(options, ordered[0], before, missing)
                 run_plan = _run_plan(run_id, options, cluster, folders, ordered[0], before, missing)
                 to_submit = [plan for plan in ordered if plan.identity in missing]
                 batches = list(batches_of(to_submit, before, run_plan, cluster, array_limit, failed_nodes))
                 attempts = write_scripts(run_id, batches, run_plan, cluster, folders)
-                recorded = transaction.add(attempts, run_plan.as_json())
+                recorded = transaction.add(dispositions, attempts, run_plan.as_json())
         except Exception:  # nothing is recorded, so no process would use the scripts
             shutil.rmtree(folders.run(run_id), ignore_errors=True)
             raise
