@@ -8,11 +8,10 @@ import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Literal
 
 from orchestrator.clusters.container import MountFields, release
-from orchestrator.clusters.needs import fetch_record, needed_paths
+from orchestrator.clusters.needs import CORRECT, SitePath, fetch_record, needed_paths
 from orchestrator.clusters.resolve import Cluster
 from orchestrator.clusters.slurm_fields import QosFields, SlurmFields
 from orchestrator.config.yaml import KeyPath, dotted
@@ -21,7 +20,6 @@ from orchestrator.slurm.notation import format_time_limit, time_limit_s
 from orchestrator.slurm.site import Association, NodeKind, Partition, Site
 from orchestrator.text import counted
 from orchestrator.workloads import workloads
-from orchestrator.workloads.needs import fetch_command
 from orchestrator.workloads.pretrain import PRETRAIN
 
 Result = Literal["ok", "wrong", "open", "later", "unknown", "not checked"]
@@ -64,26 +62,8 @@ def is_blank(text: str) -> bool:
     return "<" in text
 
 
-CORRECT = "correct the path, or create it"
-
 Presence = Literal["yes", "no", "unreadable"]
 """Existence of a path. `unreadable`: this user may not read it."""
-
-
-@dataclass(frozen=True, slots=True)
-class SitePath:
-    """Path that must exist. `check` is the field of the profile, `hint` is for a missing path.
-
-    If `is_read`, jobs read the file as the user who submits them. `record` is the record of its fetch, if it can have
-    one.
-    """
-
-    check: str
-    path: str
-    location: str
-    hint: str = CORRECT
-    is_read: bool = False
-    record: Path | None = None
 
 
 def site_paths(cluster: Cluster) -> list[SitePath]:
@@ -155,10 +135,7 @@ def _mounts(cluster: Cluster) -> Iterator[SitePath]:
 
 def _workloads(cluster: Cluster) -> Iterator[SitePath]:
     for name in cluster.layered.mapping("workloads"):
-        hint = fetch_command(name, cluster.name)
-        for needed in needed_paths(workloads()[name], cluster):
-            check = f"workloads.{name}.{needed.field}"
-            yield SitePath(check, needed.path, needed.location, hint, record=needed.record_file)
+        yield from needed_paths(workloads()[name], cluster)
     python = cluster.profile.workloads.pretrain_python
     if python and python.startswith("/") and cluster.profile.container is None:  # in an image only a job can check it
         path = ("workloads", PRETRAIN, "python")

@@ -14,7 +14,7 @@ from orchestrator.clusters.resolve import Cluster
 from orchestrator.config.yaml import shown
 from orchestrator.errors import Problem, ReproError
 from orchestrator.workloads.base import AnyWorkload
-from orchestrator.workloads.needs import GITHUB, Need, PublicFile, Repository, TokenData
+from orchestrator.workloads.needs import GITHUB, Need, PublicFile, Repository, TokenData, fetch_command
 
 DATA_FILES = (".bin", ".idx")
 """Extensions of the two files of a data set."""
@@ -87,14 +87,23 @@ class Item:
         return record_file(self.path)
 
 
-@dataclass(frozen=True, slots=True)
-class NeededPath:
-    """Path on the host that a field of the profile requires, and the record of its fetch, if there is one."""
+CORRECT = "correct the path, or create it"
 
-    field: str
+
+@dataclass(frozen=True, slots=True)
+class SitePath:
+    """Path that must exist. `check` is the field of the profile, `hint` is for a missing path.
+
+    If `is_read`, jobs read the file as the user who submits them. `record` is the record of its fetch, if it can have
+    one.
+    """
+
+    check: str
     path: str
     location: str
-    record_file: Path
+    hint: str = CORRECT
+    is_read: bool = False
+    record: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,12 +147,10 @@ def items_at(sources: Sequence[Source], directory: Path, data_name: str | None =
         for source in sources
         if source.is_required
     }
-    return [_placed(source, directory / name) for source, name in names.items()]
-
-
-def _placed(source: Source, path: Path) -> Item:
-    subfolder = source.need.subfolder if isinstance(source.need, Repository) else ""
-    return Item(source, path, str(path / subfolder))
+    return [
+        Item(source, directory / name, str(directory / name / getattr(source.need, "subfolder", "")))
+        for source, name in names.items()
+    ]
 
 
 def items_of(workload: AnyWorkload, cluster: Cluster, sources: Sequence[Source]) -> list[Item]:
@@ -157,7 +164,7 @@ def items_of(workload: AnyWorkload, cluster: Cluster, sources: Sequence[Source])
     ]
 
 
-def needed_paths(workload: AnyWorkload, cluster: Cluster) -> Iterator[NeededPath]:
+def needed_paths(workload: AnyWorkload, cluster: Cluster) -> Iterator[SitePath]:
     """Yield the absolute paths of the profile that jobs of the workload read. Open values are left out."""
     site = cluster.profile.workloads.site(workload.name)
     for need in workload.needs:
@@ -165,8 +172,9 @@ def needed_paths(workload: AnyWorkload, cluster: Cluster) -> Iterator[NeededPath
         if value is None or not value.startswith("/"):
             continue
         path, location = host_path(value, cluster), cluster.location(("workloads", workload.name, need.field))
+        check, hint = f"workloads.{workload.name}.{need.field}", fetch_command(workload.name, cluster.name)
         for ending in DATA_FILES if isinstance(need, TokenData) else ("",):
-            yield NeededPath(need.field, path + ending, location, record_file(Path(path)))
+            yield SitePath(check, path + ending, location, hint, record=record_file(Path(path)))
 
 
 def _item(workload: AnyWorkload, cluster: Cluster, source: Source, value: str) -> Item:
