@@ -325,7 +325,9 @@ class _SiteChecks:
                 hint = "set gpu_request: none if jobs get whole nodes"
                 yield self._at("slurm.gpu_request", "wrong", f"Slurm has no GPUs in partition {partition.name}", hint)
             return
-        kinds = sorted({gres.kind for gres in partition.gres if gres.name == "gpu" and gres.kind})
+        kinds = sorted(
+            {gres.kind for node in partition.kinds for gres in node.gres if gres.name == "gpu" and gres.kind}
+        )
         if kind and kind not in kinds:
             hint = did_you_mean(kind, kinds) or f"there are: {', '.join(kinds) or 'GPUs without a type'}"
             yield self._at("slurm.gres_type", "wrong", f"{kind}: no such GPU type in {partition.name}", hint)
@@ -365,7 +367,7 @@ class _SiteChecks:
                 message = f"this machine has no {container.runtime}; nodes may have it"
                 yield self._at("container.runtime", "unknown", message, "use --job")
         elif container.runtime == "edf":
-            if srun.has_environment:
+            if "environment" in srun.names:
                 yield self._at("container.runtime", "ok", "srun has --environment")
             else:
                 hint = "edf needs the container engine of CSCS; set runtime: pyxis on other sites"
@@ -514,8 +516,7 @@ class _SiteChecks:
 
     def _limit(self, name: str, limit: str) -> int | None:
         """Return the limit in effect."""
-        limits = self.site.limits(self.job_partition, name)
-        return next((value for qos in limits if (value := getattr(qos, limit)) is not None), None)
+        return self.site.limit(limit, self.job_partition, name)
 
 
 def _count(node: NodeKind, kind: str | None) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -49,10 +50,8 @@ def srun_options(plan: Plan | SidePlan, cluster: Cluster) -> list[Line]:
         Line.of(f"--ntasks={resources.nodes * per_node}", case),
         Line.of(f"--ntasks-per-node={per_node}", case),
     ]
-    for name in ("cpus_per_task", "hint", "mpi", "cpu_bind", "gpu_bind"):
-        value = getattr(slurm, name)
-        if value is not None:
-            lines.append(Line.of(f"--{name.replace('_', '-')}={value}", cluster.location(("slurm", name))))
+    for option, value, origin in _named(cluster, ("cpus_per_task", "hint", "mpi", "cpu_bind", "gpu_bind")):
+        lines.append(Line.of(f"--{option}={value}", origin))
     if slurm.gpu_request == "gpus-per-task" and slurm.gpu_bind is None and resources.gpus_per_node:
         # A request per task would hide the other GPUs of the node, and programs select GPUs by local rank.
         lines.append(Line.of("--gpu-bind=none"))
@@ -119,22 +118,22 @@ def placement(cluster: Cluster, resources: Resources) -> Iterator[Line]:
         names = [limits.name for limits in slurm.qos] if isinstance(slurm.qos, list) else []
         yield directive("qos", qos, location_of(("slurm", "qos", names.index(qos)) if names else ("slurm", "qos")))
     yield from named(cluster, ("constraint", "reservation", "nodelist"))
-    yield from _excluded(cluster)
-
-
-def _excluded(cluster: Cluster) -> Iterator[Line]:
-    excluded = slurm_of(cluster).exclude
-    origins = [cluster.location(("slurm", "exclude", i)) for i in range(len(excluded))]
-    if excluded:
-        yield directive("exclude", ",".join(dict.fromkeys(excluded)), ", ".join(dict.fromkeys(origins)))
+    if slurm.exclude:
+        origins = [location_of(("slurm", "exclude", i)) for i in range(len(slurm.exclude))]
+        yield directive("exclude", ",".join(dict.fromkeys(slurm.exclude)), ", ".join(dict.fromkeys(origins)))
 
 
 def named(cluster: Cluster, names: tuple[str, ...]) -> Iterator[Line]:
     """Yield the directives of fields that have the name of an sbatch option."""
+    return itertools.starmap(directive, _named(cluster, names))
+
+
+def _named(cluster: Cluster, names: tuple[str, ...]) -> Iterator[tuple[str, str, str]]:
+    """Yield the option, the value and the origin of each of these fields that is set."""
     for name in names:
         value = getattr(slurm_of(cluster), name)
         if value is not None:
-            yield directive(name.replace("_", "-"), str(value), cluster.location(("slurm", name)))
+            yield name.replace("_", "-"), str(value), cluster.location(("slurm", name))
 
 
 def free_directives(cluster: Cluster) -> Iterator[Line]:
@@ -207,11 +206,9 @@ def wrapping_of(plan: Plan | SidePlan, cluster: Cluster, folder: Path) -> Wrappi
     if plan.program.image_path is None:
         raise ReproError(Problem(f"{cluster.name} has no container image for {plan.program.image}"))
     image = Line.of(plan.program.image_path, cluster.location(("container", "images", str(plan.program.image))))
-    mounts = list(_mounts(plan, cluster))
-    if container.runtime == "shifter":
-        return _shifter(cluster, image, mounts)
-    make = {"pyxis": _pyxis, "edf": _edf, "podman-hpc": _podman, "apptainer": _apptainer}[container.runtime]
-    return make(container, cluster, image, mounts)
+    mounts = list(_mounts(plan, cluster, container))
+    wrapping = {"pyxis": _pyxis, "edf": _edf, "shifter": _shifter, "podman-hpc": _podman, "apptainer": _apptainer}
+    return wrapping[container.runtime](container, cluster, image, mounts)
 
 
 def require_mountable(folder: Path) -> None:
@@ -221,10 +218,8 @@ def require_mountable(folder: Path) -> None:
         raise ReproError(Problem("this folder cannot be mounted into containers", f"{folder}:", hint))
 
 
-def _mounts(plan: Plan | SidePlan, cluster: Cluster) -> Iterator[Line]:
+def _mounts(plan: Plan | SidePlan, cluster: Cluster, container: ContainerFields) -> Iterator[Line]:
     """Yield SOURCE:TARGET[:FLAGS] of each mount: those of the program, then those of the profile for this job."""
-    container = cluster.profile.container
-    assert container is not None
     for folder in plan.program.mounts:
         origin = program_origin(plan, cluster, folder)
         if any(character in folder for character in f",:{{}}{EXPANDED_BY_PYXIS}"):
@@ -285,13 +280,17 @@ def _edf(container: ContainerFields, cluster: Cluster, image: Line, mounts: list
     return Wrapping(description=tuple(lines))
 
 
-def _shifter(cluster: Cluster, image: Line, mounts: list[Line]) -> Wrapping:
-    container = cluster.profile.container
-    assert container is not None
-    image_name = read_image(image.words[0])
-    if image_name.path:
-        raise ReproError(Problem(f"{cluster.name}: Shifter cannot use an image file", image.origin))
-    argv = [Line.of("shifter"), Line.of(f"--image={image_name.for_docker}", image.origin)]
+def _registry_image(container: ContainerFields, cluster: Cluster, image: Line) -> str:
+    """Return HOST/NAME of an image; ReproError for a file, which runtimes with a store of their own cannot use."""
+    name = read_image(image.words[0])
+    if name.path:
+        raise ReproError(Problem(f"{cluster.name}: {container.runtime} cannot use an image file", image.origin))
+    return name.for_docker
+
+
+def _shifter(container: ContainerFields, cluster: Cluster, image: Line, mounts: list[Line]) -> Wrapping:
+    image_name = _registry_image(container, cluster, image)
+    argv = [Line.of("shifter"), Line.of(f"--image={image_name}", image.origin)]
     if container.modules:
         argv.append(Line.of(f"--module={','.join(container.modules)}", cluster.location(("container", "modules"))))
     argv += [_with("--volume", mount) for mount in mounts]
@@ -304,16 +303,14 @@ def _shifter(cluster: Cluster, image: Line, mounts: list[Line]) -> Wrapping:
 
 
 def _podman(container: ContainerFields, cluster: Cluster, image: Line, mounts: list[Line]) -> Wrapping:
-    image_name = read_image(image.words[0])
-    if image_name.path:
-        raise ReproError(Problem(f"{cluster.name}: podman-hpc cannot use an image file", image.origin))
+    image_name = _registry_image(container, cluster, image)
     fixed = ("podman-hpc", "run", "--rm", "--gpu", "--net=host", "--ipc=host")
     argv = [Line(fixed, OURS)]
     argv += [_with("--volume", mount) for mount in (_JOB_FOLDER, *mounts)]
     argv.append(Line.of("--env=SLURM_*"))
     for path, names in ((("container", "pass_env"), container.pass_env), (("env_from",), cluster.profile.env_from)):
         argv += [Line.of(f"--env={name}", cluster.location((*path, i))) for i, name in enumerate(names)]
-    return Wrapping(argv=(*argv, *_options(container, cluster), Line.of(image_name.for_docker, image.origin)))
+    return Wrapping(argv=(*argv, *_options(container, cluster), Line.of(image_name, image.origin)))
 
 
 def _apptainer(container: ContainerFields, cluster: Cluster, image: Line, mounts: list[Line]) -> Wrapping:
