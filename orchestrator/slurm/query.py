@@ -131,14 +131,14 @@ def find_by_comments(comments: Collection[str]) -> QueryAnswer:
         # Accounting has the comment only after the end of the job. squeue has it until some time after the end.
         accounting = _checked(run_slurm([*_SACCT, user, f"--starttime=now-{_DAYS_BACK}days"], variables=_PLAIN))
     except Unreachable as error:
-        return replace(_by_comment(jobs, *doubts, str(error)), lists_queue=lists_queue)
-    jobs += [job for job in parse_accounting(accounting.stdout) if job.comment in missing]
-    missing -= {job.comment for job in jobs}
-    if not missing:
-        return _by_comment(jobs)
-    doubts += filter(None, [_doubt(accounting)])
-    if not keeps_comments(settings_if_allowed()):
-        doubts.append("sacct: accounting stores no comments here, so a job that has left the queue cannot be found")
+        doubts.append(str(error))
+    else:
+        jobs += [job for job in parse_accounting(accounting.stdout) if job.comment in missing]
+        if not missing - {job.comment for job in jobs}:
+            return _by_comment(jobs)
+        doubts += filter(None, [_doubt(accounting)])
+        if not keeps_comments(settings_if_allowed()):
+            doubts.append("sacct: accounting stores no comments here, so a job that has left the queue cannot be found")
     return replace(_by_comment(jobs, *doubts), lists_queue=lists_queue)
 
 

@@ -112,38 +112,26 @@ def may_run_again(state: str) -> bool:
 
 SEPARATOR = "\x1f"
 
-# Slurm's names of the fields, and ours.
-_QUEUE = {
-    "JobArrayID": "id",
-    "State": "state",
-    "exit_code": "code",
-    "NodeList": "nodes",
-    "SubmitTime": "submit",
-    "StartTime": "start",
-    "EndTime": "end",
-    "PreemptTime": "preempted",
-    "TimeLimit": "limit",
-    "UserName": "user",
-    "Reason": "reason",
-    "Name": "name",
-    "STDOUT": "output",
-    "Comment": "comment",
-}
-_ACCOUNTING = {
-    "JobID": "id",
-    "State": "state",
-    "ExitCode": "code",
-    "NodeList": "nodes",
-    "Submit": "submit",
-    "Start": "start",
-    "End": "end",
-    "Timelimit": "limit",
-    "User": "user",
-    "UID": "uid",
-    "Reason": "reason",
-    "JobName": "name",
-    "Comment": "comment",
-}
+# Our names of the fields, and those of squeue and sacct.
+_FIELDS = (
+    ("id", "JobArrayID", "JobID"),
+    ("state", "State", "State"),
+    ("code", "exit_code", "ExitCode"),
+    ("nodes", "NodeList", "NodeList"),
+    ("submit", "SubmitTime", "Submit"),
+    ("start", "StartTime", "Start"),
+    ("end", "EndTime", "End"),
+    ("preempted", "PreemptTime", None),
+    ("limit", "TimeLimit", "Timelimit"),
+    ("user", "UserName", "User"),
+    ("uid", None, "UID"),
+    ("reason", "Reason", "Reason"),
+    ("name", "Name", "JobName"),
+    ("output", "STDOUT", None),
+    ("comment", "Comment", "Comment"),
+)
+_QUEUE = {name: ours for ours, name, _ in _FIELDS if name}
+_ACCOUNTING = {name: ours for ours, _, name in _FIELDS if name}
 QUEUE_FIELDS = tuple(_QUEUE)
 ACCOUNTING_FIELDS = tuple(_ACCOUNTING)
 
