@@ -12,7 +12,7 @@ from orchestrator.catalog.experiment import CodeFields
 from orchestrator.clusters.container import MountFields
 from orchestrator.clusters.resolve import Cluster
 from orchestrator.config.yaml import shown
-from orchestrator.errors import Problem, ReproError
+from orchestrator.errors import Problem, ReproError, require_none
 from orchestrator.workloads.base import AnyWorkload
 from orchestrator.workloads.needs import GITHUB, Need, PublicFile, Repository, TokenData, fetch_command
 
@@ -155,13 +155,15 @@ def items_at(sources: Sequence[Source], directory: Path, data_name: str | None =
 
 def items_of(workload: AnyWorkload, cluster: Cluster, sources: Sequence[Source]) -> list[Item]:
     """Return the items at the paths of the profile. Open values, and optional fields without a value, are left out."""
-    site = cluster.profile.workloads.site(workload.name)
-    values = {source.need.field: getattr(site, source.need.field, None) for source in sources}
-    return [
-        _item(workload, cluster, source, value)
-        for source in sources
-        if (value := values[source.need.field]) is not None and not value.startswith("<")
-    ]
+    items: list[Item] = []
+    for source in sources:
+        need = source.need
+        value = getattr(cluster.profile.workloads.site(workload.name), need.field, None)
+        if value is not None and not value.startswith("<"):
+            subfolder = f"/{need.subfolder}" if isinstance(need, Repository) and need.subfolder else ""
+            path = Path(host_path(value, cluster).removesuffix(subfolder))
+            items.append(Item(source, path, value, cluster.location(("workloads", workload.name, need.field))))
+    return items
 
 
 def needed_paths(workload: AnyWorkload, cluster: Cluster) -> Iterator[SitePath]:
@@ -177,13 +179,6 @@ def needed_paths(workload: AnyWorkload, cluster: Cluster) -> Iterator[SitePath]:
             yield SitePath(check, path + ending, location, hint, record=record_file(Path(path)))
 
 
-def _item(workload: AnyWorkload, cluster: Cluster, source: Source, value: str) -> Item:
-    need, on_host = source.need, host_path(value, cluster)
-    if isinstance(need, Repository) and need.subfolder:
-        on_host = on_host.removesuffix(f"/{need.subfolder}")
-    return Item(source, Path(on_host), value, cluster.location(("workloads", workload.name, need.field)))
-
-
 def require_placed(
     workload: AnyWorkload, cluster: Cluster, sources: Sequence[Source], items: Sequence[Item], *, is_written_here: bool
 ) -> None:
@@ -191,24 +186,18 @@ def require_placed(
 
     With `is_written_here`, also if this machine does not see the paths.
     """
-    problems = list(_unplaced(workload, cluster, sources, items))
-    if is_written_here and not cluster.profile.site.login_sees_paths:
-        location = cluster.location(("site", "login_sees_paths"))
-        hint = "add --offline: it prints a script, which you can run on a machine that sees them"
-        problems.append(Problem("this machine does not see the paths of the profile", location, hint))
-    if problems:
-        raise ReproError(*problems)
-
-
-def _unplaced(
-    workload: AnyWorkload, cluster: Cluster, sources: Sequence[Source], items: Sequence[Item]
-) -> Iterator[Problem]:
+    problems: list[Problem] = []
     placed = {item.source.need.field for item in items}
     missing = [source.need.field for source in sources if source.is_required and source.need.field not in placed]
     if missing:
         what = f"workloads.{workload.name}: {', '.join(missing)} not filled in"
         hint = f"set them in {shown(cluster.overlay)}, or choose a folder: --directory /SHARED/FOLDER"
-        yield Problem(what, cluster.location(("workloads", workload.name)), hint)
+        problems.append(Problem(what, cluster.location(("workloads", workload.name)), hint))
+    if is_written_here and not cluster.profile.site.login_sees_paths:
+        location = cluster.location(("site", "login_sees_paths"))
+        hint = "add --offline: it prints a script, which you can run on a machine that sees them"
+        problems.append(Problem("this machine does not see the paths of the profile", location, hint))
+    require_none(problems)
 
 
 def host_path(path: str, cluster: Cluster) -> str:

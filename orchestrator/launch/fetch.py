@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Literal
 
 from orchestrator.clusters.needs import DATA_FILES, OFFLINE_HINT, Item, fetch_record
-from orchestrator.errors import EXIT_UNREACHABLE, Problem, ReproError, Unreachable
+from orchestrator.errors import EXIT_UNREACHABLE, Problem, ReproError, Unreachable, require_none
 from orchestrator.files import locked, written_whole
 from orchestrator.identity import name_of_user
 from orchestrator.launch.checkouts import require_checkout
@@ -297,8 +297,7 @@ def require_usable_text(text: Text, workload: str, items: Sequence[Item]) -> Non
     if not {*_NEEDED, "data_path"} <= fields:
         hint = "leave it out, or make the data by hand: fetch accepts existing data"
         problems.append(Problem(f"{workload} cannot use a text as its data here", "--text:", hint))
-    if problems:
-        raise ReproError(*problems)
+    require_none(problems)
 
 
 def tokenize_text(text: Text, items: Sequence[Item], part: Path) -> tuple[Path, ...]:

@@ -15,9 +15,8 @@ from typing import Annotated
 from orchestrator.clusters.container import FILE_RUNTIMES, ContainerFields, read_image
 from orchestrator.clusters.program import image_uri, import_record, imported_file, is_there
 from orchestrator.clusters.resolve import Cluster
-from orchestrator.clusters.slurm_fields import SlurmFields
 from orchestrator.config.yaml import shown
-from orchestrator.errors import Problem, ReproError, Unreachable, did_you_mean
+from orchestrator.errors import Problem, ReproError, Unreachable, did_you_mean, require_none
 from orchestrator.fields import Field
 from orchestrator.files import private_folder, read_record
 from orchestrator.job_spec import Resources
@@ -112,11 +111,13 @@ def wanted_images(cluster: Cluster, names: Sequence[str], again: bool = False) -
     problems = [_refusal(cluster, container, name) for name in chosen if name not in registry]
     from_registry = [name for name in chosen if name in registry]
     if container.runtime in _PULLS:
-        problems += [_own_store(cluster, container, name) for name in from_registry]
+        for name in from_registry:
+            command = f"{_PULLS[container.runtime]} {shlex.quote(read_image(container.images[name]).for_docker)}"
+            location = cluster.location(("container", "images", name))
+            problems.append(Problem(f"{name}: {container.runtime} stores images itself", location, f"type: {command}"))
     elif from_registry:
         problems += _obstacles(cluster, container, from_registry, again)
-    if problems:
-        raise ReproError(*problems)
+    require_none(problems)
     already = tuple(name for name in from_registry if not again and _is_imported(cluster, name))
     once = {image_uri(cluster, name): name for name in reversed(from_registry) if name not in already}
     return Wanted(tuple(name for name in from_registry if name in once.values()), already)
@@ -218,12 +219,6 @@ def _refusal(cluster: Cluster, container: ContainerFields, name: str) -> Problem
     return Problem(f"{name} is already a file, {image}: nothing to import", location)
 
 
-def _own_store(cluster: Cluster, container: ContainerFields, name: str) -> Problem:
-    command = f"{_PULLS[container.runtime]} {shlex.quote(read_image(container.images[name]).for_docker)}"
-    location = cluster.location(("container", "images", name))
-    return Problem(f"{name}: {container.runtime} stores images itself", location, f"type: {command}")
-
-
 def _obstacles(cluster: Cluster, container: ContainerFields, names: Sequence[str], again: bool) -> list[Problem]:
     """Return the obstacles to an import in the profile of the site."""
     site, location_of = cluster.profile.site, cluster.location
@@ -267,24 +262,13 @@ def _is_the_sites(cluster: Cluster, file: Path) -> bool:
 def _time_limit(cluster: Cluster) -> str:
     """Return one hour, or the longest shorter limit of the site; ReproError if no limit is allowed for one node."""
     slurm = slurm_of(cluster)
-    allowed = sorted(
-        (limit for limit in _limits(slurm) if time_limit_s(limit) <= time_limit_s(LONGEST)),
-        key=time_limit_s,
-        reverse=True,
-    )
-    for limit in allowed:
-        if not slurm.refusals(1, 0, limit):
+    of_qos = [qos.max_time for qos in slurm.qos] if isinstance(slurm.qos, list) else []
+    limits = [limit for limit in (LONGEST, slurm.max_time, *of_qos) if limit]
+    for limit in sorted(limits, key=time_limit_s, reverse=True):
+        reasons = slurm.refusals(1, 0, limit)
+        if time_limit_s(limit) <= time_limit_s(LONGEST) and not reasons:
             return limit
-    location = cluster.location(("slurm",))
-    raise ReproError(*(Problem(f"an import {reason}", location) for reason in slurm.refusals(1, 0, allowed[-1])))
-
-
-def _limits(slurm: SlurmFields) -> Iterator[str]:
-    yield LONGEST
-    if slurm.max_time:
-        yield slurm.max_time
-    if isinstance(slurm.qos, list):
-        yield from (qos.max_time for qos in slurm.qos if qos.max_time)
+    raise ReproError(*(Problem(f"an import {reason}", cluster.location(("slurm",))) for reason in reasons))
 
 
 def _directives(cluster: Cluster, job_name: str, folder: Path) -> list[Line]:

@@ -20,7 +20,7 @@ from typing import Literal
 import pydantic
 
 from orchestrator.clusters.resolve import Cluster
-from orchestrator.errors import Problem, ReproError, Unreachable
+from orchestrator.errors import Problem, ReproError, Unreachable, for_each
 from orchestrator.files import ScriptRecord, read_record, tail_bytes, written_whole
 from orchestrator.identity import (
     ProcessLocation,
@@ -337,20 +337,16 @@ def read_rendered(folder: Path, folders: Folders) -> list[Rendered]:
         raise ReproError(Problem("no such folder", f"{folder}:", "name the folder of `repro render -o`"))
     by_hand = {**field_values(provenance(folders.shipped)), "id": ""}
     runs: dict[str, NewRun] = {}
-    jobs: list[Rendered] = []
-    problems: list[Problem] = []
-    for file in sorted(folder.resolve().glob(f"*{_RECORD}")):
-        try:
-            record = _read_script_file(file, by_hand)
-            run = runs.setdefault(repr(record.run), replace(record.run, id=new_run_id()))
-            jobs.append((run, record.job, _attempt(record, file.with_name(record.script))))
-        except ReproError as error:
-            problems += error.problems
-    if not jobs and not problems:
+
+    def read(file: Path) -> Rendered:
+        record = _read_script_file(file, by_hand)
+        run = runs.setdefault(repr(record.run), replace(record.run, id=new_run_id()))
+        return run, record.job, _attempt(record, file.with_name(record.script))
+
+    jobs = for_each(sorted(folder.resolve().glob(f"*{_RECORD}")), read)
+    if not jobs:
         hint = "`repro render -o FOLDER` of this version writes them next to the scripts"
-        problems.append(Problem("no records of rendered scripts", f"{folder}:", hint))
-    if problems:
-        raise ReproError(*problems)
+        raise ReproError(Problem("no records of rendered scripts", f"{folder}:", hint))
     return jobs
 
 

@@ -18,7 +18,7 @@ from types import FrameType
 from orchestrator.catalog.expand import cases_to_run
 from orchestrator.catalog.library import find_experiment
 from orchestrator.clusters.resolve import Cluster, find_cluster, recorded_cluster
-from orchestrator.errors import Problem, ReproError, did_you_mean
+from orchestrator.errors import Problem, ReproError, did_you_mean, require_none
 from orchestrator.files import private_folder
 from orchestrator.identity import NotOwn, require_own_folder
 from orchestrator.launch.batches import (
@@ -413,13 +413,11 @@ def failure_classes(text: str | None) -> frozenset[Failure]:
     """Return the failure classes of a list such as `node-fail,timeout`; ReproError if one is unknown."""
     classes = {failure.value: failure for failure in Failure}
     names = [name.strip() for name in (text or "").split(",") if name.strip()]
-    problems = [
+    require_none(
         Problem(f"--class {name}: no such class", hint=did_you_mean(name, classes) or f"classes: {', '.join(classes)}")
         for name in names
         if name not in classes
-    ]
-    if problems:
-        raise ReproError(*problems)
+    )
     return frozenset(classes[name] for name in names)
 
 
