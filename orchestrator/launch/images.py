@@ -23,7 +23,7 @@ from orchestrator.job_spec import Resources
 from orchestrator.launch.directives import directive, free_directives, named, output_pattern, placement, slurm_of
 from orchestrator.launch.executors import SlurmScriptExecutor
 from orchestrator.launch.preflight import require_scheduler
-from orchestrator.launch.refresh import writes_into
+from orchestrator.launch.refresh import is_side_job
 from orchestrator.launch.render import setup_lines
 from orchestrator.launch.sbatch import comment_of
 from orchestrator.launch.templates import Line, templates_in
@@ -33,7 +33,7 @@ from orchestrator.ledger.runs import image_digests
 from orchestrator.paths import Folders
 from orchestrator.planning.plan import Plan, identity
 from orchestrator.slurm.notation import time_limit_s
-from orchestrator.slurm.query import may_have_comment, query_jobs
+from orchestrator.slurm.query import query_jobs
 from orchestrator.slurm.records import JobRecord, Phase, meaning_of
 from orchestrator.text import counted, printable_line
 
@@ -188,9 +188,7 @@ def import_progress(imports: Sequence[Import]) -> ImportProgress:
 
     def is_ours(record: JobRecord) -> bool:
         job = by_job_id.get(record.job_id)
-        return job is not None and (
-            may_have_comment(record, comment_of(job.folder.name)) or writes_into(record, job.folder)
-        )
+        return job is not None and is_side_job(record, comment_of(job.folder.name), job.folder)
 
     try:
         answer = query_jobs(by_job_id, is_ours)
