@@ -27,8 +27,6 @@ from orchestrator.launch.run_options import (
     LOG_TAIL_BYTES,
     FollowedJob,
     Gate,
-    canary_checks,
-    whole_pattern,
 )
 from orchestrator.launch.templates import OURS, Explained, Line, Templates, command_lines, templates_in
 from orchestrator.paths import short_name
@@ -129,8 +127,6 @@ def _gate(gate: Gate | None) -> dict[str, object]:
         "failure_patterns": FAILURE_PATTERNS,
         "log_tail_bytes": LOG_TAIL_BYTES,
         "canary": gate.canary,
-        "checks": canary_checks(gate.canary) if gate.canary else (),
-        "whole": whole_pattern(gate.canary) if gate.canary else None,
         "time_limit": dict(FAILURE_PATTERNS)[Failure.TIMEOUT.value],
         "warm_up": gate.warm_up,
         "enough": ENOUGH_SAMPLES,

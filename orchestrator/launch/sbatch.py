@@ -315,13 +315,12 @@ def _array(attempts: Sequence[AttemptRow], run_plan: RunPlan) -> Iterator[str]:
     indexes = [attempt.array_index for attempt in attempts if attempt.array_index is not None]
     if not indexes:
         return
-    spans: list[list[int]] = []
-    for index in sorted(indexes):
-        if spans and index == spans[-1][1] + 1:
-            spans[-1][1] = index
-        else:
-            spans.append([index, index])
-    text = ",".join(str(low) if low == high else f"{low}-{high}" for low, high in spans)
+    # Consecutive indexes have the same difference to their position.
+    numbered = groupby(enumerate(sorted(indexes)), lambda pair: pair[1] - pair[0])
+    spans = [[index for _, index in span] for _, span in numbered]
+    text = ",".join(
+        str(first) if first == last else f"{first}-{last}" for first, last in ((span[0], span[-1]) for span in spans)
+    )
     yield f"--array={text}%{run_plan.at_once}"
 
 

@@ -75,7 +75,7 @@ def query_jobs(job_ids: Collection[str], is_ours: IsOurs = lambda _: True) -> Qu
     """
     ids = require_job_ids(job_ids)
     queue = _ask(_SQUEUE, parse_queue, ids, is_ours)
-    records, accounting = _wanted(queue.records, ids), _Listing({})
+    records, accounting = _wanted(queue.records, ids), QueryAnswer({})
     unlisted = _unanswered(ids, records)
     complaints: tuple[str, ...] = ()
     is_complete = True
@@ -86,7 +86,7 @@ def query_jobs(job_ids: Collection[str], is_ours: IsOurs = lambda _: True) -> Qu
     records |= _wanted(accounting.records, unlisted)
     missing = _unanswered(ids, records)
     unclear = _wanted({**accounting.unclear, **queue.unclear}, missing)
-    doubts = (*queue.doubts, *accounting.doubts)
+    doubts = (*queue.complaints, *accounting.complaints)
     if missing and doubts:
         return QueryAnswer(records, (*complaints, *dict.fromkeys(doubts)), unclear=unclear)
     unknown = frozenset(_unanswered(missing, unclear)) if is_complete else frozenset()
@@ -151,22 +151,13 @@ def _by_comment(jobs: Collection[JobRecord], *complaints: str) -> QueryAnswer:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Listing:
-    """The records of one source, ours and those that may be ours, and why its list may be incomplete."""
-
-    records: Mapping[str, JobRecord]
-    doubts: tuple[str, ...] = ()
-    unclear: Mapping[str, JobRecord] = field(default_factory=dict)
-
-
 def _ask(
     command: Sequence[str],
     parse: Callable[[str], Iterator[JobRecord]],
     job_ids: Collection[str],
     is_ours: IsOurs,
-) -> _Listing:
-    """Return what squeue or sacct lists of these jobs."""
+) -> QueryAnswer:
+    """Return what squeue or sacct lists of these jobs, and why its list may be incomplete."""
     listed: dict[bool | None, list[JobRecord]] = {True: [], None: [], False: []}
     doubts: list[str | None] = []
     for ids in id_lists(job_ids):
@@ -176,7 +167,7 @@ def _ask(
             for record in parse(_checked(answer).stdout):
                 listed[is_ours(record)].append(record)
             doubts.append(_doubt(answer))
-    return _Listing(by_id(listed[True]), tuple(filter(None, doubts)), by_id(listed[None]))
+    return QueryAnswer(by_id(listed[True]), tuple(filter(None, doubts)), unclear=by_id(listed[None]))
 
 
 # The column names of squeue or sacct. squeue prints the cluster first if SLURM_CLUSTERS is set.
