@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+from pydantic import TypeAdapter
 
 from orchestrator.catalog.experiment import CodeFields
 from orchestrator.clusters.container import MountFields
@@ -242,13 +243,6 @@ def record_file(path: Path) -> Path:
 def fetch_record(file: Path) -> FetchRecord | None:
     """Return the record in this file; None if there is none, or if it cannot be read."""
     try:
-        record = json.loads(file.read_text(encoding="utf-8"))
-        return FetchRecord(
-            source=str(record["source"]),
-            commit=None if record["commit"] is None else str(record["commit"]),
-            sha256={str(name): str(digest) for name, digest in record["sha256"].items()},
-            fetched=str(record["fetched"]),
-            user=str(record["user"]),
-        )
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return TypeAdapter(FetchRecord).validate_json(file.read_bytes())
+    except (OSError, ValueError):
         return None

@@ -199,19 +199,19 @@ def _options(cluster: Cluster) -> Iterator[tuple[KeyPath, str, str]]:
 
 
 def _option(cluster: Cluster, path: KeyPath, command: str, word: str) -> Finding:
-    check, location = f"slurm.{path[1]}", cluster.location(path)
+    finding = partial(Finding, f"slurm.{path[1]}", "login", location=cluster.location(path))
     if word == "--":  # --help after it would be the program to run
-        return Finding(check, "login", "wrong", "-- is not an option", location, "remove it")
+        return finding("wrong", "-- is not an option", hint="remove it")
     answer = run_slurm([*clean_env_prefix(), command, word, "--help"])
     if answer.returncode == 0:
-        return Finding(check, "login", "ok", word, location)
-    name = word.partition("=")[0]
+        return finding("ok", word)
     if "unrecognized option" not in answer.stderr and "invalid option" not in answer.stderr:
         message = f"{word}: {command} reports: {own_words(answer.stderr)}"
-        return Finding(check, "login", "wrong", message, location, f"{command} --help lists its options")
-    options = parse_options(run_slurm([command, "--help"]).stdout).names
-    hint = did_you_mean(name, [f"--{option_name}" for option_name in sorted(options)], _SIMILAR_OPTIONS) or "remove it"
-    return Finding(check, "login", "wrong", f"{command} has no {name}", location, hint)
+        return finding("wrong", message, hint=f"{command} --help lists its options")
+    name = word.partition("=")[0]
+    options = [f"--{name}" for name in sorted(parse_options(run_slurm([command, "--help"]).stdout).names)]
+    hint = did_you_mean(name, options, _SIMILAR_OPTIONS) or "remove it"
+    return finding("wrong", f"{command} has no {name}", hint=hint)
 
 
 def _tested(plan: Plan, cluster: Cluster, folders: Folders) -> list[Finding]:
@@ -447,11 +447,11 @@ def _image_finding(cluster: Cluster, probed: Probed) -> Finding:
     if name is None:
         no_image = ": no image is filled in" if cluster.profile.container else ""
         return Finding("job", "compute", "ok", f"ran on a node, without a container{no_image}")
-    location = cluster.location(("container", "images", name))
     outside = probed.end.outside_image if probed.end else "it left no end record"
-    if outside:
-        return Finding(f"container.images.{name}", "compute", "wrong", outside, location)
-    return Finding(f"container.images.{name}", "compute", "ok", "the job ran inside it", location)
+    finding = partial(
+        Finding, f"container.images.{name}", "compute", location=cluster.location(("container", "images", name))
+    )
+    return finding("wrong", outside) if outside else finding("ok", "the job ran inside it")
 
 
 def _inside_findings(cluster: Cluster, probed: Probed) -> list[Finding]:

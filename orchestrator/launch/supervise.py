@@ -11,6 +11,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from orchestrator.clusters.resolve import Cluster
@@ -115,53 +116,51 @@ class Canaries:
         return messages
 
 
+@dataclass(slots=True)
 class RunSupervisor:
     """Supervises one run. `command` is the command line that is recorded with further runs."""
 
-    def __init__(
-        self,
-        plans: Sequence[Plan],
-        cluster: Cluster,
-        ledger: Ledger,
-        folders: Folders,
-        run_id: str,
-        options: RunOptions,
-        command: Sequence[str],
-        notify: Callable[[str], None],
-    ) -> None:
-        self._plans, self._cluster, self._ledger, self._folders = plans, cluster, ledger, folders
-        self._run_id, self._command, self._notify = run_id, command, notify
-        self._options = dataclasses.replace(
-            options, rerun_verified=False, rerun_classes=frozenset(), only_failed=True, canary=False
+    plans: Sequence[Plan]
+    cluster: Cluster
+    ledger: Ledger
+    folders: Folders
+    run_id: str
+    options: RunOptions
+    command: Sequence[str]
+    notify: Callable[[str], None]
+    backlog: Backlog = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.options = dataclasses.replace(
+            self.options, rerun_verified=False, rerun_classes=frozenset(), only_failed=True, canary=False
         )
-        self._backlog = Backlog(ledger, notify)
+        self.backlog = Backlog(self.ledger, self.notify)
 
     def rows(self) -> list[JobRow]:
         """Return the current rows of the run's jobs."""
-        return job_rows(self._ledger, run_id=self._run_id)
+        return job_rows(self.ledger, run_id=self.run_id)
 
     def supervise(self) -> None:
         """Stop the run if `--stop-after` requires it; else submit failed jobs again, and queued attempts that fit."""
-        rows, stop_after = self.rows(), self._options.stop_after
-        message = None if stop_after is None else stop_if_due(self._ledger, rows, stop_after)
+        rows, stop_after = self.rows(), self.options.stop_after
+        message = None if stop_after is None else stop_if_due(self.ledger, rows, stop_after)
         if message is not None:
-            self._notify(message)
+            self.notify(message)
             return
         repeated = [row for row in rows if may_be_resubmitted(row)]
         if repeated:
             ids = {row.job_id for row in repeated}
-            plans = [plan for plan in self._plans if plan.identity in ids]
+            plans = [plan for plan in self.plans if plan.identity in ids]
             try:
-                result = submit(
-                    plans, self._cluster, self._ledger, self._folders, self._command, self._options, self._notify
-                )
+                again = self.command, self.options, self.notify
+                result = submit(plans, self.cluster, self.ledger, self.folders, *again)
             except ReproError as error:
-                self._notify(f"note: {error}")
+                self.notify(f"note: {error}")
                 return
             for row in repeated:
                 if row.job_id in result.recorded.to_submit:
-                    self._notify(f"{row.label} failed ({row.failure}) and is submitted again")
-        self._backlog.submit_what_fits(rows)
+                    self.notify(f"{row.label} failed ({row.failure}) and is submitted again")
+        self.backlog.submit_what_fits(rows)
 
 
 def may_be_resubmitted(row: JobRow) -> bool:
