@@ -124,7 +124,7 @@ def write_scripts(
         if not cluster.is_slurm:
             lock, kind = folders.runs / "local.lock", "queue"
             text = render_queue(scripts, lock, folders.templates, gate=run_plan.gate, follows=run_plan.follows)
-        elif len(scripts) > 1 or run_plan.gate is not None or not scripts[0].is_alone:
+        elif len(scripts) > 1 or run_plan.gate is not None or scripts[0].file.parent != scripts[0].folder:
             limit, gate = run_plan.at_once, run_plan.gate
             text = render_array(batch.plans, cluster, scripts, folder, folders.templates, at_once=limit, gate=gate)
         if text is not None:

@@ -40,7 +40,7 @@ from orchestrator.ledger.tables import ENDED, LOST, WAITING
 from orchestrator.reading.failure import PREEMPTED_IN_GRACE
 from orchestrator.slurm.command import at, cluster_identity
 from orchestrator.slurm.notation import base_id
-from orchestrator.slurm.query import may_have_comment, query_jobs
+from orchestrator.slurm.query import query_jobs
 from orchestrator.slurm.records import JobRecord, Phase, may_run_again
 
 LOST_AFTER = timedelta(minutes=5)
@@ -382,8 +382,12 @@ def _is_of_another_user(record: JobRecord, row: JobSummary) -> bool:
 
 
 def is_side_job(record: JobRecord, comment: str, folder: PurePath) -> bool:
-    """Return whether a record is the job with this comment and folder, which the ledger does not contain."""
-    return may_have_comment(record, comment) or writes_into(record, folder)
+    """Return whether a record is the job with this comment and folder, which the ledger does not contain.
+
+    Accounting may not store comments.
+    """
+    has_lost_comment = record.source == "sacct" and not record.comment
+    return record.comment == comment or has_lost_comment or writes_into(record, folder)
 
 
 def writes_into(record: JobRecord, folder: PurePath) -> bool:

@@ -78,11 +78,6 @@ class JobScript:
     file: Path
     folder: Path
 
-    @property
-    def is_alone(self) -> bool:
-        """Return whether no other job uses the script."""
-        return self.file.parent == self.folder
-
 
 def render_array(
     plans: Sequence[Plan],

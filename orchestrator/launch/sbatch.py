@@ -189,9 +189,9 @@ class _Sender:
         token = self._claim(attempts, script, cluster)
         if token is None:
             return None
-        options, anywhere = exclude_options([*attempts[0].options, *dependencies], script.text, self.denied)
         try:
-            scheduler_id = self._sbatch_without_failed_nodes(executor, script, token, options, anywhere)
+            options = [*attempts[0].options, *dependencies]
+            scheduler_id = self._sbatch_without_failed_nodes(executor, script, token, options)
         except QueueFull as full:
             record_queued_again(self.ledger, token, full.problems[0].what)
             raise
@@ -204,30 +204,26 @@ class _Sender:
         if not record_submission(self.ledger, token, scheduler_id, _accepting(executor.cluster, cluster)):
             # Another login node has given this submission up and submits the attempts under its own token.
             cancel_jobs([scheduler_id])
-            what = f"job {scheduler_id} was cancelled: another host gave up its submission and made it again"
-            self.reporter.notify(what)
+            what = "another host gave up its submission and made it again"
+            self.reporter.notify(f"job {scheduler_id} was cancelled: {what}")
             return None
         return scheduler_id
 
     def _sbatch_without_failed_nodes(
-        self,
-        executor: SlurmScriptExecutor,
-        script: OwnScript,
-        token: str,
-        options: Sequence[str],
-        anywhere: Sequence[str],
+        self, executor: SlurmScriptExecutor, script: OwnScript, token: str, words: Sequence[str]
     ) -> str:
-        """Submit without the nodes that failed before; if there are not enough others, with the options `anywhere`.
+        """Submit without the nodes that failed before. If there are not enough others, exclude only the other nodes.
 
-        These exclude only the nodes of the profile and of the deny list.
+        These are the nodes of the profile and of the deny list. `words` are further options.
         """
+        options, anywhere = exclude_options(words, script.text, self.denied)
         try:
             return _sbatch(executor, script, token, options, self.reporter)
         except ReproError as error:
             if anywhere == options or isinstance(error, (QueueFull, Unreachable)):
                 raise
-            what = f"{error.problems[0].what}; submitted again without excluding the nodes that failed"
-            self.reporter.notify(what)
+            what = error.problems[0].what
+            self.reporter.notify(f"{what}; submitted again without excluding the nodes that failed")
         return _sbatch(executor, script, token, anywhere, self.reporter)
 
 

@@ -203,24 +203,25 @@ def _require_none_under_way(
     notify: Callable[[str], None],
 ) -> None:
     """Report missing jobs that are verified or under way in runs that the ledger lacks; ReproError for the latter."""
-    attempts = [attempt for attempt in unrecorded if attempt.job_id in missing]
-    verified = [attempt for attempt in attempts if attempt.verdict is not None]
-    under_way = [attempt for attempt in attempts if attempt.verdict is None]
-    lacks = "and the ledger does not contain that run"
-    if verified:
-        first, count = verified[0], len({attempt.job_id for attempt in verified})
-        what = f"{plans[first.job_id].label} is verified there, {lacks} ({counted(count, 'such job')})"
-        notify(f"note: {Problem(what, f'{first.folder}:', 'restore a backup of the ledger to keep these results')}")
-    if not under_way:
-        return
-    first, count = under_way[0], len({attempt.job_id for attempt in under_way})
-    job = f" as job {first.scheduler_id}" if first.scheduler_id else ""
-    what = f"{plans[first.job_id].label} has not ended{job}, {lacks} ({counted(count, 'such job')})"
-    if options.rerun_verified:
-        notify(f"note: {first.folder}: {what}")
-        return
-    hint = "wait for the end, or cancel the job; --rerun submits it anyway"
-    raise ReproError(Problem(what, f"{first.folder}:", hint))
+    for is_verified in (True, False):
+        attempts = [
+            attempt for attempt in unrecorded if attempt.job_id in missing and is_verified is bool(attempt.verdict)
+        ]
+        if not attempts:
+            continue
+        first, count = attempts[0], len({attempt.job_id for attempt in attempts})
+        job = f" as job {first.scheduler_id}" if first.scheduler_id else ""
+        state = "is verified there" if is_verified else f"has not ended{job}"
+        what = f"{plans[first.job_id].label} {state}, and the ledger does not contain that run"
+        what += f" ({counted(count, 'such job')})"
+        if is_verified:
+            hint = "restore a backup of the ledger to keep these results"
+            notify(f"note: {Problem(what, f'{first.folder}:', hint)}")
+        elif options.rerun_verified:
+            notify(f"note: {first.folder}: {what}")
+        else:
+            hint = "wait for the end, or cancel the job; --rerun submits it anyway"
+            raise ReproError(Problem(what, f"{first.folder}:", hint))
 
 
 def _require_canary(
@@ -273,16 +274,10 @@ def _run_plan(
 
 def _canary_job(plan: Plan, cluster: Cluster, folder: Path) -> CanaryJob:
     layout, result_row = plan.case.layout, find_workload(plan.case.workload).result_row
-    return CanaryJob(
-        plan.label,
-        folder,
-        plan.case.training.iterations,
-        layout.gpus,
-        layout.tensor_parallel,
-        layout.pipeline_parallel,
-        None if cluster.profile.container is None else plan.resources.nodes,
-        None if result_row is None else result_row(plan.case.model, layout),
-    )
+    sizes = layout.gpus, layout.tensor_parallel, layout.pipeline_parallel
+    nodes_inside = None if cluster.profile.container is None else plan.resources.nodes
+    row = None if result_row is None else result_row(plan.case.model, layout)
+    return CanaryJob(plan.label, folder, plan.case.training.iterations, *sizes, nodes_inside, row)
 
 
 def _stop_replaced_attempts(ledger: Ledger, before: Mapping[str, Sequence[AttemptRow]], recorded: Recorded) -> None:

@@ -93,11 +93,6 @@ def query_jobs(job_ids: Collection[str], is_ours: IsOurs = lambda _: True) -> Qu
     return QueryAnswer(records, complaints, unknown, unclear)
 
 
-def may_have_comment(record: JobRecord, comment: str) -> bool:
-    """Return whether a record may belong to the job with this comment: accounting may not store comments."""
-    return record.comment == comment or (record.source == "sacct" and not record.comment)
-
-
 def require_controller() -> None:
     """Raise Unreachable unless slurmctld answers. Call this before anything is recorded for a submission."""
     answer = run_slurm(["scontrol", "ping"])

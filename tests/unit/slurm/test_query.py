@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import pytest
 
 from orchestrator.errors import Problem, ReproError, Unreachable
 from orchestrator.slurm import command, query
 from orchestrator.slurm.command import AccountingUnreachable, CommandResult, NoAccounting, keeps_comments
-from orchestrator.slurm.records import ACCOUNTING_FIELDS, QUEUE_FIELDS, JobRecord, Source, parse_queue
+from orchestrator.slurm.records import ACCOUNTING_FIELDS, QUEUE_FIELDS, JobRecord
 from tests.unit.slurm.test_records import SUBMITTED, accounting_row, queue_row
 
 QUEUE_HEADER = "\x1f".join(["JOBID", *QUEUE_FIELDS[1:]]) + "\n"
@@ -135,18 +135,6 @@ def test_a_record_that_may_be_ours_is_neither_ours_nor_unknown(slurm: FakeSlurm,
     slurm.squeue, slurm.sacct = (queue_row("7"), "") if source == "squeue" else ("", accounting_row("7"))
     answer = query.query_jobs(["7", "9"], lambda _: None)
     assert not answer.records and set(answer.unclear) == {"7"} and set(answer.unknown) == {"9"}
-
-
-@pytest.mark.parametrize(
-    ("source", "comment", "expected"),
-    [
-        *(("squeue", "token", True), ("squeue", "theirs", False), ("squeue", "", False)),
-        *(("sacct", "token", True), ("sacct", "theirs", False), ("sacct", "", True)),
-    ],
-)
-def test_only_a_record_of_accounting_may_have_lost_its_comment(source: Source, comment: str, expected: bool) -> None:
-    (record,) = parse_queue(queue_row(comment=comment))
-    assert query.may_have_comment(replace(record, source=source), "token") is expected
 
 
 @pytest.mark.parametrize(
