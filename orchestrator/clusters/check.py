@@ -229,7 +229,7 @@ class _SiteChecks:
     def names(self) -> Iterator[Finding]:
         """Check the names of features and reservations."""
         if self.slurm.constraint and not is_blank(self.slurm.constraint) and self.job_partition:
-            there = sorted(self.job_partition.features)
+            there = sorted({feature for kind in self.job_partition.kinds for feature in kind.features})
             parts = re.split(r"[&|,()\[\]!\s]+", self.slurm.constraint)  # such as `[rack1*2|rack2*2]&80g`
             missing = [name for part in parts if (name := part.partition("*")[0]) and name not in there]
             if not self.job_partition.kinds:

@@ -141,11 +141,6 @@ class Partition:
     kinds: tuple[NodeKind, ...] = ()
 
     @property
-    def features(self) -> frozenset[str]:
-        """Return the features of the nodes."""
-        return frozenset(feature for kind in self.kinds for feature in kind.features)
-
-    @property
     def gpu_nodes(self) -> int:
         """Return the number of nodes with GPUs."""
         return sum(kind.count for kind in self.kinds if kind.gpu)
