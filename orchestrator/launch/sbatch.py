@@ -212,9 +212,9 @@ class _Sender:
     def _sbatch_without_failed_nodes(
         self, executor: SlurmScriptExecutor, script: OwnScript, token: str, words: Sequence[str]
     ) -> str:
-        """Submit without the nodes that failed before. If there are not enough others, exclude only the other nodes.
+        """Submit without the nodes that failed before; if there are not enough others, with these nodes.
 
-        These are the nodes of the profile and of the deny list. `words` are further options.
+        The nodes of the profile and of the deny list are always excluded. `words` are further options.
         """
         options, anywhere = exclude_options(words, script.text, self.denied)
         try:
@@ -314,9 +314,7 @@ def _array(attempts: Sequence[AttemptRow], run_plan: RunPlan) -> Iterator[str]:
     # Consecutive indexes have the same difference to their position.
     numbered = groupby(enumerate(sorted(indexes)), lambda pair: pair[1] - pair[0])
     spans = [[index for _, index in span] for _, span in numbered]
-    text = ",".join(
-        str(first) if first == last else f"{first}-{last}" for first, last in ((span[0], span[-1]) for span in spans)
-    )
+    text = ",".join(f"{span[0]}-{span[-1]}" if len(span) > 1 else str(span[0]) for span in spans)
     yield f"--array={text}%{run_plan.at_once}"
 
 
