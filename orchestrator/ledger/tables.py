@@ -234,7 +234,7 @@ class Attempt(Table):
     of the array. `is_requeued`: Slurm runs the job again if it loses a node. `host`, `user` and `pid` are those of the
     submission; a local job runs on that host. `pid_start_ticks` is the start time of process `pid` in clock ticks
     since boot, and `machine` identifies its machine, boot and PID namespace. `slurm_cluster` is the cluster of the
-    submission, as `name@controller`. `seen_via` is the source of the last observation: squeue, sacct, scontrol, or the
+    submission, as `name@controller`. `seen_via` is the source of the last observation: squeue, sacct, or the
     job's record. `starts_at` and `ends_at` are the scheduler's expectation. `unseen_since` is the time since which no
     source lists the attempt, and `unseen_log_bytes` is the size of its log at that time. `unsettled_since` has, for
     each boot of a machine that waits for an answer about this attempt, the seconds since boot at which it began to

@@ -23,10 +23,8 @@ from orchestrator.launch.run_options import (
     FollowedJob,
     Gate,
     _has_enough,
-    canary_checks,
     equal_failures,
     failure_kind,
-    whole_pattern,
 )
 from orchestrator.megatron.logs.alpa import RowKey
 from orchestrator.megatron.logs.root_cause import cause
@@ -425,7 +423,7 @@ def test_the_check_of_a_canary_finds_in_a_real_log_what_the_verdict_finds(tmp_pa
     sizes = (world.world_size, world.tensor_parallel, world.pipeline_parallel) if world else (1, 1, 1)
     (tmp_path / "log.txt").write_bytes(text)
     job = CanaryJob("x", tmp_path, last, *sizes)
-    patterns = [whole_pattern(job), *(check.pattern for check in canary_checks(job) if check.file == "log.txt")]
+    patterns = [job.whole, *(check.pattern for check in job.checks if check.file == "log.txt")]
     matches = [
         bash(tmp_path / "check.sh", f"LC_ALL=C grep -aEqs {shlex.quote(pattern)} {tmp_path}/log.txt").returncode == 0
         for pattern in patterns
