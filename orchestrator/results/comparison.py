@@ -345,7 +345,9 @@ def _difference(
         return replace(row, change=_one_sided(first, second, b), because=because)
     ratio, (noise, noise_from) = second.value / first.value, _noise((a, b), repeated, metric)
     faster = 1 / ratio if METRICS[metric].better == "lower" else ratio
-    change = "same within noise" if abs(faster - 1) <= noise else "improvement" if faster > 1 else "regression"
+    change: Change = "improvement" if faster > 1 else "regression"
+    if abs(faster - 1) <= noise:
+        change = "same within noise"
     because = "; ".join(_unlike(a, b, metric)) or None
     if a.row and b.row and a.row.attempt_id == b.row.attempt_id:
         because = "the same attempt"
