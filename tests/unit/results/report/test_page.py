@@ -118,7 +118,7 @@ def test_every_case_and_claim_is_counted_once(ledger: Ledger) -> None:
     page = page_of(ledger, [record_figure(ledger, made_up, "paper", outcome, gpu="H800")])
     counts = page.counts
     assert (counts.cases, counts.as_published, counts.verified, counts.failed, counts.missing) == (3, 1, 1, 0, 1)
-    assert page.summary == "1 of 3 cases is verified, 1 ran out of memory as published, 1 is missing."
+    assert page.counts.summary == "1 of 3 cases is verified, 1 ran out of memory as published, 1 is missing."
 
 
 def test_two_figures_are_added_up(ledger: Ledger) -> None:
@@ -128,7 +128,7 @@ def test_two_figures_are_added_up(ledger: Ledger) -> None:
     ]
     page = page_of(ledger, figures)
     assert page.title == "2 experiments" and page.counts.cases == sum(len(figure.results) for figure in figures)
-    assert page.summary == (
+    assert page.counts.summary == (
         f"All {page.counts.cases} cases are verified. None of 7 claims holds, 4 fail, 3 are not judged."
     )
 
@@ -295,7 +295,7 @@ def test_without_matplotlib_everything_else_is_there(ledger: Ledger, monkeypatch
 def test_a_figure_with_nothing_submitted_but_one_case_is_a_page_too(ledger: Ledger) -> None:
     figure = record_figure(ledger, figure_13(), "paper", lambda *_: Outcome(columns=PENDING))
     page = page_of(ledger, [replace(figure, claims=())])
-    assert page.summary == "0 of 10 cases are verified, 10 are missing."
+    assert page.counts.summary == "0 of 10 cases are verified, 10 are missing."
     assert page.figures[0].cases[0].verdict.word == "pending" and page.figures[0].cases[0].why == "Priority"
 
 
