@@ -19,6 +19,7 @@ from typing import IO, BinaryIO
 from orchestrator.errors import Problem, ReproError
 from orchestrator.files import single_name
 from orchestrator.reading.logs import decompressed as in_pieces
+from orchestrator.reading.logs import file_blocks
 from orchestrator.text import counted
 
 LEVEL = 3
@@ -235,7 +236,7 @@ def _sizes(manifest: str) -> Iterator[tuple[str, tuple[int, str]]]:
 def _sha256(path: Path) -> str:
     digest = hashlib.sha256()
     with path.open("rb") as file:
-        while block := file.read(1 << 20):
+        for block in file_blocks(file):
             digest.update(block)
     return digest.hexdigest()
 

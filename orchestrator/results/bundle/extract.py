@@ -44,22 +44,12 @@ SOMEBODY = "user"
 
 def anonymized(value: T, users: Collection[str]) -> T:
     """Return a row, or other JSON, without the names of these users in paths."""
-    names = "|".join(re.escape(user) for user in sorted(users, key=lambda user: (-len(user), user)) if user)
-    pattern = re.compile(rf"(?<=/)(?:{names})(?![\w.@-])") if names else None  # a name that is a whole part of a path
-    anonymous: T = _without_users(value, pattern)
-    return anonymous
-
-
-def _without_users(value: Any, pattern: re.Pattern[str] | None) -> Any:
-    if pattern is None:
+    names = "|".join(re.escape(json.dumps(user)[1:-1]) for user in sorted(users, key=len, reverse=True) if user)
+    if not names:
         return value
-    if isinstance(value, str):
-        return pattern.sub(SOMEBODY, value)
-    if isinstance(value, dict):
-        return {key: _without_users(item, pattern) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_without_users(item, pattern) for item in value]
-    return value
+    within_path = rf"(?<=/)(?:{names})(?![\w.@-])"  # a name that is a whole part of a path
+    anonymous: T = json.loads(re.sub(within_path, SOMEBODY, json.dumps(value)))
+    return anonymous
 
 
 TABLES: Mapping[str, type[Table]] = {

@@ -19,7 +19,6 @@ from orchestrator.results.bundle.archive import changed_files, path_within, text
 from orchestrator.results.bundle.attempt_check import first_of, missing_attempts, read_logs, same, shown
 from orchestrator.results.bundle.extract import (
     Extract,
-    anonymized,
     memory_ledger,
     read_entry,
     read_extract,
@@ -136,7 +135,7 @@ def _check_results(folder: Path, about: About, entry: Entry, ledger: Ledger) -> 
     outcome = judge_stored(ledger, entry, about.scale, about.left_out or ())
     stored = json.loads(text_of(folder, "results/results.json"))
     names = {column["name"] for column in stored["columns"]}  # an older bundle has fewer
-    rows = anonymized([dict(row) for row in export_rows(entry, outcome.results, ledger)], ())
+    rows = export_rows(entry, outcome.results, ledger)
     cases = [{name: value for name, value in row.items() if name in names} for row in rows]
     claims, same_rules = claim_rows(outcome.claims), about.judging_rules == JUDGING_RULES
     differences = [

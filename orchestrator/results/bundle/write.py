@@ -23,7 +23,7 @@ from orchestrator.ledger.reports import script_texts
 from orchestrator.ledger.tables import ENDED, MEASURED, NEVER_SUBMITTED, OPEN
 from orchestrator.masking import hidden_values, masked, masked_tree
 from orchestrator.megatron.logs.alpa import TABLE
-from orchestrator.reading.logs import decompressed, is_compressed, job_secrets, log_files
+from orchestrator.reading.logs import decompressed, file_blocks, is_compressed, job_secrets, log_files
 from orchestrator.results.bundle.archive import MANIFEST, SUMS, Added, Archive, new_archive
 from orchestrator.results.bundle.extract import (
     TABLES,
@@ -55,7 +55,6 @@ _RECORDS = re.compile(
 """Files of a job folder that a bundle contains besides logs. Other files of a program may contain anything."""
 _PACKED = re.compile(r"\.(?:gz|zst)$")
 """Ending of a compressed log. The bundle contains the log decompressed, without the ending."""
-_PIECE_BYTES = 1 << 20
 # Lines that a verdict or a number may depend on.
 _PROOF = re.compile(
     rb"iteration +[0-9]+/|using world size:|\[after training is done\]|\[exiting program|\(MB\)|number of parameters"
@@ -197,8 +196,8 @@ def _blocks(folder: Path, name: str, secrets: Collection[str], complain: Callabl
         raise ReproError(Problem("is gone", f"{folder / name}:"))
     with file:
         try:
-            plain = iter(lambda: file.read(_PIECE_BYTES), b"")
-            yield from masked_blocks(decompressed(file, complain) if is_compressed(file) else plain, secrets)
+            pieces = decompressed(file, complain) if is_compressed(file) else file_blocks(file)
+            yield from masked_blocks(pieces, secrets)
         except OSError as error:
             raise ReproError(Problem(f"cannot be read ({error.strerror})", f"{folder / name}:")) from None
 

@@ -127,7 +127,7 @@ def test_two_figures_are_added_up(ledger: Ledger) -> None:
         record_figure(ledger, shipped("figure-14"), "paper", as_the_plot_says, at=START + timedelta(minutes=1)),
     ]
     page = page_of(ledger, figures)
-    assert page.title == "2 experiments" and page.counts.cases == sum(len(figure.results) for figure in figures)
+    assert page.counts.cases == sum(len(figure.results) for figure in figures)
     assert page.counts.summary == (
         f"All {page.counts.cases} cases are verified. None of 7 claims holds, 4 fail, 3 are not judged."
     )
@@ -136,7 +136,7 @@ def test_two_figures_are_added_up(ledger: Ledger) -> None:
 def test_a_measured_number_stands_beside_the_published_one_with_how_that_is_known(ledger: Ledger) -> None:
     figure = record_figure(ledger, figure_13(), "paper", lambda *_: Outcome(150.0, 1.25))
     row = next(row for row in page_of(ledger, [figure]).figures[0].cases if row.number.case == "pp=8,tp=8,gbs=32")
-    assert (row.used, row.published) == ("6 iterations", "140")
+    assert (row.used, row.number.published) == ("6 iterations", 140)
     source = "traced from the plot, ±0.5, figure 13"
     text = read(ledger, figure).text
     assert "150 ± 1 6 iterations" in text and f"140 {source} 1.071 ✓ within" in text
