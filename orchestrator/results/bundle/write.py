@@ -40,7 +40,7 @@ from orchestrator.results.bundle.extract import (
 )
 from orchestrator.results.cases import LeftOutAttempt, words_of
 from orchestrator.results.claims import JUDGING_RULES
-from orchestrator.results.export.formats import as_csv, as_json
+from orchestrator.results.export.formats import pieces
 from orchestrator.results.export.rows import CASE_COLUMNS, Row, claim_rows, export_rows
 from orchestrator.results.outcome import FigureOutcome, judge_stored, needs_losses
 from orchestrator.results.plot.figure import matplotlib_version
@@ -373,8 +373,9 @@ def _lines(ledger: Ledger, extract: Extract, paths: Mapping[int, Row], table: st
 def _add_results(contents: Contents, ledger: Ledger, figure: FigureOutcome, extract: Extract) -> None:
     rows = [dict(row) for row in export_rows(figure.entry, figure.results, ledger)]
     cases = anonymized(rows, extract.users)
-    contents.add("results/cases.csv", as_csv(cases, CASE_COLUMNS).encode())
-    contents.add("results/results.json", as_json(cases, claim_rows(figure.claims)).encode())
+    parts = {"cases": cases, "claims": claim_rows(figure.claims)}
+    for name, file_format in (("cases.csv", "csv"), ("results.json", "json")):
+        contents.add(f"results/{name}", b"".join(pieces(file_format, CASE_COLUMNS, parts)))
 
 
 def _ledger_of_bundle(

@@ -20,7 +20,6 @@ from orchestrator.errors import Problem, ReproError
 from orchestrator.fields import Column
 from orchestrator.ledger.tables import PARTIAL
 from orchestrator.metrics import METRICS, shares_beside
-from orchestrator.results.export.rows import CASE_COLUMNS
 
 ExportRow = Mapping[str, Any]
 """Value, or None, of each column by its name."""
@@ -50,20 +49,14 @@ def _csv_pieces(rows: Iterable[ExportRow], columns: Sequence[Column]) -> Iterato
     A text that a spreadsheet would read as a formula starts with an apostrophe. Python's csv module does not quote `;`,
     tabs and blanks at the ends, which spreadsheets of other languages need.
     """
-    names = [column.name for column in columns]
-    yield csv_line(names) + "\r\n"
+    yield csv_line(column.name for column in columns) + "\r\n"
     for row in rows:
-        yield csv_line(row.get(name) for name in names) + "\r\n"
+        yield csv_line(row.values()) + "\r\n"
 
 
 def csv_line(values: Iterable[object]) -> str:
     """Return the values as one line of CSV, without its end."""
     return ",".join(map(_cell, values))
-
-
-def as_csv(rows: Iterable[ExportRow], columns: Sequence[Column]) -> str:
-    """Return a CSV file."""
-    return "".join(_csv_pieces(rows, columns))
 
 
 # Semicolons too: a spreadsheet of a country with decimal commas splits at them.
@@ -88,11 +81,6 @@ def is_formula(text: str) -> bool:
     """Return whether a spreadsheet may run the text, by its first visible character in any width."""
     first = next((c for c in text if c.isprintable() and not c.isspace()), "")
     return text[:1] in ("\t", "\r", "\n") or unicodedata.normalize("NFKC", first)[:1] in ("=", "+", "-", "@")
-
-
-def as_json(rows: Iterable[ExportRow], claims: Iterable[ExportRow]) -> str:
-    """Return cases, claims and the meaning of each column; one row per line."""
-    return "".join(_json_pieces({"columns": _column_rows(CASE_COLUMNS), "cases": rows, "claims": claims}))
 
 
 def _json_pieces(parts: Mapping[str, Iterable[ExportRow]]) -> Iterator[str]:
@@ -131,8 +119,9 @@ def as_parquet(rows: Iterable[ExportRow], columns: Sequence[Column]) -> bytes:
         "boolean": pyarrow.bool_(),
         "time": pyarrow.timestamp("ms", tz="UTC"),
     }
-    fields = [pyarrow.field(column.name, types[column.kind], metadata=_metadata(column)) for column in columns]
-    schema = pyarrow.schema(fields)
+    meanings = [{"meaning": column.meaning} | ({"unit": column.unit} if column.unit else {}) for column in columns]
+    fields = ((column.name, types[column.kind]) for column in columns)
+    schema = pyarrow.schema(pyarrow.field(*one, metadata=each) for one, each in zip(fields, meanings, strict=True))
     times = [column.name for column in columns if column.kind == "time"]
     file = io.BytesIO()
     remaining = iter(rows)
@@ -145,10 +134,6 @@ def as_parquet(rows: Iterable[ExportRow], columns: Sequence[Column]) -> bytes:
             ]
             writer.write_table(pyarrow.Table.from_pylist(batch, schema=schema))
     return file.getvalue()
-
-
-def _metadata(column: Column) -> dict[str, str]:
-    return {"meaning": column.meaning} | ({"unit": column.unit} if column.unit else {})
 
 
 _TIME, _NONE = "iteration_ms", "-"
