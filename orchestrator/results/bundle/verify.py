@@ -16,7 +16,7 @@ from orchestrator.files import single_name
 from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.tables import MEASURED
 from orchestrator.results.bundle.archive import changed_files, path_within, text_of, unpacked
-from orchestrator.results.bundle.attempt_check import first_of, missing_attempts, read_logs, same, shown
+from orchestrator.results.bundle.attempt_check import differences_of, first_of, missing_attempts, read_logs, shown
 from orchestrator.results.bundle.extract import (
     Extract,
     memory_ledger,
@@ -199,19 +199,18 @@ def _row_differences(
     key: str, stored: Sequence[Row], derived: Sequence[Row], only: Collection[str] = ()
 ) -> Iterator[str]:
     """Yield the differences of two tables; with `only`, of these columns."""
-    before, after = ({row[key]: row for row in rows} for rows in (stored, derived))
+    before, after = (
+        {
+            row[key]: {name: row[name] for name in row if (name in only if only else name not in _MASKED_WITH_LOG)}
+            for row in rows
+        }
+        for rows in (stored, derived)
+    )
     if list(before) != list(after) or len(before) != len(stored):
         yield f"results/results.json: other {key}s than its logs give"
     for name in (name for name in after if name in before):
-        location = f"results/results.json: {key} {name}"
-        columns = [column for column in {**before[name], **after[name]} if column not in _MASKED_WITH_LOG]
-        values = {column: (before[name].get(column), after[name].get(column)) for column in only or columns}
-        differences = [
-            f"{location}: {column} is {shown(old)}, and {shown(new)} by its logs"
-            for column, (old, new) in values.items()
-            if not same(old, new)
-        ]
-        yield from first_of(differences, location)
+        location, rows_of_name = f"results/results.json: {key} {name}", ({"": before[name]}, {"": after[name]})
+        yield from first_of(list(differences_of(location, *rows_of_name, "{}, and {} by its logs")), location)
 
 
 _MASKED_WITH_LOG = ("verdict_reason", "deciding_line", "deciding_rank")
