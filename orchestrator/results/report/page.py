@@ -27,6 +27,7 @@ from orchestrator.ledger.rows import JobSummary
 from orchestrator.ledger.tables import Run
 from orchestrator.results.outcome import FigureOutcome
 from orchestrator.results.plot.figure import label_on, picture
+from orchestrator.results.plot.panels import SERIES, SERIES_ON_DARK
 from orchestrator.results.report.cases import (
     CaseLine,
     Counts,
@@ -227,7 +228,8 @@ def rendered(page: Page, templates: Path) -> str:
     The page loads nothing and runs only its own script: its security policy contains the digest of the script.
     """
     environment = _environment(templates)
-    style, script = (environment.get_template(f"report.{kind}.j2").render() for kind in ("css", "js"))
+    colours = list(zip(SERIES, SERIES_ON_DARK, strict=True))
+    style, script = (environment.get_template(f"report.{kind}.j2").render(colours=colours) for kind in ("css", "js"))
     policy = f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src {_digest(script)}"
     template = environment.get_template("report.html.j2")
     text: str = template.render(page=page, style=style, script=script, policy=policy)

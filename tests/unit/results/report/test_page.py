@@ -26,6 +26,7 @@ from orchestrator.ledger.tables import Attempt, Run
 from orchestrator.paths import Folders
 from orchestrator.results.cases import CaseMetric
 from orchestrator.results.outcome import FigureOutcome, judge_stored
+from orchestrator.results.plot.panels import SERIES, SERIES_ON_DARK
 from orchestrator.results.report.cases import Counts, Mark, shown_hours, shown_number, with_spread
 from orchestrator.results.report.page import Page, page_of, rendered, report, require_folder, write_report
 from orchestrator.text import with_symbols
@@ -127,6 +128,7 @@ def test_two_figures_are_added_up(ledger: Ledger) -> None:
         record_figure(ledger, shipped("figure-14"), "paper", as_the_plot_says, at=START + timedelta(minutes=1)),
     ]
     page = page_of(ledger, figures)
+    assert "2 experiments" in Read(rendered(page, TEMPLATES)).text
     assert page.counts.cases == sum(len(figure.results) for figure in figures)
     assert page.counts.summary == (
         f"All {page.counts.cases} cases are verified. None of 7 claims holds, 4 fail, 3 are not judged."
@@ -301,7 +303,7 @@ def test_a_figure_with_nothing_submitted_but_one_case_is_a_page_too(ledger: Ledg
 
 # ---- that nothing on it can do anything ------------------------------------------------------------------------
 
-HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(2)>{{ 7 * 7 }}</pre></details>"
+HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(2)>{{ 71 * 71 }}</pre></details>"
 
 
 def hostile(ledger: Ledger) -> Page:
@@ -327,7 +329,7 @@ def hostile(ledger: Ledger) -> Page:
 def test_no_text_becomes_a_tag(ledger: Ledger) -> None:
     page = Read(rendered(hostile(ledger), TEMPLATES))
     assert page.count("script") == 1 and page.count("img", "blink") == 0
-    assert page.text.count(HOSTILE) > 10 and "49" not in page.text
+    assert page.text.count(HOSTILE) > 10 and "5041" not in page.text
 
 
 @settings(max_examples=examples(60))
@@ -357,6 +359,12 @@ def test_a_secret_stands_nowhere(ledger: Ledger) -> None:
     for secret_text in (TOKEN, "hunter2hunter2", "sesame-sesame", "open-sesame-1"):
         assert secret_text not in page
     assert "export HF_TOKEN=***" in page and "--api-key '***'" in Read(page).text
+
+
+def test_the_lines_of_pictures_are_lighter_on_a_dark_page(ledger: Ledger) -> None:
+    html = report(ledger, [record_figure(ledger, figure_13(), "paper", as_the_plot_says)], TEMPLATES)
+    for number, (light, dark) in enumerate(zip(SERIES, SERIES_ON_DARK, strict=True), 1):
+        assert f"--plot-{number}: light-dark({light}, {dark});" in html and f"--plot-{number}: {light};" in html
 
 
 def test_what_would_steer_is_seen_instead(ledger: Ledger) -> None:
