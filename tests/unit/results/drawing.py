@@ -42,7 +42,8 @@ expected:
 def words(svg: str) -> list[str]:
     """Every text of a picture, in the order in which it is drawn."""
     tree = ElementTree.fromstring(svg[svg.index("<svg") :])
-    return ["".join(text.itertext()) for text in tree.iter("{http://www.w3.org/2000/svg}text")]
+    texts = ("".join(text.itertext()) for text in tree.iter("{http://www.w3.org/2000/svg}text"))
+    return [text.replace("\N{NO-BREAK SPACE}", " ") for text in texts]
 
 
 def draw_own(folder: Path, text: str, rates: dict[str, float], **how: Any) -> list[str]:
