@@ -187,7 +187,7 @@ def _check_pages(folder: Path, about: About, entry: Entry, extract: Extract, tem
     outcome = judge_stored(ledger, entry, about.scale, about.left_out or ())
     rendered = {
         REPORT: report(ledger, [outcome], templates),
-        README: readme(outcome, extract, about.missing),
+        README: readme(outcome, extract, about.missing, templates),
     }
     stored = {path: (folder / path).read_bytes().decode(errors="surrogateescape") for path in rendered}
     return check_of_pages(
