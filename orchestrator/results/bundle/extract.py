@@ -143,18 +143,14 @@ def extract_of(
         run_jobs = [row for row in run_jobs if row["job_id"] in job_ids]
         events = [row for row in _rows(session, Event, "run_id", run_ids, order="id") if row["attempt_id"] is None]
         events += _rows(session, Event, "attempt_id", ids, order="id")
-        metrics = _rows(session, Metric, "attempt_id", ids, order="attempt_id name")
-        requested = _rows(session, Job, "id", job_ids, order="id")
-        made = run_ids | {row["run_id"] for row in attempts}
-        runs_made = _rows(session, Run, "id", made, order="created_at id")
-    return Extract(
-        runs=runs_made,
-        jobs=requested,
-        run_jobs=run_jobs,
-        attempts=attempts,
-        metrics=metrics,
-        events=sorted(events, key=lambda row: (row["at"], row["id"])),
-    )
+        return Extract(
+            runs=_rows(session, Run, "id", run_ids | {row["run_id"] for row in attempts}, order="created_at id"),
+            jobs=_rows(session, Job, "id", job_ids, order="id"),
+            run_jobs=run_jobs,
+            attempts=attempts,
+            metrics=_rows(session, Metric, "attempt_id", ids, order="attempt_id name"),
+            events=sorted(events, key=lambda row: (row["at"], row["id"])),
+        )
 
 
 def _rows(session: Session, table: type[Table], column: str, values: set[int] | set[str], order: str) -> list[Row]:
@@ -284,19 +280,12 @@ def memory_ledger(
         | {"script": (text_of(row["script"]) if row["script"] else None) or ""}
         for row in extract.attempts
     )
-    rows: Mapping[type[Table], Iterable[Row]] = {
-        Run: runs,
-        Job: extract.jobs,
-        RunJob: [*extract.run_jobs, *_jobs_of_other_figures(extract)],
-        Attempt: attempts,
-        Metric: extract.metrics,
-        Iteration: iterations,
-        Event: extract.events,
-    }
+    requests = [*extract.run_jobs, *_jobs_of_other_figures(extract)]
+    made = {"runs": runs, "run_jobs": requests, "attempts": attempts, "iterations": iterations}
     ledger = Ledger(url, engine)
     with ledger.writing() as session:
-        for table, of_table in rows.items():
-            remaining = iter(of_table)
+        for name, table in TABLES.items():
+            remaining = iter(made[name] if name in made else extract.of(name))
             while batch := list(itertools.islice(remaining, _ROWS_AT_ONCE)):
                 session.connection().execute(sa.insert(rows_of(table)), batch)
     return ledger

@@ -120,45 +120,30 @@ class AxisMark:
 
     label: str
     marker: str
-    filled: bool
+    filled: bool = False
     ring: Dashes | None = None
 
 
-OOM_BOTH = "out of memory as published"
-OOM_BOTH_UNCONFIRMED = "out of memory as published, unconfirmed"
-OOM_PUBLISHED = "out of memory (published)"
-OOM_PUBLISHED_UNCONFIRMED = "out of memory (published, unconfirmed)"
-OOM_MEASURED = "out of memory (measured)"
-FLAGGED = "flagged, no number"
-NOT_RUN = "not run"
-UNDER_WAY = "under way"
-FAILED_HERE = "failed"
-NO_NUMBER = "ran, without this number"
-
-AXIS_MARKS: dict[str, AxisMark] = {
-    mark.label: mark
-    for mark in (
-        AxisMark(OOM_BOTH, "X", filled=True, ring=CONFIRMED),
-        AxisMark(OOM_BOTH_UNCONFIRMED, "X", filled=True, ring=UNCONFIRMED),
-        AxisMark(OOM_PUBLISHED, "X", filled=False, ring=CONFIRMED),
-        AxisMark(OOM_PUBLISHED_UNCONFIRMED, "X", filled=False, ring=UNCONFIRMED),
-        AxisMark(OOM_MEASURED, "X", filled=True),
-        AxisMark(FLAGGED, "*", filled=False),
-        AxisMark(FAILED_HERE, "x", filled=True),
-        AxisMark(UNDER_WAY, ">", filled=False),
-        AxisMark(NO_NUMBER, "_", filled=True),
-        AxisMark(NOT_RUN, "|", filled=True),
-    )
-}
-"""Label -> mark, in the order of the legend."""
-OOM = tuple(label for label in AXIS_MARKS if label.startswith("out of memory"))
+AXIS_MARKS = (
+    OOM_BOTH := AxisMark("out of memory as published", "X", filled=True, ring=CONFIRMED),
+    OOM_BOTH_UNCONFIRMED := AxisMark("out of memory as published, unconfirmed", "X", filled=True, ring=UNCONFIRMED),
+    OOM_PUBLISHED := AxisMark("out of memory (published)", "X", ring=CONFIRMED),
+    OOM_PUBLISHED_UNCONFIRMED := AxisMark("out of memory (published, unconfirmed)", "X", ring=UNCONFIRMED),
+    OOM_MEASURED := AxisMark("out of memory (measured)", "X", filled=True),
+    FLAGGED := AxisMark("flagged, no number", "*"),
+    FAILED_HERE := AxisMark("failed", "x", filled=True),
+    UNDER_WAY := AxisMark("under way", ">"),
+    NO_NUMBER := AxisMark("ran, without this number", "_", filled=True),
+    NOT_RUN := AxisMark("not run", "|", filled=True),
+)
+"""Marks in the order of the legend."""
 
 
 @dataclass(frozen=True, slots=True)
 class CasePoint:
     """A case in a panel: its position, the measured number with its error bar, and the published number.
 
-    `marks` are keys of `AXIS_MARKS`: the reasons why it has no number. `kind` is a key of `MEASURED`.
+    `marks` are the reasons why it has no number. `kind` is a key of `MEASURED`.
     """
 
     at: float
@@ -166,7 +151,7 @@ class CasePoint:
     low: float
     high: float
     published: PublishedPoint | None
-    marks: tuple[str, ...]
+    marks: tuple[AxisMark, ...]
     kind: str = "measured"
 
 
@@ -262,7 +247,7 @@ def _kind(result: Result, metric: str) -> str:
     return "measured, partial" if result.partial else "measured"
 
 
-def _marks(result: Result, has_number: bool) -> Iterator[str]:
+def _marks(result: Result, has_number: bool) -> Iterator[AxisMark]:
     ran_out = result.ran_out_of_memory
     if result.expects_oom:
         confirmed = result.case.expected is not None and result.case.expected.confirmed
