@@ -13,7 +13,7 @@ from orchestrator.catalog.axes import Settings
 from orchestrator.catalog.case import Case
 from orchestrator.catalog.experiment import PAPER, PublishedPoint
 from orchestrator.catalog.library import Entry
-from orchestrator.errors import Problem, ReproError
+from orchestrator.errors import Problem, ReproError, for_each
 from orchestrator.job_spec import Value
 from orchestrator.ledger.attempts import job_rows, rows_of_attempts
 from orchestrator.ledger.database import Ledger
@@ -53,17 +53,8 @@ def words_of(rows: Iterable[Mapping[str, object]]) -> list[str]:
 
 def left_out_attempts(ledger: Ledger, words: Sequence[str]) -> tuple[LeftOutAttempt, ...]:
     """Return the attempts that the values of `--without` name. ReproError has the problems of all values."""
-    problems: list[Problem] = []
-    chosen: dict[int, LeftOutAttempt] = {}
-    for word in words:
-        try:
-            attempt = _left_out(ledger, word)
-            chosen[attempt.attempt_id] = attempt
-        except ReproError as error:
-            problems += error.problems
-    if problems:
-        raise ReproError(*problems)
-    return tuple(chosen.values())
+    chosen = for_each(words, lambda word: _left_out(ledger, word))
+    return tuple({attempt.attempt_id: attempt for attempt in chosen}.values())
 
 
 def _left_out(ledger: Ledger, word: str) -> LeftOutAttempt:

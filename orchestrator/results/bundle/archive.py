@@ -211,7 +211,8 @@ def changed_files(folder: Path, paths: Sequence[str]) -> Iterator[str]:
     try:
         lines = text_of(folder, SUMS).splitlines()
         sums = {match[2]: match[1] for line in lines if (match := _SUM.fullmatch(line))}
-        sizes = dict(_sizes(text_of(folder, MANIFEST))) if MANIFEST in sums else {}
+        entries = (line.split("\t") for line in (text_of(folder, MANIFEST) if MANIFEST in sums else "").splitlines())
+        sizes = {path: (int(size_bytes), digest) for size_bytes, digest, path in entries}
     except (OSError, ValueError):
         yield f"{SUMS} or {MANIFEST}: cannot be read"
         return
@@ -225,12 +226,6 @@ def changed_files(folder: Path, paths: Sequence[str]) -> Iterator[str]:
         elif path != MANIFEST and sizes.get(path) != ((folder / path).stat().st_size, sums[path]):
             yield f"{path}: differs from its entry in {MANIFEST}"
     yield from (f"{path}: is in {MANIFEST} and not in {SUMS}" for path in sorted(sizes.keys() - sums.keys()))
-
-
-def _sizes(manifest: str) -> Iterator[tuple[str, tuple[int, str]]]:
-    for line in manifest.splitlines():
-        size_bytes, digest, path = line.split("\t")
-        yield path, (int(size_bytes), digest)
 
 
 def _sha256(path: Path) -> str:

@@ -93,7 +93,8 @@ def read_logs(
     for metric in extract.metrics:
         numbers = {name: value for name, value in metric.items() if name != "attempt_id"}
         metrics.setdefault(metric["attempt_id"], {})[metric["name"]] = numbers
-    groups = _lines_by_attempt(folder)
+    of_attempts = itertools.groupby(read_rows(folder, "iterations"), key=lambda row: row["attempt_id"])
+    groups = (list(rows) for _, rows in of_attempts)
     group = next(groups, None)
     for attempt in extract.attempts:
         lines: list[Row] = []
@@ -126,12 +127,6 @@ def missing_attempts(extract: Extract) -> Iterator[str]:
     for job, of_job in numbers.items():
         for number in sorted(set(range(1, max(of_job))) - of_job):
             yield f"ledger/attempts.jsonl: attempt {number} of job {job} is missing"
-
-
-def _lines_by_attempt(folder: Path) -> Iterator[list[Row]]:
-    """Yield the stored iterations of each attempt."""
-    for _, rows in itertools.groupby(read_rows(folder, "iterations"), key=lambda row: row["attempt_id"]):
-        yield list(rows)
 
 
 def _read_log(

@@ -136,20 +136,10 @@ class CaseLine:
         return with_spread(timing.value, timing.spread) if timing else ""
 
     @property
-    def execution(self) -> str:
-        """Return the execution mode."""
-        return (self.result.execution or "") if self.is_own else ""
-
-    @property
     def host_wait(self) -> str:
         """Return `12.3, 4.1 %`: the host wait in ms, and its share of the iteration time."""
         wait, percent = self.result.metric("host_wait_ms"), self.result.value("host_wait_percent")
         return f"{shown_number(wait.value)}, {percent:.3g} %" if self.is_own and wait and percent is not None else ""
-
-    @property
-    def host_bound(self) -> Mark | None:
-        """Return the mark of a host-bound case."""
-        return Mark("open", "host-bound") if self.is_own and self.result.host_bound else None
 
     @property
     def shares(self) -> str:
@@ -167,15 +157,6 @@ class CaseLine:
             ends = f"{shown_number(metric.interval_low)} to {shown_number(metric.interval_high)}"
             return f"mean of {metric.repeats} repeats, 95 % in {ends}"
         return "" if metric.count is None else f"{metric.count} iterations"
-
-    @property
-    def within(self) -> Mark | None:
-        """Return whether the ratio is within the tolerance."""
-        if self.number.ratio is None:
-            return None
-        if self.number.within is None:
-            return Mark("open", "not judged")
-        return Mark("good", "within") if self.number.within else Mark("bad", "beyond")
 
     @property
     def tolerance(self) -> str:
