@@ -30,9 +30,7 @@ OUR_TOLERANCE = 0.1
 """Relative tolerance if no claim of the experiment has one for the number. This is our choice: the widest tolerance
 that a shipped experiment allows a published rate, because these numbers also come from other machines and software."""
 
-NOT_SUBMITTED, UNDER_WAY, FAILED_HERE = "not submitted", "under way", "failed"
-AS_PUBLISHED, NOT_MEASURED, CANNOT_BE = "out of memory as published", "not measured", "cannot be right"
-TOO_NOISY, NOT_PUBLISHED = "too noisy", "no published number"
+NOT_MEASURED = "not measured"
 
 
 _BESIDE = (*beside("tflops_per_gpu"), METRICS["host_wait_percent"])
@@ -93,7 +91,7 @@ def _rows(entry: Entry, result: Result, results: Sequence[Result]) -> Iterator[C
     points = _points(result)
     if not points:
         own = measured_number(result, entry.experiment.axes.y.metric)
-        yield own if own.missing else replace(own, missing=NOT_PUBLISHED)
+        yield own if own.missing else replace(own, missing="no published number")
     for point in points:
         yield _reference_row(entry, result, point, results)
 
@@ -121,7 +119,7 @@ def _reference_row(entry: Entry, result: Result, point: PublishedPoint, results:
     (number,) = numbers_of([result], point.metric, results)
     part = published_part(result, point, number, tolerance)
     if part.holds is None and part.open_because is None and metric.too_noisy:
-        return replace(row, missing=TOO_NOISY, because=metric.too_noisy)
+        return replace(row, missing="too noisy", because=metric.too_noisy)
     if part.holds is None:
         return replace(row, because=point.doubt if part.open_because else f"within noise ({part.margin})")
     return replace(row, within=part.holds)
@@ -173,14 +171,14 @@ def _missing(result: Result) -> tuple[str, str | None]:
     """Return why a number was not measured: its kind, and a detail."""
     row = result.row
     if row is None:
-        return NOT_SUBMITTED, None
+        return "not submitted", None
     if result.ended_as_published:
-        return AS_PUBLISHED, None
+        return "out of memory as published", None
     if row.verdict == FAILED:
-        return FAILED_HERE, row.verdict_reason
+        return "failed", row.verdict_reason
     if row.phase != ENDED or not result.is_measured:
-        return UNDER_WAY, row.state
-    return (CANNOT_BE, result.flag) if result.flag else (NOT_MEASURED, None)
+        return "under way", row.state
+    return ("cannot be right", result.flag) if result.flag else (NOT_MEASURED, None)
 
 
 SideKind = Literal["cluster", "date", "commit", "run"]

@@ -201,8 +201,7 @@ def _plain(value: object) -> object:
 
 def columns_of(table: str) -> list[str]:
     """Return the columns of a table's lines, in order."""
-    left_out = _LEFT_OUT.get(table, frozenset())
-    return [column.name for column in rows_of(TABLES[table]).c if column.name not in left_out]
+    return [column.name for column in _columns(table)]
 
 
 def read_extract(folder: Path) -> Extract:
@@ -238,7 +237,8 @@ def row_of(table: str, line: bytes) -> Row:
 @lru_cache
 def _columns(table: str) -> list[sa.Column[Any]]:
     """Return the table's columns that its lines have."""
-    return [column for column in Table.metadata.tables[table].c if column.name in columns_of(table)]
+    left_out = _LEFT_OUT.get(table, frozenset())
+    return [column for column in Table.metadata.tables[table].c if column.name not in left_out]
 
 
 def _refuse(constant: str) -> None:

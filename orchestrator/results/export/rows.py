@@ -235,11 +235,9 @@ def _runs_of_attempts(ledger: Ledger, rows: Sequence[JobRow]) -> dict[int, Run]:
 
     A later run that reuses a finished job makes no attempt. An attempt is missing if the ledger cannot give its run.
     """
-    origins = attempt_origins(ledger, {row.job_id for row in rows})
-    run_ids = {(origin.job_id, origin.number): origin.run_id for origin in origins}
+    run_ids = {origin.attempt_id: origin.run_id for origin in attempt_origins(ledger, {row.job_id for row in rows})}
     runs = {run.id: run for run in run_records(ledger, set(run_ids.values()))}
-    by_attempt = {row.attempt_id: run_ids.get((row.job_id, row.number)) for row in rows}
-    return {attempt_id: runs[run_id] for attempt_id, run_id in by_attempt.items() if run_id in runs}
+    return {attempt_id: runs[run_id] for attempt_id, run_id in run_ids.items() if run_id in runs}
 
 
 def claim_rows(claims: Sequence[ClaimVerdict]) -> list[dict[str, str]]:
