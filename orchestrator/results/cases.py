@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import TypeVar
 
@@ -13,7 +13,7 @@ from orchestrator.catalog.axes import Settings
 from orchestrator.catalog.case import Case
 from orchestrator.catalog.experiment import PAPER, PublishedPoint
 from orchestrator.catalog.library import Entry
-from orchestrator.errors import Problem, ReproError
+from orchestrator.errors import Problem, ReproError, for_each
 from orchestrator.job_spec import Value
 from orchestrator.ledger.attempts import job_rows, rows_of_attempts
 from orchestrator.ledger.database import Ledger
@@ -53,17 +53,8 @@ def words_of(rows: Iterable[Mapping[str, object]]) -> list[str]:
 
 def left_out_attempts(ledger: Ledger, words: Sequence[str]) -> tuple[LeftOutAttempt, ...]:
     """Return the attempts that the values of `--without` name. ReproError has the problems of all values."""
-    problems: list[Problem] = []
-    chosen: dict[int, LeftOutAttempt] = {}
-    for word in words:
-        try:
-            attempt = _left_out(ledger, word)
-            chosen[attempt.attempt_id] = attempt
-        except ReproError as error:
-            problems += error.problems
-    if problems:
-        raise ReproError(*problems)
-    return tuple(chosen.values())
+    chosen = for_each(words, lambda word: _left_out(ledger, word))
+    return tuple({attempt.attempt_id: attempt for attempt in chosen}.values())
 
 
 def _left_out(ledger: Ledger, word: str) -> LeftOutAttempt:
@@ -152,21 +143,55 @@ def latest_job(rows: Sequence[R]) -> R:
     return max(enumerate(rows), key=lambda numbered: (rank(numbered[1]), numbered[0]))[1]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Combined:
-    """Last job of a case, combined with its repeats.
+    """Last job of a case, combined with its repeats; without a job if the case was not submitted.
 
     `rows` are the jobs behind the numbers, the fastest first; `row` is the median job. Without a number both are the
     last job. `failed` are failed repeats. `noise` is the reason why the times are too noisy to be compared, `flag` the
     reason why the numbers cannot be right.
     """
 
-    row: JobRow
-    rows: tuple[JobRow, ...]
-    metrics: dict[str, CaseMetric]
+    row: JobRow | None = None
+    rows: tuple[JobRow, ...] = ()
+    metrics: Mapping[str, CaseMetric] = field(default_factory=dict)
     failed: tuple[JobRow, ...] = ()
     noise: str | None = None
     flag: str | None = None
+
+    @property
+    def is_measured(self) -> bool:
+        """Return whether its numbers count: its job is verified or partial."""
+        return self.row is not None and self.row.verdict in MEASURED
+
+    def metric(self, name: str) -> CaseMetric | None:
+        """Return a measured metric; None unless the job is verified or partial, and its numbers can be right."""
+        return self.metrics.get(name) if self.is_measured and self.flag is None else None
+
+    def value(self, name: str) -> float | None:
+        """Return the value of a metric, or None."""
+        metric = self.metric(name)
+        return metric.value if metric else None
+
+    @property
+    def modes(self) -> tuple[str, ...]:
+        """Return the known execution modes in the logs of its jobs: two if repeats ran in different modes."""
+        return tuple(sorted({row.execution for row in self.rows if row.execution is not None}))
+
+    @property
+    def execution(self) -> str | None:
+        """Return the execution modes of its jobs as text; None if they are unknown."""
+        return " and ".join(self.modes) or None
+
+    @property
+    def is_host_bound(self) -> bool | None:
+        """Return whether its GPUs waited too long for the host; None unless that was measured."""
+        return is_host_bound(self.metrics) if self.metric("host_wait_percent") else None
+
+    @property
+    def host_bound(self) -> str | None:
+        """Return why it is host-bound; None if it is not or if that is unknown."""
+        return host_bound_reason(self.metrics) if self.is_host_bound else None
 
 
 def combine_repeats(rows: Sequence[JobRow], metrics: Mapping[int, Mapping[str, MeasuredMetric]]) -> Combined:
@@ -180,7 +205,7 @@ def combine_repeats(rows: Sequence[JobRow], metrics: Mapping[int, Mapping[str, M
     measured = [row for row in alike if row.verdict in MEASURED and "iteration_ms" in metrics.get(row.attempt_id, {})]
     if not measured:
         own = metrics.get(last.attempt_id, {})
-        return Combined(last, (last,), {name: mean_metric([metric]) for name, metric in own.items()})
+        return Combined(row=last, rows=(last,), metrics={name: mean_metric([metric]) for name, metric in own.items()})
     measured.sort(key=lambda row: metrics[row.attempt_id]["iteration_ms"].value)
     by_job = [metrics[row.attempt_id] for row in measured]
     middle = (len(measured) - 1) // 2
@@ -192,9 +217,14 @@ def combine_repeats(rows: Sequence[JobRow], metrics: Mapping[int, Mapping[str, M
         )
         for name in by_job[middle]
     }
-    failed = tuple(row for row in alike if row.verdict == FAILED)
-    noise, flag = means["iteration_ms"].too_noisy, _flag(measured, by_job)
-    return Combined(measured[middle], tuple(measured), means, failed, noise, flag)
+    return Combined(
+        row=measured[middle],
+        rows=tuple(measured),
+        metrics=means,
+        failed=tuple(row for row in alike if row.verdict == FAILED),
+        noise=means["iteration_ms"].too_noisy,
+        flag=_flag(measured, by_job),
+    )
 
 
 def _are_repeats(row: JobRow, other: JobRow) -> bool:
@@ -235,28 +265,21 @@ def _flag(rows: Sequence[JobRow], by_job: Sequence[Mapping[str, MeasuredMetric]]
     return None
 
 
-@dataclass(frozen=True, slots=True)
-class Result:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result(Combined):
     """Case with its job, metrics, and the published number for the figure's own metric.
 
     `losses` are (iteration, loss) pairs, empty unless requested; `gpu` is the name of the cluster's GPU; `instead_of`
-    is the program of the published numbers if another program ran. `row`, `rows`, `failed`, `noise` and `flag` are
-    those of `Combined`. `newer` has the latest attempts of these jobs where a later attempt than the result exists,
-    `later` the later jobs that have not run. `measured_for` is another experiment that made the job's result, by its
-    full name. `left_out` are attempts that a user left out.
+    is the program of the published numbers if another program ran. `newer` has the latest attempts of these jobs where
+    a later attempt than the result exists, `later` the later jobs that have not run. `measured_for` is another
+    experiment that made the job's result, by its full name. `left_out` are attempts that a user left out.
     """
 
     case: Case
-    row: JobRow | None
-    metrics: Mapping[str, CaseMetric]
-    published: PublishedPoint | None
+    published: PublishedPoint | None = None
     losses: tuple[tuple[int, float], ...] = ()
     gpu: str | None = None
     instead_of: str | None = None
-    rows: tuple[JobRow, ...] = ()
-    noise: str | None = None
-    flag: str | None = None
-    failed: tuple[JobRow, ...] = ()
     newer: tuple[JobRow, ...] = ()
     later: tuple[JobRow, ...] = ()
     measured_for: str | None = None
@@ -295,11 +318,6 @@ class Result:
         return self.row is not None and self.row.verdict == VERIFIED
 
     @property
-    def is_measured(self) -> bool:
-        """Return whether its numbers count: its job is verified or partial."""
-        return self.row is not None and self.row.verdict in MEASURED
-
-    @property
     def partial(self) -> str | None:
         """Return the progress of its partial jobs, `363/400`; None if it has none."""
         return ", ".join(f"{row.iteration}/{row.iterations}" for row in self.rows if row.verdict == PARTIAL) or None
@@ -322,35 +340,6 @@ class Result:
     def has(self, settings: Settings) -> bool:
         """Return whether the case has all of these settings."""
         return settings.given().items() <= self.case.settings.items()
-
-    def metric(self, name: str) -> CaseMetric | None:
-        """Return a measured metric; None unless the job is verified or partial, and its numbers can be right."""
-        return self.metrics.get(name) if self.is_measured and self.flag is None else None
-
-    def value(self, name: str) -> float | None:
-        """Return the value of a metric, or None."""
-        metric = self.metric(name)
-        return metric.value if metric else None
-
-    @property
-    def modes(self) -> tuple[str, ...]:
-        """Return the known execution modes of its jobs: two if repeats ran in different modes."""
-        return modes(self.rows)
-
-    @property
-    def execution(self) -> str | None:
-        """Return the execution modes of its jobs as text; None if they are unknown."""
-        return " and ".join(self.modes) or None
-
-    @property
-    def is_host_bound(self) -> bool | None:
-        """Return whether its GPUs waited too long for the host; None unless that was measured."""
-        return is_host_bound(self.metrics) if self.metric("host_wait_percent") else None
-
-    @property
-    def host_bound(self) -> str | None:
-        """Return why it is host-bound; None if it is not or if that is unknown."""
-        return host_bound_reason(self.metrics) if self.is_host_bound else None
 
 
 def case_results(
@@ -377,19 +366,20 @@ def case_results(
     own = named or (cases[0].instead_of if cases else None)
     results: list[Result] = []
     for case in cases:
-        result = Result(case, None, {}, published_for(entry, case, gpu), gpu=gpu, instead_of=own)
-        if case.name in by_name:
-            jobs = by_name[case.name]
-            job = combine_repeats(jobs, metrics)
-            last = max(index for index, row in enumerate(jobs) if _are_repeats(row, job.row))
-            origin = (made_for or {}).get(job.row.attempt_id, job.row.experiment)
+        result = Result(case=case, published=published_for(entry, case, gpu), gpu=gpu, instead_of=own)
+        jobs = by_name.get(case.name, [])
+        combined = combine_repeats(jobs, metrics) if jobs else Combined()
+        if (job := combined.row) is not None:
+            last = max(index for index, row in enumerate(jobs) if _are_repeats(row, job))
+            origin = (made_for or {}).get(job.attempt_id, job.experiment)
+            ran = (*combined.rows, *combined.failed)
             result = replace(
                 result,
-                **field_values(job) | {"metrics": with_training_days(case, job.metrics)},
-                losses=tuple((losses or {}).get(job.row.attempt_id, ())),
-                measured_for=None if origin == job.row.experiment else origin,
+                **field_values(combined) | {"metrics": with_training_days(case, combined.metrics)},
+                losses=tuple((losses or {}).get(job.attempt_id, ())),
+                measured_for=None if origin == job.experiment else origin,
                 later=tuple(jobs[last + 1 :]),
-                newer=tuple(newer[row.attempt_id] for row in (*job.rows, *job.failed) if row.attempt_id in newer),
+                newer=tuple(newer[row.attempt_id] for row in ran if row.attempt_id in newer),
             )
         results.append(result)
     return results
@@ -442,8 +432,3 @@ def published_on(case: Case, gpu: str | None) -> list[PublishedPoint]:
     """Return the published numbers that apply to this GPU: its own first, then those that name no GPU."""
     own = [point for point in case.published if point.gpu and gpu and point.gpu in gpu]
     return own + [point for point in case.published if not point.gpu]
-
-
-def modes(rows: Iterable[JobRow]) -> tuple[str, ...]:
-    """Return the execution modes in the logs of these jobs, each once."""
-    return tuple(sorted({row.execution for row in rows if row.execution is not None}))

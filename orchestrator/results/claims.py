@@ -6,7 +6,7 @@ import math
 import statistics
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Literal
 
@@ -45,10 +45,10 @@ from orchestrator.results.evidence import (
     largest,
     may_be_missing,
     measured,
+    metric_of,
     published_part,
     shown_number,
     unique,
-    value_of,
     verified,
 )
 from orchestrator.text import counted
@@ -107,23 +107,19 @@ def judge_claims(
     verdicts: list[ClaimVerdict] = []
     for claim in entry.experiment.claims:
         other = claim.experiment if isinstance(claim, PairFields) else None
-        beside = tuple((others or {}).get(other, ())) if other else ()
+        beside = (others or {}).get(other, ()) if other else ()
+        cases, cases_beside = (tuple(one for one in every if one.has(claim.where)) for every in (results, beside))
         metric = claim.metric or entry.experiment.axes.y.metric
-        evidence = Evidence(entry, scale, tuple(results), metric, gpus_per_node, beside, (*results, *beside))
+        evidence = Evidence(entry, scale, cases, metric, gpus_per_node, cases_beside, (*results, *beside))
         verdicts.append(_judge(claim, evidence))
     return verdicts
 
 
 def _judge(claim: Claim, evidence: Evidence) -> ClaimVerdict:
-    """Return the verdict of a claim by the evidence of all cases."""
+    """Return the verdict of a claim by the evidence of its cases."""
     if evidence.scale not in claim.judged_at:
         return ClaimVerdict(claim, "not judged", f"at scale {evidence.scale}: {claim.why_not_at(evidence.scale)}")
-    cases, beside = (
-        tuple(result for result in results if result.has(claim.where))
-        for results in (evidence.results, evidence.beside)
-    )
-    evidence = replace(evidence, results=cases, beside=beside)
-    used = tuple(_used(claim, evidence))
+    cases, used = evidence.results, tuple(_used(claim, evidence))
     try:
         if not cases:
             raise NotJudged(f"no case has {assigned(claim.where)}")
@@ -184,7 +180,7 @@ def _judge_peak(claim: PeakClaim, evidence: Evidence) -> ClaimFinding:
     claimed = {axis: node if value == "gpus_per_node" else value for axis, value in claim.at.items()}
     parts: list[Part] = []
     peaks: dict[int, str] = {}
-    for name, results in evidence.series(evidence.measured()).items():
+    for name, results in evidence.series().items():
         is_claimed = [claimed.items() <= result.case.settings.items() for result in results]
         if len(set(is_claimed)) < 2:
             raise NotJudged(f"{name} has no case {'without' if is_claimed[0] else 'with'} {assigned(claimed)}")
@@ -198,8 +194,7 @@ def _judge_peak(claim: PeakClaim, evidence: Evidence) -> ClaimFinding:
         shown = f"{assigned(claimed)} over the best other case at {name}"
         parts.append(Part(shown, results, evidence.metric, best / other, least=1.0))
     decision = decide(parts)
-    because = "; ".join(peaks[id(part.results)] for part in decision.parts)
-    return ClaimFinding(decision.holds, because, decision.margin)
+    return decision.because("; ".join(peaks[id(part.results)] for part in decision.parts))
 
 
 def _line(part: Part) -> str:
@@ -210,7 +205,7 @@ def _judge_spread(claim: SpreadClaim, evidence: Evidence) -> ClaimFinding:
     """Judge whether the best case of some line is as much faster than its worst one as claimed."""
     needed = claim.at_least * (1 - claim.tolerance)
     parts: list[Part] = []
-    for name, results in evidence.series(evidence.measured()).items():
+    for name, results in evidence.series().items():
         speeds = evidence.speeds(results)
         ratios = [one / other for one in speeds for other in speeds if one is not other]
         if not ratios:
@@ -218,7 +213,7 @@ def _judge_spread(claim: SpreadClaim, evidence: Evidence) -> ClaimFinding:
         parts.append(Part(f"best over worst at {name}", results, evidence.metric, largest(ratios), least=needed))
     decision = decide(parts, one_is_enough=True)
     ratio = f"best over worst is {decision.part.number.value:.3f} at {_line(decision.part)}"
-    return ClaimFinding(decision.holds, f"{ratio}; at least {needed:.4g} asked", decision.margin)
+    return decision.because(f"{ratio}; at least {needed:.4g} asked")
 
 
 def _judge_gain(claim: GainClaim, evidence: Evidence) -> ClaimFinding:
@@ -233,17 +228,16 @@ def _judge_gain(claim: GainClaim, evidence: Evidence) -> ClaimFinding:
     low, high = (f"{claim.along}={result.case.value(claim.along)}" for result in (first, last))
     shown = f"the rate of {high} over that of {low} at {claim.where_largest}={most}"
     decision = decide([Part(shown, [first, last], evidence.metric, fast / slow, least=1.0, strict=True)])
-    because = (
-        f"at {claim.where_largest}={most}, {high} runs at {decision.part.number.value:.3f} times the rate of {low}"
-    )
-    return ClaimFinding(decision.holds, because, decision.margin)
+    ratio = f"{decision.part.number.value:.3f} times the rate of {low}"
+    return decision.because(f"at {claim.where_largest}={most}, {high} runs at {ratio}")
 
 
 def _judge_trend(claim: TrendClaim, evidence: Evidence) -> ClaimFinding:
     """Judge a trend. A step may go the wrong way by the tolerance, the last value must be beyond the first one."""
 
     def shown(result: Result) -> str:
-        return f"{shown_number(value_of(result, evidence.metric))} at {claim.along}={result.case.value(claim.along)}"
+        number = shown_number(metric_of(result, evidence.metric).value)
+        return f"{number} at {claim.along}={result.case.value(claim.along)}"
 
     def part(name: str, before: Result, after: Result, tolerance: float) -> Part:
         first, last = evidence.numbers([before, after])
@@ -251,7 +245,7 @@ def _judge_trend(claim: TrendClaim, evidence: Evidence) -> ClaimFinding:
         step = f"{name}: {shown(before)}, then {shown(after)}"
         return Part(step, [before, after], evidence.metric, last / first, least, most, strict=True)
 
-    lines = evidence.lines_along(claim.along, evidence.measured())
+    lines = evidence.lines_along(claim.along)
     if not lines:
         raise NotJudged(f"no two of its cases differ in {claim.along}")
     steps = [
@@ -262,7 +256,7 @@ def _judge_trend(claim: TrendClaim, evidence: Evidence) -> ClaimFinding:
     decision = decide(steps)
     wrong = [step.name for step in decision.parts if step.holds is False]
     ends = [f"{name}: {shown(line[0])} to {shown(line[-1])}" for name, line in lines.items()]
-    return ClaimFinding(decision.holds, "; ".join(wrong or ends), decision.margin)
+    return decision.because("; ".join(wrong or ends))
 
 
 def _judge_published(claim: PublishedClaim, evidence: Evidence) -> ClaimFinding:
@@ -330,7 +324,7 @@ def judge_ratio(claim: RatioClaim, evidence: Evidence) -> ClaimFinding:
     """Judge whether the ratio of each pair is within the bounds of the claim."""
     if claim.pick == "best":
         part = _best_to_best(claim, evidence)
-        count = len(_of(claim, evidence)) + len(_over(claim, evidence))
+        count = sum(map(len, _sides(claim, evidence)))
         return _found(claim, decide([part]), [part], " best to best" if count > 2 else "")
     least, most = _bounds(claim)
     pairs = sorted(_measured_pairs(claim, evidence), key=lambda pair: pair.measured(evidence).value)
@@ -347,9 +341,9 @@ def judge_ratio(claim: RatioClaim, evidence: Evidence) -> ClaimFinding:
 def _best_to_best(claim: RatioClaim, evidence: Evidence) -> Part:
     """Return the comparison of the fastest case of each side with the other."""
     metric, (least, most) = evidence.metric, _bounds(claim)
-    sides = [_of(claim, evidence), _over(claim, evidence)]
+    sides = _sides(claim, evidence)
     verified(unique(result for side in sides for result in side))
-    sides = [measured(side, metric) for side in sides]
+    sides = tuple(measured(side, metric) for side in sides)
     both = unique(result for side in sides for result in side)
     numbers = dict(zip(map(id, both), evidence.speeds(both), strict=True))
     of, over = (largest([numbers[id(result)] for result in side]) for side in sides)
@@ -378,7 +372,7 @@ def _picked(claim: RatioClaim, evidence: Evidence, pairs: Sequence[Pair]) -> Par
                 undecided = reason
     if undecided is not None and all(decision.holds for decision in decisions):
         raise undecided
-    return min(decisions, key=lambda decision: (decision.holds, decision.margin.percent if decision.margin else 0.0))
+    return min(decisions, key=lambda decision: (decision.holds, decision.part.percent))
 
 
 def _part(claim: RatioClaim, evidence: Evidence, pair: Pair, least: float, most: float) -> Part:
@@ -406,7 +400,7 @@ def _found(claim: RatioClaim, decision: PartsVerdict, shown: Sequence[Part], cho
     asked += [f"at most {most:.3f}"] if claim.at_most is not None else []
     ends = dict.fromkeys(f"{part.number.value:.3f}{part.name.removeprefix(name)}" for part in (shown[0], shown[-1]))
     because = f"{name} is {' to '.join(ends)}{choice}; {' and '.join(asked)} asked"
-    return ClaimFinding(decision.holds, because, decision.margin)
+    return decision.because(because)
 
 
 def _ratio_name(claim: RatioClaim) -> str:
@@ -434,7 +428,7 @@ def judge_closes(claim: ClosesClaim, evidence: Evidence) -> ClaimFinding:
     if not parts:
         raise NotJudged(f"no two of its pairs differ in {claim.along}")
     decision = decide(parts)
-    return ClaimFinding(decision.holds, "; ".join(part.name for part in decision.parts), decision.margin)
+    return decision.because("; ".join(part.name for part in decision.parts))
 
 
 def judge_loss_curves(claim: LossCurveClaim, evidence: Evidence) -> ClaimFinding:
@@ -483,7 +477,7 @@ def _both(pairs: Sequence[Pair]) -> list[Result]:
 
 def _pairs(claim: PairClaim, evidence: Evidence) -> list[Pair]:
     """Return all pairs except those in which a case runs out of memory as published."""
-    of, over = _of(claim, evidence), _over(claim, evidence)
+    of, over = _sides(claim, evidence)
     axes = _paired_by(evidence, claim.compared) if len(of) > 1 or len(over) > 1 else []
     pairs = [
         Pair(first, second, _values(first, axes))
@@ -509,17 +503,14 @@ def _is_pair(claim: PairClaim, of: Result, over: Result, axes: Sequence[str]) ->
     return _values(of, axes) == _values(over, axes)
 
 
-def _of(claim: PairClaim, evidence: Evidence) -> list[Result]:
-    return _of_side(evidence, evidence.entry, evidence.results, claim.of)
-
-
-def _over(claim: PairClaim, evidence: Evidence) -> list[Result]:
-    """Return the cases `over`, from the other experiment if the claim names one."""
+def _sides(claim: PairClaim, evidence: Evidence) -> tuple[list[Result], ...]:
+    """Return the cases `of` and `over`, these from the other experiment if the claim names one."""
+    of = _of_side(evidence, evidence.entry, evidence.results, claim.of)
     if claim.experiment is None:
-        return _of_side(evidence, evidence.entry, evidence.results, claim.over)
+        return of, _of_side(evidence, evidence.entry, evidence.results, claim.over)
     if not any(result.row is not None and result.has(claim.over) for result in evidence.beside):
         raise NotJudged(f"{_over_name(claim)} has no job at scale {evidence.scale} on this cluster")
-    return _of_side(evidence, evidence.entry.others[claim.experiment], evidence.beside, claim.over)
+    return of, _of_side(evidence, evidence.entry.others[claim.experiment], evidence.beside, claim.over)
 
 
 def _over_name(claim: PairClaim) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from types import SimpleNamespace
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 from orchestrator.catalog.case import Case
 from orchestrator.catalog.claims import PublishedClaim
@@ -21,19 +21,16 @@ from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.measurements import MeasuredMetric
 from orchestrator.ledger.reports import attempts_of_jobs, cases_asked_for
 from orchestrator.ledger.rows import AttemptRow, JobRow
-from orchestrator.ledger.tables import ENDED, FAILED, MEASURED, Run
+from orchestrator.ledger.tables import ENDED, FAILED, Run
 from orchestrator.metrics import METRICS, beside
-from orchestrator.reading.noise import host_bound_reason
-from orchestrator.results.cases import CaseMetric, Combined, Result, combine_repeats, modes, published_on
+from orchestrator.results.cases import CaseMetric, Combined, Result, combine_repeats, published_on
 from orchestrator.results.evidence import job_spread, numbers_of, on_same_nodes, published_part, uncertainty_of
 
 OUR_TOLERANCE = 0.1
 """Relative tolerance if no claim of the experiment has one for the number. This is our choice: the widest tolerance
 that a shipped experiment allows a published rate, because these numbers also come from other machines and software."""
 
-NOT_SUBMITTED, UNDER_WAY, FAILED_HERE = "not submitted", "under way", "failed"
-AS_PUBLISHED, NOT_MEASURED, CANNOT_BE = "out of memory as published", "not measured", "cannot be right"
-TOO_NOISY, NOT_PUBLISHED = "too noisy", "no published number"
+NOT_MEASURED = "not measured"
 
 
 _BESIDE = (*beside("tflops_per_gpu"), METRICS["host_wait_percent"])
@@ -94,7 +91,7 @@ def _rows(entry: Entry, result: Result, results: Sequence[Result]) -> Iterator[C
     points = _points(result)
     if not points:
         own = measured_number(result, entry.experiment.axes.y.metric)
-        yield own if own.missing else replace(own, missing=NOT_PUBLISHED)
+        yield own if own.missing else replace(own, missing="no published number")
     for point in points:
         yield _reference_row(entry, result, point, results)
 
@@ -122,7 +119,7 @@ def _reference_row(entry: Entry, result: Result, point: PublishedPoint, results:
     (number,) = numbers_of([result], point.metric, results)
     part = published_part(result, point, number, tolerance)
     if part.holds is None and part.open_because is None and metric.too_noisy:
-        return replace(row, missing=TOO_NOISY, because=metric.too_noisy)
+        return replace(row, missing="too noisy", because=metric.too_noisy)
     if part.holds is None:
         return replace(row, because=point.doubt if part.open_because else f"within noise ({part.margin})")
     return replace(row, within=part.holds)
@@ -174,14 +171,14 @@ def _missing(result: Result) -> tuple[str, str | None]:
     """Return why a number was not measured: its kind, and a detail."""
     row = result.row
     if row is None:
-        return NOT_SUBMITTED, None
+        return "not submitted", None
     if result.ended_as_published:
-        return AS_PUBLISHED, None
+        return "out of memory as published", None
     if row.verdict == FAILED:
-        return FAILED_HERE, row.verdict_reason
+        return "failed", row.verdict_reason
     if row.phase != ENDED or not result.is_measured:
-        return UNDER_WAY, row.state
-    return (CANNOT_BE, result.flag) if result.flag else (NOT_MEASURED, None)
+        return "under way", row.state
+    return ("cannot be right", result.flag) if result.flag else (NOT_MEASURED, None)
 
 
 SideKind = Literal["cluster", "date", "commit", "run"]
@@ -227,14 +224,14 @@ class CaseDiff:
     case: str
     workload: str
     metric: str
-    a: float | None
-    a_spread: float | None
-    a_repeats: int | None
-    a_job: str | None
-    b: float | None
-    b_spread: float | None
-    b_repeats: int | None
-    b_job: str | None
+    a: Annotated[float | None, Field(of="a.value")]
+    a_spread: Annotated[float | None, Field(of="a.spread")]
+    a_repeats: Annotated[int | None, Field(of="a.repeats")]
+    a_job: Annotated[str | None, Field(of="job_a.job_id")]
+    b: Annotated[float | None, Field(of="b.value")]
+    b_spread: Annotated[float | None, Field(of="b.spread")]
+    b_repeats: Annotated[int | None, Field(of="b.repeats")]
+    b_job: Annotated[str | None, Field(of="job_b.job_id")]
     ratio: float | None = None
     noise: float | None = None
     noise_from: str | None = None
@@ -322,92 +319,78 @@ def compare_sides(
 
     `metrics` are by attempt; `metric_of` returns the metric of an experiment.
     """
-    sides = [
+    side_a, side_b = (
         {key: combine_repeats(jobs, metrics) for key, jobs in _grouped(rows, by_cluster).items()} for rows in (a, b)
+    )
+    repeated = [list(side.values()) for side in (side_a, side_b)]
+    absent = Combined()
+    return [
+        _difference(key, side_a.get(key, absent), side_b.get(key, absent), repeated, metric_of(key.experiment))
+        for key in dict.fromkeys([*side_a, *side_b])
     ]
-    repeated = [list(side.values()) for side in sides]
-    keys = dict.fromkeys([*sides[0], *sides[1]])
-    return [_difference(key, [side.get(key) for side in sides], repeated, metric_of(key.experiment)) for key in keys]
 
 
 def _difference(
-    key: _CaseKey, sides: Sequence[Combined | None], repeated: Sequence[Sequence[Combined]], preferred: str
+    key: _CaseKey, a: Combined, b: Combined, repeated: Sequence[Sequence[Combined]], preferred: str
 ) -> CaseDiff:
     """Return the difference of a case on two sides; `repeated` are all cases of each side."""
-    a, b = sides
-    measured = [side for side in (a, b) if _number(side, "iteration_ms")]
-    metric = preferred if all(_number(side, preferred) for side in measured) else "iteration_ms"
-    first, second = _number(a, metric), _number(b, metric)
-    values: dict[str, Any] = {}
-    for name, side, number in (("a", a, first), ("b", b, second)):
-        numbers_of_side = (number.value, number.spread, number.repeats) if number else (None, None, None)
-        names = (name, f"{name}_spread", f"{name}_repeats", f"{name}_job")
-        values |= zip(names, (*numbers_of_side, side.row.job_id if side else None), strict=True)
-    row = CaseDiff(key.experiment, key.scale, key.case, key.workload, metric, **values)
+    measured = [side for side in (a, b) if side.metric("iteration_ms")]
+    metric = preferred if all(side.metric(preferred) for side in measured) else "iteration_ms"
+    first, second = a.metric(metric), b.metric(metric)
+    row = row_of(CaseDiff, key, SimpleNamespace(a=first, b=second, job_a=a.row, job_b=b.row), metric=metric)
     if first is None or second is None:
-        change = _one_sided(first, second, b)
-        return replace(row, change=change, because=_why_missing(a, first, "A") or _why_missing(b, second, "B"))
-    ratio, (noise, noise_from) = second.value / first.value, _noise(sides, repeated, metric)
+        because = _why_missing(a, first, "A") or _why_missing(b, second, "B")
+        return replace(row, change=_one_sided(first, second, b), because=because)
+    ratio, (noise, noise_from) = second.value / first.value, _noise((a, b), repeated, metric)
     faster = 1 / ratio if METRICS[metric].better == "lower" else ratio
-    change = "same within noise" if abs(faster - 1) <= noise else "improvement" if faster > 1 else "regression"
-    numbers = (("A", first), ("B", second))
-    noisy = [f"too noisy in {side}: {number.too_noisy}" for side, number in numbers if number.too_noisy]
-    because = "; ".join([*_unlike(a, b, metric), *noisy]) or None
-    if a and b and a.row.attempt_id == b.row.attempt_id:
+    change: Change = "improvement" if faster > 1 else "regression"
+    if abs(faster - 1) <= noise:
+        change = "same within noise"
+    because = "; ".join(_unlike(a, b, metric)) or None
+    if a.row and b.row and a.row.attempt_id == b.row.attempt_id:
         because = "the same attempt"
     return replace(row, ratio=ratio, noise=noise, noise_from=noise_from, change=change, because=because)
 
 
-def _unlike(a: Combined | None, b: Combined | None, metric: str) -> Iterator[str]:
-    """Yield why the two sides are not alike: different execution modes, or a host-bound side."""
-    if a is None or b is None:
-        return
-    mode_a, mode_b = (" and ".join(modes(side.rows)) or "unknown" for side in (a, b))
+def _unlike(a: Combined, b: Combined, metric: str) -> Iterator[str]:
+    """Yield why the numbers of the two sides cannot be compared: other execution modes, a host-bound or noisy side."""
+    mode_a, mode_b = (side.execution or "unknown" for side in (a, b))
     if mode_a != mode_b:
         yield f"not comparable: the execution mode is {mode_a} in A, {mode_b} in B"
     for name, side in (("A", a), ("B", b)):
-        reason = host_bound_reason(side.metrics) if METRICS[metric].is_rate else None
-        if reason:
-            yield f"host-bound in {name}: {reason}"
+        if METRICS[metric].is_rate and side.host_bound:
+            yield f"host-bound in {name}: {side.host_bound}"
+    for name, side in (("A", a), ("B", b)):
+        if side.metrics[metric].too_noisy:
+            yield f"too noisy in {name}: {side.metrics[metric].too_noisy}"
 
 
-def _one_sided(a: CaseMetric | None, b: CaseMetric | None, second: Combined | None) -> Change:
+def _one_sided(a: CaseMetric | None, b: CaseMetric | None, second: Combined) -> Change:
     if a is not None:
-        return "now fails" if second is not None and second.row.verdict == FAILED else "only in A"
+        return "now fails" if second.row is not None and second.row.verdict == FAILED else "only in A"
     return "only in B" if b is not None else "no number in either"
 
 
-def _why_missing(side: Combined | None, number: CaseMetric | None, name: str) -> str | None:
-    if side is None or number is not None:
+def _why_missing(side: Combined, number: CaseMetric | None, name: str) -> str | None:
+    if side.row is None or number is not None:
         return None
     return f"in {name}: {side.flag or side.row.verdict_reason or side.row.state}"
 
 
-def _number(side: Combined | None, metric: str) -> CaseMetric | None:
-    if side is None or side.row.verdict not in MEASURED or side.flag is not None:
-        return None
-    return side.metrics.get(metric)
-
-
-def _noise(sides: Sequence[Combined | None], repeated: Sequence[Sequence[Combined]], metric: str) -> tuple[float, str]:
+def _noise(sides: Sequence[Combined], repeated: Sequence[Sequence[Combined]], metric: str) -> tuple[float, str]:
     """Return the noise of the ratio of two sides that have the metric, and the origin of the larger uncertainty.
 
     Two clusters have different nodes, and the comparison is about them. For two runs of one cluster other nodes are
     noise.
     """
-    rows = [side.rows for side in sides if side is not None]
+    rows = [side.rows for side in sides]
     same_nodes = len({row.cluster for of_side in rows for row in of_side}) > 1 or on_same_nodes(rows)
+    spreads = [job_spread(filter(None, (case.metric(metric) for case in cases)), same_nodes) for cases in repeated]
     uncertainties = [
-        uncertainty_of(side.metrics[metric], same_nodes, job_spread(_measured(cases, metric), same_nodes))
-        for side, cases in zip(sides, repeated, strict=True)
-        if side is not None
+        uncertainty_of(side.metrics[metric], same_nodes, spread) for side, spread in zip(sides, spreads, strict=True)
     ]
     relative = [uncertainty.relative for uncertainty in uncertainties]
     return math.hypot(*relative), uncertainties[relative.index(max(relative))].origin
-
-
-def _measured(cases: Sequence[Combined], metric: str) -> Iterator[CaseMetric]:
-    return (number for case in cases if (number := _number(case, metric)) is not None)
 
 
 def _grouped(rows: Sequence[JobRow], by_cluster: bool) -> dict[_CaseKey, list[JobRow]]:

@@ -244,14 +244,15 @@ class Evidence:
         """Return all cases with their number; NotJudged if one is missing."""
         return measured(self.results, self.metric)
 
-    def series(self, results: Sequence[Result]) -> dict[str, list[Result]]:
-        """Return the lines of the figure by name, as in `gbs=32`."""
+    def series(self) -> dict[str, list[Result]]:
+        """Return the lines of the figure by name, as in `gbs=32`; NotJudged if a case has no number."""
         series = self.entry.experiment.axes.series
-        lines = results_by_series(self.entry, results).items()
+        lines = results_by_series(self.entry, self.measured()).items()
         return {assigned({series.of: value}) if series else "the figure": line for value, line in lines}
 
-    def lines_along(self, axis: str, results: Sequence[Result]) -> dict[str, list[Result]]:
-        """Return lines of at least two cases with different values on an axis, in the order of the axis."""
+    def lines_along(self, axis: str) -> dict[str, list[Result]]:
+        """Return lines of at least two measured cases with different values on an axis, in the order of the axis."""
+        results = self.measured()
         _require(axis, results)
         axes = self.entry.experiment.axes
         series = [axes.series.of] if axes.series and axes.series.of != axis else []
@@ -272,7 +273,7 @@ def measured(results: Sequence[Result], metric: str) -> list[Result]:
     """Return the cases that have this metric; NotJudged if one is missing."""
     needed = verified(results)
     for result in needed:
-        value_of(result, metric)
+        metric_of(result, metric)
     return needed
 
 
@@ -332,11 +333,6 @@ def metric_of(result: Result, metric: str) -> CaseMetric:
     if found is None:
         raise NotJudged(result.flag or f"{metric} was not measured")
     return found
-
-
-def value_of(result: Result, metric: str) -> float:
-    """Return the measured number; NotJudged if there is none or if it cannot be right."""
-    return metric_of(result, metric).value
 
 
 def in_order(axis: str, results: Sequence[Result]) -> list[Result]:
@@ -423,6 +419,11 @@ class Part:
         return Margin(number.value, number.low, number.high, bound, percent, shown)
 
     @property
+    def percent(self) -> float:
+        """Return the distance from the nearest bound as a share of the bound; 0 if it has no relative size."""
+        return self.margin.percent if self.margin is not None else 0.0
+
+    @property
     def asked(self) -> str:
         """Return the bounds: `at least 1.1 and at most 1.2`."""
         least, most = ("above", "below") if self.strict else ("at least", "at most")
@@ -454,10 +455,9 @@ class PartsVerdict:
     parts: Sequence[Part]
     part: Part
 
-    @property
-    def margin(self) -> Margin | None:
-        """Return the margin of the part that decides."""
-        return self.part.margin
+    def because(self, reason: str) -> ClaimFinding:
+        """Return the verdict with a reason and the margin of the part that decides."""
+        return ClaimFinding(self.holds, reason, self.part.margin)
 
 
 def decide(parts: Sequence[Part], *, one_is_enough: bool = False) -> PartsVerdict:
@@ -470,20 +470,16 @@ def decide(parts: Sequence[Part], *, one_is_enough: bool = False) -> PartsVerdic
     deciding = [part for part in alike if part.holds is one_is_enough]
     nearest = max if one_is_enough else min
     if deciding:  # one part that holds is enough, or one that fails
-        part = nearest(deciding, key=_percent)
+        part = nearest(deciding, key=lambda part: part.percent)
         return PartsVerdict(one_is_enough, alike, part)
     first = next(filter(None, reasons), None)
     if first is not None:
         raise NotJudged(first)
     unsure = [part for part in alike if part.holds is None]
     if unsure:
-        part = nearest(unsure, key=_percent)
+        part = nearest(unsure, key=lambda part: part.percent)
         raise NotJudged(_why_open(part), part.margin)
-    return PartsVerdict(not one_is_enough, alike, nearest(alike, key=_percent))
-
-
-def _percent(part: Part) -> float:
-    return part.margin.percent if part.margin is not None else 0.0
+    return PartsVerdict(not one_is_enough, alike, nearest(alike, key=lambda part: part.percent))
 
 
 def _why_open(part: Part) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated
 
@@ -178,7 +178,8 @@ def judge_figure(
         if workload in (None, row.workload) and _has_changes(row, changes) and wanted <= set(row.spec.argument_changes)
     ]
     if not matching:
-        raise ReproError(_never_submitted(experiment, scale, cluster, workload, wanted, run))
+        filters = [("at", scale), ("on", cluster), ("with", workload), ("with", shown_changes(wanted)), ("in run", run)]
+        raise ReproError(_never_submitted(experiment, cluster, workload, filters))
     matching = in_order_of_runs(matching, runs)
     ids = {attempt.attempt_id for attempt in left_out}
     shown = shown_job(result_rows(ledger, matching, left_out=ids).rows or matching)
@@ -190,15 +191,9 @@ def judge_figure(
 
 
 def _never_submitted(
-    experiment: str | None,
-    scale: str | None,
-    cluster: str | None,
-    workload: str | None,
-    changes: Collection[str],
-    run: str | None,
+    experiment: str | None, cluster: str | None, workload: str | None, filters: Sequence[tuple[str, str | None]]
 ) -> Problem:
-    options = [scale and f"at {scale}", cluster and f"on {cluster}", workload and f"with {workload}"]
-    options += [f"with {shown_changes(changes)}" if changes else None, f"in run {run}" if run else None]
+    options = [f"{word} {value}" for word, value in filters if value]
     end = "was never submitted" if experiment else "was submitted"
     command = f"repro submit {experiment or 'figure-13'} --cluster {cluster or 'local'}"
     hint = f"{command} --workload {workload}" if workload else command

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from orchestrator.masking import MASK, masked, masked_tree, masked_words
 from orchestrator.results.bundle.archive import unpacked
-from orchestrator.results.export.formats import as_csv, as_json
+from orchestrator.results.export.formats import pieces
 from orchestrator.results.export.rows import CASE_COLUMNS, export_rows
 from orchestrator.secret_patterns import holds_secret, is_secrets_name
 from tests.examples import examples
@@ -308,7 +308,7 @@ def test_a_reason_from_a_log_is_exported_without_its_secret(tmp_path: Path) -> N
     failed = Outcome(columns=CRASHED | {"verdict_reason": reason})
     figure = record_figure(new_ledger(tmp_path), figure_13(), "cpu", lambda *_: failed)
     rows = export_rows(figure_13(), figure.results)
-    for text in (as_csv(rows, CASE_COLUMNS), as_json(rows, [])):
+    for text in (b"".join(pieces(name, CASE_COLUMNS, {"cases": rows})).decode() for name in ("csv", "json")):
         assert "hunter22" not in text and "abcdefg" not in text
         assert "401 for https://me:***@h/x with HF_TOKEN=***" in text
 

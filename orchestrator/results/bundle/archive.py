@@ -19,6 +19,7 @@ from typing import IO, BinaryIO
 from orchestrator.errors import Problem, ReproError
 from orchestrator.files import single_name
 from orchestrator.reading.logs import decompressed as in_pieces
+from orchestrator.reading.logs import file_blocks
 from orchestrator.text import counted
 
 LEVEL = 3
@@ -210,7 +211,8 @@ def changed_files(folder: Path, paths: Sequence[str]) -> Iterator[str]:
     try:
         lines = text_of(folder, SUMS).splitlines()
         sums = {match[2]: match[1] for line in lines if (match := _SUM.fullmatch(line))}
-        sizes = dict(_sizes(text_of(folder, MANIFEST))) if MANIFEST in sums else {}
+        entries = (line.split("\t") for line in (text_of(folder, MANIFEST) if MANIFEST in sums else "").splitlines())
+        sizes = {path: (int(size_bytes), digest) for size_bytes, digest, path in entries}
     except (OSError, ValueError):
         yield f"{SUMS} or {MANIFEST}: cannot be read"
         return
@@ -226,16 +228,10 @@ def changed_files(folder: Path, paths: Sequence[str]) -> Iterator[str]:
     yield from (f"{path}: is in {MANIFEST} and not in {SUMS}" for path in sorted(sizes.keys() - sums.keys()))
 
 
-def _sizes(manifest: str) -> Iterator[tuple[str, tuple[int, str]]]:
-    for line in manifest.splitlines():
-        size_bytes, digest, path = line.split("\t")
-        yield path, (int(size_bytes), digest)
-
-
 def _sha256(path: Path) -> str:
     digest = hashlib.sha256()
     with path.open("rb") as file:
-        while block := file.read(1 << 20):
+        for block in file_blocks(file):
             digest.update(block)
     return digest.hexdigest()
 

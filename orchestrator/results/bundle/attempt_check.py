@@ -20,7 +20,7 @@ from orchestrator.ledger.attempts import rows_of_attempts
 from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.measurements import Measurement, record_measurements
 from orchestrator.ledger.rows import JobRow
-from orchestrator.ledger.tables import LOST, NEVER_SUBMITTED, OPEN
+from orchestrator.ledger.tables import LOST, NEVER_SUBMITTED, OPEN, field_values
 from orchestrator.megatron.logs import root_cause_kinds as kinds
 from orchestrator.megatron.logs.root_cause import CauseFinder
 from orchestrator.reading.collect import measure
@@ -91,8 +91,10 @@ def read_logs(
     rows = {row.attempt_id: row for row in rows_of_attempts(derived.ledger, [row["id"] for row in extract.attempts])}
     metrics: dict[int, dict[str, Row]] = {}
     for metric in extract.metrics:
-        metrics.setdefault(metric["attempt_id"], {})[metric["name"]] = metric
-    groups = _lines_by_attempt(folder)
+        numbers = {name: value for name, value in metric.items() if name != "attempt_id"}
+        metrics.setdefault(metric["attempt_id"], {})[metric["name"]] = numbers
+    of_attempts = itertools.groupby(read_rows(folder, "iterations"), key=lambda row: row["attempt_id"])
+    groups = (list(rows) for _, rows in of_attempts)
     group = next(groups, None)
     for attempt in extract.attempts:
         lines: list[Row] = []
@@ -127,12 +129,6 @@ def missing_attempts(extract: Extract) -> Iterator[str]:
             yield f"ledger/attempts.jsonl: attempt {number} of job {job} is missing"
 
 
-def _lines_by_attempt(folder: Path) -> Iterator[list[Row]]:
-    """Yield the stored iterations of each attempt."""
-    for _, rows in itertools.groupby(read_rows(folder, "iterations"), key=lambda row: row["attempt_id"]):
-        yield list(rows)
-
-
 def _read_log(
     derived: Derived,
     row: JobRow,
@@ -148,9 +144,10 @@ def _read_log(
         measured = measure(row)
     except ReproError as error:
         return [f"{path}: {error.problems[0].what.replace(row.folder, 'its folder')}"]
-    if row.phase in OPEN:
+    location, is_open = f"{path} ({row.label})", row.phase in OPEN
+    if is_open:
         derived.under_way += 1
-        return [*differences, *_open_differences(f"{path} ({row.label})", attempt, metrics, lines, measured)]
+        return [*differences, *_log_differences(location, attempt, metrics, lines, measured, is_open)]
     if row.state == NEVER_SUBMITTED and attempt["failure"] in _WITHOUT_SUBMISSION:
         measured = dataclasses.replace(measured, failure=attempt["failure"])
     derived.never_ran += row.state == NEVER_SUBMITTED
@@ -161,71 +158,47 @@ def _read_log(
     if row.state == NEVER_SUBMITTED:  # the reason is the scheduler's, and in no file
         recorded = dataclasses.replace(recorded, verdict_reason=row.verdict_reason)
     record_measurements(derived.ledger, [recorded])
-    location = f"{path} ({row.label})"
-    differences += _attempt_differences(location, attempt, measured)
-    differences += _metric_differences(location, metrics, measured)
-    return [*differences, *_iteration_differences(location, lines, measured)]
+    return [*differences, *_log_differences(location, attempt, metrics, lines, measured, is_open)]
 
 
-def _open_differences(
-    location: str, attempt: Row, metrics: Mapping[str, Row], lines: Sequence[Row], measured: Measurement
+def _log_differences(
+    location: str, attempt: Row, metrics: Mapping[str, Row], lines: Sequence[Row], measured: Measurement, is_open: bool
 ) -> Iterator[str]:
-    """Yield the differences of an attempt under way: its log may be longer than the part that the ledger has.
+    """Yield the differences of an attempt's rows from its log.
 
-    The next line shows whether the first ones are used.
+    The log of an attempt under way may be longer than the part that the ledger has. The next line shows whether the
+    first ones are used.
     """
-    yield from _attempt_differences(location, attempt, measured, ("verdict", "failure"))
-    yield from _metric_differences(location, metrics, measured)
-    lines = [{name: value for name, value in line.items() if name != "used"} for line in lines]
-    numbers = {line["iteration"] for line in lines}
-    known = tuple(line for line in measured.iterations if line.iteration in numbers)
-    yield from _iteration_differences(location, lines, dataclasses.replace(measured, iterations=known))
+    names = ("verdict", "failure") if is_open else ("verdict", "failure", "iteration", "execution")
+    recorded, read = {name: attempt[name] for name in names}, {name: getattr(measured, name) for name in names}
+    yield from differences_of(location, {"": recorded}, {"": read})
+    yield from differences_of(location, metrics, {metric.name: field_values(metric) for metric in measured.metrics})
+    left_out = ("attempt_id", "used") if is_open else ("attempt_id",)
+    stored, derived = (
+        {f"iteration {row['iteration']}": {name: row[name] for name in row if name not in left_out} for row in rows}
+        for rows in (lines, map(field_values, measured.iterations))
+    )
+    derived = {name: row for name, row in derived.items() if name in stored} if is_open else derived
+    yield from first_of(list(differences_of(location, stored, derived)), location)
 
 
-def _attempt_differences(
+def differences_of(
     location: str,
-    attempt: Row,
-    measured: Measurement,
-    names: Sequence[str] = ("verdict", "failure", "iteration", "execution"),
+    stored: Mapping[str, Row],
+    derived: Mapping[str, Row],
+    text: str = "{} in the ledger, {} from its log",
 ) -> Iterator[str]:
-    for name in names:
-        yield from _differs(f"{location}: {name}", attempt[name], getattr(measured, name))
-
-
-def _metric_differences(location: str, stored: Mapping[str, Row], measured: Measurement) -> Iterator[str]:
-    derived = {metric.name: metric for metric in measured.metrics}
+    """Yield the differences of two tables by the names of their rows. `text` has the places of the two values."""
     for name in dict.fromkeys([*stored, *derived]):
-        if name not in derived or name not in stored:
-            yield _only_in_one(location, name, name in stored)
+        place = f"{location}: {name}" if name else location
+        if name not in stored or name not in derived:
+            has, lacks = ("the ledger", "its log") if name in stored else ("its log", "the ledger")
+            yield f"{place} is in {has} and not in {lacks}"
             continue
-        for part in ("value", "unit", "spread", "count"):
-            of = "" if part == "value" else f", its {part},"
-            yield from _differs(f"{location}: {name}{of}", stored[name][part], getattr(derived[name], part))
-
-
-def _differs(name: str, stored: object, derived: object, where: str = "from its log") -> Iterator[str]:
-    if not same(stored, derived):
-        yield f"{name} is {shown(stored)} in the ledger, {shown(derived)} {where}"
-
-
-def _iteration_differences(location: str, stored: Sequence[Row], measured: Measurement) -> Iterator[str]:
-    rows = {row["iteration"]: row for row in stored}
-    derived = {line.iteration: line for line in measured.iterations}
-    differences: list[str] = []
-    for number in sorted(rows.keys() | derived.keys()):
-        if number not in rows or number not in derived:
-            differences.append(_only_in_one(location, f"iteration {number}", number in rows))
-            continue
-        for name, value in rows[number].items():
-            if name not in ("attempt_id", "iteration"):
-                at = f"{location}: iteration {number}: {name}"
-                differences += _differs(at, value, getattr(derived[number], name), "in its log")
-    yield from first_of(differences, location)
-
-
-def _only_in_one(location: str, name: str, in_ledger: bool) -> str:
-    has, lacks = ("the ledger", "its log") if in_ledger else ("its log", "the ledger")
-    return f"{location}: {name} is in {has} and not in {lacks}"
+        for column in {**stored[name], **derived[name]}:
+            before, after = stored[name].get(column), derived[name].get(column)
+            if not same(before, after):
+                yield f"{place}: {column} is {text.format(shown(before), shown(after))}"
 
 
 def first_of(differences: Sequence[str], location: str) -> Iterator[str]:

@@ -44,22 +44,12 @@ SOMEBODY = "user"
 
 def anonymized(value: T, users: Collection[str]) -> T:
     """Return a row, or other JSON, without the names of these users in paths."""
-    names = "|".join(re.escape(user) for user in sorted(users, key=lambda user: (-len(user), user)) if user)
-    pattern = re.compile(rf"(?<=/)(?:{names})(?![\w.@-])") if names else None  # a name that is a whole part of a path
-    anonymous: T = _without_users(value, pattern)
-    return anonymous
-
-
-def _without_users(value: Any, pattern: re.Pattern[str] | None) -> Any:
-    if pattern is None:
+    names = "|".join(re.escape(json.dumps(user)[1:-1]) for user in sorted(users, key=len, reverse=True) if user)
+    if not names:
         return value
-    if isinstance(value, str):
-        return pattern.sub(SOMEBODY, value)
-    if isinstance(value, dict):
-        return {key: _without_users(item, pattern) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_without_users(item, pattern) for item in value]
-    return value
+    within_path = rf"(?<=/)(?:{names})(?![\w.@-])"  # a name that is a whole part of a path
+    anonymous: T = json.loads(re.sub(within_path, SOMEBODY, json.dumps(value)))
+    return anonymous
 
 
 TABLES: Mapping[str, type[Table]] = {
@@ -153,18 +143,14 @@ def extract_of(
         run_jobs = [row for row in run_jobs if row["job_id"] in job_ids]
         events = [row for row in _rows(session, Event, "run_id", run_ids, order="id") if row["attempt_id"] is None]
         events += _rows(session, Event, "attempt_id", ids, order="id")
-        metrics = _rows(session, Metric, "attempt_id", ids, order="attempt_id name")
-        requested = _rows(session, Job, "id", job_ids, order="id")
-        made = run_ids | {row["run_id"] for row in attempts}
-        runs_made = _rows(session, Run, "id", made, order="created_at id")
-    return Extract(
-        runs=runs_made,
-        jobs=requested,
-        run_jobs=run_jobs,
-        attempts=attempts,
-        metrics=metrics,
-        events=sorted(events, key=lambda row: (row["at"], row["id"])),
-    )
+        return Extract(
+            runs=_rows(session, Run, "id", run_ids | {row["run_id"] for row in attempts}, order="created_at id"),
+            jobs=_rows(session, Job, "id", job_ids, order="id"),
+            run_jobs=run_jobs,
+            attempts=attempts,
+            metrics=_rows(session, Metric, "attempt_id", ids, order="attempt_id name"),
+            events=sorted(events, key=lambda row: (row["at"], row["id"])),
+        )
 
 
 def _rows(session: Session, table: type[Table], column: str, values: set[int] | set[str], order: str) -> list[Row]:
@@ -215,8 +201,7 @@ def _plain(value: object) -> object:
 
 def columns_of(table: str) -> list[str]:
     """Return the columns of a table's lines, in order."""
-    left_out = _LEFT_OUT.get(table, frozenset())
-    return [column.name for column in rows_of(TABLES[table]).c if column.name not in left_out]
+    return [column.name for column in _columns(table)]
 
 
 def read_extract(folder: Path) -> Extract:
@@ -252,7 +237,8 @@ def row_of(table: str, line: bytes) -> Row:
 @lru_cache
 def _columns(table: str) -> list[sa.Column[Any]]:
     """Return the table's columns that its lines have."""
-    return [column for column in Table.metadata.tables[table].c if column.name in columns_of(table)]
+    left_out = _LEFT_OUT.get(table, frozenset())
+    return [column for column in Table.metadata.tables[table].c if column.name not in left_out]
 
 
 def _refuse(constant: str) -> None:
@@ -294,19 +280,12 @@ def memory_ledger(
         | {"script": (text_of(row["script"]) if row["script"] else None) or ""}
         for row in extract.attempts
     )
-    rows: Mapping[type[Table], Iterable[Row]] = {
-        Run: runs,
-        Job: extract.jobs,
-        RunJob: [*extract.run_jobs, *_jobs_of_other_figures(extract)],
-        Attempt: attempts,
-        Metric: extract.metrics,
-        Iteration: iterations,
-        Event: extract.events,
-    }
+    requests = [*extract.run_jobs, *_jobs_of_other_figures(extract)]
+    made = {"runs": runs, "run_jobs": requests, "attempts": attempts, "iterations": iterations}
     ledger = Ledger(url, engine)
     with ledger.writing() as session:
-        for table, of_table in rows.items():
-            remaining = iter(of_table)
+        for name, table in TABLES.items():
+            remaining = iter(made[name] if name in made else extract.of(name))
             while batch := list(itertools.islice(remaining, _ROWS_AT_ONCE)):
                 session.connection().execute(sa.insert(rows_of(table)), batch)
     return ledger

@@ -16,10 +16,9 @@ from orchestrator.files import single_name
 from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.tables import MEASURED
 from orchestrator.results.bundle.archive import changed_files, path_within, text_of, unpacked
-from orchestrator.results.bundle.attempt_check import first_of, missing_attempts, read_logs, same, shown
+from orchestrator.results.bundle.attempt_check import differences_of, first_of, missing_attempts, read_logs, shown
 from orchestrator.results.bundle.extract import (
     Extract,
-    anonymized,
     memory_ledger,
     read_entry,
     read_extract,
@@ -28,7 +27,7 @@ from orchestrator.results.bundle.extract import (
 from orchestrator.results.bundle.write import ABOUT, FORMAT, README, REPORT, SCRIPT, code_sha256, readme
 from orchestrator.results.cases import words_of
 from orchestrator.results.claims import JUDGING_RULES
-from orchestrator.results.export.formats import as_csv
+from orchestrator.results.export.formats import pieces
 from orchestrator.results.export.rows import CASE_COLUMNS, Row, claim_rows, export_rows
 from orchestrator.results.outcome import judge_stored, needs_losses
 from orchestrator.results.plot.figure import matplotlib_version
@@ -136,7 +135,7 @@ def _check_results(folder: Path, about: About, entry: Entry, ledger: Ledger) -> 
     outcome = judge_stored(ledger, entry, about.scale, about.left_out or ())
     stored = json.loads(text_of(folder, "results/results.json"))
     names = {column["name"] for column in stored["columns"]}  # an older bundle has fewer
-    rows = anonymized([dict(row) for row in export_rows(entry, outcome.results, ledger)], ())
+    rows = export_rows(entry, outcome.results, ledger)
     cases = [{name: value for name, value in row.items() if name in names} for row in rows]
     claims, same_rules = claim_rows(outcome.claims), about.judging_rules == JUDGING_RULES
     differences = [
@@ -148,7 +147,7 @@ def _check_results(folder: Path, about: About, entry: Entry, ledger: Ledger) -> 
             f"bundle.json: workloads are {', '.join(about.workloads)}, not {', '.join(outcome.workloads)}"
         )
     columns = [column for column in CASE_COLUMNS if column.name in names]
-    if text_of(folder, "results/cases.csv") != as_csv(stored["cases"], columns):
+    if text_of(folder, "results/cases.csv") != b"".join(pieces("csv", columns, {"cases": stored["cases"]})).decode():
         differences.append("results/cases.csv: rows differ from results/results.json")
     what = f"{counted(len(cases), 'case')} and {counted(len(claims), 'claim')} judged again"
     changed = [] if same_rules else _changed_verdicts(stored["claims"], claims)
@@ -188,7 +187,7 @@ def _check_pages(folder: Path, about: About, entry: Entry, extract: Extract, tem
     outcome = judge_stored(ledger, entry, about.scale, about.left_out or ())
     rendered = {
         REPORT: report(ledger, [outcome], templates),
-        README: readme(outcome, extract, about.missing),
+        README: readme(outcome, extract, about.missing, templates),
     }
     stored = {path: (folder / path).read_bytes().decode(errors="surrogateescape") for path in rendered}
     return check_of_pages(
@@ -200,19 +199,18 @@ def _row_differences(
     key: str, stored: Sequence[Row], derived: Sequence[Row], only: Collection[str] = ()
 ) -> Iterator[str]:
     """Yield the differences of two tables; with `only`, of these columns."""
-    before, after = ({row[key]: row for row in rows} for rows in (stored, derived))
+    before, after = (
+        {
+            row[key]: {name: row[name] for name in row if (name in only if only else name not in _MASKED_WITH_LOG)}
+            for row in rows
+        }
+        for rows in (stored, derived)
+    )
     if list(before) != list(after) or len(before) != len(stored):
         yield f"results/results.json: other {key}s than its logs give"
     for name in (name for name in after if name in before):
-        location = f"results/results.json: {key} {name}"
-        columns = [column for column in {**before[name], **after[name]} if column not in _MASKED_WITH_LOG]
-        values = {column: (before[name].get(column), after[name].get(column)) for column in only or columns}
-        differences = [
-            f"{location}: {column} is {shown(old)}, and {shown(new)} by its logs"
-            for column, (old, new) in values.items()
-            if not same(old, new)
-        ]
-        yield from first_of(differences, location)
+        location, rows_of_name = f"results/results.json: {key} {name}", ({"": before[name]}, {"": after[name]})
+        yield from first_of(list(differences_of(location, *rows_of_name, "{}, and {} by its logs")), location)
 
 
 _MASKED_WITH_LOG = ("verdict_reason", "deciding_line", "deciding_rank")

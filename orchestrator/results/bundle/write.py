@@ -12,6 +12,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import jinja2
+
 import orchestrator
 from orchestrator import __version__
 from orchestrator.errors import Problem, ReproError
@@ -23,7 +25,7 @@ from orchestrator.ledger.reports import script_texts
 from orchestrator.ledger.tables import ENDED, MEASURED, NEVER_SUBMITTED, OPEN
 from orchestrator.masking import hidden_values, masked, masked_tree
 from orchestrator.megatron.logs.alpa import TABLE
-from orchestrator.reading.logs import decompressed, is_compressed, job_secrets, log_files
+from orchestrator.reading.logs import decompressed, file_blocks, is_compressed, job_secrets, log_files
 from orchestrator.results.bundle.archive import MANIFEST, SUMS, Added, Archive, new_archive
 from orchestrator.results.bundle.extract import (
     TABLES,
@@ -40,7 +42,7 @@ from orchestrator.results.bundle.extract import (
 )
 from orchestrator.results.cases import LeftOutAttempt, words_of
 from orchestrator.results.claims import JUDGING_RULES
-from orchestrator.results.export.formats import as_csv, as_json
+from orchestrator.results.export.formats import pieces
 from orchestrator.results.export.rows import CASE_COLUMNS, Row, claim_rows, export_rows
 from orchestrator.results.outcome import FigureOutcome, judge_stored, needs_losses
 from orchestrator.results.plot.figure import matplotlib_version
@@ -55,7 +57,6 @@ _RECORDS = re.compile(
 """Files of a job folder that a bundle contains besides logs. Other files of a program may contain anything."""
 _PACKED = re.compile(r"\.(?:gz|zst)$")
 """Ending of a compressed log. The bundle contains the log decompressed, without the ending."""
-_PIECE_BYTES = 1 << 20
 # Lines that a verdict or a number may depend on.
 _PROOF = re.compile(
     rb"iteration +[0-9]+/|using world size:|\[after training is done\]|\[exiting program|\(MB\)|number of parameters"
@@ -197,8 +198,8 @@ def _blocks(folder: Path, name: str, secrets: Collection[str], complain: Callabl
         raise ReproError(Problem("is gone", f"{folder / name}:"))
     with file:
         try:
-            plain = iter(lambda: file.read(_PIECE_BYTES), b"")
-            yield from masked_blocks(decompressed(file, complain) if is_compressed(file) else plain, secrets)
+            pieces = decompressed(file, complain) if is_compressed(file) else file_blocks(file)
+            yield from masked_blocks(pieces, secrets)
         except OSError as error:
             raise ReproError(Problem(f"cannot be read ({error.strerror})", f"{folder / name}:")) from None
 
@@ -260,11 +261,11 @@ def _cut(text: bytes, secrets: Collection[str]) -> int:
 
 
 def code_sha256(templates: Path) -> str:
-    """Return the digest of this program's code and of the report's templates: equal if they render the same pages."""
+    """Return the digest of this program's code and of the pages' templates: equal if they render the same pages."""
     package = Path(orchestrator.__file__).parent
     code = (path for path in package.rglob("*.py") if "shipped" not in path.relative_to(package).parts)
     digest = hashlib.sha256()
-    for root, paths in ((package, code), (templates, templates.glob("report*"))):
+    for root, paths in ((package, code), (templates, [*templates.glob("report*"), *templates.glob("bundle*")])):
         for path in sorted(paths):
             text = path.read_bytes()
             digest.update(f"{path.relative_to(root).as_posix()} {len(text)}\n".encode() + text)
@@ -317,7 +318,7 @@ def write_bundle(ledger: Ledger, figure: FigureOutcome, templates: Path, file: P
         absent = {missing.path: missing.why for missing in contents.missing}
         about |= {"under_way": under_way, "missing": [{"path": path, "why": why} for path, why in absent.items()]}
         added.append(archive.add(ABOUT, [_json(about)]))
-        added.append(archive.add(README, [readme(shown, bundled_extract, absent).encode()]))
+        added.append(archive.add(README, [readme(shown, bundled_extract, absent, templates).encode()]))
         manifest = "".join(f"{file.size_bytes}\t{file.sha256}\t{file.path}\n" for file in added)
         added.append(archive.add(MANIFEST, [manifest.encode()]))
         archive.add(SUMS, [f"{file.sha256}  {file.path}\n".encode() for file in added])
@@ -374,8 +375,9 @@ def _lines(ledger: Ledger, extract: Extract, paths: Mapping[int, Row], table: st
 def _add_results(contents: Contents, ledger: Ledger, figure: FigureOutcome, extract: Extract) -> None:
     rows = [dict(row) for row in export_rows(figure.entry, figure.results, ledger)]
     cases = anonymized(rows, extract.users)
-    contents.add("results/cases.csv", as_csv(cases, CASE_COLUMNS).encode())
-    contents.add("results/results.json", as_json(cases, claim_rows(figure.claims)).encode())
+    parts = {"cases": cases, "claims": claim_rows(figure.claims)}
+    for name, file_format in (("cases.csv", "csv"), ("results.json", "json")):
+        contents.add(f"results/{name}", b"".join(pieces(file_format, CASE_COLUMNS, parts)))
 
 
 def _ledger_of_bundle(
@@ -416,69 +418,18 @@ def submit_command(outcome: FigureOutcome) -> str:
     return shlex.join([*argv, *program, *changes, "--wait"])
 
 
-_README = """\
-{paper} ({venue})
-{figure}: {title}
-
-Scale {scale} on {cluster}: {attempts} attempts of {jobs} jobs.
-{others}{not_final}
-To check the bundle without a cluster, a ledger or a network:
-
-    repro bundle verify {name}.tar.zst
-    sha256sum --check SHA256SUMS
-
-The first command reads every number from the logs, judges the claims, renders this page and the report, and
-compares the results with the bundle. The second command compares each file in this folder with its checksum.
-Neither proves who made the bundle: a signature does (ssh-keygen -Y verify).
-
-To run everything again, or one job by hand:
-
-    {submit}
-{by_hand}
-On a cluster other than {cluster}, give another --cluster and change the paths in the script.
-
-Contents:
-
-    results/          a row per case as CSV and JSON, and the verdict of each claim
-    report.html       the results as a page, with their provenance; for any browser
-    experiment/       the figure as a program: cases, axes, published numbers and claims, with their sources
-    jobs/             script, logs, start and end records of each attempt of each job
-    runs/             for each `repro submit`: the cluster profile, and the files that the scheduler received
-    ledger/           the recorded rows: a file per table, a line of JSON per row
-    environment.json  versions, commits, images
-    MANIFEST          bytes, SHA-256 and path of each file
-
-Scripts and logs are as they ran, with *** in place of secrets; script_sha256 is the digest of the script
-before. Times are UTC. The bundle leaves out who submitted; logs may still contain a user's folder.
-{left_out}{missing}"""
-
-
-def readme(outcome: FigureOutcome, extract: Extract, missing: Mapping[str, str]) -> str:
+def readme(outcome: FigureOutcome, extract: Extract, missing: Mapping[str, str], templates: Path) -> str:
     """Return the README as plain text; `missing` are paths that the bundle lacks, each with the reason."""
-    entry, attempts = outcome.entry, extract.attempts
-    under_way = sum(row["phase"] in OPEN for row in attempts)
-    absent = "".join(f"    {path}: {reason}\n" for path, reason in missing.items())
-    left_out = "".join(f"    {attempt}\n" for attempt in outcome.left_out)
-    cases = ((name, case) for name, of_other in compared_cases(outcome).items() for case in sorted(of_other))
-    others = "; ".join(f"{name} {case}" for name, case in cases)
-    by_hand = ""
-    if attempts:
-        start = "sbatch" if attempts[-1]["scheduler"] == "slurm" else "bash"
-        by_hand = f"    {start} {attempts[-1]['folder']}/{SCRIPT} FOLDER   # its log goes there\n"
-    return _README.format(
-        paper=entry.paper.title,
-        venue=entry.paper.venue,
-        figure=entry.experiment.figure,
-        title=entry.experiment.title,
-        scale=outcome.scale,
-        cluster=outcome.cluster,
-        attempts=len(attempts),
-        jobs=len(extract.jobs),
-        others=f"Claims compare with other experiments, whose jobs are included: {others}.\n" if others else "",
-        not_final=f"Not final: {under_way} attempts were still under way.\n" if under_way else "",
+    environment = jinja2.Environment(undefined=jinja2.StrictUndefined, trim_blocks=True, keep_trailing_newline=True)
+    template = environment.from_string((templates / "bundle_readme.txt.j2").read_text(encoding="utf-8"))
+    text: str = template.render(
+        outcome=outcome,
+        extract=extract,
+        missing=missing,
+        others=[f"{name} {case}" for name, cases in compared_cases(outcome).items() for case in sorted(cases)],
+        under_way=sum(row["phase"] in OPEN for row in extract.attempts),
         name=bundle_name(outcome),
         submit=submit_command(outcome),
-        by_hand=by_hand,
-        left_out=f"\nAttempts that do not count in the results:\n\n{left_out}" if left_out else "",
-        missing=f"\nMissing files:\n\n{absent}" if missing else "",
+        script=SCRIPT,
     )
+    return text

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import importlib
 import importlib.util
 import io
@@ -10,9 +9,10 @@ import itertools
 import json
 import re
 import unicodedata
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import lru_cache, partial
 from typing import Any
 
 from orchestrator.catalog.library import Entry
@@ -20,16 +20,15 @@ from orchestrator.errors import Problem, ReproError
 from orchestrator.fields import Column
 from orchestrator.ledger.tables import PARTIAL
 from orchestrator.metrics import METRICS, shares_beside
-from orchestrator.results.export.rows import CASE_COLUMNS
 
-ExportRow = Mapping[str, Any]
+Row = Mapping[str, Any]
 """Value, or None, of each column by its name."""
 
 _ROWS_AT_ONCE = 10_000
 """Rows per write of a Parquet file; memory does not grow with the number of rows."""
 
 
-def pieces(name: str, columns: Sequence[Column], parts: Mapping[str, Iterable[ExportRow]]) -> Iterator[bytes]:
+def pieces(name: str, columns: Sequence[Column], parts: Mapping[str, Iterable[Row]]) -> Iterator[bytes]:
     """Yield a file of the format `name`; JSON has all `parts`, other formats only the first, with these columns."""
     (title, complete), *others = parts.items()
     names = [column.name for column in columns]
@@ -44,26 +43,20 @@ def pieces(name: str, columns: Sequence[Column], parts: Mapping[str, Iterable[Ex
         yield from (json.dumps(row, allow_nan=False).encode() + b"\n" for row in rows)
 
 
-def _csv_pieces(rows: Iterable[ExportRow], columns: Sequence[Column]) -> Iterator[str]:
+def _csv_pieces(rows: Iterable[Row], columns: Sequence[Column]) -> Iterator[str]:
     """Yield CSV by RFC 4180: lines end with CR LF, an empty field is a missing value, numbers are exact.
 
     A text that a spreadsheet would read as a formula starts with an apostrophe. Python's csv module does not quote `;`,
     tabs and blanks at the ends, which spreadsheets of other languages need.
     """
-    names = [column.name for column in columns]
-    yield csv_line(names) + "\r\n"
+    yield csv_line(column.name for column in columns) + "\r\n"
     for row in rows:
-        yield csv_line(row.get(name) for name in names) + "\r\n"
+        yield csv_line(row.values()) + "\r\n"
 
 
 def csv_line(values: Iterable[object]) -> str:
     """Return the values as one line of CSV, without its end."""
     return ",".join(map(_cell, values))
-
-
-def as_csv(rows: Iterable[ExportRow], columns: Sequence[Column]) -> str:
-    """Return a CSV file."""
-    return "".join(_csv_pieces(rows, columns))
 
 
 # Semicolons too: a spreadsheet of a country with decimal commas splits at them.
@@ -78,7 +71,7 @@ def _cell(value: object) -> str:
     return _text_cell(value) if isinstance(value, str) else str(value)
 
 
-@functools.lru_cache(maxsize=1000)  # the lines of a log repeat the texts of their job
+@lru_cache(maxsize=1000)  # the lines of a log repeat the texts of their job
 def _text_cell(value: str) -> str:
     text = f"'{value}" if is_formula(value) else value
     return '"' + text.replace('"', '""') + '"' if _QUOTED.search(text) else text
@@ -90,12 +83,7 @@ def is_formula(text: str) -> bool:
     return text[:1] in ("\t", "\r", "\n") or unicodedata.normalize("NFKC", first)[:1] in ("=", "+", "-", "@")
 
 
-def as_json(rows: Iterable[ExportRow], claims: Iterable[ExportRow]) -> str:
-    """Return cases, claims and the meaning of each column; one row per line."""
-    return "".join(_json_pieces({"columns": _column_rows(CASE_COLUMNS), "cases": rows, "claims": claims}))
-
-
-def _json_pieces(parts: Mapping[str, Iterable[ExportRow]]) -> Iterator[str]:
+def _json_pieces(parts: Mapping[str, Iterable[Row]]) -> Iterator[str]:
     """Yield an object of lists, one element per line; ValueError for NaN, which JSON does not have."""
     yield "{"
     for number, (name, rows) in enumerate(parts.items()):
@@ -106,7 +94,7 @@ def _json_pieces(parts: Mapping[str, Iterable[ExportRow]]) -> Iterator[str]:
     yield "\n}\n"
 
 
-def _column_rows(columns: Sequence[Column]) -> list[ExportRow]:
+def _column_rows(columns: Sequence[Column]) -> list[Row]:
     """Return name, type, unit and meaning of each column."""
     return [
         {"name": column.name, "type": column.kind, "unit": column.unit, "meaning": column.meaning} for column in columns
@@ -119,7 +107,7 @@ def require_parquet() -> None:
         raise ReproError(Problem("parquet needs pyarrow", hint="pip install '.[parquet]'"))
 
 
-def as_parquet(rows: Iterable[ExportRow], columns: Sequence[Column]) -> bytes:
+def as_parquet(rows: Iterable[Row], columns: Sequence[Column]) -> bytes:
     """Return a Parquet file: each column with its own type, its unit and meaning as metadata of the field."""
     require_parquet()
     pyarrow = importlib.import_module("pyarrow")
@@ -131,8 +119,9 @@ def as_parquet(rows: Iterable[ExportRow], columns: Sequence[Column]) -> bytes:
         "boolean": pyarrow.bool_(),
         "time": pyarrow.timestamp("ms", tz="UTC"),
     }
-    fields = [pyarrow.field(column.name, types[column.kind], metadata=_metadata(column)) for column in columns]
-    schema = pyarrow.schema(fields)
+    meanings = [{"meaning": column.meaning} | ({"unit": column.unit} if column.unit else {}) for column in columns]
+    fields = ((column.name, types[column.kind]) for column in columns)
+    schema = pyarrow.schema(pyarrow.field(*one, metadata=each) for one, each in zip(fields, meanings, strict=True))
     times = [column.name for column in columns if column.kind == "time"]
     file = io.BytesIO()
     remaining = iter(rows)
@@ -145,10 +134,6 @@ def as_parquet(rows: Iterable[ExportRow], columns: Sequence[Column]) -> bytes:
             ]
             writer.write_table(pyarrow.Table.from_pylist(batch, schema=schema))
     return file.getvalue()
-
-
-def _metadata(column: Column) -> dict[str, str]:
-    return {"meaning": column.meaning} | ({"unit": column.unit} if column.unit else {})
 
 
 _TIME, _NONE = "iteration_ms", "-"
@@ -165,37 +150,32 @@ class FigureTable:
     label: str
 
 
-def figure_table(entry: Entry, scale: str, cluster: str, rows: Sequence[ExportRow]) -> FigureTable:
+def figure_table(entry: Entry, scale: str, cluster: str, rows: Sequence[Row]) -> FigureTable:
     """Return case, verdict, time, the figure's own metric, shares of the peak, and published numbers as a table.
 
     Shares stand beside their metric if a case has them.
     """
     y = entry.experiment.axes.y
     shown = {_TIME: METRICS[_TIME].label or _TIME} | ({y.metric: y.label} if y.metric != _TIME else {})
-    heading = ["Case", "Verdict", *shown.values()]
-    cells = [[str(row["case"]), _verdict(row), *(_measured(row, name) for name in shown)] for row in rows]
-    for share in shares_beside(y.metric):
-        if any(row[share.name] is not None for row in rows):
-            heading.append(share.label or share.name)
-            for line, row in zip(cells, rows, strict=True):
-                line.append(_number(row[share.name]))
+    columns: list[tuple[str, Callable[[Row], str]]] = [("Case", lambda row: str(row["case"])), ("Verdict", _verdict)]
+    columns += [(label, partial(_measured, metric=name)) for name, label in shown.items()]
+    shares = [share for share in shares_beside(y.metric) if any(row[share.name] is not None for row in rows)]
+    columns += [(share.label or share.name, partial(_value, name=share.name)) for share in shares]
     if any(row["published"] is not None for row in rows):
-        heading += ["Published", "Ratio"]
-        for line, row in zip(cells, rows, strict=True):
-            line += [_published(row), _number(row["ratio_to_published"])]
+        columns += [("Published", _published), ("Ratio", partial(_value, name="ratio_to_published"))]
     replaced = sorted({(row["workload"], row["published_workload"]) for row in rows if row["published_workload"]})
     programs = " and ".join(f"{program} instead of {own}" for program, own in replaced)
     return FigureTable(
         caption=f"{entry.experiment.figure} ({entry.name}) on {cluster} at scale {scale}"
         f"{f' with {programs}' if programs else ''}; ± is the spread over the iterations",
-        heading=tuple(heading),
-        body=tuple(map(tuple, cells)),
+        heading=tuple(name for name, _ in columns),
+        body=tuple(tuple(cell(row) for _, cell in columns) for row in rows),
         text_columns=2,
         label=re.sub(r"[^A-Za-z0-9-]+", "-", f"{entry.short_name}-{scale}-{cluster}"),
     )
 
 
-def _verdict(row: ExportRow) -> str:
+def _verdict(row: Row) -> str:
     if row["verdict"] is None:
         return str(row["state"] or "not submitted").lower()
     if row["verdict"] == PARTIAL:
@@ -205,12 +185,12 @@ def _verdict(row: ExportRow) -> str:
     return f"{row['verdict']}, {detail}" if detail else str(row["verdict"])
 
 
-def _measured(row: ExportRow, metric: str) -> str:
+def _measured(row: Row, metric: str) -> str:
     value, spread = row[metric], row[f"{metric}_spread"]
     return f"{_number(value)} ± {_number(spread)}" if value is not None and spread is not None else _number(value)
 
 
-def _published(row: ExportRow) -> str:
+def _published(row: Row) -> str:
     """Return the published number with its error, and the reason if it is not compared: unconfirmed, or another GPU."""
     if row["published"] is None:
         return _NONE
@@ -219,6 +199,10 @@ def _published(row: ExportRow) -> str:
     if row["gpu"] and row["published_gpu"] and row["published_gpu"] not in row["gpu"]:
         notes.append(row["published_gpu"])
     return _number(row["published"]) + (f" ({', '.join(notes)})" if notes else "")
+
+
+def _value(row: Row, name: str) -> str:
+    return _number(row[name])
 
 
 def _number(value: float | None) -> str:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
+from types import SimpleNamespace
 from typing import Annotated, Any
 
 from orchestrator.catalog.axes import AXES, SETTING_COLUMNS
@@ -101,18 +102,20 @@ class CaseRow(TableRow):
     ] = None
     nodes: Annotated[str | None, Field("nodes, in the scheduler's notation", of="row.nodes")]
     gpu: Annotated[str | None, Field("GPU of the cluster")]
-    repeats: Annotated[int | None, Field("verified and partial repeats behind the numbers", main=5)] = None
-    iterations_used: Annotated[int | None, Field("interval lines of the logs behind the numbers")] = None
-    numbers: Annotated[Mapping[str, float | None], Columns(NUMBER_COLUMNS)] = field(default_factory=dict)
+    repeats: Annotated[
+        int | None, Field("verified and partial repeats behind the numbers", of="timing.repeats", main=5)
+    ]
+    iterations_used: Annotated[int | None, Field("interval lines of the logs behind the numbers", of="timing.count")]
+    numbers: Annotated[Mapping[str, float | None], Columns(NUMBER_COLUMNS)]
     no_energy: Annotated[
         str | None,
         Field("why the GPU samples gave no energy; empty if they did, or there are none", of="row.no_energy"),
     ]
     figure_metric: Annotated[str, Field("metric of the figure; its numbers are repeated in the next columns")]
-    figure_value: Annotated[float | None, Field("value of this metric")] = None
-    figure_spread: Annotated[float | None, Field("spread of this metric")] = None
-    figure_low: Annotated[float | None, Field("lower end of the 95 % interval")] = None
-    figure_high: Annotated[float | None, Field("upper end of the 95 % interval")] = None
+    figure_value: Annotated[float | None, Field("value of this metric", of="figure.value")]
+    figure_spread: Annotated[float | None, Field("spread of this metric", of="figure.spread")]
+    figure_low: Annotated[float | None, Field("lower end of the 95 % interval", of="figure.interval_low")]
+    figure_high: Annotated[float | None, Field("upper end of the 95 % interval", of="figure.interval_high")]
     published: Annotated[
         float | None,
         Field("published number of the case, in the unit of `published_metric`", of="published.value", main=8),
@@ -146,8 +149,8 @@ class CaseRow(TableRow):
         str | None,
         Field("digest of the image that an import recorded, else the identity of its file", of="row.image_digest"),
     ]
-    git_commit: Annotated[str | None, Field("commit of the checkout that `repro submit` ran from")] = None
-    git_dirty: Annotated[bool | None, Field("whether this checkout had changes")] = None
+    git_commit: Annotated[str | None, Field("commit of the checkout that `repro submit` ran from", of="run.git_commit")]
+    git_dirty: Annotated[bool | None, Field("whether this checkout had changes", of="run.git_dirty")]
 
 
 CASE_COLUMNS: tuple[Column, ...] = columns_of(CaseRow)
@@ -232,11 +235,9 @@ def _runs_of_attempts(ledger: Ledger, rows: Sequence[JobRow]) -> dict[int, Run]:
 
     A later run that reuses a finished job makes no attempt. An attempt is missing if the ledger cannot give its run.
     """
-    origins = attempt_origins(ledger, {row.job_id for row in rows})
-    run_ids = {(origin.job_id, origin.number): origin.run_id for origin in origins}
+    run_ids = {origin.attempt_id: origin.run_id for origin in attempt_origins(ledger, {row.job_id for row in rows})}
     runs = {run.id: run for run in run_records(ledger, set(run_ids.values()))}
-    by_attempt = {row.attempt_id: run_ids.get((row.job_id, row.number)) for row in rows}
-    return {attempt_id: runs[run_id] for attempt_id, run_id in by_attempt.items() if run_id in runs}
+    return {attempt_id: runs[run_id] for attempt_id, run_id in run_ids.items() if run_id in runs}
 
 
 def claim_rows(claims: Sequence[ClaimVerdict]) -> list[dict[str, str]]:
@@ -265,12 +266,13 @@ def _row(entry: Entry, result: Result, runs: Mapping[int, Run]) -> Row:
     row, settings = result.row, _settings(result)
     run = runs.get(row.attempt_id) if row is not None else None
     on_gpus = settings["device"] == "gpu"
-    values = _numbers(entry, result) | _published(entry, result)
-    values |= {"experiment": entry.name, "settings": settings, "gpu": result.gpu if row and on_gpus else None}
-    values |= {"gpu_hours": row.gpu_hours if row and on_gpus else None}
-    if run is not None:
-        values |= {"git_commit": run.git_commit, "git_dirty": run.git_dirty} | _money(values.get("gpu_hours"), run)
-    return values_of(CaseRow, result, **values)
+    metric = entry.experiment.axes.y.metric
+    named = SimpleNamespace(figure=result.metric(metric), timing=result.metric("iteration_ms"), run=run)
+    hours = row.gpu_hours if row and on_gpus else None
+    values: Row = {"experiment": entry.name, "settings": settings, "gpu": result.gpu if row and on_gpus else None}
+    values |= {"figure_metric": metric, "numbers": _numbers(result), "gpu_hours": hours} | _published(entry, result)
+    values |= _money(hours, run) if run is not None else {}
+    return values_of(CaseRow, named, result, **values)
 
 
 def _settings(result: Result) -> Row:
@@ -292,20 +294,14 @@ def _money(hours: float | None, run: Run) -> Row:
     return {"cost": money.amount, "currency": money.currency}
 
 
-def _numbers(entry: Entry, result: Result) -> Row:
-    metric_name = entry.experiment.axes.y.metric
+def _numbers(result: Result) -> dict[str, float | None]:
     numbers: dict[str, float | None] = {}
-    values: Row = {"figure_metric": metric_name, "numbers": numbers}
     for name in METRICS:
         if metric := result.metric(name):
             numbers |= {name: metric.value, f"{name}_spread": metric.spread}
     if timing := result.metric("iteration_ms"):
-        values |= {"iterations_used": timing.count, "repeats": timing.repeats}
         numbers |= {"iteration_ms_low": timing.interval_low, "iteration_ms_high": timing.interval_high}
-    if metric := result.metric(metric_name):
-        values |= {"figure_value": metric.value, "figure_spread": metric.spread}
-        values |= {"figure_low": metric.interval_low, "figure_high": metric.interval_high}
-    return values
+    return numbers
 
 
 def _published(entry: Entry, result: Result) -> Row:

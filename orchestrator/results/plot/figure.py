@@ -7,6 +7,7 @@ import html
 import io
 import math
 import re
+import textwrap
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -29,10 +30,8 @@ from orchestrator.results.plot.panels import (
     INK,
     PARAMETERS,
     SERIES,
-    SERIES_ON_DARK,
     WIDTH,
     Panel,
-    balanced,
     heading,
     origins,
     panels,
@@ -60,32 +59,36 @@ def drawn(entry: Entry, scale: str, cluster: str, results: Sequence[Result], on_
     axes_of, device = entry.experiment.axes, results[0].case.device
     title = "" if on_page else entry.experiment.title
     if is_search(entry.name):
-        return search.drawn(title, [] if on_page else setup(entry, scale, cluster, WIDTH), results)
+        return search.drawn(title, [] if on_page else setup(entry, scale, cluster), results)
     bars = axes_of.marks == "bars"
     position_of = positions_of(axes_of, results)
     shown = panels(entry, results, position_of, position_of.by_number)
-    under = ticks(position_of, results)
-    figure = Figure(figsize=(under.width, DRAFT_INCHES))
+    width = width_of(position_of)
+    figure = Figure(figsize=(width, DRAFT_INCHES))
     all_axes = figure.subplots(len(shown), 1, sharex=True, squeeze=False)[:, 0]
     panel_inches = _ONE_PANEL if len(shown) == 1 else _EACH_PANEL
     for axes, panel in zip(all_axes, shown, strict=True):
         axes.set_axisbelow(True)
         axes.grid(axis="y", linewidth=0.5, alpha=0.35)
         (draw_bars if bars else draw_lines)(axes, panel)
-        set_x(axes, position_of, under, sorted({position_of(result) for result in results}))
+        set_x(axes, position_of, sorted({position_of(result) for result in results}))
         set_y(axes, panel, as_published=scale == PAPER, label=_axis_label(device, panel.y.label, panel_inches))
         axes.label_outer()
-    all_axes[-1].set_xlabel(_axis_label(device, axes_of.x.label, under.width - 0.6))
+    all_axes[-1].set_xlabel(_axis_label(device, axes_of.x.label, width - 0.6))
     figure.align_ylabels(all_axes)
     legend(figure, shown, bars, error_bars(results, axes_of.y.metric))
-    above = [] if on_page else setup(entry, scale, cluster, under.width)
+    fit_ticks(figure, all_axes[-1], position_of)
+    above = [] if on_page else setup(entry, scale, cluster)
     write_above(figure, title, [*above, origins(entry, results, shown)], panel_inches)
     return figure
 
 
 def _axis_label(device: str, label: str, inches: float) -> str:
     """Return the label in lines that fit an axis of this length."""
-    return "\n".join(balanced(label_on(device, label), int(inches / _LABEL_LETTER)))
+    text, longest = label_on(device, label), int(inches / _LABEL_LETTER)
+    folded = [textwrap.wrap(text, letters, break_long_words=False) for letters in range(1, longest + 1)]
+    fewest = min(map(len, folded))
+    return "\n".join(next(lines for lines in folded if len(lines) == fewest))  # they are about equally long
 
 
 def error_bars(results: Sequence[Result], metric: str) -> str:
@@ -147,8 +150,8 @@ def plot(entry: Entry, scale: str, cluster: str, results: Sequence[Result], file
 def picture(entry: Entry, scale: str, cluster: str, results: Sequence[Result], prefix: str = "plot") -> str:
     """Return the picture as an <svg> element for a page; no case needs to be verified.
 
-    Every id begins with `prefix`, so that a page can have several pictures. The background and the text have the
-    colours of the page; on a dark page (by its `color-scheme`) the lines are lighter.
+    Every id begins with `prefix`, so that a page can have several pictures. The background, the text and the lines have
+    the colours of the page.
     """
     text = io.StringIO()
     with matplotlib_as_shipped():
@@ -158,36 +161,23 @@ def picture(entry: Entry, scale: str, cluster: str, results: Sequence[Result], p
 
 
 _IDS = re.compile(r'(\bid="|url\(#|href="#)')
-_DARK_PAPER = "#16181b"
 
 
 def for_page(svg: str, prefix: str, about: str) -> str:
     """Return the <svg> element alone, with `about` as its text for screen readers.
 
-    The style sheet of matplotlib applies to every element of a page, so it is limited to this one.
+    The style sheet of matplotlib applies to every element of a page, so it is limited to this one. The colours are
+    variables of the page's style sheet.
     """
     body = svg[svg.index("<svg") :]
     body = re.sub(r"\s*<metadata>.*?</metadata>", "", body, flags=re.DOTALL)
     body = _IDS.sub(rf"\g<1>{prefix}-", body)
     body = re.sub(r"<style type=\"text/css\">\*", f'<style type="text/css">#{prefix} *', body)
-    body = body.replace(INK, "currentColor").replace(BACKGROUND, "var(--plot-paper)")
+    body = body.replace(INK, "currentColor").replace(BACKGROUND, "var(--card)")
     for number, colour in enumerate(SERIES, 1):
         body = body.replace(colour, f"var(--plot-{number})")
     opening = f'<svg id="{prefix}" role="img" aria-label="{html.escape(about, quote=True)}"'
-    return body.replace("<svg", opening, 1).replace("<defs>", f"{_colours(prefix)}\n <defs>", 1)
-
-
-def _colours(prefix: str) -> str:
-    """Return the light colours, and for browsers that support it those of the page's `color-scheme`."""
-    names = [("--plot-paper", "#ffffff", _DARK_PAPER)]
-    names += [
-        (f"--plot-{number}", light, dark)
-        for number, (light, dark) in enumerate(zip(SERIES, SERIES_ON_DARK, strict=True), 1)
-    ]
-    light_only = "; ".join(f"{name}: {colour}" for name, colour, _ in names)
-    both = "; ".join(f"{name}: light-dark({light}, {dark})" for name, light, dark in names)
-    if_supported = f"@supports (color: light-dark(#fff, #000)) {{ #{prefix} {{ {both} }} }}"
-    return f" <style>#{prefix} {{ {light_only} }} {if_supported}</style>"
+    return body.replace("<svg", opening, 1)
 
 
 def known_format(file: Path) -> str:
@@ -200,47 +190,37 @@ def known_format(file: Path) -> str:
 
 # ---- axes: positions of cases, ticks that do not touch, ranges, numbers as text ---------------------------------
 
-_WIDEST, _WIDEST_TURNED = 5.6, 14.0
-_BESIDE_AXES = 0.85
-_TICK_LETTER, _TICK_LINE = 0.071, 0.155
-"""Size of a tick's label in inches: width of a letter, and height of a line."""
+_WIDEST, _BESIDE_AXES = 14.0, 0.85
+"""Widths in inches: the widest picture, and its part beside the axes."""
 _TICK_SIZE, _TICK_PAD = 8, 3.5
 """Size of a tick's label, and its distance from the tick, in points."""
+_TICK_LINE_POINTS, _GAP_PIXELS = 11.2, 2
+"""Height of a line of a tick's label, and half the smallest distance between two labels."""
 _POINTS = 72
 """Points in an inch."""
-_GAP = 0.05
 _MARGIN = 0.05
-_FEW = 9
+_FEW, _MANY = 9, 60
 _STEPS = 4
-
-
-@dataclass(frozen=True, slots=True)
-class Ticks:
-    """Labels at positions. `width` is that of the picture in inches.
-
-    If labels would touch side by side, every second one is lower (`staggered`). If these touch too, all are `turned`.
-    """
-
-    positions: tuple[float, ...]
-    labels: tuple[str, ...]
-    width: float
-    turned: bool = False
-    staggered: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Positions:
     """Positions of cases on the x axis: the index of the label, or the number on a numeric axis.
 
-    With `by_number` the values are sorted as numbers; other values keep the order of the file. `under` are the values
-    of further axes below each label.
+    With `by_number` the values are sorted as numbers; other values keep the order of the file. A tick has the label and
+    the values of further axes below it, each in a line.
     """
 
     of: Sequence[str]
     scale: str
     labels: tuple[str, ...]
-    under: Mapping[str, tuple[str, ...]]
+    ticks: tuple[str, ...]
     by_number: bool
+
+    @property
+    def lines(self) -> int:
+        """Return the number of lines of the longest tick."""
+        return 1 + max(tick.count("\n") for tick in self.ticks)
 
     def __call__(self, result: Result) -> float:
         """Return the position of a case."""
@@ -266,34 +246,19 @@ def positions_of(axes: FigureAxes, results: Sequence[Result]) -> Positions:
         of=x.of,
         scale=x.scale if numeric else "even",
         labels=labels,
-        under={label: tuple("/".join(under[label, axis]) for axis in shown_axes) for label in labels},
+        ticks=tuple("\n".join([label, *("/".join(under[label, axis]) for axis in shown_axes)]) for label in labels),
         by_number=numbers,
     )
 
 
-def ticks(position_of: Positions, results: Sequence[Result]) -> Ticks:
-    """Return a tick per case if they fit; a numeric axis may have fewer, at round numbers."""
-    positions = tuple(sorted({position_of(result) for result in results}))
-    labels = tuple("\n".join((label, *position_of.under[label])) for label in position_of.labels)
-    if position_of.scale != "even" and not any(position_of.under.values()):
-        shown = tuple(f"{at:g}" for at in positions)
-        fits = _width(positions, shown, position_of.scale) <= WIDTH
-        if not fits or len(positions) > 2 * _FEW:
-            positions = _round_numbers(positions[0], positions[-1], position_of.scale)
-            shown = tuple(f"{at:g}" for at in positions)
-        return Ticks(positions, shown, WIDTH)
-    width = _width(positions, labels, position_of.scale)
-    if width <= _WIDEST:
-        return Ticks(positions, labels, max(WIDTH, width))
-    width = max(_width(positions[row::2], labels[row::2], position_of.scale, whole=positions) for row in (0, 1))
-    if width <= _WIDEST:
-        return Ticks(positions, labels, max(WIDTH, width), staggered=True)
-    turned = _BESIDE_AXES + len(labels) * _lines(labels) * _TICK_LINE
-    return Ticks(positions, labels, min(max(WIDTH, turned), _WIDEST_TURNED), turned=True)
+def width_of(position_of: Positions) -> float:
+    """Return the width of the picture in inches, at which turned labels do not touch."""
+    turned = _BESIDE_AXES + len(position_of.ticks) * position_of.lines * _TICK_LINE_POINTS / _POINTS
+    return min(max(WIDTH, turned), _WIDEST) if position_of.scale == "even" else WIDTH
 
 
-def set_x(axes: Axes, position_of: Positions, shown: Ticks, cases: Sequence[float]) -> None:
-    """Set scale, limits and ticks of the x axis."""
+def set_x(axes: Axes, position_of: Positions, cases: Sequence[float]) -> None:
+    """Set scale, limits and a tick per case."""
     if position_of.scale == "log2":
         axes.set_xscale("log", base=2)
         axes.minorticks_off()
@@ -304,16 +269,33 @@ def set_x(axes: Axes, position_of: Positions, shown: Ticks, cases: Sequence[floa
         axes.set_xlim(cases[0] - margin, cases[-1] + margin)
     else:
         axes.set_xlim(-0.5, len(position_of.labels) - 0.5)
-    axes.set_xticks(shown.positions, shown.labels)
-    axes.tick_params(axis="x", labelsize=_TICK_SIZE, pad=_TICK_PAD, labelrotation=90 if shown.turned else 0)
-    if shown.staggered:
+    axes.set_xticks(cases, position_of.ticks)
+    axes.tick_params(axis="x", labelsize=_TICK_SIZE, pad=_TICK_PAD)
+
+
+def fit_ticks(figure: Figure, axes: Axes, position_of: Positions) -> None:
+    """Change the labels of the x axis if they touch side by side.
+
+    A numeric axis gets fewer ticks, at round numbers. On another axis every second label is lower. If these touch, too,
+    all labels are turned.
+    """
+    lines, is_numeric, count = position_of.lines, position_of.scale != "even", len(position_of.ticks)
+    if is_numeric and lines == 1 and (count > 2 * _FEW or _touch(figure, axes)):
+        at = axes.get_xticks()
+        numbers = _round_numbers(at[0], at[-1], position_of.scale)
+        axes.set_xticks(numbers, [f"{number:g}" for number in numbers])
+    elif count <= _MANY and _touch(figure, axes):
         for tick in axes.xaxis.get_major_ticks()[1::2]:
-            tick.set_pad(_TICK_PAD + _lines(shown.labels) * _TICK_LINE * _POINTS)
+            tick.set_pad(_TICK_PAD + lines * _TICK_LINE_POINTS)
+    if not is_numeric and (count > _MANY or _touch(figure, axes)):
+        axes.tick_params(axis="x", pad=_TICK_PAD, labelrotation=90)
 
 
-def _lines(labels: Sequence[str]) -> int:
-    """Return the number of lines of the longest label."""
-    return 1 + max(label.count("\n") for label in labels)
+def _touch(figure: Figure, axes: Axes) -> bool:
+    """Return whether a label of the x axis touches one of the next two."""
+    figure.draw_without_rendering()
+    boxes = [label.get_window_extent().padded(_GAP_PIXELS) for label in axes.get_xticklabels()]
+    return any(box.overlaps(other) for number, box in enumerate(boxes) for other in boxes[number + 1 : number + 3])
 
 
 def set_y(axes: Axes, panel: Panel, as_published: bool, label: str) -> None:
@@ -387,19 +369,6 @@ def _round_numbers(low: float, high: float, scale: str) -> tuple[float, ...]:
     steps = [1, 2, 5, 10]
     locator = ticker.LogLocator(2, numticks=_FEW) if scale == "log2" else ticker.MaxNLocator(_FEW - 1, steps=steps)
     return tuple(float(value) for value in locator.tick_values(low, high) if low <= value <= high)
-
-
-def _width(
-    positions: Sequence[float], labels: Sequence[str], scale: str, whole: Sequence[float] | None = None
-) -> float:
-    """Return the width in inches at which no two labels touch. `whole` are the positions of all labels."""
-    every = positions if whole is None else whole
-    first, last = (math.log2(every[0]), math.log2(every[-1])) if scale == "log2" else (every[0], every[-1])
-    at = [math.log2(value) for value in positions] if scale == "log2" else list(positions)
-    span = (last - first) * (1 + 2 * _MARGIN) if scale != "even" else float(len(every))
-    inches = [_TICK_LETTER * max(map(len, label.split("\n"))) for label in labels]
-    pairs = zip(at, at[1:], inches, inches[1:], strict=False)
-    return _BESIDE_AXES + max([((a + b) / 2 + _GAP) * span / (right - left) for left, right, a, b in pairs], default=0)
 
 
 def _label(result: Result, of: Sequence[str]) -> str:

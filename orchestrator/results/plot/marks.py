@@ -16,7 +16,6 @@ from orchestrator.results.plot.panels import (
     HOW,
     INK,
     MEASURED,
-    OOM,
     AxisMark,
     CasePoint,
     Inside,
@@ -131,10 +130,10 @@ def _error_bar(axes: Axes, at: float, point: CasePoint, colour: str, width: floa
 
 def _axis_marks(axes: Axes, placed: Iterable[tuple[float, CasePoint, SeriesLine]]) -> None:
     """Draw each mark once per position and line; marks at one position are stacked."""
-    marks = dict.fromkeys((at, label, line.style.colour) for at, point, line in placed for label in point.marks)
+    marks = dict.fromkeys((at, mark, line.style.colour) for at, point, line in placed for mark in point.marks)
     stacked: Counter[float] = Counter()
-    for at, label, colour in marks:
-        _axis_mark(axes, at, _LOWEST + _ABOVE * stacked[at], AXIS_MARKS[label], colour)
+    for at, mark, colour in marks:
+        _axis_mark(axes, at, _LOWEST + _ABOVE * stacked[at], mark, colour)
         stacked[at] += 1
 
 
@@ -143,7 +142,7 @@ def _axis_mark(axes: Axes, at: float, height: float, mark: AxisMark, colour: str
     drawn = axes.plot(
         [at], [height], linestyle="none", marker=mark.marker, markersize=AXIS_MARKER,
         markerfacecolor=colour if mark.filled else BACKGROUND, markeredgecolor=colour,
-        markeredgewidth=0.9 if mark.filled else 1.1, alpha=1.0 if mark.label in OOM else 0.65, transform=transform,
+        markeredgewidth=0.9 if mark.filled else 1.1, alpha=1.0 if mark.marker == "X" else 0.65, transform=transform,
         zorder=6, clip_on=False,
     )  # fmt: skip
     if not mark.ring:
@@ -239,7 +238,7 @@ def _number_entries(own: Axes, panels: Sequence[Panel], bars: bool, error_bars: 
 
 
 def _mark_entries(own: Axes, panels: Sequence[Panel]) -> Iterator[tuple[Any, str]]:
-    present = {label for panel in panels for point in panel.points for label in point.marks}
-    for mark in AXIS_MARKS.values():
-        if mark.label in present:
+    present = {mark for panel in panels for point in panel.points for mark in point.marks}
+    for mark in AXIS_MARKS:
+        if mark in present:
             yield _axis_mark(own, 0, 0, mark, INK), mark.label

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
@@ -121,45 +120,30 @@ class AxisMark:
 
     label: str
     marker: str
-    filled: bool
+    filled: bool = False
     ring: Dashes | None = None
 
 
-OOM_BOTH = "out of memory as published"
-OOM_BOTH_UNCONFIRMED = "out of memory as published, unconfirmed"
-OOM_PUBLISHED = "out of memory (published)"
-OOM_PUBLISHED_UNCONFIRMED = "out of memory (published, unconfirmed)"
-OOM_MEASURED = "out of memory (measured)"
-FLAGGED = "flagged, no number"
-NOT_RUN = "not run"
-UNDER_WAY = "under way"
-FAILED_HERE = "failed"
-NO_NUMBER = "ran, without this number"
-
-AXIS_MARKS: dict[str, AxisMark] = {
-    mark.label: mark
-    for mark in (
-        AxisMark(OOM_BOTH, "X", filled=True, ring=CONFIRMED),
-        AxisMark(OOM_BOTH_UNCONFIRMED, "X", filled=True, ring=UNCONFIRMED),
-        AxisMark(OOM_PUBLISHED, "X", filled=False, ring=CONFIRMED),
-        AxisMark(OOM_PUBLISHED_UNCONFIRMED, "X", filled=False, ring=UNCONFIRMED),
-        AxisMark(OOM_MEASURED, "X", filled=True),
-        AxisMark(FLAGGED, "*", filled=False),
-        AxisMark(FAILED_HERE, "x", filled=True),
-        AxisMark(UNDER_WAY, ">", filled=False),
-        AxisMark(NO_NUMBER, "_", filled=True),
-        AxisMark(NOT_RUN, "|", filled=True),
-    )
-}
-"""Label -> mark, in the order of the legend."""
-OOM = tuple(label for label in AXIS_MARKS if label.startswith("out of memory"))
+AXIS_MARKS = (
+    OOM_BOTH := AxisMark("out of memory as published", "X", filled=True, ring=CONFIRMED),
+    OOM_BOTH_UNCONFIRMED := AxisMark("out of memory as published, unconfirmed", "X", filled=True, ring=UNCONFIRMED),
+    OOM_PUBLISHED := AxisMark("out of memory (published)", "X", ring=CONFIRMED),
+    OOM_PUBLISHED_UNCONFIRMED := AxisMark("out of memory (published, unconfirmed)", "X", ring=UNCONFIRMED),
+    OOM_MEASURED := AxisMark("out of memory (measured)", "X", filled=True),
+    FLAGGED := AxisMark("flagged, no number", "*"),
+    FAILED_HERE := AxisMark("failed", "x", filled=True),
+    UNDER_WAY := AxisMark("under way", ">"),
+    NO_NUMBER := AxisMark("ran, without this number", "_", filled=True),
+    NOT_RUN := AxisMark("not run", "|", filled=True),
+)
+"""Marks in the order of the legend."""
 
 
 @dataclass(frozen=True, slots=True)
 class CasePoint:
     """A case in a panel: its position, the measured number with its error bar, and the published number.
 
-    `marks` are keys of `AXIS_MARKS`: the reasons why it has no number. `kind` is a key of `MEASURED`.
+    `marks` are the reasons why it has no number. `kind` is a key of `MEASURED`.
     """
 
     at: float
@@ -167,7 +151,7 @@ class CasePoint:
     low: float
     high: float
     published: PublishedPoint | None
-    marks: tuple[str, ...]
+    marks: tuple[AxisMark, ...]
     kind: str = "measured"
 
 
@@ -263,7 +247,7 @@ def _kind(result: Result, metric: str) -> str:
     return "measured, partial" if result.partial else "measured"
 
 
-def _marks(result: Result, has_number: bool) -> Iterator[str]:
+def _marks(result: Result, has_number: bool) -> Iterator[AxisMark]:
     ran_out = result.ran_out_of_memory
     if result.expects_oom:
         confirmed = result.case.expected is not None and result.case.expected.confirmed
@@ -292,8 +276,6 @@ WIDTH = 4.8
 """Width of most pictures in inches. Text of 8 points is then readable in a README and on a phone."""
 DRAFT_INCHES = 12.0
 """Height of a picture until `write_above` sets it."""
-_LETTER, _BOLD_LETTER = 0.061, 0.087
-"""Width of a letter in inches, in a line below the title and in the title."""
 _MARGIN, _LEFT = 0.06, 0.08
 """Distances of the text above the panels from each other and from the left, in inches."""
 
@@ -308,13 +290,10 @@ def source_name(entry: Entry) -> str:
     return f"{entry.paper.venue} {entry.experiment.figure}"
 
 
-def setup(entry: Entry, scale: str, cluster: str, width: float) -> list[str]:
-    """Return `SC21 Figure 13, scale pair on h200: 3.4 billion parameters on 2 GPUs` in one line or two."""
+def setup(entry: Entry, scale: str, cluster: str) -> list[str]:
+    """Return `SC21 Figure 13, scale pair on h200: 3.4 billion parameters on 2 GPUs`, in two lines."""
     name, about = f"{source_name(entry)}, scale {scale} on {cluster}", entry.experiment.about_scale(scale)
-    if not about:
-        return [name]
-    together = f"{name}: {about}"
-    return [together] if len(wrapped(together, width)) <= len(wrapped(about, width)) else [f"{name}:", about]
+    return [f"{name}:", about] if about else [name]
 
 
 def origins(entry: Entry, results: Sequence[Result], panels: Sequence[Panel]) -> str:
@@ -356,11 +335,12 @@ def write_above(figure: Figure, title: str, lines: Sequence[str], panel_inches: 
     width, draft = figure.get_size_inches()
     figure.draw_without_rendering()
     beside = draft - sum(axes.get_window_extent().height for axes in figure.axes) / figure.dpi
-    parts = (
-        (wrapped(title, width, bold=True), {"fontsize": 10, "fontweight": "bold"}),
-        ([part for line in lines for part in wrapped(line, width)], {"fontsize": 8}),
-    )
-    texts = [figure.text(_LEFT / width, 0, "\n".join(part), {"va": "top", **style}) for part, style in parts if part]
+    parts = ((title, {"fontsize": 10, "fontweight": "bold"}), ("\n".join(filter(None, lines)), {"fontsize": 8}))
+    texts = [
+        figure.text(_LEFT / width, 0.5, together(text), {"va": "top", "wrap": True, **style})
+        for text, style in parts
+        if text
+    ]
     heights = [text.get_window_extent().height / figure.dpi + _MARGIN for text in texts]
     below = beside + panel_inches * len(figure.axes)
     whole = below + sum(heights) + _MARGIN * bool(texts)
@@ -376,18 +356,6 @@ _TOGETHER = re.compile(r"\([^()]{1,24}\)(?: = \([^()]{1,24}\))?|\d (?=[\w%])")
 """Text that stays in one line: `(t, p) = (8, 8)`, and a number with the next word."""
 
 
-def wrapped(text: str, width: float, bold: bool = False) -> list[str]:
-    """Return the text in lines that fit a picture of this width, in inches."""
-    return balanced(text, int((width - 2 * _LEFT) / (_BOLD_LETTER if bold else _LETTER)))
-
-
-def balanced(text: str, letters: int) -> list[str]:
-    """Return the text in as few lines as possible, about equally long."""
-    whole = _TOGETHER.sub(lambda part: part[0].replace(" ", "\N{NO-BREAK SPACE}"), text)
-    lines = textwrap.wrap(whole, letters)
-    for fewer in range(letters - 1, letters // 2, -1):
-        narrower = textwrap.wrap(whole, fewer)
-        if len(narrower) > len(lines):
-            break
-        lines = narrower
-    return [line.replace("\N{NO-BREAK SPACE}", " ") for line in lines]
+def together(text: str) -> str:
+    """Return the text with no-break spaces where no line may end."""
+    return _TOGETHER.sub(lambda part: part[0].replace(" ", "\N{NO-BREAK SPACE}"), text)

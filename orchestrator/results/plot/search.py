@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from orchestrator.results.cases import Result
@@ -46,10 +47,7 @@ def trials_of(results: Sequence[Result]) -> list[Trial]:
 
 def best_so_far(trials: Sequence[Trial]) -> list[float]:
     """Return, for each trial, the fastest rate until then."""
-    best: list[float] = []
-    for trial in trials:
-        best.append(max(trial.sequences_per_s, best[-1] if best else 0.0))
-    return best
+    return list(accumulate((trial.sequences_per_s for trial in trials), max))
 
 
 def pareto_front(trials: Sequence[Trial]) -> list[Trial]:

@@ -17,6 +17,7 @@ from orchestrator.reading.failure import POLICIES, Failure
 from orchestrator.results.cases import Result
 from orchestrator.results.claims import ClaimVerdict
 from orchestrator.results.comparison import NOT_MEASURED, ComparedNumber, measured_number, reference_rows
+from orchestrator.text import counted
 
 MarkKind = Literal["good", "bad", "open"]
 
@@ -27,13 +28,6 @@ class Mark:
 
     kind: MarkKind
     word: str
-
-
-CLAIM_MARKS: Mapping[str, Mark] = {
-    "holds": Mark("good", "holds"),
-    "fails": Mark("bad", "fails"),
-    "not judged": Mark("open", "not judged"),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +51,32 @@ class Counts:
 
     def __add__(self, other: Counts) -> Counts:
         return Counts(*(getattr(self, name) + getattr(other, name) for name in self.__slots__))
+
+    @property
+    def summary(self) -> str:
+        """Return `4 of 6 cases are verified, 1 failed, 1 is missing. 2 of 3 claims hold, none fails.`."""
+        every = f"All {self.cases} cases are" if self.verified == self.cases > 1 else ""
+        some = f"{self.verified} of {counted(self.cases, 'case')} {_is(self.verified)}"
+        parts = [f"{every or some} verified"]
+        parts += [f"{self.partial} {_is(self.partial)} partial"] if self.partial else []
+        parts += [f"{self.as_published} ran out of memory as published"] if self.as_published else []
+        parts += [f"{self.failed} failed"] if self.failed else []
+        parts += [f"{self.missing} {_is(self.missing)} missing"] if self.missing else []
+        sentences = [parts]
+        if self.claims:
+            holding = f"{self.holds or 'None'} of {counted(self.claims, 'claim')} hold{_s(self.holds)}"
+            open_claims = [f"{self.not_judged} {_is(self.not_judged)} not judged"] if self.not_judged else []
+            sentences.append([holding, f"{self.fails or 'none'} fail{_s(self.fails)}", *open_claims])
+        return " ".join(f"{', '.join(sentence)}." for sentence in sentences)
+
+
+def _s(number: int) -> str:
+    """Return the ending of a verb after `none` and `1`."""
+    return "s" if number < 2 else ""
+
+
+def _is(number: int) -> str:
+    return "is" if number == 1 else "are"
 
 
 def counts_of(results: Sequence[Result], claims: Sequence[ClaimVerdict]) -> Counts:
@@ -110,31 +130,16 @@ class CaseLine:
         return Mark("open", "not submitted" if result.row is None else result.row.state.lower().replace("_", " "))
 
     @property
-    def published(self) -> str:
-        """Return the published number."""
-        return shown_number(self.number.published)
-
-    @property
     def iteration_ms(self) -> str:
         """Return the time of an iteration, unless it is the number."""
         timing = self.result.metric("iteration_ms") if self.is_own and self.number.metric != "iteration_ms" else None
         return with_spread(timing.value, timing.spread) if timing else ""
 
     @property
-    def execution(self) -> str:
-        """Return the execution mode."""
-        return (self.result.execution or "") if self.is_own else ""
-
-    @property
     def host_wait(self) -> str:
         """Return `12.3, 4.1 %`: the host wait in ms, and its share of the iteration time."""
         wait, percent = self.result.metric("host_wait_ms"), self.result.value("host_wait_percent")
         return f"{shown_number(wait.value)}, {percent:.3g} %" if self.is_own and wait and percent is not None else ""
-
-    @property
-    def host_bound(self) -> Mark | None:
-        """Return the mark of a host-bound case."""
-        return Mark("open", "host-bound") if self.is_own and self.result.host_bound else None
 
     @property
     def shares(self) -> str:
@@ -152,15 +157,6 @@ class CaseLine:
             ends = f"{shown_number(metric.interval_low)} to {shown_number(metric.interval_high)}"
             return f"mean of {metric.repeats} repeats, 95 % in {ends}"
         return "" if metric.count is None else f"{metric.count} iterations"
-
-    @property
-    def within(self) -> Mark | None:
-        """Return whether the ratio is within the tolerance."""
-        if self.number.ratio is None:
-            return None
-        if self.number.within is None:
-            return Mark("open", "not judged")
-        return Mark("good", "within") if self.number.within else Mark("bad", "beyond")
 
     @property
     def tolerance(self) -> str:
@@ -302,11 +298,6 @@ def attempt_mark(attempt: AttemptOrigin) -> Mark:
     if attempt.verdict == FAILED:
         return Mark("bad", f"failed ({attempt.failure})" if attempt.failure else "failed")
     return Mark("open", attempt.state.lower().replace("_", " "))
-
-
-def attempt_program(attempt: AttemptOrigin) -> str:
-    """Return the program of an attempt, its code and its image."""
-    return ", ".join(filter(None, (attempt.workload, attempt.code, attempt.image, attempt.image_digest)))
 
 
 def policy_text(failure: str | None) -> str:

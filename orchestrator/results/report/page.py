@@ -27,15 +27,13 @@ from orchestrator.ledger.rows import AttemptOrigin, JobSummary
 from orchestrator.ledger.tables import Run
 from orchestrator.results.outcome import FigureOutcome
 from orchestrator.results.plot.figure import label_on, picture
-from orchestrator.results.plot.panels import source_name
+from orchestrator.results.plot.panels import SERIES, SERIES_ON_DARK
 from orchestrator.results.report.cases import (
-    CLAIM_MARKS,
     CaseLine,
     Counts,
     Hours,
     RecordedScript,
     attempt_mark,
-    attempt_program,
     case_lines,
     counts_of,
     hours_of,
@@ -43,6 +41,7 @@ from orchestrator.results.report.cases import (
     profiles_of,
     scripts_of,
     shown_hours,
+    shown_number,
     with_spread,
 )
 from orchestrator.text import counted, shown_time, with_symbols
@@ -87,27 +86,12 @@ class FigureSection:
         return f"{re.sub(r'[^a-z0-9]+', '-', name.lower()).strip('-')}-{self.number}"
 
     @property
-    def link(self) -> str:
-        """Return the address of the paper; empty if it has none."""
-        paper = self.entry.paper
-        if paper.doi:
-            return f"https://doi.org/{paper.doi}"
-        return f"https://arxiv.org/abs/{paper.arxiv}" if paper.arxiv else ""
-
-    @property
     def about(self) -> str:
         """Return the description of the scale; for a search the number of candidates that have a job."""
         if is_search(self.entry.name):
             candidates = case_count(scale_fields(self.entry, self.outcome.scale), to_run=True)
             return f"{len(self.outcome.results):,} of {counted(candidates, 'candidate')} had a job"
         return self.entry.experiment.about_scale(self.outcome.scale) or ""
-
-    @property
-    def program(self) -> str:
-        """Return the program, what it replaced, and the changes of its arguments."""
-        own, changes = self.outcome.replaced_workload, shown_changes(self.outcome.argument_changes)
-        workload = self.outcome.results[0].case.workload
-        return f"{workload}{f' instead of {own}' if own else ''}{f' with {changes}' if changes else ''}"
 
     @property
     def metric(self) -> str:
@@ -130,11 +114,6 @@ class FigureSection:
         return case_lines(self.entry, self.outcome.results)
 
     @property
-    def summary(self) -> str:
-        """Return the outcome in two sentences."""
-        return summary_of(self.counts)
-
-    @property
     def picture_size(self) -> tuple[str, ...]:
         """Return width and height of the picture in its own unit; empty without a picture."""
         size = re.search(r'viewBox="0 0 ([0-9.]+) ([0-9.]+)"', self.picture)
@@ -143,11 +122,6 @@ class FigureSection:
     def shows(self, column: str) -> bool:
         """Return whether a case has a value in this column."""
         return any(getattr(row, column) for row in self.cases)
-
-    @property
-    def metrics(self) -> int:
-        """Return the number of different metrics of its cases."""
-        return len({row.number.metric for row in self.cases})
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,23 +136,6 @@ class Page:
     counts: Counts
     hours: tuple[Hours, ...]
     figures: tuple[FigureSection, ...]
-
-    @property
-    def title(self) -> str:
-        """Return the title of the page."""
-        if len(self.figures) == 1:
-            return source_name(self.figures[0].entry)
-        return f"{len(self.figures)} experiments"
-
-    @property
-    def summary(self) -> str:
-        """Return the outcome in two sentences."""
-        return summary_of(self.counts)
-
-    @property
-    def spent(self) -> str:
-        """Return the hours of all figures."""
-        return "; ".join(hours.summary for hours in self.hours)
 
 
 def page_of(ledger: Ledger, outcomes: Sequence[FigureOutcome]) -> Page:
@@ -245,41 +202,6 @@ def without_picture(page: str) -> str:
     return _PICTURE.sub("", page, count=1)
 
 
-def summary_of(counts: Counts) -> str:
-    """Return `4 of 6 cases are verified. 2 of 3 claims hold, none fails.`."""
-    return " ".join(filter(None, (_cases_sentence(counts), _claims_sentence(counts))))
-
-
-def _cases_sentence(counts: Counts) -> str:
-    """Return the sentence `4 of 6 cases are verified, 1 failed, 1 is missing.`."""
-    every = f"All {counts.cases} cases are" if counts.verified == counts.cases > 1 else ""
-    some = f"{counts.verified} of {counted(counts.cases, 'case')} {_is(counts.verified)}"
-    rest = [f"{counts.partial} {_is(counts.partial)} partial"] if counts.partial else []
-    rest += [f"{counts.as_published} ran out of memory as published"] if counts.as_published else []
-    rest += [f"{counts.failed} failed"] if counts.failed else []
-    rest += [f"{counts.missing} {_is(counts.missing)} missing"] if counts.missing else []
-    return ", ".join([f"{every or some} verified", *rest]) + "."
-
-
-def _claims_sentence(counts: Counts) -> str:
-    """Return `2 of 3 claims hold, none fails, 1 is not judged.`, or nothing without claims."""
-    if not counts.claims:
-        return ""
-    holding = f"{counts.holds or 'None'} of {counted(counts.claims, 'claim')} hold{_s(counts.holds)}"
-    parts = [holding, f"{counts.fails or 'none'} fail{_s(counts.fails)}"]
-    parts += [f"{counts.not_judged} {_is(counts.not_judged)} not judged"] if counts.not_judged else []
-    return f"{', '.join(parts)}."
-
-
-def _s(number: int) -> str:
-    """Return the ending of a verb after `none` and `1`."""
-    return "s" if number < 2 else ""
-
-
-def _is(number: int) -> str:
-    return "is" if number == 1 else "are"
-
-
 def _all_hours(sections: Sequence[FigureSection]) -> tuple[Hours, ...]:
     """Return the hours of all figures by device, each attempt once; figures may share a job."""
     by_device: dict[str, dict[int, AttemptOrigin]] = {}
@@ -306,7 +228,8 @@ def rendered(page: Page, templates: Path) -> str:
     The page loads nothing and runs only its own script: its security policy contains the digest of the script.
     """
     environment = _environment(templates)
-    style, script = (environment.get_template(f"report.{kind}.j2").render() for kind in ("css", "js"))
+    colours = list(zip(SERIES, SERIES_ON_DARK, strict=True))
+    style, script = (environment.get_template(f"report.{kind}.j2").render(colours=colours) for kind in ("css", "js"))
     policy = f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src {_digest(script)}"
     template = environment.get_template("report.html.j2")
     text: str = template.render(page=page, style=style, script=script, policy=policy)
@@ -349,13 +272,13 @@ def _environment(templates: Path) -> jinja2.Environment:
         finalize=_printable,
     )
     environment.filters |= {
-        "claim_mark": CLAIM_MARKS.get,
+        "arguments": shown_changes,
         "hours": shown_hours,
         "mark": attempt_mark,
         "moment": shown_time,
+        "number": shown_number,
         "policy": policy_text,
         "profiles": profiles_of,
-        "program": attempt_program,
         "shell": shlex.join,
         "with_spread": with_spread,
     }

@@ -344,12 +344,12 @@ CASE = r"results/results\.json: case pp=2,tp=2,gbs=16"
 DERIVED: dict[str, tuple[Change, list[str]]] = {
     "an iteration in a log": (
         replace(LOG, MS, MS.replace(b"2", b"3")),
-        [rf"{WHERE}: iteration 1: elapsed_ms is 420\.0 in the ledger, 430\.0 in its log"],
+        [rf"{WHERE}: iteration 1: elapsed_ms is 420\.0 in the ledger, 430\.0 from its log"],
     ),
     "every iteration in a log": (
         lambda files: files.update({log_of(files): files[log_of(files)].replace(MS, MS.replace(b"2", b"3"))}),
         [
-            rf"{WHERE}: iteration_ms is 420\.0 in the ledger, 430\.0 from its log",
+            rf"{WHERE}: iteration_ms: value is 420\.0 in the ledger, 430\.0 from its log",
             rf"{WHERE}: iteration 5: elapsed_ms",
             rf"{WHERE}: 3 more like these",
             rf"{CASE}: iteration_ms is 420\.0, and 430\.0 by its logs",
@@ -377,11 +377,11 @@ DERIVED: dict[str, tuple[Change, list[str]]] = {
     ),
     "a metric": (
         replace(r"ledger/metrics\.jsonl", b"420.0", b"421.0"),
-        [rf"{WHERE}: iteration_ms is 421\.0 in the ledger, 420\.0 from its log"],
+        [rf"{WHERE}: iteration_ms: value is 421\.0 in the ledger, 420\.0 from its log"],
     ),
     "a metric's unit": (
         replace(r"ledger/metrics\.jsonl", b'"unit": "ms"', b'"unit": "s"'),
-        [r"iteration_ms, its unit, is s in the ledger, ms from its log"],
+        [r"iteration_ms: unit is s in the ledger, ms from its log"],
     ),
     "a metric less": (
         without_line("ledger/metrics.jsonl", b"420.0"),
@@ -401,7 +401,7 @@ DERIVED: dict[str, tuple[Change, list[str]]] = {
     ),
     "a host wait in a log": (
         replace(LOG, MS, MS + b" | host wait per iteration (ms): 390.0"),
-        [rf"{WHERE}: iteration 1: host_wait_ms is nothing in the ledger, 390\.0 in its log"],
+        [rf"{WHERE}: iteration 1: host_wait_ms is nothing in the ledger, 390\.0 from its log"],
     ),
     "a row's number": (
         replace(r"results/results\.json", b'"iteration_ms": 420.0', b'"iteration_ms": 42.0'),
@@ -425,11 +425,11 @@ DERIVED: dict[str, tuple[Change, list[str]]] = {
     ),
     "a number of samples": (
         replace(r"ledger/metrics\.jsonl", b'"count": ', b'"count": 1'),
-        [r"its count, is 1\d in the ledger, \d from its log"],
+        [r"count is 1\d in the ledger, \d from its log"],
     ),
     "one count of skipped iterations": (
         replace(r"ledger/iterations\.jsonl", b'"skipped": 0', b'"skipped": null'),
-        [r"iteration 1: skipped is nothing in the ledger, 0 in its log"],
+        [r"iteration 1: skipped is nothing in the ledger, 0 from its log"],
     ),
     "a row twice": (twice, [r"results/results\.json: other cases than its logs give"]),
     "which attempt a number is of": (

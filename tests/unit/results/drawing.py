@@ -42,7 +42,8 @@ expected:
 def words(svg: str) -> list[str]:
     """Every text of a picture, in the order in which it is drawn."""
     tree = ElementTree.fromstring(svg[svg.index("<svg") :])
-    return ["".join(text.itertext()) for text in tree.iter("{http://www.w3.org/2000/svg}text")]
+    texts = ("".join(text.itertext()) for text in tree.iter("{http://www.w3.org/2000/svg}text"))
+    return [text.replace("\N{NO-BREAK SPACE}", " ") for text in texts]
 
 
 def draw_own(folder: Path, text: str, rates: dict[str, float], **how: Any) -> list[str]:
@@ -60,7 +61,7 @@ def made_up(folder: Path, entry: Entry, scale: str = "paper", gpu: str | None = 
     found: list[Result] = []
     for number, case in enumerate(expand(entry, scale)):
         row = replace(base, case_name=case.name, scale=scale, attempt_id=number + 1, job_id=f"job{number}")
-        empty = Result(case, row, {}, None, gpu=gpu)
+        empty = Result(case=case, row=row, gpu=gpu)
         if case.expected is not None:
             failed = replace(row, state="FAILED", verdict="failed", failure="gpu-oom")
             found.append(replace(empty, row=failed if number % 2 else None))
@@ -75,7 +76,7 @@ def made_up(folder: Path, entry: Entry, scale: str = "paper", gpu: str | None = 
 
 
 def nothing_ran(entry: Entry) -> list[Result]:
-    return [Result(case, None, {}, None) for case in expand(entry)]
+    return [Result(case=case) for case in expand(entry)]
 
 
 def _near_published(entry: Entry, result: Result, metric: str, number: int) -> CaseMetric:

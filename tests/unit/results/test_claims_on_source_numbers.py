@@ -45,7 +45,7 @@ def _result(base: JobRow, case: Case) -> Result:
         if point.confirmed:
             ends = (point.value - (point.error or 0.0), point.value + (point.error or 0.0))
             metrics[point.metric] = CaseMetric(point.metric, point.value, "", None, None, *ends, repeats=2)
-    return Result(case, row, metrics, None, rows=(row,))
+    return Result(case=case, row=row, metrics=metrics, rows=(row,))
 
 
 def verdicts(base: JobRow) -> dict[str, ClaimVerdict]:

@@ -7,6 +7,7 @@ import io
 import json
 import re
 import unicodedata
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +17,20 @@ from hypothesis import strategies as st
 
 from orchestrator.errors import ReproError
 from orchestrator.fields import Column
-from orchestrator.results.export.formats import as_csv, as_json, as_parquet, is_formula, pieces, require_parquet
+from orchestrator.results.export.formats import as_parquet, is_formula, pieces, require_parquet
 from orchestrator.results.export.rows import CASE_COLUMNS, ITERATION_COLUMNS, Row
 from tests.unavailable import installed
 
 NAMES = [column.name for column in CASE_COLUMNS]
 KIND = {column.name: column.kind for column in CASE_COLUMNS}
+
+
+def as_csv(rows: Sequence[Row], columns: Sequence[Column]) -> str:
+    return b"".join(pieces("csv", columns, {"cases": rows})).decode()
+
+
+def as_json(rows: Sequence[Row], columns: Sequence[Column] = CASE_COLUMNS) -> Any:
+    return json.loads(b"".join(pieces("json", columns, {"cases": rows, "claims": []})))
 
 
 def row(**known: Any) -> Row:
@@ -156,7 +165,7 @@ def test_what_is_not_there_is_an_empty_field_and_lines_end_as_rfc_4180_says() ->
 
 def test_nothing_exports_to_a_header_and_to_empty_lists() -> None:
     assert as_csv([], CASE_COLUMNS) == ",".join(NAMES) + "\r\n"
-    assert {name: value for name, value in json.loads(as_json([], [])).items() if name != "columns"} == {
+    assert {name: value for name, value in as_json([]).items() if name != "columns"} == {
         "cases": [],
         "claims": [],
     }
@@ -166,7 +175,7 @@ def test_nothing_exports_to_a_header_and_to_empty_lists() -> None:
 
 def test_nan_is_no_json() -> None:
     with pytest.raises(ValueError, match="not JSON compliant"):
-        as_json([row(iteration_ms=float("nan"))], [])
+        as_json([row(iteration_ms=float("nan"))])
 
 
 TEXT_COLUMNS = (Column("first", "text", ""), Column("second", "text", ""))
@@ -197,7 +206,7 @@ def test_no_cell_begins_as_a_formula_does(text: str) -> None:
 def test_what_a_spreadsheet_would_run_has_an_apostrophe_before_it(text: str) -> None:
     ((cell,),) = list(csv.reader(io.StringIO(as_csv([{"first": text}], TEXT_COLUMNS[:1]), newline="")))[1:]
     assert cell == f"'{text}"
-    assert json.loads(as_json([{"first": text}], []))["cases"] == [{"first": text}]
+    assert as_json([{"first": text}], TEXT_COLUMNS[:1])["cases"] == [{"first": text}]
     (back,) = (
         installed("pyarrow.parquet").read_table(io.BytesIO(as_parquet([{"first": text}], TEXT_COLUMNS[:1]))).to_pylist()
     )

@@ -165,7 +165,7 @@ def test_the_run_that_made_the_attempt_names_the_commit(tmp_path: Path) -> None:
     record_jobs(ledger, "a")
     (row,) = job_rows(ledger)
     record_jobs(ledger, "b", run=replace(new_run(), git_commit="beef", git_dirty=True))
-    results = [Result(expand(figure_13(), "cpu")[0], job, {}, None) for job in job_rows(ledger)]
+    results = [Result(case=expand(figure_13(), "cpu")[0], row=job) for job in job_rows(ledger)]
     assert [out["git_commit"] for out in export_rows(figure_13(), results, ledger)] == ["c0ffee", "beef"]
     (out,) = export_rows(figure_13(), [replace(results[0], row=row)], ledger)
     assert (out["git_commit"], out["git_dirty"], out["code"], out["image"]) == ("c0ffee", False, "code", None)
@@ -189,7 +189,7 @@ def test_the_cost_is_gpu_hours_times_the_price_that_was_recorded(
     times = {"started_at": start, "ended_at": start + timedelta(minutes=30), "gpus": 4}
     (row,) = job_rows(ledger)
     case = replace(expand(figure_13(), "cpu")[0], device=device)
-    (out,) = export_rows(figure_13(), [changed(Result(case, row, {}, None), **times)], ledger)
+    (out,) = export_rows(figure_13(), [changed(Result(case=case, row=row), **times)], ledger)
     assert (out["cost"], out["currency"]) == cost
 
 
