@@ -11,7 +11,7 @@ import dataclasses
 import hashlib
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
@@ -291,18 +291,25 @@ def refusal_problems(entry: Entry, checked: Sequence[CheckedCase], target: Targe
 
     If cases are too large for the target, the hint names the scales that fit, or how to select another machine.
     """
-    by_reason: dict[str, list[str]] = {}
-    for plan in checked:
-        for reason in plan.refusals:
-            by_reason.setdefault(reason, []).append(plan.case.name)
+    reasons = [(reason, plan.case.name) for plan in checked for reason in plan.refusals]
     too_large = {reason for plan in checked if plan.refusals for reason in fit_refusals(plan.case, target)}
     other_machine = "--cluster NAME selects another machine" if target.machine is not None else None
     hint = scale_hint(entry, target) or other_machine if too_large else None
-    problems = []
-    for reason, names in by_reason.items():
-        cases = f"all {len(checked)} cases" if len(names) == len(checked) > 1 else " and ".join(names)
-        problems.append(Problem(f"{entry.short_name} {cases}: {reason}", hint=hint if reason in too_large else None))
-    return problems
+    return [
+        Problem(f"{entry.short_name} {cases}: {reason}", hint=hint if reason in too_large else None)
+        for reason, cases in cases_by_reason(reasons, len(checked)).items()
+    ]
+
+
+def cases_by_reason(reasons: Iterable[tuple[str, str]], count: int) -> dict[str, str]:
+    """Return each reason once, with the names of its cases, or `all 6 cases` of `count` cases."""
+    cases: dict[str, list[str]] = {}
+    for reason, name in reasons:
+        cases.setdefault(reason, []).append(name)
+    return {
+        reason: f"all {count} cases" if len(names) == count > 1 else " and ".join(names)
+        for reason, names in cases.items()
+    }
 
 
 def _plans(entry: Entry, checked: Sequence[CheckedCase], cluster: Cluster, folders: Folders) -> list[Plan]:

@@ -8,17 +8,16 @@ memory after its first two iterations.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from orchestrator.megatron.logs.scan import NUMBER, last_match, line_end, occurrences
+from orchestrator.megatron.logs.scan import NUMBER, last_match, line_end, matches, occurrences
 
 # ---- world size, arguments, parameters -----------------------------------------------------------------------
 
 DUMP_BEGINS = b"------------------------ arguments ------------------------"
 DUMP_ENDS = b"-------------------- end of arguments ---------------------"
 
-_WORLD_BEGINS = b"using world size: "
 _SIZE = rb"([0-9]{1,9})"
 # Some versions print no comma, or no blank, before the tensor-parallel size; some print the encoder's size after it.
 _WORLD = re.compile(
@@ -71,14 +70,11 @@ class RankParameters:
 
 def world_line(log: bytes, start: int, end: int) -> WorldLine | None:
     """Return the first world line. Restarted programs and other ranks print the same line again."""
-    for at in occurrences(log, _WORLD_BEGINS, start, end):
-        stop = line_end(log, at, end)
-        match = _WORLD.match(log, at, stop)
-        if match is not None:
-            context = _CONTEXT.search(log, at, min(stop, match.end() + _CONTEXT_BYTES))
-            world, data, tensor, pipeline = map(int, match.groups())
-            return WorldLine(world, data, tensor, pipeline, int(context[1]) if context else None)
-    return None
+    match = next(matches(log, b"using world size: ", _WORLD, start, end), None)
+    if match is None:
+        return None
+    context = _CONTEXT.search(log, match.start(), min(match.endpos, match.end() + _CONTEXT_BYTES))
+    return WorldLine(*map(int, match.groups()), int(context[1]) if context else None)
 
 
 def dump_borders(log: bytes, start: int, end: int, is_open: bool) -> Iterator[tuple[int, int, bool]]:
@@ -112,9 +108,8 @@ def rank_parameters(log: bytes, start: int, end: int) -> Iterator[RankParameters
 
     Since core_v0.19 the line may name a third rank, among the ranks that have shards of the same weights.
     """
-    for at in occurrences(log, b"number of parameters on (tensor, ", start, end):
-        match = _PARAMETERS.match(log, at, line_end(log, at, end))
-        if match is not None and (match[1] is None) == (match[3] is None):
+    for match in matches(log, b"number of parameters on (tensor, ", _PARAMETERS, start, end):
+        if (match[1] is None) == (match[3] is None):
             shard = None if match[3] is None else int(match[3])
             yield RankParameters(int(match[2]), int(match[4]), shard, int(match[5]))
 
@@ -132,10 +127,8 @@ def software(log: bytes, start: int, end: int) -> str | None:
 
 def programs(log: bytes, start: int, end: int) -> Iterator[tuple[str, str]]:
     """Yield the version of `orchestrator.pretrain` on each node, and the folder that it was imported from."""
-    for at in occurrences(log, b" > program: pretrain-", start, end):
-        match = _PROGRAM.match(log, at, line_end(log, at, end))
-        if match is not None:
-            yield match[1].decode(), match[2].decode("utf-8", errors="replace").rstrip()
+    for match in matches(log, b" > program: pretrain-", _PROGRAM, start, end):
+        yield match[1].decode(), match[2].decode("utf-8", errors="replace").rstrip()
 
 
 def execution(log: bytes, start: int, end: int) -> str | None:
@@ -167,8 +160,13 @@ _VALIDATION = re.compile(
 
 def last_done(log: bytes, start: int, end: int) -> int | None:
     """Return the position of the last text that means that training is done."""
-    matches = [last_match(log, token, TRAINING_DONE, start, end) for token in _DONE_TOKENS]
-    return max((match.start() for match in matches if match is not None), default=None)
+    return _last_start(log, [(token, TRAINING_DONE) for token in _DONE_TOKENS], start, end)
+
+
+def _last_start(log: bytes, texts: Iterable[tuple[bytes, re.Pattern[bytes]]], start: int, end: int) -> int | None:
+    """Return the position of the last match of any of the patterns, each of which begins with its token."""
+    last = [last_match(log, token, pattern, start, end) for token, pattern in texts]
+    return max((match.start() for match in last if match is not None), default=None)
 
 
 def last_validation(log: bytes, start: int, end: int) -> tuple[int, float] | None:
@@ -268,8 +266,7 @@ class Timers:
 
 def last_timer_block(log: bytes, start: int, end: int) -> int | None:
     """Return the position of the last block of timers."""
-    matches = [last_match(log, token, pattern, start, end) for token, pattern in _BLOCK_BEGINNINGS]
-    return max((match.start() for match in matches if match is not None), default=None)
+    return _last_start(log, _BLOCK_BEGINNINGS, start, end)
 
 
 def begin_timer_block(log: bytes, start: int, end: int) -> Timers:

@@ -7,6 +7,7 @@ import re
 import sys
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain, islice
 from operator import lt
@@ -143,13 +144,14 @@ class IterationLines(Sequence[IterationLine]):
         return self._columns["train_iterations"]
 
     @property
-    def first_bytes_are_plausible(self) -> bool:
-        """False if a time, a loss or a norm may be implausible: a test of exponents, much faster than line by line."""
-        if _first_bytes(self._columns["elapsed_ms"]).translate(None, _FIRST_BYTES_OF_TIMES):
-            return False
-        return not any(
-            _first_bytes(column).translate(None, _FIRST_BYTES_OF_NUMBERS) and column.count(MISSING) < len(column)
-            for column in (self._columns["loss"], self._columns["grad_norm"])
+    def are_plausible(self) -> bool:
+        """False if a time, a loss or a norm may be implausible: a test of columns, much faster than line by line."""
+        times = self._columns["elapsed_ms"], SHORTEST_MS, LONGEST_MS
+        others = ((self._columns[name], -LARGEST, LARGEST) for name in ("loss", "grad_norm"))
+        return all(
+            column.count(MISSING) == len(column)
+            or (least <= min(column) and max(column) <= largest and not math.isnan(sum(column)))
+            for column, least, largest in (times, *others)
         )
 
     def __len__(self) -> int:
@@ -224,7 +226,7 @@ def plausible_lines(lines: IterationLines) -> PlausibleLines:
     A garbled iteration number shows neither progress nor a restart.
     """
     within_plan = _within_plan(lines)
-    if within_plan is lines and lines.first_bytes_are_plausible:
+    if within_plan is lines and lines.are_plausible:
         return PlausibleLines(lines)
     odd = [
         f"iteration {line.iteration}: {problem}"
@@ -237,26 +239,9 @@ def plausible_lines(lines: IterationLines) -> PlausibleLines:
 def _within_plan(lines: IterationLines) -> IterationLines:
     """Return the lines within the plan; the same object if all are."""
     numbers, planned = lines.numbers, lines.planned
-    if not lines or (min(numbers) > 0 and max(numbers) <= _least(planned)):
+    if not lines or (min(numbers) > 0 and max(numbers) <= min(planned)):
         return lines
     return lines.chosen([index for index in range(len(numbers)) if 0 < numbers[index] <= planned[index]])
-
-
-def _least(column: array[int]) -> int:
-    """Return the minimum. Fast if all numbers are equal, as they usually are."""
-    equal = column[:1].tobytes() * len(column)
-    return column[0] if column.tobytes() == equal else min(column)
-
-
-# The first byte of a 64-bit float has its sign and the upper part of its exponent.
-_FIRST_BYTES_OF_TIMES = bytes(range(0x3F, 0x42))
-"""First bytes of floats from 2^-15 (`SHORTEST_MS`) to below 2^33."""
-_FIRST_BYTES_OF_NUMBERS = bytes(range(0x47))
-"""First bytes of floats from 0 to 2^113."""
-
-
-def _first_bytes(column: Column) -> bytes:
-    return column.tobytes()[7 if sys.byteorder == "little" else 0 :: 8]
 
 
 def _line(row: _Row) -> IterationLine:
@@ -488,7 +473,7 @@ def _count(value: float | None) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class _SimilarLines:
+class _LinePattern:
     """A pattern for lines with the same fields, and with the same values where values hardly ever change.
 
     `same` has these values by column, `groups` the columns of the pattern's groups. For a line that the pattern
@@ -497,10 +482,10 @@ class _SimilarLines:
 
     pattern: re.Pattern[bytes]
     same: dict[str, float]
-    groups: list[str]
+    groups: Sequence[str]
 
     @classmethod
-    def to(cls, line: re.Match[bytes]) -> _SimilarLines | None:
+    def of(cls, line: re.Match[bytes]) -> _LinePattern | None:
         """Create the pattern from a match of `IN_ORDER`; None if the line's text contains a field's name twice."""
         text, by_column = line[0], dict(zip(_GROUPS, line.groups(), strict=True))
         same = {column: float(by_column[column]) for column in ("skipped", "nan") if int(by_column[column]) == 0}
@@ -527,7 +512,8 @@ class _SimilarLines:
 
     def columns(self, rows: Sequence[Sequence[bytes]]) -> dict[str, Column]:
         """Convert the pattern's matches to columns. Raise ValueError if a value is not a number."""
-        numbers = list(map(float, chain.from_iterable(rows)))
+        texts = chain.from_iterable(rows)
+        numbers = list(map(float, texts if self is not _ANY_LINE else (text or MISSING for text in texts)))
         columns: dict[str, Column] = {}
         for column, kind in COLUMNS.items():
             if column in self.groups:
@@ -539,35 +525,31 @@ class _SimilarLines:
         return columns
 
 
-def _columns(rows: Sequence[Sequence[bytes]]) -> dict[str, Column]:
-    """Convert matches of `IN_ORDER` to columns. Raise ValueError if a value is not a number."""
-    columns: dict[str, Column] = {}
-    for column, texts in zip(_GROUPS, zip(*rows, strict=True), strict=True):
-        if column in _COUNTS:
-            columns[column] = array(COLUMNS[column], list(map(int, texts)))
-        else:
-            columns[column] = array(COLUMNS[column], [float(text) if text else MISSING for text in texts])
-    return columns
+_ANY_LINE = _LinePattern(IN_ORDER, {}, _GROUPS)
 
 
 def _read_at_once(
-    log: bytes, start: int, end: int, count: int, similar: _SimilarLines | None
-) -> tuple[dict[str, Column] | None, _SimilarLines | None]:
+    log: bytes, start: int, end: int, count: int, similar: _LinePattern | None
+) -> tuple[dict[str, Column] | None, _LinePattern | None]:
     """Return the columns of the `count` lines of a piece, and the pattern to try first on the next piece.
 
     `similar` is the pattern from the piece before. The columns are None if any line fits no pattern.
     """
-    try:
-        rows = similar.pattern.findall(log, start, end) if similar is not None else []
-        if similar is None or len(rows) != count:
-            first = IN_ORDER.search(log, start, end)
-            if first is None:
-                return None, similar
-            similar = _SimilarLines.to(first)
-            rows = similar.pattern.findall(log, start, end) if similar is not None else []
-        if similar is not None and len(rows) == count:
-            return similar.columns(rows), similar
-        rows = IN_ORDER.findall(log, start, end)
-        return (_columns(rows) if len(rows) == count else None), similar
-    except ValueError:  # not a number, such as 1.2.3
-        return None, similar
+    for lines in _patterns(log, start, end, similar):
+        similar = similar if lines is _ANY_LINE else lines
+        rows = lines.pattern.findall(log, start, end)
+        if len(rows) == count:
+            with suppress(ValueError):  # not a number, such as 1.2.3
+                return lines.columns(rows), similar
+    return None, similar
+
+
+def _patterns(log: bytes, start: int, end: int, similar: _LinePattern | None) -> Iterator[_LinePattern]:
+    """Yield the patterns to try on a piece, the fastest first."""
+    if similar is not None:
+        yield similar
+    first = IN_ORDER.search(log, start, end)
+    own = _LinePattern.of(first) if first is not None else None
+    if own is not None:
+        yield own
+    yield _ANY_LINE
