@@ -27,7 +27,7 @@ from orchestrator.config.yaml import (
     settings_document,
     shown,
 )
-from orchestrator.errors import Problem, ReproError, did_you_mean
+from orchestrator.errors import Problem, ReproError, names_hint
 from orchestrator.fields import Field
 from orchestrator.identity import name_of_user, why_not_own_path
 from orchestrator.masking import masked
@@ -368,8 +368,7 @@ def profile_file(folders: Folders, name: str) -> Path:
     names = cluster_names(folders)
     if name in names:
         return names[name]
-    hint = did_you_mean(name, names) or f"there are: {', '.join(sorted(names)) or 'none'}"
-    raise ReproError(Problem(f"{name}: no such cluster", hint=hint))
+    raise ReproError(Problem(f"{name}: no such cluster", hint=names_hint(name, sorted(names))))
 
 
 def _overlay(folders: Folders, file: Path) -> Path:

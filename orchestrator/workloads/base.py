@@ -34,6 +34,7 @@ assumed, not measured."""
 
 
 Site = TypeVar("Site", bound=WorkloadSite)
+Checkout = TypeVar("Checkout", bound=CheckoutSite)
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,8 +304,7 @@ def has_local_layers(arguments: Collection[str]) -> bool:
 
 
 def megatron_program(
-    job: JobContext[Site],
-    site: CheckoutSite,
+    job: JobContext[Checkout],
     arguments: Sequence[str],
     *,
     data: str,
@@ -319,9 +319,9 @@ def megatron_program(
 
     `imports_checkout`: the checkout is in PYTHONPATH. `site_values` are further arguments that come from the profile.
     """
+    site = job.site
     script = f"{site.checkout}/pretrain_gpt.py"
-    given: dict[str, object] = site.model_dump()
-    values = [(value, job.field(name)) for name, value in given.items() if isinstance(value, str)]
+    values = [(value, job.field(name)) for name, value in site.model_dump().items() if isinstance(value, str)]
     return Program(
         workload=job.case.workload,
         python="python",

@@ -27,15 +27,7 @@ from orchestrator.megatron.rules import read_flags
 from orchestrator.text import counted
 from orchestrator.workloads.base import SYNTHETIC, JobContext, Program, TimeFacts, Workload, megatron_program
 from orchestrator.workloads.flags import DROPOUT, flag_arguments, lacking, script_flags, site_flags
-from orchestrator.workloads.needs import (
-    GPT2_TOKENS,
-    MERGES,
-    VOCABULARY,
-    CheckoutSite,
-    Repository,
-    TokenData,
-    VocabularySite,
-)
+from orchestrator.workloads.needs import GPT2_FILES, GPT2_TOKENS, CheckoutSite, Repository, TokenData, VocabularySite
 
 SIZES = (
     "--tensor-model-parallel-size --pipeline-model-parallel-size --micro-batch-size --global-batch-size "
@@ -121,9 +113,8 @@ def _unsupported(case: Case, _site: VocabularySite | None) -> Iterator[str]:
 
 
 def _program(job: JobContext[VocabularySite], arguments: Sequence[str]) -> Program:
-    site = job.site
-    warm_up = compile_command(site.checkout)
-    return megatron_program(job, site, arguments, data=site.data_path, imports_checkout=False, warm_up=warm_up)
+    warm_up = compile_command(job.site.checkout)
+    return megatron_program(job, arguments, data=job.site.data_path, imports_checkout=False, warm_up=warm_up)
 
 
 WORKLOAD = Workload(
@@ -138,8 +129,7 @@ WORKLOAD = Workload(
     time=TIME,
     needs=(
         Repository(),
-        VOCABULARY,
-        MERGES,
+        *GPT2_FILES,
         TokenData(GPT2_TOKENS, "GPT-2 tokens; the published scripts name no data set"),
     ),
 )
@@ -256,7 +246,7 @@ def _alpa_program(job: JobContext[BenchmarkSite], arguments: Sequence[str]) -> P
     site, root = job.site, import_root(job.site.benchmark)
     script = f"{site.benchmark}/{_BENCHMARK}"
     benchmark = job.field("benchmark")
-    program = megatron_program(job, site, arguments, data=SYNTHETIC, warm_up=compile_command(site.checkout))
+    program = megatron_program(job, arguments, data=SYNTHETIC, warm_up=compile_command(site.checkout))
     return replace(
         program,
         target=(script,),

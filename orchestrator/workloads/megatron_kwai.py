@@ -134,7 +134,6 @@ def _kwai_program(job: JobContext[MegatronSite], arguments: Sequence[str]) -> Pr
     options = "masked_softmax_fusion=False, use_fast_rope=True, context_parallel_size=2"
     return megatron_program(
         job,
-        job.site,
         arguments,
         data=job.site.data_path,
         environment=ENVIRONMENT,
@@ -146,8 +145,8 @@ def _kwai_program(job: JobContext[MegatronSite], arguments: Sequence[str]) -> Pr
 def _origin_program(job: JobContext[MegatronSite], arguments: Sequence[str]) -> Program:
     # --tp-comm-overlap, which the script passes without context parallelism, creates an MPI group with every
     # tensor-parallel size (initialize.py:196). Nothing is compiled: fused_kernels.load is empty.
-    site, needs_mpi = job.site, "--tp-comm-overlap" in arguments
-    return megatron_program(job, site, arguments, data=site.data_path, environment=ENVIRONMENT, needs_mpi=needs_mpi)
+    needs_mpi = "--tp-comm-overlap" in arguments
+    return megatron_program(job, arguments, data=job.site.data_path, environment=ENVIRONMENT, needs_mpi=needs_mpi)
 
 
 def _null_tokens(model: ModelShape, _tensor_parallel: int) -> int:
