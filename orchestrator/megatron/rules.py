@@ -134,11 +134,7 @@ _UNEVEN = (
     "--account-for-loss-in-pipeline-split",
     "--pipeline-model-parallel-layout",
 )
-_VIRTUAL = (
-    "--num-layers-per-virtual-pipeline-stage",
-    "--num-virtual-stages-per-pipeline-rank",
-    "--pipeline-model-parallel-layout",
-)
+_VIRTUAL = (_PER_VIRTUAL_STAGE, _VIRTUAL_STAGES, "--pipeline-model-parallel-layout")
 
 
 def _not_divisible(number: int, noun: str, of: str = "") -> str:
@@ -355,7 +351,7 @@ def _group_size(context: RuleContext) -> int:
 def _unpadded_vocabulary(context: RuleContext) -> int:
     """Return the rows of an embedding that is not padded to a multiple of tensor-parallel, else 0."""
     if context.dialect == "pretrain":
-        return 0 if "--make-vocab-size-divisible-by" in context.flags else context.model.vocab
+        return 0 if _DIVISOR in context.flags else context.model.vocab
     return int(context.number("--padded-vocab-size") or 0)
 
 
@@ -404,8 +400,7 @@ def _connections(context: RuleContext) -> Iterator[str]:
     if value in (None, "1") or context.dialect in ("2021", "kwai"):
         return
     if context.dialect == "2024":
-        plain = "--no-async-tensor-model-parallel-allreduce" in context.flags
-        if context.sequence_parallel or not plain:
+        if context.sequence_parallel or "--no-async-tensor-model-parallel-allreduce" not in context.flags:
             yield f"{_CONNECTIONS} is {value}, this Megatron-LM starts with 1 only"
         return
     if context.gpu is None or _BLACKWELL.search(context.gpu) or any(flag in context.flags for flag in _EXEMPT):
@@ -464,7 +459,7 @@ def _length(context: RuleContext) -> Iterator[str]:
     for flag in _SAMPLES:
         if context.number(flag):
             yield f"{flag} excludes --train-iters, which every case has"
-    if "--rampup-batch-size" in context.flags and context.dialect in ("2021", "kwai", "2024"):
+    if "--rampup-batch-size" in context.flags and context.dialect in _OLD:
         yield "--rampup-batch-size excludes --train-iters, which every case has"
     if "--lr-warmup-fraction" in context.flags and context.number("--lr-warmup-iters"):
         yield "--lr-warmup-fraction and --lr-warmup-iters exclude each other"
@@ -489,10 +484,7 @@ def _arithmetic(context: RuleContext) -> Iterator[str]:
 
 @rule(24, "one source of data", "arguments.py:1679")
 def _data(context: RuleContext) -> Iterator[str]:
-    flags = context.flags
-    given = [
-        next(flag for flag in source if flag in flags) for source in _DATA if any(flag in flags for flag in source)
-    ]
+    given = [flags[0] for source in _DATA if (flags := [flag for flag in source if flag in context.flags])]
     if len(given) > 1:
         yield f"{' and '.join(given)}: data must have one source"
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 
 from orchestrator.config.model import Hardware
 from orchestrator.megatron.hardware import Fit
@@ -62,37 +62,26 @@ def predict(
     `--no-bias-gelu-fusion`, `--no-bias-dropout-fusion`, `--transformer-impl local`) change the time. So does
     `--grad-reduce-in-bf16`. `site` is the name of a cluster or the folder of a paper.
     """
-    given = frozenset(arguments)
-    duration = _predicted(constants, model, layout, training, hardware, program, given, site)
-    if duration is None:
-        return None
-    slower = time_constants.with_halved_assumptions(hardware)
-    if slower == hardware:
-        return duration
-    slow = _predicted(constants, model, layout, training, slower, program, given, site)
-    assert slow is not None
-    longer = (slow.iteration_ms - duration.iteration_ms) / duration.iteration_ms
-    return replace(duration, uncertainty=duration.uncertainty + longer)
-
-
-def _predicted(
-    constants: Constants,
-    model: ModelShape,
-    layout: Layout,
-    training: Training,
-    hardware: Hardware,
-    program: str,
-    arguments: frozenset[str],
-    site: str | None,
-) -> Duration | None:
-    """Return the prediction with its uncertainty for known bandwidths."""
     peak = hardware.peak(training.dtype)
     if peak is None:
         return None
-    fit = time_constants.fit_of(hardware.gpu, program)
-    machine = time_constants.rates(constants, hardware, layout.gpus, peak, fit, model.hidden / model.heads)
-    job = TimedJob(model, layout, training, find_workload(program).time, machine, arguments)
-    passes = _passes(job)
+    facts, fit = find_workload(program).time, time_constants.fit_of(hardware.gpu, program)
+
+    def predicted(machine: Hardware) -> Duration:
+        rates = time_constants.rates(constants, machine, layout.gpus, peak, fit, model.hidden / model.heads)
+        job = TimedJob(model, layout, training, facts, rates, frozenset(arguments))
+        return _predicted(job, fit, partial(basis_of, hardware.gpu, program, site))
+
+    duration, slower = predicted(hardware), time_constants.with_halved_assumptions(hardware)
+    if slower == hardware:
+        return duration
+    longer = (predicted(slower).iteration_ms - duration.iteration_ms) / duration.iteration_ms
+    return replace(duration, uncertainty=duration.uncertainty + longer)
+
+
+def _predicted(job: TimedJob, fit: Fit | None, basis_on: Callable[[int], Basis]) -> Duration:
+    """Return the prediction with its uncertainty for known bandwidths. `basis_on` returns the basis for some nodes."""
+    layout, passes = job.layout, _passes(job)
     layer = passes.forward + passes.backward + passes.recomputed + _offload_wait(job, passes.forward)
     tensor, context, expert = tensor_parallel(job), context_parallel(job), expert_parallel(job)
     host_wait = max(0.0, _host(job) - layer - tensor - context - expert)
@@ -109,7 +98,7 @@ def _predicted(
     waiting = rounds * communication + transfer + summed
     total = compute + bubble + waiting
     is_similar = _is_similar(job, fit, host_wait)
-    basis = basis_of(hardware.gpu, program, site, job.nodes) if is_similar else Basis.NOT_COMPARED
+    basis = basis_on(job.nodes) if is_similar else Basis.NOT_COMPARED
     return Duration(
         iteration_ms=total,
         gpu_ms=total - (rounds + idle_rounds) * host_wait,

@@ -412,23 +412,7 @@ def _read_one(log: bytes, start: int, at: int, end: int) -> _Values | None:
     heads = list(HEAD.finditer(log, max(start, at - _HEAD_BYTES), at + 1))
     if not heads or _LINE_END.search(log, heads[-1].end(), at):
         return None
-    head = heads[-1]
-    whole = IN_ORDER.match(log, head.start(), end)
-    if whole is not None and whole.end() > at:
-        try:
-            return _values(whole.groups())
-        except ValueError:  # not a number, such as 1.2.3
-            pass
-    return _read_by_fields(log, head, at, end)
-
-
-def _values(groups: Sequence[bytes]) -> _Values:
-    """Convert the groups of `IN_ORDER`. Raise ValueError if one is not a number."""
-    return {
-        column: int(text) if column in _COUNTS else float(text)
-        for column, text in zip(_GROUPS, groups, strict=True)
-        if text
-    }
+    return _read_by_fields(log, heads[-1], at, end)
 
 
 def _read_by_fields(log: bytes, head: re.Match[bytes], at: int, end: int) -> _Values | None:
