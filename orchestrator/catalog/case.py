@@ -73,6 +73,10 @@ class Case:
         """Return the value on an axis; KeyError if the case has none."""
         return self.settings[axis]
 
+    def has(self, wanted: Mapping[str, Value]) -> bool:
+        """Return whether the case has all these values."""
+        return wanted.items() <= self.settings.items()
+
     def number(self, axis: str) -> float:
         """Return the value on an axis as a number; true counts as 1. TypeError if it is a text."""
         value = self.value(axis)
@@ -126,7 +130,7 @@ def parse_where(text: str | None) -> dict[str, Value]:
 
 def select(cases: list[Case], wanted: Mapping[str, Value]) -> list[Case]:
     """Return the cases with these values; ReproError names the existing values if there is no such case."""
-    selected = [case for case in cases if wanted.items() <= case.settings.items()]
+    selected = [case for case in cases if case.has(wanted)]
     if selected:
         return selected
     option = ",".join(f"{axis}={shown_value(value)}" for axis, value in wanted.items())

@@ -89,7 +89,7 @@ def _pair_problems(entry: Entry, scale: str, cases: Sequence[Case]) -> Iterator[
         sides: list[list[Case]] = []
         for key, which, available in (("of", entry, cases), ("over", other, expand(other, scale))):
             wanted = claim.where.given() | getattr(claim, key).given()
-            sides.append([case for case in available if wanted.items() <= case.settings.items()])
+            sides.append([case for case in available if case.has(wanted)])
             if not sides[-1]:
                 text = ",".join(f"{axis}={shown_value(value)}" for axis, value in wanted.items())
                 what = f"{text}: {which.short_name} has no such case at scale {scale}"

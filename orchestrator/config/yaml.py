@@ -140,7 +140,7 @@ def _file_bytes(path: Path, name: str, refusal: Refusal | None) -> bytes:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY)
     except OSError as error:
         if error.errno == errno.ENXIO:  # a socket replaced the file
-            raise ReproError(_not_regular("a socket", name)) from None
+            _require_regular(stat.S_IFSOCK, name)
         raise
     with os.fdopen(descriptor, "rb") as file:
         status = os.fstat(descriptor)
@@ -160,11 +160,8 @@ _KINDS: Mapping[int, str] = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a pipe", s
 
 def _require_regular(mode: int, name: str) -> None:
     if not stat.S_ISREG(mode):
-        raise ReproError(_not_regular(_KINDS.get(stat.S_IFMT(mode), "a device"), name))
-
-
-def _not_regular(kind: str, name: str) -> Problem:
-    return Problem(f"is {kind}, not a YAML file", f"{name}:", "remove it, or correct the path")
+        kind = _KINDS.get(stat.S_IFMT(mode), "a device")
+        raise ReproError(Problem(f"is {kind}, not a YAML file", f"{name}:", "remove it, or correct the path"))
 
 
 @lru_cache(maxsize=256)  # a notebook and a waiting command read the same files again and again

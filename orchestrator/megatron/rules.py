@@ -155,10 +155,10 @@ def _gpus(context: RuleContext) -> Iterator[str]:
 
 @rule(2, "positive batches", "arguments.py:694-706")
 def _batches_positive(context: RuleContext) -> Iterator[str]:
-    if context.layout.micro_batch_size < 1:
-        yield f"microbatch {context.layout.micro_batch_size} is not positive"
-    if context.layout.global_batch_size < 1:
-        yield f"global batch {context.layout.global_batch_size} is not positive"
+    layout = context.layout
+    for name, size in (("microbatch", layout.micro_batch_size), ("global batch", layout.global_batch_size)):
+        if size < 1:
+            yield f"{name} {size} is not positive"
 
 
 @rule(3, "whole microbatches", "arguments.py:715, num_microbatches_calculator.py:381-391")
@@ -181,16 +181,12 @@ def _layers_per_stage(context: RuleContext) -> Iterator[str]:
 def _layers_per_virtual_stage(context: RuleContext) -> Iterator[str]:
     if not _whole_stages(context) or _uneven(context):
         return
-    stages, layers = context.virtual_stages, context.layers_per_virtual_stage
-    per_stage = context.model.layers // context.layout.pipeline_parallel
-    if layers is None:
-        if per_stage % stages:
-            yield f"{_not_divisible(per_stage, 'layer', ' per stage')} by {stages} virtual stages"
-    elif context.dialect in ("2021", "kwai"):  # they compare with all layers, and round the virtual stages down
-        if context.model.layers % layers:
-            yield f"{_not_divisible(context.model.layers, 'layer')} by {layers} layers per virtual stage"
-    elif per_stage % layers:
-        yield f"{_not_divisible(per_stage, 'layer', ' per stage')} by {layers} layers per virtual stage"
+    number, of, layers = context.model.layers, "", context.layers_per_virtual_stage
+    if layers is None or context.dialect not in ("2021", "kwai"):  # both compare all layers, and round the stages down
+        number, of = number // context.layout.pipeline_parallel, " per stage"
+    if number % (layers or context.virtual_stages):
+        by = f"{layers} layers per virtual stage" if layers else f"{context.virtual_stages} virtual stages"
+        yield f"{_not_divisible(number, 'layer', of)} by {by}"
 
 
 @rule(6, "one virtual-stage argument", "arguments.py:929")
@@ -262,13 +258,11 @@ def _key_value_groups(context: RuleContext) -> Iterator[str]:
 
 @rule(13, "sharded widths", "tensor_parallel/layers.py:1038,1408")
 def _sharded_widths(context: RuleContext) -> Iterator[str]:
-    model, t = context.model, context.layout.tensor_parallel
+    model, layout, t = context.model, context.layout, context.layout.tensor_parallel
     if "--kv-channels" not in context.flags:
         yield from _undivided("hidden size", model.hidden, "tensor-parallel", t)
     if model.experts:
-        yield from _undivided(
-            "expert size", model.ffn_hidden, "expert-tensor-parallel", context.layout.expert_tensor_size
-        )
+        yield from _undivided("expert size", model.ffn_hidden, "expert-tensor-parallel", layout.expert_tensor_size)
     else:
         yield from _undivided("feed-forward size", model.ffn_hidden, "tensor-parallel", t)
     yield from _undivided("vocabulary", _unpadded_vocabulary(context), "tensor-parallel", t)

@@ -238,7 +238,9 @@ def cases_at(
     scales = [cases_to_run(entry, name) for name in scale_names(entry.experiment)]
     fitting = [own for own in scales if _can_run(own, cluster, workload, wanted)]
     offered = [
-        own for own in fitting if all(is_offered(workload or case.workload, cluster) for case in _chosen(own, wanted))
+        own
+        for own in fitting
+        if all(is_offered(workload or case.workload, cluster) for case in own if case.has(wanted))
     ]
     if cluster.machine is not None and offered:
         return offered[0]
@@ -258,13 +260,8 @@ def _can_run(cases: list[Case], cluster: Cluster, workload: str | None, wanted: 
         cases = replace_workload(cases, workload)
     except ReproError:  # this scale compares programs or has no GPUs; a smaller one may fit
         return False
-    chosen = _chosen(cases, wanted)
+    chosen = [case for case in cases if case.has(wanted)]
     return bool(chosen) and _fit(chosen, Target.of_cluster(cluster))
-
-
-def _chosen(cases: Sequence[Case], wanted: Mapping[str, Value]) -> list[Case]:
-    """Return the cases with these values."""
-    return [case for case in cases if wanted.items() <= case.settings.items()]
 
 
 def _fit(cases: Sequence[Case], target: Target) -> bool:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from functools import lru_cache
 
 from orchestrator.config.model import Hardware
 from orchestrator.megatron.hardware import Fit
@@ -70,7 +70,7 @@ def predict(
     def predicted(machine: Hardware) -> Duration:
         rates = time_constants.rates(constants, machine, layout.gpus, peak, fit, model.hidden / model.heads)
         job = TimedJob(model, layout, training, facts, rates, frozenset(arguments))
-        return _predicted(job, fit, partial(basis_of, hardware.gpu, program, site))
+        return _predicted(job, fit, basis_of(hardware.gpu, program, site, job.nodes))
 
     duration, slower = predicted(hardware), time_constants.with_halved_assumptions(hardware)
     if slower == hardware:
@@ -79,10 +79,11 @@ def predict(
     return replace(duration, uncertainty=duration.uncertainty + longer)
 
 
-def _predicted(job: TimedJob, fit: Fit | None, basis_on: Callable[[int], Basis]) -> Duration:
-    """Return the prediction with its uncertainty for known bandwidths. `basis_on` returns the basis for some nodes."""
-    layout, passes = job.layout, _passes(job)
-    layer = passes.forward + passes.backward + passes.recomputed + _offload_wait(job, passes.forward)
+def _predicted(job: TimedJob, fit: Fit | None, basis: Basis) -> Duration:
+    """Return the prediction with its uncertainty for known bandwidths. `basis` is that of a similar case."""
+    layout = job.layout
+    forward, backward, recomputed = _passes(job)
+    layer = forward + backward + recomputed + _offload_wait(job, forward)
     tensor, context, expert = tensor_parallel(job), context_parallel(job), expert_parallel(job)
     host_wait = max(0.0, _host(job) - layer - tensor - context - expert)
     layer += host_wait
@@ -93,12 +94,13 @@ def _predicted(job: TimedJob, fit: Fit | None, basis_on: Callable[[int], Basis])
     idle_rounds = (layout.pipeline_parallel - 1) / layout.virtual_stages * job.layers
     bubble = idle_rounds * (layer + communication)
     transfer = pipeline_transfers(job, microbatches)
-    stage_ms = (job.layers * passes.forward, job.layers * (passes.backward + passes.recomputed))
-    summed = gradients(job, *stage_ms) + shared_embedding(job)
+    summed = gradients(job, job.layers * forward, job.layers * (backward + recomputed)) + shared_embedding(job)
     waiting = rounds * communication + transfer + summed
     total = compute + bubble + waiting
-    is_similar = _is_similar(job, fit, host_wait)
-    basis = basis_on(job.nodes) if is_similar else Basis.NOT_COMPARED
+    # A case like this was measured: large layers, no experts, a fast host, transformer-engine.
+    is_large = job.layer_flops >= time_constants.smallest_layer_flops(fit, job.graphed)
+    if not is_large or job.model.experts or host_wait or job.uses_local_layers:
+        basis = Basis.NOT_COMPARED
     return Duration(
         iteration_ms=total,
         gpu_ms=total - (rounds + idle_rounds) * host_wait,
@@ -114,22 +116,8 @@ def _predicted(job: TimedJob, fit: Fit | None, basis_on: Callable[[int], Basis])
     )
 
 
-def _is_similar(job: TimedJob, fit: Fit | None, host_wait: float) -> bool:
-    """Return whether a case like this was measured: no experts, large layers, a fast host, transformer-engine."""
-    is_large = job.layer_flops >= time_constants.smallest_layer_flops(fit, job.graphed)
-    return is_large and not job.model.experts and not host_wait and not job.uses_local_layers
-
-
-@dataclass(frozen=True, slots=True)
-class _LayerTimes:
-    """Compute of one layer for one microbatch in ms; `recomputed` is the recomputation of the backward pass."""
-
-    forward: float
-    backward: float
-    recomputed: float
-
-
-def _passes(job: TimedJob) -> _LayerTimes:
+def _passes(job: TimedJob) -> tuple[float, float, float]:
+    """Return the compute of one layer and microbatch in ms: forward, backward, and the recomputation of the latter."""
     products = _matrix_products(job)
     attention, attention_backward = _attention(job)
     norms, activation, other = _element_wise(job)
@@ -141,7 +129,7 @@ def _passes(job: TimedJob) -> _LayerTimes:
     backward = 2 * products + attention_backward + 1.5 * small + accumulated + rotation_backward
     full = forward - (_last_product(job) if job.program.skips_last_product else 0.0)
     recomputed = {"full": full, "selective": attention, "ours": norms + activation}.get(job.training.recompute, 0.0)
-    return _LayerTimes(forward, backward, recomputed)
+    return forward, backward, recomputed
 
 
 def _matrix_products(job: TimedJob) -> float:

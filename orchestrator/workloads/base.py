@@ -235,12 +235,6 @@ class Workload(Generic[Site]):
     other_names: tuple[str, ...] = ()
     needs: tuple[Need, ...] = ()
 
-    @property
-    def default_site(self) -> Site | None:
-        """The fields of a profile that does not name the workload; None if the profile must name it."""
-        is_required = any(info.is_required() for info in self.site.model_fields.values())
-        return None if is_required else self.site()
-
     def unsupported_settings(self, case: Case, site: Site | None = None) -> str | None:
         """Return a sentence with all settings of the case that the program lacks; None if there are none."""
         settings = list(self.unsupported(case, site))

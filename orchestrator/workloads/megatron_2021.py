@@ -51,6 +51,7 @@ _SCRIPT = (
 )
 
 _RECOMPUTATION = ("none", "full")
+_ALWAYS_LACKING = ("rotary positions", "recomputation", "offloading", "context parallelism", "sequence parallelism")
 
 # The compilation at each start (initialize.py, _compile_dependencies), with all values that load() reads. It needs no
 # data and no layout: a run on one GPU would not compile Kwai's kernels for context parallelism.
@@ -106,10 +107,8 @@ def _unsupported(case: Case, _site: VocabularySite | None) -> Iterator[str]:
     model = case.model
     if model.family != "gpt" or model.experts or model.kv_groups is not None:
         yield "models other than dense GPT with separate keys for each head"
-    yield from lacking(case, "rotary positions", "recomputation", "offloading", recomputation=_RECOMPUTATION)
-    yield from lacking(
-        case, "context parallelism", "sequence parallelism", "the distributed optimizer", "flash attention"
-    )
+    settings = *_ALWAYS_LACKING, "the distributed optimizer", "flash attention"
+    yield from lacking(case, *settings, recomputation=_RECOMPUTATION)
 
 
 def _program(job: JobContext[VocabularySite], arguments: Sequence[str]) -> Program:
@@ -223,10 +222,8 @@ def _unsupported_by_alpa(case: Case, _site: BenchmarkSite | None) -> Iterator[st
     model, training = case.model, case.training
     if model.family != "gpt" or model.experts or model.kv_groups is not None or model.ffn is not None:
         yield "models other than dense GPT with a feed-forward layer of 4 x hidden"
-    yield from lacking(case, "rotary positions", "recomputation", "offloading", recomputation=_RECOMPUTATION)
-    yield from lacking(
-        case, "context parallelism", "sequence parallelism", "virtual stages", "the distributed optimizer"
-    )
+    settings = *_ALWAYS_LACKING, "virtual stages", "the distributed optimizer"
+    yield from lacking(case, *settings, recomputation=_RECOMPUTATION)
     if (training.dtype, training.loss_scale) != ("fp16", _LOSS_SCALE):
         yield f"arithmetic other than fp16 with a loss scale of {_LOSS_SCALE}"
     if training.dropout != DROPOUT:

@@ -77,8 +77,8 @@ def _unsupported_by_tutorials(case: Case, _site: VocabularySite | None) -> Itera
     other_width = model.ffn is not None and not model.experts
     if model.family != "gpt" or model.kv_groups is not None or other_width:
         yield "models other than GPT-2's, with or without experts"
-    yield from lacking(case, "rotary positions", "recomputation", "offloading", recomputation=("none", "full"))
-    yield from lacking(case, "disabling scatter/gather", "DDP torch")
+    settings = "rotary positions", "recomputation", "offloading", "disabling scatter/gather", "DDP torch"
+    yield from lacking(case, *settings, recomputation=("none", "full"))
 
 
 CORE = Workload(

@@ -141,7 +141,7 @@ def _row(values: Sequence[bytes]) -> AlpaRow | None:
     texts = [text.decode("utf-8", errors="replace").strip() for text in values]
     if len(texts) != len(_HEADS) or not all(texts):
         return None
-    experiment, instance, hosts, devices, model, method, value, at = texts
+    experiment, instance, hosts, devices, *others = texts
     if not (_COUNT.fullmatch(hosts) and _COUNT.fullmatch(devices)):
         return None
-    return AlpaRow(experiment, instance, int(hosts), int(devices), model, method, value, at)
+    return AlpaRow(experiment, instance, int(hosts), int(devices), *others)

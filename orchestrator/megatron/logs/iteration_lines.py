@@ -368,7 +368,10 @@ def add_iterations(lines: IterationLines, log: bytes, start: int, end: int) -> i
             if columns is not None:
                 lines.extend(columns)
             else:
-                _read_one_by_one(log, start, stop, lines)
+                for at in occurrences(log, ITERATION_TOKEN, start, stop):
+                    values = _read_one(log, start, at, stop)
+                    if values is not None:
+                        lines.append(values)
         total, start = total + count, stop
     return total
 
@@ -398,13 +401,6 @@ def last_line_time(log: bytes, start: int, end: int) -> str | None:
 def _time_before(log: bytes, start: int, head: int) -> str | None:
     match = _TIME.search(log, max(start, head - _TIME_BYTES), head)
     return match[1].decode() if match is not None else None
-
-
-def _read_one_by_one(log: bytes, start: int, end: int, lines: IterationLines) -> None:
-    for at in occurrences(log, ITERATION_TOKEN, start, end):
-        values = _read_one(log, start, at, end)
-        if values is not None:
-            lines.append(values)
 
 
 def _read_one(log: bytes, start: int, at: int, end: int) -> _Values | None:
