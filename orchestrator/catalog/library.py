@@ -199,8 +199,6 @@ def find_experiment(folders: Folders, name: str) -> Entry:
 
 def find_entries(folders: Folders, name: str) -> list[Entry]:
     """Read the experiment of this name, or all of a paper (`sc21`); ReproError has every problem."""
-    if is_path(name):
-        return [find_experiment(folders, name)]
     names = experiment_names(folders)
     of_paper = names_of_paper(names, name)
     if not of_paper:

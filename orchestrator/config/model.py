@@ -96,9 +96,9 @@ def _problem(
         return Problem(f"{name}: missing", location, f"add {name}: ({meaning})" if meaning else f"add {name}:")
     if detail["type"] == "union_tag_invalid":
         kind = (*path, "kind")
-        hint = names_hint(str(context["tag"]), re.findall(r"'([^']+)'", context["expected_tags"]))
+        near = names_hint(str(context["tag"]), re.findall(r"'([^']+)'", context["expected_tags"]))
         location = at(kind) if at else str(document.place(kind))
-        return Problem(f"{dotted(kind)}: no such kind, {shortened(context['tag'])}", location, hint)
+        return Problem(f"{dotted(kind)}: no such kind, {shortened(context['tag'])}", location, near)
     message, field = fault_of(detail), dotted(path) or "file"
     if name == "[key]":
         hint = context.get("hint")

@@ -291,11 +291,6 @@ class TimedJob:
         return 4 if is_fp32 else self.training.word_bytes
 
     @property
-    def nodes(self) -> int:
-        """Number of nodes of the job."""
-        return -(-self.layout.gpus // self.machine.node)
-
-    @property
     def layers(self) -> float:
         """Layers of one pipeline stage."""
         return self.model.layers / self.layout.pipeline_parallel

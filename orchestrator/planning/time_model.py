@@ -70,7 +70,8 @@ def predict(
     def predicted(machine: Hardware) -> Duration:
         rates = time_constants.rates(constants, machine, layout.gpus, peak, fit, model.hidden / model.heads)
         job = TimedJob(model, layout, training, facts, rates, frozenset(arguments))
-        return _predicted(job, fit, basis_of(hardware.gpu, program, site, job.nodes))
+        nodes = -(-layout.gpus // rates.node)
+        return _predicted(job, fit, basis_of(hardware.gpu, program, site, nodes))
 
     duration, slower = predicted(hardware), time_constants.with_halved_assumptions(hardware)
     if slower == hardware:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 
 from orchestrator.catalog.case import Case
-from orchestrator.megatron.memory import MemoryEstimate, MemoryFacts, estimate_memory_atc24
+from orchestrator.megatron.memory import MemoryFacts, estimate_memory_atc24
 from orchestrator.megatron.model import ModelShape
 from orchestrator.workloads.base import JobContext, Program, TimeFacts, Workload, megatron_program
 from orchestrator.workloads.flags import (
@@ -154,11 +154,6 @@ def _null_tokens(model: ModelShape, _tensor_parallel: int) -> int:
     return model.vocab + 1
 
 
-def _atc24_memory(case: Case) -> MemoryEstimate | None:
-    is_known = case.training.recompute in ("none", "ours")
-    return estimate_memory_atc24(case.model, case.layout, case.training) if is_known else None
-
-
 _MEMORY = MemoryFacts("flash", shards_optimizer=True)
 _NEEDS = (
     Repository(),
@@ -174,7 +169,11 @@ KWAI = Workload(
     arguments=partial(_arguments, _KWAI_SCRIPT),
     unsupported=partial(_unsupported, ["recomputation"], ("full", "ours", "none")),
     program=_kwai_program,
-    memory_formula=_atc24_memory,
+    memory_formula=lambda case: (
+        estimate_memory_atc24(case.model, case.layout, case.training)
+        if case.training.recompute in ("none", "ours")
+        else None
+    ),
     tokens=_null_tokens,
     time=TimeFacts(hides_layer_communication=True, fitted_on={"H800": "H800"}, sites={"H800": ("atc24", "kwai-h800")}),
     counts_context_as_data=True,  # its arguments.py divides the world by tensor x pipeline alone (b2646e4d9f, line 85)

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 import pytest
 
 from orchestrator.ledger.tables import ENDED
+from orchestrator.megatron.logs.root_cause import cause
 from orchestrator.reading.failure import Ending, Failure, failure_of
 from orchestrator.slurm.reasons import explain_reason, explain_rejection
 from tests.pages import CHECKOUT
-from tests.root_causes import cause
 
 PAGE = (CHECKOUT / "docs" / "troubleshooting.md").read_text(encoding="utf-8")
 SYMPTOMS = {text.partition("\n")[0]: text for text in PAGE.split("\n### ")[1:]}

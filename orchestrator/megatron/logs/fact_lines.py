@@ -74,7 +74,8 @@ def world_line(log: bytes, start: int, end: int) -> WorldLine | None:
     if match is None:
         return None
     context = _CONTEXT.search(log, match.start(), min(match.endpos, match.end() + _CONTEXT_BYTES))
-    return WorldLine(*map(int, match.groups()), int(context[1]) if context else None)
+    world, data, tensor, pipeline = map(int, match.groups())
+    return WorldLine(world, data, tensor, pipeline, int(context[1]) if context else None)
 
 
 def dump_borders(log: bytes, start: int, end: int, is_open: bool) -> Iterator[tuple[int, int, bool]]:

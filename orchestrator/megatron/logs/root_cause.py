@@ -148,6 +148,14 @@ class Cause:
         return next((cause for cause in (self, *self.others) if cause.kind in kinds), None)
 
 
+def cause(log: bytes) -> Cause | None:
+    """Return the line of a whole log that states why a job failed; None if the log has no error."""
+    finder = CauseFinder()
+    finder.feed(log)
+    best = finder.cause()
+    return best if best and best.is_fault else None
+
+
 @dataclass(frozen=True, slots=True)
 class _LineAt:
     """A line and its position in the log in bytes."""

@@ -12,10 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.megatron.logs import root_cause
-from orchestrator.megatron.logs.root_cause import LONGEST_LINE, Cause, CauseFinder
+from orchestrator.megatron.logs.root_cause import LONGEST_LINE, Cause, CauseFinder, cause
 from orchestrator.megatron.logs.root_cause_kinds import TOKENS
 from orchestrator.megatron.logs.scan import BYTES_AFTER, BYTES_BEFORE, LogLine, parse_line
-from tests.root_causes import cause
 
 TRAINED = (
     b"7: [2026-08-22 15:22:22.123456] iteration       10/     500 | consumed samples:         5120 |"

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import pytest
 
+from orchestrator.megatron.logs.root_cause import cause
 from orchestrator.reading.failure import Ending, failure_of
-from tests.root_causes import cause
 
 FAULT, UNUSABLE, IN_USE = "GPU fault", "GPU cannot be used", "GPU in use"
 MISUSED, NCCL = "NCCL misused", "NCCL error"

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from orchestrator.ledger.tables import ENDED
-from orchestrator.megatron.logs.root_cause import Cause, CauseFinder
+from orchestrator.megatron.logs.root_cause import Cause, CauseFinder, cause
 from orchestrator.reading.failure import (
     DECIDES_ANY_END,
     POLICIES,
@@ -17,7 +17,6 @@ from orchestrator.reading.failure import (
     failing_line,
     failure_of,
 )
-from tests.root_causes import cause
 
 # As a real Slurm 22.05 and pyxis 0.24 print them.
 NODE_LOST = b"srun: error: Node failure on n8\nsrun: Job step aborted\nsrun: error: n7: task 0: Terminated\n"

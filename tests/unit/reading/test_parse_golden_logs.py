@@ -16,8 +16,8 @@ import pytest
 import yaml
 
 from orchestrator.megatron.logs.iteration_lines import COLUMNS, IterationLines
+from orchestrator.megatron.logs.root_cause import cause
 from orchestrator.reading.parse import LogFacts, LogReport, effective_of, read_log, read_part
-from tests.root_causes import cause
 
 FOLDER = Path(__file__).parent / "logs"
 LOGS = sorted(FOLDER.glob("*.log"))
