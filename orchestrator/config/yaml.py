@@ -223,10 +223,6 @@ def _location(file: str, marked: yaml.Node | yaml.Event) -> Location:
     return Location(file, mark.line + 1, mark.column + 1) if mark is not None else Location(file, 1, 1)
 
 
-class _TooManyValues(Exception):
-    """The file has more values than allowed, usually from aliases of aliases."""
-
-
 class _Builder:
     """Builder of a document. It collects values, locations and problems from the node tree."""
 
@@ -237,10 +233,7 @@ class _Builder:
         self.problems: list[Problem] = []
 
     def document(self, root: yaml.Node) -> Document:
-        try:
-            value = self.build(root, (), frozenset())
-        except _TooManyValues:
-            raise ReproError(Problem(f"more than {_MOST_VALUES:,} values, aliases included", f"{self.file}:")) from None
+        value = self.build(root, (), frozenset())
         if self.problems:
             raise ReproError(*self.problems)
         return Document(self.file, value, self.keys, self.values)
@@ -248,7 +241,7 @@ class _Builder:
     def build(self, node: yaml.Node, path: KeyPath, above: frozenset[int]) -> YamlValue:
         self.values[path] = _location(self.file, node)
         if len(self.values) > _MOST_VALUES:
-            raise _TooManyValues
+            raise ReproError(Problem(f"more than {_MOST_VALUES:,} values, aliases included", f"{self.file}:"))
         if id(node) in above:
             self.problems.append(Problem("an alias refers to itself", str(self.values[path])))
             return None

@@ -86,11 +86,9 @@ def estimate_memory(model: ModelShape, layout: Layout, training: Training, facts
 
     No other stage needs more than the first: it has as many layers, no table, and no more microbatches in flight.
     """
-    first = estimate_stage(0, model, layout, training, facts)
-    if layout.pipeline_parallel == 1:
-        return first
-    last = estimate_stage(layout.pipeline_parallel - 1, model, layout, training, facts)
-    return max(first, last, key=lambda estimate: estimate.total_bytes)
+    ends = sorted({0, layout.pipeline_parallel - 1})
+    estimates = [estimate_stage(stage, model, layout, training, facts) for stage in ends]
+    return max(estimates, key=lambda estimate: estimate.total_bytes)
 
 
 def chunks_in_flight(layout: Layout, stage: int, *, fills_pipeline_first: bool = False) -> int:

@@ -215,12 +215,8 @@ def seconds_with_unit(text: str) -> int | None:
 
 def read_budget(text: str, option: str = "--time-budget") -> int:
     """Parse `10m`, `600s`, `1h` or `0:10:00` to seconds; ReproError for any other text of the option."""
-    if (with_unit := seconds_with_unit(text)) is not None:
-        budget_s = with_unit
-    elif re.fullmatch(r"(?:[0-9]{1,3}-)?[0-9]{1,3}:[0-5][0-9]:[0-5][0-9]", text):
-        budget_s = time_limit_s(text)
-    else:
-        budget_s = 0
+    is_limit = re.fullmatch(r"(?:[0-9]{1,3}-)?[0-9]{1,3}:[0-5][0-9]:[0-5][0-9]", text)
+    budget_s = time_limit_s(text) if is_limit else seconds_with_unit(text)
     if not budget_s:
         raise ReproError(Problem(f"{option} {text}: not a time", hint="for example 10m, 600s, 1h or 0:10:00"))
     return budget_s

@@ -18,17 +18,15 @@ from dataclasses import asdict, dataclass
 from importlib import metadata
 from multiprocessing.connection import wait
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import TypeAlias
 
 from orchestrator.catalog.case import Case
 from orchestrator.megatron.memory import MemoryFacts, gradient_width, step_width
-from orchestrator.megatron.model import Training
+from orchestrator.megatron.model import Attention, Training
 from orchestrator.workloads import find_workload, pretrain
 
 _COMMAND = [sys.executable, "-m", "orchestrator.planning.meta_memory"]
 _MOST_CHILDREN = 2  # each needs 0.3 GB of memory and three seconds to start
-
-CoreAttention = Literal["flash", "unfused"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +40,7 @@ class ExactJob:
 
     arguments: tuple[str, ...]
     world_size: int
-    attention: CoreAttention = "flash"
+    attention: Attention = "flash"
     frees_outputs: bool = True
 
 

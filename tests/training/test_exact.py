@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 
+from orchestrator.megatron.model import Attention
 from orchestrator.planning import exact
 from orchestrator.planning.exact import ExactJob, ExactMemory, RankMemory, exact_memory
 from orchestrator.planning.meta_memory import LiveBytes
@@ -98,7 +99,7 @@ def worst(plan: ExactMemory) -> RankMemory:
     return max(plan, key=lambda rank: rank.total_bytes)
 
 
-def job(flags: str, world_size: int, attention: exact.CoreAttention = "flash") -> ExactJob:
+def job(flags: str, world_size: int, attention: Attention = "flash") -> ExactJob:
     common = "--seq-length 2048 --vocab-size 51200 --train-iters 1"
     return ExactJob(tuple(f"{common} {flags}".split()), world_size, attention)
 

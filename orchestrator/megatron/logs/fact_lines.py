@@ -184,7 +184,7 @@ _LARGEST_MIB = 1e12
 
 _REPORT = b"iterations) memory (MB) | allocate"
 _FIELD = re.compile(rb"\| (max allocated|max reserved|total device memory used): (" + NUMBER + rb")(?![0-9.])")
-_BYTES = re.compile(rb"(max_memory_allocated|max_memory_reserved|memory_info\.used) ([0-9]{1,18})(?![0-9.])")
+_BYTES = re.compile(rb"(?:max_memory_allocated|max_memory_reserved|memory_info\.used) ([0-9]{1,18})(?![0-9.])")
 _BYTES_TOKENS = (b"max_memory_allocated ", b"max_memory_reserved ", b"memory_info.used ")
 _THEORY = re.compile(
     rb"Theoretical memory footprints: weight and optimizer=[^|\r\n]{1,100}? MB, total=(" + NUMBER + rb") MB"
@@ -216,12 +216,8 @@ def reported_memory(log: bytes, start: int, end: int) -> Memory:
 
 def memory_of_all(log: bytes, start: int, end: int) -> Memory:
     """Return Megatron-Kwai's maximum over all ranks. It prints two sets of values; the last set counts."""
-    last: dict[bytes, int] = {}
-    for token in _BYTES_TOKENS:
-        match = last_match(log, token, _BYTES, start, end)
-        if match is not None:
-            last[token.strip()] = int(match[2])
-    return Memory(*(last.get(token.strip()) for token in _BYTES_TOKENS))
+    last = (last_match(log, token, _BYTES, start, end) for token in _BYTES_TOKENS)
+    return Memory(*(None if match is None else int(match[1]) for match in last))
 
 
 def theoretical_memory(log: bytes, start: int, end: int) -> int | None:
