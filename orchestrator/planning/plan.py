@@ -11,7 +11,7 @@ import dataclasses
 import hashlib
 import json
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
@@ -238,20 +238,18 @@ def check_case(case: Case, target: Target) -> CheckedCase:
     return CheckedCase(case, target.name, resources, reasons, notes, cost)
 
 
-def _cost_warnings(case: Case, cost: Cost | None, time_limit: str) -> list[str]:
+def _cost_warnings(case: Case, cost: Cost | None, time_limit: str) -> Iterator[str]:
     if cost is None:
-        return []
-    notes = []
+        return
     oom_published = case.expected is not None and case.expected.outcome == "oom"
     if cost.fit == "OOM" and not oom_published:
-        notes.append("does not fit into the GPU's memory")
+        yield "does not fit into the GPU's memory"
     elif cost.fit == "tight":
-        notes.append("needs more than the usable memory of a GPU, may run out of memory")
+        yield "needs more than the usable memory of a GPU, may run out of memory"
     elif cost.fit == "fits" and oom_published:
-        notes.append("fits by the prediction, ran out of memory in the source")
+        yield "fits by the prediction, ran out of memory in the source"
     if cost.job_s is not None and cost.job_s > time_limit_s(time_limit):
-        notes.append(f"predicted to take {cost.job_s / 60:.0f} minutes, asks for {time_limit}")
-    return notes
+        yield f"predicted to take {cost.job_s / 60:.0f} minutes, asks for {time_limit}"
 
 
 def plan_cases(entry: Entry, cases: Sequence[Case], cluster: Cluster, folders: Folders) -> list[Plan]:

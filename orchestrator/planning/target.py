@@ -142,15 +142,14 @@ def fit_refusals(case: Case, target: Target) -> Iterator[str]:
         yield f"needs GPUs of {case.gpu_memory_gb} GB, {target.name} has {hardware.gpu_memory_gb} GB"
 
 
-def warnings(case: Case, target: Target, context: RuleContext) -> list[str]:
-    """Return what a user should know of a case that can run."""
+def warnings(case: Case, target: Target, context: RuleContext) -> Iterator[str]:
+    """Yield what a user should know of a case that can run."""
     if case.device == "cpu":
-        return []
-    texts = list(layout_warnings(context))
+        return
+    yield from layout_warnings(context)
     wanted, available = case.gpu_memory_gb, target.hardware.gpu_memory_gb
     if wanted and available and available < wanted:
-        texts.append(f"laid out for GPUs of {wanted} GB, here they have {available} GB")
-    return texts
+        yield f"laid out for GPUs of {wanted} GB, here they have {available} GB"
 
 
 def start_refusals(program: Program, cluster: Cluster) -> Iterator[str]:
