@@ -97,10 +97,9 @@ class ModelAxes(Strict):
     vocab: Count | None = _axis("Size of the vocabulary in tokens.", 51200, column="vocabulary", unit="tokens")
 
 
-class Settings(ModelAxes, ParallelAxes):
-    """Values on axes: the settings of a case, or a selection of cases."""
+class BatchAxes(Strict):
+    """Batch sizes of a case, and the tokens of its whole training."""
 
-    # Pydantic orders the fields by base class, the last base first, and those of this class last.
     mbs: Count | None = _axis("Microbatch size in sequences.", 2, column="micro_batch_size", unit="sequences")
     gbs: Count | None = _axis("Global batch size in sequences.", 512, column="global_batch_size", unit="sequences")
     tokens_billion: Count | None = _axis(
@@ -108,6 +107,12 @@ class Settings(ModelAxes, ParallelAxes):
         300,
         unit="10^9",
     )
+
+
+class Settings(BatchAxes, ModelAxes, ParallelAxes):
+    """Values on axes: the settings of a case, or a selection of cases."""
+
+    # Pydantic orders the fields by base class, the last base first.
 
     def given(self) -> dict[str, Value]:
         """Return the values that are set, in the order of the axes."""

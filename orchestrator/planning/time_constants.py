@@ -114,8 +114,13 @@ class Constants:
 
     def gemm_share(self, fit: Fit) -> float:
         """Return the share of the dense peak that large matrix products reach."""
-        share: float = getattr(self, f"{fit.lower().replace(' ', '_')}_gemm_share")
-        return share
+        return {
+            "A100": self.a100_gemm_share,
+            "H800": self.h800_gemm_share,
+            "H100": self.h100_gemm_share,
+            "GH100": self.gh100_gemm_share,
+            "pretrain H100": self.pretrain_h100_gemm_share,
+        }[fit]
 
 
 FITTED = Constants()
