@@ -180,32 +180,20 @@ class IterationLines(Sequence[IterationLine]):
         return f"IterationLines({list(self)!r})"
 
 
-@dataclass(frozen=True, slots=True)
-class EffectiveLines:
-    """Lines that count after a program may have restarted within its log.
-
-    `is_restarted`: the lines before these do not count any more. `restarts` is the number of restarts.
-    """
-
-    lines: IterationLines
-    is_restarted: bool
-    restarts: int
-
-
-def effective_lines(lines: IterationLines, last: int | None) -> EffectiveLines:
-    """Return the lines that count among the next lines of a log, after iteration `last`.
+def effective_lines(lines: IterationLines, last: int | None) -> tuple[IterationLines, int]:
+    """Return the lines that count among the next lines of a log, after iteration `last`, and the number of restarts.
 
     A falling iteration number means that a program restarted in the same log: earlier lines do not count any more. If
     several lines have the same number, as several ranks may print it, the last line counts.
     """
     numbers = lines.numbers
-    is_restarted = last is not None and bool(numbers) and numbers[0] < last
+    restarts = int(last is not None and bool(numbers) and numbers[0] < last)
     if all(map(lt, numbers, islice(numbers, 1, None))):
-        return EffectiveLines(lines, is_restarted, int(is_restarted))
+        return lines, restarts
     falls = [index for index in range(1, len(numbers)) if numbers[index] < numbers[index - 1]]
     start, end = falls[-1] if falls else 0, len(numbers)
     kept = [index for index in range(start, end) if index + 1 == end or numbers[index] != numbers[index + 1]]
-    return EffectiveLines(lines.chosen(kept), is_restarted or bool(falls), is_restarted + len(falls))
+    return lines.chosen(kept), restarts + len(falls)
 
 
 @dataclass(frozen=True, slots=True)
