@@ -196,40 +196,24 @@ def effective_lines(lines: IterationLines, last: int | None) -> tuple[IterationL
     return lines.chosen(kept), restarts + len(falls)
 
 
-@dataclass(frozen=True, slots=True)
-class PlausibleLines:
-    """Lines whose iteration number is within the plan.
-
-    `odd` is the number of lines, of all lines, with any implausible number; `first_odd` describes the first of them.
-    """
-
-    lines: IterationLines
-    odd: int = 0
-    first_odd: str | None = None
-
-
-def plausible_lines(lines: IterationLines) -> PlausibleLines:
-    """Return the lines whose iteration number is within the plan, and count the lines with implausible numbers.
+def plausible_lines(lines: IterationLines) -> tuple[IterationLines, list[str]]:
+    """Return the lines whose iteration number is within the plan, and the implausible lines as texts.
 
     A garbled iteration number shows neither progress nor a restart.
     """
-    within_plan = _within_plan(lines)
-    if within_plan is lines and lines.are_plausible:
-        return PlausibleLines(lines)
-    odd = [
-        f"iteration {line.iteration}: {problem}"
-        for line, planned in zip(lines, lines.planned, strict=True)
-        if (problem := implausible_number(line.iteration, planned, line.elapsed_ms, line.loss, line.grad_norm))
-    ]
-    return PlausibleLines(within_plan, len(odd), odd[0] if odd else None)
-
-
-def _within_plan(lines: IterationLines) -> IterationLines:
-    """Return the lines within the plan; the same object if all are."""
     numbers, planned = lines.numbers, lines.planned
     if not lines or (min(numbers) > 0 and max(numbers) <= min(planned)):
-        return lines
-    return lines.chosen([index for index in range(len(numbers)) if 0 < numbers[index] <= planned[index]])
+        within_plan = lines
+    else:
+        within_plan = lines.chosen([index for index in range(len(numbers)) if 0 < numbers[index] <= planned[index]])
+    if within_plan is lines and lines.are_plausible:
+        return lines, []
+    odd = [
+        f"iteration {line.iteration}: {problem}"
+        for line, plan in zip(lines, planned, strict=True)
+        if (problem := implausible_number(line.iteration, plan, line.elapsed_ms, line.loss, line.grad_norm))
+    ]
+    return within_plan, odd
 
 
 def _line(row: _Row) -> IterationLine:
