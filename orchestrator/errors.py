@@ -84,3 +84,9 @@ def did_you_mean(word: str, known: Iterable[str], cutoff: float = 0.5) -> str | 
     """Return `did you mean "gbs"?` for the nearest known word; None if none is as similar as `cutoff` (0 to 1)."""
     near = difflib.get_close_matches(word, list(known), n=1, cutoff=cutoff)
     return f'did you mean "{near[0]}"?' if near else None
+
+
+def names_hint(word: str, known: Iterable[str]) -> str:
+    """Return the hint for a word that must be a known one: the nearest known word, else all of them."""
+    names = list(known)
+    return did_you_mean(word, names) or f"there are: {', '.join(names) or 'none'}"

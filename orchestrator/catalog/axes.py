@@ -11,7 +11,7 @@ from pydantic import AfterValidator, Field, ValidationError, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
 from orchestrator.config.model import Count, Strict, Text, fault_of, optional, shortened
-from orchestrator.errors import did_you_mean
+from orchestrator.errors import names_hint
 from orchestrator.fields import Column, kind_of
 from orchestrator.job_spec import Value
 from orchestrator.megatron.model import ContextCommunication, DdpKind, Recompute
@@ -142,14 +142,9 @@ WITHOUT_INFLUENCE = frozenset({"case", "label", "tokens_billion"})
 T = TypeVar("T")
 
 
-def axis_hint(name: str) -> str:
-    """Return the hint for a name that is not an axis."""
-    return did_you_mean(name, AXES) or f"there are: {', '.join(AXES)}"
-
-
 def _checked_name(name: str) -> str:
     if name not in AXES:
-        raise PydanticCustomError("no_such_axis", "no such axis", {"hint": axis_hint(name)})
+        raise PydanticCustomError("no_such_axis", "no such axis", {"hint": names_hint(name, AXES)})
     return name
 
 

@@ -6,9 +6,9 @@ import hashlib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 
-from orchestrator.catalog.axes import AXES, WITHOUT_INFLUENCE, axis_hint, read_value
+from orchestrator.catalog.axes import AXES, WITHOUT_INFLUENCE, read_value
 from orchestrator.catalog.experiment import ExpectedOutcome, PublishedPoint
-from orchestrator.errors import Problem, ReproError
+from orchestrator.errors import Problem, ReproError, names_hint
 from orchestrator.job_spec import Value
 from orchestrator.megatron.model import Layout, ModelShape, Training, flops_per_iteration
 from orchestrator.paths import short_name
@@ -73,6 +73,10 @@ class Case:
         """Return the value on an axis; KeyError if the case has none."""
         return self.settings[axis]
 
+    def has(self, wanted: Mapping[str, Value]) -> bool:
+        """Return whether the case has all these values."""
+        return wanted.items() <= self.settings.items()
+
     def number(self, axis: str) -> float:
         """Return the value on an axis as a number; true counts as 1. TypeError if it is a text."""
         value = self.value(axis)
@@ -112,7 +116,7 @@ def parse_where(text: str | None) -> dict[str, Value]:
         option = f"--where {part.strip()}"
         axis, equals, typed = (piece.strip() for piece in part.partition("="))
         if axis not in AXES:
-            raise ReproError(Problem(f"{option}: no such axis", hint=axis_hint(axis)))
+            raise ReproError(Problem(f"{option}: no such axis", hint=names_hint(axis, AXES)))
         try:
             if not equals or not typed:
                 raise ValueError("must be axis=value")
@@ -126,7 +130,7 @@ def parse_where(text: str | None) -> dict[str, Value]:
 
 def select(cases: list[Case], wanted: Mapping[str, Value]) -> list[Case]:
     """Return the cases with these values; ReproError names the existing values if there is no such case."""
-    selected = [case for case in cases if wanted.items() <= case.settings.items()]
+    selected = [case for case in cases if case.has(wanted)]
     if selected:
         return selected
     option = ",".join(f"{axis}={shown_value(value)}" for axis, value in wanted.items())
@@ -179,29 +183,21 @@ def replacement_notes(cases: Sequence[Case]) -> list[str]:
     return notes
 
 
-_METRICS = (
-    "iteration_ms",
-    "aggregate_pflops",
-    "tflops_per_gpu",
-    "tokens_per_s_per_gpu",
-    "tokens_per_s",
-    "sequences_per_s",
-)
-"""Metrics that give the time of an iteration, the one with the most digits first."""
-
-
 def published_time(case: Case, gpu: str | None) -> tuple[PublishedPoint, float] | None:
     """Return the published number that gives the time of an iteration most exactly, and that time in ms.
 
     Numbers of another GPU than `gpu` are left out. None if no number gives the time.
     """
     points = {point.metric: point for point in case.published if point.gpu is None or point.gpu in (gpu or "")}
-    point = next((points[name] for name in _METRICS if name in points), None)
-    return None if point is None else (point, time_ms(case, point.metric, point.value))
+    metric = next((name for name in _times_ms(case, 1.0) if name in points), None)
+    return None if metric is None else (points[metric], _times_ms(case, points[metric].value)[metric])
 
 
-def time_ms(case: Case, metric: str, value: float) -> float:
-    """Return the time of an iteration in ms from a rate; FLOPs are those of SC21 eq. 3."""
+def _times_ms(case: Case, value: float) -> dict[str, float]:
+    """Return the time of an iteration in ms by the metric whose value is given, the one with the most digits first.
+
+    FLOPs are those of SC21 eq. 3.
+    """
     batch, gpus = case.layout.global_batch_size, case.layout.gpus
     flops = flops_per_iteration(case.model, batch, case.training.recompute == "full")
     return {
@@ -211,4 +207,4 @@ def time_ms(case: Case, metric: str, value: float) -> float:
         "tokens_per_s_per_gpu": 1e3 * batch * case.model.seq / (value * gpus),
         "tokens_per_s": 1e3 * batch * case.model.seq / value,
         "sequences_per_s": 1e3 * batch / value,
-    }[metric]
+    }

@@ -10,7 +10,7 @@ import operator
 import re
 import shlex
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from orchestrator.catalog.axes import AXES, ModelAxes, Settings
@@ -89,7 +89,7 @@ def _pair_problems(entry: Entry, scale: str, cases: Sequence[Case]) -> Iterator[
         sides: list[list[Case]] = []
         for key, which, available in (("of", entry, cases), ("over", other, expand(other, scale))):
             wanted = claim.where.given() | getattr(claim, key).given()
-            sides.append([case for case in available if wanted.items() <= case.settings.items()])
+            sides.append([case for case in available if case.has(wanted)])
             if not sides[-1]:
                 text = ",".join(f"{axis}={shown_value(value)}" for axis, value in wanted.items())
                 what = f"{text}: {which.short_name} has no such case at scale {scale}"
@@ -114,8 +114,7 @@ def case_count(fields: ScaleFields, *, to_run: bool = False) -> int:
     """Return the number of cases, or of cases with a job, without expanding them."""
     if fields.cases is not None:
         return sum(not to_run or row.reference_only is None for row in fields.cases)
-    assert fields.matrix is not None
-    return math.prod(len(values) for values in fields.matrix.values())
+    return math.prod(map(len, (fields.matrix or {}).values()))
 
 
 def reference_notes(entry: Entry, scale: str) -> list[str]:
@@ -140,8 +139,7 @@ def values_on(entry: Entry, fields: ScaleFields, axis: str) -> set[Value] | None
     if fields.cases is not None:
         values = {row.given().get(axis, shared) for row in fields.cases if row.reference_only is None}
     else:
-        assert fields.matrix is not None
-        values = set(fields.matrix.get(axis, [shared]))
+        values = set((fields.matrix or {}).get(axis, [shared]))
     return {value for value in values if value is not None} or None
 
 
@@ -168,15 +166,11 @@ def scale_fields(entry: Entry, scale: str) -> ScaleFields:
     return ScaleFields.model_construct(None, **merged)
 
 
-def _rows(fields: ScaleFields) -> Iterator[CaseFields]:
-    """Yield the settings of each case, from rows or matrix."""
-    if fields.cases is not None:
-        yield from fields.cases
-    else:
-        assert fields.matrix is not None
-        matrix = fields.matrix
-        for values in itertools.product(*matrix.values()):
-            yield CaseFields.model_construct(None, **dict(zip(matrix, values, strict=True)))
+def _rows(fields: ScaleFields) -> Iterable[CaseFields]:
+    """Return the settings of each case, from rows or matrix."""
+    matrix = fields.matrix or {}
+    settings = (dict(zip(matrix, values, strict=True)) for values in itertools.product(*matrix.values()))
+    return fields.cases or (CaseFields.model_construct(None, **given) for given in settings)
 
 
 def _case(

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from orchestrator.catalog.axes import AXES, Matrix, ModelAxes, Rules, Settings, axis_hint
+from orchestrator.catalog.axes import AXES, Matrix, ModelAxes, Rules, Settings
 from orchestrator.catalog.claims import Claim, HowStated, MetricName
 from orchestrator.config.model import (
     Count,
@@ -22,6 +22,7 @@ from orchestrator.config.model import (
     optional,
     required,
 )
+from orchestrator.errors import names_hint
 from orchestrator.megatron.model import Attention, Dtype, Family, Positions, Recompute
 
 
@@ -42,7 +43,7 @@ class XAxis(Strict):
     def _are_axes(cls, names: list[str]) -> list[str]:
         for name in names:
             if name not in AXES:
-                raise ValueError(f"{name}: no such axis; {axis_hint(name)}")
+                raise ValueError(f"{name}: no such axis; {names_hint(name, AXES)}")
         return names
 
 

@@ -9,12 +9,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from orchestrator.catalog.axes import AXES, Matrix, axis_hint, checked_value
+from orchestrator.catalog.axes import AXES, Matrix, checked_value
 from orchestrator.catalog.claims import ClosesClaim, GainClaim, PairFields, PeakClaim, TrendClaim
 from orchestrator.catalog.experiment import CodeFields, Experiment, Paper, ScaleFields, scale_names
 from orchestrator.config.model import read_model
 from orchestrator.config.yaml import Document, KeyPath, read_document, shown
-from orchestrator.errors import Problem, ReproError, did_you_mean, for_each
+from orchestrator.errors import Problem, ReproError, did_you_mean, for_each, names_hint
 from orchestrator.paths import Folders, short_name
 
 
@@ -199,8 +199,6 @@ def find_experiment(folders: Folders, name: str) -> Entry:
 
 def find_entries(folders: Folders, name: str) -> list[Entry]:
     """Read the experiment of this name, or all of a paper (`sc21`); ReproError has every problem."""
-    if is_path(name):
-        return [find_experiment(folders, name)]
     names = experiment_names(folders)
     of_paper = names_of_paper(names, name)
     if not of_paper:
@@ -268,8 +266,8 @@ def _others(
             problems.append(Problem(f"{other}: claims refer in a circle, from {way}", location, hint))
         elif full not in files:
             siblings = [short_name(known) for known in names_of_paper(files, folder) if known != name]
-            hint = did_you_mean(other, siblings) or f"there are: {', '.join(siblings) or 'none'}"
-            problems.append(Problem(f"{other}: no such experiment of {folder}", location, hint))
+            what = f"{other}: no such experiment of {folder}"
+            problems.append(Problem(what, location, names_hint(other, siblings)))
         else:
             try:
                 others[other] = read_experiment(full, files[full], files, readers)
@@ -344,7 +342,7 @@ def _missing_axes(entry: Entry, fields: ScaleFields) -> Iterator[Problem]:
     """Yield the axes that do not exist, then those to which no case gives a value."""
     for path, axis in _named_axes(entry.experiment):
         if axis not in AXES:
-            yield Problem(f"{axis}: no such axis", entry.location(*path), axis_hint(axis))
+            yield Problem(f"{axis}: no such axis", entry.location(*path), names_hint(axis, AXES))
     axes = [*(fields.matrix or ()), *(fields.rules or ()), *_row_axes(fields)]
     what = "neither in matrix nor set by a rule" if fields.matrix else "in no case, nor set by a rule"
     for path, axis in _named_axes(entry.experiment):
@@ -376,8 +374,8 @@ def _unknown_scales(entry: Entry) -> Iterator[Problem]:
         named += [(("not_judged_because", name), name) for name in claim.reasons]
         for path, name in named:
             if name not in scales:
-                hint = did_you_mean(name, scales) or f"there are: {', '.join(scales)}"
-                yield Problem(f"{name}: no such scale", entry.location("claims", i, *path), hint)
+                location = entry.location("claims", i, *path)
+                yield Problem(f"{name}: no such scale", location, names_hint(name, scales))
 
 
 def _unknown_models(entry: Entry, scale: str, fields: ScaleFields) -> Iterator[Problem]:

@@ -126,8 +126,8 @@ def _identifier(workload: str) -> str:
 
 
 def _site_field(workload: AnyWorkload) -> tuple[object, object]:
-    default = workload.default_site
-    kind = workload.site if default is not None else workload.site | None
+    is_required = any(info.is_required() for info in workload.site.model_fields.values())
+    kind, default = (workload.site | None, None) if is_required else (workload.site, workload.site())
     return kind, Field(default=default, alias=workload.name, description=f"Paths of the program: {workload.about}.")
 
 

@@ -228,12 +228,7 @@ def _row(cluster: Cluster, name: str, value: str) -> ImageFile:
     if path is not None and not cluster.profile.site.login_sees_paths:
         there = "on the nodes"
     elif path is not None and is_there(Path(path)):
-        there, record, size = "yes", import_record(Path(path)), _size(Path(path))
+        there, record, status = "yes", import_record(Path(path)), Path(path).stat()
+        size = status.st_size if stat.S_ISREG(status.st_mode) else None  # Apptainer accepts a folder as an image
     recorded = record.digest, record.digest_of, record.imported, record.user
     return ImageFile(name, value, source, there, *recorded, size, cluster.location(("container", "images", name)))
-
-
-def _size(file: Path) -> int | None:
-    """Return the size in bytes; None for a folder, which Apptainer accepts as an image."""
-    status = file.stat()
-    return status.st_size if stat.S_ISREG(status.st_mode) else None

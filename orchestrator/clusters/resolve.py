@@ -27,7 +27,7 @@ from orchestrator.config.yaml import (
     settings_document,
     shown,
 )
-from orchestrator.errors import Problem, ReproError, did_you_mean
+from orchestrator.errors import Problem, ReproError, for_each, names_hint
 from orchestrator.fields import Field
 from orchestrator.identity import name_of_user, why_not_own_path
 from orchestrator.masking import masked
@@ -241,15 +241,14 @@ def _literal_secrets(profile: ClusterProfile, layered: Layered) -> Iterator[Prob
 
 def _require_lists(settings: Sequence[Setting], layered: Layered) -> None:
     """Raise ReproError for `+=` and `-=` with a field of the profile that is not a list."""
-    problems = []
-    for setting in settings:
-        block = layered.mapping(*map(str, setting.path[:-1]))
-        before = block.get(str(setting.path[-1]))
+
+    def check(setting: Setting) -> None:
+        before = layered.mapping(*map(str, setting.path[:-1])).get(str(setting.path[-1]))
         if setting.operator != "=" and not isinstance(before, (list, type(None))):
             what = f"{dotted(setting.path)} is not a list"
-            problems.append(Problem(what, setting.location.in_message, f"set it: {dotted(setting.path)}=VALUE"))
-    if problems:
-        raise ReproError(*problems)
+            raise ReproError(Problem(what, setting.location.in_message, f"set it: {dotted(setting.path)}=VALUE"))
+
+    for_each(settings, check)
 
 
 def _require_slurm(name: str, settings: Sequence[Setting], layered: Layered) -> None:
@@ -261,19 +260,17 @@ def _require_slurm(name: str, settings: Sequence[Setting], layered: Layered) -> 
         raise ReproError(Problem(f"{name} has no Slurm", f"{texts}:", hint))
 
 
-def layer_notes(folders: Folders, cluster: Cluster) -> list[str]:
-    """Return a line for each further layer of the profile, and for each file that replaces a shipped profile."""
-    notes = []
+def layer_notes(folders: Folders, cluster: Cluster) -> Iterator[str]:
+    """Yield a line for each further layer of the profile, and for each file that replaces a shipped profile."""
     for layer in cluster.layers:
         shipped = folders.shipped / "clusters" / layer.file.name
         if not is_overlay(layer.file) and shipped.is_file() and shipped.read_bytes() != layer.file.read_bytes():
-            notes.append(f"profile {cluster.name}: {shown(layer.file)} replaces the shipped profile of this name")
+            yield f"profile {cluster.name}: {shown(layer.file)} replaces the shipped profile of this name"
         elif layer.file != cluster.file:
             fields = ", ".join(layer.fields) or "nothing"
-            notes.append(f"profile {cluster.name}: the layer {shown(layer.file)} sets {fields}")
+            yield f"profile {cluster.name}: the layer {shown(layer.file)} sets {fields}"
     if cluster.settings:
-        notes.append(f"profile {cluster.name}: the command line sets {', '.join(s.text for s in cluster.settings)}")
-    return notes
+        yield f"profile {cluster.name}: the command line sets {', '.join(s.text for s in cluster.settings)}"
 
 
 def _ownership_problem(folders: Folders, path: Path, status: os.stat_result) -> Problem | None:
@@ -368,8 +365,7 @@ def profile_file(folders: Folders, name: str) -> Path:
     names = cluster_names(folders)
     if name in names:
         return names[name]
-    hint = did_you_mean(name, names) or f"there are: {', '.join(sorted(names)) or 'none'}"
-    raise ReproError(Problem(f"{name}: no such cluster", hint=hint))
+    raise ReproError(Problem(f"{name}: no such cluster", hint=names_hint(name, sorted(names))))
 
 
 def _overlay(folders: Folders, file: Path) -> Path:

@@ -9,7 +9,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, Tag, WithJsonSchema
 
 from orchestrator.clusters.container import BY_KIND, checked_names
 from orchestrator.config.model import Count, Strict, Text, TimeLimit, optional, required
-from orchestrator.errors import did_you_mean
+from orchestrator.errors import names_hint
 from orchestrator.slurm.notation import time_limit_s
 from orchestrator.text import counted
 
@@ -30,8 +30,7 @@ def _events(text: object) -> str:
     events = [name.strip().upper() for name in text.split(",")]
     for name in events:
         if name not in MAIL_EVENTS:
-            hint = did_you_mean(name, MAIL_EVENTS) or f"there are: {', '.join(MAIL_EVENTS)}"
-            raise ValueError(f"must be events of Slurm; {hint}")
+            raise ValueError(f"must be events of Slurm; {names_hint(name, MAIL_EVENTS)}")
     if set(events) == {"ARRAY_TASKS"}:
         raise ValueError("must have another event beside ARRAY_TASKS: END,ARRAY_TASKS")
     if "NONE" in events and len(events) > 1:

@@ -11,7 +11,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from orchestrator.config.yaml import Document, KeyPath, YamlValue, children, dotted
-from orchestrator.errors import Problem, ReproError, did_you_mean
+from orchestrator.errors import Problem, ReproError, did_you_mean, names_hint
 
 
 class Strict(BaseModel):
@@ -96,8 +96,7 @@ def _problem(
         return Problem(f"{name}: missing", location, f"add {name}: ({meaning})" if meaning else f"add {name}:")
     if detail["type"] == "union_tag_invalid":
         kind = (*path, "kind")
-        names = re.findall(r"'([^']+)'", context["expected_tags"])
-        near = did_you_mean(str(context["tag"]), names) or f"there are: {', '.join(names)}"
+        near = names_hint(str(context["tag"]), re.findall(r"'([^']+)'", context["expected_tags"]))
         location = at(kind) if at else str(document.place(kind))
         return Problem(f"{dotted(kind)}: no such kind, {shortened(context['tag'])}", location, near)
     message, field = fault_of(detail), dotted(path) or "file"

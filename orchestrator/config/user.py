@@ -87,8 +87,7 @@ def user_defaults() -> UserDefaults:
         if variable in os.environ:
             values[name] = os.environ[variable] or None
             origins[name] = variable
-    places = [str(document.place(("notify", i))) for i in range(len(config.notify))]
-    notify = tuple(map(Address, config.notify, places))
+    notify = tuple(Address(url, str(document.place(("notify", i)))) for i, url in enumerate(config.notify))
     if NOTIFY_VARIABLE in os.environ:
         notify = tuple(Address(url, NOTIFY_VARIABLE) for url in os.environ[NOTIFY_VARIABLE].split())
         origins["notify"] = NOTIFY_VARIABLE

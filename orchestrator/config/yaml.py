@@ -140,7 +140,7 @@ def _file_bytes(path: Path, name: str, refusal: Refusal | None) -> bytes:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY)
     except OSError as error:
         if error.errno == errno.ENXIO:  # a socket replaced the file
-            raise ReproError(_not_regular("a socket", name)) from None
+            _require_regular(stat.S_IFSOCK, name)
         raise
     with os.fdopen(descriptor, "rb") as file:
         status = os.fstat(descriptor)
@@ -160,11 +160,8 @@ _KINDS: Mapping[int, str] = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a pipe", s
 
 def _require_regular(mode: int, name: str) -> None:
     if not stat.S_ISREG(mode):
-        raise ReproError(_not_regular(_KINDS.get(stat.S_IFMT(mode), "a device"), name))
-
-
-def _not_regular(kind: str, name: str) -> Problem:
-    return Problem(f"is {kind}, not a YAML file", f"{name}:", "remove it, or correct the path")
+        kind = _KINDS.get(stat.S_IFMT(mode), "a device")
+        raise ReproError(Problem(f"is {kind}, not a YAML file", f"{name}:", "remove it, or correct the path"))
 
 
 @lru_cache(maxsize=256)  # a notebook and a waiting command read the same files again and again
@@ -226,10 +223,6 @@ def _location(file: str, marked: yaml.Node | yaml.Event) -> Location:
     return Location(file, mark.line + 1, mark.column + 1) if mark is not None else Location(file, 1, 1)
 
 
-class _TooManyValues(Exception):
-    """The file has more values than allowed, usually from aliases of aliases."""
-
-
 class _Builder:
     """Builder of a document. It collects values, locations and problems from the node tree."""
 
@@ -240,10 +233,7 @@ class _Builder:
         self.problems: list[Problem] = []
 
     def document(self, root: yaml.Node) -> Document:
-        try:
-            value = self.build(root, (), frozenset())
-        except _TooManyValues:
-            raise ReproError(Problem(f"more than {_MOST_VALUES:,} values, aliases included", f"{self.file}:")) from None
+        value = self.build(root, (), frozenset())
         if self.problems:
             raise ReproError(*self.problems)
         return Document(self.file, value, self.keys, self.values)
@@ -251,7 +241,7 @@ class _Builder:
     def build(self, node: yaml.Node, path: KeyPath, above: frozenset[int]) -> YamlValue:
         self.values[path] = _location(self.file, node)
         if len(self.values) > _MOST_VALUES:
-            raise _TooManyValues
+            raise ReproError(Problem(f"more than {_MOST_VALUES:,} values, aliases included", f"{self.file}:"))
         if id(node) in above:
             self.problems.append(Problem("an alias refers to itself", str(self.values[path])))
             return None

@@ -132,7 +132,7 @@ def failure_kind(folder: Path, warm_up: int = 0) -> str | None:
 
 
 def _has_enough(log: bytes, warm_up: int) -> bool:
-    lines = effective_lines(plausible_lines(iteration_lines(log)).lines, last=None).lines
+    lines, _ = effective_lines(plausible_lines(iteration_lines(log))[0], last=None)
     return bool(lines) and has_enough(with_used(lines, warm_up), lines.planned[-1])
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from orchestrator.megatron.model import Attention, Layout, ModelShape, Training, padded_vocabulary, parameters_of_stage
@@ -71,10 +71,14 @@ class MemoryEstimate:
     calibrated: bool = True
 
     @property
+    def states_bytes(self) -> float:
+        """Bytes that stay for the whole run."""
+        return self.weights_bytes + self.gradients_bytes + self.optimizer_bytes
+
+    @property
     def total_bytes(self) -> float:
         """Bytes at the fullest moment."""
-        states = self.weights_bytes + self.gradients_bytes + self.optimizer_bytes
-        return states + max(self.activations_bytes + self.working_bytes, self.step_bytes)
+        return self.states_bytes + max(self.activations_bytes + self.working_bytes, self.step_bytes)
 
 
 def estimate_memory(model: ModelShape, layout: Layout, training: Training, facts: MemoryFacts) -> MemoryEstimate:
@@ -82,11 +86,9 @@ def estimate_memory(model: ModelShape, layout: Layout, training: Training, facts
 
     No other stage needs more than the first: it has as many layers, no table, and no more microbatches in flight.
     """
-    first = estimate_stage(0, model, layout, training, facts)
-    if layout.pipeline_parallel == 1:
-        return first
-    last = estimate_stage(layout.pipeline_parallel - 1, model, layout, training, facts)
-    return max(first, last, key=lambda estimate: estimate.total_bytes)
+    ends = sorted({0, layout.pipeline_parallel - 1})
+    estimates = [estimate_stage(stage, model, layout, training, facts) for stage in ends]
+    return max(estimates, key=lambda estimate: estimate.total_bytes)
 
 
 def chunks_in_flight(layout: Layout, stage: int, *, fills_pipeline_first: bool = False) -> int:
@@ -119,7 +121,7 @@ def estimate_stage(
     vocabulary = padded_vocabulary(model.vocab, layout.tensor_parallel)
     dense, experts = parameters_of_stage(model, layout, stage, vocabulary)
     parameters = dense + experts
-    width = _width(training)
+    width = training.word_bytes
     adam = 8 if width == 4 else 12  # two moments, and an fp32 copy of 16-bit weights
     if facts.shards_optimizer:
         share = layout.expert_parallel * layout.expert_tensor_size * layout.pipeline_parallel
@@ -163,7 +165,7 @@ class _LayerActivations:
 
     @classmethod
     def of(cls, model: ModelShape, layout: Layout, training: Training, facts: MemoryFacts) -> _LayerActivations:
-        t, width = layout.tensor_parallel, _width(training)
+        t, width = layout.tensor_parallel, training.word_bytes
         tokens = layout.micro_batch_size * model.seq / layout.context_parallel
         token = width * tokens * model.hidden
         between = token / t if layout.sequence_parallel else token  # outside the tensor-parallel regions
@@ -184,7 +186,7 @@ class _LayerActivations:
         copies = model.active_experts
         wide = width * tokens * copies * model.ffn_hidden / t
         dispatched = copies * between if model.experts else 0.0
-        inner = (2 if model.family == "llama" else 1) * wide
+        inner = width * tokens * copies * model.first_ffn_width / t
         norms = 2 * between
         full = 2 * between + norms + 2 * mask + attention + scores + dispatched + inner + wide
         kept = {"full": between, "selective": full - scores, "ours": full - norms - wide}.get(training.recompute, full)
@@ -272,11 +274,6 @@ def _slot_counts(
     return len({slot for numbers in chunks for slot in numbers}), len(set(chunks[-1]))
 
 
-def _width(training: Training) -> int:
-    """Return the bytes of a weight and of an activation."""
-    return 4 if training.dtype == "fp32" else 2
-
-
 _MIB = 2**20
 _ATC24_CHUNKS_ON_DEVICE = 4
 """Chunks that offloading does not reduce: one computes, one is copied to the host, two are buffers for reloads."""
@@ -293,19 +290,23 @@ def estimate_memory_atc24(model: ModelShape, layout: Layout, training: Training)
     (torch.cuda.max_memory_allocated). The fit meets them within 1.2 %. Calibrated for recomputation `none` and `ours`
     with tensor parallelism; no bytes of other cases were published.
     """
-    parts = _Atc24Sizes.of(model, layout, training)
-    offloaded_chunks = max(0, parts.chunks - _ATC24_CHUNKS_ON_DEVICE)
-    activations = parts.chunks * parts.chunk_bytes - training.offload * offloaded_chunks * parts.chunk_bytes
+    t, p, chunks = layout.tensor_parallel, layout.pipeline_parallel, chunks_in_flight(layout, 0)
+    matrices = (model.attention_weights() + model.ffn_weights()) / t
+    table = padded_vocabulary(model.vocab, t) / t * model.hidden
+    parameters = model.layers / p * (matrices + 2 * model.hidden) + table
+    unit = 2 * model.seq / layout.context_parallel * layout.micro_batch_size * model.hidden / t
+    chunk = model.layers / (p * layout.virtual_stages) * units_of_layer(model, training) * unit
+    offloaded_chunks = max(0, chunks - _ATC24_CHUNKS_ON_DEVICE)
     return MemoryEstimate(
         stage=0,
-        parameters=parts.parameters,
-        weights_bytes=2 * parts.parameters,
-        gradients_bytes=4 * parts.parameters,
-        optimizer_bytes=12 * parts.parameters / parts.optimizer_ranks,
-        activations_bytes=activations,
-        working_bytes=_WORKING_UNITS * parts.unit_bytes,
-        offloaded_bytes=parts.chunks * math.ceil(training.offload * parts.chunk_bytes / _MIB) * _MIB,
-        calibrated=training.recompute in ("none", "ours") and layout.tensor_parallel > 1,
+        parameters=parameters,
+        weights_bytes=2 * parameters,
+        gradients_bytes=4 * parameters,
+        optimizer_bytes=12 * parameters / (max(1, layout.data_parallel) * layout.context_parallel),
+        activations_bytes=chunks * chunk - training.offload * offloaded_chunks * chunk,
+        working_bytes=_WORKING_UNITS * unit,
+        offloaded_bytes=chunks * math.ceil(training.offload * chunk / _MIB) * _MIB,
+        calibrated=training.recompute in ("none", "ours") and t > 1,
     )
 
 
@@ -315,45 +316,16 @@ def solve_offload(model: ModelShape, layout: Layout, training: Training) -> floa
     The limit is fitted to Figure 9's 41 alphas. To three decimals the result equals 39 of them; the other two differ by
     at most 0.001.
     """
-    parts = _Atc24Sizes.of(model, layout, training)
-    excess = parts.states_bytes + parts.chunks * parts.chunk_bytes - _SOLVER_LIMIT_BYTES
+    whole = estimate_memory_atc24(model, layout, replace(training, offload=0.0))
+    excess = whole.states_bytes + whole.activations_bytes - _SOLVER_LIMIT_BYTES
     if excess <= 0:
         return 0.0
-    offloaded_chunks = parts.chunks - _ATC24_CHUNKS_ON_DEVICE
-    return excess / (offloaded_chunks * parts.chunk_bytes) if offloaded_chunks > 0 else math.inf
+    chunks = chunks_in_flight(layout, 0)
+    offloadable = whole.activations_bytes / chunks * (chunks - _ATC24_CHUNKS_ON_DEVICE)
+    return excess / offloadable if offloadable > 0 else math.inf
 
 
-@dataclass(frozen=True, slots=True)
-class _Atc24Sizes:
-    """Sizes of the first stage. `chunk_bytes` are the activations of one chunk and microbatch."""
-
-    parameters: float
-    optimizer_ranks: int
-    unit_bytes: float
-    chunk_bytes: float
-    chunks: int
-
-    @property
-    def states_bytes(self) -> float:
-        return self.parameters * (6 + 12 / self.optimizer_ranks)
-
-    @classmethod
-    def of(cls, model: ModelShape, layout: Layout, training: Training) -> _Atc24Sizes:
-        t, p = layout.tensor_parallel, layout.pipeline_parallel
-        matrices = (model.attention_weights() + model.ffn_weights()) / t
-        table = padded_vocabulary(model.vocab, t) / t * model.hidden
-        unit = 2 * model.seq / layout.context_parallel * layout.micro_batch_size * model.hidden / t
-        layers_per_chunk = model.layers / (p * layout.virtual_stages)
-        return cls(
-            parameters=model.layers / p * (matrices + 2 * model.hidden) + table,
-            optimizer_ranks=max(1, layout.data_parallel) * layout.context_parallel,
-            unit_bytes=unit,
-            chunk_bytes=layers_per_chunk * _units_of_layer(model, training) * unit,
-            chunks=chunks_in_flight(layout, 0),
-        )
-
-
-def _units_of_layer(model: ModelShape, training: Training) -> float:
+def units_of_layer(model: ModelShape, training: Training) -> float:
     """Return the activations that a layer keeps, in units of one bf16 tensor [s/c, b, h/t].
 
     `ours`: the layer's input, queries, attention's output and the residual; keys and values; the first matrix' output.

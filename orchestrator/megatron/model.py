@@ -54,6 +54,11 @@ class ModelShape:
         return self.ffn or 4 * self.hidden
 
     @property
+    def first_ffn_width(self) -> int:
+        """Columns of the first feed-forward matrix: SwiGLU has two halves."""
+        return (2 if self.family == "llama" else 1) * self.ffn_hidden
+
+    @property
     def kv_hidden(self) -> int:
         """Width of all keys together: less than `hidden` if query heads share keys."""
         return self.hidden * (self.kv_groups or self.heads) // self.heads
@@ -61,7 +66,7 @@ class ModelShape:
     @property
     def active_experts(self) -> int:
         """Experts that a token visits; a dense feed-forward layer counts as one."""
-        return self.experts_per_token if self.experts else 1
+        return max(1, self.experts_per_token) if self.experts else 1
 
     def parameters(self) -> float:
         """Return the number of parameters: matrices, biases, norms and embeddings, without the final norm.
@@ -89,7 +94,7 @@ class ModelShape:
 
     def expert_weights(self) -> int:
         """Return the weights of the matrices of one expert, or of a dense feed-forward layer."""
-        return (3 if self.family == "llama" else 2) * self.hidden * self.ffn_hidden
+        return self.hidden * (self.first_ffn_width + self.ffn_hidden)
 
     def embedding_weights(self) -> int:
         """Return the weights of the embedding, of learned positions, and of an output layer of its own."""
@@ -211,6 +216,11 @@ class Training:
     distributed_optimizer: bool | None = None
     attention: Attention | None = None
 
+    @property
+    def word_bytes(self) -> int:
+        """Bytes of a weight and of an activation."""
+        return 4 if self.dtype == "fp32" else 2
+
 
 SECONDS_PER_DAY = 86400
 
@@ -222,7 +232,7 @@ def flops_per_iteration(model: ModelShape, global_batch_size: int, recompute_all
     recomputation, `F = 96 B s l h^2 (1 + s/(6h) + V/(16 l h))`, and `72 B s l h^2 (1 + s/(6h) + V/(12 l h))` without
     its second forward pass. Alpa's benchmark (OSDI'22) divides the same two counts by its step time.
     """
-    layers = _weight_flops_per_token(model) + _attention_flops_per_token(model)
+    layers = weight_flops_per_token(model) + attention_flops_per_token(model)
     passes = 4 if recompute_all else 3
     return global_batch_size * model.seq * (passes * model.layers * layers + 3 * _logit_flops_per_token(model))
 
@@ -247,8 +257,8 @@ def computed_flops_per_iteration(
     they are at most one eighth of the attention term. Source: torch's FLOP counter over an iteration of `pretrain`
     gives these numbers (tests/training/test_flops.py).
     """
-    attention = _attention_flops_per_token(model) / (2 if causal_attention else 1)
-    weights = _weight_flops_per_token(model)
+    attention = attention_flops_per_token(model) / (2 if causal_attention else 1)
+    weights = weight_flops_per_token(model)
     layer = 3 * (weights + attention)
     if recompute == "full":
         last_product = 2 * model.active_experts * model.hidden * model.ffn_hidden
@@ -269,7 +279,7 @@ def model_flops_per_token(model: ModelShape) -> float:
     is unconfirmed. PaLM's MFU, with attention in full, is `flops_per_iteration` without recomputation (SC21's 72 in
     place of 96).
     """
-    layer = _weight_flops_per_token(model) + _attention_flops_per_token(model) / 2
+    layer = weight_flops_per_token(model) + attention_flops_per_token(model) / 2
     return 3 * (model.layers * layer + _logit_flops_per_token(model))
 
 
@@ -293,12 +303,12 @@ def days(flops: float, gpus: int, tflops_per_gpu: float) -> float:
     return flops / (gpus * tflops_per_gpu * 1e12) / SECONDS_PER_DAY
 
 
-def _weight_flops_per_token(model: ModelShape) -> int:
+def weight_flops_per_token(model: ModelShape) -> int:
     """Return the forward FLOPs of one layer's matrices, with the experts that a token visits."""
     return 2 * (model.attention_weights() + model.active_experts * model.expert_weights())
 
 
-def _attention_flops_per_token(model: ModelShape) -> int:
+def attention_flops_per_token(model: ModelShape) -> int:
     """Return the forward FLOPs of one layer's scores and their product with the values, not causal."""
     return 4 * model.seq * model.hidden
 

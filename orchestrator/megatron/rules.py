@@ -134,11 +134,7 @@ _UNEVEN = (
     "--account-for-loss-in-pipeline-split",
     "--pipeline-model-parallel-layout",
 )
-_VIRTUAL = (
-    "--num-layers-per-virtual-pipeline-stage",
-    "--num-virtual-stages-per-pipeline-rank",
-    "--pipeline-model-parallel-layout",
-)
+_VIRTUAL = (_PER_VIRTUAL_STAGE, _VIRTUAL_STAGES, "--pipeline-model-parallel-layout")
 
 
 def _not_divisible(number: int, noun: str, of: str = "") -> str:
@@ -159,10 +155,10 @@ def _gpus(context: RuleContext) -> Iterator[str]:
 
 @rule(2, "positive batches", "arguments.py:694-706")
 def _batches_positive(context: RuleContext) -> Iterator[str]:
-    if context.layout.micro_batch_size < 1:
-        yield f"microbatch {context.layout.micro_batch_size} is not positive"
-    if context.layout.global_batch_size < 1:
-        yield f"global batch {context.layout.global_batch_size} is not positive"
+    layout = context.layout
+    for name, size in (("microbatch", layout.micro_batch_size), ("global batch", layout.global_batch_size)):
+        if size < 1:
+            yield f"{name} {size} is not positive"
 
 
 @rule(3, "whole microbatches", "arguments.py:715, num_microbatches_calculator.py:381-391")
@@ -185,16 +181,12 @@ def _layers_per_stage(context: RuleContext) -> Iterator[str]:
 def _layers_per_virtual_stage(context: RuleContext) -> Iterator[str]:
     if not _whole_stages(context) or _uneven(context):
         return
-    stages, layers = context.virtual_stages, context.layers_per_virtual_stage
-    per_stage = context.model.layers // context.layout.pipeline_parallel
-    if layers is None:
-        if per_stage % stages:
-            yield f"{_not_divisible(per_stage, 'layer', ' per stage')} by {stages} virtual stages"
-    elif context.dialect in ("2021", "kwai"):  # they compare with all layers, and round the virtual stages down
-        if context.model.layers % layers:
-            yield f"{_not_divisible(context.model.layers, 'layer')} by {layers} layers per virtual stage"
-    elif per_stage % layers:
-        yield f"{_not_divisible(per_stage, 'layer', ' per stage')} by {layers} layers per virtual stage"
+    number, of, layers = context.model.layers, "", context.layers_per_virtual_stage
+    if layers is None or context.dialect not in ("2021", "kwai"):  # both compare all layers, and round the stages down
+        number, of = number // context.layout.pipeline_parallel, " per stage"
+    if number % (layers or context.virtual_stages):
+        by = f"{layers} layers per virtual stage" if layers else f"{context.virtual_stages} virtual stages"
+        yield f"{_not_divisible(number, 'layer', of)} by {by}"
 
 
 @rule(6, "one virtual-stage argument", "arguments.py:929")
@@ -266,13 +258,11 @@ def _key_value_groups(context: RuleContext) -> Iterator[str]:
 
 @rule(13, "sharded widths", "tensor_parallel/layers.py:1038,1408")
 def _sharded_widths(context: RuleContext) -> Iterator[str]:
-    model, t = context.model, context.layout.tensor_parallel
+    model, layout, t = context.model, context.layout, context.layout.tensor_parallel
     if "--kv-channels" not in context.flags:
         yield from _undivided("hidden size", model.hidden, "tensor-parallel", t)
     if model.experts:
-        yield from _undivided(
-            "expert size", model.ffn_hidden, "expert-tensor-parallel", context.layout.expert_tensor_size
-        )
+        yield from _undivided("expert size", model.ffn_hidden, "expert-tensor-parallel", layout.expert_tensor_size)
     else:
         yield from _undivided("feed-forward size", model.ffn_hidden, "tensor-parallel", t)
     yield from _undivided("vocabulary", _unpadded_vocabulary(context), "tensor-parallel", t)
@@ -355,7 +345,7 @@ def _group_size(context: RuleContext) -> int:
 def _unpadded_vocabulary(context: RuleContext) -> int:
     """Return the rows of an embedding that is not padded to a multiple of tensor-parallel, else 0."""
     if context.dialect == "pretrain":
-        return 0 if "--make-vocab-size-divisible-by" in context.flags else context.model.vocab
+        return 0 if _DIVISOR in context.flags else context.model.vocab
     return int(context.number("--padded-vocab-size") or 0)
 
 
@@ -404,8 +394,7 @@ def _connections(context: RuleContext) -> Iterator[str]:
     if value in (None, "1") or context.dialect in ("2021", "kwai"):
         return
     if context.dialect == "2024":
-        plain = "--no-async-tensor-model-parallel-allreduce" in context.flags
-        if context.sequence_parallel or not plain:
+        if context.sequence_parallel or "--no-async-tensor-model-parallel-allreduce" not in context.flags:
             yield f"{_CONNECTIONS} is {value}, this Megatron-LM starts with 1 only"
         return
     if context.gpu is None or _BLACKWELL.search(context.gpu) or any(flag in context.flags for flag in _EXEMPT):
@@ -464,7 +453,7 @@ def _length(context: RuleContext) -> Iterator[str]:
     for flag in _SAMPLES:
         if context.number(flag):
             yield f"{flag} excludes --train-iters, which every case has"
-    if "--rampup-batch-size" in context.flags and context.dialect in ("2021", "kwai", "2024"):
+    if "--rampup-batch-size" in context.flags and context.dialect in _OLD:
         yield "--rampup-batch-size excludes --train-iters, which every case has"
     if "--lr-warmup-fraction" in context.flags and context.number("--lr-warmup-iters"):
         yield "--lr-warmup-fraction and --lr-warmup-iters exclude each other"
@@ -489,10 +478,7 @@ def _arithmetic(context: RuleContext) -> Iterator[str]:
 
 @rule(24, "one source of data", "arguments.py:1679")
 def _data(context: RuleContext) -> Iterator[str]:
-    flags = context.flags
-    given = [
-        next(flag for flag in source if flag in flags) for source in _DATA if any(flag in flags for flag in source)
-    ]
+    given = [flags[0] for source in _DATA if (flags := [flag for flag in source if flag in context.flags])]
     if len(given) > 1:
         yield f"{' and '.join(given)}: data must have one source"
 

@@ -16,7 +16,15 @@ from orchestrator.errors import Problem, ReproError
 from orchestrator.megatron.model import Training
 from orchestrator.money import Money, Price, read_cost_budget
 from orchestrator.paths import Folders, find_folders, short_name
-from orchestrator.planning.plan import CheckedCase, check_case, job_content, refusal_problems, run_s, time_of
+from orchestrator.planning.plan import (
+    CheckedCase,
+    cases_by_reason,
+    check_case,
+    job_content,
+    refusal_problems,
+    run_s,
+    time_of,
+)
 from orchestrator.planning.target import Target
 from orchestrator.slurm.notation import time_limit_s
 from orchestrator.workloads import find_workload
@@ -207,12 +215,8 @@ def seconds_with_unit(text: str) -> int | None:
 
 def read_budget(text: str, option: str = "--time-budget") -> int:
     """Parse `10m`, `600s`, `1h` or `0:10:00` to seconds; ReproError for any other text of the option."""
-    if (with_unit := seconds_with_unit(text)) is not None:
-        budget_s = with_unit
-    elif re.fullmatch(r"(?:[0-9]{1,3}-)?[0-9]{1,3}:[0-5][0-9]:[0-5][0-9]", text):
-        budget_s = time_limit_s(text)
-    else:
-        budget_s = 0
+    is_limit = re.fullmatch(r"(?:[0-9]{1,3}-)?[0-9]{1,3}:[0-5][0-9]:[0-5][0-9]", text)
+    budget_s = time_limit_s(text) if is_limit else seconds_with_unit(text)
     if not budget_s:
         raise ReproError(Problem(f"{option} {text}: not a time", hint="for example 10m, 600s, 1h or 0:10:00"))
     return budget_s
@@ -237,7 +241,7 @@ def within_budget(
         problems += [_too_short(jobs, budget_s)] if limits[-1] is None else []
     if cost_budget is not None:
         assert price is not None
-        limits.append(most_measured(jobs, cost_budget.amount / price.value, total_gpu_hours))
+        limits.append(most_measured(jobs, cost_budget.amount / price.value, BudgetedJob.gpu_hours))
         problems += [_too_expensive(jobs, cost_budget, price)] if limits[-1] is None else []
     if problems:
         raise ReproError(*problems)
@@ -248,30 +252,27 @@ def within_budget(
         own=tuple(case.training.iterations for case in cases),
         run_s=tuple(run.run_s(measured) for run in of_each),
         jobs=len(runs),
-        total_s=total_s(jobs, measured),
+        total_s=total(jobs, measured),
         budget_s=budget_s,
         uncertainty=uncertainty,
-        cost=price.of(total_gpu_hours(jobs, measured)) if price is not None else None,
+        cost=price.of(total(jobs, measured, BudgetedJob.gpu_hours)) if price is not None else None,
         cost_budget=cost_budget,
     )
 
 
-def total_s(runs: Sequence[BudgetedJob], measured: int) -> float:
-    """Return the seconds of all jobs, one after another."""
-    return sum(run.run_s(measured) for run in runs)
-
-
-def total_gpu_hours(runs: Sequence[BudgetedJob], measured: int) -> float:
-    """Return the GPU-hours of all jobs."""
-    return sum(run.gpu_hours(measured) for run in runs)
+def total(
+    runs: Sequence[BudgetedJob], measured: int, of_job: Callable[[BudgetedJob, int], float] = BudgetedJob.run_s
+) -> float:
+    """Return the seconds of all jobs, one after another, or their GPU-hours."""
+    return sum(of_job(run, measured) for run in runs)
 
 
 def most_measured(
-    runs: Sequence[BudgetedJob], budget: float, total: Callable[[Sequence[BudgetedJob], int], float] = total_s
+    runs: Sequence[BudgetedJob], budget: float, of_job: Callable[[BudgetedJob, int], float] = BudgetedJob.run_s
 ) -> int | None:
     """Return the largest common number of measured iterations whose total fits the budget; None if none fits."""
     enough = max((run.training.iterations for run in runs), default=0)
-    fitting = bisect_right(range(enough + 1), budget, key=lambda measured: total(runs, measured))
+    fitting = bisect_right(range(enough + 1), budget, key=lambda measured: total(runs, measured, of_job))
     return fitting - 1 if fitting else None
 
 
@@ -307,7 +308,7 @@ def _too_short(runs: Sequence[BudgetedJob], budget_s: int) -> Problem:
     longest = sorted(runs, key=lambda run: -run.run_s(0))[:_MOST_NAMED]
     named = ", ".join(f"{run.name} ({run.run_s(0):.0f} s)" for run in longest)
     jobs = "the job takes" if len(runs) == 1 else f"the {len(runs)} jobs take"
-    what = f"{jobs} {math.ceil(total_s(runs, 0))} s even with no more than {LEAST_INTERVALS} measured intervals each"
+    what = f"{jobs} {math.ceil(total(runs, 0))} s even with no more than {LEAST_INTERVALS} measured intervals each"
     hint = "give more time, or select fewer cases with --where"
     return Problem(f"--time-budget {budget_s}s: {what}; longest: {named}", hint=hint)
 
@@ -317,7 +318,7 @@ def _too_expensive(runs: Sequence[BudgetedJob], budget: Money, price: Price) -> 
     most = sorted(runs, key=lambda run: -run.gpu_hours(0))[:_MOST_NAMED]
     named = ", ".join(f"{run.name} ({price.of(run.gpu_hours(0))})" for run in most)
     jobs = "the job costs" if len(runs) == 1 else f"the {len(runs)} jobs cost"
-    needed = price.of(total_gpu_hours(runs, 0))
+    needed = price.of(total(runs, 0, BudgetedJob.gpu_hours))
     what = f"{jobs} {needed} even with no more than {LEAST_INTERVALS} measured intervals each"
     hint = "give more money, or select fewer cases with --where"
     return Problem(f"--cost-budget {budget}: {what}; most expensive: {named}", hint=hint)
@@ -360,17 +361,16 @@ def check_experiment(name: str, folders: Folders | None = None) -> tuple[Entry, 
 
 def _unsupported(entry: Entry, scale: str, cases: list[Case]) -> list[Problem]:
     """Return each reason why a program cannot run cases of a scale, with the cases."""
-    by_reason: dict[str, list[str]] = {}
+    reasons: list[tuple[str, str]] = []
     for case in cases:
         try:
             reason = find_workload(case.workload).unsupported_settings(case)
         except ReproError as error:
             problem = error.problems[0]
             reason = str(Problem(problem.what, hint=problem.hint))
-        if reason is not None:
-            by_reason.setdefault(reason, []).append(case.name)
-    problems = []
-    for reason, names in by_reason.items():
-        which = f"all {len(cases)} cases" if len(names) == len(cases) > 1 else " and ".join(names)
-        problems.append(Problem(f"{which} at scale {scale}: {reason}", entry.scale_location(scale, "workload")))
-    return problems
+        reasons += [(reason, case.name)] if reason is not None else []
+    location = entry.scale_location(scale, "workload")
+    return [
+        Problem(f"{named} at scale {scale}: {reason}", location)
+        for reason, named in cases_by_reason(reasons, len(cases)).items()
+    ]

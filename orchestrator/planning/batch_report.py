@@ -173,19 +173,19 @@ def _range(counts: Sequence[int]) -> str:
 
 def _add_alpha(rows: dict[str, PlanRow], batch: BatchPlan) -> None:
     """Add the solved offload share of each case that offloads, or could, and the published one."""
-    any_solvable = False
-    for planned in batch.planned:
-        case = planned.case
-        solvable = case.model.family == "llama" and case.training.recompute in ("none", "ours")
-        if planned.label in rows:
-            if solvable:
-                solved = round(solve_offload(case.model, case.layout, case.training), 3)
-                row = rows[planned.label]
-                rows[planned.label] = replace(row, alpha=case.training.offload, solved_alpha=solved)
-            any_solvable = any_solvable or solvable
-    if not any_solvable:
+    solvable = [
+        planned
+        for planned in batch.planned
+        if planned.case.model.family == "llama" and planned.case.training.recompute in ("none", "ours")
+    ]
+    if not solvable:
         hint = "for example repro plan atc-figure-9 --solve-alpha"
         raise ReproError(Problem("--solve-alpha: no case keeps activations that ATC'24 would offload", hint=hint))
+    for planned in solvable:
+        case, row = planned.case, rows.get(planned.label)
+        if row is not None:
+            solved = round(solve_offload(case.model, case.layout, case.training), 3)
+            rows[planned.label] = replace(row, alpha=case.training.offload, solved_alpha=solved)
 
 
 def exact_jobs(report: BatchReport) -> list[PlannedCase]:

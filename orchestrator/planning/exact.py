@@ -18,17 +18,15 @@ from dataclasses import asdict, dataclass
 from importlib import metadata
 from multiprocessing.connection import wait
 from pathlib import Path
-from typing import Literal
+from typing import TypeAlias
 
 from orchestrator.catalog.case import Case
 from orchestrator.megatron.memory import MemoryFacts, gradient_width, step_width
-from orchestrator.megatron.model import Training
+from orchestrator.megatron.model import Attention, Training
 from orchestrator.workloads import find_workload, pretrain
 
 _COMMAND = [sys.executable, "-m", "orchestrator.planning.meta_memory"]
 _MOST_CHILDREN = 2  # each needs 0.3 GB of memory and three seconds to start
-
-CoreAttention = Literal["flash", "unfused"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +40,7 @@ class ExactJob:
 
     arguments: tuple[str, ...]
     world_size: int
-    attention: CoreAttention = "flash"
+    attention: Attention = "flash"
     frees_outputs: bool = True
 
 
@@ -67,15 +65,12 @@ class RankMemory:
         return self.weights_and_gradients_bytes + self.optimizer_bytes + self.activations_peak_bytes
 
 
-@dataclass(frozen=True, slots=True)
-class ExactMemory:
-    """Memory of the first tensor- and data-parallel rank of the first and of the last pipeline stage.
+ExactMemory: TypeAlias = "tuple[RankMemory, ...]"
+"""Memory of the first tensor- and data-parallel rank of the first and of the last pipeline stage.
 
-    No other stage needs more: all have the same number of layers, earlier stages keep more microbatches in flight, and
-    only these two have an embedding or logits.
-    """
-
-    ranks: tuple[RankMemory, ...]
+No other stage needs more: all have the same number of layers, earlier stages keep more microbatches in flight, and
+only these two have an embedding or logits.
+"""
 
 
 def absent_packages() -> list[str]:
@@ -161,7 +156,7 @@ class _Child:
         fields = json.loads(answer)
         if "reason" in fields:
             return str(fields["reason"])
-        return ExactMemory(tuple(RankMemory(**rank) for rank in fields["ranks"]))
+        return tuple(RankMemory(**rank) for rank in fields["ranks"])
 
     def stop(self) -> None:
         """End the process, also in the middle of a job."""
@@ -204,8 +199,8 @@ def plan_exactly(cases: Sequence[Case]) -> list[ExactCase | str]:
             results[i] = memory
             continue
         facts, training = find_workload(cases[i].workload).memory_of(cases[i]), cases[i].training
-        totals = {rank.pipeline_rank: _total_bytes(rank, facts, training) for rank in memory.ranks}
-        worst = max(memory.ranks, key=lambda rank: totals[rank.pipeline_rank])
+        totals = {rank.pipeline_rank: _total_bytes(rank, facts, training) for rank in memory}
+        worst = max(memory, key=lambda rank: totals[rank.pipeline_rank])
         results[i] = ExactCase(worst.parameters, worst.pipeline_rank, totals[worst.pipeline_rank])
     return results
 

@@ -466,17 +466,13 @@ def _answer(job: ExactJob) -> dict[str, object]:
     if reasons:
         return {"reason": "; ".join(reasons)}
     try:
-        ranks = [asdict(plan_rank(job, arguments, rank)) for rank in _ranks(arguments, job.world_size)]
+        # The first ranks of the first and of the last pipeline stage. Ranks of a stage are consecutive.
+        last = job.world_size - job.world_size // arguments.pipeline_model_parallel_size
+        ranks = [asdict(plan_rank(job, arguments, rank)) for rank in sorted({0, last})]
     except Exception as error:
         lines = str(error).splitlines()
         return {"reason": f"{type(error).__name__}: {lines[0] if lines else 'no message'}"}
     return {"ranks": ranks}
-
-
-def _ranks(arguments: TrainingArguments, world_size: int) -> list[int]:
-    """Return the first rank of the first and of the last pipeline stage. Ranks of a stage are consecutive."""
-    stages = arguments.pipeline_model_parallel_size
-    return sorted({0, world_size - world_size // stages})
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ import dataclasses
 import hashlib
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
@@ -238,20 +238,18 @@ def check_case(case: Case, target: Target) -> CheckedCase:
     return CheckedCase(case, target.name, resources, reasons, notes, cost)
 
 
-def _cost_warnings(case: Case, cost: Cost | None, time_limit: str) -> list[str]:
+def _cost_warnings(case: Case, cost: Cost | None, time_limit: str) -> Iterator[str]:
     if cost is None:
-        return []
-    notes = []
+        return
     oom_published = case.expected is not None and case.expected.outcome == "oom"
     if cost.fit == "OOM" and not oom_published:
-        notes.append("does not fit into the GPU's memory")
+        yield "does not fit into the GPU's memory"
     elif cost.fit == "tight":
-        notes.append("needs more than the usable memory of a GPU, may run out of memory")
+        yield "needs more than the usable memory of a GPU, may run out of memory"
     elif cost.fit == "fits" and oom_published:
-        notes.append("fits by the prediction, ran out of memory in the source")
+        yield "fits by the prediction, ran out of memory in the source"
     if cost.job_s is not None and cost.job_s > time_limit_s(time_limit):
-        notes.append(f"predicted to take {cost.job_s / 60:.0f} minutes, asks for {time_limit}")
-    return notes
+        yield f"predicted to take {cost.job_s / 60:.0f} minutes, asks for {time_limit}"
 
 
 def plan_cases(entry: Entry, cases: Sequence[Case], cluster: Cluster, folders: Folders) -> list[Plan]:
@@ -291,18 +289,25 @@ def refusal_problems(entry: Entry, checked: Sequence[CheckedCase], target: Targe
 
     If cases are too large for the target, the hint names the scales that fit, or how to select another machine.
     """
-    by_reason: dict[str, list[str]] = {}
-    for plan in checked:
-        for reason in plan.refusals:
-            by_reason.setdefault(reason, []).append(plan.case.name)
+    reasons = [(reason, plan.case.name) for plan in checked for reason in plan.refusals]
     too_large = {reason for plan in checked if plan.refusals for reason in fit_refusals(plan.case, target)}
     other_machine = "--cluster NAME selects another machine" if target.machine is not None else None
     hint = scale_hint(entry, target) or other_machine if too_large else None
-    problems = []
-    for reason, names in by_reason.items():
-        cases = f"all {len(checked)} cases" if len(names) == len(checked) > 1 else " and ".join(names)
-        problems.append(Problem(f"{entry.short_name} {cases}: {reason}", hint=hint if reason in too_large else None))
-    return problems
+    return [
+        Problem(f"{entry.short_name} {cases}: {reason}", hint=hint if reason in too_large else None)
+        for reason, cases in cases_by_reason(reasons, len(checked)).items()
+    ]
+
+
+def cases_by_reason(reasons: Iterable[tuple[str, str]], count: int) -> dict[str, str]:
+    """Return each reason once, with the names of its cases, or `all 6 cases` of `count` cases."""
+    cases: dict[str, list[str]] = {}
+    for reason, name in reasons:
+        cases.setdefault(reason, []).append(name)
+    return {
+        reason: f"all {count} cases" if len(names) == count > 1 else " and ".join(names)
+        for reason, names in cases.items()
+    }
 
 
 def _plans(entry: Entry, checked: Sequence[CheckedCase], cluster: Cluster, folders: Folders) -> list[Plan]:

@@ -142,15 +142,14 @@ def fit_refusals(case: Case, target: Target) -> Iterator[str]:
         yield f"needs GPUs of {case.gpu_memory_gb} GB, {target.name} has {hardware.gpu_memory_gb} GB"
 
 
-def warnings(case: Case, target: Target, context: RuleContext) -> list[str]:
-    """Return what a user should know of a case that can run."""
+def warnings(case: Case, target: Target, context: RuleContext) -> Iterator[str]:
+    """Yield what a user should know of a case that can run."""
     if case.device == "cpu":
-        return []
-    texts = list(layout_warnings(context))
+        return
+    yield from layout_warnings(context)
     wanted, available = case.gpu_memory_gb, target.hardware.gpu_memory_gb
     if wanted and available and available < wanted:
-        texts.append(f"laid out for GPUs of {wanted} GB, here they have {available} GB")
-    return texts
+        yield f"laid out for GPUs of {wanted} GB, here they have {available} GB"
 
 
 def start_refusals(program: Program, cluster: Cluster) -> Iterator[str]:
@@ -238,7 +237,9 @@ def cases_at(
     scales = [cases_to_run(entry, name) for name in scale_names(entry.experiment)]
     fitting = [own for own in scales if _can_run(own, cluster, workload, wanted)]
     offered = [
-        own for own in fitting if all(is_offered(workload or case.workload, cluster) for case in _chosen(own, wanted))
+        own
+        for own in fitting
+        if all(is_offered(workload or case.workload, cluster) for case in own if case.has(wanted))
     ]
     if cluster.machine is not None and offered:
         return offered[0]
@@ -258,13 +259,8 @@ def _can_run(cases: list[Case], cluster: Cluster, workload: str | None, wanted: 
         cases = replace_workload(cases, workload)
     except ReproError:  # this scale compares programs or has no GPUs; a smaller one may fit
         return False
-    chosen = _chosen(cases, wanted)
+    chosen = [case for case in cases if case.has(wanted)]
     return bool(chosen) and _fit(chosen, Target.of_cluster(cluster))
-
-
-def _chosen(cases: Sequence[Case], wanted: Mapping[str, Value]) -> list[Case]:
-    """Return the cases with these values."""
-    return [case for case in cases if wanted.items() <= case.settings.items()]
 
 
 def _fit(cases: Sequence[Case], target: Target) -> bool:

@@ -14,7 +14,7 @@ from functools import cache
 
 from orchestrator.config.model import Hardware
 from orchestrator.megatron.hardware import GPUS, Fit, gpu_facts
-from orchestrator.megatron.model import Layout, ModelShape, Training
+from orchestrator.megatron.model import Layout, ModelShape, Training, weight_flops_per_token
 from orchestrator.workloads import find_workload
 from orchestrator.workloads.base import ONE_NODE, TimeFacts, has_local_layers
 
@@ -92,25 +92,25 @@ class Constants:
     Megatron-LM's own layers, without transformer-engine.
     """
 
-    a100_gemm_share: float
-    h800_gemm_share: float
-    memory_share: float
-    network_share: float
-    exposed_share: float
-    transfer_share: float
-    transfer_ms: float
-    gh100_gemm_share: float
-    overlap_cost: float
-    accumulated_share: float
-    step_ms: float
-    host_layer_ms: float
-    host_step_ms: float
-    host_router_ms: float
-    host_expert_ms: float
-    h100_gemm_share: float
-    host_stage_ms: float
-    pretrain_h100_gemm_share: float
-    host_local_ms: float
+    a100_gemm_share: float = 0.795
+    h800_gemm_share: float = 0.593
+    memory_share: float = 0.746
+    network_share: float = 0.86
+    exposed_share: float = 0.227
+    transfer_share: float = 0.621
+    transfer_ms: float = 0.918
+    gh100_gemm_share: float = 0.761
+    overlap_cost: float = 0.163
+    accumulated_share: float = 0.371
+    step_ms: float = 6.75
+    host_layer_ms: float = 4.51
+    host_step_ms: float = 0.75
+    host_router_ms: float = 5.3
+    host_expert_ms: float = 0.1934
+    h100_gemm_share: float = 0.654
+    host_stage_ms: float = 9.21
+    pretrain_h100_gemm_share: float = 0.86
+    host_local_ms: float = 7.56
 
     def gemm_share(self, fit: Fit) -> float:
         """Return the share of the dense peak that large matrix products reach."""
@@ -123,27 +123,7 @@ class Constants:
         }[fit]
 
 
-FITTED = Constants(
-    a100_gemm_share=0.795,
-    h800_gemm_share=0.593,
-    memory_share=0.746,
-    network_share=0.86,
-    exposed_share=0.227,
-    transfer_share=0.621,
-    transfer_ms=0.918,
-    gh100_gemm_share=0.761,
-    overlap_cost=0.163,
-    accumulated_share=0.371,
-    step_ms=6.75,
-    host_layer_ms=4.51,
-    host_step_ms=0.75,
-    host_router_ms=5.3,
-    host_expert_ms=0.1934,
-    h100_gemm_share=0.654,
-    host_stage_ms=9.21,
-    pretrain_h100_gemm_share=0.86,
-    host_local_ms=7.56,
-)
+FITTED = Constants()
 """Least squares of the relative error. Seven constants are fitted to the odd rows of SC21 table 1 (5 of 10), of ATC'24
 figure 9 (21 of 41), and to batches 12, 36 and 60 of SC21's figures 12 and 18 (9 of 15 jobs). Those of `pretrain` are
 then fitted to its odd rows on one and two H200 (13 of 26) and on four (8 of 15), and those of the host and of H100 to
@@ -290,14 +270,9 @@ class TimedJob:
         return self.layout.micro_batch_size * self.model.seq / self.layout.context_parallel
 
     @property
-    def word(self) -> int:
-        """Bytes of an activation or a weight."""
-        return 4 if self.training.dtype == "fp32" else 2
-
-    @property
     def hidden_bytes(self) -> float:
         """Bytes of one layer's output."""
-        return self.word * self.tokens * self.model.hidden
+        return self.training.word_bytes * self.tokens * self.model.hidden
 
     @property
     def recomputes_all(self) -> bool:
@@ -317,12 +292,8 @@ class TimedJob:
     @property
     def gradient_bytes(self) -> int:
         """Bytes of a gradient that data-parallel GPUs sum."""
-        return 4 if self.program.fp32_gradients and "--grad-reduce-in-bf16" not in self.arguments else self.word
-
-    @property
-    def nodes(self) -> int:
-        """Number of nodes of the job."""
-        return -(-self.layout.gpus // self.machine.node)
+        is_fp32 = self.program.fp32_gradients and "--grad-reduce-in-bf16" not in self.arguments
+        return 4 if is_fp32 else self.training.word_bytes
 
     @property
     def layers(self) -> float:
@@ -338,7 +309,7 @@ class TimedJob:
     def layer_weights(self) -> float:
         """Weights of one layer that one GPU holds."""
         layout = self.layout
-        expert_split = (layout.expert_tensor_parallel or layout.tensor_parallel) * layout.expert_parallel
+        expert_split = layout.expert_tensor_size * layout.expert_parallel
         ffn_split = expert_split if self.model.experts else layout.tensor_parallel
         return self.model.attention_weights() / layout.tensor_parallel + self.model.ffn_weights() / ffn_split
 
@@ -350,17 +321,14 @@ class TimedJob:
     @property
     def layer_flops(self) -> float:
         """FLOPs of one layer's weight matrices for one microbatch on one GPU, forward; of the experts a token meets."""
-        model = self.model
-        matrices = 3 if model.family == "llama" else 2
-        experts = max(1, model.experts_per_token) * matrices * model.hidden * model.ffn_hidden
-        active = experts if model.experts else model.ffn_weights()
-        return 2 * self.tokens * (model.attention_weights() + active) / self.layout.tensor_parallel
+        return self.tokens * weight_flops_per_token(self.model) / self.layout.tensor_parallel
 
     @property
     def gathered_key_bytes(self) -> float:
         """Bytes of the keys and values of whole sequences on one GPU."""
         layout = self.layout
-        return 2 * self.word * self.tokens * layout.context_parallel * self.model.kv_hidden / layout.tensor_parallel
+        tokens = self.tokens * layout.context_parallel
+        return 2 * self.training.word_bytes * tokens * self.model.kv_hidden / layout.tensor_parallel
 
     @property
     def shards_optimizer(self) -> bool:

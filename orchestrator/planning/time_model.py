@@ -9,7 +9,8 @@ from functools import lru_cache
 
 from orchestrator.config.model import Hardware
 from orchestrator.megatron.hardware import Fit
-from orchestrator.megatron.model import Layout, ModelShape, Training
+from orchestrator.megatron.memory import units_of_layer
+from orchestrator.megatron.model import Layout, ModelShape, Training, attention_flops_per_token
 from orchestrator.planning import time_constants
 from orchestrator.planning.time_constants import FITTED, Basis, Constants, Rates, TimedJob, basis_of
 from orchestrator.workloads import find_workload
@@ -61,38 +62,29 @@ def predict(
     `--no-bias-gelu-fusion`, `--no-bias-dropout-fusion`, `--transformer-impl local`) change the time. So does
     `--grad-reduce-in-bf16`. `site` is the name of a cluster or the folder of a paper.
     """
-    given = frozenset(arguments)
-    duration = _predicted(constants, model, layout, training, hardware, program, given, site)
-    if duration is None:
-        return None
-    slower = time_constants.with_halved_assumptions(hardware)
-    if slower == hardware:
-        return duration
-    slow = _predicted(constants, model, layout, training, slower, program, given, site)
-    assert slow is not None
-    longer = (slow.iteration_ms - duration.iteration_ms) / duration.iteration_ms
-    return replace(duration, uncertainty=duration.uncertainty + longer)
-
-
-def _predicted(
-    constants: Constants,
-    model: ModelShape,
-    layout: Layout,
-    training: Training,
-    hardware: Hardware,
-    program: str,
-    arguments: frozenset[str],
-    site: str | None,
-) -> Duration | None:
-    """Return the prediction with its uncertainty for known bandwidths."""
     peak = hardware.peak(training.dtype)
     if peak is None:
         return None
-    fit = time_constants.fit_of(hardware.gpu, program)
-    machine = time_constants.rates(constants, hardware, layout.gpus, peak, fit, model.hidden / model.heads)
-    job = TimedJob(model, layout, training, find_workload(program).time, machine, arguments)
-    passes = _passes(job)
-    layer = passes.forward + passes.backward + passes.recomputed + _offload_wait(job, passes.forward)
+    facts, fit = find_workload(program).time, time_constants.fit_of(hardware.gpu, program)
+
+    def predicted(machine: Hardware) -> Duration:
+        rates = time_constants.rates(constants, machine, layout.gpus, peak, fit, model.hidden / model.heads)
+        job = TimedJob(model, layout, training, facts, rates, frozenset(arguments))
+        nodes = -(-layout.gpus // rates.node)
+        return _predicted(job, fit, basis_of(hardware.gpu, program, site, nodes))
+
+    duration, slower = predicted(hardware), time_constants.with_halved_assumptions(hardware)
+    if slower == hardware:
+        return duration
+    longer = (predicted(slower).iteration_ms - duration.iteration_ms) / duration.iteration_ms
+    return replace(duration, uncertainty=duration.uncertainty + longer)
+
+
+def _predicted(job: TimedJob, fit: Fit | None, basis: Basis) -> Duration:
+    """Return the prediction with its uncertainty for known bandwidths. `basis` is that of a similar case."""
+    layout = job.layout
+    forward, backward, recomputed = _passes(job)
+    layer = forward + backward + recomputed + _offload_wait(job, forward)
     tensor, context, expert = tensor_parallel(job), context_parallel(job), expert_parallel(job)
     host_wait = max(0.0, _host(job) - layer - tensor - context - expert)
     layer += host_wait
@@ -103,12 +95,13 @@ def _predicted(
     idle_rounds = (layout.pipeline_parallel - 1) / layout.virtual_stages * job.layers
     bubble = idle_rounds * (layer + communication)
     transfer = pipeline_transfers(job, microbatches)
-    stage_ms = (job.layers * passes.forward, job.layers * (passes.backward + passes.recomputed))
-    summed = gradients(job, *stage_ms) + shared_embedding(job)
+    summed = gradients(job, job.layers * forward, job.layers * (backward + recomputed)) + shared_embedding(job)
     waiting = rounds * communication + transfer + summed
     total = compute + bubble + waiting
-    is_similar = _is_similar(job, fit, host_wait)
-    basis = basis_of(hardware.gpu, program, site, job.nodes) if is_similar else Basis.NOT_COMPARED
+    # A case like this was measured: large layers, no experts, a fast host, transformer-engine.
+    is_large = job.layer_flops >= time_constants.smallest_layer_flops(fit, job.graphed)
+    if not is_large or job.model.experts or host_wait or job.uses_local_layers:
+        basis = Basis.NOT_COMPARED
     return Duration(
         iteration_ms=total,
         gpu_ms=total - (rounds + idle_rounds) * host_wait,
@@ -124,22 +117,8 @@ def _predicted(
     )
 
 
-def _is_similar(job: TimedJob, fit: Fit | None, host_wait: float) -> bool:
-    """Return whether a case like this was measured: no experts, large layers, a fast host, transformer-engine."""
-    is_large = job.layer_flops >= time_constants.smallest_layer_flops(fit, job.graphed)
-    return is_large and not job.model.experts and not host_wait and not job.uses_local_layers
-
-
-@dataclass(frozen=True, slots=True)
-class _LayerTimes:
-    """Compute of one layer for one microbatch in ms; `recomputed` is the recomputation of the backward pass."""
-
-    forward: float
-    backward: float
-    recomputed: float
-
-
-def _passes(job: TimedJob) -> _LayerTimes:
+def _passes(job: TimedJob) -> tuple[float, float, float]:
+    """Return the compute of one layer and microbatch in ms: forward, backward, and the recomputation of the latter."""
     products = _matrix_products(job)
     attention, attention_backward = _attention(job)
     norms, activation, other = _element_wise(job)
@@ -151,19 +130,17 @@ def _passes(job: TimedJob) -> _LayerTimes:
     backward = 2 * products + attention_backward + 1.5 * small + accumulated + rotation_backward
     full = forward - (_last_product(job) if job.program.skips_last_product else 0.0)
     recomputed = {"full": full, "selective": attention, "ours": norms + activation}.get(job.training.recompute, 0.0)
-    return _LayerTimes(forward, backward, recomputed)
+    return forward, backward, recomputed
 
 
 def _matrix_products(job: TimedJob) -> float:
     """Return the forward time of one layer's matrices: 2 FLOPs per weight and token, and the memory traffic."""
     model, t = job.model, job.layout.tensor_parallel
-    matrices = 3 if model.family == "llama" else 2
-    copies = max(1, model.experts_per_token) if model.experts else 1
-    flops = job.layer_flops
+    copies = model.active_experts
     whole = (2 + 2 * copies) * model.hidden
-    split = (2 * model.hidden + 2 * model.kv_hidden + copies * matrices * model.ffn_hidden) / t
-    moved = job.word * (job.layer_weights + job.tokens * (whole + split))
-    return flops / job.machine.gemm * _waves(job) + moved / job.machine.memory
+    split = (2 * model.hidden + 2 * model.kv_hidden + copies * (model.first_ffn_width + model.ffn_hidden)) / t
+    moved = job.training.word_bytes * (job.layer_weights + job.tokens * (whole + split))
+    return job.layer_flops / job.machine.gemm * _waves(job) + moved / job.machine.memory
 
 
 def _waves(job: TimedJob) -> float:
@@ -176,8 +153,7 @@ def _waves(job: TimedJob) -> float:
     if count is None:
         return 1.0
     model = job.model
-    first = (2 if model.family == "llama" else 1) * model.ffn_hidden
-    split = (model.hidden + 2 * model.kv_hidden, first)
+    split = (model.hidden + 2 * model.kv_hidden, model.first_ffn_width)
     return 1 + time_constants.WAVE_SHARE * _idle(
         job.tokens, model.hidden, split, model.ffn_hidden, job.layout.tensor_parallel, count
     )
@@ -233,7 +209,7 @@ def _last_product(job: TimedJob) -> float:
     """Return the forward time of the feed-forward layer's last matrix."""
     model, machine = job.model, job.machine
     ffn = model.ffn_hidden / job.layout.tensor_parallel
-    moved = job.word * (model.hidden * ffn + job.tokens * (model.hidden + ffn))
+    moved = job.training.word_bytes * (model.hidden * ffn + job.tokens * (model.hidden + ffn))
     return 2 * job.tokens * model.hidden * ffn / machine.gemm + moved / machine.memory
 
 
@@ -246,12 +222,12 @@ def _attention(job: TimedJob) -> tuple[float, float]:
     the causal half, no scores in memory; the backward pass computes the scores again and takes 2.5 times the FLOPs.
     """
     machine, t = job.machine, job.layout.tensor_parallel
-    flops = 4 * job.tokens * job.model.seq * job.model.hidden / t
+    flops = job.tokens * attention_flops_per_token(job.model) / t
     if (job.training.attention or job.program.attention) == "flash" and not job.uses_local_layers:
         copied, copied_back = _key_copies(job)
         forward = flops / 2 / machine.flash_forward
         return forward + copied, 2.5 * flops / 2 / machine.flash_backward + copied_back
-    scores = job.tokens * job.model.seq * job.model.heads / t * job.word / 2
+    scores = job.tokens * job.model.seq * job.model.heads / t * job.training.word_bytes / 2
     forward, backward = (13, 17) if _fuses_softmax(job) else (45, 51)
     return (
         flops / machine.gemm + forward * scores / machine.memory,
@@ -288,8 +264,8 @@ def _element_wise(job: TimedJob) -> tuple[float, float, float]:
     """
     model, t = job.model, job.layout.tensor_parallel
     across = t if job.layout.sequence_parallel else 1
-    scale = job.tokens * job.word / 2 / job.machine.memory
-    width = model.ffn_hidden * max(1, model.experts_per_token if model.experts else 1)
+    scale = job.tokens * job.training.word_bytes / 2 / job.machine.memory
+    width = model.ffn_hidden * model.active_experts
     activation = (6 if model.family == "llama" else 4) * width / t
     # Separate kernels add the bias, drop and add the residual: 15 for 7. A separate bias of GELU is read and written.
     activation += 4 * width / t if "--no-bias-gelu-fusion" in job.arguments else 0
@@ -304,7 +280,7 @@ def _rotation(job: TimedJob) -> tuple[float, float]:
     if not model.has_rotary_positions:
         return 0.0, 0.0
     elements = job.tokens * (model.hidden + model.kv_hidden) / job.layout.tensor_parallel
-    scale = elements * job.word / 2 / job.machine.memory
+    scale = elements * job.training.word_bytes / 2 / job.machine.memory
     forward, backward = job.program.rotary_bytes
     return forward * scale, backward * scale
 
@@ -317,11 +293,9 @@ def _accumulated_bytes(job: TimedJob) -> float:
 def _offload_wait(job: TimedJob, forward: float) -> float:
     """Return the time by which offloading a layer's activations exceeds its forward pass (ATC'24).
 
-    It is 0 for all published layouts. Kept activations in units of b s h / (t c) words: 4 + 2k + 2r with ATC'24's
-    recomputation, 6 + 2k + 4r without, 1 with full recomputation; k = kv_hidden / h, r = ffn / h.
+    It is 0 for all published layouts.
     """
-    k, r = job.model.kv_hidden / job.model.hidden, job.model.ffn_hidden / job.model.hidden
-    kept = {"full": 1.0, "ours": 4 + 2 * k + 2 * r}.get(job.training.recompute, 6 + 2 * k + 4 * r)
+    kept = units_of_layer(job.model, job.training)
     moved = job.training.offload * kept * job.hidden_bytes / job.layout.tensor_parallel
     return max(0.0, moved / job.machine.host - forward)
 
@@ -374,9 +348,8 @@ def _beside_products(job: TimedJob, half: float) -> float:
     the product of its gradient, which is scattered during the product of the weights' gradient.
     """
     model, machine, t = job.model, job.machine, job.layout.tensor_parallel
-    first = (2 if model.family == "llama" else 1) * model.ffn_hidden
     exposed = 0.0
-    for width in (model.hidden + 2 * model.kv_hidden, first):
+    for width in (model.hidden + 2 * model.kv_hidden, model.first_ffn_width):
         product = 2 * job.tokens * model.hidden * width / t / machine.gemm
         for sent in (half, half) if job.layout.sequence_parallel else (2 * half,):
             exposed += max(0.0, sent - product) + machine.constants.overlap_cost * min(sent, product)
@@ -471,7 +444,7 @@ def gradients(job: TimedJob, forward_ms: float, backward_ms: float) -> float:
     rounds = min(layout.microbatches, layout.pipeline_parallel) if layout.virtual_stages > 1 else 1
     summed = _collective(job.machine, job.gradient_bytes * job.parameters, group, members)
     if job.shards_optimizer:
-        gathered = _collective(job.machine, job.word * job.parameters, group, members)
+        gathered = _collective(job.machine, job.training.word_bytes * job.parameters, group, members)
     else:
         summed, gathered = 2 * summed, 0.0
     overlaps = job.training.ddp == "torch" and layout.pipeline_parallel == 1 and not job.shards_optimizer

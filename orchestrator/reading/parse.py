@@ -197,20 +197,20 @@ def read_part(part: bytes, facts: LogFacts, final: bool, warmup_iterations: int 
     for text, start, end in candidate_lines(part, 0, consumed):
         line_count += add_iterations(lines, text, start, end)
         facts = _with_memory(facts, fact_lines.reported_memory(text, start, end))
-    plausible = plausible_lines(lines)
-    effective = effective_lines(plausible.lines, facts.last_iteration)
-    measured_from = _measured_from(facts, part, consumed, plausible.lines.numbers, warmup_iterations)
+    plausible, odd = plausible_lines(lines)
+    effective, restarts = effective_lines(plausible, facts.last_iteration)
+    measured_from = _measured_from(facts, part, consumed, plausible.numbers, warmup_iterations)
     facts = replace(
         facts,
         measured_from=measured_from,
         measured_until=last_line_time(part, 0, consumed) if line_count else facts.measured_until,
-        restarts=facts.restarts + effective.restarts,
-        last_iteration=effective.lines.numbers[-1] if effective.lines else facts.last_iteration,
-        odd_lines=facts.odd_lines + plausible.odd,
-        first_odd=facts.first_odd or plausible.first_odd,
+        restarts=facts.restarts + restarts,
+        last_iteration=effective.numbers[-1] if effective else facts.last_iteration,
+        odd_lines=facts.odd_lines + len(odd),
+        first_odd=facts.first_odd or next(iter(odd), None),
         unfinished=replace(facts.unfinished, lines=min(EARLY, facts.unfinished.lines + line_count)),
     )
-    return LogPart(_with_end(facts, part, consumed, line_count), effective.lines, consumed, effective.is_restarted)
+    return LogPart(_with_end(facts, part, consumed, line_count), effective, consumed, restarts > 0)
 
 
 def effective_of(parts: Iterable[LogPart]) -> IterationLines:

@@ -79,7 +79,7 @@ def progress(tail: bytes, iterations: int, spec: JobSpec) -> RunningProgress | N
 
     Unlike in the metrics of a finished job the warm-up counts.
     """
-    lines = effective_lines(plausible_lines(iteration_lines(tail)).lines, last=None).lines
+    lines, _ = effective_lines(plausible_lines(iteration_lines(tail))[0], last=None)
     if not lines:
         return None
     last = lines[-1].iteration

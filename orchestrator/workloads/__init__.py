@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from functools import cache
 from importlib import import_module
 
-from orchestrator.errors import Problem, ReproError, did_you_mean
+from orchestrator.errors import Problem, ReproError, names_hint
 from orchestrator.paths import Folders
 from orchestrator.workloads.base import AnyWorkload, Workload
 
@@ -29,8 +29,7 @@ def find_workload(name: str) -> AnyWorkload:
     """Return the workload of this name; ReproError if there is none."""
     workload = workloads().get(name)
     if workload is None:
-        hint = did_you_mean(name, workloads()) or f"there are: {', '.join(workloads())}"
-        raise ReproError(Problem(f"{name}: no such workload", hint=hint))
+        raise ReproError(Problem(f"{name}: no such workload", hint=names_hint(name, workloads())))
     return workload
 
 

@@ -9,63 +9,35 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from orchestrator.catalog.axes import AXES
 from orchestrator.catalog.case import Case
 from orchestrator.errors import Problem, ReproError, did_you_mean
 from orchestrator.megatron.rules import read_flags
 from orchestrator.workloads import find_workload
-from orchestrator.workloads.flags import ADDED, DROPPED, changed_flag, without_flags
+from orchestrator.workloads.flags import ADDED, DROPPED, OF_CASE, changed_flag, without_flags
 
 _NAME = re.compile(r"--[A-Za-z][A-Za-z0-9_-]*")
 
-_AXES: Mapping[str, Sequence[str]] = {
-    "tp": ("--tensor-model-parallel-size",),
-    "pp": ("--pipeline-model-parallel-size",),
-    "cp": ("--context-parallel-size",),
-    "ep": ("--expert-model-parallel-size",),
-    "etp": ("--expert-tensor-parallel-size",),
-    "vp": ("--num-layers-per-virtual-pipeline-stage", "--num-virtual-stages-per-pipeline-rank"),
-    "mbs": ("--micro-batch-size",),
-    "gbs": ("--global-batch-size", "--rampup-batch-size"),
-    "layers": ("--num-layers", "--encoder-num-layers", "--decoder-num-layers"),
-    "hidden": ("--hidden-size",),
-    "heads": ("--num-attention-heads", "--kv-channels"),
-    "kv_groups": ("--group-query-attention", "--num-query-groups"),
-    "ffn": ("--ffn-hidden-size", "--moe-ffn-hidden-size"),
-    "experts": ("--num-experts",),
-    "experts_per_token": ("--moe-router-topk",),
-    "seq": ("--seq-length", "--max-position-embeddings", "--encoder-seq-length", "--decoder-seq-length"),
-    "vocab": ("--vocab-size", "--padded-vocab-size", "--make-vocab-size-divisible-by"),
+_OTHER_FLAGS: Mapping[str, str] = {
+    "vp": "--num-virtual-stages-per-pipeline-rank",
+    "gbs": "--rampup-batch-size",
+    "layers": "--encoder-num-layers --decoder-num-layers",
+    "heads": "--kv-channels",
+    "seq": "--encoder-seq-length --decoder-seq-length",
+    "vocab": "--padded-vocab-size --make-vocab-size-divisible-by",
     "recompute": (
-        *("--recompute-granularity", "--recompute-method", "--recompute-num-layers", "--recompute-activations"),
-        *("--activations-checkpoint-method", "--activations-checkpoint-num-layers", "--checkpoint-activations"),
-        *("--kaimm-recompute-mlp-activation-func", "--kaimm-recompute-norm", "--recompute-norm"),
-        "--recompute-activation-func",
+        "--recompute-activations --activations-checkpoint-num-layers --checkpoint-activations "
+        "--kaimm-recompute-mlp-activation-func --kaimm-recompute-norm --recompute-norm --recompute-activation-func"
     ),
-    "offload": ("--kaimm-offload-activation-ratio", "--offload-activation-ratio"),
-    "scatter_gather": ("--no-scatter-gather-tensors-in-pipeline",),
-    "sequence_parallel": ("--sequence-parallel",),
-    "distributed_optimizer": ("--use-distributed-optimizer",),
-    "cp_comm": ("--cp-comm-type",),
-    "ddp": ("--DDP-impl",),
+    "offload": "--kaimm-offload-activation-ratio --offload-activation-ratio",
+    "attention": "--use-flash-attn",
+    "iterations": "--train-samples --exit-duration-in-mins",
+    "family": "--rms-norm --no-position-embedding --use-rotary-position-embeddings",
+    "profile": "--data-path --vocab-file --merge-file --tokenizer-type --mock-data",
 }
-"""Axis -> the flags that programs get from it. The verdict compares the planned value with the log."""
-
-_TRAINING: Mapping[str, Sequence[str]] = {
-    "dtype": ("--fp16", "--bf16"),
-    "loss_scale": ("--loss-scale",),
-    "dropout": ("--hidden-dropout", "--attention-dropout"),
-    "attention": ("--attention-backend", "--use-flash-attn"),
-    "iterations": ("--train-iters", "--train-samples", "--exit-interval", "--exit-duration-in-mins"),
-    "log_interval": ("--log-interval",),
-    "evaluation_iterations": ("--eval-iters",),
-}
-"""Field of `training` in an experiment -> the flags that programs get from it."""
-
-_OF_PROFILE = ("--data-path", "--vocab-file", "--merge-file", "--tokenizer-type", "--mock-data")
-_OF_MODEL = (
-    *("--swiglu", "--normalization", "--rms-norm", "--position-embedding-type", "--no-position-embedding"),
-    *("--use-rotary-position-embeddings", "--disable-bias-linear", "--untie-embeddings-and-output-weights"),
-)
+_OWNERS = {flag: owner for flag, (owner, _) in OF_CASE.items()}
+_OWNERS |= {flag: owner for owner, flags in _OTHER_FLAGS.items() for flag in flags.split()}
+"""Flag -> the axis, the field of `training`, the family of the model or the profile that sets it."""
 
 
 def parse_changes(arguments: Sequence[str], dropped: Sequence[str]) -> tuple[str, ...]:
@@ -95,24 +67,20 @@ def parse_changes(arguments: Sequence[str], dropped: Sequence[str]) -> tuple[str
 
 def _contradictions(given: str, flag: str) -> Iterator[Problem]:
     """Yield the problem of a flag whose value is a part of the case or of the profile."""
-    axis = _owner(_AXES, flag)
-    field = _owner(_TRAINING, flag)
-    if axis is not None:
-        what = f"{given}: the case sets this argument, and the verdict compares it with the log"
-        yield Problem(what, hint=f"select cases with --where {axis}=..., or set {axis} in an experiment of your own")
-    elif field is not None:
-        shorter = "--time-budget reduces the iterations; " if field == "iterations" else ""
-        what = f"{given}: the case sets this argument"
-        yield Problem(what, hint=f"{shorter}set training: {field} in an experiment of your own")
-    elif flag in _OF_PROFILE:
+    owner = _OWNERS.get(flag)
+    what, own = f"{given}: the case sets this argument", "in an experiment of your own"
+    if owner is None:
+        return
+    if owner == "profile":
         yield Problem(f"{given}: the cluster's profile sets this argument", hint="set it in workloads: of the profile")
-    elif flag in _OF_MODEL:
-        what = f"{given}: the family of the model sets this argument"
-        yield Problem(what, hint="set model: family in an experiment of your own")
-
-
-def _owner(table: Mapping[str, Sequence[str]], flag: str) -> str | None:
-    return next((name for name, flags in table.items() if flag in flags), None)
+    elif owner == "family":
+        yield Problem(f"{given}: the family of the model sets this argument", hint=f"set model: family {own}")
+    elif owner in AXES:
+        hint = f"select cases with --where {owner}=..., or set {owner} {own}"
+        yield Problem(f"{what}, and the verdict compares it with the log", hint=hint)
+    else:
+        shorter = "--time-budget reduces the iterations; " if owner == "iterations" else ""
+        yield Problem(what, hint=f"{shorter}set training: {owner} {own}")
 
 
 def require_known(cases: Sequence[Case], changes: Sequence[str]) -> None:
@@ -138,23 +106,20 @@ def with_changes(cases: Sequence[Case], changes: Sequence[str]) -> list[Case]:
 
 
 def _changed(case: Case, flags: Mapping[str, tuple[str, ...]], changes: Sequence[str]) -> Case:
-    effective = [change for change in changes if _has_effect(change, flags)]
+    effective = [change for change in changes if flags.get(changed_flag(change)) != _values(change)]
     if not effective:
         return case
     arguments = without_flags(case.arguments, effective)
     for change in effective:
-        if change.startswith(ADDED):
-            flag, equals, value = change.removeprefix(ADDED).partition("=")
-            arguments += [flag, value] if equals else [flag]
+        values = _values(change)
+        arguments += [] if values is None else [changed_flag(change), *values]
     return replace(case, arguments=tuple(arguments), argument_changes=tuple(effective))
 
 
-def _has_effect(change: str, flags: Mapping[str, tuple[str, ...]]) -> bool:
-    flag = changed_flag(change)
-    if change.startswith(DROPPED):
-        return flag in flags
+def _values(change: str) -> tuple[str, ...] | None:
+    """Return the value that a change gives to its flag, () for a switch; None if the change drops the flag."""
     _, equals, value = change.removeprefix(ADDED).partition("=")
-    return flags.get(flag) != ((value,) if equals else ())
+    return None if change.startswith(DROPPED) else (value,) if equals else ()
 
 
 def _flags(case: Case) -> Mapping[str, tuple[str, ...]]:

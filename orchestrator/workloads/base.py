@@ -34,6 +34,7 @@ assumed, not measured."""
 
 
 Site = TypeVar("Site", bound=WorkloadSite)
+Checkout = TypeVar("Checkout", bound=CheckoutSite)
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,12 +235,6 @@ class Workload(Generic[Site]):
     other_names: tuple[str, ...] = ()
     needs: tuple[Need, ...] = ()
 
-    @property
-    def default_site(self) -> Site | None:
-        """The fields of a profile that does not name the workload; None if the profile must name it."""
-        is_required = any(info.is_required() for info in self.site.model_fields.values())
-        return None if is_required else self.site()
-
     def unsupported_settings(self, case: Case, site: Site | None = None) -> str | None:
         """Return a sentence with all settings of the case that the program lacks; None if there are none."""
         settings = list(self.unsupported(case, site))
@@ -303,8 +298,7 @@ def has_local_layers(arguments: Collection[str]) -> bool:
 
 
 def megatron_program(
-    job: JobContext[Site],
-    site: CheckoutSite,
+    job: JobContext[Checkout],
     arguments: Sequence[str],
     *,
     data: str,
@@ -319,9 +313,9 @@ def megatron_program(
 
     `imports_checkout`: the checkout is in PYTHONPATH. `site_values` are further arguments that come from the profile.
     """
+    site = job.site
     script = f"{site.checkout}/pretrain_gpt.py"
-    given: dict[str, object] = site.model_dump()
-    values = [(value, job.field(name)) for name, value in given.items() if isinstance(value, str)]
+    values = [(value, job.field(name)) for name, value in site.model_dump().items() if isinstance(value, str)]
     return Program(
         workload=job.case.workload,
         python="python",

@@ -27,56 +27,73 @@ def _is_llama(case: Case) -> bool:
     return case.model.family == "llama"
 
 
-_OF_CASE: Mapping[str, Callable[[Case], object]] = {
-    "--tensor-model-parallel-size": lambda case: case.layout.tensor_parallel,
-    "--pipeline-model-parallel-size": lambda case: case.layout.pipeline_parallel,
-    "--num-layers-per-virtual-pipeline-stage": lambda case: (
-        layers_per_chunk(case) if case.layout.virtual_stages > 1 else None
+def _dropout(case: Case) -> float | None:
+    return None if case.training.dropout == DROPOUT else case.training.dropout
+
+
+def _method(case: Case) -> str | None:
+    return "uniform" if case.training.recompute == "full" else None
+
+
+OF_CASE: Mapping[str, tuple[str, Callable[[Case], object]]] = {
+    "--tensor-model-parallel-size": ("tp", lambda case: case.layout.tensor_parallel),
+    "--pipeline-model-parallel-size": ("pp", lambda case: case.layout.pipeline_parallel),
+    "--num-layers-per-virtual-pipeline-stage": (
+        "vp",
+        lambda case: layers_per_chunk(case) if case.layout.virtual_stages > 1 else None,
     ),
-    "--no-scatter-gather-tensors-in-pipeline": lambda case: not case.training.scatter_gather,
-    "--context-parallel-size": lambda case: case.layout.context_parallel if case.layout.context_parallel > 1 else None,
-    "--cp-comm-type": lambda case: case.training.cp_comm if case.layout.context_parallel > 1 else None,
-    "--sequence-parallel": lambda case: case.layout.sequence_parallel,
-    "--use-distributed-optimizer": lambda case: case.training.distributed_optimizer,
-    "--DDP-impl": lambda case: case.training.ddp,
-    "--micro-batch-size": lambda case: case.layout.micro_batch_size,
-    "--global-batch-size": lambda case: case.layout.global_batch_size,
-    "--num-layers": lambda case: case.model.layers,
-    "--hidden-size": lambda case: case.model.hidden,
-    "--num-attention-heads": lambda case: case.model.heads,
-    "--seq-length": lambda case: case.model.seq,
-    "--max-position-embeddings": lambda case: case.model.seq,
-    "--vocab-size": lambda case: case.model.vocab,
-    "--ffn-hidden-size": lambda case: None if case.model.experts else case.model.ffn,
-    "--group-query-attention": lambda case: case.model.kv_groups is not None,
-    "--num-query-groups": lambda case: case.model.kv_groups,
-    "--num-experts": lambda case: case.model.experts or None,
-    "--moe-router-topk": lambda case: case.model.experts_per_token if case.model.experts else None,
-    "--moe-ffn-hidden-size": lambda case: case.model.ffn_hidden if case.model.experts else None,
-    "--expert-model-parallel-size": lambda case: case.layout.expert_parallel if case.model.experts else None,
-    "--expert-tensor-parallel-size": lambda case: case.layout.expert_tensor_size if case.model.experts else None,
-    "--swiglu": _is_llama,
-    "--normalization": lambda case: "RMSNorm" if _is_llama(case) else None,
-    "--position-embedding-type": lambda case: "rope" if case.model.has_rotary_positions else None,
-    "--disable-bias-linear": _is_llama,
-    "--untie-embeddings-and-output-weights": _is_llama,
-    "--recompute-granularity": lambda case: (
-        case.training.recompute if case.training.recompute in ("full", "selective") else None
+    "--no-scatter-gather-tensors-in-pipeline": ("scatter_gather", lambda case: not case.training.scatter_gather),
+    "--context-parallel-size": ("cp", lambda case: size if (size := case.layout.context_parallel) > 1 else None),
+    "--cp-comm-type": ("cp_comm", lambda case: case.training.cp_comm if case.layout.context_parallel > 1 else None),
+    "--sequence-parallel": ("sequence_parallel", lambda case: case.layout.sequence_parallel),
+    "--use-distributed-optimizer": ("distributed_optimizer", lambda case: case.training.distributed_optimizer),
+    "--DDP-impl": ("ddp", lambda case: case.training.ddp),
+    "--micro-batch-size": ("mbs", lambda case: case.layout.micro_batch_size),
+    "--global-batch-size": ("gbs", lambda case: case.layout.global_batch_size),
+    "--num-layers": ("layers", lambda case: case.model.layers),
+    "--hidden-size": ("hidden", lambda case: case.model.hidden),
+    "--num-attention-heads": ("heads", lambda case: case.model.heads),
+    "--seq-length": ("seq", lambda case: case.model.seq),
+    "--max-position-embeddings": ("seq", lambda case: case.model.seq),
+    "--vocab-size": ("vocab", lambda case: case.model.vocab),
+    "--ffn-hidden-size": ("ffn", lambda case: None if case.model.experts else case.model.ffn),
+    "--group-query-attention": ("kv_groups", lambda case: case.model.kv_groups is not None),
+    "--num-query-groups": ("kv_groups", lambda case: case.model.kv_groups),
+    "--num-experts": ("experts", lambda case: case.model.experts or None),
+    "--moe-router-topk": (
+        "experts_per_token",
+        lambda case: case.model.experts_per_token if case.model.experts else None,
     ),
-    "--recompute-method": lambda case: "uniform" if case.training.recompute == "full" else None,
-    "--recompute-num-layers": lambda case: 1 if case.training.recompute == "full" else None,
-    "--activations-checkpoint-method": lambda case: "uniform" if case.training.recompute == "full" else None,
-    "--attention-backend": lambda case: case.training.attention,
-    "--hidden-dropout": lambda case: None if case.training.dropout == DROPOUT else case.training.dropout,
-    "--attention-dropout": lambda case: None if case.training.dropout == DROPOUT else case.training.dropout,
-    "--fp16": lambda case: case.training.dtype == "fp16",
-    "--bf16": lambda case: case.training.dtype == "bf16",
-    "--loss-scale": lambda case: case.training.loss_scale if case.training.dtype == "fp16" else None,
-    "--train-iters": lambda case: case.training.iterations,
-    "--exit-interval": lambda case: case.training.iterations,
-    "--log-interval": lambda case: case.training.log_interval,
-    "--eval-iters": lambda case: case.training.evaluation_iterations,
+    "--moe-ffn-hidden-size": ("ffn", lambda case: case.model.ffn_hidden if case.model.experts else None),
+    "--expert-model-parallel-size": ("ep", lambda case: case.layout.expert_parallel if case.model.experts else None),
+    "--expert-tensor-parallel-size": (
+        "etp",
+        lambda case: case.layout.expert_tensor_size if case.model.experts else None,
+    ),
+    "--swiglu": ("family", _is_llama),
+    "--normalization": ("family", lambda case: "RMSNorm" if _is_llama(case) else None),
+    "--position-embedding-type": ("family", lambda case: "rope" if case.model.has_rotary_positions else None),
+    "--disable-bias-linear": ("family", _is_llama),
+    "--untie-embeddings-and-output-weights": ("family", _is_llama),
+    "--recompute-granularity": (
+        "recompute",
+        lambda case: kind if (kind := case.training.recompute) in ("full", "selective") else None,
+    ),
+    "--recompute-method": ("recompute", _method),
+    "--recompute-num-layers": ("recompute", lambda case: 1 if case.training.recompute == "full" else None),
+    "--activations-checkpoint-method": ("recompute", _method),
+    "--attention-backend": ("attention", lambda case: case.training.attention),
+    "--hidden-dropout": ("dropout", _dropout),
+    "--attention-dropout": ("dropout", _dropout),
+    "--fp16": ("dtype", lambda case: case.training.dtype == "fp16"),
+    "--bf16": ("dtype", lambda case: case.training.dtype == "bf16"),
+    "--loss-scale": ("loss_scale", lambda case: case.training.loss_scale if case.training.dtype == "fp16" else None),
+    "--train-iters": ("iterations", lambda case: case.training.iterations),
+    "--exit-interval": ("iterations", lambda case: case.training.iterations),
+    "--log-interval": ("log_interval", lambda case: case.training.log_interval),
+    "--eval-iters": ("evaluation_iterations", lambda case: case.training.evaluation_iterations),
 }
+"""Flag -> the axis, the field of `training` or the `family` that sets it, and its value for a case."""
 
 
 def script_flags(script: str, case: Case, values: Flags) -> dict[str, object]:
@@ -92,7 +109,7 @@ def script_flags(script: str, case: Case, values: Flags) -> dict[str, object]:
             flags[flag] = word
             continue
         flag = word
-        flags[flag] = values[flag] if flag in values else _OF_CASE[flag](case) if flag in _OF_CASE else True
+        flags[flag] = values[flag] if flag in values else OF_CASE[flag][1](case) if flag in OF_CASE else True
     return flags
 
 

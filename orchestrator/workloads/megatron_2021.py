@@ -27,15 +27,7 @@ from orchestrator.megatron.rules import read_flags
 from orchestrator.text import counted
 from orchestrator.workloads.base import SYNTHETIC, JobContext, Program, TimeFacts, Workload, megatron_program
 from orchestrator.workloads.flags import DROPOUT, flag_arguments, lacking, script_flags, site_flags
-from orchestrator.workloads.needs import (
-    GPT2_TOKENS,
-    MERGES,
-    VOCABULARY,
-    CheckoutSite,
-    Repository,
-    TokenData,
-    VocabularySite,
-)
+from orchestrator.workloads.needs import GPT2_FILES, GPT2_TOKENS, CheckoutSite, Repository, TokenData, VocabularySite
 
 SIZES = (
     "--tensor-model-parallel-size --pipeline-model-parallel-size --micro-batch-size --global-batch-size "
@@ -59,6 +51,7 @@ _SCRIPT = (
 )
 
 _RECOMPUTATION = ("none", "full")
+_ALWAYS_LACKING = ("rotary positions", "recomputation", "offloading", "context parallelism", "sequence parallelism")
 
 # The compilation at each start (initialize.py, _compile_dependencies), with all values that load() reads. It needs no
 # data and no layout: a run on one GPU would not compile Kwai's kernels for context parallelism.
@@ -114,16 +107,13 @@ def _unsupported(case: Case, _site: VocabularySite | None) -> Iterator[str]:
     model = case.model
     if model.family != "gpt" or model.experts or model.kv_groups is not None:
         yield "models other than dense GPT with separate keys for each head"
-    yield from lacking(case, "rotary positions", "recomputation", "offloading", recomputation=_RECOMPUTATION)
-    yield from lacking(
-        case, "context parallelism", "sequence parallelism", "the distributed optimizer", "flash attention"
-    )
+    settings = *_ALWAYS_LACKING, "the distributed optimizer", "flash attention"
+    yield from lacking(case, *settings, recomputation=_RECOMPUTATION)
 
 
 def _program(job: JobContext[VocabularySite], arguments: Sequence[str]) -> Program:
-    site = job.site
-    warm_up = compile_command(site.checkout)
-    return megatron_program(job, site, arguments, data=site.data_path, imports_checkout=False, warm_up=warm_up)
+    warm_up = compile_command(job.site.checkout)
+    return megatron_program(job, arguments, data=job.site.data_path, imports_checkout=False, warm_up=warm_up)
 
 
 WORKLOAD = Workload(
@@ -138,8 +128,7 @@ WORKLOAD = Workload(
     time=TIME,
     needs=(
         Repository(),
-        VOCABULARY,
-        MERGES,
+        *GPT2_FILES,
         TokenData(GPT2_TOKENS, "GPT-2 tokens; the published scripts name no data set"),
     ),
 )
@@ -233,10 +222,8 @@ def _unsupported_by_alpa(case: Case, _site: BenchmarkSite | None) -> Iterator[st
     model, training = case.model, case.training
     if model.family != "gpt" or model.experts or model.kv_groups is not None or model.ffn is not None:
         yield "models other than dense GPT with a feed-forward layer of 4 x hidden"
-    yield from lacking(case, "rotary positions", "recomputation", "offloading", recomputation=_RECOMPUTATION)
-    yield from lacking(
-        case, "context parallelism", "sequence parallelism", "virtual stages", "the distributed optimizer"
-    )
+    settings = *_ALWAYS_LACKING, "virtual stages", "the distributed optimizer"
+    yield from lacking(case, *settings, recomputation=_RECOMPUTATION)
     if (training.dtype, training.loss_scale) != ("fp16", _LOSS_SCALE):
         yield f"arithmetic other than fp16 with a loss scale of {_LOSS_SCALE}"
     if training.dropout != DROPOUT:
@@ -256,7 +243,7 @@ def _alpa_program(job: JobContext[BenchmarkSite], arguments: Sequence[str]) -> P
     site, root = job.site, import_root(job.site.benchmark)
     script = f"{site.benchmark}/{_BENCHMARK}"
     benchmark = job.field("benchmark")
-    program = megatron_program(job, site, arguments, data=SYNTHETIC, warm_up=compile_command(site.checkout))
+    program = megatron_program(job, arguments, data=SYNTHETIC, warm_up=compile_command(site.checkout))
     return replace(
         program,
         target=(script,),

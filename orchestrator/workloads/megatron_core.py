@@ -26,15 +26,7 @@ from orchestrator.megatron.rules import read_flags
 from orchestrator.workloads.base import JobContext, Program, TimeFacts, Workload, megatron_program
 from orchestrator.workloads.flags import RECOMPUTATION, Flags, flag_arguments, lacking, script_flags, site_flags
 from orchestrator.workloads.megatron_2021 import SCHEDULE, SIZES
-from orchestrator.workloads.needs import (
-    GPT2_TOKENS,
-    MERGES,
-    VOCABULARY,
-    CheckoutSite,
-    Repository,
-    TokenData,
-    VocabularySite,
-)
+from orchestrator.workloads.needs import GPT2_FILES, GPT2_TOKENS, CheckoutSite, Repository, TokenData, VocabularySite
 
 USABLE_SHARE_CORE = 0.992
 """Usable share of memory inside one node, fitted to the tables of the Megatron tutorials: the smallest with which every
@@ -85,8 +77,8 @@ def _unsupported_by_tutorials(case: Case, _site: VocabularySite | None) -> Itera
     other_width = model.ffn is not None and not model.experts
     if model.family != "gpt" or model.kv_groups is not None or other_width:
         yield "models other than GPT-2's, with or without experts"
-    yield from lacking(case, "rotary positions", "recomputation", "offloading", recomputation=("none", "full"))
-    yield from lacking(case, "disabling scatter/gather", "DDP torch")
+    settings = "rotary positions", "recomputation", "offloading", "disabling scatter/gather", "DDP torch"
+    yield from lacking(case, *settings, recomputation=("none", "full"))
 
 
 CORE = Workload(
@@ -97,13 +89,12 @@ CORE = Workload(
     memory=_MEMORY,
     arguments=_tutorial_arguments,
     unsupported=_unsupported_by_tutorials,
-    program=lambda job, arguments: megatron_program(job, job.site, arguments, data=job.site.data_path),
+    program=lambda job, arguments: megatron_program(job, arguments, data=job.site.data_path),
     usable_share=USABLE_SHARE_CORE,
     time=replace(_TIME, stages_cost_host=True, fitted_on={"H100": "H100"}),  # the tutorials
     needs=(
         Repository(),
-        VOCABULARY,
-        MERGES,
+        *GPT2_FILES,
         TokenData(
             GPT2_TOKENS,
             "openwebtext-10k with GPT-2's vocabulary (target prepare-ds-openwebtext-10k of the tutorials' Makefile)",
@@ -234,7 +225,7 @@ def _program(job: JobContext[TodaySite], arguments: Sequence[str]) -> Program:
     site, place = job.site, job.field("transformer_engine")
     values = () if site.transformer_engine else [(flag, place) for flag in OWN_LAYERS]
     data = site.data_path or "mock data"
-    return megatron_program(job, site, arguments, data=data, default_commit=COMMIT, site_values=values)
+    return megatron_program(job, arguments, data=data, default_commit=COMMIT, site_values=values)
 
 
 WORKLOAD = Workload(
@@ -253,8 +244,7 @@ WORKLOAD = Workload(
     other_names=("megatron-core",),
     needs=(
         Repository(name="NVIDIA/Megatron-LM", commit=COMMIT),
-        VOCABULARY,
-        MERGES,
+        *GPT2_FILES,
         TokenData(GPT2_TOKENS, "mock data, if the profile sets no data_path"),
     ),
 )

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 
 from orchestrator.catalog.case import Case
-from orchestrator.megatron.memory import MemoryEstimate, MemoryFacts, estimate_memory_atc24
+from orchestrator.megatron.memory import MemoryFacts, estimate_memory_atc24
 from orchestrator.megatron.model import ModelShape
 from orchestrator.workloads.base import JobContext, Program, TimeFacts, Workload, megatron_program
 from orchestrator.workloads.flags import (
@@ -134,7 +134,6 @@ def _kwai_program(job: JobContext[MegatronSite], arguments: Sequence[str]) -> Pr
     options = "masked_softmax_fusion=False, use_fast_rope=True, context_parallel_size=2"
     return megatron_program(
         job,
-        job.site,
         arguments,
         data=job.site.data_path,
         environment=ENVIRONMENT,
@@ -146,18 +145,13 @@ def _kwai_program(job: JobContext[MegatronSite], arguments: Sequence[str]) -> Pr
 def _origin_program(job: JobContext[MegatronSite], arguments: Sequence[str]) -> Program:
     # --tp-comm-overlap, which the script passes without context parallelism, creates an MPI group with every
     # tensor-parallel size (initialize.py:196). Nothing is compiled: fused_kernels.load is empty.
-    site, needs_mpi = job.site, "--tp-comm-overlap" in arguments
-    return megatron_program(job, site, arguments, data=site.data_path, environment=ENVIRONMENT, needs_mpi=needs_mpi)
+    needs_mpi = "--tp-comm-overlap" in arguments
+    return megatron_program(job, arguments, data=job.site.data_path, environment=ENVIRONMENT, needs_mpi=needs_mpi)
 
 
 def _null_tokens(model: ModelShape, _tensor_parallel: int) -> int:
     """Return the entries of NullTokenizer of 2023: one more than --vocab-size (atc24 pads 32,005)."""
     return model.vocab + 1
-
-
-def _atc24_memory(case: Case) -> MemoryEstimate | None:
-    is_known = case.training.recompute in ("none", "ours")
-    return estimate_memory_atc24(case.model, case.layout, case.training) if is_known else None
 
 
 _MEMORY = MemoryFacts("flash", shards_optimizer=True)
@@ -175,7 +169,11 @@ KWAI = Workload(
     arguments=partial(_arguments, _KWAI_SCRIPT),
     unsupported=partial(_unsupported, ["recomputation"], ("full", "ours", "none")),
     program=_kwai_program,
-    memory_formula=_atc24_memory,
+    memory_formula=lambda case: (
+        estimate_memory_atc24(case.model, case.layout, case.training)
+        if case.training.recompute in ("none", "ours")
+        else None
+    ),
     tokens=_null_tokens,
     time=TimeFacts(hides_layer_communication=True, fitted_on={"H800": "H800"}, sites={"H800": ("atc24", "kwai-h800")}),
     counts_context_as_data=True,  # its arguments.py divides the world by tensor x pipeline alone (b2646e4d9f, line 85)

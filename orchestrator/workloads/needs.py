@@ -76,6 +76,7 @@ MERGES = PublicFile(
     sha256="1ce1664773c50f3e0cc8842619a93edc4624525b728b188a9e0be33b7726adc5",
     bytes=456_318,
 )
+GPT2_FILES = (VOCABULARY, MERGES)
 
 
 class WorkloadSite(Strict):

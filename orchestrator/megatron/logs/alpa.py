@@ -105,13 +105,10 @@ def key_of_case(model: ModelShape, gpus: int) -> RowKey:
 
 def row_pattern(key: RowKey) -> str:
     """Return an extended regular expression for the printed row of this key with a finite positive throughput."""
-    before = (
-        f"exp_name: {key.exp_name}  instance: {key.instance}  num_hosts: {key.num_hosts}  "
-        f"num_devices_per_host: {key.num_devices_per_host}  model_name: {key.model_name}  method: {key.method}  value: "
-    )
-    count = f"{key.parameters_billion!r}"
-    value = rf"\{{'tflops': (np\.float64\()?[0-9][0-9.e+-]*\)?, 'parameter_count': {count.replace('.', '[.]')}\}}"
-    return before.replace(".", "[.]") + value + "  time_stamp: [0-9]"
+    before = "".join(f"{name}: {getattr(key, name)}  " for name in _HEADS[:-2]).replace(".", "[.]")
+    count = repr(key.parameters_billion).replace(".", "[.]")
+    value = rf"\{{'tflops': (np\.float64\()?[0-9][0-9.e+-]*\)?, 'parameter_count': {count}\}}"
+    return f"{before}value: {value}  time_stamp: [0-9]"
 
 
 def table_rows(table: bytes) -> Iterator[AlpaRow]:
@@ -144,7 +141,7 @@ def _row(values: Sequence[bytes]) -> AlpaRow | None:
     texts = [text.decode("utf-8", errors="replace").strip() for text in values]
     if len(texts) != len(_HEADS) or not all(texts):
         return None
-    experiment, instance, hosts, devices, model, method, value, at = texts
+    experiment, instance, hosts, devices, *others = texts
     if not (_COUNT.fullmatch(hosts) and _COUNT.fullmatch(devices)):
         return None
-    return AlpaRow(experiment, instance, int(hosts), int(devices), model, method, value, at)
+    return AlpaRow(experiment, instance, int(hosts), int(devices), *others)

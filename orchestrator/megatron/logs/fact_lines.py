@@ -11,14 +11,13 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from orchestrator.megatron.logs.scan import NUMBER, last_match, line_end, occurrences
+from orchestrator.megatron.logs.scan import NUMBER, last_match, line_end, matches, occurrences
 
 # ---- world size, arguments, parameters -----------------------------------------------------------------------
 
 DUMP_BEGINS = b"------------------------ arguments ------------------------"
 DUMP_ENDS = b"-------------------- end of arguments ---------------------"
 
-_WORLD_BEGINS = b"using world size: "
 _SIZE = rb"([0-9]{1,9})"
 # Some versions print no comma, or no blank, before the tensor-parallel size; some print the encoder's size after it.
 _WORLD = re.compile(
@@ -71,14 +70,12 @@ class RankParameters:
 
 def world_line(log: bytes, start: int, end: int) -> WorldLine | None:
     """Return the first world line. Restarted programs and other ranks print the same line again."""
-    for at in occurrences(log, _WORLD_BEGINS, start, end):
-        stop = line_end(log, at, end)
-        match = _WORLD.match(log, at, stop)
-        if match is not None:
-            context = _CONTEXT.search(log, at, min(stop, match.end() + _CONTEXT_BYTES))
-            world, data, tensor, pipeline = map(int, match.groups())
-            return WorldLine(world, data, tensor, pipeline, int(context[1]) if context else None)
-    return None
+    match = next(matches(log, b"using world size: ", _WORLD, start, end), None)
+    if match is None:
+        return None
+    context = _CONTEXT.search(log, match.start(), min(match.endpos, match.end() + _CONTEXT_BYTES))
+    world, data, tensor, pipeline = map(int, match.groups())
+    return WorldLine(world, data, tensor, pipeline, int(context[1]) if context else None)
 
 
 def dump_borders(log: bytes, start: int, end: int, is_open: bool) -> Iterator[tuple[int, int, bool]]:
@@ -112,9 +109,8 @@ def rank_parameters(log: bytes, start: int, end: int) -> Iterator[RankParameters
 
     Since core_v0.19 the line may name a third rank, among the ranks that have shards of the same weights.
     """
-    for at in occurrences(log, b"number of parameters on (tensor, ", start, end):
-        match = _PARAMETERS.match(log, at, line_end(log, at, end))
-        if match is not None and (match[1] is None) == (match[3] is None):
+    for match in matches(log, b"number of parameters on (tensor, ", _PARAMETERS, start, end):
+        if (match[1] is None) == (match[3] is None):
             shard = None if match[3] is None else int(match[3])
             yield RankParameters(int(match[2]), int(match[4]), shard, int(match[5]))
 
@@ -132,10 +128,8 @@ def software(log: bytes, start: int, end: int) -> str | None:
 
 def programs(log: bytes, start: int, end: int) -> Iterator[tuple[str, str]]:
     """Yield the version of `orchestrator.pretrain` on each node, and the folder that it was imported from."""
-    for at in occurrences(log, b" > program: pretrain-", start, end):
-        match = _PROGRAM.match(log, at, line_end(log, at, end))
-        if match is not None:
-            yield match[1].decode(), match[2].decode("utf-8", errors="replace").rstrip()
+    for match in matches(log, b" > program: pretrain-", _PROGRAM, start, end):
+        yield match[1].decode(), match[2].decode("utf-8", errors="replace").rstrip()
 
 
 def execution(log: bytes, start: int, end: int) -> str | None:
@@ -163,8 +157,8 @@ _DONE_TOKENS = (b"[after training is done]", b"[exiting program at iteration ")
 
 def last_done(log: bytes, start: int, end: int) -> int | None:
     """Return the position of the last text that means that training is done."""
-    matches = [last_match(log, token, TRAINING_DONE, start, end) for token in _DONE_TOKENS]
-    return max((match.start() for match in matches if match is not None), default=None)
+    last = [last_match(log, token, TRAINING_DONE, start, end) for token in _DONE_TOKENS]
+    return max((match.start() for match in last if match is not None), default=None)
 
 
 # ---- memory --------------------------------------------------------------------------------------------------
@@ -175,7 +169,7 @@ _LARGEST_MIB = 1e12
 
 _REPORT = b"iterations) memory (MB) | allocate"
 _FIELD = re.compile(rb"\| (max allocated|max reserved|total device memory used): (" + NUMBER + rb")(?![0-9.])")
-_BYTES = re.compile(rb"(max_memory_allocated|max_memory_reserved|memory_info\.used) ([0-9]{1,18})(?![0-9.])")
+_BYTES = re.compile(rb"(?:max_memory_allocated|max_memory_reserved|memory_info\.used) ([0-9]{1,18})(?![0-9.])")
 _BYTES_TOKENS = (b"max_memory_allocated ", b"max_memory_reserved ", b"memory_info.used ")
 _THEORY = re.compile(
     rb"Theoretical memory footprints: weight and optimizer=[^|\r\n]{1,100}? MB, total=(" + NUMBER + rb") MB"
@@ -205,8 +199,8 @@ def reported_memory(log: bytes, start: int, end: int) -> dict[str, int]:
 
 def memory_of_all(log: bytes, start: int, end: int) -> dict[str, int]:
     """Return Megatron-Kwai's maxima over all ranks. It prints two sets of values; the last set counts."""
-    matches = {name: last_match(log, token, _BYTES, start, end) for token, name in _SIZES_OF_ALL.items()}
-    return {name: int(match[2]) for name, match in matches.items() if match is not None}
+    found = {name: last_match(log, token, _BYTES, start, end) for token, name in _SIZES_OF_ALL.items()}
+    return {name: int(match[2]) for name, match in found.items() if match is not None}
 
 
 def theoretical_memory(log: bytes, start: int, end: int) -> int | None:

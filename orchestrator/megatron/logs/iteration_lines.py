@@ -7,6 +7,7 @@ import re
 import sys
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain, islice
 from operator import lt
@@ -117,13 +118,14 @@ class IterationLines(Sequence[IterationLine]):
         return self._columns["train_iterations"]
 
     @property
-    def first_bytes_are_plausible(self) -> bool:
-        """False if a time, a loss or a norm may be implausible: a test of exponents, much faster than line by line."""
-        if _first_bytes(self._columns["elapsed_ms"]).translate(None, _FIRST_BYTES_OF_TIMES):
-            return False
-        return not any(
-            _first_bytes(column).translate(None, _FIRST_BYTES_OF_NUMBERS) and column.count(MISSING) < len(column)
-            for column in (self._columns["loss"], self._columns["grad_norm"])
+    def are_plausible(self) -> bool:
+        """False if a time, a loss or a norm may be implausible: a test of columns, much faster than line by line."""
+        times = self._columns["elapsed_ms"], SHORTEST_MS, LONGEST_MS
+        others = ((self._columns[name], -LARGEST, LARGEST) for name in ("loss", "grad_norm"))
+        return all(
+            column.count(MISSING) == len(column)
+            or (least <= min(column) and max(column) <= largest and not math.isnan(sum(column)))
+            for column, least, largest in (times, *others)
         )
 
     def __len__(self) -> int:
@@ -152,85 +154,40 @@ class IterationLines(Sequence[IterationLine]):
         return f"IterationLines({list(self)!r})"
 
 
-@dataclass(frozen=True, slots=True)
-class EffectiveLines:
-    """Lines that count after a program may have restarted within its log.
-
-    `is_restarted`: the lines before these do not count any more. `restarts` is the number of restarts.
-    """
-
-    lines: IterationLines
-    is_restarted: bool
-    restarts: int
-
-
-def effective_lines(lines: IterationLines, last: int | None) -> EffectiveLines:
-    """Return the lines that count among the next lines of a log, after iteration `last`.
+def effective_lines(lines: IterationLines, last: int | None) -> tuple[IterationLines, int]:
+    """Return the lines that count among the next lines of a log, after iteration `last`, and the number of restarts.
 
     A falling iteration number means that a program restarted in the same log: earlier lines do not count any more. If
     several lines have the same number, as several ranks may print it, the last line counts.
     """
     numbers = lines.numbers
-    is_restarted = last is not None and bool(numbers) and numbers[0] < last
+    restarts = int(last is not None and bool(numbers) and numbers[0] < last)
     if all(map(lt, numbers, islice(numbers, 1, None))):
-        return EffectiveLines(lines, is_restarted, int(is_restarted))
+        return lines, restarts
     falls = [index for index in range(1, len(numbers)) if numbers[index] < numbers[index - 1]]
     start, end = falls[-1] if falls else 0, len(numbers)
     kept = [index for index in range(start, end) if index + 1 == end or numbers[index] != numbers[index + 1]]
-    return EffectiveLines(lines.chosen(kept), is_restarted or bool(falls), is_restarted + len(falls))
+    return lines.chosen(kept), restarts + len(falls)
 
 
-@dataclass(frozen=True, slots=True)
-class PlausibleLines:
-    """Lines whose iteration number is within the plan.
-
-    `odd` is the number of lines, of all lines, with any implausible number; `first_odd` describes the first of them.
-    """
-
-    lines: IterationLines
-    odd: int = 0
-    first_odd: str | None = None
-
-
-def plausible_lines(lines: IterationLines) -> PlausibleLines:
-    """Return the lines whose iteration number is within the plan, and count the lines with implausible numbers.
+def plausible_lines(lines: IterationLines) -> tuple[IterationLines, list[str]]:
+    """Return the lines whose iteration number is within the plan, and the implausible lines as texts.
 
     A garbled iteration number shows neither progress nor a restart.
     """
-    within_plan = _within_plan(lines)
-    if within_plan is lines and lines.first_bytes_are_plausible:
-        return PlausibleLines(lines)
+    numbers, planned = lines.numbers, lines.planned
+    if not lines or (min(numbers) > 0 and max(numbers) <= min(planned)):
+        within_plan = lines
+    else:
+        within_plan = lines.chosen([index for index in range(len(numbers)) if 0 < numbers[index] <= planned[index]])
+    if within_plan is lines and lines.are_plausible:
+        return lines, []
     odd = [
         f"iteration {line.iteration}: {problem}"
-        for line, planned in zip(lines, lines.planned, strict=True)
-        if (problem := implausible_number(line.iteration, planned, line.elapsed_ms, line.loss, line.grad_norm))
+        for line, plan in zip(lines, planned, strict=True)
+        if (problem := implausible_number(line.iteration, plan, line.elapsed_ms, line.loss, line.grad_norm))
     ]
-    return PlausibleLines(within_plan, len(odd), odd[0] if odd else None)
-
-
-def _within_plan(lines: IterationLines) -> IterationLines:
-    """Return the lines within the plan; the same object if all are."""
-    numbers, planned = lines.numbers, lines.planned
-    if not lines or (min(numbers) > 0 and max(numbers) <= _least(planned)):
-        return lines
-    return lines.chosen([index for index in range(len(numbers)) if 0 < numbers[index] <= planned[index]])
-
-
-def _least(column: array[int]) -> int:
-    """Return the minimum. Fast if all numbers are equal, as they usually are."""
-    equal = column[:1].tobytes() * len(column)
-    return column[0] if column.tobytes() == equal else min(column)
-
-
-# The first byte of a 64-bit float has its sign and the upper part of its exponent.
-_FIRST_BYTES_OF_TIMES = bytes(range(0x3F, 0x42))
-"""First bytes of floats from 2^-15 (`SHORTEST_MS`) to below 2^33."""
-_FIRST_BYTES_OF_NUMBERS = bytes(range(0x47))
-"""First bytes of floats from 0 to 2^113."""
-
-
-def _first_bytes(column: Column) -> bytes:
-    return column.tobytes()[7 if sys.byteorder == "little" else 0 :: 8]
+    return within_plan, odd
 
 
 def _line(row: _Row) -> IterationLine:
@@ -357,7 +314,10 @@ def add_iterations(lines: IterationLines, log: bytes, start: int, end: int) -> i
             if columns is not None:
                 lines.extend(columns)
             else:
-                _read_one_by_one(log, start, stop, lines)
+                for at in occurrences(log, ITERATION_TOKEN, start, stop):
+                    values = _read_one(log, start, at, stop)
+                    if values is not None:
+                        lines.append(values)
         total, start = total + count, stop
     return total
 
@@ -389,35 +349,12 @@ def _time_before(log: bytes, start: int, head: int) -> str | None:
     return match[1].decode() if match is not None else None
 
 
-def _read_one_by_one(log: bytes, start: int, end: int, lines: IterationLines) -> None:
-    for at in occurrences(log, ITERATION_TOKEN, start, end):
-        values = _read_one(log, start, at, end)
-        if values is not None:
-            lines.append(values)
-
-
 def _read_one(log: bytes, start: int, at: int, end: int) -> _Values | None:
     """Return the numbers of the line whose `ITERATION_TOKEN` is at `at`; None if the line is not complete."""
     heads = list(HEAD.finditer(log, max(start, at - _HEAD_BYTES), at + 1))
     if not heads or _LINE_END.search(log, heads[-1].end(), at):
         return None
-    head = heads[-1]
-    whole = IN_ORDER.match(log, head.start(), end)
-    if whole is not None and whole.end() > at:
-        try:
-            return _values(whole.groups())
-        except ValueError:  # not a number, such as 1.2.3
-            pass
-    return _read_by_fields(log, head, at, end)
-
-
-def _values(groups: Sequence[bytes]) -> _Values:
-    """Convert the groups of `IN_ORDER`. Raise ValueError if one is not a number."""
-    return {
-        column: int(text) if column in _COUNTS else float(text)
-        for column, text in zip(_GROUPS, groups, strict=True)
-        if text
-    }
+    return _read_by_fields(log, heads[-1], at, end)
 
 
 def _read_by_fields(log: bytes, head: re.Match[bytes], at: int, end: int) -> _Values | None:
@@ -462,7 +399,7 @@ def _count(value: float | None) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class _SimilarLines:
+class _LinePattern:
     """A pattern for lines with the same fields, and with the same values where values hardly ever change.
 
     `same` has these values by column, `groups` the columns of the pattern's groups. For a line that the pattern
@@ -471,10 +408,10 @@ class _SimilarLines:
 
     pattern: re.Pattern[bytes]
     same: dict[str, float]
-    groups: list[str]
+    groups: Sequence[str]
 
     @classmethod
-    def to(cls, line: re.Match[bytes]) -> _SimilarLines | None:
+    def of(cls, line: re.Match[bytes]) -> _LinePattern | None:
         """Create the pattern from a match of `IN_ORDER`; None if the line's text contains a field's name twice."""
         text, by_column = line[0], dict(zip(_GROUPS, line.groups(), strict=True))
         same = {column: float(by_column[column]) for column in ("skipped", "nan") if int(by_column[column]) == 0}
@@ -501,7 +438,8 @@ class _SimilarLines:
 
     def columns(self, rows: Sequence[Sequence[bytes]]) -> dict[str, Column]:
         """Convert the pattern's matches to columns. Raise ValueError if a value is not a number."""
-        numbers = list(map(float, chain.from_iterable(rows)))
+        texts = chain.from_iterable(rows)
+        numbers = list(map(float, texts if self is not _ANY_LINE else (text or MISSING for text in texts)))
         columns: dict[str, Column] = {}
         for column, kind in COLUMNS.items():
             if column in self.groups:
@@ -513,35 +451,31 @@ class _SimilarLines:
         return columns
 
 
-def _columns(rows: Sequence[Sequence[bytes]]) -> dict[str, Column]:
-    """Convert matches of `IN_ORDER` to columns. Raise ValueError if a value is not a number."""
-    columns: dict[str, Column] = {}
-    for column, texts in zip(_GROUPS, zip(*rows, strict=True), strict=True):
-        if column in _COUNTS:
-            columns[column] = array(COLUMNS[column], list(map(int, texts)))
-        else:
-            columns[column] = array(COLUMNS[column], [float(text) if text else MISSING for text in texts])
-    return columns
+_ANY_LINE = _LinePattern(IN_ORDER, {}, _GROUPS)
 
 
 def _read_at_once(
-    log: bytes, start: int, end: int, count: int, similar: _SimilarLines | None
-) -> tuple[dict[str, Column] | None, _SimilarLines | None]:
+    log: bytes, start: int, end: int, count: int, similar: _LinePattern | None
+) -> tuple[dict[str, Column] | None, _LinePattern | None]:
     """Return the columns of the `count` lines of a piece, and the pattern to try first on the next piece.
 
     `similar` is the pattern from the piece before. The columns are None if any line fits no pattern.
     """
-    try:
-        rows = similar.pattern.findall(log, start, end) if similar is not None else []
-        if similar is None or len(rows) != count:
-            first = IN_ORDER.search(log, start, end)
-            if first is None:
-                return None, similar
-            similar = _SimilarLines.to(first)
-            rows = similar.pattern.findall(log, start, end) if similar is not None else []
-        if similar is not None and len(rows) == count:
-            return similar.columns(rows), similar
-        rows = IN_ORDER.findall(log, start, end)
-        return (_columns(rows) if len(rows) == count else None), similar
-    except ValueError:  # not a number, such as 1.2.3
-        return None, similar
+    for lines in _patterns(log, start, end, similar):
+        similar = similar if lines is _ANY_LINE else lines
+        rows = lines.pattern.findall(log, start, end)
+        if len(rows) == count:
+            with suppress(ValueError):  # not a number, such as 1.2.3
+                return lines.columns(rows), similar
+    return None, similar
+
+
+def _patterns(log: bytes, start: int, end: int, similar: _LinePattern | None) -> Iterator[_LinePattern]:
+    """Yield the patterns to try on a piece, the fastest first."""
+    if similar is not None:
+        yield similar
+    first = IN_ORDER.search(log, start, end)
+    own = _LinePattern.of(first) if first is not None else None
+    if own is not None:
+        yield own
+    yield _ANY_LINE

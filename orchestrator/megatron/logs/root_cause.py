@@ -107,7 +107,7 @@ class ContainerReport:
 LONGEST_LINE = 300
 """Limit of characters of a deciding line."""
 
-_MOST_RANKS = 4096
+_MOST_LINES = 16384
 
 _ORDER = {kind: order for order, (kind, _) in reversed(list(enumerate(kinds.KINDS)))}
 _ASSERTION, _ERROR, _NCCL_TIMEOUT = _ORDER[kinds.ASSERTION], _ORDER[kinds.ERROR], _ORDER[kinds.NCCL_TIMEOUT]
@@ -164,27 +164,6 @@ class _LineAt:
     line: LogLine
 
 
-class _FirstLines:
-    """The first line of one kind, and the first line of each rank."""
-
-    def __init__(self, hit: _LineAt) -> None:
-        self.first = hit
-        self._of_rank: dict[int, _LineAt] = {}
-
-    def add(self, hit: _LineAt) -> None:
-        """Add a line."""
-        if hit.at < self.first.at:
-            self.first = hit
-        rank = hit.line.rank
-        first = self._of_rank.get(rank) if rank is not None else None
-        if rank is not None and (hit.at < first.at if first else len(self._of_rank) < _MOST_RANKS):
-            self._of_rank[rank] = hit
-
-    def of_rank(self, rank: int | None) -> _LineAt | None:
-        """Return the first line of a rank."""
-        return None if rank is None else self._of_rank.get(rank)
-
-
 class CauseFinder:
     """Search of a log in parts of whole lines, in constant memory.
 
@@ -228,7 +207,7 @@ class _StartErrors:
 
     def __init__(self) -> None:
         self.has_world = False
-        self._first_lines: dict[int, _FirstLines] = {}
+        self._first: dict[tuple[int, int | None], _LineAt] = {}  # of each kind and rank; None: of all ranks
         self._containers = ContainerReport()
         self._report = LauncherReport()
         self._timed_out: _LineAt | None = None  # line of the rank that NCCL names for a time-out
@@ -247,7 +226,7 @@ class _StartErrors:
         for token in kinds.TOKENS:
             for start, end in lines_with(part, token):
                 self._add(begins + start, parse_line(part[start:end]))
-        nan = kinds.NAN_ITERATIONS.search(part) if _ORDER[kinds.NOT_A_NUMBER] not in self._first_lines else None
+        nan = kinds.NAN_ITERATIONS.search(part) if (_ORDER[kinds.NOT_A_NUMBER], None) not in self._first else None
         if nan is not None:
             start, end = line_around(part, nan.start())
             self._add(begins + start, parse_line(part[start:end]))
@@ -255,7 +234,7 @@ class _StartErrors:
     def cause(self) -> Cause | None:
         """Return the best line of the best kind, with the best lines of the other kinds."""
         best: dict[str, Cause] = {}
-        for order in sorted(self._first_lines):
+        for order in sorted({order for order, _ in self._first}):
             if order == _GPU_IN_USE and self._filled_by_job:  # out of memory even without other processes
                 continue
             if order == _CONTAINER and not self._containers.failed:  # Slurm ended all containers
@@ -288,16 +267,19 @@ class _StartErrors:
             if self._timed_out is None or at < self._timed_out.at:
                 self._timed_out = _LineAt(at, line)
         hit = _LineAt(at, replace(line, text=line.text.strip()[:LONGEST_LINE]))
-        self._first_lines.setdefault(order, _FirstLines(hit)).add(hit)
+        for key in ((order, None), (order, line.rank)):
+            first = self._first.get(key)
+            if hit.at < first.at if first else key[1] is None or len(self._first) < _MOST_LINES:
+                self._first[key] = hit
 
     def _best_of(self, order: int) -> Cause:
-        kind, lines = kinds.KINDS[order][0], self._first_lines[order]
+        kind, first = kinds.KINDS[order][0], self._first[order, None]
         first_failed = self._report.rank
         if order == _NCCL_TIMEOUT and self._timed_out is not None:
             first_failed = self._timed_out.line.rank
-        hit = lines.of_rank(first_failed)
-        if hit is None or self._is_of_node(hit):
-            hit = lines.first
+        hit = self._first.get((order, first_failed), first)
+        if self._is_of_node(hit):
+            hit = first
         text, rank = hit.line.text, hit.line.rank
         origins: tuple[Origin, ...] = (hit.line.origin,)
         if order == _CONTAINER:

@@ -34,6 +34,14 @@ def line_end(log: bytes, at: int, end: int) -> int:
     return end if newline < 0 else newline
 
 
+def matches(log: bytes, token: bytes, pattern: re.Pattern[bytes], start: int, end: int) -> Iterator[re.Match[bytes]]:
+    """Yield each match of a pattern, which begins with the token, within a line of a part of the log."""
+    for at in occurrences(log, token, start, end):
+        match = pattern.match(log, at, line_end(log, at, end))
+        if match is not None:
+            yield match
+
+
 def last_match(log: bytes, token: bytes, pattern: re.Pattern[bytes], start: int, end: int) -> re.Match[bytes] | None:
     """Return the last match of a pattern, which begins with the token, within a line of a part of the log."""
     at = log.find(token, start, end)  # a search backwards is slower, and usually there is no match

@@ -17,7 +17,6 @@ from orchestrator.megatron.logs.iteration_lines import (
     LARGEST,
     LONGEST_MS,
     IterationLines,
-    PlausibleLines,
     effective_lines,
     implausible_number,
     plausible_lines,
@@ -87,16 +86,16 @@ def test_a_later_line_replaces_the_last_line_with_the_same_number() -> None:
 
 
 @pytest.mark.parametrize(
-    ("numbers", "last", "kept", "voids", "restarts"),
+    ("numbers", "last", "kept", "restarts"),
     [
-        ((1, 2, 3), None, [1, 2, 3], False, 0),
-        ((4, 5), 3, [1, 2], False, 0),
-        ((3, 4), 3, [1, 2], False, 0),
-        ((1, 2), 3, [1, 2], True, 1),
-        ((4, 5, 1, 2), 3, [3, 4], True, 1),
-        ((1, 1, 2, 2, 2), None, [2, 5], False, 0),
-        ((2, 1, 2, 1, 1, 3), 5, [5, 6], True, 3),
-        ((), 3, [], False, 0),
+        ((1, 2, 3), None, [1, 2, 3], 0),
+        ((4, 5), 3, [1, 2], 0),
+        ((3, 4), 3, [1, 2], 0),
+        ((1, 2), 3, [1, 2], 1),
+        ((4, 5, 1, 2), 3, [3, 4], 1),
+        ((1, 1, 2, 2, 2), None, [2, 5], 0),
+        ((2, 1, 2, 1, 1, 3), 5, [5, 6], 3),
+        ((), 3, [], 0),
     ],
     ids=[
         "rising",
@@ -110,10 +109,10 @@ def test_a_later_line_replaces_the_last_line_with_the_same_number() -> None:
     ],
 )
 def test_only_lines_since_the_last_start_count(
-    numbers: tuple[int, ...], last: int | None, kept: list[float], voids: bool, restarts: int
+    numbers: tuple[int, ...], last: int | None, kept: list[float], restarts: int
 ) -> None:
-    result = effective_lines(lines(*numbers), last)
-    assert ([item.elapsed_ms for item in result.lines], result.is_restarted, result.restarts) == (kept, voids, restarts)
+    effective, count = effective_lines(lines(*numbers), last)
+    assert ([line.elapsed_ms for line in effective], count) == (kept, restarts)
 
 
 @pytest.mark.parametrize(
@@ -135,9 +134,9 @@ def test_only_lines_since_the_last_start_count(
 def test_a_line_with_an_implausible_number_is_not_finite(odd: IterationLine, message: str) -> None:
     assert not odd.is_finite
     together = lines_of(line(1), odd, odd, line(3))
-    result = plausible_lines(together)
-    assert (result.odd, result.first_odd) == (2, message)
-    assert result.lines == (together if odd.iteration == 2 else lines_of(line(1), line(3)))
+    plausible, texts = plausible_lines(together)
+    assert (len(texts), texts[0]) == (2, message)
+    assert plausible == (together if odd.iteration == 2 else lines_of(line(1), line(3)))
 
 
 @pytest.mark.parametrize(
@@ -146,11 +145,11 @@ def test_a_line_with_an_implausible_number_is_not_finite(odd: IterationLine, mes
 )
 def test_an_unusual_number_is_plausible(fine: IterationLine) -> None:
     together = lines_of(line(1), fine)
-    assert fine.is_finite and plausible_lines(together) == PlausibleLines(together)
+    assert fine.is_finite and plausible_lines(together) == (together, [])
 
 
 @given(ROWS)
 def test_the_fast_check_of_columns_agrees_with_each_line(rows: list[tuple[Any, ...]]) -> None:
-    result = plausible_lines(by_column(rows))
-    assert result.odd == sum(implausible_number(*row[:5]) is not None for row in rows)
-    assert result.lines == by_column([row for row in rows if 0 < row[0] <= row[1]])
+    plausible, odd = plausible_lines(by_column(rows))
+    assert len(odd) == sum(implausible_number(*row[:5]) is not None for row in rows)
+    assert plausible == by_column([row for row in rows if 0 < row[0] <= row[1]])

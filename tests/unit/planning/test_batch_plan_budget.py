@@ -21,7 +21,7 @@ from orchestrator.planning.batch_plan import (
     BudgetedJob,
     most_measured,
     read_budget,
-    total_s,
+    total,
     within_budget,
 )
 from orchestrator.planning.plan import job_content
@@ -72,11 +72,11 @@ def measured_lines(training: Training) -> int:
 def test_budget_is_filled_and_never_exceeded(some_runs: list[BudgetedJob], budget_s: float) -> None:
     measured = most_measured(some_runs, budget_s)
     if measured is None:
-        assert total_s(some_runs, 0) > budget_s
+        assert total(some_runs, 0) > budget_s
         return
-    assert total_s(some_runs, measured) <= budget_s
+    assert total(some_runs, measured) <= budget_s
     longest = max(job.training.iterations for job in some_runs)
-    assert measured == longest or total_s(some_runs, measured + 1) > budget_s
+    assert measured == longest or total(some_runs, measured + 1) > budget_s
 
 
 @given(some, budgets)
@@ -101,7 +101,7 @@ def test_larger_budget_never_gives_fewer_iterations(
 
 def test_all_runs_measure_the_same_number_of_iterations() -> None:
     some_runs = [run(20), run(8), run(20, warmup=5)]
-    assert total_s(some_runs, 10) == 3 * 25 + 12 + 8 + 15
+    assert total(some_runs, 10) == 3 * 25 + 12 + 8 + 15
     assert iterations(some_runs, 110) == [12, 8, 15]
     assert iterations(some_runs, 109.9) == [11, 8, 14]
     assert iterations(some_runs, 1e6) == [20, 8, 20]

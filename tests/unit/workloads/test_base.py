@@ -34,7 +34,7 @@ def _arguments(case, site):
 
 
 def _program(job, arguments):
-    return megatron_program(job, job.site, arguments, data="toy data", default_commit="0" * 40)
+    return megatron_program(job, arguments, data="toy data", default_commit="0" * 40)
 
 
 WORKLOAD = Workload(
