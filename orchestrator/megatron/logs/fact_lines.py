@@ -200,7 +200,7 @@ def reported_memory(log: bytes, start: int, end: int) -> dict[str, int]:
 def memory_of_all(log: bytes, start: int, end: int) -> dict[str, int]:
     """Return Megatron-Kwai's maxima over all ranks. It prints two sets of values; the last set counts."""
     found = {name: last_match(log, token, _BYTES, start, end) for token, name in _SIZES_OF_ALL.items()}
-    return {name: int(match[2]) for name, match in found.items() if match is not None}
+    return {name: int(match[1]) for name, match in found.items() if match is not None}
 
 
 def theoretical_memory(log: bytes, start: int, end: int) -> int | None:
