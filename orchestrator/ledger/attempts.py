@@ -6,13 +6,12 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import cache
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from orchestrator.ledger.database import Ledger, now
-from orchestrator.ledger.reports import attempts_of_jobs
 from orchestrator.ledger.rows import (
     JOB_ROWS,
     JOB_SPEC,
@@ -21,6 +20,7 @@ from orchestrator.ledger.rows import (
     JobRow,
     JobSummary,
     RowReader,
+    attempts_by_job,
 )
 from orchestrator.ledger.tables import (
     CANCELLED_BY,
@@ -28,6 +28,7 @@ from orchestrator.ledger.tables import (
     LOST,
     MEASURED,
     OPEN,
+    QUEUED,
     RUNNING,
     VERIFIED,
     Attempt,
@@ -329,6 +330,59 @@ def anything_to_refresh(ledger: Ledger) -> bool:
     query = sa.select(Attempt.id).where(wanted).limit(1)
     with ledger.reading() as session:
         return session.execute(query).first() is not None
+
+
+def attempts_of_jobs(ledger: Ledger, job_ids: Collection[str]) -> dict[str, list[AttemptRow]]:
+    """Return the attempts of each of these jobs that has one, the first one first."""
+    with ledger.reading() as session:
+        return attempts_by_job(session, job_ids, ledger.run_folders())
+
+
+def job_count(ledger: Ledger) -> int:
+    """Return the number of jobs of all experiments. A job that two experiments share counts for each."""
+    with ledger.reading() as session:
+        return session.scalar(sa.select(sa.func.count(sa.distinct(RunJob.job_id)))) or 0
+
+
+def last_seen(ledger: Ledger) -> datetime | None:
+    """Return the oldest time (UTC) at which the scheduler last listed an open job; None without open jobs."""
+    seen = sa.func.min(sa.func.coalesce(Attempt.refreshed_at, Attempt.created_at))
+    query = sa.select(seen).where(Attempt.phase.in_(OPEN), Attempt.state != QUEUED)
+    with ledger.reading() as session:
+        return session.scalar(query)
+
+
+class JobsOfKind(NamedTuple):
+    """Number of jobs of an experiment with the same result, failure class, and phase of the latest attempt."""
+
+    experiment: str
+    scale: str
+    cluster: str
+    verdict: str | None
+    failure: str | None
+    phase: str
+    number: int = 1
+
+
+def result_counts(ledger: Ledger) -> list[JobsOfKind]:
+    """Count the jobs of each experiment, scale and cluster, in their order, by result and state."""
+    best = [sa.func.max(sa.case((Attempt.verdict == verdict, 1), else_=0)).label(verdict) for verdict in MEASURED]
+    of_job = sa.select(Attempt.job_id, sa.func.max(Attempt.number).label("number"), *best)
+    newest = of_job.group_by(Attempt.job_id).subquery()
+    asked_for = sa.select(Run.experiment, Run.scale, Run.cluster, RunJob.job_id).join(Run, Run.id == RunJob.run_id)
+    asked_for_once = asked_for.distinct().subquery()
+    result = sa.case(*((newest.c[verdict] == 1, verdict) for verdict in MEASURED), else_=Attempt.verdict)
+    place = (asked_for_once.c.experiment, asked_for_once.c.scale, asked_for_once.c.cluster)
+    jobs = (
+        sa.select(*place, result.label("verdict"), Attempt.failure, Attempt.phase)
+        .join(newest, newest.c.job_id == asked_for_once.c.job_id)
+        .join(Attempt, sa.and_(Attempt.job_id == newest.c.job_id, Attempt.number == newest.c.number))
+        .subquery()
+    )
+    query = sa.select(*jobs.c, sa.func.count()).group_by(*jobs.c).order_by(*jobs.c)
+    with ledger.reading() as session:
+        rows = session.execute(query)
+        return [JobsOfKind(*row) for row in rows]
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,13 +7,16 @@ import math
 import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from orchestrator.ledger.database import Ledger, now
 from orchestrator.ledger.tables import Attempt, Event, Iteration, LogOffset, Metric, batched, field_values, rows_of
-from orchestrator.megatron.logs.iteration_lines import IterationLine
+
+if TYPE_CHECKING:
+    from orchestrator.megatron.logs.iteration_lines import IterationLine
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,8 +160,8 @@ def _replace(session: Session, measurements: Sequence[Measurement], updates: Map
     _execute(session, sa.insert(rows_of(Metric)), metrics)
 
 
-_LINE = ("attempt_id", *IterationLine.__slots__)
-_VALUES = operator.attrgetter(*IterationLine.__slots__)
+_LINE = tuple(Iteration.__table__.columns.keys())  # the fields of IterationLine, in their order
+_VALUES = operator.attrgetter(*_LINE[1:])
 
 
 def _replace_offsets(session: Session, attempt_ids: Sequence[int], updates: Mapping[int, OffsetUpdate]) -> None:
@@ -210,7 +213,9 @@ def _file_offsets(session: Session, attempt_ids: Sequence[int]) -> dict[int, dic
 
 def iterations_of(ledger: Ledger, attempt_id: int, most: int | None = None) -> list[IterationLine]:
     """Return an attempt's interval lines in order, or the first `most`. A missing time is NaN."""
-    columns = (getattr(Iteration, name) for name in IterationLine.__slots__)
+    from orchestrator.megatron.logs.iteration_lines import IterationLine  # the parser: not for `status`
+
+    columns = (getattr(Iteration, name) for name in _LINE[1:])
     query = sa.select(*columns).where(Iteration.attempt_id == attempt_id).order_by(Iteration.iteration).limit(most)
     with ledger.reading() as session:
         return [

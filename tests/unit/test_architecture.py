@@ -76,6 +76,7 @@ LOCAL_IMPORTS = {
     "launch.fetch": "start-up time: a list of what programs need renders nothing",
     "ledger.tables": "start-up time: what only reads needs no masking",
     "ledger.database": "Alembic is slow to import",
+    "ledger.measurements": "start-up time: what reads or writes iterations only",
     "ledger.reports": "start-up time: other ledgers than SQLite only",
     "ledger.rows": "start-up time: rows with a configuration only",
     "planning.meta_memory": "Megatron-Core is imported after its patches",
