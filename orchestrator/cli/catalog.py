@@ -15,7 +15,8 @@ from orchestrator.cli import options as option
 from orchestrator.cli.options import all_settings, argument, session_of
 from orchestrator.cli.output import WIDE_HINT, as_row, data, filled_columns, message, next_command, suggest, table
 from orchestrator.errors import Problem, ReproError
-from orchestrator.fields import columns_of, main_names
+from orchestrator.fields import columns_of, main_names, row_of
+from orchestrator.files import written_files
 from orchestrator.paths import short_name
 from orchestrator.text import counted
 
@@ -333,7 +334,7 @@ def show_experiment(
 def _show_paper(context: typer.Context, contents: api.PaperContents, wide: bool) -> None:
     paper = contents.paper
     experiments = [api.shown_experiment(entry, entry.experiment.differences) for entry in contents.entries]
-    context.obj.json.put(papers=[api.row_of(api.ShownPaper, paper, paper=contents.name)], experiments=experiments)
+    context.obj.json.put(papers=[row_of(api.ShownPaper, paper, paper=contents.name)], experiments=experiments)
     rows = [
         {
             "experiment": entry.short_name,
@@ -453,7 +454,7 @@ def new(context: typer.Context, file: NewFile) -> None:
     """Write a commented experiment to start from, and paper.yaml beside it."""
     files = api.new_experiment(file)
     if context.obj.is_json:
-        context.obj.json.put(files=api.written_files("experiment", *files))
+        context.obj.json.put(files=written_files("experiment", *files))
         return
     for path in files:
         data(str(path))

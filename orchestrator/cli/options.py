@@ -15,6 +15,7 @@ from orchestrator import api
 from orchestrator.cli import completion
 from orchestrator.cli.output import message, only, repro_command, suggest
 from orchestrator.errors import Problem, ReproError
+from orchestrator.files import require_place
 from orchestrator.paths import default_config_file, find_folders
 
 Complete = Callable[..., list[str]] | None
@@ -274,7 +275,7 @@ def no_longer_waiting(experiments: Sequence[str], selection: api.JobFilter, data
 def confirm_overwrite(files: Sequence[Path], force: bool) -> None:
     """Raise ReproError unless the files may be written; ask once before existing files are replaced, unless `force`."""
     for file in files:
-        api.require_place(file)
+        require_place(file)
     existing = [file for file in files if file.exists()]
     if not existing or force:
         return

@@ -17,7 +17,8 @@ from orchestrator.cli.job_table import claim_counts, print_claims, print_outcome
 from orchestrator.cli.options import argument, confirm_overwrite, session_of, value_option
 from orchestrator.cli.output import data, message, next_command, print_shortened, suggest
 from orchestrator.errors import EXIT_FAILED, Problem, ReproError
-from orchestrator.files import names_folder
+from orchestrator.fields import rows_of
+from orchestrator.files import names_folder, require_place, written_files
 from orchestrator.paths import short_name
 from orchestrator.text import counted
 
@@ -118,7 +119,7 @@ def _print_collected(
     if output is None and on_terminal and file_format not in _TABLES:
         ending = f"{'-iterations' * iterations}.{file_format}"
         output = Path(collected.outcome.file_name(ending, collected.attempt))
-        api.require_place(output)
+        require_place(output)
     if output is not None:
         api.write_file(pieces, output)
     if shows_cases:
@@ -133,7 +134,7 @@ def _print_collected(
             cases=[] if iterations else collected.cases,
             iterations=list(collected.iterations()) if iterations else [],
             claims=collected.outcome.judged_claims,
-            files=api.written_files("export", output),
+            files=written_files("export", output),
         )
     elif output is None and on_terminal:
         data(b"".join(pieces).decode().rstrip("\n"))
@@ -195,7 +196,7 @@ def claims(
     judged = api.claims(experiments or (), attempt=attempt, session=session, **selection)
     failures = [row for outcome in judged.outcomes for row in outcome.failures]
     rows = [row for outcome in judged.outcomes for row in outcome.judged_claims]
-    context.obj.json.put(claims=rows, failed_jobs=api.rows_of(api.JobRef, failures))
+    context.obj.json.put(claims=rows, failed_jobs=rows_of(api.JobRef, failures))
     for outcome in judged.outcomes:
         data(_claims_title(outcome))
         print_claims(outcome, with_numbers=True)
@@ -252,7 +253,7 @@ def plot(
             confirm_overwrite([Path(output)], force)
         name = names[0] if names else None
         plots = [api.plot(name, output, attempt=attempt, session=session, where=where, **selection)]
-    files = api.written_files("picture", *(plotted.file for plotted in plots))
+    files = written_files("picture", *(plotted.file for plotted in plots))
     context.obj.json.put(files=files, claims=[row for plotted in plots for row in plotted.outcome.judged_claims])
     for plotted in plots:
         data(str(plotted.file))
@@ -281,7 +282,7 @@ def report(
     session = session_of(context)
     page = api.report(output, experiments or (), force=force, session=session, **selection)
     claims = [row for outcome in page.outcomes for row in outcome.judged_claims]
-    context.obj.json.put(files=api.written_files("page", page.file), claims=claims)
+    context.obj.json.put(files=written_files("page", page.file), claims=claims)
     data(str(page.file))
     cases = counted(sum(len(outcome.results) for outcome in page.outcomes), "case")
     message(f"{counted(len(page.outcomes), 'experiment')}, {cases}; the page is one file and needs no other")
@@ -358,7 +359,7 @@ def _write_bundles(
         except api.UnprovenBundle as error:
             unproven += error.problems
     context.obj.json.put(
-        files=[row for each in written for row in api.written_files("bundle", each.file)],
+        files=[row for each in written for row in written_files("bundle", each.file)],
         missing=[missing for each in written for missing in each.contents.missing],
         left_out=[attempt for each in written for attempt in each.contents.left_out],
     )
@@ -388,7 +389,7 @@ def _print_contents(written: api.Bundle) -> None:
 def _verify(context: typer.Context, file: Path) -> None:
     """Print the checks of a bundle and their sum; exit code 1 if one found a difference."""
     verified = api.verify_bundle(file)
-    context.obj.json.put(checks=api.rows_of(api.BundleCheckRow, verified.checks))
+    context.obj.json.put(checks=rows_of(api.BundleCheckRow, verified.checks))
     for check in verified.checks:
         differences = counted(len(check.differences), "difference") if check.differences else "no difference"
         data(f"{check.name:<8}  {check.what}{f': {differences}' if check.is_proven or check.differences else ''}")

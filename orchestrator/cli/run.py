@@ -16,6 +16,7 @@ from orchestrator.cli.notify import message_addresses, message_of_error, send_me
 from orchestrator.cli.options import argument, experiments_of, no_longer_waiting, session_of, value_option
 from orchestrator.cli.output import as_row, data, filled_columns, message, only, print_shortened, suggest, table
 from orchestrator.errors import EXIT_FAILED, EXIT_OK, EXIT_TIMEOUT, EXIT_USER_ERROR, Problem, ReproError
+from orchestrator.fields import rows_of
 from orchestrator.paths import short_name
 from orchestrator.text import counted
 
@@ -228,7 +229,7 @@ def cancel(
             raise ReproError(Problem(f"{counted(len(jobs), 'job')} would be cancelled", hint="confirm with --yes"))
         typer.confirm(f"Cancel {counted(len(jobs), 'job')}?", abort=True, err=True)
     cancelled = api.cancel_jobs(jobs, session=session)
-    refs = api.rows_of(api.JobRef, cancelled.asked)
+    refs = rows_of(api.JobRef, cancelled.asked)
     context.obj.json.put([*cancelled.refused, *cancelled.unrecorded], jobs=refs)
     for job in cancelled.asked:
         data(f"{job.job_id}  {job.label}  {job.scheduler_id or '-'}")
@@ -255,7 +256,7 @@ def cancel(
 def adopt(context: typer.Context, folder: Folder) -> None:
     """Read the jobs of rendered scripts that were submitted by hand into the ledger. A second call adds new ones."""
     adopted = api.adopt(folder, session=session_of(context))
-    refs = api.rows_of(api.JobRef, adopted.jobs)
+    refs = rows_of(api.JobRef, adopted.jobs)
     rows = [
         as_row(ref) | {"experiment": short_name(ref.experiment), "case": row.label}
         for ref, row in zip(refs, adopted.jobs, strict=True)

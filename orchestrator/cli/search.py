@@ -16,6 +16,7 @@ from orchestrator.cli.notify import message_addresses, message_of_error, send_me
 from orchestrator.cli.options import argument, session_of, value_option
 from orchestrator.cli.output import as_row, data, filled_columns, message, suggest, table
 from orchestrator.errors import EXIT_FAILED, EXIT_OK, Problem, ReproError
+from orchestrator.fields import row_of, rows_of
 from orchestrator.text import counted
 
 if TYPE_CHECKING:
@@ -148,12 +149,12 @@ def _print_answer(
     others = [row for row in answer.rows if row.state != "measured"]
     context.obj.json.put(
         searches=[_summary(prepared, answer)],
-        candidates=api.rows_of(api.SearchedCase, (*measured, *others)),
+        candidates=rows_of(api.SearchedCase, (*measured, *others)),
         reasons=[api.NotRunReason(reason, count) for reason, count in answer.reasons],
         winners=_winners(answer),
     )
     candidates = (*measured, *(row for row in others if row.is_candidate))
-    shown = [as_row(row) for row in api.rows_of(api.SearchedCase, candidates)]
+    shown = [as_row(row) for row in rows_of(api.SearchedCase, candidates)]
     columns = [name for name in filled_columns(shown[:MOST_ROWS]) if name != "detail"]
     table(shown[:MOST_ROWS], columns, important=_IMPORTANT)
     if len(shown) > MOST_ROWS:
@@ -214,7 +215,7 @@ def _hours(hours: float) -> str:
 def _summary(prepared: api.PreparedSearch, answer: api.SearchAnswer) -> api.SearchSummary:
     counts = {"candidates": len(answer.candidates), "measured": len(answer.measured)}
     names = {"experiment": prepared.entry.name, "cluster": prepared.cluster.name}
-    return api.row_of(api.SearchSummary, answer, **names, **counts)
+    return row_of(api.SearchSummary, answer, **names, **counts)
 
 
 def _winners(answer: api.SearchAnswer) -> list[api.SearchWinner]:
@@ -222,7 +223,7 @@ def _winners(answer: api.SearchAnswer) -> list[api.SearchWinner]:
     if winner is None:
         return []
     arguments = api.arguments_by_program(winner.case)
-    return [api.row_of(api.SearchWinner, winner, margin=answer.margin, arguments=arguments)]
+    return [row_of(api.SearchWinner, winner, margin=answer.margin, arguments=arguments)]
 
 
 def _print_simulated(context: typer.Context, entry: api.Entry, simulated: api.Simulated) -> None:

@@ -19,6 +19,8 @@ from orchestrator.cli import options as option
 from orchestrator.cli.options import all_settings, argument, session_of, value_option
 from orchestrator.cli.output import as_row, data, filled_columns, message, next_command, suggest, table
 from orchestrator.errors import EXIT_FAILED, Problem, ReproError
+from orchestrator.fields import row_of, rows_of
+from orchestrator.files import written_files
 from orchestrator.paths import find_folders
 from orchestrator.text import counted
 
@@ -65,7 +67,7 @@ def list_clusters(context: typer.Context) -> None:
     problems: list[Problem] = []
     for name in sorted(api.cluster_names(folders)):
         try:
-            rows.append(api.row_of(api.ClusterRow, api.find_cluster(folders, name)))
+            rows.append(row_of(api.ClusterRow, api.find_cluster(folders, name)))
         except ReproError as error:
             problems += error.problems
     context.obj.json.put(clusters=rows)
@@ -92,7 +94,7 @@ def show(
         api.ProfileField(api.dotted(path), value, str(layered.location(path)))
         for path, value in api.leaves(layered.value)
     ]
-    row = api.row_of(api.ClusterRow, cluster)
+    row = row_of(api.ClusterRow, cluster)
     context.obj.json.put(clusters=[row], fields=values, profiles=[layered.value])
     if resolved:
         cells = [{"field": row.field, "value": _yaml(row.value), "from": row.location} for row in values]
@@ -165,7 +167,7 @@ def check(
 def new(context: typer.Context, name: NewName, partition: Partition = None) -> None:
     """Write a profile from what Slurm reports on this login node."""
     file = api.new_cluster(find_folders(), name, partition, message)
-    context.obj.json.put(files=api.written_files("profile", file))
+    context.obj.json.put(files=written_files("profile", file))
     data(str(file))
     suggest("what is right, wrong and open", "clusters check", name)
 
@@ -237,7 +239,7 @@ def import_images(
 
 
 def _import_rows(imports: Sequence[api.Import], failures: Mapping[str, str]) -> list[api.ImageImport]:
-    return [api.row_of(api.ImageImport, one, error=failures.get(one.name)) for one in imports]
+    return [row_of(api.ImageImport, one, error=failures.get(one.name)) for one in imports]
 
 
 def _print_results(imports: Sequence[api.Import], failures: Mapping[str, str], cluster: str) -> None:
@@ -410,7 +412,7 @@ Offline = Annotated[
 @workloads.command("list")
 def list_workloads(context: typer.Context) -> None:
     """List the programs and what each one needs."""
-    rows = api.rows_of(api.WorkloadRow, api.workload_needs())
+    rows = rows_of(api.WorkloadRow, api.workload_needs())
     context.obj.json.put(workloads=rows)
     cells = [as_row(row) | {"commit": (row.commit or "")[:12], "needs": ", ".join(row.needs)} for row in rows]
     table(cells, list(cells[0]))
@@ -421,8 +423,8 @@ def list_workloads(context: typer.Context) -> None:
 def show_workload(context: typer.Context, name: Program, cluster: option.ClusterName = None) -> None:
     """Show what a program needs, its sources, and what is there."""
     shown = api.show_workload(name, cluster)
-    rows = api.rows_of(api.NeedRow, shown.needs)
-    context.obj.json.put(workloads=[api.row_of(api.WorkloadRow, shown)], needs=rows)
+    rows = rows_of(api.NeedRow, shown.needs)
+    context.obj.json.put(workloads=[row_of(api.WorkloadRow, shown)], needs=rows)
     if rows:
         short = [_short(row) for row in rows]
         table(short, filled_columns(short))
@@ -470,7 +472,7 @@ def fetch(
         message("fetching on this machine; no job is started")
     rows: list[api.FetchedFile] = []
     for fetched in planned.run(message):
-        row = api.row_of(api.FetchedFile, fetched)
+        row = row_of(api.FetchedFile, fetched)
         rows.append(row)
         if row.how != "fetched":  # else the script has printed it
             message(f"{row.field}: {row.how}, {', '.join(map(str, row.files))}")

@@ -15,6 +15,7 @@ from orchestrator.cli.notify import message_addresses, message_of_error, send_me
 from orchestrator.cli.options import all_settings, no_longer_waiting, session_of, value_option
 from orchestrator.cli.output import as_row, message, only, print_shortened, repro_command, suggest, table
 from orchestrator.errors import EXIT_FAILED, EXIT_OK
+from orchestrator.fields import row_of, rows_of
 from orchestrator.paths import short_name
 from orchestrator.text import counted
 
@@ -106,7 +107,7 @@ def _plan(
     denied = api.denied_note(planned[0].cluster)
     for note in [*(note for run in planned for note in run.notes), *denied, *_example_notes(planned)]:
         message(f"note: {note}")
-    context.obj.json.put(plans=api.rows_of(api.PlannedJob, _plans(planned)))
+    context.obj.json.put(plans=rows_of(api.PlannedJob, _plans(planned)))
     _print_plans(planned, options)
 
 
@@ -150,7 +151,7 @@ def _supervised(
         raise
     ended = [result.row for outcome in outcomes for result in outcome.results if result.row is not None]
     context.obj.json.put(
-        jobs=api.rows_of(api.JobRef, {row.job_id: row for row in ended}.values()),
+        jobs=rows_of(api.JobRef, {row.job_id: row for row in ended}.values()),
         cases=[row for outcome in outcomes for row in api.export_rows(outcome.entry, outcome.results)],
         claims=[row for outcome in outcomes for row in outcome.judged_claims],
     )
@@ -193,7 +194,7 @@ def _job_rows(submissions: Sequence[api.Submission]) -> list[api.JobRef]:
     rows: dict[str, api.JobRef] = {}
     for submission in submissions:
         for job in submission.jobs:
-            rows.setdefault(job.job_id, api.row_of(api.JobRef, job, reused=submission.reused.get(job.job_id)))
+            rows.setdefault(job.job_id, row_of(api.JobRef, job, reused=submission.reused.get(job.job_id)))
     return list(rows.values())
 
 
@@ -274,7 +275,7 @@ def _print_plans(planned: Sequence[api.PlannedRun], options: api.CaseOptions) ->
     """Print the jobs of a dry run. Jobs that experiments share are one row."""
     plans = _plans(planned)
     rows: list[dict[str, object]] = [
-        as_row(api.row_of(api.PlannedJob, plan))
+        as_row(row_of(api.PlannedJob, plan))
         | {"experiment": short_name(plan.case.experiment), "case": plan.label, "time": plan.resources.time_limit}
         | {"warnings": "; ".join(plan.warnings)}
         for plan in plans

@@ -382,7 +382,7 @@ def result_counts(ledger: Ledger) -> list[JobsOfKind]:
     query = sa.select(*jobs.c, sa.func.count()).group_by(*jobs.c).order_by(*jobs.c)
     with ledger.reading() as session:
         rows = session.execute(query)
-        return [JobsOfKind(*row) for row in rows]
+        return [JobsOfKind._make(row) for row in rows]
 
 
 @dataclass(frozen=True, slots=True)
