@@ -81,7 +81,7 @@ _NAMES = {
     "api.search": "SearchOptions run_search search_answer simulate_search",
     "api.session": "DEFAULT SILENT Reporter Session Silent",
     "api.sites": (
-        "DenyList Fetch FetchedFile FetchedSetting NeedRow NeedStatus WorkloadNeeds WorkloadRow allow_nodes "
+        "DenyList Fetch FetchedFile FetchedSetting NeedRow WorkloadNeeds WorkloadRow allow_nodes "
         "deny_nodes list_denied_nodes plan_fetch show_workload workload_needs"
     ),
     "api.submissions": "Adopted CaseScript Rendered Submission SubmitOptions adopt render submit submit_all supervise",

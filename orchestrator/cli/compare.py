@@ -64,14 +64,14 @@ def compare(
         published = api.compare(experiment, where=where, attempt=attempt, session=session, **selection)
         context.obj.json.put(numbers=published.rows)
         _print_published(published, wide)
-        _end_published(published, selection, attempt, session)
+        _end_published(published, selection, attempt)
     elif attempt is not None or arg or run:
         what = "--attempt, --arg and --run: not with A and B"
         raise ReproError(Problem(what, hint="repro compare EXPERIMENT --attempt 1"))
     else:
         compared = api.compare_runs(*sides, experiment, where=where, without=without, session=session, **runs)
         context.obj.json.put(sides=[compared.a, compared.b], cases=compared.cases)
-        _print_runs(compared, session)
+        _print_runs(compared)
 
 
 def _parse(arguments: Sequence[str]) -> tuple[str | None, tuple[str, str] | None]:
@@ -111,16 +111,13 @@ def _print_published(comparison: api.PublishedComparison, wide: bool) -> None:
     _print_summary(comparison)
 
 
-def _end_published(
-    comparison: api.PublishedComparison, selection: api.FigureFilter, attempt: int | None, session: api.Session
-) -> None:
+def _end_published(comparison: api.PublishedComparison, selection: api.FigureFilter, attempt: int | None) -> None:
     """Print the next command; exit code 1 if a job failed or a number is outside its tolerance."""
     if comparison.failures:
-        first = comparison.failures[0]
-        suggest_why(first.job_id, first.label, first.failure, session)
+        suggest_why(comparison.failures[0])
     else:
         name, purpose = comparison.outcome.entry.short_name, "the claims of the paper about these numbers"
-        suggest(purpose, "claims", name, **selection, attempt=attempt, database=session.database)
+        suggest(purpose, "claims", name, **selection, attempt=attempt)
     if comparison.failed:
         raise typer.Exit(EXIT_FAILED)
 
@@ -189,7 +186,7 @@ def _tolerance(row: api.ComparedNumber) -> str:
     return f"±{100 * (row.tolerance or 0.0):.3g} % ({row.tolerance_from})"
 
 
-def _print_runs(comparison: api.RunComparison, session: api.Session) -> None:
+def _print_runs(comparison: api.RunComparison) -> None:
     cases, regressions = comparison.cases, comparison.regressions
     message(f"A is {comparison.a}, B is {comparison.b}; ratio is B over A")
     rows = [_diff_row(case) for case in cases]
@@ -198,7 +195,7 @@ def _print_runs(comparison: api.RunComparison, session: api.Session) -> None:
     _print_changes(cases)
     job = (regressions or [case for case in cases if case.b_job])[0].b_job
     purpose = "its attempts and events" if regressions else "the attempts of the first job"
-    suggest(purpose, "history", str(job), database=session.database)
+    suggest(purpose, "history", str(job))
     if regressions:
         raise typer.Exit(EXIT_FAILED)
 

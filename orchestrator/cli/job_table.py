@@ -7,7 +7,9 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
+
+import typer
 
 from orchestrator import api
 from orchestrator.cli.output import (
@@ -17,13 +19,18 @@ from orchestrator.cli.output import (
     as_row,
     data,
     message,
+    only,
     print_beside,
+    repro_command,
     suggest,
     table,
     table_lines,
 )
 from orchestrator.paths import short_name
 from orchestrator.text import counted, printable
+
+if TYPE_CHECKING:
+    from orchestrator.config.user import Address
 
 BAR_WIDTH = 10
 NEVER_STARTED = ("cancelled", "not-submitted", "refused", "stopped")
@@ -92,8 +99,7 @@ def job_lines(jobs: Sequence[api.JobStatus], width: int) -> list[str]:
 
 
 def _job_cells(job: api.JobStatus) -> dict[str, object]:
-    case = " ".join(filter(None, [job.case, f"#{job.repeat}" if job.repeat > 1 else None, job.arguments]))
-    texts = {"case": case, "experiment": short_name(job.experiment), "iteration": job.progress, "left": job.left}
+    texts = {"case": job.label, "experiment": short_name(job.experiment), "iteration": job.progress, "left": job.left}
     cost = None if job.cost is None else f"{job.cost:.2f} {job.currency}"
     return as_row(job) | texts | {"cost": cost}
 
@@ -171,21 +177,27 @@ def print_claims(outcome: api.FigureOutcome, with_numbers: bool = False) -> None
             data(f"{'':<12}{of_other}{used.case}  {number}  (job {used.job})")
 
 
-def suggest_why(job_id: str, label: str, failure: str | None, session: api.Session) -> None:
+def suggest_why(failed: api.JobRow | api.JobStatus) -> None:
     """Print the command that shows why a job failed: its log, that of its canary, or its events if it did not start."""
-    canary = api.canary_of(job_id, session=session) if failure == "stopped" else None
-    if canary is not None:
-        job_id, label, failure = canary.job_id, f"the canary of {label}", canary.failure
-    command = "history" if failure in NEVER_STARTED else "logs"
-    suggest(f"why {label} failed", command, job_id, database=session.database)
+    job_id = failed.job if isinstance(failed, api.JobStatus) else failed.job_id
+    canary = api.canary_of(job_id, session=api.Session(Console.database)) if failed.failure == "stopped" else None
+    label = failed.label if canary is None else f"the canary of {failed.label}"
+    command = "history" if (canary or failed).failure in NEVER_STARTED else "logs"
+    suggest(f"why {label} failed", command, job_id if canary is None else canary.job_id)
 
 
-def suggest_results(names: Sequence[str], selection: api.JobFilter, database: str | None) -> None:
+def suggest_status(names: Sequence[str], selection: api.StateFilter, *, watch: bool = False) -> None:
+    """Print the command that shows the states of the jobs; with `watch`, until all have ended."""
+    purpose = "until all jobs have ended" if watch else "their states"
+    suggest(purpose, "status", *only(names), **selection, watch=watch)
+
+
+def suggest_results(names: Sequence[str], selection: api.JobFilter) -> None:
     """Print the command that shows the numbers of an experiment, or the claims of several."""
     if len(names) == 1:
-        suggest("the numbers and the claims", "collect", *names, **selection, database=database)
+        suggest("the numbers and the claims", "collect", *names, **selection)
     else:
-        suggest("the verdicts of the claims", "claims", *names, **{**selection, "where": None}, database=database)
+        suggest("the verdicts of the claims", "claims", *names, **{**selection, "where": None})
 
 
 def can_redraw(file: TextIO) -> bool:
@@ -211,8 +223,34 @@ def picture(file: TextIO) -> Iterator[Callable[[Sequence[str]], None]]:
 
 
 @contextmanager
-def waiting(console: Console) -> Iterator[None]:
-    """Show the progress of the jobs that the block waits for: bars on a terminal, elsewhere a line for each change."""
+def waiting(
+    context: typer.Context,
+    addresses: Sequence[Address],
+    selection: api.JobFilter | None = None,
+    names: Sequence[str] = (),
+) -> Iterator[None]:
+    """Show the progress of the jobs that the block waits for, and send a message if an error ends it.
+
+    After Ctrl-C, print how to follow or cancel the jobs of `selection`. `names` are their experiments, by default those
+    of the jobs.
+    """
+    from orchestrator.cli.notify import message_of_error  # masks secrets: not for `status`
+
+    try:
+        with message_of_error(addresses, context.command_path), _progress(context.obj):
+            yield
+    except KeyboardInterrupt:
+        if selection is not None:
+            message("no longer waiting; the jobs continue")
+            names = names or sorted({short_name(job.experiment) for job in context.obj.waiting_for})
+            purpose = f"or: {repro_command('cancel', *names, **selection)}" if names else "their states"
+            suggest(purpose, "status", *only(names), **selection, watch=True)
+        raise
+
+
+@contextmanager
+def _progress(console: Console) -> Iterator[None]:
+    """Show the progress of jobs: bars on a terminal, elsewhere a line for each change."""
     if not can_redraw(sys.stderr):
         lines = _ProgressLines()
         console.show_progress = lines.show

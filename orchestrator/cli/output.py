@@ -60,9 +60,20 @@ def suggest(purpose: str, command: str, *words: str, **options: object) -> None:
     next_command(repro_command(command, *words, **options), purpose)
 
 
+OF_LEDGER = (
+    *("list", "status", "logs", "history", "sql", "submit", "search", "adopt", "wait", "retry", "cancel"),
+    *("collect", "compare", "claims", "plot", "report", "bundle", "config show"),
+)
+"""Commands that read or write the ledger. They have `--database`."""
+
+
 def repro_command(command: str, *words: str, **options: object) -> str:
-    """Return a command of `repro` for a shell: arguments, then options. Options that are None or False are left out."""
-    return shlex.join(["repro", *command.split(), *words, *option_words(options)])
+    """Return a command of `repro` for a shell: arguments, then options. Options that are None or False are left out.
+
+    The ledger of this process is kept.
+    """
+    ledger = {"database": Console.database} if command in OF_LEDGER else {}
+    return shlex.join(["repro", *command.split(), *words, *option_words({**options, **ledger})])
 
 
 def only(names: Sequence[str]) -> Sequence[str]:
@@ -98,11 +109,11 @@ class Console:
     """
 
     prints_data: ClassVar[bool] = True
+    database: ClassVar[str | None] = None
 
     def __init__(self) -> None:
         self.json = JsonOutput(_print)
-        self.database: str | None = None
-        Console.prints_data = True
+        Console.prints_data, Console.database = True, None
         self.waiting_for: Sequence[JobRow] = ()
         self.show_progress: Callable[[Sequence[JobRow]], None] = lambda _: None
 

@@ -19,9 +19,9 @@ import typer
 from orchestrator import api
 from orchestrator.cli import options as option
 from orchestrator.cli.documents import JsonOutput
-from orchestrator.cli.job_table import bar, can_redraw, job_lines, picture, print_jobs, suggest_why
+from orchestrator.cli.job_table import bar, can_redraw, job_lines, picture, print_jobs, suggest_status, suggest_why
 from orchestrator.cli.options import argument, session_of, value_option
-from orchestrator.cli.output import WIDE_HINT, VisibleLog, as_row, data, filled_columns, message, only, suggest, table
+from orchestrator.cli.output import WIDE_HINT, VisibleLog, as_row, data, filled_columns, message, suggest, table
 from orchestrator.errors import Problem, ReproError
 from orchestrator.paths import short_name
 from orchestrator.text import counted, utc_stamp
@@ -67,7 +67,7 @@ def logs(
     except KeyboardInterrupt:
         message("no longer following; the job continues")
         raise
-    suggest("the state of its jobs", "status", short_name(log.job.experiment), database=context.obj.database)
+    suggest("the state of its jobs", "status", short_name(log.job.experiment))
 
 
 def _lines(pieces: Iterable[bytes]) -> Iterator[list[str]]:
@@ -101,7 +101,7 @@ def history(
     table(_event_rows(attempts), ["at", "attempt", "event", "detail"], wide=wide, hint=WIDE_HINT)
     earlier = attempts[-1].number - 1
     purpose = "the log of the attempt before" if earlier else "the log"
-    suggest(purpose, "logs", row.job_id, attempt=earlier or None, database=context.obj.database)
+    suggest(purpose, "logs", row.job_id, attempt=earlier or None)
 
 
 def _attempt_row(attempt: api.JobAttempt) -> dict[str, object]:
@@ -150,7 +150,7 @@ def sql(
         relations = api.relations(session=session)
         context.obj.json.put(relations=relations)
         _print_relations(relations)
-        suggest("more in docs/reference/ledger.md", "sql", EXAMPLE_QUERY, database=session.database)
+        suggest("more in docs/reference/ledger.md", "sql", EXAMPLE_QUERY)
         return
     with api.query(query, session=session) as answer:
         if context.obj.is_json:
@@ -166,7 +166,7 @@ def sql(
             blocks = _blocks(answer.rows)
             for block in itertools.chain([next(blocks, [])], blocks):
                 table([dict(zip(answer.columns, row, strict=True)) for row in block], answer.columns, wide=True)
-    suggest("the views and tables, and their columns", "sql", database=session.database)
+    suggest("the views and tables, and their columns", "sql")
 
 
 def _print_relations(relations: Sequence[api.Relation]) -> None:
@@ -249,7 +249,7 @@ def status(
         _print_notes(now)
         if not context.obj.is_json:
             _print_rows(now.jobs, now.experiments, wide)
-    _suggest_next(now, experiment, {**selection, "state": state}, session)
+    _suggest_next(now, experiment, {**selection, "state": state})
 
 
 def _require_interval(every: float) -> None:
@@ -335,26 +335,23 @@ def _print_rows(jobs: Sequence[api.JobStatus], experiments: Sequence[api.Experim
         message("no matching job")
 
 
-def _suggest_next(now: api.Status, experiment: str | None, selection: api.StateFilter, session: api.Session) -> None:
+def _suggest_next(now: api.Status, experiment: str | None, selection: api.StateFilter) -> None:
     """Print the command that explains the first failure, waits for open jobs, or shows the results."""
     failed = next((job for job in now.jobs if job.verdict == "failed"), None)
     if now.experiments and not now.jobs:
         first = next((row for row in now.experiments if row.running or row.waiting), now.experiments[0])
         name = short_name(first.experiment)
-        suggest("its cases", "status", name, cluster=first.cluster, scale=first.scale, database=session.database)
+        suggest("its cases", "status", name, cluster=first.cluster, scale=first.scale)
     elif failed is not None:
-        label = f"{failed.case} #{failed.repeat}" if failed.repeat > 1 else failed.case
-        suggest_why(failed.job, label, failed.failure, session)
+        suggest_why(failed)
     elif now.is_open:
         names = list(dict.fromkeys(short_name(job.experiment) for job in now.jobs))
-        suggest("until all jobs have ended", "status", *only(names), **selection, database=session.database, watch=True)
+        suggest_status(names, selection, watch=True)
     elif now.jobs:
         name = short_name(now.jobs[-1].experiment)
-        suggest(
-            "the numbers and the claims", "collect", name, **{**selection, "state": None}, database=session.database
-        )
+        suggest("the numbers and the claims", "collect", name, **{**selection, "state": None})
     else:
-        suggest("all states", "status", *filter(None, [experiment]), database=session.database)
+        suggest("all states", "status", *filter(None, [experiment]))
 
 
 def _picture(now: api.Status, every: float, wide: bool) -> list[str]:

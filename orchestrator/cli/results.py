@@ -98,7 +98,7 @@ def collect(
     shows_cases = _print_collected(context, collected, file_format, output, columns, iterations)
     if not shows_cases:
         message(_claims_title(collected.outcome))
-    kept = {**selection, "where": where, "attempt": attempt, "database": session.database}
+    kept = {**selection, "where": where, "attempt": attempt}
     suggest("the figure as a picture", "plot", collected.outcome.entry.short_name, **kept)
     if collected.outcome.failed:
         raise typer.Exit(EXIT_FAILED)
@@ -207,11 +207,11 @@ def claims(
         f"repro status {short_name(failures[0].experiment)} --failed" if failures else "",
     )
     if failures:
-        suggest_why(failures[0].job_id, failures[0].label, failures[0].failure, session)
+        suggest_why(failures[0])
     else:
         first = next((outcome for outcome in judged.outcomes if outcome.failed), judged.outcomes[0]).entry.short_name
         purpose = "measured and published numbers"
-        suggest(purpose, "compare", first, **selection, attempt=attempt, database=session.database)
+        suggest(purpose, "compare", first, **selection, attempt=attempt)
     if judged.failed:
         raise typer.Exit(EXIT_FAILED)
 
@@ -259,7 +259,7 @@ def plot(
         data(str(plotted.file))
         message(_claims_title(plotted.outcome))
     first = plots[0].outcome.entry.short_name
-    suggest("the verdicts with their numbers", "claims", first, **selection, attempt=attempt, database=session.database)
+    suggest("the verdicts with their numbers", "claims", first, **selection, attempt=attempt)
 
 
 @app.command()
@@ -288,11 +288,9 @@ def report(
     message(f"{counted(len(page.outcomes), 'experiment')}, {cases}; the page is one file and needs no other")
     failures = [row for outcome in page.outcomes for row in outcome.failures]
     if failures:
-        suggest_why(failures[0].job_id, failures[0].label, failures[0].failure, session)
+        suggest_why(failures[0])
     else:
-        suggest(
-            "the same verdicts for a script", "claims", *(experiments or ()), **selection, database=session.database
-        )
+        suggest("the same verdicts for a script", "claims", *(experiments or ()), **selection)
 
 
 What = Annotated[

@@ -12,7 +12,7 @@ from orchestrator import api
 from orchestrator.cli import completion
 from orchestrator.cli import options as option
 from orchestrator.cli.job_table import waiting
-from orchestrator.cli.notify import message_addresses, message_of_error, send_message
+from orchestrator.cli.notify import message_addresses, send_message
 from orchestrator.cli.options import argument, session_of, value_option
 from orchestrator.cli.output import as_row, data, filled_columns, message, suggest, table
 from orchestrator.errors import EXIT_FAILED, EXIT_OK, Problem, ReproError
@@ -117,7 +117,7 @@ def search(
     )
     message(f"{prepared.entry.name} on {prepared.cluster.name}: {counted(len(prepared.candidates), 'candidate')}")
     if dry_run:
-        _print_answer(context, prepared, api.search_answer(prepared, None, session=session), session)
+        _print_answer(context, prepared, api.search_answer(prepared, None, session=session))
         return
     raise typer.Exit(_search(context, prepared, api.SearchOptions(limit, max_parallel, short, finalists), addresses))
 
@@ -128,22 +128,20 @@ def _search(
     """Run the search and print the answer; return the exit code."""
     session = session_of(context)
     try:
-        with message_of_error(addresses, context.command_path), waiting(context.obj):
+        with waiting(context, addresses):
             answer = api.run_search(prepared, options, session=session)
     except KeyboardInterrupt:
         message("interrupted; open jobs go on, and the same command continues the search")
-        _print_answer(context, prepared, api.search_answer(prepared, "interrupted", session=session), session)
+        _print_answer(context, prepared, api.search_answer(prepared, "interrupted", session=session))
         raise
-    code = _print_answer(context, prepared, answer, session)
+    code = _print_answer(context, prepared, answer)
     fastest = api.fastest_text(answer) or "no candidate is measured"
     end = f"search {prepared.entry.short_name} on {prepared.cluster.name}: {fastest}"
     send_message(addresses, [end], failed=code != EXIT_OK)
     return code
 
 
-def _print_answer(
-    context: typer.Context, prepared: api.PreparedSearch, answer: api.SearchAnswer, session: api.Session
-) -> int:
+def _print_answer(context: typer.Context, prepared: api.PreparedSearch, answer: api.SearchAnswer) -> int:
     """Print the fastest cases, the winner, the hours and what was not run; return the exit code."""
     measured = answer.measured
     others = [row for row in answer.rows if row.state != "measured"]
@@ -166,13 +164,13 @@ def _print_answer(
     failed = [row for row in answer.rows if row.state == "failed"]
     if failed:
         message(f"failed: {counted(len(failed), 'case')}, the first one {failed[0].case.name}: {failed[0].why}")
-        suggest("the failed jobs", "status", prepared.entry.short_name, failed=True, database=session.database)
+        suggest("the failed jobs", "status", prepared.entry.short_name, failed=True)
     if answer.winner is None:
         return EXIT_FAILED if answer.jobs else EXIT_OK
     for program, arguments in api.arguments_by_program(answer.winner.case).items():
         data(f"{program}: {shlex.join(arguments)}")
     name, cluster = prepared.entry.short_name, prepared.cluster.name
-    suggest("throughput of the measured candidates", "plot", name, cluster=cluster, database=session.database)
+    suggest("throughput of the measured candidates", "plot", name, cluster=cluster)
     return EXIT_OK
 
 

@@ -19,7 +19,7 @@ from orchestrator.cli import options as option
 from orchestrator.cli.options import all_settings, argument, session_of, value_option
 from orchestrator.cli.output import as_row, data, filled_columns, message, next_command, suggest, table
 from orchestrator.errors import EXIT_FAILED, Problem, ReproError
-from orchestrator.fields import row_of, rows_of
+from orchestrator.fields import row_of
 from orchestrator.files import written_files
 from orchestrator.paths import find_folders
 from orchestrator.text import counted
@@ -412,7 +412,7 @@ Offline = Annotated[
 @workloads.command("list")
 def list_workloads(context: typer.Context) -> None:
     """List the programs and what each one needs."""
-    rows = rows_of(api.WorkloadRow, api.workload_needs())
+    rows = [needs.row for needs in api.workload_needs()]
     context.obj.json.put(workloads=rows)
     cells = [as_row(row) | {"commit": (row.commit or "")[:12], "needs": ", ".join(row.needs)} for row in rows]
     table(cells, list(cells[0]))
@@ -423,17 +423,15 @@ def list_workloads(context: typer.Context) -> None:
 def show_workload(context: typer.Context, name: Program, cluster: option.ClusterName = None) -> None:
     """Show what a program needs, its sources, and what is there."""
     shown = api.show_workload(name, cluster)
-    rows = rows_of(api.NeedRow, shown.needs)
-    context.obj.json.put(workloads=[row_of(api.WorkloadRow, shown)], needs=rows)
+    rows, workload = shown.needs, shown.row
+    context.obj.json.put(workloads=[workload], needs=rows)
     if rows:
         short = [_short(row) for row in rows]
         table(short, filled_columns(short))
-    workload = shown.workload
-    message(f"{workload.name}: {workload.about}")
-    for status in shown.needs:
-        if status.source.published_data:
-            message(f"data of the paper: {status.source.published_data}")
-    states = {status.state for status in shown.needs if status.source.is_required}
+    message(f"{workload.workload}: {workload.program}")
+    for published_data in shown.published_data:
+        message(f"data of the paper: {published_data}")
+    states = {row.state for row in rows if row.required}
     if not rows:
         message("needs no code or data from elsewhere")
     elif cluster is None:
@@ -476,13 +474,11 @@ def fetch(
         rows.append(row)
         if row.how != "fetched":  # else the script has printed it
             message(f"{row.field}: {row.how}, {', '.join(map(str, row.files))}")
-    settings = [api.FetchedSetting(field, value) for field, value in planned.settings]
-    context.obj.json.put(fetched=rows, settings=settings)
+    context.obj.json.put(fetched=rows, settings=planned.settings)
     if planned.settings:
         data(f"workloads:\n  {planned.workload.name}:")
-        for field, value in planned.settings:
-            data(f"    {field}: {_yaml_text(value)}")
-    if planned.settings:
+        for setting in planned.settings:
+            data(f"    {setting.field}: {_yaml_text(setting.value)}")
         message(f"set these fields in {api.shown(planned.cluster.overlay)}")
     if planned.unmounted:
         message(f"jobs run in containers: add {' and '.join(planned.unmounted)} to container: mounts: of the profile")

@@ -10,9 +10,16 @@ import typer
 from orchestrator import api
 from orchestrator.cli import completion
 from orchestrator.cli import options as option
-from orchestrator.cli.job_table import claim_counts, print_outcome, suggest_results, suggest_why, waiting
-from orchestrator.cli.notify import message_addresses, message_of_error, send_message
-from orchestrator.cli.options import all_settings, no_longer_waiting, session_of, value_option
+from orchestrator.cli.job_table import (
+    claim_counts,
+    print_outcome,
+    suggest_results,
+    suggest_status,
+    suggest_why,
+    waiting,
+)
+from orchestrator.cli.notify import message_addresses, send_message
+from orchestrator.cli.options import all_settings, session_of, value_option
 from orchestrator.cli.output import as_row, message, only, print_shortened, repro_command, suggest, table
 from orchestrator.errors import EXIT_FAILED, EXIT_OK
 from orchestrator.fields import row_of, rows_of
@@ -95,7 +102,7 @@ def submit(
     submitted = _submitted(context, experiments, cluster, selection, {**options, **run})
     if wait:
         raise typer.Exit(_supervised(context, submitted, addresses, selection))
-    _print_submitted_jobs(submitted, selection, context.obj.database)
+    _print_submitted_jobs(submitted, selection)
 
 
 def _plan(
@@ -126,8 +133,8 @@ def _submitted(
         api.submit_all(names, cluster, on_submission=on_submission, session=session_of(context), **options)
     except KeyboardInterrupt:
         message("interrupted; the jobs submitted so far are recorded and continue")
-        cancel = repro_command("cancel", *names, **selection, database=context.obj.database)
-        suggest(f"or: {cancel}", "status", *only(names), **selection, database=context.obj.database)
+        cancel = repro_command("cancel", *names, **selection)
+        suggest(f"or: {cancel}", "status", *only(names), **selection)
         raise
     if len(submitted) > 1:
         _print_total(submitted)
@@ -141,21 +148,16 @@ def _supervised(
     selection: api.JobFilter,
 ) -> int:
     """Wait until the jobs have ended, and print the results; return the exit code."""
-    session = session_of(context)
-    try:
-        with message_of_error(addresses, context.command_path), waiting(context.obj):
-            outcomes = api.supervise(submitted, session=session)
-    except KeyboardInterrupt:
-        names = [submission.planned.entry.short_name for submission in submitted]
-        no_longer_waiting(names, selection, session.database)
-        raise
+    names = [submission.planned.entry.short_name for submission in submitted]
+    with waiting(context, addresses, selection, names):
+        outcomes = api.supervise(submitted, session=session_of(context))
     ended = [result.row for outcome in outcomes for result in outcome.results if result.row is not None]
     context.obj.json.put(
         jobs=rows_of(api.JobRef, {row.job_id: row for row in ended}.values()),
         cases=[row for outcome in outcomes for row in api.export_rows(outcome.entry, outcome.results)],
         claims=[row for outcome in outcomes for row in outcome.judged_claims],
     )
-    code = _print_outcomes(outcomes, selection, session)
+    code = _print_outcomes(outcomes, selection)
     failures = [row for outcome in outcomes for row in outcome.failures]
     send_message(addresses, list(map(_end, outcomes)), failures, failed=code != EXIT_OK)
     return code
@@ -236,9 +238,7 @@ def _print_submission(submission: api.Submission) -> None:
         message(f"to submit them again: repro retry {name} --class {classes}")
 
 
-def _print_submitted_jobs(
-    submissions: Sequence[api.Submission], selection: api.JobFilter, database: str | None
-) -> None:
+def _print_submitted_jobs(submissions: Sequence[api.Submission], selection: api.JobFilter) -> None:
     labels = {job.job_id: job.label for submission in submissions for job in submission.jobs}
     rows = [
         as_row(row) | {"experiment": short_name(row.experiment), "case": labels[row.job]}
@@ -250,24 +250,24 @@ def _print_submitted_jobs(
     jobs = [job for submission in submissions for job in submission.jobs]
     names = [submission.planned.entry.short_name for submission in submissions]
     if any(job.state == api.QUEUED for job in jobs):
-        suggest("submit the queued jobs when there is room", "wait", *names, **selection, database=database)
+        suggest("submit the queued jobs when there is room", "wait", *names, **selection)
     elif any(job.phase in api.OPEN for job in jobs):
-        suggest("until all jobs have ended", "status", *only(names), **selection, database=database, watch=True)
+        suggest_status(names, selection, watch=True)
     else:
-        suggest_results(names, selection, database)
+        suggest_results(names, selection)
 
 
-def _print_outcomes(outcomes: Sequence[api.FigureOutcome], selection: api.JobFilter, session: api.Session) -> int:
+def _print_outcomes(outcomes: Sequence[api.FigureOutcome], selection: api.JobFilter) -> int:
     """Print the cases and claims of ended runs; return the exit code."""
     for outcome in outcomes:
         print_outcome(outcome, api.export_rows(outcome.entry, outcome.results))
     failures = [row for outcome in outcomes for row in outcome.failures]
     if failures:
-        suggest_why(failures[0].job_id, failures[0].label, failures[0].failure, session)
+        suggest_why(failures[0])
     else:
         purpose = "the figure as a picture" if len(outcomes) == 1 else "the figures as pictures"
         names = [outcome.entry.short_name for outcome in outcomes]
-        suggest(purpose, "plot", *names, **selection, database=session.database)
+        suggest(purpose, "plot", *names, **selection)
     return EXIT_FAILED if any(outcome.failed for outcome in outcomes) else EXIT_OK
 
 

@@ -82,6 +82,11 @@ class JobStatus:
     arguments: str | None = None
 
     @property
+    def label(self) -> str:
+        """Return the case's name with the number of the repeat and the changed arguments."""
+        return " ".join(filter(None, [self.case, f"#{self.repeat}" if self.repeat > 1 else None, self.arguments]))
+
+    @property
     def progress(self) -> str:
         """Return `3/8`, or `-` for a program that prints no iterations."""
         return "-" if self.iteration is None else f"{self.iteration}/{self.iterations}"
