@@ -151,12 +151,14 @@ class FigureFilter(RunFilter, total=False):
 
     `arg` are changed arguments as in `CaseOptions`, `run` is the beginning of a run's id. Without both, measured jobs
     with the published arguments come first, then the latest measured ones. `without` has attempts that do not count,
-    each with the reason: `3f2a:1=a slow node`.
+    each with the reason: `3f2a:1=a slow node`. `attempt` selects the attempts of this number, where jobs have one,
+    instead of the last verified ones.
     """
 
     arg: Sequence[str] | None
     run: str | None
     without: Sequence[str] | None
+    attempt: int | None
 
 
 class StateFilter(JobFilter, total=False):

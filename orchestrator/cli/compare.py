@@ -60,11 +60,11 @@ def compare(
     runs: api.RunFilter = {"cluster": cluster, "scale": scale, "workload": workload}
     session = session_of(context)
     if sides is None:
-        selection: api.FigureFilter = {**runs, "arg": arg, "run": run, "without": without}
-        published = api.compare(experiment, where=where, attempt=attempt, session=session, **selection)
+        selection: api.FigureFilter = {**runs, "arg": arg, "run": run, "without": without, "attempt": attempt}
+        published = api.compare(experiment, where=where, session=session, **selection)
         context.obj.json.put(numbers=published.rows)
         _print_published(published, wide)
-        _end_published(published, selection, attempt)
+        _end_published(published, selection)
     elif attempt is not None or arg or run:
         what = "--attempt, --arg and --run: not with A and B"
         raise ReproError(Problem(what, hint="repro compare EXPERIMENT --attempt 1"))
@@ -111,13 +111,13 @@ def _print_published(comparison: api.PublishedComparison, wide: bool) -> None:
     _print_summary(comparison)
 
 
-def _end_published(comparison: api.PublishedComparison, selection: api.FigureFilter, attempt: int | None) -> None:
+def _end_published(comparison: api.PublishedComparison, selection: api.FigureFilter) -> None:
     """Print the next command; exit code 1 if a job failed or a number is outside its tolerance."""
     if comparison.failures:
         suggest_why(comparison.failures[0])
     else:
         name, purpose = comparison.outcome.entry.short_name, "the claims of the paper about these numbers"
-        suggest(purpose, "claims", name, **selection, attempt=attempt)
+        suggest(purpose, "claims", name, **selection)
     if comparison.failed:
         raise typer.Exit(EXIT_FAILED)
 

@@ -186,7 +186,7 @@ def suggest_why(failed: api.JobRow | api.JobStatus) -> None:
     suggest(f"why {label} failed", command, job_id if canary is None else canary.job_id)
 
 
-def suggest_status(names: Sequence[str], selection: api.StateFilter, *, watch: bool = False) -> None:
+def suggest_status(names: Sequence[str], selection: Mapping[str, object], *, watch: bool = False) -> None:
     """Print the command that shows the states of the jobs; with `watch`, until all have ended."""
     purpose = "until all jobs have ended" if watch else "their states"
     suggest(purpose, "status", *only(names), **selection, watch=watch)

@@ -85,8 +85,8 @@ def collect(
     On a terminal, print the main columns and the claims, and write all columns to a file, which replaces an earlier
     one of the same figure. With -o, only write that file. Through a pipe, print the file itself.
     """
-    selection: api.FigureFilter = {"cluster": cluster, "scale": scale, "workload": workload, "arg": arg, "run": run}
-    selection["without"] = without
+    selection = api.FigureFilter(cluster=cluster, scale=scale, workload=workload, arg=arg, run=run, without=without)
+    selection["attempt"] = attempt
     file_format = _export_format(export, output)
     _require_columns(file_format, iterations, columns, context.obj.is_json)
     if file_format == "parquet":
@@ -94,12 +94,11 @@ def collect(
     if output is not None:
         confirm_overwrite([output], force)
     session = session_of(context)
-    collected = api.collect(experiment, attempt=attempt, session=session, where=where, **selection)
+    collected = api.collect(experiment, session=session, where=where, **selection)
     shows_cases = _print_collected(context, collected, file_format, output, columns, iterations)
     if not shows_cases:
         message(_claims_title(collected.outcome))
-    kept = {**selection, "where": where, "attempt": attempt}
-    suggest("the figure as a picture", "plot", collected.outcome.entry.short_name, **kept)
+    suggest("the figure as a picture", "plot", collected.outcome.entry.short_name, **selection, where=where)
     if collected.outcome.failed:
         raise typer.Exit(EXIT_FAILED)
 
@@ -190,10 +189,10 @@ def claims(
 
     Without a name, all submitted experiments are judged, each at its latest matching run.
     """
-    selection: api.FigureFilter = {"cluster": cluster, "scale": scale, "workload": workload, "arg": arg, "run": run}
-    selection["without"] = without
+    selection = api.FigureFilter(cluster=cluster, scale=scale, workload=workload, arg=arg, run=run, without=without)
+    selection["attempt"] = attempt
     session = session_of(context)
-    judged = api.claims(experiments or (), attempt=attempt, session=session, **selection)
+    judged = api.claims(experiments or (), session=session, **selection)
     failures = [row for outcome in judged.outcomes for row in outcome.failures]
     rows = [row for outcome in judged.outcomes for row in outcome.judged_claims]
     context.obj.json.put(claims=rows, failed_jobs=rows_of(api.JobRef, failures))
@@ -211,7 +210,7 @@ def claims(
     else:
         first = next((outcome for outcome in judged.outcomes if outcome.failed), judged.outcomes[0]).entry.short_name
         purpose = "measured and published numbers"
-        suggest(purpose, "compare", first, **selection, attempt=attempt)
+        suggest(purpose, "compare", first, **selection)
     if judged.failed:
         raise typer.Exit(EXIT_FAILED)
 
@@ -242,24 +241,24 @@ def plot(
 
     Without -o, or with a folder, the earlier picture of the same figure is replaced.
     """
-    selection: api.FigureFilter = {"cluster": cluster, "scale": scale, "workload": workload, "arg": arg, "run": run}
-    selection["without"] = without
+    selection = api.FigureFilter(cluster=cluster, scale=scale, workload=workload, arg=arg, run=run, without=without)
+    selection["attempt"] = attempt
     session, names = session_of(context), experiments or []
     if len(names) > 1 or any(map(api.is_paper, names)):
-        plots = api.plot_all(names, output, attempt=attempt, session=session, where=where, **selection)
+        plots = api.plot_all(names, output, session=session, where=where, **selection)
     else:
         if output is not None and not names_folder(output):
             api.require_plot_file(Path(output))
             confirm_overwrite([Path(output)], force)
         name = names[0] if names else None
-        plots = [api.plot(name, output, attempt=attempt, session=session, where=where, **selection)]
+        plots = [api.plot(name, output, session=session, where=where, **selection)]
     files = written_files("picture", *(plotted.file for plotted in plots))
     context.obj.json.put(files=files, claims=[row for plotted in plots for row in plotted.outcome.judged_claims])
     for plotted in plots:
         data(str(plotted.file))
         message(_claims_title(plotted.outcome))
     first = plots[0].outcome.entry.short_name
-    suggest("the verdicts with their numbers", "claims", first, **selection, attempt=attempt)
+    suggest("the verdicts with their numbers", "claims", first, **selection)
 
 
 @app.command()
@@ -277,8 +276,7 @@ def report(
     force: ForceFolder = False,
 ) -> None:
     """Write one HTML page with outcomes, pictures and provenance."""
-    selection: api.FigureFilter = {"cluster": cluster, "scale": scale, "workload": workload, "arg": arg, "run": run}
-    selection["without"] = without
+    selection = api.FigureFilter(cluster=cluster, scale=scale, workload=workload, arg=arg, run=run, without=without)
     session = session_of(context)
     page = api.report(output, experiments or (), force=force, session=session, **selection)
     claims = [row for outcome in page.outcomes for row in outcome.judged_claims]
@@ -318,8 +316,7 @@ def bundle(
     force: option.Force = False,
 ) -> None:
     """Write everything a reviewer needs to one file per experiment, or verify such a file from its own logs."""
-    selection: api.FigureFilter = {"cluster": cluster, "scale": scale, "workload": workload, "arg": arg, "run": run}
-    selection["without"] = without
+    selection = api.FigureFilter(cluster=cluster, scale=scale, workload=workload, arg=arg, run=run, without=without)
     if what[0] == "verify":
         if context.obj.is_json:
             context.obj.print_document("bundle verify")

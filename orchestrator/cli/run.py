@@ -171,8 +171,7 @@ def _suggest_retry(
         changes: dict[str, object] = {"class": ",".join(map(str, retried.failures)), "time": time, "settings": settings}
         suggest("to submit them", "retry", *targets, **selection, **changes)
     else:
-        kept = {**selection, "state": None}
-        suggest_status(experiments_of(targets), kept)
+        suggest_status(experiments_of(targets), {**selection, "state": None})
 
 
 def _print_dry_run(retried: api.Retried) -> None:
