@@ -147,14 +147,7 @@ def _experiment_row(entry: Entry, counts: Sequence[JobCount]) -> ListedExperimen
         gpus_max=max(gpus[PAPER]),
         scales=tuple(ScaleSize(scale, max(sizes)) for scale, sizes in gpus.items()),
         done=tuple(
-            ExperimentProgress(
-                count.scale,
-                count.cluster,
-                count.workload,
-                count.verified,
-                count.jobs,
-                count.workload in workloads.get(count.scale, ()),
-            )
+            row_of(ExperimentProgress, count, is_own_workload=count.workload in workloads.get(count.scale, ()))
             for count in counts
         ),
     )

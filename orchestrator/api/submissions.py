@@ -114,7 +114,10 @@ def submit_all(
     All experiments are planned and checked before the first job is submitted. A job that two of them share is
     submitted once. `on_submission` gets each experiment when it is submitted; a later one may fail.
     """
-    _require_valid(options, repeat=repeat, max_parallel=max_parallel, stop_after=stop_after)
+    require_positive(repeat=repeat, max_parallel=max_parallel, stop_after=stop_after)
+    if options.get("example"):
+        what = "--example: example values cannot be submitted"
+        raise ReproError(Problem(what, hint="add --dry-run, or fill in the values: repro clusters show NAME"))
     names, after = name_list(names), name_list(after)
     run_options = {"repeat": repeat if repeat != 1 else None, "rerun": rerun, "canary": canary, "after": after}
     run_options |= {"max_parallel": max_parallel, "stop_after": stop_after, "depends_on": warm_up and "warm-up"}
@@ -149,13 +152,6 @@ def _ledger_with_files(planned: Sequence[PlannedRun], session: Session) -> Ledge
         if run.entry.path is not None:
             record_experiment_file(ledger, run.entry.name, run.entry.file)
     return ledger
-
-
-def _require_valid(options: CaseOptions, **numbers: int | None) -> None:
-    require_positive(**numbers)
-    if options.get("example"):
-        what = "--example: example values cannot be submitted"
-        raise ReproError(Problem(what, hint="add --dry-run, or fill in the values: repro clusters show NAME"))
 
 
 def _require_ready(planned: Sequence[PlannedRun], session: Session, warm_up: bool) -> None:
@@ -234,12 +230,8 @@ def _after(ledger: Ledger, folders: Folders, cluster: Cluster, after: Sequence[s
             raise ReproError(Problem(f"--after {row.job_id}: {row.label} {why}", hint="wait for it: repro wait"))
     if cluster.is_slurm:
         return RunOptions(after=tuple(str(row.scheduler_id) for row in rows))
-    return RunOptions(follows=tuple(FollowedJob(row.folder, _queue_pid(row)) for row in rows))
-
-
-def _queue_pid(row: JobRow) -> int:
-    """Return the process id of the local queue that runs the job."""
-    return int(str(row.scheduler_id).partition("_")[0])
+    queues = [int(str(row.scheduler_id).partition("_")[0]) for row in rows]  # process ids
+    return RunOptions(follows=tuple(FollowedJob(row.folder, pid) for row, pid in zip(rows, queues, strict=True)))
 
 
 def supervise(submissions: Sequence[Submission] | Submission, *, session: Session = DEFAULT) -> list[FigureOutcome]:
@@ -330,12 +322,9 @@ def render(
     scripts = []
     for plan, name in zip(planned.plans, names, strict=True):
         folder, log = base / name, base / f"{name}.batch.txt"
-        if output is None:
-            scripts.append(CaseScript(name, render_job(plan, profile, folder, folders.templates, output=log)))
-        else:
-            comment = comment_of(token_of(plan, folder))
-            text = render_job(plan, profile, folder, folders.templates, comment=comment)
-            scripts.append(CaseScript(name, text, base / f"{name}.sh"))
+        comment = None if output is None else comment_of(token_of(plan, folder))
+        text = render_job(plan, profile, folder, folders.templates, comment=comment, output=None if comment else log)
+        scripts.append(CaseScript(name, text, base / f"{name}.sh" if comment else None))
     if output is not None:
         if base.exists() and not base.is_dir():
             raise ReproError(Problem("not a folder", f"{output}:", "give a folder for the scripts"))

@@ -15,6 +15,7 @@ from orchestrator.cli.options import argument, session_of
 from orchestrator.cli.output import (
     MOST_LINES,
     WIDE_HINT,
+    as_row,
     filled_columns,
     message,
     print_shortened,
@@ -35,6 +36,7 @@ Arguments = Annotated[
     ),
 ]
 _IMPORTANT = ("case", "metric", "measured", "published", "ratio", "within", "allowed", "not_judged")
+_DIFFERENCES = ("experiment", "scale", "case", "metric", "a", "b", "ratio", "noise", "change", "because")
 _ONLY_IF_DIFFERENT = ("experiment", "scale")
 
 app = typer.Typer(rich_markup_mode=None)
@@ -63,8 +65,7 @@ def compare(
         selection: api.FigureFilter = {**runs, "arg": arg, "run": run, "without": without, "attempt": attempt}
         published = api.compare(experiment, where=where, session=session, **selection)
         context.obj.json.put(numbers=published.rows)
-        _print_published(published, wide)
-        _end_published(published, selection)
+        _print_published(published, selection, wide)
     elif attempt is not None or arg or run:
         what = "--attempt, --arg and --run: not with A and B"
         raise ReproError(Problem(what, hint="repro compare EXPERIMENT --attempt 1"))
@@ -103,21 +104,18 @@ def _require_experiment(name: str) -> None:
         )
 
 
-def _print_published(comparison: api.PublishedComparison, wide: bool) -> None:
+def _print_published(comparison: api.PublishedComparison, selection: api.FigureFilter, wide: bool) -> None:
+    """Print the numbers and the next command; exit code 1 if a job failed or a number is outside its tolerance."""
     outcome = comparison.outcome
     message(f"{outcome.entry.short_name} at scale {outcome.scale} on {outcome.cluster}")  # a note names the program
     shown = [_number_row(row) for row in comparison.rows if row.measured is not None]
     table(shown, filled_columns(shown), wide=wide, important=_IMPORTANT, hint=WIDE_HINT)
     _print_summary(comparison)
-
-
-def _end_published(comparison: api.PublishedComparison, selection: api.FigureFilter) -> None:
-    """Print the next command; exit code 1 if a job failed or a number is outside its tolerance."""
     if comparison.failures:
         suggest_why(comparison.failures[0])
     else:
-        name, purpose = comparison.outcome.entry.short_name, "the claims of the paper about these numbers"
-        suggest(purpose, "claims", name, **selection)
+        purpose = "the claims of the paper about these numbers"
+        suggest(purpose, "claims", outcome.entry.short_name, **selection)
     if comparison.failed:
         raise typer.Exit(EXIT_FAILED)
 
@@ -189,9 +187,10 @@ def _tolerance(row: api.ComparedNumber) -> str:
 def _print_runs(comparison: api.RunComparison) -> None:
     cases, regressions = comparison.cases, comparison.regressions
     message(f"A is {comparison.a}, B is {comparison.b}; ratio is B over A")
-    rows = [_diff_row(case) for case in cases]
-    same = [name for name in _ONLY_IF_DIFFERENT if len({row[name] for row in rows}) == 1]
-    table(rows, [name for name in filled_columns(rows) if name not in same])
+    rows = [as_row(case) | {"experiment": short_name(case.experiment), "noise": _percent(case.noise)} for case in cases]
+    filled = set(filled_columns(rows))
+    same = {name for name in _ONLY_IF_DIFFERENT if len({row[name] for row in rows}) == 1}
+    table(rows, [name for name in _DIFFERENCES if name in filled - same])
     _print_changes(cases)
     job = (regressions or [case for case in cases if case.b_job])[0].b_job
     purpose = "its attempts and events" if regressions else "the attempts of the first job"
@@ -203,7 +202,9 @@ def _print_runs(comparison: api.RunComparison) -> None:
 def _print_changes(cases: Sequence[api.CaseDiff]) -> None:
     for change in ("regression", "now fails"):
         changed = [case for case in cases if case.change == change]
-        print_shortened([f"{change}: {_name(case)}: {_change_text(case)}" for case in changed], "add --json")
+        names = [f"{short_name(case.experiment)} {case.scale} {case.case}" for case in changed]
+        texts = [f"{change}: {name}: {_change_text(case)}" for name, case in zip(names, changed, strict=True)]
+        print_shortened(texts, "add --json")
     changes = [case.change for case in cases]
     counts = ", ".join(f"{changes.count(change)} {change}" for change in dict.fromkeys(changes))
     message(f"{counted(len(cases), 'case')}: {counts}")
@@ -213,21 +214,6 @@ def _change_text(case: api.CaseDiff) -> str | None:
     if not case.ratio:
         return case.because
     return f"{case.metric} is {case.ratio:.3g} of A, noise {_percent(case.noise)} ({case.noise_from})"
-
-
-def _name(case: api.CaseDiff) -> str:
-    return f"{short_name(case.experiment)} {case.scale} {case.case}"
-
-
-def _diff_row(case: api.CaseDiff) -> dict[str, object]:
-    names = ("scale", "case", "metric", "a", "b", "ratio")
-    return {
-        "experiment": short_name(case.experiment),
-        **{name: getattr(case, name) for name in names},
-        "noise": _percent(case.noise),
-        "change": case.change,
-        "because": case.because,
-    }
 
 
 def _percent(share: float | None) -> str | None:

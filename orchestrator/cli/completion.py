@@ -64,19 +64,22 @@ def _experiments_and_papers() -> list[str]:
     return [*_experiment_names(), *api.papers(api.experiment_names(find_folders()))]
 
 
-def _bundle_words(context: typer.Context, incomplete: str) -> Iterable[str]:
+@_completion
+def bundle_words(context: typer.Context, incomplete: str) -> Iterable[str]:
     """Return the word `verify`, experiments and papers; bundles after `verify`."""
     if "verify" in (context.params.get("what") or context.args):
         return map(str, Path(incomplete).parent.glob("*.tar.zst"))
     return ["verify", *_experiments_and_papers()]
 
 
-def _scales(context: typer.Context, _: str) -> Iterable[str]:
+@_completion
+def scales(context: typer.Context, _: str) -> Iterable[str]:
     """Return the scales of the experiments on the command line."""
     return (scale for entry in _entries(context) for scale in api.scale_names(entry.experiment))
 
 
-def _images(context: typer.Context, _: str) -> Iterable[str]:
+@_completion
+def images(context: typer.Context, _: str) -> Iterable[str]:
     """Return the names of the images of the cluster on the line."""
     profile = api.find_cluster(find_folders(), _typed(context, "cluster") or api.default_cluster() or "")
     return (row.image for row in api.image_rows(profile))
@@ -97,9 +100,6 @@ job_ids = _completion(lambda *_: api.job_ids())
 jobs = _completion(lambda *_: [*_experiment_names(), *api.job_ids()])
 states = _completion(lambda *_: map(str.lower, api.job_states()), in_list=True)
 failure_classes = _completion(lambda *_: api.POLICIES, in_list=True)
-bundle_words = _completion(_bundle_words)
-scales = _completion(_scales)
-images = _completion(_images)
 cases = _completion(_case_pairs, in_list=True)
 
 

@@ -38,7 +38,11 @@ Query = Annotated[
 ]
 AsCsv = Annotated[bool, typer.Option("--csv", help="Print CSV.")]
 EXAMPLE_QUERY = "select case_name, verdict, tflops_per_gpu from v_results"
-_MEASURED = ("iteration_ms", "tflops_per_gpu")
+_COLUMNS = (
+    *("attempt", "id", "nodes", "state", "verdict", "failure", "execution", "exit_code", "signal", "submitted"),
+    *("started", "ended", "iteration_ms", "tflops_per_gpu", "used", "why", "origin"),
+)
+"""Columns of `history`."""
 
 app = typer.Typer(rich_markup_mode=None)
 
@@ -96,7 +100,8 @@ def history(
     if row.image is not None:
         message(f"image {row.image}, {row.image_digest or 'unknown'}")
     important = ("attempt", "id", "state", "verdict", "why", "failure", "started", "iteration_ms")
-    table(rows, filled_columns(rows), wide=wide, important=important, hint=WIDE_HINT)
+    filled = set(filled_columns(rows))
+    table(rows, [name for name in _COLUMNS if name in filled], wide=wide, important=important, hint=WIDE_HINT)
     data("")
     table(_event_rows(attempts), ["at", "attempt", "event", "detail"], wide=wide, hint=WIDE_HINT)
     earlier = attempts[-1].number - 1
@@ -105,25 +110,17 @@ def history(
 
 
 def _attempt_row(attempt: api.JobAttempt) -> dict[str, object]:
-    measured = {name: attempt.metrics[name].value for name in _MEASURED if name in attempt.metrics}
     timing = attempt.metrics.get("iteration_ms")
     return {
+        **as_row(attempt),
+        **{name: metric.value for name, metric in attempt.metrics.items()},
         "attempt": attempt.number,
         "id": attempt.scheduler_id,
-        "nodes": attempt.nodes,
-        "state": attempt.state,
-        "verdict": attempt.verdict,
-        "failure": attempt.failure,
-        "execution": attempt.execution,
-        "exit_code": attempt.exit_code,
-        "signal": attempt.signal,
         "submitted": utc_stamp(attempt.submitted_at),
         "started": utc_stamp(attempt.started_at),
         "ended": utc_stamp(attempt.ended_at),
-        **{name: measured.get(name) for name in _MEASURED},
         "used": timing.count if timing else None,
         "why": attempt.verdict_reason or attempt.reason,
-        "origin": attempt.origin,
     }
 
 
@@ -149,13 +146,14 @@ def sql(
     if query is None:
         relations = api.relations(session=session)
         context.obj.json.put(relations=relations)
-        _print_relations(relations)
+        rows = [as_row(relation) | {"columns": ", ".join(relation.columns)} for relation in relations]
+        table(rows, ["name", "kind", "columns"])
         suggest("more in docs/reference/ledger.md", "sql", EXAMPLE_QUERY)
         return
     with api.query(query, session=session) as answer:
         if context.obj.is_json:
-            for rows in _blocks(answer.rows):
-                named = [dict(zip(answer.columns, row, strict=True)) for row in rows]
+            for block in _blocks(answer.rows):
+                named = [dict(zip(answer.columns, row, strict=True)) for row in block]
                 context.obj.json.print_rows(named, columns=answer.columns)
             context.obj.json.print_rows([], columns=answer.columns)
         elif csv:
@@ -167,11 +165,6 @@ def sql(
             for block in itertools.chain([next(blocks, [])], blocks):
                 table([dict(zip(answer.columns, row, strict=True)) for row in block], answer.columns, wide=True)
     suggest("the views and tables, and their columns", "sql")
-
-
-def _print_relations(relations: Sequence[api.Relation]) -> None:
-    rows = [{**as_row(relation), "columns": ", ".join(relation.columns)} for relation in relations]
-    table(rows, ["name", "kind", "columns"])
 
 
 def _blocks(rows: Iterable[Sequence[object]]) -> Iterator[list[Sequence[object]]]:

@@ -144,9 +144,11 @@ def _search(
 def _print_answer(context: typer.Context, prepared: api.PreparedSearch, answer: api.SearchAnswer) -> int:
     """Print the fastest cases, the winner, the hours and what was not run; return the exit code."""
     measured = answer.measured
+    counts = {"candidates": len(answer.candidates), "measured": len(measured)}
+    names = {"experiment": prepared.entry.name, "cluster": prepared.cluster.name}
     others = [row for row in answer.rows if row.state != "measured"]
     context.obj.json.put(
-        searches=[_summary(prepared, answer)],
+        searches=[row_of(api.SearchSummary, answer, **names, **counts)],
         candidates=rows_of(api.SearchedCase, (*measured, *others)),
         reasons=[api.NotRunReason(reason, count) for reason, count in answer.reasons],
         winners=_winners(answer),
@@ -208,12 +210,6 @@ def _print_hours(prepared: api.PreparedSearch, answer: api.SearchAnswer) -> None
 
 def _hours(hours: float) -> str:
     return f"{hours:,.0f}" if hours >= 100 else f"{hours:.3g}"
-
-
-def _summary(prepared: api.PreparedSearch, answer: api.SearchAnswer) -> api.SearchSummary:
-    counts = {"candidates": len(answer.candidates), "measured": len(answer.measured)}
-    names = {"experiment": prepared.entry.name, "cluster": prepared.cluster.name}
-    return row_of(api.SearchSummary, answer, **names, **counts)
 
 
 def _winners(answer: api.SearchAnswer) -> list[api.SearchWinner]:

@@ -73,7 +73,8 @@ def list_clusters(context: typer.Context) -> None:
     context.obj.json.put(clusters=rows)
     if rows:
         columns = ["cluster", "about", "scheduler", "nodes", "gpus", "container", "open"]
-        table([_cluster_cells(row) for row in rows], columns)
+        gpus = [f"{row.gpus_per_node} x {row.gpu}" if row.gpu else None for row in rows]
+        table([as_row(row) | {"gpus": of, "open": len(row.open)} for row, of in zip(rows, gpus, strict=True)], columns)
     if problems:
         raise ReproError(*problems)
     if rows:
@@ -176,11 +177,6 @@ def new(context: typer.Context, name: NewName, partition: Partition = None) -> N
 def schema() -> None:
     """Print the JSON Schema of profiles, for editors."""
     data(api.schema_text().rstrip("\n"))
-
-
-def _cluster_cells(row: api.ClusterRow) -> dict[str, object]:
-    gpus = f"{row.gpus_per_node} x {row.gpu}" if row.gpu else None
-    return as_row(row) | {"gpus": gpus, "open": len(row.open)}
 
 
 def _yaml(value: object) -> str:
@@ -302,14 +298,11 @@ def show_config(context: typer.Context) -> None:
     if context.obj.is_json:
         context.obj.json.put(settings=settings)
         return
-    texts = [as_row(row) | {"value": _setting_text(row.value)} for row in settings]
-    table(texts, ["setting", "value", "origin"])
+    values = [", ".join(row.value) if isinstance(row.value, tuple) else row.value for row in settings]
+    rows = [as_row(row) | {"value": value} for row, value in zip(settings, values, strict=True)]
+    table(rows, ["setting", "value", "origin"])
     cluster = next((row.value for row in settings if row.setting == "cluster"), None)
     suggest("each value of a cluster, with its origin", "clusters show", str(cluster or "local"), resolved=True)
-
-
-def _setting_text(value: object) -> str | None:
-    return ", ".join(value) if isinstance(value, tuple) else value if isinstance(value, str) else None
 
 
 nodes = typer.Typer(

@@ -281,10 +281,9 @@ def _print_plans(planned: Sequence[api.PlannedRun], options: api.CaseOptions) ->
         for plan in plans
     ]
     columns = ["job", "experiment", "case", "nodes", "tasks", "gpus", "microbatches", "bubble", "iterations", "time"]
-    programs = [_program(plan) for plan in plans]
     table(rows, [name for name in [*columns, "warnings"] if name != "experiment" or len(planned) > 1])
-    for program in dict.fromkeys(tuple(program.items()) for program in programs):
-        message("; ".join(f"{name} {value}" for name, value in program if value is not None))
+    for text in dict.fromkeys(map(_program_text, plans)):
+        message(text)
     first, cluster = planned[0], planned[0].cluster.name
     scales = " and ".join(dict.fromkeys(run.scale for run in planned))
     message(f"would submit {counted(len(plans), 'job')} at scale {scales} to {cluster}; nothing was submitted")
@@ -298,8 +297,9 @@ def _print_plans(planned: Sequence[api.PlannedRun], options: api.CaseOptions) ->
     suggest("the script of the first job", "render", first.entry.argument, cluster=cluster, **chosen)
 
 
-def _program(plan: api.Plan) -> dict[str, str | None]:
+def _program_text(plan: api.Plan) -> str:
     """Return where the program comes from and what it reads. The same is recorded with each job."""
     program = plan.program
-    image = {"image": program.image_path, "image_digest": program.image_digest}
-    return {"workload": program.workload, "code": program.code, **image, "data": program.data}
+    parts = {"workload": program.workload, "code": program.code, "image": program.image_path}
+    parts |= {"image_digest": program.image_digest, "data": program.data}
+    return "; ".join(f"{name} {value}" for name, value in parts.items() if value is not None)
