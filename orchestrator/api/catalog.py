@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import groupby
 from typing import TYPE_CHECKING, Annotated
 
 from orchestrator.api import DEFAULT, Session
@@ -127,7 +128,7 @@ def _job_counts(folders: Folders, session: Session) -> list[JobCount]:
     ledger = session.existing_ledger()
     if ledger is None:
         return []
-    from orchestrator.ledger.reports import job_counts  # loads the database
+    from orchestrator.ledger.attempts import job_counts  # loads the database
 
     return job_counts(ledger)
 
@@ -136,7 +137,7 @@ def _experiment_row(entry: Entry, counts: Sequence[JobCount]) -> ListedExperimen
     scales = scale_names(entry.experiment)
     gpus = {scale: {int(value) for value in _values_at(entry, scale, "gpus")} for scale in scales}
     ran = {count.scale for count in counts} & {*scales}
-    workloads = {scale: _values_at(entry, scale, "workload") for scale in ran}
+    own = {scale: _values_at(entry, scale, "workload") for scale in ran}
     return ListedExperiment(
         experiment=entry.name,
         venue=entry.paper.venue,
@@ -147,10 +148,18 @@ def _experiment_row(entry: Entry, counts: Sequence[JobCount]) -> ListedExperimen
         gpus_max=max(gpus[PAPER]),
         scales=tuple(ScaleSize(scale, max(sizes)) for scale, sizes in gpus.items()),
         done=tuple(
-            row_of(ExperimentProgress, count, is_own_workload=count.workload in workloads.get(count.scale, ()))
-            for count in counts
+            _progress(list(of_program), own)
+            for _, of_program in groupby(counts, lambda count: (count.scale, count.cluster, count.workload))
         ),
     )
+
+
+def _progress(counts: Sequence[JobCount], own: Mapping[str, Collection[Value]]) -> ExperimentProgress:
+    """Return the progress of the jobs of a scale, cluster and program. `own` are the programs of each scale."""
+    first, jobs = counts[0], sum(count.jobs for count in counts)
+    verified = sum(count.jobs for count in counts if count.verdict == "verified")
+    is_own = first.workload in own.get(first.scale, ())
+    return ExperimentProgress(first.scale, first.cluster, first.workload, verified, jobs, is_own)
 
 
 def _values_at(entry: Entry, scale: str, axis: str) -> set[Value]:

@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orchestrator.api import DEFAULT, FigureFilter, JobFilter, Session
-from orchestrator.api.catalog import added_to
 from orchestrator.api.jobs import job_filter, name_list, update, updated_ledger
 from orchestrator.catalog.library import experiments_meant, find_experiment, full_name, papers
-from orchestrator.errors import EXIT_FAILED, Problem, ReproError
+from orchestrator.errors import EXIT_FAILED, Problem, ReproError, for_each
 from orchestrator.fields import Column
 from orchestrator.files import names_folder, require_place, written_whole
 from orchestrator.job_spec import shown_changes
@@ -110,14 +109,8 @@ def outcomes(
     ReproError has the problems of all experiments.
     """
     ledger = updated_ledger(session)
-    outcomes: list[FigureOutcome] = []
-    problems: list[Problem] = []
-    for name in _chosen(ledger, session, name_list(names), **selection):
-        with added_to(problems):
-            outcomes.append(note_program(session, judged(ledger, session, name, **selection)))
-    if problems:
-        raise ReproError(*dict.fromkeys(problems))
-    return outcomes
+    names = _chosen(ledger, session, name_list(names), **selection)
+    return for_each(names, lambda name: note_program(session, judged(ledger, session, name, **selection)))
 
 
 def _chosen(ledger: Ledger, session: Session, given: Sequence[str], **selection: Unpack[FigureFilter]) -> list[str]:

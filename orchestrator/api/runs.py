@@ -75,11 +75,7 @@ def wait(
     folders, targets = session.folders, name_list(targets)
     ledger = session.ledger()
     # With the last recorded states: a job that failed since then counts, so `submit` and then `wait` reports it.
-    if targets:
-        chosen = select_jobs(ledger, folders, targets)
-    else:
-        ended = [row for row in job_rows(ledger, unjudged=True) if row.phase == ENDED]
-        chosen = [*job_rows(ledger, only_open=True), *ended]
+    chosen = select_jobs(ledger, folders, targets) if targets else _open_or_unjudged(ledger)
     chosen = [row for row in chosen if matches(row)]
     if not chosen:
         return Waited((), (), ())
@@ -132,6 +128,10 @@ def canary_of(job: str, *, session: Session = DEFAULT) -> JobRow | None:
     canary_id = RunPlan.from_json(run_record(ledger, run_id).run_options).canary
     canary = canary_row(ledger, run_id, canary_id) if canary_id not in (None, job) else None
     return canary if canary is not None and canary.verdict == FAILED else None
+
+
+def _open_or_unjudged(ledger: Ledger) -> list[JobRow]:
+    return [*job_rows(ledger, only_open=True), *(row for row in job_rows(ledger, unjudged=True) if row.phase == ENDED)]
 
 
 def _ended_well(folders: Folders, row: JobRow) -> bool:

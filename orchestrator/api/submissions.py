@@ -114,10 +114,7 @@ def submit_all(
     All experiments are planned and checked before the first job is submitted. A job that two of them share is
     submitted once. `on_submission` gets each experiment when it is submitted; a later one may fail.
     """
-    require_positive(repeat=repeat, max_parallel=max_parallel, stop_after=stop_after)
-    if options.get("example"):
-        what = "--example: example values cannot be submitted"
-        raise ReproError(Problem(what, hint="add --dry-run, or fill in the values: repro clusters show NAME"))
+    _require_valid(options, repeat=repeat, max_parallel=max_parallel, stop_after=stop_after)
     names, after = name_list(names), name_list(after)
     run_options = {"repeat": repeat if repeat != 1 else None, "rerun": rerun, "canary": canary, "after": after}
     run_options |= {"max_parallel": max_parallel, "stop_after": stop_after, "depends_on": warm_up and "warm-up"}
@@ -152,6 +149,13 @@ def _ledger_with_files(planned: Sequence[PlannedRun], session: Session) -> Ledge
         if run.entry.path is not None:
             record_experiment_file(ledger, run.entry.name, run.entry.file)
     return ledger
+
+
+def _require_valid(options: CaseOptions, **numbers: int | None) -> None:
+    require_positive(**numbers)
+    if options.get("example"):
+        what = "--example: example values cannot be submitted"
+        raise ReproError(Problem(what, hint="add --dry-run, or fill in the values: repro clusters show NAME"))
 
 
 def _require_ready(planned: Sequence[PlannedRun], session: Session, warm_up: bool) -> None:
@@ -264,16 +268,13 @@ def supervise(submissions: Sequence[Submission] | Submission, *, session: Sessio
             supervisor.supervise()
 
     wait_for(lambda: update(ledger, POLL_EVERY_S), rows, supervise_all, report, session.reporter.progress)
-    outcomes = []
-    for submission in submissions:
-        planned, case = submission.planned, submission.planned.plans[0].case
-        outcomes.append(
-            judge_figure(
-                *(ledger, folders, planned.entry.name, case.scale, planned.cluster.name, case.workload),
-                changes=changes_of(plan.case.argument_changes for plan in planned.plans),
-            )
+    return [
+        judge_figure(
+            *(ledger, folders, planned.entry.name, planned.scale, planned.cluster.name, planned.plans[0].case.workload),
+            changes=changes_of(plan.case.argument_changes for plan in planned.plans),
         )
-    return outcomes
+        for planned in (submission.planned for submission in submissions)
+    ]
 
 
 @dataclass(frozen=True, slots=True)

@@ -251,9 +251,17 @@ def waiting(
 @contextmanager
 def _progress(console: Console) -> Iterator[None]:
     """Show the progress of jobs: bars on a terminal, elsewhere a line for each change."""
+    last = ""
+
+    def show_changes(jobs: Sequence[api.JobRow]) -> None:
+        nonlocal last
+        line = _progress_line(jobs)
+        if line != last:
+            message(line)
+        last = line
+
     if not can_redraw(sys.stderr):
-        lines = _ProgressLines()
-        console.show_progress = lines.show
+        console.show_progress = show_changes
         yield
         return
     with picture(sys.stderr) as draw:
@@ -262,21 +270,11 @@ def _progress(console: Console) -> Iterator[None]:
         draw([])
 
 
-class _ProgressLines:
-    """Progress for a log file."""
-
-    def __init__(self) -> None:
-        self._last = ""
-
-    def show(self, jobs: Sequence[api.JobRow]) -> None:
-        """Print a line if it differs from the last one."""
-        running = [job for job in jobs if job.phase == api.RUNNING]
-        named = [_running_text(job) for job in running[:MOST_NAMED]]
-        more = [f"and {len(running) - MOST_NAMED} more"] if len(running) > MOST_NAMED else []
-        line = "; ".join(filter(None, [f"{_ended(jobs)}/{len(jobs)} cases ended", ", ".join([*named, *more])]))
-        if line != self._last:
-            self._last = line
-            message(line)
+def _progress_line(jobs: Sequence[api.JobRow]) -> str:
+    running = [job for job in jobs if job.phase == api.RUNNING]
+    named = [_running_text(job) for job in running[:MOST_NAMED]]
+    more = [f"and {len(running) - MOST_NAMED} more"] if len(running) > MOST_NAMED else []
+    return "; ".join(filter(None, [f"{_ended(jobs)}/{len(jobs)} cases ended", ", ".join([*named, *more])]))
 
 
 def _progress_bars(jobs: Sequence[api.JobRow]) -> list[str]:

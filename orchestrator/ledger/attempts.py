@@ -6,12 +6,13 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import cache
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from orchestrator.ledger.database import Ledger, now
+from orchestrator.ledger.readonly_file import JOB_COUNTS, JobCount
 from orchestrator.ledger.rows import (
     JOB_ROWS,
     JOB_SPEC,
@@ -352,37 +353,10 @@ def last_seen(ledger: Ledger) -> datetime | None:
         return session.scalar(query)
 
 
-class JobsOfKind(NamedTuple):
-    """Number of jobs of an experiment with the same result, failure class, and phase of the latest attempt."""
-
-    experiment: str
-    scale: str
-    cluster: str
-    verdict: str | None
-    failure: str | None
-    phase: str
-    number: int = 1
-
-
-def result_counts(ledger: Ledger) -> list[JobsOfKind]:
-    """Count the jobs of each experiment, scale and cluster, in their order, by result and state."""
-    best = [sa.func.max(sa.case((Attempt.verdict == verdict, 1), else_=0)).label(verdict) for verdict in MEASURED]
-    of_job = sa.select(Attempt.job_id, sa.func.max(Attempt.number).label("number"), *best)
-    newest = of_job.group_by(Attempt.job_id).subquery()
-    asked_for = sa.select(Run.experiment, Run.scale, Run.cluster, RunJob.job_id).join(Run, Run.id == RunJob.run_id)
-    asked_for_once = asked_for.distinct().subquery()
-    result = sa.case(*((newest.c[verdict] == 1, verdict) for verdict in MEASURED), else_=Attempt.verdict)
-    place = (asked_for_once.c.experiment, asked_for_once.c.scale, asked_for_once.c.cluster)
-    jobs = (
-        sa.select(*place, result.label("verdict"), Attempt.failure, Attempt.phase)
-        .join(newest, newest.c.job_id == asked_for_once.c.job_id)
-        .join(Attempt, sa.and_(Attempt.job_id == newest.c.job_id, Attempt.number == newest.c.number))
-        .subquery()
-    )
-    query = sa.select(*jobs.c, sa.func.count()).group_by(*jobs.c).order_by(*jobs.c)
+def job_counts(ledger: Ledger) -> list[JobCount]:
+    """Return the counts of all experiments, in the order of experiments, scales and clusters."""
     with ledger.reading() as session:
-        rows = session.execute(query)
-        return [JobsOfKind._make(row) for row in rows]
+        return [JobCount._make(row) for row in session.execute(sa.text(JOB_COUNTS))]
 
 
 @dataclass(frozen=True, slots=True)

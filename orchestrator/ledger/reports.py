@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.orm import load_only
 
 from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.measurements import MeasuredMetric, metrics_of
-from orchestrator.ledger.readonly_file import JOB_COUNTS, JobCount
 from orchestrator.ledger.rows import ATTEMPTS, AttemptRow, RowReader, gpu_hours
 from orchestrator.ledger.tables import (
     Attempt,
@@ -146,12 +144,3 @@ def latest_moment(ledger: Ledger) -> datetime | None:
     """Return the time (UTC) of the latest event in the ledger; None if there is none."""
     with ledger.reading() as session:
         return session.scalar(sa.select(sa.func.max(Event.at)))
-
-
-def job_counts(ledger: Ledger) -> list[JobCount]:
-    """Return the counts of all experiments."""
-    from orchestrator.ledger.readonly_sql import asked  # not for `status`
-
-    with asked(ledger, JOB_COUNTS) as answer:
-        rows: Iterator[Sequence[Any]] = answer.rows
-        return [JobCount(*row) for row in rows]

@@ -15,17 +15,17 @@ from orchestrator.errors import Problem, ReproError
 from orchestrator.fields import Field
 from orchestrator.files import tail_bytes
 from orchestrator.ledger.attempts import (
-    JobsOfKind,
     ResultRows,
     S,
     changed_arguments,
+    job_counts,
     job_specs,
     measured_for,
-    result_counts,
     runs_of,
 )
 from orchestrator.ledger.database import Ledger, now
 from orchestrator.ledger.measurements import MeasuredMetric, metrics_of
+from orchestrator.ledger.readonly_file import JobCount
 from orchestrator.ledger.rows import JobSummary
 from orchestrator.ledger.tables import FAILED, PARTIAL, QUEUED, RUNNING, SUBMITTING, VERIFIED, WAITING
 from orchestrator.megatron.logs import ALPA_PROGRAM
@@ -363,33 +363,32 @@ def duration(seconds: float) -> str:
 
 def counted_jobs(ledger: Ledger, results: ResultRows[S]) -> list[ExperimentStatus]:
     """Return the counts of these jobs by experiment, scale, cluster and changed arguments, in their order."""
-    groups: dict[tuple[str, str, str, str | None], dict[str, JobsOfKind]] = {}
+    groups: dict[tuple[str, str, str, str | None], dict[str, JobCount]] = {}
     changed = _changed(ledger)
     for row in results.rows:
         group = (row.experiment, row.scale, row.cluster, changed.get(row.job_id))
         phase = results.newer.get(row.attempt_id, row).phase
-        groups.setdefault(group, {})[row.job_id] = JobsOfKind(*group[:3], row.verdict, row.failure, phase)
+        groups.setdefault(group, {})[row.job_id] = JobCount(*group[:3], row.workload, row.verdict, row.failure, phase)
     return [_total(*group, jobs.values()) for group, jobs in groups.items()]
 
 
 def experiment_statuses(ledger: Ledger) -> tuple[list[ExperimentStatus], ExperimentStatus]:
     """Return the counts of each experiment, scale and cluster, counted by the database, and those of all together."""
-    kinds = result_counts(ledger)
-    places = groupby(kinds, lambda kind: (kind.experiment, kind.scale, kind.cluster))
-    return [_total(*place, None, of_place) for place, of_place in places], _total(
-        "all experiments", "", "", None, kinds
-    )
+    counts = job_counts(ledger)
+    places = groupby(counts, lambda count: (count.experiment, count.scale, count.cluster))
+    statuses = [_total(*place, None, of_place) for place, of_place in places]
+    return statuses, _total("all experiments", "", "", None, counts)
 
 
 def _total(
-    experiment: str, scale: str, cluster: str, arguments: str | None, kinds: Iterable[JobsOfKind]
+    experiment: str, scale: str, cluster: str, arguments: str | None, counts: Iterable[JobCount]
 ) -> ExperimentStatus:
     verdicts, phases, failures = Counter[str | None](), Counter[str](), Counter[str]()
-    for kind in kinds:
-        verdicts[kind.verdict] += kind.number
-        phases[kind.phase] += kind.number
-        if kind.verdict == FAILED and kind.failure:
-            failures[kind.failure] += kind.number
+    for count in counts:
+        verdicts[count.verdict] += count.jobs
+        phases[count.phase] += count.jobs
+        if count.verdict == FAILED and count.failure:
+            failures[count.failure] += count.jobs
     return ExperimentStatus(
         experiment,
         scale,
