@@ -66,8 +66,8 @@ if TYPE_CHECKING:
 
 _NAMES = {
     "api.catalog": (
-        "ExperimentCases ExperimentList ListedExperiment PaperContents ShownCase ShownExperiment ShownPaper "
-        "StatedClaim experiments is_paper show show_paper shown_experiment"
+        "ExperimentCases ExperimentList ListedExperiment ShownCase ShownExperiment ShownPaper "
+        "StatedClaim experiments is_paper show shown_experiment"
     ),
     "api.configuration": "ConfigRow config_rows default_cluster",
     "api.figures": (

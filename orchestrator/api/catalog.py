@@ -19,14 +19,12 @@ from orchestrator.catalog.experiment import (
     CodeFields,
     Difference,
     NotRun,
-    Paper,
     PublishedPoint,
     scale_names,
 )
 from orchestrator.catalog.library import (
     Entry,
     experiment_names,
-    find_entries,
     find_experiment,
     papers,
     read_experiment,
@@ -224,15 +222,6 @@ class ExperimentCases:
 
 
 @dataclass(frozen=True, slots=True)
-class PaperContents:
-    """A paper with its experiments."""
-
-    name: str
-    paper: Paper
-    entries: list[Entry]
-
-
-@dataclass(frozen=True, slots=True)
 class ShownPaper:
     """A paper. `code` and `images` are by workload; `not_run` are parts that no experiment runs."""
 
@@ -329,12 +318,6 @@ def require_experiment(name: str) -> None:
     """Raise ReproError, with the experiments of the paper, if this is the name of a paper."""
     if is_paper(name):
         find_experiment(find_folders(), name)
-
-
-def show_paper(name: str) -> PaperContents:
-    """Return a paper and its experiments."""
-    entries = find_entries(find_folders(), name)
-    return PaperContents(name, entries[0].paper, entries)
 
 
 def show(experiment: str, scale: str = PAPER, *, where: str | None = None) -> ExperimentCases:

@@ -17,7 +17,7 @@ from orchestrator.cli.output import WIDE_HINT, as_row, data, filled_columns, mes
 from orchestrator.errors import Problem, ReproError
 from orchestrator.fields import columns_of, main_names, row_of
 from orchestrator.files import written_files
-from orchestrator.paths import short_name
+from orchestrator.paths import find_folders, short_name
 from orchestrator.text import counted
 
 Names = Annotated[
@@ -292,7 +292,7 @@ def show_experiment(
             raise ReproError(
                 Problem(f"{experiment}: a paper, which has no cases for --scale, --where and --script", hint=hint)
             )
-        _show_paper(context, api.show_paper(experiment), wide)
+        _show_paper(context, experiment, api.find_entries(find_folders(), experiment), wide)
         return
     shown = api.show(experiment, scale, where=where)
     entry = shown.entry
@@ -319,14 +319,14 @@ def show_experiment(
     _suggest_plan(entry, scale, where)
 
 
-def _show_paper(context: typer.Context, contents: api.PaperContents, wide: bool) -> None:
-    paper = contents.paper
-    experiments = [api.shown_experiment(entry, entry.experiment.differences) for entry in contents.entries]
-    context.obj.json.put(papers=[row_of(api.ShownPaper, paper, paper=contents.name)], experiments=experiments)
+def _show_paper(context: typer.Context, name: str, entries: Sequence[api.Entry], wide: bool) -> None:
+    paper = entries[0].paper
+    experiments = [api.shown_experiment(entry, entry.experiment.differences) for entry in entries]
+    context.obj.json.put(papers=[row_of(api.ShownPaper, paper, paper=name)], experiments=experiments)
     rows = [
         as_row(row) | {"experiment": short_name(row.experiment), "scales": ", ".join(row.scales)} for row in experiments
     ]
-    message(f"{contents.name}: {paper.title}, {paper.venue}")
+    message(f"{name}: {paper.title}, {paper.venue}")
     if paper.hardware:
         message(f"measured on {paper.hardware}")
     table(rows, ["experiment", "figure", "scales", "title"], wide=wide, hint=WIDE_HINT)
@@ -339,7 +339,7 @@ def _show_paper(context: typer.Context, contents: api.PaperContents, wide: bool)
             message(f"  {number.what}: {number.value:g} {number.unit} ({how})")
     for note in paper.notes:
         message(f"note: {note}")
-    suggest("its cases, published numbers and claims", "show", contents.entries[0].short_name)
+    suggest("its cases, published numbers and claims", "show", entries[0].short_name)
 
 
 def _print_scripts(shown: api.ExperimentCases, where: str | None, wide: bool) -> None:

@@ -11,7 +11,7 @@ from orchestrator import api
 from orchestrator.cli import completion
 from orchestrator.cli import options as option
 from orchestrator.cli.job_table import suggest_why
-from orchestrator.cli.options import argument, session_of
+from orchestrator.cli.options import argument, experiments_of, session_of
 from orchestrator.cli.output import (
     MOST_LINES,
     WIDE_HINT,
@@ -83,7 +83,7 @@ def _parse(arguments: Sequence[str]) -> tuple[str | None, tuple[str, str] | None
         case [experiment]:
             _require_experiment(experiment)
             return experiment, None
-        case [a, b] if not _is_experiment(a):
+        case [a, b] if not experiments_of([a]):
             return None, (a, b)
         case [experiment, a, b]:
             _require_experiment(experiment)
@@ -92,12 +92,8 @@ def _parse(arguments: Sequence[str]) -> tuple[str | None, tuple[str, str] | None
     raise ReproError(Problem(what, hint="repro compare EXPERIMENT, or repro compare [EXPERIMENT] A B"))
 
 
-def _is_experiment(name: str) -> bool:
-    return bool(api.names_meant(api.experiment_names(find_folders()), name))
-
-
 def _require_experiment(name: str) -> None:
-    if not _is_experiment(name):
+    if not experiments_of([name]):
         near = did_you_mean(name, map(short_name, api.experiment_names(find_folders())))
         raise ReproError(
             Problem("no such experiment", f"{name}:", near or "to compare two runs, use repro compare [EXPERIMENT] A B")
@@ -188,9 +184,8 @@ def _print_runs(comparison: api.RunComparison) -> None:
     cases, regressions = comparison.cases, comparison.regressions
     message(f"A is {comparison.a}, B is {comparison.b}; ratio is B over A")
     rows = [as_row(case) | {"experiment": short_name(case.experiment), "noise": _percent(case.noise)} for case in cases]
-    filled = set(filled_columns(rows))
     same = {name for name in _ONLY_IF_DIFFERENT if len({row[name] for row in rows}) == 1}
-    table(rows, [name for name in _DIFFERENCES if name in filled - same])
+    table(rows, [name for name in filled_columns(rows, _DIFFERENCES) if name not in same])
     _print_changes(cases)
     job = (regressions or [case for case in cases if case.b_job])[0].b_job
     purpose = "its attempts and events" if regressions else "the attempts of the first job"

@@ -61,18 +61,19 @@ _IMPORTANT = (
 
 def bar(tally: api.ExperimentStatus) -> str:
     """Return a bar of measured jobs, full only if all are verified or partial, with its name and counts."""
-    full, empty = _bar_marks()
-    length = BAR_WIDTH * (tally.verified + tally.partial) // max(tally.cases, 1)
-    return f"{tally.name} [{full * length}{empty * (BAR_WIDTH - length)}] {tally.text()}"
+    return f"{tally.name} [{_bar(tally.verified + tally.partial, tally.cases, BAR_WIDTH)}] {tally.text()}"
 
 
-def _bar_marks() -> tuple[str, str]:
+def _bar(done: int, of: int, width: int) -> str:
+    """Return a bar of blocks for a terminal that has them, else of ASCII characters."""
     stream = getattr(sys.stderr, "rich_proxied_file", sys.stderr)  # while rich draws, stderr has no encoding
+    full, empty = "█░" if stream.isatty() else "#."
     try:
-        "█░".encode(stream.encoding or "ascii")
+        full.encode(stream.encoding or "ascii")
     except (UnicodeEncodeError, LookupError):
-        return "#", "."
-    return ("█", "░") if stream.isatty() else ("#", ".")
+        full, empty = "#."
+    length = width * done // max(of, 1)
+    return full * length + empty * (width - length)
 
 
 def print_jobs(jobs: Sequence[api.JobStatus], *, wide: bool = False) -> None:
@@ -192,7 +193,7 @@ def suggest_status(names: Sequence[str], selection: Mapping[str, object], *, wat
     suggest(purpose, "status", *only(names), **selection, watch=watch)
 
 
-def suggest_results(names: Sequence[str], selection: api.JobFilter) -> None:
+def suggest_results(names: Sequence[str], selection: Mapping[str, object]) -> None:
     """Print the command that shows the numbers of an experiment, or the claims of several."""
     if len(names) == 1:
         suggest("the numbers and the claims", "collect", *names, **selection)
@@ -284,9 +285,7 @@ def _progress_bars(jobs: Sequence[api.JobRow]) -> list[str]:
 
 
 def _progress_bar(name: str, done: int, total: int) -> str:
-    full, empty = _bar_marks()
-    length = 4 * BAR_WIDTH * done // max(total, 1)
-    return f"{full * length}{empty * (4 * BAR_WIDTH - length)} {done}/{total} {name}"
+    return f"{_bar(done, total, 4 * BAR_WIDTH)} {done}/{total} {name}"
 
 
 def _job_bar(job: api.JobRow) -> str:

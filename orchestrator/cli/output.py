@@ -11,7 +11,7 @@ import shlex
 import shutil
 import sys
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from orchestrator.cli.documents import JsonOutput
@@ -249,9 +249,9 @@ def print_beside(label: str, text: str, width: int = 10) -> None:
         _print(shown + indent[len(label) :] + f"\n{indent}".join(lines))
 
 
-def filled_columns(rows: Sequence[Mapping[str, object]]) -> list[str]:
-    """Return the columns that have a value in some row, in the order of their first row."""
-    columns = dict.fromkeys(column for row in rows for column in row)
+def filled_columns(rows: Sequence[Mapping[str, object]], columns: Iterable[str] | None = None) -> list[str]:
+    """Return the columns that have a value in some row: those of `columns`, or all in the order of their first row."""
+    columns = dict.fromkeys(column for row in rows for column in row) if columns is None else columns
     return [column for column in columns if any(row.get(column) not in (None, "") for row in rows)]
 
 

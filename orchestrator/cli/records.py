@@ -19,7 +19,16 @@ import typer
 from orchestrator import api
 from orchestrator.cli import options as option
 from orchestrator.cli.documents import JsonOutput
-from orchestrator.cli.job_table import bar, can_redraw, job_lines, picture, print_jobs, suggest_status, suggest_why
+from orchestrator.cli.job_table import (
+    bar,
+    can_redraw,
+    job_lines,
+    picture,
+    print_jobs,
+    suggest_results,
+    suggest_status,
+    suggest_why,
+)
 from orchestrator.cli.options import argument, session_of, value_option
 from orchestrator.cli.output import WIDE_HINT, VisibleLog, as_row, data, filled_columns, message, suggest, table
 from orchestrator.errors import Problem, ReproError
@@ -100,8 +109,7 @@ def history(
     if row.image is not None:
         message(f"image {row.image}, {row.image_digest or 'unknown'}")
     important = ("attempt", "id", "state", "verdict", "why", "failure", "started", "iteration_ms")
-    filled = set(filled_columns(rows))
-    table(rows, [name for name in _COLUMNS if name in filled], wide=wide, important=important, hint=WIDE_HINT)
+    table(rows, filled_columns(rows, _COLUMNS), wide=wide, important=important, hint=WIDE_HINT)
     data("")
     table(_event_rows(attempts), ["at", "attempt", "event", "detail"], wide=wide, hint=WIDE_HINT)
     earlier = attempts[-1].number - 1
@@ -341,8 +349,7 @@ def _suggest_next(now: api.Status, experiment: str | None, selection: api.StateF
         names = list(dict.fromkeys(short_name(job.experiment) for job in now.jobs))
         suggest_status(names, selection, watch=True)
     elif now.jobs:
-        name = short_name(now.jobs[-1].experiment)
-        suggest("the numbers and the claims", "collect", name, **{**selection, "state": None})
+        suggest_results([short_name(now.jobs[-1].experiment)], {**selection, "state": None})
     else:
         suggest("all states", "status", *filter(None, [experiment]))
 

@@ -259,7 +259,7 @@ def adopt(context: typer.Context, folder: Folder) -> None:
     )
     if rows:
         columns = ["job", "experiment", "case", "attempt", "id", "state", "verdict", "origin", "why"]
-        table(rows, [name for name in columns if name in filled_columns(rows)])
+        table(rows, filled_columns(rows, columns))
     print_shortened([f"not submitted: {file}" for file in adopted.not_submitted], "add --json")
     counts = [f"{counted(len(rows), 'job')} adopted"]
     counts += [f"{len(adopted.known)} adopted before"] if adopted.known else []

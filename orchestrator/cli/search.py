@@ -147,11 +147,13 @@ def _print_answer(context: typer.Context, prepared: api.PreparedSearch, answer: 
     counts = {"candidates": len(answer.candidates), "measured": len(measured)}
     names = {"experiment": prepared.entry.name, "cluster": prepared.cluster.name}
     others = [row for row in answer.rows if row.state != "measured"]
+    arguments = {} if answer.winner is None else api.arguments_by_program(answer.winner.case)
+    winners = [] if answer.winner is None else [answer.winner]
     context.obj.json.put(
         searches=[row_of(api.SearchSummary, answer, **names, **counts)],
         candidates=rows_of(api.SearchedCase, (*measured, *others)),
         reasons=[api.NotRunReason(reason, count) for reason, count in answer.reasons],
-        winners=_winners(answer),
+        winners=rows_of(api.SearchWinner, winners, margin=answer.margin, arguments=arguments),
     )
     candidates = (*measured, *(row for row in others if row.is_candidate))
     shown = [as_row(row) for row in rows_of(api.SearchedCase, candidates)]
@@ -169,8 +171,8 @@ def _print_answer(context: typer.Context, prepared: api.PreparedSearch, answer: 
         suggest("the failed jobs", "status", prepared.entry.short_name, failed=True)
     if answer.winner is None:
         return EXIT_FAILED if answer.jobs else EXIT_OK
-    for program, arguments in api.arguments_by_program(answer.winner.case).items():
-        data(f"{program}: {shlex.join(arguments)}")
+    for program, words in arguments.items():
+        data(f"{program}: {shlex.join(words)}")
     name, cluster = prepared.entry.short_name, prepared.cluster.name
     suggest("throughput of the measured candidates", "plot", name, cluster=cluster)
     return EXIT_OK
@@ -210,14 +212,6 @@ def _print_hours(prepared: api.PreparedSearch, answer: api.SearchAnswer) -> None
 
 def _hours(hours: float) -> str:
     return f"{hours:,.0f}" if hours >= 100 else f"{hours:.3g}"
-
-
-def _winners(answer: api.SearchAnswer) -> list[api.SearchWinner]:
-    winner = answer.winner
-    if winner is None:
-        return []
-    arguments = api.arguments_by_program(winner.case)
-    return [row_of(api.SearchWinner, winner, margin=answer.margin, arguments=arguments)]
 
 
 def _print_simulated(context: typer.Context, entry: api.Entry, simulated: api.Simulated) -> None:

@@ -193,7 +193,8 @@ def list_images(context: typer.Context, cluster: option.OnCluster) -> None:
     context.obj.json.put(images=rows)
     if rows:
         shown = [_image_row(row) for row in rows]
-        table(shown, filled_columns(shown))
+        columns = ("image", "there", "bytes", "imported", "by", "digest", "location", "profile")
+        table(shown, filled_columns(shown, columns))
     else:
         message(f"{profile.name} defines no images")
     missing = [row for row in rows if row.there in ("no", "on the nodes") and api.imported_file(profile, row.image)]
@@ -274,16 +275,9 @@ def _wait(imports: Sequence[api.Import], cluster: str) -> dict[str, str]:
 
 def _image_row(row: api.ImageFile) -> dict[str, object]:
     """Return a row of the table. The first twelve digits of a digest are in the file's name."""
-    return {
-        "image": row.image,
-        "there": row.there,
-        "bytes": row.bytes,
-        "imported": row.imported,
-        "by": row.user,
-        "digest": row.digest and f"{row.digest_of}:{row.digest.removeprefix('sha256:')[:12]}",
-        "location": row.source or row.value,
-        "profile": row.location,
-    }
+    digest = row.digest and f"{row.digest_of}:{row.digest.removeprefix('sha256:')[:12]}"
+    places = {"location": row.source or row.value, "profile": row.location}
+    return as_row(row) | {"by": row.user, "digest": digest, **places}
 
 
 @config.callback()
@@ -420,7 +414,7 @@ def show_workload(context: typer.Context, name: Program, cluster: option.Cluster
     context.obj.json.put(workloads=[workload], needs=rows)
     if rows:
         short = [_short(row) for row in rows]
-        table(short, filled_columns(short))
+        table(short, filled_columns(short, ("field", "what", "state", "path", "fetched", "version", "source")))
     message(f"{workload.workload}: {workload.program}")
     for published_data in shown.published_data:
         message(f"data of the paper: {published_data}")
@@ -482,8 +476,7 @@ def _short(row: api.NeedRow) -> dict[str, object]:
     """Return a row of the table: commit and checksum in one column, with their first digits."""
     digest = f"sha256:{row.sha256}"[:19] if row.sha256 else None
     what = row.what if row.required else f"{row.what}, optional"
-    kept = {name: getattr(row, name) for name in ("field", "what", "state", "path", "fetched")}
-    return kept | {"what": what, "version": digest or str(row.commit or "")[:12], "source": row.source}
+    return as_row(row) | {"what": what, "version": digest or str(row.commit or "")[:12]}
 
 
 def _yaml_text(value: str) -> str:
