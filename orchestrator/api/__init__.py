@@ -53,7 +53,6 @@ if TYPE_CHECKING:
     from orchestrator.results.bundle.verify import *
     from orchestrator.results.bundle.write import *
     from orchestrator.results.cases import *
-    from orchestrator.results.claims import *
     from orchestrator.results.comparison import *
     from orchestrator.results.evidence import *
     from orchestrator.results.export.formats import *
@@ -115,7 +114,6 @@ _NAMES = {
     "results.bundle.verify": "NOTHING_VERIFIED BundleCheckRow Verified",
     "results.bundle.write": "MissingFile",
     "results.cases": "LeftOutAttempt Result",
-    "results.claims": "Used",
     "results.comparison": "CaseDiff ComparedNumber Side equation",
     "results.evidence": "Margin shown_number",
     "results.export.formats": "csv_line require_parquet",

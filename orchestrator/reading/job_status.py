@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from orchestrator.errors import Problem, ReproError
-from orchestrator.fields import Field
+from orchestrator.fields import Field, row_of
 from orchestrator.files import tail_bytes
 from orchestrator.ledger.attempts import (
     ResultRows,
@@ -51,13 +51,13 @@ class JobStatus:
     the attempt after its end; `no_energy` is the reason why GPU samples gave no energy.
     """
 
-    job: str
+    job: Annotated[str, Field(of="job_id")]
     experiment: str
     scale: str
     cluster: str
-    case: str
+    case: Annotated[str, Field(of="case_name")]
     repeat: int
-    attempt: int
+    attempt: Annotated[int, Field(of="number")]
     state: str
     verdict: str | None
     failure: str | None
@@ -68,7 +68,7 @@ class JobStatus:
     left_s: int | None
     left_by: str | None
     starts_at: datetime | None
-    id: str | None
+    id: Annotated[str | None, Field(of="scheduler_id")]
     nodes: str | None
     why: str | None
     newer: str | None = None
@@ -153,17 +153,6 @@ class ExperimentStatus:
         return ", ".join(parts) + (f" ({classes})" if classes else "")
 
 
-_OF_ROW = {
-    "job": "job_id",
-    "case": "case_name",
-    "attempt": "number",
-    "id": "scheduler_id",
-    **{name: name for name in ("experiment", "scale", "cluster", "repeat", "state", "verdict", "failure")},
-    **{name: name for name in ("iterations", "workload", "nodes", "no_energy")},
-}
-"""Fields of `JobStatus` that are fields of a job's row."""
-
-
 def job_statuses(ledger: Ledger, results: ResultRows[S]) -> list[JobStatus]:
     """Return the status of each job. Of the logs, only the ends of running jobs are read."""
     at = now()
@@ -193,8 +182,9 @@ def _status(
     progress, problem = running_progress(last, spec) if spec is not None else (None, None)
     current = progress if last is row else None
     left_s, left_by = _left(last, progress, at)
-    return JobStatus(
-        **{name: getattr(row, column) for name, column in _OF_ROW.items()},
+    return row_of(
+        JobStatus,
+        row,
         iteration=_iteration(row, current),
         tflops_per_gpu=current.tflops_per_gpu if current else _value(measured, "tflops_per_gpu"),
         left_s=None if left_s is None else round(left_s),
