@@ -22,9 +22,9 @@ from typing import Any
 import sqlalchemy as sa
 
 from orchestrator.ledger.database import Ledger, now
-from orchestrator.ledger.reports import experiment_counts
 from orchestrator.ledger.tables import ENDED, Attempt, Job, RunJob, Table, rows_of
 from orchestrator.reading.collect import collect
+from orchestrator.reading.job_status import experiment_statuses
 from tests.recorded_jobs import JOB_SPEC, new_ledger, record_jobs
 
 LINES = 200
@@ -78,7 +78,7 @@ def measured(number: int) -> dict[str, float]:
         begin = time.perf_counter()
         collect(ledger)
         again_s = time.perf_counter() - begin
-        (counts,) = experiment_counts(ledger)
+        (counts,), _ = experiment_statuses(ledger)
         assert not complaints and counts.verified == number, (complaints[:1], counts)
     peak_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
     return {"read_s": read_s, "collect_s": collect_s, "again_s": again_s, "peak_mb": peak_mb}

@@ -6,178 +6,128 @@ because the database, the scheduler's modules and YAML take longer to import tha
 
 from __future__ import annotations
 
-import ast
-import functools
 import importlib
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict
 
 from orchestrator.errors import Problem, ReproError
 
 if TYPE_CHECKING:
-    from orchestrator.api.catalog import (
-        ExperimentCases,
-        ExperimentList,
-        ListedExperiment,
-        PaperContents,
-        ShownCase,
-        ShownExperiment,
-        ShownPaper,
-        StatedClaim,
-        experiments,
-        is_paper,
-        show,
-        show_paper,
-        shown_experiment,
-    )
-    from orchestrator.api.configuration import ConfigRow, config_rows, default_cluster
-    from orchestrator.api.figures import (
-        Bundle,
-        Collected,
-        JudgedClaims,
-        Plotted,
-        PublishedComparison,
-        Report,
-        RunComparison,
-        UnprovenBundle,
-        bundle,
-        bundle_file,
-        claims,
-        collect,
-        compare,
-        compare_runs,
-        outcomes,
-        plot,
-        plot_all,
-        report,
-        require_bundle_name,
-        require_plot_file,
-        verify_bundle,
-        write_file,
-    )
-    from orchestrator.api.jobs import (
-        JobAttempt,
-        JobHistory,
-        JobLog,
-        Status,
-        history,
-        job_ids,
-        job_states,
-        logs,
-        query,
-        relations,
-        status,
-    )
-    from orchestrator.api.plans import PlannedRun, plan, plan_run, plan_runs, require_submittable
-    from orchestrator.api.runs import (
-        Retried,
-        RetriedGroup,
-        RetriedJob,
-        Waited,
-        canary_of,
-        cancel,
-        cancel_jobs,
-        cancellable_jobs,
-        retry,
-        wait,
-    )
-    from orchestrator.api.search import SearchOptions, run_search, search_answer, simulate_search
-    from orchestrator.api.session import DEFAULT, SILENT, Reporter, Session, Silent
-    from orchestrator.api.sites import (
-        DenyList,
-        Fetch,
-        FetchedFile,
-        FetchedSetting,
-        NeedRow,
-        NeedStatus,
-        WorkloadNeeds,
-        WorkloadRow,
-        allow_nodes,
-        deny_nodes,
-        list_denied_nodes,
-        plan_fetch,
-        show_workload,
-        workload_needs,
-    )
-    from orchestrator.api.submissions import (
-        Adopted,
-        CaseScript,
-        Rendered,
-        Submission,
-        SubmitOptions,
-        adopt,
-        render,
-        submit,
-        submit_all,
-        supervise,
-    )
-    from orchestrator.catalog.case import Case, shown_value
-    from orchestrator.catalog.expand import expand
-    from orchestrator.catalog.experiment import Difference, PublishedPoint, scale_names
-    from orchestrator.catalog.library import Entry, experiment_names, find_entries, names_meant, papers
-    from orchestrator.catalog.template import experiment_schema_text, new_experiment, paper_schema_text
-    from orchestrator.clusters import cluster_names
-    from orchestrator.clusters.check import Finding
-    from orchestrator.clusters.layers import leaves
-    from orchestrator.clusters.profile import schema_text
-    from orchestrator.clusters.program import ImageFile, image_rows, imported_file
-    from orchestrator.clusters.resolve import Cluster, ClusterRow, ProfileField, find_cluster
-    from orchestrator.config.yaml import dotted, shown
-    from orchestrator.fields import row_of, rows_of
-    from orchestrator.files import WrittenFile, require_place, written_files
-    from orchestrator.launch.cluster_check import ClusterCheck, check_cluster, new_cluster
-    from orchestrator.launch.denied_nodes import DeniedNode, denied_note, with_denied_nodes
-    from orchestrator.launch.images import ImageImport, Import, import_images, import_progress, wanted_images
-    from orchestrator.launch.templates import Explained
-    from orchestrator.ledger.measurements import MeasuredMetric
+    from orchestrator.api.catalog import *
+    from orchestrator.api.configuration import *
+    from orchestrator.api.figures import *
+    from orchestrator.api.jobs import *
+    from orchestrator.api.plans import *
+    from orchestrator.api.runs import *
+    from orchestrator.api.search import *
+    from orchestrator.api.session import *
+    from orchestrator.api.sites import *
+    from orchestrator.api.submissions import *
+    from orchestrator.catalog.case import *
+    from orchestrator.catalog.expand import *
+    from orchestrator.catalog.experiment import *
+    from orchestrator.catalog.library import *
+    from orchestrator.catalog.template import *
+    from orchestrator.clusters import *
+    from orchestrator.clusters.check import *
+    from orchestrator.clusters.layers import *
+    from orchestrator.clusters.profile import *
+    from orchestrator.clusters.program import *
+    from orchestrator.clusters.resolve import *
+    from orchestrator.config.yaml import *
+    from orchestrator.files import *
+    from orchestrator.launch.cluster_check import *
+    from orchestrator.launch.denied_nodes import *
+    from orchestrator.launch.images import *
+    from orchestrator.launch.templates import *
     from orchestrator.ledger.readonly_sql import Answer, Relation
     from orchestrator.ledger.rows import JobRow
-    from orchestrator.ledger.tables import OPEN, QUEUED, RUNNING, field_values
-    from orchestrator.planning.batch_plan import CheckedScale, check_experiment
-    from orchestrator.planning.batch_report import (
-        BatchReport,
-        PlanRow,
-        PlanTotals,
-        budget_text,
-        exact_jobs,
-        with_exact_memory,
-    )
-    from orchestrator.planning.plan import Plan, PlannedJob
-    from orchestrator.planning.run_settings import read_settings
-    from orchestrator.planning.target import cases_at
-    from orchestrator.reading.failure import POLICIES
-    from orchestrator.reading.job_status import (
-        ExperimentStatus,
-        JobRef,
-        JobStatus,
-        prints_iterations,
-        running_progress,
-        spent_text,
-    )
-    from orchestrator.results.bundle.verify import NOTHING_VERIFIED, BundleCheckRow, Verified
-    from orchestrator.results.bundle.write import MissingFile
-    from orchestrator.results.cases import LeftOutAttempt, Result
-    from orchestrator.results.claims import Used
-    from orchestrator.results.comparison import CaseDiff, ComparedNumber, Side, equation
-    from orchestrator.results.evidence import Margin, shown_number
-    from orchestrator.results.export.formats import csv_line, require_parquet
-    from orchestrator.results.export.rows import CaseRow, Row, export_rows, main_columns
-    from orchestrator.results.outcome import FigureOutcome, JudgedClaim
-    from orchestrator.search.answer import (
-        CandidateRow,
-        NotRunReason,
-        SearchAnswer,
-        SearchedCase,
-        SearchSummary,
-        SearchWinner,
-        arguments_by_program,
-        fastest_text,
-    )
+    from orchestrator.ledger.tables import OPEN, QUEUED, RUNNING
+    from orchestrator.planning.batch_plan import *
+    from orchestrator.planning.batch_report import *
+    from orchestrator.planning.plan import *
+    from orchestrator.planning.run_settings import *
+    from orchestrator.planning.target import *
+    from orchestrator.reading.failure import *
+    from orchestrator.reading.job_status import *
+    from orchestrator.results.bundle.verify import *
+    from orchestrator.results.bundle.write import *
+    from orchestrator.results.cases import *
+    from orchestrator.results.comparison import *
+    from orchestrator.results.evidence import *
+    from orchestrator.results.export.formats import *
+    from orchestrator.results.export.rows import *
+    from orchestrator.results.outcome import *
+    from orchestrator.search.answer import *
     from orchestrator.search.candidates import Simulated, SimulatedCase, read_search_budget
-    from orchestrator.search.prepare import PreparedSearch, prepare_search
-    from orchestrator.slurm.notation import time_limit_s
-    from orchestrator.workloads import workload_name, workloads
+    from orchestrator.search.prepare import *
+    from orchestrator.workloads import *
+
+_NAMES = {
+    "api.catalog": (
+        "ExperimentCases ExperimentList ListedExperiment ShownCase ShownExperiment ShownPaper "
+        "StatedClaim experiments is_paper show shown_experiment"
+    ),
+    "api.configuration": "ConfigRow config_rows default_cluster",
+    "api.figures": (
+        "Bundle Collected JudgedClaims Plotted PublishedComparison Report RunComparison UnprovenBundle bundle "
+        "bundle_file claims collect compare compare_runs outcomes plot plot_all report require_bundle_name "
+        "require_plot_file verify_bundle write_file"
+    ),
+    "api.jobs": "JobAttempt JobHistory JobLog Status history job_ids job_states logs query relations status",
+    "api.plans": "PlannedRun plan plan_run plan_runs require_submittable",
+    "api.runs": "Retried RetriedGroup RetriedJob Waited canary_of cancel cancel_jobs cancellable_jobs retry wait",
+    "api.search": "SearchOptions run_search search_answer simulate_search",
+    "api.session": "DEFAULT SILENT Reporter Session Silent",
+    "api.sites": (
+        "DenyList Fetch FetchedFile FetchedSetting NeedRow WorkloadNeeds WorkloadRow allow_nodes "
+        "deny_nodes list_denied_nodes plan_fetch show_workload workload_needs"
+    ),
+    "api.submissions": "Adopted CaseScript Rendered Submission SubmitOptions adopt render submit submit_all supervise",
+    "catalog.case": "Case shown_value",
+    "catalog.expand": "expand",
+    "catalog.experiment": "Difference PublishedPoint scale_names",
+    "catalog.library": "Entry experiment_names find_entries names_meant papers",
+    "catalog.template": "experiment_schema_text new_experiment paper_schema_text",
+    "clusters": "cluster_names",
+    "clusters.check": "Finding",
+    "clusters.layers": "leaves",
+    "clusters.profile": "schema_text",
+    "clusters.program": "ImageFile image_rows imported_file",
+    "clusters.resolve": "Cluster ClusterRow ProfileField find_cluster",
+    "config.yaml": "dotted shown",
+    "files": "WrittenFile",
+    "launch.cluster_check": "ClusterCheck check_cluster new_cluster",
+    "launch.denied_nodes": "DeniedNode denied_note with_denied_nodes",
+    "launch.images": "ImageImport Import import_images import_progress wanted_images",
+    "launch.templates": "Explained",
+    "ledger.readonly_sql": "Answer Relation",
+    "ledger.rows": "JobRow",
+    "ledger.tables": "OPEN QUEUED RUNNING",
+    "planning.batch_plan": "CheckedScale check_experiment",
+    "planning.batch_report": "BatchReport PlanRow PlanTotals budget_text exact_jobs with_exact_memory",
+    "planning.plan": "Plan PlannedJob",
+    "planning.run_settings": "read_settings",
+    "planning.target": "cases_at",
+    "reading.failure": "POLICIES",
+    "reading.job_status": "ExperimentStatus JobRef JobStatus prints_iterations running_progress spent_text",
+    "results.bundle.verify": "NOTHING_VERIFIED BundleCheckRow Verified",
+    "results.bundle.write": "MissingFile",
+    "results.cases": "LeftOutAttempt Result",
+    "results.comparison": "CaseDiff ComparedNumber Side equation",
+    "results.evidence": "Margin shown_number",
+    "results.export.formats": "csv_line require_parquet",
+    "results.export.rows": "CaseRow Row export_rows main_columns",
+    "results.outcome": "FigureOutcome JudgedClaim",
+    "search.answer": (
+        "CandidateRow NotRunReason SearchAnswer SearchedCase SearchSummary SearchWinner arguments_by_program "
+        "fastest_text"
+    ),
+    "search.candidates": "Simulated SimulatedCase read_search_budget",
+    "search.prepare": "PreparedSearch prepare_search",
+    "workloads": "workload_name workloads",
+}
+"""Module -> its names that are exported. The imports above are for type checkers."""
 
 
 class RunFilter(TypedDict, total=False):
@@ -199,12 +149,14 @@ class FigureFilter(RunFilter, total=False):
 
     `arg` are changed arguments as in `CaseOptions`, `run` is the beginning of a run's id. Without both, measured jobs
     with the published arguments come first, then the latest measured ones. `without` has attempts that do not count,
-    each with the reason: `3f2a:1=a slow node`.
+    each with the reason: `3f2a:1=a slow node`. `attempt` selects the attempts of this number, where jobs have one,
+    instead of the last verified ones.
     """
 
     arg: Sequence[str] | None
     run: str | None
     without: Sequence[str] | None
+    attempt: int | None
 
 
 class StateFilter(JobFilter, total=False):
@@ -246,22 +198,17 @@ def require_text(words: Iterable[str]) -> None:
         raise ReproError(*problems)
 
 
-@functools.cache
-def _modules() -> dict[str, str]:
-    """Return the module of each name that the block above imports for type checkers. It is the only list of them."""
-    block = next(node for node in ast.parse(Path(__file__).read_text()).body if isinstance(node, ast.If))
-    imports = [node for node in block.body if isinstance(node, ast.ImportFrom)]
-    return {alias.name: str(node.module) for node in imports for alias in node.names}
+_MODULES = {name: f"orchestrator.{module}" for module, names in _NAMES.items() for name in names.split()}
 
 
 def __getattr__(name: str) -> object:
     """Import an exported name on first use."""
-    if name not in _modules():
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__} has no attribute {name}")
-    value = getattr(importlib.import_module(_modules()[name]), name)
+    value = getattr(importlib.import_module(_MODULES[name]), name)
     globals()[name] = value
     return value
 
 
 def __dir__() -> list[str]:
-    return sorted([*_modules(), *(name for name in globals() if name.endswith(("Filter", "Options")))])
+    return sorted([*_MODULES, *(name for name in globals() if name.endswith(("Filter", "Options")))])

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import groupby
 from typing import TYPE_CHECKING, Annotated
 
 from orchestrator.api import DEFAULT, Session
@@ -18,14 +19,12 @@ from orchestrator.catalog.experiment import (
     CodeFields,
     Difference,
     NotRun,
-    Paper,
     PublishedPoint,
     scale_names,
 )
 from orchestrator.catalog.library import (
     Entry,
     experiment_names,
-    find_entries,
     find_experiment,
     papers,
     read_experiment,
@@ -127,7 +126,7 @@ def _job_counts(folders: Folders, session: Session) -> list[JobCount]:
     ledger = session.existing_ledger()
     if ledger is None:
         return []
-    from orchestrator.ledger.reports import job_counts  # loads the database
+    from orchestrator.ledger.attempts import job_counts  # loads the database
 
     return job_counts(ledger)
 
@@ -136,7 +135,7 @@ def _experiment_row(entry: Entry, counts: Sequence[JobCount]) -> ListedExperimen
     scales = scale_names(entry.experiment)
     gpus = {scale: {int(value) for value in _values_at(entry, scale, "gpus")} for scale in scales}
     ran = {count.scale for count in counts} & {*scales}
-    workloads = {scale: _values_at(entry, scale, "workload") for scale in ran}
+    own = {scale: _values_at(entry, scale, "workload") for scale in ran}
     return ListedExperiment(
         experiment=entry.name,
         venue=entry.paper.venue,
@@ -147,17 +146,18 @@ def _experiment_row(entry: Entry, counts: Sequence[JobCount]) -> ListedExperimen
         gpus_max=max(gpus[PAPER]),
         scales=tuple(ScaleSize(scale, max(sizes)) for scale, sizes in gpus.items()),
         done=tuple(
-            ExperimentProgress(
-                count.scale,
-                count.cluster,
-                count.workload,
-                count.verified,
-                count.jobs,
-                count.workload in workloads.get(count.scale, ()),
-            )
-            for count in counts
+            _progress(list(of_program), own)
+            for _, of_program in groupby(counts, lambda count: (count.scale, count.cluster, count.workload))
         ),
     )
+
+
+def _progress(counts: Sequence[JobCount], own: Mapping[str, Collection[Value]]) -> ExperimentProgress:
+    """Return the progress of the jobs of a scale, cluster and program. `own` are the programs of each scale."""
+    first, jobs = counts[0], sum(count.jobs for count in counts)
+    verified = sum(count.jobs for count in counts if count.verdict == "verified")
+    is_own = first.workload in own.get(first.scale, ())
+    return ExperimentProgress(first.scale, first.cluster, first.workload, verified, jobs, is_own)
 
 
 def _values_at(entry: Entry, scale: str, axis: str) -> set[Value]:
@@ -219,15 +219,6 @@ class ExperimentCases:
         """Return `NVIDIA/Megatron-LM at 6985e58938: examples/sc21/run_figure_13.sh`; None without a script."""
         code = self.entry.paper.code.get(case.workload)
         return case.script if case.script is None or code is None else f"{code.place_of_scripts}: {case.script}"
-
-
-@dataclass(frozen=True, slots=True)
-class PaperContents:
-    """A paper with its experiments."""
-
-    name: str
-    paper: Paper
-    entries: list[Entry]
 
 
 @dataclass(frozen=True, slots=True)
@@ -327,12 +318,6 @@ def require_experiment(name: str) -> None:
     """Raise ReproError, with the experiments of the paper, if this is the name of a paper."""
     if is_paper(name):
         find_experiment(find_folders(), name)
-
-
-def show_paper(name: str) -> PaperContents:
-    """Return a paper and its experiments."""
-    entries = find_entries(find_folders(), name)
-    return PaperContents(name, entries[0].paper, entries)
 
 
 def show(experiment: str, scale: str = PAPER, *, where: str | None = None) -> ExperimentCases:

@@ -9,11 +9,10 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from orchestrator.api import DEFAULT, FigureFilter, JobFilter, RunFilter, Session
-from orchestrator.api.catalog import added_to
+from orchestrator.api import DEFAULT, FigureFilter, JobFilter, Session
 from orchestrator.api.jobs import job_filter, name_list, update, updated_ledger
 from orchestrator.catalog.library import experiments_meant, find_experiment, full_name, papers
-from orchestrator.errors import EXIT_FAILED, Problem, ReproError
+from orchestrator.errors import EXIT_FAILED, Problem, ReproError, for_each
 from orchestrator.fields import Column
 from orchestrator.files import names_folder, require_place, written_whole
 from orchestrator.job_spec import shown_changes
@@ -21,7 +20,7 @@ from orchestrator.ledger.attempts import changed_arguments, job_rows, job_summar
 from orchestrator.ledger.database import Ledger, now
 from orchestrator.ledger.measurements import metrics_of
 from orchestrator.ledger.reports import run_summaries
-from orchestrator.ledger.rows import JobRow
+from orchestrator.ledger.rows import JobRow, JobSummary
 from orchestrator.results.bundle.verify import Verified, verify
 from orchestrator.results.bundle.write import Bundled, bundle_name, write_bundle
 from orchestrator.results.cases import Result, left_out_attempts
@@ -102,24 +101,16 @@ class Collected:
 def outcomes(
     names: Sequence[str] | str,
     *,
-    attempt: int | None = None,
     session: Session = DEFAULT,
     **selection: Unpack[FigureFilter],
 ) -> list[FigureOutcome]:
     """Return the outcome of each of these experiments, and of each experiment of these papers that has such jobs.
 
-    `attempt` is that of `collect`. ReproError has the problems of all experiments.
+    ReproError has the problems of all experiments.
     """
     ledger = updated_ledger(session)
-    outcomes: list[FigureOutcome] = []
-    problems: list[Problem] = []
-    for name in _chosen(ledger, session, name_list(names), **selection):
-        with added_to(problems):
-            outcomes.append(judged(ledger, session, name, attempt, **selection))
-            note_program(session, outcomes[-1])
-    if problems:
-        raise ReproError(*dict.fromkeys(problems))
-    return outcomes
+    names = _chosen(ledger, session, name_list(names), **selection)
+    return for_each(names, lambda name: note_program(session, judged(ledger, session, name, **selection)))
 
 
 def _chosen(ledger: Ledger, session: Session, given: Sequence[str], **selection: Unpack[FigureFilter]) -> list[str]:
@@ -127,7 +118,7 @@ def _chosen(ledger: Ledger, session: Session, given: Sequence[str], **selection:
 
     ReproError if there is none.
     """
-    submitted = _submitted(ledger, **selection)
+    submitted = _submitted(ledger, selection)
     meant = experiments_meant(session.folders, given)
     names = [name or full for full, name in meant.items() if name or full in submitted] if given else submitted
     if given and not names:
@@ -137,26 +128,10 @@ def _chosen(ledger: Ledger, session: Session, given: Sequence[str], **selection:
 
 
 def judged(
-    ledger: Ledger,
-    session: Session,
-    experiment: str | None,
-    attempt: int | None = None,
-    **selection: Unpack[FigureFilter],
+    ledger: Ledger, session: Session, experiment: str | None, **selection: Unpack[FigureFilter]
 ) -> FigureOutcome:
-    """Return the outcome of an experiment; report cases and runs that are later than the results."""
-    figure = judge_figure(ledger, session.folders, experiment, **selection, attempt=attempt)
-    _note_later(session, figure)
-    return figure
-
-
-def note_program(session: Session, figure: FigureOutcome) -> None:
-    """Report another program than the published one."""
-    if figure.program:
-        session.note([f"{figure.entry.short_name} with {figure.program}"])
-
-
-def _note_later(session: Session, figure: FigureOutcome) -> None:
-    """Report attempts that were left out, a later run that is not shown, and cases with a later attempt."""
+    """Return the outcome of an experiment; report attempts that were left out, and later ones than the results."""
+    figure = judge_figure(ledger, session.folders, experiment, **selection)
     session.note(f"left out: {attempt}" for attempt in figure.left_out)
     later = figure.later
     if later is not None:
@@ -169,26 +144,29 @@ def _note_later(session: Session, figure: FigureOutcome) -> None:
         more = f"; ... and {len(newer) - MOST_NAMED} more: repro status {name}" if len(newer) > MOST_NAMED else ""
         what = f"{counted(len(newer), 'case')} of {name} with a later attempt than the result"
         session.note([f"{what}: {'; '.join(newer[:MOST_NAMED])}{more}"])
+    return figure
+
+
+def note_program(session: Session, figure: FigureOutcome) -> FigureOutcome:
+    """Report another program than the published one; return the outcome."""
+    if figure.program:
+        session.note([f"{figure.entry.short_name} with {figure.program}"])
+    return figure
 
 
 def collect(
     experiment: str | None = None,
     *,
     where: str | None = None,
-    attempt: int | None = None,
     session: Session = DEFAULT,
     **selection: Unpack[FigureFilter],
 ) -> Collected:
-    """Read the logs and return the rows and claims of the experiment.
-
-    `attempt` selects the attempts of this number, where jobs have one, instead of the last verified ones.
-    """
+    """Read the logs and return the rows and claims of the experiment."""
     ledger = updated_ledger(session, running=True)
-    figure = judged(ledger, session, experiment, attempt, **selection)
-    note_program(session, figure)
+    figure = note_program(session, judged(ledger, session, experiment, **selection))
     results = figure.having(where)
     rows = export_rows(figure.entry, results, ledger)
-    return Collected(figure, rows, claim_rows(figure.claims), results, ledger, attempt)
+    return Collected(figure, rows, claim_rows(figure.claims), results, ledger, selection.get("attempt"))
 
 
 def write_file(pieces: Iterator[bytes], file: Path) -> None:
@@ -220,13 +198,11 @@ def compare(
     experiment: str | None = None,
     *,
     where: str | None = None,
-    attempt: int | None = None,
     session: Session = DEFAULT,
     **selection: Unpack[FigureFilter],
 ) -> PublishedComparison:
-    """Compare the measured numbers of an experiment with the published ones. `attempt` is that of `collect`."""
-    figure = judged(updated_ledger(session), session, experiment, attempt, **selection)
-    note_program(session, figure)
+    """Compare the measured numbers of an experiment with the published ones."""
+    figure = note_program(session, judged(updated_ledger(session), session, experiment, **selection))
     results = figure.having(where)
     at = now()
     rows = [
@@ -314,14 +290,10 @@ class JudgedClaims:
 def claims(
     experiments: Sequence[str] | str = (),
     *,
-    attempt: int | None = None,
     session: Session = DEFAULT,
     **selection: Unpack[FigureFilter],
 ) -> JudgedClaims:
-    """Judge the claims of these experiments or papers, or of all submitted ones.
-
-    `attempt` is that of `collect`.
-    """
+    """Judge the claims of these experiments or papers, or of all submitted ones."""
     ledger = updated_ledger(session)
     names = _chosen(ledger, session, name_list(experiments), **selection)
     if not names:
@@ -329,26 +301,20 @@ def claims(
     claims = JudgedClaims([], [])
     for name in names:
         try:
-            claims.outcomes.append(judged(ledger, session, name, attempt, **selection))
+            claims.outcomes.append(judged(ledger, session, name, **selection))
         except ReproError as error:  # the claims of the others are judged all the same
             claims.problems.extend(error.problems)
     return claims
 
 
-def _submitted(
-    ledger: Ledger,
-    *,
-    arg: Sequence[str] | None = None,
-    run: str | None = None,
-    without: Sequence[str] | None = None,
-    **selection: Unpack[RunFilter],
-) -> list[str]:
+def _submitted(ledger: Ledger, selection: FigureFilter) -> list[str]:
     """Return the experiments that have such a job, in the order of their first runs. ReproError for `without`."""
-    left_out_attempts(ledger, without or ())
-    matches, rows = job_filter(**selection), job_summaries(ledger)
-    if run is not None:
-        rows = list(job_rows(ledger, run_id=run_named(run_summaries(ledger), run)))
-    if arg:
+    left_out_attempts(ledger, selection.get("without") or ())
+    matches = job_filter(None, selection.get("scale"), selection.get("cluster"), selection.get("workload"))
+    rows: Sequence[JobSummary] = job_summaries(ledger)
+    if (run := selection.get("run")) is not None:
+        rows = job_rows(ledger, run_id=run_named(run_summaries(ledger), run))
+    if arg := selection.get("arg"):
         changed, wanted = changed_arguments(ledger), set(parse_changes(arg, ()))
         rows = [row for row in rows if wanted <= set(changed.get(row.job_id, ()))]
     return list(dict.fromkeys(row.experiment for row in rows if matches(row)))
@@ -406,7 +372,6 @@ def plot(
     output: Path | str | None = None,
     *,
     where: str | None = None,
-    attempt: int | None = None,
     session: Session = DEFAULT,
     **selection: Unpack[FigureFilter],
 ) -> Plotted:
@@ -414,23 +379,15 @@ def plot(
 
     In a folder, or without `output`, the file is a png with the name of the figure. A folder whose name ends with a
     slash is made.
-
-    `attempt` is that of `collect`.
     """
     place, is_folder = Path(output or "."), names_folder(output)
     if not is_folder:
         require_plot_file(place)
-    figure = judged(updated_ledger(session), session, experiment, attempt, **selection)
-    note_program(session, figure)
+    figure = note_program(session, judged(updated_ledger(session), session, experiment, **selection))
     if not _is_measured(figure, where):
         raise ReproError(_no_verified_case(figure))
-    require_matplotlib()
-    file = place
-    if is_folder:
-        place.mkdir(parents=True, exist_ok=True)
-        file = place / figure.file_name(".png", attempt)
-    require_place(file)
-    return _drawn(figure, where, file)
+    (plotted,) = _drawn([figure], where, place, is_folder, selection.get("attempt"))
+    return plotted
 
 
 def plot_all(
@@ -438,7 +395,6 @@ def plot_all(
     folder: Path | str | None = None,
     *,
     where: str | None = None,
-    attempt: int | None = None,
     session: Session = DEFAULT,
     **selection: Unpack[FigureFilter],
 ) -> list[Plotted]:
@@ -453,21 +409,15 @@ def plot_all(
     if not names_folder(folder):
         raise ReproError(Problem("no such folder", f"{place}:", f"several pictures need a folder: -o {place}/"))
     meant = experiments_meant(session.folders, name_list(names))
-    figures = outcomes(names, attempt=attempt, session=session, **selection)
+    figures = outcomes(names, session=session, **selection)
     unverified = [figure for figure in figures if not _is_measured(figure, where)]
     problems = {figure.entry.name: _no_verified_case(figure) for figure in unverified}
     named = [problem for name, problem in problems.items() if meant[name]]
     if named or len(problems) == len(figures):
         raise ReproError(*(named or problems.values()))
     session.note(f"{figure.entry.short_name} is left out: no verified case" for figure in unverified)
-    require_matplotlib()
-    place.mkdir(parents=True, exist_ok=True)
-    files = [
-        (figure, place / figure.file_name(".png", attempt)) for figure in figures if figure.entry.name not in problems
-    ]
-    for _, file in files:
-        require_place(file)
-    return [_drawn(figure, where, file) for figure, file in files]
+    verified = [figure for figure in figures if figure.entry.name not in problems]
+    return _drawn(verified, where, place, True, selection.get("attempt"))
 
 
 def _is_measured(figure: FigureOutcome, where: str | None) -> bool:
@@ -479,9 +429,19 @@ def _no_verified_case(figure: FigureOutcome) -> Problem:
     return Problem(f"{name} at scale {figure.scale}: no verified case", hint=f"repro status {name}")
 
 
-def _drawn(figure: FigureOutcome, where: str | None, file: Path) -> Plotted:
-    draw(figure.entry, figure.scale, figure.cluster, figure.drawn(where), file)
-    return Plotted(file, figure)
+def _drawn(
+    figures: Sequence[FigureOutcome], where: str | None, place: Path, is_folder: bool, attempt: int | None
+) -> list[Plotted]:
+    """Draw each figure into a folder, or the only one into a file."""
+    require_matplotlib()
+    if is_folder:
+        place.mkdir(parents=True, exist_ok=True)
+    files = [place / figure.file_name(".png", attempt) if is_folder else place for figure in figures]
+    for file in files:
+        require_place(file)
+    for figure, file in zip(figures, files, strict=True):
+        draw(figure.entry, figure.scale, figure.cluster, figure.drawn(where), file)
+    return list(map(Plotted, files, figures))
 
 
 def require_plot_file(file: Path) -> None:

@@ -15,10 +15,18 @@ from orchestrator.api import DEFAULT, Session, StateFilter
 from orchestrator.errors import Problem, ReproError, did_you_mean
 from orchestrator.fields import Field, row_of, rows_of
 from orchestrator.files import open_job_file
-from orchestrator.ledger.attempts import RefreshResult, anything_to_refresh, job_rows, job_summaries, result_rows
+from orchestrator.ledger.attempts import (
+    RefreshResult,
+    anything_to_refresh,
+    attempts_of_jobs,
+    job_count,
+    job_rows,
+    job_summaries,
+    last_seen,
+    result_rows,
+)
 from orchestrator.ledger.database import Ledger, ledger_url, now, open_ledger
 from orchestrator.ledger.measurements import MeasuredMetric
-from orchestrator.ledger.reports import job_count, job_history, last_seen
 from orchestrator.ledger.rows import JobRow, JobSummary
 from orchestrator.ledger.tables import FAILED, LOST, MEASURED, OPEN, QUEUED, SUBMITTING
 from orchestrator.paths import Folders, find_folders
@@ -29,7 +37,6 @@ from orchestrator.reading.job_status import (
     duration,
     experiment_statuses,
     job_statuses,
-    total,
 )
 from orchestrator.slurm.records import STATES, base_state
 
@@ -277,9 +284,8 @@ def status(
     notes = tuple(_notes(ledger, result))
     selects = experiment is not None or failed or state is not None or any(selection.values())
     if most_jobs is not None and not selects and job_count(ledger) > most_jobs:
-        experiments = experiment_statuses(ledger)
-        is_open = any(count.running or count.waiting for count in experiments)
-        return Status((), tuple(experiments), (total(experiments),), notes, is_open, result.asked_at)
+        experiments, total = experiment_statuses(ledger)
+        return Status((), tuple(experiments), (total,), notes, bool(total.running or total.waiting), result.asked_at)
     read = job_summaries if selection.get("where") is None else job_rows
     rows = [row for row in read(ledger, experiment=name) if matches(row) and (not failed or row.verdict == FAILED)]
     if state is not None:
@@ -410,7 +416,7 @@ def _report_empty(session: Session, row: JobRow, folder: Path) -> None:
 def _attempt_folder(ledger: Ledger, row: JobRow, number: int) -> Path:
     if number == row.number:
         return Path(row.folder)
-    attempts = {attempt.number: attempt.folder for attempt in job_history(ledger, row.job_id)}
+    attempts = {of_job.number: of_job.folder for of_job in attempts_of_jobs(ledger, [row.job_id])[row.job_id]}
     if number not in attempts:
         hint = f"1 to {row.number}" if row.number > 1 else "there is only the first"
         raise ReproError(Problem(f"--attempt {number}: {row.job_id} has no such attempt", hint=hint))

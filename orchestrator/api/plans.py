@@ -17,10 +17,10 @@ from orchestrator.catalog.expand import expand, reference_notes
 from orchestrator.catalog.library import Entry, find_entries, replaced
 from orchestrator.clusters.resolve import Cluster, find_cluster, layer_notes
 from orchestrator.config.yaml import shown
-from orchestrator.errors import Problem, ReproError
+from orchestrator.errors import Problem, ReproError, for_each
 from orchestrator.job_spec import Value, shown_changes
 from orchestrator.paths import Folders, find_folders
-from orchestrator.planning.batch_plan import BatchPlan, ChosenCases, plan_batch
+from orchestrator.planning.batch_plan import BatchPlan, ChosenCases, PlannedCase, plan_batch
 from orchestrator.planning.batch_report import BatchReport, batch_report, budget_text, with_exact_memory
 from orchestrator.planning.plan import Plan, bind, repeated, require_jobs
 from orchestrator.planning.run_settings import RunSettings, read_settings
@@ -218,14 +218,12 @@ def _runs(planned: _Planned, options: CaseOptions, repeat: int, max_parallel: in
     """Return the runs of the planned cases; ReproError has each reason why one cannot be submitted."""
     cluster, budgeted, folders = planned.cluster, planned.batch.budgeted, find_folders()
     assert cluster is not None
-    problems: list[Problem] = []
-    runs: list[PlannedRun] = []
-    for group in planned.batch.by_experiment:
-        with added_to(problems):
-            plans = bind(group[0].entry, [one.checked for one in group], cluster, folders)
-            runs.append(PlannedRun(group[0].entry, cluster, tuple(repeated(plans, repeat))))
-    if problems:
-        raise ReproError(*dict.fromkeys(problems))
+
+    def run_of(group: Sequence[PlannedCase]) -> PlannedRun:
+        plans = bind(group[0].entry, [one.checked for one in group], cluster, folders)
+        return PlannedRun(group[0].entry, cluster, tuple(repeated(plans, repeat)))
+
+    runs = for_each(planned.batch.by_experiment, run_of)
     notes = list(planned.notes)
     budget_s, money = (budgeted.budget_s, budgeted.cost_budget) if budgeted is not None else (None, None)
     if budgeted is not None:

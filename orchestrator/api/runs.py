@@ -30,9 +30,8 @@ from orchestrator.launch.submit import (
 )
 from orchestrator.launch.submit import submit as submit_plans
 from orchestrator.launch.supervise import Backlog, FollowedJobs, wait_for
-from orchestrator.ledger.attempts import job_rows, job_summaries, result_rows
+from orchestrator.ledger.attempts import attempts_of_jobs, job_rows, job_summaries, result_rows
 from orchestrator.ledger.database import DiskFull, Ledger
-from orchestrator.ledger.reports import attempts_of_jobs
 from orchestrator.ledger.rows import JobRow, JobSummary
 from orchestrator.ledger.runs import Disposition, run_record
 from orchestrator.ledger.tables import ENDED, FAILED, MEASURED, OPEN

@@ -106,10 +106,8 @@ class Session:
 
     def no_jobs(self) -> Problem:
         """Return the problem that the ledger has no jobs, with its file and how to use another one."""
-        from orchestrator.masking import masked  # not for --help
-
         given, file = self.given_ledger, self.ledger_file
-        name = masked(str(given)) if file is None else str(file)
+        name = str(file or _masked(str(given)))
         missing = ", which does not exist" if file is not None and not file.exists() else ""
         elsewhere = "correct the name (repro config show)" if given else "cd there or set REPRO_HOME"
         hint = f"if you submitted elsewhere, {elsewhere}; else: repro submit figure-13 --cluster local --wait"
@@ -119,6 +117,12 @@ class Session:
         """Report notes."""
         for text in texts:
             self.reporter.message(f"note: {text}")
+
+
+def _masked(url: str) -> str:
+    from orchestrator.masking import masked  # not for `status`
+
+    return masked(url)
 
 
 DEFAULT = Session()

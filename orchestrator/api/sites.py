@@ -13,7 +13,6 @@ from typing import Annotated
 from orchestrator.api import DEFAULT, Session
 from orchestrator.catalog.library import published_code
 from orchestrator.clusters.needs import (
-    FetchRecord,
     Item,
     Source,
     fetch_record,
@@ -27,7 +26,7 @@ from orchestrator.clusters.resolve import Cluster, find_cluster
 from orchestrator.config.model import read_model
 from orchestrator.config.yaml import Document, Location, YamlValue
 from orchestrator.errors import Problem, ReproError
-from orchestrator.fields import Field
+from orchestrator.fields import Field, row_of
 from orchestrator.launch.denied_nodes import (
     DeniedNode,
     DenyEntry,
@@ -46,74 +45,40 @@ from orchestrator.workloads.needs import fetch_command
 
 
 @dataclass(frozen=True, slots=True)
-class NeedStatus:
-    """Need of a workload; with a cluster that has a place for it, also the item, its state and its record.
+class NeedRow:
+    """Code or data that a program needs, and its state on a cluster: "there", "missing", or what is wrong.
 
-    `state` is "there", "missing", or what is wrong.
+    `commit` is the one that was fetched, else the one to fetch.
     """
 
-    source: Source
-    item: Item | None = None
-    state: str | None = None
-    record: FetchRecord | None = None
-
-    @property
-    def path(self) -> str | None:
-        """Return the path of the item."""
-        return None if self.item is None else str(self.item.path)
-
-    @property
-    def commit(self) -> str | None:
-        """Return the commit that was fetched, else the one to fetch."""
-        return (self.record and self.record.commit) or self.source.commit
-
-    @property
-    def sha256(self) -> str | None:
-        """Return the checksum of a file."""
-        return getattr(self.source.need, "sha256", None)
-
-
-@dataclass(frozen=True, slots=True)
-class NeedRow:
-    """Code or data that a program needs, and its state on a cluster."""
-
-    field: Annotated[str, Field(of="source.need.field")]
-    what: Annotated[str, Field(of="source.kind")]
-    required: Annotated[bool, Field(of="source.is_required")]
+    field: Annotated[str, Field(of="need.field")]
+    what: Annotated[str, Field(of="kind")]
+    required: Annotated[bool, Field(of="is_required")]
     state: str | None
     path: str | None
-    fetched: Annotated[str | None, Field(of="record.fetched")]
+    fetched: str | None
     commit: str | None
-    source: Annotated[str, Field(of="source.address")]
+    source: Annotated[str, Field(of="address")]
     sha256: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class WorkloadNeeds:
-    """A workload and all that it needs."""
-
-    workload: AnyWorkload
-    needs: tuple[NeedStatus, ...]
-
-    @property
-    def commit(self) -> str | None:
-        """Return the commit of its code."""
-        return next((status.source.commit for status in self.needs if status.source.commit), None)
-
-    @property
-    def required(self) -> list[str]:
-        """Return the fields of the profile that it needs."""
-        return [status.source.need.field for status in self.needs if status.source.is_required]
 
 
 @dataclass(frozen=True, slots=True)
 class WorkloadRow:
     """A program, its commit, and the profile's fields that it needs."""
 
-    workload: Annotated[str, Field(of="workload.name")]
-    program: Annotated[str, Field(of="workload.about")]
+    workload: str
+    program: str
     commit: str | None
-    needs: Annotated[Sequence[str], Field(of="required")]
+    needs: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
+class WorkloadNeeds:
+    """A program and all that it needs. `published_data` are descriptions of the paper's data."""
+
+    row: WorkloadRow
+    needs: tuple[NeedRow, ...]
+    published_data: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +109,7 @@ class Fetch:
     workload: AnyWorkload
     cluster: Cluster
     items: tuple[Item, ...]
-    settings: tuple[tuple[str, str], ...]
+    settings: tuple[FetchedSetting, ...]
     templates: Path
     command: str
     text: Text | None = None
@@ -167,30 +132,45 @@ class Fetch:
 def workload_needs(session: Session = DEFAULT) -> list[WorkloadNeeds]:
     """Return all workloads with what they need."""
     code = published_code(session.folders)
-    return [
-        WorkloadNeeds(workload, tuple(NeedStatus(source) for source in sources_of(workload, code)))
-        for workload in workloads().values()
-    ]
+    return [_needs(workload, sources_of(workload, code)) for workload in workloads().values()]
 
 
 def show_workload(name: str, cluster: str | None = None, *, session: Session = DEFAULT) -> WorkloadNeeds:
     """Return what a workload needs; with a cluster, also what is there."""
     workload = find_workload(workload_name(name))
     sources = sources_of(workload, published_code(session.folders))
-    if cluster is None:
-        return WorkloadNeeds(workload, tuple(NeedStatus(source) for source in sources))
-    profile = find_cluster(session.folders, cluster)
-    items = {item.source.need.field: item for item in items_of(workload, profile, sources)}
-    sees = profile.profile.site.login_sees_paths
-    return WorkloadNeeds(workload, tuple(_status(source, items.get(source.need.field), sees) for source in sources))
+    return _needs(workload, sources, None if cluster is None else find_cluster(session.folders, cluster))
 
 
-def _status(source: Source, item: Item | None, is_seen: bool) -> NeedStatus:
-    if item is None:
-        return NeedStatus(source, None, "not in the profile" if source.is_required else "not used")
-    if not is_seen:
-        return NeedStatus(source, item, "on the nodes")
-    return NeedStatus(source, item, item_state(item), fetch_record(item.record_file))
+def _needs(workload: AnyWorkload, sources: Sequence[Source], profile: Cluster | None = None) -> WorkloadNeeds:
+    items = {} if profile is None else {item.source.need.field: item for item in items_of(workload, profile, sources)}
+    commit = next((source.commit for source in sources if source.commit), None)
+    required = [source.need.field for source in sources if source.is_required]
+    return WorkloadNeeds(
+        WorkloadRow(workload.name, workload.about, commit, required),
+        tuple(_need(source, items.get(source.need.field), profile) for source in sources),
+        tuple(source.published_data for source in sources if source.published_data),
+    )
+
+
+def _need(source: Source, item: Item | None, profile: Cluster | None) -> NeedRow:
+    """Return a need; with a profile, also its state, and with an item that this machine sees, the record of a fetch."""
+    state, record = None, None
+    if item is None and profile is not None:
+        state = "not in the profile" if source.is_required else "not used"
+    elif item is not None and profile is not None:
+        is_seen = profile.profile.site.login_sees_paths
+        state = item_state(item) if is_seen else "on the nodes"
+        record = fetch_record(item.record_file) if is_seen else None
+    return row_of(
+        NeedRow,
+        source,
+        state=state,
+        path=None if item is None else str(item.path),
+        fetched=record and record.fetched,
+        commit=(record and record.commit) or source.commit,
+        sha256=getattr(source.need, "sha256", None),
+    )
 
 
 def plan_fetch(
@@ -216,13 +196,13 @@ def plan_fetch(
     if directory is None:
         items = items_of(workload, profile, sources)
         require_placed(workload, profile, sources, items, is_written_here=not offline)
-        settings: tuple[tuple[str, str], ...] = ()
+        settings: tuple[FetchedSetting, ...] = ()
     else:
         # The name that the tool gives to the data of a text.
         items = items_at(sources, _absolute(directory), None if text is None else f"{Path(text).stem}_text_document")
-        settings = tuple((item.source.need.field, item.value) for item in items)
+        settings = tuple(FetchedSetting(item.source.need.field, item.value) for item in items)
         site = profile.profile.workloads.site(workload.name)
-        if all(getattr(site, field, None) == value for field, value in settings):
+        if all(getattr(site, setting.field, None) == setting.value for setting in settings):
             settings = ()
     given = None
     if text is not None:

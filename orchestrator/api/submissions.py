@@ -234,12 +234,8 @@ def _after(ledger: Ledger, folders: Folders, cluster: Cluster, after: Sequence[s
             raise ReproError(Problem(f"--after {row.job_id}: {row.label} {why}", hint="wait for it: repro wait"))
     if cluster.is_slurm:
         return RunOptions(after=tuple(str(row.scheduler_id) for row in rows))
-    return RunOptions(follows=tuple(FollowedJob(row.folder, _queue_pid(row)) for row in rows))
-
-
-def _queue_pid(row: JobRow) -> int:
-    """Return the process id of the local queue that runs the job."""
-    return int(str(row.scheduler_id).partition("_")[0])
+    queues = [int(str(row.scheduler_id).partition("_")[0]) for row in rows]  # process ids
+    return RunOptions(follows=tuple(FollowedJob(row.folder, pid) for row, pid in zip(rows, queues, strict=True)))
 
 
 def supervise(submissions: Sequence[Submission] | Submission, *, session: Session = DEFAULT) -> list[FigureOutcome]:
@@ -272,16 +268,13 @@ def supervise(submissions: Sequence[Submission] | Submission, *, session: Sessio
             supervisor.supervise()
 
     wait_for(lambda: update(ledger, POLL_EVERY_S), rows, supervise_all, report, session.reporter.progress)
-    outcomes = []
-    for submission in submissions:
-        planned, case = submission.planned, submission.planned.plans[0].case
-        outcomes.append(
-            judge_figure(
-                *(ledger, folders, planned.entry.name, case.scale, planned.cluster.name, case.workload),
-                changes=changes_of(plan.case.argument_changes for plan in planned.plans),
-            )
+    return [
+        judge_figure(
+            *(ledger, folders, planned.entry.name, planned.scale, planned.cluster.name, planned.plans[0].case.workload),
+            changes=changes_of(plan.case.argument_changes for plan in planned.plans),
         )
-    return outcomes
+        for planned in (submission.planned for submission in submissions)
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -330,12 +323,9 @@ def render(
     scripts = []
     for plan, name in zip(planned.plans, names, strict=True):
         folder, log = base / name, base / f"{name}.batch.txt"
-        if output is None:
-            scripts.append(CaseScript(name, render_job(plan, profile, folder, folders.templates, output=log)))
-        else:
-            comment = comment_of(token_of(plan, folder))
-            text = render_job(plan, profile, folder, folders.templates, comment=comment)
-            scripts.append(CaseScript(name, text, base / f"{name}.sh"))
+        comment = None if output is None else comment_of(token_of(plan, folder))
+        text = render_job(plan, profile, folder, folders.templates, comment=comment, output=None if comment else log)
+        scripts.append(CaseScript(name, text, base / f"{name}.sh" if comment else None))
     if output is not None:
         if base.exists() and not base.is_dir():
             raise ReproError(Problem("not a folder", f"{output}:", "give a folder for the scripts"))

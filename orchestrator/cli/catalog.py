@@ -15,8 +15,9 @@ from orchestrator.cli import options as option
 from orchestrator.cli.options import all_settings, argument, session_of
 from orchestrator.cli.output import WIDE_HINT, as_row, data, filled_columns, message, next_command, suggest, table
 from orchestrator.errors import Problem, ReproError
-from orchestrator.fields import columns_of, main_names
-from orchestrator.paths import short_name
+from orchestrator.fields import columns_of, main_names, row_of
+from orchestrator.files import written_files
+from orchestrator.paths import find_folders, short_name
 from orchestrator.text import counted
 
 Names = Annotated[
@@ -49,14 +50,8 @@ def list_experiments(context: typer.Context, wide: option.Wide = False) -> None:
     experiments = api.experiments(session_of(context))
     context.obj.json.put(experiments=experiments.rows, clusters=experiments.clusters)
     if not context.obj.is_json:
-        rows = [_experiment_row(row) for row in experiments.rows]
-        table(
-            rows,
-            ["experiment", "paper", "cases", "gpus", "done", "scales", "title"],
-            wide=wide,
-            important=_LISTED,
-            hint=WIDE_HINT,
-        )
+        columns = ["experiment", "paper", "cases", "gpus", "done", "scales", "title"]
+        table(list(map(_experiment_row, experiments.rows)), columns, wide=wide, important=_LISTED, hint=WIDE_HINT)
         message(f"clusters: {', '.join(experiments.clusters)}")
         message("cases and gpus are of the published size; repro plan NAME predicts memory, time and cost")
         if experiments.rows:
@@ -73,14 +68,11 @@ def _experiment_row(listed: api.ListedExperiment) -> dict[str, object]:
         label = f"{done.scale}@{done.cluster}" + ("" if done.is_own_workload else f" with {done.workload}")
         verified, jobs = counts.get(label, (0, 0))
         counts[label] = (verified + done.verified, jobs + done.jobs)
-    return {
-        "experiment": listed.experiment,
+    return as_row(listed) | {
         "paper": f"{listed.venue} {listed.figure}",
-        "cases": listed.cases,
         "gpus": str(listed.gpus_min) if one_size else f"{listed.gpus_min}-{listed.gpus_max}",
         "done": ", ".join(f"{verified}/{jobs} {label}" for label, (verified, jobs) in counts.items()),
         "scales": ", ".join(f"{size.scale}:{size.gpus}" for size in listed.scales),
-        "title": listed.title,
     }
 
 
@@ -131,7 +123,12 @@ def _print_report(context: typer.Context, report: api.BatchReport, wide: bool) -
     if rows:
         hidden = {"time_limit_s", *rows[0].parts, *(["experiment"] if len(report.selections) == 1 else [])}
         shown = [
-            {**row, "experiment": short_name(row.experiment), "uncertainty": _percent(row.uncertainty)} for row in rows
+            {
+                **row,
+                "experiment": short_name(row.experiment),
+                "uncertainty": None if row.uncertainty is None else f"±{row.uncertainty:.0%}",
+            }
+            for row in rows
         ]
         columns = [column for column in filled_columns(shown) if column not in hidden]
         table(shown, columns, wide=wide, important=main_names(columns_of(api.PlanRow)), hint=WIDE_HINT)
@@ -159,10 +156,6 @@ def _suggest_next(names: Sequence[str], cluster: str | None, options: api.CaseOp
         suggest("a size for this machine", "plan", names[0], cluster="local", scale=scales[-1])
     else:
         suggest("the same cases on another machine", "plan", *names, cluster="selene", **options)
-
-
-def _percent(share: float | None) -> str | None:
-    return None if share is None else f"±{share:.0%}"
 
 
 def _cautions(report: api.BatchReport) -> Iterator[str]:
@@ -299,13 +292,13 @@ def show_experiment(
             raise ReproError(
                 Problem(f"{experiment}: a paper, which has no cases for --scale, --where and --script", hint=hint)
             )
-        _show_paper(context, api.show_paper(experiment), wide)
+        _show_paper(context, experiment, api.find_entries(find_folders(), experiment), wide)
         return
     shown = api.show(experiment, scale, where=where)
     entry = shown.entry
     if context.obj.is_json:
-        rows = [api.shown_experiment(entry, shown.differences)]
-        context.obj.json.put(experiments=rows, cases=shown.rows, claims=shown.claims)
+        experiments = [api.shown_experiment(entry, shown.differences)]
+        context.obj.json.put(experiments=experiments, cases=shown.rows, claims=shown.claims)
         return
     if script:
         _print_scripts(shown, where, wide)
@@ -317,12 +310,8 @@ def show_experiment(
     if claims := shown.claims:
         data("")
         columns = ["claim", "kind", "stated", "judged_at", "source", "says", "tolerance_because", "not_met_by_source"]
-        table(
-            [as_row(claim) | {"judged_at": ", ".join(claim.judged_at)} for claim in claims],
-            columns,
-            wide=wide,
-            hint=WIDE_HINT,
-        )
+        rows = [as_row(claim) | {"judged_at": ", ".join(claim.judged_at)} for claim in claims]
+        table(rows, columns, wide=wide, hint=WIDE_HINT)
     _print_caveats(shown)
     if entry.experiment.reference_only:
         suggest("the experiments that can be run", "list")
@@ -330,23 +319,17 @@ def show_experiment(
     _suggest_plan(entry, scale, where)
 
 
-def _show_paper(context: typer.Context, contents: api.PaperContents, wide: bool) -> None:
-    paper = contents.paper
-    experiments = [api.shown_experiment(entry, entry.experiment.differences) for entry in contents.entries]
-    context.obj.json.put(papers=[api.row_of(api.ShownPaper, paper, paper=contents.name)], experiments=experiments)
+def _show_paper(context: typer.Context, name: str, entries: Sequence[api.Entry], wide: bool) -> None:
+    paper = entries[0].paper
+    experiments = [api.shown_experiment(entry, entry.experiment.differences) for entry in entries]
+    context.obj.json.put(papers=[row_of(api.ShownPaper, paper, paper=name)], experiments=experiments)
     rows = [
-        {
-            "experiment": entry.short_name,
-            "figure": entry.experiment.figure,
-            "scales": ", ".join(api.scale_names(entry.experiment)),
-            "title": entry.experiment.title,
-        }
-        for entry in contents.entries
+        as_row(row) | {"experiment": short_name(row.experiment), "scales": ", ".join(row.scales)} for row in experiments
     ]
-    message(f"{contents.name}: {paper.title}, {paper.venue}")
+    message(f"{name}: {paper.title}, {paper.venue}")
     if paper.hardware:
         message(f"measured on {paper.hardware}")
-    table(rows, list(rows[0]), wide=wide, hint=WIDE_HINT)
+    table(rows, ["experiment", "figure", "scales", "title"], wide=wide, hint=WIDE_HINT)
     for difference in paper.differences:
         message(_difference_text(difference))
     for part in paper.not_run:
@@ -356,7 +339,7 @@ def _show_paper(context: typer.Context, contents: api.PaperContents, wide: bool)
             message(f"  {number.what}: {number.value:g} {number.unit} ({how})")
     for note in paper.notes:
         message(f"note: {note}")
-    suggest("its cases, published numbers and claims", "show", contents.entries[0].short_name)
+    suggest("its cases, published numbers and claims", "show", entries[0].short_name)
 
 
 def _print_scripts(shown: api.ExperimentCases, where: str | None, wide: bool) -> None:
@@ -385,18 +368,14 @@ def _suggest_plan(entry: api.Entry, scale: str, where: str | None) -> None:
     suggest(purpose, "plan", entry.argument, cluster=cluster, scale=scale, where=where)
 
 
-def _expected(case: api.Case) -> dict[str, str]:
-    if case.expected is None:
-        return {}
-    return {"expected": case.expected.outcome + ("" if case.expected.confirmed else ", unconfirmed")}
-
-
 def _print_cases(shown: api.ExperimentCases, wide: bool) -> None:
     """Print the cases with a column for each published metric, and for each GPU of a metric with several."""
     gpus = {point.gpu for case in shown.cases for point in case.published}
     rows = []
     for case, values in zip(shown.cases, shown.rows, strict=True):
-        row: dict[str, object] = {name: values[name] for name in values if name not in _NOT_SETTINGS} | _expected(case)
+        row: dict[str, object] = {name: values[name] for name in values if name not in _NOT_SETTINGS}
+        if case.expected is not None:
+            row["expected"] = case.expected.outcome + ("" if case.expected.confirmed else ", unconfirmed")
         for point in case.published:
             name = f"{point.metric}@{point.gpu}" if len(gpus) > 1 and point.gpu else point.metric
             row[f"paper_{name}"] = point.value
@@ -453,7 +432,7 @@ def new(context: typer.Context, file: NewFile) -> None:
     """Write a commented experiment to start from, and paper.yaml beside it."""
     files = api.new_experiment(file)
     if context.obj.is_json:
-        context.obj.json.put(files=api.written_files("experiment", *files))
+        context.obj.json.put(files=written_files("experiment", *files))
         return
     for path in files:
         data(str(path))

@@ -11,10 +11,11 @@ from orchestrator import api
 from orchestrator.cli import completion
 from orchestrator.cli import options as option
 from orchestrator.cli.job_table import suggest_why
-from orchestrator.cli.options import argument, session_of
+from orchestrator.cli.options import argument, experiments_of, session_of
 from orchestrator.cli.output import (
     MOST_LINES,
     WIDE_HINT,
+    as_row,
     filled_columns,
     message,
     print_shortened,
@@ -35,6 +36,7 @@ Arguments = Annotated[
     ),
 ]
 _IMPORTANT = ("case", "metric", "measured", "published", "ratio", "within", "allowed", "not_judged")
+_DIFFERENCES = ("experiment", "scale", "case", "metric", "a", "b", "ratio", "noise", "change", "because")
 _ONLY_IF_DIFFERENT = ("experiment", "scale")
 
 app = typer.Typer(rich_markup_mode=None)
@@ -60,18 +62,17 @@ def compare(
     runs: api.RunFilter = {"cluster": cluster, "scale": scale, "workload": workload}
     session = session_of(context)
     if sides is None:
-        selection: api.FigureFilter = {**runs, "arg": arg, "run": run, "without": without}
-        published = api.compare(experiment, where=where, attempt=attempt, session=session, **selection)
+        selection: api.FigureFilter = {**runs, "arg": arg, "run": run, "without": without, "attempt": attempt}
+        published = api.compare(experiment, where=where, session=session, **selection)
         context.obj.json.put(numbers=published.rows)
-        _print_published(published, wide)
-        _end_published(published, selection, attempt, session)
+        _print_published(published, selection, wide)
     elif attempt is not None or arg or run:
         what = "--attempt, --arg and --run: not with A and B"
         raise ReproError(Problem(what, hint="repro compare EXPERIMENT --attempt 1"))
     else:
         compared = api.compare_runs(*sides, experiment, where=where, without=without, session=session, **runs)
         context.obj.json.put(sides=[compared.a, compared.b], cases=compared.cases)
-        _print_runs(compared, session)
+        _print_runs(compared)
 
 
 def _parse(arguments: Sequence[str]) -> tuple[str | None, tuple[str, str] | None]:
@@ -82,7 +83,7 @@ def _parse(arguments: Sequence[str]) -> tuple[str | None, tuple[str, str] | None
         case [experiment]:
             _require_experiment(experiment)
             return experiment, None
-        case [a, b] if not _is_experiment(a):
+        case [a, b] if not experiments_of([a]):
             return None, (a, b)
         case [experiment, a, b]:
             _require_experiment(experiment)
@@ -91,36 +92,26 @@ def _parse(arguments: Sequence[str]) -> tuple[str | None, tuple[str, str] | None
     raise ReproError(Problem(what, hint="repro compare EXPERIMENT, or repro compare [EXPERIMENT] A B"))
 
 
-def _is_experiment(name: str) -> bool:
-    return bool(api.names_meant(api.experiment_names(find_folders()), name))
-
-
 def _require_experiment(name: str) -> None:
-    if not _is_experiment(name):
+    if not experiments_of([name]):
         near = did_you_mean(name, map(short_name, api.experiment_names(find_folders())))
         raise ReproError(
             Problem("no such experiment", f"{name}:", near or "to compare two runs, use repro compare [EXPERIMENT] A B")
         )
 
 
-def _print_published(comparison: api.PublishedComparison, wide: bool) -> None:
+def _print_published(comparison: api.PublishedComparison, selection: api.FigureFilter, wide: bool) -> None:
+    """Print the numbers and the next command; exit code 1 if a job failed or a number is outside its tolerance."""
     outcome = comparison.outcome
     message(f"{outcome.entry.short_name} at scale {outcome.scale} on {outcome.cluster}")  # a note names the program
     shown = [_number_row(row) for row in comparison.rows if row.measured is not None]
     table(shown, filled_columns(shown), wide=wide, important=_IMPORTANT, hint=WIDE_HINT)
     _print_summary(comparison)
-
-
-def _end_published(
-    comparison: api.PublishedComparison, selection: api.FigureFilter, attempt: int | None, session: api.Session
-) -> None:
-    """Print the next command; exit code 1 if a job failed or a number is outside its tolerance."""
     if comparison.failures:
-        first = comparison.failures[0]
-        suggest_why(first.job_id, first.label, first.failure, session)
+        suggest_why(comparison.failures[0])
     else:
-        name, purpose = comparison.outcome.entry.short_name, "the claims of the paper about these numbers"
-        suggest(purpose, "claims", name, **selection, attempt=attempt, database=session.database)
+        purpose = "the claims of the paper about these numbers"
+        suggest(purpose, "claims", outcome.entry.short_name, **selection)
     if comparison.failed:
         raise typer.Exit(EXIT_FAILED)
 
@@ -189,16 +180,16 @@ def _tolerance(row: api.ComparedNumber) -> str:
     return f"±{100 * (row.tolerance or 0.0):.3g} % ({row.tolerance_from})"
 
 
-def _print_runs(comparison: api.RunComparison, session: api.Session) -> None:
+def _print_runs(comparison: api.RunComparison) -> None:
     cases, regressions = comparison.cases, comparison.regressions
     message(f"A is {comparison.a}, B is {comparison.b}; ratio is B over A")
-    rows = [_diff_row(case) for case in cases]
-    same = [name for name in _ONLY_IF_DIFFERENT if len({row[name] for row in rows}) == 1]
-    table(rows, [name for name in filled_columns(rows) if name not in same])
+    rows = [as_row(case) | {"experiment": short_name(case.experiment), "noise": _percent(case.noise)} for case in cases]
+    same = {name for name in _ONLY_IF_DIFFERENT if len({row[name] for row in rows}) == 1}
+    table(rows, [name for name in filled_columns(rows, _DIFFERENCES) if name not in same])
     _print_changes(cases)
     job = (regressions or [case for case in cases if case.b_job])[0].b_job
     purpose = "its attempts and events" if regressions else "the attempts of the first job"
-    suggest(purpose, "history", str(job), database=session.database)
+    suggest(purpose, "history", str(job))
     if regressions:
         raise typer.Exit(EXIT_FAILED)
 
@@ -206,7 +197,9 @@ def _print_runs(comparison: api.RunComparison, session: api.Session) -> None:
 def _print_changes(cases: Sequence[api.CaseDiff]) -> None:
     for change in ("regression", "now fails"):
         changed = [case for case in cases if case.change == change]
-        print_shortened([f"{change}: {_name(case)}: {_change_text(case)}" for case in changed], "add --json")
+        names = [f"{short_name(case.experiment)} {case.scale} {case.case}" for case in changed]
+        texts = [f"{change}: {name}: {_change_text(case)}" for name, case in zip(names, changed, strict=True)]
+        print_shortened(texts, "add --json")
     changes = [case.change for case in cases]
     counts = ", ".join(f"{changes.count(change)} {change}" for change in dict.fromkeys(changes))
     message(f"{counted(len(cases), 'case')}: {counts}")
@@ -216,21 +209,6 @@ def _change_text(case: api.CaseDiff) -> str | None:
     if not case.ratio:
         return case.because
     return f"{case.metric} is {case.ratio:.3g} of A, noise {_percent(case.noise)} ({case.noise_from})"
-
-
-def _name(case: api.CaseDiff) -> str:
-    return f"{short_name(case.experiment)} {case.scale} {case.case}"
-
-
-def _diff_row(case: api.CaseDiff) -> dict[str, object]:
-    names = ("scale", "case", "metric", "a", "b", "ratio")
-    return {
-        "experiment": short_name(case.experiment),
-        **{name: getattr(case, name) for name in names},
-        "noise": _percent(case.noise),
-        "change": case.change,
-        "because": case.because,
-    }
 
 
 def _percent(share: float | None) -> str | None:

@@ -39,97 +39,68 @@ def rejoined_words(environ: MutableMapping[str, str]) -> Iterator[None]:
             data(line.removeprefix(prefix))
 
 
-def experiments(incomplete: str) -> list[str]:
-    """Return short names where they are unique, else full names."""
-    return _matching(incomplete, _experiment_names)
+def _completion(
+    names: Callable[[typer.Context, str], Iterable[str]], *, in_list: bool = False
+) -> Callable[[typer.Context, str], list[str]]:
+    """Return a completion by the names that begin with a word; with `in_list`, with its part after the last comma."""
 
+    def complete(context: typer.Context, incomplete: str) -> list[str]:
+        before = "".join(incomplete.rpartition(",")[:2]) if in_list else ""
+        with suppress(Exception):  # a traceback would break the command line that the user types
+            every = dict.fromkeys(f"{before}{name}" for name in names(context, incomplete))
+            return [name for name in every if name.startswith(incomplete)]
+        return []
 
-def experiments_and_papers(incomplete: str) -> list[str]:
-    """Return the names of experiments and papers."""
-    return _matching(incomplete, lambda: [*_experiment_names(), *api.papers(api.experiment_names(find_folders()))])
-
-
-def bundle_words(context: typer.Context, incomplete: str) -> list[str]:
-    """Return the word `verify`, experiments and papers; bundles after `verify`."""
-    if "verify" in (context.params.get("what") or context.args):
-        return _matching(incomplete, lambda: map(str, Path(incomplete).parent.glob("*.tar.zst")))
-    return [*_matching(incomplete, lambda: ["verify"]), *experiments_and_papers(incomplete)]
-
-
-def clusters(incomplete: str) -> list[str]:
-    """Return the names of clusters."""
-    return _matching(incomplete, lambda: api.cluster_names(find_folders()))
-
-
-def scales(context: typer.Context, incomplete: str) -> list[str]:
-    """Return the scales of the experiments on the command line."""
-    return _matching(
-        incomplete, lambda: [scale for entry in _entries(context) for scale in api.scale_names(entry.experiment)]
-    )
-
-
-def images(context: typer.Context, incomplete: str) -> list[str]:
-    """Return the names of the images of the cluster on the line."""
-
-    def names() -> Iterable[str]:
-        profile = api.find_cluster(find_folders(), _typed(context, "cluster") or api.default_cluster() or "")
-        return (row.image for row in api.image_rows(profile))
-
-    return _matching(incomplete, names)
-
-
-def states(incomplete: str) -> list[str]:
-    """Return states and verdicts after the last comma."""
-    return _matching(incomplete, lambda: _in_list(incomplete, (name.lower() for name in api.job_states())))
-
-
-def failure_classes(incomplete: str) -> list[str]:
-    """Return failure classes after the last comma."""
-    return _matching(incomplete, lambda: _in_list(incomplete, api.POLICIES))
-
-
-def workloads(incomplete: str) -> list[str]:
-    """Return the names of the programs."""
-    return _matching(incomplete, api.workloads)
-
-
-def cases(context: typer.Context, incomplete: str) -> list[str]:
-    """Return `axis=value` for the axes that name the cases, and for their labels, after the last comma."""
-
-    def pairs() -> Iterable[str]:
-        given = {pair.partition("=")[0] for pair in incomplete.split(",")[:-1]}
-        named = [pair for case in _cases(context) for pair in (*case.point, ("label", case.settings.get("label")))]
-        points = [(axis, value) for axis, value in named if axis not in given and value is not None]
-        return _in_list(incomplete, (f"{axis}={api.shown_value(value)}" for axis, value in points))
-
-    return _matching(incomplete, pairs)
-
-
-def jobs(incomplete: str) -> list[str]:
-    """Return experiments and job ids."""
-    return _matching(incomplete, lambda: [*_experiment_names(), *api.job_ids()])
-
-
-def job_ids(incomplete: str) -> list[str]:
-    """Return job ids."""
-    return _matching(incomplete, api.job_ids)
-
-
-def _matching(incomplete: str, names: Callable[[], Iterable[str]]) -> list[str]:
-    with suppress(Exception):  # a traceback would break the command line that the user types
-        return [name for name in dict.fromkeys(names()) if name.startswith(incomplete)]
-    return []
-
-
-def _in_list(incomplete: str, names: Iterable[str]) -> list[str]:
-    """Return the incomplete list with each name as its last item."""
-    before, comma, _ = incomplete.rpartition(",")
-    return [f"{before}{comma}{name}" for name in names]
+    return complete
 
 
 def _experiment_names() -> list[str]:
+    """Return short names where they are unique, else full names."""
     names = api.experiment_names(find_folders())
     return [short_name(full) if len(api.names_meant(names, short_name(full))) == 1 else full for full in names]
+
+
+def _experiments_and_papers() -> list[str]:
+    return [*_experiment_names(), *api.papers(api.experiment_names(find_folders()))]
+
+
+@_completion
+def bundle_words(context: typer.Context, incomplete: str) -> Iterable[str]:
+    """Return the word `verify`, experiments and papers; bundles after `verify`."""
+    if "verify" in (context.params.get("what") or context.args):
+        return map(str, Path(incomplete).parent.glob("*.tar.zst"))
+    return ["verify", *_experiments_and_papers()]
+
+
+@_completion
+def scales(context: typer.Context, _: str) -> Iterable[str]:
+    """Return the scales of the experiments on the command line."""
+    return (scale for entry in _entries(context) for scale in api.scale_names(entry.experiment))
+
+
+@_completion
+def images(context: typer.Context, _: str) -> Iterable[str]:
+    """Return the names of the images of the cluster on the line."""
+    profile = api.find_cluster(find_folders(), _typed(context, "cluster") or api.default_cluster() or "")
+    return (row.image for row in api.image_rows(profile))
+
+
+def _case_pairs(context: typer.Context, incomplete: str) -> Iterable[str]:
+    """Return `axis=value` for the axes that name the cases, and for their labels."""
+    given = {pair.partition("=")[0] for pair in incomplete.split(",")[:-1]}
+    named = [pair for case in _cases(context) for pair in (*case.point, ("label", case.settings.get("label")))]
+    return (f"{axis}={api.shown_value(value)}" for axis, value in named if axis not in given and value is not None)
+
+
+experiments = _completion(lambda *_: _experiment_names())
+experiments_and_papers = _completion(lambda *_: _experiments_and_papers())
+clusters = _completion(lambda *_: api.cluster_names(find_folders()))
+workloads = _completion(lambda *_: api.workloads())
+job_ids = _completion(lambda *_: api.job_ids())
+jobs = _completion(lambda *_: [*_experiment_names(), *api.job_ids()])
+states = _completion(lambda *_: map(str.lower, api.job_states()), in_list=True)
+failure_classes = _completion(lambda *_: api.POLICIES, in_list=True)
+cases = _completion(_case_pairs, in_list=True)
 
 
 def _entries(context: typer.Context) -> list[api.Entry]:

@@ -7,7 +7,9 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
+
+import typer
 
 from orchestrator import api
 from orchestrator.cli.output import (
@@ -17,13 +19,18 @@ from orchestrator.cli.output import (
     as_row,
     data,
     message,
+    only,
     print_beside,
+    repro_command,
     suggest,
     table,
     table_lines,
 )
 from orchestrator.paths import short_name
 from orchestrator.text import counted, printable
+
+if TYPE_CHECKING:
+    from orchestrator.config.user import Address
 
 BAR_WIDTH = 10
 NEVER_STARTED = ("cancelled", "not-submitted", "refused", "stopped")
@@ -54,18 +61,19 @@ _IMPORTANT = (
 
 def bar(tally: api.ExperimentStatus) -> str:
     """Return a bar of measured jobs, full only if all are verified or partial, with its name and counts."""
-    full, empty = _bar_marks()
-    length = BAR_WIDTH * (tally.verified + tally.partial) // max(tally.cases, 1)
-    return f"{tally.name} [{full * length}{empty * (BAR_WIDTH - length)}] {tally.text()}"
+    return f"{tally.name} [{_bar(tally.verified + tally.partial, tally.cases, BAR_WIDTH)}] {tally.text()}"
 
 
-def _bar_marks() -> tuple[str, str]:
+def _bar(done: int, of: int, width: int) -> str:
+    """Return a bar of blocks for a terminal that has them, else of ASCII characters."""
     stream = getattr(sys.stderr, "rich_proxied_file", sys.stderr)  # while rich draws, stderr has no encoding
+    full, empty = "█░" if stream.isatty() else "#."
     try:
-        "█░".encode(stream.encoding or "ascii")
+        full.encode(stream.encoding or "ascii")
     except (UnicodeEncodeError, LookupError):
-        return "#", "."
-    return ("█", "░") if stream.isatty() else ("#", ".")
+        full, empty = "#."
+    length = width * done // max(of, 1)
+    return full * length + empty * (width - length)
 
 
 def print_jobs(jobs: Sequence[api.JobStatus], *, wide: bool = False) -> None:
@@ -92,8 +100,7 @@ def job_lines(jobs: Sequence[api.JobStatus], width: int) -> list[str]:
 
 
 def _job_cells(job: api.JobStatus) -> dict[str, object]:
-    case = " ".join(filter(None, [job.case, f"#{job.repeat}" if job.repeat > 1 else None, job.arguments]))
-    texts = {"case": case, "experiment": short_name(job.experiment), "iteration": job.progress, "left": job.left}
+    texts = {"case": job.label, "experiment": short_name(job.experiment), "iteration": job.progress, "left": job.left}
     cost = None if job.cost is None else f"{job.cost:.2f} {job.currency}"
     return as_row(job) | texts | {"cost": cost}
 
@@ -171,21 +178,27 @@ def print_claims(outcome: api.FigureOutcome, with_numbers: bool = False) -> None
             data(f"{'':<12}{of_other}{used.case}  {number}  (job {used.job})")
 
 
-def suggest_why(job_id: str, label: str, failure: str | None, session: api.Session) -> None:
+def suggest_why(failed: api.JobRow | api.JobStatus) -> None:
     """Print the command that shows why a job failed: its log, that of its canary, or its events if it did not start."""
-    canary = api.canary_of(job_id, session=session) if failure == "stopped" else None
-    if canary is not None:
-        job_id, label, failure = canary.job_id, f"the canary of {label}", canary.failure
-    command = "history" if failure in NEVER_STARTED else "logs"
-    suggest(f"why {label} failed", command, job_id, database=session.database)
+    job_id = failed.job if isinstance(failed, api.JobStatus) else failed.job_id
+    canary = api.canary_of(job_id, session=api.Session(Console.database)) if failed.failure == "stopped" else None
+    label = failed.label if canary is None else f"the canary of {failed.label}"
+    command = "history" if (canary or failed).failure in NEVER_STARTED else "logs"
+    suggest(f"why {label} failed", command, job_id if canary is None else canary.job_id)
 
 
-def suggest_results(names: Sequence[str], selection: api.JobFilter, database: str | None) -> None:
+def suggest_status(names: Sequence[str], selection: Mapping[str, object], *, watch: bool = False) -> None:
+    """Print the command that shows the states of the jobs; with `watch`, until all have ended."""
+    purpose = "until all jobs have ended" if watch else "their states"
+    suggest(purpose, "status", *only(names), **selection, watch=watch)
+
+
+def suggest_results(names: Sequence[str], selection: Mapping[str, object]) -> None:
     """Print the command that shows the numbers of an experiment, or the claims of several."""
     if len(names) == 1:
-        suggest("the numbers and the claims", "collect", *names, **selection, database=database)
+        suggest("the numbers and the claims", "collect", *names, **selection)
     else:
-        suggest("the verdicts of the claims", "claims", *names, **{**selection, "where": None}, database=database)
+        suggest("the verdicts of the claims", "claims", *names, **{**selection, "where": None})
 
 
 def can_redraw(file: TextIO) -> bool:
@@ -211,11 +224,45 @@ def picture(file: TextIO) -> Iterator[Callable[[Sequence[str]], None]]:
 
 
 @contextmanager
-def waiting(console: Console) -> Iterator[None]:
-    """Show the progress of the jobs that the block waits for: bars on a terminal, elsewhere a line for each change."""
+def waiting(
+    context: typer.Context,
+    addresses: Sequence[Address],
+    selection: api.JobFilter | None = None,
+    names: Sequence[str] = (),
+) -> Iterator[None]:
+    """Show the progress of the jobs that the block waits for, and send a message if an error ends it.
+
+    After Ctrl-C, print how to follow or cancel the jobs of `selection`. `names` are their experiments, by default those
+    of the jobs.
+    """
+    from orchestrator.cli.notify import message_of_error  # masks secrets: not for `status`
+
+    try:
+        with message_of_error(addresses, context.command_path), _progress(context.obj):
+            yield
+    except KeyboardInterrupt:
+        if selection is not None:
+            message("no longer waiting; the jobs continue")
+            names = names or sorted({short_name(job.experiment) for job in context.obj.waiting_for})
+            purpose = f"or: {repro_command('cancel', *names, **selection)}" if names else "their states"
+            suggest(purpose, "status", *only(names), **selection, watch=True)
+        raise
+
+
+@contextmanager
+def _progress(console: Console) -> Iterator[None]:
+    """Show the progress of jobs: bars on a terminal, elsewhere a line for each change."""
+    last = ""
+
+    def show_changes(jobs: Sequence[api.JobRow]) -> None:
+        nonlocal last
+        line = _progress_line(jobs)
+        if line != last:
+            message(line)
+        last = line
+
     if not can_redraw(sys.stderr):
-        lines = _ProgressLines()
-        console.show_progress = lines.show
+        console.show_progress = show_changes
         yield
         return
     with picture(sys.stderr) as draw:
@@ -224,21 +271,11 @@ def waiting(console: Console) -> Iterator[None]:
         draw([])
 
 
-class _ProgressLines:
-    """Progress for a log file."""
-
-    def __init__(self) -> None:
-        self._last = ""
-
-    def show(self, jobs: Sequence[api.JobRow]) -> None:
-        """Print a line if it differs from the last one."""
-        running = [job for job in jobs if job.phase == api.RUNNING]
-        named = [_running_text(job) for job in running[:MOST_NAMED]]
-        more = [f"and {len(running) - MOST_NAMED} more"] if len(running) > MOST_NAMED else []
-        line = "; ".join(filter(None, [f"{_ended(jobs)}/{len(jobs)} cases ended", ", ".join([*named, *more])]))
-        if line != self._last:
-            self._last = line
-            message(line)
+def _progress_line(jobs: Sequence[api.JobRow]) -> str:
+    running = [job for job in jobs if job.phase == api.RUNNING]
+    named = [_running_text(job) for job in running[:MOST_NAMED]]
+    more = [f"and {len(running) - MOST_NAMED} more"] if len(running) > MOST_NAMED else []
+    return "; ".join(filter(None, [f"{_ended(jobs)}/{len(jobs)} cases ended", ", ".join([*named, *more])]))
 
 
 def _progress_bars(jobs: Sequence[api.JobRow]) -> list[str]:
@@ -248,9 +285,7 @@ def _progress_bars(jobs: Sequence[api.JobRow]) -> list[str]:
 
 
 def _progress_bar(name: str, done: int, total: int) -> str:
-    full, empty = _bar_marks()
-    length = 4 * BAR_WIDTH * done // max(total, 1)
-    return f"{full * length}{empty * (4 * BAR_WIDTH - length)} {done}/{total} {name}"
+    return f"{_bar(done, total, 4 * BAR_WIDTH)} {done}/{total} {name}"
 
 
 def _job_bar(job: api.JobRow) -> str:

@@ -18,7 +18,7 @@ from typer.main import get_command, get_group
 from orchestrator import __version__, api
 from orchestrator.cli import completion
 from orchestrator.cli.documents import DOCUMENTS
-from orchestrator.cli.output import Console, data, message
+from orchestrator.cli.output import OF_LEDGER, Console, data, message
 from orchestrator.errors import EXIT_FAILED, EXIT_OK, EXIT_USER_ERROR, Problem, ReproError
 
 PANELS = {
@@ -152,12 +152,6 @@ EXIT_INTERRUPTED = 130
 _GARBAGE_THRESHOLD = 100_000
 """New objects between two runs of the garbage collector. With Python's 700 they take a tenth of a short command."""
 
-_OF_LEDGER = (
-    *("list", "status", "logs", "history", "sql", "submit", "search", "adopt", "wait", "retry", "cancel"),
-    *("collect", "compare", "claims", "plot", "report", "bundle", "config show"),
-)
-"""Commands that read or write the ledger. They have `--database`."""
-
 COMMANDS = {name: command for commands in PANELS.values() for name, command in commands.items()}
 
 
@@ -198,7 +192,7 @@ def _complete(command: Any, name: str) -> None:
         command.params.append(
             TyperOption(param_decls=["--json"], is_flag=True, help=help_text, expose_value=False, callback=_use_json)
         )
-    if name in _OF_LEDGER:
+    if name in OF_LEDGER:
         text = "Ledger: a file or a URL. Default: that of REPRO_DATABASE or your configuration, else results.db."
         names, callback = ["--database"], _use_database
         command.params.append(
@@ -217,7 +211,7 @@ def _use_json(context: Any, _: object, value: bool) -> None:
 
 def _use_database(context: Any, _: object, value: str | None) -> None:
     if context.obj is not None:
-        context.obj.database = value
+        Console.database = value
 
 
 UsageError = cast(type[typer.BadParameter], typer.BadParameter.__base__)

@@ -13,8 +13,8 @@ import typer
 
 from orchestrator import api
 from orchestrator.cli import completion
-from orchestrator.cli.output import message, only, repro_command, suggest
 from orchestrator.errors import Problem, ReproError
+from orchestrator.files import require_place
 from orchestrator.paths import default_config_file, find_folders
 
 Complete = Callable[..., list[str]] | None
@@ -263,18 +263,10 @@ def experiments_of(targets: Sequence[str]) -> Sequence[str]:
     return [target for target in targets if api.names_meant(names, target)]
 
 
-def no_longer_waiting(experiments: Sequence[str], selection: api.JobFilter, database: str | None) -> None:
-    """Print that the command ends before these jobs of these experiments."""
-    message("no longer waiting; the jobs continue")
-    cancel = repro_command("cancel", *experiments, **selection, database=database)
-    purpose = f"or: {cancel}" if experiments else "their states"
-    suggest(purpose, "status", *only(experiments), **selection, database=database, watch=True)
-
-
 def confirm_overwrite(files: Sequence[Path], force: bool) -> None:
     """Raise ReproError unless the files may be written; ask once before existing files are replaced, unless `force`."""
     for file in files:
-        api.require_place(file)
+        require_place(file)
     existing = [file for file in files if file.exists()]
     if not existing or force:
         return

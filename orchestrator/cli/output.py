@@ -11,7 +11,7 @@ import shlex
 import shutil
 import sys
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from orchestrator.cli.documents import JsonOutput
@@ -60,9 +60,20 @@ def suggest(purpose: str, command: str, *words: str, **options: object) -> None:
     next_command(repro_command(command, *words, **options), purpose)
 
 
+OF_LEDGER = (
+    *("list", "status", "logs", "history", "sql", "submit", "search", "adopt", "wait", "retry", "cancel"),
+    *("collect", "compare", "claims", "plot", "report", "bundle", "config show"),
+)
+"""Commands that read or write the ledger. They have `--database`."""
+
+
 def repro_command(command: str, *words: str, **options: object) -> str:
-    """Return a command of `repro` for a shell: arguments, then options. Options that are None or False are left out."""
-    return shlex.join(["repro", *command.split(), *words, *option_words(options)])
+    """Return a command of `repro` for a shell: arguments, then options. Options that are None or False are left out.
+
+    The ledger of this process is kept.
+    """
+    ledger = {"database": Console.database} if command in OF_LEDGER else {}
+    return shlex.join(["repro", *command.split(), *words, *option_words({**options, **ledger})])
 
 
 def only(names: Sequence[str]) -> Sequence[str]:
@@ -98,11 +109,11 @@ class Console:
     """
 
     prints_data: ClassVar[bool] = True
+    database: ClassVar[str | None] = None
 
     def __init__(self) -> None:
         self.json = JsonOutput(_print)
-        self.database: str | None = None
-        Console.prints_data = True
+        Console.prints_data, Console.database = True, None
         self.waiting_for: Sequence[JobRow] = ()
         self.show_progress: Callable[[Sequence[JobRow]], None] = lambda _: None
 
@@ -238,9 +249,9 @@ def print_beside(label: str, text: str, width: int = 10) -> None:
         _print(shown + indent[len(label) :] + f"\n{indent}".join(lines))
 
 
-def filled_columns(rows: Sequence[Mapping[str, object]]) -> list[str]:
-    """Return the columns that have a value in some row, in the order of their first row."""
-    columns = dict.fromkeys(column for row in rows for column in row)
+def filled_columns(rows: Sequence[Mapping[str, object]], columns: Iterable[str] | None = None) -> list[str]:
+    """Return the columns that have a value in some row: those of `columns`, or all in the order of their first row."""
+    columns = dict.fromkeys(column for row in rows for column in row) if columns is None else columns
     return [column for column in columns if any(row.get(column) not in (None, "") for row in rows)]
 
 

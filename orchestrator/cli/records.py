@@ -19,9 +19,18 @@ import typer
 from orchestrator import api
 from orchestrator.cli import options as option
 from orchestrator.cli.documents import JsonOutput
-from orchestrator.cli.job_table import bar, can_redraw, job_lines, picture, print_jobs, suggest_why
+from orchestrator.cli.job_table import (
+    bar,
+    can_redraw,
+    job_lines,
+    picture,
+    print_jobs,
+    suggest_results,
+    suggest_status,
+    suggest_why,
+)
 from orchestrator.cli.options import argument, session_of, value_option
-from orchestrator.cli.output import WIDE_HINT, VisibleLog, as_row, data, filled_columns, message, only, suggest, table
+from orchestrator.cli.output import WIDE_HINT, VisibleLog, as_row, data, filled_columns, message, suggest, table
 from orchestrator.errors import Problem, ReproError
 from orchestrator.paths import short_name
 from orchestrator.text import counted, utc_stamp
@@ -38,7 +47,11 @@ Query = Annotated[
 ]
 AsCsv = Annotated[bool, typer.Option("--csv", help="Print CSV.")]
 EXAMPLE_QUERY = "select case_name, verdict, tflops_per_gpu from v_results"
-_MEASURED = ("iteration_ms", "tflops_per_gpu")
+_COLUMNS = (
+    *("attempt", "id", "nodes", "state", "verdict", "failure", "execution", "exit_code", "signal", "submitted"),
+    *("started", "ended", "iteration_ms", "tflops_per_gpu", "used", "why", "origin"),
+)
+"""Columns of `history`."""
 
 app = typer.Typer(rich_markup_mode=None)
 
@@ -67,7 +80,7 @@ def logs(
     except KeyboardInterrupt:
         message("no longer following; the job continues")
         raise
-    suggest("the state of its jobs", "status", short_name(log.job.experiment), database=context.obj.database)
+    suggest("the state of its jobs", "status", short_name(log.job.experiment))
 
 
 def _lines(pieces: Iterable[bytes]) -> Iterator[list[str]]:
@@ -96,34 +109,26 @@ def history(
     if row.image is not None:
         message(f"image {row.image}, {row.image_digest or 'unknown'}")
     important = ("attempt", "id", "state", "verdict", "why", "failure", "started", "iteration_ms")
-    table(rows, filled_columns(rows), wide=wide, important=important, hint=WIDE_HINT)
+    table(rows, filled_columns(rows, _COLUMNS), wide=wide, important=important, hint=WIDE_HINT)
     data("")
     table(_event_rows(attempts), ["at", "attempt", "event", "detail"], wide=wide, hint=WIDE_HINT)
     earlier = attempts[-1].number - 1
     purpose = "the log of the attempt before" if earlier else "the log"
-    suggest(purpose, "logs", row.job_id, attempt=earlier or None, database=context.obj.database)
+    suggest(purpose, "logs", row.job_id, attempt=earlier or None)
 
 
 def _attempt_row(attempt: api.JobAttempt) -> dict[str, object]:
-    measured = {name: attempt.metrics[name].value for name in _MEASURED if name in attempt.metrics}
     timing = attempt.metrics.get("iteration_ms")
     return {
+        **as_row(attempt),
+        **{name: metric.value for name, metric in attempt.metrics.items()},
         "attempt": attempt.number,
         "id": attempt.scheduler_id,
-        "nodes": attempt.nodes,
-        "state": attempt.state,
-        "verdict": attempt.verdict,
-        "failure": attempt.failure,
-        "execution": attempt.execution,
-        "exit_code": attempt.exit_code,
-        "signal": attempt.signal,
         "submitted": utc_stamp(attempt.submitted_at),
         "started": utc_stamp(attempt.started_at),
         "ended": utc_stamp(attempt.ended_at),
-        **{name: measured.get(name) for name in _MEASURED},
         "used": timing.count if timing else None,
         "why": attempt.verdict_reason or attempt.reason,
-        "origin": attempt.origin,
     }
 
 
@@ -149,13 +154,14 @@ def sql(
     if query is None:
         relations = api.relations(session=session)
         context.obj.json.put(relations=relations)
-        _print_relations(relations)
-        suggest("more in docs/reference/ledger.md", "sql", EXAMPLE_QUERY, database=session.database)
+        rows = [as_row(relation) | {"columns": ", ".join(relation.columns)} for relation in relations]
+        table(rows, ["name", "kind", "columns"])
+        suggest("more in docs/reference/ledger.md", "sql", EXAMPLE_QUERY)
         return
     with api.query(query, session=session) as answer:
         if context.obj.is_json:
-            for rows in _blocks(answer.rows):
-                named = [dict(zip(answer.columns, row, strict=True)) for row in rows]
+            for block in _blocks(answer.rows):
+                named = [dict(zip(answer.columns, row, strict=True)) for row in block]
                 context.obj.json.print_rows(named, columns=answer.columns)
             context.obj.json.print_rows([], columns=answer.columns)
         elif csv:
@@ -166,12 +172,7 @@ def sql(
             blocks = _blocks(answer.rows)
             for block in itertools.chain([next(blocks, [])], blocks):
                 table([dict(zip(answer.columns, row, strict=True)) for row in block], answer.columns, wide=True)
-    suggest("the views and tables, and their columns", "sql", database=session.database)
-
-
-def _print_relations(relations: Sequence[api.Relation]) -> None:
-    rows = [{**as_row(relation), "columns": ", ".join(relation.columns)} for relation in relations]
-    table(rows, ["name", "kind", "columns"])
+    suggest("the views and tables, and their columns", "sql")
 
 
 def _blocks(rows: Iterable[Sequence[object]]) -> Iterator[list[Sequence[object]]]:
@@ -249,7 +250,7 @@ def status(
         _print_notes(now)
         if not context.obj.is_json:
             _print_rows(now.jobs, now.experiments, wide)
-    _suggest_next(now, experiment, {**selection, "state": state}, session)
+    _suggest_next(now, experiment, {**selection, "state": state})
 
 
 def _require_interval(every: float) -> None:
@@ -335,26 +336,22 @@ def _print_rows(jobs: Sequence[api.JobStatus], experiments: Sequence[api.Experim
         message("no matching job")
 
 
-def _suggest_next(now: api.Status, experiment: str | None, selection: api.StateFilter, session: api.Session) -> None:
+def _suggest_next(now: api.Status, experiment: str | None, selection: api.StateFilter) -> None:
     """Print the command that explains the first failure, waits for open jobs, or shows the results."""
     failed = next((job for job in now.jobs if job.verdict == "failed"), None)
     if now.experiments and not now.jobs:
         first = next((row for row in now.experiments if row.running or row.waiting), now.experiments[0])
         name = short_name(first.experiment)
-        suggest("its cases", "status", name, cluster=first.cluster, scale=first.scale, database=session.database)
+        suggest("its cases", "status", name, cluster=first.cluster, scale=first.scale)
     elif failed is not None:
-        label = f"{failed.case} #{failed.repeat}" if failed.repeat > 1 else failed.case
-        suggest_why(failed.job, label, failed.failure, session)
+        suggest_why(failed)
     elif now.is_open:
         names = list(dict.fromkeys(short_name(job.experiment) for job in now.jobs))
-        suggest("until all jobs have ended", "status", *only(names), **selection, database=session.database, watch=True)
+        suggest_status(names, selection, watch=True)
     elif now.jobs:
-        name = short_name(now.jobs[-1].experiment)
-        suggest(
-            "the numbers and the claims", "collect", name, **{**selection, "state": None}, database=session.database
-        )
+        suggest_results([short_name(now.jobs[-1].experiment)], {**selection, "state": None})
     else:
-        suggest("all states", "status", *filter(None, [experiment]), database=session.database)
+        suggest("all states", "status", *filter(None, [experiment]))
 
 
 def _picture(now: api.Status, every: float, wide: bool) -> list[str]:

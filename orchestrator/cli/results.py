@@ -17,7 +17,8 @@ from orchestrator.cli.job_table import claim_counts, print_claims, print_outcome
 from orchestrator.cli.options import argument, confirm_overwrite, session_of, value_option
 from orchestrator.cli.output import data, message, next_command, print_shortened, suggest
 from orchestrator.errors import EXIT_FAILED, Problem, ReproError
-from orchestrator.files import names_folder
+from orchestrator.fields import rows_of
+from orchestrator.files import names_folder, require_place, written_files
 from orchestrator.paths import short_name
 from orchestrator.text import counted
 
@@ -84,8 +85,8 @@ def collect(
     On a terminal, print the main columns and the claims, and write all columns to a file, which replaces an earlier
     one of the same figure. With -o, only write that file. Through a pipe, print the file itself.
     """
-    selection: api.FigureFilter = {"cluster": cluster, "scale": scale, "workload": workload, "arg": arg, "run": run}
-    selection["without"] = without
+    selection = api.FigureFilter(cluster=cluster, scale=scale, workload=workload, arg=arg, run=run, without=without)
+    selection["attempt"] = attempt
     file_format = _export_format(export, output)
     _require_columns(file_format, iterations, columns, context.obj.is_json)
     if file_format == "parquet":
@@ -93,12 +94,11 @@ def collect(
     if output is not None:
         confirm_overwrite([output], force)
     session = session_of(context)
-    collected = api.collect(experiment, attempt=attempt, session=session, where=where, **selection)
+    collected = api.collect(experiment, session=session, where=where, **selection)
     shows_cases = _print_collected(context, collected, file_format, output, columns, iterations)
     if not shows_cases:
         message(_claims_title(collected.outcome))
-    kept = {**selection, "where": where, "attempt": attempt, "database": session.database}
-    suggest("the figure as a picture", "plot", collected.outcome.entry.short_name, **kept)
+    suggest("the figure as a picture", "plot", collected.outcome.entry.short_name, **selection, where=where)
     if collected.outcome.failed:
         raise typer.Exit(EXIT_FAILED)
 
@@ -118,7 +118,7 @@ def _print_collected(
     if output is None and on_terminal and file_format not in _TABLES:
         ending = f"{'-iterations' * iterations}.{file_format}"
         output = Path(collected.outcome.file_name(ending, collected.attempt))
-        api.require_place(output)
+        require_place(output)
     if output is not None:
         api.write_file(pieces, output)
     if shows_cases:
@@ -133,7 +133,7 @@ def _print_collected(
             cases=[] if iterations else collected.cases,
             iterations=list(collected.iterations()) if iterations else [],
             claims=collected.outcome.judged_claims,
-            files=api.written_files("export", output),
+            files=written_files("export", output),
         )
     elif output is None and on_terminal:
         data(b"".join(pieces).decode().rstrip("\n"))
@@ -189,13 +189,13 @@ def claims(
 
     Without a name, all submitted experiments are judged, each at its latest matching run.
     """
-    selection: api.FigureFilter = {"cluster": cluster, "scale": scale, "workload": workload, "arg": arg, "run": run}
-    selection["without"] = without
+    selection = api.FigureFilter(cluster=cluster, scale=scale, workload=workload, arg=arg, run=run, without=without)
+    selection["attempt"] = attempt
     session = session_of(context)
-    judged = api.claims(experiments or (), attempt=attempt, session=session, **selection)
+    judged = api.claims(experiments or (), session=session, **selection)
     failures = [row for outcome in judged.outcomes for row in outcome.failures]
     rows = [row for outcome in judged.outcomes for row in outcome.judged_claims]
-    context.obj.json.put(claims=rows, failed_jobs=api.rows_of(api.JobRef, failures))
+    context.obj.json.put(claims=rows, failed_jobs=rows_of(api.JobRef, failures))
     for outcome in judged.outcomes:
         data(_claims_title(outcome))
         print_claims(outcome, with_numbers=True)
@@ -206,11 +206,11 @@ def claims(
         f"repro status {short_name(failures[0].experiment)} --failed" if failures else "",
     )
     if failures:
-        suggest_why(failures[0].job_id, failures[0].label, failures[0].failure, session)
+        suggest_why(failures[0])
     else:
         first = next((outcome for outcome in judged.outcomes if outcome.failed), judged.outcomes[0]).entry.short_name
         purpose = "measured and published numbers"
-        suggest(purpose, "compare", first, **selection, attempt=attempt, database=session.database)
+        suggest(purpose, "compare", first, **selection)
     if judged.failed:
         raise typer.Exit(EXIT_FAILED)
 
@@ -241,24 +241,24 @@ def plot(
 
     Without -o, or with a folder, the earlier picture of the same figure is replaced.
     """
-    selection: api.FigureFilter = {"cluster": cluster, "scale": scale, "workload": workload, "arg": arg, "run": run}
-    selection["without"] = without
+    selection = api.FigureFilter(cluster=cluster, scale=scale, workload=workload, arg=arg, run=run, without=without)
+    selection["attempt"] = attempt
     session, names = session_of(context), experiments or []
     if len(names) > 1 or any(map(api.is_paper, names)):
-        plots = api.plot_all(names, output, attempt=attempt, session=session, where=where, **selection)
+        plots = api.plot_all(names, output, session=session, where=where, **selection)
     else:
         if output is not None and not names_folder(output):
             api.require_plot_file(Path(output))
             confirm_overwrite([Path(output)], force)
         name = names[0] if names else None
-        plots = [api.plot(name, output, attempt=attempt, session=session, where=where, **selection)]
-    files = api.written_files("picture", *(plotted.file for plotted in plots))
+        plots = [api.plot(name, output, session=session, where=where, **selection)]
+    files = written_files("picture", *(plotted.file for plotted in plots))
     context.obj.json.put(files=files, claims=[row for plotted in plots for row in plotted.outcome.judged_claims])
     for plotted in plots:
         data(str(plotted.file))
         message(_claims_title(plotted.outcome))
     first = plots[0].outcome.entry.short_name
-    suggest("the verdicts with their numbers", "claims", first, **selection, attempt=attempt, database=session.database)
+    suggest("the verdicts with their numbers", "claims", first, **selection)
 
 
 @app.command()
@@ -276,22 +276,19 @@ def report(
     force: ForceFolder = False,
 ) -> None:
     """Write one HTML page with outcomes, pictures and provenance."""
-    selection: api.FigureFilter = {"cluster": cluster, "scale": scale, "workload": workload, "arg": arg, "run": run}
-    selection["without"] = without
+    selection = api.FigureFilter(cluster=cluster, scale=scale, workload=workload, arg=arg, run=run, without=without)
     session = session_of(context)
     page = api.report(output, experiments or (), force=force, session=session, **selection)
     claims = [row for outcome in page.outcomes for row in outcome.judged_claims]
-    context.obj.json.put(files=api.written_files("page", page.file), claims=claims)
+    context.obj.json.put(files=written_files("page", page.file), claims=claims)
     data(str(page.file))
     cases = counted(sum(len(outcome.results) for outcome in page.outcomes), "case")
     message(f"{counted(len(page.outcomes), 'experiment')}, {cases}; the page is one file and needs no other")
     failures = [row for outcome in page.outcomes for row in outcome.failures]
     if failures:
-        suggest_why(failures[0].job_id, failures[0].label, failures[0].failure, session)
+        suggest_why(failures[0])
     else:
-        suggest(
-            "the same verdicts for a script", "claims", *(experiments or ()), **selection, database=session.database
-        )
+        suggest("the same verdicts for a script", "claims", *(experiments or ()), **selection)
 
 
 What = Annotated[
@@ -319,8 +316,7 @@ def bundle(
     force: option.Force = False,
 ) -> None:
     """Write everything a reviewer needs to one file per experiment, or verify such a file from its own logs."""
-    selection: api.FigureFilter = {"cluster": cluster, "scale": scale, "workload": workload, "arg": arg, "run": run}
-    selection["without"] = without
+    selection = api.FigureFilter(cluster=cluster, scale=scale, workload=workload, arg=arg, run=run, without=without)
     if what[0] == "verify":
         if context.obj.is_json:
             context.obj.print_document("bundle verify")
@@ -358,7 +354,7 @@ def _write_bundles(
         except api.UnprovenBundle as error:
             unproven += error.problems
     context.obj.json.put(
-        files=[row for each in written for row in api.written_files("bundle", each.file)],
+        files=[row for each in written for row in written_files("bundle", each.file)],
         missing=[missing for each in written for missing in each.contents.missing],
         left_out=[attempt for each in written for attempt in each.contents.left_out],
     )
@@ -388,7 +384,7 @@ def _print_contents(written: api.Bundle) -> None:
 def _verify(context: typer.Context, file: Path) -> None:
     """Print the checks of a bundle and their sum; exit code 1 if one found a difference."""
     verified = api.verify_bundle(file)
-    context.obj.json.put(checks=api.rows_of(api.BundleCheckRow, verified.checks))
+    context.obj.json.put(checks=rows_of(api.BundleCheckRow, verified.checks))
     for check in verified.checks:
         differences = counted(len(check.differences), "difference") if check.differences else "no difference"
         data(f"{check.name:<8}  {check.what}{f': {differences}' if check.is_proven or check.differences else ''}")

@@ -11,11 +11,12 @@ import typer
 from orchestrator import api
 from orchestrator.cli import completion
 from orchestrator.cli import options as option
-from orchestrator.cli.job_table import bar, print_jobs, suggest_results, suggest_why, waiting
-from orchestrator.cli.notify import message_addresses, message_of_error, send_message
-from orchestrator.cli.options import argument, experiments_of, no_longer_waiting, session_of, value_option
+from orchestrator.cli.job_table import bar, print_jobs, suggest_results, suggest_status, suggest_why, waiting
+from orchestrator.cli.notify import message_addresses, send_message
+from orchestrator.cli.options import argument, experiments_of, session_of, value_option
 from orchestrator.cli.output import as_row, data, filled_columns, message, only, print_shortened, suggest, table
 from orchestrator.errors import EXIT_FAILED, EXIT_OK, EXIT_TIMEOUT, EXIT_USER_ERROR, Problem, ReproError
+from orchestrator.fields import rows_of
 from orchestrator.paths import short_name
 from orchestrator.text import counted
 
@@ -62,8 +63,7 @@ def wait(
 ) -> None:
     """Wait until jobs have ended: those of experiments, single jobs, or all open jobs."""
     selection: api.JobFilter = {"cluster": cluster, "scale": scale, "workload": workload, "where": where}
-    addresses, session = message_addresses(notify), session_of(context)
-    raise typer.Exit(_wait(context, targets or [], timeout, addresses, session, selection))
+    raise typer.Exit(_wait(context, targets or [], timeout, message_addresses(notify), selection))
 
 
 def _wait(
@@ -71,21 +71,15 @@ def _wait(
     targets: list[str],
     timeout: str | None,
     addresses: Sequence[Address],
-    session: api.Session,
     selection: api.JobFilter,
 ) -> int:
     """Wait for the jobs and print them; return the exit code."""
-    try:
-        with message_of_error(addresses, context.command_path), waiting(context.obj):
-            waited = api.wait(targets, timeout=timeout, session=session, **selection)
-    except KeyboardInterrupt:
-        names = sorted({short_name(job.experiment) for job in context.obj.waiting_for})
-        no_longer_waiting(names, selection, session.database)
-        raise
+    with waiting(context, addresses, selection):
+        waited = api.wait(targets, timeout=timeout, session=session_of(context), **selection)
     context.obj.json.put(jobs=waited.jobs)
     if not waited.jobs:
         message("no open jobs")
-        suggest("their states", "status", *only(experiments_of(targets)), **selection, database=session.database)
+        suggest_status(experiments_of(targets), selection)
         return EXIT_OK
     for tally in waited.tallies:
         message(bar(tally))
@@ -96,17 +90,17 @@ def _wait(
     names = sorted({short_name(job.experiment) for job in waited.jobs})
     if waited.timed_out:
         message(f"--timeout {timeout}: {counted(waited.open_jobs, 'job')} not ended; no job was cancelled")
-        suggest("wait again", "wait", *(targets or only(names)), **selection, database=session.database)
+        suggest("wait again", "wait", *(targets or only(names)), **selection)
         return EXIT_TIMEOUT
     if not waited.failed:
-        suggest_results(names, selection, session.database)
+        suggest_results(names, selection)
         return EXIT_OK
     failed = next((job for job in waited.failed if job.phase not in api.OPEN), None)
     if failed is None:
         job = waited.failed[0]
-        suggest(f"the events of {job.label}", "history", job.job_id, database=session.database)
+        suggest(f"the events of {job.label}", "history", job.job_id)
     else:
-        suggest_why(failed.job_id, failed.label, failed.failure, session)
+        suggest_why(failed)
     return EXIT_FAILED
 
 
@@ -129,7 +123,7 @@ def retry(
 ) -> None:
     """Submit failed jobs again, planned from the current profile, on other nodes or with more time."""
     selection: api.JobFilter = {"cluster": cluster, "scale": scale, "workload": workload, "where": where}
-    session, addresses = session_of(context), message_addresses(notify, waits=wait)
+    addresses = message_addresses(notify, waits=wait)
     again: list[api.RetriedJob] = []
 
     def on_group(group: api.RetriedGroup) -> None:
@@ -146,20 +140,20 @@ def retry(
         settings=settings or (),
         dry_run=dry_run,
         on_group=on_group,
-        session=session,
+        session=session_of(context),
         state=state,
         **selection,
     )
     jobs = [job for group in retried.groups for job in group.jobs]
     names = sorted({short_name(group.experiment) for group in retried.groups})
     if dry_run and jobs:
-        _print_dry_run(retried, session)
+        _print_dry_run(retried)
     elif jobs and wait:
-        raise typer.Exit(_wait(context, [job.job for job in jobs], None, addresses, session, selection))
+        raise typer.Exit(_wait(context, [job.job for job in jobs], None, addresses, selection))
     elif retried.groups and not dry_run:
-        suggest("until all jobs have ended", "status", *only(names), **selection, database=session.database, watch=True)
+        suggest_status(names, selection, watch=True)
     else:
-        _suggest_retry(targets, retried, time, settings, {**selection, "state": state}, session.database)
+        _suggest_retry(targets, retried, time, settings, {**selection, "state": state})
 
 
 def _suggest_retry(
@@ -168,7 +162,6 @@ def _suggest_retry(
     time: str | None,
     settings: Sequence[str] | None,
     selection: api.StateFilter,
-    database: str | None,
 ) -> None:
     """Print why no job is submitted again, and the command that submits the failed jobs, or shows the states."""
     message("no jobs to run again")
@@ -176,13 +169,12 @@ def _suggest_retry(
         message(f"failed ({failure}): {api.POLICIES[failure].reason}")
     if retried.failures:
         changes: dict[str, object] = {"class": ",".join(map(str, retried.failures)), "time": time, "settings": settings}
-        suggest("to submit them", "retry", *targets, **selection, **changes, database=database)
+        suggest("to submit them", "retry", *targets, **selection, **changes)
     else:
-        kept = {**selection, "state": None}
-        suggest("their states", "status", *only(experiments_of(targets)), **kept, database=database)
+        suggest_status(experiments_of(targets), {**selection, "state": None})
 
 
-def _print_dry_run(retried: api.Retried, session: api.Session) -> None:
+def _print_dry_run(retried: api.Retried) -> None:
     """Print the jobs that a retry would submit."""
     jobs = [job for group in retried.groups for job in group.jobs]
     rows: list[dict[str, object]] = [
@@ -193,7 +185,7 @@ def _print_dry_run(retried: api.Retried, session: api.Session) -> None:
     left = sum(group.left for group in retried.groups)
     alone = f", and not {counted(left, 'other')} (too many attempts, or Slurm repeats them)" if left else ""
     message(f"would submit {counted(len(jobs), 'job')} again{alone}; nothing was submitted")
-    suggest("the earlier attempts of the first job", "history", jobs[0].job, database=session.database)
+    suggest("the earlier attempts of the first job", "history", jobs[0].job)
 
 
 def _print_retried(group: api.RetriedGroup) -> None:
@@ -221,14 +213,14 @@ def cancel(
     jobs = api.cancellable_jobs(targets, session=session, state=state, **selection)
     if not jobs:
         message("no open job to cancel")
-        suggest("their states", "status", *only(experiments_of(targets)), **selection, database=session.database)
+        suggest_status(experiments_of(targets), selection)
         return
     if len(jobs) > ASK_ABOVE and not yes:
         if context.obj.is_json or not sys.stdin.isatty():
             raise ReproError(Problem(f"{counted(len(jobs), 'job')} would be cancelled", hint="confirm with --yes"))
         typer.confirm(f"Cancel {counted(len(jobs), 'job')}?", abort=True, err=True)
     cancelled = api.cancel_jobs(jobs, session=session)
-    refs = api.rows_of(api.JobRef, cancelled.asked)
+    refs = rows_of(api.JobRef, cancelled.asked)
     context.obj.json.put([*cancelled.refused, *cancelled.unrecorded], jobs=refs)
     for job in cancelled.asked:
         data(f"{job.job_id}  {job.label}  {job.scheduler_id or '-'}")
@@ -241,7 +233,7 @@ def cancel(
         verb = "is" if len(cancelled.asked) == 1 else "are"
         message(f"{counted(len(cancelled.asked), 'job')} {verb} being cancelled{refused}")
     names = list(dict.fromkeys(short_name(job.experiment) for job in jobs))
-    suggest("whether they have ended", "status", *only(names), **selection, database=session.database)
+    suggest("whether they have ended", "status", *only(names), **selection)
     for problem in cancelled.unrecorded:
         what = f"{problem.what}; the ledger does not record their cancellation"
         message(f"repro: {Problem(what, problem.location, problem.hint)}")
@@ -255,7 +247,7 @@ def cancel(
 def adopt(context: typer.Context, folder: Folder) -> None:
     """Read the jobs of rendered scripts that were submitted by hand into the ledger. A second call adds new ones."""
     adopted = api.adopt(folder, session=session_of(context))
-    refs = api.rows_of(api.JobRef, adopted.jobs)
+    refs = rows_of(api.JobRef, adopted.jobs)
     rows = [
         as_row(ref) | {"experiment": short_name(ref.experiment), "case": row.label}
         for ref, row in zip(refs, adopted.jobs, strict=True)
@@ -267,15 +259,10 @@ def adopt(context: typer.Context, folder: Folder) -> None:
     )
     if rows:
         columns = ["job", "experiment", "case", "attempt", "id", "state", "verdict", "origin", "why"]
-        table(rows, [name for name in columns if name in filled_columns(rows)])
+        table(rows, filled_columns(rows, columns))
     print_shortened([f"not submitted: {file}" for file in adopted.not_submitted], "add --json")
     counts = [f"{counted(len(rows), 'job')} adopted"]
     counts += [f"{len(adopted.known)} adopted before"] if adopted.known else []
     counts += [f"{len(adopted.not_submitted)} not submitted"] if adopted.not_submitted else []
     message(", ".join(counts))
-    suggest(
-        "state and verdict of the jobs",
-        "status",
-        *only([str(row["experiment"]) for row in rows]),
-        database=context.obj.database,
-    )
+    suggest("state and verdict of the jobs", "status", *only([str(row["experiment"]) for row in rows]))

@@ -12,10 +12,11 @@ from orchestrator import api
 from orchestrator.cli import completion
 from orchestrator.cli import options as option
 from orchestrator.cli.job_table import waiting
-from orchestrator.cli.notify import message_addresses, message_of_error, send_message
+from orchestrator.cli.notify import message_addresses, send_message
 from orchestrator.cli.options import argument, session_of, value_option
 from orchestrator.cli.output import as_row, data, filled_columns, message, suggest, table
 from orchestrator.errors import EXIT_FAILED, EXIT_OK, Problem, ReproError
+from orchestrator.fields import row_of, rows_of
 from orchestrator.text import counted
 
 if TYPE_CHECKING:
@@ -116,7 +117,7 @@ def search(
     )
     message(f"{prepared.entry.name} on {prepared.cluster.name}: {counted(len(prepared.candidates), 'candidate')}")
     if dry_run:
-        _print_answer(context, prepared, api.search_answer(prepared, None, session=session), session)
+        _print_answer(context, prepared, api.search_answer(prepared, None, session=session))
         return
     raise typer.Exit(_search(context, prepared, api.SearchOptions(limit, max_parallel, short, finalists), addresses))
 
@@ -127,33 +128,35 @@ def _search(
     """Run the search and print the answer; return the exit code."""
     session = session_of(context)
     try:
-        with message_of_error(addresses, context.command_path), waiting(context.obj):
+        with waiting(context, addresses):
             answer = api.run_search(prepared, options, session=session)
     except KeyboardInterrupt:
         message("interrupted; open jobs go on, and the same command continues the search")
-        _print_answer(context, prepared, api.search_answer(prepared, "interrupted", session=session), session)
+        _print_answer(context, prepared, api.search_answer(prepared, "interrupted", session=session))
         raise
-    code = _print_answer(context, prepared, answer, session)
+    code = _print_answer(context, prepared, answer)
     fastest = api.fastest_text(answer) or "no candidate is measured"
     end = f"search {prepared.entry.short_name} on {prepared.cluster.name}: {fastest}"
     send_message(addresses, [end], failed=code != EXIT_OK)
     return code
 
 
-def _print_answer(
-    context: typer.Context, prepared: api.PreparedSearch, answer: api.SearchAnswer, session: api.Session
-) -> int:
+def _print_answer(context: typer.Context, prepared: api.PreparedSearch, answer: api.SearchAnswer) -> int:
     """Print the fastest cases, the winner, the hours and what was not run; return the exit code."""
     measured = answer.measured
+    counts = {"candidates": len(answer.candidates), "measured": len(measured)}
+    names = {"experiment": prepared.entry.name, "cluster": prepared.cluster.name}
     others = [row for row in answer.rows if row.state != "measured"]
+    arguments = {} if answer.winner is None else api.arguments_by_program(answer.winner.case)
+    winners = [] if answer.winner is None else [answer.winner]
     context.obj.json.put(
-        searches=[_summary(prepared, answer)],
-        candidates=api.rows_of(api.SearchedCase, (*measured, *others)),
+        searches=[row_of(api.SearchSummary, answer, **names, **counts)],
+        candidates=rows_of(api.SearchedCase, (*measured, *others)),
         reasons=[api.NotRunReason(reason, count) for reason, count in answer.reasons],
-        winners=_winners(answer),
+        winners=rows_of(api.SearchWinner, winners, margin=answer.margin, arguments=arguments),
     )
     candidates = (*measured, *(row for row in others if row.is_candidate))
-    shown = [as_row(row) for row in api.rows_of(api.SearchedCase, candidates)]
+    shown = [as_row(row) for row in rows_of(api.SearchedCase, candidates)]
     columns = [name for name in filled_columns(shown[:MOST_ROWS]) if name != "detail"]
     table(shown[:MOST_ROWS], columns, important=_IMPORTANT)
     if len(shown) > MOST_ROWS:
@@ -165,13 +168,13 @@ def _print_answer(
     failed = [row for row in answer.rows if row.state == "failed"]
     if failed:
         message(f"failed: {counted(len(failed), 'case')}, the first one {failed[0].case.name}: {failed[0].why}")
-        suggest("the failed jobs", "status", prepared.entry.short_name, failed=True, database=session.database)
+        suggest("the failed jobs", "status", prepared.entry.short_name, failed=True)
     if answer.winner is None:
         return EXIT_FAILED if answer.jobs else EXIT_OK
-    for program, arguments in api.arguments_by_program(answer.winner.case).items():
-        data(f"{program}: {shlex.join(arguments)}")
+    for program, words in arguments.items():
+        data(f"{program}: {shlex.join(words)}")
     name, cluster = prepared.entry.short_name, prepared.cluster.name
-    suggest("throughput of the measured candidates", "plot", name, cluster=cluster, database=session.database)
+    suggest("throughput of the measured candidates", "plot", name, cluster=cluster)
     return EXIT_OK
 
 
@@ -209,20 +212,6 @@ def _print_hours(prepared: api.PreparedSearch, answer: api.SearchAnswer) -> None
 
 def _hours(hours: float) -> str:
     return f"{hours:,.0f}" if hours >= 100 else f"{hours:.3g}"
-
-
-def _summary(prepared: api.PreparedSearch, answer: api.SearchAnswer) -> api.SearchSummary:
-    counts = {"candidates": len(answer.candidates), "measured": len(answer.measured)}
-    names = {"experiment": prepared.entry.name, "cluster": prepared.cluster.name}
-    return api.row_of(api.SearchSummary, answer, **names, **counts)
-
-
-def _winners(answer: api.SearchAnswer) -> list[api.SearchWinner]:
-    winner = answer.winner
-    if winner is None:
-        return []
-    arguments = api.arguments_by_program(winner.case)
-    return [api.row_of(api.SearchWinner, winner, margin=answer.margin, arguments=arguments)]
 
 
 def _print_simulated(context: typer.Context, entry: api.Entry, simulated: api.Simulated) -> None:

@@ -19,6 +19,8 @@ from orchestrator.cli import options as option
 from orchestrator.cli.options import all_settings, argument, session_of, value_option
 from orchestrator.cli.output import as_row, data, filled_columns, message, next_command, suggest, table
 from orchestrator.errors import EXIT_FAILED, Problem, ReproError
+from orchestrator.fields import row_of
+from orchestrator.files import written_files
 from orchestrator.paths import find_folders
 from orchestrator.text import counted
 
@@ -65,13 +67,14 @@ def list_clusters(context: typer.Context) -> None:
     problems: list[Problem] = []
     for name in sorted(api.cluster_names(folders)):
         try:
-            rows.append(api.row_of(api.ClusterRow, api.find_cluster(folders, name)))
+            rows.append(row_of(api.ClusterRow, api.find_cluster(folders, name)))
         except ReproError as error:
             problems += error.problems
     context.obj.json.put(clusters=rows)
     if rows:
         columns = ["cluster", "about", "scheduler", "nodes", "gpus", "container", "open"]
-        table([_cluster_cells(row) for row in rows], columns)
+        gpus = [f"{row.gpus_per_node} x {row.gpu}" if row.gpu else None for row in rows]
+        table([as_row(row) | {"gpus": of, "open": len(row.open)} for row, of in zip(rows, gpus, strict=True)], columns)
     if problems:
         raise ReproError(*problems)
     if rows:
@@ -92,7 +95,7 @@ def show(
         api.ProfileField(api.dotted(path), value, str(layered.location(path)))
         for path, value in api.leaves(layered.value)
     ]
-    row = api.row_of(api.ClusterRow, cluster)
+    row = row_of(api.ClusterRow, cluster)
     context.obj.json.put(clusters=[row], fields=values, profiles=[layered.value])
     if resolved:
         cells = [{"field": row.field, "value": _yaml(row.value), "from": row.location} for row in values]
@@ -165,7 +168,7 @@ def check(
 def new(context: typer.Context, name: NewName, partition: Partition = None) -> None:
     """Write a profile from what Slurm reports on this login node."""
     file = api.new_cluster(find_folders(), name, partition, message)
-    context.obj.json.put(files=api.written_files("profile", file))
+    context.obj.json.put(files=written_files("profile", file))
     data(str(file))
     suggest("what is right, wrong and open", "clusters check", name)
 
@@ -174,11 +177,6 @@ def new(context: typer.Context, name: NewName, partition: Partition = None) -> N
 def schema() -> None:
     """Print the JSON Schema of profiles, for editors."""
     data(api.schema_text().rstrip("\n"))
-
-
-def _cluster_cells(row: api.ClusterRow) -> dict[str, object]:
-    gpus = f"{row.gpus_per_node} x {row.gpu}" if row.gpu else None
-    return as_row(row) | {"gpus": gpus, "open": len(row.open)}
 
 
 def _yaml(value: object) -> str:
@@ -195,7 +193,8 @@ def list_images(context: typer.Context, cluster: option.OnCluster) -> None:
     context.obj.json.put(images=rows)
     if rows:
         shown = [_image_row(row) for row in rows]
-        table(shown, filled_columns(shown))
+        columns = ("image", "there", "bytes", "imported", "by", "digest", "location", "profile")
+        table(shown, filled_columns(shown, columns))
     else:
         message(f"{profile.name} defines no images")
     missing = [row for row in rows if row.there in ("no", "on the nodes") and api.imported_file(profile, row.image)]
@@ -237,7 +236,7 @@ def import_images(
 
 
 def _import_rows(imports: Sequence[api.Import], failures: Mapping[str, str]) -> list[api.ImageImport]:
-    return [api.row_of(api.ImageImport, one, error=failures.get(one.name)) for one in imports]
+    return [row_of(api.ImageImport, one, error=failures.get(one.name)) for one in imports]
 
 
 def _print_results(imports: Sequence[api.Import], failures: Mapping[str, str], cluster: str) -> None:
@@ -276,16 +275,9 @@ def _wait(imports: Sequence[api.Import], cluster: str) -> dict[str, str]:
 
 def _image_row(row: api.ImageFile) -> dict[str, object]:
     """Return a row of the table. The first twelve digits of a digest are in the file's name."""
-    return {
-        "image": row.image,
-        "there": row.there,
-        "bytes": row.bytes,
-        "imported": row.imported,
-        "by": row.user,
-        "digest": row.digest and f"{row.digest_of}:{row.digest.removeprefix('sha256:')[:12]}",
-        "location": row.source or row.value,
-        "profile": row.location,
-    }
+    digest = row.digest and f"{row.digest_of}:{row.digest.removeprefix('sha256:')[:12]}"
+    places = {"location": row.source or row.value, "profile": row.location}
+    return as_row(row) | {"by": row.user, "digest": digest, **places}
 
 
 @config.callback()
@@ -300,14 +292,11 @@ def show_config(context: typer.Context) -> None:
     if context.obj.is_json:
         context.obj.json.put(settings=settings)
         return
-    texts = [as_row(row) | {"value": _setting_text(row.value)} for row in settings]
-    table(texts, ["setting", "value", "origin"])
+    values = [", ".join(row.value) if isinstance(row.value, tuple) else row.value for row in settings]
+    rows = [as_row(row) | {"value": value} for row, value in zip(settings, values, strict=True)]
+    table(rows, ["setting", "value", "origin"])
     cluster = next((row.value for row in settings if row.setting == "cluster"), None)
     suggest("each value of a cluster, with its origin", "clusters show", str(cluster or "local"), resolved=True)
-
-
-def _setting_text(value: object) -> str | None:
-    return ", ".join(value) if isinstance(value, tuple) else value if isinstance(value, str) else None
 
 
 nodes = typer.Typer(
@@ -410,7 +399,7 @@ Offline = Annotated[
 @workloads.command("list")
 def list_workloads(context: typer.Context) -> None:
     """List the programs and what each one needs."""
-    rows = api.rows_of(api.WorkloadRow, api.workload_needs())
+    rows = [needs.row for needs in api.workload_needs()]
     context.obj.json.put(workloads=rows)
     cells = [as_row(row) | {"commit": (row.commit or "")[:12], "needs": ", ".join(row.needs)} for row in rows]
     table(cells, list(cells[0]))
@@ -421,17 +410,15 @@ def list_workloads(context: typer.Context) -> None:
 def show_workload(context: typer.Context, name: Program, cluster: option.ClusterName = None) -> None:
     """Show what a program needs, its sources, and what is there."""
     shown = api.show_workload(name, cluster)
-    rows = api.rows_of(api.NeedRow, shown.needs)
-    context.obj.json.put(workloads=[api.row_of(api.WorkloadRow, shown)], needs=rows)
+    rows, workload = shown.needs, shown.row
+    context.obj.json.put(workloads=[workload], needs=rows)
     if rows:
         short = [_short(row) for row in rows]
-        table(short, filled_columns(short))
-    workload = shown.workload
-    message(f"{workload.name}: {workload.about}")
-    for status in shown.needs:
-        if status.source.published_data:
-            message(f"data of the paper: {status.source.published_data}")
-    states = {status.state for status in shown.needs if status.source.is_required}
+        table(short, filled_columns(short, ("field", "what", "state", "path", "fetched", "version", "source")))
+    message(f"{workload.workload}: {workload.program}")
+    for published_data in shown.published_data:
+        message(f"data of the paper: {published_data}")
+    states = {row.state for row in rows if row.required}
     if not rows:
         message("needs no code or data from elsewhere")
     elif cluster is None:
@@ -470,17 +457,15 @@ def fetch(
         message("fetching on this machine; no job is started")
     rows: list[api.FetchedFile] = []
     for fetched in planned.run(message):
-        row = api.row_of(api.FetchedFile, fetched)
+        row = row_of(api.FetchedFile, fetched)
         rows.append(row)
         if row.how != "fetched":  # else the script has printed it
             message(f"{row.field}: {row.how}, {', '.join(map(str, row.files))}")
-    settings = [api.FetchedSetting(field, value) for field, value in planned.settings]
-    context.obj.json.put(fetched=rows, settings=settings)
+    context.obj.json.put(fetched=rows, settings=planned.settings)
     if planned.settings:
         data(f"workloads:\n  {planned.workload.name}:")
-        for field, value in planned.settings:
-            data(f"    {field}: {_yaml_text(value)}")
-    if planned.settings:
+        for setting in planned.settings:
+            data(f"    {setting.field}: {_yaml_text(setting.value)}")
         message(f"set these fields in {api.shown(planned.cluster.overlay)}")
     if planned.unmounted:
         message(f"jobs run in containers: add {' and '.join(planned.unmounted)} to container: mounts: of the profile")
@@ -491,8 +476,7 @@ def _short(row: api.NeedRow) -> dict[str, object]:
     """Return a row of the table: commit and checksum in one column, with their first digits."""
     digest = f"sha256:{row.sha256}"[:19] if row.sha256 else None
     what = row.what if row.required else f"{row.what}, optional"
-    kept = {name: getattr(row, name) for name in ("field", "what", "state", "path", "fetched")}
-    return kept | {"what": what, "version": digest or str(row.commit or "")[:12], "source": row.source}
+    return as_row(row) | {"what": what, "version": digest or str(row.commit or "")[:12]}
 
 
 def _yaml_text(value: str) -> str:

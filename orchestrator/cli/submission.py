@@ -10,11 +10,19 @@ import typer
 from orchestrator import api
 from orchestrator.cli import completion
 from orchestrator.cli import options as option
-from orchestrator.cli.job_table import claim_counts, print_outcome, suggest_results, suggest_why, waiting
-from orchestrator.cli.notify import message_addresses, message_of_error, send_message
-from orchestrator.cli.options import all_settings, no_longer_waiting, session_of, value_option
+from orchestrator.cli.job_table import (
+    claim_counts,
+    print_outcome,
+    suggest_results,
+    suggest_status,
+    suggest_why,
+    waiting,
+)
+from orchestrator.cli.notify import message_addresses, send_message
+from orchestrator.cli.options import all_settings, session_of, value_option
 from orchestrator.cli.output import as_row, message, only, print_shortened, repro_command, suggest, table
 from orchestrator.errors import EXIT_FAILED, EXIT_OK
+from orchestrator.fields import row_of, rows_of
 from orchestrator.paths import short_name
 from orchestrator.text import counted
 
@@ -94,7 +102,7 @@ def submit(
     submitted = _submitted(context, experiments, cluster, selection, {**options, **run})
     if wait:
         raise typer.Exit(_supervised(context, submitted, addresses, selection))
-    _print_submitted_jobs(submitted, selection, context.obj.database)
+    _print_submitted_jobs(submitted, selection)
 
 
 def _plan(
@@ -106,7 +114,7 @@ def _plan(
     denied = api.denied_note(planned[0].cluster)
     for note in [*(note for run in planned for note in run.notes), *denied, *_example_notes(planned)]:
         message(f"note: {note}")
-    context.obj.json.put(plans=api.rows_of(api.PlannedJob, _plans(planned)))
+    context.obj.json.put(plans=rows_of(api.PlannedJob, _plans(planned)))
     _print_plans(planned, options)
 
 
@@ -125,8 +133,8 @@ def _submitted(
         api.submit_all(names, cluster, on_submission=on_submission, session=session_of(context), **options)
     except KeyboardInterrupt:
         message("interrupted; the jobs submitted so far are recorded and continue")
-        cancel = repro_command("cancel", *names, **selection, database=context.obj.database)
-        suggest(f"or: {cancel}", "status", *only(names), **selection, database=context.obj.database)
+        cancel = repro_command("cancel", *names, **selection)
+        suggest(f"or: {cancel}", "status", *only(names), **selection)
         raise
     if len(submitted) > 1:
         _print_total(submitted)
@@ -140,21 +148,16 @@ def _supervised(
     selection: api.JobFilter,
 ) -> int:
     """Wait until the jobs have ended, and print the results; return the exit code."""
-    session = session_of(context)
-    try:
-        with message_of_error(addresses, context.command_path), waiting(context.obj):
-            outcomes = api.supervise(submitted, session=session)
-    except KeyboardInterrupt:
-        names = [submission.planned.entry.short_name for submission in submitted]
-        no_longer_waiting(names, selection, session.database)
-        raise
+    names = [submission.planned.entry.short_name for submission in submitted]
+    with waiting(context, addresses, selection, names):
+        outcomes = api.supervise(submitted, session=session_of(context))
     ended = [result.row for outcome in outcomes for result in outcome.results if result.row is not None]
     context.obj.json.put(
-        jobs=api.rows_of(api.JobRef, {row.job_id: row for row in ended}.values()),
+        jobs=rows_of(api.JobRef, {row.job_id: row for row in ended}.values()),
         cases=[row for outcome in outcomes for row in api.export_rows(outcome.entry, outcome.results)],
         claims=[row for outcome in outcomes for row in outcome.judged_claims],
     )
-    code = _print_outcomes(outcomes, selection, session)
+    code = _print_outcomes(outcomes, selection)
     failures = [row for outcome in outcomes for row in outcome.failures]
     send_message(addresses, list(map(_end, outcomes)), failures, failed=code != EXIT_OK)
     return code
@@ -193,7 +196,7 @@ def _job_rows(submissions: Sequence[api.Submission]) -> list[api.JobRef]:
     rows: dict[str, api.JobRef] = {}
     for submission in submissions:
         for job in submission.jobs:
-            rows.setdefault(job.job_id, api.row_of(api.JobRef, job, reused=submission.reused.get(job.job_id)))
+            rows.setdefault(job.job_id, row_of(api.JobRef, job, reused=submission.reused.get(job.job_id)))
     return list(rows.values())
 
 
@@ -235,9 +238,7 @@ def _print_submission(submission: api.Submission) -> None:
         message(f"to submit them again: repro retry {name} --class {classes}")
 
 
-def _print_submitted_jobs(
-    submissions: Sequence[api.Submission], selection: api.JobFilter, database: str | None
-) -> None:
+def _print_submitted_jobs(submissions: Sequence[api.Submission], selection: api.JobFilter) -> None:
     labels = {job.job_id: job.label for submission in submissions for job in submission.jobs}
     rows = [
         as_row(row) | {"experiment": short_name(row.experiment), "case": labels[row.job]}
@@ -249,24 +250,24 @@ def _print_submitted_jobs(
     jobs = [job for submission in submissions for job in submission.jobs]
     names = [submission.planned.entry.short_name for submission in submissions]
     if any(job.state == api.QUEUED for job in jobs):
-        suggest("submit the queued jobs when there is room", "wait", *names, **selection, database=database)
+        suggest("submit the queued jobs when there is room", "wait", *names, **selection)
     elif any(job.phase in api.OPEN for job in jobs):
-        suggest("until all jobs have ended", "status", *only(names), **selection, database=database, watch=True)
+        suggest_status(names, selection, watch=True)
     else:
-        suggest_results(names, selection, database)
+        suggest_results(names, selection)
 
 
-def _print_outcomes(outcomes: Sequence[api.FigureOutcome], selection: api.JobFilter, session: api.Session) -> int:
+def _print_outcomes(outcomes: Sequence[api.FigureOutcome], selection: api.JobFilter) -> int:
     """Print the cases and claims of ended runs; return the exit code."""
     for outcome in outcomes:
         print_outcome(outcome, api.export_rows(outcome.entry, outcome.results))
     failures = [row for outcome in outcomes for row in outcome.failures]
     if failures:
-        suggest_why(failures[0].job_id, failures[0].label, failures[0].failure, session)
+        suggest_why(failures[0])
     else:
         purpose = "the figure as a picture" if len(outcomes) == 1 else "the figures as pictures"
         names = [outcome.entry.short_name for outcome in outcomes]
-        suggest(purpose, "plot", *names, **selection, database=session.database)
+        suggest(purpose, "plot", *names, **selection)
     return EXIT_FAILED if any(outcome.failed for outcome in outcomes) else EXIT_OK
 
 
@@ -274,16 +275,15 @@ def _print_plans(planned: Sequence[api.PlannedRun], options: api.CaseOptions) ->
     """Print the jobs of a dry run. Jobs that experiments share are one row."""
     plans = _plans(planned)
     rows: list[dict[str, object]] = [
-        as_row(api.row_of(api.PlannedJob, plan))
+        as_row(row_of(api.PlannedJob, plan))
         | {"experiment": short_name(plan.case.experiment), "case": plan.label, "time": plan.resources.time_limit}
         | {"warnings": "; ".join(plan.warnings)}
         for plan in plans
     ]
     columns = ["job", "experiment", "case", "nodes", "tasks", "gpus", "microbatches", "bubble", "iterations", "time"]
-    programs = [_program(plan) for plan in plans]
     table(rows, [name for name in [*columns, "warnings"] if name != "experiment" or len(planned) > 1])
-    for program in dict.fromkeys(tuple(program.items()) for program in programs):
-        message("; ".join(f"{name} {value}" for name, value in program if value is not None))
+    for text in dict.fromkeys(map(_program_text, plans)):
+        message(text)
     first, cluster = planned[0], planned[0].cluster.name
     scales = " and ".join(dict.fromkeys(run.scale for run in planned))
     message(f"would submit {counted(len(plans), 'job')} at scale {scales} to {cluster}; nothing was submitted")
@@ -297,8 +297,9 @@ def _print_plans(planned: Sequence[api.PlannedRun], options: api.CaseOptions) ->
     suggest("the script of the first job", "render", first.entry.argument, cluster=cluster, **chosen)
 
 
-def _program(plan: api.Plan) -> dict[str, str | None]:
+def _program_text(plan: api.Plan) -> str:
     """Return where the program comes from and what it reads. The same is recorded with each job."""
     program = plan.program
-    image = {"image": program.image_path, "image_digest": program.image_digest}
-    return {"workload": program.workload, "code": program.code, **image, "data": program.data}
+    parts = {"workload": program.workload, "code": program.code, "image": program.image_path}
+    parts |= {"image_digest": program.image_digest, "data": program.data}
+    return "; ".join(f"{name} {value}" for name, value in parts.items() if value is not None)

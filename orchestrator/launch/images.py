@@ -27,8 +27,8 @@ from orchestrator.launch.refresh import is_side_job
 from orchestrator.launch.render import setup_lines
 from orchestrator.launch.sbatch import comment_of
 from orchestrator.launch.templates import Line, templates_in
+from orchestrator.ledger.attempts import attempts_of_jobs
 from orchestrator.ledger.database import Ledger
-from orchestrator.ledger.reports import attempts_of_jobs
 from orchestrator.ledger.runs import image_digests
 from orchestrator.paths import Folders
 from orchestrator.planning.plan import Plan, identity

@@ -38,8 +38,8 @@ from orchestrator.launch.render import render_job
 from orchestrator.launch.run_options import CanaryJob, Gate, RunOptions, RunPlan
 from orchestrator.launch.run_record import new_jobs, new_run_id, new_run_of
 from orchestrator.launch.sbatch import Callbacks, Sent, mark_cancelled, send
+from orchestrator.ledger.attempts import attempts_of_jobs
 from orchestrator.ledger.database import Ledger
-from orchestrator.ledger.reports import attempts_of_jobs
 from orchestrator.ledger.rows import AttemptRow, JobRow, submissions_of
 from orchestrator.ledger.runs import (
     Disposition,

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from orchestrator.ledger.database import Ledger, now
-from orchestrator.ledger.reports import attempts_of_jobs
+from orchestrator.ledger.readonly_file import JOB_COUNTS, JobCount
 from orchestrator.ledger.rows import (
     JOB_ROWS,
     JOB_SPEC,
@@ -22,6 +22,7 @@ from orchestrator.ledger.rows import (
     JobSummary,
     Observation,
     RowReader,
+    attempts_by_job,
 )
 from orchestrator.ledger.tables import (
     CANCELLED_BY,
@@ -29,6 +30,7 @@ from orchestrator.ledger.tables import (
     LOST,
     MEASURED,
     OPEN,
+    QUEUED,
     RUNNING,
     VERIFIED,
     Attempt,
@@ -294,6 +296,32 @@ def anything_to_refresh(ledger: Ledger) -> bool:
     query = sa.select(Attempt.id).where(wanted).limit(1)
     with ledger.reading() as session:
         return session.execute(query).first() is not None
+
+
+def attempts_of_jobs(ledger: Ledger, job_ids: Collection[str]) -> dict[str, list[AttemptRow]]:
+    """Return the attempts of each of these jobs that has one, the first one first."""
+    with ledger.reading() as session:
+        return attempts_by_job(session, job_ids, ledger.run_folders())
+
+
+def job_count(ledger: Ledger) -> int:
+    """Return the number of jobs of all experiments. A job that two experiments share counts for each."""
+    with ledger.reading() as session:
+        return session.scalar(sa.select(sa.func.count(sa.distinct(RunJob.job_id)))) or 0
+
+
+def last_seen(ledger: Ledger) -> datetime | None:
+    """Return the oldest time (UTC) at which the scheduler last listed an open job; None without open jobs."""
+    seen = sa.func.min(sa.func.coalesce(Attempt.refreshed_at, Attempt.created_at))
+    query = sa.select(seen).where(Attempt.phase.in_(OPEN), Attempt.state != QUEUED)
+    with ledger.reading() as session:
+        return session.scalar(query)
+
+
+def job_counts(ledger: Ledger) -> list[JobCount]:
+    """Return the counts of all experiments, in the order of experiments, scales and clusters."""
+    with ledger.reading() as session:
+        return [JobCount._make(row) for row in session.execute(sa.text(JOB_COUNTS))]
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sqlite3
 from contextlib import closing
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 from urllib.parse import quote
 
 from orchestrator.ledger.locks import require_locks, require_rollback_journal
@@ -22,27 +22,39 @@ def read_only(file: Path, timeout_s: float) -> sqlite3.Connection:
 
 
 JOB_COUNTS = """
-    SELECT runs.experiment, runs.scale, runs.cluster, jobs.workload,
-        count(DISTINCT jobs.id), count(DISTINCT CASE WHEN attempts.verdict = 'verified' THEN jobs.id END)
-    FROM run_jobs
-        JOIN runs ON runs.id = run_jobs.run_id
-        JOIN jobs ON jobs.id = run_jobs.job_id
-        JOIN attempts ON attempts.job_id = jobs.id
-    GROUP BY runs.experiment, runs.scale, runs.cluster, jobs.workload
-    ORDER BY runs.experiment, runs.scale, runs.cluster, jobs.workload
+    WITH asked_for AS (
+        SELECT DISTINCT runs.experiment, runs.scale, runs.cluster, run_jobs.job_id
+        FROM run_jobs JOIN runs ON runs.id = run_jobs.run_id
+    ), newest AS (
+        SELECT job_id, max(number) AS number, max(CASE WHEN verdict = 'verified' THEN 1 ELSE 0 END) AS is_verified,
+            max(CASE WHEN verdict = 'partial' THEN 1 ELSE 0 END) AS is_partial
+        FROM attempts GROUP BY job_id
+    )
+    SELECT asked_for.experiment, asked_for.scale, asked_for.cluster, jobs.workload,
+        CASE WHEN is_verified = 1 THEN 'verified' WHEN is_partial = 1 THEN 'partial' ELSE attempts.verdict END,
+        attempts.failure, attempts.phase, count(*)
+    FROM asked_for
+        JOIN jobs ON jobs.id = asked_for.job_id
+        JOIN newest ON newest.job_id = jobs.id
+        JOIN attempts ON attempts.job_id = jobs.id AND attempts.number = newest.number
+    GROUP BY 1, 2, 3, 4, 5, 6, 7 ORDER BY 1, 2, 3, 4, 5, 6, 7
 """
 
 
-@dataclass(frozen=True, slots=True)
-class JobCount:
-    """Jobs of an experiment that were submitted, and how many are verified. `workload` is the program that ran."""
+class JobCount(NamedTuple):
+    """Number of jobs of an experiment with the same program, result, and phase of the latest attempt.
+
+    `verdict` is that of the result, `failure` the failure class of the latest attempt.
+    """
 
     experiment: str
     scale: str
     cluster: str
     workload: str
-    jobs: int
-    verified: int
+    verdict: str | None
+    failure: str | None
+    phase: str
+    jobs: int = 1
 
 
 def job_counts_in_file(file: Path) -> list[JobCount] | None:

@@ -4,21 +4,30 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from orchestrator.errors import Problem, ReproError
 from orchestrator.fields import Field, row_of
 from orchestrator.files import tail_bytes
-from orchestrator.ledger.attempts import ResultRows, S, changed_arguments, job_specs, measured_for, runs_of
+from orchestrator.ledger.attempts import (
+    ResultRows,
+    S,
+    changed_arguments,
+    job_counts,
+    job_specs,
+    measured_for,
+    runs_of,
+)
 from orchestrator.ledger.database import Ledger, now
 from orchestrator.ledger.measurements import MeasuredMetric, metrics_of
-from orchestrator.ledger.reports import ExperimentCount, experiment_counts, failure_counts, run_records
+from orchestrator.ledger.readonly_file import JobCount
 from orchestrator.ledger.rows import JobSummary
-from orchestrator.ledger.tables import FAILED, PARTIAL, QUEUED, RUNNING, SUBMITTING, VERIFIED, WAITING, field_values
+from orchestrator.ledger.tables import FAILED, PARTIAL, QUEUED, RUNNING, SUBMITTING, VERIFIED, WAITING
 from orchestrator.megatron.logs import ALPA_PROGRAM
 from orchestrator.money import Money, Price, recorded_price, totals
 from orchestrator.paths import short_name
@@ -73,6 +82,11 @@ class JobStatus:
     arguments: str | None = None
 
     @property
+    def label(self) -> str:
+        """Return the case's name with the number of the repeat and the changed arguments."""
+        return " ".join(filter(None, [self.case, f"#{self.repeat}" if self.repeat > 1 else None, self.arguments]))
+
+    @property
     def progress(self) -> str:
         """Return `3/8`, or `-` for a program that prints no iterations."""
         return "-" if self.iteration is None else f"{self.iteration}/{self.iterations}"
@@ -108,9 +122,21 @@ class JobRef:
 
 
 @dataclass(frozen=True, slots=True)
-class ExperimentStatus(ExperimentCount):
-    """Number of cases of an experiment by verdict and state, and failures by class. `arguments` are changed ones."""
+class ExperimentStatus:
+    """Number of cases of an experiment by verdict and state, and failures by class. `arguments` are changed ones.
 
+    A measured job whose latest attempt is open counts twice.
+    """
+
+    experiment: str
+    scale: str
+    cluster: str
+    cases: int
+    verified: int
+    partial: int
+    failed: int
+    running: int
+    waiting: int
     failures: Mapping[str, int]
     arguments: str | None = None
 
@@ -191,6 +217,8 @@ def recorded_prices(ledger: Ledger, attempt_ids: Sequence[int]) -> dict[int, Pri
     """Return the price of a GPU-hour that was recorded with the run of each attempt, by attempt id."""
     if not attempt_ids:
         return {}
+    from orchestrator.ledger.reports import run_records  # not for `status` without measured jobs
+
     runs = runs_of(ledger, attempt_ids)
     prices = {run.id: recorded_price(run.profile) for run in run_records(ledger, set(runs.values()))}
     return {attempt_id: price for attempt_id, run_id in runs.items() if (price := prices.get(run_id)) is not None}
@@ -318,25 +346,37 @@ def duration(seconds: float) -> str:
 
 def counted_jobs(ledger: Ledger, results: ResultRows[S]) -> list[ExperimentStatus]:
     """Return the counts of these jobs by experiment, scale, cluster and changed arguments, in their order."""
-    groups: dict[tuple[str, str, str, str | None], dict[str, S]] = {}
+    groups: dict[tuple[str, str, str, str | None], dict[str, JobCount]] = {}
     changed = _changed(ledger)
     for row in results.rows:
         group = (row.experiment, row.scale, row.cluster, changed.get(row.job_id))
-        groups.setdefault(group, {})[row.job_id] = row
-    return [_experiment_status(*group, list(jobs.values()), results.newer) for group, jobs in groups.items()]
+        phase = results.newer.get(row.attempt_id, row).phase
+        groups.setdefault(group, {})[row.job_id] = JobCount(*group[:3], row.workload, row.verdict, row.failure, phase)
+    return [_total(*group, jobs.values()) for group, jobs in groups.items()]
 
 
-def _experiment_status(
-    experiment: str, scale: str, cluster: str, arguments: str | None, rows: Sequence[S], newer: Mapping[int, S]
+def experiment_statuses(ledger: Ledger) -> tuple[list[ExperimentStatus], ExperimentStatus]:
+    """Return the counts of each experiment, scale and cluster, counted by the database, and those of all together."""
+    counts = job_counts(ledger)
+    places = groupby(counts, lambda count: (count.experiment, count.scale, count.cluster))
+    statuses = [_total(*place, None, of_place) for place, of_place in places]
+    return statuses, _total("all experiments", "", "", None, counts)
+
+
+def _total(
+    experiment: str, scale: str, cluster: str, arguments: str | None, counts: Iterable[JobCount]
 ) -> ExperimentStatus:
-    phases = Counter(newer.get(row.attempt_id, row).phase for row in rows)
-    verdicts = Counter(row.verdict for row in rows)
-    failures = Counter(row.failure for row in rows if row.verdict == FAILED and row.failure)
+    verdicts, phases, failures = Counter[str | None](), Counter[str](), Counter[str]()
+    for count in counts:
+        verdicts[count.verdict] += count.jobs
+        phases[count.phase] += count.jobs
+        if count.verdict == FAILED and count.failure:
+            failures[count.failure] += count.jobs
     return ExperimentStatus(
         experiment,
         scale,
         cluster,
-        cases=len(rows),
+        cases=verdicts.total(),
         verified=verdicts[VERIFIED],
         partial=verdicts[PARTIAL],
         failed=verdicts[FAILED],
@@ -344,26 +384,4 @@ def _experiment_status(
         waiting=phases[WAITING] + phases[SUBMITTING],
         failures=dict(failures.most_common()),
         arguments=arguments,
-    )
-
-
-def experiment_statuses(ledger: Ledger) -> list[ExperimentStatus]:
-    """Return the counts of each experiment, scale and cluster, from the database."""
-    failures = failure_counts(ledger)
-    return [
-        ExperimentStatus(**field_values(row), failures=failures.get((row.experiment, row.scale, row.cluster), {}))
-        for row in experiment_counts(ledger)
-    ]
-
-
-def total(counts: Sequence[ExperimentStatus]) -> ExperimentStatus:
-    """Return the counts of all experiments together."""
-    names = ("cases", "verified", "partial", "failed", "running", "waiting")
-    failures: Counter[str] = Counter()
-    for count in counts:
-        failures.update(count.failures)
-    return ExperimentStatus(
-        *("all experiments", "", ""),
-        **{name: sum(getattr(count, name) for count in counts) for name in names},
-        failures=dict(failures.most_common()),
     )

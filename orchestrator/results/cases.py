@@ -15,10 +15,9 @@ from orchestrator.catalog.experiment import PAPER, PublishedPoint
 from orchestrator.catalog.library import Entry
 from orchestrator.errors import Problem, ReproError, for_each
 from orchestrator.job_spec import Value
-from orchestrator.ledger.attempts import job_rows, rows_of_attempts
+from orchestrator.ledger.attempts import attempts_of_jobs, job_rows, rows_of_attempts
 from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.measurements import MeasuredMetric
-from orchestrator.ledger.reports import attempts_of_jobs
 from orchestrator.ledger.rows import JobRow, JobSummary
 from orchestrator.ledger.tables import ENDED, FAILED, MEASURED, PARTIAL, RUNNING, VERIFIED, field_values
 from orchestrator.masking import masked

@@ -17,6 +17,7 @@ from tests.stand_in_site import CHECKOUT, Site
 
 pytestmark = pytest.mark.slow
 
+CLI = CHECKOUT / "orchestrator" / "cli"
 PAGE = CHECKOUT / "docs" / "reference" / "python-api.md"
 
 
@@ -52,6 +53,11 @@ def test_the_documented_example_runs_as_written(site: Site, capsys: pytest.Captu
 
 def test_every_exported_name_can_be_imported() -> None:
     assert len(dir(api)) > 150 and all(getattr(api, name) is not None for name in dir(api))
+
+
+def test_the_commands_use_only_exported_names() -> None:
+    used = {name for file in CLI.glob("*.py") for name in re.findall(r"(?<![\w.])api\.(\w+)", file.read_text())}
+    assert len(used) > 100 and {name for name in used if not hasattr(api, name)} == set()
 
 
 def test_the_table_of_the_page_names_functions_that_exist() -> None:

@@ -24,13 +24,13 @@ try:
     main()
 except SystemExit as end:
     assert not end.code, end.code
-names = {".".join(name.split(".")[:depth]) for name in sys.modules for depth in (1, 2)}
+names = {".".join(name.split(".")[:depth]) for name in sys.modules for depth in range(1, 5)}
 print(json.dumps(sorted(names)), file=sys.stderr)
 """
 
 
 def loaded(site: Site, *words: str) -> set[str]:
-    """What is in memory at the end of a command: packages, and their parts one level down."""
+    """What is in memory at the end of a command: packages and modules."""
     command = [sys.executable, "-c", RUN, *words]
     done = subprocess.run(command, cwd=site.folder, env=site.environment, capture_output=True, text=True, check=True)
     return set(json.loads(done.stderr.splitlines()[-1]))
@@ -49,6 +49,12 @@ def test_status_with_nothing_under_way_loads_the_database_and_nothing_else(finis
     parts = {"pydantic", "orchestrator.launch"}
     assert loaded(finished, "status") & (HEAVY | READS_YAML | parts) == {"sqlalchemy"}
     assert "pydantic" not in loaded(finished, "status", "--database", "results.db"), "text needs no conversion"
+
+
+def test_status_without_jobs_loads_no_parser_and_no_patterns_of_secrets(site: Site) -> None:
+    parser = {"orchestrator.reading.parse", "orchestrator.megatron.logs.iteration_lines"}
+    others = {"orchestrator.masking", "orchestrator.secret_patterns", "orchestrator.ledger.reports"}
+    assert loaded(site, "status") & (parser | others) == set()
 
 
 def test_list_needs_neither_the_database_nor_the_scheduler_and_plans_nothing(site: Site) -> None:

@@ -7,13 +7,14 @@ from datetime import datetime, timedelta
 import pytest
 import sqlalchemy as sa
 
-from orchestrator.ledger.attempts import job_rows, record_observations
+from orchestrator.ledger.attempts import job_counts, job_rows, last_seen, record_observations
 from orchestrator.ledger.database import Ledger, now
 from orchestrator.ledger.measurements import MeasuredMetric, Measurement, record_measurements
-from orchestrator.ledger.reports import failure_counts, job_history, last_seen
+from orchestrator.ledger.reports import job_history
 from orchestrator.ledger.rows import Observation
 from orchestrator.ledger.submissions import record_submission
 from orchestrator.ledger.tables import ENDED, FAILED, RUNNING, VERIFIED, Attempt
+from orchestrator.reading.job_status import experiment_statuses
 from tests.recorded_jobs import new_run, record_jobs
 
 NOON = datetime(2026, 1, 1, 12)
@@ -84,11 +85,14 @@ def test_another_jobs_past_is_not_mixed_in_and_an_unknown_job_has_none(two_attem
 
 def test_failures_are_counted_by_class_of_the_latest_attempt_in_each_experiment(two_attempts: Ledger) -> None:
     # b's only attempt timed out; so did a's first, which does not count any more.
-    assert failure_counts(two_attempts) == {("sc21/figure-13", "cpu", "local"): {"timeout": 1}}
+    place = ("sc21/figure-13", "cpu", "local")
+    _, *counts = job_counts(two_attempts)  # the first is of another experiment
+    assert [count[:3] for count in counts] == [place, place]
+    assert [count[4:] for count in counts] == [(FAILED, "timeout", ENDED, 1), (VERIFIED, None, ENDED, 1)]
     record_jobs(two_attempts, "c", "d", token="more")
     end(two_attempts, FAILED, "gpu-oom")
-    counts = failure_counts(two_attempts)[("sc21/figure-13", "cpu", "local")]
-    assert list(counts.items()) == [("gpu-oom", 2), ("timeout", 1)]
+    (_, status), total = experiment_statuses(two_attempts)
+    assert list(status.failures.items()) == list(total.failures.items()) == [("gpu-oom", 2), ("timeout", 1)]
 
 
 def test_the_oldest_look_is_that_of_jobs_under_way_alone(two_attempts: Ledger) -> None:

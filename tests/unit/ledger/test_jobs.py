@@ -18,7 +18,6 @@ from orchestrator.ledger.measurements import (
     metrics_of,
     record_measurements,
 )
-from orchestrator.ledger.reports import experiment_counts
 from orchestrator.ledger.rows import Observation
 from orchestrator.ledger.runs import NewAttempt
 from orchestrator.ledger.submissions import interrupted_submissions, record_never_submitted, record_submission
@@ -37,6 +36,7 @@ from orchestrator.ledger.tables import (
     Run,
 )
 from orchestrator.megatron.logs import IterationLine
+from orchestrator.reading.job_status import experiment_statuses
 from tests.recorded_jobs import new_attempts, new_job, new_run, record_jobs, record_run, unless_verified
 
 NOON = datetime(2026, 1, 1, 12)
@@ -261,7 +261,8 @@ def test_an_experiment_is_counted_over_the_latest_attempts(ledger: Ledger) -> No
     finish(ledger, VERIFIED)
     record_jobs(ledger, "c", "d", token="third")
     record_observations(ledger, {4: Observation("RUNNING", RUNNING)}, [])
-    (counts,) = experiment_counts(ledger)
+    (counts,), total = experiment_statuses(ledger)
+    assert total.cases == 4
     assert (counts.cases, counts.verified, counts.failed, counts.running, counts.waiting) == (4, 1, 1, 1, 1)
 
 
