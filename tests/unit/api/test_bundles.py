@@ -421,46 +421,15 @@ ENDS: dict[str, tuple[Change, str]] = {
         replace(END, b"exit_code=0", b"exit_code=3"),
         rf"{WHERE}: state is COMPLETED in the ledger, and its end record has exit code 3",
     ),
-    "no end record": (remove(END), rf"{WHERE}: state is COMPLETED in the ledger, and it has no end record"),
     "an end record without an exit code": (
         replace(END, b"exit_code=", b"exit="),
         rf"{WHERE}: its end record cannot be parsed",
     ),
-    "a failed job at its time limit": (
-        both(replace(END, b"exit_code=0", b"exit_code=1"), attempt_with(state="TIMEOUT", exit_code=1)),
-        rf"{WHERE}: state is TIMEOUT in the ledger, and its end record has exit code 1",
-    ),
-    "a failed job that ended well": (
-        both(replace(END, b"exit_code=0", b"exit_code=1"), attempt_with(exit_code=1)),
-        rf"{WHERE}: state is COMPLETED in the ledger, and its end record has exit code 1",
-    ),
-    "an exit code in the ledger": (
-        attempt_with(exit_code=3),
-        rf"{WHERE}: exit_code is 3 in the ledger, 0 in its end record",
-    ),
-    "a signal in the ledger": (attempt_with(signal=9), rf"{WHERE}: signal is 9 in the ledger"),
     "a job that was never submitted": (
         attempt_with(state="NEVER_SUBMITTED"),
         rf"{WHERE}: state is NEVER_SUBMITTED in the ledger, and its folder contains start, end, claimed, log\.txt",
     ),
-    "a verified job that was never submitted": (
-        attempt_with(state="NEVER_SUBMITTED"),
-        rf"{WHERE}: verdict is verified in the ledger, failed from its log",
-    ),
     "a lost job": (attempt_with(state="LOST"), rf"{WHERE}: failure is nothing in the ledger, lost from its log"),
-    "a job of Slurm that failed well": (
-        attempt_with(scheduler="slurm", state="NODE_FAIL"),
-        rf"{WHERE}: state is NODE_FAIL in the ledger, and no log has Slurm's line about it",
-    ),
-    "a job under way": (
-        attempt_with(state="RUNNING", phase="running", verdict=None),
-        rf"{WHERE}: state is RUNNING in the ledger, and its end record has exit code 0",
-    ),
-    "another job": (
-        attempt_with(scheduler_id="7_0"),
-        rf"{WHERE}: scheduler_id is 7_0 in the ledger, \d+_\d in its end",
-    ),
-    "a longer run": (attempt_with(started_at="2026-01-01T00:00:00"), rf"{WHERE}: its duration is \d+ s in the ledger"),
     "files of another attempt": (
         lambda files: files.update({re.sub("attempt-1", "attempt-2", log_of(files)): b"slower"}),
         r"jobs/pp2-tp2-gbs16-\w+/attempt-2: files of no attempt in ledger/attempts\.jsonl",
