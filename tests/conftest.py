@@ -32,7 +32,7 @@ _MARKERS_OF_FOLDERS = {
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--install", action="store_true", help="install missing Debian packages (needs root)")
-    parser.addoption("--update-golden", action="store_true", help="write tests/unit/render/golden from rendered files")
+    parser.addoption("--update-golden", action="store_true", help="write the golden files from scripts and outputs")
 
 
 def pytest_configure(config: pytest.Config) -> None:

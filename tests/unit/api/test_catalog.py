@@ -159,7 +159,7 @@ def test_the_users_own_file_replaces_the_shipped_one_and_ambiguous_names_are_ref
     )
     for function in (api.experiments, lambda: api.show("figure-12")):
         with pytest.raises(ReproError) as caught:
-            function()  # type: ignore[operator]
+            function()
         assert problems(caught) == [used_twice]
 
 

@@ -262,7 +262,7 @@ def test_a_stray_submission_hides_no_result(verified: Project, stray: str, optio
 
 
 def test_published_arguments_come_first_then_the_latest_measured_run(verified: Project) -> None:
-    changed = {"changes": (f"--arg={ARGUMENT}",)}
+    changed: dict[str, Any] = {"changes": (f"--arg={ARGUMENT}",)}
     run = record(verified, {CASE: 7.0}, 1, **changed)
 
     def rate(**selection: Any) -> object:

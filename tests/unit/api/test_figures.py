@@ -184,7 +184,7 @@ def test_the_noise_of_a_comparison_comes_from_repeats_and_modes_do_not_compare(p
         record(project, {case: rate}, repeat=repeat)
         record(project, {case: rate - 0.1}, repeat=repeat, cluster="eos")
     (row,) = api.compare_runs("selene", "eos", session=project.session).cases
-    assert (row.change, row.a_repeats, row.ratio) == ("regression", 3, pytest.approx(0.99))
+    assert (row.change, row.a_repeats) == ("regression", 3) and row.ratio == pytest.approx(0.99)
     assert row.noise is not None and row.noise < 0.005
     for cluster, rate, mode in (("a", 137.0, "graph"), ("b", 100.0, "eager")):
         record(project, {"case=1.7B": Outcome(rate, execution=mode)}, figure="table-1", scale="paper", cluster=cluster)

@@ -16,7 +16,7 @@ from tests.unit.catalog.entries import THREE_METHODS
 
 
 def wait(project: Project, *targets: str, **options: str) -> api.Waited:
-    return api.wait(targets, session=project.session, **options)  # type: ignore[arg-type]
+    return api.wait(targets, session=project.session, **options)
 
 
 def failed(project: Project, *targets: str, **options: str) -> list[str]:

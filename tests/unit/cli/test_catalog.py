@@ -38,14 +38,6 @@ def test_show_has_cases_claims_and_differences(repro: Caller) -> None:
     assert {shown[name] for name in ("layers", "offload", "scatter_gather", "ddp")} == {"32", "0.1", "true", "local"}
 
 
-def test_values_that_all_cases_share_are_on_one_line_and_others_in_the_table(repro: Caller) -> None:
-    lines = repro("show", "figure-18").stdout.splitlines()
-    assert lines[0].split()[:3] == ["CASE", "GBS", "MICROBATCHES"] and "SCATTER_GATHER" in lines[0]
-    (shared,) = (line for line in lines if line.startswith("all cases: "))
-    assert "layers=96, hidden=12288, heads=96, seq=2048, vocab=51200" in shared and "vp=4" in shared
-    assert "gbs=" not in shared and "scatter_gather=" not in shared
-
-
 def test_scripts_are_shown_with_what_the_cases_do_differently(repro: Caller) -> None:
     done = repro("show", "tutorial-cp", "--script")
     lines = done.stdout.splitlines()

@@ -19,7 +19,6 @@ from orchestrator.ledger.measurements import MeasuredMetric, Measurement, record
 from orchestrator.ledger.tables import Attempt
 from orchestrator.reading.job_status import ExperimentStatus
 from tests.recorded_jobs import SimulatedSlurm, log_text, new_ledger, new_run, press_ctrl_c, record_jobs
-from tests.stand_in_site import Site
 from tests.unit.cli.calling import Caller, Done, everything_in
 
 pytestmark = pytest.mark.slow
@@ -56,20 +55,6 @@ def test_status_before_a_submission_prints_that_and_creates_nothing(repro: Calle
         assert done.stderr.splitlines()[1:] == ["next: repro list   # the experiments"]
     assert json.loads(repro("status", "--json").stdout)["jobs"] == []
     assert everything_in(repro.site.folder) == before
-
-
-def test_status_has_state_and_verdict_in_two_columns_and_a_bar(
-    finished: Site, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    status = Caller(finished, monkeypatch, capsys)("status", "figure-13", "--where", "pp=4")
-    assert status.returncode == 0
-    header, *rows = status.stdout.splitlines()
-    assert header.split() == ["JOB", "CASE", "STATE", "VERDICT", "ITERATION", "TFLOPS_PER_GPU", "ID"]
-    cases = ["pp=4,tp=1,gbs=4", "pp=4,tp=1,gbs=16"]
-    assert [row.split()[1:5] for row in rows] == [[case, "COMPLETED", "verified", "8/8"] for case in cases]
-    bar, after = status.stderr.splitlines()
-    assert bar == "figure-13 cpu here [##########] 2/2 verified"
-    assert after.startswith("next: repro collect figure-13 --where pp=4 ")
 
 
 def test_many_jobs_are_counted_by_experiment_and_a_named_one_lists_its_cases(
@@ -110,21 +95,6 @@ def test_wide_shows_energy_and_cost(repro: Caller) -> None:
     done, wide = repro("status"), repro("status", "--wide").stdout
     assert "3 GPU-hours (6.00 EUR) in the attempts shown" in done.complaints and "EUR" not in done.stdout
     assert "6.00 EUR" in wide and "0.25" in wide and "JOULES_PER_ITERATION" not in wide
-
-
-def test_an_experiment_has_one_bar_that_counts_failures_by_their_class(repro: Caller, slurm: SimulatedSlurm) -> None:
-    slurm.submit("a", "b", "c", "d", "e", "f")
-    for job in ("a-id", "b-id"):
-        slurm.end(job)
-    slurm.start("c-id")
-    slurm.end("d-id", "TIMEOUT", "failed", failure="timeout")
-    slurm.end("e-id", "FAILED", "failed", failure="gpu-oom")
-    done = repro("status")
-    assert done.stderr.splitlines()[0] == (
-        "figure-13 cpu local [###.......] 2/6 verified, 1 running, 1 waiting, 2 failed (1 timeout, 1 gpu-oom)"
-    )
-    assert "FAILURE" in done.stdout.splitlines()[0] and " timeout " in done.stdout
-    assert done.stderr.splitlines()[-1] == "next: repro logs d-id   # why d failed"
 
 
 def test_a_bar_is_full_only_when_everything_is_measured() -> None:
