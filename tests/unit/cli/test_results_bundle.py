@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import re
 from pathlib import Path
 
@@ -80,30 +79,3 @@ def test_a_refused_bundle_command_is_one_line(looking: Caller, words: list[str],
     done = looking("bundle", *words)
     assert (done.returncode, done.stdout, len(done.complaints)) == (2, "", 1)
     assert said in done.stderr
-
-
-def test_an_existing_file_is_replaced_only_with_force(looking: Caller, made: Path, tmp_path: Path) -> None:
-    file = tmp_path / "a.tar.zst"
-    file.write_bytes(b"mine")
-    done = looking("bundle", "figure-13", "-o", str(file))
-    assert (done.returncode, done.complaints) == (2, [f"repro: {file}: exists already. Hint: --force replaces it"])
-    assert file.read_bytes() == b"mine"
-    assert looking("bundle", "figure-13", "-o", str(file), "--force").returncode == 0
-    assert file.read_bytes() == made.read_bytes()
-    assert list(tmp_path.iterdir()) == [file]
-
-
-@pytest.mark.parametrize(("answer", "code"), [("n", 1), ("y", 0)])
-def test_at_a_terminal_it_asks_before_it_replaces(
-    looking: Caller, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: str, code: int
-) -> None:
-    class Terminal(io.StringIO):
-        def isatty(self) -> bool:
-            return True
-
-    file = tmp_path / "a.tar.zst"
-    file.write_bytes(b"mine")
-    monkeypatch.setattr("sys.stdin", Terminal(f"{answer}\n"))
-    done = looking("bundle", "figure-13", "-o", str(file))
-    assert done.returncode == code and f"Replace {file}?" in done.stderr
-    assert (file.read_bytes() == b"mine") == (answer == "n")
