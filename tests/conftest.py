@@ -32,7 +32,7 @@ _MARKERS_OF_FOLDERS = {
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--install", action="store_true", help="install missing Debian packages (needs root)")
-    parser.addoption("--update-golden", action="store_true", help="write tests/unit/render/golden from rendered files")
+    parser.addoption("--update-golden", action="store_true", help="write the golden files from scripts and outputs")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -47,6 +47,13 @@ def pytest_configure(config: pytest.Config) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
         signal.signal(signal.SIGHUP, lambda *_: None)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave out modules of slow tests before they are imported, if `-m` leaves out slow tests."""
+    if collection_path.suffix != ".py" or "not slow" not in config.getoption("markexpr"):
+        return None
+    return "\npytestmark = pytest.mark.slow\n" in collection_path.read_text(encoding="utf-8") or None
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest selects by marker

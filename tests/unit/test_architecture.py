@@ -9,8 +9,6 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 
-import pytest
-
 import orchestrator
 from orchestrator.cli import sites
 from orchestrator.cli.main import COMMANDS
@@ -62,29 +60,6 @@ SAME_FLOOR = {
 # Budget of the package. A number changes only in a commit that names what it buys.
 MOST_LINES, MOST_FILES, MOST_ANY = 48_700, 190, 90
 MOST_LINES_OF_A_FUNCTION = 50
-LOCAL_IMPORTS = {
-    "api.jobs": "start-up time: what only some commands need",
-    "api.catalog": "start-up time: what only some commands need",
-    "api.session": "start-up time: what only some commands need",
-    "cli.sites": "start-up time: what only some commands need",
-    "cli.job_table": "rich is slow to import",
-    "reading.job_status": "start-up time: running jobs only",
-    "cli.output": "rich is slow to import",
-    "cli.documents": "start-up time: an error only",
-    "cli.main": "start-up time: an error only",
-    "cli.notify": "Apprise is optional, and slow to import",
-    "launch.fetch": "start-up time: a list of what programs need renders nothing",
-    "ledger.tables": "start-up time: what only reads needs no masking",
-    "ledger.database": "start-up time: a ledger in a file needs no masking",
-    "ledger.rows": "start-up time: rows with a configuration only",
-    "planning.meta_memory": "Megatron-Core is imported after its patches",
-    "reading.logs": "zstandard is needed for compressed logs only",
-    "results.bundle.archive": "zstandard is needed for bundles only",
-    "results.plot.figure": "matplotlib is optional",
-    "results.plot.search": "matplotlib is optional",
-    "results.plot.marks": "matplotlib is optional",
-}
-"""Modules outside of `pretrain` that import inside functions, with the reason."""
 
 FILES = {".".join(file.relative_to(PACKAGE).with_suffix("").parts): file for file in sorted(PACKAGE.rglob("*.py"))}
 PACKAGES = sorted(path.name for path in PACKAGE.iterdir() if (path / "__init__.py").exists())
@@ -94,6 +69,12 @@ PACKAGES = sorted(path.name for path in PACKAGE.iterdir() if (path / "__init__.p
 def trees() -> Mapping[str, ast.Module]:
     """Return the syntax tree of each module."""
     return {name: ast.parse(file.read_text()) for name, file in FILES.items()}
+
+
+@cache
+def nodes() -> Mapping[str, list[ast.AST]]:
+    """Return all nodes of each module."""
+    return {name: list(ast.walk(tree)) for name, tree in trees().items()}
 
 
 @cache
@@ -140,15 +121,12 @@ def cycles() -> list[set[str]]:
     return groups
 
 
-@pytest.mark.parametrize("name", sorted({area(module) for module in FILES if module != "__init__"}))
-def test_imports_go_to_lower_floors(name: str) -> None:
+def test_imports_go_to_lower_floors() -> None:
+    edges = {(area(module), area(target)): module for module, targets in imports().items() for target in targets}
     upward = [
-        f"{module} imports {area(target)}"
-        for module, targets in imports().items()
-        for target in targets
-        if area(module) == name != area(target) in FLOORS
-        and FLOORS[area(target)] >= FLOORS[name]
-        and (name, area(target)) not in SAME_FLOOR
+        f"{module} imports {target}"
+        for (own, target), module in edges.items()
+        if own != target in FLOORS and FLOORS[target] >= FLOORS.get(own, 0) and (own, target) not in SAME_FLOOR
     ]
     assert upward == []
 
@@ -178,35 +156,23 @@ def test_the_package_keeps_its_budget() -> None:
 def test_no_function_is_long() -> None:
     lines = {
         f"{module}.{node.name}": (node.end_lineno or 0) - node.lineno + 1
-        for module, tree in trees().items()
-        for node in ast.walk(tree)
+        for module, found in nodes().items()
+        for node in found
         if isinstance(node, ast.FunctionDef)
     }
     assert {name: count for name, count in lines.items() if count > MOST_LINES_OF_A_FUNCTION} == {}
 
 
 def test_a_class_name_exists_once() -> None:
-    names = Counter(node.name for tree in trees().values() for node in ast.walk(tree) if isinstance(node, ast.ClassDef))
+    names = Counter(node.name for found in nodes().values() for node in found if isinstance(node, ast.ClassDef))
     assert [name for name, count in names.items() if count > 1] == []
 
 
 def test_types_are_named() -> None:
     uses = Counter[str]()
-    for module, tree in trees().items():
-        uses[module] = sum(isinstance(node, ast.Name) and node.id == "Any" for node in ast.walk(tree))
+    for module, found in nodes().items():
+        uses[module] = sum(isinstance(node, ast.Name) and node.id == "Any" for node in found)
     assert uses.total() <= MOST_ANY, uses.most_common(10)
-
-
-def test_imports_are_at_the_top_of_modules() -> None:
-    modules = {
-        module
-        for module, tree in trees().items()
-        for function in ast.walk(tree)
-        if isinstance(function, ast.FunctionDef)
-        and any(isinstance(node, ast.Import | ast.ImportFrom) for node in ast.walk(function))
-        and area(module) != "pretrain"
-    }
-    assert modules - set(LOCAL_IMPORTS) == set()
 
 
 def test_the_architecture_page_names_every_package() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Annotated, Any, Literal, get_args, get_origin
 
 import pytest
@@ -72,12 +72,12 @@ def properties(schema: Any, path: str = "$") -> Iterator[tuple[str, Any]]:
 
 @pytest.mark.parametrize(
     "schema",
-    [profile_schema(), experiment_schema(), paper_schema(), UserConfig.model_json_schema()],
+    [profile_schema, experiment_schema, paper_schema, UserConfig.model_json_schema],
     ids=["profile", "experiment", "paper", "configuration"],
 )
-def test_every_property_of_a_schema_has_a_description(schema: dict[str, Any]) -> None:
+def test_every_property_of_a_schema_has_a_description(schema: Callable[[], dict[str, Any]]) -> None:
     # pydantic leaves out a description that is that of the model.
-    described = {path: "description" in field or "$ref" in field for path, field in properties(schema)}
+    described = {path: "description" in field or "$ref" in field for path, field in properties(schema())}
     assert described and [path for path, is_described in described.items() if not is_described] == []
 
 

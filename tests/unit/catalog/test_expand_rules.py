@@ -41,33 +41,33 @@ def test_a_rule_without_a_positive_whole_result_is_an_error(rule: str, message: 
     assert str(caught.value) == message
 
 
-@pytest.mark.parametrize(
-    "rule",
-    [
-        "__import__('os')",
-        "gpus.real",
-        "gpus()",
-        "pp ** gpus",
-        "gpus // pp",
-        "gpus % pp",
-        "-pp",
-        "1.5",
-        "True",
-        "'a' * 9",
-        "[1][0]",
-        "pp if pp else 1",
-        "(lambda: 1)()",
-        "pp < gpus",
-        "pp and gpus",
-        "1 << 99",
-        "f'{pp}'",
-        "(pp := 2)",
-        "9j",
-    ],
-)
-def test_calls_attributes_and_other_operators_are_refused(rule: str) -> None:
-    with pytest.raises(RuleError, match="only whole numbers, names and"):
-        evaluate(rule, NAMES)
+NO_RULES = [
+    "__import__('os')",
+    "gpus.real",
+    "gpus()",
+    "pp ** gpus",
+    "gpus // pp",
+    "gpus % pp",
+    "-pp",
+    "1.5",
+    "True",
+    "'a' * 9",
+    "[1][0]",
+    "pp if pp else 1",
+    "(lambda: 1)()",
+    "pp < gpus",
+    "pp and gpus",
+    "1 << 99",
+    "f'{pp}'",
+    "(pp := 2)",
+    "9j",
+]
+
+
+def test_calls_attributes_and_other_operators_are_refused() -> None:
+    for rule in NO_RULES:
+        with pytest.raises(RuleError, match="only whole numbers, names and"):
+            pytest.fail(f"{rule} is {evaluate(rule, NAMES)}")
 
 
 @pytest.mark.parametrize(

@@ -16,15 +16,6 @@ def site(tmp_path: Path) -> Iterator[Site]:
     site.end_sleepers()
 
 
-@pytest.fixture(scope="session")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    """A site on which figure 13 has come out; tests that share it run nothing there."""
-    site = Site.create(tmp_path_factory.mktemp("finished") / "a home")
-    done = site.submit("--wait")
-    assert done.returncode == 0, done.stderr
-    yield site
-
-
 @pytest.fixture
 def repro(site: Site, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Caller:
     monkeypatch.delenv("REPRO_DATABASE", raising=False)

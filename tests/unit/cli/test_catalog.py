@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.catalog.case import shown_value
 from tests.stand_in_site import CHECKOUT
 from tests.unit.cli.calling import Caller, everything_in
 
@@ -25,83 +24,18 @@ def write(repro: Caller, text: str = FIGURE, name: str = "own/figure-99", paper:
     return file
 
 
-def test_list_shows_cases_gpus_hours_and_progress_of_every_experiment(repro: Caller) -> None:
-    rows = {row["experiment"]: row for row in json.loads(repro("list", "--json").stdout)["experiments"]}
-    papers = {name.partition("/")[0] for name in rows}
-    assert papers == {"sc21", "atc24", "mlsys23", "megatron-core", "alpa", "tutorials", "caraml"}
-    assert (rows["sc21/table-1"]["cases"], rows["sc21/table-1"]["gpus_min"], rows["sc21/table-1"]["gpus_max"]) == (
-        10,
-        32,
-        3072,
-    )
-    assert all(row["done"] == [] for row in rows.values())
-    assert (
-        repro("submit", "figure-13", "--cluster", "here", "--scale", "cpu", "--where", "pp=1", "--wait").returncode == 0
-    )
-    rows = {row["experiment"]: row for row in json.loads(repro("list", "--json").stdout)["experiments"]}
-    (done,) = rows["sc21/figure-13"]["done"]
-    assert (done["verified"], done["jobs"], done["scale"], done["cluster"]) == (2, 2, "cpu", "here")
-    assert "  2/2 cpu@here  " in repro("list").stdout
+def test_list_has_the_progress_of_each_figure(looking: Caller) -> None:
+    done = looking("list")
+    assert done.returncode == 0 and "  6/6 cpu@here  " in done.stdout
 
 
-def test_show_has_the_cases_the_published_numbers_and_the_claims(repro: Caller) -> None:
-    shown = json.loads(repro("show", "table-1", "--json").stdout)
-    (about,) = shown["experiments"]
-    (last,) = (row for row in shown["cases"] if row["case"] == "case=1T")
-    assert (last["gpus"], last["tp"], last["pp"], last["microbatches"]) == (3072, 8, 64, 512)
-    (rate,) = (point for point in last["published"] if point["metric"] == "tflops_per_gpu")
-    assert (rate["value"], rate["how"], rate["confirmed"]) == (163, "printed", True)
-    assert about["axes"]["y"]["metric"] == "tflops_per_gpu" and shown["claims"] and about["differences"]
-    assert [difference["what"] for difference in about["differences"] if difference["follows"] == "neither"][1:] == [
-        "SRUN.sh sets no OMP_NUM_THREADS. Jobs here set 1.",
-        "SRUN.sh passes --overcommit to sbatch. Jobs here do not.",
-    ]
-    assert "neither" not in repro("show", "table-1", "--scale", "cpu", "--json").stdout
+def test_show_has_cases_claims_and_differences(repro: Caller) -> None:
     text = repro("show", "table-1")
     assert "jobs and source differ: SRUN.sh passes --overcommit to sbatch. Jobs here do not. Reason: " in text.stderr
     assert len(text.stdout.splitlines()) > 10 and "paper and script differ: " in text.stderr
-
-
-SHOWN_OF_EACH_CASE = (
-    *("layers", "hidden", "heads", "seq", "vocab", "tp", "pp", "dp", "cp", "vp", "mbs", "gbs", "microbatches"),
-    *("recompute", "offload", "scatter_gather", "ddp", "sequence_parallel"),
-)
-
-
-def test_show_has_model_layout_and_training_of_each_case(repro: Caller) -> None:
-    (ours,) = json.loads(repro("show", "atc-demo", "--where", "case=ours", "--json").stdout)["cases"]
-    values = {name: ours[name] for name in SHOWN_OF_EACH_CASE}
-    assert values == {
-        "layers": 32,
-        "hidden": 4096,
-        "heads": 32,
-        "seq": 12288,
-        "vocab": 32004,
-        "tp": 1,
-        "pp": 4,
-        "dp": 1,
-        "cp": 1,
-        "vp": 8,
-        "mbs": 1,
-        "gbs": 16,
-        "microbatches": 16,
-        "recompute": "ours",
-        "offload": 0.1,
-        "scatter_gather": True,
-        "ddp": "local",
-        "sequence_parallel": False,
-    }
     lines = repro("show", "atc-demo", "--where", "case=ours").stdout.splitlines()
     shown = dict(line.split(maxsplit=1) for line in lines[1 : lines.index("")])
-    assert {name: shown[name] for name in values} == {name: shown_value(value) for name, value in values.items()}
-
-
-def test_values_that_all_cases_share_are_on_one_line_and_others_in_the_table(repro: Caller) -> None:
-    lines = repro("show", "figure-18").stdout.splitlines()
-    assert lines[0].split()[:3] == ["CASE", "GBS", "MICROBATCHES"] and "SCATTER_GATHER" in lines[0]
-    (shared,) = (line for line in lines if line.startswith("all cases: "))
-    assert "layers=96, hidden=12288, heads=96, seq=2048, vocab=51200" in shared and "vp=4" in shared
-    assert "gbs=" not in shared and "scatter_gather=" not in shared
+    assert {shown[name] for name in ("layers", "offload", "scatter_gather", "ddp")} == {"32", "0.1", "true", "local"}
 
 
 def test_scripts_are_shown_with_what_the_cases_do_differently(repro: Caller) -> None:
@@ -122,28 +56,6 @@ def test_scripts_are_shown_with_what_the_cases_do_differently(repro: Caller) -> 
     assert "SRUN.sh" not in without.stdout
 
 
-def test_a_label_of_the_source_selects_its_case(repro: Caller) -> None:
-    label = "301-cp1-gpt2xl-gbs4-len4096-oom"
-    (row,) = json.loads(repro("show", "tutorial-cp", "--where", f"label={label}", "--json").stdout)["cases"]
-    assert (row["case"], row["label"]) == ("case=301", label)
-    assert label in repro("show", "tutorial-cp").stdout
-    planned = json.loads(repro("plan", "tutorial-cp", "--where", f"label={label}", "--json").stdout)["cases"]
-    assert [row["case"] for row in planned] == ["case=301"]
-
-
-def test_where_and_scale_choose_cases_by_anything_they_have(repro: Caller) -> None:
-    def names(*words: str) -> list[str]:
-        return [row["case"] for row in json.loads(repro(*words, "--json").stdout)["cases"]]
-
-    assert names("show", "figure-13", "--where", "tp=8,gbs=32") == ["pp=8,tp=8,gbs=32"]
-    assert names("show", "figure-17", "--where", "recompute=none,gbs=4") == ["recompute=none,gbs=4"]
-    assert names("plan", "atc-figure-9", "--where", "model=llama-65b,gpus=56") == ["model=llama-65b,gpus=56"]
-    assert len(names("plan", "atc-figure-9", "--where", "model=llama2-70b,cp=4")) == 5
-    assert len(names("plan", "figure-13", "--scale", "quad")) == 6
-    planned = json.loads(repro("plan", "sc21", "--where", "tp=8,gbs=32", "--json").stdout)["cases"]
-    assert {row["experiment"] for row in planned} == {"sc21/figure-13", "sc21/figure-15", "sc21/figure-17"}
-
-
 DURATION_PARTS = (
     "compute",
     "tensor_parallel",
@@ -155,16 +67,12 @@ DURATION_PARTS = (
 )
 
 
-def test_a_plan_has_memory_time_and_cost_of_each_case_and_touches_nothing(repro: Caller) -> None:
+def test_a_plan_has_the_parts_of_each_time_and_touches_nothing(repro: Caller) -> None:
     before = everything_in(repro.site.folder)
     done = repro("plan", "figure-13", "--json")
     plan = json.loads(done.stdout)
     assert done.returncode == 0 and plan["errors"] == []
-    assert plan["totals"][0]["jobs"] == 10 and plan["totals"][0]["gpu_hours"] > 50
     for row in plan["cases"]:
-        assert (row["nodes"], row["gpus"], row["fit"]) == (8, 64, "fits")
-        assert 40 < row["memory_gb"] < row["usable_gb"] == 74
-        assert row["iteration_s"] > 5 and 0 < row["uncertainty"] < 1 and row["gpu_hours"] > 0
         parts = [row[f"{part}_ms"] for part in DURATION_PARTS]
         assert sum(parts) == pytest.approx(1e3 * row["iteration_s"], abs=1) and all(part >= 0 for part in parts)
     assert any("tensor-parallel 32 spans nodes of 8 GPUs" in text for text in plan["warnings"])
@@ -244,79 +152,6 @@ def test_a_wrong_word_is_one_line_and_exit_2(repro: Caller, words: str, expected
     assert done.complaints[0].startswith(f"repro: {expected}"), done.stderr
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "expected"),
-    [
-        ("  tp: gpus / pp", "  tp: gpus / 0", "64 does not divide by 0"),
-        ("  tp: gpus / pp", "  tp: gpus / ppp", "unknown name ppp"),
-        ("  tp: gpus / pp", "  tp: tpx * 1\n  dp: tp", "unknown name tpx"),
-        ("      pp: [1, 2, 4]\n      gbs: [32, 128]", "      {}", "figure-99.yaml:"),
-        ("  dtype: fp16", "  dtype: fp61", "figure-99.yaml:"),
-        ("  mbs: 1", "  mbs: 08", "fixed.mbs: must be an integer, got '08'"),
-        ("  mbs: 1", "  mbs: 1e3", "fixed.mbs: must be an integer, got 1000.0"),
-        (
-            "  mbs: 1",
-            "  mbs: 1\n  scatter_gather: no",
-            "fixed.scatter_gather: must be true or false, got 'no'",
-        ),
-        (
-            "  gbs: [32, 128]\nrules",
-            "  gbs: [32, 128]\n  model: [7b]\nrules",
-            "7b: no such model. Hint: paper.yaml has: none",
-        ),
-    ],
-)
-def test_a_fault_in_a_figures_file_is_one_line_with_its_place(repro: Caller, old: str, new: str, expected: str) -> None:
-    assert FIGURE.count(old) == 1, old
-    write(repro, FIGURE.replace(old, new))
-    done = repro("plan", "figure-99", "--cluster", "selene")
-    assert (done.returncode, done.stdout) == (2, "")
-    assert all(line.startswith("repro: ") for line in done.complaints)
-    assert any("figure-99.yaml:" in line and expected in line for line in done.complaints), done.stderr
-
-
-ROWS = """\
-figure: Table 9
-title: t
-workload: pretrain
-model: {layers: 8, hidden: 64, heads: 8, seq: 16, vocab: 64}
-cases:
-  - {case: a, gpus: 1, mbs: 1, gbs: 8}
-  - {case: a, gpus: 2, mbs: 1, gbs: 8}
-axes:
-  x: {label: x, of: [case]}
-  y: {label: y, metric: iteration_ms}
-"""
-
-
-def test_two_rows_of_one_name_are_refused_at_the_second(repro: Caller) -> None:
-    write(repro, ROWS, "own/table-9")
-    done = repro("plan", "table-9", "--cluster", "selene")
-    assert done.returncode == 2
-    (line,) = done.complaints
-    assert "table-9.yaml:7:5 case=a: two cases have this name" in line
-
-
-def test_a_short_name_that_two_papers_have_lists_both(repro: Caller) -> None:
-    write(repro, FIGURE, "own/figure-13")
-    done = repro("plan", "figure-13")
-    assert (done.returncode, done.complaints) == (
-        2,
-        ["repro: figure-13: could be own/figure-13 or sc21/figure-13. Hint: give the full name"],
-    )
-
-
-def test_a_name_that_two_files_of_a_folder_have_is_refused(repro: Caller) -> None:
-    write(repro, FIGURE, "own/figure-99").with_suffix(".yml").write_text(FIGURE)
-    for words in (("list",), ("show", "figure-13"), ("plan", "figure-99", "--cluster", "selene")):
-        done = repro(*words)
-        assert (done.returncode, done.stdout) == (2, "")
-        assert done.complaints == [
-            "repro: own/figure-99: this name is used twice, by experiments/own/figure-99.yaml and "
-            "experiments/own/figure-99.yml. Hint: rename one of them"
-        ]
-
-
 def test_an_own_file_replaces_the_shipped_file_with_a_note(repro: Caller) -> None:
     write(repro, FIGURE.replace("gbs: [32, 128]\nrules", "gbs: [32]\nrules"), "sc21/figure-13")
     note = "sc21/figure-13 is experiments/sc21/figure-13.yaml, not the shipped file"
@@ -324,23 +159,6 @@ def test_an_own_file_replaces_the_shipped_file_with_a_note(repro: Caller) -> Non
     assert note in shown.stderr and f"note: {note}" in planned.stderr
     assert "5 cases on selene" in planned.stderr
     assert "not the shipped file" not in repro("show", "figure-12").stderr
-
-
-def test_two_claims_of_one_id_are_refused_at_the_second(repro: Caller) -> None:
-    write(repro, FIGURE.replace("  - id: poor-layouts-cost-2x", "  - id: peak-at-node-size"))
-    done = repro("plan", "figure-99", "--cluster", "selene")
-    (line,) = done.complaints
-    assert done.returncode == 2 and "peak-at-node-size: two claims have this id" in line and "figure-99.yaml:" in line
-
-
-def test_a_paper_without_a_machine_needs_a_cluster(repro: Caller) -> None:
-    write(repro)
-    done = repro("plan", "figure-99")
-    assert (done.returncode, done.complaints) == (
-        2,
-        ["repro: own/figure-99: paper.yaml describes no machine to plan for. Hint: name a machine with --cluster"],
-    )
-    assert repro("plan", "figure-99", "--cluster", "selene").returncode == 0
 
 
 def test_a_reference_only_experiment_is_shown_and_no_plan_is_suggested(repro: Caller) -> None:
@@ -351,31 +169,12 @@ def test_a_reference_only_experiment_is_shown_and_no_plan_is_suggested(repro: Ca
     assert repro("plan", "figure-99").complaints == ["repro: figure-99: reference only: too large"]
 
 
-def test_rows_for_reference_only_are_shown_and_neither_planned_nor_counted(repro: Caller) -> None:
-    shown = repro("show", "table-2", "--json")
-    rows = {row["case"]: row for row in json.loads(shown.stdout)["cases"]}
-    assert len(rows) == 12 and rows["case=zero3-530b,gpus=640"]["reference_only"].startswith("neither a script")
+def test_rows_for_reference_only_are_noted(repro: Caller) -> None:
     note = "note: table-2: 6 of 12 cases are for reference only: neither a script for ZeRO-3 nor its code is published"
-    planned = repro("plan", "table-2", "--json")
-    assert [row["case"] for row in json.loads(planned.stdout)["cases"]] == [
-        name for name in rows if not rows[name]["reference_only"]
-    ]
-    assert json.loads(planned.stdout)["notes"] == [note.removeprefix("note: ")]
-    assert note in repro("show", "table-2").stderr
-    listed = {row["experiment"]: row for row in json.loads(repro("list", "--json").stdout)["experiments"]}
-    assert (
-        listed["sc21/table-2"]["cases"],
-        listed["sc21/table-2"]["gpus_min"],
-        listed["sc21/table-2"]["gpus_max"],
-    ) == (6, 384, 2240)
+    assert note in repro("show", "table-2").stderr and note in repro("plan", "table-2").stderr
 
 
 def test_a_paper_is_shown_with_its_experiments_and_the_parts_that_no_experiment_runs(repro: Caller) -> None:
-    shown = json.loads(repro("show", "sc21", "--json").stdout)
-    assert "sc21/figure-13" in {row["experiment"] for row in shown["experiments"]}
-    parts = {part["part"]: part for part in shown["papers"][0]["not_run"]}
-    assert list(parts) == ["Figure 7", "Figure 8", "Section 5.9", "Section 5.10"]
-    assert all(part["because"] and part["numbers"] for part in parts.values())
     text = repro("show", "sc21")
     assert text.returncode == 0 and "figure-13" in text.stdout
     assert "  effective bisection bandwidth of pipeline communication: 892 GB/s (printed)" in text.stderr

@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import json
-from datetime import timedelta
-
 import pytest
 
 from orchestrator.ledger.database import Ledger
-from tests.recorded_jobs import CRASHED, START, Outcome, new_ledger, record_results
+from tests.recorded_jobs import Outcome, new_ledger, record_results
 from tests.unit.catalog.entries import figure_13, shipped
-from tests.unit.cli.calling import Caller, Done
-
-# SC21 table 1 as printed.
-TABLE_1 = {"case=1.7B": 137.0, "case=3.6B": 138.0, "case=7.5B": 142.0}
+from tests.unit.cli.calling import Caller
 
 
 @pytest.fixture
@@ -21,68 +15,8 @@ def ledger(repro: Caller) -> Ledger:
     return new_ledger(repro.site.folder)
 
 
-def rows(done: Done) -> list[dict[str, object]]:
-    document = json.loads(done.stdout)
-    found: list[dict[str, object]] = document["numbers"] or document["cases"]
-    return found
-
-
 def line_with(text: str, *words: str) -> str:
     return next(line for line in text.splitlines() if all(word in line for word in words))
-
-
-def test_numbers_as_published_are_exit_0_with_their_ratio_tolerance_and_source(repro: Caller, ledger: Ledger) -> None:
-    record_results(ledger, shipped("table-1"), "paper", TABLE_1)
-    done = repro("compare", "table-1")
-    assert done.returncode == 0, done.stderr
-    head, first = done.stdout.splitlines()[:2]
-    assert head.split()[:6] == ["CASE", "METRIC", "MEASURED", "SPREAD", "PUBLISHED", "RATIO"]
-    assert first.split()[:6] == ["case=1.7B", "tflops_per_gpu", "137", "1.37", "137", "1"]
-    assert "±10 % (ours, claim rates-as-printed)" in first and "yes" in first and "printed (table 1)" in first
-    assert "3 of 3 judged numbers within tolerance" in done.stderr
-    assert "by SC21 eq. 3, from the time of an iteration" in done.stderr
-    assert line_with(done.stderr, "not submitted: 7 cases: case=18B; case=39B")
-    assert done.stderr.splitlines()[-1].startswith("next: repro claims table-1")
-
-
-def test_a_number_outside_its_tolerance_is_named_and_exit_1(repro: Caller, ledger: Ledger) -> None:
-    record_results(ledger, shipped("table-1"), "paper", TABLE_1 | {"case=3.6B": 100.0})
-    done = repro("compare", "table-1")
-    assert done.returncode == 1
-    assert line_with(done.stdout, "case=3.6B", "tflops_per_gpu", "no")
-    expected = (
-        "outside tolerance: tflops_per_gpu of case=3.6B is 0.725 of the published number, "
-        "±10 % (ours, claim rates-as-printed) allowed"
-    )
-    assert expected in done.stderr
-    assert repro("compare", "table-1", "--where", "case=1.7B").returncode == 0
-
-
-def test_a_failed_job_is_named_and_exit_1(repro: Caller, ledger: Ledger) -> None:
-    record_results(ledger, shipped("table-1"), "paper", TABLE_1 | {"case=7.5B": Outcome(columns=CRASHED)})
-    done = repro("compare", "table-1")
-    assert done.returncode == 1
-    assert "failed: 1 case: case=7.5B (FAILED with exit code 7)" in done.stderr
-    assert done.stderr.splitlines()[-1].startswith("next: repro logs ")
-
-
-def test_the_same_as_json_has_every_row_with_where_its_number_comes_from(repro: Caller, ledger: Ledger) -> None:
-    record_results(ledger, shipped("table-1"), "paper", TABLE_1)
-    done = repro("compare", "table-1", "--json")
-    first = rows(done)[0]
-    assert (first["experiment"], first["scale"], first["cluster"]) == ("sc21/table-1", "paper", "selene")
-    assert {first[name] for name in ("published_how", "published_source", "published_gpu")} == {
-        "printed",
-        "table 1",
-        "A100",
-    }
-    by_metric = {row["metric"]: row for row in rows(done) if row["case"] == "case=1.7B"}
-    assert by_metric["tflops_per_gpu"]["within"] is True and by_metric["tflops_per_gpu"]["tolerance"] == 0.1
-    assert by_metric["tflops_per_gpu"]["flops"] == "SC21 eq. 3" and by_metric["tflops_per_gpu"]["repeats"] == 1
-    assert by_metric["parameters_billion"]["missing"] == "not measured"
-    missing = {(row["case"], row["metric"]): row["missing"] for row in rows(done)}
-    assert missing["case=1.7B", "aggregate_pflops"] == "not measured"
-    assert missing["case=18B", "tflops_per_gpu"] == "not submitted"
 
 
 def test_on_another_gpu_the_ratio_is_shown_and_nothing_is_judged(repro: Caller, ledger: Ledger) -> None:
@@ -92,31 +26,12 @@ def test_on_another_gpu_the_ratio_is_shown_and_nothing_is_judged(repro: Caller, 
     assert "published for A100, measured on H100" in line_with(done.stdout, "case=1.7B", "2.92")
 
 
-def test_a_noisy_case_is_named(repro: Caller, ledger: Ledger) -> None:
-    record_results(ledger, shipped("table-1"), "paper", {"case=1.7B": Outcome(137.0, spread=0.12 * 137.0)})
-    done = repro("compare", "table-1")
-    assert done.returncode == 0
-    assert "too noisy: 1 case: case=1.7B (spread 12 % of the median)" in done.stderr
-
-
 def test_a_host_bound_case_is_named_with_its_share_and_its_rate_is_not_judged(repro: Caller, ledger: Ledger) -> None:
     outcome = Outcome(50.0, host_wait_percent=31.0, execution="eager")
     record_results(ledger, shipped("table-1"), "paper", {"case=1.7B": outcome})
     done = repro("compare", "table-1")
     assert done.returncode == 0 and "outside" not in done.stderr
     assert "host-bound: 1 case: case=1.7B (its GPUs waited 31 % of the time for the host)" in done.stderr
-    first = rows(repro("compare", "table-1", "--json"))[0]
-    assert (first["execution"], first["host_wait_percent"], first["host_bound"]) == ("eager", 31.0, True)
-    shown = json.loads(repro("status", "--json").stdout)["jobs"]
-    assert [row["why"] for row in shown] == ["host-bound: its GPUs waited 31 % of the time for the host"]
-
-
-def test_a_ratio_of_different_execution_modes_has_a_remark(repro: Caller, ledger: Ledger) -> None:
-    for cluster, rate, mode in (("selene", 137.0, "graph"), ("eos", 100.0, "eager")):
-        outcomes = {"case=1.7B": Outcome(rate, execution=mode)}
-        record_results(ledger, shipped("table-1"), "paper", outcomes, cluster=cluster)
-    line = line_with(repro("compare", "selene", "eos").stdout, "case=1.7B", "0.7299")
-    assert "not comparable: the execution mode is graph in A, eager in B" in line
 
 
 def test_a_figure_without_published_numbers_shows_the_measured_numbers(looking: Caller) -> None:
@@ -160,73 +75,3 @@ def test_with_nothing_submitted_there_is_nothing_to_compare(repro: Caller) -> No
     for words in ((), ("selene", "eos")):
         done = repro("compare", *words)
         assert done.returncode == 2 and done.stderr.startswith(repro.no_jobs)
-
-
-BEFORE = {"pp=1,tp=4,gbs=4": 10.0, "pp=2,tp=2,gbs=4": 10.0, "pp=4,tp=1,gbs=4": 10.0, "pp=1,tp=4,gbs=16": 10.0}
-AFTER: dict[str, Outcome | float] = {
-    "pp=1,tp=4,gbs=4": 10.1,
-    "pp=2,tp=2,gbs=4": 9.0,
-    "pp=4,tp=1,gbs=4": Outcome(columns=CRASHED),
-    "pp=2,tp=2,gbs=16": 10.0,
-}
-
-
-def test_two_clusters_are_compared_by_case_and_regressions_are_named(repro: Caller, ledger: Ledger) -> None:
-    record_results(ledger, figure_13(), "cpu", BEFORE)
-    record_results(ledger, figure_13(), "cpu", AFTER, cluster="eos")
-    done = repro("compare", "figure-13", "selene", "eos")
-    assert done.returncode == 1
-    changes = {line.split()[0]: line for line in done.stdout.splitlines()[1:]}
-    for case, change in {
-        "pp=1,tp=4,gbs=4": "same within noise",
-        "pp=2,tp=2,gbs=4": "regression",
-        "pp=4,tp=1,gbs=4": "now fails",
-        "pp=1,tp=4,gbs=16": "only in A",
-        "pp=2,tp=2,gbs=16": "only in B",
-    }.items():
-        assert change in changes[case]
-    assert "A is the cluster selene, B is the cluster eos" in done.stderr
-    noise = "noise 2.8 % (assumed between jobs on the same nodes)"
-    expected = f"regression: figure-13 cpu pp=2,tp=2,gbs=4: tflops_per_gpu is 0.9 of A, {noise}"
-    assert expected in done.stderr
-    assert "now fails: figure-13 cpu pp=4,tp=1,gbs=4: in B: FAILED with exit code 7" in done.stderr
-    assert done.stderr.splitlines()[-1].startswith("next: repro history ")
-    assert repro("compare", "selene", "eos").stdout == done.stdout
-    back = repro("compare", "eos", "selene", "--where", "pp=2", "--scale", "cpu")
-    assert back.returncode == 0 and "improvement" in back.stdout
-
-
-def test_two_dates_runs_or_commits_are_compared(repro: Caller, ledger: Ledger) -> None:
-    first = record_results(ledger, figure_13(), "cpu", BEFORE, git_commit="aaaa1111", code="pretrain-old1")
-    second = record_results(
-        ledger,
-        figure_13(),
-        "cpu",
-        dict.fromkeys(BEFORE, 8.0),
-        at=START + timedelta(days=10),
-        git_commit="bbbb2222",
-        code="pretrain-new2",
-    )
-    for a, b in (
-        ("2026-01-05", "2026-01-12"),
-        (first, second),
-        ("aaaa", "bbbb"),
-        ("pretrain-old1", "pretrain-new2"),
-        ("2026-01-05", "selene"),
-        (first, "2026-01-20"),
-    ):
-        done = repro("compare", "figure-13", a, b, "--json")
-        assert done.returncode == 1, (a, b, done.stderr)
-        assert [row["change"] for row in rows(done)] == ["regression"] * 4, (a, b)
-    assert repro("compare", "figure-13", "2026-01-12", "2026-01-20").returncode == 0  # the same attempts
-
-
-def test_the_noise_comes_from_repeats(repro: Caller, ledger: Ledger) -> None:
-    case = "pp=2,tp=2,gbs=4"
-    for repeat, rate in enumerate((10.0, 10.01, 9.99), 1):
-        record_results(ledger, figure_13(), "cpu", {case: rate}, repeat=repeat)
-        record_results(ledger, figure_13(), "cpu", {case: rate - 0.1}, repeat=repeat, cluster="eos")
-    done = repro("compare", "selene", "eos", "--json")
-    (row,) = rows(done)
-    assert (done.returncode, row["change"], row["a_repeats"]) == (1, "regression", 3)
-    assert row["ratio"] == pytest.approx(0.99) and isinstance(row["noise"], float) and row["noise"] < 0.005

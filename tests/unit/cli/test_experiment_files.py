@@ -8,6 +8,8 @@ import pytest
 from tests.stand_in_site import CHECKOUT
 from tests.unit.cli.calling import Caller
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def mine(repro: Caller) -> Path:

@@ -67,8 +67,10 @@ def test_list_reads_a_ledger_without_the_modules_of_the_database(finished: Site)
     assert (names & HEAVY, "orchestrator.ledger" in names) == (set(), True)
 
 
-@pytest.mark.parametrize("words", ["workloads list", "workloads show megatron-2021 --cluster selene"])
-def test_the_needs_of_a_workload_load_nothing_heavy(words: str, site: Site) -> None:
+@pytest.mark.parametrize(
+    "words", ["workloads list", "workloads show megatron-2021 --cluster selene", "images list --cluster selene"]
+)
+def test_needs_and_images_are_listed_without_a_heavy_package(words: str, site: Site) -> None:
     assert loaded(site, *words.split()) & HEAVY == set()
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import os
 
@@ -52,36 +50,6 @@ def test_a_reproduced_figure_is_exit_0_with_a_table_and_a_line_for_each_claim(si
     assert last_line(done.stderr) == "next: repro plot figure-13 --cluster here --scale cpu   # the figure as a picture"
 
 
-def test_submitting_verified_cases_again_runs_nothing(looking: Caller) -> None:
-    before = looking.site.started()
-    again = submit(looking)
-    assert again.returncode == 0
-    assert "6 cases: 6 done, 0 submitted" in again.stderr
-    assert last_line(again.stderr).startswith("next: repro collect figure-13 ")
-    assert looking.site.started() == before and len(before) == 6
-    assert again.stdout.count("COMPLETED") == 6
-
-
-@pytest.mark.parametrize(
-    "words",
-    [
-        ("list", "--json"),
-        ("status", "--json"),
-        ("submit", "figure-13", "--cluster", "here", "--scale", "cpu", "--json"),
-        ("submit", "figure-13", "--cluster", "here", "--scale", "cpu", "--dry-run", "--json"),
-        ("submit", "figure-13", "--cluster", "here", "--scale", "cpu", "--wait", "--json"),
-        ("collect", "--export", "json"),
-    ],
-)
-def test_wherever_there_is_a_table_there_is_json_and_nothing_else_on_stdout(
-    looking: Caller, words: tuple[str, ...]
-) -> None:
-    done = looking(*words)
-    assert done.returncode == 0
-    rows = [row for value in json.loads(done.stdout).values() if isinstance(value, list) for row in value]
-    assert rows
-
-
 def test_every_command_ends_with_the_next_one_to_type(looking: Caller) -> None:
     job = json.loads(looking("status", "--json").stdout)["jobs"][0]["job"]
     for words in (
@@ -99,25 +67,6 @@ def test_every_command_ends_with_the_next_one_to_type(looking: Caller) -> None:
         done = looking(*words)
         assert done.returncode == 0, (words, done.stderr)
         assert last_line(done.stderr).startswith("next: repro "), words
-
-
-def test_the_csv_has_every_case_once_with_its_numbers(looking: Caller) -> None:
-    done = looking("collect", "figure-13", "--export", "csv")
-    rows = list(csv.DictReader(io.StringIO(done.stdout)))
-    assert [row["case"] for row in rows] == CASES
-    for row in rows:
-        expected_ms = 100 + 10 * int(row["global_batch_size"]) * int(row["pipeline_parallel"])
-        assert float(row["iteration_ms"]) == expected_ms
-        assert float(row["tflops_per_gpu"]) > 0 and row["iterations_used"] == "6"
-    done = looking("collect", "--export", "csv", "-o", "numbers.csv")
-    assert done.stdout == "numbers.csv\n"
-    assert list(csv.DictReader((looking.site.folder / "numbers.csv").open())) == rows
-
-
-def test_plot_prints_the_path_of_the_picture(looking: Caller) -> None:
-    done = looking("plot", "figure-13")
-    assert done.stdout == "figure-13-cpu-here.png\n"
-    assert (looking.site.folder / "figure-13-cpu-here.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_a_job_that_fails_is_exit_1_and_the_next_command_shows_why(repro: Caller) -> None:
@@ -155,13 +104,6 @@ def test_a_claim_that_fails_is_exit_1_though_every_job_succeeds(repro: Caller) -
     assert done.returncode == 1 and done.stdout.count(" verified ") == 6
     assert "fails       Pipeline flushes keep" in done.stdout
     assert repro("collect").returncode == 1
-
-
-def test_where_limits_the_submitted_cases(repro: Caller) -> None:
-    done = submit(repro, "--where", "gbs=16", "--wait")
-    assert done.returncode == 0
-    assert repro.site.started() == [case for case in CASES if case.endswith("gbs=16")]
-    assert done.stdout.count("not submitted") == 3 and "2 of 4 cases not verified" in done.stdout
 
 
 def test_cancel_names_the_jobs_and_status_shows_their_state(repro: Caller) -> None:

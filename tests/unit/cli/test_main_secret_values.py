@@ -13,7 +13,7 @@ import pytest
 
 from orchestrator.masking import MASK
 from tests.stand_in_site import Site
-from tests.unit.cli.test_results_bundle import content
+from tests.unit.api.bundle_files import content
 
 pytestmark = pytest.mark.slow
 

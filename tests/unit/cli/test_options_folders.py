@@ -10,6 +10,8 @@ import pytest
 from orchestrator.paths import find_folders
 from tests.unit.cli.calling import Caller
 
+pytestmark = pytest.mark.slow
+
 HERE = ("figure-13", "--cluster", "here", "--scale", "cpu")
 
 

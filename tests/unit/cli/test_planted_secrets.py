@@ -17,7 +17,7 @@ from orchestrator.ledger.tables import Attempt, Poll
 from orchestrator.masking import MASK
 from tests.recorded_jobs import new_ledger
 from tests.stand_in_site import Site
-from tests.unit.cli.test_results_bundle import content
+from tests.unit.api.bundle_files import content
 
 pytestmark = pytest.mark.slow
 

@@ -128,19 +128,23 @@ def test_a_refused_export_is_one_line_and_nothing_is_written(looking: Caller, wo
     assert there.read_text() == "mine" and sorted(looking.site.folder.iterdir()) == before
 
 
+@pytest.mark.parametrize("command", ["collect -o x.csv", "plot -o x.svg", "bundle figure-13 -o x.tar.zst"])
 def test_a_file_is_replaced_only_after_force_or_yes(
-    looking: Caller, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    looking: Caller, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
 ) -> None:
-    file = tmp_path / "x.csv"
-    file.write_text("mine")
-    for answer, replaced in (("n\n", False), ("y\n", True)):
+    words = command.split()
+    file = tmp_path / words[-1]
+    file.write_bytes(b"mine")
+    refused = looking(*words, folder=tmp_path)
+    assert refused.returncode == 2 and f"{file.name}: exists already. Hint: --force replaces it" in refused.stderr
+    for answer, code in (("n\n", 1), ("y\n", 0)):
         monkeypatch.setattr(sys, "stdin", Typed(answer))
-        done = looking("collect", "-o", str(file))
-        assert done.returncode == (0 if replaced else 1) and f"Replace {file}?" in done.stderr
-        assert (file.read_text() == "mine") is not replaced
-    file.write_text("mine")
-    assert looking("collect", "-o", str(file), "--force").returncode == 0
-    assert read_csv(file.read_text())[0]["case"] == CASES[0]
+        done = looking(*words, folder=tmp_path)
+        assert done.returncode == code and f"Replace {file.name}?" in done.stderr
+        assert (file.read_bytes() == b"mine") is (code == 1)
+    file.write_bytes(b"mine")
+    assert looking(*words, "--force", folder=tmp_path).returncode == 0
+    assert file.read_bytes() != b"mine" and list(tmp_path.iterdir()) == [file]
 
 
 def test_a_terminal_gets_the_main_columns_and_the_path_of_a_file_with_all(

@@ -9,7 +9,6 @@ import pytest
 
 from tests.recorded_jobs import SimulatedSlurm
 from tests.unit.cli.calling import Caller
-from tests.unit.cli.test_results_collect import Typed
 
 pytestmark = pytest.mark.slow
 
@@ -65,21 +64,6 @@ def test_a_folder_with_the_name_of_the_picture_is_one_line(looking: Caller) -> N
     assert (
         done.returncode == 2 and done.complaints[-1] == f"repro: {DRAWN}: a folder, not a file. Hint: name a file in it"
     )
-
-
-def test_a_file_is_replaced_only_with_force_or_after_a_yes(
-    looking: Caller, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    file = tmp_path / "x.svg"
-    file.write_text("mine")
-    for answer, replaced in (("n\n", False), ("y\n", True)):
-        monkeypatch.setattr(sys, "stdin", Typed(answer))
-        done = looking("plot", "-o", str(file))
-        assert done.returncode == (0 if replaced else 1) and f"Replace {file}?" in done.stderr
-        assert (file.read_text() == "mine") is not replaced
-    file.write_text("mine")
-    assert looking("plot", "-o", str(file), "--force").returncode == 0
-    assert file.read_text().startswith("<?xml")
 
 
 def test_without_a_verified_case_plot_is_one_line_and_draws_nothing(

@@ -12,7 +12,6 @@ import pytest
 
 from tests.stand_in_site import REPRO, Site
 from tests.unit.cli.calling import Caller, everything_in
-from tests.unit.cli.test_main_imports import HEAVY, loaded
 from tests.unit.launch.enroot import DIGEST, FILE, OTHER_DIGEST, StandIn
 from tests.waiting import wait_until
 
@@ -164,9 +163,3 @@ def test_an_interrupted_import_leaves_no_half_of_an_image(site: Site, enroot: St
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does
     process.communicate(timeout=600)
     assert process.returncode != 0 and list(staging.iterdir()) == []
-
-
-def test_listing_images_loads_no_heavy_package(site: Site) -> None:
-    write(site)
-    assert loaded(site, "images", "list", *FOUND) & HEAVY == set()
-    assert loaded(site, "images", "--help") & HEAVY == set()

@@ -10,11 +10,11 @@ import sqlalchemy as sa
 
 from orchestrator.launch.run_options import RunOptions
 from orchestrator.launch.submit import submit
-from orchestrator.launch.supervise import RunSupervisor
-from orchestrator.ledger.attempts import job_rows
+from orchestrator.launch.supervise import FollowedJobs, RunSupervisor, wait_for
+from orchestrator.ledger.attempts import RefreshResult, job_rows
 from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.tables import ENDED, FAILED, QUEUED, Attempt, Run
-from tests.recorded_jobs import new_ledger
+from tests.recorded_jobs import SimulatedSlurm, new_ledger
 from tests.stand_in_site import Site
 from tests.unit.launch.slurm_stand_in import PROFILE, Slurm
 
@@ -127,3 +127,46 @@ def test_what_slurm_runs_again_itself_is_left_to_it_without_a_trace(site: Site, 
     for _ in range(3):
         supervisor.supervise()
     assert len(slurm.calls()) == runs(ledger) == 1
+
+
+def test_queued_attempts_are_submitted_before_the_end_is_checked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("orchestrator.launch.supervise.SLURM_WAIT_S", 0.0)
+    slurm = SimulatedSlurm.install(tmp_path, monkeypatch)
+    slurm.submit("a")
+    slurm.end("a-id", "NODE_FAIL", "failed")
+    calls: list[int] = []
+
+    def again() -> None:
+        calls.append(1)
+        if len(calls) == 1:
+            slurm.submit("a", token="18")
+        elif len(calls) == 3:
+            slurm.end("a-id")
+
+    wait_for(RefreshResult, lambda: job_rows(slurm.ledger), again, lambda _: None, lambda _: None)
+    assert (len(calls), slurm.row("a-id").number, slurm.row("a-id").verdict) == (3, 2, "verified")
+
+
+def test_ended_jobs_are_not_read_again_and_a_new_attempt_is_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slurm = SimulatedSlurm.install(tmp_path, monkeypatch)
+    slurm.submit("a", "b")
+    followed = FollowedJobs(slurm.ledger, job_rows(slurm.ledger))
+    slurm.end("a-id")
+    assert {row.job_id: row.verdict for row in followed.rows()} == {"a-id": "verified", "b-id": None}
+    asked: list[dict[str, Any]] = []
+
+    def counting(ledger: Any, **chosen: Any) -> list[Any]:
+        asked.append(chosen)
+        return job_rows(ledger, **chosen)
+
+    monkeypatch.setattr("orchestrator.launch.supervise.job_rows", counting)
+    followed.rows()
+    assert asked == [{"only_open": True}]
+    slurm.end("b-id", "FAILED", "failed")
+    followed.rows()
+    slurm.submit("b", token="18")
+    assert {row.job_id: row.number for row in followed.rows()} == {"a-id": 1, "b-id": 2}

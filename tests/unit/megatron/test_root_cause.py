@@ -69,84 +69,84 @@ EXITED = b"srun: error: node001: task 3: Exited with exit code 1"
 ARGPARSE = b"pretrain_gpt.py: error: unrecognized arguments: --DDP-impl local"  # (R)
 
 
-@pytest.mark.parametrize(
-    ("line", "kind", "rank"),
-    [
-        (OOM, "out of GPU memory", None),
-        (b"[rank3]: " + OOM, "out of GPU memory", 3),
-        (b"11: " + OOM_2023, "out of GPU memory", 11),
-        (
-            b"RuntimeError: CUDA out of memory. Tried to allocate 2 GiB (GPU 5; 39.59 GiB total",
-            "out of GPU memory",
-            None,
-        ),
-        (b"torch.AcceleratorError: CUDA error: out of memory", "out of GPU memory", None),
-        (b"RuntimeError: CUDA driver error: out of memory", "out of GPU memory", None),
-        (b" 3: n1:77:99 [3] NCCL WARN Cuda failure 2 'out of memory'", "out of GPU memory", 3),  # (R)
-        (b"Cuda failure 'out of memory'", "out of GPU memory", None),
-        (
-            b"[rank5]: RuntimeError: CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
-            "out of GPU memory",
-            5,
-        ),
-        (b"2026-01-01 10:00:05: CUDA out of memory", "out of GPU memory", None),
-        (b"slurmstepd: error: Detected 1 oom_kill event in StepId=1.0. Some of the step", "out of host memory", None),
-        (b"srun: error: node001: task 3: Out Of Memory", "out of host memory", 3),
-        (b"[rank2]: OSError: [Errno 12] Cannot allocate memory", "out of host memory", 2),
-        (ARGPARSE, "argument error", None),
-        (b"pretrain: error: local rank 3 has no GPU: this process sees 2", "argument error", None),
-        (b"[rank0]: AssertionError: num of iterations must be positive", "failed assertion", 0),
-        (b"ModuleNotFoundError: No module named 'megatron'", "not found", None),
-        (b"python: can't open file '/x/pretrain_gpt.py': [Errno 2] No such file or directory", "not found", None),
-        (b"job.sh: line 20: nosuch: command not found", "not found", None),
-        (b"  traceback : Signal 9 (SIGKILL) received by PID 3035", "a rank was killed", None),
-        (b"srun: error: n1: task 6: Segmentation fault (core dumped)", "a rank crashed", 6),
-        (
-            b"mpirun noticed that process rank 3 with PID 0 on node n1 exited on signal 9 (Killed).",
-            "a rank was killed",
-            3,
-        ),
-        (b"3: " + NCCL, "NCCL error", 3),
-        (b"RuntimeError: NCCL error in: x.cpp:784, unhandled cuda error, NCCL version 2.7.8", "NCCL error", None),
-        (b"ncclSystemError: System call (e.g. socket, malloc) or external library call failed", "NCCL error", None),
-        (LOST, "NCCL lost a rank", None),
-        (b"RuntimeError: NCCL communicator was aborted on rank 4.", "NCCL lost a rank", 4),
-        (
-            b"DistBackendError: NCCL error in: x.cpp:1, invalid usage (run with NCCL_DEBUG=WARN for details)",
-            "NCCL misused",
-            None,
-        ),
-        (WATCHDOG, "NCCL time-out", 1),
-        (WATCHDOG_2023, "NCCL time-out", 3),
-        (WORK, "NCCL time-out", 1),
-        (DUMP, "NCCL time-out", 1),
-        (LIMIT, "time limit", None),
-        (b"0: " + LIMIT, "time limit", None),
-        (b"slurmstepd: *** JOB 5 ON n1 CANCELLED AT 2021-04-14T16:20:46 DUE TO TIME LIMIT ***", "time limit", None),
-        (NODE_LOST, "node failure", None),
-        (b"srun: error: Node failure on n8", "node failure", None),
-        (
-            b"slurmstepd: error: *** JOB 7 ON n CANCELLED AT 2026-01-01T10:00:00 DUE TO PREEMPTION",
-            "preempted",
-            None,
-        ),
-        (b"slurmstepd: error: pyxis: container start failed with error code: 1", "container", None),
-        (b"repro: not started: job 77 runs it already", "not started", None),
-        (b"repro: n3 runs the task outside its image", "outside its image", None),
-        (b"[1,3]<stderr>:ValueError: num_attention_heads (24) must be a multiple", "error", 3),  # Open MPI 4
-        (b"[prterun-n1-99@1,12]<stderr>: KeyError: 'x'", "error", 12),  # Open MPI 5
-        (b"[default3]:RuntimeError: x", "error", None),  # a local rank, which is none
-        (b"P1  3: [rank11]: ValueError: x", "error", 11),
-        (EXITED, "error", 3),
-        (b"srun: error: node001: tasks 0-31: Aborted (core dumped)", "error", None),
-    ],
-)
-def test_a_line_has_the_kind_and_rank_of_a_failure(line: bytes, kind: str, rank: int | None) -> None:
-    result = cause(b" 3: fine\n" + line + b"\r\nmore\n")
-    assert result is not None
-    assert (result.kind, result.rank) == (kind, rank)
-    assert result.line and "\n" not in result.line and len(result.line) <= LONGEST_LINE
-    assert str(result) == f"{kind}: {result.line}"
+FAILURE_LINES = [
+    (OOM, "out of GPU memory", None),
+    (b"[rank3]: " + OOM, "out of GPU memory", 3),
+    (b"11: " + OOM_2023, "out of GPU memory", 11),
+    (
+        b"RuntimeError: CUDA out of memory. Tried to allocate 2 GiB (GPU 5; 39.59 GiB total",
+        "out of GPU memory",
+        None,
+    ),
+    (b"torch.AcceleratorError: CUDA error: out of memory", "out of GPU memory", None),
+    (b"RuntimeError: CUDA driver error: out of memory", "out of GPU memory", None),
+    (b" 3: n1:77:99 [3] NCCL WARN Cuda failure 2 'out of memory'", "out of GPU memory", 3),  # (R)
+    (b"Cuda failure 'out of memory'", "out of GPU memory", None),
+    (
+        b"[rank5]: RuntimeError: CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
+        "out of GPU memory",
+        5,
+    ),
+    (b"2026-01-01 10:00:05: CUDA out of memory", "out of GPU memory", None),
+    (b"slurmstepd: error: Detected 1 oom_kill event in StepId=1.0. Some of the step", "out of host memory", None),
+    (b"srun: error: node001: task 3: Out Of Memory", "out of host memory", 3),
+    (b"[rank2]: OSError: [Errno 12] Cannot allocate memory", "out of host memory", 2),
+    (ARGPARSE, "argument error", None),
+    (b"pretrain: error: local rank 3 has no GPU: this process sees 2", "argument error", None),
+    (b"[rank0]: AssertionError: num of iterations must be positive", "failed assertion", 0),
+    (b"ModuleNotFoundError: No module named 'megatron'", "not found", None),
+    (b"python: can't open file '/x/pretrain_gpt.py': [Errno 2] No such file or directory", "not found", None),
+    (b"job.sh: line 20: nosuch: command not found", "not found", None),
+    (b"  traceback : Signal 9 (SIGKILL) received by PID 3035", "a rank was killed", None),
+    (b"srun: error: n1: task 6: Segmentation fault (core dumped)", "a rank crashed", 6),
+    (
+        b"mpirun noticed that process rank 3 with PID 0 on node n1 exited on signal 9 (Killed).",
+        "a rank was killed",
+        3,
+    ),
+    (b"3: " + NCCL, "NCCL error", 3),
+    (b"RuntimeError: NCCL error in: x.cpp:784, unhandled cuda error, NCCL version 2.7.8", "NCCL error", None),
+    (b"ncclSystemError: System call (e.g. socket, malloc) or external library call failed", "NCCL error", None),
+    (LOST, "NCCL lost a rank", None),
+    (b"RuntimeError: NCCL communicator was aborted on rank 4.", "NCCL lost a rank", 4),
+    (
+        b"DistBackendError: NCCL error in: x.cpp:1, invalid usage (run with NCCL_DEBUG=WARN for details)",
+        "NCCL misused",
+        None,
+    ),
+    (WATCHDOG, "NCCL time-out", 1),
+    (WATCHDOG_2023, "NCCL time-out", 3),
+    (WORK, "NCCL time-out", 1),
+    (DUMP, "NCCL time-out", 1),
+    (LIMIT, "time limit", None),
+    (b"0: " + LIMIT, "time limit", None),
+    (b"slurmstepd: *** JOB 5 ON n1 CANCELLED AT 2021-04-14T16:20:46 DUE TO TIME LIMIT ***", "time limit", None),
+    (NODE_LOST, "node failure", None),
+    (b"srun: error: Node failure on n8", "node failure", None),
+    (
+        b"slurmstepd: error: *** JOB 7 ON n CANCELLED AT 2026-01-01T10:00:00 DUE TO PREEMPTION",
+        "preempted",
+        None,
+    ),
+    (b"slurmstepd: error: pyxis: container start failed with error code: 1", "container", None),
+    (b"repro: not started: job 77 runs it already", "not started", None),
+    (b"repro: n3 runs the task outside its image", "outside its image", None),
+    (b"[1,3]<stderr>:ValueError: num_attention_heads (24) must be a multiple", "error", 3),  # Open MPI 4
+    (b"[prterun-n1-99@1,12]<stderr>: KeyError: 'x'", "error", 12),  # Open MPI 5
+    (b"[default3]:RuntimeError: x", "error", None),  # a local rank, which is none
+    (b"P1  3: [rank11]: ValueError: x", "error", 11),
+    (EXITED, "error", 3),
+    (b"srun: error: node001: tasks 0-31: Aborted (core dumped)", "error", None),
+]
+
+
+def test_a_line_has_the_kind_and_rank_of_a_failure() -> None:
+    for line, kind, rank in FAILURE_LINES:
+        result = cause(b" 3: fine\n" + line + b"\r\nmore\n")
+        assert result is not None, line
+        assert (result.kind, result.rank) == (kind, rank), line
+        assert result.line and "\n" not in result.line and len(result.line) <= LONGEST_LINE
+        assert str(result) == f"{kind}: {result.line}"
 
 
 @pytest.mark.parametrize(

@@ -245,9 +245,8 @@ ALONE = [
 MANY_CHANNELS = {"NCCL_MAX_CTAS": "8", "NCCL_MIN_NRINGS": "4"}
 
 
-@pytest.mark.parametrize(("number", "at", "reason"), ALONE, ids=[f"{row[0]}-{row[2][:40]}" for row in ALONE])
-def test_each_rule_alone_has_its_own_message(number: int, at: RuleContext, reason: str) -> None:
-    assert broken(at) == [(number, reason)]
+def test_each_rule_alone_has_its_own_message() -> None:
+    assert [broken(at) for _, at, _ in ALONE] == [[(number, reason)] for number, _, reason in ALONE]
 
 
 def test_no_rule_is_missing_or_never_broken_here() -> None:
@@ -296,9 +295,8 @@ KEPT = [
 ]
 
 
-@pytest.mark.parametrize("at", KEPT, ids=lambda at: f"{at.dialect} {' '.join(at.arguments)}")
-def test_a_configuration_that_megatron_starts_is_not_refused(at: RuleContext) -> None:
-    assert broken(at) == []
+def test_a_configuration_that_megatron_starts_is_not_refused() -> None:
+    assert [(at, broken(at)) for at in KEPT if broken(at)] == []
 
 
 INTERLEAVED_TWO = setting(pipeline_parallel=2, virtual_stages=2)

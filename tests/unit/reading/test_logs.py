@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from orchestrator.errors import ReproError
 from orchestrator.files import Unreadable
 from orchestrator.reading import logs as module
-from orchestrator.reading.logs import LogFile, log_blocks, log_files
+from orchestrator.reading.logs import LogFile, RankLines, log_blocks, log_files
 
 PACKERS: dict[str, Callable[[bytes], bytes]] = {
     "gz": gzip.compress,
@@ -197,3 +197,40 @@ def test_disk_error_is_reported_and_is_not_an_empty_log(tmp_path: Path, monkeypa
     monkeypatch.setattr(module, "open_job_file", failing)
     with pytest.raises(Unreadable, match=r"log.txt: cannot be read \(Input/output error\)$"):
         list(file.blocks())
+
+
+SRUN = b" 0: start\n 1: start\n11: start\n 1: [rank1]: Traceback\n 1:   File\n11: bad\nslurmstepd: error: x\n 1: end"
+TORCHRUN = b"0: [default0]: a\n1: [default0]: b\n1: [default3]: c\n1: torchrun says\n1: [rank5]: d\n0: [rank2]:[W] e\n"
+
+
+def of_rank(rank: int, log: bytes, ranks_per_task: int = 1, piece: int = 1 << 20) -> list[bytes]:
+    lines = RankLines(rank, ranks_per_task)
+    found = b"".join(lines.feed(log[at : at + piece]) for at in range(0, len(log), piece)) + lines.end()
+    return found.splitlines()
+
+
+def test_a_rank_of_one_task_each_has_the_lines_that_srun_has_labelled_so() -> None:
+    assert of_rank(1, SRUN) == [b" 1: start", b" 1: [rank1]: Traceback", b" 1:   File", b" 1: end"]
+    assert of_rank(11, SRUN) == [b"11: start", b"11: bad"]
+    assert of_rank(2, SRUN) == []
+
+
+def test_lines_of_a_task_with_several_ranks_are_selected_by_their_own_label() -> None:
+    assert of_rank(0, TORCHRUN, 4) == [b"0: [default0]: a"]
+    assert of_rank(4, TORCHRUN, 4) == [b"1: [default0]: b"]
+    assert of_rank(7, TORCHRUN, 4) == [b"1: [default3]: c"]
+    assert of_rank(5, TORCHRUN, 4) == [b"1: [rank5]: d"]
+    assert of_rank(2, TORCHRUN, 4) == [b"0: [rank2]:[W] e"]
+    assert of_rank(1, TORCHRUN, 4) == []  # "1:" is a node here
+
+
+@given(st.integers(min_value=1, max_value=40), st.integers(min_value=0, max_value=11))
+def test_a_line_that_comes_in_pieces_is_the_same_line(piece: int, rank: int) -> None:
+    assert of_rank(rank, SRUN, piece=piece) == of_rank(rank, SRUN)
+
+
+def test_a_line_without_an_end_does_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("orchestrator.reading.logs.LONGEST_LINE_BYTES", 1000)
+    lines = RankLines(0)
+    printed = b"".join(lines.feed(b"0: " + b"x" * 497) for _ in range(10))
+    assert len(printed) + len(lines.end()) == 5000 and len(printed) > 3000

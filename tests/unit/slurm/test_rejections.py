@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -115,11 +114,11 @@ MESSAGES = [
 ]
 
 
-@pytest.mark.parametrize(("stderr", "words", "hint"), MESSAGES, ids=[words[:40] for _, words, _ in MESSAGES])
-def test_a_refusal_keeps_slurms_words_and_says_what_to_change(stderr: str, words: str, hint: str) -> None:
-    problem = explain_rejection(stderr)
-    assert problem.what == words
-    assert problem.hint is not None and hint in problem.hint
+def test_a_refusal_keeps_slurms_words_and_says_what_to_change() -> None:
+    for stderr, words, hint in MESSAGES:
+        problem = explain_rejection(stderr)
+        assert problem.what == words
+        assert problem.hint is not None and hint in problem.hint, words
 
 
 def test_an_unknown_refusal_passes_through_without_advice() -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -26,16 +26,17 @@ from tests.unit.workloads.places import EVERYWHERE
 FOLDERS = Folders(shipped=CHECKOUT, home=CHECKOUT / "no-such-home")
 
 
-def catalogue() -> Iterator[tuple[Paper, Case]]:
-    for name in experiment_names(FOLDERS):
-        entry = find_experiment(FOLDERS, name)
-        for scale in scale_names(entry.experiment):
-            for case in expand(entry, scale):
-                yield entry.paper, case
-
-
-CATALOGUE = list(catalogue())
-CODE = {workload: code for paper, _ in CATALOGUE for workload, code in paper.code.items()}
+@cache
+def catalogue() -> list[tuple[Paper, Case]]:
+    """Return every case of every experiment with its paper. The code of each program is that of all papers."""
+    entries = [find_experiment(FOLDERS, name) for name in experiment_names(FOLDERS)]
+    code = {workload: code for entry in entries for workload, code in entry.paper.code.items()}
+    return [
+        (entry.paper.model_copy(update={"code": code}), case)
+        for entry in entries
+        for scale in scale_names(entry.experiment)
+        for case in expand(entry, scale)
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -47,12 +48,10 @@ def everywhere(tmp_path_factory: pytest.TempPathFactory) -> Cluster:
 @pytest.mark.parametrize("workload", workloads())
 def test_every_case_gives_arguments_or_a_one_line_refusal(workload: str, everywhere: Cluster) -> None:
     supported = 0
-    for paper, own in CATALOGUE:
+    for paper, own in catalogue():
         case = replace(own, workload=workload)
-        # Another paper's program is named by no paper.yaml but its own; here all of them are.
-        anywhere = paper.model_copy(update={"code": CODE})
         try:
-            arguments = program_for(case, anywhere, everywhere, FOLDERS).arguments
+            arguments = program_for(case, paper, everywhere, FOLDERS).arguments
         except ReproError as refused:
             assert len(refused.problems) == 1 and "\n" not in str(refused)
             assert str(refused).startswith(f"{case.name}: ") and own.workload != workload
@@ -69,7 +68,7 @@ def test_every_case_gives_arguments_or_a_one_line_refusal(workload: str, everywh
             str(case.model.heads),
             str(case.model.seq),
         ), f"{workload} {case.name}"
-    assert supported >= sum(own.workload == workload for _, own in CATALOGUE)
+    assert supported >= sum(own.workload == workload for _, own in catalogue())
     assert supported
 
 

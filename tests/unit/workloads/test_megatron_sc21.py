@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,19 @@ from orchestrator.workloads import find_workload
 from tests.unit.catalog.entries import shipped
 from tests.unit.workloads.places import arguments_of
 
-PUBLISHED: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("sc21_arguments.yaml").read_text())
-POINTS: dict[str, dict[str, Any]] = {point["id"]: point for point in PUBLISHED["points"]}
+
+@cache
+def sc21_arguments() -> dict[str, Any]:
+    content: dict[str, Any] = yaml.load(
+        Path(__file__).with_name("sc21_arguments.yaml").read_bytes(), getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    )
+    return content
+
+
+@cache
+def points() -> dict[str, dict[str, Any]]:
+    return {point["id"]: point for point in sc21_arguments()["points"]}
+
 
 # How each run_*.sh calls its jobs, less `results_FIGURE_`.
 NAMES = {
@@ -49,13 +61,15 @@ def job_name(experiment: str, case: Case) -> str:
     return f"results_{experiment.replace('-', '_')}_{name}"
 
 
-CASES = [(job_name(experiment, case), case) for experiment in NAMES for case in expand(shipped(experiment))]
+@cache
+def cases() -> list[tuple[str, Case]]:
+    return [(job_name(experiment, case), case) for experiment in NAMES for case in expand(shipped(experiment))]
 
 
 def published(name: str, year: str, substitutions: dict[str, object]) -> list[str]:
     """Return the published list with our values for these flags, each of which it must contain."""
-    point = POINTS[name]
-    text = PUBLISHED["extras"][point["extra"]][f"first_{year}"] + " " + PUBLISHED[f"then_{year}"]
+    point = points()[name]
+    text = sc21_arguments()["extras"][point["extra"]][f"first_{year}"] + " " + sc21_arguments()[f"then_{year}"]
     arguments: list[str] = text.format(**point, divisor=1024 // point["tp"]).split()
     for flag, value in substitutions.items():
         arguments[arguments.index(flag) + 1] = str(value)
@@ -63,53 +77,51 @@ def published(name: str, year: str, substitutions: dict[str, object]) -> list[st
 
 
 def test_published_jobs_and_cases_match_one_to_one() -> None:
-    names = [name for name, _ in CASES]
-    assert len(names) == len(set(names)) == len(POINTS) == 99
-    assert set(names) == set(POINTS)
+    names = [name for name, _ in cases()]
+    assert len(names) == len(set(names)) == len(points()) == 99
+    assert set(names) == set(points())
 
 
-@pytest.mark.parametrize(("name", "case"), CASES, ids=[name for name, _ in CASES])
-def test_arguments_of_2021_are_those_of_the_scripts(name: str, case: Case) -> None:
+def ours(case: Case, last: str) -> dict[str, object]:
+    """Return the flags whose values are the experiment's: for how long a case trains, and how often it reports."""
     training = case.training
-    # How long a case trains and evaluates, and how often it reports, is the experiment's: the scripts' 500 iterations
-    # outlast their own 30 minutes. DATA, VOCAB and MERGE are the site's paths.
-    ours: dict[str, object] = {
-        "--train-iters": training.iterations,
+    return {
+        last: training.iterations,
         "--log-interval": training.log_interval,
         "--eval-iters": training.evaluation_iterations,
     }
-    assert arguments_of("megatron-2021", case) == published(name, "2021", ours)
 
 
-@pytest.mark.parametrize(("name", "case"), CASES, ids=[name for name, _ in CASES])
-def test_arguments_of_today_match_the_scripts_or_are_refused(name: str, case: Case) -> None:
-    training, today = case.training, replace(case, workload="megatron-2026")
-    # The published translation ends after 20 of its 500 iterations; ours after the experiment's number.
-    ours: dict[str, object] = {
-        "--exit-interval": training.iterations,
-        "--log-interval": training.log_interval,
-        "--eval-iters": training.evaluation_iterations,
-    }
-    if POINTS[name].get("caveat"):
-        with pytest.raises(ReproError) as caught:
-            arguments_of("megatron-2026", today)
-        assert str(caught.value) == (
-            f"{case.name}: megatron-2026 does not support disabling scatter/gather (10e7b74597 removed the option)"
-        )
-    else:
-        assert arguments_of("megatron-2026", today) == published(name, "today", ours)
+def test_arguments_of_2021_are_those_of_the_scripts() -> None:
+    # The scripts' 500 iterations outlast their own 30 minutes. DATA, VOCAB and MERGE are the site's paths.
+    for name, case in cases():
+        assert arguments_of("megatron-2021", case) == published(name, "2021", ours(case, "--train-iters")), name
+
+
+def test_arguments_of_today_match_the_scripts_or_are_refused() -> None:
+    for name, case in cases():
+        today = replace(case, workload="megatron-2026")
+        if points()[name].get("caveat"):
+            with pytest.raises(ReproError) as caught:
+                arguments_of("megatron-2026", today)
+            assert str(caught.value) == (
+                f"{case.name}: megatron-2026 does not support disabling scatter/gather (10e7b74597 removed the option)"
+            )
+        else:
+            # The published translation ends after 20 of its 500 iterations; ours after the experiment's number.
+            assert arguments_of("megatron-2026", today) == published(name, "today", ours(case, "--exit-interval")), name
 
 
 def test_only_five_cases_of_figure_18_are_refused_today() -> None:
-    caveats = {name for name, point in POINTS.items() if point.get("caveat")}
-    assert caveats == {name for name, case in CASES if not case.training.scatter_gather}
+    caveats = {name for name, point in points().items() if point.get("caveat")}
+    assert caveats == {name for name, case in cases() if not case.training.scatter_gather}
     assert len(caveats) == 5 and all("figure_18" in name for name in caveats)
 
 
 @pytest.mark.parametrize("workload", ["megatron-2021", "megatron-2026"])
 def test_vocabulary_padding_of_2021_and_today(workload: str) -> None:
     traits = find_workload(workload)
-    for name, case in CASES:
+    for name, case in cases():
         tokens = traits.tokens(case.model, case.layout.tensor_parallel)
         made = RuleContext(case.model, case.layout, case.training, traits.dialect, tokens=tokens).vocabulary
-        assert made == (POINTS[name]["padded"] if workload == "megatron-2021" else 51200), name
+        assert made == (points()[name]["padded"] if workload == "megatron-2021" else 51200), name

@@ -74,6 +74,11 @@ def test_an_end_that_slurm_and_the_records_can_both_report_is_no_difference(
     assert differences(row, code, log, **columns) == []
 
 
+@pytest.mark.fault(
+    section="Safety",
+    fault="A bundle with a forged record, or a forged state, exit code or time of an attempt, and new checksums",
+    promise="`bundle verify` names the attempt.",
+)
 @pytest.mark.parametrize(
     ("code", "log", "columns", "expected"),
     [

@@ -1,4 +1,4 @@
-"""Tests of bundles of difficult runs: secrets, failed attempts, missing logs, open jobs."""
+"""Bundles of difficult runs: secrets, failed attempts, missing logs, open jobs."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import sqlalchemy as sa
 import zstandard
 
+from orchestrator import api
 from orchestrator.ledger.attempts import job_rows
 from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.tables import Attempt, Event, Job, Run
 from tests.recorded_jobs import SimulatedSlurm, log_text, new_ledger
 from tests.stand_in_site import Site
-from tests.unit.cli.calling import Caller
-from tests.unit.cli.test_results_bundle import content, packed
+from tests.unit.api.bundle_files import content, packed
+from tests.unit.api.project import Project, problems
 
 pytestmark = pytest.mark.slow
 
@@ -75,35 +75,36 @@ def plant(site: Site, ledger: Ledger) -> None:
 
 
 @pytest.fixture
-def repro_there(troubled: Site, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Caller:
-    monkeypatch.delenv("REPRO_DATABASE", raising=False)
-    return Caller(troubled, monkeypatch, capsys)
+def there(troubled: Site, monkeypatch: pytest.MonkeyPatch) -> Project:
+    return Project.at(troubled, monkeypatch)
+
+
+def bundled(project: Project, file: Path) -> api.Bundle:
+    (figure,) = api.outcomes("figure-13", session=project.session)
+    return api.bundle(figure, file, session=project.session)
 
 
 def test_no_planted_secret_is_in_any_byte_and_its_numbers_still_follow_from_its_logs(
-    repro_there: Caller, tmp_path: Path
+    there: Project, tmp_path: Path
 ) -> None:
-    file = tmp_path / "a.tar.zst"
-    done = repro_there("bundle", "figure-13", "-o", str(file))
-    assert done.returncode == 0, done.stderr
+    file = bundled(there, tmp_path / "a.tar.zst").file
     whole = b"".join(path.encode() + text for path, text in content(file).items())
     found = [word for word in (*SECRETS, PASSWORD, KEY) if word.encode() in whole]
     assert found == []
     assert whole.count(b"HF_TOKEN=***\n") >= 7 and b"https://me:***@registry.example" in whole
     assert not any(path.endswith("/core") for path in content(file))
     assert sum(path.endswith("/fingerprint.n1.txt") for path in content(file)) >= 7
-    assert repro_there("bundle", "verify", str(file)).returncode == 0
+    assert api.verify_bundle(file).holds
 
 
-def test_every_attempt_is_in_it_and_read_again(repro_there: Caller, tmp_path: Path) -> None:
-    file = tmp_path / "a.tar.zst"
-    assert repro_there("bundle", "figure-13", "-o", str(file)).returncode == 0
+def test_every_attempt_is_in_it_and_read_again(there: Project, tmp_path: Path) -> None:
+    file = bundled(there, tmp_path / "a.tar.zst").file
     files = content(file)
     failed = sorted(path for path in files if path.startswith(f"jobs/{FAILED}-") and path.endswith("/log.txt"))
     assert [path.split("/")[2] for path in failed] == ["attempt-1", "attempt-2"]
     assert b"CUDA out of memory" in files[failed[0]] and b"lm loss: nan" in files[failed[1]]
-    done = repro_there("bundle", "verify", str(file))
-    assert "numbers   7 attempts read again: " in done.stdout and done.returncode == 0
+    verified = api.verify_bundle(file)
+    assert verified.holds and verified.checks[1].what.startswith("7 attempts read again: ")
 
 
 @pytest.fixture
@@ -116,31 +117,30 @@ def moved(troubled: Site) -> Iterator[Path]:
     folder.with_name("kept").rename(folder)
 
 
-def refused(repro: Caller, file: Path) -> list[str]:
-    """Return the complaints of a bundle of figure 13 that is not handed over."""
-    done = repro("bundle", "figure-13", "-o", str(file))
-    assert (done.returncode, done.stdout) == (1, "") and list(file.parent.glob("*a.tar.zst*")) == []
-    last = (
-        rf"repro: {re.escape(str(file))}: not written, because it does not verify\. Hint: repro submit sc21/figure-13 "
+def refused(project: Project, file: Path) -> list[str]:
+    """Return the problems of a bundle of figure 13 that is not handed over."""
+    with pytest.raises(api.UnprovenBundle) as caught:
+        bundled(project, file)
+    assert caught.value.exit_code == 1 and list(file.parent.glob("*a.tar.zst*")) == []
+    *found, last = problems(caught)
+    assert last == (
+        f"{file}: not written, because it does not verify. Hint: repro submit sc21/figure-13 "
         "--rerun measures again; --without JOB:NUMBER=REASON leaves an attempt out, and the bundle names it"
     )
-    assert re.fullmatch(last, done.complaints[-1])
-    return done.complaints[:-1]
+    return found
 
 
-def test_a_bundle_whose_log_is_gone_is_not_handed_over(repro_there: Caller, moved: Path, tmp_path: Path) -> None:
+def test_a_bundle_whose_log_is_gone_is_not_handed_over(there: Project, moved: Path, tmp_path: Path) -> None:
     (moved / "log.txt").unlink()
-    complaints = refused(repro_there, tmp_path / "a.tar.zst")
-    assert complaints[0] == f"repro: {moved / 'log.txt'}: is gone"
-    assert any("case pp=2,tp=2,gbs=16: verdict is verified, and failed by its logs" in line for line in complaints)
-    assert not any("iteration 1" in line for line in complaints)
-    document = json.loads(repro_there("bundle", "figure-13", "--json", "-o", str(tmp_path / "a.tar.zst")).stdout)
-    assert (document["files"], len(document["errors"])) == ([], len(complaints) + 1)
+    found = refused(there, tmp_path / "a.tar.zst")
+    assert found[0] == f"{moved / 'log.txt'}: is gone"
+    assert any("case pp=2,tp=2,gbs=16: verdict is verified, and failed by its logs" in line for line in found)
+    assert not any("iteration 1" in line for line in found)
 
 
 @pytest.mark.parametrize(("name", "what"), [("log.txt", "a link and not a file"), ("end", "a folder and not a file")])
 def test_a_link_or_folder_instead_of_a_file_is_one_line_and_is_not_followed(
-    repro_there: Caller, moved: Path, tmp_path: Path, name: str, what: str
+    there: Project, moved: Path, tmp_path: Path, name: str, what: str
 ) -> None:
     (moved / name).unlink()
     if name == "end":
@@ -148,96 +148,68 @@ def test_a_link_or_folder_instead_of_a_file_is_one_line_and_is_not_followed(
     else:
         (tmp_path / "elsewhere").write_text(log_text(8))
         (moved / name).symlink_to(tmp_path / "elsewhere")
-    assert sum(what in line for line in refused(repro_there, tmp_path / "a.tar.zst")) == 1
+    assert sum(what in line for line in refused(there, tmp_path / "a.tar.zst")) == 1
 
 
-def test_a_folder_that_is_gone_is_one_line_for_each_log(repro_there: Caller, moved: Path, tmp_path: Path) -> None:
+def test_a_folder_that_is_gone_is_one_line_for_each_log(there: Project, moved: Path, tmp_path: Path) -> None:
     shutil.rmtree(moved)
     try:
-        complaints = refused(repro_there, tmp_path / "a.tar.zst")
+        found = refused(there, tmp_path / "a.tar.zst")
     finally:
         moved.mkdir()
-    assert sorted(line for line in complaints if line.endswith(": is gone")) == sorted(
-        f"repro: {moved / name}: is gone" for name in ("log.txt", "batch.txt")
-    )
+    assert {line for line in found if line.endswith(": is gone")} == {
+        f"{moved / name}: is gone" for name in ("log.txt", "batch.txt")
+    }
 
 
-def test_the_script_in_the_bundle_is_the_one_of_the_ledger(repro_there: Caller, moved: Path, tmp_path: Path) -> None:
+def test_the_script_in_the_bundle_is_the_one_of_the_ledger(there: Project, moved: Path, tmp_path: Path) -> None:
     (moved / "job.sh").write_text("#!/bin/bash\nsomething else\n")
-    file = tmp_path / "a.tar.zst"
-    assert repro_there("bundle", "figure-13", "-o", str(file)).returncode == 0
+    file = bundled(there, tmp_path / "a.tar.zst").file
     assert not any(b"something else" in text for text in content(file).values())
 
 
 @pytest.mark.parametrize("name", ["log.txt.gz", "log.txt.zst", "log.txt"])
-def test_a_compressed_log_is_in_the_bundle_as_a_log(
-    repro_there: Caller, moved: Path, tmp_path: Path, name: str
-) -> None:
+def test_a_compressed_log_is_in_the_bundle_as_a_log(there: Project, moved: Path, tmp_path: Path, name: str) -> None:
     log = (moved / "log.txt").read_bytes()
     (moved / "log.txt").unlink()
     pack = zstandard.ZstdCompressor().compress if name.endswith("zst") else gzip.compress
     (moved / name).write_bytes(pack(log))
-    file = tmp_path / "a.tar.zst"
-    done = repro_there("bundle", "figure-13", "-o", str(file))
-    assert (done.returncode, [line for line in done.complaints if line.startswith("missing")]) == (0, [])
-    (found,) = [text for path, text in content(file).items() if re.match(r"jobs/pp2-tp2-gbs16-\w+/.*/log\.txt$", path)]
-    assert found.startswith(log[:200])
-    assert repro_there("bundle", "verify", str(file)).returncode == 0
+    bundle = bundled(there, tmp_path / "a.tar.zst")
+    assert not any(missing.is_fault for missing in bundle.contents.missing)
+    files = content(bundle.file)
+    (found,) = [text for path, text in files.items() if re.match(r"jobs/pp2-tp2-gbs16-\w+/.*/log\.txt$", path)]
+    assert found.startswith(log[:200]) and api.verify_bundle(bundle.file).holds
 
 
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        (
-            {"state": "NEVER_SUBMITTED", "failure": "refused"},
-            "state is NEVER_SUBMITTED in the ledger, and its folder con",
-        ),
-        (
-            {"state": "NEVER_SUBMITTED", "failure": "gpu-oom"},
-            "failure is gpu-oom in the ledger, not-submitted from its log",
-        ),
-        (
-            {"state": "COMPLETED", "exit_code": 0},
-            "state is COMPLETED in the ledger, and its end record has exit code 7",
-        ),
-        ({"state": "TIMEOUT"}, "state is TIMEOUT in the ledger, and its end record has exit code 7"),
-        ({"state": "CANCELLED", "failure": "cancelled"}, "state is CANCELLED in the ledger, and its end record has"),
-        ({"exit_code": 0}, "exit_code is 0 in the ledger, 7 in its end record"),
-    ],
-)
-def test_a_failed_attempt_under_another_name_does_not_verify(
-    repro_there: Caller, tmp_path: Path, changes: dict[str, Any], said: str
-) -> None:
-    file = tmp_path / "a.tar.zst"
-    assert repro_there("bundle", "figure-13", "-o", str(file)).returncode == 0
+def test_a_failed_attempt_under_another_name_does_not_verify(there: Project, tmp_path: Path) -> None:
+    file = bundled(there, tmp_path / "a.tar.zst").file
     files = content(file)
     rows = [json.loads(line) for line in files["ledger/attempts.jsonl"].splitlines()]
     (row,) = [row for row in rows if row["failure"] == "gpu-oom"]
-    row |= changes
+    row |= {"state": "NEVER_SUBMITTED"}
     files["ledger/attempts.jsonl"] = b"".join(json.dumps(row).encode() + b"\n" for row in rows)
-    done = repro_there("bundle", "verify", str(packed(files, file, with_sums=True)))
-    assert done.returncode == 1 and re.search(rf"^ +jobs/{FAILED}-\w+/attempt-1 .*: {said}", done.stdout, re.MULTILINE)
+    checks = api.verify_bundle(packed(files, file, with_sums=True)).checks
+    found = [difference for check in checks for difference in check.differences]
+    said = "failure is gpu-oom in the ledger, not-submitted from its log"
+    assert any(re.match(rf"jobs/{FAILED}-\w+/attempt-1 .*: {said}", difference) for difference in found), found
 
 
 def test_open_attempts_and_attempts_that_never_ran_are_in_the_bundle(
-    repro: Caller, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    project: Project, simulated: SimulatedSlurm, tmp_path: Path
 ) -> None:
-    slurm = SimulatedSlurm.install(repro.site.folder, monkeypatch)
-    slurm.submit("a", "b", "c", "d")
-    slurm.start("a-id", log_text(3))
-    slurm.end("b-id", "CANCELLED", "failed", failure="cancelled", verdict_reason="cancelled")
-    slurm.update("c-id", state="NEVER_SUBMITTED", phase="ended", verdict="failed", failure="refused")
-    file = tmp_path / "a.tar.zst"
-    done = repro("bundle", "figure-13", "-o", str(file))
-    assert done.returncode == 0, done.stderr
-    assert "note: 2 open attempts: the bundle is marked as not final" in done.stderr
-    assert "Not final: 2 attempts were still under way." in content(file)["README.txt"].decode()
-    assert any(path.startswith("jobs/a-id-1-a-id/attempt-1/log.txt") for path in content(file))
-    checked = repro("bundle", "verify", str(file))
-    assert checked.returncode == 0 and "; 1 never ran; 2 not judged yet" in checked.stdout
-    assert "note: no case is verified: the bundle proves no measurement\n" in done.stderr
-    assert "note: no case is verified: the bundle proves no measurement\n" in checked.stdout
-    assert not {row.verdict for row in job_rows(slurm.ledger) if row.job_id in ("a-id", "d-id")} - {None}
+    simulated.submit("a", "b", "c", "d")
+    simulated.start("a-id", log_text(3))
+    simulated.end("b-id", "CANCELLED", "failed", failure="cancelled", verdict_reason="cancelled")
+    simulated.update("c-id", state="NEVER_SUBMITTED", phase="ended", verdict="failed", failure="refused")
+    bundle = bundled(project, tmp_path / "a.tar.zst")
+    assert (bundle.contents.under_way, bundle.contents.verified) == (2, 0)
+    files = content(bundle.file)
+    assert "Not final: 2 attempts were still under way." in files["README.txt"].decode()
+    assert any(path.startswith("jobs/a-id-1-a-id/attempt-1/log.txt") for path in files)
+    verified = api.verify_bundle(bundle.file)
+    assert verified.holds and any("; 1 never ran; 2 not judged yet" in check.what for check in verified.checks)
+    assert any(api.NOTHING_VERIFIED in check.notes for check in verified.checks)
+    assert not {row.verdict for row in job_rows(simulated.ledger) if row.job_id in ("a-id", "d-id")} - {None}
 
 
 @pytest.mark.fault(
@@ -245,16 +217,13 @@ def test_open_attempts_and_attempts_that_never_ran_are_in_the_bundle(
     fault="Another user writes the path of a private file into the ledger",
     promise="The file is not put into a bundle.",
 )
-def test_a_file_that_the_ledger_names_elsewhere_is_not_put_into_a_bundle(repro: Caller, tmp_path: Path) -> None:
+def test_a_file_that_the_ledger_names_elsewhere_is_not_put_into_a_bundle(project: Project, tmp_path: Path) -> None:
     """Another user who may write to the ledger must not choose what is in a bundle that is given away."""
-    words = ("submit", "figure-13", "--cluster", "here", "--scale", "cpu", "--where", "pp=1,gbs=4", "--wait")
-    assert repro(*words).returncode in (0, 1)
+    project.run("pp=1,gbs=4")
     private = tmp_path / "submissions" / "diary.queue.sh"
     private.parent.mkdir()
     private.write_text("dear diary")
-    with new_ledger(repro.site.folder).writing() as session:
+    with project.ledger.writing() as session:
         session.execute(sa.update(Attempt).values(file=str(private)))
-    made = repro("bundle", "figure-13", "-o", str(tmp_path / "figure.tar.zst"))
-    assert made.returncode == 0, made.stderr
-    files = content(tmp_path / "figure.tar.zst")
+    files = content(bundled(project, tmp_path / "figure.tar.zst").file)
     assert files and not any(b"dear diary" in text for text in files.values())
