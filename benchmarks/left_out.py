@@ -19,6 +19,8 @@ from benchmarks.measured_times import (
     H100,
     H100_LATER,
     H100_QUAD,
+    H100_QUAD_AGAIN,
+    H100_QUAD_LATER,
     H200,
     H200_AGAIN,
     H200_LATER,
@@ -110,6 +112,8 @@ def _never_fitted() -> Iterator[Judged]:
     yield from _of("`pretrain` on H200, later machines", [*sets[H200_LATER], *sets[H200_QUAD_LATER]], FITTED)
     yield from _of("`pretrain` on H200, measured again", sets[H200_AGAIN], FITTED)
     yield from _of("`pretrain` on other H100", [*sets[H100], *sets[H100_LATER]], FITTED)
+    yield from _of("`pretrain` on four H100, later machine", sets[H100_QUAD_LATER], FITTED)
+    yield from _of("`pretrain` on four H100, measured again", sets[H100_QUAD_AGAIN], FITTED)
     yield from _of("tutorials, core-tp-pp", published(f"tutorials/{NOT_FITTED}"), FITTED)
     yield from _of("Megatron-Core's weak scaling", published("megatron-core/weak-scaling"), FITTED)
     yield from _of("MLSys'23 table 5", published("mlsys23/table-5"), FITTED)
@@ -139,7 +143,7 @@ def _sites_left_out() -> Iterator[Judged]:
     h200 = [*sets[H200], *sets[H200_QUAD], *sets[H200_LATER], *sets[H200_QUAD_LATER]]
     yield from _of("`pretrain`, H200 left out", h200, no_h200, Basis.OTHER_SITE)
     no_h100 = replace(FITTED, pretrain_h100_gemm_share=FITTED.gh100_gemm_share)
-    h100 = [*sets[H100_QUAD], *sets[H100], *sets[H100_LATER]]
+    h100 = [*sets[H100_QUAD], *sets[H100_QUAD_LATER], *sets[H100], *sets[H100_LATER]]
     yield from _of("`pretrain`, H100 left out", h100, no_h100, Basis.OTHER_SITE)
     local = replace(FITTED, **dict.fromkeys(OF_LOCAL_LAYERS, FITTED.host_layer_ms))
     yield from _of("Megatron-LM's own layers, left out", sets[LOCAL_LAYERS], local)

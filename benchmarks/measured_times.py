@@ -35,6 +35,7 @@ H100, H100_LATER, H100_QUAD = "pretrain on one H100", "later on one and two H100
 LOCAL_LAYERS, HOST_BOUND = "Megatron-LM's own layers on H100", "host-bound on four H200"
 H200_LATER, H200_QUAD_LATER = "later on two H200", "later on four H200"
 H200_AGAIN = "cases of the fit, measured again"
+H100_QUAD_LATER, H100_QUAD_AGAIN = "later on four H100", "cases of the fit on four H100, measured again"
 _RESULTS = CHECKOUT / "experiments" / "results"
 LATER_TABLES = {
     1: (_RESULTS / "one-gpu" / "h200",),
@@ -110,7 +111,9 @@ def rows() -> dict[str, list[Row]]:
             *(time.row(_h100(1)) for time in _of_tables((_RESULTS / "one-gpu" / "h100",))),
             *(time.row(_h100(2)) for time in _of_times("h100_times.yaml", "peers")),
         ],
-        H100_QUAD: [time.row(_h100(4), fitted=True) for time in _of_tables((_RESULTS / "h100-quad",))],
+        H100_QUAD: pretrain_on_four_h100(),
+        H100_QUAD_LATER: measured_later_on_four_h100(of_the_fit=False),
+        H100_QUAD_AGAIN: measured_later_on_four_h100(of_the_fit=True),
         LOCAL_LAYERS: local_layers(),
         HOST_BOUND: host_bound(),
     }
@@ -246,6 +249,22 @@ def measured_later(gpus: int, *, of_the_fit: bool) -> list[Row]:
     before = {row.job for quad in (False, True) for row in pretrain_on_h200(quad=quad)}
     machine = _machine("NVIDIA H200", gpus)
     later = [time.row(machine, fitted=False) for time in _of_tables(LATER_TABLES[gpus])]
+    return [row for row in later if (row.job in before) is of_the_fit]
+
+
+def pretrain_on_four_h100() -> list[Row]:
+    """Return the times of the first machine with four H100, all of them fitted."""
+    return [time.row(_h100(4), fitted=True) for time in _of_tables((_RESULTS / "h100-quad" / "first",))]
+
+
+def measured_later_on_four_h100(*, of_the_fit: bool) -> list[Row]:
+    """Return the times of SC21's figures on the second machine whose cases the first one ran too, or the others.
+
+    CARAML's are left out: the host limits all but one of them.
+    """
+    before = {row.job for row in pretrain_on_four_h100()}
+    times = _of_tables((_RESULTS / "h100-quad" / "second",))
+    later = [time.row(_h100(4)) for time in times if time.name.startswith("figure-")]
     return [row for row in later if (row.job in before) is of_the_fit]
 
 

@@ -14,6 +14,8 @@ from benchmarks.measured_times import (
     H100,
     H100_LATER,
     H100_QUAD,
+    H100_QUAD_AGAIN,
+    H100_QUAD_LATER,
     H200,
     H200_AGAIN,
     H200_LATER,
@@ -60,6 +62,7 @@ def data_sets() -> list[DataSet]:
         *_halves("`pretrain` on four H200", sets[H200_QUAD], is_published=False),
         DataSet("cases of the last four rows, measured again", AGAIN, sets[H200_AGAIN], is_published=False),
         DataSet("`pretrain` on four H100, figures 13 and 15", FIT, sets[H100_QUAD], is_published=False),
+        DataSet("figure 13 of the last row, measured again", AGAIN, sets[H100_QUAD_AGAIN], is_published=False),
         DataSet("`pretrain` on one and two H100", FORM, [*sets[H100], *sets[H100_LATER]], is_published=False),
         *_halves("Megatron-LM's own layers on H100", sets[LOCAL_LAYERS], "rows 1, 3", "row 2", is_published=False),
         *(DataSet(title, FORM, published(*names)) for title, names in _FORM),
@@ -70,6 +73,7 @@ def data_sets() -> list[DataSet]:
             "`pretrain` on one and two H200, measured after the fit", VALIDATION, sets[H200_LATER], is_published=False
         ),
         DataSet("`pretrain` on four H200, pipelines", VALIDATION, sets[H200_QUAD_LATER], is_published=False),
+        DataSet("`pretrain` on four H100, figures 16 to 18", VALIDATION, sets[H100_QUAD_LATER], is_published=False),
     ]
 
 

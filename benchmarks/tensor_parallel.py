@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
+from torch.multiprocessing.spawn import spawn
 
 SEQUENCE, HIDDEN = 2048, 4096
 REPEATS, ROUNDS = 20, 10
@@ -40,17 +40,18 @@ class Ways:
 
     def __init__(self, sizes: Sizes, device: torch.device, dtype: torch.dtype) -> None:
         self.ranks = dist.get_world_size()
-        self.group = dist.group.WORLD
+        self.group = _world()
         generator = torch.Generator().manual_seed(dist.get_rank())
         self.share = torch.randn(sizes.rows // self.ranks, sizes.inner, generator=generator).to(device, dtype)
         self.whole = torch.randn(sizes.rows, sizes.inner, generator=generator).to(device, dtype)
         self.weight = (torch.randn(sizes.inner, sizes.columns, generator=generator) / sizes.inner**0.5).to(
             device, dtype
         )
-        self.second = torch.cuda.Stream() if device.type == "cuda" else None
+        self.second = torch.cuda.Stream() if device.type == "cuda" else None  # type: ignore[no-untyped-call]
 
     def product(self) -> torch.Tensor:
-        return self.whole @ self.weight
+        product: torch.Tensor = self.whole @ self.weight
+        return product
 
     def gather(self) -> torch.Tensor:
         whole = torch.empty_like(self.whole)
@@ -58,9 +59,11 @@ class Ways:
         return whole
 
     def gather_and_product(self) -> torch.Tensor:
-        return self.gather() @ self.weight
+        product: torch.Tensor = self.gather() @ self.weight
+        return product
 
     def scatter(self) -> torch.Tensor:
+        """Scatter a tensor of `inner` columns; the result of the product has `columns`."""
         return self._scattered(self.whole)
 
     def product_and_scatter(self) -> torch.Tensor:
@@ -72,7 +75,7 @@ class Ways:
         result = self.whole.new_empty(self.ranks, self.share.size(0), self.weight.size(1))
         gathered = []
         with self._on_second():
-            for chunk in self.share.split(rows):
+            for chunk in self.share.split(rows):  # type: ignore[no-untyped-call]
                 whole = chunk.new_empty(self.ranks * rows, chunk.size(1))
                 dist.all_gather_into_tensor(whole, chunk)
                 gathered.append((whole.view(self.ranks, rows, -1), self._event()))
@@ -99,11 +102,15 @@ class Ways:
 
     def fused_gather_and_product(self) -> torch.Tensor:
         """Torch's asynchronous tensor parallelism: shares arrive by copies through symmetric memory."""
+        product: torch.Tensor
         _, (product,) = torch.ops.symm_mem.fused_all_gather_matmul(self.share, [self.weight], 0, self.group.group_name)
         return product
 
     def fused_product_and_scatter(self) -> torch.Tensor:
-        return torch.ops.symm_mem.fused_matmul_reduce_scatter(self.whole, self.weight, "sum", 0, self.group.group_name)
+        share: torch.Tensor = torch.ops.symm_mem.fused_matmul_reduce_scatter(
+            self.whole, self.weight, "sum", 0, self.group.group_name
+        )
+        return share
 
     def _scattered(self, whole: torch.Tensor) -> torch.Tensor:
         share = whole.new_empty(whole.size(0) // self.ranks, whole.size(1))
@@ -141,19 +148,20 @@ def ways_of(ways: Ways, kind: str, symmetric: bool) -> dict[str, Pair]:
 
 def least_us(pair: Pair) -> float:
     """Return the least time of a pair of the slowest rank, in microseconds; negative if no graph could be recorded."""
-    stream = torch.cuda.Stream()
+    stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     with torch.cuda.stream(stream):
         for _ in range(3):
             pair()
     torch.cuda.synchronize()
-    graph: torch.cuda.CUDAGraph | None = torch.cuda.CUDAGraph()
+    recorded = torch.cuda.CUDAGraph()
+    graph: torch.cuda.CUDAGraph | None = recorded
     try:
-        with torch.cuda.graph(graph, stream=stream):
+        with torch.cuda.graph(recorded, stream=stream):
             for _ in range(REPEATS):
                 pair()
     except RuntimeError:
         graph = None
-    start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
     times_ms = []
     for _ in range(ROUNDS):
         dist.barrier()
@@ -208,11 +216,17 @@ def measure(rank: int, ranks: int, cpu: bool) -> None:
     dist.destroy_process_group()
 
 
+def _world() -> dist.ProcessGroup:
+    group = dist.group.WORLD
+    assert group is not None
+    return group
+
+
 def _use_symmetric_memory() -> bool:
     try:
         import torch.distributed._symmetric_memory as symmetric_memory
 
-        symmetric_memory.enable_symm_mem_for_group(dist.group.WORLD.group_name)
+        symmetric_memory.enable_symm_mem_for_group(_world().group_name)
     except (ImportError, RuntimeError) as error:
         print(f"no symmetric memory: {error}", flush=True)
         return False
@@ -225,4 +239,4 @@ if __name__ == "__main__":
     parser.add_argument("--cpu", action="store_true", help="compare results on CPU cores; no times")
     given = parser.parse_args()
     count = given.processes or torch.cuda.device_count()
-    mp.spawn(measure, (count, given.cpu), nprocs=count)
+    spawn(measure, (count, given.cpu), nprocs=count)  # type: ignore[no-untyped-call]

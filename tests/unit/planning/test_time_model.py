@@ -105,6 +105,14 @@ def test_times_on_one_and_two_h100_follow_from_those_on_four() -> None:
     assert {row.predicted(FITTED).basis for row in (*fitted, *others)} == {Basis.MEASURED}
 
 
+def test_later_times_on_four_h100_are_predicted_without_a_fit_to_them() -> None:
+    later = measured_rows()["later on four H100"]
+    assert len(later) == 27 and {row.name.partition(" ")[0] for row in later} == {f"figure-{n}" for n in (16, 17, 18)}
+    assert not any(row.fitted for row in later)
+    assert statistics.fmean(abs(row.error(FITTED)) for row in later) < 0.03
+    assert max(abs(row.error(FITTED)) for row in later) < 0.08
+
+
 def test_layers_without_transformer_engine_have_their_own_speed() -> None:
     """They took 1.6 to 1.9 times as long as fused layers are predicted to take."""
     rows = measured_rows()["Megatron-LM's own layers on H100"]

@@ -146,11 +146,16 @@ def test_times_predicted_before_the_runs_on_one_gpu_are_inside_their_uncertainty
         assert f"| {gpu.upper()} | 10 | {mean(once.values()):.1%} |".replace("%", " %") in readme
 
 
-def test_the_table_of_two_h100_has_the_plan_and_the_measured_numbers() -> None:
-    folder = RESULTS / "two-h100"
-    predicted = {case["case"]: case for case in json.loads((folder / "llm-800m.plan.json").read_text())["cases"]}
-    readme = (folder / "README.md").read_text()
-    ran = [row for row in _rows((folder / "llm-800m.csv").read_bytes()) if row["iteration_ms"]]
+@pytest.mark.parametrize(
+    ("page", "table", "sizes"),
+    [("two-h100", "llm-800m", 7), ("h100-quad", "second/llm-800m", 8)],
+    ids=["two H100", "four H100"],
+)
+def test_the_table_of_batch_sizes_has_the_plan_and_the_measured_numbers(page: str, table: str, sizes: int) -> None:
+    plan = json.loads((RESULTS / page / f"{table}.plan.json").read_text())
+    predicted = {case["case"]: case for case in plan["cases"]}
+    readme = (RESULTS / page / "README.md").read_text()
+    ran = [row for row in _rows((RESULTS / page / f"{table}.csv").read_bytes()) if row["iteration_ms"]]
     for row in ran:
         planned_ms, measured_ms = 1000 * predicted[row["case"]]["iteration_s"], float(row["iteration_ms"])
         assert abs(planned_ms / measured_ms - 1) <= predicted[row["case"]]["uncertainty"]
@@ -161,7 +166,7 @@ def test_the_table_of_two_h100_has_the_plan_and_the_measured_numbers() -> None:
             *(f"{float(row['tokens_per_s_per_gpu']):,.0f}", f"{float(row['host_wait_percent']):.1f}", energy),
         )
         assert f"| {' | '.join(numbers)} |" in readme, row["case"]
-    assert len(ran) == 7
+    assert len(ran) == sizes
 
 
 UNCERTAINTY, UNCERTAINTY_OF_H100 = 0.08, 0.15
@@ -181,8 +186,8 @@ FOUR_H200 = {
 }
 """The same in experiments/results/h200-quad/README.md: one machine for each job."""
 
-FOUR_H100 = {"Figure 13": "figure-13", "Figure 15": "figure-15"}
-"""The same in experiments/results/h100-quad/README.md."""
+FOUR_H100 = {"Figure 13": "first/figure-13", "Figure 15": "first/figure-15"}
+"""The same in experiments/results/h100-quad/README.md: its first machine."""
 
 
 @pytest.mark.parametrize(
@@ -212,6 +217,40 @@ def test_the_table_of_predictions_has_the_second_machine_of_four_h200() -> None:
     for number in (13, 14):
         errors = _errors_of_new_jobs(folder / "second" / f"figure-{number}", "quad", set(), 0.1)
         assert _errors_row(f"Figure {number}, second machine", errors) in (folder / "README.md").read_text()
+
+
+def test_the_table_of_predictions_has_the_second_machine_of_four_h100() -> None:
+    folder, printed = RESULTS / "h100-quad", 0.1
+    readme = (folder / "README.md").read_text()
+    jobs: set[object] = set()
+    fitted = _errors_of_new_jobs(folder / "second" / "figure-13", "quad", jobs, 0.05, printed)
+    assert _errors_row("Figure 13, no test", fitted, printed) in readme
+    all_errors = []
+    for number, without in ((16, ", without the jobs of figure 13"), (17, ", without the job of figure 13"), (18, "")):
+        errors = _errors_of_new_jobs(folder / "second" / f"figure-{number}", "quad", jobs, 0.08, printed)
+        assert _errors_row(f"Figure {number}{without}", errors, printed) in readme
+        all_errors += errors
+    assert _errors_row("**figures 16 to 18**", all_errors, printed) in readme
+
+
+def test_the_ratios_of_h100_to_h200_follow_from_the_tables() -> None:
+    page = (RESULTS / "h100-quad" / "README.md").read_text()
+    lines = re.findall(r"^\| figure (\d+) (\S+?),? .*?\| (.*) \|$", page, re.MULTILINE)
+    for number, case, cells in lines:
+        rate, before, after = (
+            _rate(RESULTS / folder / f"figure-{number}.csv", case)
+            for folder in ("h100-quad/second", "h200-quad/first", "h200-quad/second")
+        )
+        assert rate and after
+        shown = (f"{value:.1f}" if value else "–" for value in (before, after, rate))
+        ratios = (f"{rate / before:.3f}" if before else "–", f"{rate / after:.3f}")
+        assert cells == " | ".join((*shown, *ratios)), case
+    assert len(lines) == 12
+
+
+def _rate(table: Path, case: str) -> float | None:
+    rows = _rows(table.read_bytes()) if table.exists() else []
+    return next((float(row["tflops_per_gpu"]) for row in rows if row["case"] == case), None)
 
 
 def _errors_of_new_jobs(
