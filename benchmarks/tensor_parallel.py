@@ -47,6 +47,7 @@ class Ways:
         self.weight = (torch.randn(sizes.inner, sizes.columns, generator=generator) / sizes.inner**0.5).to(
             device, dtype
         )
+        self.result = torch.zeros(sizes.rows, sizes.columns, device=device, dtype=dtype)
         self.second = torch.cuda.Stream() if device.type == "cuda" else None  # type: ignore[no-untyped-call]
 
     def product(self) -> torch.Tensor:
@@ -63,8 +64,7 @@ class Ways:
         return product
 
     def scatter(self) -> torch.Tensor:
-        """Scatter a tensor of `inner` columns; the result of the product has `columns`."""
-        return self._scattered(self.whole)
+        return self._scattered(self.result)
 
     def product_and_scatter(self) -> torch.Tensor:
         return self._scattered(self.product())

@@ -58,7 +58,7 @@ SAME_FLOOR = {
     ("results", "reading"),
 }
 # Budget of the package. A number changes only in a commit that names what it buys.
-MOST_LINES, MOST_FILES, MOST_ANY = 48_700, 190, 90
+MOST_LINES, MOST_FILES, MOST_ANY = 47_000, 190, 90
 MOST_LINES_OF_A_FUNCTION = 50
 
 FILES = {".".join(file.relative_to(PACKAGE).with_suffix("").parts): file for file in sorted(PACKAGE.rglob("*.py"))}
