@@ -350,6 +350,7 @@ def test_a_real_log_without_secrets_is_unchanged(log: Path) -> None:
     assert masked(text) == text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bundle", BUNDLES, ids=lambda bundle: f"{bundle.parent.name}-{bundle.stem}")
 def test_every_file_of_a_shipped_bundle_is_unchanged(bundle: Path) -> None:
     with unpacked(bundle) as (folder, paths):

@@ -16,6 +16,8 @@ from orchestrator.ledger.tables import Attempt
 from tests.unit.api.project import Project, problems
 from tests.unit.launch.slurm_stand_in import PROFILE, Slurm
 
+pytestmark = pytest.mark.slow
+
 ONE = "pp=1,gbs=4"
 LOST = {"phase": "ended", "state": "NODE_FAIL", "verdict": "failed", "failure": "node-fail", "nodes": "n5"}
 

@@ -13,6 +13,8 @@ from tests.recorded_jobs import new_ledger, record_results
 from tests.unit.catalog.entries import CHECKOUT, shipped
 from tests.unit.cli.calling import Caller
 
+pytestmark = pytest.mark.slow
+
 CASE = ("clipped", "--cluster", "here", "--scale", "cpu", "--where", "pp=1,gbs=4")
 CHANGES = ("--arg", "--lr=0.5", "--no-arg", "--clip-grad")
 
@@ -97,7 +99,6 @@ def test_jobs_with_changed_arguments_are_jobs_of_their_own_and_a_retry_keeps_the
     ]
 
 
-@pytest.mark.slow
 def test_a_bundle_of_jobs_with_changed_arguments_verifies_and_names_them(repro: Caller, tmp_path: Path) -> None:
     assert repro("submit", *CASE, *CHANGES, "--wait").returncode == 0
     file = tmp_path / "changed.tar.zst"

@@ -15,6 +15,8 @@ from tests.unit.cli.calling import Caller, everything_in
 from tests.unit.launch.enroot import DIGEST, FILE, OTHER_DIGEST, StandIn
 from tests.waiting import wait_until
 
+pytestmark = pytest.mark.slow
+
 PROFILE = """\
 about: a cluster with containers
 scheduler: slurm

@@ -21,6 +21,8 @@ from tests.recorded_jobs import new_ledger
 from tests.stand_in_site import Site
 from tests.unit.launch.slurm_stand_in import PROFILE, Slurm
 
+pytestmark = pytest.mark.slow
+
 CONTAINER = "container: {{runtime: pyxis, images: {{pretrain: {image}}}}}\nsite: {{login_sees_paths: {sees}}}\n"
 
 

@@ -13,6 +13,8 @@ from orchestrator.launch.preflight import LEAST_MIB, gpus_in_use
 from tests.stand_in_site import Site
 from tests.waiting import wait_until
 
+pytestmark = pytest.mark.slow
+
 NOBODY = 2**22 + 1
 """A process id that no process has."""
 H200 = "NVIDIA H200, 143771"

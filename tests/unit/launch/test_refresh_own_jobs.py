@@ -15,6 +15,8 @@ from orchestrator.ledger.rows import JobRow
 from orchestrator.slurm.records import JobRecord
 from tests.recorded_jobs import new_ledger, record_jobs
 
+pytestmark = pytest.mark.slow
+
 REAPER = '{"OccupiedIdleGPUsJobReaper":{"exemptIdleTimeMins":"120"}}'
 LATER = timedelta(days=1)
 

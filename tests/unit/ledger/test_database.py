@@ -168,6 +168,7 @@ def locked_by_another_process(url: sa.URL) -> Iterator[None]:
         holder.end()
 
 
+@pytest.mark.slow
 @pytest.mark.fault(
     section="Ledger",
     fault="Another process holds the lock",

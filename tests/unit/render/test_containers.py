@@ -14,6 +14,8 @@ from orchestrator.job_spec import Resources
 from orchestrator.planning.plan import Plan
 from tests.unit.render.stand_ins import RUNTIMES, Stage, cluster_and_plan, with_arguments, with_fields
 
+pytestmark = pytest.mark.slow
+
 IMAGES = ("registry.example/nvidia/x:1", "registry.example#nvidia/x:1", "docker://registry.example/nvidia/x:1")
 
 

@@ -12,6 +12,8 @@ from tests.unit.render.stand_ins import KINDS, Stage, cluster_and_plan, executab
 from tests.unit.render.test_own_gpus import job
 from tests.waiting import wait_until
 
+pytestmark = pytest.mark.slow
+
 # Lines of driver 580. The identifying numbers are made up.
 NVIDIA_SMI = """\
 #!/bin/bash

@@ -93,6 +93,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_pandas_reads_the_csv_as_it_was_without_being_told_anything(files: Path) -> None:
     found = installed("pandas").read_csv(files / "x.csv")
     assert list(found.columns) == NAMES

@@ -12,6 +12,8 @@ from orchestrator.results.plot.panels import BACKGROUND, INK, SERIES
 from tests.unit.catalog.entries import figure_13, shipped
 from tests.unit.results.drawing import made_up, nothing_ran, words
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def drawing(tmp_path_factory: pytest.TempPathFactory) -> str:
