@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import typing
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
 from types import NoneType
@@ -122,16 +122,31 @@ def kind_of(hint: object) -> ColumnKind:
     return kinds.pop() if len(kinds) == 1 else _KINDS.get(hint, "text")
 
 
+_ABSENT = object()
+
+
+@cache
+def _paths(row_type: type) -> dict[str, list[str]]:
+    """Return the path of each field in its source."""
+    declared = _declared(row_type).items()
+    return {name: ((field.of if isinstance(field, Field) else None) or name).split(".") for name, field in declared}
+
+
 def values_of(row_type: type, *sources: object, **values: object) -> dict[str, Any]:
     """Return the fields of a row: each one from `values`, else from the first source that has its path.
 
     A field that no source has is left out.
     """
-    for name, declared in _declared(row_type).items():
-        path = ((declared.of if isinstance(declared, Field) else None) or name).split(".")
-        source = _source(sources, path[0]) if name not in values else None
-        if source is not None:
-            values[name] = _value(source, path)
+    for name, (first, *rest) in _paths(row_type).items():
+        if name in values:
+            continue
+        for source in sources:
+            value = getattr(source, first, _ABSENT)
+            if value is not _ABSENT:
+                for part in rest:
+                    value = None if value is None else getattr(value, part)
+                values[name] = value
+                break
     return values
 
 
@@ -143,14 +158,3 @@ def row_of(row_type: type[R], *sources: object, **values: object) -> R:
 def rows_of(row_type: type[R], sources: Iterable[object], **values: object) -> list[R]:
     """Return a row of each source, with the same further values."""
     return [row_of(row_type, source, **values) for source in sources]
-
-
-def _source(sources: Sequence[object], name: str) -> object | None:
-    return next((source for source in sources if hasattr(source, name)), None)
-
-
-def _value(source: object, names: Sequence[str]) -> object:
-    """Return the value at a path; None if a part of the path is None."""
-    for name in names:
-        source = None if source is None else getattr(source, name)
-    return source

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from itertools import groupby
 from pathlib import Path
@@ -165,8 +165,13 @@ def job_statuses(ledger: Ledger, results: ResultRows[S]) -> list[JobStatus]:
     )
     changed = _changed(ledger)
     return [
-        replace(
-            _status(row, last, specs.get(last.job_id), metrics.get(row.attempt_id, {}), prices.get(row.attempt_id), at),
+        _status(
+            row,
+            last,
+            specs.get(last.job_id),
+            metrics.get(row.attempt_id, {}),
+            prices.get(row.attempt_id),
+            at,
             reused=reuse_text(row, made_for, at),
             arguments=changed.get(row.job_id),
         )
@@ -181,6 +186,7 @@ def _status(
     measured: Mapping[str, MeasuredMetric],
     price: Price | None,
     at: datetime,
+    **texts: str | None,
 ) -> JobStatus:
     """Return the status of a job whose latest attempt is `last`; `spec` is that of a running job."""
     progress, problem = running_progress(last, spec) if spec is not None else (None, None)
@@ -201,6 +207,7 @@ def _status(
         cost=money.amount if money else None,
         currency=money.currency if money else None,
         **{name: values.get(name) for name in ("gpu_hours", "joules_per_iteration", "joules_per_token")},
+        **texts,
     )
 
 
