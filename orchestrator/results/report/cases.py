@@ -206,9 +206,11 @@ def with_spread(value: float | None, spread: float | None) -> str:
     return f"{shown} ± {rounded if float(rounded.replace(',', '')) or not spread else f'{spread:.1g}'}"
 
 
-def shown_hours(hours: float) -> str:
-    """Return hours with two decimals; `< 0.01` for less."""
-    return "< 0.01" if 0 < hours < 0.01 else f"{hours:,.2f}"
+def shown_hours(hours: float | None) -> str:
+    """Return hours with two decimals; `< 0.01` for less, 0.00 if a clock went backwards, nothing before the end."""
+    if hours is None:
+        return ""
+    return "< 0.01" if 0 < hours < 0.01 else f"{max(0.0, hours):,.2f}"
 
 
 @dataclass(frozen=True, slots=True)

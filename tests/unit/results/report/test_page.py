@@ -429,6 +429,12 @@ def test_a_number_reads_as_far_as_it_can_be_trusted(value: float | None, spread:
 
 def test_a_second_of_a_gpu_is_not_nothing() -> None:
     assert [shown_hours(hours) for hours in (0.0, 1 / 3600, 0.26, 1234.5)] == ["0.00", "< 0.01", "0.26", "1,234.50"]
+    assert [shown_hours(hours) for hours in (None, -64.0)] == ["", "0.00"]
+
+
+def test_an_attempt_that_has_not_ended_has_no_hours_on_the_page(ledger: Ledger) -> None:
+    figure = record_figure(ledger, figure_13(), "paper", lambda *_: Outcome(columns=PENDING))
+    assert '<td data-label="Hours" class="num"></td>' in report(ledger, [figure], TEMPLATES)
 
 
 # ---- where it is written ----------------------------------------------------------------------------------------
