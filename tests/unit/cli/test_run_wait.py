@@ -52,8 +52,8 @@ def test_a_job_that_fails_is_exit_1_and_the_others_are_waited_for(repro: Caller,
 
 def test_a_job_that_can_never_start_is_exit_1_with_its_history(repro: Caller, slurm: SimulatedSlurm) -> None:
     slurm.submit("a", "b")
-    slurm.end("a-id")
     slurm.update("b-id", reason="JobHeldUser")
+    slurm.on_query = [lambda: slurm.start("a-id"), lambda: slurm.end("a-id")]
     done = repro("wait")
     assert done.returncode == 1 and "1/2 verified, 1 waiting" in done.stderr
     assert "b-id (b): JobHeldUser: is held by its user or an account's coordinator. Hint: " in done.stderr
