@@ -335,7 +335,7 @@ DERIVED: dict[str, tuple[Change, list[str]]] = {
             rf"{CASE}: verdict is verified, and failed",
         ],
     ),
-    "what a program says it ran as": (
+    "the world size in a log": (
         replace(LOG, b"world size: 4", b"world size: 8"),
         [rf"{WHERE}: verdict is verified in the ledger, failed from its log"],
     ),

@@ -125,7 +125,7 @@ def test_a_job_that_failed_with_its_node_is_retried_without_its_class(project: P
 
 
 def test_a_job_that_would_be_another_now_is_not_retried(failed: Project) -> None:
-    """What is measured under one job's name must be that job."""
+    """A job has measurements of its own configuration only."""
     shutil.copytree(CHECKOUT / "experiments", failed.folder / "experiments")
     file = failed.folder / "experiments" / "sc21" / "figure-13.yaml"
     text = file.read_text()

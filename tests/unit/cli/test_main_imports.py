@@ -30,7 +30,7 @@ print(json.dumps(sorted(names)), file=sys.stderr)
 
 
 def loaded(site: Site, *words: str) -> set[str]:
-    """What is in memory at the end of a command: packages and modules."""
+    """Return the packages and modules in memory at the end of a command."""
     command = [sys.executable, "-c", RUN, *words]
     done = subprocess.run(command, cwd=site.folder, env=site.environment, capture_output=True, text=True, check=True)
     return set(json.loads(done.stderr.splitlines()[-1]))

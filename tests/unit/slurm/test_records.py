@@ -115,12 +115,12 @@ def test_what_is_only_expected_is_not_reported_as_happened() -> None:
     assert (ended.ended_at, ended.ends_at) == (utc(STARTED + 1800), None)
 
 
-def test_the_two_sources_tell_the_same_of_a_job() -> None:
+def test_squeue_and_sacct_give_the_same_record_of_a_job() -> None:
     (queued,) = parse_queue(queue_row(state="FAILED", code="768", nodes="n[1-2]", end=str(ENDED), comment="token"))
     (past,) = parse_accounting(accounting_row(state="FAILED", code="3:0"))
-    told = {(record.source, *_without_source(record)) for record in (queued, past)}
-    assert {row[0] for row in told} == {"squeue", "sacct"}
-    assert len({row[1:] for row in told}) == 1, told
+    records = {(record.source, *_without_source(record)) for record in (queued, past)}
+    assert {row[0] for row in records} == {"squeue", "sacct"}
+    assert len({row[1:] for row in records}) == 1, records
     assert (queued.user, queued.submitted_at) == ("ada", utc(SUBMITTED))
     assert (queued.output, past.output) == ("/dev/null", "")
 
