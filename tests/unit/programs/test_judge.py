@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import tracemalloc
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import pytest
 
