@@ -108,9 +108,8 @@ def fill(database: Path, count: int) -> None:
     spec = JobSpec(point={"pp": 1}, gpus_per_node=4)
     jobs = [NewJob(f"{i:012x}", f"pp={i}", "local", "pretrain", "c", None, spec, 4, 8, "local") for i in range(count)]
     with new_run(ledger, run, jobs) as transaction:
-        missing = transaction.missing({job.id: Disposition.MISSING for job in jobs})
-        attempts = {job_id: NewAttempt("/f", i, (), False, "/", "", "") for i, job_id in enumerate(missing)}
-        transaction.add(attempts, {})
+        attempts = {job.id: NewAttempt("/f", i, (), False, "/", "", "") for i, job in enumerate(jobs)}
+        transaction.add({job.id: Disposition.MISSING for job in jobs}, attempts, {})
     with ledger.writing() as session:
         session.execute(sa.update(Attempt).values(phase=ENDED, state="COMPLETED", verdict=VERIFIED, ended_at=now()))
 

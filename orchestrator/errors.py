@@ -57,17 +57,27 @@ class Unreachable(ReproError):
 
 
 def for_each(items: Iterable[T], function: Callable[[T], R]) -> list[R]:
-    """Return the result of the function for each item. ReproError has the problems of all items, each once."""
+    """Return the result of the function for each item. ReproError has the problems of all items, each once.
+
+    Unreachable is raised at once.
+    """
     results: list[R] = []
     problems: list[Problem] = []
     for item in items:
         try:
             results.append(function(item))
+        except Unreachable:
+            raise
         except ReproError as error:
             problems.extend(error.problems)
-    if problems:
-        raise ReproError(*dict.fromkeys(problems))
+    require_none(dict.fromkeys(problems))
     return results
+
+
+def require_none(problems: Iterable[Problem]) -> None:
+    """Raise ReproError with these problems, if there are any."""
+    if listed := list(problems):
+        raise ReproError(*listed)
 
 
 def did_you_mean(word: str, known: Iterable[str], cutoff: float = 0.5) -> str | None:

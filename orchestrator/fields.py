@@ -89,13 +89,9 @@ def _declared(row_type: type) -> dict[str, Field | Columns | None]:
     """Return the declaration of each field."""
     hints = get_type_hints(row_type, include_extras=True)
     return {
-        field.name: next((one for one in _metadata(hints[field.name]) if isinstance(one, (Field, Columns))), None)
+        field.name: next((part for part in get_args(hints[field.name]) if isinstance(part, (Field, Columns))), None)
         for field in dataclasses.fields(row_type)
     }
-
-
-def _metadata(hint: object) -> tuple[object, ...]:
-    return getattr(hint, "__metadata__", ())
 
 
 @cache

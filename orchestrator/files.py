@@ -75,24 +75,22 @@ def open_job_file(folder: Path, name: str) -> BinaryIO | None:
 
 def read_job_file(folder: Path, name: str) -> bytes | None:
     """Return the whole file, or None if it does not exist. Errors are those of `open_job_file`."""
+    return _read_end(folder, name, -1)
+
+
+def tail_bytes(folder: Path, name: str, last: int) -> bytes:
+    """Return up to `last` bytes from the end of the file; nothing if it does not exist. Errors: `open_job_file`."""
+    return _read_end(folder, name, last) or b""
+
+
+def _read_end(folder: Path, name: str, last: int) -> bytes | None:
     file = open_job_file(folder, name)
     if file is None:
         return None
     with file:
         try:
-            return file.read()
-        except OSError as error:
-            raise _unreadable(folder / name, error) from None
-
-
-def tail_bytes(folder: Path, name: str, last: int) -> bytes:
-    """Return up to `last` bytes from the end of the file; nothing if it does not exist. Errors: `open_job_file`."""
-    file = open_job_file(folder, name)
-    if file is None:
-        return b""
-    with file:
-        try:
-            file.seek(max(0, os.fstat(file.fileno()).st_size - last))
+            if last >= 0:
+                file.seek(max(0, os.fstat(file.fileno()).st_size - last))
             return file.read(last)
         except OSError as error:
             raise _unreadable(folder / name, error) from None

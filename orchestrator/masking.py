@@ -22,7 +22,6 @@ from orchestrator.secret_patterns import (
     is_plain,
     is_secrets_name,
     looks_random,
-    secret_variables,
     spans_of_command,
     spans_of_names,
 )
@@ -141,10 +140,8 @@ def masked_tree(value: object, name: str = "") -> Any:
 
 def secret_values(environment: Mapping[str, str]) -> frozenset[str]:
     """Return the secrets in an environment: values of secret names, and logins and tokens in other values."""
-    secrets = set(secret_variables(environment).values())
-    for value in environment.values():
-        secrets |= hidden_values(value)
-    return frozenset(secrets)
+    secrets = {value for name, value in environment.items() if holds_secret(name, value)}
+    return frozenset(secrets.union(*map(hidden_values, environment.values())))
 
 
 def hidden_values(text: str) -> frozenset[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 # Names are split into words, also `apiKey` and `HFToken`. TOKENIZERS, KEYBOARD and AUTHOR are other words.
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
@@ -136,11 +136,6 @@ def looks_random(value: str) -> bool:
 def looks_chosen(value: str) -> bool:
     """Return whether the value has six characters or more, with letters and digits, unlike a word of a sentence."""
     return len(value) >= 6 and bool(_DIGIT.search(value) and _LETTER.search(value))
-
-
-def secret_variables(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables whose name is a secret's and whose value is not plain."""
-    return {name: value for name, value in environment.items() if holds_secret(name, value)}
 
 
 Span = tuple[int, int]

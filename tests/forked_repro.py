@@ -35,8 +35,8 @@ from tests.waiting import LIMIT_S
 _ROOT = Path(__file__).resolve().parents[1]
 REPRO = "from orchestrator.cli.main import main; main()"
 
-_NOT_IMPORTED = ("orchestrator.pretrain", "orchestrator.planning.meta_", "orchestrator.ledger.migrations.")
-"""Modules that need torch, or alembic's context."""
+_NOT_IMPORTED = ("orchestrator.pretrain", "orchestrator.planning.meta_")
+"""Modules that need torch."""
 
 
 class ForkedRepro:
@@ -212,7 +212,6 @@ def _import_all() -> None:
     for module in pkgutil.walk_packages(orchestrator.__path__, "orchestrator."):
         if not module.name.startswith(_NOT_IMPORTED) and not module.name.endswith("__main__"):
             import_module(module.name)
-    import_module("alembic.command")
     import_module("submitit")
     import_module("tests.process_caches")
 

@@ -12,7 +12,8 @@ from typing import Any
 import sqlalchemy as sa
 
 from orchestrator.cli.main import LazyGroup
-from orchestrator.ledger import migrations
+from orchestrator.ledger import database
+from orchestrator.ledger.views import create_schema
 
 _get_command = LazyGroup.get_command
 
@@ -43,7 +44,6 @@ def _share_compiled_statements(connection: sa.Connection) -> None:
     connection.execution_options(compiled_cache=_COMPILED)
 
 
-_create_schema = migrations.create_schema
 _CREATION: dict[str, list[tuple[str, Any]]] = {}
 """Name of a dialect -> the statements that created the first ledger, with their parameters."""
 
@@ -62,10 +62,10 @@ def _create_again(connection: sa.Connection) -> None:
 
     sa.event.listen(connection, "before_cursor_execute", note)
     try:
-        _create_schema(connection)
+        create_schema(connection)
     finally:
         sa.event.remove(connection, "before_cursor_execute", note)
     _CREATION[connection.dialect.name] = made
 
 
-migrations.create_schema = _create_again
+database.create_schema = _create_again  # type: ignore[attr-defined]

@@ -127,8 +127,9 @@ def record_run(
     """Store a run with an attempt for each job that `decide` finds missing."""
     with runs.new_run(ledger, run, jobs) as transaction:
         latest = {job_id: attempts[-1] for job_id, attempts in transaction.before.items()}
-        missing = transaction.missing({job.id: decide(job.id, latest.get(job.id)) for job in jobs})
-        return transaction.add(make(missing), {})
+        dispositions = {job.id: decide(job.id, latest.get(job.id)) for job in jobs}
+        missing = [job_id for job_id, of in dispositions.items() if of is Disposition.MISSING]
+        return transaction.add(dispositions, make(missing), {})
 
 
 def unless_verified(_job_id: str, latest: AttemptRow | None) -> Disposition:

@@ -8,11 +8,10 @@ import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Literal
 
 from orchestrator.clusters.container import MountFields, release
-from orchestrator.clusters.needs import fetch_record, needed_paths
+from orchestrator.clusters.needs import CORRECT, SitePath, fetch_record, needed_paths
 from orchestrator.clusters.resolve import Cluster
 from orchestrator.clusters.slurm_fields import QosFields, SlurmFields
 from orchestrator.config.yaml import KeyPath, dotted
@@ -21,7 +20,6 @@ from orchestrator.slurm.notation import format_time_limit, time_limit_s
 from orchestrator.slurm.site import Association, NodeKind, Partition, Site
 from orchestrator.text import counted
 from orchestrator.workloads import workloads
-from orchestrator.workloads.needs import fetch_command
 from orchestrator.workloads.pretrain import PRETRAIN
 
 Result = Literal["ok", "wrong", "open", "later", "unknown", "not checked"]
@@ -64,26 +62,8 @@ def is_blank(text: str) -> bool:
     return "<" in text
 
 
-CORRECT = "correct the path, or create it"
-
 Presence = Literal["yes", "no", "unreadable"]
 """Existence of a path. `unreadable`: this user may not read it."""
-
-
-@dataclass(frozen=True, slots=True)
-class SitePath:
-    """Path that must exist. `check` is the field of the profile, `hint` is for a missing path.
-
-    If `is_read`, jobs read the file as the user who submits them. `record` is the record of its fetch, if it can have
-    one.
-    """
-
-    check: str
-    path: str
-    location: str
-    hint: str = CORRECT
-    is_read: bool = False
-    record: Path | None = None
 
 
 def site_paths(cluster: Cluster) -> list[SitePath]:
@@ -155,10 +135,7 @@ def _mounts(cluster: Cluster) -> Iterator[SitePath]:
 
 def _workloads(cluster: Cluster) -> Iterator[SitePath]:
     for name in cluster.layered.mapping("workloads"):
-        hint = fetch_command(name, cluster.name)
-        for needed in needed_paths(workloads()[name], cluster):
-            check = f"workloads.{name}.{needed.field}"
-            yield SitePath(check, needed.path, needed.location, hint, record=needed.record_file)
+        yield from needed_paths(workloads()[name], cluster)
     python = cluster.profile.workloads.pretrain_python
     if python and python.startswith("/") and cluster.profile.container is None:  # in an image only a job can check it
         path = ("workloads", PRETRAIN, "python")
@@ -252,7 +229,7 @@ class _SiteChecks:
     def names(self) -> Iterator[Finding]:
         """Check the names of features and reservations."""
         if self.slurm.constraint and not is_blank(self.slurm.constraint) and self.job_partition:
-            there = sorted(self.job_partition.features)
+            there = sorted({feature for kind in self.job_partition.kinds for feature in kind.features})
             parts = re.split(r"[&|,()\[\]!\s]+", self.slurm.constraint)  # such as `[rack1*2|rack2*2]&80g`
             missing = [name for part in parts if (name := part.partition("*")[0]) and name not in there]
             if not self.job_partition.kinds:
@@ -348,7 +325,9 @@ class _SiteChecks:
                 hint = "set gpu_request: none if jobs get whole nodes"
                 yield self._at("slurm.gpu_request", "wrong", f"Slurm has no GPUs in partition {partition.name}", hint)
             return
-        kinds = sorted({gres.kind for gres in partition.gres if gres.name == "gpu" and gres.kind})
+        kinds = sorted(
+            {gres.kind for node in partition.kinds for gres in node.gres if gres.name == "gpu" and gres.kind}
+        )
         if kind and kind not in kinds:
             hint = did_you_mean(kind, kinds) or f"there are: {', '.join(kinds) or 'GPUs without a type'}"
             yield self._at("slurm.gres_type", "wrong", f"{kind}: no such GPU type in {partition.name}", hint)
@@ -388,7 +367,7 @@ class _SiteChecks:
                 message = f"this machine has no {container.runtime}; nodes may have it"
                 yield self._at("container.runtime", "unknown", message, "use --job")
         elif container.runtime == "edf":
-            if srun.has_environment:
+            if "environment" in srun.names:
                 yield self._at("container.runtime", "ok", "srun has --environment")
             else:
                 hint = "edf needs the container engine of CSCS; set runtime: pyxis on other sites"
@@ -537,8 +516,7 @@ class _SiteChecks:
 
     def _limit(self, name: str, limit: str) -> int | None:
         """Return the limit in effect."""
-        limits = self.site.limits(self.job_partition, name)
-        return next((value for qos in limits if (value := getattr(qos, limit)) is not None), None)
+        return self.site.limit(limit, self.job_partition, name)
 
 
 def _count(node: NodeKind, kind: str | None) -> int:

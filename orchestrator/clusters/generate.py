@@ -140,7 +140,7 @@ def _slurm(choice: Choice) -> Iterator[str]:
         yield from _remark(f"reservation: scontrol show reservation lists {', '.join(site.reservations)}")
     yield from _time_limit(choice)
     yield from _resources(choice)
-    running = next((qos.max_jobs for qos in choice.limits if qos.max_jobs), _MAX_RUNNING)
+    running = choice.limit("max_jobs") or _MAX_RUNNING
     source = f"{_QOS}: MaxJobsPU" if running < _MAX_RUNNING else "repro's default: running jobs of one array"
     yield from _line("max_running", str(min(running, _MAX_RUNNING)), source)
     yield from _mpi(site)
@@ -236,7 +236,7 @@ def _mpi(site: Site) -> Iterator[str]:
 def _container(choice: Choice) -> Iterator[str]:
     versions = choice.site.srun.pyxis_versions
     if versions is None:
-        edf = ", but the --environment of CSCS" if choice.site.srun.has_environment else ""
+        edf = ", but the --environment of CSCS" if "environment" in choice.site.srun.names else ""
         yield from _remark(f"No container: srun --help does not list --container-image of pyxis{edf}.", indent=0)
         return
     oldest, too_new = versions

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from pydantic import TypeAdapter
+
 from orchestrator.catalog.experiment import CodeFields
 from orchestrator.clusters.container import MountFields
 from orchestrator.clusters.resolve import Cluster
 from orchestrator.config.yaml import shown
-from orchestrator.errors import Problem, ReproError
+from orchestrator.errors import Problem, ReproError, require_none
 from orchestrator.workloads.base import AnyWorkload
-from orchestrator.workloads.needs import GITHUB, Need, PublicFile, Repository, TokenData
+from orchestrator.workloads.needs import GITHUB, Need, PublicFile, Repository, TokenData, fetch_command
 
 DATA_FILES = (".bin", ".idx")
 """Extensions of the two files of a data set."""
@@ -87,14 +88,23 @@ class Item:
         return record_file(self.path)
 
 
-@dataclass(frozen=True, slots=True)
-class NeededPath:
-    """Path on the host that a field of the profile requires, and the record of its fetch, if there is one."""
+CORRECT = "correct the path, or create it"
 
-    field: str
+
+@dataclass(frozen=True, slots=True)
+class SitePath:
+    """Path that must exist. `check` is the field of the profile, `hint` is for a missing path.
+
+    If `is_read`, jobs read the file as the user who submits them. `record` is the record of its fetch, if it can have
+    one.
+    """
+
+    check: str
     path: str
     location: str
-    record_file: Path
+    hint: str = CORRECT
+    is_read: bool = False
+    record: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,26 +148,26 @@ def items_at(sources: Sequence[Source], directory: Path, data_name: str | None =
         for source in sources
         if source.is_required
     }
-    return [_placed(source, directory / name) for source, name in names.items()]
-
-
-def _placed(source: Source, path: Path) -> Item:
-    subfolder = source.need.subfolder if isinstance(source.need, Repository) else ""
-    return Item(source, path, str(path / subfolder))
+    return [
+        Item(source, directory / name, str(directory / name / getattr(source.need, "subfolder", "")))
+        for source, name in names.items()
+    ]
 
 
 def items_of(workload: AnyWorkload, cluster: Cluster, sources: Sequence[Source]) -> list[Item]:
     """Return the items at the paths of the profile. Open values, and optional fields without a value, are left out."""
-    site = cluster.profile.workloads.site(workload.name)
-    values = {source.need.field: getattr(site, source.need.field, None) for source in sources}
-    return [
-        _item(workload, cluster, source, value)
-        for source in sources
-        if (value := values[source.need.field]) is not None and not value.startswith("<")
-    ]
+    items: list[Item] = []
+    for source in sources:
+        need = source.need
+        value = getattr(cluster.profile.workloads.site(workload.name), need.field, None)
+        if value is not None and not value.startswith("<"):
+            subfolder = f"/{need.subfolder}" if isinstance(need, Repository) and need.subfolder else ""
+            path = Path(host_path(value, cluster).removesuffix(subfolder))
+            items.append(Item(source, path, value, cluster.location(("workloads", workload.name, need.field))))
+    return items
 
 
-def needed_paths(workload: AnyWorkload, cluster: Cluster) -> Iterator[NeededPath]:
+def needed_paths(workload: AnyWorkload, cluster: Cluster) -> Iterator[SitePath]:
     """Yield the absolute paths of the profile that jobs of the workload read. Open values are left out."""
     site = cluster.profile.workloads.site(workload.name)
     for need in workload.needs:
@@ -165,15 +175,9 @@ def needed_paths(workload: AnyWorkload, cluster: Cluster) -> Iterator[NeededPath
         if value is None or not value.startswith("/"):
             continue
         path, location = host_path(value, cluster), cluster.location(("workloads", workload.name, need.field))
+        check, hint = f"workloads.{workload.name}.{need.field}", fetch_command(workload.name, cluster.name)
         for ending in DATA_FILES if isinstance(need, TokenData) else ("",):
-            yield NeededPath(need.field, path + ending, location, record_file(Path(path)))
-
-
-def _item(workload: AnyWorkload, cluster: Cluster, source: Source, value: str) -> Item:
-    need, on_host = source.need, host_path(value, cluster)
-    if isinstance(need, Repository) and need.subfolder:
-        on_host = on_host.removesuffix(f"/{need.subfolder}")
-    return Item(source, Path(on_host), value, cluster.location(("workloads", workload.name, need.field)))
+            yield SitePath(check, path + ending, location, hint, record=record_file(Path(path)))
 
 
 def require_placed(
@@ -183,24 +187,18 @@ def require_placed(
 
     With `is_written_here`, also if this machine does not see the paths.
     """
-    problems = list(_unplaced(workload, cluster, sources, items))
-    if is_written_here and not cluster.profile.site.login_sees_paths:
-        location = cluster.location(("site", "login_sees_paths"))
-        hint = "add --offline: it prints a script, which you can run on a machine that sees them"
-        problems.append(Problem("this machine does not see the paths of the profile", location, hint))
-    if problems:
-        raise ReproError(*problems)
-
-
-def _unplaced(
-    workload: AnyWorkload, cluster: Cluster, sources: Sequence[Source], items: Sequence[Item]
-) -> Iterator[Problem]:
+    problems: list[Problem] = []
     placed = {item.source.need.field for item in items}
     missing = [source.need.field for source in sources if source.is_required and source.need.field not in placed]
     if missing:
         what = f"workloads.{workload.name}: {', '.join(missing)} not filled in"
         hint = f"set them in {shown(cluster.overlay)}, or choose a folder: --directory /SHARED/FOLDER"
-        yield Problem(what, cluster.location(("workloads", workload.name)), hint)
+        problems.append(Problem(what, cluster.location(("workloads", workload.name)), hint))
+    if is_written_here and not cluster.profile.site.login_sees_paths:
+        location = cluster.location(("site", "login_sees_paths"))
+        hint = "add --offline: it prints a script, which you can run on a machine that sees them"
+        problems.append(Problem("this machine does not see the paths of the profile", location, hint))
+    require_none(problems)
 
 
 def host_path(path: str, cluster: Cluster) -> str:
@@ -245,13 +243,6 @@ def record_file(path: Path) -> Path:
 def fetch_record(file: Path) -> FetchRecord | None:
     """Return the record in this file; None if there is none, or if it cannot be read."""
     try:
-        record = json.loads(file.read_text(encoding="utf-8"))
-        return FetchRecord(
-            source=str(record["source"]),
-            commit=None if record["commit"] is None else str(record["commit"]),
-            sha256={str(name): str(digest) for name, digest in record["sha256"].items()},
-            fetched=str(record["fetched"]),
-            user=str(record["user"]),
-        )
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return TypeAdapter(FetchRecord).validate_json(file.read_bytes())
+    except (OSError, ValueError):
         return None

@@ -111,7 +111,7 @@ def write_scripts(
     folders: Folders,
 ) -> dict[str, NewAttempt]:
     """Render all scripts, then write them. Return the attempts by job id, in the order of their submission."""
-    secret = profile_secrets(cluster)
+    secret, folder = profile_secrets(cluster), folders.submissions(run_id)
     texts: dict[Path, str] = {}
     kept: dict[Path, tuple[str, str]] = {}
     attempts: dict[str, NewAttempt] = {}
@@ -119,11 +119,16 @@ def write_scripts(
     requeued = slurm is not None and slurm.requeue
     for batch in batches:
         scripts = scripts_of(run_id, batch.plans, folders)
-        text = _text_of_several(batch, run_id, scripts, run_plan, cluster, folders)
-        file = scripts[0].file
+        file, kind = scripts[0].file, "array"
+        text: str | None = None  # the scheduler can be given a lone script itself
+        if not cluster.is_slurm:
+            lock, kind = folders.runs / "local.lock", "queue"
+            text = render_queue(scripts, lock, folders.templates, gate=run_plan.gate, follows=run_plan.follows)
+        elif len(scripts) > 1 or run_plan.gate is not None or scripts[0].file.parent != scripts[0].folder:
+            limit, gate = run_plan.at_once, run_plan.gate
+            text = render_array(batch.plans, cluster, scripts, folder, folders.templates, at_once=limit, gate=gate)
         if text is not None:
-            kind = "array" if cluster.is_slurm else "queue"
-            file = folders.submissions(run_id) / file_name(text, kind)
+            file = folder / file_name(text, kind)
             texts[file] = text
         for index, (plan, script) in enumerate(zip(batch.plans, scripts, strict=True)):
             if script.file not in texts:
@@ -154,26 +159,6 @@ def scripts_of(run_id: str, plans: Sequence[Plan], folders: Folders) -> list[Job
             own = shared[id(plan.case)] = folders.job(run_id, plan.case.slug)
         scripts.append(JobScript(own / "job.sh", own if plan.repeat == 1 else folders.job(run_id, plan.slug)))
     return scripts
-
-
-def _text_of_several(
-    batch: Batch,
-    run_id: str,
-    scripts: Sequence[JobScript],
-    run_plan: RunPlan,
-    cluster: Cluster,
-    folders: Folders,
-) -> str | None:
-    """Return the text of the array or queue; None for a lone script that the scheduler can be given itself."""
-    if not cluster.is_slurm:
-        lock = folders.runs / "local.lock"
-        return render_queue(scripts, lock, folders.templates, gate=run_plan.gate, follows=run_plan.follows)
-    if len(scripts) == 1 and run_plan.gate is None and scripts[0].is_alone:
-        return None
-    folder = folders.submissions(run_id)
-    return render_array(
-        batch.plans, cluster, scripts, folder, folders.templates, at_once=run_plan.at_once, gate=run_plan.gate
-    )
 
 
 def _options(plan: Plan, before: Sequence[AttemptRow], failed: FailedNodes) -> tuple[str, ...]:
@@ -235,7 +220,7 @@ def warm_ups(plans: Sequence[Plan], cluster: Cluster, *, always: bool = False) -
     return [
         (_warm_up(group[0], cluster), frozenset(plan.identity for plan in group))
         for (checkout, _), group in groups.items()
-        if always or (len(group) > 1 and not _are_compiled(checkout))
+        if always or (len(group) > 1 and not any(Path(checkout, "megatron/fused_kernels/build").glob("*.so")))
     ]
 
 
@@ -243,7 +228,3 @@ def _warm_up(plan: Plan, cluster: Cluster) -> SidePlan:
     program = plan.program
     alone = replace(program, python=program.warm_up[0], target=program.warm_up[1:], arguments=())
     return side_plan(cluster, alone, "warm-up", 1, WARM_UP_TIME)
-
-
-def _are_compiled(checkout: str) -> bool:
-    return any((Path(checkout) / "megatron" / "fused_kernels" / "build").glob("*.so"))

@@ -36,6 +36,11 @@ class Cancelled:
     refused: list[Problem] = field(default_factory=list)
     unrecorded: tuple[Problem, ...] = ()
 
+    def refuse(self, row: JobRow, problem: Problem, job_id: str = "") -> None:
+        """Add the reason why the attempt of this row is not cancelled."""
+        name = f"{row.label} ({job_id})" if job_id else row.label
+        self.refused.append(Problem(f"{name}: {problem.what}", problem.location, problem.hint))
+
 
 def may_have_jobs(ledger: Ledger, rows: Sequence[JobRow]) -> list[JobRow]:
     """Return the attempts of these jobs that a scheduler may have: those under way, and each that was called lost."""
@@ -75,15 +80,14 @@ def _reason(after: str | None) -> str:
 def _withdraw(ledger: Ledger, row: JobRow, done: Cancelled, after: str | None) -> None:
     if not ledger.is_own(row.user):
         owner = row.user or "another user"
-        done.refused.append(Problem(f"{row.label}: {owner} queued this attempt, and only that user can cancel it"))
+        done.refuse(row, Problem(f"{owner} queued this attempt, and only that user can cancel it"))
         return
     try:
         failure = Failure.CANCELLED if after is None else Failure.STOPPED
         record_never_submitted(ledger, [row.attempt_id], f"{_reason(after)}, before it was submitted", str(failure))
     except DiskFull as full:  # only the ledger has this queued attempt
-        done.refused += [
-            Problem(f"{row.label}: {problem.what}", problem.location, problem.hint) for problem in full.problems
-        ]
+        for problem in full.problems:
+            done.refuse(row, problem)
         return
     done.asked.append(row)
 
@@ -96,9 +100,7 @@ def _end_here(ledger: Ledger, row: JobRow, done: Cancelled) -> None:
         require_own_folder(Path(row.folder), ledger.runs)
         cancel_local(Path(row.folder))
     except PermissionError:
-        done.refused.append(
-            Problem(f"{row.label}: it belongs to {row.user or 'another user'}, and only that user can cancel it")
-        )
+        done.refuse(row, Problem(f"it belongs to {row.user or 'another user'}, and only that user can cancel it"))
     except ReproError as error:
         done.refused += error.problems
     else:
@@ -114,7 +116,8 @@ def _end_interrupted(ledger: Ledger, rows: Sequence[JobRow], done: Cancelled) ->
     for token, same in {row.token: [other for other in rows if other.token == row.token] for row in rows}.items():
         problem = _why_kept(ledger, submissions[token]) if token in submissions else None
         if problem is not None:
-            done.refused += [Problem(f"{row.label}: {problem.what}", hint=problem.hint) for row in same]
+            for row in same:
+                done.refuse(row, problem)
             continue
         try:
             for row in same:
@@ -155,10 +158,8 @@ def _end_on_clusters(ledger: Ledger, rows: Sequence[JobRow], done: Cancelled) ->
             if is_reached:
                 _end_on_slurm(ledger, same, done)
                 continue
-        problem = _elsewhere(str(cluster), here)
-        done.refused += [
-            Problem(f"{row.label}: {problem.what}", hint=problem.hint) for row in same if row.state != LOST
-        ]
+        for row in (row for row in same if row.state != LOST):
+            done.refuse(row, _elsewhere(str(cluster), here))
 
 
 def _end_on_slurm(
@@ -174,15 +175,16 @@ def _end_on_slurm(
         if why := why_not_the_attempts_job(submitted, by_id[job_id], record):
             del listed[job_id]
             if job_id not in reused and by_id[job_id].state != LOST:
-                done.refused.append(Problem(f"{by_id.pop(job_id).label} ({job_id}): {why}"))
+                done.refuse(by_id.pop(job_id), Problem(why), job_id)
     refusals = cancel_jobs(list(listed)) if listed else {}
-    done.refused += [Problem(f"{by_id[job_id].label} ({job_id}): {why}") for job_id, why in refusals.items()]
+    for job_id, why in refusals.items():
+        done.refuse(by_id[job_id], Problem(why), job_id)
     done.asked += [by_id[job_id] for job_id in listed if job_id not in refusals]
     for row in (row for job_id, row in by_id.items() if job_id not in listed and row.state != LOST):
         if sees_jobs_of(row.user):  # it has ended, or is an element of an array that leaves no trace
             done.asked.append(row)
         else:
-            done.refused.append(Problem(f"{row.label}: Slurm does not list this job of {row.user} to {user_name()}"))
+            done.refuse(row, Problem(f"Slurm does not list this job of {row.user} to {user_name()}"))
     if shared:
         _end_on_slurm(ledger, shared, done, reused)
 

@@ -56,11 +56,8 @@ def require_checkout(folder: Path, url: str, commit: str) -> str:
         hint = f"look at them: {git} status; or name another folder"
         raise ReproError(Problem("this checkout has local changes, so it stays as it is", location, hint))
     if not is_at(folder, commit):
-        what = f"this checkout is at commit {head[:10]}, and must be at {_shown(commit)}; it stays as it is"
+        wanted = commit[:10] if is_hash(commit) else commit
+        what = f"this checkout is at commit {head[:10]}, and must be at {wanted}; it stays as it is"
         hint = f"{git} fetch --depth 1 {url} {commit} && {git} checkout --detach FETCH_HEAD; or name another folder"
         raise ReproError(Problem(what, location, hint))
     return head
-
-
-def _shown(commit: str) -> str:
-    return commit[:10] if is_hash(commit) else commit

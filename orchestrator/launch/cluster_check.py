@@ -32,7 +32,7 @@ from orchestrator.launch.batches import side_plan, task_per_gpu
 from orchestrator.launch.denied_nodes import with_denied_nodes
 from orchestrator.launch.executors import SlurmScriptExecutor, clean_env_prefix
 from orchestrator.launch.preflight import require_scheduler
-from orchestrator.launch.refresh import writes_into
+from orchestrator.launch.refresh import is_side_job
 from orchestrator.launch.render import render_job
 from orchestrator.megatron.logs.root_cause import cause
 from orchestrator.paths import Folders
@@ -42,7 +42,7 @@ from orchestrator.planning.run_settings import NO_SETTINGS, RunSettings
 from orchestrator.planning.target import Target, cases_at
 from orchestrator.slurm import site as slurm_site
 from orchestrator.slurm.command import on_cluster, run_slurm
-from orchestrator.slurm.query import cancel_jobs, may_have_comment, query_jobs
+from orchestrator.slurm.query import cancel_jobs, query_jobs
 from orchestrator.slurm.reasons import explain_rejection, own_words
 from orchestrator.slurm.records import Phase
 from orchestrator.slurm.site import parse_options
@@ -199,19 +199,19 @@ def _options(cluster: Cluster) -> Iterator[tuple[KeyPath, str, str]]:
 
 
 def _option(cluster: Cluster, path: KeyPath, command: str, word: str) -> Finding:
-    check, location = f"slurm.{path[1]}", cluster.location(path)
+    finding = partial(Finding, f"slurm.{path[1]}", "login", location=cluster.location(path))
     if word == "--":  # --help after it would be the program to run
-        return Finding(check, "login", "wrong", "-- is not an option", location, "remove it")
+        return finding("wrong", "-- is not an option", hint="remove it")
     answer = run_slurm([*clean_env_prefix(), command, word, "--help"])
     if answer.returncode == 0:
-        return Finding(check, "login", "ok", word, location)
-    name = word.partition("=")[0]
+        return finding("ok", word)
     if "unrecognized option" not in answer.stderr and "invalid option" not in answer.stderr:
         message = f"{word}: {command} reports: {own_words(answer.stderr)}"
-        return Finding(check, "login", "wrong", message, location, f"{command} --help lists its options")
-    options = parse_options(run_slurm([command, "--help"]).stdout).names
-    hint = did_you_mean(name, [f"--{option_name}" for option_name in sorted(options)], _SIMILAR_OPTIONS) or "remove it"
-    return Finding(check, "login", "wrong", f"{command} has no {name}", location, hint)
+        return finding("wrong", message, hint=f"{command} --help lists its options")
+    name = word.partition("=")[0]
+    options = [f"--{name}" for name in sorted(parse_options(run_slurm([command, "--help"]).stdout).names)]
+    hint = did_you_mean(name, options, _SIMILAR_OPTIONS) or "remove it"
+    return finding("wrong", f"{command} has no {name}", hint=hint)
 
 
 def _tested(plan: Plan, cluster: Cluster, folders: Folders) -> list[Finding]:
@@ -266,10 +266,9 @@ def hosts_in(text: str) -> dict[str, int | None]:
 def _mpirun(cluster: Cluster) -> list[Finding]:
     mpirun, hardware, location_of = cluster.profile.mpirun, cluster.hardware, cluster.location
     assert mpirun is not None
+    program, finding = shutil.which("mpirun"), partial(Finding, "mpirun", "login", location=location_of(("mpirun",)))
     hint = "run this on the machine from which jobs are started"
-    findings = [Finding("mpirun", "login", "wrong", "not on this machine", location_of(("mpirun",)), hint)]
-    if program := shutil.which("mpirun"):
-        findings = [Finding("mpirun", "login", "ok", program, location_of(("mpirun",)))]
+    findings = [finding("ok", program) if program else finding("wrong", "not on this machine", hint=hint)]
     file = Path(mpirun.hostfile)
     if "<" in mpirun.hostfile or not file.is_file():
         return findings
@@ -448,11 +447,11 @@ def _image_finding(cluster: Cluster, probed: Probed) -> Finding:
     if name is None:
         no_image = ": no image is filled in" if cluster.profile.container else ""
         return Finding("job", "compute", "ok", f"ran on a node, without a container{no_image}")
-    location = cluster.location(("container", "images", name))
     outside = probed.end.outside_image if probed.end else "it left no end record"
-    if outside:
-        return Finding(f"container.images.{name}", "compute", "wrong", outside, location)
-    return Finding(f"container.images.{name}", "compute", "ok", "the job ran inside it", location)
+    finding = partial(
+        Finding, f"container.images.{name}", "compute", location=cluster.location(("container", "images", name))
+    )
+    return finding("wrong", outside) if outside else finding("ok", "the job ran inside it")
 
 
 def _inside_findings(cluster: Cluster, probed: Probed) -> list[Finding]:
@@ -546,7 +545,7 @@ def _ended(job_id: str, comment: str, folder: Path, notify: Callable[[str], None
     """Wait for the end of the job and return its state, from its own record if Slurm does not list it."""
     last = ""
     while True:
-        answer = query_jobs([job_id], lambda job: may_have_comment(job, comment) or writes_into(job, folder))
+        answer = query_jobs([job_id], lambda job: is_side_job(job, comment, folder))
         record = answer.records.get(job_id)
         if record is not None and record.phase is Phase.ENDED:
             return record.state

@@ -21,7 +21,7 @@ from pydantic import AfterValidator, Field
 from orchestrator.clusters.resolve import Cluster
 from orchestrator.config.model import Strict, read_model
 from orchestrator.config.yaml import Document, KeyPath, Location, read_document
-from orchestrator.errors import Problem, ReproError, Unreachable
+from orchestrator.errors import Problem, Unreachable, require_none
 from orchestrator.files import locked, single_name, written_whole
 from orchestrator.paths import deny_folder
 from orchestrator.planning.plan import Plan
@@ -228,8 +228,7 @@ def require_enough_nodes(plans: Sequence[Plan], cluster: Cluster) -> None:
             what = f"{largest.label} needs {counted(largest.resources.nodes, 'node')}, and {place} has "
             what += f"{len(remaining)} of {len(nodes)} left: {len(lost)} denied ({because})"
             problems.append(Problem(what, hint=f"a smaller --scale, or {_allow(cluster, lost)}"))
-    if problems:
-        raise ReproError(*problems)
+    require_none(problems)
 
 
 def known_nodes(cluster: Cluster) -> dict[str, frozenset[str]] | None:

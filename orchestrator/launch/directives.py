@@ -50,16 +50,24 @@ def srun_options(plan: Plan | SidePlan, cluster: Cluster) -> list[Line]:
         Line.of(f"--ntasks-per-node={per_node}", case),
     ]
     for name in ("cpus_per_task", "hint", "mpi", "cpu_bind", "gpu_bind"):
-        value = getattr(slurm, name)
-        if value is not None:
-            lines.append(Line.of(f"--{name.replace('_', '-')}={value}", cluster.location(("slurm", name))))
+        lines += [_with(f"--{name.replace('_', '-')}", line) for line in field_lines(cluster, "slurm", name)]
     if slurm.gpu_request == "gpus-per-task" and slurm.gpu_bind is None and resources.gpus_per_node:
         # A request per task would hide the other GPUs of the node, and programs select GPUs by local rank.
         lines.append(Line.of("--gpu-bind=none"))
     lines += [Line.of("--export=ALL"), Line.of("--kill-on-bad-exit=1"), Line.of("--label")]
-    free = [Line.of(word, cluster.location(("slurm", "srun", i))) for i, word in enumerate(slurm.srun)]
+    free = field_lines(cluster, "slurm", "srun")
     given = {line.words[0].partition("=")[0] for line in free}
     return [*(line for line in lines if line.words[0].partition("=")[0] not in given), *free]
+
+
+def field_lines(cluster: Cluster, *path: str) -> list[Line]:
+    """Return the value of a field of the profile, or each item of a list, with its location; empty if it is not set."""
+    value: object = cluster.profile
+    for name in path:
+        value = getattr(value, name)
+    if isinstance(value, list):
+        return [Line.of(str(item), cluster.location((*path, i))) for i, item in enumerate(value)]
+    return [] if value is None else [Line.of(str(value), cluster.location(path))]
 
 
 def slurm_of(cluster: Cluster) -> SlurmFields:
@@ -119,30 +127,23 @@ def placement(cluster: Cluster, resources: Resources) -> Iterator[Line]:
         names = [limits.name for limits in slurm.qos] if isinstance(slurm.qos, list) else []
         yield directive("qos", qos, location_of(("slurm", "qos", names.index(qos)) if names else ("slurm", "qos")))
     yield from named(cluster, ("constraint", "reservation", "nodelist"))
-    yield from _excluded(cluster)
-
-
-def _excluded(cluster: Cluster) -> Iterator[Line]:
-    excluded = slurm_of(cluster).exclude
-    origins = [cluster.location(("slurm", "exclude", i)) for i in range(len(excluded))]
-    if excluded:
-        yield directive("exclude", ",".join(dict.fromkeys(excluded)), ", ".join(dict.fromkeys(origins)))
+    if excluded := field_lines(cluster, "slurm", "exclude"):
+        names, origins = [line.words[0] for line in excluded], [line.origin for line in excluded]
+        yield directive("exclude", ",".join(dict.fromkeys(names)), ", ".join(dict.fromkeys(origins)))
 
 
 def named(cluster: Cluster, names: tuple[str, ...]) -> Iterator[Line]:
     """Yield the directives of fields that have the name of an sbatch option."""
     for name in names:
-        value = getattr(slurm_of(cluster), name)
-        if value is not None:
-            yield directive(name.replace("_", "-"), str(value), cluster.location(("slurm", name)))
+        for line in field_lines(cluster, "slurm", name):
+            yield directive(name.replace("_", "-"), line.words[0], line.origin)
 
 
 def free_directives(cluster: Cluster) -> Iterator[Line]:
     """Yield the profile's further options of sbatch."""
-    for i, argument in enumerate(slurm_of(cluster).sbatch):
-        option, equals, value = argument.partition("=")
-        text = f"{_sbatch_quoted(option)}{equals}{_sbatch_quoted(value)}"
-        yield Line.of(text, cluster.location(("slurm", "sbatch", i)))
+    for line in field_lines(cluster, "slurm", "sbatch"):
+        option, equals, value = line.words[0].partition("=")
+        yield Line.of(f"{_sbatch_quoted(option)}{equals}{_sbatch_quoted(value)}", line.origin)
 
 
 def _gpus(plan: Plan | SidePlan, cluster: Cluster) -> Iterator[Line]:
@@ -207,11 +208,9 @@ def wrapping_of(plan: Plan | SidePlan, cluster: Cluster, folder: Path) -> Wrappi
     if plan.program.image_path is None:
         raise ReproError(Problem(f"{cluster.name} has no container image for {plan.program.image}"))
     image = Line.of(plan.program.image_path, cluster.location(("container", "images", str(plan.program.image))))
-    mounts = list(_mounts(plan, cluster))
-    if container.runtime == "shifter":
-        return _shifter(cluster, image, mounts)
-    make = {"pyxis": _pyxis, "edf": _edf, "podman-hpc": _podman, "apptainer": _apptainer}[container.runtime]
-    return make(container, cluster, image, mounts)
+    mounts = list(_mounts(plan, cluster, container))
+    wrapping = {"pyxis": _pyxis, "edf": _edf, "shifter": _shifter, "podman-hpc": _podman, "apptainer": _apptainer}
+    return wrapping[container.runtime](container, cluster, image, mounts)
 
 
 def require_mountable(folder: Path) -> None:
@@ -221,10 +220,8 @@ def require_mountable(folder: Path) -> None:
         raise ReproError(Problem("this folder cannot be mounted into containers", f"{folder}:", hint))
 
 
-def _mounts(plan: Plan | SidePlan, cluster: Cluster) -> Iterator[Line]:
+def _mounts(plan: Plan | SidePlan, cluster: Cluster, container: ContainerFields) -> Iterator[Line]:
     """Yield SOURCE:TARGET[:FLAGS] of each mount: those of the program, then those of the profile for this job."""
-    container = cluster.profile.container
-    assert container is not None
     for folder in plan.program.mounts:
         origin = program_origin(plan, cluster, folder)
         if any(character in folder for character in f",:{{}}{EXPANDED_BY_PYXIS}"):
@@ -241,8 +238,8 @@ def _mounts(plan: Plan | SidePlan, cluster: Cluster) -> Iterator[Line]:
         yield Line(("{home}:{home}",), cluster.location(("container", "mount_home")), at_run=True)
 
 
-def _with(option: str, mount: Line) -> Line:
-    return replace(mount, words=(f"{option}={mount.words[0]}",))
+def _with(option: str, value: Line) -> Line:
+    return replace(value, words=(f"{option}={value.words[0]}",))
 
 
 def _in_one(option: str, mounts: Sequence[Line]) -> Line:
@@ -285,35 +282,37 @@ def _edf(container: ContainerFields, cluster: Cluster, image: Line, mounts: list
     return Wrapping(description=tuple(lines))
 
 
-def _shifter(cluster: Cluster, image: Line, mounts: list[Line]) -> Wrapping:
-    container = cluster.profile.container
-    assert container is not None
-    image_name = read_image(image.words[0])
-    if image_name.path:
-        raise ReproError(Problem(f"{cluster.name}: Shifter cannot use an image file", image.origin))
-    argv = [Line.of("shifter"), Line.of(f"--image={image_name.for_docker}", image.origin)]
+def _registry_image(container: ContainerFields, cluster: Cluster, image: Line) -> str:
+    """Return HOST/NAME of an image; ReproError for a file, which runtimes with a store of their own cannot use."""
+    name = read_image(image.words[0])
+    if name.path:
+        raise ReproError(Problem(f"{cluster.name}: {container.runtime} cannot use an image file", image.origin))
+    return name.for_docker
+
+
+def _shifter(container: ContainerFields, cluster: Cluster, image: Line, mounts: list[Line]) -> Wrapping:
+    image_name = _registry_image(container, cluster, image)
+    argv = [Line.of("shifter"), Line.of(f"--image={image_name}", image.origin)]
     if container.modules:
         argv.append(Line.of(f"--module={','.join(container.modules)}", cluster.location(("container", "modules"))))
     argv += [_with("--volume", mount) for mount in mounts]
     # Shifter creates no folders in an image, so its own variable is tested.
     return Wrapping(
-        argv=(*argv, *_options(container, cluster)),
+        argv=(*argv, *field_lines(cluster, "container", "options")),
         inside_test='[ -n "${SHIFTER_RUNTIME:-}" ]',
         inside_folder=None,
     )
 
 
 def _podman(container: ContainerFields, cluster: Cluster, image: Line, mounts: list[Line]) -> Wrapping:
-    image_name = read_image(image.words[0])
-    if image_name.path:
-        raise ReproError(Problem(f"{cluster.name}: podman-hpc cannot use an image file", image.origin))
+    image_name = _registry_image(container, cluster, image)
     fixed = ("podman-hpc", "run", "--rm", "--gpu", "--net=host", "--ipc=host")
     argv = [Line(fixed, OURS)]
     argv += [_with("--volume", mount) for mount in (_JOB_FOLDER, *mounts)]
     argv.append(Line.of("--env=SLURM_*"))
-    for path, names in ((("container", "pass_env"), container.pass_env), (("env_from",), cluster.profile.env_from)):
-        argv += [Line.of(f"--env={name}", cluster.location((*path, i))) for i, name in enumerate(names)]
-    return Wrapping(argv=(*argv, *_options(container, cluster), Line.of(image_name.for_docker, image.origin)))
+    passed = field_lines(cluster, "container", "pass_env") + field_lines(cluster, "env_from")
+    argv += [_with("--env", name) for name in passed]
+    return Wrapping(argv=(*argv, *field_lines(cluster, "container", "options"), Line.of(image_name, image.origin)))
 
 
 def _apptainer(container: ContainerFields, cluster: Cluster, image: Line, mounts: list[Line]) -> Wrapping:
@@ -324,13 +323,8 @@ def _apptainer(container: ContainerFields, cluster: Cluster, image: Line, mounts
     if container.writable:
         argv.append(Line.of("--writable-tmpfs", cluster.location(("container", "writable"))))
     argv += [_with("--bind", mount) for mount in (_JOB_FOLDER, *mounts)]
-    argv += [*_options(container, cluster)]
+    argv += field_lines(cluster, "container", "options")
     return Wrapping(argv=(*argv, Line.of(image_name.path or f"docker://{image_name.for_docker}", image.origin)))
-
-
-def _options(container: ContainerFields, cluster: Cluster) -> Iterator[Line]:
-    for i, word in enumerate(container.options):
-        yield Line.of(word, cluster.location(("container", "options", i)))
 
 
 def _toml(text: str) -> str:

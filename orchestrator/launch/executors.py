@@ -24,7 +24,7 @@ from submitit.slurm.slurm import SlurmExecutor
 
 from orchestrator.errors import Problem, ReproError, Unreachable
 from orchestrator.files import ScriptRecord, private_folder, read_record, tail_bytes
-from orchestrator.ledger.attempts import Observation
+from orchestrator.ledger.rows import Observation
 from orchestrator.slurm.command import unreachable_from
 from orchestrator.slurm.reasons import explain_rejection, is_for_want_of_room
 from orchestrator.slurm.records import phase_of
@@ -49,8 +49,7 @@ class SlurmScriptExecutor(SlurmExecutor):
     def __init__(self, folder: str | Path) -> None:
         super().__init__(folder)
         self._text = ""
-        self._comment = ""
-        self._options: tuple[str, ...] = ()
+        self._options: list[str] = []
         self._arguments: tuple[str, ...] = ()
         self.cluster: str | None = None
         """Name of the cluster that accepted the last job, if sbatch printed it."""
@@ -71,7 +70,7 @@ class SlurmScriptExecutor(SlurmExecutor):
         Raise ReproError with the scheduler's message, or QueueFull. Raise Unreachable if the scheduler does not answer;
         it may have accepted the job.
         """
-        self._text, self._comment, self._options, self._arguments = text, comment, tuple(options), tuple(arguments)
+        self._text, self._options, self._arguments = text, [f"--comment={comment}", *options], tuple(arguments)
         private_folder(Path(self.folder))
         try:
             with contextlib.redirect_stderr(io.StringIO()):  # submitit prints what it raises, too
@@ -94,11 +93,9 @@ class SlurmScriptExecutor(SlurmExecutor):
         return self._text
 
     def _make_submission_command(self, submission_file_path: Path) -> list[str]:
-        clean = clean_env_prefix()
         # A session of its own: Ctrl-C must not end sbatch between the answer of Slurm and its output.
-        clean += ["setsid", "--wait"]
-        sbatch = ["sbatch", "--parsable", f"--comment={self._comment}", *self._options]
-        return [*clean, *sbatch, str(submission_file_path), *self._arguments]
+        command = [*clean_env_prefix(), "setsid", "--wait", "sbatch", "--parsable", *self._options]
+        return [*command, str(submission_file_path), *self._arguments]
 
     @staticmethod
     def _get_job_id_from_submission_command(string: bytes | str) -> str:

@@ -23,12 +23,11 @@ from array import array
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
-from itertools import accumulate
 from pathlib import Path
 from typing import Literal
 
 from orchestrator.clusters.needs import DATA_FILES, OFFLINE_HINT, Item, fetch_record
-from orchestrator.errors import EXIT_UNREACHABLE, Problem, ReproError, Unreachable
+from orchestrator.errors import EXIT_UNREACHABLE, Problem, ReproError, Unreachable, require_none
 from orchestrator.files import locked, written_whole
 from orchestrator.identity import name_of_user
 from orchestrator.launch.checkouts import require_checkout
@@ -149,10 +148,7 @@ def _made(item: Item, need: TokenData, items: Sequence[Item], text: Text | None)
         present = _present(item, text)  # another command may have made it in the meantime
         if present is not None:
             return present
-        if text is None:
-            _write_record(item, None, _make_data(item, need))
-        else:
-            _write_record(item, None, _make_text_data(item, items, text), text.source)
+        _write_record(item, None, _make_data(item, need, items, text), text.source if text else None)
         return Fetched(item, "made")
 
 
@@ -174,7 +170,11 @@ def _present(item: Item, text: Text | None) -> Fetched | None:
         _require_digest(item.path, need.sha256)
         sha256 = {item.path.name: need.sha256}
     else:
-        _require_index(item.files[-1])
+        index = item.files[-1]
+        with index.open("rb") as file:
+            if file.read(len(HEADER)) != HEADER:
+                what = "exists, and is not the index of a data set of Megatron-LM"
+                raise ReproError(Problem(what, f"{index}:", "move both files away, then repeat the command"))
         if text is not None and (known is None or known.source != text.source):
             what = "exists already, so --text would not be used"
             raise ReproError(Problem(what, f"{item.files[0]}:", "move both files away, or leave --text out"))
@@ -202,54 +202,30 @@ def _require_digest(file: Path, sha256: str) -> None:
         raise ReproError(Problem(what, f"{file}:", "move it away, then repeat the command"))
 
 
-def _require_index(index: Path) -> None:
-    with index.open("rb") as file:
-        if file.read(len(HEADER)) != HEADER:
-            what = "exists, and is not the index of a data set of Megatron-LM"
-            raise ReproError(Problem(what, f"{index}:", "move both files away, then repeat the command"))
+def _make_data(item: Item, need: TokenData, items: Sequence[Item], text: Text | None) -> dict[str, str]:
+    """Write a data set of random tokens or of the text; return the checksum of each file by name.
 
-
-def _make_data(item: Item, need: TokenData) -> dict[str, str]:
-    """Write a data set of random tokens; return the checksum of each file by name.
-
-    One of the files can exist, if the command was interrupted. ReproError if that file has other content.
+    One of the files can exist, if the command was interrupted. ReproError if random tokens need other content there.
     """
-    parts = [_part(file) for file in item.files]
+    for file in item.files if text is not None else ():
+        if file.exists():
+            what = "exists, and the other file of the data set is missing"
+            raise ReproError(Problem(what, f"{file}:", "move it away"))
+    part = item.path.with_name(f".{item.path.name}.part")
+    shutil.rmtree(part, ignore_errors=True)
+    part.mkdir()
     try:
-        write_random_tokens(need.vocabulary, *parts)
-        digests = {file.name: _digest(part) for file, part in zip(item.files, parts, strict=True)}
+        made = tokenize_text(text, items, part) if text is not None else write_random_tokens(need.vocabulary, part)
+        digests = {file.name: _digest(written) for file, written in zip(item.files, made, strict=True)}
         for file, other in zip(item.files, reversed(item.files), strict=True):
             if file.exists() and _digest(file) != digests[file.name]:
                 what = f"exists without {other.name}"
                 raise ReproError(Problem(what, f"{file}:", "add that file, or move this one away"))
-        for file, part in zip(item.files, parts, strict=True):
-            part.replace(file)
-    finally:
-        for part in parts:
-            part.unlink(missing_ok=True)
-    return digests
-
-
-def _make_text_data(item: Item, items: Sequence[Item], text: Text) -> dict[str, str]:
-    """Write the data set of a text; return the checksum of each file by name."""
-    for file in item.files:
-        if file.exists():
-            what = "exists, and the other file of the data set is missing"
-            raise ReproError(Problem(what, f"{file}:", "move it away"))
-    part = _part(item.path)
-    try:
-        made = tokenize_text(text, items, part)
-        digests = {file.name: _digest(written) for file, written in zip(item.files, made, strict=True)}
         for file, written in zip(item.files, made, strict=True):
             written.replace(file)
     finally:
         shutil.rmtree(part, ignore_errors=True)
     return digests
-
-
-def _part(path: Path) -> Path:
-    """Return the temporary name of a file or folder."""
-    return path.with_name(f".{path.name}.part")
 
 
 def _write_record(item: Item, commit: str | None, sha256: dict[str, str], source: str | None = None) -> None:
@@ -297,8 +273,7 @@ def require_usable_text(text: Text, workload: str, items: Sequence[Item]) -> Non
     if not {*_NEEDED, "data_path"} <= fields:
         hint = "leave it out, or make the data by hand: fetch accepts existing data"
         problems.append(Problem(f"{workload} cannot use a text as its data here", "--text:", hint))
-    if problems:
-        raise ReproError(*problems)
+    require_none(problems)
 
 
 def tokenize_text(text: Text, items: Sequence[Item], part: Path) -> tuple[Path, ...]:
@@ -311,8 +286,6 @@ def tokenize_text(text: Text, items: Sequence[Item], part: Path) -> tuple[Path, 
     if missing:
         raise ReproError(Problem(f"{TOOL} needs {' and '.join(missing)}", f"{text.file}:", "repeat the command"))
     checkout = paths["checkout"]
-    shutil.rmtree(part, ignore_errors=True)
-    part.mkdir()
     command = [text.python, str(checkout / TOOL), "--input", str(text.file), "--output-prefix", str(part / "data")]
     command += ["--tokenizer-type", "GPT2BPETokenizer", "--vocab-file", str(paths["vocab_file"])]
     command += ["--merge-file", str(paths["merge_file"]), "--append-eod", "--workers", "1"]
@@ -349,11 +322,12 @@ _UINT16, _UINT16_BYTES = 8, 2
 HEADER = b"MMIDIDX\x00\x00"
 
 
-def write_random_tokens(vocabulary: int, data: Path, index: Path) -> None:
+def write_random_tokens(vocabulary: int, folder: Path) -> tuple[Path, ...]:
     """Write 1,000 documents of 16,385 random tokens below `vocabulary`: 33 MB, the same bytes on each machine.
 
-    All documents have the same tokens, each in another rotation.
+    All documents have the same tokens, each in another rotation. Return the two files, which are new in the folder.
     """
+    data, index = made = tuple(folder / f"data{ending}" for ending in DATA_FILES)
     generator = random.Random(_SEED)
     # random() has the same sequence in all versions of Python; randrange() need not.
     tokens = [int(generator.random() * vocabulary) for _ in range(DOCUMENT_TOKENS)]
@@ -362,17 +336,12 @@ def write_random_tokens(vocabulary: int, data: Path, index: Path) -> None:
         for i in range(DOCUMENTS):
             start = _UINT16_BYTES * (i * 16 % DOCUMENT_TOKENS)
             file.write(document[start:] + document[:start])
-    lengths = [DOCUMENT_TOKENS] * DOCUMENTS
-    index.write_bytes(b"".join(_index(lengths)))
-
-
-def _index(lengths: list[int]) -> Iterator[bytes]:
-    """Yield the parts of the index of documents with these numbers of tokens, one sequence in each document."""
-    yield HEADER + struct.pack("<QBQQ", 1, _UINT16, len(lengths), len(lengths) + 1)
-    yield _little_endian(array("i", lengths))
-    ends = list(accumulate(lengths, initial=0))
-    yield _little_endian(array("q", [_UINT16_BYTES * end for end in ends[:-1]]))
-    yield _little_endian(array("q", range(len(lengths) + 1)))
+    starts = range(0, DOCUMENTS * DOCUMENT_TOKENS * _UINT16_BYTES, DOCUMENT_TOKENS * _UINT16_BYTES)
+    # One sequence in each document.
+    head = HEADER + struct.pack("<QBQQ", 1, _UINT16, DOCUMENTS, DOCUMENTS + 1)
+    columns = array("i", [DOCUMENT_TOKENS] * DOCUMENTS), array("q", starts), array("q", range(DOCUMENTS + 1))
+    index.write_bytes(head + b"".join(map(_little_endian, columns)))
+    return made
 
 
 def _little_endian(values: array[int]) -> bytes:

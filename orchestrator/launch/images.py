@@ -15,16 +15,15 @@ from typing import Annotated
 from orchestrator.clusters.container import FILE_RUNTIMES, ContainerFields, read_image
 from orchestrator.clusters.program import image_uri, import_record, imported_file, is_there
 from orchestrator.clusters.resolve import Cluster
-from orchestrator.clusters.slurm_fields import SlurmFields
 from orchestrator.config.yaml import shown
-from orchestrator.errors import Problem, ReproError, Unreachable, did_you_mean
+from orchestrator.errors import Problem, ReproError, Unreachable, did_you_mean, require_none
 from orchestrator.fields import Field
 from orchestrator.files import private_folder, read_record
 from orchestrator.job_spec import Resources
 from orchestrator.launch.directives import directive, free_directives, named, output_pattern, placement, slurm_of
 from orchestrator.launch.executors import SlurmScriptExecutor
 from orchestrator.launch.preflight import require_scheduler
-from orchestrator.launch.refresh import writes_into
+from orchestrator.launch.refresh import is_side_job
 from orchestrator.launch.render import setup_lines
 from orchestrator.launch.sbatch import comment_of
 from orchestrator.launch.templates import Line, templates_in
@@ -34,7 +33,7 @@ from orchestrator.ledger.runs import image_digests
 from orchestrator.paths import Folders
 from orchestrator.planning.plan import Plan, identity
 from orchestrator.slurm.notation import time_limit_s
-from orchestrator.slurm.query import may_have_comment, query_jobs
+from orchestrator.slurm.query import query_jobs
 from orchestrator.slurm.records import JobRecord, Phase, meaning_of
 from orchestrator.text import counted, printable_line
 
@@ -112,11 +111,13 @@ def wanted_images(cluster: Cluster, names: Sequence[str], again: bool = False) -
     problems = [_refusal(cluster, container, name) for name in chosen if name not in registry]
     from_registry = [name for name in chosen if name in registry]
     if container.runtime in _PULLS:
-        problems += [_own_store(cluster, container, name) for name in from_registry]
+        for name in from_registry:
+            command = f"{_PULLS[container.runtime]} {shlex.quote(read_image(container.images[name]).for_docker)}"
+            location = cluster.location(("container", "images", name))
+            problems.append(Problem(f"{name}: {container.runtime} stores images itself", location, f"type: {command}"))
     elif from_registry:
         problems += _obstacles(cluster, container, from_registry, again)
-    if problems:
-        raise ReproError(*problems)
+    require_none(problems)
     already = tuple(name for name in from_registry if not again and _is_imported(cluster, name))
     once = {image_uri(cluster, name): name for name in reversed(from_registry) if name not in already}
     return Wanted(tuple(name for name in from_registry if name in once.values()), already)
@@ -187,9 +188,7 @@ def import_progress(imports: Sequence[Import]) -> ImportProgress:
 
     def is_ours(record: JobRecord) -> bool:
         job = by_job_id.get(record.job_id)
-        return job is not None and (
-            may_have_comment(record, comment_of(job.folder.name)) or writes_into(record, job.folder)
-        )
+        return job is not None and is_side_job(record, comment_of(job.folder.name), job.folder)
 
     try:
         answer = query_jobs(by_job_id, is_ours)
@@ -216,12 +215,6 @@ def _refusal(cluster: Cluster, container: ContainerFields, name: str) -> Problem
         hint = f"set it in {shown(cluster.overlay)}"
         return Problem(f"container.images.{name}: not filled in, {image}", location, hint)
     return Problem(f"{name} is already a file, {image}: nothing to import", location)
-
-
-def _own_store(cluster: Cluster, container: ContainerFields, name: str) -> Problem:
-    command = f"{_PULLS[container.runtime]} {shlex.quote(read_image(container.images[name]).for_docker)}"
-    location = cluster.location(("container", "images", name))
-    return Problem(f"{name}: {container.runtime} stores images itself", location, f"type: {command}")
 
 
 def _obstacles(cluster: Cluster, container: ContainerFields, names: Sequence[str], again: bool) -> list[Problem]:
@@ -267,24 +260,13 @@ def _is_the_sites(cluster: Cluster, file: Path) -> bool:
 def _time_limit(cluster: Cluster) -> str:
     """Return one hour, or the longest shorter limit of the site; ReproError if no limit is allowed for one node."""
     slurm = slurm_of(cluster)
-    allowed = sorted(
-        (limit for limit in _limits(slurm) if time_limit_s(limit) <= time_limit_s(LONGEST)),
-        key=time_limit_s,
-        reverse=True,
-    )
-    for limit in allowed:
-        if not slurm.refusals(1, 0, limit):
+    of_qos = [qos.max_time for qos in slurm.qos] if isinstance(slurm.qos, list) else []
+    limits = [limit for limit in (LONGEST, slurm.max_time, *of_qos) if limit]
+    for limit in sorted(limits, key=time_limit_s, reverse=True):
+        reasons = slurm.refusals(1, 0, limit)
+        if time_limit_s(limit) <= time_limit_s(LONGEST) and not reasons:
             return limit
-    location = cluster.location(("slurm",))
-    raise ReproError(*(Problem(f"an import {reason}", location) for reason in slurm.refusals(1, 0, allowed[-1])))
-
-
-def _limits(slurm: SlurmFields) -> Iterator[str]:
-    yield LONGEST
-    if slurm.max_time:
-        yield slurm.max_time
-    if isinstance(slurm.qos, list):
-        yield from (qos.max_time for qos in slurm.qos if qos.max_time)
+    raise ReproError(*(Problem(f"an import {reason}", cluster.location(("slurm",))) for reason in reasons))
 
 
 def _directives(cluster: Cluster, job_name: str, folder: Path) -> list[Line]:

@@ -13,7 +13,7 @@ from orchestrator.clusters.needs import needed_paths
 from orchestrator.clusters.program import image_uri, import_record, imported_file, is_there
 from orchestrator.clusters.resolve import Cluster
 from orchestrator.clusters.slurm_fields import MpirunFields
-from orchestrator.errors import Problem, ReproError, Unreachable
+from orchestrator.errors import Problem, ReproError, Unreachable, for_each, require_none
 from orchestrator.launch.checkouts import git_output, is_at
 from orchestrator.launch.directives import output_pattern, require_mountable
 from orchestrator.paths import Folders
@@ -21,28 +21,18 @@ from orchestrator.planning.plan import Plan
 from orchestrator.slurm.command import on_cluster
 from orchestrator.slurm.query import require_controller
 from orchestrator.workloads import find_workload
-from orchestrator.workloads.needs import fetch_command
 
 
 def require_ready(plans: Sequence[Plan], cluster: Cluster, folders: Folders) -> None:
     """Raise ReproError with all that these jobs lack; Unreachable if the scheduler does not answer."""
-    problems: list[Problem] = []
     checks: tuple[Callable[[], None], ...] = (
         lambda: require_scheduler(cluster, folders),
-        lambda: _require_mountable(cluster, folders),
-        lambda: require_images(plans, cluster),
-        lambda: _require_needs(plans, cluster),
-        lambda: _require_commits(plans),
+        lambda: require_mountable(folders.runs) if cluster.profile.container is not None else None,
+        lambda: require_none(image_problems(plans, cluster)),
+        lambda: require_none(_absent_needs(plans, cluster)),
+        lambda: require_none(_other_commits(plans)),
     )
-    for check in checks:
-        try:
-            check()
-        except Unreachable:
-            raise
-        except ReproError as error:
-            problems += error.problems
-    if problems:
-        raise ReproError(*problems)
+    for_each(checks, lambda check: check())
 
 
 def require_scheduler(cluster: Cluster, folders: Folders) -> None:
@@ -66,11 +56,6 @@ def require_scheduler(cluster: Cluster, folders: Folders) -> None:
         require_controller()
 
 
-def _require_mountable(cluster: Cluster, folders: Folders) -> None:
-    if cluster.profile.container is not None:
-        require_mountable(folders.runs)
-
-
 def _require_environment(cluster: Cluster) -> None:
     """Raise ReproError if a variable of `env_from` is not set: the job would fail after hours in the queue."""
     missing = [name for name in cluster.profile.env_from if not os.environ.get(name)]
@@ -88,84 +73,64 @@ def _require_mpirun(mpirun: MpirunFields) -> None:
         raise ReproError(Problem("no such hostfile", f"{mpirun.hostfile}:", "correct mpirun: hostfile:"))
 
 
-def _require_needs(plans: Sequence[Plan], cluster: Cluster) -> None:
-    """Raise ReproError for code and data of the jobs that are missing, where this machine sees their file system."""
+def _absent_needs(plans: Sequence[Plan], cluster: Cluster) -> Iterator[Problem]:
+    """Yield a problem for code and data of the jobs that are missing, where this machine sees their file system."""
     if not cluster.profile.site.login_sees_paths:
         return
-    problems = [
-        Problem(
-            f"workloads.{name}.{needed.field}: {needed.path}: no such file or folder",
-            needed.location,
-            fetch_command(name, cluster.name),
-        )
-        for name in dict.fromkeys(plan.program.workload for plan in plans)
-        for needed in needed_paths(find_workload(name), cluster)
-        if not is_there(Path(needed.path)) and is_there(Path(*Path(needed.path).parts[:2]))
-    ]
-    if problems:
-        raise ReproError(*problems)
+    for name in dict.fromkeys(plan.program.workload for plan in plans):
+        for needed in needed_paths(find_workload(name), cluster):
+            path = Path(needed.path)
+            if not is_there(path) and is_there(Path(*path.parts[:2])):
+                what = f"{needed.check}: {needed.path}: no such file or folder"
+                yield Problem(what, needed.location, needed.hint)
 
 
-def _require_commits(plans: Sequence[Plan]) -> None:
-    """Raise ReproError if a checkout is not at the commit that its jobs are recorded with."""
-    problems = []
+def _other_commits(plans: Sequence[Plan]) -> Iterator[Problem]:
+    """Yield a problem for each checkout that is not at the commit that its jobs are recorded with."""
     for folder, commit in dict.fromkeys((plan.program.checkout, plan.program.code) for plan in plans):
         head = git_output(Path(folder), "rev-parse", "HEAD") if folder else None
         if head is not None and not is_at(Path(str(folder)), commit):
             what = f"{folder} is at commit {head[:10]}, and the jobs are recorded with {commit[:10]}"
-            problems.append(Problem(what, hint=f"git -C {shlex.quote(str(folder))} checkout {commit}"))
-    if problems:
-        raise ReproError(*problems)
+            yield Problem(what, hint=f"git -C {shlex.quote(str(folder))} checkout {commit}")
 
 
-def require_images(plans: Sequence[Plan], cluster: Cluster) -> None:
-    """Raise ReproError if the image file of a job is missing or was imported from another source."""
-    if not cluster.profile.site.login_sees_paths:
-        return
-    problems: list[Problem] = []
-    for name in dict.fromkeys(plan.program.image for plan in plans if plan.program.image):
-        file = imported_file(cluster, name)
-        if file is None:
-            problems += _absent_file(cluster, name)
-            continue
+def image_problems(plans: Sequence[Plan], cluster: Cluster) -> Iterator[Problem]:
+    """Yield a problem for each image file of a job that is missing or was imported from another source."""
+    for name, file, is_imported in _image_files(plans, cluster):
         hint = f"repro images import --cluster {cluster.name} {shlex.quote(name)}"
-        uri = image_uri(cluster, name)
-        sources = import_record(file).uris or (uri,)
-        if not is_there(file):
-            problems.append(Problem(f"{name} is not imported yet", hint=hint))
-        elif uri not in sources:
-            problems.append(Problem(f"{name}: {file} was imported from {' and '.join(sources)}", hint=hint))
-    if problems:
-        raise ReproError(*problems)
+        if is_imported and not is_there(file):
+            yield Problem(f"{name} is not imported yet", hint=hint)
+        elif is_imported:
+            sources = import_record(file).uris
+            if sources and image_uri(cluster, name) not in sources:
+                yield Problem(f"{name}: {file} was imported from {' and '.join(sources)}", hint=hint)
+        elif not is_there(file) and is_there(file.parent):
+            location = cluster.location(("container", "images", name))
+            hint = "correct the path, or put the image there; if only nodes see it, set "
+            hint += "site: {login_sees_paths: false}"
+            yield Problem(f"container.images.{name}: {file}: no such file", location, hint)
 
 
 def image_warnings(plans: Sequence[Plan], cluster: Cluster) -> list[str]:
     """Return a warning for each image file whose folder this machine does not see: it cannot be looked for."""
-    if not cluster.profile.site.login_sees_paths:
-        return []
-    names = dict.fromkeys(plan.program.image for plan in plans if plan.program.image)
-    files = ((name, _own_file(cluster, name)) for name in names)
     return [
         f"{cluster.location(('container', 'images', name))} container.images.{name}: {file} cannot be looked for, "
         f"because {file.parent} is not on this machine"
-        for name, file in files
-        if file is not None and not is_there(file) and not is_there(file.parent)
+        for name, file, is_imported in _image_files(plans, cluster)
+        if not is_imported and not is_there(file) and not is_there(file.parent)
     ]
 
 
-def _absent_file(cluster: Cluster, name: str) -> Iterator[Problem]:
-    file = _own_file(cluster, name)
-    if file is not None and not is_there(file) and is_there(file.parent):
-        location = cluster.location(("container", "images", name))
-        hint = "correct the path, or put the image there; if only nodes see it, set site: {login_sees_paths: false}"
-        yield Problem(f"container.images.{name}: {file}: no such file", location, hint)
-
-
-def _own_file(cluster: Cluster, name: str) -> Path | None:
-    """Return the absolute path that the profile names as this image; None for every other image."""
-    location = cluster.image_location(name)
-    own = location is not None and location.startswith("/") and imported_file(cluster, name) is None
-    return Path(str(location)) if own else None
+def _image_files(plans: Sequence[Plan], cluster: Cluster) -> Iterator[tuple[str, Path, bool]]:
+    """Yield the name and the file of each image of the jobs, and whether an import writes that file."""
+    if not cluster.profile.site.login_sees_paths:
+        return
+    for name in dict.fromkeys(plan.program.image for plan in plans if plan.program.image):
+        imported, location = imported_file(cluster, name), cluster.image_location(name)
+        if imported is not None:
+            yield name, imported, True
+        elif location is not None and location.startswith("/"):
+            yield name, Path(location), False
 
 
 LEAST_MIB = 1024

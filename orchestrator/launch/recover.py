@@ -20,7 +20,7 @@ from typing import Literal
 import pydantic
 
 from orchestrator.clusters.resolve import Cluster
-from orchestrator.errors import Problem, ReproError, Unreachable
+from orchestrator.errors import Problem, ReproError, Unreachable, for_each
 from orchestrator.files import ScriptRecord, read_record, tail_bytes, written_whole
 from orchestrator.identity import (
     ProcessLocation,
@@ -49,7 +49,7 @@ from orchestrator.planning.plan import Plan
 from orchestrator.reading.collect import is_verified
 from orchestrator.slurm.command import at, cluster_identity, on_cluster
 from orchestrator.slurm.notation import base_id
-from orchestrator.slurm.query import QueryAnswer, find_by_comments
+from orchestrator.slurm.query import find_by_comments
 from orchestrator.slurm.records import JobRecord, Phase
 
 GRACE = timedelta(minutes=5)
@@ -145,9 +145,10 @@ def _settle_on_cluster(ledger: Ledger, submissions: Sequence[Sequence[AttemptRow
     complaints: list[str] = []
     answer = find_by_comments([comment_of(attempts[0].token) for attempts in submissions])
     for attempts in submissions:
-        token = attempts[0].token
+        token, comment = attempts[0].token, comment_of(attempts[0].token)
+        ids = {base_id(job_id) for job_id, record in answer.records.items() if record.comment == comment}
         try:
-            ids, recorded = _ids(answer, comment_of(token)), recorded_ids([attempt.folder for attempt in attempts])
+            recorded = recorded_ids([attempt.folder for attempt in attempts])
         except ReproError as error:
             complaints.append(str(error))
             continue
@@ -162,10 +163,6 @@ def _settle_on_cluster(ledger: Ledger, submissions: Sequence[Sequence[AttemptRow
         else:
             complaints.append(f"whether submission {token} reached the scheduler is not known yet")
     return [*answer.complaints, *complaints]
-
-
-def _ids(answer: QueryAnswer, comment: str) -> set[str]:
-    return {base_id(job_id) for job_id, record in answer.records.items() if record.comment == comment}
 
 
 def recorded_ids(folders: Sequence[str]) -> set[str]:
@@ -245,12 +242,11 @@ def _read(attempt: AttemptRow, name: str) -> ScriptRecord | None:
 def _ask_slurm(tokens: Collection[str]) -> Mapping[tuple[str, int | None], JobRecord]:
     """Return what Slurm has of the submissions with these tokens, by token and element."""
     records = find_by_comments([comment_of(token) for token in tokens]).records if tokens else {}
-    return {(record.comment.removeprefix(COMMENT), _element(job_id)): record for job_id, record in records.items()}
-
-
-def _element(job_id: str) -> int | None:
-    element = job_id.removeprefix(base_id(job_id)).removeprefix("_")
-    return int(element) if element.isdecimal() else None
+    by_element: dict[tuple[str, int | None], JobRecord] = {}
+    for job_id, record in records.items():
+        element = job_id.partition("_")[2]
+        by_element[record.comment.removeprefix(COMMENT), int(element) if element.isdecimal() else None] = record
+    return by_element
 
 
 def _is_verified(job: NewJob, attempt: AttemptRow, end: ScriptRecord) -> bool:
@@ -337,20 +333,16 @@ def read_rendered(folder: Path, folders: Folders) -> list[Rendered]:
         raise ReproError(Problem("no such folder", f"{folder}:", "name the folder of `repro render -o`"))
     by_hand = {**field_values(provenance(folders.shipped)), "id": ""}
     runs: dict[str, NewRun] = {}
-    jobs: list[Rendered] = []
-    problems: list[Problem] = []
-    for file in sorted(folder.resolve().glob(f"*{_RECORD}")):
-        try:
-            record = _read_script_file(file, by_hand)
-            run = runs.setdefault(repr(record.run), replace(record.run, id=new_run_id()))
-            jobs.append((run, record.job, _attempt(record, file.with_name(record.script))))
-        except ReproError as error:
-            problems += error.problems
-    if not jobs and not problems:
+
+    def read(file: Path) -> Rendered:
+        record = _read_script_file(file, by_hand)
+        run = runs.setdefault(repr(record.run), replace(record.run, id=new_run_id()))
+        return run, record.job, _attempt(record, file.with_name(record.script))
+
+    jobs = for_each(sorted(folder.resolve().glob(f"*{_RECORD}")), read)
+    if not jobs:
         hint = "`repro render -o FOLDER` of this version writes them next to the scripts"
-        problems.append(Problem("no records of rendered scripts", f"{folder}:", hint))
-    if problems:
-        raise ReproError(*problems)
+        raise ReproError(Problem("no records of rendered scripts", f"{folder}:", hint))
     return jobs
 
 

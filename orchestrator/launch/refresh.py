@@ -23,7 +23,6 @@ from orchestrator.launch.run_options import RunPlan
 from orchestrator.launch.run_record import COMMENT, SUBMISSIONS
 from orchestrator.launch.sbatch import canary_row
 from orchestrator.ledger.attempts import (
-    Observation,
     RefreshResult,
     asked_to_end,
     may_ask,
@@ -33,7 +32,7 @@ from orchestrator.ledger.attempts import (
     rows_of_attempts,
 )
 from orchestrator.ledger.database import Ledger, now, utc
-from orchestrator.ledger.rows import AttemptRow, JobSummary
+from orchestrator.ledger.rows import AttemptRow, JobSummary, Observation
 from orchestrator.ledger.runs import run_record
 from orchestrator.ledger.submissions import first_folder, may_start_again, next_folder, record_restart, record_unseen
 from orchestrator.ledger.tables import ENDED, LOST, WAITING
@@ -56,7 +55,8 @@ def refresh(ledger: Ledger, at_most_every_s: float = 0.0) -> RefreshResult:
     With `at_most_every_s` the scheduler is not asked if a process with this ledger has asked it within that time.
     """
     complaints = _record_restarts(ledger)
-    rows = _under_way(ledger)
+    # Lost jobs are among the rows, as the scheduler may list them again.
+    rows = refreshable_jobs(ledger)
     cluster, may_poll, asked_at, slurm_complaints = None, False, None, list[str]()
     if any(row.scheduler == "slurm" for row in rows):
         try:
@@ -66,18 +66,13 @@ def refresh(ledger: Ledger, at_most_every_s: float = 0.0) -> RefreshResult:
             slurm_complaints = [str(error)]
     settled = settle(ledger, {"local", "slurm"} if may_poll else {"local"})
     if settled.has_news:
-        rows = _under_way(ledger)
+        rows = refreshable_jobs(ledger)
     sent = [row for row in rows if row.scheduler_id is not None]
     complaints += _refresh_here(ledger, [row for row in sent if row.scheduler == "local"])
     if cluster is not None and may_poll:
         slurm_complaints = _refresh_slurm(ledger, [row for row in sent if row.scheduler == "slurm"], cluster)
         record_complaints(ledger, f"slurm {cluster}", slurm_complaints)
     return RefreshResult((*settled.complaints, *complaints, *slurm_complaints), asked_at)
-
-
-def _under_way(ledger: Ledger) -> list[JobSummary]:
-    """Return the jobs to ask about; lost ones too, as the scheduler may list them again."""
-    return refreshable_jobs(ledger)
 
 
 def _record_restarts(ledger: Ledger) -> list[str]:
@@ -101,14 +96,10 @@ def _refresh_here(ledger: Ledger, rows: Sequence[JobSummary]) -> list[str]:
     here = [row for row in rows if is_here(row.machine, row.host)]
     seen, complaints = _each(here, _observe_local)
     record_observations(ledger, seen, [row.attempt_id for row in here])
-    elsewhere = sorted({_name_of_place(row) for row in rows if not is_here(row.machine, row.host)})
-    complaints += [f"jobs run on {name}, which alone can see them; states are as last seen" for name in elsewhere]
+    for host in sorted({row.host for row in rows if not is_here(row.machine, row.host)}):
+        other = ", in another container or on another machine of that name" if host == socket.gethostname() else ""
+        complaints.append(f"jobs run on {host}{other}, which alone can see them; states are as last seen")
     return complaints
-
-
-def _name_of_place(row: JobSummary) -> str:
-    own_name = row.host == socket.gethostname()
-    return f"{row.host}, in another container or on another machine of that name" if own_name else row.host
 
 
 def _each(
@@ -387,6 +378,15 @@ def is_proven(record: JobRecord, row: JobSummary) -> bool:
 def _is_of_another_user(record: JobRecord, row: JobSummary) -> bool:
     """Return whether the users differ. A number is that of a user for whom this machine has no name."""
     return bool(record.user and row.user) and not record.user.isdecimal() and record.user != row.user
+
+
+def is_side_job(record: JobRecord, comment: str, folder: PurePath) -> bool:
+    """Return whether a record is the job with this comment and folder, which the ledger does not contain.
+
+    Accounting may not store comments.
+    """
+    has_lost_comment = record.source == "sacct" and not record.comment
+    return record.comment == comment or has_lost_comment or writes_into(record, folder)
 
 
 def writes_into(record: JobRecord, folder: PurePath) -> bool:

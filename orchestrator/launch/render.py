@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -14,6 +14,7 @@ from orchestrator.launch.directives import (
     directive,
     directives,
     experiment_file,
+    field_lines,
     output_pattern,
     program_origin,
     srun_options,
@@ -26,8 +27,6 @@ from orchestrator.launch.run_options import (
     LOG_TAIL_BYTES,
     FollowedJob,
     Gate,
-    canary_checks,
-    whole_pattern,
 )
 from orchestrator.launch.templates import OURS, Explained, Line, Templates, command_lines, templates_in
 from orchestrator.paths import short_name
@@ -79,11 +78,6 @@ class JobScript:
     file: Path
     folder: Path
 
-    @property
-    def is_alone(self) -> bool:
-        """Return whether no other job uses the script."""
-        return self.file.parent == self.folder
-
 
 def render_array(
     plans: Sequence[Plan],
@@ -128,8 +122,6 @@ def _gate(gate: Gate | None) -> dict[str, object]:
         "failure_patterns": FAILURE_PATTERNS,
         "log_tail_bytes": LOG_TAIL_BYTES,
         "canary": gate.canary,
-        "checks": canary_checks(gate.canary) if gate.canary else (),
-        "whole": whole_pattern(gate.canary) if gate.canary else None,
         "time_limit": dict(FAILURE_PATTERNS)[Failure.TIMEOUT.value],
         "warm_up": gate.warm_up,
         "enough": ENOUGH_SAMPLES,
@@ -167,7 +159,8 @@ def _render(
 
 def _shared(plan: Plan | SidePlan, cluster: Cluster, folder: Path) -> dict[str, object]:
     """Return the values that the templates of all schedulers have."""
-    sampler = _sampler(plan, cluster)
+    # Interval of GPU samples in seconds.
+    sampler = next(iter(field_lines(cluster, "sample_gpus_every_s")), None) if plan.case.device == "gpu" else None
     return {
         "case": plan.case,
         "title": _title(plan),
@@ -177,19 +170,19 @@ def _shared(plan: Plan | SidePlan, cluster: Cluster, folder: Path) -> dict[str, 
         "resources": plan.resources,
         "environment": environment(plan, cluster),
         "prepended": list(_prepended(plan, cluster)),
-        "unset": [Line.of(name, cluster.location(("env_unset", i))) for i, name in _numbered(cluster, "env_unset")],
-        "wanted": [Line.of(name, cluster.location(("env_from", i))) for i, name in _numbered(cluster, "env_from")],
+        "unset": field_lines(cluster, "env_unset"),
+        "wanted": field_lines(cluster, "env_from"),
         "setup": list(setup_lines(cluster, plan.resources.nodes)),
-        "kernels": _kernels(plan, cluster),
+        "kernels": _folder_of_program(plan, cluster, plan.program.compiles_in),
         "sampler": sampler,
         "runs_beside": cluster.profile.scheduler == "local" or sampler is not None,
         "fingerprint": plan.program.workload in workloads(),
         "python": Line.of(plan.program.python, program_origin(plan, cluster, plan.program.python)),
-        "checkout": _checkout(plan, cluster),
+        "checkout": _folder_of_program(plan, cluster, plan.program.checkout),
         "python_strays": [name for name in _IMPORT_VARIABLES if name not in cluster.profile.env_from],
         "time_limit_s": Line.of(str(time_limit_s(plan.resources.time_limit)), time_limit_origin(plan, cluster)),
-        "host_suffix": _rendezvous(cluster, "host_suffix"),
-        "port": _rendezvous(cluster, "port"),
+        "host_suffix": next(iter(field_lines(cluster, "rendezvous", "host_suffix")), None),
+        "port": next(iter(field_lines(cluster, "rendezvous", "port")), None),
         "per_node": _processes_per_node(plan, cluster),
         "launcher": Line.of(plan.program.launcher, workload_origin(plan)),
     }
@@ -224,30 +217,8 @@ def setup_lines(cluster: Cluster, nodes: int) -> Iterator[Line]:
             yield Line.of(text, cluster.location(("setup", i)))
 
 
-def _kernels(plan: Plan | SidePlan, cluster: Cluster) -> Line | None:
-    checkout = plan.program.compiles_in
-    if checkout is None:
-        return None
-    as_path = f"./{checkout}" if checkout.startswith("-") else checkout  # never an option of find and rm
-    return Line.of(as_path, program_origin(plan, cluster, checkout))
-
-
-def _checkout(plan: Plan | SidePlan, cluster: Cluster) -> Line | None:
-    folder = plan.program.checkout
+def _folder_of_program(plan: Plan | SidePlan, cluster: Cluster, folder: str | None) -> Line | None:
     return None if folder is None else Line.of(folder, program_origin(plan, cluster, folder))
-
-
-def _sampler(plan: Plan | SidePlan, cluster: Cluster) -> Line | None:
-    """Return the interval of GPU samples in seconds; None if the profile has none, or the job no GPU."""
-    every_s = cluster.profile.sample_gpus_every_s
-    if every_s is None or plan.case.device != "gpu":
-        return None
-    return Line.of(str(every_s), cluster.location(("sample_gpus_every_s",)))
-
-
-def _rendezvous(cluster: Cluster, field: str) -> Line | None:
-    value = getattr(cluster.profile.rendezvous, field)
-    return None if value is None else Line.of(str(value), cluster.location(("rendezvous", field)))
 
 
 def _processes_per_node(plan: Plan | SidePlan, cluster: Cluster) -> Line | None:
@@ -295,7 +266,7 @@ def _mpirun(plan: Plan | SidePlan, cluster: Cluster) -> dict[str, object]:
         Line(("--map-by", f"ppr:{resources.tasks_per_node}:node"), case),
         Line(("--bind-to", "none"), OURS),
         *_mpirun_arguments(cluster, mpirun.arguments),
-        *(Line(("-x", name), location_of(("env_from", i))) for i, name in _numbered(cluster, "env_from")),
+        *(replace(name, words=("-x", *name.words)) for name in field_lines(cluster, "env_from")),
     ]
     return {
         "hostfile": Line.of(mpirun.hostfile, hostfile),
@@ -309,10 +280,6 @@ def _mpirun_arguments(cluster: Cluster, words: Sequence[str]) -> Iterator[Line]:
     starts = [i for i, word in enumerate(words) if i == 0 or word.startswith("-")]
     for start, end in pairwise([*starts, len(words)]):
         yield Line(tuple(words[start:end]), cluster.location(("mpirun", "arguments", start)))
-
-
-def _numbered(cluster: Cluster, field: str) -> list[tuple[int, str]]:
-    return list(enumerate(getattr(cluster.profile, field)))
 
 
 def _title(plan: Plan | SidePlan) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -52,6 +52,15 @@ class FollowedJob(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
+class FileCheck:
+    """A pattern (extended regular expression) that a line of a job's file must match, or that no line may match."""
+
+    file: str
+    pattern: str
+    must_match: bool = True
+
+
+@dataclass(frozen=True, slots=True)
 class CanaryJob:
     """The job that must pass its check before the other jobs of a run start. `folder` has its log and its records.
 
@@ -68,36 +77,24 @@ class CanaryJob:
     nodes_inside: int | None = None
     result_row: RowKey | None = None
 
+    @property
+    def checks(self) -> Iterator[FileCheck]:
+        """Yield what a verified or partial job has in its end record and its log, as far as `grep` can check it.
 
-@dataclass(frozen=True, slots=True)
-class FileCheck:
-    """A pattern (extended regular expression) that a line of a job's file must match, or that no line may match."""
+        The verdict (`reading.verdict`) also compares the other settings of the configuration that ran.
+        """
+        if self.nodes_inside is not None:
+            yield FileCheck("end", f"^inside_image={self.nodes_inside}/{self.nodes_inside}$")
+        sizes = {"tensor_parallel": self.tensor_parallel, "pipeline_parallel": self.pipeline_parallel}
+        if not self.result_row:
+            yield FileCheck("log.txt", _PLANNED.format(iterations=self.iterations))
+        yield FileCheck("log.txt", _WORLD.format(gpus=self.gpus, **sizes))
+        yield FileCheck("log.txt", _NOT_FINITE, must_match=False)
 
-    file: str
-    pattern: str
-    must_match: bool = True
-
-
-def canary_checks(canary: CanaryJob) -> tuple[FileCheck, ...]:
-    """Return what a verified or partial job has in its end record and its log, as far as `grep` can check it.
-
-    The verdict (`reading.verdict`) also compares the other settings of the configuration that ran.
-    """
-    sizes = {"gpus": canary.gpus, "tensor_parallel": canary.tensor_parallel}
-    planned = [FileCheck("log.txt", _PLANNED.format(iterations=canary.iterations))] if not canary.result_row else []
-    checks = [
-        *planned,
-        FileCheck("log.txt", _WORLD.format(**sizes, pipeline_parallel=canary.pipeline_parallel)),
-        FileCheck("log.txt", _NOT_FINITE, must_match=False),
-    ]
-    if canary.nodes_inside is not None:
-        checks.insert(0, FileCheck("end", f"^inside_image={canary.nodes_inside}/{canary.nodes_inside}$"))
-    return tuple(checks)
-
-
-def whole_pattern(canary: CanaryJob) -> str:
-    """Return the pattern of the line with which the log of a complete run ends."""
-    return row_pattern(canary.result_row) if canary.result_row else _LAST_ITERATION.format(iterations=canary.iterations)
+    @property
+    def whole(self) -> str:
+        """Return the pattern of the line with which the log of a complete run ends."""
+        return row_pattern(self.result_row) if self.result_row else _LAST_ITERATION.format(iterations=self.iterations)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import platform
@@ -54,10 +55,8 @@ def provenance(checkout: Path) -> Provenance:
 def _versions() -> dict[str, object]:
     versions: dict[str, object] = {"repro": orchestrator.__version__, "python": platform.python_version()}
     for package in _PACKAGES:
-        try:
+        with contextlib.suppress(metadata.PackageNotFoundError):
             versions[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            continue
     return versions
 
 

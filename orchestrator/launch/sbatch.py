@@ -38,7 +38,7 @@ from orchestrator.ledger.tables import FAILED, OPEN
 from orchestrator.reading.failure import Failure
 from orchestrator.slurm.command import cluster_identity, on_cluster
 from orchestrator.slurm.notation import base_id
-from orchestrator.slurm.query import cancel_jobs, find_by_comment
+from orchestrator.slurm.query import cancel_jobs, find_by_comments
 
 PAUSES_S = (2.0, 4.0, 8.0, 16.0, 30.0, 60.0)
 """Pauses before a scheduler that did not answer is asked again. After the last one the next command asks."""
@@ -82,121 +82,149 @@ def send(ledger: Ledger, run_id: str, reporter: Callbacks) -> Sent:
     Raise ReproError if the scheduler refuses. Jobs that it accepted before stay, and the others are recorded as not
     submitted. Raise Unreachable if the scheduler does not answer; the next command recovers the last submission.
     """
-    sent, run = Sent(), run_record(ledger, run_id)
-    run_plan = RunPlan.from_json(run.run_options)
-    denied = [entry.node for entry in denied_nodes(run.cluster)]
-    groups = [
-        list(group) for _, group in groupby(queued_attempts(ledger, run_id=run_id), key=lambda attempt: attempt.file)
-    ]
-    for attempts in groups:
+    run = run_record(ledger, run_id)
+    denied = tuple(entry.node for entry in denied_nodes(run.cluster))
+    sender = _Sender(ledger, run_id, RunPlan.from_json(run.run_options), denied, reporter)
+    sent = sender.sent
+    for _, group in groupby(queued_attempts(ledger, run_id=run_id), key=lambda attempt: attempt.file):
+        attempts = list(group)
         if sent.why is not None or reporter.is_interrupted():  # larger jobs stay behind smaller ones
             sent.queued += len(attempts)
             continue
         try:
-            _send_group(ledger, run_id, attempts, run_plan, denied, sent, reporter)
+            sender.send_file(attempts)
         except (Unreachable, Unreadable):  # the scheduler may have accepted the job
             raise
         except ReproError:
-            rest = queued_attempts(ledger, run_id=run_id)
-            untried = [attempt.attempt_id for attempt in rest if ledger.is_own(attempt.user)]
             why = "not submitted, because the submission before it failed"
-            record_never_submitted(ledger, untried, why, str(Failure.NOT_SUBMITTED))
+            _record_refused(ledger, queued_attempts(ledger, run_id=run_id), why)
             raise
     return sent
 
 
-def _send_group(
-    ledger: Ledger,
-    run_id: str,
-    attempts: Sequence[AttemptRow],
-    run_plan: RunPlan,
-    denied: Sequence[str],
-    sent: Sent,
-    reporter: Callbacks,
-) -> None:
-    """Submit the attempts of one file, in several submissions if the queue has too little room for one.
+def _record_refused(ledger: Ledger, attempts: Sequence[AttemptRow], why: str) -> None:
+    """Record those of these attempts that belong to this user as not submitted."""
+    own = [attempt.attempt_id for attempt in attempts if ledger.is_own(attempt.user)]
+    record_never_submitted(ledger, own, why, str(Failure.NOT_SUBMITTED))
 
-    The jobs exclude the denied nodes, also those that were denied after the file was written.
-    """
-    try:
-        script = read_own_script(ledger, attempts)
-    except ReproError as refused:
-        own = [attempt.attempt_id for attempt in attempts if ledger.is_own(attempt.user)]
-        record_never_submitted(ledger, own, str(refused.problems[0]), str(Failure.NOT_SUBMITTED))
-        raise
-    if attempts[0].scheduler == "local":
-        _send_queue(ledger, attempts, script, sent)
-        return
-    rest, size = list(attempts), len(attempts)
-    why = _reason_to_wait(ledger, run_id, attempts, run_plan)
-    if why is not None:
-        sent.queued, sent.why = sent.queued + len(rest), why
-        return
-    while rest:
-        part = rest[:size]
-        options = _dependencies(ledger, run_id, part, run_plan)
-        if options is None:
-            why = "its canary failed"
-            record_never_submitted(ledger, [attempt.attempt_id for attempt in rest], why, str(Failure.STOPPED))
-            return
+
+@dataclass(frozen=True, slots=True)
+class _Sender:
+    """Submission of the attempts of one run, whose jobs exclude the denied nodes."""
+
+    ledger: Ledger
+    run_id: str
+    run_plan: RunPlan
+    denied: tuple[str, ...]
+    reporter: Callbacks
+    sent: Sent = field(default_factory=Sent)
+
+    def send_file(self, attempts: Sequence[AttemptRow]) -> None:
+        """Submit the attempts of one file, in several submissions if the queue has too little room for one.
+
+        The jobs exclude also the nodes that were denied after the file was written.
+        """
         try:
-            scheduler_id = _send_slice(ledger, part, script, [*_array(part, run_plan), *options], denied, reporter)
-        except QueueFull as full:
-            if size > 1:
-                size = max(1, size // 2)
-                continue
-            sent.queued, sent.why = sent.queued + len(rest), full.problems[0].what
+            script = read_own_script(self.ledger, attempts)
+        except ReproError as refused:
+            _record_refused(self.ledger, attempts, str(refused.problems[0]))
+            raise
+        if attempts[0].scheduler == "local":
+            self._send_queue(attempts, script)
             return
-        if scheduler_id is not None:
-            sent.ids.append(scheduler_id)
-            sent.jobs += len(part)
-        rest = rest[len(part) :]
+        rest, size = list(attempts), len(attempts)
+        why = _reason_to_wait(self.ledger, self.run_id, attempts, self.run_plan)
+        if why is not None:
+            self.sent.queued, self.sent.why = self.sent.queued + len(rest), why
+            return
+        while rest:
+            part = rest[:size]
+            options = _dependencies(self.ledger, self.run_id, part, self.run_plan)
+            if options is None:
+                ids = [attempt.attempt_id for attempt in rest]
+                record_never_submitted(self.ledger, ids, "its canary failed", str(Failure.STOPPED))
+                return
+            try:
+                with on_cluster(cluster_of(script.text)):
+                    scheduler_id = self._send_part(part, script, [*_array(part, self.run_plan), *options])
+            except QueueFull as full:
+                if size > 1:
+                    size = max(1, size // 2)
+                    continue
+                self.sent.queued, self.sent.why = self.sent.queued + len(rest), full.problems[0].what
+                return
+            if scheduler_id is not None:
+                self._count(scheduler_id, part)
+            rest = rest[len(part) :]
 
+    def _count(self, scheduler_id: str, attempts: Sequence[AttemptRow]) -> None:
+        self.sent.ids.append(scheduler_id)
+        self.sent.jobs += len(attempts)
 
-def _send_slice(
-    ledger: Ledger,
-    attempts: Sequence[AttemptRow],
-    script: OwnScript,
-    dependencies: Sequence[str],
-    denied: Sequence[str],
-    reporter: Callbacks,
-) -> str | None:
-    """Submit these attempts. Return the scheduler's id; None if another sender has taken them over."""
-    with on_cluster(cluster_of(script.text)):
-        return _send_to_cluster(ledger, attempts, script, dependencies, denied, reporter)
+    def _send_queue(self, attempts: Sequence[AttemptRow], script: OwnScript) -> None:
+        token = self._claim(attempts, script)
+        if token is not None:
+            scheduler_id = start_queue(script.file)
+            record_submission(self.ledger, token, scheduler_id)
+            self._count(scheduler_id, attempts)
 
+    def _claim(self, attempts: Sequence[AttemptRow], script: OwnScript, cluster: str | None = None) -> str | None:
+        """Claim the attempts and write the record of their submission; return its token.
 
-def _send_to_cluster(
-    ledger: Ledger,
-    attempts: Sequence[AttemptRow],
-    script: OwnScript,
-    dependencies: Sequence[str],
-    denied: Sequence[str],
-    reporter: Callbacks,
-) -> str | None:
-    token, executor = secrets.token_hex(8), SlurmScriptExecutor(script.file.parent)
-    attempt_ids = [attempt.attempt_id for attempt in attempts]
-    file, cluster = attempts[0].file, cluster_identity()
-    if not claim(ledger, attempt_ids, token, this_submitter(), file=file, slurm_cluster=cluster):
-        return None
-    options, anywhere = exclude_options([*attempts[0].options, *dependencies], script.text, denied)
-    _write_sent(ledger, attempts, script, token)
-    try:
-        scheduler_id = _sbatch_without_failed_nodes(executor, script, token, options, anywhere, reporter)
-    except QueueFull as full:
-        record_queued_again(ledger, token, full.problems[0].what)
-        raise
-    except (Unreachable, Unreadable):  # the scheduler may have accepted the job
-        raise
-    except ReproError as error:
-        record_never_submitted(ledger, attempt_ids, error.problems[0].what, str(Failure.REFUSED))
-        raise
-    if not record_submission(ledger, token, scheduler_id, _accepting(executor.cluster, cluster)):
-        # Another login node has given this submission up and submits the attempts under its own token.
-        cancel_jobs([scheduler_id])
-        reporter.notify(f"job {scheduler_id} was cancelled: another host gave up its submission and made it again")
-        return None
-    return scheduler_id
+        None if another sender has taken them over. If the record cannot be written, nothing is submitted.
+        """
+        token, ids = secrets.token_hex(8), [attempt.attempt_id for attempt in attempts]
+        if not claim(self.ledger, ids, token, this_submitter(), file=attempts[0].file, slurm_cluster=cluster):
+            return None
+        try:
+            write_sent(script.file.parent.parent, attempts, token)
+        except ReproError as error:
+            record_queued_again(self.ledger, token, str(error.problems[0]))
+            raise
+        return token
+
+    def _send_part(self, attempts: Sequence[AttemptRow], script: OwnScript, dependencies: Sequence[str]) -> str | None:
+        """Submit these attempts. Return the scheduler's id; None if another sender has taken them over."""
+        cluster, executor = cluster_identity(), SlurmScriptExecutor(script.file.parent)
+        token = self._claim(attempts, script, cluster)
+        if token is None:
+            return None
+        try:
+            options = [*attempts[0].options, *dependencies]
+            scheduler_id = self._sbatch_without_failed_nodes(executor, script, token, options)
+        except QueueFull as full:
+            record_queued_again(self.ledger, token, full.problems[0].what)
+            raise
+        except (Unreachable, Unreadable):  # the scheduler may have accepted the job
+            raise
+        except ReproError as error:
+            ids = [attempt.attempt_id for attempt in attempts]
+            record_never_submitted(self.ledger, ids, error.problems[0].what, str(Failure.REFUSED))
+            raise
+        if not record_submission(self.ledger, token, scheduler_id, _accepting(executor.cluster, cluster)):
+            # Another login node has given this submission up and submits the attempts under its own token.
+            cancel_jobs([scheduler_id])
+            what = "another host gave up its submission and made it again"
+            self.reporter.notify(f"job {scheduler_id} was cancelled: {what}")
+            return None
+        return scheduler_id
+
+    def _sbatch_without_failed_nodes(
+        self, executor: SlurmScriptExecutor, script: OwnScript, token: str, words: Sequence[str]
+    ) -> str:
+        """Submit without the nodes that failed before; if there are not enough others, with these nodes.
+
+        The nodes of the profile and of the deny list are always excluded. `words` are further options.
+        """
+        options, anywhere = exclude_options(words, script.text, self.denied)
+        try:
+            return _sbatch(executor, script, token, options, self.reporter)
+        except ReproError as error:
+            if anywhere == options or isinstance(error, (QueueFull, Unreachable)):
+                raise
+            what = error.problems[0].what
+            self.reporter.notify(f"{what}; submitted again without excluding the nodes that failed")
+        return _sbatch(executor, script, token, anywhere, self.reporter)
 
 
 def _accepting(name: str | None, asked: str) -> str:
@@ -208,27 +236,6 @@ def _accepting(name: str | None, asked: str) -> str:
             return cluster_identity()
     except Unreachable:
         return f"{name}@"  # no cluster has this identity, so nothing is concluded about the job
-
-
-def _sbatch_without_failed_nodes(
-    executor: SlurmScriptExecutor,
-    script: OwnScript,
-    token: str,
-    options: Sequence[str],
-    anywhere: Sequence[str],
-    reporter: Callbacks,
-) -> str:
-    """Submit without the nodes that failed before. If there are not enough others, submit with the options `anywhere`.
-
-    These exclude only the nodes of the profile and of the deny list.
-    """
-    try:
-        return _sbatch(executor, script, token, options, reporter)
-    except ReproError as error:
-        if anywhere == options or isinstance(error, (QueueFull, Unreachable)):
-            raise
-        reporter.notify(f"{error.problems[0].what}; submitted again without excluding the nodes that failed")
-    return _sbatch(executor, script, token, anywhere, reporter)
 
 
 def _sbatch(
@@ -263,7 +270,7 @@ def _wait_for_jobs_of(comment: str, unreachable: Unreachable, pauses: Iterator[f
                 raise unreachable
             time.sleep(0.1)
         try:
-            ids = {base_id(job_id) for job_id in find_by_comment(comment).records}
+            ids = {base_id(job_id) for job_id in find_by_comments([comment]).records}
         except Unreachable as error:
             unreachable, answers = error, 0
             continue
@@ -279,7 +286,7 @@ def _keep_one_copy(job_id: str, comment: str) -> str:
     A copy that is accepted even later finds the job's folder claimed and does not start (templates/job.sh.j2).
     """
     try:
-        return keep_first_cancel_rest({job_id, *(base_id(copy_id) for copy_id in find_by_comment(comment).records)})
+        return keep_first_cancel_rest({job_id, *(base_id(copy_id) for copy_id in find_by_comments([comment]).records)})
     except Unreachable:
         return job_id
 
@@ -299,38 +306,15 @@ def mark_cancelled(folder: str) -> None:
         os.close(os.open(Path(folder) / "cancelled", os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o640))
 
 
-def _write_sent(ledger: Ledger, attempts: Sequence[AttemptRow], script: OwnScript, token: str) -> None:
-    """Write the record of the submission beside its scripts. If that fails, nothing is submitted."""
-    try:
-        write_sent(script.file.parent.parent, attempts, token)
-    except ReproError as error:
-        record_queued_again(ledger, token, str(error.problems[0]))
-        raise
-
-
-def _send_queue(ledger: Ledger, attempts: Sequence[AttemptRow], script: OwnScript, sent: Sent) -> None:
-    token = secrets.token_hex(8)
-    if not claim(ledger, [attempt.attempt_id for attempt in attempts], token, this_submitter(), file=attempts[0].file):
-        return
-    _write_sent(ledger, attempts, script, token)
-    scheduler_id = start_queue(script.file)
-    record_submission(ledger, token, scheduler_id)
-    sent.ids.append(scheduler_id)
-    sent.jobs += len(attempts)
-
-
 def _array(attempts: Sequence[AttemptRow], run_plan: RunPlan) -> Iterator[str]:
     """Yield the --array option of these attempts. The file lists all elements."""
     indexes = [attempt.array_index for attempt in attempts if attempt.array_index is not None]
     if not indexes:
         return
-    spans: list[list[int]] = []
-    for index in sorted(indexes):
-        if spans and index == spans[-1][1] + 1:
-            spans[-1][1] = index
-        else:
-            spans.append([index, index])
-    text = ",".join(str(low) if low == high else f"{low}-{high}" for low, high in spans)
+    # Consecutive indexes have the same difference to their position.
+    numbered = groupby(enumerate(sorted(indexes)), lambda pair: pair[1] - pair[0])
+    spans = [[index for _, index in span] for _, span in numbered]
+    text = ",".join(f"{span[0]}-{span[-1]}" if len(span) > 1 else str(span[0]) for span in spans)
     yield f"--array={text}%{run_plan.at_once}"
 
 

@@ -18,7 +18,7 @@ from types import FrameType
 from orchestrator.catalog.expand import cases_to_run
 from orchestrator.catalog.library import find_experiment
 from orchestrator.clusters.resolve import Cluster, find_cluster, recorded_cluster
-from orchestrator.errors import Problem, ReproError, did_you_mean
+from orchestrator.errors import Problem, ReproError, did_you_mean, require_none
 from orchestrator.files import private_folder
 from orchestrator.identity import NotOwn, require_own_folder
 from orchestrator.launch.batches import (
@@ -112,14 +112,15 @@ def submit(
         try:
             with new_run(ledger, run, jobs) as transaction:
                 before = transaction.before
-                missing = transaction.missing(dispositions_of(ordered, before, options, cluster))
+                dispositions = dispositions_of(ordered, before, options, cluster)
+                missing = {job_id for job_id, of in dispositions.items() if of is Disposition.MISSING}
                 _require_none_under_way(unrecorded, missing, by_id, options, notify)
                 _require_canary(options, ordered[0], before, missing)
                 run_plan = _run_plan(run_id, options, cluster, folders, ordered[0], before, missing)
                 to_submit = [plan for plan in ordered if plan.identity in missing]
                 batches = list(batches_of(to_submit, before, run_plan, cluster, array_limit, failed_nodes))
                 attempts = write_scripts(run_id, batches, run_plan, cluster, folders)
-                recorded = transaction.add(attempts, run_plan.as_json())
+                recorded = transaction.add(dispositions, attempts, run_plan.as_json())
         except Exception:  # nothing is recorded, so no process would use the scripts
             shutil.rmtree(folders.run(run_id), ignore_errors=True)
             raise
@@ -203,24 +204,25 @@ def _require_none_under_way(
     notify: Callable[[str], None],
 ) -> None:
     """Report missing jobs that are verified or under way in runs that the ledger lacks; ReproError for the latter."""
-    attempts = [attempt for attempt in unrecorded if attempt.job_id in missing]
-    verified = [attempt for attempt in attempts if attempt.verdict is not None]
-    under_way = [attempt for attempt in attempts if attempt.verdict is None]
-    lacks = "and the ledger does not contain that run"
-    if verified:
-        first, count = verified[0], len({attempt.job_id for attempt in verified})
-        what = f"{plans[first.job_id].label} is verified there, {lacks} ({counted(count, 'such job')})"
-        notify(f"note: {Problem(what, f'{first.folder}:', 'restore a backup of the ledger to keep these results')}")
-    if not under_way:
-        return
-    first, count = under_way[0], len({attempt.job_id for attempt in under_way})
-    job = f" as job {first.scheduler_id}" if first.scheduler_id else ""
-    what = f"{plans[first.job_id].label} has not ended{job}, {lacks} ({counted(count, 'such job')})"
-    if options.rerun_verified:
-        notify(f"note: {first.folder}: {what}")
-        return
-    hint = "wait for the end, or cancel the job; --rerun submits it anyway"
-    raise ReproError(Problem(what, f"{first.folder}:", hint))
+    for is_verified in (True, False):
+        attempts = [
+            attempt for attempt in unrecorded if attempt.job_id in missing and is_verified is bool(attempt.verdict)
+        ]
+        if not attempts:
+            continue
+        first, count = attempts[0], len({attempt.job_id for attempt in attempts})
+        job = f" as job {first.scheduler_id}" if first.scheduler_id else ""
+        state = "is verified there" if is_verified else f"has not ended{job}"
+        what = f"{plans[first.job_id].label} {state}, and the ledger does not contain that run"
+        what += f" ({counted(count, 'such job')})"
+        if is_verified:
+            hint = "restore a backup of the ledger to keep these results"
+            notify(f"note: {Problem(what, f'{first.folder}:', hint)}")
+        elif options.rerun_verified:
+            notify(f"note: {first.folder}: {what}")
+        else:
+            hint = "wait for the end, or cancel the job; --rerun submits it anyway"
+            raise ReproError(Problem(what, f"{first.folder}:", hint))
 
 
 def _require_canary(
@@ -273,16 +275,10 @@ def _run_plan(
 
 def _canary_job(plan: Plan, cluster: Cluster, folder: Path) -> CanaryJob:
     layout, result_row = plan.case.layout, find_workload(plan.case.workload).result_row
-    return CanaryJob(
-        plan.label,
-        folder,
-        plan.case.training.iterations,
-        layout.gpus,
-        layout.tensor_parallel,
-        layout.pipeline_parallel,
-        None if cluster.profile.container is None else plan.resources.nodes,
-        None if result_row is None else result_row(plan.case.model, layout),
-    )
+    sizes = layout.gpus, layout.tensor_parallel, layout.pipeline_parallel
+    nodes_inside = None if cluster.profile.container is None else plan.resources.nodes
+    row = None if result_row is None else result_row(plan.case.model, layout)
+    return CanaryJob(plan.label, folder, plan.case.training.iterations, *sizes, nodes_inside, row)
 
 
 def _stop_replaced_attempts(ledger: Ledger, before: Mapping[str, Sequence[AttemptRow]], recorded: Recorded) -> None:
@@ -413,13 +409,11 @@ def failure_classes(text: str | None) -> frozenset[Failure]:
     """Return the failure classes of a list such as `node-fail,timeout`; ReproError if one is unknown."""
     classes = {failure.value: failure for failure in Failure}
     names = [name.strip() for name in (text or "").split(",") if name.strip()]
-    problems = [
+    require_none(
         Problem(f"--class {name}: no such class", hint=did_you_mean(name, classes) or f"classes: {', '.join(classes)}")
         for name in names
         if name not in classes
-    ]
-    if problems:
-        raise ReproError(*problems)
+    )
     return frozenset(classes[name] for name in names)
 
 

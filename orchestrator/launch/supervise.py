@@ -11,6 +11,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from orchestrator.clusters.resolve import Cluster
@@ -72,15 +73,12 @@ class Backlog:
         """Return the runs of these attempts that no other process submits."""
         attempts = [attempt for attempt in queued_attempts(self._ledger) if attempt.attempt_id in queued]
         own = [attempt for attempt in attempts if self._ledger.is_own(attempt.user)]
-        self._name_others(len(attempts) - len(own))
+        if len(own) < len(attempts) and not self._has_named_others:
+            self._has_named_others = True
+            count = len(attempts) - len(own)
+            self._notify(f"note: {count} of these jobs belong to another user, whose `repro wait` submits them")
         free = (attempt for attempt in own if attempt.pid == os.getpid() or not sender_is_alive(attempt))
         return list(dict.fromkeys(attempt.run_id for attempt in free))
-
-    def _name_others(self, count: int) -> None:
-        """Report once that other users must submit their own jobs."""
-        if count and not self._has_named_others:
-            self._has_named_others = True
-            self._notify(f"note: {count} of these jobs belong to another user, whose `repro wait` submits them")
 
 
 class Canaries:
@@ -100,82 +98,69 @@ class Canaries:
         waiting = [row for row in submitted if self._ledger.is_own(row.user)]
         messages = []
         for run_id in dict.fromkeys(row.run_id for row in waiting):
-            canary_id = self._canary_of(run_id)
+            if run_id not in self._of_run:
+                self._of_run[run_id] = RunPlan.from_json(run_record(self._ledger, run_id).run_options).canary
+            canary_id = self._of_run[run_id]
             canary = canary_row(self._ledger, run_id, canary_id) if canary_id is not None else None
             if canary is None or canary.verdict != FAILED:
                 continue
-            is_hidden = canary.failure == str(
-                Failure.CONFIGURATION
-            )  # a local job checks all else at once, without cost
+            # A local job checks all else at once, without cost.
+            is_hidden = canary.failure == str(Failure.CONFIGURATION)
             of_run = [row for row in waiting if row.run_id == run_id]
             dependents = [row for row in of_run if is_hidden or row.scheduler == "slurm"]
-            if not dependents:
-                continue
-            cancel(self._ledger, dependents, f"the canary, {canary.label}, failed ({canary.failure})")
-            self._of_run[run_id] = None  # asked once
-            count = f"{len(dependents)} that had not started are cancelled"
-            messages.append(f"the canary, {canary.label}, failed ({canary.failure}): {count}")
+            if dependents:
+                failed = f"the canary, {canary.label}, failed ({canary.failure})"
+                cancel(self._ledger, dependents, failed)
+                self._of_run[run_id] = None  # asked once
+                messages.append(f"{failed}: {len(dependents)} that had not started are cancelled")
         return messages
 
-    def _canary_of(self, run_id: str) -> str | None:
-        if run_id not in self._of_run:
-            self._of_run[run_id] = RunPlan.from_json(run_record(self._ledger, run_id).run_options).canary
-        return self._of_run[run_id]
 
-
+@dataclass(slots=True)
 class RunSupervisor:
     """Supervises one run. `command` is the command line that is recorded with further runs."""
 
-    def __init__(
-        self,
-        plans: Sequence[Plan],
-        cluster: Cluster,
-        ledger: Ledger,
-        folders: Folders,
-        run_id: str,
-        options: RunOptions,
-        command: Sequence[str],
-        notify: Callable[[str], None],
-    ) -> None:
-        self._plans, self._cluster, self._ledger, self._folders = plans, cluster, ledger, folders
-        self._run_id, self._command, self._notify = run_id, command, notify
-        self._options = dataclasses.replace(
-            options, rerun_verified=False, rerun_classes=frozenset(), only_failed=True, canary=False
+    plans: Sequence[Plan]
+    cluster: Cluster
+    ledger: Ledger
+    folders: Folders
+    run_id: str
+    options: RunOptions
+    command: Sequence[str]
+    notify: Callable[[str], None]
+    backlog: Backlog = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.options = dataclasses.replace(
+            self.options, rerun_verified=False, rerun_classes=frozenset(), only_failed=True, canary=False
         )
-        self._backlog = Backlog(ledger, notify)
+        self.backlog = Backlog(self.ledger, self.notify)
 
     def rows(self) -> list[JobRow]:
         """Return the current rows of the run's jobs."""
-        return job_rows(self._ledger, run_id=self._run_id)
+        return job_rows(self.ledger, run_id=self.run_id)
 
     def supervise(self) -> None:
         """Stop the run if `--stop-after` requires it; else submit failed jobs again, and queued attempts that fit."""
-        rows = self.rows()
-        if self._stop_if_due(rows):
+        rows, stop_after = self.rows(), self.options.stop_after
+        message = None if stop_after is None else stop_if_due(self.ledger, rows, stop_after)
+        if message is not None:
+            self.notify(message)
             return
         repeated = [row for row in rows if may_be_resubmitted(row)]
         if repeated:
             ids = {row.job_id for row in repeated}
-            plans = [plan for plan in self._plans if plan.identity in ids]
+            plans = [plan for plan in self.plans if plan.identity in ids]
             try:
-                result = submit(
-                    plans, self._cluster, self._ledger, self._folders, self._command, self._options, self._notify
-                )
+                again = self.command, self.options, self.notify
+                result = submit(plans, self.cluster, self.ledger, self.folders, *again)
             except ReproError as error:
-                self._notify(f"note: {error}")
+                self.notify(f"note: {error}")
                 return
             for row in repeated:
                 if row.job_id in result.recorded.to_submit:
-                    self._notify(f"{row.label} failed ({row.failure}) and is submitted again")
-        self._backlog.submit_what_fits(rows)
-
-    def _stop_if_due(self, rows: Sequence[JobRow]) -> bool:
-        if self._options.stop_after is None:
-            return False
-        message = stop_if_due(self._ledger, rows, self._options.stop_after)
-        if message is not None:
-            self._notify(message)
-        return message is not None
+                    self.notify(f"{row.label} failed ({row.failure}) and is submitted again")
+        self.backlog.submit_what_fits(rows)
 
 
 def may_be_resubmitted(row: JobRow) -> bool:

@@ -20,6 +20,7 @@ from orchestrator.ledger.rows import (
     AttemptRow,
     JobRow,
     JobSummary,
+    Observation,
     RowReader,
 )
 from orchestrator.ledger.tables import (
@@ -38,6 +39,7 @@ from orchestrator.ledger.tables import (
     RunJob,
     batched,
     field_values,
+    rows_with,
 )
 
 if TYPE_CHECKING:
@@ -49,23 +51,6 @@ CANCEL_ASKED = "cancel asked"
 """Kind of event. Its detail becomes the reason of the attempt."""
 LOST_IS_REVISED_FOR = timedelta(days=30)
 """Time for which the scheduler is asked about a lost job, in case it lists the job again."""
-
-
-@dataclass(frozen=True, slots=True)
-class Observation:
-    """Current state of an attempt, as its scheduler reports it."""
-
-    state: str
-    phase: str
-    reason: str | None = None
-    nodes: str | None = None
-    exit_code: int | None = None
-    signal: int | None = None
-    started_at: datetime | None = None
-    ended_at: datetime | None = None
-    starts_at: datetime | None = None
-    ends_at: datetime | None = None
-    seen_via: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,12 +135,8 @@ def _reason_of_request(session: Session, attempt: Attempt) -> str | None:
 
 def asked_to_end(ledger: Ledger, attempt_ids: Sequence[int]) -> set[int]:
     """Return which of these attempts were cancelled through this ledger."""
-    cancelled: set[int] = set()
-    with ledger.reading() as session:
-        for ids in batched(attempt_ids):
-            query = sa.select(Event.attempt_id).where(Event.attempt_id.in_(ids), Event.kind == CANCEL_ASKED)
-            cancelled |= {attempt_id for attempt_id in session.scalars(query) if attempt_id is not None}
-    return cancelled
+    query = sa.select(Event.attempt_id).where(Event.kind == CANCEL_ASKED)
+    return {id_ for (id_,) in ledger.rows_with(query, Event.attempt_id, attempt_ids) if id_ is not None}
 
 
 def record_asked(ledger: Ledger, attempt_ids: Sequence[int], reason: str) -> None:
@@ -164,11 +145,10 @@ def record_asked(ledger: Ledger, attempt_ids: Sequence[int], reason: str) -> Non
     `reason` begins with `CANCELLED_BY` or `STOPPED_AFTER`. Another terminal may have seen an end before.
     """
     with ledger.writing() as session:
-        for ids in batched(attempt_ids):
-            for attempt in session.scalars(sa.select(Attempt).where(Attempt.id.in_(ids))):
-                note(session, attempt, CANCEL_ASKED, reason)
-                if attempt.state == "CANCELLED" and attempt.verdict is None:
-                    attempt.reason = reason
+        for (attempt,) in rows_with(session, sa.select(Attempt), Attempt.id, attempt_ids):
+            note(session, attempt, CANCEL_ASKED, reason)
+            if attempt.state == "CANCELLED" and attempt.verdict is None:
+                attempt.reason = reason
 
 
 def may_ask(ledger: Ledger, scheduler: str, every_s: float) -> tuple[bool, datetime | None, list[str]]:
@@ -226,12 +206,7 @@ def refreshable_jobs(ledger: Ledger) -> list[JobSummary]:
 
 def job_specs(ledger: Ledger, job_ids: Iterable[str]) -> dict[str, JobSpec]:
     """Return the configurations of these jobs by job id."""
-    specs: dict[str, JobSpec] = {}
-    with ledger.reading() as session:
-        for ids in batched(sorted(set(job_ids))):
-            rows = session.execute(sa.select(Job.id, JOB_SPEC).where(Job.id.in_(ids)))
-            specs |= {row[0]: row[1] for row in rows}
-    return specs
+    return {row[0]: row[1] for row in ledger.rows_with(sa.select(Job.id, JOB_SPEC), Job.id, job_ids)}
 
 
 def changed_arguments(ledger: Ledger) -> dict[str, tuple[str, ...]]:
@@ -249,14 +224,12 @@ def _words(stored: object) -> Iterable[object]:
 def _selection(
     *, experiment: str | None = None, run_id: str | None = None, job_prefix: str | None = None
 ) -> list[sa.ColumnElement[bool]]:
-    wanted = []
-    if experiment is not None:
-        wanted.append(Run.experiment == experiment)
-    if run_id is not None:
-        wanted.append(Run.id == run_id)
-    if job_prefix is not None:
-        wanted.append(Job.id.startswith(job_prefix, autoescape=True))
-    return wanted
+    conditions = (
+        None if experiment is None else Run.experiment == experiment,
+        None if run_id is None else Run.id == run_id,
+        None if job_prefix is None else Job.id.startswith(job_prefix, autoescape=True),
+    )
+    return [condition for condition in conditions if condition is not None]
 
 
 def _latest(ledger: Ledger, reader: RowReader[S], wanted: Sequence[sa.ColumnElement[bool]]) -> list[S]:
@@ -300,22 +273,14 @@ def rows_of_attempts(ledger: Ledger, attempt_ids: Sequence[int]) -> list[JobRow]
         .join(RunJob, sa.and_(RunJob.job_id == Attempt.job_id, of_run))
         .order_by(Attempt.id, RunJob.position.desc())
     )
-    by_attempt: dict[int, JobRow] = {}
-    with ledger.reading() as session:
-        for ids in batched(attempt_ids):
-            rows = JOB_ROWS.rows(session.execute(query.where(Attempt.id.in_(ids))), ledger.run_folders())
-            by_attempt |= {row.attempt_id: row for row in rows}
-    return list(by_attempt.values())
+    rows = JOB_ROWS.rows(ledger.rows_with(query, Attempt.id, attempt_ids), ledger.run_folders())
+    return list({row.attempt_id: row for row in rows}.values())
 
 
 def lost_attempts(ledger: Ledger, job_ids: Sequence[str]) -> list[JobRow]:
     """Return every lost attempt of these jobs, also those that a later attempt has replaced."""
     query = sa.select(Attempt.id).where(Attempt.state == LOST, Attempt.scheduler_id.is_not(None))
-    lost: list[int] = []
-    with ledger.reading() as session:
-        for ids in batched(job_ids):
-            lost += session.scalars(query.where(Attempt.job_id.in_(ids)))
-    return rows_of_attempts(ledger, lost)
+    return rows_of_attempts(ledger, [row[0] for row in ledger.rows_with(query, Attempt.job_id, job_ids)])
 
 
 def _is_recently_lost() -> sa.ColumnElement[bool]:
@@ -383,19 +348,11 @@ def last_result(attempts: Sequence[AttemptRow]) -> AttemptRow:
 
 def measured_for(ledger: Ledger, rows: Sequence[JobSummary]) -> dict[int, str]:
     """Return the experiment whose run made the attempt, by attempt id. Experiments that share a job share attempts."""
-    made: dict[int, str] = {}
-    with ledger.reading() as session:
-        for ids in batched(sorted({row.attempt_id for row in rows})):
-            query = sa.select(Attempt.id, Run.experiment).join(Run, Run.id == Attempt.run_id)
-            made |= {row[0]: row[1] for row in session.execute(query.where(Attempt.id.in_(ids)))}
-    return made
+    query = sa.select(Attempt.id, Run.experiment).join(Run, Run.id == Attempt.run_id)
+    return {row[0]: row[1] for row in ledger.rows_with(query, Attempt.id, (row.attempt_id for row in rows))}
 
 
 def runs_of(ledger: Ledger, attempt_ids: Collection[int]) -> dict[int, str]:
     """Return the run that made each attempt, by attempt id."""
-    made: dict[int, str] = {}
-    with ledger.reading() as session:
-        for ids in batched(sorted(attempt_ids)):
-            query = sa.select(Attempt.id, Attempt.run_id).where(Attempt.id.in_(ids))
-            made |= {row.id: row.run_id for row in session.execute(query)}
-    return made
+    query = sa.select(Attempt.id, Attempt.run_id)
+    return {row[0]: row[1] for row in ledger.rows_with(query, Attempt.id, attempt_ids)}

@@ -6,11 +6,12 @@ import errno
 import re
 import shlex
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timezone
 from functools import cached_property
 from pathlib import Path, PurePath
+from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError, OperationalError, SQLAlchemyError
@@ -20,6 +21,13 @@ from orchestrator.errors import Problem, ReproError, Unreachable
 from orchestrator.identity import user_name, why_not_own_path
 from orchestrator.ledger.locks import require_locks, require_rollback_journal
 from orchestrator.ledger.readonly_file import SCHEMA
+from orchestrator.ledger.tables import rows_with
+from orchestrator.ledger.views import create_schema
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from orchestrator.ledger.tables import Columns
 
 BUSY_TIMEOUT_S = 15.0
 """Time that a writer waits for another writer, and that any command waits for a server."""
@@ -96,6 +104,13 @@ class Ledger:
                 if damage := self._damage():
                     raise _damaged(self.url, damage) from error
                 raise
+
+    def rows_with(
+        self, query: sa.Select[Unpack[Columns]], column: Any, values: Iterable[Any]
+    ) -> list[sa.Row[Unpack[Columns]]]:
+        """Return the rows of a query that have one of these values in a column."""
+        with self.reading() as session:
+            return list(rows_with(session, query, column, values))
 
     def _damage(self) -> str | None:
         """Return the first damage that SQLite's own check finds in the file; None if there is none."""
@@ -199,8 +214,6 @@ def open_ledger(url: sa.URL, *, create: bool = True, home: Path | None = None) -
 
 def _create(engine: sa.Engine) -> None:
     """Create the tables, unless another process has just done it."""
-    from orchestrator.ledger.migrations import create_schema
-
     with engine.begin() as connection:
         take_write_lock(connection)
         if is_empty(connection):

@@ -12,8 +12,19 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from orchestrator.ledger.database import Ledger, now
-from orchestrator.ledger.tables import Attempt, Event, Iteration, LogOffset, Metric, batched, field_values, rows_of
-from orchestrator.megatron.logs.iteration_lines import IterationLine
+from orchestrator.ledger.tables import (
+    Attempt,
+    Event,
+    FileOffset,
+    Iteration,
+    LogOffset,
+    Metric,
+    batched,
+    field_values,
+    rows_of,
+    rows_with,
+)
+from orchestrator.megatron.logs import IterationLine
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,12 +39,24 @@ class MeasuredMetric:
 
 
 @dataclass(frozen=True, slots=True)
+class OffsetUpdate:
+    """Offsets of an attempt's files before and after a measurement, by file.
+
+    If it `continues` from `before`, its iterations are only the new ones. They replace stored ones with their numbers.
+    """
+
+    before: Mapping[str, FileOffset]
+    after: Mapping[str, FileOffset]
+    continues: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Measurement:
     """Result of reading an attempt's log.
 
     `verdict` is None while the attempt is open. `failure` is the class of a failure, `deciding_line` the log line that
     decided it (without secrets), `deciding_rank` the rank that printed the line. `execution` is the execution mode that
-    the log contains. `no_energy` is the reason why GPU samples gave no energy.
+    the log contains. `no_energy` is the reason why GPU samples gave no energy. `read` is what was read of the files.
     """
 
     attempt_id: int
@@ -47,39 +70,10 @@ class Measurement:
     deciding_rank: int | None = None
     execution: str | None = None
     no_energy: str | None = None
+    read: OffsetUpdate | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class FileOffset:
-    """How far a file was read: a row of `tables.LogOffset`."""
-
-    name: str
-    inode: str
-    bytes_read: int
-    fingerprint: str
-    facts: dict[str, object]
-
-    @property
-    def position(self) -> tuple[str, int, str]:
-        """Identity of the file, and the offset in it."""
-        return self.inode, self.bytes_read, self.fingerprint
-
-
-@dataclass(frozen=True, slots=True)
-class OffsetUpdate:
-    """Offsets of an attempt's files before and after a measurement, by file.
-
-    If it `continues` from `before`, its iterations are only the new ones. They replace stored ones with their numbers.
-    """
-
-    before: Mapping[str, FileOffset]
-    after: Mapping[str, FileOffset]
-    continues: bool
-
-
-def record_measurements(
-    ledger: Ledger, measurements: Sequence[Measurement], read_on: Mapping[int, OffsetUpdate] | None = None
-) -> list[int]:
+def record_measurements(ledger: Ledger, measurements: Sequence[Measurement]) -> list[int]:
     """Store the measurements in one transaction: replace those of an attempt, or add to them if they continue.
 
     A measurement of an open job is dropped if another terminal has stored a verdict meanwhile. It is also dropped if
@@ -87,22 +81,19 @@ def record_measurements(
     """
     if not measurements:
         return []
-    updates = read_on or {}
     ids = [measured.attempt_id for measured in measurements]
     with ledger.writing() as session:
         stored, verdicts = _file_offsets(session, ids), _verdicts(session, ids)
-        late = [m.attempt_id for m in measurements if m.verdict is None and verdicts[m.attempt_id][1] is not None]
+        current = [m for m in measurements if m.verdict is not None or verdicts[m.attempt_id][1] is None]
         moved = [
-            attempt_id
-            for attempt_id in ids
-            if attempt_id in updates
-            and attempt_id not in late
-            and positions(stored.get(attempt_id, {})) != positions(updates[attempt_id].before)
+            m.attempt_id
+            for m in current
+            if m.read and positions(stored.get(m.attempt_id, {})) != positions(m.read.before)
         ]
-        written = [m for m in measurements if m.attempt_id not in {*late, *moved}]
+        written = [m for m in current if m.attempt_id not in moved]
         _update_attempts(session, written, verdicts)
-        _replace(session, written, updates)
-        _replace_offsets(session, [m.attempt_id for m in written], updates)
+        _replace(session, written)
+        _add_offsets(session, written)
     return moved
 
 
@@ -132,41 +123,46 @@ def _update_attempts(
     _execute(session, sa.insert(rows_of(Event)), events)
 
 
-def _replace(session: Session, measurements: Sequence[Measurement], updates: Mapping[int, OffsetUpdate]) -> None:
-    """Replace the iterations and metrics."""
-    restarted = [m.attempt_id for m in measurements if not (on := updates.get(m.attempt_id)) or not on.continues]
-    for ids in batched([m.attempt_id for m in measurements]):
-        session.execute(sa.delete(rows_of(Metric)).where(Metric.attempt_id.in_(ids)))
-    for ids in batched(restarted):
-        session.execute(sa.delete(rows_of(Iteration)).where(Iteration.attempt_id.in_(ids)))
-    last_stored = _last_iterations(session, [m.attempt_id for m in measurements])
+def _replace(session: Session, measurements: Sequence[Measurement]) -> None:
+    """Replace the iterations and metrics, and remove the offsets."""
+    measured = [m.attempt_id for m in measurements]
+    restarted = [m.attempt_id for m in measurements if m.read is None or not m.read.continues]
+    for table, attempt_ids in ((Metric, measured), (LogOffset, measured), (Iteration, restarted)):
+        rows = rows_of(table)
+        for ids in batched(attempt_ids):
+            session.execute(sa.delete(rows).where(rows.c.attempt_id.in_(ids)))
+    number = sa.func.max(_ITERATIONS.c.iteration)
+    query = sa.select(_ITERATIONS.c.attempt_id, number).group_by(_ITERATIONS.c.attempt_id)
+    last_stored = {row[0]: row[1] for row in rows_with(session, query, _ITERATIONS.c.attempt_id, measured)}
     replaced = [
         {"of": m.attempt_id, "number": line.iteration}
         for m in measurements
         for line in m.iterations
         if line.iteration <= last_stored.get(m.attempt_id, -1)
     ]
-    table = rows_of(Iteration)
-    same = (Iteration.attempt_id == sa.bindparam("of"), Iteration.iteration == sa.bindparam("number"))
-    _execute(session, sa.delete(table).where(*same), replaced)
+    same = (_ITERATIONS.c.attempt_id == sa.bindparam("of"), _ITERATIONS.c.iteration == sa.bindparam("number"))
+    _execute(session, sa.delete(_ITERATIONS).where(*same), replaced)
     lines = [
         dict(zip(_LINE, (m.attempt_id, *_VALUES(line)), strict=True)) for m in measurements for line in m.iterations
     ]
-    _execute(session, sa.insert(table), lines)
+    _execute(session, sa.insert(_ITERATIONS), lines)
     metrics = [{"attempt_id": m.attempt_id, **field_values(metric)} for m in measurements for metric in m.metrics]
     _execute(session, sa.insert(rows_of(Metric)), metrics)
 
 
+def _add_offsets(session: Session, measurements: Sequence[Measurement]) -> None:
+    offsets = [
+        {"attempt_id": m.attempt_id, **field_values(file)}
+        for m in measurements
+        if m.read is not None
+        for file in m.read.after.values()
+    ]
+    _execute(session, sa.insert(rows_of(LogOffset)), offsets)
+
+
+_ITERATIONS, _OFFSETS = rows_of(Iteration), rows_of(LogOffset)
 _LINE = ("attempt_id", *IterationLine.__slots__)
 _VALUES = operator.attrgetter(*IterationLine.__slots__)
-
-
-def _replace_offsets(session: Session, attempt_ids: Sequence[int], updates: Mapping[int, OffsetUpdate]) -> None:
-    for ids in batched(attempt_ids):
-        session.execute(sa.delete(rows_of(LogOffset)).where(LogOffset.attempt_id.in_(ids)))
-    files = [(i, file) for i in attempt_ids if i in updates for file in updates[i].after.values()]
-    rows = [{"attempt_id": attempt_id, **field_values(file)} for attempt_id, file in files]
-    _execute(session, sa.insert(rows_of(LogOffset)), rows)
 
 
 def _execute(session: Session, statement: sa.Executable, rows: Sequence[Mapping[str, object]]) -> None:
@@ -176,19 +172,8 @@ def _execute(session: Session, statement: sa.Executable, rows: Sequence[Mapping[
 
 def _verdicts(session: Session, ids: Sequence[int]) -> dict[int, tuple[str, str | None]]:
     """Return the run and the verdict of each attempt."""
-    verdicts: dict[int, tuple[str, str | None]] = {}
-    for some in batched(ids):
-        query = sa.select(Attempt.id, Attempt.run_id, Attempt.verdict).where(Attempt.id.in_(some))
-        verdicts |= {attempt_id: (run_id, verdict) for attempt_id, run_id, verdict in session.execute(query)}
-    return verdicts
-
-
-def _last_iterations(session: Session, ids: Sequence[int]) -> dict[int, int]:
-    last: dict[int, int] = {}
-    query = sa.select(Iteration.attempt_id, sa.func.max(Iteration.iteration)).group_by(Iteration.attempt_id)
-    for some in batched(ids):
-        last |= {row[0]: row[1] for row in session.execute(query.where(Iteration.attempt_id.in_(some)))}
-    return last
+    query = sa.select(Attempt.id, Attempt.run_id, Attempt.verdict)
+    return {row.id: (row.run_id, row.verdict) for row in rows_with(session, query, Attempt.id, ids)}
 
 
 def file_offsets(ledger: Ledger, attempt_ids: Sequence[int]) -> dict[int, dict[str, FileOffset]]:
@@ -198,24 +183,21 @@ def file_offsets(ledger: Ledger, attempt_ids: Sequence[int]) -> dict[int, dict[s
 
 
 def _file_offsets(session: Session, attempt_ids: Sequence[int]) -> dict[int, dict[str, FileOffset]]:
-    columns = (LogOffset.attempt_id, *(getattr(LogOffset, name) for name in FileOffset.__slots__))
+    query = sa.select(*_OFFSETS.c).order_by(_OFFSETS.c.attempt_id, _OFFSETS.c.name)
     offsets: dict[int, dict[str, FileOffset]] = {}
-    for ids in batched(attempt_ids):
-        query = sa.select(*columns).where(LogOffset.attempt_id.in_(ids)).order_by(LogOffset.attempt_id, LogOffset.name)
-        for attempt_id, *values in session.execute(query):
-            file = FileOffset(*values)
-            offsets.setdefault(attempt_id, {})[file.name] = file
+    for attempt_id, *values in rows_with(session, query, _OFFSETS.c.attempt_id, attempt_ids):
+        file = FileOffset(*values)
+        offsets.setdefault(attempt_id, {})[file.name] = file
     return offsets
 
 
 def iterations_of(ledger: Ledger, attempt_id: int, most: int | None = None) -> list[IterationLine]:
     """Return an attempt's interval lines in order, or the first `most`. A missing time is NaN."""
-    columns = (getattr(Iteration, name) for name in IterationLine.__slots__)
-    query = sa.select(*columns).where(Iteration.attempt_id == attempt_id).order_by(Iteration.iteration).limit(most)
+    query = sa.select(*_ITERATIONS.c).where(_ITERATIONS.c.attempt_id == attempt_id)
     with ledger.reading() as session:
         return [
             IterationLine(number, math.nan if elapsed_ms is None else elapsed_ms, *others)
-            for number, elapsed_ms, *others in session.execute(query)
+            for _, number, elapsed_ms, *others in session.execute(query.order_by(_ITERATIONS.c.iteration).limit(most))
         ]
 
 
@@ -225,20 +207,18 @@ def metrics_of(ledger: Ledger, attempt_ids: Sequence[int]) -> dict[int, dict[str
     query = sa.select(Metric.attempt_id, *(getattr(Metric, field.name) for field in dataclasses.fields(MeasuredMetric)))
     by_attempt: dict[int, dict[str, MeasuredMetric]] = {}
     with ledger.reading() as session:
-        for ids in batched(attempt_ids):
-            for attempt_id, *values in session.execute(query.where(Metric.attempt_id.in_(ids))):
-                metric = MeasuredMetric(*values)
-                by_attempt.setdefault(attempt_id, {})[metric.name] = metric
+        for attempt_id, *values in rows_with(session, query, Metric.attempt_id, attempt_ids):
+            metric = MeasuredMetric(*values)
+            by_attempt.setdefault(attempt_id, {})[metric.name] = metric
     return by_attempt
 
 
 def losses_of(ledger: Ledger, attempt_ids: Sequence[int]) -> dict[int, list[tuple[int, float]]]:
     """Return (iteration, loss) in order, by attempt id."""
-    of_attempt = Iteration.attempt_id
-    query = sa.select(of_attempt, Iteration.iteration, Iteration.loss).order_by(of_attempt, Iteration.iteration)
+    lines = _ITERATIONS.c
+    query = sa.select(lines.attempt_id, lines.iteration, lines.loss).order_by(lines.attempt_id, lines.iteration)
     losses: dict[int, list[tuple[int, float]]] = {}
     with ledger.reading() as session:
-        for ids in batched(attempt_ids):
-            for attempt_id, iteration, loss in session.execute(query.where(of_attempt.in_(ids))):
-                losses.setdefault(attempt_id, []).extend([(iteration, loss)] if loss is not None else [])
+        for attempt_id, iteration, loss in rows_with(session, query, lines.attempt_id, attempt_ids):
+            losses.setdefault(attempt_id, []).extend([(iteration, loss)] if loss is not None else [])
     return losses

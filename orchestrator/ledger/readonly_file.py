@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote
 
 from orchestrator.ledger.locks import require_locks, require_rollback_journal
 
 SCHEMA = "0016"
-"""Revision of the schema. Alembic, which creates it, is loaded only for a new ledger."""
+"""Number of the schema. It follows those of the schemas before it, which this version does not read."""
 
 _SHORT_WAIT_S = 1.0
 
@@ -21,24 +19,6 @@ _SHORT_WAIT_S = 1.0
 def read_only(file: Path, timeout_s: float) -> sqlite3.Connection:
     """Open the file, which must exist, so that nothing can write to it. Wait so long for a writer."""
     return sqlite3.connect(f"file:{quote(str(file.resolve()))}?mode=ro", uri=True, timeout=timeout_s)
-
-
-def rows_in_file(file: Path, statement: str) -> list[Sequence[Any]] | None:
-    """Return the rows of a SELECT; None if the file is not a whole ledger of this version, or is locked.
-
-    Then `open_ledger` waits, or raises the error. ReproError as by `open_ledger` for a file system
-    without locks.
-    """
-    require_locks(file, new=False)
-    try:
-        with closing(read_only(file, _SHORT_WAIT_S)) as connection:
-            (mode,) = connection.execute("PRAGMA journal_mode").fetchone()
-            require_rollback_journal(file, mode)
-            if connection.execute("SELECT version_num FROM alembic_version").fetchall() != [(SCHEMA,)]:
-                return None
-            return connection.execute(statement).fetchall()
-    except (sqlite3.Error, UnicodeDecodeError):
-        return None
 
 
 JOB_COUNTS = """
@@ -66,6 +46,18 @@ class JobCount:
 
 
 def job_counts_in_file(file: Path) -> list[JobCount] | None:
-    """Return the counts of all experiments; None if the file needs the database's modules, as in `rows_in_file`."""
-    rows = rows_in_file(file, JOB_COUNTS)
-    return None if rows is None else [JobCount(*row) for row in rows]
+    """Return the counts of all experiments; None if the file is not a whole ledger of this version, or is locked.
+
+    Then `open_ledger` waits, or raises the error. ReproError as by `open_ledger` for a file system
+    without locks.
+    """
+    require_locks(file, new=False)
+    try:
+        with closing(read_only(file, _SHORT_WAIT_S)) as connection:
+            (mode,) = connection.execute("PRAGMA journal_mode").fetchone()
+            require_rollback_journal(file, mode)
+            if connection.execute("SELECT version_num FROM alembic_version").fetchall() != [(SCHEMA,)]:
+                return None
+            return [JobCount(*row) for row in connection.execute(JOB_COUNTS)]
+    except (sqlite3.Error, UnicodeDecodeError):
+        return None

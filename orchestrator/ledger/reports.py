@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.orm import load_only
@@ -13,7 +12,7 @@ from sqlalchemy.orm import load_only
 from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.measurements import MeasuredMetric, metrics_of
 from orchestrator.ledger.readonly_file import JOB_COUNTS, JobCount
-from orchestrator.ledger.rows import ATTEMPTS, AttemptRow, RowReader, attempts_by_job, gpu_hours
+from orchestrator.ledger.rows import ATTEMPT_ORIGINS, ATTEMPTS, AttemptOrigin, AttemptRow, attempts_by_job
 from orchestrator.ledger.tables import (
     FAILED,
     MEASURED,
@@ -29,30 +28,8 @@ from orchestrator.ledger.tables import (
     Job,
     Run,
     RunJob,
-    batched,
     field_values,
 )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AttemptOrigin(AttemptRow):
-    """One submission of a job, with what ran in it. The script is found by its digest."""
-
-    gpus: int
-    workload: str
-    code: str
-    image: str | None = None
-    image_digest: str | None = None
-
-    @property
-    def gpu_hours(self) -> float:
-        """Return the GPU-hours of the attempt; 0 if it never started or has not ended yet."""
-        if self.started_at is None or self.ended_at is None:
-            return 0.0
-        return max(0.0, gpu_hours(self.gpus, self.started_at, self.ended_at))
-
-
-ATTEMPT_ORIGINS = RowReader(AttemptOrigin, [Attempt, Job], attempt_id=Attempt.id)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,12 +87,7 @@ def attempt_origins(ledger: Ledger, job_ids: Collection[str]) -> list[AttemptOri
     """Return the attempts of these jobs, by job and number."""
     query = sa.select(*ATTEMPT_ORIGINS.columns).join(Job, Job.id == Attempt.job_id)
     query = query.order_by(Attempt.job_id, Attempt.number)
-    with ledger.reading() as session:
-        return [
-            attempt
-            for ids in batched(sorted(job_ids))
-            for attempt in ATTEMPT_ORIGINS.rows(session.execute(query.where(Attempt.job_id.in_(ids))))
-        ]
+    return list(ATTEMPT_ORIGINS.rows(ledger.rows_with(query, Attempt.job_id, job_ids)))
 
 
 def run_summaries(ledger: Ledger) -> list[Run]:
@@ -128,33 +100,20 @@ def run_summaries(ledger: Ledger) -> list[Run]:
 
 def run_records(ledger: Ledger, run_ids: Collection[str]) -> list[Run]:
     """Return these runs, the oldest first."""
-    runs: list[Run] = []
-    with ledger.reading() as session:
-        for ids in batched(sorted(run_ids)):
-            runs += session.scalars(sa.select(Run).where(Run.id.in_(ids)))
+    runs = (row[0] for row in ledger.rows_with(sa.select(Run), Run.id, run_ids))
     return sorted(runs, key=lambda run: (run.created_at, run.id))
 
 
 def cases_asked_for(ledger: Ledger, run_ids: Collection[str]) -> set[tuple[str, str, str, str]]:
     """Return (experiment, scale, case, job id) of every job that these runs asked for, new or existing."""
     query = sa.select(Run.experiment, Run.scale, RunJob.case_name, RunJob.job_id).join(Run, Run.id == RunJob.run_id)
-    cases: set[tuple[str, str, str, str]] = set()
-    with ledger.reading() as session:
-        for ids in batched(sorted(run_ids)):
-            rows = session.execute(query.where(Run.id.in_(ids)))
-            cases |= {(experiment, scale, case_name, job_id) for experiment, scale, case_name, job_id in rows}
-    return cases
+    return {(row[0], row[1], row[2], row[3]) for row in ledger.rows_with(query, Run.id, run_ids)}
 
 
 def script_texts(ledger: Ledger, digests: Collection[str]) -> dict[str, str]:
     """Return scripts by digest, as recorded: without secrets. One of the attempts that share a script has its text."""
     query = sa.select(Attempt.script_sha256, sa.func.max(Attempt.script)).group_by(Attempt.script_sha256)
-    scripts: dict[str, str] = {}
-    with ledger.reading() as session:
-        for some in batched(sorted(digests)):
-            rows = session.execute(query.where(Attempt.script_sha256.in_(some)))
-            scripts |= {digest: text for digest, text in rows if text}
-    return scripts
+    return {row[0]: row[1] for row in ledger.rows_with(query, Attempt.script_sha256, digests) if row[1]}
 
 
 def latest_moment(ledger: Ledger) -> datetime | None:
@@ -262,8 +221,5 @@ def last_seen(ledger: Ledger) -> datetime | None:
 
 def job_counts(ledger: Ledger) -> list[JobCount]:
     """Return the counts of all experiments."""
-    from orchestrator.ledger.readonly_sql import asked  # not for `status`
-
-    with asked(ledger, JOB_COUNTS) as answer:
-        rows: Iterator[Sequence[Any]] = answer.rows
-        return [JobCount(*row) for row in rows]
+    with ledger.reading() as session:
+        return [JobCount(*row) for row in session.execute(sa.text(JOB_COUNTS))]

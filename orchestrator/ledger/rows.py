@@ -15,7 +15,7 @@ from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from orchestrator.errors import Problem, ReproError
 from orchestrator.ledger.database import RunFolders
-from orchestrator.ledger.tables import Attempt, Job, JsonObject, Run, RunJob, SchedulerKind, Table, batched
+from orchestrator.ledger.tables import Attempt, Job, JsonObject, Run, RunJob, SchedulerKind, Table, rows_with
 
 if TYPE_CHECKING:
     from orchestrator.job_spec import JobSpec
@@ -25,9 +25,26 @@ R = TypeVar("R")
 _CACHED_SPECS = 4096
 
 
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """Current state of an attempt, as its scheduler reports it."""
+
+    state: str
+    phase: str
+    reason: str | None = None
+    nodes: str | None = None
+    exit_code: int | None = None
+    signal: int | None = None
+    started_at: datetime | None = None
+    ended_at: datetime | None = None
+    starts_at: datetime | None = None
+    ends_at: datetime | None = None
+    seen_via: str | None = None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AttemptRow:
-    """One submission of a job, without the text of its script. `tables.Attempt` describes the columns."""
+class AttemptRow(Observation):
+    """One submission of a job and its last state, without its script. `tables.Attempt` describes the columns."""
 
     attempt_id: int
     job_id: str
@@ -44,22 +61,11 @@ class AttemptRow:
     token: str
     array_index: int | None = None
     scheduler_id: str | None = None
-    state: str
-    phase: str
-    reason: str | None = None
-    nodes: str | None = None
-    exit_code: int | None = None
-    signal: int | None = None
     folder: str
     created_at: datetime
     submitted_at: datetime | None = None
-    started_at: datetime | None = None
-    ended_at: datetime | None = None
-    starts_at: datetime | None = None
-    ends_at: datetime | None = None
     refreshed_at: datetime | None = None
     unseen_since: datetime | None = None
-    seen_via: str | None = None
     iteration: int | None = None
     verdict: str | None = None
     verdict_reason: str | None = None
@@ -75,7 +81,24 @@ class AttemptRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JobSummary(AttemptRow):
+class AttemptOrigin(AttemptRow):
+    """One submission of a job, with what ran in it. The script is found by its digest."""
+
+    gpus: int
+    workload: str
+    code: str
+    image: str | None = None
+    image_digest: str | None = None
+
+    @property
+    def gpu_hours(self) -> float | None:
+        """Return the hours of the attempt times its GPUs, or its processes on CPU cores; None before the end."""
+        seconds = (self.ended_at - self.started_at).total_seconds() if self.started_at and self.ended_at else None
+        return None if seconds is None else self.gpus * seconds / 3600
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobSummary(AttemptOrigin):
     """A job of an experiment with its latest attempt, without the job's configuration.
 
     `run_id` is the run that asked for the job. An earlier run may have made the attempt.
@@ -85,11 +108,6 @@ class JobSummary(AttemptRow):
     scale: str
     cluster: str
     case_name: str
-    workload: str
-    code: str
-    image: str | None = None
-    image_digest: str | None = None
-    gpus: int
     iterations: int
     repeat: int = 1
     profile_file: str | None = None
@@ -98,11 +116,6 @@ class JobSummary(AttemptRow):
     def elapsed_s(self) -> float | None:
         """Return the seconds from start to end; None before the end."""
         return (self.ended_at - self.started_at).total_seconds() if self.started_at and self.ended_at else None
-
-    @property
-    def gpu_hours(self) -> float | None:
-        """Return the hours of the attempt times its GPUs, or its processes on CPU cores; None before the end."""
-        return gpu_hours(self.gpus, self.started_at, self.ended_at) if self.started_at and self.ended_at else None
 
     @property
     def label(self) -> str:
@@ -128,11 +141,6 @@ class JobRow(JobSummary):
 def submissions_of(attempts: Sequence[AttemptRow]) -> int:
     """Return how many of these attempts a scheduler has had."""
     return sum(attempt.scheduler_id is not None for attempt in attempts)
-
-
-def gpu_hours(gpus: int, started_at: datetime, ended_at: datetime) -> float:
-    """Return the hours of an attempt times its GPUs."""
-    return gpus * (ended_at - started_at).total_seconds() / 3600
 
 
 class RowReader(Generic[R]):
@@ -205,13 +213,13 @@ JOB_TABLES = (Attempt, Run, RunJob, Job)
 JOB_SUMMARIES = RowReader(JobSummary, JOB_TABLES, attempt_id=Attempt.id, run_id=Run.id)
 JOB_ROWS = RowReader(JobRow, JOB_TABLES, attempt_id=Attempt.id, run_id=Run.id, spec=JOB_SPEC)
 ATTEMPTS = RowReader(AttemptRow, [Attempt], attempt_id=Attempt.id)
+ATTEMPT_ORIGINS = RowReader(AttemptOrigin, [Attempt, Job], attempt_id=Attempt.id)
 
 
 def attempts_by_job(session: Session, job_ids: Collection[str], folders: RunFolders) -> dict[str, list[AttemptRow]]:
     """Return the attempts of each of these jobs that has one, the first one first."""
+    query = sa.select(*ATTEMPTS.columns).order_by(Attempt.number)
     by_job: dict[str, list[AttemptRow]] = {}
-    for ids in batched(list(job_ids)):
-        query = sa.select(*ATTEMPTS.columns).where(Attempt.job_id.in_(ids)).order_by(Attempt.number)
-        for attempt in ATTEMPTS.rows(session.execute(query), folders):
-            by_job.setdefault(attempt.job_id, []).append(attempt)
+    for attempt in ATTEMPTS.rows(rows_with(session, query, Attempt.job_id, job_ids), folders):
+        by_job.setdefault(attempt.job_id, []).append(attempt)
     return by_job

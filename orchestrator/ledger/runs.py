@@ -6,7 +6,7 @@ A run is stored in one transaction, which has the write lock from its start: of 
 from __future__ import annotations
 
 import enum
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 
@@ -28,9 +28,9 @@ from orchestrator.ledger.tables import (
     Run,
     RunJob,
     SchedulerKind,
-    batched,
     field_values,
     rows_of,
+    rows_with,
 )
 
 
@@ -124,28 +124,24 @@ class RunTransaction:
     ) -> None:
         self._session, self._run, self._jobs = session, run, jobs
         self._by_id = {job.id: job for job in jobs}  # cases may share a job
-        self._dispositions: Mapping[str, Disposition] = {}
-        self._missing: Collection[str] = ()
         self.before = before
 
-    def missing(self, dispositions: Mapping[str, Disposition]) -> Collection[str]:
-        """Set the disposition of each job, and return the jobs that need an attempt."""
-        self._dispositions = dispositions
-        missing = (job_id for job_id in self._by_id if dispositions[job_id] is Disposition.MISSING)
-        self._missing = dict.fromkeys(missing)
-        return self._missing
-
-    def add(self, attempts: Mapping[str, NewAttempt], run_plan: Mapping[str, object]) -> Recorded:
-        """Store the run, its jobs, and one attempt for each missing job."""
+    def add(
+        self,
+        dispositions: Mapping[str, Disposition],
+        attempts: Mapping[str, NewAttempt],
+        run_plan: Mapping[str, object],
+    ) -> Recorded:
+        """Store the run, its jobs with these dispositions, and one attempt for each missing job."""
         add_run(self._session, self._run, self._jobs, run_plan)
         _add_attempts(self._session, self._run, self._by_id, self.before, attempts)
         ids = {
-            disposition: [job_id for job_id in self._by_id if self._dispositions[job_id] is disposition]
+            disposition: [job_id for job_id in self._by_id if dispositions[job_id] is disposition]
             for disposition in Disposition
         }
         detail = ", ".join(f"{len(job_ids)} {disposition.value}" for disposition, job_ids in ids.items())
         self._session.add(Event(at=now(), run_id=self._run.id, attempt_id=None, kind="run", detail=detail))
-        numbers = {job_id: _next_number(self.before.get(job_id, ())) for job_id in self._missing}
+        numbers = {job_id: _next_number(self.before.get(job_id, ())) for job_id in ids[Disposition.MISSING]}
         left = {
             job_id: self.before[job_id][-1].failure if job_id in self.before else None
             for job_id in ids[Disposition.LEFT]
@@ -211,9 +207,7 @@ def image_digests(ledger: Ledger, cluster: str, image: str) -> set[str]:
 
 
 def _add_jobs(session: Session, run_id: str, jobs: Sequence[NewJob]) -> None:
-    existing: set[str] = set()
-    for ids in batched([job.id for job in jobs]):
-        existing |= set(session.scalars(sa.select(Job.id).where(Job.id.in_(ids))))
+    existing = {row[0] for row in rows_with(session, sa.select(Job.id), Job.id, (job.id for job in jobs))}
     new = [
         {
             "created_at": now(),
@@ -297,9 +291,5 @@ def record_adopted(ledger: Ledger, run: NewRun, submitted: Sequence[tuple[NewJob
 
 
 def _recorded(session: Session, job_ids: Sequence[str]) -> set[tuple[str, str]]:
-    recorded: set[tuple[str, str]] = set()
-    for ids in batched(sorted(set(job_ids))):
-        query = sa.select(Attempt.folder, Attempt.scheduler_id)
-        query = query.where(Attempt.job_id.in_(ids), Attempt.scheduler_id.is_not(None))
-        recorded |= {(folder, str(scheduler_id)) for folder, scheduler_id in session.execute(query)}
-    return recorded
+    query = sa.select(Attempt.folder, Attempt.scheduler_id).where(Attempt.scheduler_id.is_not(None))
+    return {(folder, str(scheduler_id)) for folder, scheduler_id in rows_with(session, query, Attempt.job_id, job_ids)}

@@ -29,6 +29,7 @@ from orchestrator.ledger.tables import (
     Event,
     batched,
     field_values,
+    rows_with,
 )
 
 
@@ -164,15 +165,14 @@ def record_unseen(
     if not unseen:
         return waited
     with ledger.writing() as session:
-        for ids in batched(sorted(unseen)):
-            for attempt in session.scalars(sa.select(Attempt).where(Attempt.id.in_(ids), Attempt.phase != ENDED)):
-                is_new = attempt.unseen_since is None
-                if is_new:
-                    attempt.unseen_since = now()
-                    note(session, attempt, "unseen", "the scheduler answers and does not list the job")
-                if is_new or attempt.unseen_log_bytes != unseen[attempt.id]:
-                    attempt.unseen_log_bytes, attempt.unsettled_since = unseen[attempt.id], None
-                waited[attempt.id] = _waited_s(attempt, boot_id, seconds_since_boot)
+        for (attempt,) in rows_with(session, sa.select(Attempt).where(Attempt.phase != ENDED), Attempt.id, unseen):
+            is_new = attempt.unseen_since is None
+            if is_new:
+                attempt.unseen_since = now()
+                note(session, attempt, "unseen", "the scheduler answers and does not list the job")
+            if is_new or attempt.unseen_log_bytes != unseen[attempt.id]:
+                attempt.unseen_log_bytes, attempt.unsettled_since = unseen[attempt.id], None
+            waited[attempt.id] = _waited_s(attempt, boot_id, seconds_since_boot)
     return waited
 
 
@@ -180,12 +180,9 @@ def time_unsettled_s(
     ledger: Ledger, attempt_ids: Sequence[int], boot_id: str, seconds_since_boot: float
 ) -> dict[int, float]:
     """Return the seconds, by the clock of this boot, for which these attempts have waited for an answer here."""
-    waited: dict[int, float] = {}
     with ledger.writing() as session:
-        for ids in batched(attempt_ids):
-            for attempt in session.scalars(sa.select(Attempt).where(Attempt.id.in_(ids))):
-                waited[attempt.id] = _waited_s(attempt, boot_id, seconds_since_boot)
-    return waited
+        attempts = (row[0] for row in rows_with(session, sa.select(Attempt), Attempt.id, attempt_ids))
+        return {attempt.id: _waited_s(attempt, boot_id, seconds_since_boot) for attempt in attempts}
 
 
 def _waited_s(attempt: Attempt, boot_id: str, seconds_since_boot: float) -> float:

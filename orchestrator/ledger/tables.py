@@ -11,13 +11,22 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Literal, TypeVar
+from types import NoneType
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 import sqlalchemy as sa
-from sqlalchemy import BigInteger, ForeignKey, Index, MetaData, TableClause, UniqueConstraint, true
-from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+from sqlalchemy import BigInteger, ForeignKey, Index, MetaData, TableClause, UniqueConstraint
+from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
+
+from orchestrator.megatron.logs import IterationLine
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeVarTuple, Unpack
+
+    Columns = TypeVarTuple("Columns")
 
 SUBMITTING, WAITING, RUNNING, ENDED = "submitting", "waiting", "running", "ended"
 """Phases of an attempt. Each state of a scheduler belongs to one."""
@@ -59,16 +68,12 @@ class FiniteNumber(sa.types.TypeDecorator[float]):
 
     impl = sa.Double
     cache_ok = True
+    python_type = float
 
     def bind_processor(self, _dialect: sa.Dialect) -> Callable[[float | None], float | None]:
         """Return the conversion of a number; it is the fastest hook, as a log has many numbers."""
         is_finite = math.isfinite
         return lambda value: value if value is not None and is_finite(value) else None
-
-    @property
-    def python_type(self) -> type[float]:
-        """The type of the values."""
-        return float
 
 
 class Time(sa.types.TypeDecorator[datetime]):
@@ -76,6 +81,7 @@ class Time(sa.types.TypeDecorator[datetime]):
 
     impl = sa.DateTime
     cache_ok = True
+    python_type = datetime
 
     def process_bind_param(self, value: datetime | None, _dialect: sa.Dialect) -> datetime | None:
         """Return the time. Raise ValueError if it has a zone, which the database would drop."""
@@ -83,33 +89,22 @@ class Time(sa.types.TypeDecorator[datetime]):
             raise ValueError(f"{value} has a time zone")
         return value
 
-    @property
-    def python_type(self) -> type[datetime]:
-        """The type of the values."""
-        return datetime
 
+class JsonObject(sa.JSON):
+    """JSON: an object."""
 
-class _Json(sa.JSON):
+    python_type: type[object] = dict
+    sqlite_type = "object"
+
     def __init__(self, none_as_null: bool = True) -> None:
         super().__init__(none_as_null)
 
 
-class JsonObject(_Json):
-    """JSON: an object."""
-
-    @property
-    def python_type(self) -> type[object]:
-        """The type of the values."""
-        return dict
-
-
-class JsonTexts(_Json):
+class JsonTexts(JsonObject):
     """JSON: a list of texts."""
 
-    @property
-    def python_type(self) -> type[object]:
-        """The type of the values."""
-        return list
+    python_type = list
+    sqlite_type = "array"
 
 
 class Masked(sa.types.TypeDecorator[object]):
@@ -140,9 +135,9 @@ def check_in_sqlite(column: sa.Column[object]) -> sa.CheckConstraint:
     kind = kind.impl_instance if isinstance(kind, Masked) else kind
     if isinstance(kind, Word):
         condition = f"{name} IN ({', '.join(map(repr, kind.words))})"
-    elif isinstance(kind, _Json):
-        json_type = "array" if isinstance(kind, JsonTexts) else "object"
-        condition = f"CASE WHEN json_valid({name}) THEN json_type({name}) = '{json_type}' ELSE {name} IS NULL END"
+    elif isinstance(kind, JsonObject):
+        is_of_type = f"json_type({name}) = '{kind.sqlite_type}'"
+        condition = f"CASE WHEN json_valid({name}) THEN {is_of_type} ELSE {name} IS NULL END"
     elif isinstance(kind, Time):
         condition = f"typeof({name}) IN ('text', 'null') AND {name} GLOB '{_TIME}'"
     elif isinstance(kind, FiniteNumber):
@@ -239,7 +234,7 @@ class Attempt(Table):
     of the array. `is_requeued`: Slurm runs the job again if it loses a node. `host`, `user` and `pid` are those of the
     submission; a local job runs on that host. `pid_start_ticks` is the start time of process `pid` in clock ticks
     since boot, and `machine` identifies its machine, boot and PID namespace. `slurm_cluster` is the cluster of the
-    submission, as `name@controller`. `seen_via` is the source of the last observation: squeue, sacct, scontrol, or the
+    submission, as `name@controller`. `seen_via` is the source of the last observation: squeue, sacct, or the
     job's record. `starts_at` and `ends_at` are the scheduler's expectation. `unseen_since` is the time since which no
     source lists the attempt, and `unseen_log_bytes` is the size of its log at that time. `unsettled_since` has, for
     each boot of a machine that waits for an answer about this attempt, the seconds since boot at which it began to
@@ -313,49 +308,59 @@ class Metric(Table):
     count: Mapped[int | None]
 
 
-class Iteration(Table):
-    """One interval line of a log; `used` says whether it is part of the metrics.
-
-    A number that is NaN or infinite is kept as nothing, and `is_finite` is false then. `reported_...` and `power_w` are
-    per GPU as the program prints them, in the versions that do: Megatron's TFLOP/s, Megatron-Kwai's tokens, Megatron's
-    `--log-energy`. `host_wait_ms` is the time per iteration for which a GPU waited for the host.
-    """
-
-    __tablename__ = "iterations"
-
-    attempt_id: Mapped[int] = mapped_column(ForeignKey("attempts.id"), primary_key=True)
-    iteration: Mapped[int] = mapped_column(primary_key=True)
-    elapsed_ms: Mapped[float | None]
-    loss: Mapped[float | None]
-    grad_norm: Mapped[float | None]
-    used: Mapped[bool]
-    loss_scale: Mapped[float | None]
-    skipped: Mapped[int | None]
-    nan: Mapped[int | None]
-    reported_tflops_per_gpu: Mapped[float | None]
-    reported_tokens_per_s_per_gpu: Mapped[float | None]
-    power_w: Mapped[float | None]
-    is_finite: Mapped[bool] = mapped_column(server_default=true())
-    host_wait_ms: Mapped[float | None]
-
-
-class LogOffset(Table):
+@dataclass(frozen=True, slots=True)
+class FileOffset:
     """How far a file of an attempt was read, so that the next poll reads only new content.
 
     `name` is the file's in the attempt's folder, `bytes_read` how much of it is in the ledger. `inode` (text: some file
-    systems use all 64 bits) and `fingerprint`, of the bytes at its beginning and of those before `bytes_read`, tell
-    whether it still is that file. Its device is not asked for: hosts that share a file system number it each for
-    itself. `facts` are what it says beside its iterations, as results/read has them.
+    systems use all 64 bits) and `fingerprint`, of the bytes at its beginning and of those before `bytes_read`, show
+    whether it is still that file. The device is left out, because hosts that share a file system number it differently.
+    `facts` are the file's `LogFacts`.
     """
 
-    __tablename__ = "readings"
+    name: str
+    inode: str
+    bytes_read: Annotated[int, BigInteger]
+    fingerprint: str
+    facts: dict[str, object]
 
-    attempt_id: Mapped[int] = mapped_column(ForeignKey("attempts.id"), primary_key=True)
-    name: Mapped[str] = mapped_column(primary_key=True)
-    inode: Mapped[str]
-    bytes_read: Mapped[int] = mapped_column(BigInteger)
-    fingerprint: Mapped[str]
-    facts: Mapped[dict[str, object]] = mapped_column(JsonObject)
+    @property
+    def position(self) -> tuple[str, int, str]:
+        """Identity of the file, and the offset in it."""
+        return self.inode, self.bytes_read, self.fingerprint
+
+
+def _table_of(name: str, row_type: type, key: str) -> sa.Table:
+    """Return the table with the fields of a dataclass about an attempt. `key` distinguishes its rows."""
+    columns: list[sa.Column[Any]] = [sa.Column("attempt_id", ForeignKey("attempts.id"), primary_key=True)]
+    for field, hint in get_type_hints(row_type, include_extras=True).items():
+        parts = (hint, get_origin(hint), *get_args(hint))
+        kind = next(kind for part, kind in _COLUMN_TYPES.items() if part in parts)
+        is_optional = kind is FiniteNumber or NoneType in parts
+        columns.append(sa.Column(field, kind, primary_key=field == key, nullable=is_optional))
+    return sa.Table(name, Table.metadata, *columns)
+
+
+_COLUMN_TYPES: Mapping[object, type[sa.types.TypeEngine[Any]]] = {
+    dict: JsonObject,
+    BigInteger: BigInteger,
+    bool: sa.Boolean,
+    int: sa.Integer,
+    float: FiniteNumber,
+    str: sa.String,
+}
+
+
+class Iteration(Table):
+    """One interval line of a log. A number that is NaN or infinite is NULL, and `is_finite` is false then."""
+
+    __table__ = _table_of("iterations", IterationLine, "iteration")
+
+
+class LogOffset(Table):
+    """How far a file of an attempt was read."""
+
+    __table__ = _table_of("readings", FileOffset, "name")
 
 
 class Event(Table):
@@ -405,6 +410,14 @@ def batched(ids: Sequence[T]) -> Iterator[Sequence[T]]:
     """Yield slices of ids that every database accepts in one statement (SQLite before 3.32: 999 parameters)."""
     for start in range(0, len(ids), _SLICE):
         yield ids[start : start + _SLICE]
+
+
+def rows_with(
+    session: Session, query: sa.Select[Unpack[Columns]], column: Any, values: Iterable[Any]
+) -> Iterator[sa.Row[Unpack[Columns]]]:
+    """Yield the rows of a query with one of these values in a column, in the order of the values' batches."""
+    for some in batched(sorted(set(values))):
+        yield from session.execute(query.where(column.in_(some)))
 
 
 def field_values(value: Any) -> dict[str, Any]:

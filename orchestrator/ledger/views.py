@@ -1,4 +1,4 @@
-"""Views for people (`datasette`, `repro sql`). Columns and units: docs/reference/ledger.md.
+"""Creation of the schema, and its views for people (`datasette`, `repro sql`). Columns: docs/reference/ledger.md.
 
 A job that two experiments, scales or cases share has a row for each.
 """
@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import sqlalchemy as sa
 
-from orchestrator.ledger.tables import Iteration, rows_of
+from orchestrator.ledger.readonly_file import SCHEMA
+from orchestrator.ledger.tables import Iteration, Table, rows_of
 from orchestrator.metrics import METRICS
 
 # Experiments and cases that requested a job. Two runs of one figure request the same jobs.
@@ -89,25 +90,29 @@ VIEWS = ("v_attempts", "v_results", "v_iterations")
 """Names of the views. A view may select from the ones before it."""
 
 
-def create_views(connection: sa.Connection) -> None:
-    """Create the views. None may exist."""
-    is_sqlite = connection.dialect.name == "sqlite"
-    seconds = _seconds_in_sqlite if is_sqlite else _seconds_in_postgresql
-    configured = _configured_in_sqlite if is_sqlite else _configured_in_postgresql
-    stamp = _stamp_in_sqlite if is_sqlite else _stamp_in_postgresql
-    wait_s = seconds("attempts.submitted_at", "attempts.started_at")
-    elapsed_s = seconds("attempts.started_at", "attempts.ended_at")
+def create_schema(connection: sa.Connection) -> None:
+    """Create the tables and views of an empty database, in the caller's transaction. A killed process leaves none."""
+    Table.metadata.create_all(connection, checkfirst=False)
+    _create_views(connection)
+    # Every version of repro recognizes a ledger, and its schema, by this table.
+    connection.exec_driver_sql("CREATE TABLE alembic_version (version_num VARCHAR(32) NOT NULL PRIMARY KEY)")
+    connection.exec_driver_sql(f"INSERT INTO alembic_version VALUES ('{SCHEMA}')")
+
+
+def _create_views(connection: sa.Connection) -> None:
+    seconds, stamp, configured = _SQLITE if connection.dialect.name == "sqlite" else _POSTGRESQL
+    layout = {name: configured.format(path=f"layout.{name}", keys=f"layout,{name}", kind="integer") for name in _LAYOUT}
     pivots = [f"max(CASE WHEN name = '{name}' THEN value END) AS {name}" for name in _METRICS]
     texts = {
         "v_attempts": _ATTEMPTS.format(
             asked=_ASKED,
-            times=", ".join(f"{stamp(f'attempts.{name}')} AS {name}" for name in _TIMES),
-            wait_s=wait_s,
-            elapsed_s=elapsed_s,
-            device=configured("device", "text"),
+            times=", ".join(f"{stamp.format(f'attempts.{name}')} AS {name}" for name in _TIMES),
+            wait_s=seconds.format("attempts.submitted_at", "attempts.started_at"),
+            elapsed_s=seconds.format("attempts.started_at", "attempts.ended_at"),
+            device=configured.format(path="device", keys="device", kind="text"),
         ),
         "v_results": _RESULTS.format(
-            layout=", ".join(f"{configured(f'layout.{name}', 'integer')} AS {name}" for name in _LAYOUT),
+            layout=", ".join(f"{value} AS {name}" for name, value in layout.items()),
             metrics=", ".join(f"measured.{name}" for name in (_METRICS[0], *_OF_FIRST, *_METRICS[1:])),
             pivots=", ".join(pivots),
             rank=_RANK.format(verdict="v.verdict"),
@@ -121,27 +126,15 @@ def create_views(connection: sa.Connection) -> None:
         connection.exec_driver_sql(f"CREATE VIEW {name} AS {texts[name]}")
 
 
-def _seconds_in_sqlite(start: str, end: str) -> str:
-    """Return the difference of two times, which SQLite stores as text. It is exact to a millisecond."""
-    return f"round((julianday({end}) - julianday({start})) * 86400.0, 3)"
-
-
-def _seconds_in_postgresql(start: str, end: str) -> str:
-    return f"round(extract(epoch FROM {end} - {start})::numeric, 3)::double precision"
-
-
-def _stamp_in_sqlite(column: str) -> str:
-    """Return a time as ISO 8601 text in whole seconds, as in an export."""
-    return f"strftime('%Y-%m-%dT%H:%M:%SZ', {column})"
-
-
-def _stamp_in_postgresql(column: str) -> str:
-    return f"""to_char({column}, 'YYYY-MM-DD"T"HH24:MI:SS"Z"')"""
-
-
-def _configured_in_sqlite(path: str, _kind: str) -> str:
-    return f"json_extract(jobs.configuration, '$.{path}')"
-
-
-def _configured_in_postgresql(path: str, kind: str) -> str:
-    return f"(jobs.configuration #>> '{{{path.replace('.', ',')}}}')::{kind}"
+# Seconds between two times, exact to a millisecond; a time as ISO 8601 text in whole seconds, as in an export; a value
+# of a job's configuration. SQLite stores times as text.
+_SQLITE = (
+    "round((julianday({1}) - julianday({0})) * 86400.0, 3)",
+    "strftime('%Y-%m-%dT%H:%M:%SZ', {0})",
+    "json_extract(jobs.configuration, '$.{path}')",
+)
+_POSTGRESQL = (
+    "round(extract(epoch FROM {1} - {0})::numeric, 3)::double precision",
+    """to_char({0}, 'YYYY-MM-DD"T"HH24:MI:SS"Z"')""",
+    "(jobs.configuration #>> '{{{keys}}}')::{kind}",
+)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from orchestrator.errors import ReproError
@@ -13,7 +13,6 @@ from orchestrator.files import ScriptRecord, open_job_file, read_record, tail_by
 from orchestrator.ledger.attempts import rows_of_attempts, unjudged_attempts
 from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.measurements import (
-    FileOffset,
     MeasuredMetric,
     Measurement,
     OffsetUpdate,
@@ -24,11 +23,11 @@ from orchestrator.ledger.measurements import (
 )
 from orchestrator.ledger.rows import JobRow
 from orchestrator.ledger.runs import NewJob
-from orchestrator.ledger.tables import ENDED, FAILED, MEASURED, RUNNING
+from orchestrator.ledger.tables import ENDED, FAILED, MEASURED, RUNNING, FileOffset
 from orchestrator.masking import without_known
-from orchestrator.megatron.logs import ALPA_PROGRAM
+from orchestrator.megatron.logs import ALPA_PROGRAM, IterationLine
 from orchestrator.megatron.logs.alpa import TABLE, TABLE_BYTES, table_rows
-from orchestrator.megatron.logs.iteration_lines import IterationLine, IterationLines
+from orchestrator.megatron.logs.iteration_lines import IterationLines
 from orchestrator.megatron.logs.root_cause import LONGEST_LINE, Cause, CauseFinder
 from orchestrator.megatron.logs.root_cause_kinds import NOT_A_NUMBER
 from orchestrator.megatron.logs.scan import line_around, parse_line
@@ -80,7 +79,8 @@ def _read(row: JobRow, before: Mapping[str, FileOffset]) -> NewContent:
 def _collect(ledger: Ledger, attempt_ids: Sequence[int], warnings: dict[str, None]) -> list[int]:
     """Read these attempts once, and return those that another terminal has read at the same time."""
     offsets = file_offsets(ledger, attempt_ids)
-    batch = _Batch(ledger)
+    moved: list[int] = []
+    batch: list[Measurement] = []
     for row in rows_of_attempts(ledger, attempt_ids):
         if row.verdict is not None:  # another terminal has just judged it
             continue
@@ -96,9 +96,10 @@ def _collect(ledger: Ledger, attempt_ids: Sequence[int], warnings: dict[str, Non
             warnings[str(error)] = None
             continue
         files = _stored_files(new.files, Path(row.folder), has_ended)
-        batch.add(measurement, OffsetUpdate(before, files, new.continues))
-    batch.write()
-    return batch.moved
+        batch.append(replace(measurement, read=OffsetUpdate(before, files, new.continues)))
+        if sum(len(measurement.iterations) for measurement in batch) >= LINES_AT_ONCE:
+            moved, batch = moved + record_measurements(ledger, batch), []
+    return moved + record_measurements(ledger, batch)
 
 
 def _stored_files(files: Mapping[str, FileOffset], folder: Path, has_ended: bool) -> dict[str, FileOffset]:
@@ -110,30 +111,6 @@ def _stored_files(files: Mapping[str, FileOffset], folder: Path, has_ended: bool
         name: replace(file, facts={fact: value for fact, value in facts[name].items() if fact not in dropped})
         for name, file in files.items()
     }
-
-
-@dataclass
-class _Batch:
-    """Measurements of one transaction. `moved` are the attempts that `record_measurements` did not write."""
-
-    ledger: Ledger
-    measurements: list[Measurement] = field(default_factory=list)
-    updates: dict[int, OffsetUpdate] = field(default_factory=dict)
-    lines: int = 0
-    moved: list[int] = field(default_factory=list)
-
-    def add(self, measurement: Measurement, update: OffsetUpdate) -> None:
-        """Add a measurement, and write the batch if it is large."""
-        self.measurements.append(measurement)
-        self.updates[measurement.attempt_id] = update
-        self.lines += len(measurement.iterations)
-        if self.lines >= LINES_AT_ONCE:
-            self.write()
-
-    def write(self) -> None:
-        """Write the batch and begin the next one."""
-        self.moved += record_measurements(self.ledger, self.measurements, self.updates)
-        self.measurements, self.updates, self.lines = [], {}, 0
 
 
 def measured(row: JobRow, new: NewContent, stored: Sequence[IterationLine]) -> Measurement:

@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from orchestrator.errors import Problem, ReproError
-from orchestrator.fields import Field
+from orchestrator.fields import Field, row_of
 from orchestrator.files import tail_bytes
 from orchestrator.ledger.attempts import ResultRows, S, changed_arguments, job_specs, measured_for, runs_of
 from orchestrator.ledger.database import Ledger, now
@@ -42,13 +42,13 @@ class JobStatus:
     the attempt after its end; `no_energy` is the reason why GPU samples gave no energy.
     """
 
-    job: str
+    job: Annotated[str, Field(of="job_id")]
     experiment: str
     scale: str
     cluster: str
-    case: str
+    case: Annotated[str, Field(of="case_name")]
     repeat: int
-    attempt: int
+    attempt: Annotated[int, Field(of="number")]
     state: str
     verdict: str | None
     failure: str | None
@@ -59,7 +59,7 @@ class JobStatus:
     left_s: int | None
     left_by: str | None
     starts_at: datetime | None
-    id: str | None
+    id: Annotated[str | None, Field(of="scheduler_id")]
     nodes: str | None
     why: str | None
     newer: str | None = None
@@ -127,17 +127,6 @@ class ExperimentStatus(ExperimentCount):
         return ", ".join(parts) + (f" ({classes})" if classes else "")
 
 
-_OF_ROW = {
-    "job": "job_id",
-    "case": "case_name",
-    "attempt": "number",
-    "id": "scheduler_id",
-    **{name: name for name in ("experiment", "scale", "cluster", "repeat", "state", "verdict", "failure")},
-    **{name: name for name in ("iterations", "workload", "nodes", "no_energy")},
-}
-"""Fields of `JobStatus` that are fields of a job's row."""
-
-
 def job_statuses(ledger: Ledger, results: ResultRows[S]) -> list[JobStatus]:
     """Return the status of each job. Of the logs, only the ends of running jobs are read."""
     at = now()
@@ -151,44 +140,42 @@ def job_statuses(ledger: Ledger, results: ResultRows[S]) -> list[JobStatus]:
     changed = _changed(ledger)
     return [
         replace(
-            _status(row, last, specs.get(last.job_id), metrics.get(row.attempt_id, {}), at),
+            _status(row, last, specs.get(last.job_id), metrics.get(row.attempt_id, {}), prices.get(row.attempt_id), at),
             reused=reuse_text(row, made_for, at),
             arguments=changed.get(row.job_id),
-            **_cost(prices.get(row.attempt_id), metrics.get(row.attempt_id, {})),
         )
         for row, last in zip(results.rows, latest, strict=True)
     ]
 
 
 def _status(
-    row: JobSummary, last: JobSummary, spec: JobSpec | None, measured: Mapping[str, MeasuredMetric], at: datetime
+    row: JobSummary,
+    last: JobSummary,
+    spec: JobSpec | None,
+    measured: Mapping[str, MeasuredMetric],
+    price: Price | None,
+    at: datetime,
 ) -> JobStatus:
     """Return the status of a job whose latest attempt is `last`; `spec` is that of a running job."""
     progress, problem = running_progress(last, spec) if spec is not None else (None, None)
     current = progress if last is row else None
     left_s, left_by = _left(last, progress, at)
-    return JobStatus(
-        **{name: getattr(row, column) for name, column in _OF_ROW.items()},
+    values = {name: metric.value for name, metric in measured.items()}
+    money = price.of(values["gpu_hours"]) if price is not None and "gpu_hours" in values else None
+    return row_of(
+        JobStatus,
+        row,
         iteration=_iteration(row, current),
-        tflops_per_gpu=current.tflops_per_gpu if current else _value(measured, "tflops_per_gpu"),
+        tflops_per_gpu=current.tflops_per_gpu if current else values.get("tflops_per_gpu"),
         left_s=None if left_s is None else round(left_s),
         left_by=left_by,
         starts_at=last.starts_at if last.phase == WAITING else None,
         why=problem or _why(row, current, at) or _remark(row, measured),
         newer=None if last is row else attempt_text(last, _iteration(last, progress)),
-        gpu_hours=_value(measured, "gpu_hours"),
-        joules_per_iteration=_value(measured, "joules_per_iteration"),
-        joules_per_token=_value(measured, "joules_per_token"),
+        cost=money.amount if money else None,
+        currency=money.currency if money else None,
+        **{name: values.get(name) for name in ("gpu_hours", "joules_per_iteration", "joules_per_token")},
     )
-
-
-def _cost(price: Price | None, measured: Mapping[str, MeasuredMetric]) -> dict[str, Any]:
-    """Return the cost of an attempt and its currency; nothing without a price."""
-    hours = _value(measured, "gpu_hours")
-    if price is None or hours is None:
-        return {}
-    money = price.of(hours)
-    return {"cost": money.amount, "currency": money.currency}
 
 
 def _changed(ledger: Ledger) -> dict[str, str]:
@@ -198,10 +185,6 @@ def _changed(ledger: Ledger) -> dict[str, str]:
     from orchestrator.job_spec import shown_changes  # only for such jobs
 
     return {job_id: shown_changes(changes) for job_id, changes in changed.items()}
-
-
-def _value(measured: Mapping[str, MeasuredMetric], name: str) -> float | None:
-    return measured[name].value if name in measured else None
 
 
 def recorded_prices(ledger: Ledger, attempt_ids: Sequence[int]) -> dict[int, Price]:

@@ -4,24 +4,22 @@ A log is read in parts. Two values are passed from part to part: the iterations 
 stored as JSON. Parts that end at ends of lines give the same result as the whole log.
 
 Most of a large log is irrelevant. Texts that a program prints once are searched only up to the first few iterations;
-timers, validation and the end only around the last two. Lines that are searched in the whole log contain a bar.
+the end only around the last two. Lines that are searched in the whole log contain a bar.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from itertools import islice
-from typing import Any, TypeVar
+from typing import Any
 
 from orchestrator.masking import masked_tree
-from orchestrator.megatron.logs import fact_lines
+from orchestrator.megatron.logs import IterationLine, fact_lines
 from orchestrator.megatron.logs.alpa import AlpaRow, printed_row
-from orchestrator.megatron.logs.fact_lines import Memory, Timers, WorldLine
+from orchestrator.megatron.logs.fact_lines import MEMORY_SIZES, WorldLine
 from orchestrator.megatron.logs.iteration_lines import (
     ITERATION_TOKEN,
-    IterationLine,
     IterationLines,
     add_iterations,
     effective_lines,
@@ -31,7 +29,7 @@ from orchestrator.megatron.logs.iteration_lines import (
 )
 from orchestrator.megatron.logs.scan import candidate_lines, occurrences
 
-VERSION = 5
+VERSION = 6
 """Version of the stored facts. Facts of another version are not used: their log is read again from its beginning."""
 
 
@@ -39,19 +37,15 @@ VERSION = 5
 class Unfinished:
     """State that the next part of the same log needs.
 
-    `lines`: number of iteration lines so far; only the first few are counted. `..._since`: number of iteration lines
-    after the last such text. `dump_is_open`: a dump of arguments is not complete. `shards`: parameters by tensor rank,
-    pipeline rank and shard. `timer_bytes`, `timer_name`: the rest of a block of timers, as in `Timers`.
+    `lines`: number of iteration lines so far; only the first few are counted. `dump_is_open`: a dump of arguments is
+    not complete. `shards`: parameters by tensor rank, pipeline rank and shard. `done_since`: number of iteration lines
+    after the last text that training is done.
     """
 
     lines: int = 0
     dump_is_open: bool = False
     shards: dict[tuple[int, int, int], int] = field(default_factory=dict)
     done_since: int | None = None
-    validated_since: int | None = None
-    timed_since: int | None = None
-    timer_bytes: int = 0
-    timer_name: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +55,7 @@ class LogFacts:
     `settings` are the arguments of the program as printed, with secrets masked. `programs` are the versions of
     `orchestrator.pretrain` that ran, each with the first folder that it was imported from. `parameters` are by (tensor,
     pipeline) rank. Sizes of memory are those of the GPU that used most: of all GPUs if `memory_is_of_all`, else of
-    those with data-parallel rank 0. `timers_ms` are the timers of the last iteration: minimum and maximum over the
-    ranks. `says_done`, `validation_loss` and `timers_ms` need less than two iteration lines after them.
+    those with data-parallel rank 0. `says_done` needs less than two iteration lines after the text.
 
     `measured_from` and `measured_until` are the local times of the last warm-up line (else of the first line) and of
     the last line, as the program prints them. `restarts` is the number of restarts within the log. `odd_lines` is the
@@ -80,8 +73,6 @@ class LogFacts:
     device_used_bytes: int | None = None
     memory_is_of_all: bool = False
     theoretical_memory_bytes: int | None = None
-    timers_ms: dict[str, tuple[float, float]] = field(default_factory=dict)
-    validation_loss: float | None = None
     measured_from: str | None = None
     measured_until: str | None = None
     restarts: int = 0
@@ -96,7 +87,7 @@ class LogFacts:
     unfinished: Unfinished = field(default_factory=Unfinished)
 
     def as_json(self) -> dict[str, object]:
-        """Return all facts in types of JSON. NaN and infinity become text."""
+        """Return all facts in types of JSON."""
         return {"version": VERSION} | {name: _plain(value) for name, value in asdict(self).items()}
 
     @classmethod
@@ -111,8 +102,6 @@ class LogFacts:
             "world": WorldLine(**world) if world is not None else None,
             "alpa": AlpaRow(**alpa) if alpa is not None else None,
             "parameters": {(ranks[0], ranks[1]): count for ranks, count in _by_ranks(values["parameters"])},
-            "timers_ms": {name: (least, most) for name, (least, most) in values["timers_ms"].items()},
-            "validation_loss": _number(values["validation_loss"]),
             "unfinished": Unfinished(**unfinished | {"shards": shards}),
         }
         return cls(**values)
@@ -129,11 +118,11 @@ def merged_facts(files: Sequence[LogFacts]) -> LogFacts:
     with_memory_of_all = [facts for facts in files if facts.memory_is_of_all] or files
     merged: dict[str, Any] = {}
     for name in (fact.name for fact in fields(LogFacts) if fact.name != "unfinished"):
-        source = with_memory_of_all if name in _SIZES else files
+        source = with_memory_of_all if name in MEMORY_SIZES else files
         present = [value for facts in source if (value := getattr(facts, name))]
         if not present:
             continue
-        if name in (*_SIZES, "restarts", "last_iteration"):
+        if name in (*MEMORY_SIZES, "restarts", "last_iteration"):
             merged[name] = max(present)
         elif name == "odd_lines":
             merged[name] = sum(present)
@@ -144,19 +133,10 @@ def merged_facts(files: Sequence[LogFacts]) -> LogFacts:
     return LogFacts(**merged)
 
 
-_SIZES = ("max_allocated_bytes", "max_reserved_bytes", "device_used_bytes")
-
-
 def _plain(value: object) -> object:
     if isinstance(value, dict):
         return {",".join(map(str, key)) if isinstance(key, tuple) else key: _plain(part) for key, part in value.items()}
-    if isinstance(value, tuple):
-        return [_plain(part) for part in value]
-    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def _number(stored: str | float | None) -> float | None:
-    return None if stored is None else float(stored)
+    return value
 
 
 def _by_ranks(stored: Mapping[str, int]) -> Iterator[tuple[tuple[int, ...], int]]:
@@ -193,16 +173,6 @@ class LogReport:
     iterations: Sequence[IterationLine]
     facts: LogFacts
     table_row: AlpaRow | None = None
-
-    @property
-    def world(self) -> WorldLine | None:
-        """The sizes that the program printed when it started."""
-        return self.facts.world
-
-    @property
-    def says_done(self) -> bool:
-        """Return whether the program printed that training is done."""
-        return self.facts.says_done
 
     @property
     def last_iteration(self) -> int | None:
@@ -284,21 +254,28 @@ def _with_setup(facts: LogFacts, log: bytes, end: int) -> LogFacts:
     for version, folder in fact_lines.programs(log, 0, end):
         if version not in programs and len(programs) < MOST_NAMES:
             programs |= masked_tree({version: folder})
-    theoretical = fact_lines.theoretical_memory(log, 0, end)
+    read = ((name, value_in(log, 0, end)) for name, value_in in _LAST_VALUES.items())
+    last_values: dict[str, Any] = {name: value for name, value in read if value is not None}
     return replace(
         facts,
+        **last_values,
         world=facts.world or fact_lines.world_line(log, 0, end),
         settings=settings,
         parameters=parameters,
-        padded_vocab=_or(fact_lines.padded_vocabulary(log, 0, end), facts.padded_vocab),
-        software=_or(fact_lines.software(log, 0, end), facts.software),
         programs=programs,
-        execution=_or(fact_lines.execution(log, 0, end), facts.execution),
-        code_commit=_or(fact_lines.code_commit(log, 0, end), facts.code_commit),
-        theoretical_memory_bytes=_or(theoretical, facts.theoretical_memory_bytes),
         alpa=_alpa_row(facts, log, end),
         unfinished=replace(facts.unfinished, dump_is_open=is_open, shards=shards),
     )
+
+
+_LAST_VALUES: Mapping[str, Callable[[bytes, int, int], str | int | None]] = {
+    "padded_vocab": fact_lines.padded_vocabulary,
+    "software": fact_lines.software,
+    "execution": fact_lines.execution,
+    "code_commit": fact_lines.code_commit,
+    "theoretical_memory_bytes": fact_lines.theoretical_memory,
+}
+"""Facts whose last line in the log counts."""
 
 
 def _alpa_row(facts: LogFacts, log: bytes, end: int) -> AlpaRow | None:
@@ -311,28 +288,18 @@ def _alpa_row(facts: LogFacts, log: bytes, end: int) -> AlpaRow | None:
 def _with_memory_of_all(facts: LogFacts, log: bytes, end: int) -> LogFacts:
     """Add the memory of all GPUs, which Megatron-Kwai prints after its first two iterations."""
     of_all = fact_lines.memory_of_all(log, 0, end)
-    if of_all == Memory():
+    if not of_all:
         return facts
-    before = facts if facts.memory_is_of_all else LogFacts()
-    return replace(
-        facts,
-        memory_is_of_all=True,
-        max_allocated_bytes=_or(of_all.max_allocated, before.max_allocated_bytes),
-        max_reserved_bytes=_or(of_all.max_reserved, before.max_reserved_bytes),
-        device_used_bytes=_or(of_all.used, before.device_used_bytes),
-    )
+    sizes: dict[str, Any] = {} if facts.memory_is_of_all else dict.fromkeys(MEMORY_SIZES)
+    return replace(facts, memory_is_of_all=True, **sizes | of_all)
 
 
-def _with_memory(facts: LogFacts, memory: Memory) -> LogFacts:
+def _with_memory(facts: LogFacts, sizes: Mapping[str, int]) -> LogFacts:
     """Add the memory that single ranks print, unless the memory of all ranks is known."""
-    if facts.memory_is_of_all or memory == Memory():
+    if facts.memory_is_of_all or not sizes:
         return facts
-    return replace(
-        facts,
-        max_allocated_bytes=_larger(memory.max_allocated, facts.max_allocated_bytes),
-        max_reserved_bytes=_larger(memory.max_reserved, facts.max_reserved_bytes),
-        device_used_bytes=_larger(memory.used, facts.device_used_bytes),
-    )
+    largest: dict[str, Any] = {name: max(size, getattr(facts, name) or 0) for name, size in sizes.items()}
+    return replace(facts, **largest)
 
 
 def _measured_from(facts: LogFacts, log: bytes, end: int, numbers: Sequence[int], warmup_iterations: int) -> str | None:
@@ -347,56 +314,16 @@ def _measured_from(facts: LogFacts, log: bytes, end: int, numbers: Sequence[int]
 
 
 def _with_end(facts: LogFacts, log: bytes, end: int, line_count: int) -> LogFacts:
-    """Add the facts that count with less than `LATE` iteration lines after them. This part has `line_count`."""
+    """Add whether training is done, with less than `LATE` iteration lines after it. This part has `line_count`."""
     late = 0
     if line_count >= LATE:
         late = end
         for _ in range(LATE):
             late = log.rfind(ITERATION_TOKEN, 0, late)
-
-    def lines_since(at: int | None, before: int | None) -> int | None:
-        """Return the number of iteration lines after the last such text; None without one, or if too many follow."""
-        if at is None and before is None:
-            return None
-        lines = (before or 0) + line_count if at is None else log.count(ITERATION_TOKEN, at, end)
-        return lines if lines < LATE else None
-
-    unfinished = facts.unfinished
-    done = lines_since(fact_lines.last_done(log, late, end), unfinished.done_since)
-    validation = fact_lines.last_validation(log, late, end)
-    validated = lines_since(None if validation is None else validation[0], unfinished.validated_since)
-    loss = facts.validation_loss if validation is None else validation[1]
-    block = fact_lines.last_timer_block(log, late, end)
-    timed = lines_since(block, unfinished.timed_since)
-    timers = Timers(facts.timers_ms, unfinished.timer_bytes, unfinished.timer_name)
-    if timed is None:
-        timers = Timers()
-    elif block is not None:
-        timers = fact_lines.begin_timer_block(log, block, end)
-    elif timers.bytes_left:
-        timers = fact_lines.continue_timer_block(log, 0, end, timers)
-    return replace(
-        facts,
-        says_done=done is not None,
-        validation_loss=loss if validated is not None else None,
-        timers_ms=timers.ms,
-        unfinished=replace(
-            unfinished,
-            done_since=done,
-            validated_since=validated,
-            timed_since=timed,
-            timer_bytes=timers.bytes_left,
-            timer_name=timers.name,
-        ),
-    )
-
-
-_T = TypeVar("_T")
-
-
-def _or(new: _T | None, before: _T | None) -> _T | None:
-    return before if new is None else new
-
-
-def _larger(new: int | None, before: int | None) -> int | None:
-    return new if before is None or (new is not None and new > before) else before
+    done, since = fact_lines.last_done(log, late, end), facts.unfinished.done_since
+    if done is not None:
+        since = log.count(ITERATION_TOKEN, done, end)
+    elif since is not None:
+        since += line_count
+    since = since if since is not None and since < LATE else None
+    return replace(facts, says_done=since is not None, unfinished=replace(facts.unfinished, done_since=since))

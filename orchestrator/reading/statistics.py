@@ -10,10 +10,10 @@ from itertools import pairwise
 
 from orchestrator.job_spec import JobSpec
 from orchestrator.ledger.measurements import MeasuredMetric
+from orchestrator.megatron.logs import IterationLine
 from orchestrator.megatron.logs.iteration_lines import (
     LARGEST,
     LONGEST_MS,
-    IterationLine,
     effective_lines,
     iteration_lines,
     plausible_lines,

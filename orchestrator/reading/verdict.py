@@ -52,30 +52,18 @@ _PRETRAIN = re.compile(r"pretrain-[0-9a-f]{12}")
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """Planned configuration of a job. A value that the plan does not determine is None, and not compared.
+    """Planned configuration of a job. A value that the plan does not determine is None or absent, and not compared.
 
-    `padded_vocabulary` is the number of rows of the embedding, `parameters` the number of parameters of a rank by
-    pipeline stage, `commit` the commit of the checkout, `program` the version of `orchestrator.pretrain`. `device` is
-    gpu or cpu.
+    `sizes` are by the names in `_SIZES`. `padded_vocabulary` is the number of rows of the embedding, `parameters` the
+    number of parameters of a rank by pipeline stage, `commit` the commit of the checkout, `program` the version of
+    `orchestrator.pretrain`. `device` is gpu or cpu.
 
     `result_row` identifies the row that the program prints in place of iteration lines; None for all other programs.
     `settings` are arguments that the log must list with exactly these values, beside the sizes.
     """
 
-    gpus: int
-    tensor_parallel: int
-    pipeline_parallel: int
     iterations: int
-    warmup_iterations: int = 0
-    context_parallel: int | None = None
-    data_parallel: int | None = None
-    virtual_stages: int | None = None
-    layers: int | None = None
-    hidden: int | None = None
-    heads: int | None = None
-    seq: int | None = None
-    micro_batch_size: int | None = None
-    global_batch_size: int | None = None
+    sizes: Mapping[str, int]
     padded_vocabulary: int | None = None
     dtype: str | None = None
     parameters: tuple[int | None, ...] = field(default=())
@@ -86,13 +74,7 @@ class Expected:
     settings: Mapping[str, str] = field(default_factory=dict)
 
 
-_OF_MODEL = ("layers", "hidden", "heads", "seq")
-_OF_LAYOUT = (
-    *("tensor_parallel", "pipeline_parallel", "context_parallel", "virtual_stages"),
-    *("micro_batch_size", "global_batch_size"),
-)
-"""Fields of `Expected` that are those of the planned model and layout."""
-# Name in messages, field of `Expected`, name in the dump of arguments of every version.
+# Name in messages, field of the planned layout or model, name in the dump of arguments of every version.
 _SIZES = (
     ("world size", "gpus", "world_size"),
     ("tensor-parallel size", "tensor_parallel", "tensor_model_parallel_size"),
@@ -132,14 +114,11 @@ def expected_of(row: JobRow | NewJob) -> Expected:
         vocabulary = model.vocab  # the program takes it from the case, and does not pad it
         result_row, settings = workload.result_row(model, layout), workload.printed_settings(model, training)
     sizes: dict[str, int] = {"tensor_parallel": 1, "pipeline_parallel": 1}
-    sizes |= {name: getattr(layout, name) for name in _OF_LAYOUT} if layout else {}
-    sizes |= {name: getattr(model, name) for name in _OF_MODEL} if model else {}
+    sizes |= {name: getattr(part, name) for part in (layout, model) for _, name, _ in _SIZES if hasattr(part, name)}
+    sizes |= {"gpus": row.gpus} | ({"data_parallel": data} if data is not None else {})
     return Expected(
-        **sizes,
-        gpus=row.gpus,
         iterations=row.iterations,
-        warmup_iterations=row.spec.warmup_iterations,
-        data_parallel=data,
+        sizes=sizes,
         padded_vocabulary=vocabulary,
         dtype=training.dtype if training else None,
         parameters=_parameters(workload, model, layout, flags, vocabulary),
@@ -168,15 +147,15 @@ def unlisted_settings(report: LogReport, expected: Expected) -> list[str]:
 
 def world_size_of(report: LogReport) -> int | None:
     """Return the world size from its own line of the log, else from the dump of arguments."""
-    return report.world.world_size if report.world else _count(report.facts.settings.get("world_size"))
+    return report.facts.world.world_size if report.facts.world else _count(report.facts.settings.get("world_size"))
 
 
 def _sizes(report: LogReport, expected: Expected) -> Iterator[Mismatch]:
-    world, settings = report.world, report.facts.settings
+    world, settings = report.facts.world, report.facts.settings
     printed = {field.name: getattr(world, field.name) for field in fields(world)} if world else {}
     printed["gpus"] = printed.get("world_size")
     for name, planned_as, setting in _SIZES:
-        planned = getattr(expected, planned_as)
+        planned = expected.sizes.get(planned_as)
         ran = printed.get(planned_as)
         is_of_world = ran is not None
         if ran is None:
@@ -381,7 +360,7 @@ def _result_at_limit(report: LogReport, expected: Expected, cause: Cause | None)
     if last is None:
         return None
     is_whole = last >= expected.iterations
-    if is_whole and report.says_done:
+    if is_whole and report.facts.says_done:
         return "reached its time limit after its training was done"
     if cause is not None and cause.kind in DECIDES_ANY_END:
         return None

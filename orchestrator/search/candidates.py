@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from orchestrator.catalog.case import Case
 from orchestrator.errors import Problem, ReproError
@@ -71,49 +71,39 @@ class LeftOut:
     memory: MemoryEstimate | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class _Fitting:
-    """Case that the target can run. `memory_bytes` is None on CPU cores."""
+def _fitting(case: Case, target: Target) -> Candidate | LeftOut:
+    """Check a case against the rules of its program and the memory of the target.
 
-    case: Case
-    memory_bytes: float | None
-
-
-def _fitting(case: Case, target: Target) -> _Fitting | LeftOut:
-    """Check a case against the rules of its program and the memory of the target."""
+    The time of the candidate is only that of the pipeline bubble, without a unit.
+    """
     reasons = refusals(case, target, case_context(case, target))
     if reasons:
         return LeftOut(case, Reason(reasons[0], "; ".join(reasons[1:]) or None))
+    candidate = Candidate(case.name, case, 1 + case.layout.bubble(), OPEN_UNCERTAINTY)
     if case.device == "cpu":
-        return _Fitting(case, None)
+        return candidate
     memory, usable = memory_of(case, target), usable_bytes(case, target)
     if usable is not None and memory.total_bytes > usable:
         needed = f"needs {memory.total_bytes / 1e9:.1f} GB, and {usable / 1e9:.1f} GB are usable"
         return LeftOut(case, Reason(TOO_LARGE, needed), memory)
-    return _Fitting(case, memory.total_bytes)
+    return replace(candidate, memory_bytes=memory.total_bytes)
 
 
-def _timed(fitting: _Fitting, target: Target) -> Candidate:
-    """Return the candidate with its predicted time.
-
-    A case on CPU cores, or on GPUs whose peak is unknown, has only that of the pipeline bubble, without a unit.
-    """
-    case, layout = fitting.case, fitting.case.layout
-    time = None
-    if case.device == "gpu":
-        time = time_of(case, target)
+def _timed(one: Candidate, target: Target) -> Candidate:
+    """Return the candidate with its predicted time, if it runs on GPUs whose peak is known."""
+    time = time_of(one.case, target) if one.case.device == "gpu" else None
     if time is None:
-        return Candidate(case.name, case, 1 + layout.bubble(), OPEN_UNCERTAINTY, fitting.memory_bytes)
-    hours = layout.gpus * run_s(case.training, time.iteration_ms, case.workload) / 3600
-    return Candidate(
-        case.name, case, time.iteration_ms, time.uncertainty, fitting.memory_bytes, hours, gpu_ms=time.gpu_ms
+        return one
+    hours = one.case.layout.gpus * run_s(one.case.training, time.iteration_ms, one.case.workload) / 3600
+    return replace(
+        one, iteration_ms=time.iteration_ms, uncertainty=time.uncertainty, gpu_hours=hours, gpu_ms=time.gpu_ms
     )
 
 
 def candidates(cases: Iterable[Case], target: Target) -> tuple[list[Candidate], list[LeftOut]]:
     """Return the cases that the target can run, fastest prediction first, and the others with the reason."""
     checked = [_fitting(case, target) for case in cases]
-    chosen = [_timed(one, target) for one in checked if isinstance(one, _Fitting)]
+    chosen = [_timed(one, target) for one in checked if isinstance(one, Candidate)]
     return _fastest_first(chosen), [one for one in checked if isinstance(one, LeftOut)]
 
 
@@ -148,7 +138,7 @@ def layout_candidates(cases: Iterable[Case], target: Target) -> tuple[list[Candi
     chosen: list[Candidate] = []
     left_out: list[LeftOut] = []
     for variants in layouts.values():
-        kept: list[_Fitting] = []
+        kept: list[Candidate] = []
         for case in sorted(variants, key=_work):
             fitting = _fitting(case, target) if len(kept) < VARIANTS else None
             if isinstance(fitting, LeftOut):
@@ -161,7 +151,7 @@ def layout_candidates(cases: Iterable[Case], target: Target) -> tuple[list[Candi
     return _fastest_first(chosen), left_out
 
 
-def _saves_memory(one: _Fitting, other: _Fitting) -> bool:
+def _saves_memory(one: Candidate, other: Candidate) -> bool:
     if one.memory_bytes is None or other.memory_bytes is None:
         return False
     return one.memory_bytes <= other.memory_bytes * (1 - _LEAST_SAVING)
@@ -344,10 +334,6 @@ def _solve(factor: Sequence[Sequence[float]], right: Sequence[float]) -> list[fl
     return x
 
 
-Order = Callable[[Sequence[Candidate], Mapping[str, float]], str | None]
-"""Function that names the next case to measure, given the measured times; None ends the search."""
-
-
 @dataclass(frozen=True, slots=True)
 class SimulatedCase:
     """A case that a simulated search measured, with its known time.
@@ -383,21 +369,14 @@ class Simulated:
         return [SimulatedCase(case, time, time / self.best_ms - 1) for case, time in self.measured_ms.items()]
 
 
-def simulate(candidates: Sequence[Candidate], known_ms: Mapping[str, float], order: Order | None = None) -> Simulated:
-    """Run a search whose measurements are the known times of all candidates. The default order is that of `decide`."""
+def simulate(candidates: Sequence[Candidate], known_ms: Mapping[str, float]) -> Simulated:
+    """Run a search whose measurements are the known times of all candidates, in the order of `decide`."""
     measured: dict[str, float] = {}
-    while len(measured) < len(candidates):
-        name = (order or _first_of_policy)(candidates, measured)
-        if name is None:
-            break
+    while order := decide(candidates, measured).order:
+        name = order[0].candidate.name
         measured[name] = known_ms[name]
     best = min((one.name for one in candidates), key=lambda name: known_ms[name])
     return Simulated(measured, len(candidates), best, known_ms[best])
-
-
-def _first_of_policy(candidates: Sequence[Candidate], measured_ms: Mapping[str, float]) -> str | None:
-    order = decide(candidates, measured_ms).order
-    return order[0].candidate.name if order else None
 
 
 @dataclass(frozen=True, slots=True)

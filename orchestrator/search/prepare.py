@@ -32,7 +32,7 @@ from orchestrator.text import counted
 from orchestrator.workloads import find_workload
 from orchestrator.workloads.pretrain import PRETRAIN
 
-MOST_MICRO_BATCH = 32
+MICRO_BATCHES = (1, 2, 4, 8, 16, 32)
 RECOMPUTATION = ("none", "selective", "ours")
 OFFLOADED_SHARES = (0.25, 0.5, 0.75, 1.0)
 
@@ -191,11 +191,7 @@ def divisors(number: int) -> list[int]:
 
 def _micro_batches(batch: int, dp: int) -> list[int]:
     per_replica = batch // dp if batch % dp == 0 else 0
-    return [
-        size
-        for size in (2**n for n in range(6))
-        if size <= MOST_MICRO_BATCH and per_replica and per_replica % size == 0
-    ]
+    return [size for size in MICRO_BATCHES if per_replica and per_replica % size == 0]
 
 
 def experiment_text(fields: Mapping[str, object], header: Sequence[str]) -> str:

@@ -6,7 +6,7 @@ import itertools
 import re
 from collections.abc import Iterable, Iterator
 
-from orchestrator.errors import Problem, ReproError
+from orchestrator.errors import Problem, require_none
 
 # Linux accepts arguments of up to 128 KiB. This limit allows about 12,000 ids in one call.
 _LONGEST_LIST = 120_000
@@ -16,17 +16,14 @@ _MOST_TASKS = 4_000_001
 _TASKS = re.compile(r"(\d{1,7})(?:-(\d{1,7})(?::(\d{1,7}))?)?", re.ASCII)
 
 
-def is_job_id(text: str) -> bool:
-    """Return whether the text is the id of one job, so that it can be an argument of a command."""
-    base, _, task = text.replace("+", "_", 1).partition("_")
-    return base.isascii() and base.isdecimal() and (not task or (task.isascii() and task.isdecimal()))
+_JOB_ID = re.compile(r"[0-9]+([_+][0-9]*)?")
 
 
 def require_job_ids(job_ids: Iterable[str]) -> list[str]:
     """Return the ids without blanks, each once and in the given order; ReproError for texts that are not ids."""
     ids = list(dict.fromkeys(job_id.strip() for job_id in job_ids if job_id.strip()))
-    if wrong := [job_id for job_id in ids if not is_job_id(job_id)]:
-        raise ReproError(*(Problem(f"not a Slurm job id: {text}", hint="ids look like 123 or 123_4") for text in wrong))
+    wrong = (job_id for job_id in ids if not _JOB_ID.fullmatch(job_id))
+    require_none(Problem(f"not a Slurm job id: {text}", hint="ids look like 123 or 123_4") for text in wrong)
     return ids
 
 

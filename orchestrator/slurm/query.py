@@ -1,10 +1,10 @@
-"""Queries of jobs (squeue, sacct, scontrol) and their cancellation (scancel)."""
+"""Queries of jobs (squeue, sacct) and their cancellation (scancel)."""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from orchestrator.errors import Problem, Unreachable
@@ -26,7 +26,6 @@ from orchestrator.slurm.records import (
     by_id,
     parse_accounting,
     parse_queue,
-    parse_shown,
 )
 
 # Seconds since the epoch, since local times are ambiguous, and an array's tasks in full, not the first 64 characters.
@@ -42,15 +41,14 @@ _SACCT = (
 )
 _DAYS_BACK = 30
 """Days for which sacct looks back for a comment."""
-_SCONTROL = ("scontrol", "--all", "--oneliner", "show", "job")
 
 
 @dataclass(frozen=True, slots=True)
 class QueryAnswer:
     """Records by job id, and a complaint about each source that did not answer.
 
-    `unknown` are the ids that no source lists as ours, if every source gave a complete list. On a cluster without
-    accounting, scontrol replaces sacct. An array task that was cancelled alone before it started leaves no trace (Slurm
+    `unknown` are the ids that no source lists as ours, if every source gave a complete list; a cluster without
+    accounting has only squeue. An array task that was cancelled alone before it started leaves no trace (Slurm
     22.05.8), so its id is unknown. `unclear` are records that may be ours or not. `lists_queue`: squeue gave a complete
     list, so only jobs that have left the queue can be missing.
     """
@@ -65,48 +63,34 @@ class QueryAnswer:
 IsOurs = Callable[[JobRecord], bool | None]
 
 
-def _any_job(_: JobRecord) -> bool:
-    return True
-
-
-def query_jobs(job_ids: Collection[str], is_ours: IsOurs = _any_job) -> QueryAnswer:
+def query_jobs(job_ids: Collection[str], is_ours: IsOurs = lambda _: True) -> QueryAnswer:
     """Return Slurm's records of these jobs: for each job the newest record for which `is_ours` is true.
 
     If `is_ours` returns None, the record may be that of another job with this id.
 
-    squeue is called for all jobs, then sacct for those that squeue does not list, or scontrol if accounting does not
-    answer. Then no id is unknown, unless the cluster has no accounting. An id is `123`, `123_4` (one task), or `123` of
-    an array: the tasks that squeue lists, else all tasks. Raise ReproError for a text that is not a job id, and
-    Unreachable if slurmctld does not answer squeue. Any other source that does not answer is a complaint.
+    squeue is called for all jobs, then sacct for those that squeue does not list. If accounting does not answer, that
+    is a complaint, and no id is unknown, unless the cluster has no accounting. An id is `123`, `123_4` (one task), or
+    `123` of an array: the tasks that squeue lists, else all tasks. Raise ReproError for a text that is not a job id,
+    and Unreachable if slurmctld does not answer squeue.
     """
     ids = require_job_ids(job_ids)
     queue = _ask(_SQUEUE, parse_queue, ids, is_ours)
-    records, doubts = _wanted(queue.records, ids), list(queue.doubts)
+    records, accounting = _wanted(queue.records, ids), QueryAnswer({})
     unlisted = _unanswered(ids, records)
-    complaints: list[str] = []
+    complaints: tuple[str, ...] = ()
     is_complete = True
     try:
         accounting = _ask(_SACCT, parse_accounting, unlisted, is_ours)
     except Unreachable as error:
-        complaints.append(str(error))
-        is_complete = isinstance(error, NoAccounting)
-        try:
-            accounting = _ask_controller(is_ours)
-        except Unreachable as controller_error:
-            return QueryAnswer(records, (*complaints, str(controller_error)))
+        complaints, is_complete = (str(error),), isinstance(error, NoAccounting)
     records |= _wanted(accounting.records, unlisted)
     missing = _unanswered(ids, records)
     unclear = _wanted({**accounting.unclear, **queue.unclear}, missing)
-    doubts += accounting.doubts
+    doubts = (*queue.complaints, *accounting.complaints)
     if missing and doubts:
         return QueryAnswer(records, (*complaints, *dict.fromkeys(doubts)), unclear=unclear)
     unknown = frozenset(_unanswered(missing, unclear)) if is_complete else frozenset()
-    return QueryAnswer(records, tuple(complaints), unknown, unclear)
-
-
-def may_have_comment(record: JobRecord, comment: str) -> bool:
-    """Return whether a record may belong to the job with this comment: accounting may not store comments."""
-    return record.comment == comment or (record.source == "sacct" and not record.comment)
+    return QueryAnswer(records, complaints, unknown, unclear)
 
 
 def require_controller() -> None:
@@ -115,11 +99,6 @@ def require_controller() -> None:
     if " is UP" not in answer.stdout:
         message = answer.stdout.strip() or last_words(answer.stderr) or "no answer"
         raise Unreachable(Problem(f"scontrol ping: {message}", hint="try again when slurmctld answers"))
-
-
-def find_by_comment(comment: str) -> QueryAnswer:
-    """Return the current user's jobs with exactly this comment, as `find_by_comments` does."""
-    return find_by_comments([comment])
 
 
 def find_by_comments(comments: Collection[str]) -> QueryAnswer:
@@ -147,14 +126,14 @@ def find_by_comments(comments: Collection[str]) -> QueryAnswer:
         # Accounting has the comment only after the end of the job. squeue has it until some time after the end.
         accounting = _checked(run_slurm([*_SACCT, user, f"--starttime=now-{_DAYS_BACK}days"], variables=_PLAIN))
     except Unreachable as error:
-        return replace(_by_comment(jobs, *doubts, str(error)), lists_queue=lists_queue)
-    jobs += [job for job in parse_accounting(accounting.stdout) if job.comment in missing]
-    missing -= {job.comment for job in jobs}
-    if not missing:
-        return _by_comment(jobs)
-    doubts += filter(None, [_doubt(accounting)])
-    if not keeps_comments(settings_if_allowed()):
-        doubts.append("sacct: accounting stores no comments here, so a job that has left the queue cannot be found")
+        doubts.append(str(error))
+    else:
+        jobs += [job for job in parse_accounting(accounting.stdout) if job.comment in missing]
+        if not missing - {job.comment for job in jobs}:
+            return _by_comment(jobs)
+        doubts += filter(None, [_doubt(accounting)])
+        if not keeps_comments(settings_if_allowed()):
+            doubts.append("sacct: accounting stores no comments here, so a job that has left the queue cannot be found")
     return replace(_by_comment(jobs, *doubts), lists_queue=lists_queue)
 
 
@@ -167,62 +146,34 @@ def _by_comment(jobs: Collection[JobRecord], *complaints: str) -> QueryAnswer:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Listing:
-    """The records of one source, ours and those that may be ours, and why its list may be incomplete."""
-
-    records: Mapping[str, JobRecord]
-    doubts: tuple[str, ...] = ()
-    unclear: Mapping[str, JobRecord] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, listed: Iterable[JobRecord], is_ours: IsOurs, doubts: Iterable[str | None]) -> _Listing:
-        """Return the listing of these records."""
-        ours, unclear = list[JobRecord](), list[JobRecord]()
-        for record in listed:
-            is_own = is_ours(record)
-            if is_own is not False:
-                (unclear if is_own is None else ours).append(record)
-        return cls(by_id(ours), tuple(filter(None, doubts)), by_id(unclear))
-
-
 def _ask(
     command: Sequence[str],
     parse: Callable[[str], Iterator[JobRecord]],
     job_ids: Collection[str],
     is_ours: IsOurs,
-) -> _Listing:
-    """Return what squeue or sacct lists of these jobs."""
-    listed: list[JobRecord] = []
+) -> QueryAnswer:
+    """Return what squeue or sacct lists of these jobs, and why its list may be incomplete."""
+    listed: dict[bool | None, list[JobRecord]] = {True: [], None: [], False: []}
     doubts: list[str | None] = []
     for ids in id_lists(job_ids):
         answer = run_slurm([*command, f"--jobs={ids}"], variables=_PLAIN)
         # With one id, an unknown job is an error of squeue; with several, it is left out.
         if answer.returncode == 0 or "invalid job id specified" not in answer.stderr.lower():
-            listed += parse(_checked(answer).stdout)
+            for record in parse(_checked(answer).stdout):
+                listed[is_ours(record)].append(record)
             doubts.append(_doubt(answer))
-    return _Listing.of(listed, is_ours, doubts)
+    return QueryAnswer(by_id(listed[True]), tuple(filter(None, doubts)), unclear=by_id(listed[None]))
 
 
-def _ask_controller(is_ours: IsOurs) -> _Listing:
-    """Return all jobs that slurmctld still has: scontrol takes one id or none."""
-    answer = _checked(run_slurm(_SCONTROL, variables=_PLAIN))
-    return _Listing.of(parse_shown(answer.stdout), is_ours, [_doubt(answer, _SHOWN)])
-
-
-_SHOWN = re.compile("JobId=|No jobs in the system")
-# squeue prints the cluster first if SLURM_CLUSTERS is set.
+# The column names of squeue or sacct. squeue prints the cluster first if SLURM_CLUSTERS is set.
 _HEADER = re.compile(rf"\A\s*(?:CLUSTER: .*\n)?JOBID.*{SEPARATOR}", re.IGNORECASE)
 
 
-def _doubt(answer: CommandResult, listing: re.Pattern[str] = _HEADER) -> str | None:
-    """Return why the list of a command that ended with 0 may be incomplete; None if there is no reason.
-
-    A list begins with the column names of squeue or sacct, or contains `listing`.
-    """
+def _doubt(answer: CommandResult) -> str | None:
+    """Return why the list of a command that ended with 0 may be incomplete; None if there is no reason."""
     if message := last_words(answer.stderr):
         return f"{answer.argv[0]}: {message}"
-    return None if listing.search(answer.stdout) else f"{answer.argv[0]}: its answer is no list of jobs"
+    return None if _HEADER.search(answer.stdout) else f"{answer.argv[0]}: its answer is no list of jobs"
 
 
 def _checked(answer: CommandResult) -> CommandResult:

@@ -1,4 +1,4 @@
-"""Job states and job records of Slurm, from squeue, sacct and scontrol. Pure, except for user names.
+"""Job states and job records of Slurm, from squeue and sacct. Pure, except for user names.
 
 Source of the states: the job states and state flags of slurm.h, job_state_string() and job_state_string_complete() of
 slurm_protocol_defs.c from release 20.11 to 24.11, and the "JOB STATE CODES" of squeue(1) and sacct(1). EXPEDITING is
@@ -112,38 +112,26 @@ def may_run_again(state: str) -> bool:
 
 SEPARATOR = "\x1f"
 
-# Slurm's names of the fields, and ours.
-_QUEUE = {
-    "JobArrayID": "id",
-    "State": "state",
-    "exit_code": "code",
-    "NodeList": "nodes",
-    "SubmitTime": "submit",
-    "StartTime": "start",
-    "EndTime": "end",
-    "PreemptTime": "preempted",
-    "TimeLimit": "limit",
-    "UserName": "user",
-    "Reason": "reason",
-    "Name": "name",
-    "STDOUT": "output",
-    "Comment": "comment",
-}
-_ACCOUNTING = {
-    "JobID": "id",
-    "State": "state",
-    "ExitCode": "code",
-    "NodeList": "nodes",
-    "Submit": "submit",
-    "Start": "start",
-    "End": "end",
-    "Timelimit": "limit",
-    "User": "user",
-    "UID": "uid",
-    "Reason": "reason",
-    "JobName": "name",
-    "Comment": "comment",
-}
+# Our names of the fields, and those of squeue and sacct.
+_FIELDS = (
+    ("id", "JobArrayID", "JobID"),
+    ("state", "State", "State"),
+    ("code", "exit_code", "ExitCode"),
+    ("nodes", "NodeList", "NodeList"),
+    ("submit", "SubmitTime", "Submit"),
+    ("start", "StartTime", "Start"),
+    ("end", "EndTime", "End"),
+    ("preempted", "PreemptTime", None),
+    ("limit", "TimeLimit", "Timelimit"),
+    ("user", "UserName", "User"),
+    ("uid", None, "UID"),
+    ("reason", "Reason", "Reason"),
+    ("name", "Name", "JobName"),
+    ("output", "STDOUT", None),
+    ("comment", "Comment", "Comment"),
+)
+_QUEUE = {name: ours for ours, name, _ in _FIELDS if name}
+_ACCOUNTING = {name: ours for ours, _, name in _FIELDS if name}
 QUEUE_FIELDS = tuple(_QUEUE)
 ACCOUNTING_FIELDS = tuple(_ACCOUNTING)
 
@@ -153,7 +141,7 @@ _NOTHING = frozenset({"", "None", "(null)", "N/A", "n/a", "Unknown", "None assig
 _FIRST = datetime.min.replace(tzinfo=timezone.utc)
 _LAST = datetime.max.replace(tzinfo=timezone.utc)
 
-Source = Literal["squeue", "sacct", "scontrol"]
+Source = Literal["squeue", "sacct"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +171,6 @@ class JobRecord:
     submitted_at: datetime | None = None
     starts_at: datetime | None = None
     ends_at: datetime | None = None
-    time_limit_s: int | None = None
     cancelled_by: str | None = None
     preempted_at: datetime | None = None
     name: str = ""
@@ -254,7 +241,6 @@ def record_of(job_id: str, row: Mapping[str, str], code: tuple[int | None, int |
         submitted_at=_time(row["submit"]),
         starts_at=start if waiting else None,
         ends_at=end if phase is Phase.RUNNING else None,
-        time_limit_s=limit,
         cancelled_by=name_of_user(int(canceller[1])) if canceller else None,
         preempted_at=_time(row.get("preempted", "")),
         name=_text(row["name"]),
@@ -263,7 +249,7 @@ def record_of(job_id: str, row: Mapping[str, str], code: tuple[int | None, int |
 
 
 def exit_and_signal(text: str) -> tuple[int | None, int | None]:
-    """Return exit code and signal of `code:signal`, as sacct and scontrol print it."""
+    """Return exit code and signal of `code:signal`, as sacct prints it."""
     code, _, signal = text.strip().partition(":")
     return _number(code), _number(signal)
 
@@ -318,94 +304,3 @@ def _time(text: str) -> datetime | None:
 @functools.lru_cache(_VALUES_KEPT)
 def _text(value: str) -> str:
     return "" if value.strip() in _NOTHING else value.strip()
-
-
-_HEAD = re.compile(
-    r"^JobId=(?P<job>\d+) "
-    r"(?:ArrayJobId=(?P<array>\d+) ArrayTaskId=(?P<tasks>\S+) (?:ArrayTaskThrottle=\d+ )?)?"
-    r"(?:HetJobId=(?P<whole>\d+) HetJobOffset=(?P<offset>\d+) )?"
-    r"JobName=",
-    re.MULTILINE | re.ASCII,
-)
-_NAME_END = re.compile(r" (?:HetJobIdSet=\S+ )?UserId=(?P<user>\S*)\((?P<uid>\d+)\) GroupId=", re.ASCII)
-_REASON_END = re.compile(r" (?:FailedNode=\S* )?Dependency=")
-# Each is one word. They follow the reason in this order.
-_WORDS = {
-    "ExitCode": "code",
-    "TimeLimit": "limit",
-    "SubmitTime": "submit",
-    "StartTime": "start",
-    "EndTime": "end",
-    "NodeList": "nodes",
-}
-# Fields that may follow a comment, after the blank at its end and the blank between fields.
-_COMMENT_END = re.compile(
-    r"  (?:StdErr|Switches|BurstBuffer|BurstBufferState|OOMKillStep|CpusPerTres|MemPerTres|TresBind|TresFreq|TresPerJob"
-    r"|TresPerNode|TresPerSocket|TresPerTask|Power|MailUser|NtasksPerTRES|Container|SELinuxContext|ResvPorts)="
-)
-
-
-_OUTPUT = re.compile(rf" StdOut=(.*?)(?: \n?$|\n| NtasksPerTRES:|{_COMMENT_END.pattern[1:]})")
-
-
-def parse_shown(stdout: str) -> Iterator[JobRecord]:
-    """Parse the output of `scontrol --oneliner show job`. Times must be seconds since the epoch."""
-    heads = list(_HEAD.finditer(stdout))
-    ends = [*(head.start() for head in heads), len(stdout)][1:]
-    for head, end in zip(heads, ends, strict=True):
-        row = _row(stdout[head.end() : end])
-        if row is None:
-            continue
-        for job_id in _ids(head):
-            yield record_of(job_id, row, exit_and_signal(row["code"]), "scontrol")
-
-
-def _ids(head: re.Match[str]) -> tuple[str, ...]:
-    if head["whole"] is not None:
-        return (f"{head['whole']}+{head['offset']}",)
-    if head["array"] is None:
-        return (head["job"],)
-    tasks: str = head["tasks"]
-    return expand_array_id(f"{head['array']}_{tasks}" if tasks.isdecimal() else f"{head['array']}_[{tasks}]")
-
-
-def _row(text: str) -> dict[str, str] | None:
-    """Return the fields of one job by our names, or None if it has no state. `text` begins with the job's name."""
-    name_end = _NAME_END.search(text)
-    if name_end is None:
-        return None
-    row = {"name": text[: name_end.start()], "user": name_end["user"] or name_end["uid"]}
-    row["state"], at = _word(text, "JobState", name_end.end())
-    reason = text.find(" Reason=", at)
-    reason_end = _REASON_END.search(text, at)
-    if not row["state"] or reason < 0 or reason_end is None:
-        return None
-    row["reason"], at = text[reason + len(" Reason=") : reason_end.start()], reason_end.end()
-    for name, ours in _WORDS.items():
-        row[ours], at = _word(text, name, at)
-    row["comment"], at = _shown_comment(text, at)
-    output = _OUTPUT.search(text, at)
-    return {**row, "output": output[1] if output else ""}
-
-
-def _word(text: str, name: str, at: int) -> tuple[str, int]:
-    """Return the value of `name=` and its end position; "" and the same position if there is no such field."""
-    start = text.find(f" {name}=", at)
-    if start < 0:
-        return "", at
-    start += len(name) + 2
-    end = min((position for sign in " \n" if (position := text.find(sign, start)) >= 0), default=len(text))
-    return text[start:end], end
-
-
-def _shown_comment(text: str, at: int) -> tuple[str, int]:
-    """Return the comment and its end position. It follows the folders and ends at the last field that may follow it."""
-    start = text.find(" Comment=", max(text.find(" WorkDir=", at), at))
-    if start < 0:
-        return "", at
-    start += len(" Comment=")
-    rest = text[start:].removesuffix("\n").removesuffix("\n")
-    ends = list(_COMMENT_END.finditer(rest))
-    comment = rest[: ends[-1].start()] if ends else rest.removesuffix(" ")
-    end = start + len(comment)
-    return comment.rpartition("  Extra=")[0] if "  Extra=" in comment else comment, end

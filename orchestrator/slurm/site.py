@@ -46,13 +46,11 @@ class Qos:
 
 def parse_associations(stdout: str) -> tuple[Association, ...]:
     """Parse `sacctmgr --noheader --parsable2 show user ... withassoc` with ASSOCIATION_FIELDS."""
-    associations = []
-    for default_account, account, partition, qos, default_qos in _rows(stdout, len(ASSOCIATION_FIELDS)):
-        if account:
-            associations.append(
-                Association(account, names(qos), default_qos or None, partition or None, account == default_account)
-            )
-    return tuple(associations)
+    return tuple(
+        Association(account, names(qos), default_qos or None, partition or None, account == default_account)
+        for default_account, account, partition, qos, default_qos in _rows(stdout, len(ASSOCIATION_FIELDS))
+        if account
+    )
 
 
 def parse_qos(stdout: str) -> tuple[Qos, ...]:
@@ -91,6 +89,10 @@ class Gres:
 
     def __str__(self) -> str:
         return ":".join((self.name, *([self.kind] if self.kind else []), str(self.count)))
+
+    def is_met_by(self, other: Gres) -> bool:
+        """Return whether a request for this resource fits the other one. Without a kind, every kind fits."""
+        return other.name == self.name and other.count >= self.count and self.kind in (None, other.kind)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,20 +139,6 @@ class Partition:
     qos: str | None = None
     is_exclusive: bool = False
     kinds: tuple[NodeKind, ...] = ()
-
-    @property
-    def gres(self) -> tuple[Gres, ...]:
-        """Return the resources of the nodes, each with its largest count on one node."""
-        best: dict[tuple[str, str | None], Gres] = {}
-        for gres in (gres for kind in self.kinds for gres in kind.gres):
-            key = (gres.name, gres.kind)
-            best[key] = max(best.get(key, gres), gres, key=lambda resource: resource.count)
-        return tuple(best.values())
-
-    @property
-    def features(self) -> frozenset[str]:
-        """Return the features of the nodes."""
-        return frozenset(feature for kind in self.kinds for feature in kind.features)
 
     @property
     def gpu_nodes(self) -> int:
@@ -314,11 +302,6 @@ class SrunOptions:
         return "container-image" in self.pyxis
 
     @property
-    def has_environment(self) -> bool:
-        """Return whether srun has the option `--environment` of CSCS's container engine."""
-        return "environment" in self.names
-
-    @property
     def pyxis_versions(self) -> tuple[str, str | None] | None:
         """Return the oldest release with these options, and the first release that is too new; None without pyxis.
 
@@ -328,7 +311,7 @@ class SrunOptions:
             return None
         oldest = max(since for name, since in PYXIS_SINCE.items() if name in self.pyxis)
         newer = [since for name, since in PYXIS_SINCE.items() if name not in self.pyxis and since > oldest]
-        return _dotted(oldest), _dotted(min(newer)) if newer else None
+        return ".".join(map(str, oldest)), ".".join(map(str, min(newer))) if newer else None
 
 
 def parse_options(stdout: str) -> SrunOptions:
@@ -359,10 +342,6 @@ def parse_mpi_kinds(output: str) -> tuple[str, ...]:
             if _MPI_KIND.fullmatch(word.strip()):
                 kinds.append(word.strip())
     return tuple(dict.fromkeys(kinds))
-
-
-def _dotted(version: tuple[int, int]) -> str:
-    return ".".join(map(str, version))
 
 
 _SACCTMGR = ("sacctmgr", "--noheader", "--parsable2", "show")
@@ -399,13 +378,13 @@ class Site:
         """Return the QOS of this name."""
         return next((qos for qos in self.qos or () if qos.name == name), None)
 
-    def limits(self, partition: Partition | None, qos: str | None) -> tuple[Qos, ...]:
-        """Return the QOS whose limits apply: first that of the partition, then that of the job.
+    def limit(self, name: str, partition: Partition | None, qos: str | None) -> int | None:
+        """Return the limit in effect, a field of `Qos`: that of the partition's QOS, else that of the job's QOS.
 
         This is Slurm's order (Resource Limits, "Hierarchy"), except for a QOS with the flag OverPartQOS.
         """
-        both = (self.qos_named(partition.qos if partition else None), self.qos_named(qos))
-        return tuple(limit for limit in both if limit)
+        both = filter(None, (self.qos_named(partition.qos if partition else None), self.qos_named(qos)))
+        return next((value for of in both if (value := getattr(of, name)) is not None), None)
 
     def associations_for(self, partition: str | None) -> list[Association]:
         """Return the associations for a partition (None: for all). Slurm uses the one for the partition first."""
@@ -526,19 +505,17 @@ class Choice:
     def _default_qos(self) -> str | None:
         return self.association.default_qos if self.association else None
 
-    @property
-    def limits(self) -> tuple[Qos, ...]:
-        """Return the QOS whose limits apply to the job."""
-        return self.site.limits(self.partition, self.qos)
+    def limit(self, name: str) -> int | None:
+        """Return the limit that applies to the job, a field of `Qos`."""
+        return self.site.limit(name, self.partition, self.qos)
 
     @property
     def node_limits(self) -> dict[str, int]:
         """Return the limits below the number of nodes of this kind, by the command that shows the limit."""
-        nodes = next((qos.max_nodes for qos in self.limits if qos.max_nodes), None)
-        gpus = next((qos.max_gpus for qos in self.limits if qos.max_gpus), None)
+        gpus = self.limit("max_gpus")
         bounds = {
             "scontrol show partition: MaxNodes": self.partition.max_nodes,
-            "sacctmgr show qos: its limit of nodes": nodes,
+            "sacctmgr show qos: its limit of nodes": self.limit("max_nodes"),
             "sacctmgr show qos: its limit of GPUs": gpus // self.kind.gpu.count if gpus and self.kind.gpu else None,
         }
         available = self.kind.count or self.partition.nodes
@@ -547,13 +524,18 @@ class Choice:
     @property
     def longest_s(self) -> int | None:
         """Return the longest time limit of a job in seconds; None if there is no limit."""
-        wall = next((qos.max_wall_s for qos in self.limits if qos.max_wall_s), None)
-        return min((limit for limit in (self.partition.max_time_s, wall) if limit), default=None)
+        limits = (self.partition.max_time_s, self.limit("max_wall_s"))
+        return min(filter(None, limits), default=None)
 
     @property
     def rivals(self) -> tuple[NodeKind, ...]:
         """Return the other kinds of nodes in the partition that Slurm could give to a job for these GPUs."""
-        return tuple(kind for kind in self.partition.kinds if kind != self.kind and _could_take(kind, self.kind))
+        gpu = self.kind.gpu
+        return tuple(
+            kind
+            for kind in self.partition.kinds
+            if kind != self.kind and (gpu is None or any(map(gpu.is_met_by, kind.gres)))
+        )
 
 
 def choose(site: Site, partition: str | None = None) -> Choice:
@@ -562,11 +544,7 @@ def choose(site: Site, partition: str | None = None) -> Choice:
     Its most frequent nodes with GPUs are chosen. ReproError if there is no such partition.
     """
     chosen = _asked_for(site, partition) if partition is not None else _best(site)
-    kind = max(
-        chosen.kinds,
-        key=lambda nodes: (nodes.gpu is not None, nodes.count),
-        default=NodeKind(0, 0, 0),
-    )
+    kind = max(chosen.kinds, key=lambda nodes: (nodes.gpu is not None, nodes.count), default=NodeKind(0, 0, 0))
     links = [link for link in site.associations_for(chosen.name) if chosen.takes_account(link.account)]
     accounts = tuple(dict.fromkeys(link.account for link in links))
     default = next((link for link in links if link.is_default), None)
@@ -588,14 +566,5 @@ def _best(site: Site) -> Partition:
     usable = [partition for partition in site.partitions if partition.nodes]
     if not usable:
         raise ReproError(Problem("Slurm shows no partition with nodes", hint="`sinfo` lists what you may see"))
-    default = next((partition for partition in usable if partition.is_default), None)
-    if default is not None and default.gpu_nodes:
-        return default
-    return max(usable, key=lambda partition: (partition.gpu_nodes, partition.is_up, partition.is_default))
-
-
-def _could_take(kind: NodeKind, chosen: NodeKind) -> bool:
-    if chosen.gpu is None:
-        return True
-    gpu = chosen.gpu
-    return any(gres.name == "gpu" and gres.count >= gpu.count and gpu.kind in (None, gres.kind) for gres in kind.gres)
+    default = next((partition for partition in usable if partition.is_default and partition.gpu_nodes), None)
+    return default or max(usable, key=lambda partition: (partition.gpu_nodes, partition.is_up, partition.is_default))

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.errors import Unreachable
-from orchestrator.slurm.query import find_by_comment, query_jobs
+from orchestrator.slurm.query import find_by_comments, query_jobs
 from tests.slurm.cluster import SlurmCluster
 from tests.slurm.host import Daemon, end_processes
 from tests.unit.catalog.entries import CHECKOUT
@@ -61,7 +61,7 @@ def test_an_unreachable_controller_is_an_error_within_bounded_time(slurm_cluster
         with pytest.raises(Unreachable, match="slurmctld"):
             query_jobs(["1", "2"])
         with pytest.raises(Unreachable, match="slurmctld"):
-            find_by_comment("token")
+            find_by_comments(["token"])
         assert time.monotonic() - began < 600
     assert query_jobs(["1"]).complaints == ()
 

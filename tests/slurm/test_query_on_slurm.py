@@ -17,7 +17,7 @@ from orchestrator.slurm.command import AccountingUnreachable, CommandResult, run
 from orchestrator.slurm.query import (
     QueryAnswer,
     cancel_jobs,
-    find_by_comment,
+    find_by_comments,
     query_jobs,
 )
 from orchestrator.slurm.reasons import explain_reason
@@ -93,7 +93,7 @@ def test_a_job_is_followed_from_the_queue_to_its_end(slurm_cluster: SlurmCluster
     waiting = query_jobs([job]).records[job]
     assert (waiting.phase, waiting.reason, waiting.nodes) == (Phase.WAITING, "JobHeldUser", "")
     assert (waiting.started_at, waiting.ended_at, waiting.exit_code) == (None, None, None)
-    assert (waiting.user, waiting.time_limit_s) == (ME, 420)
+    assert waiting.user == ME
     assert waiting.starts_at is None and waiting.submitted_at is not None and waiting.submitted_at >= before
     assert explain_reason(waiting.reason).kind == "held"
     slurm_cluster.run("scontrol", "release", job)
@@ -149,9 +149,7 @@ def test_every_task_of_an_array_is_found_by_its_own_id_and_by_the_arrays(slurm_c
     slurm_cluster.run("scancel", job)
 
 
-def test_a_dependent_job_has_an_expected_start_in_squeue_and_scontrol(
-    slurm_cluster: SlurmCluster,
-) -> None:
+def test_a_dependent_job_has_an_expected_start(slurm_cluster: SlurmCluster) -> None:
     whole = ("--nodes=4", "--exclusive", "--time=9")
     first = submit(slurm_cluster, "sleep 3600", *whole)
     second = submit(slurm_cluster, "true", *whole, "--comment=two\nlines JobId=77 UserId=x(1)  a=b ")
@@ -171,9 +169,6 @@ def test_a_dependent_job_has_an_expected_start_in_squeue_and_scontrol(
         assert expected_start is not None and expected_end is not None
         assert abs(expected_start - expected_end) <= timedelta(minutes=1)
         assert set(records) >= {f"{others[0]}_{task}" for task in (1, 3, 5, 7)} | {f"{mixed}+0", f"{mixed}+1"}
-        shown = query._ask_controller(lambda job: job.job_id in records)
-        queue = query_jobs([first, second, mixed, *others]).records
-        assert {job: dataclasses.replace(record, source="squeue") for job, record in shown.records.items()} == queue
     finally:
         assert cancel_jobs([mixed, *others, second, first]) == {}
 
@@ -221,7 +216,7 @@ def test_a_job_is_found_by_its_exact_comment(slurm_cluster: SlurmCluster, commen
     comment = f"{comment} {time.time_ns()}"
     job = submit(slurm_cluster, "true", f"--comment={comment}")
     submit(slurm_cluster, "true", "--hold", f"--comment={comment}0")
-    answer = find_by_comment(comment)
+    answer = find_by_comments([comment])
     assert list(answer.records) == [job] and answer.records[job].comment == comment
 
 
@@ -237,9 +232,9 @@ def test_a_job_that_left_the_queue_is_found_in_accounting(
     job = submit(slurm_cluster, "exit 5", f"--comment={comment}")
     eventually(lambda: queued(job), Phase.ENDED)
     monkeypatch.setattr(query, "run_slurm", forgetful)
-    wait_until(lambda: list(find_by_comment(comment).records) == [job], what="sacct has the comment")
+    wait_until(lambda: list(find_by_comments([comment]).records) == [job], what="sacct has the comment")
     record = query_jobs([job], lambda job_record: job_record.comment == comment).records[job]
-    assert (record.user, record.time_limit_s) == (ME, 1800)
+    assert record.user == ME
     assert (record.source, record.state, record.exit_code, record.comment) == ("sacct", "FAILED", 5, comment)
     assert record.nodes in slurm_cluster.node_names and record.started_at is not None and record.ended_at is not None
 
@@ -253,7 +248,7 @@ def test_another_users_job_with_our_comment_is_not_ours(slurm_cluster: SlurmClus
     comment = f"theirs {time.time_ns()}"
     job = submit(slurm_cluster, "true", f"--comment={comment}", f"--uid={OTHER_USER}", "--hold")
     assert query_jobs([job]).records[job].comment == comment
-    assert find_by_comment(comment) == QueryAnswer({}, ())
+    assert find_by_comments([comment]) == QueryAnswer({}, ())
     slurm_cluster.run("scancel", job)
 
 
@@ -316,10 +311,9 @@ def test_stopped_accounting_is_a_warning_and_the_queue_still_answers(
         assert complaint.startswith("sacct: ") and "slurmdbd" in complaint
         with monkeypatch.context() as patch:
             patch.setattr(query, "run_slurm", forgetful)
-            shown = query_jobs([job, "99999999"])
-        assert (shown.records[job].source, shown.records[job].reason) == ("scontrol", "JobHeldUser")
-        assert shown.unknown == frozenset() and shown.complaints, "without accounting no job is unknown"
-        assert find_by_comment(f"never {time.time_ns()}").complaints, "an empty answer must not look like a proof"
+            forgotten = query_jobs([job, "99999999"])
+        assert forgotten.unknown == frozenset() and forgotten.complaints, "without accounting no job is unknown"
+        assert find_by_comments([f"never {time.time_ns()}"]).complaints, "an empty answer must not look like a proof"
         with pytest.raises(AccountingUnreachable):
             run_slurm(["sacctmgr", "show", "user"])
     slurm_cluster.run("scancel", job)

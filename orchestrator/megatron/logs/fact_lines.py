@@ -1,15 +1,15 @@
 """Parser of the lines of Megatron-LM and its relatives that are not iteration lines.
 
-Sizes and arguments before the first iteration, memory, timers, validation and the end. Sources: megatron/utils.py,
-training.py and timers.py at 6985e58938 (2021), 77efcccb93 (2022-08-10) and up to core_v0.20; Megatron-Kwai's lines of
-memory after its first two iterations.
+Sizes and arguments before the first iteration, memory and the end. Sources: megatron/utils.py and training.py at
+6985e58938 (2021), 77efcccb93 (2022-08-10) and up to core_v0.20; Megatron-Kwai's lines of memory after its first two
+iterations.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from orchestrator.megatron.logs.scan import NUMBER, last_match, line_end, occurrences
 
@@ -153,28 +153,18 @@ def _last_text(pattern: re.Pattern[bytes], token: bytes, log: bytes, start: int,
     return None if match is None else match[1].decode("utf-8", errors="replace").rstrip()
 
 
-# ---- validation and end --------------------------------------------------------------------------------------
+# ---- end -----------------------------------------------------------------------------------------------------
 
 # With --exit-interval a program prints only the second text. A program that a signal or its own time limit ended prints
 # neither.
 TRAINING_DONE = re.compile(rb"\[after training is done\]|\[exiting program at iteration [0-9]{1,9}\]")
 _DONE_TOKENS = (b"[after training is done]", b"[exiting program at iteration ")
-_VALIDATION_TOKEN = b" validation loss at "
-_VALIDATION = re.compile(
-    rb" validation loss at (?![^|\r\n]{0,200}test )[^|\r\n]{1,200}\| lm loss value: (" + NUMBER + rb") \|"
-)
 
 
 def last_done(log: bytes, start: int, end: int) -> int | None:
     """Return the position of the last text that means that training is done."""
     matches = [last_match(log, token, TRAINING_DONE, start, end) for token in _DONE_TOKENS]
     return max((match.start() for match in matches if match is not None), default=None)
-
-
-def last_validation(log: bytes, start: int, end: int) -> tuple[int, float] | None:
-    """Return the position and the value of the last validation loss."""
-    match = last_match(log, _VALIDATION_TOKEN, _VALIDATION, start, end)
-    return None if match is None else (match.start(), float(match[1]))
 
 
 # ---- memory --------------------------------------------------------------------------------------------------
@@ -192,37 +182,31 @@ _THEORY = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Memory:
-    """Memory in bytes of the GPU with the largest value; None if not printed. `used` includes other processes."""
-
-    max_allocated: int | None = None
-    max_reserved: int | None = None
-    used: int | None = None
+MEMORY_SIZES = ("max_allocated_bytes", "max_reserved_bytes", "device_used_bytes")
+"""Sizes of a GPU's memory in bytes. The last one includes other processes."""
+_REPORTED_SIZES = dict(zip((b"max allocated", b"max reserved", b"total device memory used"), MEMORY_SIZES, strict=True))
+_SIZES_OF_ALL = dict(zip(_BYTES_TOKENS, MEMORY_SIZES, strict=True))
 
 
-def reported_memory(log: bytes, start: int, end: int) -> Memory:
-    """Return the largest values of the ranks' memory reports. Only ranks with data-parallel rank 0 print them.
+def reported_memory(log: bytes, start: int, end: int) -> dict[str, int]:
+    """Return the largest sizes in the ranks' memory reports. Only ranks with data-parallel rank 0 print them.
 
     Megatron's MB are MiB.
     """
-    largest: dict[bytes, int] = {}
+    largest: dict[str, int] = {}
     for at in occurrences(log, _REPORT, start, end):
         for match in _FIELD.finditer(log, at, line_end(log, at, end)):
             mib = float(match[2])
             if 0 <= mib <= _LARGEST_MIB:
-                largest[match[1]] = max(largest.get(match[1], 0), round(mib * _MIB))
-    return Memory(*(largest.get(name) for name in (b"max allocated", b"max reserved", b"total device memory used")))
+                name = _REPORTED_SIZES[match[1]]
+                largest[name] = max(largest.get(name, 0), round(mib * _MIB))
+    return largest
 
 
-def memory_of_all(log: bytes, start: int, end: int) -> Memory:
-    """Return Megatron-Kwai's maximum over all ranks. It prints two sets of values; the last set counts."""
-    last: dict[bytes, int] = {}
-    for token in _BYTES_TOKENS:
-        match = last_match(log, token, _BYTES, start, end)
-        if match is not None:
-            last[token.strip()] = int(match[2])
-    return Memory(*(last.get(token.strip()) for token in _BYTES_TOKENS))
+def memory_of_all(log: bytes, start: int, end: int) -> dict[str, int]:
+    """Return Megatron-Kwai's maxima over all ranks. It prints two sets of values; the last set counts."""
+    matches = {name: last_match(log, token, _BYTES, start, end) for token, name in _SIZES_OF_ALL.items()}
+    return {name: int(match[2]) for name, match in matches.items() if match is not None}
 
 
 def theoretical_memory(log: bytes, start: int, end: int) -> int | None:
@@ -230,68 +214,3 @@ def theoretical_memory(log: bytes, start: int, end: int) -> int | None:
     match = last_match(log, b"Theoretical memory footprints: ", _THEORY, start, end)
     mib = float(match[1]) if match is not None else -1.0
     return round(mib * _MIB) if 0 <= mib <= _LARGEST_MIB else None
-
-
-# ---- timers: one line until 2022, then a block of lines in one of three shapes -------------------------------
-
-TIMER_BLOCK_BYTES = 8192
-"""Largest size of a block, with lines of other ranks in between: a hundred lines."""
-
-_TIME = rb"([0-9]{1,15}(?:\.[0-9]{0,6})?)"
-_NAME = rb"([a-z][A-Za-z0-9_/-]{0,80})"
-_TIMER_LINE = re.compile(rb"time \(ms\)((?: \| [A-Za-z0-9_/-]{1,80}: [0-9]{1,15}(?:\.[0-9]{0,6})?)+)")
-# `    NAME ....: (MIN, MAX)`, `    NAME ....: MAX`, `  NAME:` followed by lines `     rank  N: TIME`.
-_TIMER = re.compile(
-    rb"  (?:" + _NAME + rb" \.{0,48}: \(?" + _TIME + rb"(?:, " + _TIME + rb"\))?"
-    rb"|" + _NAME + rb":(?=[\r\n])|   rank {1,6}[0-9]{1,6}: " + _TIME + rb")"
-)
-# A block begins at its timer of the forward pass: set-up and saving have blocks of their own.
-_BLOCK_BEGINNINGS = (
-    (b"time (ms) | forward-", _TIMER_LINE),
-    (b"  forward-backward ", _TIMER),
-    (b"  forward-backward:", re.compile(rb"  forward-backward:(?=[\r\n]|$)")),
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Timers:
-    """Timers of an iteration: milliseconds by name, the minimum and the maximum over the ranks.
-
-    If a version prints only one of them, both are the same. While a block is read, `bytes_left` is the size that it may
-    still have, and `name` the timer of the next `rank` lines.
-    """
-
-    ms: dict[str, tuple[float, float]] = field(default_factory=dict)
-    bytes_left: int = 0
-    name: str = ""
-
-
-def last_timer_block(log: bytes, start: int, end: int) -> int | None:
-    """Return the position of the last block of timers."""
-    matches = [last_match(log, token, pattern, start, end) for token, pattern in _BLOCK_BEGINNINGS]
-    return max((match.start() for match in matches if match is not None), default=None)
-
-
-def begin_timer_block(log: bytes, start: int, end: int) -> Timers:
-    """Read the block that begins at `start`."""
-    line = _TIMER_LINE.match(log, start, line_end(log, start, end))
-    if line is None:
-        return continue_timer_block(log, start, end, Timers(bytes_left=TIMER_BLOCK_BYTES))
-    pieces = (piece.split(b": ") for piece in line[1].split(b" | ")[1:])
-    return Timers({name.decode(): (float(ms), float(ms)) for name, ms in pieces})
-
-
-def continue_timer_block(log: bytes, start: int, end: int, timers: Timers) -> Timers:
-    """Read more of a block. Lines of other kinds are ignored."""
-    end = min(end, start + timers.bytes_left)
-    ms, current = dict(timers.ms), timers.name
-    for match in _TIMER.finditer(log, start, end):
-        name, first, second, heading, of_rank = match.groups()
-        if name:
-            ms[name.decode()] = float(first), float(second or first)
-        elif heading:
-            current = heading.decode()
-        elif current:
-            values = *ms.get(current, ()), float(of_rank)
-            ms[current] = min(values), max(values)
-    return Timers(ms, timers.bytes_left - (end - start), current)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from orchestrator.catalog.library import Entry
-from orchestrator.ledger.reports import AttemptOrigin
+from orchestrator.ledger.rows import AttemptOrigin
 from orchestrator.ledger.tables import FAILED, MEASURED, Run
 from orchestrator.metrics import shares_beside
 from orchestrator.money import Money, recorded_price, totals
@@ -266,7 +266,7 @@ class Hours:
 
 def hours_of(attempts: Iterable[AttemptOrigin], device: str, runs: Iterable[Run]) -> Hours:
     """Return the cost of the attempts that have ended, with the prices in the profiles of their runs."""
-    hours = [(attempt.gpu_hours, attempt.verdict == FAILED, attempt.run_id) for attempt in attempts]
+    hours = [(max(0.0, attempt.gpu_hours or 0.0), attempt.verdict == FAILED, attempt.run_id) for attempt in attempts]
     prices = {run.id: price for run in runs if device != "cpu" and (price := recorded_price(run.profile))}
     costs = totals(prices[run_id].of(number) for number, _, run_id in hours if number and run_id in prices)
     in_failed = sum(number for number, failed, _ in hours if failed)

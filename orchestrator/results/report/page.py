@@ -22,8 +22,8 @@ from orchestrator.files import written_whole
 from orchestrator.job_spec import shown_changes
 from orchestrator.ledger.attempts import job_summaries
 from orchestrator.ledger.database import Ledger
-from orchestrator.ledger.reports import AttemptOrigin, attempt_origins, latest_moment, run_records, script_texts
-from orchestrator.ledger.rows import JobSummary
+from orchestrator.ledger.reports import attempt_origins, latest_moment, run_records, script_texts
+from orchestrator.ledger.rows import AttemptOrigin, JobSummary
 from orchestrator.ledger.tables import Run
 from orchestrator.results.outcome import FigureOutcome
 from orchestrator.results.plot.figure import label_on, picture

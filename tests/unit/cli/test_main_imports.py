@@ -12,7 +12,7 @@ from tests.stand_in_site import Site
 
 pytestmark = pytest.mark.slow
 
-HEAVY = {"torch", "megatron", "matplotlib", "numpy", "pandas", "sqlalchemy", "alembic", "submitit", "jinja2", "rich"}
+HEAVY = {"torch", "megatron", "matplotlib", "numpy", "pandas", "sqlalchemy", "submitit", "jinja2", "rich"}
 # pydantic: typer 0.29 loads it by itself for every command with options, so what counts is whether we ask for more.
 READS_YAML = {"yaml", "orchestrator.catalog", "orchestrator.clusters", "orchestrator.config"}
 

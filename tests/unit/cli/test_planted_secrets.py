@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from orchestrator.ledger.attempts import Observation, record_complaints, record_observations
+from orchestrator.ledger.attempts import record_complaints, record_observations
 from orchestrator.ledger.database import now
+from orchestrator.ledger.rows import Observation
 from orchestrator.ledger.submissions import record_never_submitted
 from orchestrator.ledger.tables import Attempt, Poll
 from orchestrator.masking import MASK

@@ -9,8 +9,9 @@ from datetime import datetime, timedelta
 import pytest
 import sqlalchemy as sa
 
-from orchestrator.ledger.attempts import Observation, record_observations
+from orchestrator.ledger.attempts import record_observations
 from orchestrator.ledger.measurements import MeasuredMetric, Measurement, record_measurements
+from orchestrator.ledger.rows import Observation
 from orchestrator.ledger.tables import ENDED, FAILED, RUNNING, VERIFIED, Job
 from tests.recorded_jobs import SimulatedSlurm
 from tests.stand_in_site import Site

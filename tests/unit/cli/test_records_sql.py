@@ -9,8 +9,9 @@ import json
 import pytest
 
 from orchestrator.cli import records
-from orchestrator.ledger.attempts import Observation, record_observations
+from orchestrator.ledger.attempts import record_observations
 from orchestrator.ledger.measurements import Measurement, record_measurements
+from orchestrator.ledger.rows import Observation
 from orchestrator.ledger.tables import ENDED, VERIFIED
 from orchestrator.results.export.formats import csv_line
 from tests.recorded_jobs import new_ledger, record_jobs

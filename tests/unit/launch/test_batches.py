@@ -50,7 +50,7 @@ def test_repeats_of_a_case_share_one_script_and_have_a_folder_each(site: Site, t
         run / "pp1-tp4-gbs4.repeat-2",
         run / "pp1-tp4-gbs4.repeat-3",
     ]
-    assert [one.is_alone for one in scripts_of(RUN, three, site.folders)] == [True, False, False]
+    assert [one.file.parent == one.folder for one in scripts_of(RUN, three, site.folders)] == [True, False, False]
     # What is kept of each is that script's digest, and of the first its text.
     digest = hashlib.sha256(script.read_bytes()).hexdigest()
     assert [(one.script, one.script_sha256) for one in attempts] == [

@@ -23,10 +23,8 @@ from orchestrator.launch.run_options import (
     FollowedJob,
     Gate,
     _has_enough,
-    canary_checks,
     equal_failures,
     failure_kind,
-    whole_pattern,
 )
 from orchestrator.megatron.logs.alpa import RowKey
 from orchestrator.megatron.logs.root_cause import cause
@@ -421,11 +419,11 @@ def test_a_canary_that_ran_outside_its_image_keeps_the_others_from_starting(run:
 def test_the_check_of_a_canary_finds_in_a_real_log_what_the_verdict_finds(tmp_path: Path, log: Path) -> None:
     """Last iteration, sizes and finite numbers, each asked of the parsers and of grep."""
     report, text = read_log(log.read_bytes()), log.read_bytes()
-    world, last = report.world, report.last_iteration or 0
+    world, last = report.facts.world, report.last_iteration or 0
     sizes = (world.world_size, world.tensor_parallel, world.pipeline_parallel) if world else (1, 1, 1)
     (tmp_path / "log.txt").write_bytes(text)
     job = CanaryJob("x", tmp_path, last, *sizes)
-    patterns = [whole_pattern(job), *(check.pattern for check in canary_checks(job) if check.file == "log.txt")]
+    patterns = [job.whole, *(check.pattern for check in job.checks if check.file == "log.txt")]
     matches = [
         bash(tmp_path / "check.sh", f"LC_ALL=C grep -aEqs {shlex.quote(pattern)} {tmp_path}/log.txt").returncode == 0
         for pattern in patterns

@@ -12,9 +12,9 @@ import pytest
 from orchestrator.catalog.expand import expand
 from orchestrator.clusters.program import file_identity, image_rows
 from orchestrator.clusters.resolve import Cluster
-from orchestrator.errors import ReproError
+from orchestrator.errors import ReproError, require_none
 from orchestrator.launch.images import render_import, wanted_images
-from orchestrator.launch.preflight import image_warnings, require_images
+from orchestrator.launch.preflight import image_problems, image_warnings
 from orchestrator.launch.render import render_job
 from orchestrator.paths import Folders
 from orchestrator.planning.plan import Plan, plan_cases
@@ -188,17 +188,17 @@ def test_a_job_is_refused_until_its_image_is_imported_and_again_when_it_is_anoth
     cluster = selene(tmp_path)
     jobs = plans(cluster, "paper")
     with pytest.raises(ReproError) as error:
-        require_images(jobs, cluster)
+        require_none(image_problems(jobs, cluster))
     assert [str(problem) for problem in error.value.problems] == [
         "nvidia/pytorch:20.12-py3 is not imported yet. "
         "Hint: repro images import --cluster selene nvidia/pytorch:20.12-py3"
     ]
     StandIn.make(tmp_path / "bin", DIGEST)
     run_import(cluster, tmp_path)
-    require_images(jobs, cluster)
+    require_none(image_problems(jobs, cluster))
     moved = selene(tmp_path, "other.example")
     with pytest.raises(ReproError, match="was imported from docker://registry.example#nvidia"):
-        require_images(plans(moved, "paper"), moved)
+        require_none(image_problems(plans(moved, "paper"), moved))
 
 
 @pytest.mark.fault(
@@ -267,9 +267,9 @@ def run_import(cluster: Cluster, folder: Path) -> None:
 
 def test_a_job_is_not_refused_where_this_machine_cannot_know_or_the_profile_names_a_file(tmp_path: Path) -> None:
     unseen = selene(tmp_path, sees="false")
-    require_images(plans(unseen, "paper"), unseen)
+    require_none(image_problems(plans(unseen, "paper"), unseen))
     file = selene(tmp_path, "/no/such")
-    require_images(plans(file, "paper"), file)
+    require_none(image_problems(plans(file, "paper"), file))
     (warning,) = image_warnings(plans(file, "paper"), file)
     assert warning.endswith(
         "/no/such/nvidia/pytorch:20.12-py3 cannot be looked for, because /no/such/nvidia is not on this machine"
@@ -286,12 +286,12 @@ def test_a_job_is_refused_where_this_machine_sees_that_the_file_of_its_image_is_
     cluster = selene(tmp_path, str(tmp_path))
     (tmp_path / "nvidia").mkdir()
     with pytest.raises(ReproError) as error:
-        require_images(plans(cluster, "paper"), cluster)
+        require_none(image_problems(plans(cluster, "paper"), cluster))
     (problem,) = error.value.problems
     assert short(problem).startswith("selene.local.yaml:3:")
     assert "/nvidia/pytorch:20.12-py3: no such file. Hint: correct the path, or put the image there" in str(problem)
     unseen = selene(tmp_path, str(tmp_path), sees="false")
-    require_images(plans(unseen, "paper"), unseen)
+    require_none(image_problems(plans(unseen, "paper"), unseen))
     (tmp_path / "nvidia" / "pytorch:20.12-py3").touch()
-    require_images(plans(cluster, "paper"), cluster)
+    require_none(image_problems(plans(cluster, "paper"), cluster))
     assert image_warnings(plans(cluster, "paper"), cluster) == []

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 
 from orchestrator.identity import seconds_since_boot, this_machine_identity, user_name
 from orchestrator.launch import refresh as refreshing
-from orchestrator.launch.refresh import LOST_AFTER, refresh
+from orchestrator.launch.refresh import LOST_AFTER, is_side_job, refresh
 from orchestrator.launch.run_options import RunPlan
 from orchestrator.ledger.attempts import job_rows, may_ask
 from orchestrator.ledger.database import Ledger, now
@@ -21,8 +21,9 @@ from orchestrator.ledger.runs import record_run_options
 from orchestrator.ledger.submissions import record_submission
 from orchestrator.ledger.tables import ENDED, FAILED, LOST, RUNNING, WAITING, Attempt
 from orchestrator.slurm.query import QueryAnswer
-from orchestrator.slurm.records import JobRecord
+from orchestrator.slurm.records import JobRecord, Source, parse_queue
 from tests.recorded_jobs import new_ledger, new_run, record_jobs
+from tests.unit.slurm.test_records import queue_row
 
 CLUSTER = "tests@c1:6817"
 
@@ -346,3 +347,15 @@ def test_a_job_that_starts_in_the_second_of_its_submission_waited_for_no_negativ
     slurm.records = [replace(record, started_at=whole.replace(tzinfo=timezone.utc)) for record in slurm.records]
     refresh(ledger)
     assert only(ledger).started_at == at
+
+
+@pytest.mark.parametrize(
+    ("source", "comment", "expected"),
+    [
+        *(("squeue", "token", True), ("squeue", "theirs", False), ("squeue", "", False)),
+        *(("sacct", "token", True), ("sacct", "theirs", False), ("sacct", "", True)),
+    ],
+)
+def test_only_a_record_of_accounting_may_have_lost_its_comment(source: Source, comment: str, expected: bool) -> None:
+    (record,) = parse_queue(queue_row(comment=comment))
+    assert is_side_job(replace(record, source=source), "token", Path("/runs/check")) is expected

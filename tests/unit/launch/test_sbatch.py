@@ -23,8 +23,6 @@ from orchestrator.launch.run_options import (
     FollowedJob,
     RunOptions,
     RunPlan,
-    canary_checks,
-    whole_pattern,
 )
 from orchestrator.launch.sbatch import Callbacks, Sent, send
 from orchestrator.launch.submit import Submitted, submit
@@ -131,7 +129,7 @@ def test_jobs_behind_a_canary_check_the_records_of_the_smallest_job(sender: Send
     for script in (file.read_text() for file in files):
         assert f"canary={shlex.quote(str(folder))}" in script
         assert f"'its canary, '{shlex.quote(smallest.label)}" in script
-        checks = [*canary_checks(expected), FileCheck("log.txt", whole_pattern(expected))]
+        checks = [*expected.checks, FileCheck("log.txt", expected.whole)]
         assert script.count("grep -aEqs") == len(checks) and "warm_up=2 " in script
         for check in checks:
             assert f'grep -aEqs {shlex.quote(check.pattern)} "$1/{check.file}"' in script

@@ -15,8 +15,9 @@ from orchestrator.identity import user_name
 from orchestrator.launch.cancel import cancel
 from orchestrator.launch.run_options import RunPlan
 from orchestrator.launch.supervise import Canaries, stop_if_due
-from orchestrator.ledger.attempts import Observation, asked_to_end, job_rows, record_observations
+from orchestrator.ledger.attempts import asked_to_end, job_rows, record_observations
 from orchestrator.ledger.database import Ledger
+from orchestrator.ledger.rows import Observation
 from orchestrator.ledger.runs import record_run_options
 from orchestrator.ledger.submissions import record_submission
 from orchestrator.ledger.tables import (
@@ -242,7 +243,7 @@ def test_what_a_user_cancelled_is_cancelled_by_that_user_however_it_ends(
     cancel(ledger, rows)
     ending = end_of(ledger, "b", state, reason)
     assert ending.reason == f"cancelled by {user_name()}"
-    judgement = judge(read_log(b""), Expected(1, 1, 1, 8), ending, lambda: Cause("not started", "x", None))
+    judgement = judge(read_log(b""), Expected(8, {}), ending, lambda: Cause("not started", "x", None))
     assert judgement is not None and judgement.failure is Failure.CANCELLED
     assert judgement.reason == f"cancelled by {user_name()}; the log has no iteration"
     assert not POLICIES[judgement.failure].retry and len(cancelled) == 6 * (1 + is_stopped_too)

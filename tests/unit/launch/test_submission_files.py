@@ -17,7 +17,6 @@ from orchestrator.clusters.resolve import Cluster
 from orchestrator.errors import ReproError
 from orchestrator.launch import sbatch
 from orchestrator.launch.executors import SlurmScriptExecutor
-from orchestrator.launch.run_record import OwnScript
 from orchestrator.launch.sbatch import Callbacks, send
 from orchestrator.launch.submit import submit
 from orchestrator.launch.supervise import Backlog
@@ -186,10 +185,10 @@ def test_exactly_the_bytes_that_were_checked_are_submitted(queued: Queued, monke
             texts.append(text)
             return "100"
 
-    def changed(ledger: Ledger, backlog: Any, script: OwnScript, token: str) -> None:  # noqa: ARG001  its signature
+    def changed(*_: object) -> None:
         file.write_text(EVIL.format(queued.site.folder))
 
-    monkeypatch.setattr(sbatch, "_write_sent", changed)
+    monkeypatch.setattr(sbatch, "write_sent", changed)
     monkeypatch.setattr(sbatch, "SlurmScriptExecutor", Executor)
     send(queued.ledger, queued.run_id, Callbacks(lambda _: None))
     assert texts == [written] and file.read_text() != written

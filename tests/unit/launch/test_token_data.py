@@ -20,9 +20,8 @@ FOLDERS = Folders(shipped=CHECKOUT, home=CHECKOUT)
 
 @pytest.fixture(scope="module")
 def prefix(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    prefix = tmp_path_factory.mktemp("data") / "tokens"
-    write_random_tokens(50257, prefix.with_suffix(".bin"), prefix.with_suffix(".idx"))
-    return prefix
+    data, _ = write_random_tokens(50257, tmp_path_factory.mktemp("data"))
+    return data.with_suffix("")
 
 
 @pytest.mark.torch

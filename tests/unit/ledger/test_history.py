@@ -7,10 +7,11 @@ from datetime import datetime, timedelta
 import pytest
 import sqlalchemy as sa
 
-from orchestrator.ledger.attempts import Observation, job_rows, record_observations
+from orchestrator.ledger.attempts import job_rows, record_observations
 from orchestrator.ledger.database import Ledger, now
 from orchestrator.ledger.measurements import MeasuredMetric, Measurement, record_measurements
 from orchestrator.ledger.reports import failure_counts, job_history, last_seen
+from orchestrator.ledger.rows import Observation
 from orchestrator.ledger.submissions import record_submission
 from orchestrator.ledger.tables import ENDED, FAILED, RUNNING, VERIFIED, Attempt
 from tests.recorded_jobs import new_run, record_jobs

@@ -9,7 +9,7 @@ from datetime import datetime
 import pytest
 import sqlalchemy as sa
 
-from orchestrator.ledger.attempts import Observation, anything_to_refresh, job_rows, record_observations
+from orchestrator.ledger.attempts import anything_to_refresh, job_rows, record_observations
 from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.measurements import (
     MeasuredMetric,
@@ -19,6 +19,7 @@ from orchestrator.ledger.measurements import (
     record_measurements,
 )
 from orchestrator.ledger.reports import experiment_counts
+from orchestrator.ledger.rows import Observation
 from orchestrator.ledger.runs import NewAttempt
 from orchestrator.ledger.submissions import interrupted_submissions, record_never_submitted, record_submission
 from orchestrator.ledger.tables import (
@@ -35,7 +36,7 @@ from orchestrator.ledger.tables import (
     Job,
     Run,
 )
-from orchestrator.megatron.logs.iteration_lines import IterationLine
+from orchestrator.megatron.logs import IterationLine
 from tests.recorded_jobs import new_attempts, new_job, new_run, record_jobs, record_run, unless_verified
 
 NOON = datetime(2026, 1, 1, 12)

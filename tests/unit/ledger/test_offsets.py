@@ -10,7 +10,6 @@ import pytest
 import sqlalchemy as sa
 
 from orchestrator.ledger.attempts import (
-    Observation,
     job_rows,
     record_observations,
     rows_of_attempts,
@@ -18,7 +17,6 @@ from orchestrator.ledger.attempts import (
 )
 from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.measurements import (
-    FileOffset,
     MeasuredMetric,
     Measurement,
     OffsetUpdate,
@@ -27,9 +25,10 @@ from orchestrator.ledger.measurements import (
     metrics_of,
     record_measurements,
 )
+from orchestrator.ledger.rows import Observation
 from orchestrator.ledger.submissions import record_never_submitted
-from orchestrator.ledger.tables import ENDED, RUNNING, VERIFIED, Event
-from orchestrator.megatron.logs.iteration_lines import IterationLine
+from orchestrator.ledger.tables import ENDED, RUNNING, VERIFIED, Event, FileOffset
+from orchestrator.megatron.logs import IterationLine
 from tests.recorded_jobs import new_run, record_jobs
 
 FACTS = {"version": 1, "settings": {"π": "日本語 🚀"}, "sizes": [1, None, 2.5]}
@@ -52,9 +51,10 @@ def add(
     keeps: bool = True,
     verdict: str | None = None,
 ) -> list[int]:
-    measured = Measurement(1, new[-1].iteration if new else None, verdict, None, new, ())
     known: Mapping[str, FileOffset] = {before.name: before} if before else {}
-    return record_measurements(ledger, [measured], {1: OffsetUpdate(known, {now.name: now}, keeps)})
+    read = OffsetUpdate(known, {now.name: now}, keeps)
+    last = new[-1].iteration if new else None
+    return record_measurements(ledger, [Measurement(1, last, verdict, None, new, (), read=read)])
 
 
 def stored(ledger: Ledger) -> list[tuple[int, float]]:

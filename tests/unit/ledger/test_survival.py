@@ -27,7 +27,7 @@ from orchestrator.errors import EXIT_USER_ERROR, ReproError
 from orchestrator.ledger.attempts import job_rows
 from orchestrator.ledger.database import Ledger, ledger_url, open_ledger
 from orchestrator.ledger.readonly_file import SCHEMA
-from orchestrator.ledger.tables import Attempt, Event, Iteration, Run, RunJob
+from orchestrator.ledger.tables import Attempt, Event, Iteration, Run, RunJob, rows_of
 from tests.forked_repro import ForkedProgram
 from tests.recorded_jobs import ledger_at, new_ledger, record_jobs
 from tests.unavailable import give_up
@@ -44,8 +44,9 @@ JOBS = 30
 WRITER = """
 import dataclasses, itertools, json, sys, time
 import sqlalchemy as sa
-from orchestrator.ledger.attempts import Observation, job_rows, record_observations
-from orchestrator.megatron.logs.iteration_lines import IterationLine
+from orchestrator.ledger.attempts import job_rows, record_observations
+from orchestrator.ledger.rows import Observation
+from orchestrator.megatron.logs import IterationLine
 from orchestrator.ledger.measurements import MeasuredMetric, Measurement, record_measurements
 from orchestrator.ledger.submissions import record_submission
 from orchestrator.ledger.tables import ENDED, VERIFIED
@@ -113,7 +114,7 @@ def check_whole(ledger: Ledger, jobs: int) -> None:
         asked = Counter(session.scalars(sa.select(RunJob.run_id)))
         runs = set(session.scalars(sa.select(Run.id)))
         attempts = session.execute(sa.select(Attempt.run_id, Attempt.state, Attempt.verdict, Attempt.id)).all()
-        of_log = Counter(session.scalars(sa.select(Iteration.attempt_id)))
+        of_log = Counter(session.scalars(sa.select(rows_of(Iteration).c.attempt_id)))
         noted = Counter(session.scalars(sa.select(Event.run_id).where(Event.kind == "run")))
     assert asked == dict.fromkeys(runs, jobs) and noted == dict.fromkeys(runs, 1)
     for run_id, number in Counter(run for run, *_ in attempts).items():

@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from orchestrator.ledger.attempts import Observation, record_observations
+from orchestrator.ledger.attempts import record_observations
 from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.measurements import MeasuredMetric, Measurement, record_measurements
+from orchestrator.ledger.rows import Observation
 from orchestrator.ledger.runs import NewJob
 from orchestrator.ledger.tables import ENDED, FAILED, VERIFIED, Attempt
-from orchestrator.megatron.logs.iteration_lines import IterationLine
+from orchestrator.megatron.logs import IterationLine
 from orchestrator.text import utc_stamp
 from tests.recorded_jobs import (
     job_spec,

@@ -7,18 +7,13 @@ import pytest
 from orchestrator.megatron.logs.fact_lines import (
     DUMP_BEGINS,
     DUMP_ENDS,
-    TIMER_BLOCK_BYTES,
-    Memory,
+    MEMORY_SIZES,
     RankParameters,
     WorldLine,
-    begin_timer_block,
     code_commit,
-    continue_timer_block,
     dump_borders,
     execution,
     last_done,
-    last_timer_block,
-    last_validation,
     memory_of_all,
     padded_vocabulary,
     rank_parameters,
@@ -134,9 +129,7 @@ def test_the_vocabulary_the_software_and_the_commit_are_read() -> None:
         assert read(b"git_hash=unknown padded vocab (size: x)", 0, 39) is None
 
 
-# ---- validation and end ----------------------------------------------------------------------------------
-
-VALIDATION = b" validation loss at %s | lm loss value: 9.500000E+00 | lm loss PPL: 1.335973E+04 | \n"
+# ---- end -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("mark", [b"[after training is done]", b"[exiting program at iteration 20]"])
@@ -152,17 +145,6 @@ def test_a_program_that_a_signal_ended_is_not_done(mark: bytes) -> None:
     assert last_done(mark, 0, len(mark)) is None
 
 
-@pytest.mark.parametrize(
-    "place", [b"iteration 10", b"the end of training for val data", b"iteration 10 on validation set"]
-)
-def test_the_last_validation_loss_is_read_not_the_test_loss(place: bytes) -> None:
-    log = VALIDATION % b"iteration 5" + VALIDATION % place
-    tests = (VALIDATION % b"the end of training for test data", VALIDATION % b"iteration 10 on test set")
-    result = last_validation(log + b"".join(tests), 0, 10_000)
-    assert result == (log.rfind(b" validation loss"), 9.5)
-    assert last_validation(tests[0], 0, len(tests[0])) is None
-
-
 # ---- memory ----------------------------------------------------------------------------------------------
 
 MIB = 2**20
@@ -175,23 +157,27 @@ NEW = b"[Rank 8] (after 2 iterations) memory (MB) | allocated: 28123.50 | max al
 NEW += b" | max reserved: 60012.00 | total device memory used: 61999.12"
 
 
-def reported(log: bytes) -> Memory:
+def reported(log: bytes) -> dict[str, int]:
     return reported_memory(log, 0, len(log))
+
+
+def sizes(*in_bytes: int) -> dict[str, int]:
+    return dict(zip(MEMORY_SIZES, in_bytes, strict=True))
 
 
 @pytest.mark.parametrize("between", [b"\n", b"\r\n3: ", b""], ids=["lines", "labels", "run into one another"])
 def test_the_largest_of_all_ranks_and_reports_counts(between: bytes) -> None:
     log = between.join((OLD, NEW, OLD.replace(b"56178.51953125", b"100.0")))
-    assert reported(log) == Memory(round(56178.51953125 * MIB), round(60012.00 * MIB), round(61999.12 * MIB))
+    assert reported(log) == sizes(round(56178.51953125 * MIB), round(60012.00 * MIB), round(61999.12 * MIB))
 
 
 def test_memory_of_saving_a_checkpoint_does_not_count() -> None:
-    assert reported(OLD.replace(b"after 2 iterations", b"after save_checkpoint for iteration 2")) == Memory()
+    assert reported(OLD.replace(b"after 2 iterations", b"after save_checkpoint for iteration 2")) == {}
 
 
 @pytest.mark.parametrize("number", [b"nan", b"inf", b"-1.0", b"1e300", b"5.6.7", b"x", b""])
 def test_an_invalid_size_is_ignored(number: bytes) -> None:
-    assert reported(OLD.replace(b"56178.51953125", number)) == Memory(None, round(58300.0 * MIB))
+    assert reported(OLD.replace(b"56178.51953125", number)) == {"max_reserved_bytes": round(58300.0 * MIB)}
 
 
 BYTES = b"""\
@@ -206,12 +192,12 @@ memory_info.total 85520809984
 def test_the_second_set_of_megatron_kwais_sizes_counts() -> None:
     second = BYTES.replace(b"58907409920", b"58907405824").replace(b"66123592192", b"7")
     log = b"0: " + BYTES.replace(b"\n", b"\r\n0: ") + b"\n[1,0]<stdout>:" + second.replace(b"\n", b"\n[1,0]<stdout>:")
-    assert memory_of_all(log, 0, len(log)) == Memory(58907405824, 61123592192, 7)
+    assert memory_of_all(log, 0, len(log)) == sizes(58907405824, 61123592192, 7)
 
 
 def test_other_lines_about_memory_are_ignored() -> None:
     log = b"torch.cuda.max_memory_allocated is 5\nmax_memory_allocated 5.5\nmax_memory_reserved " + b"9" * 30
-    assert memory_of_all(log, 0, len(log)) == Memory()
+    assert memory_of_all(log, 0, len(log)) == {}
 
 
 def test_the_theoretical_footprint_is_read() -> None:
@@ -219,67 +205,3 @@ def test_the_theoretical_footprint_is_read() -> None:
     assert theoretical_memory(log, 0, len(log)) == round(8312.45 * MIB)
     log = b"Theoretical memory footprints not yet supported for hybrid Mamba-Transformer models."
     assert theoretical_memory(log, 0, len(log)) is None
-
-
-# ---- timers ----------------------------------------------------------------------------------------------
-
-
-def dotted(name: str, times: str) -> str:
-    return "    {}: {}\n".format((name + " ").ljust(48, "."), times)
-
-
-LINE = "time (ms) | forward-compute: 1102.31 | backward-compute: 2204.62 | optimizer: 44.21 | batch-generator: 3.20"
-LEAST_AND_MOST = (
-    "(min, max) time across ranks (ms):\n"
-    + dotted("forward-backward", "(1.25, 2.5)")
-    + dotted("optimizer", "(3.00, 4.00)")
-)
-MOST = "max time across ranks (ms):\n" + dotted("forward-backward", "2.50") + dotted("optimizer", "4.00")
-ALL = (
-    "times across ranks (ms):\n  forward-backward:\n     rank  0: 1.25\n     rank 12: 2.50\n"
-    "  optimizer:\n     rank  0: 4.00\n"
-)
-NAMES = {
-    LINE: {
-        "forward-compute": (1102.31, 1102.31),
-        "backward-compute": (2204.62, 2204.62),
-        "optimizer": (44.21, 44.21),
-        "batch-generator": (3.2, 3.2),
-    },
-    LEAST_AND_MOST: {"forward-backward": (1.25, 2.5), "optimizer": (3.0, 4.0)},
-    MOST: {"forward-backward": (2.5, 2.5), "optimizer": (4.0, 4.0)},
-    ALL: {"forward-backward": (1.25, 2.5), "optimizer": (4.0, 4.0)},
-}
-
-
-@pytest.mark.parametrize("text", NAMES, ids=["2021", "least and most", "most", "all"])
-@pytest.mark.parametrize("label", ["", "7: "])
-@pytest.mark.parametrize("end", ["\n", "\r\n"])
-def test_each_shape_of_timers_is_read_and_the_last_block_counts(text: str, label: str, end: str) -> None:
-    before = "time (ms) | forward-compute: 1.00\n" + dotted("forward-backward", "(8.0, 9.0)")
-    log = "".join(f"{label}{line}{end}" for line in (before + text).splitlines()).encode()
-    at = last_timer_block(log, 0, len(log))
-    assert at is not None and begin_timer_block(log, at, len(log)).ms == NAMES[text]
-
-
-def test_the_timers_of_set_up_and_saving_are_not_those_of_an_iteration() -> None:
-    log = ("time (ms) | save-checkpoint: 1.0\n" + dotted("model-and-optimizer-setup", "(1.0, 2.0)")).encode()
-    assert last_timer_block(log, 0, len(log)) is None
-
-
-@pytest.mark.parametrize("text", [LEAST_AND_MOST, MOST, ALL])
-def test_a_block_of_timers_in_two_parts_is_the_same(text: str) -> None:
-    log = text.replace("\n", "\nanother rank's line: 5.0\n").encode()
-    at = last_timer_block(log, 0, len(log))
-    assert at is not None
-    for cut in (place + 1 for place in range(at, len(log)) if log[place : place + 1] == b"\n"):
-        first = begin_timer_block(log, at, cut)
-        assert continue_timer_block(log, cut, len(log), first) == begin_timer_block(log, at, len(log))
-
-
-def test_a_block_of_timers_has_a_limit() -> None:
-    log = (
-        dotted("forward-backward", "(1.0, 2.0)") + "x\n" * TIMER_BLOCK_BYTES + dotted("optimizer", "(1.0, 2.0)")
-    ).encode()
-    result = begin_timer_block(log, 0, len(log))
-    assert list(result.ms) == ["forward-backward"] and result.bytes_left == 0

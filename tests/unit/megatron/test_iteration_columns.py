@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from orchestrator.megatron.logs import IterationLine
 from orchestrator.megatron.logs.iteration_lines import (
     COLUMNS,
     LARGEST,
     LONGEST_MS,
-    IterationLine,
     IterationLines,
     PlausibleLines,
     effective_lines,

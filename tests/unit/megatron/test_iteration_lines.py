@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.megatron.logs.iteration_lines import IterationLine, IterationLines, add_iterations, iteration_lines
+from orchestrator.megatron.logs import IterationLine
+from orchestrator.megatron.logs.iteration_lines import IterationLines, add_iterations, iteration_lines
 
 E2021 = (
     b" iteration        5/     500 | consumed samples:         2560 | elapsed time per iteration (ms): 3520.1 |"

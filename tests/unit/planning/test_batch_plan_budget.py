@@ -14,7 +14,7 @@ from orchestrator.catalog.expand import expand
 from orchestrator.clusters.machine import Machine
 from orchestrator.config.model import Hardware
 from orchestrator.errors import ReproError
-from orchestrator.megatron.logs.iteration_lines import IterationLine
+from orchestrator.megatron.logs import IterationLine
 from orchestrator.megatron.model import Training
 from orchestrator.planning.batch_plan import (
     LEAST_INTERVALS,

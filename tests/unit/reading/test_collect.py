@@ -20,18 +20,17 @@ from hypothesis import strategies as st
 
 from orchestrator.files import open_job_file
 from orchestrator.ledger import attempts, measurements
-from orchestrator.ledger.attempts import Observation, job_rows, record_observations
+from orchestrator.ledger.attempts import job_rows, record_observations
 from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.measurements import (
     MeasuredMetric,
     Measurement,
-    OffsetUpdate,
     iterations_of,
     metrics_of,
 )
-from orchestrator.ledger.rows import JobRow
+from orchestrator.ledger.rows import JobRow, Observation
 from orchestrator.ledger.tables import ENDED, RUNNING, Attempt, Event, Iteration, Job, LogOffset, Metric
-from orchestrator.megatron.logs.iteration_lines import IterationLine
+from orchestrator.megatron.logs import IterationLine
 from orchestrator.reading import collect as collecting
 from orchestrator.reading import logs
 from orchestrator.reading.collect import FINGERPRINT_BYTES, NewContent, collect, measure, read_new
@@ -121,7 +120,7 @@ class Made:
         """Return everything that collecting writes, without times."""
         with self.ledger.reading() as session:
             stored = {
-                table.__tablename__: [tuple(row) for row in session.execute(sa.select(*table.__table__.columns))]
+                str(table.__table__): [tuple(row) for row in session.execute(sa.select(*table.__table__.columns))]
                 for table in (Iteration, Metric, LogOffset)
             }
             stored["attempts"] = [
@@ -648,7 +647,7 @@ def test_crash_within_the_transaction_changes_nothing(made: Made, monkeypatch: p
         raise MemoryError
 
     with monkeypatch.context() as patch:
-        patch.setattr("orchestrator.ledger.measurements._replace_offsets", crashes)
+        patch.setattr("orchestrator.ledger.measurements._add_offsets", crashes)
         with pytest.raises(MemoryError):
             collect(made.ledger)
     assert made.everything() == before
@@ -709,9 +708,9 @@ def test_many_jobs_are_collected_in_batches(tmp_path: Path, monkeypatch: pytest.
         rows.append(len(ids))
         return attempts.rows_of_attempts(ledger, ids)
 
-    def record_measurements(ledger: Ledger, batch: list[Measurement], on: dict[int, OffsetUpdate]) -> list[int]:
+    def record_measurements(ledger: Ledger, batch: list[Measurement]) -> list[int]:
         lines.append(sum(len(measurement.iterations) for measurement in batch))
-        return measurements.record_measurements(ledger, batch, on)
+        return measurements.record_measurements(ledger, batch)
 
     monkeypatch.setattr(collecting, "rows_of_attempts", rows_of_attempts)
     monkeypatch.setattr(collecting, "record_measurements", record_measurements)

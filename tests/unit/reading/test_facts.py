@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from dataclasses import replace
 
 import pytest
@@ -23,8 +22,6 @@ FULL = LogFacts(
     device_used_bytes=3,
     memory_is_of_all=True,
     theoretical_memory_bytes=4,
-    timers_ms={"optimizer": (1.0, 2.5)},
-    validation_loss=math.inf,
     measured_from="2026-01-01 00:00:03",
     measured_until="2026-01-01 00:00:08",
     restarts=1,
@@ -36,7 +33,7 @@ FULL = LogFacts(
     programs={"pretrain-0123456789ab": "/copy"},
     execution="graph",
     alpa=AlpaRow("e2e", "p3.16", 1, 4, "gpt", "megatron", "{'tflops': nan}", "1"),
-    unfinished=Unfinished(4, True, {(0, 1, 2): 3}, 0, 1, None, 5, "optimizer"),
+    unfinished=Unfinished(4, True, {(0, 1, 2): 3}, 0),
 )
 
 

@@ -76,8 +76,9 @@ def test_a_log_of_2021_is_read() -> None:
     report = read_log(WORLD_2021 + LINE_2021)
     (first,) = report.iterations
     assert (first.iteration, first.elapsed_ms, first.loss, first.grad_norm) == (5, 6150.3, 10.85371, 11.347)
-    assert report.world is not None
-    assert (report.world.world_size, report.world.tensor_parallel, report.world.pipeline_parallel) == (64, 8, 8)
+    world = report.facts.world
+    assert world is not None
+    assert (world.world_size, world.tensor_parallel, world.pipeline_parallel) == (64, 8, 8)
     assert report.last_iteration == 5
 
 
@@ -97,7 +98,7 @@ def test_log_of_pretrain_is_read() -> None:
     )
     report = read_log(log)
     assert numbers(report) == [(1, 612.5), (2, 100.0)] and [entry.loss for entry in report.iterations] == [6.9, 6.9]
-    assert report.says_done
+    assert report.facts.says_done
     facts = report.facts
     assert facts.software == "torch 2.9.0 | megatron-core 0.16.1 | backend nccl | device x"
     assert facts.parameters == {(0, 0): 100, (0, 1): 101}
@@ -106,7 +107,7 @@ def test_log_of_pretrain_is_read() -> None:
 
 def test_lines_with_srun_labels_are_read() -> None:
     report = read_log(b"".join(b"0: " + text for text in (WORLD_2021, LINE_2021)))
-    assert report.last_iteration == 5 and report.world is not None
+    assert report.last_iteration == 5 and report.facts.world is not None
 
 
 def test_incomplete_last_line_is_left_for_the_next_part() -> None:
@@ -161,8 +162,8 @@ DONE = b"[after training is done] datetime: 2026-01-01 \n"
     ids=["at the end", "before other words", "before a line of another rank", "before another training", "never"],
 )
 def test_done_message_followed_by_iterations_does_not_count(log: bytes, done: bool) -> None:
-    assert read_log(log).says_done == done
-    assert read_in(log.splitlines(keepends=True)).says_done == done
+    assert read_log(log).facts.says_done == done
+    assert read_in(log.splitlines(keepends=True)).facts.says_done == done
 
 
 def test_first_world_line_and_last_settings_count() -> None:
@@ -172,7 +173,7 @@ def test_first_world_line_and_last_settings_count() -> None:
     report = read_log(
         WORLD_TODAY + lone + dump + dump.replace(b"0.1", b"0.2") + line(1) + b"  x " + b"." * 47 + b" 1\n"
     )
-    assert report.world is not None and report.world.world_size == 4
+    assert report.facts.world is not None and report.facts.world.world_size == 4
     assert report.facts.settings["lr"] == "0.2" and "verysecret" not in str(report.facts)
 
 
@@ -187,7 +188,7 @@ def test_parameter_shards_are_added_and_repeated_ranks_count_once() -> None:
 def test_log_without_facts_is_read(log: bytes) -> None:
     report = read_log(log)
     assert not report.iterations
-    assert (report.world, report.last_iteration, report.says_done, report.facts) == (None, None, False, LogFacts())
+    assert (report.last_iteration, report.facts) == (None, LogFacts())
 
 
 def test_log_comes_before_script_output_and_either_may_be_missing(tmp_path: Path) -> None:

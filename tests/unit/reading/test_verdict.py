@@ -13,8 +13,9 @@ import pytest
 from orchestrator.catalog.expand import expand
 from orchestrator.ledger.rows import JobRow
 from orchestrator.ledger.tables import ENDED, RUNNING
+from orchestrator.megatron.logs import IterationLine
 from orchestrator.megatron.logs.fact_lines import WorldLine
-from orchestrator.megatron.logs.iteration_lines import IterationLine, IterationLines
+from orchestrator.megatron.logs.iteration_lines import IterationLines
 from orchestrator.megatron.logs.root_cause import Cause, CauseFinder
 from orchestrator.reading.collect import measure
 from orchestrator.reading.failure import Ending, Failure, fails_as_published, ran_out_of_memory
@@ -27,7 +28,8 @@ from tests.unit.catalog.entries import shipped
 WELL = Ending(ENDED, "COMPLETED", 0, None)
 LIMIT = Ending(ENDED, "TIMEOUT", 124, "the time limit")
 FAILED = Ending(ENDED, "FAILED", 1, None)
-PLANNED = Expected(gpus=4, tensor_parallel=2, pipeline_parallel=2, iterations=8, warmup_iterations=2)
+PLANNED = Expected(8, {"gpus": 4, "tensor_parallel": 2, "pipeline_parallel": 2})
+WARMUP_ITERATIONS = 2
 WORLD = WorldLine(4, 1, 2, 2)
 EIGHT = tuple(IterationLine(n, 100.0, 6.9, 1.0, skipped=0, nan=0) for n in range(1, 9))
 
@@ -36,7 +38,7 @@ def log_of(lines: Sequence[IterationLine] = EIGHT, world: WorldLine | None = WOR
     last = lines[-1].iteration if lines else None
     printed = IterationLines.of(lines, max(8, last or 0))
     facts = LogFacts(world=world, says_done=done, last_iteration=last)
-    return LogReport(with_used(printed, PLANNED.warmup_iterations), facts)
+    return LogReport(with_used(printed, WARMUP_ITERATIONS), facts)
 
 
 GOOD = log_of()
@@ -194,7 +196,7 @@ def test_job_with_a_failed_state_is_failed(ending: Ending, expected: str) -> Non
 
 LONG = tuple(IterationLine(n, 100.0, 6.9, 1.0, skipped=0, nan=0) for n in range(1, 400))
 LONGER = replace(PLANNED, iterations=400)
-ENOUGH = PLANNED.warmup_iterations + ENOUGH_SAMPLES
+ENOUGH = WARMUP_ITERATIONS + ENOUGH_SAMPLES
 """The iteration after which a job has enough samples, at one line an iteration."""
 
 
@@ -312,10 +314,12 @@ def test_job_with_another_configuration_fails_with_its_line(world: WorldLine, ex
 def test_every_mismatch_is_in_the_reason() -> None:
     facts = LogFacts(world=WORLD, settings={"num_layers": "12", "hidden_size": "64"}, says_done=True, last_iteration=8)
     report = LogReport(IterationLines.of(EIGHT, 8), facts)
-    judgement = judged(report, find=lambda: RAN, expected=replace(PLANNED, layers=24, hidden=128))
+    judgement = judged(
+        report, find=lambda: RAN, expected=replace(PLANNED, sizes={**PLANNED.sizes, "layers": 24, "hidden": 128})
+    )
     assert judgement.reason == "ran with layers 12, not 24; ran with hidden size 64, not 128"
     assert (judgement.failure, judgement.cause) == (Failure.CONFIGURATION, None)
-    failed = judged(report, FAILED, lambda: RAN, replace(PLANNED, gpus=8, layers=24))
+    failed = judged(report, FAILED, lambda: RAN, replace(PLANNED, sizes={**PLANNED.sizes, "gpus": 8, "layers": 24}))
     assert failed.reason == "FAILED with exit code 1; ran with world size 4, not 8; ran with layers 12, not 24"
     assert failed.cause == RAN, "the line of the world size shows one of the differences"
 
@@ -666,4 +670,4 @@ def test_proof_of_the_image_is_read_from_the_end_record(
 
 def test_expected_configuration_comes_from_the_ledger(row: JobRow) -> None:
     expected = expected_of(row)
-    assert (expected.gpus, expected.iterations, expected.warmup_iterations) == (4, 8, 2)
+    assert (expected.sizes["gpus"], expected.iterations) == (4, 8)

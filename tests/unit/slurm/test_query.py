@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import pytest
 
 from orchestrator.errors import Problem, ReproError, Unreachable
 from orchestrator.slurm import command, query
 from orchestrator.slurm.command import AccountingUnreachable, CommandResult, NoAccounting, keeps_comments
-from orchestrator.slurm.records import ACCOUNTING_FIELDS, QUEUE_FIELDS, JobRecord, Source, parse_queue
-from tests.unit.slurm.test_records import SUBMITTED, accounting_row, queue_row, shown_row
+from orchestrator.slurm.records import ACCOUNTING_FIELDS, QUEUE_FIELDS, JobRecord
+from tests.unit.slurm.test_records import SUBMITTED, accounting_row, queue_row
 
 QUEUE_HEADER = "\x1f".join(["JOBID", *QUEUE_FIELDS[1:]]) + "\n"
 ACCOUNTING_HEADER = "\x1f".join(ACCOUNTING_FIELDS) + "\n"
@@ -20,11 +20,10 @@ ACCOUNTING_HEADER = "\x1f".join(ACCOUNTING_FIELDS) + "\n"
 
 @dataclass
 class FakeSlurm:
-    """Answers of squeue, sacct and scontrol, and what they were asked."""
+    """Answers of squeue, sacct and scontrol (settings), and what they were asked."""
 
     squeue: str = ""
     sacct: str | Unreachable = ""
-    shown: str | Unreachable = ""
     config: str = "AccountingStoreFlags    = job_comment,job_env\n"
     squeue_error: str = ""
     warnings: dict[str, str] = field(default_factory=dict)
@@ -33,17 +32,14 @@ class FakeSlurm:
 
     def __call__(self, argv: Sequence[str], *, variables: Mapping[str, str] | None = None) -> CommandResult:
         self.calls.append(argv)
-        shows_jobs = argv[-1] == "job"
-        said = {"squeue": self.squeue, "sacct": self.sacct}.get(argv[0], self.shown if shows_jobs else self.config)
+        said = {"squeue": self.squeue, "sacct": self.sacct}.get(argv[0], self.config)
         if isinstance(said, Unreachable):
             raise said
-        if argv[0] != "scontrol" or shows_jobs:
+        if argv[0] != "scontrol":
             assert variables is not None and variables["SLURM_TIME_FORMAT"] == "%s", "local times are ambiguous"
             assert variables["SLURM_BITSTR_LEN"] == "0", "a long list of tasks is cut otherwise"
         error = self.squeue_error if argv[0] == "squeue" else ""
         header = "" if error else self.headers.get(argv[0], "")
-        if shows_jobs:
-            said = said or "No jobs in the system\n"
         return CommandResult(tuple(argv), 1 if error else 0, header + said, error or self.warnings.get(argv[0], ""))
 
     def asked(self, command: str) -> list[str]:
@@ -69,10 +65,9 @@ def test_the_commands_leave_out_no_field_task_state_or_run(slurm: FakeSlurm) -> 
     sacct = ["sacct", "--allocations", "--duplicates", "--parsable2", "--delimiter=\x1f"]
     sacct.append(f"--format={','.join(ACCOUNTING_FIELDS)}")
     query.query_jobs(["7"])
-    scontrol = ["scontrol", "--all", "--oneliner", "show", "job"]
-    assert [list(argv) for argv in slurm.calls] == [[*squeue, "--jobs=7"], [*sacct, "--jobs=7"], scontrol]
+    assert [list(argv) for argv in slurm.calls] == [[*squeue, "--jobs=7"], [*sacct, "--jobs=7"]]
     slurm.calls.clear()
-    query.find_by_comment("token")
+    query.find_by_comments(["token"])
     user = f"--user={os.getuid()}"
     assert slurm.calls == [[*squeue, "--all", user], [*sacct, user, "--starttime=now-30days"]]
 
@@ -143,19 +138,6 @@ def test_a_record_that_may_be_ours_is_neither_ours_nor_unknown(slurm: FakeSlurm,
 
 
 @pytest.mark.parametrize(
-    ("source", "comment", "expected"),
-    [
-        *(("squeue", "token", True), ("squeue", "theirs", False), ("squeue", "", False)),
-        *(("sacct", "token", True), ("sacct", "theirs", False), ("sacct", "", True)),
-        *(("scontrol", "token", True), ("scontrol", "", False)),
-    ],
-)
-def test_only_a_record_of_accounting_may_have_lost_its_comment(source: Source, comment: str, expected: bool) -> None:
-    (record,) = parse_queue(queue_row(comment=comment))
-    assert query.may_have_comment(replace(record, source=source), "token") is expected
-
-
-@pytest.mark.parametrize(
     ("stdout", "stderr", "message"),
     [
         ("Slurmctld(primary) at c1 is DOWN\n", "scontrol: error: x", "Slurmctld(primary) at c1 is DOWN"),
@@ -198,29 +180,20 @@ def test_an_array_of_which_any_task_is_known_is_not_unknown(slurm: FakeSlurm) ->
     assert set(answer.records) == {"7_1", "7_2"} and answer.unknown == frozenset({"7_9"})
 
 
-def test_the_controllers_list_is_asked_once_and_only_where_accounting_is_away(slurm: FakeSlurm) -> None:
-    slurm.shown = shown_row("JobId=7", comment="token") + shown_row("JobId=8", comment="theirs") + shown_row("JobId=1")
-    assert query.query_jobs(["7"], is_mine).unknown == frozenset({"7"}), "sacct answered"
-    assert slurm.commands == ["squeue", "sacct"]
-    slurm.calls.clear()
-    slurm.sacct = NoAccounting(Problem("sacct: off"))
-    answer = query.query_jobs(["7", "8", "9"], is_mine)
-    assert {job: record.source for job, record in answer.records.items()} == {"7": "scontrol"}
-    assert (answer.complaints, answer.unknown) == (("sacct: off",), frozenset({"8", "9"}))
-    assert slurm.commands == ["squeue", "sacct", "scontrol"]
-
-
 @pytest.mark.fault(
     section="Job states",
-    fault="The controller becomes unreachable before the last query",
-    promise="No job counts as unknown.",
+    fault="A cluster without accounting; accounting that does not answer",
+    promise="squeue alone decides which jobs are unknown; while accounting does not answer, no job is.",
 )
-def test_nothing_is_unknown_where_the_controller_does_not_answer_the_last_question(slurm: FakeSlurm) -> None:
-    slurm.squeue, slurm.sacct = queue_row("7"), AccountingUnreachable(Problem("sacct: off"))
-    slurm.shown = Unreachable(Problem("scontrol: away"))
-    answer = query.query_jobs(["7", "8"])
-    assert set(answer.records) == {"7"} and answer.unknown == frozenset()
-    assert answer.complaints == ("sacct: off", "scontrol: away")
+def test_the_queue_alone_decides_only_on_a_cluster_without_accounting(slurm: FakeSlurm) -> None:
+    slurm.squeue = queue_row("7", comment="token") + queue_row("8", comment="theirs")
+    for error, unknown in ((NoAccounting, {"8", "9"}), (AccountingUnreachable, set())):
+        slurm.calls.clear()
+        slurm.sacct = error(Problem("sacct: off"))
+        answer = query.query_jobs(["7", "8", "9"], is_mine)
+        assert {job: record.source for job, record in answer.records.items()} == {"7": "squeue"}
+        assert (answer.complaints, answer.unknown) == (("sacct: off",), frozenset(unknown))
+        assert slurm.commands == ["squeue", "sacct"]
 
 
 @pytest.mark.slow
@@ -272,17 +245,14 @@ def test_the_row_of_one_task_that_ran_under_the_bare_id_is_not_given_to_tasks_th
 
 @pytest.mark.fault(
     section="Job states",
-    fault="squeue, sacct or scontrol prints an error and ends with exit code 0",
+    fault="squeue or sacct prints an error and ends with exit code 0",
     promise="A warning; the output is not an answer.",
 )
-@pytest.mark.parametrize("command", ["squeue", "sacct", "scontrol"])
+@pytest.mark.parametrize("command", ["squeue", "sacct"])
 def test_an_error_text_with_exit_code_0_is_no_answer(slurm: FakeSlurm, command: str) -> None:
     slurm.warnings[command] = f"{command}: error: Something new\n"
-    if command == "scontrol":
-        slurm.sacct = AccountingUnreachable(Problem("sacct: off"))
     answer = query.query_jobs(["7", "8"])
     assert answer.unknown == frozenset() and f"{command}: Something new" in answer.complaints
-    assert ("sacct: off" in answer.complaints) is (command == "scontrol")
 
 
 @pytest.mark.fault(
@@ -295,17 +265,6 @@ def test_an_answer_without_column_names_is_no_list_of_jobs(slurm: FakeSlurm, com
     slurm.headers[command] = ""
     answer = query.query_jobs(["7", "8"])
     assert answer.unknown == frozenset() and f"{command}: its answer is no list of jobs" in answer.complaints
-
-
-def test_an_answer_of_scontrol_without_a_job_is_no_list_of_jobs_unless_it_states_that_there_is_none(
-    slurm: FakeSlurm,
-) -> None:
-    slurm.sacct, slurm.shown = NoAccounting(Problem("sacct: off")), "Welcome to the cluster\n"
-    answer = query.query_jobs(["7"])
-    assert answer.unknown == frozenset()
-    assert answer.complaints == ("sacct: off", "scontrol: its answer is no list of jobs")
-    slurm.shown = ""
-    assert query.query_jobs(["7"]).unknown == frozenset({"7"})
 
 
 def test_a_command_that_fails_without_a_message_is_reported_with_its_exit_code(
@@ -328,13 +287,11 @@ def test_a_list_that_a_failed_command_prints_is_no_answer(monkeypatch: pytest.Mo
     def answer(argv: Sequence[str], *, variables: Mapping[str, str]) -> CommandResult:  # noqa: ARG001
         if argv[0] == "squeue":
             return CommandResult(tuple(argv), 0, QUEUE_HEADER, "")
-        stdout = ACCOUNTING_HEADER if argv[0] == "sacct" else "No jobs in the system\n"
-        return CommandResult(tuple(argv), 7, stdout, "")
+        return CommandResult(tuple(argv), 7, ACCOUNTING_HEADER, "")
 
     monkeypatch.setattr(query, "run_slurm", answer)
-    complaints = ("sacct: failed with exit code 7", "scontrol: failed with exit code 7")
-    assert query.query_jobs(["7"]) == query.QueryAnswer({}, complaints)
-    assert query.find_by_comment("token") == query.QueryAnswer({}, complaints[:1])
+    expected = query.QueryAnswer({}, ("sacct: failed with exit code 7",))
+    assert query.query_jobs(["7"]) == query.find_by_comments(["token"]) == expected
 
 
 def test_a_sacct_that_cannot_be_run_is_a_complaint_next_to_what_the_queue_lists(slurm: FakeSlurm) -> None:
@@ -392,19 +349,9 @@ def test_the_name_of_the_cluster_before_the_column_names_does_not_make_a_list_do
     """If SLURM_CLUSTERS is set, squeue begins with this line."""
     slurm.headers["squeue"] = "CLUSTER: ci\n" + QUEUE_HEADER
     assert query.query_jobs(["7"]) == query.QueryAnswer({}, (), frozenset({"7"}))
-    assert query.find_by_comment("token") == query.QueryAnswer({}, ())
+    assert query.find_by_comments(["token"]) == query.QueryAnswer({}, ())
     slurm.squeue = queue_row("7", comment="token")
-    assert set(query.query_jobs(["7"]).records) == set(query.find_by_comment("token").records) == {"7"}
-
-
-def test_a_failed_sacct_is_a_complaint_and_a_failed_scontrol_another_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    def answer(argv: Sequence[str], *, variables: Mapping[str, str]) -> CommandResult:  # noqa: ARG001
-        if argv[0] == "squeue":
-            return CommandResult(tuple(argv), 0, QUEUE_HEADER + queue_row("7"), "")
-        return CommandResult(tuple(argv), 1, "", f"{argv[0]}: error: broken")
-
-    monkeypatch.setattr(query, "run_slurm", answer)
-    assert query.query_jobs(["7", "8"]).complaints == ("sacct: broken", "scontrol: broken")
+    assert set(query.query_jobs(["7"]).records) == set(query.find_by_comments(["token"]).records) == {"7"}
 
 
 @pytest.mark.fault(
@@ -428,13 +375,13 @@ def test_what_is_no_job_id_is_refused_before_slurm_sees_it(slurm: FakeSlurm, wro
 
 def test_a_comment_is_looked_for_in_the_queue_first_and_matched_whole(slurm: FakeSlurm) -> None:
     slurm.squeue = queue_row("7", comment="token1") + queue_row("8", comment="token")
-    assert list(query.find_by_comment("token").records) == ["8"]
+    assert list(query.find_by_comments(["token"]).records) == ["8"]
     assert [argv[0] for argv in slurm.calls] == ["squeue"]
 
 
 def test_a_comment_that_left_the_queue_is_found_in_accounting(slurm: FakeSlurm) -> None:
     slurm.sacct = accounting_row("7")
-    assert list(query.find_by_comment("token").records) == ["7"]
+    assert list(query.find_by_comments(["token"]).records) == ["7"]
 
 
 @pytest.mark.parametrize("source", ["squeue", "sacct"])
@@ -443,7 +390,7 @@ def test_a_listed_job_with_the_comment_is_the_answer_without_a_complaint(slurm: 
     slurm.config, slurm.warnings[source] = "", "Welcome to the cluster\n"
     slurm.squeue = queue_row("7", comment="token") if source == "squeue" else ""
     slurm.sacct = accounting_row("7") if source == "sacct" else ""
-    answer = query.find_by_comment("token")
+    answer = query.find_by_comments(["token"])
     assert (list(answer.records), answer.complaints) == (["7"], ())
 
 
@@ -455,10 +402,10 @@ def test_a_listed_job_with_the_comment_is_the_answer_without_a_complaint(slurm: 
 @pytest.mark.parametrize("config", ["", "AccountingStoreFlags = (null)\n", "AccountingStoreFlags = job_env\n"])
 def test_not_found_proves_nothing_where_accounting_keeps_no_comments(slurm: FakeSlurm, config: str) -> None:
     slurm.config = config
-    (complaint,) = query.find_by_comment("token").complaints
+    (complaint,) = query.find_by_comments(["token"]).complaints
     assert complaint == "sacct: accounting stores no comments here, so a job that has left the queue cannot be found"
     slurm.config = "AccountingStoreFlags    = job_comment,job_script\n"
-    assert query.find_by_comment("token") == query.QueryAnswer({}, ())
+    assert query.find_by_comments(["token"]) == query.QueryAnswer({}, ())
 
 
 def test_many_comments_are_one_squeue_and_one_sacct_for_those_it_lacks(slurm: FakeSlurm) -> None:
@@ -487,7 +434,7 @@ def test_a_user_whom_squeue_does_not_know_is_no_proof_that_there_is_no_job(slurm
     """squeue 22.05.8 says so on stderr and ends with 0."""
     slurm.warnings["squeue"] = "squeue: error: Invalid user: nosuch\n"
     with pytest.raises(Unreachable, match="squeue: Invalid user: nosuch"):
-        query.find_by_comment("token")
+        query.find_by_comments(["token"])
 
 
 @pytest.mark.fault(
@@ -497,7 +444,7 @@ def test_a_user_whom_squeue_does_not_know_is_no_proof_that_there_is_no_job(slurm
 )
 def test_not_found_proves_nothing_where_accounting_is_away(slurm: FakeSlurm) -> None:
     slurm.sacct = AccountingUnreachable(Problem("sacct: off"))
-    assert query.find_by_comment("token").complaints == ("sacct: off",)
+    assert query.find_by_comments(["token"]).complaints == ("sacct: off",)
 
 
 @pytest.mark.parametrize("sacct", ["", AccountingUnreachable(Problem("sacct: off"))], ids=["sacct", "no sacct"])
@@ -505,9 +452,9 @@ def test_a_queue_with_a_warning_does_not_prove_that_a_comment_is_not_queued(
     slurm: FakeSlurm, sacct: str | Unreachable
 ) -> None:
     slurm.sacct = sacct
-    assert query.find_by_comment("token").lists_queue
+    assert query.find_by_comments(["token"]).lists_queue
     slurm.warnings["squeue"] = "squeue: error: Something new\n"
-    answer = query.find_by_comment("token")
+    answer = query.find_by_comments(["token"])
     assert not answer.lists_queue
     assert answer.complaints == ("squeue: Something new", *(["sacct: off"] if sacct else []))
 

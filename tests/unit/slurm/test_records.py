@@ -1,4 +1,4 @@
-"""The parsers of what squeue, sacct and scontrol print."""
+"""The parsers of what squeue and sacct print."""
 
 from __future__ import annotations
 
@@ -12,15 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.slurm.notation import expand_array_id
-from orchestrator.slurm.records import SEPARATOR, JobRecord, by_id, parse_accounting, parse_queue, parse_shown
+from orchestrator.slurm.records import SEPARATOR, JobRecord, by_id, parse_accounting, parse_queue
 
 PRINTABLE = st.text(st.characters(exclude_categories=["Cc", "Cs"], exclude_characters="\u2028\u2029\x85"), max_size=40)
 
 SEVERAL_LINES = st.text(st.characters(exclude_categories=["Cs"], exclude_characters=SEPARATOR), max_size=60)
 # In a name of several lines, a line that looks like a row's beginning would be one.
 NAMES = SEVERAL_LINES.filter(lambda text: not any(character.isdigit() for character in text))
-# What scontrol prints behind a comment, which could not be told from a comment that ends so.
-SHOWN = SEVERAL_LINES.filter(lambda text: "  " not in text and not text.endswith((" ", "\n")))
 
 SUBMITTED, STARTED, ENDED = 1795251640, 1795251648, 1795251700
 
@@ -64,29 +62,6 @@ def accounting_row(
     return SEPARATOR.join((job, state, code, "n[1-2]", *times, limit, user, "4711", "None", name, comment)) + "\n"
 
 
-def shown_row(
-    job: str = "JobId=7",
-    state: str = "RUNNING",
-    reason: str = "None",
-    comment: str | None = None,
-    name: str = "wrap",
-    start: str = str(STARTED),
-    end: str = str(STARTED + 1800),
-    code: str = "0:0",
-    batch: bool = True,
-) -> str:
-    """One job as `scontrol --oneliner show job` of Slurm 22.05.8 printed it, with fewer fields between."""
-    said = "" if comment is None else f" Comment={comment} "
-    files = " StdErr=/dev/null StdIn=/dev/null StdOut=/dev/null" if batch else ""
-    return (
-        f"{job} JobName={name} UserId=ada(4711) GroupId=ada(4711) MCS_label=N/A Priority=0 Nice=0 Account=research "
-        f"QOS=normal JobState={state} Reason={reason} Dependency=(null) Requeue=1 Restarts=0 ExitCode={code} "
-        f"RunTime=00:00:00 TimeLimit=00:30:00 SubmitTime={SUBMITTED} EligibleTime=Unknown StartTime={start} "
-        f"EndTime={end} Deadline=N/A Partition=batch ReqNodeList=(null) ExcNodeList=(null) NodeList=n[1-4] NumNodes=4 "
-        f"Command=(null) WorkDir=/tmp{said}{files}\n"
-    )
-
-
 @given(reason=PRINTABLE, comment=SEVERAL_LINES, name=NAMES)
 def test_whatever_stands_in_reason_name_and_comment_stays_there(reason: str, comment: str, name: str) -> None:
     rows = queue_row(reason=reason, comment=comment, name=name) + queue_row("8", comment="next")
@@ -96,21 +71,6 @@ def test_whatever_stands_in_reason_name_and_comment_stays_there(reason: str, com
         assert first.user == "ada"
         assert (second.job_id, second.comment) == ("8", "next")
     assert next(parse_queue(rows)).reason in (reason.strip(), "")
-
-
-@pytest.mark.parametrize("after", ["", " Power= MailUser=ada MailType=END", " NtasksPerTRES:0 TresPerNode=gpu:4"])
-def test_the_output_file_of_scontrol_ends_before_the_next_field(after: str) -> None:
-    row = shown_row(comment="a StdOut=/not/this").replace("StdOut=/dev/null", f"StdOut=/home/a b/out.txt{after}")
-    (record,) = parse_shown(row)
-    assert (record.output, record.comment) == ("/home/a b/out.txt", "a StdOut=/not/this")
-
-
-@given(comment=SHOWN, reason=PRINTABLE, batch=st.booleans())
-def test_whatever_stands_in_a_comment_stays_there_in_scontrols_form_too(comment: str, reason: str, batch: bool) -> None:
-    first, second = parse_shown(shown_row(comment=comment, batch=batch) + shown_row("JobId=8", reason=reason))
-    assert first.comment == ("" if comment == "(null)" else comment)
-    assert (second.job_id, second.comment, second.state) == ("8", "", "RUNNING")
-    assert second.reason in (reason.strip(), "")
 
 
 @given(PRINTABLE)
@@ -124,30 +84,25 @@ def test_a_separator_in_the_comment_moves_no_field(text: str) -> None:
 def test_no_text_breaks_the_parsers(text: str) -> None:
     list(parse_queue(text))
     list(parse_accounting(text))
-    list(parse_shown(text))
     expand_array_id(text)
 
 
 @given(st.data())
 def test_no_damaged_row_breaks_the_parsers(data: st.DataObject) -> None:
-    row = data.draw(st.sampled_from([queue_row(), accounting_row("7_[1-3]"), shown_row(comment="a"), shown_row() * 2]))
+    row = data.draw(st.sampled_from([queue_row(), accounting_row("7_[1-3]")]))
     place = data.draw(st.integers(0, len(row)))
     text = row[:place] + data.draw(st.text(max_size=5)) + row[data.draw(st.integers(place, len(row))) :]
-    for parse in (parse_queue, parse_accounting, parse_shown):
+    for parse in (parse_queue, parse_accounting):
         assert all(isinstance(record, JobRecord) for record in parse(text))
 
 
 def test_what_is_only_expected_is_not_reported_as_happened() -> None:
     start, end = str(STARTED), str(STARTED + 1800)
-    for (waiting,) in (
-        parse_queue(queue_row(state="PENDING", start=start, end=end, nodes="")),
-        parse_shown(shown_row(state="PENDING", start=start, end=end)),
-    ):
-        assert (waiting.started_at, waiting.ended_at, waiting.exit_code) == (None, None, None)
-        assert (waiting.starts_at, waiting.ends_at) == (utc(STARTED), None)
+    (waiting,) = parse_queue(queue_row(state="PENDING", start=start, end=end, nodes=""))
+    assert (waiting.started_at, waiting.ended_at, waiting.exit_code) == (None, None, None)
+    assert (waiting.starts_at, waiting.ends_at) == (utc(STARTED), None)
     for (running,) in (
         parse_queue(queue_row(end=end)),
-        parse_shown(shown_row(end=end)),
         parse_accounting(accounting_row(state="RUNNING", end="Unknown")),
     ):
         assert running.started_at == datetime(2026, 11, 21, 9, 0, 48, tzinfo=timezone.utc)
@@ -155,45 +110,24 @@ def test_what_is_only_expected_is_not_reported_as_happened() -> None:
         assert running.ends_at == utc(STARTED + 1800), running.source
     (held,) = parse_queue(queue_row(state="PENDING", start="N/A"))
     (endless,) = parse_queue(queue_row(end="NONE", limit="UNLIMITED"))
-    assert (held.starts_at, endless.ends_at, endless.time_limit_s) == (None, None, None)
+    assert (held.starts_at, endless.ends_at) == (None, None)
     (ended,) = parse_queue(queue_row(state="FAILED", end=end))
     assert (ended.ended_at, ended.ends_at) == (utc(STARTED + 1800), None)
 
 
-def test_the_three_sources_tell_the_same_of_a_job() -> None:
+def test_the_two_sources_tell_the_same_of_a_job() -> None:
     (queued,) = parse_queue(queue_row(state="FAILED", code="768", nodes="n[1-2]", end=str(ENDED), comment="token"))
     (past,) = parse_accounting(accounting_row(state="FAILED", code="3:0"))
-    (shown,) = parse_shown(
-        shown_row(state="FAILED", code="3:0", end=str(ENDED), comment="token").replace("n[1-4]", "n[1-2]")
-    )
-    told = {(record.source, *_without_source(record)) for record in (queued, past, shown)}
-    assert {row[0] for row in told} == {"squeue", "sacct", "scontrol"}
+    told = {(record.source, *_without_source(record)) for record in (queued, past)}
+    assert {row[0] for row in told} == {"squeue", "sacct"}
     assert len({row[1:] for row in told}) == 1, told
     assert (queued.user, queued.submitted_at) == ("ada", utc(SUBMITTED))
-    assert (queued.output, past.output, shown.output) == ("/dev/null", "", "/dev/null")
+    assert (queued.output, past.output) == ("/dev/null", "")
 
 
 def _without_source(record: JobRecord) -> tuple[object, ...]:
     names = [name for name in JobRecord.__dataclass_fields__ if name not in ("source", "output")]
     return tuple(getattr(record, name) for name in names)
-
-
-@pytest.mark.parametrize(
-    ("text", "seconds"),
-    [
-        ("5:00", 300),
-        ("30:00", 1800),
-        ("00:00:30", 30),
-        ("4:00:00", 14400),
-        ("1-02:04:00", 93840),
-        ("UNLIMITED", None),
-        ("Partition_Limit", None),
-        ("NOT_SET", None),
-        ("", None),
-    ],
-)
-def test_a_time_limit_is_read_in_every_form(text: str, seconds: int | None) -> None:
-    assert next(parse_queue(queue_row(limit=text))).time_limit_s == seconds
 
 
 def test_who_cancelled_a_job_is_a_name_where_there_is_one() -> None:
@@ -205,33 +139,6 @@ def test_who_cancelled_a_job_is_a_name_where_there_is_one() -> None:
     assert canceller("CANCELLED") is None and canceller("COMPLETED") is None
     (stranger,) = parse_accounting(accounting_row(user=""))
     assert stranger.user == "4711", "a user without a name is the number"
-
-
-def test_scontrols_ids_are_those_of_squeue() -> None:
-    heads = {
-        "JobId=7": ["7"],
-        "JobId=9 ArrayJobId=8 ArrayTaskId=0": ["8_0"],
-        "JobId=8 ArrayJobId=8 ArrayTaskId=1,3-5:2 ArrayTaskThrottle=4": ["8_1", "8_3", "8_5"],
-        "JobId=8 ArrayJobId=8 ArrayTaskId=0-4:2%4": ["8_0", "8_2", "8_4"],
-        "JobId=8 ArrayJobId=8 ArrayTaskId=1,3,...": ["8_1", "8_3"],
-        "JobId=7 HetJobId=6 HetJobOffset=1": ["6+1"],
-    }
-    assert {head: [job.job_id for job in parse_shown(shown_row(head))] for head in heads} == heads
-
-
-def test_nothing_in_a_name_a_reason_or_a_comment_passes_for_another_field() -> None:
-    (record,) = parse_shown(
-        shown_row(
-            name="a=b JobState=FAILED",
-            reason="ReqNodeNotAvail, UnavailableNodes:n1 FailedNode=n2",
-            comment="x JobState=FAILED Comment=y\nlines JobId=77 x=1 UserId=eve(1) GroupId=",
-        )
-    )
-    assert (record.job_id, record.state, record.user) == ("7", "RUNNING", "ada")
-    assert record.reason == "ReqNodeNotAvail, UnavailableNodes:n1"
-    assert record.comment == "x JobState=FAILED Comment=y\nlines JobId=77 x=1 UserId=eve(1) GroupId="
-    (extra,) = parse_shown(shown_row(comment="token  Extra=more"))
-    assert extra.comment == "token"
 
 
 @pytest.mark.parametrize(

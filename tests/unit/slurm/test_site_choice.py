@@ -116,9 +116,9 @@ def test_the_partitions_own_qos_limits_a_job_before_the_jobs_does() -> None:
     where = replace(partition("gpu", H100), max_time_s=7000)
     account = (Association("a", ("n",), "n"),)
     found = choose(site(where, accounts=account, qos=(jobs, own)))
-    assert found.limits == (jobs,) and found.longest_s == 3600
+    assert (found.limit("max_nodes"), found.longest_s) == (3, 3600)
     assert sorted(found.node_limits.values()) == [2, 3], "16 GPUs are two nodes of eight"
     found = choose(site(replace(where, qos="p"), accounts=account, qos=(jobs, own)))
-    assert found.limits == (own, jobs) and found.longest_s == 7000
+    assert (found.limit("max_nodes"), found.longest_s) == (2, 7000)
     assert list(found.node_limits.values()) == [2, 2]
     assert choose(site(partition("gpu", H100))).longest_s is None

@@ -87,8 +87,12 @@ def test_unlike_nodes_are_kept_apart_and_the_partition_says_the_most_of_each() -
     batch = partitions(nodes + node_line("d", gres="(null)", features="(null)", cpus=14))["batch"]
     assert [(kind.count, kind.gpu and kind.gpu.kind) for kind in batch.kinds] == [(2, "h100"), (1, "a100"), (1, None)]
     assert batch.gpu_nodes == 3
-    assert set(batch.gres) == {Gres("gpu", "h100", 4), Gres("gpu", "a100", 8), Gres("nvme", None, 1)}
-    assert batch.features == {"h100", "a100", "big"}
+    assert {gres for kind in batch.kinds for gres in kind.gres} == {
+        Gres("gpu", "h100", 4),
+        Gres("gpu", "a100", 8),
+        Gres("nvme", None, 1),
+    }
+    assert frozenset().union(*(kind.features for kind in batch.kinds)) == {"h100", "a100", "big"}
     assert batch.kinds[2].cpus == 14, "what slurmd keeps for itself, no job can have"
 
 
@@ -104,7 +108,7 @@ def test_the_reason_why_a_node_is_drained_takes_no_fields_place() -> None:
 
 def test_a_partition_whose_nodes_are_kept_from_the_user_still_counts_them() -> None:
     batch = partitions("")["batch"]
-    assert (batch.nodes, batch.kinds, batch.gres) == (4, (), ())
+    assert (batch.nodes, batch.kinds) == (4, ())
 
 
 def test_of_two_types_of_gpu_the_more_numerous_is_the_nodes_own() -> None:

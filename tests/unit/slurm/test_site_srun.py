@@ -27,7 +27,7 @@ def test_an_option_of_pyxis_is_known_by_its_tag_on_its_own_line_or_the_next() ->
     options = parse_options(HELP + PYXIS)
     assert {"container-image", "container-name", "no-container-mount-home", "container-unshare"} <= options.pyxis
     assert "container" not in options.pyxis and len(options.pyxis) == 14
-    assert options.has_pyxis and not options.has_environment
+    assert options.has_pyxis and "environment" not in options.names
 
 
 def test_an_image_option_of_another_plug_in_is_not_pyxis() -> None:
@@ -52,7 +52,7 @@ def test_the_options_tell_which_releases_of_pyxis_it_can_be(
 
 
 def test_the_container_engine_of_cscs_is_recognised() -> None:
-    assert parse_options("      --environment=PATH      the environment\n").has_environment
+    assert parse_options("      --environment=PATH      the environment\n").names == {"environment"}
 
 
 def test_mpi_kinds_are_read_from_both_forms_of_the_list() -> None:

@@ -22,7 +22,7 @@ from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.measurements import Measurement, losses_of, record_measurements
 from orchestrator.ledger.rows import JobRow
 from orchestrator.ledger.tables import Attempt, Run, rows_of
-from orchestrator.megatron.logs.iteration_lines import IterationLine
+from orchestrator.megatron.logs import IterationLine
 from orchestrator.results.bundle.extract import (
     TABLES,
     Extract,

@@ -14,7 +14,7 @@ from orchestrator.catalog.expand import expand
 from orchestrator.job_spec import JobSpec
 from orchestrator.ledger.attempts import job_rows
 from orchestrator.ledger.measurements import MeasuredMetric
-from orchestrator.megatron.logs.iteration_lines import IterationLine
+from orchestrator.megatron.logs import IterationLine
 from orchestrator.metrics import METRICS
 from orchestrator.reading.gpu_samples import MeanPower, joules, read_samples
 from orchestrator.reading.parse import LogFacts
