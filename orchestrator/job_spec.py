@@ -47,6 +47,7 @@ class JobSpec:
 
     `point` has the case's values on the axes that name it, `settings` on every axis.
     `argument_changes` are the options `--arg` and `--no-arg` that changed the arguments.
+    `program` is the block of the program that the experiment describes (`programs.program.ProgramFields`), in JSON.
     `gpu` and `peak_tflops` (TFLOP/s per GPU) are None for a job on CPU cores or on an unknown GPU.
     """
 
@@ -60,6 +61,7 @@ class JobSpec:
     arguments: tuple[str, ...] = ()
     argument_changes: tuple[str, ...] = ()
     computes: ComputedProducts | None = None
+    program: Mapping[str, object] | None = None
     data: str | None = None
     image_path: str | None = None
     gpus_per_node: int | None = None
@@ -79,7 +81,7 @@ class JobSpec:
         """Return the JSON object that the ledger stores, with its keys in order."""
         stored: dict[str, Any] = dataclasses.asdict(self)
         stored |= {name: list(getattr(self, name)) for name in _WORDS}
-        left_out = {name for name in ("computes", "argument_changes") if not stored[name]}
+        left_out = {name for name in ("computes", "argument_changes", "program") if not stored[name]}
         if self.model is not None and self.model.positions == "learned":
             del stored["model"]["positions"]
         return {name: value for name, value in stored.items() if name not in left_out}

@@ -11,7 +11,7 @@ import unicodedata
 from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
 
-_ESCAPE_SEQUENCE = re.compile(r"\x1b\[[0-9;:?]*[ -/]*[@-~]")
+ESCAPE_SEQUENCE = re.compile(r"\x1b\[[0-9;:?]*[ -/]*[@-~]")
 """A colour, a cursor movement and the like, as a terminal reads it."""
 
 
@@ -50,7 +50,7 @@ def printable(text: str) -> str:
 
 def printable_line(text: str) -> str:
     """Return the text as one line: no escape sequences, a space for each line end and tab, `?` as in `printable`."""
-    line = " ".join(_ESCAPE_SEQUENCE.sub("", text).splitlines()).replace("\t", " ")
+    line = " ".join(ESCAPE_SEQUENCE.sub("", text).splitlines()).replace("\t", " ")
     return line if line.isprintable() else printable(line)
 
 

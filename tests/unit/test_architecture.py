@@ -33,16 +33,17 @@ FLOORS = {
     "config": 2,
     "ledger": 2,
     "slurm": 2,
-    "catalog": 3,
-    "workloads": 4,
-    "clusters": 5,
-    "planning": 6,
-    "reading": 6,
-    "results": 6,
-    "launch": 7,
-    "search": 7,
-    "api": 8,
-    "cli": 9,
+    "programs": 3,
+    "catalog": 4,
+    "workloads": 5,
+    "clusters": 6,
+    "planning": 7,
+    "reading": 7,
+    "results": 7,
+    "launch": 8,
+    "search": 8,
+    "api": 9,
+    "cli": 10,
 }
 # Within a floor, imports go in one direction only.
 SAME_FLOOR = {
@@ -58,7 +59,7 @@ SAME_FLOOR = {
     ("results", "reading"),
 }
 # Budget of the package. A number changes only in a commit that names what it buys.
-MOST_LINES, MOST_FILES, MOST_ANY = 47_000, 190, 90
+MOST_LINES, MOST_FILES, MOST_ANY = 48_500, 195, 90
 MOST_LINES_OF_A_FUNCTION = 50
 
 FILES = {".".join(file.relative_to(PACKAGE).with_suffix("").parts): file for file in sorted(PACKAGE.rglob("*.py"))}

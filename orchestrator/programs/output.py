@@ -1,0 +1,327 @@
+"""What a program prints: rows of a table, single values, iterations, JSON and CSV; and the reader of an output.
+
+A reader takes lines one after the other and keeps only what it found, so that a log of any size needs little memory.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, TypeAlias
+
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+
+from orchestrator.config.model import Strict, Text, optional, required
+from orchestrator.programs.patterns import LONGEST_LINE, SLOWEST_S, Pattern, TooSlow, nearest_line, number, pattern_of
+
+Scalar: TypeAlias = "float | str"
+
+_LINES_KEPT = 2000
+"""Last lines among which the nearest to a pattern is searched."""
+
+
+def _checked_pattern(text: str) -> str:
+    pattern_of(text)
+    return text
+
+
+def _words(value: object) -> object:
+    return value.split() if isinstance(value, str) else value
+
+
+def _names(names: list[str]) -> list[str]:
+    for name in names:
+        if not name.isidentifier():
+            raise ValueError(f"{name}: a name has letters, digits and _")
+    if len(set(names)) != len(names):
+        raise ValueError("has a name twice")
+    return names
+
+
+PatternText = Annotated[Text, AfterValidator(_checked_pattern)]
+Names = Annotated[list[str], BeforeValidator(_words), AfterValidator(_names), Field(min_length=1)]
+
+
+class RowFields(Strict):
+    """Table that the program prints. A line is a row if it has as many words as there are columns, and numbers."""
+
+    columns: Names = required("Names of the columns, in their order.", "size time_us busbw wrong")
+    key: Names = required("Columns that name a row. They are axes of the figure.", "size")
+    text: Names | None = optional("Columns that contain text. All other columns that something names have numbers.")
+
+    @model_validator(mode="after")
+    def _key_is_a_column(self) -> RowFields:
+        for name in (*self.key, *(self.text or ())):
+            if name not in self.columns:
+                raise ValueError(f"{name} is not a column; there are: {', '.join(self.columns)}")
+        return self
+
+
+class OutputFields(Strict):
+    """Numbers in the output of a program. What is declared must be found, or the job is not verified."""
+
+    rows: RowFields | None = optional("Table with one case for each row.")
+    values: dict[Text, PatternText] = optional(
+        "Numbers that the output has once: a pattern with `{number}` for each.",
+        {"out_of_bounds": "Out of bounds values *: *{number}"},
+        default={},
+    )
+    iterations: PatternText | None = optional(
+        "Pattern of the line of an iteration: `{iteration}` is its number, other names are metrics.",
+        "step={iteration} loss={loss}",
+    )
+    json_: dict[Text, Text] = Field(
+        default={},
+        alias="json",
+        description="Values of an output that is one JSON document: the path of each.",
+        examples=[{"read_bw": "jobs.0.read.bw_bytes"}],
+    )
+    csv_: Names | None = Field(
+        default=None,
+        alias="csv",
+        description="The output is CSV with a header: the columns that name a row.",
+        examples=["size"],
+    )
+    file: Text | None = optional("File of the job's folder that has the output. Without it: stdout.", "result.json")
+    example: Text | None = optional("File beside this one with an output of the program.", "outputs/all_reduce.txt")
+
+    @model_validator(mode="after")
+    def _names_are_unique(self) -> OutputFields:
+        for name, text in self.values.items():
+            if pattern_of(text).names != ("number",):
+                raise ValueError(f"values.{name}: the pattern must have one {{number}}, and no other name")
+        if self.iterations is not None and "iteration" not in pattern_of(self.iterations).names:
+            raise ValueError("iterations: the pattern must have {iteration}")
+        if (self.json_ or self.csv_) and (self.rows or self.values or self.iterations):
+            raise ValueError("json and csv are the whole output: rows, values and iterations cannot be beside them")
+        twice = [name for name in self.single_values if name in self.of_rows | self.of_iterations]
+        if twice:
+            raise ValueError(f"{twice[0]} is given twice")
+        return self
+
+    @property
+    def single_values(self) -> tuple[str, ...]:
+        """Names of the numbers that an output has once."""
+        return (*self.values, *self.json_)
+
+    @property
+    def of_rows(self) -> set[str]:
+        """Names of the columns; a CSV file has any."""
+        return set(self.rows.columns) if self.rows is not None else set()
+
+    @property
+    def of_iterations(self) -> set[str]:
+        """Metrics of an iteration."""
+        return set(pattern_of(self.iterations).names) - {"iteration"} if self.iterations is not None else set()
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """Axes that name a row of the output; none if the job is one case."""
+        return tuple(self.rows.key if self.rows is not None else self.csv_ or ())
+
+
+@dataclass(frozen=True)
+class Found:
+    """A number of the output, or a text, and the line that has it."""
+
+    value: Scalar
+    line: int
+
+
+@dataclass
+class ProgramOutput:
+    """What a reader found. `rows` is by key, `iterations` by number; `problems` is what is wrong with the output."""
+
+    values: dict[str, Found] = field(default_factory=dict)
+    rows: dict[tuple[Scalar, ...], dict[str, Found]] = field(default_factory=dict)
+    iterations: dict[int, dict[str, Found]] = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)
+
+
+class OutputReader:
+    """Reader of one output. `numbers` are the columns of rows that must have numbers."""
+
+    def __init__(self, fields: OutputFields, numbers: Iterable[str]) -> None:
+        self.fields = fields
+        self.found = ProgramOutput()
+        self._numbers = set(numbers)
+        self._patterns = {name: pattern_of(text) for name, text in fields.values.items()}
+        self._iteration = pattern_of(fields.iterations) if fields.iterations is not None else None
+        self._last: deque[tuple[int, str]] = deque(maxlen=_LINES_KEPT)
+        self._matches: dict[str, list[int]] = {name: [] for name in self._patterns}
+        self._whole: list[str] = []
+        self._too_slow: set[str] = set()
+        self._too_long = 0
+
+    def feed(self, line: int, text: str) -> None:
+        """Read a line, as `line_text` returns it. Lines are counted from 1."""
+        if self.fields.json_ or self.fields.csv_:
+            self._whole.append(text)
+            return
+        self._too_long = self._too_long or (line if len(text) >= LONGEST_LINE else 0)
+        self._last.append((line, text))
+        if self.fields.rows is not None:
+            self._feed_row(self.fields.rows, line, text)
+        for name in self._patterns:
+            self._feed_value(name, line, text)
+        if self._iteration is not None:
+            self._feed_iteration(line, text)
+
+    def finish(self) -> ProgramOutput:
+        """Return what was found, with a problem for each declared number that was not found once."""
+        found = self.found
+        if self.fields.json_:
+            found.problems += self._read_json("\n".join(self._whole))
+        if self.fields.csv_:
+            found.problems += self._read_csv(self.fields.csv_)
+        for name, lines in self._matches.items():
+            found.problems += self._problem_of_value(name, lines)
+        if self._iteration is not None and not found.iterations:
+            found.problems.append(self._no_match("output.iterations", self._iteration.text))
+        if self.fields.rows is not None and not found.rows:
+            found.problems.append(f"output.rows: no line has {len(self.fields.rows.columns)} words with numbers")
+        if self._too_long:
+            found.problems.append(f"line {self._too_long}: only its first {LONGEST_LINE} characters are read")
+        return found
+
+    def _feed_row(self, rows: RowFields, line: int, text: str) -> None:
+        words = text.split()
+        count = len(rows.columns)
+        if len(words) > count or len(words) <= count // 2:
+            return
+        row, wrong = self._row(rows, words, line)
+        key = tuple(row[name].value for name in rows.key if name in row)
+        if len(key) < len(rows.key) or len(wrong) > 1:
+            return  # the head of the table, or a line of text
+        if len(words) < count:
+            self.found.problems.append(f"line {line}: a row with {len(words)} of {count} columns")
+        elif wrong:
+            self.found.problems.append(f"line {line}: {wrong[0]} is not a number: {row_word(rows, words, wrong[0])!r}")
+        elif key in self.found.rows:
+            first = self.found.rows[key][rows.key[0]].line
+            self.found.problems.append(f"line {line}: the row {key_text(rows.key, key)} is also in line {first}")
+        else:
+            self.found.rows[key] = row
+
+    def _row(self, rows: RowFields, words: list[str], line: int) -> tuple[dict[str, Found], list[str]]:
+        """Return the columns of a line, and the names of those whose words are no numbers."""
+        row: dict[str, Found] = {}
+        wrong = []
+        for name, word in zip(rows.columns, words, strict=False):
+            try:
+                row[name] = Found(word if name in (rows.text or ()) else number(word), line)
+            except ValueError:
+                if name in self._numbers or name in rows.key:
+                    wrong.append(name)
+                else:
+                    row[name] = Found(word, line)
+        return row, wrong
+
+    def _feed_value(self, name: str, line: int, text: str) -> None:
+        numbers = self._find(f"output.values.{name}", self._patterns[name], line, text)
+        if numbers is not None:
+            self._matches[name].append(line)
+            self.found.values.setdefault(name, Found(numbers["number"], line))
+            del self._matches[name][3:]
+
+    def _feed_iteration(self, line: int, text: str) -> None:
+        assert self._iteration is not None
+        numbers = self._find("output.iterations", self._iteration, line, text)
+        if numbers is None:
+            return
+        iteration = numbers.pop("iteration")
+        if not iteration.is_integer():
+            self.found.problems.append(f"line {line}: iteration {iteration:g} is not an integer")
+            return
+        self.found.iterations[int(iteration)] = {name: Found(value, line) for name, value in numbers.items()}
+
+    def _find(self, name: str, pattern: Pattern, line: int, text: str) -> dict[str, float] | None:
+        if name in self._too_slow:
+            return None
+        try:
+            return pattern.find(text)
+        except TooSlow:
+            self._too_slow.add(name)
+            self.found.problems.append(f"{name}: took more than {SLOWEST_S:g} s for line {line}, and was stopped")
+            return None
+
+    def _problem_of_value(self, name: str, lines: list[int]) -> Iterator[str]:
+        if f"output.values.{name}" in self._too_slow:
+            return
+        if not lines:
+            yield self._no_match(f"output.values.{name}", self._patterns[name].text)
+        elif len(lines) > 1:
+            yield f"output.values.{name}: matches lines {lines[0]} and {lines[1]}, and must match one"
+
+    def _no_match(self, name: str, pattern: str) -> str:
+        nearest = nearest_line(pattern, self._last)
+        if nearest is None:
+            return f"{name}: matches no line"
+        return f"{name}: matches no line; the nearest is line {nearest[0]}: {nearest[1].strip()[:100]}"
+
+    def _read_json(self, text: str) -> Iterator[str]:
+        try:
+            document = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            yield f"not a JSON document: {error}"
+            return
+        for name, path in self.fields.json_.items():
+            value = value_at(document, path)
+            if isinstance(value, (int, float)) and not isinstance(value, bool):
+                self.found.values[name] = Found(float(value), 1)
+            else:
+                yield f"output.json.{name}: {path} is {'missing' if value is None else 'not a number'}"
+
+    def _read_csv(self, key: list[str]) -> Iterator[str]:
+        reader = csv.DictReader(self._whole)
+        missing = [name for name in key if name not in (reader.fieldnames or ())]
+        if missing:
+            yield f"output.csv: no column {missing[0]}; there are: {', '.join(reader.fieldnames or ())}"
+            return
+        for record in reader:
+            line = reader.line_num
+            if None in record or None in record.values():
+                yield f"line {line}: not as many fields as the header"
+                continue
+            row = {name: Found(_number_or_text(text), line) for name, text in record.items()}
+            place = tuple(row[name].value for name in key)
+            if place in self.found.rows:
+                yield f"line {line}: the row {key_text(key, place)} is given twice"
+            self.found.rows[place] = row
+
+
+def value_at(document: object, path: str) -> object:
+    """Return the value at a path such as `jobs.0.read.bw`; None if there is none."""
+    for part in path.split("."):
+        if isinstance(document, Mapping):
+            document = document.get(part)
+        elif isinstance(document, list) and part.isdecimal() and int(part) < len(document):
+            document = document[int(part)]
+        else:
+            return None
+    return document
+
+
+def key_text(names: Iterable[str], key: Iterable[Scalar]) -> str:
+    """Return the name of a row: `size=1024`."""
+    return ",".join(f"{name}={shown_number(value)}" for name, value in zip(names, key, strict=True))
+
+
+def shown_number(value: Scalar) -> str:
+    """Return the value with at most 15 digits."""
+    return f"{value:.15g}" if isinstance(value, float) else str(value)
+
+
+def row_word(rows: RowFields, words: list[str], name: str) -> str:
+    """Return the word of a column."""
+    return words[rows.columns.index(name)]
+
+
+def _number_or_text(text: str) -> Scalar:
+    try:
+        return number(text)
+    except ValueError:
+        return text

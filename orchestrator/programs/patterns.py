@@ -1,0 +1,88 @@
+"""Patterns of output lines: regular expressions with `{name}` for a number.
+
+The engine is stopped when a line takes too long, because a pattern can come from somebody else's file.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import regex
+
+from orchestrator.text import ESCAPE_SEQUENCE
+
+LONGEST_LINE = 10_000
+"""Characters of a line that patterns see."""
+
+SLOWEST_S = 1.0
+"""Time in seconds after which the search of a line is stopped."""
+
+_CAPTURE = re.compile(r"\{([A-Za-z_]\w*)\}", re.ASCII)
+_NUMBER = (
+    r"(?<![\d.])(?P<{name}>[-+]?(?:\d{{1,3}}(?:,\d{{3}})+(?:\.\d+)?|\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?|[-+]?(?i:nan|inf))"
+    r"(?!\d|\.\d|,\d{{3}})"
+)
+
+
+class TooSlow(Exception):
+    """The search of a line was stopped."""
+
+
+@dataclass(frozen=True)
+class Pattern:
+    """Pattern of a line. `names` are its captures."""
+
+    text: str
+    names: tuple[str, ...]
+    _compiled: regex.Pattern[str]
+
+    def find(self, line: str) -> dict[str, float] | None:
+        """Return the numbers of the first match in a line; None without a match. TooSlow if it takes too long."""
+        try:
+            match = self._compiled.search(line, timeout=SLOWEST_S)
+        except TimeoutError:
+            raise TooSlow from None
+        return None if match is None else {name: number(match[name]) for name in self.names}
+
+
+def pattern_of(text: str) -> Pattern:
+    """Compile a pattern. ValueError if it is not a regular expression, or has a capture twice or none."""
+    names = _CAPTURE.findall(text)
+    if not names:
+        raise ValueError("has no {name} for the number to read")
+    if len(set(names)) != len(names):
+        raise ValueError("has a name twice")
+    try:
+        compiled = regex.compile(_CAPTURE.sub(lambda match: _NUMBER.format(name=match[1]), text))
+    except regex.error as error:
+        raise ValueError(f"is not a regular expression: {error}") from None
+    return Pattern(text, tuple(names), compiled)
+
+
+def number(text: str) -> float:
+    """Return the number that a program printed, as 12, 1,234.5, .5, 2e-5 or nan. ValueError for other text."""
+    plain = text.replace(",", "")
+    if "_" in plain or plain.strip() != plain:
+        raise ValueError(f"not a number: {text!r}")
+    return float(plain)
+
+
+def line_text(raw: bytes) -> str:
+    """Return a line as patterns see it: without colours, shortened, and the last state of a progress bar."""
+    text = raw.decode("utf-8", "replace").rstrip("\r\n")
+    return ESCAPE_SEQUENCE.sub("", text.rpartition("\r")[2][:LONGEST_LINE])
+
+
+def nearest_line(text: str, lines: Iterable[tuple[int, str]]) -> tuple[int, str] | None:
+    """Return the line, with its number, that has most in common with the words of a pattern; None without a word."""
+    words = set(re.findall(r"[A-Za-z]{3,}", _CAPTURE.sub(" ", text)))
+    best, most = None, 0.0
+    for place, line in lines:
+        common = len(words & set(re.findall(r"[A-Za-z]{3,}", line))) / max(len(words), 1)
+        score = common + difflib.SequenceMatcher(None, text, line[:200], autojunk=False).quick_ratio() / 100
+        if common and score > most:
+            best, most = (place, line), score
+    return best

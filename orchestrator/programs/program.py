@@ -1,0 +1,120 @@
+"""A program that an experiment describes: its command, axes, output, metrics, and when its output is verified."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, Field
+
+from orchestrator.config.model import Count, Strict, Text, optional, required
+from orchestrator.errors import did_you_mean
+from orchestrator.programs.output import OutputFields, Scalar
+from orchestrator.programs.verification import condition_of
+
+_AXIS = re.compile(r"\{([A-Za-z_]\w*)\}", re.ASCII)
+_UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+_SIZE = re.compile(r"(\d+)([KMGT]?)(?:i?B)?")
+
+BUILT_IN_NAMES = ("rows", "iterations", "seconds", "exit_code")
+"""Names that each condition may use: the number of rows and iterations, the time of the job, and its exit code."""
+
+
+def _checked_condition(text: str) -> str:
+    condition_of(text)
+    return text
+
+
+class AxisFields(Strict):
+    """Axis of a program."""
+
+    unit: Text | None = optional("Unit of the values. B: bytes, of which 16G is 2^34.", "B")
+    about: Text | None = optional("What the axis is.", "Size of the message")
+
+
+class MetricFields(Strict):
+    """Metric of a program."""
+
+    better: Literal["higher", "lower"] = required("Direction of better values.", "higher")
+    unit: Text | None = optional("Unit of the values.", "GB/s")
+    label: Text | None = optional("Name in tables and plots. Without it: the metric's.", "Bus bandwidth")
+    take: Literal["median", "largest", "smallest", "last"] = optional(
+        "Number of the iterations that counts.", default="median"
+    )
+
+
+Processes = Literal["one", "one per node", "one per GPU"] | Count
+
+
+class ProgramFields(Strict):
+    """Program that the experiment describes, and no Python."""
+
+    name: Text | None = optional("Name of the program. Without it: the first word of the command.", "nccl-tests")
+    command: Annotated[list[Text], Field(min_length=1)] = required(
+        "Words of the command. `{axis}` is the value of an axis; no shell reads them.",
+        ["python3", "train_toy.py", "--width", "{width}"],
+    )
+    processes: Processes = optional("Processes of a job.", "one per GPU", default="one")
+    image: Text | None = optional("Container image, if the profile names none.", "nvcr.io/nvidia/pytorch:25.12-py3")
+    environment: dict[Text, str] = optional("Environment of the command.", {"OMP_NUM_THREADS": "8"}, default={})
+    axes: dict[Text, AxisFields] = optional(
+        "Units and meanings of axes. Those of the matrix and of fixed values need no entry.", default={}
+    )
+    output: OutputFields = required("Numbers in the output.")
+    metrics: dict[Text, MetricFields] = required("Metrics among these numbers.", {"loss": {"better": "lower"}})
+    verified: Annotated[Text, AfterValidator(_checked_condition)] | None = optional(
+        "Condition of a verified output, beside exit code 0 and that everything declared is found.",
+        "out_of_bounds == 0 and rows == 32 and all(wrong == 0)",
+    )
+
+    @property
+    def shown_name(self) -> str:
+        """Name in messages and tables."""
+        return self.name or self.command[0].rpartition("/")[2]
+
+    def numbers(self) -> set[str]:
+        """Return the names that must have numbers: metrics, and what the condition compares."""
+        outside, inside = condition_of(self.verified).names() if self.verified is not None else (set(), set())
+        return set(self.metrics) | outside | inside
+
+    def value(self, axis: str, text: Scalar) -> Scalar:
+        """Return the value of an axis as a command has it. 16G of an axis in bytes is the integer 2^34."""
+        fields = self.axes.get(axis)
+        match = _SIZE.fullmatch(str(text)) if fields is not None and fields.unit == "B" else None
+        return int(match[1]) * _UNITS[match[2]] if match is not None else text
+
+    def words(self, settings: Mapping[str, Scalar]) -> list[str]:
+        """Return the command of a case."""
+        return [_AXIS.sub(lambda match: str(self.value(match[1], settings[match[1]])), word) for word in self.command]
+
+    def problems(self, settings: Iterable[str]) -> Iterator[tuple[tuple[str, ...], str, str | None]]:
+        """Yield the path, the problem and the hint of each name that does not exist. `settings` are the given axes."""
+        given = set(settings)
+        for name in (name for word in self.command for name in _AXIS.findall(word)):
+            if name not in given:
+                yield ("command",), f"{{{name}}}: no such axis", did_you_mean(name, given) or _there_are(given)
+        for name in given & set(self.output.key):
+            yield ("output",), f"{name} names a row of the output, so the matrix cannot set it", None
+        known = given | set(self.output.key)
+        for name in self.axes:
+            if name not in known:
+                yield ("axes", name), f"{name}: neither given nor a key of rows", did_you_mean(name, known)
+        found = {*self.output.single_values, *self.output.of_rows, *self.output.of_iterations}
+        if self.output.csv_ is not None:
+            return  # the header of the file has the names
+        for name in self.metrics:
+            if name not in found:
+                yield ("metrics", name), f"{name}: not in the output", did_you_mean(name, found) or _there_are(found)
+        if self.verified is not None:
+            outside, inside = condition_of(self.verified).names()
+            single = {*self.output.single_values, *given, *BUILT_IN_NAMES}
+            for names, allowed in ((outside, single), (inside, single | found | known)):
+                for name in sorted(names - allowed):
+                    hint = "write all(...) or any(...) around columns of rows" if name in found else None
+                    near = hint or did_you_mean(name, allowed) or _there_are(allowed)
+                    yield ("verified",), f"{name}: no such number", near
+
+
+def _there_are(names: Iterable[str]) -> str:
+    return f"there are: {', '.join(sorted(names))}" if names else "there are none"

@@ -1,0 +1,147 @@
+"""Conditions of a verified output: comparisons of numbers, joined by `and`, `or`, `not`, `all()` and `any()`.
+
+    out_of_bounds == 0 and rows == 32 and all(wrong == 0)
+
+Python's parser reads a condition; nothing is evaluated as Python.
+"""
+
+from __future__ import annotations
+
+import ast
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any
+
+Names = Mapping[str, object]
+"""Number or text by name."""
+
+_COMPARISONS: Mapping[type[ast.cmpop], Callable[[Any, Any], bool]] = {
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+}
+_GRAMMAR = "comparisons of names and numbers, and, or, not, all(...), any(...)"
+
+
+@dataclass(frozen=True)
+class Scope:
+    """Values that a condition names: those of the whole output, and those of each row with its place in the output."""
+
+    values: Names
+    rows: Sequence[tuple[str, Names]]
+
+
+@dataclass(frozen=True)
+class Condition:
+    """Condition of a verified output."""
+
+    tree: ast.expr
+
+    def names(self) -> tuple[set[str], set[str]]:
+        """Return the names outside of `all()` and `any()`, and those inside, where columns of rows are names, too."""
+        calls = [node for node in ast.walk(self.tree) if isinstance(node, ast.Call)]
+        in_rows = {name for call in calls for name in ast.walk(call.args[0]) if isinstance(name, ast.Name)}
+        named = {name for name in ast.walk(self.tree) if isinstance(name, ast.Name)}
+        outside = named - in_rows - {call.func for call in calls if isinstance(call.func, ast.Name)}
+        return {name.id for name in outside}, {name.id for name in in_rows}
+
+    def problems(self, scope: Scope) -> list[str]:
+        """Return why the condition does not hold; nothing if it holds."""
+        return _problems(self.tree, scope)
+
+
+def condition_of(text: str) -> Condition:
+    """Parse a condition. ValueError if it has more than the grammar."""
+    try:
+        tree = ast.parse(text.strip(), mode="eval").body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        raise ValueError(f"is not a condition: {_GRAMMAR}") from None
+    _require_condition(tree, in_rows=False)
+    return Condition(tree)
+
+
+def _require_condition(node: ast.expr, in_rows: bool) -> None:
+    """Raise ValueError for a node that is no condition."""
+    match node:
+        case ast.BoolOp():
+            for part in node.values:
+                _require_condition(part, in_rows)
+        case ast.UnaryOp(op=ast.Not()):
+            _require_condition(node.operand, in_rows)
+        case ast.Call(func=ast.Name(id="all" | "any"), args=[condition], keywords=[]) if not in_rows:
+            _require_condition(condition, in_rows=True)
+        case ast.Compare(ops=[comparison], comparators=[right]) if type(comparison) in _COMPARISONS:
+            _require_value(node.left)
+            _require_value(right)
+        case _:
+            raise ValueError(f"{ast.unparse(node)} is not a condition: {_GRAMMAR}")
+
+
+def _require_value(node: ast.expr) -> None:
+    """Raise ValueError for a node that is neither a name, nor a text, nor a number."""
+    match node:
+        case ast.Name() | ast.Constant(value=str()):
+            return
+        case ast.Constant(value=value) | ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=value)) if isinstance(
+            value, (int, float)
+        ) and not isinstance(value, bool):
+            return
+    raise ValueError(f"{ast.unparse(node)} is neither a name nor a number")
+
+
+def _problems(node: ast.expr, scope: Scope) -> list[str]:
+    match node:
+        case ast.BoolOp():
+            each = [_problems(part, scope) for part in node.values]
+            holds = not any(each) if isinstance(node.op, ast.And) else not all(each)
+            return [] if holds else list(chain.from_iterable(each))
+        case ast.UnaryOp():
+            return [] if _problems(node.operand, scope) else [f"{ast.unparse(node.operand)}, and must not"]
+        case ast.Call():
+            return _problems_of_rows(node, scope)
+        case ast.Compare():
+            return _problems_of_comparison(node, scope.values)
+    raise AssertionError(ast.dump(node))
+
+
+def _problems_of_rows(call: ast.Call, scope: Scope) -> list[str]:
+    assert isinstance(call.func, ast.Name)
+    condition = call.args[0]
+    if not scope.rows:
+        return [f"{ast.unparse(call)}: the output has no row"]
+    failed = {}
+    for place, row in scope.rows:
+        problems = _problems(condition, Scope({**scope.values, **row}, ()))
+        if problems:
+            failed[place] = "; ".join(problems)
+    if call.func.id == "any":
+        return [] if len(failed) < len(scope.rows) else [f"{ast.unparse(condition)} in none of {len(scope.rows)} rows"]
+    return [f"{problem} at {place}" for place, problem in failed.items()]
+
+
+def _problems_of_comparison(node: ast.Compare, values: Names) -> list[str]:
+    sides = [(side, _value(side, values)) for side in (node.left, node.comparators[0])]
+    for side, value in sides:
+        if value is None:
+            return [f"{ast.unparse(node)}: {ast.unparse(side)} was not found"]
+    (_, left), (_, right) = sides
+    try:
+        if _COMPARISONS[type(node.ops[0])](left, right):
+            return []
+    except TypeError:
+        return [f"{ast.unparse(node)}: {left!r} and {right!r} cannot be compared"]
+    found = [f"{side.id} is {_shown(value)}" for side, value in sides if isinstance(side, ast.Name)]
+    return [f"{ast.unparse(node)}: {', '.join(found)}"]
+
+
+def _value(node: ast.expr, values: Names) -> object:
+    return values.get(node.id) if isinstance(node, ast.Name) else ast.literal_eval(node)
+
+
+def _shown(value: object) -> str:
+    return f"{value:.10g}" if isinstance(value, (int, float)) else repr(value)
