@@ -16,8 +16,7 @@ from typing import Any
 
 import yaml
 
-from orchestrator.catalog.case import Case, published_time
-from orchestrator.catalog.expand import expand
+from orchestrator.catalog.case import TrainingCase, published_time
 from orchestrator.catalog.library import Entry, find_experiment, read_experiment
 from orchestrator.clusters.machine import Machine
 from orchestrator.config.model import Hardware
@@ -27,6 +26,7 @@ from orchestrator.planning.time_constants import FITTED, Constants
 from orchestrator.planning.time_model import Duration, predict
 from orchestrator.workloads.flags import flag_arguments
 from orchestrator.workloads.megatron_core import OWN_LAYERS
+from tests.cases import expand
 
 CHECKOUT = Path(__file__).resolve().parents[1]
 SC21, ATC24 = "SC21 table 1", "ATC'24 figure 9"
@@ -167,7 +167,7 @@ _PRINTED_ERROR = 0.01
 """Relative error of a printed value: it is rounded, and comes from one run."""
 
 
-def _published_row(entry: Entry, case: Case, machine: Hardware) -> Row | None:
+def _published_row(entry: Entry, case: TrainingCase, machine: Hardware) -> Row | None:
     found = published_time(case, machine.gpu)
     if found is None:
         return None
@@ -331,11 +331,11 @@ def _of_part(row: dict[str, Any]) -> Measured:
     return Measured(f"{'peers' if of_peers else 'pretrain_parts'} {row['part']}", model, layout, training, row["ms"])
 
 
-def _measured(entry: Entry, case: Case, actual_ms: float) -> Measured:
+def _measured(entry: Entry, case: TrainingCase, actual_ms: float) -> Measured:
     return Measured(f"{entry.short_name} {case.name}", case.model, case.layout, case.training, actual_ms)
 
 
-def _ms_of_rate(case: Case, tflops_per_gpu: float) -> float:
+def _ms_of_rate(case: TrainingCase, tflops_per_gpu: float) -> float:
     flops = flops_per_iteration(case.model, case.layout.global_batch_size, case.training.recompute == "full")
     return float(flops / case.layout.gpus / (tflops_per_gpu * 1e9))
 
@@ -346,7 +346,7 @@ def _entry(experiment: str) -> Entry:
     return read_experiment(experiment, own) if own.is_file() else find_experiment(find_folders(), experiment)
 
 
-def _row(index: int, entry: Entry, case: Case, tokenizer: int, actual_ms: float) -> Row:
+def _row(index: int, entry: Entry, case: TrainingCase, tokenizer: int, actual_ms: float) -> Row:
     """Return the row of a case with the padded vocabulary of the program's tokenizer."""
     assert entry.paper.machine is not None
     model = replace(case.model, vocab=padded_vocabulary(tokenizer, case.layout.tensor_parallel))
@@ -357,5 +357,5 @@ def _row(index: int, entry: Entry, case: Case, tokenizer: int, actual_ms: float)
     )
 
 
-def _published(case: Case, metric: str) -> float:
+def _published(case: TrainingCase, metric: str) -> float:
     return next(point.value for point in case.published if point.metric == metric)

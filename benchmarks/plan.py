@@ -17,10 +17,10 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from orchestrator.catalog.expand import expand
 from orchestrator.catalog.library import experiment_names, find_entries, papers
 from orchestrator.paths import find_folders
 from orchestrator.planning.plan import memory_of
+from tests.cases import expand
 
 REPRO = Path(sys.executable).with_name("repro")
 

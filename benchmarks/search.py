@@ -23,12 +23,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from benchmarks.measured_times import CHECKOUT, TUTORIALS
-from orchestrator.catalog.case import Case, published_time
-from orchestrator.catalog.expand import expand
+from orchestrator.catalog.case import TrainingCase, published_time
 from orchestrator.catalog.library import find_experiment
 from orchestrator.paths import find_folders
 from orchestrator.planning.target import Target
 from orchestrator.search.candidates import Candidate, candidates, decide, simulate
+from tests.cases import expand
 
 PAGE = CHECKOUT / "docs" / "how-to" / "search.md"
 BEGIN, END = "<!-- python -m benchmarks.search -->", "<!-- end of benchmarks.search -->"
@@ -76,12 +76,12 @@ def lists() -> Iterator[CaseList]:
 
 
 def _groups(
-    name: str, key: Callable[[Case], tuple[Any, ...]]
-) -> Iterator[tuple[tuple[Any, ...], list[tuple[Case, float]], Target]]:
+    name: str, key: Callable[[TrainingCase], tuple[Any, ...]]
+) -> Iterator[tuple[tuple[Any, ...], list[tuple[TrainingCase, float]], Target]]:
     """Yield the cases with a published time, grouped by a key, in the order of their file."""
     entry = find_experiment(find_folders(), name)
     target = Target.of_paper(entry)
-    groups: dict[tuple[Any, ...], list[tuple[Case, float]]] = {}
+    groups: dict[tuple[Any, ...], list[tuple[TrainingCase, float]]] = {}
     for case in expand(entry):
         time = None if case.reference_only else published_time(case, target.hardware.gpu)
         if time is not None:
@@ -90,7 +90,9 @@ def _groups(
         yield value, group, target
 
 
-def _list(title: str, group: Sequence[tuple[Case, float]], target: Target, weight: Callable[[Case], float]) -> CaseList:
+def _list(
+    title: str, group: Sequence[tuple[TrainingCase, float]], target: Target, weight: Callable[[TrainingCase], float]
+) -> CaseList:
     """Return the list of a group. Times are multiplied by the weight of their case."""
     known = {case.name: time * weight(case) for case, time in group}
     chosen = {one.name: one for one in candidates([case for case, _ in group], target)[0]}
@@ -107,7 +109,7 @@ def alpa_lists() -> Iterator[CaseList]:
     best = {_task(case): case for case in expand(find_experiment(folders, "alpa/alpa-gpt"))}
     entry = find_experiment(folders, "alpa/alpa-search")
     target = Target.of_paper(entry)
-    groups: dict[tuple[object, ...], list[Case]] = {}
+    groups: dict[tuple[object, ...], list[TrainingCase]] = {}
     for case in expand(entry):
         groups.setdefault(_task(case), []).append(case)
     for task, group in groups.items():
@@ -121,7 +123,7 @@ def alpa_lists() -> Iterator[CaseList]:
             yield CaseList(title, sorted(kept, key=lambda one: names.index(one.name)), {fastest.name: known[1]})
 
 
-def _task(case: Case) -> tuple[object, ...]:
+def _task(case: TrainingCase) -> tuple[object, ...]:
     return case.model, case.layout.global_batch_size, case.layout.gpus
 
 
@@ -197,7 +199,7 @@ def _tpe_order(one: CaseList, seed: int) -> list[str]:
     return order
 
 
-def _axes(case: Case) -> dict[str, str | int | float]:
+def _axes(case: TrainingCase) -> dict[str, str | int | float]:
     layout, training = case.layout, case.training
     return {
         "tp": layout.tensor_parallel,

@@ -23,13 +23,13 @@ import torch.nn.functional as functional
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from orchestrator.catalog.case import Case, parse_where, select
-from orchestrator.catalog.expand import expand
+from orchestrator.catalog.case import TrainingCase, parse_where, select
 from orchestrator.catalog.library import find_experiment
 from orchestrator.megatron.memory import estimate_stage
 from orchestrator.megatron.model import padded_vocabulary
 from orchestrator.paths import find_folders
 from orchestrator.workloads import find_workload
+from tests.cases import expand
 
 CASES = (
     ("figure-17", "recompute=none,gbs=8", 0),
@@ -119,7 +119,7 @@ class _Loss(torch.autograd.Function):
 class Stage:
     """A rank of a pipeline stage of a case."""
 
-    case: Case
+    case: TrainingCase
     stage: int
     keeps_buffers: bool
     device: str = "cuda"

@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from orchestrator.catalog.case import Case
-from orchestrator.catalog.expand import cases_to_run, expand
+from orchestrator.catalog.case import TrainingCase
 from orchestrator.catalog.library import Entry
 from orchestrator.job_spec import JobSpec
 from orchestrator.ledger import runs
@@ -29,6 +28,7 @@ from orchestrator.reading.verdict import OUT_OF_MEMORY
 from orchestrator.results.cases import Result, case_results
 from orchestrator.results.outcome import FigureOutcome, judge_stored
 from orchestrator.workloads.argument_changes import with_changes
+from tests.cases import cases_to_run, expand
 
 # ---- runs, jobs and attempts ---------------------------------------------------------------------------------
 
@@ -346,7 +346,7 @@ def record_results(
 
 
 def record_figure(
-    ledger: Ledger, entry: Entry, scale: str, outcome: Callable[[int, Case], Outcome], **options: Any
+    ledger: Ledger, entry: Entry, scale: str, outcome: Callable[[int, TrainingCase], Outcome], **options: Any
 ) -> FigureOutcome:
     """Record a run of all cases by `record_results` with these options. Return the figure that the ledger has."""
     outcomes = {case.name: outcome(number, case) for number, case in enumerate(cases_to_run(entry, scale))}
@@ -354,7 +354,7 @@ def record_figure(
     return judge_stored(ledger, entry, scale)
 
 
-def _job_of(case: Case, entry: Entry, cluster: str, gpu: str, code: str, repeat: int) -> NewJob:
+def _job_of(case: TrainingCase, entry: Entry, cluster: str, gpu: str, code: str, repeat: int) -> NewJob:
     identity = f"{cluster} {entry.name} {case.scale} {case.name} {code} {repeat} {case.argument_changes}"
     on_gpus = case.device == "gpu"
     spec = job_spec(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from orchestrator.api import DEFAULT, Session
 from orchestrator.catalog.axes import AXES, SETTING_COLUMNS
-from orchestrator.catalog.case import Case, parse_where, select
+from orchestrator.catalog.case import Case, TrainingCase, parse_where, select
 from orchestrator.catalog.expand import case_count, cases_to_run, expand, reference_notes, scale_fields, values_on
 from orchestrator.catalog.experiment import (
     PAPER,
@@ -186,7 +186,7 @@ class ExperimentCases:
                 label=case.settings.get("label"),
                 settings={name: _setting(case, name) for name in _SETTINGS},
                 arguments=shlex.join(case.arguments) or None,
-                parameters_billion=round(case.model.parameters() / 1e9, 4),
+                parameters_billion=round(case.model.parameters() / 1e9, 4) if isinstance(case, TrainingCase) else None,
                 script=self.script_of(case),
             )
             for case in self.cases
@@ -264,6 +264,8 @@ _SETTING_COLUMNS = tuple(replace(column, name=name) for name, column in _COLUMN_
 
 def _setting(case: Case, name: str) -> Value | None:
     """Return a setting as the job has it: the field of layout, model or training with its name or its column's."""
+    if not isinstance(case, TrainingCase):
+        return case.settings.get(name)
     parts, names = (case.layout, case.model, case.training), (_COLUMN_OF[name].name, name)
     values: Iterator[Value | None] = (getattr(part, each) for each in names for part in parts if hasattr(part, each))
     return next(values)
@@ -277,7 +279,7 @@ class ShownCase(TableRow):
     label: Annotated[str | int | float | None, Field("name of the case in the source")]
     settings: Annotated[Mapping[str, Value | None], Columns(_SETTING_COLUMNS)]
     arguments: Annotated[str | None, Field("further arguments of the program")]
-    parameters_billion: Annotated[float, Field("parameters of the whole model", "10^9")]
+    parameters_billion: Annotated[float | None, Field("parameters of the whole model", "10^9")]
     workload: Annotated[str, Field("program that runs the case")]
     experiment: Annotated[str, Field("full name of the experiment")]
     scale: Annotated[str, Field("scale of the case")]

@@ -10,7 +10,7 @@ from orchestrator.api.jobs import update
 from orchestrator.api.runs import wait
 from orchestrator.api.session import Reporter
 from orchestrator.api.submissions import submit, supervise
-from orchestrator.catalog.case import Case, parse_where, published_time, select
+from orchestrator.catalog.case import Case, parse_where, published_time, select, training_cases
 from orchestrator.catalog.expand import cases_to_run
 from orchestrator.catalog.experiment import PAPER
 from orchestrator.catalog.library import Entry, find_experiment
@@ -102,7 +102,7 @@ def _require_budget(prepared: PreparedSearch, options: SearchOptions, iterations
     if trials or affordable([Corrected(first, first.iteration_ms, first.iteration_ms)], trials, options, iterations):
         return
     job_s = run_s(replace(first.case.training, iterations=iterations), first.iteration_ms, first.case.workload)
-    gpus = first.case.layout.gpus
+    gpus = first.case.gpus
     what = f"the budget is below one job: {first.name} is predicted to take {job_s:.0f} s on {counted(gpus, 'GPU')}"
     raise ReproError(Problem(f"{what}, {gpus * job_s / 3600:.2g} GPU-hours", hint="give a larger --budget"))
 
@@ -183,7 +183,7 @@ def affordable(
             job_s = trials[-1].job_s if trials else 0.0
         else:
             job_s = run_s(replace(case.training, iterations=iterations), one.iteration_ms, case.workload)
-        hours, seconds = hours + job_s * case.layout.gpus / 3600, seconds + job_s
+        hours, seconds = hours + job_s * case.gpus / 3600, seconds + job_s
         if options.budget.allows(hours, seconds):
             chosen.append(one)
     return chosen
@@ -274,7 +274,7 @@ def simulate_search(
     if len(known) < 2:
         what = f"{entry.short_name}: {counted(len(known), 'case')} with a {'measured' if cluster else 'published'} time"
         raise ReproError(Problem(what, hint="a simulation needs two or more"))
-    cases = [case for case, _ in known]
+    cases = training_cases(case for case, _ in known)
     require_one_task(entry, cases)
     chosen, _ = candidates(cases, target)
     return entry, simulate(chosen, {case.name: time for case, time in known})
@@ -283,7 +283,7 @@ def simulate_search(
 def _published_times(experiment: str, where: str | None) -> tuple[Entry, Target, list[tuple[Case, float]]]:
     entry = find_experiment(find_folders(), experiment)
     target = Target.of_paper(entry)
-    cases = select(cases_to_run(entry, PAPER), parse_where(where))
+    cases = training_cases(select(cases_to_run(entry, PAPER), parse_where(where)))
     times = [(case, published_time(case, target.hardware.gpu)) for case in cases]
     return entry, target, [(case, time[1]) for case, time in times if time is not None]
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from typing import TypeVar
 
 from orchestrator.catalog.axes import AXES, WITHOUT_INFLUENCE, read_value
 from orchestrator.catalog.experiment import ExpectedOutcome, PublishedPoint
@@ -12,6 +13,7 @@ from orchestrator.errors import Problem, ReproError, names_hint
 from orchestrator.job_spec import Value
 from orchestrator.megatron.model import Layout, ModelShape, Training, flops_per_iteration
 from orchestrator.paths import short_name
+from orchestrator.programs.program import ProgramFields
 
 _NOT_CASES = ("submissions", "warm-up-")
 """Names of other folders beside those of the cases."""
@@ -19,12 +21,13 @@ _LONGEST_SLUG = 100
 """Bytes. A file name may have 255, and contains more than the slug."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
     """One point of an experiment, at one scale.
 
-    `point` has the values on the axes that name the case, `settings` the values on all axes. `arguments` are further
-    arguments of the program, besides those from model, layout and training. `argument_changes` are the options `--arg`
+    `point` has the values on the axes that name the case, `settings` the values on all axes. `program` is the program
+    that the experiment describes; None for a known one, whose name is `workload`. `arguments` are further
+    arguments of the program, besides those from the settings. `argument_changes` are the options `--arg`
     and `--no-arg` of the run that change the arguments. `published` are the numbers of the source.
     `reference_only` is the reason why the case has no job. `script` is the published script with its arguments, at the
     published scale. `instead_of` is the workload of the experiment, if
@@ -35,9 +38,7 @@ class Case:
     scale: str
     point: tuple[tuple[str, Value], ...]
     workload: str
-    model: ModelShape
-    layout: Layout
-    training: Training
+    program: ProgramFields | None = None
     device: str = "gpu"
     time_limit: str | None = None
     gpu_memory_gb: int | None = None
@@ -49,7 +50,17 @@ class Case:
     reference_only: str | None = None
     script: str | None = None
     instead_of: str | None = field(default=None, compare=False)
-    settings: dict[str, Value] = field(default_factory=dict, compare=False, repr=False)
+    settings: Mapping[str, Value] = field(default_factory=dict, compare=False, repr=False)
+
+    @property
+    def gpus(self) -> int:
+        """Number of GPUs, or of processes on CPU cores."""
+        return int(self.settings.get("gpus", 0))
+
+    @property
+    def iterations(self) -> int:
+        """Number of planned iterations; 0 if the program has no such number."""
+        return 0
 
     @property
     def name(self) -> str:
@@ -85,6 +96,37 @@ class Case:
         return value
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingCase(Case):
+    """A case of a program of the Megatron family: the training of a model in a layout."""
+
+    model: ModelShape
+    layout: Layout
+    training: Training
+
+    @property
+    def gpus(self) -> int:
+        """Number of GPUs, or of processes on CPU cores."""
+        return self.layout.gpus
+
+    @property
+    def iterations(self) -> int:
+        """Number of planned iterations."""
+        return self.training.iterations
+
+
+C = TypeVar("C", bound=Case)
+
+
+def training_cases(cases: Iterable[Case]) -> list[TrainingCase]:
+    """Return the cases; ReproError if the program of one is not of the Megatron family."""
+    found = list(cases)
+    other = next((case.workload for case in found if not isinstance(case, TrainingCase)), None)
+    if other is not None:
+        raise ReproError(Problem(f"{other}: not a program of the Megatron family"))
+    return [case for case in found if isinstance(case, TrainingCase)]
+
+
 _LENGTH_OF_RUN = ("iterations", "warmup_iterations", "log_interval", "evaluation_iterations")
 
 
@@ -93,7 +135,11 @@ def alike(first: Case, second: Case, compared: Collection[str]) -> bool:
     axes = (first.settings.keys() | second.settings.keys()) - {*compared, *WITHOUT_INFLUENCE}
     if any(first.settings.get(axis) != second.settings.get(axis) for axis in axes):
         return False
-    kinds = [(case.model.family, case.model.positions, case.arguments, case.device) for case in (first, second)]
+    if (first.device, first.arguments, first.program) != (second.device, second.arguments, second.program):
+        return False
+    if not (isinstance(first, TrainingCase) and isinstance(second, TrainingCase)):
+        return type(first) is type(second)
+    kinds = [(case.model.family, case.model.positions) for case in (first, second)]
     if kinds[0] != kinds[1]:
         return False
     free = {field.name for field in fields(Training)} & {*compared, *_LENGTH_OF_RUN}
@@ -128,7 +174,7 @@ def parse_where(text: str | None) -> dict[str, Value]:
     return wanted
 
 
-def select(cases: list[Case], wanted: Mapping[str, Value]) -> list[Case]:
+def select(cases: Sequence[C], wanted: Mapping[str, Value]) -> list[C]:
     """Return the cases with these values; ReproError names the existing values if there is no such case."""
     selected = [case for case in cases if case.has(wanted)]
     if selected:
@@ -138,7 +184,7 @@ def select(cases: list[Case], wanted: Mapping[str, Value]) -> list[Case]:
     raise ReproError(Problem(f"--where {option}: no such case", hint=f"there are {values}"))
 
 
-def _values(cases: list[Case], axis: str) -> str:
+def _values(cases: Sequence[Case], axis: str) -> str:
     """Return the values of the cases on an axis, for a hint."""
     values = {case.settings[axis] for case in cases if axis in case.settings}
     texts = [shown_value(value) for value in sorted(values, key=lambda value: (isinstance(value, str), value))]
@@ -146,7 +192,7 @@ def _values(cases: list[Case], axis: str) -> str:
     return (", ".join(texts[:_MOST_SHOWN]) or "none") + more
 
 
-def with_workload(cases: Sequence[Case], workload: str) -> list[Case]:
+def with_workload(cases: Sequence[C], workload: str) -> list[C]:
     """Return the cases with another workload; cases that already have it are unchanged.
 
     The expected outcome belongs to the original workload and is dropped; published numbers stay for comparison.
@@ -165,7 +211,7 @@ def with_workload(cases: Sequence[Case], workload: str) -> list[Case]:
             workload=workload,
             expected=None,
             instead_of=case.instead_of or programs[0],
-            settings=case.settings | {"workload": workload},
+            settings={**case.settings, "workload": workload},
         )
         for case in cases
     ]
@@ -183,7 +229,7 @@ def replacement_notes(cases: Sequence[Case]) -> list[str]:
     return notes
 
 
-def published_time(case: Case, gpu: str | None) -> tuple[PublishedPoint, float] | None:
+def published_time(case: TrainingCase, gpu: str | None) -> tuple[PublishedPoint, float] | None:
     """Return the published number that gives the time of an iteration most exactly, and that time in ms.
 
     Numbers of another GPU than `gpu` are left out. None if no number gives the time.
@@ -193,12 +239,12 @@ def published_time(case: Case, gpu: str | None) -> tuple[PublishedPoint, float] 
     return None if metric is None else (points[metric], _times_ms(case, points[metric].value)[metric])
 
 
-def _times_ms(case: Case, value: float) -> dict[str, float]:
+def _times_ms(case: TrainingCase, value: float) -> dict[str, float]:
     """Return the time of an iteration in ms by the metric whose value is given, the one with the most digits first.
 
     FLOPs are those of SC21 eq. 3.
     """
-    batch, gpus = case.layout.global_batch_size, case.layout.gpus
+    batch, gpus = case.layout.global_batch_size, case.gpus
     flops = flops_per_iteration(case.model, batch, case.training.recompute == "full")
     return {
         "iteration_ms": value,

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from orchestrator.catalog.axes import AXES, ModelAxes, Settings
-from orchestrator.catalog.case import Case, alike, shown_value
+from orchestrator.catalog.case import Case, TrainingCase, alike, shown_value
 from orchestrator.catalog.claims import PairFields
 from orchestrator.catalog.experiment import (
     PAPER,
@@ -187,7 +187,7 @@ def _case(
     for axis in naming:
         if axis not in settings:
             raise _NamelessRowError(axis)
-    return Case(
+    return TrainingCase(
         experiment=entry.name,
         scale=scale,
         point=tuple((axis, settings[axis]) for axis in naming),

@@ -119,9 +119,9 @@ def _print_published(comparison: api.PublishedComparison, selection: api.FigureF
 def _print_summary(comparison: api.PublishedComparison) -> None:
     """Print how rates are computed, how many numbers are within tolerance, and what is missing."""
     rows, results = comparison.rows, comparison.results.values()
-    measured = [result for result in results if result.metric("iteration_ms")]
+    measured = [result for result in results if result.metric("tflops_per_gpu")]
     if measured:
-        equations = " or ".join(dict.fromkeys(api.equation(result.case) for result in measured))
+        equations = " or ".join(dict.fromkeys(filter(None, (api.equation(result.case) for result in measured))))
         message(f"TFLOP/s, percent of peak and PFLOP/s of all GPUs by {equations}, from the time of an iteration")
         for name in ("percent_of_peak_computed", "mfu_percent"):
             if any(result.metric(name) for result in measured):

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 
-from orchestrator.catalog.case import Case
+from orchestrator.catalog.case import Case, training_cases
 from orchestrator.catalog.experiment import Paper
 from orchestrator.clusters.container import read_image
 from orchestrator.clusters.resolve import Cluster
@@ -78,6 +78,7 @@ def program_for(case: Case, paper: Paper, cluster: Cluster, folders: Folders) ->
     ReproError if the profile does not define the workload, the paper has no code for it, or the workload does not
     support a setting of the case.
     """
+    [case] = training_cases([case])
     workload = find_workload(case.workload)
     site = cluster.profile.workloads.site(workload.name)
     if site is None:

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from orchestrator.catalog.case import TrainingCase
 from orchestrator.clusters.resolve import Cluster
 from orchestrator.errors import Problem, ReproError
 from orchestrator.files import private_folder
@@ -73,8 +74,9 @@ def in_order(plans: Sequence[Plan]) -> list[Plan]:
     """Return the plans by size, the smallest first: a mistake that they share appears where it costs least."""
 
     def size(plan: Plan) -> tuple[int, int, float]:
-        layout, training = plan.case.layout, plan.case.training
-        flops = flops_per_iteration(plan.case.model, layout.global_batch_size, False) * training.iterations
+        case, flops = plan.case, 0.0
+        if isinstance(case, TrainingCase):
+            flops = flops_per_iteration(case.model, case.layout.global_batch_size, False) * case.iterations
         return plan.resources.nodes, plan.resources.tasks, flops
 
     return sorted(plans, key=size)

@@ -179,7 +179,7 @@ def submission_findings(entry: Entry, cases: Sequence[Case], cluster: Cluster, f
             plans += plan_cases(entry, [case for case in fitting if case.workload == workload], cluster, folders)
         except ReproError as error:
             findings += faults("plan", error)
-    by_size = sorted(plans, key=lambda plan: (plan.resources.nodes, plan.case.layout.gpus))
+    by_size = sorted(plans, key=lambda plan: (plan.resources.nodes, plan.case.gpus))
     ends = {plan.identity: plan for plan in (*by_size[:1], *by_size[-1:])}
     return [*findings, *(finding for plan in ends.values() for finding in _tested(plan, cluster, folders))]
 

@@ -151,7 +151,7 @@ def gpu_warnings(plans: Sequence[Plan], cluster: Cluster) -> list[str]:
         return []
     if machine.gpus == 0:
         return [f"no GPU of this machine is used: {machine.lack}"] if machine.lack else []
-    gpus = max((plan.case.layout.gpus for plan in plans if plan.case.device == "gpu"), default=0)
+    gpus = max((plan.case.gpus for plan in plans if plan.case.device == "gpu"), default=0)
     return list(gpus_in_use(gpu_memory()[:gpus])) if gpus else []
 
 

@@ -118,8 +118,8 @@ def new_jobs(plans: Sequence[Plan], cluster: Cluster) -> list[NewJob]:
             image=plan.program.image,
             image_digest=plan.program.image_digest,
             spec=JobSpec.from_json(specs[plan.case.name]),
-            gpus=plan.case.layout.gpus,
-            iterations=plan.case.training.iterations,
+            gpus=plan.case.gpus,
+            iterations=plan.case.iterations,
             scheduler="slurm" if cluster.is_slurm else "local",
             repeat=plan.repeat,
         )

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
+from orchestrator.catalog.case import TrainingCase
 from orchestrator.catalog.expand import cases_to_run
 from orchestrator.catalog.library import find_experiment
 from orchestrator.clusters.resolve import Cluster, find_cluster, recorded_cluster
@@ -254,11 +255,12 @@ def _run_plan(
     """Return the resolved options. The smallest job is the canary, unless it has been judged already."""
     slurm, canary, latest = cluster.profile.slurm, None, next(reversed(before.get(smallest.identity, ())), None)
     is_under_way = latest is not None and (latest.phase in OPEN or latest.verdict is None)
-    if options.canary and (smallest.identity in missing or is_under_way):
+    training = smallest.case if isinstance(smallest.case, TrainingCase) else None
+    if options.canary and training is not None and (smallest.identity in missing or is_under_way):
         is_new = latest is None or smallest.identity in missing
         folder = folders.job(run_id, smallest.slug) if is_new or latest is None else Path(latest.folder)
-        canary = _canary_job(smallest, cluster, folder)
-    warm_up = smallest.case.training.warmup_iterations
+        canary = _canary_job(smallest, training, cluster, folder)
+    warm_up = training.training.warmup_iterations if training is not None else 0
     has_gate = canary is not None or options.stop_after is not None
     limit = slurm.max_running if slurm else 1
     return RunPlan(
@@ -273,12 +275,12 @@ def _run_plan(
     )
 
 
-def _canary_job(plan: Plan, cluster: Cluster, folder: Path) -> CanaryJob:
-    layout, result_row = plan.case.layout, find_workload(plan.case.workload).result_row
+def _canary_job(plan: Plan, case: TrainingCase, cluster: Cluster, folder: Path) -> CanaryJob:
+    layout, result_row = case.layout, find_workload(case.workload).result_row
     sizes = layout.gpus, layout.tensor_parallel, layout.pipeline_parallel
     nodes_inside = None if cluster.profile.container is None else plan.resources.nodes
-    row = None if result_row is None else result_row(plan.case.model, layout)
-    return CanaryJob(plan.label, folder, plan.case.training.iterations, *sizes, nodes_inside, row)
+    row = None if result_row is None else result_row(case.model, layout)
+    return CanaryJob(plan.label, folder, case.iterations, *sizes, nodes_inside, row)
 
 
 def _stop_replaced_attempts(ledger: Ledger, before: Mapping[str, Sequence[AttemptRow]], recorded: Recorded) -> None:

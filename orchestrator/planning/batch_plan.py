@@ -8,7 +8,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from orchestrator.catalog.case import Case
+from orchestrator.catalog.case import C, Case, TrainingCase
 from orchestrator.catalog.expand import cases_to_run
 from orchestrator.catalog.experiment import PAPER, scale_names
 from orchestrator.catalog.library import Entry, find_experiment
@@ -249,7 +249,7 @@ def within_budget(
     of_each = [runs[job_content(case)] for case in cases]
     return Budgeted(
         cases=tuple(with_iterations(case, run.iterations(measured)) for case, run in zip(cases, of_each, strict=True)),
-        own=tuple(case.training.iterations for case in cases),
+        own=tuple(case.iterations for case in cases),
         run_s=tuple(run.run_s(measured) for run in of_each),
         jobs=len(runs),
         total_s=total(jobs, measured),
@@ -276,8 +276,10 @@ def most_measured(
     return fitting - 1 if fitting else None
 
 
-def with_iterations(case: Case, iterations: int) -> Case:
-    """Return the case with another number of iterations."""
+def with_iterations(case: C, iterations: int) -> C:
+    """Return the case with another number of iterations; unchanged if its program has no such number."""
+    if not isinstance(case, TrainingCase):
+        return case
     return replace(case, training=replace(case.training, iterations=iterations))
 
 
@@ -289,6 +291,9 @@ def _runs(cases: Sequence[Case], target: Target, options: str) -> tuple[dict[str
     runs: dict[str, BudgetedJob] = {}
     uncertainty = 0.0
     for case in cases:
+        if not isinstance(case, TrainingCase):
+            what = f"{short_name(case.experiment)}: the time of {case.workload} is not predicted"
+            raise ReproError(Problem(f"{options}: {what}", hint="leave it out"))
         if case.device == "cpu":
             what = f"{short_name(case.experiment)} at scale {case.scale} runs on CPU cores, whose time is not predicted"
             raise ReproError(Problem(f"{options}: {what}", hint="leave it out; --where selects fewer cases"))
@@ -297,7 +302,7 @@ def _runs(cases: Sequence[Case], target: Target, options: str) -> tuple[dict[str
             what = f"no time is predicted on {target.name}: the GPUs' peak in {case.training.dtype} is unknown"
             hint = f"add hardware: peak_tflops: {{{case.training.dtype}: ...}}, or leave it out"
             raise ReproError(Problem(f"{options}: {what}", hint=hint))
-        run = BudgetedJob(case.name, case.training, duration.iteration_ms, case.workload, case.layout.gpus)
+        run = BudgetedJob(case.name, case.training, duration.iteration_ms, case.workload, case.gpus)
         runs.setdefault(job_content(case), run)
         uncertainty = max(uncertainty, duration.uncertainty)
     return runs, uncertainty
@@ -363,6 +368,8 @@ def _unsupported(entry: Entry, scale: str, cases: list[Case]) -> list[Problem]:
     """Return each reason why a program cannot run cases of a scale, with the cases."""
     reasons: list[tuple[str, str]] = []
     for case in cases:
+        if not isinstance(case, TrainingCase):
+            continue
         try:
             reason = find_workload(case.workload).unsupported_settings(case)
         except ReproError as error:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Annotated, Literal
 
+from orchestrator.catalog.case import TrainingCase, training_cases
 from orchestrator.errors import Problem, ReproError
 from orchestrator.fields import Column, Columns, Field, TableRow, row_of
 from orchestrator.megatron.memory import solve_offload
@@ -36,7 +37,7 @@ class PlanRow(TableRow):
     nodes: Annotated[int, Field("nodes", of="predicted.nodes", main=3)]
     tasks: Annotated[int | None, Field("processes of a case on CPU cores")]
     gpus: Annotated[int, Field("GPUs of the job; 0 on CPU cores", main=4)]
-    microbatches: Annotated[int, Field("microbatches", of="case.layout.microbatches")]
+    microbatches: Annotated[int | None, Field("microbatches", of="case.layout.microbatches")]
     bubble: Annotated[float, Field("share of the pipeline's time in which a GPU waits for another stage")]
     parameters_per_gpu_b: Annotated[float | None, Field("parameters of a GPU", "10^9")]
     memory_gb: Annotated[float | None, Field("predicted memory of a GPU", "GB", main=5)]
@@ -128,7 +129,7 @@ class BatchReport:
             gpu_hours=round(self.batch.gpu_hours, 2),
             cost=round(cost.amount, 2) if cost else None,
             currency=cost.currency if cost else None,
-            most_gpus=max((job.case.layout.gpus for job in jobs), default=0),
+            most_gpus=max((job.case.gpus for job in jobs), default=0),
             run_s=round(budgeted.total_s, 1) if budgeted else None,
             time_budget_s=budgeted.budget_s if budgeted else None,
             cost_budget=budgeted.cost_budget.amount if budgeted and budgeted.cost_budget else None,
@@ -142,7 +143,7 @@ def batch_report(
     rows = {one.label: _row(one) for one in batch.planned if not one.checked.refusals}
     if batch.budgeted is not None:
         for label, case, run_s in zip(list(rows), batch.budgeted.cases, batch.budgeted.run_s, strict=True):
-            rows[label] = replace(rows[label], iterations=case.training.iterations, run_s=round(run_s, 1))
+            rows[label] = replace(rows[label], iterations=case.iterations, run_s=round(run_s, 1))
     if solve_alpha:
         _add_alpha(rows, batch)
     return BatchReport(batch, selections, rows, notes)
@@ -153,7 +154,7 @@ def budget_text(budgeted: Budgeted) -> str:
 
     For a cost budget it is `48.20 USD of the 50.00 USD of --cost-budget`.
     """
-    now, own = _range([case.training.iterations for case in budgeted.cases]), _range(budgeted.own)
+    now, own = _range([case.iterations for case in budgeted.cases]), _range(budgeted.own)
     unit = " iteration" if now == "1" else " iterations"
     iterations = f"{now}{unit}, as in the experiment" if now == own else f"{now}{unit} instead of {own}"
     in_turn = ", one after another," if budgeted.budget_s is not None else ""
@@ -174,15 +175,17 @@ def _range(counts: Sequence[int]) -> str:
 def _add_alpha(rows: dict[str, PlanRow], batch: BatchPlan) -> None:
     """Add the solved offload share of each case that offloads, or could, and the published one."""
     solvable = [
-        planned
+        (planned, case)
         for planned in batch.planned
-        if planned.case.model.family == "llama" and planned.case.training.recompute in ("none", "ours")
+        if isinstance(case := planned.case, TrainingCase)
+        and case.model.family == "llama"
+        and case.training.recompute in ("none", "ours")
     ]
     if not solvable:
         hint = "for example repro plan atc-figure-9 --solve-alpha"
         raise ReproError(Problem("--solve-alpha: no case keeps activations that ATC'24 would offload", hint=hint))
-    for planned in solvable:
-        case, row = planned.case, rows.get(planned.label)
+    for planned, case in solvable:
+        row = rows.get(planned.label)
         if row is not None:
             solved = round(solve_offload(case.model, case.layout, case.training), 3)
             rows[planned.label] = replace(row, alpha=case.training.offload, solved_alpha=solved)
@@ -193,7 +196,7 @@ def exact_jobs(report: BatchReport) -> list[PlannedCase]:
     absent = absent_packages()
     if absent:
         raise ReproError(Problem(f"--exact needs {' and '.join(absent)}", hint=install_command()))
-    jobs = [job for job in report.batch.jobs if job.case.device == "gpu"]
+    jobs = [job for job in report.batch.jobs if job.case.device == "gpu" and isinstance(job.case, TrainingCase)]
     if not jobs:
         raise ReproError(Problem("--exact: no case runs on GPUs", hint="leave --exact out"))
     return jobs
@@ -206,7 +209,8 @@ def with_exact_memory(report: BatchReport) -> BatchReport:
     notes = list(report.notes)
     if not all(find_workload(job.case.workload).is_own for job in jobs):
         notes.append("the real model is today's megatron-core; Megatron-LM of 2021 computes its loss in fewer bytes")
-    for job, exact in zip(jobs, plan_exactly([job.target.as_run(job.case) for job in jobs]), strict=True):
+    runs = [job.target.as_run(case) for job, case in zip(jobs, training_cases(job.case for job in jobs), strict=True)]
+    for job, exact in zip(jobs, plan_exactly(runs), strict=True):
         if not isinstance(exact, ExactCase):
             notes.append(f"{job.label}: not planned exactly: {exact}")
             continue
@@ -236,15 +240,15 @@ def _row(planned: PlannedCase) -> PlanRow:
     memory, duration = cost.memory, cost.duration
     price = planned.target.price
     money = price.of(cost.gpu_hours) if price is not None and cost.gpu_hours else None
-    pinned_gb = memory.offloaded_bytes * case.layout.gpus / cost.nodes / 1e9 if memory else 0.0
+    pinned_gb = memory.offloaded_bytes * case.gpus / cost.nodes / 1e9 if memory else 0.0
     on_cpu = case.device == "cpu"
     return row_of(
         PlanRow,
         planned,
         SimpleNamespace(predicted=cost, duration=duration, money=money),
-        tasks=case.layout.gpus if on_cpu else None,
-        gpus=0 if on_cpu else case.layout.gpus,
-        bubble=round(case.layout.bubble(), 4),
+        tasks=case.gpus if on_cpu else None,
+        gpus=0 if on_cpu else case.gpus,
+        bubble=round(case.layout.bubble(), 4) if isinstance(case, TrainingCase) else None,
         parameters_per_gpu_b=round(memory.parameters / 1e9, 3) if memory else None,
         memory_gb=round(memory.total_bytes / 1e9, 1) if memory else None,
         usable_gb=cost.usable_bytes and round(cost.usable_bytes / 1e9, 1),

@@ -20,7 +20,7 @@ from multiprocessing.connection import wait
 from pathlib import Path
 from typing import TypeAlias
 
-from orchestrator.catalog.case import Case
+from orchestrator.catalog.case import TrainingCase
 from orchestrator.megatron.memory import MemoryFacts, gradient_width, step_width
 from orchestrator.megatron.model import Attention, Training
 from orchestrator.workloads import find_workload, pretrain
@@ -188,7 +188,7 @@ class ExactCase:
     total_bytes: int
 
 
-def plan_exactly(cases: Sequence[Case]) -> list[ExactCase | str]:
+def plan_exactly(cases: Sequence[TrainingCase]) -> list[ExactCase | str]:
     """Plan each case with the real model. The result of a case that cannot be planned is the reason, in one line."""
     results: list[ExactCase | str] = [
         "the exact planner builds no experts" if case.model.experts else "planned for GPUs only" for case in cases
@@ -205,7 +205,7 @@ def plan_exactly(cases: Sequence[Case]) -> list[ExactCase | str]:
     return results
 
 
-def exact_job(case: Case) -> ExactJob:
+def exact_job(case: TrainingCase) -> ExactJob:
     """Return the job of `pretrain` for a case, without features that the case's own workload lacks."""
     facts = find_workload(case.workload).memory_of(case)
     arguments = pretrain.model_arguments(case)
@@ -215,7 +215,7 @@ def exact_job(case: Case) -> ExactJob:
         arguments += ["--no-gradient-accumulation-fusion", "--no-cross-entropy-fusion"]
     if facts.microbatch_slots is None:
         arguments += ["--cuda-graph-impl", "none"]
-    return ExactJob(tuple(arguments), case.layout.gpus, facts.attention, facts.frees_outputs)
+    return ExactJob(tuple(arguments), case.gpus, facts.attention, facts.frees_outputs)
 
 
 def _total_bytes(rank: RankMemory, facts: MemoryFacts, training: Training) -> int:

@@ -15,10 +15,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
-from orchestrator.catalog.case import Case
+from orchestrator.catalog.axes import WITHOUT_INFLUENCE
+from orchestrator.catalog.case import Case, TrainingCase
 from orchestrator.catalog.library import Entry
 from orchestrator.clusters.program import image_of, program_for
 from orchestrator.clusters.resolve import Cluster
+from orchestrator.config.model import Hardware
 from orchestrator.config.yaml import shown
 from orchestrator.errors import Problem, ReproError, for_each
 from orchestrator.fields import Field
@@ -72,7 +74,7 @@ class Cost:
 def cost_of(case: Case, target: Target) -> Cost:
     """Return the cost of a case that the target does not refuse."""
     nodes = target.nodes_of(case)
-    if case.device == "cpu":
+    if case.device == "cpu" or not isinstance(case, TrainingCase):
         return Cost(nodes, None, None, None, None, None, None)
     memory = memory_of(case, target)
     usable = usable_bytes(case, target)
@@ -84,7 +86,7 @@ def cost_of(case: Case, target: Target) -> Cost:
         job_s = find_workload(case.workload).time.start_up_s
     else:
         job_s = run_s(case.training, duration.iteration_ms, case.workload)
-    return Cost(nodes, memory, usable, fit, duration, job_s, case.layout.gpus * job_s / 3600)
+    return Cost(nodes, memory, usable, fit, duration, job_s, case.gpus * job_s / 3600)
 
 
 def run_s(training: Training, iteration_ms: float, program: str) -> float:
@@ -93,12 +95,12 @@ def run_s(training: Training, iteration_ms: float, program: str) -> float:
     return find_workload(program).time.start_up_s + runs * iteration_ms / 1e3
 
 
-def memory_of(case: Case, target: Target | None = None) -> MemoryEstimate:
+def memory_of(case: TrainingCase, target: Target | None = None) -> MemoryEstimate:
     """Return the memory by the closed form for the case's workload, on any machine or as the target runs it."""
     return find_workload(case.workload).estimate_memory(case if target is None else target.as_run(case))
 
 
-def time_of(case: Case, target: Target) -> Duration | None:
+def time_of(case: TrainingCase, target: Target) -> Duration | None:
     """Return the time of an iteration of a case on GPUs; None if the peak of its dtype is unknown."""
     run = target.as_run(case)
     return predict(run.model, run.layout, run.training, target.hardware, run.workload, run.arguments, target.site)
@@ -156,9 +158,9 @@ class Plan(CheckedCase):
         return self.resources.nodes * self.resources.gpus_per_node
 
     @property
-    def bubble(self) -> float:
-        """Return the share of the pipeline's time in which a GPU waits for another stage."""
-        return round(self.case.layout.bubble(), 4)
+    def bubble(self) -> float | None:
+        """Return the share of the pipeline's time in which a GPU waits for another stage; None without a pipeline."""
+        return round(self.case.layout.bubble(), 4) if isinstance(self.case, TrainingCase) else None
 
     @property
     def time_limit_s(self) -> int:
@@ -179,9 +181,9 @@ class PlannedJob:
     nodes: Annotated[int, Field(of="resources.nodes")]
     tasks: Annotated[int, Field(of="resources.tasks")]
     gpus: int
-    microbatches: Annotated[int, Field(of="case.layout.microbatches")]
-    bubble: float
-    iterations: Annotated[int, Field(of="case.training.iterations")]
+    microbatches: Annotated[int | None, Field(of="case.layout.microbatches")]
+    bubble: float | None
+    iterations: Annotated[int, Field(of="case.iterations")]
     time_limit_s: int
     warnings: Sequence[str]
     workload: Annotated[str, Field(of="program.workload")]
@@ -228,12 +230,12 @@ def repeated(plans: Sequence[Plan], times: int) -> list[Plan]:
 
 def check_case(case: Case, target: Target) -> CheckedCase:
     """Check a case against a machine and cost it. Pure: no scheduler, no torch, no file is touched."""
-    context = case_context(case, target)
+    context = case_context(case, target) if isinstance(case, TrainingCase) else None
     reasons = tuple(refusals(case, target, context))
     resources = resources_of(case, target)
     cost = None if reasons else cost_of(case, target)
     notes = (*warnings(case, target, context), *_cost_warnings(case, cost, resources.time_limit))
-    if cost is not None and has_local_layers(target.as_run(case).arguments):
+    if cost is not None and isinstance(case, TrainingCase) and has_local_layers(target.as_run(case).arguments):
         notes += (LOCAL_LAYERS_WARNING,)
     return CheckedCase(case, target.name, resources, reasons, notes, cost)
 
@@ -334,7 +336,7 @@ def _require_different_jobs(entry: Entry, plans: Sequence[Plan]) -> None:
     first: dict[object, Plan] = {}
     pairs: list[str] = []
     for plan in plans:
-        other = first.setdefault((plan.program, plan.case.layout.gpus), plan)
+        other = first.setdefault((plan.program, plan.case.gpus), plan)
         if other.identity != plan.identity:
             pairs.append(f"{plan.case.workload} would run {other.case.name} and {plan.case.name} identically")
     if pairs:
@@ -345,7 +347,7 @@ def _require_different_jobs(entry: Entry, plans: Sequence[Plan]) -> None:
 
 def resources_of(case: Case, target: Target) -> Resources:
     """Return the resources of a job: whole nodes, one task per GPU or CPU place."""
-    per_node = min(case.layout.gpus, target.places_per_node(case))
+    per_node = min(case.gpus, target.places_per_node(case))
     return Resources(
         nodes=target.nodes_of(case),
         tasks_per_node=per_node,
@@ -371,25 +373,33 @@ def _site_problems(entry: Entry, workload: str, cluster: Cluster) -> list[Proble
 def job_spec(plan: Plan, cluster: Cluster) -> JobSpec:
     """Return the configuration that the ledger stores with the job."""
     case, hardware = plan.case, cluster.hardware
-    workload, arguments = find_workload(case.workload), plan.program.arguments
-    return JobSpec(
+    spec = JobSpec(
         point=dict(case.point),
         settings=case.settings,
         device=case.device,
-        model=case.model,
-        layout=case.layout,
-        training=case.training,
         resources=plan.resources,
-        arguments=tuple(arguments),
+        arguments=tuple(plan.program.arguments),
         argument_changes=case.argument_changes,
-        computes=ComputedProducts(
-            causal_attention=workload.causal_attention(case.training, arguments),
-            skips_last_product=workload.time.skips_last_product,
-        ),
+        program=case.program.stored() if case.program is not None else None,
         data=plan.program.data,
         image_path=plan.program.image_path,
         gpus_per_node=hardware.gpus_per_node,
         gpu=hardware.gpu if case.device == "gpu" else None,
+    )
+    return _with_training(spec, case, hardware) if isinstance(case, TrainingCase) else spec
+
+
+def _with_training(spec: JobSpec, case: TrainingCase, hardware: Hardware) -> JobSpec:
+    workload = find_workload(case.workload)
+    return replace(
+        spec,
+        model=case.model,
+        layout=case.layout,
+        training=case.training,
+        computes=ComputedProducts(
+            causal_attention=workload.causal_attention(case.training, spec.arguments),
+            skips_last_product=workload.time.skips_last_product,
+        ),
         peak_tflops=hardware.peak(case.training.dtype) if case.device == "gpu" else None,
     )
 
@@ -412,12 +422,19 @@ def job_content(case: Case) -> str:
 
 
 def _parts(case: Case) -> dict[str, object]:
+    if isinstance(case, TrainingCase):
+        settings = {
+            "model": non_default(case.model),
+            "layout": non_default(case.layout),
+            "training": non_default(case.training),
+        }
+    else:
+        without = WITHOUT_INFLUENCE
+        settings = {"settings": {name: value for name, value in case.settings.items() if name not in without}}
     return {
         "workload": case.workload,
         "device": case.device,
-        "model": non_default(case.model),
-        "layout": non_default(case.layout),
-        "training": non_default(case.training),
+        **settings,
         "arguments": list(case.arguments) or None,
         "argument_changes": list(case.argument_changes) or None,
     }

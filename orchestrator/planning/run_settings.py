@@ -8,7 +8,7 @@ from typing import Annotated
 
 from pydantic import BeforeValidator
 
-from orchestrator.catalog.case import Case
+from orchestrator.catalog.case import C
 from orchestrator.catalog.experiment import Experiment
 from orchestrator.clusters.profile import ClusterProfile
 from orchestrator.config.model import Count, Strict, TimeLimit, read_model
@@ -53,7 +53,7 @@ class RunSettings:
         """Return the values of `--set`."""
         return tuple(setting.text for setting in self.all)
 
-    def applied(self, cases: Sequence[Case]) -> list[Case]:
+    def applied(self, cases: Sequence[C]) -> list[C]:
         """Return the cases with these iterations and this time limit."""
         changed = [case if self.iterations is None else with_iterations(case, self.iterations) for case in cases]
         return changed if self.time_limit is None else [replace(case, time_limit=self.time_limit) for case in changed]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from orchestrator.catalog.case import Case, with_workload
+from orchestrator.catalog.case import Case, TrainingCase, with_workload
 from orchestrator.catalog.expand import cases_to_run
 from orchestrator.catalog.experiment import PAPER, scale_names
 from orchestrator.catalog.library import Entry
@@ -70,7 +70,7 @@ class Target:
         """Name of the cluster, or folder of the paper, whose measured times may apply."""
         return self.paper or self.name
 
-    def as_run(self, case: Case) -> Case:
+    def as_run(self, case: TrainingCase) -> TrainingCase:
         """Return the case with the arguments that its program gets from the profile and that change memory and time."""
         workload = find_workload(case.workload)
         site = self.profile.workloads.site(workload.name) if self.profile else None
@@ -85,10 +85,10 @@ class Target:
 
     def nodes_of(self, case: Case) -> int:
         """Return the number of nodes that the case needs."""
-        return -(-case.layout.gpus // min(case.layout.gpus, self.places_per_node(case)))
+        return -(-case.gpus // min(case.gpus, self.places_per_node(case)))
 
 
-def case_context(case: Case, target: Target) -> RuleContext:
+def case_context(case: TrainingCase, target: Target) -> RuleContext:
     """Return the values of a case that the rules of Megatron-LM check."""
     workload = find_workload(case.workload)
     return RuleContext(
@@ -104,8 +104,10 @@ def case_context(case: Case, target: Target) -> RuleContext:
     )
 
 
-def refusals(case: Case, target: Target, context: RuleContext) -> list[str]:
+def refusals(case: Case, target: Target, context: RuleContext | None) -> list[str]:
     """Return every reason why the case cannot run: limits of the machine, of the program, broken rules."""
+    if context is None or not isinstance(case, TrainingCase):
+        return list(fit_refusals(case, target))
     unsupported = find_workload(case.workload).unsupported_settings(case)
     broken = (reason for _, reason in broken_rules(context))
     return [*fit_refusals(case, target), *([unsupported] if unsupported else []), *broken]
@@ -115,38 +117,39 @@ def fit_refusals(case: Case, target: Target) -> Iterator[str]:
     """Yield the reasons why the hardware cannot hold the case."""
     hardware, machine = target.hardware, target.machine
     why = f" ({machine.lack})" if machine is not None and machine.lack and case.device == "gpu" else ""
-    if case.device == "gpu" and machine is not None and case.layout.gpus > machine.gpus:
+    if case.device == "gpu" and machine is not None and case.gpus > machine.gpus:
         profile = f"; the profile has {hardware.gpus_per_node} ({target.gpus_location})" if target.gpus_location else ""
-        yield f"needs {counted(case.layout.gpus, 'GPU')}, this machine has {machine.gpus or 'none'}{why}{profile}"
+        yield f"needs {counted(case.gpus, 'GPU')}, this machine has {machine.gpus or 'none'}{why}{profile}"
         return
-    needs = counted(case.layout.gpus, "GPU" if case.device == "gpu" else "process")
+    needs = counted(case.gpus, "GPU" if case.device == "gpu" else "process")
     per_node = target.places_per_node(case)
     available = hardware.nodes * per_node
-    if case.layout.gpus > available:
+    if case.gpus > available:
         unit = "" if case.device == "gpu" else "places for "
         yield f"needs {needs}, {target.name} has {unit}{hardware.nodes} x {per_node} = {available}{why}"
-    elif case.layout.gpus > per_node and case.layout.gpus % per_node:
+    elif case.gpus > per_node and case.gpus % per_node:
         unit = "GPUs" if case.device == "gpu" else "places"
         yield f"{needs} do not fill whole nodes of {per_node} {unit}"
     if target.profile is not None and target.profile.slurm is not None:
         limit = case.time_limit or target.profile.slurm.time_limit
-        gpus = case.layout.gpus if case.device == "gpu" else 0
+        gpus = case.gpus if case.device == "gpu" else 0
         yield from target.profile.slurm.refusals(target.nodes_of(case), gpus, limit)
     if case.device == "cpu":
         return
-    dtype = case.training.dtype
-    if hardware.peak_tflops and hardware.peak(dtype) is None:
+    dtype = case.training.dtype if isinstance(case, TrainingCase) else None
+    if dtype is not None and hardware.peak_tflops and hardware.peak(dtype) is None:
         has = ", ".join(sorted(hardware.peak_tflops))
         yield f"{hardware.gpu or 'the GPU'} of {target.name} has no {dtype} (it has {has})"
     if machine is not None and case.gpu_memory_gb and (hardware.gpu_memory_gb or 0) < case.gpu_memory_gb:
         yield f"needs GPUs of {case.gpu_memory_gb} GB, {target.name} has {hardware.gpu_memory_gb} GB"
 
 
-def warnings(case: Case, target: Target, context: RuleContext) -> Iterator[str]:
+def warnings(case: Case, target: Target, context: RuleContext | None) -> Iterator[str]:
     """Yield what a user should know of a case that can run."""
     if case.device == "cpu":
         return
-    yield from layout_warnings(context)
+    if context is not None:
+        yield from layout_warnings(context)
     wanted, available = case.gpu_memory_gb, target.hardware.gpu_memory_gb
     if wanted and available and available < wanted:
         yield f"laid out for GPUs of {wanted} GB, here they have {available} GB"

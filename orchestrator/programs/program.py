@@ -68,6 +68,10 @@ class ProgramFields(Strict):
         "out_of_bounds == 0 and rows == 32 and all(wrong == 0)",
     )
 
+    def stored(self) -> dict[str, object]:
+        """Return the block in JSON, as the ledger stores it."""
+        return self.model_dump(mode="json", by_alias=True, exclude_unset=True)
+
     @property
     def shown_name(self) -> str:
         """Name in messages and tables."""

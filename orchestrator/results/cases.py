@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import TypeVar
 
 from orchestrator.catalog.axes import Settings
-from orchestrator.catalog.case import Case
+from orchestrator.catalog.case import Case, TrainingCase
 from orchestrator.catalog.experiment import PAPER, PublishedPoint
 from orchestrator.catalog.library import Entry
 from orchestrator.errors import Problem, ReproError, for_each
@@ -390,13 +390,13 @@ def with_training_days(case: Case, metrics: Mapping[str, CaseMetric]) -> Mapping
     The days are computed here because experiments share jobs, and each may train for another number of tokens.
     """
     tokens, rate = case.settings.get("tokens_billion"), metrics.get("tflops_per_gpu")
-    if not isinstance(tokens, int) or rate is None or not rate.value:
+    if not isinstance(case, TrainingCase) or not isinstance(tokens, int) or rate is None or not rate.value:
         return metrics
 
     def days_at(tflops: float | None) -> float | None:
         if tflops is None or tflops <= 0:
             return None
-        return training_days(case.model.parameters(), tokens * 1e9, case.layout.gpus, tflops)
+        return training_days(case.model.parameters(), tokens * 1e9, case.gpus, tflops)
 
     value = days_at(rate.value)
     assert value is not None

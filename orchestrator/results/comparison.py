@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from types import SimpleNamespace
 from typing import Annotated, Literal, NamedTuple
 
-from orchestrator.catalog.case import Case
+from orchestrator.catalog.case import Case, TrainingCase
 from orchestrator.catalog.claims import PublishedClaim
 from orchestrator.catalog.experiment import PublishedPoint
 from orchestrator.catalog.library import Entry
@@ -74,7 +74,7 @@ class ComparedNumber(TableRow):
     measured_for: Annotated[str | None, Field("other experiment that submitted the attempt")]
     reused: Annotated[str | None, Field("origin and age of a number that another experiment measured")] = None
     beside: Annotated[Mapping[str, float | None], Columns(_BESIDE_COLUMNS)]
-    flops: Annotated[str, Field("equation of the FLOPs behind the rates")]
+    flops: Annotated[str | None, Field("equation of the FLOPs behind the rates")]
 
 
 def reference_rows(entry: Entry, results: Sequence[Result]) -> list[ComparedNumber]:
@@ -82,8 +82,13 @@ def reference_rows(entry: Entry, results: Sequence[Result]) -> list[ComparedNumb
     return [row for result in results for row in _rows(entry, result, results)]
 
 
-def equation(case: Case) -> str:
-    """Return the equation of the FLOPs behind the rates of a case, see `megatron.flops.flops_per_iteration`."""
+def equation(case: Case) -> str | None:
+    """Return the equation of the FLOPs behind the rates of a case, None if none are counted.
+
+    See `megatron.flops.flops_per_iteration`.
+    """
+    if not isinstance(case, TrainingCase):
+        return None
     return "SC21 eq. 3" if case.training.recompute == "full" else "SC21's appendix, without recomputation"
 
 

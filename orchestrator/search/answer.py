@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated
 
-from orchestrator.catalog.case import Case
+from orchestrator.catalog.case import TrainingCase
 from orchestrator.fields import Field
 from orchestrator.search.candidates import OUT_OF_MEMORY, Candidate, LeftOut, Reason
 from orchestrator.workloads import workloads
@@ -43,7 +43,7 @@ class CandidateRow:
     `why` is the reason why it was not run, or failed. A case that is left out is no candidate and has no prediction.
     """
 
-    case: Case
+    case: TrainingCase
     predicted_ms: float | None
     memory_gb: float | None
     state: str
@@ -225,7 +225,7 @@ def _row(candidate: Candidate, trial: EndedTrial | None, not_run: Reason | None)
     return CandidateRow(candidate.case, predicted, memory, state, trial, Reason(trial.why) if trial.why else None)
 
 
-def arguments_by_program(case: Case) -> dict[str, list[str]]:
+def arguments_by_program(case: TrainingCase) -> dict[str, list[str]]:
     """Return the arguments of the case for each program that supports its settings.
 
     A path of the site is the name of its field in capital letters: `/DATA_PATH`.

@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from orchestrator.catalog.case import Case
+from orchestrator.catalog.case import TrainingCase
 from orchestrator.errors import Problem, ReproError
 from orchestrator.megatron.memory import MemoryEstimate
 from orchestrator.megatron.model import Layout, Training
@@ -34,7 +34,7 @@ class Candidate:
     """
 
     name: str
-    case: Case
+    case: TrainingCase
     iteration_ms: float
     uncertainty: float
     memory_bytes: float | None = None
@@ -66,12 +66,12 @@ HEAVIER = "recomputes or offloads more than its layout needs"
 class LeftOut:
     """Case that is not run, and the reason; `memory` if it is too large."""
 
-    case: Case
+    case: TrainingCase
     reason: Reason
     memory: MemoryEstimate | None = None
 
 
-def _fitting(case: Case, target: Target) -> Candidate | LeftOut:
+def _fitting(case: TrainingCase, target: Target) -> Candidate | LeftOut:
     """Check a case against the rules of its program and the memory of the target.
 
     The time of the candidate is only that of the pipeline bubble, without a unit.
@@ -94,13 +94,13 @@ def _timed(one: Candidate, target: Target) -> Candidate:
     time = time_of(one.case, target) if one.case.device == "gpu" else None
     if time is None:
         return one
-    hours = one.case.layout.gpus * run_s(one.case.training, time.iteration_ms, one.case.workload) / 3600
+    hours = one.case.gpus * run_s(one.case.training, time.iteration_ms, one.case.workload) / 3600
     return replace(
         one, iteration_ms=time.iteration_ms, uncertainty=time.uncertainty, gpu_hours=hours, gpu_ms=time.gpu_ms
     )
 
 
-def candidates(cases: Iterable[Case], target: Target) -> tuple[list[Candidate], list[LeftOut]]:
+def candidates(cases: Iterable[TrainingCase], target: Target) -> tuple[list[Candidate], list[LeftOut]]:
     """Return the cases that the target can run, fastest prediction first, and the others with the reason."""
     checked = [_fitting(case, target) for case in cases]
     chosen = [_timed(one, target) for one in checked if isinstance(one, Candidate)]
@@ -126,13 +126,13 @@ out of memory."""
 _LEAST_SAVING = 0.02
 
 
-def layout_candidates(cases: Iterable[Case], target: Target) -> tuple[list[Candidate], list[LeftOut]]:
+def layout_candidates(cases: Iterable[TrainingCase], target: Target) -> tuple[list[Candidate], list[LeftOut]]:
     """Return the layouts that the target can run, fastest prediction first, and the cases that are left out.
 
     Of each layout remain the variant with the least recomputation and offloading that fits, and two further ones of
     which each saves at least 2 % memory. Other variants are not checked, because they do more work for nothing.
     """
-    layouts: dict[Layout, list[Case]] = {}
+    layouts: dict[Layout, list[TrainingCase]] = {}
     for case in cases:
         layouts.setdefault(case.layout, []).append(case)
     chosen: list[Candidate] = []
@@ -157,7 +157,7 @@ def _saves_memory(one: Candidate, other: Candidate) -> bool:
     return one.memory_bytes <= other.memory_bytes * (1 - _LEAST_SAVING)
 
 
-def distance(first: Case, second: Case) -> float:
+def distance(first: TrainingCase, second: TrainingCase) -> float:
     """Return the squared distance between two layouts: the steps of a factor of 2 between their sizes, squared.
 
     A different recomputation, sequence parallelism, offloading or kind of context-parallel communication counts as two.
@@ -187,14 +187,14 @@ def _switches(layout: Layout, training: Training) -> tuple[object, ...]:
 _WORK = {"none": 0.0, "selective": 1.0, "ours": 2.0}
 
 
-def does_more_work(case: Case, other: Case) -> bool:
+def does_more_work(case: TrainingCase, other: TrainingCase) -> bool:
     """Return whether the case is the other one with more recomputation or offloading, which only save memory."""
     if case.layout != other.layout or case.training.recompute is None or other.training.recompute is None:
         return False
     return _work(other) < _work(case) if other.training.recompute in _WORK else False
 
 
-def _work(case: Case) -> float:
+def _work(case: TrainingCase) -> float:
     """Return the rank of recomputation and offloading. Full recomputation is compared with no offloading only."""
     return _WORK.get(str(case.training.recompute), 2.5) + (case.training.offload or 0.0)
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import yaml
 
 from orchestrator.catalog.axes import AXES
-from orchestrator.catalog.case import Case, parse_where, select, shown_value
+from orchestrator.catalog.case import TrainingCase, parse_where, select, shown_value, training_cases
 from orchestrator.catalog.expand import cases_to_run
 from orchestrator.catalog.experiment import PAPER, SEARCHES, Experiment, ModelFields, Paper
 from orchestrator.catalog.library import Entry, experiment_names, find_experiment
@@ -111,7 +111,7 @@ class Space:
     wanted: Mapping[str, Value]
 
     @staticmethod
-    def row_of(case: Case) -> dict[str, Value]:
+    def row_of(case: TrainingCase) -> dict[str, Value]:
         """Return the row of a case that was expanded from a row."""
         return {axis: case.settings[axis] for axis in (*_NAMED_BY, "sequence_parallel")}
 
@@ -292,7 +292,7 @@ def prepare_search(
 
 def _prepared_experiment(entry: Entry, cluster: Cluster, profile: str, wanted: Mapping[str, Value]) -> PreparedSearch:
     """Return the cases of an experiment with these values as candidates."""
-    cases = select(cases_to_run(entry, PAPER), wanted)
+    cases = training_cases(select(cases_to_run(entry, PAPER), wanted))
     require_one_task(entry, cases)
     chosen, left_out = candidates(cases, Target.of_cluster(cluster))
     if not chosen:
@@ -300,9 +300,9 @@ def _prepared_experiment(entry: Entry, cluster: Cluster, profile: str, wanted: M
     return PreparedSearch(entry, cluster, profile, PAPER, tuple(chosen), tuple(left_out))
 
 
-def require_one_task(entry: Entry, cases: Sequence[Case]) -> None:
+def require_one_task(entry: Entry, cases: Sequence[TrainingCase]) -> None:
     """Raise ReproError unless all cases train the same model with the same batch size, so that times compare."""
-    tasks = [(case.model, case.layout.global_batch_size, case.layout.gpus) for case in cases]
+    tasks = [(case.model, case.layout.global_batch_size, case.gpus) for case in cases]
     if len(set(tasks)) > 1:
         first = cases[tasks.index(Counter(tasks).most_common(1)[0][0])].settings
         axes = [axis for axis in ("model", "layers", "hidden", "seq", "gpus", "gbs") if axis in first]
@@ -344,7 +344,7 @@ def _prepared_space(folders: Folders, space: Space, cluster: Cluster, profile: s
         raise ReproError(_no_layout(space))
     places = counted(space.gpus, "GPU") if space.device == "gpu" else f"{counted(space.gpus, 'process')} on CPU cores"
     title = f"Fastest layout of {space.model.label} on {places}, {counted(space.global_batch_size, 'sequence')}"
-    cases = cases_to_run(_unwritten(name, space.experiment(rows, title), file))
+    cases = training_cases(cases_to_run(_unwritten(name, space.experiment(rows, title), file)))
     chosen, left_out = layout_candidates(cases, Target.of_cluster(cluster))
     if not chosen:
         raise ReproError(*_nothing_fits(space, cluster, left_out))
@@ -432,12 +432,8 @@ def _fewest_gpus(space: Space, cluster: Cluster) -> int | None:
     while gpus <= MOST_GPUS:
         larger = replace(space, gpus=gpus)
         rows = [row for row in larger.rows() if row["mbs"] == 1 and row["recompute"] == "full"]  # need least memory
-        if (
-            rows
-            and candidates(cases_to_run(_unwritten(SEARCHES, larger.experiment(rows, "-"), Path(SEARCHES))), unlimited)[
-                0
-            ]
-        ):
+        entry = _unwritten(SEARCHES, larger.experiment(rows, "-"), Path(SEARCHES)) if rows else None
+        if entry is not None and candidates(training_cases(cases_to_run(entry)), unlimited)[0]:
             return gpus
         gpus *= 2
     return None

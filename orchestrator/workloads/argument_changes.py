@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from orchestrator.catalog.axes import AXES
-from orchestrator.catalog.case import Case
+from orchestrator.catalog.case import C, Case, TrainingCase
 from orchestrator.errors import Problem, ReproError, did_you_mean
 from orchestrator.megatron.rules import read_flags
 from orchestrator.workloads import find_workload
@@ -100,12 +100,12 @@ def require_known(cases: Sequence[Case], changes: Sequence[str]) -> None:
         raise ReproError(*problems)
 
 
-def with_changes(cases: Sequence[Case], changes: Sequence[str]) -> list[Case]:
+def with_changes(cases: Sequence[C], changes: Sequence[str]) -> list[C]:
     """Return the cases with these changes. A change without an effect on a case is not part of it."""
     return [_changed(case, _flags(case), changes) for case in cases] if changes else list(cases)
 
 
-def _changed(case: Case, flags: Mapping[str, tuple[str, ...]], changes: Sequence[str]) -> Case:
+def _changed(case: C, flags: Mapping[str, tuple[str, ...]], changes: Sequence[str]) -> C:
     effective = [change for change in changes if flags.get(changed_flag(change)) != _values(change)]
     if not effective:
         return case
@@ -124,6 +124,8 @@ def _values(change: str) -> tuple[str, ...] | None:
 
 def _flags(case: Case) -> Mapping[str, tuple[str, ...]]:
     """Return the flags of a case's program; only those of the case itself if the program lacks a setting of it."""
+    if not isinstance(case, TrainingCase):
+        return read_flags([*(case.program.command if case.program else ()), *case.arguments])
     workload = find_workload(case.workload)
     if workload.unsupported_settings(case):
         return read_flags(case.arguments)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any, Generic, TypeVar
 
-from orchestrator.catalog.case import Case
+from orchestrator.catalog.case import TrainingCase
 from orchestrator.catalog.experiment import Paper
 from orchestrator.errors import Problem, ReproError
 from orchestrator.megatron.hardware import Fit
@@ -109,7 +109,7 @@ class ContainerImage:
 class JobContext(Generic[Site]):
     """A case with its paper, the site's fields of its workload, and its image."""
 
-    case: Case
+    case: TrainingCase
     paper: Paper
     site: Site
     image: ContainerImage
@@ -215,12 +215,12 @@ class Workload(Generic[Site]):
     site: type[Site]
     dialect: Dialect
     memory: MemoryFacts
-    arguments: Callable[[Case, Site], list[str]]
-    unsupported: Callable[[Case, Site | None], Iterable[str]]
+    arguments: Callable[[TrainingCase, Site], list[str]]
+    unsupported: Callable[[TrainingCase, Site | None], Iterable[str]]
     program: Callable[[JobContext[Site], Sequence[str]], Program]
     case_arguments_first: bool = False
     memory_measured: bool = False
-    memory_formula: Callable[[Case], MemoryEstimate | None] = lambda _case: None
+    memory_formula: Callable[[TrainingCase], MemoryEstimate | None] = lambda _case: None
     usable_share: float = USABLE_SHARE
     tokens: Callable[[ModelShape, int], int | None] = lambda _model, _tensor_parallel: GPT2_TOKENS
     time: TimeFacts = field(default_factory=TimeFacts)
@@ -235,12 +235,12 @@ class Workload(Generic[Site]):
     other_names: tuple[str, ...] = ()
     needs: tuple[Need, ...] = ()
 
-    def unsupported_settings(self, case: Case, site: Site | None = None) -> str | None:
+    def unsupported_settings(self, case: TrainingCase, site: Site | None = None) -> str | None:
         """Return a sentence with all settings of the case that the program lacks; None if there are none."""
         settings = list(self.unsupported(case, site))
         return f"{self.name} does not support {', '.join(settings)}" if settings else None
 
-    def all_arguments(self, case: Case, site: Site) -> list[str]:
+    def all_arguments(self, case: TrainingCase, site: Site) -> list[str]:
         """Return the arguments of a case; ReproError if the program lacks a setting of it."""
         lacking = self.unsupported_settings(case, site)
         if lacking is not None:
@@ -248,7 +248,7 @@ class Workload(Generic[Site]):
         own = without_flags(self.arguments(case, site), case.argument_changes)
         return [*case.arguments, *own] if self.case_arguments_first else [*own, *case.arguments]
 
-    def memory_of(self, case: Case) -> MemoryFacts:
+    def memory_of(self, case: TrainingCase) -> MemoryFacts:
         """Return how the program uses memory with the options of a case.
 
         With `--grad-reduce-in-bf16` the gradients of 16-bit weights are a buffer of bf16 (grad_dtype in megatron-core's
@@ -265,7 +265,7 @@ class Workload(Generic[Site]):
             microbatch_slots=self.memory.microbatch_slots if _may_record(case.arguments) else None,
         )
 
-    def estimate_memory(self, case: Case) -> MemoryEstimate:
+    def estimate_memory(self, case: TrainingCase) -> MemoryEstimate:
         """Return the memory of a case by the program's closed form."""
         special = self.memory_formula(case)
         if special is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-from orchestrator.catalog.case import Case
+from orchestrator.catalog.case import TrainingCase
 from orchestrator.workloads.needs import WorkloadSite
 
 Flags = Mapping[str, object]
@@ -18,24 +18,24 @@ RECOMPUTATION = "--recompute-granularity --recompute-method --recompute-num-laye
 """Flags of recomputation, except in Megatron-LM of 2021."""
 
 
-def layers_per_chunk(case: Case) -> int:
+def layers_per_chunk(case: TrainingCase) -> int:
     """Return the number of layers of a virtual pipeline stage."""
     return case.model.layers // case.layout.pipeline_parallel // case.layout.virtual_stages
 
 
-def _is_llama(case: Case) -> bool:
+def _is_llama(case: TrainingCase) -> bool:
     return case.model.family == "llama"
 
 
-def _dropout(case: Case) -> float | None:
+def _dropout(case: TrainingCase) -> float | None:
     return None if case.training.dropout == DROPOUT else case.training.dropout
 
 
-def _method(case: Case) -> str | None:
+def _method(case: TrainingCase) -> str | None:
     return "uniform" if case.training.recompute == "full" else None
 
 
-OF_CASE: Mapping[str, tuple[str, Callable[[Case], object]]] = {
+OF_CASE: Mapping[str, tuple[str, Callable[[TrainingCase], object]]] = {
     "--tensor-model-parallel-size": ("tp", lambda case: case.layout.tensor_parallel),
     "--pipeline-model-parallel-size": ("pp", lambda case: case.layout.pipeline_parallel),
     "--num-layers-per-virtual-pipeline-stage": (
@@ -96,7 +96,7 @@ OF_CASE: Mapping[str, tuple[str, Callable[[Case], object]]] = {
 """Flag -> the axis, the field of `training` or the `family` that sets it, and its value for a case."""
 
 
-def script_flags(script: str, case: Case, values: Flags) -> dict[str, object]:
+def script_flags(script: str, case: TrainingCase, values: Flags) -> dict[str, object]:
     """Return the flags of a published script for a case, in the order of the script.
 
     A flag has the value that follows it in the script, else that of `values`, else that of the case. Without any it is
@@ -133,7 +133,7 @@ def flag_arguments(flags: Flags) -> list[str]:
     return result
 
 
-_SETTINGS: Mapping[str, Callable[[Case], object]] = {
+_SETTINGS: Mapping[str, Callable[[TrainingCase], object]] = {
     "rotary positions": lambda case: case.model.positions != "learned",
     "offloading": lambda case: case.training.offload,
     "context parallelism": lambda case: case.layout.context_parallel > 1,
@@ -146,7 +146,7 @@ _SETTINGS: Mapping[str, Callable[[Case], object]] = {
 }
 
 
-def lacking(case: Case, *settings: str, recomputation: Sequence[str] = ()) -> Iterator[str]:
+def lacking(case: TrainingCase, *settings: str, recomputation: Sequence[str] = ()) -> Iterator[str]:
     """Yield those of the settings that a case has. `recomputation` has the values that the program supports."""
     for setting in settings:
         if setting != "recomputation":

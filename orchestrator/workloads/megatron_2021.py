@@ -17,7 +17,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator
 
-from orchestrator.catalog.case import Case
+from orchestrator.catalog.case import TrainingCase
 from orchestrator.config.model import Text, required
 from orchestrator.megatron.logs import ALPA_PROGRAM
 from orchestrator.megatron.logs.alpa import TABLE, key_of_case
@@ -94,7 +94,7 @@ TIME = TimeFacts(
 )
 
 
-def arguments(case: Case, site: VocabularySite) -> list[str]:
+def arguments(case: TrainingCase, site: VocabularySite) -> list[str]:
     """Return the arguments of the published scripts, except for the numbers of iterations.
 
     There is no --exit-interval: at this commit it requires --save, and without a folder it fails to save a checkpoint.
@@ -103,7 +103,7 @@ def arguments(case: Case, site: VocabularySite) -> list[str]:
     return flag_arguments(script_flags(_SCRIPT, case, values))
 
 
-def _unsupported(case: Case, _site: VocabularySite | None) -> Iterator[str]:
+def _unsupported(case: TrainingCase, _site: VocabularySite | None) -> Iterator[str]:
     model = case.model
     if model.family != "gpt" or model.experts or model.kv_groups is not None:
         yield "models other than dense GPT with separate keys for each head"
@@ -171,7 +171,7 @@ class BenchmarkSite(CheckoutSite):
     )
 
 
-def _case_tuple(case: Case) -> tuple[object, ...]:
+def _case_tuple(case: TrainingCase) -> tuple[object, ...]:
     """Return the tuple of a case as in suite_paper_manual_gpt.py.
 
     (model, B, S, H, L, heads, V, LD0, LD1, PD0, PD1, PP, NB, FM, Remat, RS, stages, overwrite): LD are data- and
@@ -218,7 +218,7 @@ def import_root(benchmark: str) -> str:
     return str(PurePosixPath(benchmark).parents[1])
 
 
-def _unsupported_by_alpa(case: Case, _site: BenchmarkSite | None) -> Iterator[str]:
+def _unsupported_by_alpa(case: TrainingCase, _site: BenchmarkSite | None) -> Iterator[str]:
     model, training = case.model, case.training
     if model.family != "gpt" or model.experts or model.kv_groups is not None or model.ffn is not None:
         yield "models other than dense GPT with a feed-forward layer of 4 x hidden"

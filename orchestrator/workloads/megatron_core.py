@@ -19,7 +19,7 @@ from dataclasses import replace
 
 from pydantic import model_validator
 
-from orchestrator.catalog.case import Case
+from orchestrator.catalog.case import TrainingCase
 from orchestrator.config.model import Text, optional
 from orchestrator.megatron.memory import MemoryFacts
 from orchestrator.megatron.rules import read_flags
@@ -59,7 +59,7 @@ _TUTORIAL_SCRIPT = (
 )
 
 
-def _tutorial_arguments(case: Case, site: VocabularySite) -> list[str]:
+def _tutorial_arguments(case: TrainingCase, site: VocabularySite) -> list[str]:
     """Return the arguments of the published scripts."""
     values = {
         **site_flags(site),
@@ -72,7 +72,7 @@ def _tutorial_arguments(case: Case, site: VocabularySite) -> list[str]:
     return flag_arguments(script_flags(_TUTORIAL_SCRIPT, case, values))
 
 
-def _unsupported_by_tutorials(case: Case, _site: VocabularySite | None) -> Iterator[str]:
+def _unsupported_by_tutorials(case: TrainingCase, _site: VocabularySite | None) -> Iterator[str]:
     model = case.model
     other_width = model.ffn is not None and not model.experts
     if model.family != "gpt" or model.kv_groups is not None or other_width:
@@ -162,7 +162,7 @@ _SCRIPT = (
 )
 
 
-def _arguments(case: Case, site: TodaySite) -> list[str]:
+def _arguments(case: TrainingCase, site: TodaySite) -> list[str]:
     """Return the arguments of a case, without flags that the case itself gives.
 
     --overlap-grad-reduce is the equivalent of `--DDP-impl torch`. NullTokenizer has --vocab-size entries, and one more
@@ -199,7 +199,7 @@ def vocabulary_divisor(vocab: int, tensor_parallel: int, tokens: int) -> int | N
     return (multiple if vocab - tokens < multiple else vocab) // tensor_parallel
 
 
-def _unsupported(case: Case, site: TodaySite | None) -> Iterator[str]:
+def _unsupported(case: TrainingCase, site: TodaySite | None) -> Iterator[str]:
     vocab = case.model.vocab
     yield from lacking(case, "recomputation", "offloading", recomputation=("none", "selective", "full"))
     if not case.training.scatter_gather:
@@ -212,7 +212,7 @@ def _unsupported(case: Case, site: TodaySite | None) -> Iterator[str]:
         yield from (f"{setting} without transformer-engine" for setting in _unsupported_by_own_layers(case))
 
 
-def _unsupported_by_own_layers(case: Case) -> Iterator[str]:
+def _unsupported_by_own_layers(case: TrainingCase) -> Iterator[str]:
     """Yield settings that dot_product_attention.py, torch_norm.py and models/backends.py of core 0.20.0 lack."""
     if case.training.attention not in (None, "unfused"):
         yield f"{case.training.attention} attention"

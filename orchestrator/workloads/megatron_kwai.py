@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from functools import partial
 
-from orchestrator.catalog.case import Case
+from orchestrator.catalog.case import TrainingCase
 from orchestrator.megatron.memory import MemoryFacts, estimate_memory_atc24
 from orchestrator.megatron.model import ModelShape
 from orchestrator.workloads.base import JobContext, Program, TimeFacts, Workload, megatron_program
@@ -89,7 +89,7 @@ _ORIGIN_SCRIPT = (
 )
 
 
-def _arguments(script: str, case: Case, site: MegatronSite) -> list[str]:
+def _arguments(script: str, case: TrainingCase, site: MegatronSite) -> list[str]:
     """Return the arguments of a script. Both always request interleaving and sequence parallelism."""
     layout, training, is_ours = case.layout, case.training, case.training.recompute == "ours"
     values = {
@@ -109,7 +109,7 @@ def _arguments(script: str, case: Case, site: MegatronSite) -> list[str]:
 
 
 def _unsupported(
-    settings: Sequence[str], recomputation: Sequence[str], case: Case, _site: MegatronSite | None
+    settings: Sequence[str], recomputation: Sequence[str], case: TrainingCase, _site: MegatronSite | None
 ) -> Iterator[str]:
     layout, training = case.layout, case.training
     if case.model.family != "llama" or case.model.experts:

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
-from orchestrator.catalog.case import Case
+from orchestrator.catalog.case import TrainingCase
 from orchestrator.config.model import Text, optional
 from orchestrator.errors import Problem, ReproError
 from orchestrator.files import private_folder
@@ -58,12 +58,12 @@ _SCRIPT = (
 )
 
 
-def arguments(case: Case, _site: PretrainSite) -> list[str]:
+def arguments(case: TrainingCase, _site: PretrainSite) -> list[str]:
     """Return the arguments of a job."""
     return [*model_arguments(case), *flag_arguments({"--attention-backend": case.training.attention})]
 
 
-def model_arguments(case: Case) -> list[str]:
+def model_arguments(case: TrainingCase) -> list[str]:
     """Return the arguments of a case without its choice of attention; defaults of the program are left out."""
     layout, training = case.layout, case.training
     values = {
@@ -77,7 +77,7 @@ def model_arguments(case: Case) -> list[str]:
     return flag_arguments(script_flags(_SCRIPT, case, values))
 
 
-def _unsupported(case: Case, _site: PretrainSite | None) -> Iterator[str]:
+def _unsupported(case: TrainingCase, _site: PretrainSite | None) -> Iterator[str]:
     if case.model.experts:
         yield "experts"
     if case.layout.context_parallel > 1 and case.training.cp_comm != "p2p":

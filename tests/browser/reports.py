@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from orchestrator.catalog.case import Case
+from orchestrator.catalog.case import TrainingCase
 from tests.recorded_jobs import GPU_OOM, PENDING, Outcome
 from tests.unit.catalog.entries import write_experiment
 
@@ -32,12 +32,12 @@ def hostile_experiment(home: Path) -> None:
     write_experiment(home, HOSTILE_FIGURE)
 
 
-def in_turn(place: int, _case: Case) -> Outcome:
+def in_turn(place: int, _case: TrainingCase) -> Outcome:
     """Return ten numbers whose order differs in the file, as texts, and as version numbers."""
     return Outcome({3: 9.5, 4: 9.25, 7: 1000.0}.get(place, 100.0 + 7 * (place % 4) + place))
 
 
-def failing(place: int, case: Case) -> Outcome:
+def failing(place: int, case: TrainingCase) -> Outcome:
     """Return an experiment with failed and pending jobs.
 
     Every third job fails with a hostile line that has a secret, and the second is pending.

@@ -13,7 +13,7 @@ from statistics import mean
 
 import pytest
 
-from orchestrator.catalog.case import Case
+from orchestrator.catalog.case import TrainingCase
 from orchestrator.planning.exact import ExactCase, exact_job, plan_exactly
 from orchestrator.planning.plan import memory_of
 from tests.training.planner import shared_processes
@@ -32,7 +32,7 @@ CASES = [
 ]
 
 
-def plan(cases: Sequence[Case]) -> list[ExactCase | str]:
+def plan(cases: Sequence[TrainingCase]) -> list[ExactCase | str]:
     with shared_processes():
         return plan_exactly(cases)
 

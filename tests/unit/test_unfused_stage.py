@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from orchestrator.catalog.case import Case, parse_where, select
-from orchestrator.catalog.expand import expand
+from orchestrator.catalog.case import TrainingCase, parse_where, select
 from orchestrator.megatron.model import DdpKind, Recompute, padded_vocabulary, parameters_of_rank
+from tests.cases import expand
 from tests.unit.catalog.entries import shipped
 
 
-def small(pipeline: int, recompute: Recompute, ddp: DdpKind) -> Case:
+def small(pipeline: int, recompute: Recompute, ddp: DdpKind) -> TrainingCase:
     case = expand(shipped("figure-17"))[0]
     return replace(
         case,

@@ -10,9 +10,11 @@ from types import SimpleNamespace
 from typing import Annotated, Any
 
 from orchestrator.catalog.axes import AXES, SETTING_COLUMNS
+from orchestrator.catalog.case import TrainingCase
 from orchestrator.catalog.library import Entry
 from orchestrator.errors import Problem, ReproError, did_you_mean
 from orchestrator.fields import Column, Columns, Field, TableRow, columns_of, main_names, values_of
+from orchestrator.job_spec import JobSpec
 from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.measurements import iterations_of
 from orchestrator.ledger.reports import attempt_origins, run_records
@@ -281,8 +283,9 @@ def _settings(result: Result) -> Row:
     ran = spec if spec is not None and spec.settings else case
     settings = {**ran.settings, **{axis: case.settings.get(axis) for axis in _OF_FIGURE}}
     values: Row = {AXES[axis].name: value for axis, value in settings.items() if axis in AXES}
-    values |= {name: getattr(ran.training, name, None) for name in _TRAINING_FIELDS}
-    values |= {"family": ran.model and ran.model.family, "microbatches": ran.layout and ran.layout.microbatches}
+    if isinstance(ran, (JobSpec, TrainingCase)):
+        values |= {name: getattr(ran.training, name, None) for name in _TRAINING_FIELDS}
+        values |= {"family": ran.model and ran.model.family, "microbatches": ran.layout and ran.layout.microbatches}
     return values | {"device": ran.device}
 
 

@@ -45,7 +45,7 @@ def test_the_experiments_of_a_paper_share_a_budget_in_a_plan_as_in_a_submission(
     least = api.plan(names, "selene", scale="pair", time_budget="99h", example=True).totals.run_s
     plans = equal_in_both(names, scale="pair", time_budget=f"{int(least or 0) - 1}s")
     assert len({plan.case.experiment for plan in plans}) == 2
-    assert {plan.case.training.iterations for plan in plans} == {5}
+    assert {plan.case.iterations for plan in plans} == {5}
 
 
 def test_an_experiment_of_a_paper_without_such_cases_is_left_out_of_both_with_a_note() -> None:

@@ -9,11 +9,11 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from orchestrator.catalog.case import Case
+from orchestrator.catalog.case import TrainingCase
 from orchestrator.catalog.claims import Claim
-from orchestrator.catalog.expand import expand
 from orchestrator.catalog.library import Entry, find_experiment, read_experiment
 from orchestrator.paths import Folders
+from tests.cases import expand
 
 CHECKOUT = Path(__file__).resolve().parents[3]
 
@@ -100,6 +100,6 @@ def entry_of(folder: Path, text: str = BASE) -> Entry:
     return read_experiment("p/figure-1", write_experiment(folder, text))
 
 
-def find_case(experiment: str, name: str, scale: str = "paper") -> Case:
+def find_case(experiment: str, name: str, scale: str = "paper") -> TrainingCase:
     """Return a case of a shipped experiment, by the text of `--where`."""
     return next(case for case in expand(shipped(experiment), scale) if case.name == name)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.catalog.case import Case, parse_where, select
+from orchestrator.catalog.case import TrainingCase, parse_where, select
 from orchestrator.catalog.claims import PeakClaim
-from orchestrator.catalog.expand import expand
 from orchestrator.catalog.experiment import scale_names
 from orchestrator.megatron.model import ModelShape, flops_per_iteration, tflops_per_gpu
 from orchestrator.megatron.rules import Dialect, RuleContext, broken_rules
 from orchestrator.workloads.megatron_2021 import ITERATIONS, WARM_UP
+from tests.cases import expand
 from tests.unit.catalog.entries import shipped
 
 # suite_paper_manual_gpt.py at e0ae8bf849: layers, hidden, heads; billions of parameters by its own formula.
@@ -76,7 +76,7 @@ def alpa_parameters(model: ModelShape) -> float:
     return model.layers * layer + model.vocab * (model.hidden + 1)
 
 
-def line_of(case: Case) -> int:
+def line_of(case: TrainingCase) -> int:
     return int(str(case.value("case")).removeprefix("L"))
 
 
@@ -127,7 +127,7 @@ def test_the_search_has_every_candidate_of_the_suite_once_in_its_order() -> None
     assert len(cases) == 436
     lines = [line_of(case) for case in cases]
     assert len(set(lines)) == len(lines)
-    groups: dict[tuple[int, str], list[Case]] = {}
+    groups: dict[tuple[int, str], list[TrainingCase]] = {}
     for case in cases:
         groups.setdefault((case.layout.gpus, str(case.value("model"))), []).append(case)
     assert list(groups) == list(LISTS)

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.catalog.case import Case, parse_where, select
+from orchestrator.catalog.case import TrainingCase, parse_where, select
 from orchestrator.catalog.claims import RatioClaim
-from orchestrator.catalog.expand import expand
 from orchestrator.catalog.experiment import PublishedPoint, scale_names
 from orchestrator.megatron.memory import MemoryFacts, estimate_memory, solve_offload
 from orchestrator.megatron.model import ModelShape, model_flops_utilization, padded_vocabulary
 from orchestrator.megatron.rules import Dialect, RuleContext, broken_rules
 from orchestrator.workloads import find_workload
 from orchestrator.workloads.base import USABLE_SHARE
+from tests.cases import expand
 from tests.unit.catalog.entries import shipped
 
 # examples/atc24/llama-* at atc24ae-1.0.0: layers, hidden, heads (hidden / 128), feed-forward, key-value groups.
@@ -126,7 +126,7 @@ CLAIMS = {
 }
 
 
-def described(case: Case) -> str:
+def described(case: TrainingCase) -> str:
     """Return a case as a line of JOBS, without the last column."""
     model, layout, training = case.model, case.layout, case.training
     sizes = (layout.tensor_parallel, layout.context_parallel, layout.pipeline_parallel, layout.virtual_stages)
@@ -135,7 +135,7 @@ def described(case: Case) -> str:
     return " ".join(map(str, [*values, training.recompute, training.offload]))
 
 
-def outcomes(case: Case, metric: str) -> str:
+def outcomes(case: TrainingCase, metric: str) -> str:
     """Return the published result of a case, as in the last column of JOBS."""
     if case.expected is not None:
         assert not case.published

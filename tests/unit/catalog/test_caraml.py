@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from orchestrator.catalog.case import Case
+from orchestrator.catalog.case import TrainingCase
 from orchestrator.catalog.claims import RatioClaim
-from orchestrator.catalog.expand import expand
 from orchestrator.catalog.experiment import PublishedPoint
 from orchestrator.megatron.model import flops_per_iteration, tflops_per_gpu
 from orchestrator.workloads import workloads
+from tests.cases import expand
 from tests.unit.catalog.entries import shipped
 
 CASES = {case.layout.global_batch_size: case for case in expand(shipped("llm-800m"))}
@@ -30,7 +30,7 @@ README = [(26.50, 158258.30, 321.83), (26.52, 158152.80, 321.65)]
 """Seconds, tokens/s and TFLOP/s of batch 2048 on JEDI, at 2181fc33ec and at 59cba3e4f2."""
 
 
-def patched_tflops(case: Case, seconds: float) -> float:
+def patched_tflops(case: TrainingCase, seconds: float) -> float:
     """Return the rate of a GPU by the benchmark's patch of Megatron-LM, which counts four passes over a layer."""
     layers, hidden, length, vocabulary = 16, 2048, 2048, 50304
     factor = 1 + length / (6 * hidden) + vocabulary / (16 * layers * hidden)
@@ -38,7 +38,7 @@ def patched_tflops(case: Case, seconds: float) -> float:
     return flops / (seconds * case.layout.gpus * 1e12)
 
 
-def published(case: Case, metric: str, gpu: str) -> PublishedPoint:
+def published(case: TrainingCase, metric: str, gpu: str) -> PublishedPoint:
     (point,) = (point for point in case.published if (point.metric, point.gpu) == (metric, gpu))
     return point
 

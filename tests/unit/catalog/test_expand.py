@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 
 from orchestrator.catalog.axes import AXES
 from orchestrator.catalog.case import parse_where, select
-from orchestrator.catalog.expand import MOST_CASES, case_count, expand, scale_fields
+from orchestrator.catalog.expand import MOST_CASES, case_count, scale_fields
 from orchestrator.catalog.experiment import scale_names
 from orchestrator.catalog.library import experiment_names, read_experiment
 from orchestrator.errors import ReproError
 from orchestrator.paths import Folders
+from tests.cases import expand
 from tests.examples import examples
 from tests.unit.catalog.entries import BASE, CHECKOUT, entry_of, shipped, short
 

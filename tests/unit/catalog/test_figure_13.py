@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.catalog.case import Case, parse_where, select
+from orchestrator.catalog.case import TrainingCase, parse_where, select
 from orchestrator.catalog.claims import GainClaim, PeakClaim
-from orchestrator.catalog.expand import expand
 from orchestrator.catalog.experiment import PAPER, scale_names
 from orchestrator.megatron.model import ModelShape
 from orchestrator.megatron.rules import RuleContext, broken_rules
+from tests.cases import expand
 from tests.unit.catalog.entries import shipped
 
 # run_figure_13.sh at 6985e58938: pipeline- and tensor-parallel size, global batch; data-parallel, microbatch,
@@ -75,7 +75,7 @@ def test_every_scale_keeps_the_trade_off_of_pipeline_against_tensor(scale: str) 
     assert small.layout.bubble() == pytest.approx(4 * large.layout.bubble())
 
 
-def min_max(cases: list[Case]) -> tuple[Case, Case]:
+def min_max(cases: list[TrainingCase]) -> tuple[TrainingCase, TrainingCase]:
     deepest = max(case.value("pp") for case in cases)
     there = sorted((c for c in cases if c.value("pp") == deepest), key=lambda case: case.value("gbs"))
     return there[0], there[-1]

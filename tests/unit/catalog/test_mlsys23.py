@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.catalog.case import Case
-from orchestrator.catalog.expand import expand
+from orchestrator.catalog.case import TrainingCase
 from orchestrator.megatron.model import flops_per_iteration
+from tests.cases import expand
 from tests.unit.catalog.entries import shipped
 
 PRINTED_MFU = {"22B": 41.5, "175B": 51.4, "530B": 56.0, "1T": 56.3, "530B-dp8": 54.2}
@@ -22,7 +22,7 @@ TABLE_3 = {
 """Layers, hidden size, heads, tensor- and pipeline-parallel size, GPUs, batch and microbatch size."""
 
 
-def published(case: Case, metric: str) -> float:
+def published(case: TrainingCase, metric: str) -> float:
     (point,) = (point for point in case.published if point.metric == metric)
     return point.value
 

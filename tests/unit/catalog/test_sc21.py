@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.catalog.case import Case, select
+from orchestrator.catalog.case import TrainingCase, select
 from orchestrator.catalog.claims import ClosesClaim, GainClaim, PublishedClaim, RatioClaim, TrendClaim
-from orchestrator.catalog.expand import cases_to_run, expand
 from orchestrator.catalog.experiment import PAPER, scale_names
 from orchestrator.config.yaml import read_document
 from orchestrator.megatron.memory import MemoryFacts, estimate_memory
@@ -15,6 +14,7 @@ from orchestrator.megatron.rules import Dialect, RuleContext, broken_rules
 from orchestrator.planning.plan import job_content
 from orchestrator.slurm.notation import time_limit_s
 from orchestrator.workloads.base import USABLE_SHARE
+from tests.cases import cases_to_run, expand
 from tests.unit.catalog.entries import CHECKOUT, shipped
 
 # GPUs of the points of run_table_1.sh and run_figure_11.sh to run_figure_18.sh at 6985e58938. The other values are in
@@ -41,11 +41,11 @@ SIZES = {"quad": 4, "pair": 2, "single": 1, "cpu": 4}
 SCALES = {"paper": RUN, "quad": RUN, "pair": ON_TWO, "single": ON_ONE, "cpu": RUN}
 
 
-def cases_of(name: str, scale: str = PAPER) -> list[Case]:
+def cases_of(name: str, scale: str = PAPER) -> list[TrainingCase]:
     return expand(shipped(f"sc21/{name}"), scale)
 
 
-def point_of(case: Case) -> str:
+def point_of(case: TrainingCase) -> str:
     model, layout, training = case.model, case.layout, case.training
     sizes = (model.layers, model.hidden, model.heads)
     groups = (layout.tensor_parallel, layout.pipeline_parallel, layout.data_parallel, layout.virtual_stages)
@@ -93,7 +93,7 @@ def test_every_case_keeps_the_rules_of_its_program_and_logs_past_its_warm_up(sca
         assert training.log_interval <= training.warmup_iterations < training.iterations - training.log_interval, place
 
 
-def iteration_seconds(case: Case) -> float | None:
+def iteration_seconds(case: TrainingCase) -> float | None:
     """Return the time at the rate that was printed or plotted; None if there is no rate."""
     flops = flops_per_iteration(case.model, case.layout.global_batch_size, case.training.recompute == "full")
     for point in case.published:
@@ -278,7 +278,7 @@ def test_a_smaller_figure_fits_80_gb_and_keeps_the_figures_axes(name: str, scale
 
 @pytest.mark.parametrize("scale", ["pair", "single"])
 def test_table_1_on_fewer_gpus_is_the_rows_of_four_gpus_that_they_hold(scale: str) -> None:
-    def row(case: Case) -> object:
+    def row(case: TrainingCase) -> object:
         return case.name, case.model, case.layout, case.training.recompute, case.training.dtype, case.gpu_memory_gb
 
     held = [case for case in cases_of("table-1", "quad") if case.layout.gpus <= SIZES[scale]]

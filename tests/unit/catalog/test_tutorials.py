@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from orchestrator.catalog.case import Case, parse_where, select
+from orchestrator.catalog.case import TrainingCase, parse_where, select
 from orchestrator.catalog.claims import OutcomeClaim, PeakClaim, PublishedClaim, RatioClaim, TrendClaim
-from orchestrator.catalog.expand import expand
 from orchestrator.catalog.experiment import PAPER, scale_names
 from orchestrator.megatron.memory import MemoryFacts, estimate_memory
 from orchestrator.megatron.rules import Dialect, RuleContext, broken_rules
 from orchestrator.workloads.base import USABLE_SHARE
+from tests.cases import expand
 from tests.unit.catalog.entries import shipped
 
 FIRST = "tutorial-cp"
@@ -69,17 +69,17 @@ LAYOUTS = {
 PROFILED = ["profile-282", "profile-283"]
 
 
-def cases_of(name: str, scale: str = PAPER) -> list[Case]:
+def cases_of(name: str, scale: str = PAPER) -> list[TrainingCase]:
     """Return the rows of a table."""
     return [case for case in expand(shipped(f"tutorials/{name}"), scale) if case.value("case") not in PROFILED]
 
 
-def row(name: str, number: str) -> Case:
+def row(name: str, number: str) -> TrainingCase:
     (case,) = select(cases_of(name), {"case": number})
     return case
 
 
-def printed(case: Case) -> dict[str, float]:
+def printed(case: TrainingCase) -> dict[str, float]:
     return {str(point.metric): point.value for point in case.published}
 
 
@@ -232,7 +232,7 @@ def test_no_table_has_a_claim_that_its_own_numbers_refute(name: str) -> None:
                 assert holds(claim, there), claim.id
 
 
-def holds(claim: Any, there: list[Case]) -> bool:
+def holds(claim: Any, there: list[TrainingCase]) -> bool:
     metric = str(claim.metric or "iteration_ms")
     known = [case for case in there if case.published]
     if isinstance(claim, OutcomeClaim):

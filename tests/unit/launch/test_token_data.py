@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.catalog.expand import expand
 from orchestrator.catalog.library import experiment_names, find_experiment
 from orchestrator.launch.fetch import DOCUMENT_TOKENS, DOCUMENTS, write_random_tokens
 from orchestrator.paths import Folders
 from orchestrator.workloads import workloads
 from orchestrator.workloads.needs import TokenData
+from tests.cases import expand
 from tests.unit.clusters.sites import CHECKOUT
 
 FOLDERS = Folders(shipped=CHECKOUT, home=CHECKOUT)

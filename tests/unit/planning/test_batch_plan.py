@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.catalog.expand import cases_to_run, expand
 from orchestrator.catalog.library import find_entries
 from orchestrator.clusters.machine import Machine
 from orchestrator.config.model import Hardware
@@ -15,6 +14,7 @@ from orchestrator.paths import Folders
 from orchestrator.planning.batch_plan import BatchPlan, ChosenCases, plan_batch
 from orchestrator.planning.plan import check_case, cost_of, fit_of, memory_of
 from orchestrator.planning.target import Target
+from tests.cases import cases_to_run, expand
 from tests.unit.catalog.entries import BASE, CHECKOUT, entry_of, shipped
 
 pytestmark = pytest.mark.slow

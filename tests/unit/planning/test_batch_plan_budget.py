@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.catalog.case import Case
-from orchestrator.catalog.expand import expand
+from orchestrator.catalog.case import TrainingCase, training_cases
 from orchestrator.clusters.machine import Machine
 from orchestrator.config.model import Hardware
 from orchestrator.errors import ReproError
@@ -27,6 +26,7 @@ from orchestrator.planning.batch_plan import (
 from orchestrator.planning.plan import job_content
 from orchestrator.planning.target import Target
 from orchestrator.reading.statistics import with_used
+from tests.cases import expand
 from tests.unit.catalog.entries import BASE, entry_of, shipped
 
 H200S = Target("four H200", Machine(64, gpus=4, gpu="NVIDIA H200", gpu_memory_gb=150).hardware())
@@ -125,8 +125,9 @@ def test_budget_changes_only_iterations() -> None:
     own = within_budget(QUAD, H200S, 3600)
     assert (own.cases, own.own) == (tuple(QUAD), (8,) * 6)
     budgeted = within_budget(QUAD, H200S, int(own.total_s) - 10)
-    assert {case.training.iterations for case in budgeted.cases} == {7}
-    assert [replace(case, training=old.training) for case, old in zip(budgeted.cases, QUAD, strict=True)] == QUAD
+    cases = training_cases(budgeted.cases)
+    assert {case.iterations for case in cases} == {7}
+    assert [replace(case, training=old.training) for case, old in zip(cases, QUAD, strict=True)] == QUAD
     assert budgeted.total_s == pytest.approx(sum(budgeted.run_s)) and budgeted.total_s <= (budgeted.budget_s or 0)
     assert (budgeted.jobs, budgeted.own) == (6, (8,) * 6) and 0 < budgeted.uncertainty < 1
 
@@ -148,7 +149,7 @@ def test_shared_job_counts_once_in_the_budget() -> None:
     assert len({job_content(case) for case in tight.cases}) == 1
 
 
-def refusal(cases: list[Case], target: Target, budget_s: int) -> str:
+def refusal(cases: list[TrainingCase], target: Target, budget_s: int) -> str:
     with pytest.raises(ReproError) as caught:
         within_budget(cases, target, budget_s)
     (problem,) = caught.value.problems

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.catalog.expand import expand
 from orchestrator.clusters.machine import parse_nvidia_smi
 from orchestrator.clusters.resolve import Cluster
 from orchestrator.megatron.model import flops_per_iteration
 from orchestrator.planning.plan import cost_of, plan_cases
 from orchestrator.planning.target import Target, cases_at
 from orchestrator.workloads.base import USABLE_SHARE
+from tests.cases import expand
 from tests.unit.catalog.entries import shipped
 from tests.unit.planning.test_plan import FOLDERS, local
 

@@ -6,12 +6,12 @@ from dataclasses import dataclass, fields, replace
 
 import pytest
 
-from orchestrator.catalog.case import Case
-from orchestrator.catalog.expand import expand
+from orchestrator.catalog.case import TrainingCase
 from orchestrator.catalog.experiment import scale_names
 from orchestrator.megatron.model import Layout, ModelShape, Training
 from orchestrator.planning.plan import identity, non_default
 from orchestrator.workloads.base import Program
+from tests.cases import expand
 from tests.unit.catalog.entries import shipped
 
 CASE = expand(shipped())[0]
@@ -22,7 +22,16 @@ BASE = identity(CASE, PROGRAM, "selene")
 def test_identity_is_that_of_the_first_release() -> None:
     """A change of the identity orphans every job of every ledger and needs a migration."""
     shape, layout = ModelShape(4, 256, 8, 64, 1024), Layout(4, 2, 2, 1, 16)
-    case = Case("p/f", "cpu", (("pp", 2),), "pretrain", shape, layout, Training(), device="cpu")
+    case = TrainingCase(
+        experiment="p/f",
+        scale="cpu",
+        point=(("pp", 2),),
+        workload="pretrain",
+        model=shape,
+        layout=layout,
+        training=Training(),
+        device="cpu",
+    )
     assert identity(case, Program("pretrain", "python", (), (), code="c"), "local") == "690bc6859288"
 
 
@@ -44,7 +53,7 @@ def test_each_point_has_its_own_stable_identity() -> None:
     ],
     ids=["warm-up", "time limit", "memory it is laid out for", "names"],
 )
-def test_names_queue_settings_and_warm_up_do_not_change_the_identity(case: Case) -> None:
+def test_names_queue_settings_and_warm_up_do_not_change_the_identity(case: TrainingCase) -> None:
     assert identity(case, PROGRAM, "selene") == BASE
 
 
@@ -69,7 +78,7 @@ def test_paths_of_python_and_images_do_not_change_the_identity() -> None:
     ],
     ids=["cluster", "code", "image", "no image", "image digest", "workload", "device", "model", "layout", "training"],
 )
-def test_program_layout_and_image_change_the_identity(case: Case, program: Program, cluster: str) -> None:
+def test_program_layout_and_image_change_the_identity(case: TrainingCase, program: Program, cluster: str) -> None:
     assert identity(case, program, cluster) != BASE
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.catalog.expand import cases_to_run
 from orchestrator.errors import ReproError
 from orchestrator.planning.run_settings import over, read_settings
+from tests.cases import cases_to_run
 from tests.unit.catalog.entries import shipped
 
 

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from orchestrator.catalog.case import with_workload
-from orchestrator.catalog.expand import expand
 from orchestrator.clusters.resolve import Cluster
 from orchestrator.config.model import Hardware
 from orchestrator.planning.plan import LOCAL_LAYERS_WARNING, check_case, memory_of, time_of
 from orchestrator.planning.target import Target, case_context, refusals, start_refusals, start_warnings
 from orchestrator.planning.time_constants import Basis
 from orchestrator.workloads.base import Program
+from tests.cases import expand
 from tests.unit.catalog.entries import shipped
 from tests.unit.clusters.sites import PLAIN, cluster_of
 

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.catalog.case import Case
-from orchestrator.catalog.expand import expand
+from orchestrator.catalog.case import TrainingCase
 from orchestrator.catalog.library import experiment_names, find_experiment
 from orchestrator.job_spec import JobSpec
 from orchestrator.ledger.rows import JobRow
@@ -23,6 +22,7 @@ from orchestrator.reading.verdict import Expected, expected_of, mismatches, worl
 from orchestrator.workloads import (
     workloads,
 )
+from tests.cases import expand
 from tests.recorded_jobs import job_row
 from tests.unit.catalog.entries import CHECKOUT, find_case
 from tests.unit.workloads.places import arguments_of
@@ -201,11 +201,11 @@ def test_world_size_comes_from_its_line_or_the_dump() -> None:
 # ---- what the ledger has of a plan -----------------------------------------------------------------------------------
 
 
-def row_of(folder: Path, case: Case, arguments: list[str], code: str = "c0ffee1") -> JobRow:
+def row_of(folder: Path, case: TrainingCase, arguments: list[str], code: str = "c0ffee1") -> JobRow:
     return replace(planned_as(job_row(folder), case, arguments), code=code)
 
 
-def planned_as(row: JobRow, case: Case, arguments: list[str]) -> JobRow:
+def planned_as(row: JobRow, case: TrainingCase, arguments: list[str]) -> JobRow:
     """Return the configuration as the ledger stores it."""
     configuration = {
         "model": asdict(case.model),
@@ -221,7 +221,7 @@ def planned_as(row: JobRow, case: Case, arguments: list[str]) -> JobRow:
     return replace(row, iterations=case.training.iterations, **planned)
 
 
-def case_of(experiment: str, scale: str = "paper", **point: Any) -> Case:
+def case_of(experiment: str, scale: str = "paper", **point: Any) -> TrainingCase:
     cases = expand(find_experiment(Folders(CHECKOUT, CHECKOUT), experiment), scale)
     return next(case for case in cases if all(case.value(axis) == value for axis, value in point.items()))
 
@@ -269,10 +269,10 @@ def test_branch_or_digest_is_not_compared_as_a_commit(tmp_path: Path) -> None:
     assert expected_of(row).program is None
 
 
-def shipped_cases() -> list[Case]:
+def shipped_cases() -> list[TrainingCase]:
     """Return a case for each shipped model, layout and workload at every scale."""
     folders = Folders(CHECKOUT, CHECKOUT)
-    cases: dict[object, Case] = {}
+    cases: dict[object, TrainingCase] = {}
     for name in experiment_names(folders):
         entry = find_experiment(folders, name)
         for scale in ("paper", *entry.experiment.scales):

@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 
-from orchestrator.catalog.expand import expand
+from orchestrator.catalog.case import training_cases
 from orchestrator.catalog.library import Entry, find_experiment
 from orchestrator.errors import ReproError
 from orchestrator.paths import Folders
 from orchestrator.results.cases import Result
 from orchestrator.results.claims import ClaimVerdict, judge_claims
+from tests.cases import expand
 from tests.recorded_jobs import measured_results
 from tests.unit.catalog.entries import BASE, shipped, short, write_experiment
 
@@ -200,7 +201,8 @@ def test_cases_that_differ_elsewhere_are_no_pair(tmp_path: Path) -> None:
     )
 
     def with_dropout(result: Result) -> Result:
-        return replace(result, case=replace(result.case, training=replace(result.case.training, dropout=0.0)))
+        [case] = training_cases([result.case])
+        return replace(result, case=replace(case, training=replace(case.training, dropout=0.0)))
 
     verdicts = judge_claims(entry, "paper", own, 8, {"figure-18": [with_dropout(result) for result in beside]})
     (found,) = (verdict for verdict in verdicts if verdict.claim.id == FIGURE_12)

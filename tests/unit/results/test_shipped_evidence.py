@@ -13,8 +13,7 @@ from statistics import mean
 
 import pytest
 
-from orchestrator.catalog.case import Case
-from orchestrator.catalog.expand import expand
+from orchestrator.catalog.case import TrainingCase
 from orchestrator.cli.job_table import claim_counts
 from orchestrator.clusters.resolve import find_cluster
 from orchestrator.paths import Folders, find_folders
@@ -22,6 +21,7 @@ from orchestrator.planning.plan import Cost, cost_of
 from orchestrator.planning.target import Target
 from orchestrator.results.bundle.archive import unpacked
 from orchestrator.results.bundle.verify import verify
+from tests.cases import expand
 from tests.shipped_pictures import RESULTS, beside, bundled_outcome, bundles, entry_of
 from tests.unit.catalog.entries import CHECKOUT
 
@@ -76,7 +76,7 @@ def test_no_table_and_no_picture_is_without_a_bundle_nor_a_bundle_without_them(s
     assert sorted(RESULTS.rglob(f"*{suffix}")) == sorted(beside(bundle, suffix) for bundle in BUNDLES)
 
 
-def cases_that_ran(folder: str) -> list[tuple[Case, Row]]:
+def cases_that_ran(folder: str) -> list[tuple[TrainingCase, Row]]:
     """Return every case of a folder of evidence with its row of the table."""
     rows = [row for table in sorted((RESULTS / folder).glob("*.csv")) for row in _rows(table.read_bytes())]
     cases = {
@@ -87,7 +87,7 @@ def cases_that_ran(folder: str) -> list[tuple[Case, Row]]:
 
 
 @cache
-def _costs() -> Sequence[tuple[Case, Row, Cost]]:
+def _costs() -> Sequence[tuple[TrainingCase, Row, Cost]]:
     target = Target.of_cluster(find_cluster(FOLDERS, "h200"))
     folders = ("h200", "h200-quad/first", "h200-quad/second")
     return [(case, row, cost_of(case, target)) for folder in folders for case, row in cases_that_ran(folder)]

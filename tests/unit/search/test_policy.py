@@ -8,7 +8,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.catalog.case import Case
+from orchestrator.catalog.case import TrainingCase
 from orchestrator.megatron.model import Layout, ModelShape, Training
 from orchestrator.search.candidates import (
     AS_LARGE,
@@ -38,7 +38,15 @@ def candidate(
     gpu_hours: float | None = 1.0,
 ) -> Candidate:
     layout = Layout(16, tp, pp, mbs, 512)
-    case = Case("searches/a", "paper", (("case", name),), "pretrain", MODEL, layout, training or Training("bf16"))
+    case = TrainingCase(
+        experiment="searches/a",
+        scale="paper",
+        point=(("case", name),),
+        workload="pretrain",
+        model=MODEL,
+        layout=layout,
+        training=training or Training("bf16"),
+    )
     return Candidate(name, case, predicted_ms, uncertainty, gb * 1e9 if gb is not None else None, gpu_hours)
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from orchestrator.catalog.case import Case
-from orchestrator.catalog.expand import expand
+from orchestrator.catalog.case import TrainingCase
 from orchestrator.catalog.experiment import Paper
 from orchestrator.paths import Folders
 from orchestrator.workloads import find_workload
+from tests.cases import expand
 from tests.unit.catalog.entries import CHECKOUT, find_case, shipped
 
 FOLDERS = Folders(shipped=CHECKOUT, home=CHECKOUT)
@@ -25,7 +25,7 @@ workloads:
 """
 
 
-def one_of_each() -> list[tuple[Case, Paper]]:
+def one_of_each() -> list[tuple[TrainingCase, Paper]]:
     """Return a case of each workload with its paper."""
     rows = [
         ("figure-13", "pp=8,tp=8,gbs=32"),
@@ -39,7 +39,7 @@ def one_of_each() -> list[tuple[Case, Paper]]:
     return [*cases, (replace(cases[0][0], workload="megatron-2026"), cases[0][1])]
 
 
-def pretrain_case() -> tuple[Case, Paper]:
+def pretrain_case() -> tuple[TrainingCase, Paper]:
     return expand(shipped(), "quad")[0], shipped().paper
 
 
@@ -52,7 +52,7 @@ SITE_FIELDS = {
 }
 
 
-def arguments_of(workload: str, case: Case, **fields: object) -> list[str]:
+def arguments_of(workload: str, case: TrainingCase, **fields: object) -> list[str]:
     """Return the arguments of a case with these fields of the site; fields that are required have a value."""
     record = find_workload(workload)
     required = {name: SITE_FIELDS[name] for name, field in record.site.model_fields.items() if field.is_required()}

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.catalog.case import Case, select
-from orchestrator.catalog.expand import expand
+from orchestrator.catalog.case import TrainingCase, select
 from orchestrator.clusters.program import program_for
 from orchestrator.errors import ReproError
 from orchestrator.job_spec import shown_changes
@@ -23,6 +22,7 @@ from orchestrator.workloads.argument_changes import (
 )
 from orchestrator.workloads.base import Program
 from orchestrator.workloads.flags import without_flags
+from tests.cases import expand
 from tests.unit.catalog.entries import shipped
 from tests.unit.clusters.sites import PLAIN, cluster_of
 from tests.unit.workloads.places import EVERYWHERE, FOLDERS
@@ -36,11 +36,11 @@ def problems(arguments: Sequence[str], dropped: Sequence[str] = ()) -> list[str]
     return [str(problem) for problem in caught.value.problems]
 
 
-def case_of(name: str, **where: str) -> Case:
+def case_of(name: str, **where: str) -> TrainingCase:
     return select(expand(shipped(name)), where)[0]
 
 
-def program_of(folder: Path, name: str, case: Case) -> Program:
+def program_of(folder: Path, name: str, case: TrainingCase) -> Program:
     return program_for(case, shipped(name).paper, cluster_of(folder, PLAIN + EVERYWHERE), FOLDERS)
 
 

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.catalog.expand import expand
 from orchestrator.catalog.library import experiment_names, find_experiment
 from orchestrator.clusters.program import image_of, is_offered, program_for
 from orchestrator.clusters.resolve import Cluster
@@ -18,6 +17,7 @@ from orchestrator.paths import Folders
 from orchestrator.workloads import find_workload, workloads
 from orchestrator.workloads.base import Program
 from orchestrator.workloads.pretrain import code_version
+from tests.cases import expand
 from tests.unit.catalog.entries import CHECKOUT, shipped
 from tests.unit.clusters.sites import PLAIN, cluster_of, selene
 from tests.unit.workloads.places import EVERYWHERE, FOLDERS

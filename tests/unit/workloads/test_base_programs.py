@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from orchestrator.catalog.expand import expand
 from orchestrator.catalog.experiment import CodeFields
 from orchestrator.clusters.program import is_offered, program_for
 from orchestrator.errors import ReproError
+from tests.cases import expand
 from tests.unit.catalog.entries import find_case, shipped
 from tests.unit.clusters.sites import PLAIN, cluster_of
 from tests.unit.workloads.places import EVERYWHERE, FOLDERS, one_of_each, pretrain_case

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from orchestrator.catalog.case import Case
-from orchestrator.catalog.expand import expand
+from orchestrator.catalog.case import TrainingCase
 from orchestrator.errors import ReproError
+from tests.cases import expand
 from tests.unit.catalog.entries import shipped
 from tests.unit.workloads.places import arguments_of
 
@@ -26,12 +26,12 @@ SCRIPT = (
 OURS = {"--train-iters": "25", "--eval-iters": "1"}
 
 
-def arguments(case: Case) -> list[str]:
+def arguments(case: TrainingCase) -> list[str]:
     return arguments_of("megatron-2021", case)
 
 
 @pytest.mark.parametrize("case", expand(shipped()), ids=lambda case: case.slug)
-def test_figure_13_arguments_are_published_except_iterations(case: Case) -> None:
+def test_figure_13_arguments_are_published_except_iterations(case: TrainingCase) -> None:
     published = SCRIPT.format(
         TP=64 // case.layout.pipeline_parallel, PP=case.value("pp"), GBS=case.value("gbs")
     ).split()

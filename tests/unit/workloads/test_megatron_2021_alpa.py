@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from orchestrator.catalog.expand import expand
 from orchestrator.errors import ReproError
 from orchestrator.workloads.megatron_2021 import SET_BY_SCRIPT, BenchmarkSite, import_root
+from tests.cases import expand
 from tests.unit.catalog.entries import find_case, shipped
 from tests.unit.workloads.places import arguments_of
 

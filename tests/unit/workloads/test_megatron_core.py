@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.catalog.case import Case
+from orchestrator.catalog.case import TrainingCase
 from orchestrator.errors import ReproError
 from orchestrator.megatron.rules import read_flags
 from tests.unit.catalog.entries import find_case
@@ -38,7 +38,7 @@ def model(layers: int, hidden: int, heads: int, seq: int, backend: str = "auto")
     )
 
 
-def arguments(case: Case) -> list[str]:
+def arguments(case: TrainingCase) -> list[str]:
     return arguments_of("megatron-core-0.14", case)
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.catalog.case import Case
+from orchestrator.catalog.case import TrainingCase
 from orchestrator.errors import ReproError
 from orchestrator.megatron.model import padded_vocabulary
 from orchestrator.megatron.rules import read_flags
@@ -20,12 +20,12 @@ from tests.unit.workloads.places import arguments_of
 DATA = {"data_path": "/DATA", "vocab_file": "/VOCAB", "merge_file": "/MERGE"}
 
 
-def today(experiment: str, name: str, **training: Any) -> Case:
+def today(experiment: str, name: str, **training: Any) -> TrainingCase:
     case = find_case(experiment, name)
     return replace(case, workload="megatron-2026", training=replace(case.training, **training))
 
 
-def flags(case: Case, data: dict[str, str] | None = None) -> dict[str, tuple[str, ...]]:
+def flags(case: TrainingCase, data: dict[str, str] | None = None) -> dict[str, tuple[str, ...]]:
     return read_flags(arguments_of("megatron-2026", case, **(data or {})))
 
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from orchestrator.catalog.case import Case
-from orchestrator.catalog.expand import expand
+from orchestrator.catalog.case import TrainingCase
 from orchestrator.errors import ReproError
 from orchestrator.megatron.rules import read_flags
+from tests.cases import expand
 from tests.unit.catalog.entries import find_case, shipped
 from tests.unit.workloads.places import arguments_of
 
@@ -75,7 +75,7 @@ def scripted(text: str, iterations: int) -> list[str]:
     return [*scripted_arguments, "--exit-interval", str(iterations)]
 
 
-def settings_of(case: Case) -> tuple[int, str, float]:
+def settings_of(case: TrainingCase) -> tuple[int, str, float]:
     """Return PP_l, CKPT and OFFLOAD_ALPHA of an argument list."""
     flags = read_flags(arguments_of("megatron-kwai", case))
     ckpt = "no"

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 import yaml
 
-from orchestrator.catalog.case import Case
-from orchestrator.catalog.expand import expand
+from orchestrator.catalog.case import TrainingCase
 from orchestrator.errors import ReproError
 from orchestrator.megatron.rules import RuleContext
 from orchestrator.workloads import find_workload
+from tests.cases import expand
 from tests.unit.catalog.entries import shipped
 from tests.unit.workloads.places import arguments_of
 
@@ -46,7 +46,7 @@ NAMES = {
 }
 
 
-def job_name(experiment: str, case: Case) -> str:
+def job_name(experiment: str, case: TrainingCase) -> str:
     name = NAMES[experiment].format(
         case=dict(case.point).get("case"),
         pp=case.layout.pipeline_parallel,
@@ -62,7 +62,7 @@ def job_name(experiment: str, case: Case) -> str:
 
 
 @cache
-def cases() -> list[tuple[str, Case]]:
+def cases() -> list[tuple[str, TrainingCase]]:
     return [(job_name(experiment, case), case) for experiment in NAMES for case in expand(shipped(experiment))]
 
 
@@ -82,7 +82,7 @@ def test_published_jobs_and_cases_match_one_to_one() -> None:
     assert set(names) == set(points())
 
 
-def ours(case: Case, last: str) -> dict[str, object]:
+def ours(case: TrainingCase, last: str) -> dict[str, object]:
     """Return the flags whose values are the experiment's: for how long a case trains, and how often it reports."""
     training = case.training
     return {

@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from orchestrator.catalog.case import Case
-from orchestrator.catalog.expand import expand
+from orchestrator.catalog.case import TrainingCase
 from orchestrator.errors import ReproError
 from orchestrator.megatron.model import Attention
 from orchestrator.pretrain.arguments import parse_arguments
 from orchestrator.workloads import pretrain
+from tests.cases import expand
 from tests.unit.catalog.entries import find_case, shipped
 from tests.unit.workloads.places import arguments_of
 
@@ -19,7 +19,7 @@ CASES = [case for scale in ("quad", "cpu") for case in expand(shipped(), scale)]
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.scale}-{case.slug}")
-def test_parsed_arguments_match_the_case(case: Case) -> None:
+def test_parsed_arguments_match_the_case(case: TrainingCase) -> None:
     read = parse_arguments(arguments_of("pretrain", case))
     model, layout, training = case.model, case.layout, case.training
     assert (read.num_layers, read.hidden_size, read.num_attention_heads) == (model.layers, model.hidden, model.heads)

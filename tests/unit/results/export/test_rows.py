@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from orchestrator.catalog.axes import AXES
-from orchestrator.catalog.expand import expand
 from orchestrator.job_spec import JobSpec
 from orchestrator.ledger.attempts import job_rows
 from orchestrator.ledger.measurements import MeasuredMetric
@@ -21,6 +20,7 @@ from orchestrator.reading.parse import LogFacts
 from orchestrator.reading.statistics import metrics
 from orchestrator.results.cases import Result, case_results, published_for
 from orchestrator.results.export.rows import CASE_COLUMNS, CaseRow, export_rows
+from tests.cases import expand
 from tests.recorded_jobs import job_row, measured_results, new_ledger, new_run, record_jobs
 from tests.unit.catalog.entries import THREE_METHODS, entry_of, figure_13, shipped
 
@@ -132,7 +132,7 @@ def test_a_job_is_told_by_what_it_was_recorded_with_and_not_by_todays_file(found
     case = found[0].case
     parts = {name: asdict(getattr(case, name)) for name in ("model", "layout", "training")}
     parts["training"]["dtype"], parts["layout"]["global_batch_size"] = "bf16", 40
-    settings = case.settings | {"layers": 99, "workload": "another figure's"}
+    settings = {**case.settings, "layers": 99, "workload": "another figure's"}
     recorded = {**parts, "device": "gpu", "settings": settings}
     (row,) = export_rows(figure_13(), [changed(found[0], spec=JobSpec.from_json(recorded))])
     assert (row["layers"], row["dtype"], row["device"], row["microbatches"]) == (99, "bf16", "gpu", 40)
