@@ -95,7 +95,7 @@ def _outcome(entry: Entry, case: Case) -> tuple[Outcome | None, bool]:
         return "OOM", case.expected.confirmed
     experiment = entry.experiment
     no_layout = any(
-        difference.follows == "neither" and difference.where.given().items() <= case.settings.items()
+        difference.follows == "neither" and difference.where.items() <= case.settings.items()
         for difference in experiment.differences
     )
     is_plotted = experiment.matrix is not None

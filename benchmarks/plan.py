@@ -50,7 +50,7 @@ matrix:
   gbs: [512, 1024, 1536, 2048, 2560, 3072, 3584, 4096, 4608, 5120]
 rules: {gpus: 4 * pp * tp}
 training: {dtype: fp16, loss_scale: 8192}
-axes:
+plot:
   x: {label: Pipeline-parallel size, of: [pp]}
   y: {label: y, metric: tflops_per_gpu}
   series: {label: s, of: gbs}

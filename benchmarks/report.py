@@ -37,7 +37,7 @@ model: {{layers: 8, hidden: 64, heads: 8, seq: 16, vocab: 64}}
 matrix:
   gbs: [{batches}]
 fixed: {{mbs: 1, tp: 8}}
-axes:
+plot:
   x: {{label: Batch size, of: [gbs]}}
   y: {{label: Rate, metric: tflops_per_gpu}}
 """

@@ -23,6 +23,7 @@ import torch.nn.functional as functional
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from orchestrator.catalog.axes import MEGATRON
 from orchestrator.catalog.case import TrainingCase, parse_where, select
 from orchestrator.catalog.library import find_experiment
 from orchestrator.megatron.memory import estimate_stage
@@ -286,7 +287,7 @@ def main() -> int:
     print("| case | stage | predicted (GB) | tensors (GB) | ratio | reserved (GB) | smallest cap |")
     print("| --- | ---: | ---: | ---: | ---: | ---: | ---: |")
     for name, where, number in CASES:
-        (case,) = select(expand(find_experiment(folders, name)), parse_where(where))
+        (case,) = select(expand(find_experiment(folders, name)), parse_where(where, MEGATRON.axes))
         facts = find_workload(case.workload).memory
         stage = Stage(case, number, facts.keeps_gradient_buffers)
         predicted = estimate_stage(number, case.model, case.layout, case.training, facts).total_bytes

@@ -6,7 +6,8 @@ Exit codes: 0 success, 1 a job or a claim failed, 2 user error, 3 the scheduler 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -90,3 +91,12 @@ def names_hint(word: str, known: Iterable[str]) -> str:
     """Return the hint for a word that must be a known one: the nearest known word, else all of them."""
     names = list(known)
     return did_you_mean(word, names) or f"there are: {', '.join(names) or 'none'}"
+
+
+@contextmanager
+def added_to(problems: list[Problem]) -> Iterator[None]:
+    """Add the problems of the block's ReproError to the list, and continue after the block."""
+    try:
+        yield
+    except ReproError as error:
+        problems.extend(error.problems)

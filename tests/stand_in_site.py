@@ -17,6 +17,7 @@ from typing import Any, ClassVar
 from unittest import mock
 
 from orchestrator import api
+from orchestrator.catalog.axes import MEGATRON
 from orchestrator.catalog.case import parse_where, select
 from orchestrator.catalog.expand import expand
 from orchestrator.catalog.library import find_experiment
@@ -210,7 +211,7 @@ class Site:
     def plans(self, where: str | None = None) -> list[Plan]:
         """Return the plans of figure 13 at scale cpu on the cluster `here`."""
         entry = find_experiment(self.folders, "figure-13")
-        cases = select(expand(entry, "cpu"), parse_where(where))
+        cases = select(expand(entry, "cpu"), parse_where(where, MEGATRON.axes))
         return plan_cases(entry, cases, self.cluster(), self.folders)
 
     # ---- the training program --------------------------------------------------------------------------------

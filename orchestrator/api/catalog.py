@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import TYPE_CHECKING, Annotated
@@ -31,22 +30,13 @@ from orchestrator.catalog.library import (
     replaced,
 )
 from orchestrator.clusters import cluster_names
-from orchestrator.errors import Problem, ReproError
+from orchestrator.errors import Problem, added_to
 from orchestrator.fields import Columns, Field, TableRow, row_of, rows_of
 from orchestrator.job_spec import Value
 from orchestrator.paths import Folders, find_folders
 
 if TYPE_CHECKING:
     from orchestrator.ledger.readonly_file import JobCount
-
-
-@contextmanager
-def added_to(problems: list[Problem]) -> Iterator[None]:
-    """Add the problems of the block's ReproError to the list, and continue after the block."""
-    try:
-        yield
-    except ReproError as error:
-        problems.extend(error.problems)
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,7 +203,7 @@ class ExperimentCases:
         """Return the differences that apply to a case; those of the paper, if the case has a script."""
         of_paper = self.entry.paper.differences if case.script else []
         every = [*self.entry.experiment.differences, *of_paper]
-        return [one for one in every if one.where.given().items() <= case.settings.items()]
+        return [one for one in every if one.where.items() <= case.settings.items()]
 
     def script_of(self, case: Case) -> str | None:
         """Return `NVIDIA/Megatron-LM at 6985e58938: examples/sc21/run_figure_13.sh`; None without a script."""
@@ -324,6 +314,7 @@ def require_experiment(name: str) -> None:
 
 def show(experiment: str, scale: str = PAPER, *, where: str | None = None) -> ExperimentCases:
     """Return an experiment and its cases at a scale."""
-    wanted, folders = parse_where(where), find_folders()
+    folders = find_folders()
     entry = find_experiment(folders, experiment)
+    wanted = parse_where(where, entry.names.axes)
     return ExperimentCases(entry, scale, select(expand(entry, scale), wanted), replaced(folders, entry) is not None)

@@ -88,9 +88,10 @@ def job_filter(
     states = _states(state)
     wanted: Mapping[str, object] = {}
     if where is not None:
-        from orchestrator.catalog.case import parse_where  # not for `status`
+        from orchestrator.catalog.axes import MEGATRON  # not for `status`
+        from orchestrator.catalog.case import parse_where
 
-        wanted = parse_where(where)
+        wanted = parse_where(where, MEGATRON.axes)
     if workload is not None:
         from orchestrator.workloads import find_workload  # not for `status`
 

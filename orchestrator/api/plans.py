@@ -11,13 +11,13 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from orchestrator.api import CaseOptions
-from orchestrator.api.catalog import added_to, require_experiment
+from orchestrator.api.catalog import require_experiment
 from orchestrator.catalog.case import Case, parse_where, replacement_notes, select, shown_value
 from orchestrator.catalog.expand import expand, reference_notes
 from orchestrator.catalog.library import Entry, find_entries, replaced
 from orchestrator.clusters.resolve import Cluster, find_cluster, layer_notes
 from orchestrator.config.yaml import shown
-from orchestrator.errors import Problem, ReproError, for_each
+from orchestrator.errors import Problem, ReproError, added_to, for_each
 from orchestrator.job_spec import Value, shown_changes
 from orchestrator.paths import Folders, find_folders
 from orchestrator.planning.batch_plan import BatchPlan, ChosenCases, PlannedCase, plan_batch
@@ -39,7 +39,6 @@ class _Choice:
 
     entries: list[Entry]
     cluster: Cluster | None
-    wanted: Mapping[str, Value]
     changes: Sequence[str]
     settings: RunSettings
 
@@ -52,7 +51,6 @@ def _choice(folders: Folders, names: Sequence[str], cluster: str | None, options
     problems: list[Problem] = []
     entries: dict[str, Entry] = {}
     profile: Cluster | None = None
-    wanted: Mapping[str, Value] = {}
     changes: Sequence[str] = ()
     settings = RunSettings()
     with added_to(problems):
@@ -65,15 +63,13 @@ def _choice(folders: Folders, names: Sequence[str], cluster: str | None, options
             found = find_cluster(folders, cluster, settings.of_profile, example=bool(options.get("example")))
             profile = replace(found, settings=settings.all)
     with added_to(problems):
-        wanted = parse_where(options.get("where"))
-    with added_to(problems):
         changes = parse_changes(options.get("arg") or (), options.get("no_arg") or ())
     with added_to(problems):
         if workload is not None:
             find_workload(workload)
     if problems:
         raise ReproError(*dict.fromkeys(problems))
-    return _Choice(list(entries.values()), profile, wanted, changes, settings)
+    return _Choice(list(entries.values()), profile, changes, settings)
 
 
 def _settings(options: CaseOptions, cluster: str | None) -> RunSettings:
@@ -137,9 +133,10 @@ def _chosen(names: Sequence[str], choice: _Choice, options: CaseOptions) -> tupl
         is_of_paper = entry.name.rpartition("/")[0] in names and not {entry.name, entry.short_name} & set(names)
         try:
             require_jobs(entry)
-            at_scale = cases_at(entry, cluster, options.get("scale"), workload, choice.wanted)
+            wanted = _wanted(entry, options.get("where"))
+            at_scale = cases_at(entry, cluster, options.get("scale"), workload, wanted)
             at_scale = replace_workload(at_scale, workload)
-            selected = with_changes(_selected(entry, at_scale, choice.wanted), choice.changes)
+            selected = with_changes(_selected(entry, at_scale, wanted), choice.changes)
             target = Target.of_paper(entry) if cluster is None else Target.of_cluster(cluster)
         except ReproError as error:
             if is_of_paper:
@@ -152,6 +149,16 @@ def _chosen(names: Sequence[str], choice: _Choice, options: CaseOptions) -> tupl
         raise ReproError(*dict.fromkeys(problems or left_out))
     require_known(of_programs, choice.changes)
     return chosen, notes
+
+
+def _wanted(entry: Entry, where: str | None) -> dict[str, Value]:
+    """Return the values of `--where`. ReproError for an axis that names rows of an output: a job gives all of them."""
+    wanted = parse_where(where, entry.names.axes)
+    keys = entry.program.output.key if entry.program is not None else ()
+    if key := next((axis for axis in wanted if axis in keys), None):
+        what = f"--where {key}=...: {key} names rows of the output of a job"
+        raise ReproError(Problem(what, hint="leave it out; commands that show results accept it"))
+    return wanted
 
 
 def _selected(entry: Entry, cases: list[Case], wanted: Mapping[str, Value]) -> list[Case]:

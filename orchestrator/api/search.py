@@ -283,7 +283,7 @@ def simulate_search(
 def _published_times(experiment: str, where: str | None) -> tuple[Entry, Target, list[tuple[Case, float]]]:
     entry = find_experiment(find_folders(), experiment)
     target = Target.of_paper(entry)
-    cases = training_cases(select(cases_to_run(entry, PAPER), parse_where(where)))
+    cases = training_cases(select(cases_to_run(entry, PAPER), parse_where(where, entry.names.axes)))
     times = [(case, published_time(case, target.hardware.gpu)) for case in cases]
     return entry, target, [(case, time[1]) for case, time in times if time is not None]
 

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
-from pydantic import AfterValidator, Field, ValidationError, WithJsonSchema
-from pydantic_core import PydanticCustomError
+from pydantic import Field
 
-from orchestrator.config.model import Count, Strict, Text, fault_of, optional, shortened
-from orchestrator.errors import names_hint
+from orchestrator.config.model import Count, Strict, Text, optional
 from orchestrator.fields import Column, kind_of
-from orchestrator.job_spec import Value
 from orchestrator.megatron.model import ContextCommunication, DdpKind, Recompute
+from orchestrator.metrics import METRICS
+from orchestrator.programs.axes import ProgramAxes, ProgramNames
 
 Flag = Annotated[bool, Field(strict=True)]
 Share = Annotated[float, Field(strict=True, ge=0, le=1)]
@@ -109,15 +107,10 @@ class BatchAxes(Strict):
     )
 
 
-class Settings(BatchAxes, ModelAxes, ParallelAxes):
-    """Values on axes: the settings of a case, or a selection of cases."""
+class MegatronSettings(BatchAxes, ModelAxes, ParallelAxes):
+    """Values on the axes of a program of the Megatron family."""
 
     # Pydantic orders the fields by base class, the last base first.
-
-    def given(self) -> dict[str, Value]:
-        """Return the values that are set, in the order of the axes."""
-        values = self.__dict__  # an experiment has thousands of rows, and getattr of a model is slow
-        return {name: values[name] for name in AXES if values[name] is not None}
 
 
 def _columns(model: type[Strict]) -> Mapping[str, Column]:
@@ -131,7 +124,7 @@ def _columns(model: type[Strict]) -> Mapping[str, Column]:
     return columns
 
 
-AXES: Mapping[str, Column] = _columns(Settings)
+AXES: Mapping[str, Column] = _columns(MegatronSettings)
 """Column in exports of each axis. The names of axes are in the order in which they name a case."""
 
 
@@ -139,61 +132,11 @@ WITHOUT_INFLUENCE = frozenset({"case", "label", "tokens_billion"})
 """Axes that have no influence on a job."""
 
 
-T = TypeVar("T")
-
-
-def _checked_name(name: str) -> str:
-    if name not in AXES:
-        raise PydanticCustomError("no_such_axis", "no such axis", {"hint": names_hint(name, AXES)})
-    return name
-
-
-def _in_order(values: dict[str, T]) -> dict[str, T]:
-    return {name: values[name] for name in AXES if name in values}
-
-
-def _matrix(values: dict[str, list[Value]]) -> dict[str, list[Value]]:
-    if not values:
-        raise ValueError("must have an axis")
-    for name, listed in values.items():
-        if not listed:
-            raise ValueError(f"{name} has no values")
-        if len(set(listed)) != len(listed):
-            raise ValueError(f"{name} has a value twice")
-    return values
-
-
-_AxisName = Annotated[str, AfterValidator(_checked_name), WithJsonSchema({"type": "string", "enum": list(AXES)})]
-ByAxis = Annotated[dict[_AxisName, T], AfterValidator(_in_order)]
-"""A value for some of the axes, in the order of the axes."""
-Rules = ByAxis[Text]
-"""Axes that follow from others: `tp: gpus / pp`."""
-Matrix = Annotated[ByAxis[list[Value]], AfterValidator(_matrix)]
-"""Values of each axis: each combination is one case."""
-
-_WHOLE = re.compile(r"-?[0-9]{1,9}")
-_DECIMAL = re.compile(r"-?[0-9]{1,9}\.[0-9]{1,9}")
-
-
-def read_value(axis: str, text: str) -> Value:
-    """Parse `text`, as typed after `axis=`; ValueError names the values that the axis can have."""
-    number = int(text) if _WHOLE.fullmatch(text) else float(text) if _DECIMAL.fullmatch(text) else None
-    value: Value = number if number is not None else {"true": True, "false": False}.get(text, text)
-    try:
-        return checked_value(axis, value)
-    except ValueError:
-        if value == text:
-            raise
-        return checked_value(axis, text)  # a row may be called 301
-
-
-def checked_value(axis: str, value: object) -> Value:
-    """Return the value if the axis can have it; ValueError names the values that it can have."""
-    try:
-        checked: Value = getattr(Settings.model_validate({axis: value}), axis)
-    except ValidationError as error:
-        raise ValueError(f"{fault_of(error.errors()[0])}, got {shortened(value)}") from None
-    return checked
+MEGATRON = ProgramNames(
+    ProgramAxes(MegatronSettings, AXES, WITHOUT_INFLUENCE),
+    {name: metric for name, metric in METRICS.items() if metric.published},
+)
+"""Names that experiments with a program of the Megatron family may use."""
 
 
 _OTHER_SETTINGS = {

@@ -7,12 +7,13 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import TypeVar
 
-from orchestrator.catalog.axes import AXES, WITHOUT_INFLUENCE, read_value
+from orchestrator.catalog.axes import WITHOUT_INFLUENCE
 from orchestrator.catalog.experiment import ExpectedOutcome, PublishedPoint
 from orchestrator.errors import Problem, ReproError, names_hint
 from orchestrator.job_spec import Value
 from orchestrator.megatron.model import Layout, ModelShape, Training, flops_per_iteration
 from orchestrator.paths import short_name
+from orchestrator.programs.axes import ProgramAxes
 from orchestrator.programs.program import ProgramFields
 
 _NOT_CASES = ("submissions", "warm-up-")
@@ -155,18 +156,18 @@ def shown_value(value: Value) -> str:
 _MOST_SHOWN = 12
 
 
-def parse_where(text: str | None) -> dict[str, Value]:
+def parse_where(text: str | None, axes: ProgramAxes) -> dict[str, Value]:
     """Parse `pp=8,recompute=full` to {"pp": 8, "recompute": "full"}."""
     wanted: dict[str, Value] = {}
     for part in filter(None, (text or "").split(",")):
         option = f"--where {part.strip()}"
         axis, equals, typed = (piece.strip() for piece in part.partition("="))
-        if axis not in AXES:
-            raise ReproError(Problem(f"{option}: no such axis", hint=names_hint(axis, AXES)))
+        if axis not in axes.columns:
+            raise ReproError(Problem(f"{option}: no such axis", hint=names_hint(axis, axes.columns)))
         try:
             if not equals or not typed:
                 raise ValueError("must be axis=value")
-            value = read_value(axis, typed)
+            value = axes.read(axis, typed)
         except ValueError as error:
             raise ReproError(Problem(f"{option}: {error}", hint="for example pp=8,gbs=32")) from None
         if wanted.setdefault(axis, value) != value:

@@ -4,24 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field, WithJsonSchema, model_validator
+from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from orchestrator.catalog.axes import ByAxis, Settings
 from orchestrator.config.model import Count, Strict, Text, optional, required
-from orchestrator.errors import did_you_mean
-from orchestrator.metrics import PUBLISHED
-
-
-def _metric(name: str) -> str:
-    if name not in PUBLISHED:
-        hint = did_you_mean(name, PUBLISHED) or f"there are: {', '.join(PUBLISHED)}"
-        raise PydanticCustomError("no_such_metric", "no such metric", {"hint": hint})
-    return name
-
-
-MetricName = Annotated[str, AfterValidator(_metric), WithJsonSchema({"type": "string", "enum": list(PUBLISHED)})]
-"""Name of a metric that papers report. `metrics.py` defines each."""
+from orchestrator.job_spec import Value
+from orchestrator.programs.axes import ByAxis, MetricName, Settings
 
 HowStated = Literal["printed", "derived"]
 
@@ -35,17 +23,19 @@ class ClaimFields(Strict):
         "Name of the claim in this file: small letters, digits and -.", "best-microbatch-is-2"
     )
     says: Text = required("Statement of the paper, as one sentence.", "The best microbatch size is 2.")
-    source: Text = required("Place of the statement in the paper.", "section 5.5")
+    source: Text = optional("Place of the statement in the paper.", "section 5.5", default="this experiment")
     stated: HowStated = required("printed: the paper has the statement. derived: it follows from the paper.")
-    judged_at: Annotated[list[Text], Field(min_length=1)] = required(
-        "Scales at which the claim is judged. `paper` is the top level of the file.", ["paper", "quad"]
+    judged_at: Annotated[list[Text], Field(min_length=1)] = optional(
+        "Scales at which the claim is judged. `paper` is the top level of the file.",
+        ["paper", "quad"],
+        default=["paper"],
     )
     not_judged_because: Text | dict[Text, Text] | None = optional(
         "Reason why the claim is not judged at the other scales: one for all, or one for each by name.",
         "the numbers were measured on 32 GPUs",
         {"pair": "two GPUs have one layout", "cpu": "CPUs share cores"},
     )
-    where: Settings = optional("Cases that the claim is about. Without it: all.", {"gbs": 512}, default=Settings())
+    where: Settings = optional("Cases that the claim is about. Without it: all.", {"gbs": 512}, default={})
     metric: MetricName | None = optional(
         "Metric of the claim. Without it: that of `axes.y`.", "max_memory_allocated_bytes"
     )
@@ -107,8 +97,8 @@ class PeakClaim(ClaimFields):
     """The best case of each series has this value on an axis; `gpus_per_node` is the cluster's number."""
 
     kind: Literal["peak"] = required(_KIND)
-    at: ByAxis[Count | Literal["gpus_per_node"]] = required(
-        "Values of the best case, by axis: a number of any unit, or `gpus_per_node`.",
+    at: ByAxis[Value] = required(
+        "Values of the best case, by axis: a value of the axis, or `gpus_per_node`.",
         {"mbs": 2},
         {"tp": "gpus_per_node"},
     )
@@ -162,7 +152,7 @@ class PairFields(ClaimFields):
     @property
     def compared(self) -> set[str]:
         """Return the axes on which the two cases of a pair may differ."""
-        return {*self.of.given(), *self.over.given()}
+        return {*self.of, *self.over}
 
 
 class RatioClaim(PairFields):

@@ -11,9 +11,10 @@ import re
 import shlex
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-from orchestrator.catalog.axes import AXES, ModelAxes, Settings
+from orchestrator.catalog.axes import AXES, ModelAxes
 from orchestrator.catalog.case import Case, TrainingCase, alike, shown_value
 from orchestrator.catalog.claims import PairFields
 from orchestrator.catalog.experiment import (
@@ -56,15 +57,15 @@ def expand(entry: Entry, scale: str = PAPER) -> list[Case]:
     cases: list[Case] = []
     problems: list[Problem] = []
     shared, naming = _shared(entry, fields), _naming_axes(entry, fields)
-    for i, row in enumerate(_rows(fields)):
+    for i, (row, given) in enumerate(_rows(fields)):
         try:
-            cases.append(_case(entry, scale, fields, shared, naming, row))
+            cases.append(_case(entry, scale, fields, naming, row, {**shared, **given}))
         except _NamelessRowError as error:
             what = f"{error}: missing, and named_by names cases by it"
             hint = f"add {error}: to the row, or change named_by"
             problems.append(Problem(what, entry.scale_location(scale, "cases", i), hint))
         except RuleError as error:
-            at = ",".join(f"{axis}={value}" for axis, value in row.given().items())
+            at = ",".join(f"{axis}={value}" for axis, value in given.items())
             problems.append(Problem(f"{entry.short_name} {at}: {error}", entry.scale_location(scale, "rules")))
     problems += name_problems(entry, scale, [case.name for case in cases])
     if not problems:
@@ -88,7 +89,7 @@ def _pair_problems(entry: Entry, scale: str, cases: Sequence[Case]) -> Iterator[
             continue
         sides: list[list[Case]] = []
         for key, which, available in (("of", entry, cases), ("over", other, expand(other, scale))):
-            wanted = claim.where.given() | getattr(claim, key).given()
+            wanted = claim.where | getattr(claim, key)
             sides.append([case for case in available if case.has(wanted)])
             if not sides[-1]:
                 text = ",".join(f"{axis}={shown_value(value)}" for axis, value in wanted.items())
@@ -137,7 +138,7 @@ def values_on(entry: Entry, fields: ScaleFields, axis: str) -> set[Value] | None
         return None
     shared = _shared(entry, fields).get(axis)
     if fields.cases is not None:
-        values = {row.given().get(axis, shared) for row in fields.cases if row.reference_only is None}
+        values = {row.settings.get(axis, shared) for row in fields.cases if row.reference_only is None}
     else:
         values = set((fields.matrix or {}).get(axis, [shared]))
     return {value for value in values if value is not None} or None
@@ -156,7 +157,8 @@ def scale_fields(entry: Entry, scale: str) -> ScaleFields:
     smaller = experiment.scales[scale]
     over = {name: getattr(smaller, name) for name in ScaleFields.model_fields if getattr(smaller, name) is not None}
     merged = base | over
-    for block in ("model", "training", "fixed"):
+    merged["fixed"] = experiment.fixed | smaller.fixed
+    for block in ("model", "training"):
         given = getattr(smaller, block).model_dump(exclude_none=True)
         merged[block] = getattr(experiment, block).model_copy(update=given)
     if smaller.cases is not None:
@@ -166,46 +168,63 @@ def scale_fields(entry: Entry, scale: str) -> ScaleFields:
     return ScaleFields.model_construct(None, **merged)
 
 
-def _rows(fields: ScaleFields) -> Iterable[CaseFields]:
-    """Return the settings of each case, from rows or matrix."""
-    matrix = fields.matrix or {}
-    settings = (dict(zip(matrix, values, strict=True)) for values in itertools.product(*matrix.values()))
-    return fields.cases or (CaseFields.model_construct(None, **given) for given in settings)
+def _rows(fields: ScaleFields) -> Iterable[tuple[CaseFields, Mapping[str, Value]]]:
+    """Return the row and the settings of each case; those of a matrix share an empty row."""
+    if fields.cases is not None:
+        return [(row, row.settings) for row in fields.cases]
+    matrix, none = fields.matrix or {}, CaseFields()
+    return [(none, dict(zip(matrix, values, strict=True))) for values in itertools.product(*matrix.values())]
 
 
 def _case(
-    entry: Entry, scale: str, fields: ScaleFields, shared: Mapping[str, Value], naming: Sequence[str], row: CaseFields
+    entry: Entry,
+    scale: str,
+    fields: ScaleFields,
+    naming: Sequence[str],
+    row: CaseFields,
+    given: Mapping[str, Value],
 ) -> Case:
-    settings = _settings(entry, fields, {**shared, **row.given()})
+    settings = _settings(entry, fields, given)
+    case = Case(
+        experiment=entry.name,
+        scale=scale,
+        point=(),
+        workload=str(settings["workload"]) if entry.program is None else entry.program.shown_name,
+        program=entry.program,
+        device=fields.device or "gpu",
+        time_limit=fields.time_limit,
+        gpu_memory_gb=fields.gpu_memory_gb,
+        arguments=(*(fields.arguments or ()), *row.arguments),
+        note=row.note,
+        reference_only=row.reference_only,
+        script=(row.script or entry.experiment.script) if scale == PAPER else None,
+        settings=settings,
+    )
+    if entry.program is None:
+        case = _training_case(entry, fields, case)
+    for axis in naming:
+        if axis not in case.settings:
+            raise _NamelessRowError(axis)
+    case = replace(case, point=tuple((axis, case.settings[axis]) for axis in naming))
+    if scale != PAPER:
+        return case
+    return replace(
+        case, expected=_expected(entry, row, case.settings), published=tuple(_published(entry, row, case.settings))
+    )
+
+
+def _training_case(entry: Entry, fields: ScaleFields, case: Case) -> TrainingCase:
+    """Return the case of a program of the Megatron family with model, layout and training."""
+    settings = case.settings
     for needed in _REQUIRED:
         if needed not in settings:
             raise RuleError(f"{needed} is neither in matrix, nor fixed, nor set by a rule")
     layout = _layout(settings)
     training = _training(fields, settings)
     model = _model(entry, fields, settings)
-    settings = {**_effective(model, layout, training), **settings}
-    for axis in naming:
-        if axis not in settings:
-            raise _NamelessRowError(axis)
-    return TrainingCase(
-        experiment=entry.name,
-        scale=scale,
-        point=tuple((axis, settings[axis]) for axis in naming),
-        workload=str(settings["workload"]),
-        model=model,
-        layout=layout,
-        training=training,
-        device=fields.device or "gpu",
-        time_limit=fields.time_limit,
-        gpu_memory_gb=fields.gpu_memory_gb,
-        arguments=(*(fields.arguments or ()), *row.arguments),
-        expected=_expected(entry, row, settings) if scale == PAPER else None,
-        published=tuple(_published(entry, row, settings)) if scale == PAPER else (),
-        note=row.note,
-        reference_only=row.reference_only,
-        script=(row.script or entry.experiment.script) if scale == PAPER else None,
-        settings=settings,
-    )
+    own = {field.name: getattr(case, field.name) for field in dataclasses.fields(case)}
+    own["settings"] = {**_effective(model, layout, training), **settings}
+    return TrainingCase(**own, model=model, layout=layout, training=training)
 
 
 def _naming_axes(entry: Entry, fields: ScaleFields) -> list[str]:
@@ -216,17 +235,18 @@ def _naming_axes(entry: Entry, fields: ScaleFields) -> list[str]:
         axes = entry.experiment.axes
         drawn = {*axes.x.of, *([axes.series.of] if axes.series else [])}
         naming = {*(fields.matrix or ()), *(axis for axis in (fields.rules or ()) if axis in drawn)}
-    return [axis for axis in AXES if axis in naming]
+    return [axis for axis in entry.axes if axis in naming]
 
 
 def _shared(entry: Entry, fields: ScaleFields) -> dict[str, Value]:
     """Return the settings that all cases of the scale share."""
+    workload = fields.workload or entry.experiment.workload
     return {
-        "workload": fields.workload or entry.experiment.workload,
+        **({"workload": workload} if workload is not None else {}),
         **({"gpus": fields.gpus} if fields.gpus else {}),
         **_given(fields.model),
         **_given(fields.training),
-        **fields.fixed.given(),
+        **fields.fixed,
     }
 
 
@@ -293,9 +313,9 @@ def _effective(model: ModelShape, layout: Layout, training: Training) -> dict[st
 
 def _expected(entry: Entry, row: CaseFields, settings: Mapping[str, Value]) -> ExpectedOutcome | None:
     if row.expect is not None:
-        return ExpectedOutcome(where=Settings(), outcome=row.expect, confirmed=True, source="declared by the source")
+        return ExpectedOutcome(where={}, outcome=row.expect, confirmed=True, source="declared by the source")
     outcomes = entry.experiment.expected
-    return next((outcome for outcome in outcomes if outcome.where.given().items() <= settings.items()), None)
+    return next((outcome for outcome in outcomes if outcome.where.items() <= settings.items()), None)
 
 
 def _published(entry: Entry, row: CaseFields, settings: Mapping[str, Value]) -> Iterator[PublishedPoint]:
@@ -305,7 +325,7 @@ def _published(entry: Entry, row: CaseFields, settings: Mapping[str, Value]) -> 
         assert source is not None
         yield source.point(metric, value)
     for point in entry.experiment.published:
-        if point.where.given().items() <= settings.items():
+        if point.where.items() <= settings.items():
             yield point
 
 

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import ConfigDict, Discriminator, Field, Tag, ValidationInfo, model_validator
 
-from orchestrator.catalog.axes import AXES, Matrix, ModelAxes, Rules, Settings
-from orchestrator.catalog.claims import Claim, HowStated, MetricName
+from orchestrator.catalog.axes import ModelAxes
+from orchestrator.catalog.claims import Claim, HowStated
 from orchestrator.config.model import (
     Count,
     Hardware,
@@ -22,8 +22,10 @@ from orchestrator.config.model import (
     optional,
     required,
 )
-from orchestrator.errors import names_hint
+from orchestrator.job_spec import Value
 from orchestrator.megatron.model import Attention, Dtype, Family, Positions, Recompute
+from orchestrator.programs.axes import Matrix, MetricName, Rules, Settings, checked_settings
+from orchestrator.programs.program import ProgramFields
 
 
 class XAxis(Strict):
@@ -37,14 +39,6 @@ class XAxis(Strict):
         "Distances of the ticks. even: all are equal, as for texts.", default="even"
     )
     under: list[Text] = optional("Axes whose values are printed below each tick.", ["case"], default=[])
-
-    @field_validator("under")
-    @classmethod
-    def _are_axes(cls, names: list[str]) -> list[str]:
-        for name in names:
-            if name not in AXES:
-                raise ValueError(f"{name}: no such axis; {names_hint(name, AXES)}")
-        return names
 
 
 class YAxis(Strict):
@@ -61,13 +55,18 @@ class YAxis(Strict):
 class Series(Strict):
     """Lines of the plot, one for each value of an axis. Claims are judged for each line."""
 
-    label: Text = required("Title of the legend.", "Schedule")
+    label: Text | None = optional("Title of the legend. Without it: the name of the axis.", "Schedule")
     of: Text = required("Axis with a line for each of its values.", "vp")
     names: dict[Text, Text] = optional(
         "The paper's names of the lines, in its order, by the value of the axis.",
         {"1": "Non-interleaved", "2": "Interleaved"},
         default={},
     )
+
+    @property
+    def title(self) -> str:
+        """Title of the legend."""
+        return self.label or self.of
 
 
 class Axes(Strict):
@@ -112,7 +111,7 @@ class PublishedAs(Strict):
         if metric == "gpu_memory_used_gb" and self.gpu_memory_in == "1000 MiB":
             value = round(value * 1000 * 2**20 / 1e9, 1)
         return PublishedPoint(
-            where=Settings(),
+            where={},
             metric=metric,
             value=value,
             how=self.how,
@@ -170,7 +169,7 @@ class Difference(Strict):
         "Side that the cases follow. neither: the jobs differ from the published ones."
     )
     because: Text = required("Reason for the choice.", "500 iterations exceed the time limit")
-    where: Settings = optional("Cases that have the difference. Without it: all.", {"case": "1T"}, default=Settings())
+    where: Settings = optional("Cases that have the difference. Without it: all.", {"case": "1T"}, default={})
 
 
 class SourceNumber(Strict):
@@ -243,8 +242,10 @@ class TrainingFields(Strict):
     evaluation_iterations: NonNegative | None = optional("Number of iterations of an evaluation. Without it: 0.", 1)
 
 
-class CaseFields(Settings):
-    """One row of a table: its settings and the paper's numbers."""
+class CaseFields(Strict):
+    """One row of a table: its settings, by axis, and the paper's numbers."""
+
+    model_config = ConfigDict(extra="allow")
 
     published: dict[MetricName, Positive] = optional(
         "The paper's numbers of the row, in the unit of each metric. `published_as` has their source.",
@@ -265,6 +266,20 @@ class CaseFields(Settings):
     )
     arguments: list[Text] = optional("Further arguments of the program, one word each.", ["--lr", "1.5e-4"], default=[])
 
+    @property
+    def settings(self) -> dict[str, Value]:
+        """Values on axes."""
+        return self.model_extra or {}
+
+    @model_validator(mode="after")
+    def _has_axes_of_the_program(self, info: ValidationInfo) -> CaseFields:
+        given = self.settings
+        checked = checked_settings({**given}, info)
+        assert isinstance(checked, dict)
+        given.clear()
+        given.update(checked)
+        return self
+
 
 class ScaleFields(Strict):
     """One scale of an experiment. A smaller scale has only the fields that differ from the published figure."""
@@ -277,7 +292,10 @@ class ScaleFields(Strict):
     gpu_memory_gb: Count | None = optional(
         "Memory that each GPU must have, in units of 10^9 bytes. Without it: any.", 80
     )
-    workload: Text | None = optional("Program of the scale. Without it: that of the experiment.", "pretrain")
+    workload: Text | None = optional(
+        "Known program: `repro workloads list` prints the names. Without it at a scale: that of the experiment.",
+        "pretrain",
+    )
     model: ModelFields = optional(
         "Model of all cases, or the part of it that they share.",
         {"layers": 8, "hidden": 1024, "heads": 8, "seq": 1024, "vocab": 51200},
@@ -288,7 +306,7 @@ class ScaleFields(Strict):
         {"dtype": "bf16", "iterations": 25, "warmup_iterations": 5},
         default=TrainingFields(),
     )
-    fixed: Settings = optional("Axes that have the same value in every case.", {"mbs": 1}, default=Settings())
+    fixed: Settings = optional("Axes that have the same value in every case.", {"mbs": 1}, default={})
     matrix: Matrix | None = optional(
         "Values of axes: every combination is a case. Either `matrix` or `cases` is required.",
         {"pp": [1, 2, 4], "gbs": [8, 16]},
@@ -314,6 +332,12 @@ class ScaleFields(Strict):
         return self
 
 
+ProgramReference = Annotated[
+    Annotated[ProgramFields, Tag("block")] | Annotated[Text, Tag("name")],
+    Discriminator(lambda value: "name" if isinstance(value, str) else "block"),
+]
+
+
 class Experiment(ScaleFields):
     """A table or figure of a paper, as published."""
 
@@ -322,8 +346,15 @@ class Experiment(ScaleFields):
         "Subject of the table or figure, for all scales: without sizes. `about` has the published size.",
         "Pipeline against tensor parallelism",
     )
-    workload: Text = required("Program of the cases: `repro workloads list` prints the names.", "pretrain")
-    axes: Axes = required("Axes of the paper's plot, used at every scale.")
+    program: ProgramReference | None = optional(
+        "Program that this file describes, or the name of one in `programs` of `paper.yaml`. Without it: `workload`.",
+        {
+            "command": ["python3", "train_toy.py", "--width", "{width}"],
+            "output": {"iterations": "step={iteration} loss={loss}"},
+            "metrics": {"loss": {"better": "lower"}},
+        },
+    )
+    plot: Axes = required("Axes of the paper's plot, used at every scale.")
     named_by: list[Text] = optional("Axes that name the rows of `cases`.", ["case", "gpus"], default=["case"])
     reference_only: Text | None = optional(
         "Reason why the experiment has published numbers and no jobs.", "the machine no longer exists"
@@ -388,6 +419,11 @@ class Experiment(ScaleFields):
         default={},
     )
 
+    @property
+    def axes(self) -> Axes:
+        """Axes of the plot."""
+        return self.plot
+
     def about_scale(self, scale: str) -> str | None:
         """Return the size of a scale in words: that of the published figure is at the top level."""
         if scale == PAPER:
@@ -400,6 +436,13 @@ class Experiment(ScaleFields):
         if isinstance(value, dict) and isinstance(value.get("scales"), dict) and PAPER in value["scales"]:
             raise ValueError("the scale `paper` is the top level of the file; remove its block")
         return value
+
+    @model_validator(mode="after")
+    def _has_a_program(self) -> Experiment:
+        if (self.workload is None) == (self.program is None):
+            problem = "neither workload nor program: add" if self.program is None else "both workload and program: keep"
+            raise ValueError(f"{problem} one of them")
+        return self
 
     @model_validator(mode="after")
     def _has_cases(self) -> Experiment:
@@ -459,6 +502,17 @@ class Paper(Strict):
     images: dict[str, Text] = optional(
         "Name of the container image of each workload. The cluster profile has its location.",
         {"megatron-2021": "nvidia/pytorch:20.12-py3"},
+        default={},
+    )
+    programs: dict[Text, ProgramFields] = optional(
+        "Programs of several experiments, by name.",
+        {
+            "train": {
+                "command": ["./train"],
+                "output": {"values": {"loss": "loss {number}"}},
+                "metrics": {"loss": {"better": "lower"}},
+            }
+        },
         default={},
     )
     hardware: Text | None = optional("Machine of the paper, in words.", "nodes of 8 A100-SXM4-80GB")

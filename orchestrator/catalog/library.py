@@ -9,13 +9,21 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from orchestrator.catalog.axes import AXES, Matrix, checked_value
+from pydantic import ValidationError
+
+from orchestrator.catalog.axes import MEGATRON
 from orchestrator.catalog.claims import ClosesClaim, GainClaim, PairFields, PeakClaim, TrendClaim
 from orchestrator.catalog.experiment import CodeFields, Experiment, Paper, ScaleFields, scale_names
 from orchestrator.config.model import read_model
 from orchestrator.config.yaml import Document, KeyPath, read_document, shown
-from orchestrator.errors import Problem, ReproError, did_you_mean, for_each, names_hint
+from orchestrator.errors import Problem, ReproError, added_to, did_you_mean, for_each, names_hint
+from orchestrator.fields import Column
+from orchestrator.metrics import METRICS, MetricDefinition
 from orchestrator.paths import Folders, short_name
+from orchestrator.programs.axes import ProgramNames
+from orchestrator.programs.described import names_of
+from orchestrator.programs.output import OutputFields
+from orchestrator.programs.program import ProgramFields
 
 
 def experiment_names(folders: Folders) -> dict[str, Path]:
@@ -86,7 +94,8 @@ class Entry:
     """An experiment with its file and its paper. `name` is the full name, `sc21/figure-13`.
 
     `others` are the experiments of the paper that its claims compare with, by short name. `path` is the path that the
-    user gave, if the experiment has no name in the folders of experiments.
+    user gave, if the experiment has no name in the folders of experiments. `program` is the program that the experiment
+    or the paper describes, and `names` are its axes and metrics.
     """
 
     name: str
@@ -96,6 +105,18 @@ class Entry:
     paper: Paper
     others: Mapping[str, Entry] = field(default_factory=dict)
     path: str | None = None
+    program: ProgramFields | None = None
+    names: ProgramNames = MEGATRON
+
+    @property
+    def axes(self) -> Mapping[str, Column]:
+        """Axes of its program by name."""
+        return self.names.axes.columns
+
+    @property
+    def metrics(self) -> Mapping[str, MetricDefinition]:
+        """Metrics of its program by name."""
+        return self.names.metrics if self.program is not None else METRICS
 
     @property
     def argument(self) -> str:
@@ -215,22 +236,67 @@ def read_experiment(
     each to the next. ReproError has every problem of all of these files.
     """
     problems: list[Problem] = []
+    of_paper: list[Problem] = []
     others: dict[str, Entry] = {}
-    document, experiment, paper = None, None, None
-    try:
+    document, experiment, paper, names, program = None, None, None, MEGATRON, None
+    with added_to(of_paper):
+        paper = _paper(file.parent)
+    with added_to(problems):
         document = read_document(file)
-        experiment = read_model(Experiment, document)
-        problems.extend(value_problems(document, experiment))
+        program = _program(document, paper)
+        names = MEGATRON if program is None else names_of(program, _mapping(document.value))
+        experiment = read_model(Experiment, document, context=names)
+        if program is not None:
+            problems += _program_problems(document, experiment, program, names)
         others = _others(name, document, experiment, files or {}, readers)
-    except ReproError as error:
-        problems.extend(error.problems)
+    if document is None or experiment is None or paper is None or problems or of_paper:
+        raise ReproError(*dict.fromkeys((*problems, *of_paper)))
+    return Entry(name, file, document, experiment, paper, others, program=program, names=names)
+
+
+def _paper(folder: Path) -> Paper:
+    """Read `paper.yaml` of a folder; without the file, the folder is the title."""
+    file = folder / "paper.yaml"
+    return read_model(Paper, read_document(file)) if file.exists() else Paper(title=folder.name, venue="no paper")
+
+
+def _mapping(value: object) -> Mapping[str, object]:
+    return value if isinstance(value, dict) else {}
+
+
+def _program(document: Document, paper: Paper | None) -> ProgramFields | None:
+    """Return the program that the experiment or its paper describes; None for a known one.
+
+    A block with mistakes gives an empty program: the model of the whole file reports them. ReproError for a name that
+    the paper lacks.
+    """
+    written = _mapping(document.value).get("program")
+    if isinstance(written, str):
+        described = paper.programs if paper is not None else {}
+        if written not in described:
+            hint = names_hint(written, described)
+            raise ReproError(Problem(f"{written}: no such program", str(document.place(("program",))), hint))
+        return described[written]
+    if not isinstance(written, dict):
+        return None
     try:
-        paper = read_model(Paper, read_document(file.parent / "paper.yaml"))
-    except ReproError as error:
-        problems.extend(error.problems)
-    if document is None or experiment is None or paper is None or problems:
-        raise ReproError(*dict.fromkeys(problems))
-    return Entry(name, file, document, experiment, paper, others)
+        return ProgramFields.model_validate(written)
+    except ValidationError:
+        return ProgramFields(command=["-"], output=OutputFields(), metrics={})
+
+
+def _program_problems(
+    document: Document, experiment: Experiment, program: ProgramFields, names: ProgramNames
+) -> Iterator[Problem]:
+    """Yield what is wrong between the program's block and the rest of the experiment."""
+    given = [axis for axis in names.axes.columns if axis in names.given]
+    inside: KeyPath = ("program",) if isinstance(experiment.program, ProgramFields) else ()
+    for path, what, hint in program.problems(given):
+        yield Problem(f"program.{'.'.join(map(str, path))}: {what}", str(document.place((*inside, *path))), hint)
+    for block in ("model", "training"):
+        if (block,) in document.keys:
+            what = f"{block}: {program.shown_name} has no such group of axes"
+            yield Problem(what, str(document.key_place((block,))), "write the axes in matrix, fixed or cases")
 
 
 def published_code(folders: Folders) -> dict[str, CodeFields]:
@@ -278,19 +344,6 @@ def _others(
     return others
 
 
-def value_problems(document: Document, experiment: Experiment) -> Iterator[Problem]:
-    """Yield the values of matrices that their axis cannot have, at all scales. Rows are checked when they are read."""
-    matrices: list[tuple[KeyPath, Matrix | None]] = [((), experiment.matrix)]
-    matrices += [(("scales", name), fields.matrix) for name, fields in experiment.scales.items()]
-    for path, matrix in matrices:
-        for axis, values in (matrix or {}).items():
-            for i, value in enumerate(values):
-                try:
-                    checked_value(axis, value)
-                except ValueError as error:
-                    yield Problem(f"matrix.{axis}.{i}: {error}", str(document.place((*path, "matrix", axis, i))))
-
-
 def scale_problems(entry: Entry, scale: str, fields: ScaleFields) -> Iterator[Problem]:
     """Yield every contradiction between the fields at `scale`, each with its location."""
     yield from _axes_with_two_sources(entry, scale, fields)
@@ -322,7 +375,7 @@ def _axes_with_two_sources(entry: Entry, scale: str, fields: ScaleFields) -> Ite
     sources = {
         "matrix": set(fields.matrix or ()),
         "cases": _row_axes(fields).keys(),
-        "fixed": fields.fixed.given().keys(),
+        "fixed": fields.fixed.keys(),
         "rules": set(fields.rules or ()),
     }
     keys = entry.document.keys
@@ -335,27 +388,32 @@ def _axes_with_two_sources(entry: Entry, scale: str, fields: ScaleFields) -> Ite
 
 def _row_axes(fields: ScaleFields) -> dict[str, None]:
     """Return the axes that the rows of `cases` set, in their order."""
-    return dict.fromkeys(axis for row in fields.cases or () for axis in row.given())
+    return dict.fromkeys(axis for row in fields.cases or () for axis in row.settings)
 
 
 def _missing_axes(entry: Entry, fields: ScaleFields) -> Iterator[Problem]:
     """Yield the axes that do not exist, then those to which no case gives a value."""
-    for path, axis in _named_axes(entry.experiment):
-        if axis not in AXES:
-            yield Problem(f"{axis}: no such axis", entry.location(*path), names_hint(axis, AXES))
-    axes = [*(fields.matrix or ()), *(fields.rules or ()), *_row_axes(fields)]
+    for path, axis in (*_named_axes(entry.experiment), *_axes_below_ticks(entry.experiment)):
+        if axis not in entry.axes:
+            yield Problem(f"{axis}: no such axis", entry.location(*path), names_hint(axis, entry.axes))
+    keys = entry.program.output.key if entry.program is not None else ()
+    axes = [*(fields.matrix or ()), *(fields.rules or ()), *_row_axes(fields), *keys]
     what = "neither in matrix nor set by a rule" if fields.matrix else "in no case, nor set by a rule"
     for path, axis in _named_axes(entry.experiment):
-        if axis in AXES and axis not in axes:
+        if axis in entry.axes and axis not in axes:
             yield Problem(f"{axis}: {what}", entry.location(*path), f"there are: {', '.join(axes)}")
+
+
+def _axes_below_ticks(experiment: Experiment) -> Iterator[tuple[KeyPath, str]]:
+    yield from ((("plot", "x", "under", i), axis) for i, axis in enumerate(experiment.plot.x.under))
 
 
 def _named_axes(experiment: Experiment) -> Iterator[tuple[KeyPath, str]]:
     """Yield the axes that the plot, the names of cases and the claims use, with their paths."""
     for i, axis in enumerate(experiment.axes.x.of):
-        yield ("axes", "x", "of", i), axis
+        yield ("plot", "x", "of", i), axis
     if experiment.axes.series is not None:
-        yield ("axes", "series", "of"), experiment.axes.series.of
+        yield ("plot", "series", "of"), experiment.axes.series.of
     if experiment.cases is not None:
         yield from ((("named_by", i), axis) for i, axis in enumerate(experiment.named_by))
     for i, claim in enumerate(experiment.claims):
@@ -381,8 +439,8 @@ def _unknown_scales(entry: Entry) -> Iterator[Problem]:
 def _unknown_models(entry: Entry, scale: str, fields: ScaleFields) -> Iterator[Problem]:
     """Yield the names of models that paper.yaml does not describe."""
     models = list(entry.paper.models)
-    names: list[tuple[KeyPath, object]] = [(("fixed", "model"), fields.fixed.model)]
-    names += [(("cases", i, "model"), row.model) for i, row in enumerate(fields.cases or ())]
+    names: list[tuple[KeyPath, object]] = [(("fixed", "model"), fields.fixed.get("model"))]
+    names += [(("cases", i, "model"), row.settings.get("model")) for i, row in enumerate(fields.cases or ())]
     names += [(("matrix", "model", i), name) for i, name in enumerate((fields.matrix or {}).get("model", []))]
     for path, name in names:
         if name is not None and str(name) not in models:

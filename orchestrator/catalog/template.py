@@ -7,7 +7,6 @@ from pathlib import Path
 
 from pydantic.json_schema import JsonSchemaValue
 
-from orchestrator.catalog.axes import Settings
 from orchestrator.catalog.experiment import Experiment, Paper
 from orchestrator.catalog.library import is_path
 from orchestrator.errors import Problem, ReproError
@@ -43,8 +42,8 @@ fixed:
   mbs: 1                      # microbatch size, in sequences
 training: {dtype: bf16, iterations: 20, warmup_iterations: 5}
 
-# The axes of the paper's figure.
-axes:
+# The plot of the paper's figure.
+plot:
   x: {label: "(p, t)", of: [pp, tp]}
   y: {label: Achieved teraFLOP/s per GPU, metric: tflops_per_gpu}
   series: {label: Batch size, of: gbs}
@@ -97,7 +96,6 @@ def new_experiment(file: Path | str) -> list[Path]:
 
 
 _DRAFT = "https://json-schema.org/draft/2020-12/schema"
-_NULL = {"type": "null"}
 
 
 def experiment_schema() -> JsonSchemaValue:
@@ -106,11 +104,6 @@ def experiment_schema() -> JsonSchemaValue:
     `find_experiment` also checks rules about several fields, such as an axis in both `matrix` and `fixed`.
     """
     schema = _without_titles(Experiment.model_json_schema(by_alias=True))
-    models = schema["$defs"]
-    for owner in (schema, models["ScaleFields"]):
-        for name in ("matrix", "rules"):
-            _name_axes(owner["properties"][name]["anyOf"][0], is_list=name == "matrix")
-    _name_axes(models["PeakClaim"]["properties"]["at"])
     return {"$schema": _DRAFT, "title": "An experiment", **schema}
 
 
@@ -131,18 +124,6 @@ def paper_schema_text() -> str:
 
 def _text(schema: JsonSchemaValue) -> str:
     return json.dumps(schema, indent=2, ensure_ascii=False) + "\n"
-
-
-def _name_axes(by_axis: JsonSchemaValue, *, is_list: bool = False) -> None:
-    """Replace the values of any key by a property for each axis. With `is_list`, it is a list of values of the axis."""
-    value = by_axis.pop("additionalProperties")
-    del by_axis["propertyNames"]
-    by_axis |= {"additionalProperties": False, "properties": {}}
-    for axis, field in Settings.model_json_schema()["properties"].items():
-        by_axis["properties"][axis] = {**value, "description": field["description"]}
-        if is_list:
-            items = {"anyOf": [kind for kind in field["anyOf"] if kind != _NULL]}
-            by_axis["properties"][axis] |= {"items": items, "minItems": 1}
 
 
 def _without_titles(schema: JsonSchemaValue) -> JsonSchemaValue:

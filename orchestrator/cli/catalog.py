@@ -402,7 +402,7 @@ def _print_about(entry: api.Entry, scale: str) -> None:
     message(f"scale {scale}: {experiment.about_scale(scale) or 'as published'}")
     message(f"x: {axes.x.label} ({', '.join(axes.x.of)}); y: {axes.y.label} ({axes.y.metric})")
     if axes.series is not None:
-        message(f"lines: {axes.series.label} ({axes.series.of})")
+        message(f"lines: {axes.series.title} ({axes.series.of})")
     if experiment.reference_only:
         message(f"reference only: {experiment.reference_only}")
 

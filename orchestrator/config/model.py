@@ -58,15 +58,17 @@ M = TypeVar("M", bound=BaseModel)
 _PLACEHOLDER = re.compile(r"<(?! )[^<>]*(?<! )>")  # does not match the redirections of `sort <in >out`
 
 
-def read_model(model: type[M], document: Document, at: Callable[[KeyPath], str] | None = None) -> M:
+def read_model(
+    model: type[M], document: Document, at: Callable[[KeyPath], str] | None = None, context: object = None
+) -> M:
     """Return the model of a document. ReproError has one problem for each wrong, missing or unknown field.
 
-    `at` returns the location of a path if the value was merged from several files.
+    `at` returns the location of a path if the value was merged from several files. `context` is that of the validators.
     """
     if not isinstance(document.value, dict):
         raise ReproError(Problem("must be fields and values, `name: value`", str(document.place(()))))
     try:
-        return model.model_validate(document.value)
+        return model.model_validate(document.value, context=context)
     except ValidationError as error:
         problems = [_problem(model, document, detail, at) for detail in error.errors(include_url=False)]
         raise ReproError(*dict.fromkeys(problems)) from None  # a union reports the same error once per member

@@ -50,7 +50,9 @@ class RowFields(Strict):
 
     columns: Names = required("Names of the columns, in their order.", "size time_us busbw wrong")
     key: Names = required("Columns that name a row. They are axes of the figure.", "size")
-    text: Names | None = optional("Columns that contain text. All other columns that something names have numbers.")
+    text: Names | None = optional(
+        "Columns that contain text. All other columns that something names have numbers.", "type redop"
+    )
 
     @model_validator(mode="after")
     def _key_is_a_column(self) -> RowFields:

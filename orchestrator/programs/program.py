@@ -55,7 +55,7 @@ class ProgramFields(Strict):
         "Words of the command. `{axis}` is the value of an axis; no shell reads them.",
         ["python3", "train_toy.py", "--width", "{width}"],
     )
-    processes: Processes = optional("Processes of a job.", "one per GPU", default="one")
+    processes: Processes = optional("Number of processes of a job.", "one per GPU", default="one")
     image: Text | None = optional("Container image, if the profile names none.", "nvcr.io/nvidia/pytorch:25.12-py3")
     environment: dict[Text, str] = optional("Environment of the command.", {"OMP_NUM_THREADS": "8"}, default={})
     axes: dict[Text, AxisFields] = optional(
@@ -85,8 +85,7 @@ class ProgramFields(Strict):
     def value(self, axis: str, text: Scalar) -> Scalar:
         """Return the value of an axis as a command has it. 16G of an axis in bytes is the integer 2^34."""
         fields = self.axes.get(axis)
-        match = _SIZE.fullmatch(str(text)) if fields is not None and fields.unit == "B" else None
-        return int(match[1]) * _UNITS[match[2]] if match is not None else text
+        return bytes_of(text) if fields is not None and fields.unit == "B" else text
 
     def words(self, settings: Mapping[str, Scalar]) -> list[str]:
         """Return the command of a case."""
@@ -118,6 +117,12 @@ class ProgramFields(Strict):
                     hint = "write all(...) or any(...) around columns of rows" if name in found else None
                     near = hint or did_you_mean(name, allowed) or _there_are(allowed)
                     yield ("verified",), f"{name}: no such number", near
+
+
+def bytes_of(value: Scalar) -> Scalar:
+    """Return a size as the number of its bytes, 2^34 for 16G; any other value unchanged."""
+    match = _SIZE.fullmatch(str(value))
+    return int(match[1]) * _UNITS[match[2]] if match is not None else value
 
 
 def _there_are(names: Iterable[str]) -> str:

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import TypeVar
 
-from orchestrator.catalog.axes import Settings
 from orchestrator.catalog.case import Case, TrainingCase
 from orchestrator.catalog.experiment import PAPER, PublishedPoint
 from orchestrator.catalog.library import Entry
@@ -22,6 +21,7 @@ from orchestrator.ledger.rows import JobRow, JobSummary
 from orchestrator.ledger.tables import ENDED, FAILED, MEASURED, PARTIAL, RUNNING, VERIFIED, field_values
 from orchestrator.masking import masked
 from orchestrator.megatron.model import training_days
+from orchestrator.programs.axes import Settings
 from orchestrator.reading.failure import Failure, fails_as_published, ran_out_of_memory
 from orchestrator.reading.job_status import attempt_text, reuse_text
 from orchestrator.reading.noise import MOST_NOISE, host_bound_reason, is_host_bound, noise_of_job, relative_spread
@@ -338,7 +338,7 @@ class Result(Combined):
 
     def has(self, settings: Settings) -> bool:
         """Return whether the case has all of these settings."""
-        return settings.given().items() <= self.case.settings.items()
+        return settings.items() <= self.case.settings.items()
 
 
 def case_results(

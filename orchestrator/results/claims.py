@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Literal
 
-from orchestrator.catalog.axes import WITHOUT_INFLUENCE, Settings
+from orchestrator.catalog.axes import WITHOUT_INFLUENCE
 from orchestrator.catalog.case import alike
 from orchestrator.catalog.claims import (
     Claim,
@@ -30,6 +30,7 @@ from orchestrator.catalog.expand import scale_fields
 from orchestrator.catalog.library import Entry
 from orchestrator.job_spec import Value
 from orchestrator.metrics import METRICS
+from orchestrator.programs.axes import Settings
 from orchestrator.results.cases import Result, published_on
 from orchestrator.results.evidence import (
     ClaimFinding,
@@ -537,7 +538,7 @@ def _paired_by(evidence: Evidence, compared: set[str]) -> list[str]:
     elif compared & {"case", "label"}:
         given = list(evidence.entry.experiment.named_by)
     else:
-        varied = dict.fromkeys(axis for row in fields.cases for axis in row.given())
+        varied = dict.fromkeys(axis for row in fields.cases for axis in row.settings)
         given = [axis for axis in varied if axis not in WITHOUT_INFLUENCE]
     return [axis for axis in given if axis not in compared]
 

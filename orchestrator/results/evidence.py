@@ -7,7 +7,6 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from orchestrator.catalog.axes import Settings
 from orchestrator.catalog.case import shown_value
 from orchestrator.catalog.expand import expand
 from orchestrator.catalog.experiment import FROM_PLOTS, PublishedPoint
@@ -16,6 +15,7 @@ from orchestrator.job_spec import Value
 from orchestrator.ledger.rows import JobRow
 from orchestrator.metrics import METRICS
 from orchestrator.paths import short_name
+from orchestrator.programs.axes import Settings
 from orchestrator.results.cases import CaseMetric, Result, results_by_series, t_975
 from orchestrator.text import counted
 
@@ -237,7 +237,7 @@ class Evidence:
     def reference_only(self, entry: Entry, side: Settings) -> str | None:
         """Return why the cases of an experiment with these settings have no job; None if there is no such case."""
         cases = expand(entry, self.scale)
-        reasons = (case.reference_only for case in cases if side.given().items() <= case.settings.items())
+        reasons = (case.reference_only for case in cases if side.items() <= case.settings.items())
         return next(filter(None, reasons), None)
 
     def measured(self) -> list[Result]:
@@ -343,10 +343,9 @@ def in_order(axis: str, results: Sequence[Result]) -> list[Result]:
     return sorted(results, key=lambda result: result.case.number(axis))
 
 
-def assigned(settings: Mapping[str, Value | None] | Settings) -> str:
+def assigned(settings: Mapping[str, Value | None] | Mapping[str, Value]) -> str:
     """Return settings as typed: `recompute=full,gbs=32`."""
-    given = settings.given() if isinstance(settings, Settings) else settings
-    return ",".join(f"{axis}={'none' if value is None else shown_value(value)}" for axis, value in given.items())
+    return ",".join(f"{axis}={'none' if value is None else shown_value(value)}" for axis, value in settings.items())
 
 
 def shown_number(value: float) -> str:

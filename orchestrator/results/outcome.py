@@ -131,12 +131,15 @@ class FigureOutcome:
 
     def having(self, where: str | None) -> list[Result]:
         """Return the results of the cases that match a `--where` filter. Claims still refer to all cases."""
-        chosen = {case.name for case in select([result.case for result in self.results], parse_where(where))}
+        chosen = {
+            case.name
+            for case in select([result.case for result in self.results], parse_where(where, self.entry.names.axes))
+        }
         return [result for result in self.results if result.case.name in chosen]
 
     def drawn(self, where: str | None = None) -> list[Result]:
         """Return the results that a plot shows: those of `having`, and the cases that have no job."""
-        wanted = parse_where(where).items()
+        wanted = parse_where(where, self.entry.names.axes).items()
         return [*self.having(where), *(one for one in self.reference if wanted <= one.case.settings.items())]
 
 

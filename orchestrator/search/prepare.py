@@ -12,7 +12,7 @@ from pathlib import Path
 
 import yaml
 
-from orchestrator.catalog.axes import AXES
+from orchestrator.catalog.axes import AXES, MEGATRON
 from orchestrator.catalog.case import TrainingCase, parse_where, select, shown_value, training_cases
 from orchestrator.catalog.expand import cases_to_run
 from orchestrator.catalog.experiment import PAPER, SEARCHES, Experiment, ModelFields, Paper
@@ -162,7 +162,7 @@ class Space:
             "training": dict(self.training),
             "fixed": {"gbs": self.global_batch_size, **shared},
             "named_by": named_by,
-            "axes": {
+            "plot": {
                 "x": {"label": f"({', '.join(_LABELS[axis] for axis in named_by)})", "of": list(named_by)},
                 "y": {"label": "Sequences per second", "metric": "sequences_per_s"},
                 "marks": "points",
@@ -262,7 +262,7 @@ def prepare_search(
     if of_run.iterations is not None:
         what = "--set training.iterations: a search has jobs of two lengths"
         raise ReproError(Problem(what, hint="use --iterations and --short"))
-    profile, wanted = find_cluster(folders, cluster, of_run.of_profile), parse_where(where)
+    profile, wanted = find_cluster(folders, cluster, of_run.of_profile), parse_where(where, MEGATRON.axes)
     names = experiment_names(folders)
     if target in names or target in {full.rpartition("/")[2] for full in names}:
         entry = find_experiment(folders, target)

@@ -22,7 +22,7 @@ cases:
   - {{case: '{_IN_YAML}'}}
   - {{case: 'second {_IN_YAML}'}}
 fixed: {{mbs: 1, gbs: 8, tp: 8}}
-axes:
+plot:
   x: {{label: 'X {_IN_YAML}', of: [case]}}
   y: {{label: 'Y {_IN_YAML}', metric: tflops_per_gpu}}
 """

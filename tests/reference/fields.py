@@ -9,10 +9,10 @@ from typing import Any, get_args, get_origin
 from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
-from orchestrator.catalog.axes import AXES, Settings
+from orchestrator.catalog.axes import MegatronSettings
 from orchestrator.catalog.claims import ClaimFields
+from orchestrator.catalog.experiment import CaseFields, Experiment
 from orchestrator.config.model import LARGEST_COUNT
-from orchestrator.metrics import PUBLISHED
 from tests.pages import anchor_of
 from tests.reference.markdown import block, code, flow, table
 
@@ -46,6 +46,8 @@ class Keys:
         """Yield the lines about a file: its top level, then the mappings inside, in the order of the fields."""
         before = set(self.sections)
         self._add(model, "", title)
+        if model is Experiment:
+            self._add(MegatronSettings, "", _AXES)
         for section in [section for key, section in self.sections.items() if key not in before]:
             yield from self._lines(section)
 
@@ -57,7 +59,7 @@ class Keys:
         if model in self.sections:
             self.sections[model].paths.append(path)
             return
-        self.sections[model] = Section(_AXES if model is Settings else title, model, [path])
+        self.sections[model] = Section(_AXES if model is MegatronSettings else title, model, [path])
         # A mapping that repeats keys of this one, such as a scale, is explained after them.
         infos = {name: model.model_fields[name] for name in self._names(model)}
         repeats = {
@@ -72,18 +74,20 @@ class Keys:
         """Return the fields of a section: its own ones before inherited ones, without those of another section."""
         own = [name for name in vars(model).get("__annotations__", {}) if name in model.model_fields]
         names = dict.fromkeys([*own, *model.model_fields])
-        elsewhere = {name for base in (Settings, ClaimFields) if model is not base for name in base.model_fields}
+        elsewhere = {
+            name for base in (MegatronSettings, ClaimFields) if model is not base for name in base.model_fields
+        }
         is_part = issubclass(model, ClaimFields) or _has_axes(model)
         return [name for name in names if not (is_part and name in elsewhere)]
 
     def _lines(self, section: Section) -> Iterator[str]:
         model = section.model
-        depth = "##" if section.paths[0] == "" else "###"
+        depth = "##" if section.paths[0] == "" and model is not MegatronSettings else "###"
         yield from ("", f"{depth} {section.title}", "", " ".join((model.__doc__ or "").split()))
-        if len(section.paths) > 1 and model is not Settings:
+        if len(section.paths) > 1 and model is not MegatronSettings:
             yield from ("", f"Also: {', '.join(map(code, section.paths[1:]))}.")
         known = next((other for other in self.sections if other is not model and issubclass(other, model)), None)
-        if known is not None and not issubclass(model, ClaimFields) and not issubclass(Settings, model):
+        if known is not None and not issubclass(model, ClaimFields) and not issubclass(MegatronSettings, model):
             above = self.sections[known]
             keys = ", ".join(code(info.alias or name) for name, info in model.model_fields.items())
             yield from ("", f"The keys are those of [{above.title}](#{above.anchor}): {keys}.")
@@ -92,9 +96,10 @@ class Keys:
         yield ""
         yield from table(("key", "type", "default", "description", "example"), self._rows(model, names))
         inherited = [code(name) for name in model.model_fields if name not in names]
-        if _has_axes(model) and inherited:
-            which = "every axis" if issubclass(model, Settings) else f"the axes {', '.join(inherited)}"
-            yield from ("", f"A key can also be {which} of [a case](#{anchor_of(_AXES)}).")
+        if model is CaseFields:
+            yield from ("", f"A key can also be every axis of [a case](#{anchor_of(_AXES)}).")
+        elif _has_axes(model) and inherited:
+            yield from ("", f"A key can also be the axes {', '.join(inherited)} of [a case](#{anchor_of(_AXES)}).")
         elif inherited:
             yield from ("", f"Further keys are those of [every claim](#{self.sections[ClaimFields].anchor}).")
         for name in names:
@@ -125,8 +130,8 @@ class Keys:
 
 def _has_axes(model: type[BaseModel]) -> bool:
     """Return whether some keys of the model are axes, which have a section of their own."""
-    axes = set(Settings.model_fields)
-    return model is not Settings and len(axes & set(model.model_fields)) > 5
+    axes = set(MegatronSettings.model_fields)
+    return model is not MegatronSettings and len(axes & set(model.model_fields)) > 5
 
 
 def _models_in(annotation: Any, suffix: str = "") -> Iterator[tuple[str, type[BaseModel]]]:
@@ -151,7 +156,7 @@ def _type_of(schema: dict[str, Any], models: dict[str, Section]) -> str:
     """Return the type of a value in words, with links to the sections of mappings."""
     if "$ref" in schema:
         section = models[schema["$ref"].rpartition("/")[2]]
-        return f"[{'axes' if section.model is Settings else 'mapping'}](#{section.anchor})"
+        return f"[{'axes' if section.model is MegatronSettings else 'mapping'}](#{section.anchor})"
     choices = schema.get("anyOf") or schema.get("oneOf")
     if choices:
         if [choice.get("type") for choice in choices] == _ANY:
@@ -161,9 +166,9 @@ def _type_of(schema: dict[str, Any], models: dict[str, Section]) -> str:
         if claims and all("#claims" in kind for kind in kinds):
             return f"[mapping](#{claims[0].anchor})"
         return " or ".join(dict.fromkeys(kinds))
-    if schema.get("enum") == list(PUBLISHED):
+    if schema.get("format") == "metric":
         return f"[metric](#{_METRICS})"
-    if schema.get("enum") == list(AXES):
+    if schema.get("format") == "axis":
         return f"[axis](#{anchor_of(_AXES)})"
     if "enum" in schema or "const" in schema:
         return ", ".join(code(flow(value)) for value in schema.get("enum", [schema.get("const")]))
@@ -172,7 +177,7 @@ def _type_of(schema: dict[str, Any], models: dict[str, Section]) -> str:
         return f"list of {_type_of(schema['items'], models)}"
     if kind == "object":
         keys = schema.get("propertyNames", {})
-        of = f"from {_type_of(keys, models)} " if "enum" in keys else ""
+        of = f"from {_type_of(keys, models)} " if {"enum", "format"} & keys.keys() else ""
         values = schema.get("additionalProperties") or next(iter(schema["patternProperties"].values()))
         return f"mapping {of}to {_type_of(values, models)}"
     if isinstance(kind, list):

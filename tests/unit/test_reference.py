@@ -11,7 +11,7 @@ import pytest
 from pydantic import BaseModel, TypeAdapter
 
 from orchestrator import errors
-from orchestrator.catalog.axes import Settings
+from orchestrator.catalog.axes import MegatronSettings
 from orchestrator.catalog.experiment import Experiment, Paper, TrainingFields
 from orchestrator.catalog.template import experiment_schema, paper_schema
 from orchestrator.cli import main
@@ -100,7 +100,7 @@ def test_a_description_is_a_sentence_with_a_unit_and_its_examples_are_valid(name
 
 def test_the_description_of_a_training_option_has_its_default() -> None:
     defaults = {field.name: field.default for field in dataclasses.fields(Training) if field.default is not None}
-    fields = Settings.model_fields | TrainingFields.model_fields
+    fields = MegatronSettings.model_fields | TrainingFields.model_fields
     for name, default in defaults.items():
         text = str(default).lower() if isinstance(default, bool) else str(default).removesuffix(".0")
         assert f"Without it: {text}" in (fields[name].description or ""), name

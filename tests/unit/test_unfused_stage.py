@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from orchestrator.catalog.axes import MEGATRON
 from orchestrator.catalog.case import TrainingCase, parse_where, select
 from orchestrator.megatron.model import DdpKind, Recompute, padded_vocabulary, parameters_of_rank
 from tests.cases import expand
@@ -46,5 +47,5 @@ def test_every_measured_stage_is_one_of_a_published_case() -> None:
 
     cases = {name: expand(shipped(name)) for name, _, _ in CASES}
     for name, where, stage in CASES:
-        (case,) = select(cases[name], parse_where(where))
+        (case,) = select(cases[name], parse_where(where, MEGATRON.axes))
         assert stage < case.layout.pipeline_parallel and case.layout.virtual_stages == 1

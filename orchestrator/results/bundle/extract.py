@@ -324,7 +324,7 @@ def compared_cases(figure: FigureOutcome) -> dict[str, set[str]]:
         if not isinstance(claim, PairFields) or claim.experiment is None or figure.scale not in claim.judged_at:
             continue
         other = figure.entry.others[claim.experiment]
-        wanted = claim.where.given() | claim.over.given()
+        wanted = claim.where | claim.over
         cases[other.name] |= {
             case.name for case in expand(other, figure.scale) if wanted.items() <= case.settings.items()
         }

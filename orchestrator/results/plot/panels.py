@@ -216,7 +216,7 @@ def named_lines(entry: Entry, results: Sequence[Result]) -> dict[str, list[Resul
         *(value for value in series.names if value in shown),
         *(value for value in shown if value not in series.names),
     ]
-    return {series.names.get(value, f"{series.label} = {value}"): shown[value] for value in in_order}
+    return {series.names.get(value, f"{series.title} = {value}"): shown[value] for value in in_order}
 
 
 def published_number(entry: Entry, result: Result, metric: str) -> PublishedPoint | None:

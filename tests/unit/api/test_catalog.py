@@ -200,7 +200,7 @@ model: {layers: 8, hidden: 64, heads: 8, seq: 16, vocab: 64}
 cases:
   - {case: a, gpus: 1, mbs: 1, gbs: 8}
   - {case: a, gpus: 2, mbs: 1, gbs: 8}
-axes:
+plot:
   x: {label: x, of: [case]}
   y: {label: y, metric: iteration_ms}
 """

@@ -29,7 +29,7 @@ matrix:
 rules:
   tp: gpus / pp
 fixed: {mbs: 1}
-axes:
+plot:
   x: {label: x, of: [pp, tp]}
   y: {label: y, metric: iteration_ms}
   series: {label: s, of: gbs}
@@ -47,7 +47,7 @@ cases:
   - {case: ours, recompute: ours, offload: 0.5, published: {tokens_per_s: 130}}
 fixed: {mbs: 1, gbs: 8}
 published_as: {how: printed, source: a table, gpu: H800}
-axes:
+plot:
   x: {label: Method, of: [case]}
   y: {label: Tokens per second, metric: tokens_per_s}
 """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from orchestrator.catalog.axes import MEGATRON
 from orchestrator.catalog.case import TrainingCase, parse_where, select
 from orchestrator.catalog.claims import PeakClaim
 from orchestrator.catalog.experiment import scale_names
@@ -171,9 +172,9 @@ def test_the_best_cases_are_candidates_with_claims() -> None:
     best = {case.layout.gpus: case for case in expand(shipped("alpa-gpt"))}
     assert all((case.model, case.layout) in candidates for case in best.values())
     claims = [claim for claim in entry.experiment.claims if isinstance(claim, PeakClaim)]
-    assert {claim.where.gpus for claim in claims} == {4, 8, 16, 32}
+    assert {claim.where["gpus"] for claim in claims} == {4, 8, 16, 32}
     for claim in claims:
-        where = claim.where.given()
+        where = claim.where
         assert where.items() <= best[int(where["gpus"])].settings.items()
         assert claim.at.items() <= best[int(where["gpus"])].settings.items()
         assert len(select(expand(entry), where)) > 1, "a peak among one case says nothing"
@@ -188,7 +189,7 @@ def test_every_case_at_every_scale_can_run_and_has_a_name_to_filter_for(name: st
             setting = RuleContext(case.model, case.layout, case.training, DIALECTS[case.workload], case.arguments)
             assert [reason for _, reason in broken_rules(setting)] == [], (scale, case.name)
             assert case.training.iterations > case.training.warmup_iterations + 1
-        assert select(cases, parse_where(cases[-1].name)) == [cases[-1]]
+        assert select(cases, parse_where(cases[-1].name, MEGATRON.axes)) == [cases[-1]]
 
 
 def test_smaller_scales_are_the_rows_of_one_node_with_smaller_batches_or_models() -> None:

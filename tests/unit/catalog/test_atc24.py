@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from orchestrator.catalog.axes import MEGATRON
 from orchestrator.catalog.case import TrainingCase, parse_where, select
 from orchestrator.catalog.claims import RatioClaim
 from orchestrator.catalog.experiment import PublishedPoint, scale_names
@@ -267,7 +268,7 @@ def test_every_case_at_every_scale_can_run_and_has_a_name_to_filter_for(name: st
         for case in cases:
             setting = RuleContext(case.model, case.layout, case.training, DIALECTS[case.workload], case.arguments)
             assert [reason for _, reason in broken_rules(setting)] == [], (scale, case.name)
-            assert select(cases, parse_where(case.name)) == [case]
+            assert select(cases, parse_where(case.name, MEGATRON.axes)) == [case]
             assert case.training.iterations > case.training.warmup_iterations + 1
 
 
@@ -286,7 +287,7 @@ def test_the_published_throughput_meets_the_claims_about_its_ratios(name: str, c
     claims = [claim for claim in shipped(name).experiment.claims if isinstance(claim, RatioClaim) and claim.at_least]
     assert len(claims) == count
     for claim in claims:
-        of, over = (THROUGHPUT[name, str(side.case)] for side in (claim.of, claim.over))
+        of, over = (THROUGHPUT[name, str(side["case"])] for side in (claim.of, claim.over))
         assert all(of[gpu][0] / over[gpu][0] > (claim.at_least or 0) for gpu in of), claim.id
 
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator.catalog.axes import AXES
+from orchestrator.catalog.axes import AXES, MEGATRON
 from orchestrator.catalog.case import parse_where, select
 from orchestrator.catalog.expand import MOST_CASES, case_count, scale_fields
 from orchestrator.catalog.experiment import scale_names
@@ -38,7 +38,7 @@ def test_the_cases_are_the_product_in_a_stable_order_each_with_its_own_name(matr
     lines = "".join(f"  {name}: {values}\n" for name, values in matrix.items())
     gbs = "" if "gbs" in matrix else ", gbs: 8"
     text = (
-        BASE.split("matrix:")[0] + f"matrix:\n{lines}fixed: {{mbs: 1{gbs}}}\naxes:\n  x: {{label: x, of: [{axis}]}}\n"
+        BASE.split("matrix:")[0] + f"matrix:\n{lines}fixed: {{mbs: 1{gbs}}}\nplot:\n  x: {{label: x, of: [{axis}]}}\n"
     )
     with TemporaryDirectory() as folder:
         entry = entry_of(Path(folder), text + "  y: {label: y, metric: iteration_ms}\n")
@@ -180,7 +180,7 @@ def test_an_unknown_scale_is_refused_with_the_nearest_or_all_scales() -> None:
     ],
 )
 def test_where_is_read(text: str | None, expected: dict[str, object]) -> None:
-    assert parse_where(text) == expected
+    assert parse_where(text, MEGATRON.axes) == expected
 
 
 @pytest.mark.parametrize(
@@ -210,7 +210,7 @@ def test_where_is_read(text: str | None, expected: dict[str, object]) -> None:
 )
 def test_a_wrong_where_is_one_line(text: str, expected: str | None) -> None:
     with pytest.raises(ReproError) as caught:
-        parse_where(text)
+        parse_where(text, MEGATRON.axes)
     assert expected is None or str(caught.value) == expected
 
 
@@ -230,7 +230,7 @@ def test_a_where_without_a_match_lists_the_values() -> None:
 @given(st.text(max_size=30) | st.text(alphabet="pgbst=, 0123456789-", max_size=30))
 def test_any_where_is_read_or_refused(text: str) -> None:
     try:
-        parse_where(text)
+        parse_where(text, MEGATRON.axes)
     except ReproError as error:
         assert str(error).startswith("--where ")
 

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
 
 import pytest
 from jsonschema import Draft202012Validator
 
-from orchestrator.catalog.axes import AXES
 from orchestrator.catalog.template import EXPERIMENT_TEMPLATE, PAPER_TEMPLATE, experiment_schema, paper_schema
 from orchestrator.config.yaml import parse_document, read_document
 from tests.stand_in_site import CHECKOUT
@@ -46,25 +44,11 @@ def test_every_shipped_experiment_and_the_template_are_valid() -> None:
     ("right", "wrong", "path"),
     [
         ("figure: Figure 1", "figur: Figure 1", ""),
-        ("pp: [1, 2, 4]", "pipeline: [1, 2, 4]", "matrix"),
-        ("gbs: [8, 16]", "gbs: [8, many]", "matrix.gbs.1"),
-        ("tp: gpus / pp", "tpp: gpus / pp", "rules"),
-        ("mbs: 1", "mbs: 0", "fixed.mbs"),
         ("dtype: bf16", "dtype: bf8", "training.dtype"),
-        ("metric: tflops_per_gpu}", "metric: tflops}", "axes.y.metric"),
         ("kind: peak", "kind: top", "claims.0"),
         ("stated: printed", "stated: yes", "claims.0.stated"),
-        ("at: {tp: gpus_per_node}", "at: {tp: nodes}", "claims.0.at.tp"),
         ('time_limit: "0:30:00"', "time_limit: 30", "time_limit"),
     ],
 )
 def test_a_mistake_is_marked_at_its_place(right: str, wrong: str, path: str) -> None:
     assert right in EXPERIMENT_TEMPLATE and path in faults(EXPERIMENT_TEMPLATE.replace(right, wrong, 1))
-
-
-def test_an_axis_has_its_description_in_a_matrix_a_rule_and_a_row() -> None:
-    owners: list[Any] = [experiment_schema()["$defs"][name]["properties"] for name in ("CaseFields", "Settings")]
-    scale = experiment_schema()["$defs"]["ScaleFields"]["properties"]
-    owners += [scale[name]["anyOf"][0]["properties"] for name in ("matrix", "rules")]
-    for owner in owners:
-        assert set(AXES) <= owner.keys() and owner["gbs"]["description"] == "Global batch size in sequences."

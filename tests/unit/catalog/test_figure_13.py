@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from orchestrator.catalog.axes import MEGATRON
 from orchestrator.catalog.case import TrainingCase, parse_where, select
 from orchestrator.catalog.claims import GainClaim, PeakClaim
 from orchestrator.catalog.experiment import PAPER, scale_names
@@ -54,7 +55,7 @@ def test_cases_have_names_to_filter_for_and_names_for_files() -> None:
         "sc21/figure-13",
         PAPER,
     )
-    assert select(expand(shipped()), parse_where(case.name)) == [case]
+    assert select(expand(shipped()), parse_where(case.name, MEGATRON.axes)) == [case]
 
 
 @pytest.mark.parametrize("scale", ["paper", "quad", "pair", "cpu"])
@@ -102,7 +103,7 @@ def test_claims_have_their_sources_and_plotted_numbers_are_not_called_printed() 
         GainClaim,
     ]
     assert {(point.how, point.error) for point in experiment.published} == {("traced from the plot", 0.5)}
-    drawn = [point.where.given() for point in experiment.published]
+    drawn = [point.where for point in experiment.published]
     assert all(len(select(expand(shipped()), where)) == 1 for where in drawn)
 
 
@@ -110,5 +111,5 @@ def test_the_note_about_the_factor_of_2_has_the_ratio_of_the_published_points() 
     experiment = shipped().experiment
     (note,) = [note for note in experiment.notes if "factor of up to 2" in note]
     for gbs in (32, 128):
-        rates = [point.value for point in experiment.published if point.where.given()["gbs"] == gbs]
+        rates = [point.value for point in experiment.published if point.where["gbs"] == gbs]
         assert f"have {max(rates) / min(rates):.2f} (best over worst)" in note

@@ -107,11 +107,11 @@ def test_errors_of_a_figure_and_its_paper_are_reported_together(tmp_path: Path) 
         ),
         (
             ("metric: iteration_ms", "metric: speed"),
-            ["figure-1.yaml:14:25 axes.y.metric: no such metric, got 'speed'. Hint: there are: iteration_ms, "],
+            ["figure-1.yaml:14:25 plot.y.metric: no such metric, got 'speed'. Hint: there are: iteration_ms, "],
         ),
         (
             ("metric: iteration_ms", "metric: iteration_s"),
-            ["figure-1.yaml:14:25 axes.y.metric: no such metric, got 'iteration_s'. Did you mean \"iteration_ms\"?"],
+            ["figure-1.yaml:14:25 plot.y.metric: no such metric, got 'iteration_s'. Did you mean \"iteration_ms\"?"],
         ),
         (("tp: gpus / pp", "tp: 4"), ["figure-1.yaml:10:7 rules.tp: must be text, got 4"]),
     ],
@@ -139,11 +139,10 @@ def test_a_scale_called_paper_is_refused(tmp_path: Path) -> None:
     assert "the scale `paper` is the top level of the file" in only
 
 
-def test_a_figure_without_its_paper_names_the_missing_file(tmp_path: Path) -> None:
+def test_a_figure_without_a_paper_has_its_folder_as_title(tmp_path: Path) -> None:
     file = write_experiment(tmp_path)
     (file.parent / "paper.yaml").unlink()
-    with pytest.raises(ReproError, match=r"paper\.yaml: no such file"):
-        find_experiment(Folders(shipped=tmp_path, home=tmp_path), "figure-1")
+    assert find_experiment(Folders(shipped=tmp_path, home=tmp_path), "figure-1").paper.title == file.parent.name
 
 
 def test_the_code_of_a_users_paper_comes_before_the_shipped_one_and_a_broken_paper_is_an_error(

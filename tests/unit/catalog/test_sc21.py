@@ -132,12 +132,12 @@ def test_statements_about_figures_are_those_of_their_sections() -> None:
     interleaving = claims["interleaving-gains-ten-percent"]
     assert "10+%" in interleaving.source and "as much as 10%" in interleaving.source
     batches = claims["higher-batch-scales-better"]
-    assert isinstance(batches, ClosesClaim) and (batches.over.pp, batches.stated) == (8, "printed")
+    assert isinstance(batches, ClosesClaim) and (batches.over["pp"], batches.stated) == (8, "printed")
     assert "5.3.1" in batches.source
     scatter_gather = claims["scatter-gather-gains-11-percent"]
     assert isinstance(scatter_gather, RatioClaim) and scatter_gather.at_least == 1.11
     largest = max(case.layout.global_batch_size for case in cases_of("figure-18"))
-    assert scatter_gather.where.given() == {"gbs": largest}
+    assert scatter_gather.where == {"gbs": largest}
 
 
 def test_table_1_has_the_rates_that_the_text_repeats() -> None:
@@ -217,7 +217,7 @@ def test_every_plotted_case_has_the_rounded_number_of_the_plot(name: str) -> Non
         unit, error = (0.1, 0.05) if point.metric == "sequences_per_s" else (1, 0.5)
         assert (point.how, point.confirmed, point.error) == ("traced from the plot", True, error)
         assert point.value == pytest.approx(unit * round(point.value / unit))
-    places = [tuple(point.where.given().items()) for point in experiment.published]
+    places = [tuple(point.where.items()) for point in experiment.published]
     assert len(set(places)) == len(places)
     drawn = {case.name for case in cases_of(name) if case.expected is None} if name != "table-1" else set()
     assert sorted(case.name for place in places for case in select(cases_of(name), dict(place))) == sorted(drawn)
@@ -244,13 +244,13 @@ def test_every_claim_has_cases_at_every_scale_that_judges_it(name: str) -> None:
     for claim in claims:
         assert claim.not_judged_because or set(claim.judged_at) == set(scale_names(entry.experiment)), claim.id
         for scale in claim.judged_at:
-            there = select(expand(entry, scale), claim.where.given())
+            there = select(expand(entry, scale), claim.where)
             assert there, (claim.id, scale)
             if isinstance(claim, (ClosesClaim, GainClaim, TrendClaim)):
                 assert len({case.value(claim.along) for case in there}) > 1, (claim.id, scale)
             if isinstance(claim, (RatioClaim, ClosesClaim)):
                 other = expand(entry.others[claim.experiment], scale) if claim.experiment else there
-                assert select(there, claim.of.given()) and select(other, claim.over.given())
+                assert select(there, claim.of) and select(other, claim.over)
             if isinstance(claim, PublishedClaim):
                 assert set(claim.metrics) <= {point.metric for case in there for point in case.published}
 

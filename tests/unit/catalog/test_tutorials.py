@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from orchestrator.catalog.axes import MEGATRON
 from orchestrator.catalog.case import TrainingCase, parse_where, select
 from orchestrator.catalog.claims import OutcomeClaim, PeakClaim, PublishedClaim, RatioClaim, TrendClaim
 from orchestrator.catalog.experiment import PAPER, scale_names
@@ -111,7 +112,7 @@ def test_labels_are_the_targets_of_the_makefiles_and_find_their_case() -> None:
         if label.endswith("-oom"):
             assert case.expected is not None and case.expected.outcome == "oom"
     for name, label in (("tutorial-cp", "301-cp1-gpt2xl-gbs4-len4096-oom"), ("core-ep", "502-olmoe-dp8-zero2-ep8")):
-        found = select(expand(shipped(f"tutorials/{name}")), parse_where(f"label={label}"))
+        found = select(expand(shipped(f"tutorials/{name}")), parse_where(f"label={label}", MEGATRON.axes))
         assert [case.value("case") for case in found] == [label[:3]]
     script = select(cases, {"label": "124-gpt2xl-dp4-gbs64-zero2"})[0].script
     assert script == "scripts/100_gpt2xl_ddp_gpuX_gbsX.sh 4 64 1"
@@ -224,10 +225,10 @@ def test_no_table_has_a_claim_that_its_own_numbers_refute(name: str) -> None:
     for claim in entry.experiment.claims:
         assert claim.not_judged_because or set(claim.judged_at) == set(scale_names(entry.experiment)), claim.id
         for scale in claim.judged_at:
-            there = select(expand(entry, scale), claim.where.given())
+            there = select(expand(entry, scale), claim.where)
             assert there, (claim.id, scale)
             if isinstance(claim, RatioClaim):
-                assert select(there, claim.of.given()) and select(there, claim.over.given()), (claim.id, scale)
+                assert select(there, claim.of) and select(there, claim.over), (claim.id, scale)
             if scale == PAPER:
                 assert holds(claim, there), claim.id
 
@@ -247,7 +248,7 @@ def holds(claim: Any, there: list[TrainingCase]) -> bool:
         values = [printed(case)[metric] for case in ordered]
         return len(values) > 2 and values == sorted(values, reverse=claim.direction == "falls")
     assert isinstance(claim, RatioClaim)
-    of, over = (select(known, side.given())[0] for side in (claim.of, claim.over))
+    of, over = (select(known, side)[0] for side in (claim.of, claim.over))
     ratio = printed(of)[metric] / printed(over)[metric]
     enough = claim.at_least is None or ratio >= claim.at_least * (1 - claim.tolerance)
     return enough and (claim.at_most is None or ratio <= claim.at_most * (1 + claim.tolerance))

@@ -31,7 +31,7 @@ fixed: {mbs: 1}
 cases:
 - {case: a, gbs: 8}
 - {gbs: 16}
-axes:
+plot:
   x: {label: x, of: [gbs]}
   y: {label: y, metric: iteration_ms}
 """

@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from orchestrator.catalog.axes import Settings
 from orchestrator.catalog.experiment import ExpectedOutcome
 from orchestrator.identity import MachineIdentity, own_start_ticks, start_ticks, this_machine_identity
 from orchestrator.launch.recover import sender_is_alive
@@ -151,7 +150,7 @@ def test_what_is_verified_or_partial_is_done(plan: Plan, again: RunOptions) -> N
     count=0,
 )
 def test_what_runs_out_of_memory_as_its_source_says_is_done(plan: Plan) -> None:
-    expected = ExpectedOutcome(where=Settings(), outcome="oom", confirmed=True, source="a table")
+    expected = ExpectedOutcome(where={}, outcome="oom", confirmed=True, source="a table")
     published = replace(plan, case=replace(plan.case, expected=expected))
     assert disposition_of(published, latest(Failure.GPU_OOM), RunOptions()) is DONE
     assert disposition_of(published, latest(Failure.GPU_OOM), RunOptions(rerun_verified=True)) is MISSING

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
+from orchestrator.catalog.axes import MEGATRON
 from orchestrator.catalog.case import parse_where, select
 from orchestrator.catalog.expand import expand
 from orchestrator.catalog.library import find_experiment
@@ -47,7 +48,7 @@ class ImageSite:
     def plans(self, where: str | None = "gbs=4") -> list[Plan]:
         folders = self.site.folders
         entry = find_experiment(folders, "figure-13")
-        cases = select(expand(entry, "cpu"), parse_where(where))
+        cases = select(expand(entry, "cpu"), parse_where(where, MEGATRON.axes))
         return plan_cases(entry, cases, self.site.cluster("there"), folders)
 
     def submit(self) -> Submitted:

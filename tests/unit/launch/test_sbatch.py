@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 import pytest
 import sqlalchemy as sa
 
-from orchestrator.catalog.axes import Settings
 from orchestrator.catalog.experiment import ExpectedOutcome
 from orchestrator.clusters.resolve import Cluster
 from orchestrator.errors import ReproError, Unreachable
@@ -512,7 +511,7 @@ def test_a_canary_that_failed_through_no_fault_of_its_own_is_tried_again_first(s
 def test_a_canary_that_failed_as_its_source_says_has_nothing_to_prove(sender: Sender) -> None:
     canary_failed(sender, Failure.GPU_OOM)
     plans = sender.plans()
-    oom = ExpectedOutcome(where=Settings(), outcome="oom", confirmed=True, source="a table")
+    oom = ExpectedOutcome(where={}, outcome="oom", confirmed=True, source="a table")
     published = [replace(plan, case=replace(plan.case, expected=oom)) for plan in plans]
     request = RunOptions(canary=True)
     done = submit(published, sender.cluster(), sender.ledger, sender.site.folders, [], request)

@@ -314,7 +314,7 @@ EXPERIMENT: dict[str, Any] = {
     "training": {"dtype": "bf16", "iterations": 3, "warmup_iterations": 1},
     "fixed": {"mbs": 1, "gbs": 8},
     "cases": [{"case": "one", "tp": 4, "note": "n", "arguments": ["--a"]}],
-    "axes": {"x": {"label": "x", "of": ["case"]}, "y": {"label": "y", "metric": "iteration_ms"}},
+    "plot": {"x": {"label": "x", "of": ["case"]}, "y": {"label": "y", "metric": "iteration_ms"}},
     "notes": ["n"],
     "arguments": ["--b", "c"],
     "time_limit": "0:10:00",

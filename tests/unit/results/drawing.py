@@ -29,7 +29,7 @@ matrix:
   recompute: [full, none]
   gbs: [8, 1, 2]
 fixed: {mbs: 1}
-axes:
+plot:
   x: {label: Batch size, of: [gbs], scale: log2}
   y: {label: y, metric: tflops_per_gpu}
   series: {label: Recomputation, of: recompute, names: {full: With it}}

@@ -28,7 +28,7 @@ matrix:
   recompute: [full, none]
   gbs: [2, 8, 4]
 fixed: {mbs: 1}
-axes:
+plot:
   x: {label: Batch size, of: [gbs]}
   y: {label: y, metric: tflops_per_gpu}
   series: {label: Recomputation, of: recompute}

@@ -153,7 +153,7 @@ def test_both_sides_are_measured_and_each_number_names_its_experiment(
 def test_the_plotted_numbers_agree_with_section_5_3_2() -> None:
     def reading(name: str, where: dict[str, object]) -> float:
         points = shipped(name).experiment.published
-        return next(point.value for point in points if point.where.given() == where)
+        return next(point.value for point in points if point.where == where)
 
     plain = reading("figure-12", {"vp": 1, "gbs": 60})
     assert plain / reading("figure-18", {"scatter_gather": False, "gbs": 60}) == pytest.approx(1.031, abs=0.001)

@@ -148,7 +148,7 @@ def test_what_error_bars_are_is_said_and_what_is_too_noisy_is_marked(tmp_path: P
 @pytest.mark.parametrize("marks", ["lines", "bars"])
 def test_a_host_bound_case_is_marked_and_explained_in_the_legend(tmp_path: Path, marks: str) -> None:
     rates = {"recompute=full,gbs=1": 5.0, "recompute=full,gbs=2": 6.0}
-    text = LINES.replace("axes:\n", f"axes:\n  marks: {marks}\n")
+    text = LINES.replace("plot:\n", f"plot:\n  marks: {marks}\n")
     quick = draw_own(tmp_path, text, rates, waits=dict.fromkeys(rates, 10.0))
     assert "measured" in quick and "measured, host-bound" not in quick
     (tmp_path / "bound").mkdir()

@@ -1,0 +1,169 @@
+"""Names that an experiment may use: the axes and metrics of its program, with the type of each axis' values.
+
+The models of an experiment's file check settings by the `ProgramNames` in pydantic's validation context.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Annotated, TypeVar
+
+from pydantic import AfterValidator, BeforeValidator, ValidationError, ValidationInfo, WithJsonSchema
+from pydantic_core import ErrorDetails, InitErrorDetails, PydanticCustomError
+
+from orchestrator.config.model import Strict, Text, fault_of, shortened
+from orchestrator.errors import names_hint
+from orchestrator.fields import Column
+from orchestrator.job_spec import Value
+from orchestrator.metrics import MetricDefinition
+
+T = TypeVar("T")
+
+_WHOLE = re.compile(r"-?[0-9]{1,9}")
+_DECIMAL = re.compile(r"-?[0-9]{1,9}\.[0-9]{1,9}")
+
+
+@dataclass(frozen=True, eq=False)
+class ProgramAxes:
+    """Axes of a program, in the order in which they name a case. `model` has a field for each and checks its values.
+
+    `without_influence` are axes that have no influence on a job.
+    """
+
+    model: type[Strict]
+    columns: Mapping[str, Column]
+    without_influence: frozenset[str] = frozenset()
+
+    def checked(self, values: Mapping[str, object]) -> dict[str, Value]:
+        """Return the values that are not null, in the order of the axes. ValidationError has every wrong one."""
+        known = {name: value for name, value in values.items() if name in self.columns}
+        problems = [self._unknown(name) for name in values if name not in self.columns]
+        try:
+            found = self.model.model_validate(known)
+        except ValidationError as error:
+            problems += self._with_meanings(error)
+        if problems:
+            raise ValidationError.from_exception_data("settings", problems)
+        read: Mapping[str, Value | None] = found.__dict__
+        return {name: value for name in self.columns if (value := read[name]) is not None}
+
+    def value(self, axis: str, value: object) -> Value:
+        """Return the value if the axis can have it; ValueError names the values that it can have."""
+        try:
+            return self.checked({axis: value})[axis]
+        except ValidationError as error:
+            raise ValueError(f"{fault_of(error.errors()[0])}, got {shortened(value)}") from None
+
+    def read(self, axis: str, text: str) -> Value:
+        """Parse `text`, as typed after `axis=`; ValueError names the values that the axis can have."""
+        number = int(text) if _WHOLE.fullmatch(text) else float(text) if _DECIMAL.fullmatch(text) else None
+        value: Value = number if number is not None else {"true": True, "false": False}.get(text, text)
+        try:
+            return self.value(axis, value)
+        except ValueError:
+            if value == text:
+                raise
+            return self.value(axis, text)  # a row may be called 301
+
+    def ordered(self, values: Mapping[str, T]) -> dict[str, T]:
+        """Return values by axis in the order of the axes. ValidationError has every unknown axis."""
+        problems = [self._unknown(name) for name in values if name not in self.columns]
+        if problems:
+            raise ValidationError.from_exception_data("axes", problems)
+        return {name: values[name] for name in self.columns if name in values}
+
+    def _unknown(self, name: str) -> InitErrorDetails:
+        kind = PydanticCustomError("no_such_axis", "no such axis", {"hint": names_hint(name, self.columns)})
+        return InitErrorDetails(type=kind, loc=(name, "[key]"), input=name)
+
+    def _with_meanings(self, error: ValidationError) -> Iterator[InitErrorDetails]:
+        for detail in error.errors():
+            meaning = self.columns[str(detail["loc"][0])].meaning.partition(". ")[0]
+            yield _moved(detail, detail["loc"], hint=meaning)
+
+
+@dataclass(frozen=True, eq=False)
+class ProgramNames:
+    """Names that an experiment may use. `metrics` are those that a figure or a claim can be about.
+
+    `given` are the axes to which the experiment of a described program gives values.
+    """
+
+    axes: ProgramAxes
+    metrics: Mapping[str, MetricDefinition]
+    given: frozenset[str] = frozenset()
+
+
+def _names(info: ValidationInfo) -> ProgramNames | None:
+    return info.context if isinstance(info.context, ProgramNames) else None
+
+
+def checked_settings(values: object, info: ValidationInfo) -> object:
+    """Return settings that were checked by the axes of the validation's program; without one, unchanged."""
+    names = _names(info)
+    if not isinstance(values, dict) or names is None:
+        return values
+    return names.axes.checked(values)
+
+
+def _in_order(values: dict[str, T], info: ValidationInfo) -> dict[str, T]:
+    names = _names(info)
+    return values if names is None else names.axes.ordered(values)
+
+
+def _matrix(values: dict[str, list[Value]]) -> dict[str, list[Value]]:
+    if not values:
+        raise ValueError("must have an axis")
+    for name, listed in values.items():
+        if not listed:
+            raise ValueError(f"{name} has no values")
+        if len(set(listed)) != len(listed):
+            raise ValueError(f"{name} has a value twice")
+    return values
+
+
+def _checked_matrix(values: dict[str, list[Value]], info: ValidationInfo) -> dict[str, list[Value]]:
+    """Return the values as their axes have them. ValidationError has every wrong one."""
+    names = _names(info)
+    if names is None:
+        return values
+    checked: dict[str, list[Value]] = {}
+    problems: list[InitErrorDetails] = []
+    for axis, listed in names.axes.ordered(values).items():
+        checked[axis] = []
+        for place, value in enumerate(listed):
+            try:
+                checked[axis] += names.axes.checked({axis: value}).values()
+            except ValidationError as error:
+                problems += [_moved(detail, (axis, place)) for detail in error.errors()]
+    if problems:
+        raise ValidationError.from_exception_data("matrix", problems)
+    return checked
+
+
+def _moved(detail: ErrorDetails, loc: tuple[str | int, ...], **context: object) -> InitErrorDetails:
+    """Return a problem of a value at another location."""
+    kind = {**context, **detail.get("ctx", {})}
+    return InitErrorDetails(type=detail["type"], loc=loc, input=detail["input"], ctx=kind)
+
+
+def _metric(name: str, info: ValidationInfo) -> str:
+    names = _names(info)
+    if names is not None and name not in names.metrics:
+        raise PydanticCustomError("no_such_metric", "no such metric", {"hint": names_hint(name, names.metrics)})
+    return name
+
+
+AxisName = Annotated[str, WithJsonSchema({"type": "string", "format": "axis"})]
+Settings = Annotated[dict[AxisName, Value], BeforeValidator(checked_settings)]
+"""Values on axes: the settings of a case, or a selection of cases."""
+ByAxis = Annotated[dict[AxisName, T], AfterValidator(_in_order)]
+"""A value for some of the axes, in the order of the axes."""
+Rules = ByAxis[Text]
+"""Axes that follow from others: `tp: gpus / pp`."""
+Matrix = Annotated[dict[AxisName, list[Value]], AfterValidator(_checked_matrix), AfterValidator(_matrix)]
+"""Values of each axis: each combination is one case."""
+MetricName = Annotated[str, AfterValidator(_metric), WithJsonSchema({"type": "string", "format": "metric"})]
+"""Name of a metric of the program."""
