@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from orchestrator.api.configuration import *
     from orchestrator.api.figures import *
     from orchestrator.api.jobs import *
+    from orchestrator.api.outputs import *
     from orchestrator.api.plans import *
     from orchestrator.api.runs import *
     from orchestrator.api.search import *
@@ -75,6 +76,7 @@ _NAMES = {
         "require_plot_file verify_bundle write_file"
     ),
     "api.jobs": "JobAttempt JobHistory JobLog Status history job_ids job_states logs query relations status",
+    "api.outputs": "CheckedOutput FoundNumber check_output",
     "api.plans": "PlannedRun plan plan_run plan_runs require_submittable",
     "api.runs": "Retried RetriedGroup RetriedJob Waited canary_of cancel cancel_jobs cancellable_jobs retry wait",
     "api.search": "SearchOptions run_search search_answer simulate_search",

@@ -152,8 +152,10 @@ def _progress(counts: Sequence[JobCount], own: Mapping[str, Collection[Value]]) 
 
 def _values_at(entry: Entry, scale: str, axis: str) -> set[Value]:
     """Return the values of the cases on an axis. The cases are expanded only if a rule derives the value."""
+    if axis == "workload" and entry.program is not None:
+        return {entry.program.shown_name}
     values = values_on(entry, scale_fields(entry, scale), axis)
-    return values or {case.value(axis) for case in cases_to_run(entry, scale)}
+    return values or {case.settings.get(axis, 0) for case in cases_to_run(entry, scale)}
 
 
 @dataclass(frozen=True, slots=True)

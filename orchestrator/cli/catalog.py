@@ -14,7 +14,7 @@ from orchestrator.cli import completion
 from orchestrator.cli import options as option
 from orchestrator.cli.options import all_settings, argument, session_of
 from orchestrator.cli.output import WIDE_HINT, as_row, data, filled_columns, message, next_command, suggest, table
-from orchestrator.errors import Problem, ReproError
+from orchestrator.errors import EXIT_FAILED, Problem, ReproError
 from orchestrator.fields import columns_of, main_names, row_of
 from orchestrator.files import written_files
 from orchestrator.paths import find_folders, short_name
@@ -264,6 +264,11 @@ ExperimentOrPaper = Annotated[
 ScriptNames = Annotated[
     bool, typer.Option("--script", help="Print the published script of each case, and how the case differs from it.")
 ]
+OutputLog = Annotated[
+    str | None,
+    typer.Option("--log", metavar="OUTPUT", help="Output of the program, to be read as that of a job."),
+]
+
 experiments = typer.Typer(rich_markup_mode=None, no_args_is_help=True, help="Files of experiments: write, check.")
 
 NewFile = Annotated[Path, argument("FILE", "The file to write, for example my/figure-1.yaml.")]
@@ -440,16 +445,39 @@ def new(context: typer.Context, file: NewFile) -> None:
 
 
 @experiments.command()
-def check(context: typer.Context, experiment: option.ExperimentName) -> None:
-    """Report all problems of an experiment: fields, scales, and settings that its program does not support."""
+def check(
+    context: typer.Context, experiment: option.ExperimentName, log: OutputLog = None, where: option.Where = None
+) -> None:
+    """Report all problems of an experiment: fields, scales, and settings that its program does not support.
+
+    If the experiment describes its program, also read an output: --log, or the example of the file. The first case, or
+    the first with --where, decides what the output must have.
+    """
     entry, scales = api.check_experiment(experiment)
+    output = api.check_output(entry, log, where)
+    problems = output.problems if output is not None else ()
+    context.obj.json.put(problems, scales=scales, numbers=output.numbers if output is not None else ())
+    if not context.obj.is_json:
+        table([as_row(scale) for scale in scales], ["scale", "cases"])
+        message(f"{entry.name}: no problem found")
+        if output is not None:
+            _print_output(output)
+    if problems:
+        raise typer.Exit(EXIT_FAILED)
     if context.obj.is_json:
-        context.obj.json.put(scales=scales)
         return
-    table([as_row(scale) for scale in scales], ["scale", "cases"])
-    message(f"{entry.name}: no problem found")
     machine = None if entry.paper.machine is not None else "local"
     suggest("memory, time and cost of each case", "plan", entry.argument, cluster=machine)
+
+
+def _print_output(output: api.CheckedOutput) -> None:
+    """Print the numbers of an output with their lines, and the verdict."""
+    rows = [as_row(number) for number in output.numbers]
+    table(rows, ["line", "at", "name", "value", "unit"])
+    message(f"{output.file.name}, read as the output of {output.case.name}: {counted(len(rows), 'number')}")
+    for problem in output.problems:
+        message(str(problem))
+    message(f"failed: {counted(len(output.problems), 'problem')}" if output.problems else "verified")
 
 
 @experiments.command()

@@ -119,7 +119,11 @@ DOCUMENTS: Mapping[str, JsonDocument] = {
     "nodes list": _NODES,
     "nodes allow": _NODES,
     "experiments new": JsonDocument("Files that were written.", files="WrittenFile"),
-    "experiments check": JsonDocument("Scales of an experiment without problems.", scales="CheckedScale"),
+    "experiments check": JsonDocument(
+        "Scales of an experiment without problems, and the numbers of an output.",
+        scales="CheckedScale",
+        numbers="FoundNumber",
+    ),
     "config show": JsonDocument("Settings that apply to every command.", settings="ConfigRow"),
     "workloads list": JsonDocument("Programs.", workloads="WorkloadRow"),
     "workloads show": JsonDocument("A program, and what it needs.", workloads="WorkloadRow", needs="NeedRow"),
