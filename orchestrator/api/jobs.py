@@ -15,6 +15,7 @@ from orchestrator.api import DEFAULT, Session, StateFilter
 from orchestrator.errors import Problem, ReproError, did_you_mean
 from orchestrator.fields import Field, row_of, rows_of
 from orchestrator.files import open_job_file
+from orchestrator.job_spec import JobSpec
 from orchestrator.ledger.attempts import (
     RefreshResult,
     anything_to_refresh,
@@ -84,14 +85,9 @@ def job_filter(
     workload: str | None = None,
     state: str | None = None,
 ) -> Callable[[JobSummary], bool]:
-    """Return a predicate for jobs; ReproError if an axis, state or workload is unknown. `where` needs a JobRow."""
+    """Return a predicate for jobs; ReproError if a state or workload is unknown. `where` needs a JobRow."""
     states = _states(state)
-    wanted: Mapping[str, object] = {}
-    if where is not None:
-        from orchestrator.catalog.axes import MEGATRON  # not for `status`
-        from orchestrator.catalog.case import parse_where
-
-        wanted = parse_where(where, MEGATRON.axes)
+    has = None if where is None else _settings_filter(where)
     if workload is not None:
         from orchestrator.workloads import find_workload  # not for `status`
 
@@ -102,9 +98,24 @@ def job_filter(
             return False
         if states and not states & {base_state(row.state), (row.verdict or "").upper()}:
             return False
-        if not wanted:
-            return True
-        return isinstance(row, JobRow) and all(row.spec.value(axis) == value for axis, value in wanted.items())
+        return has is None or (isinstance(row, JobRow) and has(row.spec))
+
+    return matches
+
+
+def _settings_filter(where: str) -> Callable[[JobSpec], bool]:
+    """Return a predicate for the settings of a job, whose program may be any; ReproError for a wrong value."""
+    from orchestrator.catalog.axes import MEGATRON  # not for `status`
+    from orchestrator.catalog.case import is_typed, parse_where, typed_values
+
+    typed = typed_values(where)
+    of_megatron = ",".join("=".join(one) for one in typed if one[0] in MEGATRON.axes.columns)
+    wanted = parse_where(of_megatron, MEGATRON.axes)
+
+    def matches(spec: JobSpec) -> bool:
+        if spec.program is None:
+            return all(spec.value(axis) == wanted.get(axis, "") for axis, _ in typed)
+        return all((value := spec.value(axis)) is not None and is_typed(value, text) for axis, text in typed)
 
     return matches
 

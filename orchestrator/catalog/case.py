@@ -14,7 +14,7 @@ from orchestrator.job_spec import Value
 from orchestrator.megatron.model import Layout, ModelShape, Training, flops_per_iteration
 from orchestrator.paths import short_name
 from orchestrator.programs.axes import ProgramAxes
-from orchestrator.programs.program import ProgramFields
+from orchestrator.programs.program import ProgramFields, bytes_of
 
 _NOT_CASES = ("submissions", "warm-up-")
 """Names of other folders beside those of the cases."""
@@ -159,13 +159,12 @@ _MOST_SHOWN = 12
 def parse_where(text: str | None, axes: ProgramAxes) -> dict[str, Value]:
     """Parse `pp=8,recompute=full` to {"pp": 8, "recompute": "full"}."""
     wanted: dict[str, Value] = {}
-    for part in filter(None, (text or "").split(",")):
-        option = f"--where {part.strip()}"
-        axis, equals, typed = (piece.strip() for piece in part.partition("="))
+    for axis, typed in typed_values(text):
+        option = f"--where {axis}={typed}" if typed else f"--where {axis}"
         if axis not in axes.columns:
             raise ReproError(Problem(f"{option}: no such axis", hint=names_hint(axis, axes.columns)))
         try:
-            if not equals or not typed:
+            if not typed:
                 raise ValueError("must be axis=value")
             value = axes.read(axis, typed)
         except ValueError as error:
@@ -173,6 +172,17 @@ def parse_where(text: str | None, axes: ProgramAxes) -> dict[str, Value]:
         if wanted.setdefault(axis, value) != value:
             raise ReproError(Problem(f"{option}: {axis} is given twice", hint="one value for each axis"))
     return wanted
+
+
+def typed_values(text: str | None) -> list[tuple[str, str]]:
+    """Split `pp=8,recompute=full` into axes and texts; a text is empty if it is missing."""
+    parts = (part.partition("=") for part in filter(None, (text or "").split(",")))
+    return [(axis.strip(), typed.strip()) for axis, _, typed in parts]
+
+
+def is_typed(value: Value, text: str) -> bool:
+    """Return whether a text as typed after `axis=` is this value, of an axis whose program is not known."""
+    return text == shown_value(value) or (not isinstance(value, (bool, str)) and bytes_of(text) == value)
 
 
 def select(cases: Sequence[C], wanted: Mapping[str, Value]) -> list[C]:

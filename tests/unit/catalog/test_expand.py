@@ -189,7 +189,7 @@ def test_where_is_read(text: str | None, expected: dict[str, object]) -> None:
         ("ppp=8", '--where ppp=8: no such axis. Did you mean "pp"?'),
         ("zzz=8", f"--where zzz=8: no such axis. Hint: there are: {', '.join(AXES)}"),
         ("pp", "--where pp: must be axis=value. Hint: for example pp=8,gbs=32"),
-        ("pp=", "--where pp=: must be axis=value. Hint: for example pp=8,gbs=32"),
+        ("pp=", "--where pp: must be axis=value. Hint: for example pp=8,gbs=32"),
         (
             "pp=-1",
             "--where pp=-1: must be an integer, got '-1'. Hint: for example pp=8,gbs=32",
