@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from orchestrator.ledger.tables import CANCELLED_BY, STOPPED_AFTER
-from orchestrator.megatron.logs import root_cause_kinds as kinds
-from orchestrator.megatron.logs.root_cause import Cause, CauseFinder
-from orchestrator.megatron.logs.scan import lines_with
+from orchestrator.megatron.logs.cause_lines import NOT_A_NUMBER
+from orchestrator.reading import cause_kinds as kinds
+from orchestrator.reading.causes import Cause, CauseFinder
+from orchestrator.reading.log_lines import lines_with
 
 if TYPE_CHECKING:
     from orchestrator.catalog.case import Case  # `status` loads no catalog
@@ -137,7 +138,7 @@ _BY_KIND = {
     kinds.PREEMPTED: Failure.PREEMPTED,
     kinds.CONTAINER: Failure.IMAGE,
 }
-"""Classes by the kind of the line that `megatron.logs.root_cause` finds."""
+"""Classes by the kind of the line that `reading.causes` finds."""
 
 DECIDES_ANY_END = frozenset(
     {
@@ -218,7 +219,7 @@ def failing_line(failure: Failure, cause: Cause | None) -> Cause | None:
     if cause is None or failure is Failure.CANCELLED:
         return None
     own_kinds = [kind for kind, of_kind in _BY_KIND.items() if of_kind is failure]
-    line = cause.of(*own_kinds) if failure is not Failure.NUMBERS else cause.of(kinds.NOT_A_NUMBER)
+    line = cause.of(*own_kinds) if failure is not Failure.NUMBERS else cause.of(NOT_A_NUMBER)
     if line is None and failure in _NEED_NO_KIND and cause.is_fault:
         line = cause
     return line

@@ -22,11 +22,12 @@ from orchestrator.ledger.rows import JobRow
 from orchestrator.ledger.runs import NewJob
 from orchestrator.ledger.tables import CANCELLED_BY, ENDED, FAILED, PARTIAL, VERIFIED
 from orchestrator.megatron.logs.alpa import TABLE, RowKey
+from orchestrator.megatron.logs.cause_lines import WHAT_RAN
 from orchestrator.megatron.logs.iteration_lines import implausible_number
-from orchestrator.megatron.logs.root_cause import Cause
-from orchestrator.megatron.logs.root_cause_kinds import TIME_LIMIT, WHAT_RAN, memory_short
 from orchestrator.megatron.model import Layout, ModelShape, padded_vocabulary, parameters_of_rank
 from orchestrator.megatron.rules import read_flags
+from orchestrator.reading.cause_kinds import TIME_LIMIT, memory_short
+from orchestrator.reading.causes import Cause
 from orchestrator.reading.failure import DECIDES_ANY_END, Ending, Failure, failing_line, failure_of
 from orchestrator.reading.parse import LogReport
 from orchestrator.reading.statistics import has_enough, mostly_skipped

@@ -21,8 +21,8 @@ from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.measurements import Measurement, record_measurements
 from orchestrator.ledger.rows import JobRow
 from orchestrator.ledger.tables import LOST, NEVER_SUBMITTED, OPEN, field_values
-from orchestrator.megatron.logs import root_cause_kinds as kinds
-from orchestrator.megatron.logs.root_cause import CauseFinder
+from orchestrator.reading import cause_kinds as kinds
+from orchestrator.reading.causes import CauseFinder
 from orchestrator.reading.collect import measure
 from orchestrator.reading.failure import Failure
 from orchestrator.reading.logs import log_blocks, log_files

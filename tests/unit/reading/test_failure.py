@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from orchestrator.ledger.tables import ENDED
-from orchestrator.megatron.logs.root_cause import Cause, CauseFinder, cause
+from orchestrator.reading.causes import Cause, CauseFinder, cause
 from orchestrator.reading.failure import (
     DECIDES_ANY_END,
     POLICIES,
