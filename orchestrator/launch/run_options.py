@@ -154,7 +154,7 @@ class RunOptions:
     """
 
     rerun_verified: bool = False
-    rerun_classes: frozenset[Failure] = frozenset()
+    rerun_classes: frozenset[str] = frozenset()
     only_failed: bool = False
     max_parallel: int | None = None
     after: tuple[str, ...] = ()

@@ -254,10 +254,10 @@ def rows_of_output(ledger: Ledger, attempt_ids: Sequence[int]) -> dict[int, list
     with ledger.reading() as session:
         stored = list(rows_with(session, query, columns.attempt_id, attempt_ids))
         of_job = sa.select(Attempt.id, JOB_SPEC).join(Job, Job.id == Attempt.job_id)
-        specs = dict(map(tuple, rows_with(session, of_job, Attempt.id, {row[0] for row in stored})))
+        of_attempts = rows_with(session, of_job, Attempt.id, {row[0] for row in stored})
+        units = {row[0]: row[1].units for row in of_attempts}
     for attempt_id, key, values in stored:
-        units = specs[attempt_id].units
-        metrics = (MeasuredMetric(name, value, units.get(name, "")) for name, value in values.items())
+        metrics = (MeasuredMetric(name, value, units[attempt_id].get(name, "")) for name, value in values.items())
         by_attempt.setdefault(attempt_id, []).append(MeasuredRow(key, tuple(metrics)))
     return by_attempt
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -162,6 +162,8 @@ _NEED_NO_KIND = (Failure.TIMEOUT, Failure.LOST, Failure.INCOMPLETE, Failure.PROG
 """Classes without a kind of line, or that may occur without one."""
 
 _BY_OTHERS = (Failure.NOT_SUBMITTED, Failure.NODE_FAIL, Failure.PREEMPTED, Failure.LOST, Failure.CANCELLED)
+BY_SCHEDULER = frozenset((*_BY_OTHERS, Failure.STOPPED))
+"""Classes that a program's own failure classes do not replace."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,9 +194,24 @@ class Ending:
         return _BY_STATE.get(self.state) is Failure.TIMEOUT
 
 
+def class_named(name: str | None) -> str:
+    """Return the failure class with this name, which may be one of a described program; PROGRAM without a name."""
+    return next((member for member in Failure if member == name), name or Failure.PROGRAM)
+
+
 def failure_named(name: str | None) -> Failure:
-    """Return the failure class with this name; attempts of older releases have no class."""
-    return Failure(name) if name in {member.value for member in Failure} else Failure.PROGRAM
+    """Return the failure class with this name; PROGRAM for those of described programs, and without a name."""
+    return next((member for member in Failure if member == name), Failure.PROGRAM)
+
+
+def is_of_classes(failure: str | None, classes: Collection[str]) -> bool:
+    """Return whether a failure has one of these classes. Those of described programs are also of the class PROGRAM."""
+    return class_named(failure) in classes or failure_named(failure) in classes
+
+
+def policy_of(failure: str | None) -> Policy:
+    """Return the policy of a failure class."""
+    return POLICIES[failure_named(failure)]
 
 
 def pause_before(submitted: int, failure: Failure) -> int:
