@@ -56,10 +56,10 @@ def judge_output(
 
 @dataclass(frozen=True)
 class FailureLine:
-    """Line of a log that a failure class of the program names; `problems` are patterns that were stopped."""
+    """Number of a log line that a failure class of the program names; `problems` are patterns that were stopped."""
 
     failure: str | None
-    line: bytes
+    line: int
     problems: tuple[str, ...] = ()
 
 
@@ -69,12 +69,12 @@ def failure_line(program: ProgramFields, lines: Iterable[bytes]) -> FailureLine:
         (name, PatternSearch(f"failures.{name}", pattern_of(text, of_numbers=False)))
         for name, text in program.failures.items()
     ]
-    left, failure, deciding = searches, None, b""
+    left, failure, deciding = searches, None, 0
     for number, line in enumerate(lines if searches else (), 1):
         text = line_text(line)
         for order, (name, search) in enumerate(left):
             if search.find(number, text) is not None:
-                failure, deciding, left = name, line, left[:order]
+                failure, deciding, left = name, number, left[:order]
                 break
     problems = (search.problem for _, search in searches if search.problem is not None)
     return FailureLine(failure, deciding, tuple(problems))

@@ -100,7 +100,7 @@ def result_of_program(
     )
     judgement = judgement_of(findings, ending, lambda: _cause(folder))
     if judgement.verdict == FAILED and judgement.cause is None and file is not None:
-        judgement = replace(judgement, cause=_line_of(file, [*wrong, *lacking]))
+        judgement = replace(judgement, cause=_line_of_problem(file, [*wrong, *lacking]))
     if stopped:
         judgement = replace(judgement, reason="; ".join(filter(None, [judgement.reason, *_shown(stopped)])))
     iteration, warnings = max(output.iterations, default=None), tuple(blocks.warnings) if blocks else ()
@@ -162,18 +162,20 @@ def _own_failure(program: ProgramFields, folder: Path, scheduler: str, stopped: 
     """Return the log line of a failure class of the program. Add the patterns that were stopped."""
     found = failure_line(program, _without_labels(text_lines(log_blocks(folder)), scheduler))
     stopped += found.problems
-    return _cause_at(found.failure, found.line) if found.failure is not None else None
+    return _cause_at(found.failure, log_blocks(folder), found.line) if found.failure is not None else None
 
 
-def _line_of(file: LogFile, problems: Sequence[str]) -> Cause | None:
+def _line_of_problem(file: LogFile, problems: Sequence[str]) -> Cause | None:
     """Return the line of the first problem that names one."""
-    place = next((int(match[1]) for problem in problems if (match := _PLACE.search(problem))), None)
-    line = next(islice(text_lines(file.blocks()), place - 1, None), None) if place else None
-    return _cause_at("output", line) if line is not None else None
+    place = next((int(match[1]) for problem in problems if (match := _PLACE.search(problem))), 0)
+    return _cause_at("output", file.blocks(), place) if place else None
 
 
-def _cause_at(kind: str, raw: bytes) -> Cause:
-    line = parse_line(raw[: 4 * LONGEST_LINE])
+def _cause_at(kind: str, blocks: Iterable[bytes], number: int) -> Cause | None:
+    raw = next(islice(text_lines(blocks), number - 1, None), None)
+    if raw is None:
+        return None
+    line = parse_line(raw.rstrip().rpartition(b"\r")[2])  # the last state of a progress bar
     return Cause(kind, line.text.strip()[:LONGEST_LINE], line.rank)
 
 

@@ -160,7 +160,7 @@ def text_lines(blocks: Iterable[bytes]) -> Iterator[bytes]:
     """Yield the lines of blocks of whole lines. A line that was too long to be read is one empty line."""
     was_blank = False
     for block in blocks:
-        is_blank = len(block) > 1 and block.count(b"\n") == len(block)
+        is_blank = (was_blank or len(block) > 1) and block.count(b"\n") == len(block)
         if not is_blank:
             yield from io.BytesIO(block)
         elif not was_blank:
