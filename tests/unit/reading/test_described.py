@@ -2,67 +2,34 @@
 
 from __future__ import annotations
 
+import functools
 import gzip
 import json
 import os
 import tracemalloc
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 import pytest
 import sqlalchemy as sa
 
 from orchestrator.files import ScriptRecord
 from orchestrator.ledger.attempts import job_rows, record_observations, result_rows
-from orchestrator.ledger.database import Ledger
-from orchestrator.ledger.measurements import MeasuredMetric, MeasuredRow, metrics_of, rows_of_output
+from orchestrator.ledger.measurements import MeasuredMetric
 from orchestrator.ledger.rows import JobRow, Observation
-from orchestrator.ledger.tables import ENDED, RUNNING, Attempt, SchedulerKind
+from orchestrator.ledger.tables import ENDED, Attempt, SchedulerKind
 from orchestrator.programs import output, patterns
 from orchestrator.reading.collect import collect, is_verified
 from orchestrator.reading.job_status import job_statuses
 from orchestrator.reading.logs import LONGEST_LINE_BYTES
-from tests.recorded_jobs import job_spec, new_attempts, new_job, new_ledger, new_run, record_run, unless_verified
-from tests.unit.programs.programs import SWEEP, SWEEP_OUTPUT, TRAINING, program
+from tests.described_jobs import NOON, Described, record_described
+from tests.recorded_jobs import new_job
+from tests.unit.programs.programs import SWEEP, SWEEP_OUTPUT, TRAINING
 
-NOON = datetime(2026, 1, 1, 12)
 LOSSES = "".join(f"step={step} loss={10 / step:.4f}\n" for step in range(1, 13))
 SECTION = "Verdicts of described programs"
-
-
-@dataclass
-class Described:
-    """A job of a described program in a ledger."""
-
-    ledger: Ledger
-    folder: Path
-
-    def write(self, text: str | bytes, name: str = "log.txt") -> None:
-        (self.folder / name).write_bytes(text.encode() if isinstance(text, str) else text)
-
-    def runs(self) -> None:
-        record_observations(self.ledger, {1: Observation("RUNNING", RUNNING, started_at=NOON)}, [])
-
-    def ends(self, state: str = "COMPLETED", code: int | None = 0, **seen: Any) -> JobRow:
-        """End the job after a minute, collect it, and return its row."""
-        end = Observation(state, ENDED, exit_code=code, started_at=NOON, ended_at=NOON + timedelta(minutes=1), **seen)
-        record_observations(self.ledger, {1: end}, [])
-        assert collect(self.ledger) == ()
-        return self.row
-
-    @property
-    def row(self) -> JobRow:
-        return job_rows(self.ledger)[0]
-
-    @property
-    def rows(self) -> list[MeasuredRow]:
-        return rows_of_output(self.ledger, [1]).get(1, [])
-
-    def metrics(self) -> dict[str, MeasuredMetric]:
-        return metrics_of(self.ledger, [1]).get(1, {})
 
 
 Make = Callable[..., Described]
@@ -71,22 +38,7 @@ Make = Callable[..., Described]
 @pytest.fixture
 def made(tmp_path: Path) -> Make:
     """Return the function that records a job of the program in a YAML text."""
-
-    def make(text: str = SWEEP, *, scheduler: SchedulerKind = "local", **settings: Any) -> Described:
-        fields = program(text).model_dump(mode="json", by_alias=True, exclude_unset=True)
-        given = settings or {"from": "8", "to": "1M"}
-        spec = replace(job_spec(), model=None, layout=None, training=None, program=fields, settings=given)
-        job = replace(new_job("a", scheduler), workload="sweep", spec=spec, gpus=2, iterations=0)
-        ledger = new_ledger(tmp_path)
-        record_run(ledger, new_run(), [job], unless_verified, new_attempts(str(tmp_path)))
-        described = Described(ledger, tmp_path / "a-id")
-        described.folder.mkdir()
-        with ledger.writing() as session:
-            session.execute(sa.update(Attempt).values(folder=str(described.folder)))
-        described.runs()
-        return described
-
-    return make
+    return functools.partial(record_described, tmp_path)
 
 
 def verdict(row: JobRow) -> tuple[str | None, str | None]:
