@@ -29,9 +29,7 @@ from orchestrator.megatron.logs import ALPA_PROGRAM, IterationLine
 from orchestrator.megatron.logs.alpa import TABLE, TABLE_BYTES, table_rows
 from orchestrator.megatron.logs.cause_lines import NOT_A_NUMBER
 from orchestrator.megatron.logs.iteration_lines import IterationLines
-from orchestrator.programs.program import ProgramFields
 from orchestrator.reading.causes import LONGEST_LINE, Cause, CauseFinder
-from orchestrator.reading.described import program_of, progress_of_program, result_of_program
 from orchestrator.reading.failure import Ending, Failure
 from orchestrator.reading.gpu_samples import MeanPower, joules, read_samples
 from orchestrator.reading.log_lines import line_around, parse_line
@@ -70,9 +68,8 @@ def collect(ledger: Ledger, *, running: bool = True) -> tuple[str, ...]:
 
 def measure(row: JobRow) -> Measurement:
     """Return the measurement of an attempt from all of its files, as if they were read for the first time."""
-    program = program_of(row.spec)
-    if program is not None:
-        return _measured_program(row, program, {}) or Measurement(row.attempt_id, row.iteration, None, None, (), ())
+    if row.spec.program is not None:
+        return _measured_program(row, {}) or Measurement(row.attempt_id, row.iteration, None, None, (), ())
     return measured(row, _read(row, {}), ())
 
 
@@ -104,9 +101,8 @@ def _new_measurement(
     ledger: Ledger, row: JobRow, before: Mapping[str, FileOffset], warnings: dict[str, None]
 ) -> Measurement | None:
     """Return the measurement of an attempt whose files were read up to `before`; None if nothing is new."""
-    program = program_of(row.spec)
-    if program is not None:
-        return _measured_program(row, program, warnings)
+    if row.spec.program is not None:
+        return _measured_program(row, warnings)
     has_ended = row.phase == ENDED
     new = _read(row, before)
     warnings |= dict.fromkeys(new.warnings)
@@ -146,14 +142,16 @@ def measured(row: JobRow, new: NewContent, stored: Sequence[IterationLine]) -> M
     return _measurement(row, judgement, numbers, new.facts, max(reached, default=None), changed)
 
 
-def _measured_program(row: JobRow, program: ProgramFields, warnings: dict[str, None]) -> Measurement | None:
+def _measured_program(row: JobRow, warnings: dict[str, None]) -> Measurement | None:
     """Return the measurement of an attempt of a described program; None while it runs without a new iteration."""
+    from orchestrator.reading.described import progress_of_program, result_of_program  # only for such a program
+
     folder = Path(row.folder)
     if row.phase != ENDED:
-        iteration = progress_of_program(program, folder)
+        iteration = progress_of_program(row.spec, folder)
         is_new = iteration is not None and iteration != row.iteration
         return _measurement(row, None, [], LogFacts(), iteration) if is_new else None
-    result = result_of_program(row, program, folder, _ending(row), row.elapsed_s)
+    result = result_of_program(row, folder, _ending(row), row.elapsed_s)
     warnings |= dict.fromkeys(result.warnings)
     measurement = _measurement(row, result.judgement, result.metrics, LogFacts(), result.iteration)
     return replace(measurement, rows=result.rows)
@@ -192,11 +190,12 @@ def is_verified(job: NewJob, folder: Path, end: ScriptRecord) -> bool:
     """Return whether an ended attempt that the ledger lacks is verified or partial."""
     state = "COMPLETED" if end.exit_code == 0 else "FAILED"
     ending = Ending(ENDED, state, end.exit_code, None, commit=end.commit, nodes_inside=end.nodes_inside)
-    program = program_of(job.spec)
-    if program is not None:
+    if job.spec.program is not None:
+        from orchestrator.reading.described import result_of_program  # only for such a program
+
         start = read_record(folder / "start")
         seconds = (end.at - start.at).total_seconds() if start is not None else None
-        return result_of_program(job, program, folder, ending, seconds).judgement.verdict in MEASURED
+        return result_of_program(job, folder, ending, seconds).judgement.verdict in MEASURED
     new = read_new(folder, {}, final=True, warmup_iterations=job.spec.warmup_iterations)
     lines = with_used(new.lines, job.spec.warmup_iterations)
     judgement, _ = _judged(job, folder, new.facts, lines, ending)

@@ -53,9 +53,9 @@ class ProgramResult:
     warnings: tuple[str, ...] = ()
 
 
-def program_of(spec: JobSpec) -> ProgramFields | None:
-    """Return the program that the job's experiment describes, or None. ReproError if its record is damaged."""
-    return None if spec.program is None else _program(json.dumps(spec.program))
+def program_of(spec: JobSpec) -> ProgramFields:
+    """Return the program that the job's experiment describes. ReproError if its record is damaged."""
+    return _program(json.dumps(spec.program))
 
 
 @functools.lru_cache(maxsize=256)
@@ -68,17 +68,17 @@ def _program(text: str) -> ProgramFields:
         raise ReproError(Problem(f"the record of the job's program is not valid: {where}: {first['msg']}")) from None
 
 
-def progress_of_program(program: ProgramFields, folder: Path) -> int | None:
+def progress_of_program(spec: JobSpec, folder: Path) -> int | None:
     """Return the iteration in the end of a running job's output; None without one."""
+    program = program_of(spec)
     if program.output.iterations is None:
         return None
     return last_iteration(program.output, tail_bytes(folder, program.output.file or "log.txt", TAIL_BYTES))
 
 
-def result_of_program(
-    job: JobRow | NewJob, program: ProgramFields, folder: Path, ending: Ending, seconds: float | None
-) -> ProgramResult:
+def result_of_program(job: JobRow | NewJob, folder: Path, ending: Ending, seconds: float | None) -> ProgramResult:
     """Return the verdict and the numbers of a job that has ended after these seconds."""
+    program = program_of(job.spec)
     file, absent = _output_file(program, folder)
     blocks = file.blocks() if file is not None else None
     lines = _without_labels(text_lines(blocks or ()), job.scheduler)

@@ -313,13 +313,13 @@ def _iteration(row: JobSummary, current: RunningProgress | None) -> int | None:
 
 def running_progress(row: JobSummary, spec: JobSpec) -> tuple[RunningProgress | None, str | None]:
     """Return the progress in the end of a job's log, or the reason why the log cannot be read."""
-    from orchestrator.reading.described import program_of, progress_of_program  # only for a running job
-    from orchestrator.reading.statistics import TAIL_BYTES, RunningProgress, progress
+    from orchestrator.reading.statistics import TAIL_BYTES, RunningProgress, progress  # only for a running job
 
     try:
-        program = program_of(spec)
-        if program is not None:
-            iteration = progress_of_program(program, Path(row.folder))
+        if spec.program is not None:
+            from orchestrator.reading.described import progress_of_program  # only for a described program
+
+            iteration = progress_of_program(spec, Path(row.folder))
             return (None if iteration is None else RunningProgress(iteration)), None
         tail = tail_bytes(Path(row.folder), "log.txt", TAIL_BYTES)
     except ReproError as error:
