@@ -73,6 +73,12 @@ class JobSpec:
         """Return the iterations that do not count for metrics; 0 if they are not recorded."""
         return self.training.warmup_iterations if self.training else 0
 
+    @property
+    def units(self) -> Mapping[str, str]:
+        """Return the units of the described program's metrics that have one."""
+        metrics: Any = (self.program or {}).get("metrics", {})
+        return {name: fields["unit"] for name, fields in metrics.items() if fields.get("unit")}
+
     def value(self, axis: str) -> Value | None:
         """Return the job's value on an axis."""
         return self.settings.get(axis)

@@ -111,8 +111,10 @@ _NAMES = {
     "planning.plan": "Plan PlannedJob",
     "planning.run_settings": "read_settings",
     "planning.target": "cases_at",
-    "reading.failure": "POLICIES",
-    "reading.job_status": "ExperimentStatus JobRef JobStatus prints_iterations running_progress spent_text",
+    "reading.failure": "POLICIES policy_of",
+    "reading.job_status": (
+        "ExperimentStatus JobRef JobStatus iteration_text prints_iterations running_progress spent_text"
+    ),
     "results.bundle.verify": "NOTHING_VERIFIED BundleCheckRow Verified",
     "results.bundle.write": "MissingFile",
     "results.cases": "LeftOutAttempt Result",

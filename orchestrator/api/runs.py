@@ -38,7 +38,14 @@ from orchestrator.ledger.tables import ENDED, FAILED, MEASURED, OPEN
 from orchestrator.paths import Folders
 from orchestrator.planning.batch_plan import read_budget
 from orchestrator.planning.run_settings import over
-from orchestrator.reading.failure import POLICIES, Failure, fails_as_published, failure_named, ran_out_of_memory
+from orchestrator.reading.failure import (
+    Failure,
+    class_named,
+    fails_as_published,
+    is_of_classes,
+    policy_of,
+    ran_out_of_memory,
+)
 from orchestrator.reading.job_status import ExperimentStatus, JobStatus, counted_jobs, job_statuses
 
 if TYPE_CHECKING:
@@ -153,7 +160,7 @@ class RetriedJob:
     experiment: str
     case: str
     attempt: int
-    failure: Failure
+    failure: str
     time_limit: str
 
 
@@ -175,7 +182,7 @@ class Retried:
     """Groups of jobs that were submitted again. `failures` are the classes of all failed jobs that were named."""
 
     groups: tuple[RetriedGroup, ...]
-    failures: tuple[Failure, ...]
+    failures: tuple[str, ...]
 
 
 def retry(
@@ -191,26 +198,28 @@ def retry(
 ) -> Retried:
     """Submit failed jobs again, planned from the current files. `cluster` selects jobs, and may be a profile's path.
 
-    `classes` are failure classes, else those that may succeed without a change. `settings` are fields of the profile
-    over those of the first submission, for example `slurm.qos=high`. ReproError if a job would become another job.
-    `on_group` gets each group when it is submitted; a later group may fail. With `dry_run` nothing is submitted.
+    `classes` are failure classes, also those of described programs, else those that may succeed without a change.
+    `settings` are fields of the profile over those of the first submission, for example `slurm.qos=high`.
+    ReproError if a job would become another job. `on_group` gets each group when it is submitted; a later group may
+    fail. With `dry_run` nothing is submitted.
     """
     targets = name_list(targets)
     options = {**selection, "class": classes, "time": time_limit, "settings": settings}
     command = recorded_command(session, "retry", targets, options)
     cluster = selection.get("cluster")
-    wanted, new_limit = failure_classes(classes), changed_limit(time_limit)
+    new_limit = changed_limit(time_limit)
     folders, ledger = session.folders, updated_ledger(session)
     if cluster is not None:
         selection["cluster"] = find_cluster(folders, cluster).name
     rows = [row for row in select_jobs(ledger, folders, targets, **selection) if row.verdict == FAILED]
+    failures = {row.job_id: class_named(row.failure) for row in rows}
+    wanted = failure_classes(classes, failures.values())
     retries = [
         plan_again(folders, group, cluster, new_limit, over(of_run, settings))
         for group, of_run in _groups(ledger, rows, wanted)
     ]
     for group in retries:
         require_ready(group.plans, group.cluster, folders)
-    failures = {row.job_id: failure_named(row.failure) for row in rows}
     done: list[RetriedGroup] = []
     for group in retries:
         run_options = RunOptions(rerun_classes=wanted, only_failed=True, settings=group.settings)
@@ -226,7 +235,7 @@ def retry(
     return Retried(tuple(done), tuple(sorted(set(failures.values()))))
 
 
-def _retried_jobs(group: Retry, attempts: Mapping[str, int], failures: Mapping[str, Failure]) -> Iterator[RetriedJob]:
+def _retried_jobs(group: Retry, attempts: Mapping[str, int], failures: Mapping[str, str]) -> Iterator[RetriedJob]:
     """Yield the jobs of a group that have a next attempt."""
     for plan in group.plans:
         job, case = plan.identity, plan.case
@@ -236,14 +245,13 @@ def _retried_jobs(group: Retry, attempts: Mapping[str, int], failures: Mapping[s
 
 
 def _groups(
-    ledger: Ledger, rows: Sequence[JobRow], wanted: Collection[Failure]
+    ledger: Ledger, rows: Sequence[JobRow], wanted: Collection[str]
 ) -> Iterator[tuple[list[JobRow], tuple[str, ...]]]:
     """Yield the failed jobs to plan together, with the settings of their runs: those of `wanted`, if given."""
     groups: dict[tuple[object, ...], list[JobRow]] = {}
     settings_of = {run_id: recorded_settings(ledger, run_id) for run_id in {row.run_id for row in rows}}
     for row in rows:
-        failure = failure_named(row.failure)
-        if failure in wanted if wanted else POLICIES[failure].retry:
+        if is_of_classes(row.failure, wanted) if wanted else policy_of(row.failure).retry:
             profile = row.profile_file or row.cluster
             key = (row.experiment, row.scale, profile, row.workload, row.iterations, tuple(row.spec.argument_changes))
             groups.setdefault((*key, settings_of[row.run_id]), []).append(row)

@@ -32,7 +32,7 @@ from orchestrator.ledger.rows import JobRow
 from orchestrator.ledger.runs import adopted_ids, record_adopted
 from orchestrator.ledger.tables import OPEN, RUNNING
 from orchestrator.paths import Folders
-from orchestrator.reading.failure import Failure, failure_named
+from orchestrator.reading.failure import class_named
 from orchestrator.reading.job_status import reuse_text
 from orchestrator.results.outcome import FigureOutcome, judge_figure
 from orchestrator.text import option_words
@@ -60,7 +60,7 @@ class Submission:
     submitted: int
     queued: int
     queued_because: str | None
-    left: Mapping[Failure, int]
+    left: Mapping[str, int]
     warm_ups: tuple[str, ...]
     canary: str | None
     options: RunOptions = field(repr=False)
@@ -195,7 +195,7 @@ def _submit(
         submitted=sent.jobs,
         queued=sent.queued,
         queued_because=sent.why,
-        left=Counter(failure_named(failure) for failure in recorded.left.values()),
+        left=Counter(class_named(failure) for failure in recorded.left.values()),
         warm_ups=submitted.warm_ups,
         canary=next((plan.label for plan in plans if plan.identity == submitted.canary), None),
         options=chosen,

@@ -291,7 +291,7 @@ def _progress_bar(name: str, done: int, total: int) -> str:
 def _job_bar(job: api.JobRow) -> str:
     """Return the bar of a running job; a line without a bar if its program prints no iterations."""
     iteration = _iteration(job)
-    if iteration is None:
+    if iteration is None or not job.iterations:
         return _running_text(job)
     return _progress_bar(f"{job.label} iteration", iteration, job.iterations)
 
@@ -299,7 +299,9 @@ def _job_bar(job: api.JobRow) -> str:
 def _running_text(job: api.JobRow) -> str:
     """Return `pp=2,gbs=16 iteration 3/8`, or `gpus=4 running` if its program prints no iterations."""
     iteration = _iteration(job)
-    return f"{job.label} running" if iteration is None else f"{job.label} iteration {iteration}/{job.iterations}"
+    if iteration is None:
+        return f"{job.label} running"
+    return f"{job.label} iteration {api.iteration_text(iteration, job.iterations)}"
 
 
 def _iteration(job: api.JobRow) -> int | None:
@@ -307,7 +309,7 @@ def _iteration(job: api.JobRow) -> int | None:
     if not api.prints_iterations(job):
         return None
     progress, _ = api.running_progress(job, job.spec)
-    return progress.iteration if progress else job.iteration or 0
+    return progress.iteration if progress else job.iteration or (0 if job.iterations else None)
 
 
 def _ended(jobs: Sequence[api.JobRow]) -> int:

@@ -166,7 +166,7 @@ def _suggest_retry(
     """Print why no job is submitted again, and the command that submits the failed jobs, or shows the states."""
     message("no jobs to run again")
     for failure in retried.failures:
-        message(f"failed ({failure}): {api.POLICIES[failure].reason}")
+        message(f"failed ({failure}): {api.policy_of(failure).reason}")
     if retried.failures:
         changes: dict[str, object] = {"class": ",".join(map(str, retried.failures)), "time": time, "settings": settings}
         suggest("to submit them", "retry", *targets, **selection, **changes)

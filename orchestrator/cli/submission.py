@@ -232,7 +232,7 @@ def _print_submission(submission: api.Submission) -> None:
     if submission.queued:
         message(f"{submission.queued} queued: {submission.queued_because or 'interrupted'}")
     for failure, count in left.items():
-        message(f"{counted(count, 'job')} failed ({failure}), not submitted again: {api.POLICIES[failure].reason}")
+        message(f"{counted(count, 'job')} failed ({failure}), not submitted again: {api.policy_of(failure).reason}")
     if left:
         classes = ",".join(sorted(str(failure) for failure in left))
         message(f"to submit them again: repro retry {name} --class {classes}")

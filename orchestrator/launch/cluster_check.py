@@ -34,12 +34,12 @@ from orchestrator.launch.executors import SlurmScriptExecutor, clean_env_prefix
 from orchestrator.launch.preflight import require_scheduler
 from orchestrator.launch.refresh import is_side_job
 from orchestrator.launch.render import render_job
-from orchestrator.megatron.logs.root_cause import cause
 from orchestrator.paths import Folders
 from orchestrator.planning.exact import absent_packages, install_command
 from orchestrator.planning.plan import Plan, SidePlan, check_case, plan_cases, refusal_problems
 from orchestrator.planning.run_settings import NO_SETTINGS, RunSettings
 from orchestrator.planning.target import Target, cases_at
+from orchestrator.reading.causes import cause
 from orchestrator.slurm import site as slurm_site
 from orchestrator.slurm.command import on_cluster, run_slurm
 from orchestrator.slurm.query import cancel_jobs, query_jobs

@@ -19,7 +19,7 @@ from orchestrator.files import read_record, tail_bytes
 from orchestrator.launch.executors import NOT_STARTED, TIMED_OUT
 from orchestrator.megatron.logs.alpa import RowKey, row_pattern
 from orchestrator.megatron.logs.iteration_lines import effective_lines, iteration_lines, plausible_lines
-from orchestrator.megatron.logs.root_cause_kinds import KINDS, NO_GPU_MEMORY, TIME_LIMIT
+from orchestrator.reading.cause_kinds import KINDS, NO_GPU_MEMORY, TIME_LIMIT
 from orchestrator.reading.failure import Failure
 from orchestrator.reading.statistics import has_enough, with_used
 
@@ -154,7 +154,7 @@ class RunOptions:
     """
 
     rerun_verified: bool = False
-    rerun_classes: frozenset[Failure] = frozenset()
+    rerun_classes: frozenset[str] = frozenset()
     only_failed: bool = False
     max_parallel: int | None = None
     after: tuple[str, ...] = ()

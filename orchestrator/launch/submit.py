@@ -9,7 +9,7 @@ import re
 import shutil
 import signal
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -56,7 +56,14 @@ from orchestrator.planning.batch_plan import with_iterations
 from orchestrator.planning.plan import Plan, plan_cases, repeated
 from orchestrator.planning.run_settings import read_settings
 from orchestrator.planning.target import replace_workload
-from orchestrator.reading.failure import MOST_ATTEMPTS, POLICIES, Failure, fails_as_published, failure_named
+from orchestrator.reading.failure import (
+    MOST_ATTEMPTS,
+    POLICIES,
+    Failure,
+    fails_as_published,
+    failure_named,
+    is_of_classes,
+)
 from orchestrator.slurm.command import most_in_array, on_cluster
 from orchestrator.slurm.notation import format_time_limit, time_limit_s
 from orchestrator.text import counted
@@ -172,7 +179,8 @@ def disposition_of(
     failure = failure_named(latest.failure)
     if options.rerun_verified and plan.identity in options.own_jobs:
         return Disposition.DONE if latest.verdict in MEASURED else Disposition.LEFT
-    if options.rerun_verified or (latest.verdict not in MEASURED and failure in options.rerun_classes):
+    is_asked_for = is_of_classes(latest.failure, options.rerun_classes)
+    if options.rerun_verified or (latest.verdict not in MEASURED and is_asked_for):
         return Disposition.MISSING
     if latest.verdict in MEASURED or (_is_measured(attempts) and not options.only_failed):
         return Disposition.DONE
@@ -407,9 +415,12 @@ def _with_limit(plan: Plan, new_limit: Callable[[str], str]) -> Plan:
     return dataclasses.replace(plan, resources=resources)
 
 
-def failure_classes(text: str | None) -> frozenset[Failure]:
-    """Return the failure classes of a list such as `node-fail,timeout`; ReproError if one is unknown."""
-    classes = {failure.value: failure for failure in Failure}
+def failure_classes(text: str | None, of_programs: Iterable[str] = ()) -> frozenset[str]:
+    """Return the failure classes of a list such as `node-fail,timeout`; ReproError if one is unknown.
+
+    `of_programs` are those that described programs name.
+    """
+    classes: dict[str, str] = {str(name): name for name in (*Failure, *of_programs)}
     names = [name.strip() for name in (text or "").split(",") if name.strip()]
     require_none(
         Problem(f"--class {name}: no such class", hint=did_you_mean(name, classes) or f"classes: {', '.join(classes)}")

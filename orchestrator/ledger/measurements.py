@@ -7,24 +7,31 @@ import math
 import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from orchestrator.ledger.database import Ledger, now
+from orchestrator.ledger.rows import JOB_SPEC
 from orchestrator.ledger.tables import (
     Attempt,
     Event,
     FileOffset,
     Iteration,
+    Job,
     LogOffset,
     Metric,
+    OutputRow,
     batched,
     field_values,
     rows_of,
     rows_with,
 )
 from orchestrator.megatron.logs import IterationLine
+
+if TYPE_CHECKING:
+    from orchestrator.job_spec import Value
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +43,14 @@ class MeasuredMetric:
     unit: str
     spread: float | None = None
     count: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredRow:
+    """A row of a program's output: the values that name it, and its metrics, which have no spread."""
+
+    key: Mapping[str, Value]
+    metrics: tuple[MeasuredMetric, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +72,7 @@ class Measurement:
     `verdict` is None while the attempt is open. `failure` is the class of a failure, `deciding_line` the log line that
     decided it (without secrets), `deciding_rank` the rank that printed the line. `execution` is the execution mode that
     the log contains. `no_energy` is the reason why GPU samples gave no energy. `read` is what was read of the files.
+    `rows` are those of the program's output, in their order.
     """
 
     attempt_id: int
@@ -71,6 +87,7 @@ class Measurement:
     execution: str | None = None
     no_energy: str | None = None
     read: OffsetUpdate | None = None
+    rows: tuple[MeasuredRow, ...] = ()
 
 
 def record_measurements(ledger: Ledger, measurements: Sequence[Measurement]) -> list[int]:
@@ -124,10 +141,13 @@ def _update_attempts(
 
 
 def _replace(session: Session, measurements: Sequence[Measurement]) -> None:
-    """Replace the iterations and metrics, and remove the offsets."""
+    """Replace the iterations, metrics and rows, and remove the offsets."""
     measured = [m.attempt_id for m in measurements]
     restarted = [m.attempt_id for m in measurements if m.read is None or not m.read.continues]
-    for table, attempt_ids in ((Metric, measured), (LogOffset, measured), (Iteration, restarted)):
+    for table, attempt_ids in (
+        *((table, measured) for table in (Metric, OutputRow, LogOffset)),
+        (Iteration, restarted),
+    ):
         rows = rows_of(table)
         for ids in batched(attempt_ids):
             session.execute(sa.delete(rows).where(rows.c.attempt_id.in_(ids)))
@@ -148,6 +168,17 @@ def _replace(session: Session, measurements: Sequence[Measurement]) -> None:
     _execute(session, sa.insert(_ITERATIONS), lines)
     metrics = [{"attempt_id": m.attempt_id, **field_values(metric)} for m in measurements for metric in m.metrics]
     _execute(session, sa.insert(rows_of(Metric)), metrics)
+    output = [
+        {
+            "attempt_id": m.attempt_id,
+            "position": position,
+            "row_key": row.key,
+            "metrics": {metric.name: metric.value for metric in row.metrics},
+        }
+        for m in measurements
+        for position, row in enumerate(m.rows, 1)
+    ]
+    _execute(session, sa.insert(rows_of(OutputRow)), output)
 
 
 def _add_offsets(session: Session, measurements: Sequence[Measurement]) -> None:
@@ -210,6 +241,24 @@ def metrics_of(ledger: Ledger, attempt_ids: Sequence[int]) -> dict[int, dict[str
         for attempt_id, *values in rows_with(session, query, Metric.attempt_id, attempt_ids):
             metric = MeasuredMetric(*values)
             by_attempt.setdefault(attempt_id, {})[metric.name] = metric
+    return by_attempt
+
+
+def rows_of_output(ledger: Ledger, attempt_ids: Sequence[int]) -> dict[int, list[MeasuredRow]]:
+    """Return the rows of these attempts' outputs by attempt id, in the order of the output."""
+    columns = rows_of(OutputRow).c
+    query = sa.select(columns.attempt_id, columns.row_key, columns.metrics).order_by(
+        columns.attempt_id, columns.position
+    )
+    by_attempt: dict[int, list[MeasuredRow]] = {}
+    with ledger.reading() as session:
+        stored = list(rows_with(session, query, columns.attempt_id, attempt_ids))
+        of_job = sa.select(Attempt.id, JOB_SPEC).join(Job, Job.id == Attempt.job_id)
+        of_attempts = rows_with(session, of_job, Attempt.id, {row[0] for row in stored})
+        units = {row[0]: row[1].units for row in of_attempts}
+    for attempt_id, key, values in stored:
+        metrics = (MeasuredMetric(name, value, units[attempt_id].get(name, "")) for name, value in values.items())
+        by_attempt.setdefault(attempt_id, []).append(MeasuredRow(key, tuple(metrics)))
     return by_attempt
 
 

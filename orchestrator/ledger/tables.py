@@ -357,6 +357,18 @@ class Iteration(Table):
     __table__ = _table_of("iterations", IterationLine, "iteration")
 
 
+class OutputRow(Table):
+    """A row of a program's output: what names it, and its metrics. Their units are in the job's configuration."""
+
+    __tablename__ = "output_rows"
+    __table_args__ = {"sqlite_with_rowid": False}
+
+    attempt_id: Mapped[int] = mapped_column(ForeignKey("attempts.id"), primary_key=True)
+    position: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    row_key: Mapped[dict[str, object]] = mapped_column(Masked(JsonObject()))
+    metrics: Mapped[dict[str, float]] = mapped_column(JsonObject)
+
+
 class LogOffset(Table):
     """How far a file of an attempt was read."""
 

@@ -84,9 +84,22 @@ _ITERATIONS = """
     FROM iterations AS i JOIN v_attempts AS v ON v.attempt_id = i.attempt_id
 """
 
+# Metrics of whole jobs, and of the rows of outputs, whose units are those of the job's program.
+_ALL_METRICS = """
+    SELECT v.experiment, v.scale, v.cluster, v.case_name, v.repeat, v.workload, v.job_id, v.attempt, v.attempt_id,
+        v.verdict, m.row_key, m.name, m.value, m.unit, m.spread, m.count
+    FROM (
+        SELECT attempt_id, NULL AS row_key, name, value, unit, spread, count FROM metrics
+        UNION ALL
+        SELECT o.attempt_id, {row_key}, each.key, {value}, COALESCE({unit}, ''), NULL, NULL
+        FROM output_rows AS o JOIN attempts ON attempts.id = o.attempt_id JOIN jobs ON jobs.id = attempts.job_id
+            CROSS JOIN {each} AS each
+    ) AS m JOIN v_attempts AS v ON v.attempt_id = m.attempt_id
+"""
+
 _LAYOUT = ("tensor_parallel", "pipeline_parallel", "virtual_stages", "micro_batch_size", "global_batch_size")
 
-VIEWS = ("v_attempts", "v_results", "v_iterations")
+VIEWS = ("v_attempts", "v_results", "v_iterations", "v_metrics")
 """Names of the views. A view may select from the ones before it."""
 
 
@@ -100,7 +113,7 @@ def create_schema(connection: sa.Connection) -> None:
 
 
 def _create_views(connection: sa.Connection) -> None:
-    seconds, stamp, configured = _SQLITE if connection.dialect.name == "sqlite" else _POSTGRESQL
+    seconds, stamp, configured, of_rows = _SQLITE if connection.dialect.name == "sqlite" else _POSTGRESQL
     layout = {name: configured.format(path=f"layout.{name}", keys=f"layout,{name}", kind="integer") for name in _LAYOUT}
     pivots = [f"max(CASE WHEN name = '{name}' THEN value END) AS {name}" for name in _METRICS]
     texts = {
@@ -121,20 +134,33 @@ def _create_views(connection: sa.Connection) -> None:
         "v_iterations": _ITERATIONS.format(
             columns=", ".join(f"i.{column.name}" for column in rows_of(Iteration).c if column.name != "attempt_id")
         ),
+        "v_metrics": _ALL_METRICS.format_map(of_rows),
     }
     for name in VIEWS:
         connection.exec_driver_sql(f"CREATE VIEW {name} AS {texts[name]}")
 
 
 # Seconds between two times, exact to a millisecond; a time as ISO 8601 text in whole seconds, as in an export; a value
-# of a job's configuration. SQLite stores times as text.
+# of a job's configuration; the parts of a row's metric. SQLite stores times as text.
 _SQLITE = (
     "round((julianday({1}) - julianday({0})) * 86400.0, 3)",
     "strftime('%Y-%m-%dT%H:%M:%SZ', {0})",
     "json_extract(jobs.configuration, '$.{path}')",
+    {
+        "row_key": "o.row_key",
+        "value": "each.value",
+        "unit": "json_extract(jobs.configuration, '$.program.metrics.\"' || each.key || '\".unit')",
+        "each": "json_each(o.metrics)",
+    },
 )
 _POSTGRESQL = (
     "round(extract(epoch FROM {1} - {0})::numeric, 3)::double precision",
     """to_char({0}, 'YYYY-MM-DD"T"HH24:MI:SS"Z"')""",
     "(jobs.configuration #>> '{{{keys}}}')::{kind}",
+    {
+        "row_key": "o.row_key::text",
+        "value": "each.value::double precision",
+        "unit": "(jobs.configuration #>> ARRAY['program', 'metrics', each.key, 'unit'])",
+        "each": "json_each_text(o.metrics)",
+    },
 )

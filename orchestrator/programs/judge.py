@@ -3,61 +3,112 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from orchestrator.programs.output import Found, OutputReader, ProgramOutput, Scalar, key_text
-from orchestrator.programs.patterns import line_text
+from orchestrator.programs.patterns import PatternSearch, line_text, pattern_of
 from orchestrator.programs.program import ProgramFields
 from orchestrator.programs.verification import Scope, condition_of
+
+_OF_COUNTS = re.compile(r": (?:[^:]*, )?(?:rows|iterations) is [0-9]+(?:,|$)")
+"""Part of the problem of a condition that too few rows or iterations have caused."""
 
 
 @dataclass(frozen=True)
 class JudgedOutput:
-    """What an output has, and why it is not verified; without a problem it is."""
+    """What an output has, and why it is not verified; without a problem it is.
+
+    `lacking` are the problems about what it lacks: a number, a row, iterations.
+    """
 
     output: ProgramOutput
     problems: tuple[str, ...]
+    lacking: tuple[str, ...] = ()
 
 
 def judge_output(
-    program: ProgramFields, settings: Mapping[str, Scalar], lines: Iterable[bytes], exit_code: int | None = 0
+    program: ProgramFields,
+    settings: Mapping[str, Scalar],
+    lines: Iterable[bytes],
+    exit_code: int | None = 0,
+    seconds: float | None = None,
 ) -> JudgedOutput:
-    """Read the lines of an output, and judge it. `settings` are those of the case; None is an unknown exit code."""
+    """Read the lines of an output, and judge it. `settings` are those of the case, `seconds` the time of the job.
+
+    The exit code and the time are None if they are not known.
+    """
     reader = OutputReader(program.output, program.numbers())
     for number, line in enumerate(lines, 1):
         reader.feed(number, line_text(line))
     output = reader.finish()
     problems = [f"exit code {exit_code}"] if exit_code not in (0, None) else []
-    problems += output.problems
-    problems += _problems_of_metrics(program, output)
+    missing = list(_missing_metrics(program, output))
+    problems += [*output.problems, *_numbers_not_finite(program, output), *missing]
+    of_condition = []
     if program.verified is not None:
-        problems += condition_of(program.verified).problems(_scope(program, settings, output, exit_code))
-    return JudgedOutput(output, tuple(dict.fromkeys(problems)))
+        scope = _scope(program, settings, output, {"exit_code": exit_code, "seconds": seconds})
+        of_condition = condition_of(program.verified).problems(scope)
+    lacking = [*output.problems, *missing, *(problem for problem in of_condition if _OF_COUNTS.search(problem))]
+    return JudgedOutput(output, tuple(dict.fromkeys([*problems, *of_condition])), tuple(dict.fromkeys(lacking)))
 
 
-def _problems_of_metrics(program: ProgramFields, output: ProgramOutput) -> Iterator[str]:
-    """Yield a problem for each metric that is absent from a row, or not a finite number."""
-    rows = [(f" at {key_text(program.output.key, key)}", row) for key, row in output.rows.items()]
-    iterations = [(f" at iteration {number}", numbers) for number, numbers in output.iterations.items()]
-    for at, row in [*rows, *iterations, ("", output.values)]:
+@dataclass(frozen=True)
+class FailureLine:
+    """Number of a log line that a failure class of the program names; `problems` are patterns that were stopped."""
+
+    failure: str | None
+    line: int
+    problems: tuple[str, ...] = ()
+
+
+def failure_line(program: ProgramFields, lines: Iterable[bytes]) -> FailureLine:
+    """Return the first line of the first class with a line in this log."""
+    searches = [
+        (name, PatternSearch(f"failures.{name}", pattern_of(text, of_numbers=False)))
+        for name, text in program.failures.items()
+    ]
+    left, failure, deciding = searches, None, 0
+    for number, line in enumerate(lines if searches else (), 1):
+        text = line_text(line)
+        for order, (name, search) in enumerate(left):
+            if search.find(number, text) is not None:
+                failure, deciding, left = name, number, left[:order]
+                break
+    problems = (search.problem for _, search in searches if search.problem is not None)
+    return FailureLine(failure, deciding, tuple(problems))
+
+
+def _places(program: ProgramFields, output: ProgramOutput) -> Iterator[tuple[str, Mapping[str, Found]]]:
+    """Yield the rows with their places."""
+    yield from ((f" at {key_text(program.output.key, key)}", row) for key, row in output.rows.items())
+
+
+def _numbers_not_finite(program: ProgramFields, output: ProgramOutput) -> Iterator[str]:
+    """Yield a problem for each metric that is not a finite number."""
+    iterations = ((f" at iteration {number}", numbers) for number, numbers in output.iterations.items())
+    for at, row in (*_places(program, output), *iterations, ("", output.values)):
         for name in program.metrics:
             found = row.get(name)
             if found is not None and (isinstance(found.value, str) or not math.isfinite(found.value)):
                 yield f"{name} is {found.value}{at} (line {found.line})"
+
+
+def _missing_metrics(program: ProgramFields, output: ProgramOutput) -> Iterator[str]:
+    """Yield a problem for each metric that is absent from a row."""
     absent = [name for name in program.metrics if name not in program.output.of_iterations]
-    for at, row in rows:
+    for at, row in _places(program, output):
         yield from (f"{name} is missing{at}" for name in absent if name not in row and name not in output.values)
 
 
 def _scope(
-    program: ProgramFields, settings: Mapping[str, Scalar], output: ProgramOutput, exit_code: int | None
+    program: ProgramFields, settings: Mapping[str, Scalar], output: ProgramOutput, job: Mapping[str, float | None]
 ) -> Scope:
     values: dict[str, object] = {name: program.value(name, value) for name, value in settings.items()}
     values |= {name: found.value for name, found in output.values.items()}
     values |= {"rows": len(output.rows), "iterations": len(output.iterations)}
-    if exit_code is not None:
-        values["exit_code"] = exit_code
+    values |= {name: value for name, value in job.items() if value is not None}
     rows = [
         (f"{key_text(program.output.key, key)} (line {next(iter(row.values())).line})", _values(row))
         for key, row in output.rows.items()

@@ -15,12 +15,17 @@ from typing import Annotated, TypeAlias
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from orchestrator.config.model import Strict, Text, optional, required
-from orchestrator.programs.patterns import LONGEST_LINE, SLOWEST_S, Pattern, TooSlow, nearest_line, number, pattern_of
+from orchestrator.programs.patterns import LONGEST_LINE, PatternSearch, line_text, nearest_line, number, pattern_of
 
 Scalar: TypeAlias = "float | str"
 
-_LINES_KEPT = 2000
-"""Last lines among which the nearest to a pattern is searched."""
+_LINES_KEPT, _CHARACTERS_KEPT = 2000, 500
+"""Last lines among which the nearest to a pattern is searched, and the characters that are kept of each."""
+_MOST_ROWS = 100_000
+"""Rows, and iterations, of an output. What is beyond is a problem."""
+_MOST_PROBLEMS = 100
+_LARGEST_DOCUMENT = 1 << 26
+"""Characters of an output that is one document, JSON or CSV."""
 
 
 def _checked_pattern(text: str) -> str:
@@ -41,6 +46,13 @@ def _names(names: list[str]) -> list[str]:
     return names
 
 
+def _file_name(name: str) -> str:
+    if "/" in name or name in (".", ".."):
+        raise ValueError("must be the name of a file in the job's folder")
+    return name
+
+
+FileName = Annotated[Text, AfterValidator(_file_name)]
 PatternText = Annotated[Text, AfterValidator(_checked_pattern)]
 Names = Annotated[list[str], BeforeValidator(_words), AfterValidator(_names), Field(min_length=1)]
 
@@ -87,7 +99,7 @@ class OutputFields(Strict):
         description="The output is CSV with a header: the columns that name a row.",
         examples=["size"],
     )
-    file: Text | None = optional("File of the job's folder that has the output. Without it: stdout.", "result.json")
+    file: FileName | None = optional("File of the job's folder that has the output. Without it: stdout.", "result.json")
     example: Text | None = optional("File beside this one with an output of the program.", "outputs/all_reduce.txt")
 
     @model_validator(mode="after")
@@ -150,24 +162,28 @@ class OutputReader:
         self.fields = fields
         self.found = ProgramOutput()
         self._numbers = set(numbers)
-        self._patterns = {name: pattern_of(text) for name, text in fields.values.items()}
-        self._iteration = pattern_of(fields.iterations) if fields.iterations is not None else None
+        self._values = {
+            name: PatternSearch(f"output.values.{name}", pattern_of(text)) for name, text in fields.values.items()
+        }
+        self._iteration = _search_of_iterations(fields)
         self._last: deque[tuple[int, str]] = deque(maxlen=_LINES_KEPT)
-        self._matches: dict[str, list[int]] = {name: [] for name in self._patterns}
+        self._matches: dict[str, list[int]] = {name: [] for name in self._values}
         self._whole: list[str] = []
-        self._too_slow: set[str] = set()
+        self._characters = 0
         self._too_long = 0
 
     def feed(self, line: int, text: str) -> None:
         """Read a line, as `line_text` returns it. Lines are counted from 1."""
         if self.fields.json_ or self.fields.csv_:
-            self._whole.append(text)
+            self._characters += len(text) + 1
+            if self._characters <= _LARGEST_DOCUMENT:
+                self._whole.append(text)
             return
         self._too_long = self._too_long or (line if len(text) >= LONGEST_LINE else 0)
-        self._last.append((line, text))
+        self._last.append((line, text[:_CHARACTERS_KEPT]))
         if self.fields.rows is not None:
             self._feed_row(self.fields.rows, line, text)
-        for name in self._patterns:
+        for name in self._values:
             self._feed_value(name, line, text)
         if self._iteration is not None:
             self._feed_iteration(line, text)
@@ -175,6 +191,11 @@ class OutputReader:
     def finish(self) -> ProgramOutput:
         """Return what was found, with a problem for each declared number that was not found once."""
         found = self.found
+        searches = [*self._values.values(), *([self._iteration] if self._iteration is not None else [])]
+        found.problems += [search.problem for search in searches if search.problem is not None]
+        if self._characters > _LARGEST_DOCUMENT:
+            found.problems.append(f"larger than {_LARGEST_DOCUMENT:,} characters, and is not read")
+            return found
         if self.fields.json_:
             found.problems += self._read_json("\n".join(self._whole))
         if self.fields.csv_:
@@ -182,7 +203,7 @@ class OutputReader:
         for name, lines in self._matches.items():
             found.problems += self._problem_of_value(name, lines)
         if self._iteration is not None and not found.iterations:
-            found.problems.append(self._no_match("output.iterations", self._iteration.text))
+            found.problems += self._no_match("output.iterations", self._iteration)
         if self.fields.rows is not None and not found.rows:
             found.problems.append(f"output.rows: no line has {len(self.fields.rows.columns)} words with numbers")
         if self._too_long:
@@ -199,14 +220,21 @@ class OutputReader:
         if len(key) < len(rows.key) or len(wrong) > 1:
             return  # the head of the table, or a line of text
         if len(words) < count:
-            self.found.problems.append(f"line {line}: a row with {len(words)} of {count} columns")
+            self._add_problem(f"line {line}: a row with {len(words)} of {count} columns")
         elif wrong:
-            self.found.problems.append(f"line {line}: {wrong[0]} is not a number: {row_word(rows, words, wrong[0])!r}")
+            self._add_problem(f"line {line}: {wrong[0]} is not a number: {row_word(rows, words, wrong[0])!r}")
         elif key in self.found.rows:
             first = self.found.rows[key][rows.key[0]].line
-            self.found.problems.append(f"line {line}: the row {key_text(rows.key, key)} is also in line {first}")
-        else:
+            self._add_problem(f"line {line}: the row {key_text(rows.key, key)} is also in line {first}")
+        elif len(self.found.rows) < _MOST_ROWS:
             self.found.rows[key] = row
+        else:
+            self._add_problem(f"more than {_MOST_ROWS:,} rows")
+
+    def _add_problem(self, problem: str) -> None:
+        """Add a problem of a line; an output may have one in each line."""
+        if len(self.found.problems) < _MOST_PROBLEMS:
+            self.found.problems.append(problem)
 
     def _row(self, rows: RowFields, words: list[str], line: int) -> tuple[dict[str, Found], list[str]]:
         """Return the columns of a line, and the names of those whose words are no numbers."""
@@ -223,7 +251,7 @@ class OutputReader:
         return row, wrong
 
     def _feed_value(self, name: str, line: int, text: str) -> None:
-        numbers = self._find(f"output.values.{name}", self._patterns[name], line, text)
+        numbers = self._values[name].find(line, text)
         if numbers is not None:
             self._matches[name].append(line)
             self.found.values.setdefault(name, Found(numbers["number"], line))
@@ -231,38 +259,29 @@ class OutputReader:
 
     def _feed_iteration(self, line: int, text: str) -> None:
         assert self._iteration is not None
-        numbers = self._find("output.iterations", self._iteration, line, text)
+        numbers = self._iteration.find(line, text)
         if numbers is None:
             return
         iteration = numbers.pop("iteration")
         if not iteration.is_integer():
-            self.found.problems.append(f"line {line}: iteration {iteration:g} is not an integer")
-            return
-        self.found.iterations[int(iteration)] = {name: Found(value, line) for name, value in numbers.items()}
-
-    def _find(self, name: str, pattern: Pattern, line: int, text: str) -> dict[str, float] | None:
-        if name in self._too_slow:
-            return None
-        try:
-            return pattern.find(text)
-        except TooSlow:
-            self._too_slow.add(name)
-            self.found.problems.append(f"{name}: took more than {SLOWEST_S:g} s for line {line}, and was stopped")
-            return None
+            self._add_problem(f"line {line}: iteration {iteration:g} is not an integer")
+        elif int(iteration) in self.found.iterations or len(self.found.iterations) < _MOST_ROWS:
+            self.found.iterations[int(iteration)] = {name: Found(value, line) for name, value in numbers.items()}
+        else:
+            self._add_problem(f"more than {_MOST_ROWS:,} iterations")
 
     def _problem_of_value(self, name: str, lines: list[int]) -> Iterator[str]:
-        if f"output.values.{name}" in self._too_slow:
-            return
         if not lines:
-            yield self._no_match(f"output.values.{name}", self._patterns[name].text)
+            yield from self._no_match(f"output.values.{name}", self._values[name])
         elif len(lines) > 1:
             yield f"output.values.{name}: matches lines {lines[0]} and {lines[1]}, and must match one"
 
-    def _no_match(self, name: str, pattern: str) -> str:
-        nearest = nearest_line(pattern, self._last)
-        if nearest is None:
-            return f"{name}: matches no line"
-        return f"{name}: matches no line; the nearest is line {nearest[0]}: {nearest[1].strip()[:100]}"
+    def _no_match(self, name: str, search: PatternSearch) -> Iterator[str]:
+        if search.problem is not None:
+            return
+        nearest = nearest_line(search.pattern.text, self._last)
+        shown = f"; the nearest is line {nearest[0]}: {nearest[1].strip()[:100]}" if nearest is not None else ""
+        yield f"{name}: matches no line{shown}"
 
     def _read_json(self, text: str) -> Iterator[str]:
         try:
@@ -292,7 +311,25 @@ class OutputReader:
             place = tuple(row[name].value for name in key)
             if place in self.found.rows:
                 yield f"line {line}: the row {key_text(key, place)} is given twice"
+            elif len(self.found.rows) == _MOST_ROWS:
+                yield f"more than {_MOST_ROWS:,} rows"
+                return
             self.found.rows[place] = row
+
+
+def _search_of_iterations(fields: OutputFields) -> PatternSearch | None:
+    return None if fields.iterations is None else PatternSearch("output.iterations", pattern_of(fields.iterations))
+
+
+def last_iteration(fields: OutputFields, end: bytes) -> int | None:
+    """Return the last iteration in the end of an output; None without one. Its first and last line may be cut off."""
+    search = _search_of_iterations(fields)
+    lines = end.replace(b"\r", b"\n").split(b"\n")[1:-1] if search is not None else []
+    for line in reversed(lines):
+        numbers = search.find(0, line_text(line)) if search is not None else None
+        if numbers is not None and numbers["iteration"].is_integer():
+            return int(numbers["iteration"])
+    return None
 
 
 def value_at(document: object, path: str) -> object:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 import re
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -19,6 +20,9 @@ LONGEST_LINE = 10_000
 
 SLOWEST_S = 1.0
 """Time in seconds after which the search of a line is stopped."""
+
+_SLOW_S, _MOST_SLOW_S = 0.02, 30.0
+"""Time in seconds of the search of a slow line, and of all slow lines together."""
 
 _CAPTURE = re.compile(r"\{([A-Za-z_]\w*)\}", re.ASCII)
 _NUMBER = (
@@ -48,15 +52,44 @@ class Pattern:
         return None if match is None else {name: number(match[name]) for name in self.names}
 
 
-def pattern_of(text: str) -> Pattern:
-    """Compile a pattern. ValueError if it is not a regular expression, or has a capture twice or none."""
-    names = _CAPTURE.findall(text)
-    if not names:
+class PatternSearch:
+    """Search of a pattern in the lines of an output. It stops for good at a line that takes too long: `problem`."""
+
+    def __init__(self, name: str, pattern: Pattern) -> None:
+        self.pattern = pattern
+        self.problem: str | None = None
+        self._name, self._slow_s = name, 0.0
+
+    def find(self, line: int, text: str) -> dict[str, float] | None:
+        """Return the numbers of the first match in a line; None without a match."""
+        if self.problem is not None:
+            return None
+        begin = time.perf_counter()
+        try:
+            numbers = self.pattern.find(text)
+        except TooSlow:
+            self.problem = f"{self._name}: took more than {SLOWEST_S:g} s for line {line}, and was stopped"
+            return None
+        if (took_s := time.perf_counter() - begin) > _SLOW_S:
+            self._slow_s += took_s
+            if self._slow_s > _MOST_SLOW_S:
+                self.problem = f"{self._name}: took more than {_MOST_SLOW_S:g} s for slow lines, and was stopped"
+        return numbers
+
+
+def pattern_of(text: str, *, of_numbers: bool = True) -> Pattern:
+    """Compile a pattern. ValueError if it is not a regular expression, or has a capture twice or none.
+
+    Without `of_numbers` it is a plain regular expression.
+    """
+    names = _CAPTURE.findall(text) if of_numbers else []
+    if of_numbers and not names:
         raise ValueError("has no {name} for the number to read")
     if len(set(names)) != len(names):
         raise ValueError("has a name twice")
     try:
-        compiled = regex.compile(_CAPTURE.sub(lambda match: _NUMBER.format(name=match[1]), text))
+        whole = _CAPTURE.sub(lambda match: _NUMBER.format(name=match[1]), text) if of_numbers else text
+        compiled = regex.compile(whole)
     except regex.error as error:
         raise ValueError(f"is not a regular expression: {error}") from None
     return Pattern(text, tuple(names), compiled)

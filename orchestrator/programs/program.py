@@ -8,9 +8,10 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
-from orchestrator.config.model import Count, Strict, Text, optional, required
+from orchestrator.config.model import Count, NonNegative, Strict, Text, optional, required
 from orchestrator.errors import did_you_mean
 from orchestrator.programs.output import OutputFields, Scalar
+from orchestrator.programs.patterns import pattern_of
 from orchestrator.programs.verification import condition_of
 
 _AXIS = re.compile(r"\{([A-Za-z_]\w*)\}", re.ASCII)
@@ -44,6 +45,20 @@ class MetricFields(Strict):
     )
 
 
+def _failure_name(name: str) -> str:
+    if not re.fullmatch("[a-z][a-z0-9-]{0,39}", name):
+        raise ValueError("a class has lower-case letters, digits and -")
+    return name
+
+
+def _failure_pattern(text: str) -> str:
+    if pattern_of(text, of_numbers=False).find("") is not None:
+        raise ValueError("matches an empty line")
+    return text
+
+
+FailureName = Annotated[str, AfterValidator(_failure_name)]
+FailurePattern = Annotated[Text, AfterValidator(_failure_pattern)]
 Processes = Literal["one", "one per node", "one per GPU"] | Count
 
 
@@ -67,6 +82,13 @@ class ProgramFields(Strict):
         "Condition of a verified output, beside exit code 0 and that everything declared is found.",
         "out_of_bounds == 0 and rows == 32 and all(wrong == 0)",
     )
+
+    failures: dict[FailureName, FailurePattern] = optional(
+        "Failure classes of the program: the pattern of a log line for each. The first class that matches counts.",
+        {"nccl-error": "NCCL WARN|Test NCCL failure"},
+        default={},
+    )
+    warmup: NonNegative = optional("First iterations that are no samples.", 2, default=0)
 
     def stored(self) -> dict[str, object]:
         """Return the block in JSON, as the ledger stores it."""

@@ -27,12 +27,12 @@ from orchestrator.ledger.tables import ENDED, FAILED, MEASURED, RUNNING, FileOff
 from orchestrator.masking import without_known
 from orchestrator.megatron.logs import ALPA_PROGRAM, IterationLine
 from orchestrator.megatron.logs.alpa import TABLE, TABLE_BYTES, table_rows
+from orchestrator.megatron.logs.cause_lines import NOT_A_NUMBER
 from orchestrator.megatron.logs.iteration_lines import IterationLines
-from orchestrator.megatron.logs.root_cause import LONGEST_LINE, Cause, CauseFinder
-from orchestrator.megatron.logs.root_cause_kinds import NOT_A_NUMBER
-from orchestrator.megatron.logs.scan import line_around, parse_line
+from orchestrator.reading.causes import LONGEST_LINE, Cause, CauseFinder
 from orchestrator.reading.failure import Ending, Failure
 from orchestrator.reading.gpu_samples import MeanPower, joules, read_samples
+from orchestrator.reading.log_lines import line_around, parse_line
 from orchestrator.reading.logs import LogFile, job_secrets, log_blocks, log_files
 from orchestrator.reading.parse import LogFacts, LogPart, LogReport, effective_of, merged_facts, read_part
 from orchestrator.reading.statistics import is_possible, metrics, row_metrics, with_used
@@ -68,6 +68,8 @@ def collect(ledger: Ledger, *, running: bool = True) -> tuple[str, ...]:
 
 def measure(row: JobRow) -> Measurement:
     """Return the measurement of an attempt from all of its files, as if they were read for the first time."""
+    if row.spec.program is not None:
+        return _measured_program(row, {}) or Measurement(row.attempt_id, row.iteration, None, None, (), ())
     return measured(row, _read(row, {}), ())
 
 
@@ -84,22 +86,31 @@ def _collect(ledger: Ledger, attempt_ids: Sequence[int], warnings: dict[str, Non
     for row in rows_of_attempts(ledger, attempt_ids):
         if row.verdict is not None:  # another terminal has just judged it
             continue
-        before, has_ended = offsets.get(row.attempt_id, {}), row.phase == ENDED
         try:
-            new = _read(row, before)
-            warnings |= dict.fromkeys(new.warnings)
-            if not has_ended and positions(new.files) == positions(before):
-                continue
-            stored = iterations_of(ledger, row.attempt_id, None if has_ended else _FIRST_LINES) if new.continues else []
-            measurement = measured(row, new, stored)
+            measurement = _new_measurement(ledger, row, offsets.get(row.attempt_id, {}), warnings)
         except ReproError as error:
             warnings[str(error)] = None
             continue
-        files = _stored_files(new.files, Path(row.folder), has_ended)
-        batch.append(replace(measurement, read=OffsetUpdate(before, files, new.continues)))
-        if sum(len(measurement.iterations) for measurement in batch) >= LINES_AT_ONCE:
+        batch += [measurement] if measurement is not None else []
+        if sum(len(measurement.iterations) + len(measurement.rows) for measurement in batch) >= LINES_AT_ONCE:
             moved, batch = moved + record_measurements(ledger, batch), []
     return moved + record_measurements(ledger, batch)
+
+
+def _new_measurement(
+    ledger: Ledger, row: JobRow, before: Mapping[str, FileOffset], warnings: dict[str, None]
+) -> Measurement | None:
+    """Return the measurement of an attempt whose files were read up to `before`; None if nothing is new."""
+    if row.spec.program is not None:
+        return _measured_program(row, warnings)
+    has_ended = row.phase == ENDED
+    new = _read(row, before)
+    warnings |= dict.fromkeys(new.warnings)
+    if not has_ended and positions(new.files) == positions(before):
+        return None
+    stored = iterations_of(ledger, row.attempt_id, None if has_ended else _FIRST_LINES) if new.continues else []
+    files = _stored_files(new.files, Path(row.folder), has_ended)
+    return replace(measured(row, new, stored), read=OffsetUpdate(before, files, new.continues))
 
 
 def _stored_files(files: Mapping[str, FileOffset], folder: Path, has_ended: bool) -> dict[str, FileOffset]:
@@ -127,32 +138,66 @@ def measured(row: JobRow, new: NewContent, stored: Sequence[IterationLine]) -> M
     judgement, numbers = _judged(row, Path(row.folder), new.facts, lines, _ending(row))
     if judgement and judgement.failure is Failure.NUMBERS and judgement.cause is None:
         judgement = replace(judgement, cause=_line_of_numbers(row, lines))
-    sampled = read_samples(Path(row.folder), new.facts, row.gpus) if judgement else None
+    changed = tuple(line for line in lines if before.get(line.iteration) != line)
+    return _measurement(row, judgement, numbers, new.facts, max(reached, default=None), changed)
+
+
+def _measured_program(row: JobRow, warnings: dict[str, None]) -> Measurement | None:
+    """Return the measurement of an attempt of a described program; None while it runs without a new iteration."""
+    from orchestrator.reading.described import progress_of_program, result_of_program  # only for such a program
+
+    folder = Path(row.folder)
+    if row.phase != ENDED:
+        iteration = progress_of_program(row.spec, folder)
+        is_new = iteration is not None and iteration != row.iteration
+        return _measurement(row, None, [], LogFacts(), iteration) if is_new else None
+    result = result_of_program(row, folder, _ending(row), row.elapsed_s)
+    warnings |= dict.fromkeys(result.warnings)
+    measurement = _measurement(row, result.judgement, result.metrics, LogFacts(), result.iteration)
+    return replace(measurement, rows=result.rows)
+
+
+def _measurement(
+    row: JobRow,
+    judgement: Judgement | None,
+    numbers: list[MeasuredMetric],
+    facts: LogFacts,
+    iteration: int | None,
+    iterations: tuple[IterationLine, ...] = (),
+) -> Measurement:
+    """Return the measurement with the numbers of GPU samples, and without secrets of the job's script."""
+    sampled = read_samples(Path(row.folder), facts, row.gpus) if judgement else None
     power = sampled.power if sampled and numbers else MeanPower()
     others = (sampled.metrics, joules(power, numbers), _gpu_hours(row)) if sampled else ()
     cause = judgement.cause if judgement else None
     secrets = job_secrets(Path(row.folder)) if judgement else frozenset()
     return Measurement(
         attempt_id=row.attempt_id,
-        iteration=max(reached, default=None),
+        iteration=iteration,
         verdict=judgement.verdict if judgement else None,
         verdict_reason=without_known(judgement.reason, secrets) if judgement and judgement.reason else None,
-        iterations=tuple(line for line in lines if before.get(line.iteration) != line),
+        iterations=iterations,
         metrics=_by_name(numbers, *(filter(is_possible, other) for other in others)) if sampled else (),
         failure=str(judgement.failure) if judgement and judgement.failure else None,
         deciding_line=without_known(cause.line, secrets) if cause else None,
         deciding_rank=cause.rank if cause else None,
-        execution=new.facts.execution,
+        execution=facts.execution,
         no_energy=power.unknown,
     )
 
 
 def is_verified(job: NewJob, folder: Path, end: ScriptRecord) -> bool:
     """Return whether an ended attempt that the ledger lacks is verified or partial."""
-    new = read_new(folder, {}, final=True, warmup_iterations=job.spec.warmup_iterations)
-    lines = with_used(new.lines, job.spec.warmup_iterations)
     state = "COMPLETED" if end.exit_code == 0 else "FAILED"
     ending = Ending(ENDED, state, end.exit_code, None, commit=end.commit, nodes_inside=end.nodes_inside)
+    if job.spec.program is not None:
+        from orchestrator.reading.described import result_of_program  # only for such a program
+
+        start = read_record(folder / "start")
+        seconds = (end.at - start.at).total_seconds() if start is not None else None
+        return result_of_program(job, folder, ending, seconds).judgement.verdict in MEASURED
+    new = read_new(folder, {}, final=True, warmup_iterations=job.spec.warmup_iterations)
+    lines = with_used(new.lines, job.spec.warmup_iterations)
     judgement, _ = _judged(job, folder, new.facts, lines, ending)
     return judgement is not None and judgement.verdict in MEASURED
 

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import enum
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from orchestrator.ledger.tables import CANCELLED_BY, STOPPED_AFTER
-from orchestrator.megatron.logs import root_cause_kinds as kinds
-from orchestrator.megatron.logs.root_cause import Cause, CauseFinder
-from orchestrator.megatron.logs.scan import lines_with
+from orchestrator.megatron.logs.cause_lines import NOT_A_NUMBER
+from orchestrator.reading import cause_kinds as kinds
+from orchestrator.reading.causes import Cause, CauseFinder
+from orchestrator.reading.log_lines import lines_with
 
 if TYPE_CHECKING:
     from orchestrator.catalog.case import Case  # `status` loads no catalog
@@ -137,7 +138,7 @@ _BY_KIND = {
     kinds.PREEMPTED: Failure.PREEMPTED,
     kinds.CONTAINER: Failure.IMAGE,
 }
-"""Classes by the kind of the line that `megatron.logs.root_cause` finds."""
+"""Classes by the kind of the line that `reading.causes` finds."""
 
 DECIDES_ANY_END = frozenset(
     {
@@ -161,6 +162,8 @@ _NEED_NO_KIND = (Failure.TIMEOUT, Failure.LOST, Failure.INCOMPLETE, Failure.PROG
 """Classes without a kind of line, or that may occur without one."""
 
 _BY_OTHERS = (Failure.NOT_SUBMITTED, Failure.NODE_FAIL, Failure.PREEMPTED, Failure.LOST, Failure.CANCELLED)
+BY_SCHEDULER = frozenset((*_BY_OTHERS, Failure.STOPPED))
+"""Classes that a program's own failure classes do not replace."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,9 +194,24 @@ class Ending:
         return _BY_STATE.get(self.state) is Failure.TIMEOUT
 
 
+def class_named(name: str | None) -> str:
+    """Return the failure class with this name, which may be one of a described program; PROGRAM without a name."""
+    return next((member for member in Failure if member == name), name or Failure.PROGRAM)
+
+
 def failure_named(name: str | None) -> Failure:
-    """Return the failure class with this name; attempts of older releases have no class."""
-    return Failure(name) if name in {member.value for member in Failure} else Failure.PROGRAM
+    """Return the failure class with this name; PROGRAM for those of described programs, and without a name."""
+    return next((member for member in Failure if member == name), Failure.PROGRAM)
+
+
+def is_of_classes(failure: str | None, classes: Collection[str]) -> bool:
+    """Return whether a failure has one of these classes. Those of described programs are also of the class PROGRAM."""
+    return class_named(failure) in classes or failure_named(failure) in classes
+
+
+def policy_of(failure: str | None) -> Policy:
+    """Return the policy of a failure class."""
+    return POLICIES[failure_named(failure)]
 
 
 def pause_before(submitted: int, failure: Failure) -> int:
@@ -218,7 +236,7 @@ def failing_line(failure: Failure, cause: Cause | None) -> Cause | None:
     if cause is None or failure is Failure.CANCELLED:
         return None
     own_kinds = [kind for kind, of_kind in _BY_KIND.items() if of_kind is failure]
-    line = cause.of(*own_kinds) if failure is not Failure.NUMBERS else cause.of(kinds.NOT_A_NUMBER)
+    line = cause.of(*own_kinds) if failure is not Failure.NUMBERS else cause.of(NOT_A_NUMBER)
     if line is None and failure in _NEED_NO_KIND and cause.is_fault:
         line = cause
     return line

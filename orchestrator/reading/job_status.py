@@ -44,11 +44,12 @@ class JobStatus:
     """State, verdict, speed and remaining time of a job. Times are in UTC.
 
     `tflops_per_gpu` is measured in a job that has ended, and current in a running job. `left_by` says what ends a
-    running job first: its pace or its time limit. `iteration` is the last one of `iterations`; None for a program that
-    prints none. The attempt is the job's result (`ledger.attempts`). `newer` is the state of a later attempt:
-    `attempt 2: failed (cancelled)`; then `left_s` and `starts_at` are of that attempt. `reused` is the origin and the
-    age of an attempt that another experiment made. `gpu_hours`, `cost` in `currency`, and the energy (J) are those of
-    the attempt after its end; `no_energy` is the reason why GPU samples gave no energy.
+    running job first: its pace or its time limit. `iteration` is the last one of `iterations`; None for a program
+    that prints none, and `iterations` is 0 if no number is planned. The attempt is the job's result
+    (`ledger.attempts`). `newer` is the state of a later attempt: `attempt 2: failed (cancelled)`; then `left_s` and
+    `starts_at` are of that attempt. `reused` is the origin and the age of an attempt that another experiment made.
+    `gpu_hours`, `cost` in `currency`, and the energy (J) are those of the attempt after its end; `no_energy` is the
+    reason why GPU samples gave no energy.
     """
 
     job: Annotated[str, Field(of="job_id")]
@@ -88,8 +89,8 @@ class JobStatus:
 
     @property
     def progress(self) -> str:
-        """Return `3/8`, or `-` for a program that prints no iterations."""
-        return "-" if self.iteration is None else f"{self.iteration}/{self.iterations}"
+        """Return `3/8`, `3` without a planned number, or `-` for a program that prints no iterations."""
+        return "-" if self.iteration is None else iteration_text(self.iteration, self.iterations)
 
     @property
     def left(self) -> str | None:
@@ -245,8 +246,13 @@ def attempt_text(row: JobSummary, iteration: int | None = None) -> str:
     """Return the state of an attempt: `attempt 2: RUNNING 3/8`, `attempt 2: failed (cancelled)`."""
     if row.verdict == FAILED:
         return f"attempt {row.number}: failed" + (f" ({row.failure})" if row.failure else "")
-    shown = f"{iteration}/{row.iterations}" if row.phase == RUNNING and iteration is not None else ""
+    shown = iteration_text(iteration, row.iterations) if row.phase == RUNNING and iteration is not None else ""
     return f"attempt {row.number}: {row.verdict or ' '.join(filter(None, [row.state, shown]))}"
+
+
+def iteration_text(iteration: int, planned: int) -> str:
+    """Return `3/8`, or `3` if the number of iterations is not planned."""
+    return f"{iteration}/{planned}" if planned else str(iteration)
 
 
 def reuse_text(row: JobSummary, made_for: Mapping[int, str], at: datetime) -> str | None:
@@ -300,14 +306,21 @@ def prints_iterations(row: JobSummary) -> bool:
 def _iteration(row: JobSummary, current: RunningProgress | None) -> int | None:
     if not prints_iterations(row):
         return None
-    return current.iteration if current else row.iteration or 0
+    if current is not None:
+        return current.iteration
+    return row.iteration or (0 if row.iterations else None)
 
 
 def running_progress(row: JobSummary, spec: JobSpec) -> tuple[RunningProgress | None, str | None]:
     """Return the progress in the end of a job's log, or the reason why the log cannot be read."""
-    from orchestrator.reading.statistics import TAIL_BYTES, progress  # only for a running job
+    from orchestrator.reading.statistics import TAIL_BYTES, RunningProgress, progress  # only for a running job
 
     try:
+        if spec.program is not None:
+            from orchestrator.reading.described import progress_of_program  # only for a described program
+
+            iteration = progress_of_program(spec, Path(row.folder))
+            return (None if iteration is None else RunningProgress(iteration)), None
         tail = tail_bytes(Path(row.folder), "log.txt", TAIL_BYTES)
     except ReproError as error:
         return None, str(error.problems[0])

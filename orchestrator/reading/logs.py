@@ -7,7 +7,7 @@ import io
 import os
 import re
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -151,9 +151,21 @@ def log_files(folder: Path) -> tuple[LogFile, ...]:
     Each may be compressed by gzip or zstd. Raise Unreadable if a file may not be read, which proves nothing about the
     job, and ReproError if it is not a regular file.
     """
-    log, batch = _log_file(folder, "log.txt"), _log_file(folder, "batch.txt")
-    ranks = [_log_file(folder, name) for name in _rank_log_names(folder)]
+    log, batch = file_of_job(folder, "log.txt"), file_of_job(folder, "batch.txt")
+    ranks = [file_of_job(folder, name) for name in _rank_log_names(folder)]
     return tuple(file for file in (log, *ranks, batch) if file is not None)
+
+
+def text_lines(blocks: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield the lines of blocks of whole lines. A line that was too long to be read is one empty line."""
+    was_blank = False
+    for block in blocks:
+        is_blank = (was_blank or len(block) > 1) and block.count(b"\n") == len(block)
+        if not is_blank:
+            yield from io.BytesIO(block)
+        elif not was_blank:
+            yield b"\n"
+        was_blank = is_blank
 
 
 def log_blocks(folder: Path) -> Iterator[bytes]:
@@ -162,8 +174,8 @@ def log_blocks(folder: Path) -> Iterator[bytes]:
         yield from file.blocks()
 
 
-def _log_file(folder: Path, name: str) -> LogFile | None:
-    """Return the file, or the same file compressed; None if there is none."""
+def file_of_job(folder: Path, name: str) -> LogFile | None:
+    """Return the file, or the same file compressed; None if there is none. Raise the errors of `log_files`."""
     for suffix in _SUFFIXES:
         file = open_job_file(folder, name + suffix)
         if file is not None:

@@ -54,10 +54,16 @@ def measured_metric(name: str, value: float, spread: float | None = None, count:
 
 
 def metric_of_samples(name: str, values: Sequence[float]) -> MeasuredMetric:
-    """Return the largest sample, or the median with half the interquartile range, as the metric defines."""
-    if METRICS[name].take == "largest":
-        return measured_metric(name, max(values), None, len(values))
-    return measured_metric(name, statistics.median(values), _half_iqr(values), len(values))
+    """Return the sample of a metric that counts, as the metric defines."""
+    return sample_that_counts(name, METRICS[name].unit, METRICS[name].take, values)
+
+
+def sample_that_counts(name: str, unit: str, take: str, values: Sequence[float]) -> MeasuredMetric:
+    """Return the `largest`, `smallest` or `last` sample, or the `median` with half the interquartile range."""
+    if take == "median":
+        return MeasuredMetric(name, statistics.median(values), unit, _half_iqr(values), len(values))
+    value = {"largest": max, "smallest": min}[take](values) if take != "last" else values[-1]
+    return MeasuredMetric(name, value, unit, None, len(values))
 
 
 @dataclass(frozen=True, slots=True)

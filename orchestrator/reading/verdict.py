@@ -22,12 +22,13 @@ from orchestrator.ledger.rows import JobRow
 from orchestrator.ledger.runs import NewJob
 from orchestrator.ledger.tables import CANCELLED_BY, ENDED, FAILED, PARTIAL, VERIFIED
 from orchestrator.megatron.logs.alpa import TABLE, RowKey
+from orchestrator.megatron.logs.cause_lines import WHAT_RAN
 from orchestrator.megatron.logs.iteration_lines import implausible_number
-from orchestrator.megatron.logs.root_cause import Cause
-from orchestrator.megatron.logs.root_cause_kinds import TIME_LIMIT, WHAT_RAN, memory_short
 from orchestrator.megatron.model import Layout, ModelShape, padded_vocabulary, parameters_of_rank
 from orchestrator.megatron.rules import read_flags
-from orchestrator.reading.failure import DECIDES_ANY_END, Ending, Failure, failing_line, failure_of
+from orchestrator.reading.cause_kinds import TIME_LIMIT, memory_short
+from orchestrator.reading.causes import Cause
+from orchestrator.reading.failure import BY_SCHEDULER, DECIDES_ANY_END, Ending, Failure, failing_line, failure_of
 from orchestrator.reading.parse import LogReport
 from orchestrator.reading.statistics import has_enough, mostly_skipped
 from orchestrator.text import counted
@@ -186,10 +187,13 @@ def _others(report: LogReport, expected: Expected, commit: str | None) -> Iterat
     for version, folder in facts.programs.items():
         if expected.program and version != expected.program:
             yield Mismatch(f"ran {version} in {folder}, not {expected.program}")
-    ran = facts.code_commit or commit
-    own = expected.commit
-    if ran and own and _COMMIT.fullmatch(ran) and not (ran.startswith(own) or own.startswith(ran)):
-        yield Mismatch(f"ran commit {ran[:12]}, not {own[:12]}")
+    yield from other_commit(facts.code_commit or commit, expected.commit)
+
+
+def other_commit(ran: str | None, planned: str | None) -> Iterator[Mismatch]:
+    """Yield the difference if another commit ran than planned."""
+    if ran and planned and _COMMIT.fullmatch(ran) and not (ran.startswith(planned) or planned.startswith(ran)):
+        yield Mismatch(f"ran commit {ran[:12]}, not {planned[:12]}")
 
 
 def _parameter_counts(ran: Mapping[tuple[int, int], int], planned: Sequence[int | None]) -> Iterator[Mismatch]:
@@ -278,8 +282,25 @@ class Judgement:
 
     verdict: str
     reason: str | None
-    failure: Failure | None = None
+    failure: str | None = None
     cause: Cause | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LogFindings:
+    """What is wrong with a log, whichever program wrote it.
+
+    `differs` are differences from the plan, `reasons` the other wrong contents, `lacking` what a complete log has and
+    this one does not. `at_limit` returns how far a job came until its time limit, if that is a result. `own_failure`
+    returns the line of a failure class of the program itself, whose kind is the class.
+    """
+
+    differs: Sequence[Mismatch] = ()
+    reasons: Sequence[str] = ()
+    lacking: Sequence[str] = ()
+    is_finite: bool = True
+    at_limit: Callable[[Cause | None], str | None] = lambda _cause: None
+    own_failure: Callable[[], Cause | None] = lambda: None
 
 
 def judge(
@@ -292,25 +313,38 @@ def judge(
     """
     if ending.phase != ENDED:
         return None
-    differs = mismatches(report, expected, ending.commit)
     not_finite = _not_finite(report)
     has_result = bool(report.iterations) or report.facts.alpa is not None
     unknown = ["the log has no world size"] if has_result and world_size_of(report) is None else []
-    reasons = [*(mismatch.reason for mismatch in differs), *unknown, *not_finite]
     lacking = _lacking(report, expected)
-    is_whole = lacking is None
-    if ending.succeeded and is_whole and not reasons and not ending.outside_image:
+    findings = LogFindings(
+        differs=mismatches(report, expected, ending.commit),
+        reasons=[*unknown, *not_finite],
+        lacking=[lacking] if lacking is not None else [],
+        is_finite=not not_finite,
+        at_limit=lambda cause: _result_at_limit(report, expected, cause),
+    )
+    return judgement_of(findings, ending, find_cause)
+
+
+def judgement_of(findings: LogFindings, ending: Ending, find_cause: Callable[[], Cause | None]) -> Judgement:
+    """Return the judgement of a job that has ended. `find_cause` is that of `judge`."""
+    differs = findings.differs
+    reasons = [*(mismatch.reason for mismatch in differs), *findings.reasons]
+    if ending.succeeded and not findings.lacking and not reasons and not ending.outside_image:
         return Judgement(VERIFIED, None)
     cause = find_cause()
-    at_limit = _result_at_limit(report, expected, cause) if ending.reached_limit and not reasons else None
+    at_limit = findings.at_limit(cause) if ending.reached_limit and not reasons else None
     if at_limit and not ending.outside_image:
         return Judgement(PARTIAL, at_limit, None, _without_others(cause.of(TIME_LIMIT) if cause else None))
-    if lacking is not None:
-        reasons.append(lacking)
-    kind = cause.kind if cause else None
-    failure = failure_of(ending, kind, differs=bool(differs), is_whole=is_whole, is_finite=not not_finite)
+    reasons += findings.lacking
+    kind, is_whole = cause.kind if cause else None, not findings.lacking
+    failure = failure_of(ending, kind, differs=bool(differs), is_whole=is_whole, is_finite=findings.is_finite)
     if failure is Failure.STOPPED and ending.state == "CANCELLED":
         return Judgement(FAILED, f"not started: {ending.reason}", failure)
+    own = findings.own_failure() if failure not in BY_SCHEDULER and not differs else None
+    if own is not None:
+        return Judgement(FAILED, "; ".join([*_end(ending, own.kind, own), *reasons]), own.kind, own)
     line = failing_line(failure, cause)
     lacks_proof = failure is Failure.CONFIGURATION and not differs and line is None and bool(ending.outside_image)
     if ending.outside_image and (lacks_proof or ending.state == "COMPLETED" or at_limit):
@@ -370,9 +404,10 @@ def _result_at_limit(report: LogReport, expected: Expected, cause: Cause | None)
     return f"reached its time limit at iteration {last} of {expected.iterations}, with {counted(samples, 'sample')}"
 
 
-def _end(ending: Ending, failure: Failure, fault: Cause | None) -> list[str]:
+def _end(ending: Ending, failure: str, fault: Cause | None) -> list[str]:
     """Return reasons from the scheduler's state and the deciding line."""
-    reasons, is_of_memory = [], failure in (Failure.GPU_OOM, Failure.GPU_IN_USE)
+    reasons: list[str] = []
+    is_of_memory = failure in (Failure.GPU_OOM, Failure.GPU_IN_USE)
     if is_of_memory and fault:
         asked, short = _ALLOCATING.search(fault.line), memory_short(fault.line)
         details = [f"rank {fault.rank}"] if fault.rank is not None else []

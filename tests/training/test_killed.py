@@ -16,7 +16,7 @@ import pytest
 from orchestrator.files import read_record
 from orchestrator.launch.executors import local_state
 from orchestrator.launch.render import JobScript, render_queue
-from orchestrator.megatron.logs.root_cause import cause
+from orchestrator.reading.causes import cause
 from orchestrator.reading.failure import Ending, failure_of
 from orchestrator.reading.logs import log_blocks
 from tests.training.launching import SMALL_MODEL, TIMEOUT_S, clean_environment

@@ -17,8 +17,8 @@ from typing import Any
 
 import pytest
 
-from orchestrator.megatron.logs.root_cause import cause
 from orchestrator.pretrain import launch
+from orchestrator.reading.causes import cause
 from tests.training.launching import REPOSITORY, SMALL_MODEL, TIMEOUT_S, clean_environment, run_forked
 
 LAUNCH = ["-u", "-m", "orchestrator.pretrain.launch", "--nproc-per-node=2"]

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from orchestrator.ledger.tables import ENDED
-from orchestrator.megatron.logs.root_cause import cause
+from orchestrator.reading.causes import cause
 from orchestrator.reading.failure import Ending, Failure, failure_of
 from orchestrator.slurm.reasons import explain_reason, explain_rejection
 from tests.pages import CHECKOUT

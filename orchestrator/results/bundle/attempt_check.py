@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import json
 import math
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -21,8 +22,8 @@ from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.measurements import Measurement, record_measurements
 from orchestrator.ledger.rows import JobRow
 from orchestrator.ledger.tables import LOST, NEVER_SUBMITTED, OPEN, field_values
-from orchestrator.megatron.logs import root_cause_kinds as kinds
-from orchestrator.megatron.logs.root_cause import CauseFinder
+from orchestrator.reading import cause_kinds as kinds
+from orchestrator.reading.causes import CauseFinder
 from orchestrator.reading.collect import measure
 from orchestrator.reading.failure import Failure
 from orchestrator.reading.logs import log_blocks, log_files
@@ -65,11 +66,13 @@ class Derived:
     under_way: int = 0
     iterations: int = 0
     metrics: int = 0
+    rows: int = 0
 
     @property
     def what(self) -> str:
         """Return how much was compared."""
         text = f"{counted(self.attempts, 'attempt')} read again: {self.iterations} iterations, {self.metrics} metrics"
+        text += f", {counted(self.rows, 'row')}" if self.rows else ""
         text += f"; {self.never_ran} never ran" if self.never_ran else ""
         return text + (f"; {self.under_way} not judged yet" if self.under_way else "")
 
@@ -86,13 +89,17 @@ def read_logs(
         if not _FOLDER.fullmatch(attempt["folder"]) or not attempt["folder"].endswith(own):
             what = f"{attempt['folder'][:80]!r} is not the folder of attempt {attempt['number']}"
             raise ReproError(Problem(what, "ledger/attempts.jsonl:"))
-    without_numbers = dataclasses.replace(extract, metrics=[])
+    without_numbers = dataclasses.replace(extract, metrics=[], output_rows=[])
     derived = Derived(memory_ledger(without_numbers, (), folder))
     rows = {row.attempt_id: row for row in rows_of_attempts(derived.ledger, [row["id"] for row in extract.attempts])}
     metrics: dict[int, dict[str, Row]] = {}
     for metric in extract.metrics:
         numbers = {name: value for name, value in metric.items() if name != "attempt_id"}
         metrics.setdefault(metric["attempt_id"], {})[metric["name"]] = numbers
+    for output in extract.output_rows:
+        name = "row " + json.dumps(output["row_key"])
+        numbers = {"position": output["position"], **output["metrics"]}
+        metrics.setdefault(output["attempt_id"], {})[name] = numbers
     of_attempts = itertools.groupby(read_rows(folder, "iterations"), key=lambda row: row["attempt_id"])
     groups = (list(rows) for _, rows in of_attempts)
     group = next(groups, None)
@@ -154,6 +161,7 @@ def _read_log(
     derived.attempts += row.state != NEVER_SUBMITTED
     derived.iterations += len(measured.iterations)
     derived.metrics += len(measured.metrics)
+    derived.rows += len(measured.rows)
     recorded = measured if keeps_iterations else dataclasses.replace(measured, iterations=())
     if row.state == NEVER_SUBMITTED:  # the reason is the scheduler's, and in no file
         recorded = dataclasses.replace(recorded, verdict_reason=row.verdict_reason)
@@ -172,7 +180,12 @@ def _log_differences(
     names = ("verdict", "failure") if is_open else ("verdict", "failure", "iteration", "execution")
     recorded, read = {name: attempt[name] for name in names}, {name: getattr(measured, name) for name in names}
     yield from differences_of(location, {"": recorded}, {"": read})
-    yield from differences_of(location, metrics, {metric.name: field_values(metric) for metric in measured.metrics})
+    numbers = {metric.name: field_values(metric) for metric in measured.metrics}
+    for position, output in enumerate(measured.rows, 1):
+        values = {metric.name: metric.value for metric in output.metrics}
+        numbers["row " + json.dumps(dict(output.key))] = {"position": position, **values}
+    different = list(differences_of(location, metrics, numbers))
+    yield from first_of(different, location) if measured.rows else different
     left_out = ("attempt_id", "used") if is_open else ("attempt_id",)
     stored, derived = (
         {f"iteration {row['iteration']}": {name: row[name] for name in row if name not in left_out} for row in rows}

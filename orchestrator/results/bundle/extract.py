@@ -27,6 +27,7 @@ from orchestrator.ledger.tables import (
     Iteration,
     Job,
     Metric,
+    OutputRow,
     Run,
     RunJob,
     Table,
@@ -52,12 +53,15 @@ def anonymized(value: T, users: Collection[str]) -> T:
     return anonymous
 
 
+OUTPUT_ROWS = OutputRow.__tablename__
+"""Table that a bundle lacks if it has no rows, like every bundle of older versions."""
 TABLES: Mapping[str, type[Table]] = {
     "runs": Run,
     "jobs": Job,
     "run_jobs": RunJob,
     "attempts": Attempt,
     "metrics": Metric,
+    OUTPUT_ROWS: OutputRow,
     "iterations": Iteration,
     "events": Event,
 }
@@ -85,6 +89,7 @@ class Extract:
     run_jobs: list[Row]
     attempts: list[Row]
     metrics: list[Row]
+    output_rows: list[Row]
     events: list[Row]
 
     @classmethod
@@ -149,6 +154,7 @@ def extract_of(
             run_jobs=run_jobs,
             attempts=attempts,
             metrics=_rows(session, Metric, "attempt_id", ids, order="attempt_id name"),
+            output_rows=_rows(session, OutputRow, "attempt_id", ids, order="attempt_id position"),
             events=sorted(events, key=lambda row: (row["at"], row["id"])),
         )
 
@@ -219,6 +225,8 @@ def read_rows(folder: Path, table: str) -> Iterator[Row]:
                 number += 1
                 yield row_of(table, line)
     except FileNotFoundError:
+        if table == OUTPUT_ROWS:
+            return
         raise ReproError(Problem("missing", f"{name}:")) from None
     except (ValueError, TypeError, RecursionError) as error:
         raise ReproError(Problem(f"no row of that table ({error})", f"{name}:{number}:")) from None

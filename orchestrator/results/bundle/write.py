@@ -28,6 +28,7 @@ from orchestrator.megatron.logs.alpa import TABLE
 from orchestrator.reading.logs import decompressed, file_blocks, is_compressed, job_secrets, log_files
 from orchestrator.results.bundle.archive import MANIFEST, SUMS, Added, Archive, new_archive
 from orchestrator.results.bundle.extract import (
+    OUTPUT_ROWS,
     TABLES,
     Extract,
     anonymized,
@@ -119,6 +120,7 @@ def add_attempts(contents: Contents, extract: Extract, ledger: Ledger) -> dict[i
     secrets = [job_secrets(Path(row["folder"])) for row in extract.attempts]
     contents.secrets = contents.secrets.union(*secrets, *map(hidden_values, texts.values()))
     read = file_offsets(ledger, list(folders))
+    outputs = {job["id"]: _output_file(job["configuration"]) for job in extract.jobs}
     paths: dict[int, Row] = {}
     run_folders = ledger.run_folders()
     for recorded in extract.attempts:
@@ -126,7 +128,7 @@ def add_attempts(contents: Contents, extract: Extract, ledger: Ledger) -> dict[i
         row["file"] = run_folders.current(row["file"]) if row["file"] is not None else None
         folder = folders[row["id"]]
         script = _add_script(contents, row, f"{folder}/{SCRIPT}", texts.get(row["script_sha256"]))
-        _add_logs(contents, row, folder, read.get(row["id"], {}))
+        _add_logs(contents, row, folder, read.get(row["id"], {}), outputs[row["job_id"]])
         paths[row["id"]] = {"folder": folder, "script": script, "file": _add_submission(contents, row, script)}
     return paths
 
@@ -167,12 +169,22 @@ def _add_text(contents: Contents, path: str, folder: Path, name: str) -> bool:
     return True
 
 
-def _add_logs(contents: Contents, row: Row, path: str, read: Collection[str]) -> None:
-    """Add the logs and records of an attempt; `read` are the logs that were read when it was judged."""
+def _output_file(configuration: Row) -> str | None:
+    """Return the file in which a described program writes its output; None if it prints it."""
+    file: str | None = configuration.get("program", {}).get("output", {}).get("file")
+    return file
+
+
+def _add_logs(contents: Contents, row: Row, path: str, read: Collection[str], output: str | None) -> None:
+    """Add the logs, the records and the output file of an attempt.
+
+    `read` are the logs that were read when it was judged.
+    """
     folder, is_judged = Path(row["folder"]), row["verdict"] is not None
     try:
         logs = [log.name for log in log_files(folder)]
-        records = [path.name for path in folder.iterdir() if _RECORDS.fullmatch(path.name)]
+        names = [path.name for path in folder.iterdir()]
+        records = [name for name in names if _RECORDS.fullmatch(name) or _PACKED.sub("", name) == output]
     except FileNotFoundError:
         logs, records = [], []
     except ReproError as error:
@@ -181,7 +193,7 @@ def _add_logs(contents: Contents, row: Row, path: str, read: Collection[str]) ->
     except OSError as error:
         contents.lacks(path, folder, f"cannot be read ({error.strerror})", is_judged)
         return
-    for name in [*logs, *records]:
+    for name in dict.fromkeys([*logs, *records]):
         contents.add_file(f"{path}/{_PACKED.sub('', name)}", folder, name, is_judged)
     were_read = {_PACKED.sub("", name) for name in read}
     for name in sorted(were_read - {_PACKED.sub("", name) for name in logs}):
@@ -299,7 +311,7 @@ def write_bundle(ledger: Ledger, figure: FigureOutcome, templates: Path, file: P
     paths = add_attempts(contents, extract, ledger)  # first, because it collects the secrets of the scripts
     _add_inputs(contents, figure, extract)
     lines = functools.partial(_lines, ledger, extract, paths)
-    for table in TABLES:
+    for table in (table for table in TABLES if table != OUTPUT_ROWS or extract.output_rows):
         contents.files[f"ledger/{table}.jsonl"] = functools.partial(lines, table)
     _add_results(contents, ledger, figure, extract)
     bundled_ledger, bundled_extract = _ledger_of_bundle(contents, figure, lines)

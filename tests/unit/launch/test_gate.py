@@ -27,7 +27,7 @@ from orchestrator.launch.run_options import (
     failure_kind,
 )
 from orchestrator.megatron.logs.alpa import RowKey
-from orchestrator.megatron.logs.root_cause import cause
+from orchestrator.reading.causes import cause
 from orchestrator.reading.failure import Ending, Failure, failure_of
 from orchestrator.reading.logs import log_blocks
 from orchestrator.reading.parse import read_log

@@ -31,7 +31,7 @@ from orchestrator.ledger.tables import (
     WAITING,
     Attempt,
 )
-from orchestrator.megatron.logs.root_cause import Cause
+from orchestrator.reading.causes import Cause
 from orchestrator.reading.failure import POLICIES, Ending, Failure, failure_of
 from orchestrator.reading.parse import read_log
 from orchestrator.reading.verdict import Expected, judge

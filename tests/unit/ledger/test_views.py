@@ -11,7 +11,13 @@ import sqlalchemy as sa
 
 from orchestrator.ledger.attempts import record_observations
 from orchestrator.ledger.database import Ledger
-from orchestrator.ledger.measurements import MeasuredMetric, Measurement, record_measurements
+from orchestrator.ledger.measurements import (
+    MeasuredMetric,
+    MeasuredRow,
+    Measurement,
+    record_measurements,
+    rows_of_output,
+)
 from orchestrator.ledger.rows import Observation
 from orchestrator.ledger.runs import NewJob
 from orchestrator.ledger.tables import ENDED, FAILED, VERIFIED, Attempt
@@ -141,3 +147,26 @@ def test_what_has_not_happened_yet_is_nothing(ledger: Ledger) -> None:
     record_jobs(ledger, "a")
     (one,) = rows(ledger, "v_attempts")
     assert [one[name] for name in ("wait_s", "elapsed_s", "gpu_hours", "verdict", "nodes")] == [None] * 5
+
+
+def test_every_metric_of_every_program_has_a_row_with_its_unit(ledger: Ledger) -> None:
+    program = {"metrics": {"busbw": {"unit": "GB/s", "better": "higher"}, "share": {"better": "higher"}}}
+    job = replace(new_job("a"), spec=job_spec(program=program))
+    record_run(ledger, new_run(), [job], unless_verified, new_attempts())
+    values = (MeasuredMetric("busbw", 2.5, "GB/s"), MeasuredMetric("share", 0.5, ""))
+    keys: tuple[dict[str, int | str], ...] = ({"size": 8, "kind": "float"}, {"size": 16, "kind": "float"})
+    output = tuple(MeasuredRow(key, values) for key in keys)
+    whole = MeasuredMetric("iteration_ms", 7.0, "ms", 0.5, 6)
+    for _ in range(2):
+        record_measurements(ledger, [Measurement(1, None, VERIFIED, None, (), (whole,), rows=output)])
+    assert rows_of_output(ledger, [1]) == {1: list(output)}
+    found = sorted(
+        (row["row_key"] or "", row["name"], row["value"], row["unit"], row["spread"], row["count"])
+        for row in rows(ledger, "v_metrics")
+    )
+    assert found[0] == ("", "iteration_ms", 7.0, "ms", 0.5, 6)
+    assert found[1:] == [
+        (f'{{"size": {size}, "kind": "float"}}', name, value, unit, None, None)
+        for size in (16, 8)
+        for name, value, unit in (("busbw", 2.5, "GB/s"), ("share", 0.5, ""))
+    ]

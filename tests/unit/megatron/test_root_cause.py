@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.megatron.logs import root_cause
-from orchestrator.megatron.logs.root_cause import LONGEST_LINE, Cause, CauseFinder, cause
-from orchestrator.megatron.logs.root_cause_kinds import TOKENS
-from orchestrator.megatron.logs.scan import BYTES_AFTER, BYTES_BEFORE, LogLine, parse_line
+from orchestrator.reading import causes
+from orchestrator.reading.cause_kinds import TOKENS
+from orchestrator.reading.causes import LONGEST_LINE, Cause, CauseFinder, cause
+from orchestrator.reading.log_lines import BYTES_AFTER, BYTES_BEFORE, LogLine, parse_line
 
 TRAINED = (
     b"7: [2026-08-22 15:22:22.123456] iteration       10/     500 | consumed samples:         5120 |"
@@ -592,7 +592,7 @@ def test_an_endless_line_is_read_about_once(text: bytes, monkeypatch: pytest.Mon
         lengths.append(len(line))
         return parse_line(line)
 
-    monkeypatch.setattr(root_cause, "parse_line", counted)
+    monkeypatch.setattr(causes, "parse_line", counted)
     cause(text)
     assert max(lengths, default=0) <= BYTES_BEFORE + BYTES_AFTER
     assert sum(lengths) <= 6 * len(text) + BYTES_BEFORE + BYTES_AFTER, (

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.megatron.logs.root_cause import cause
+from orchestrator.reading.causes import cause
 from orchestrator.reading.failure import Ending, failure_of
 
 FAULT, UNUSABLE, IN_USE = "GPU fault", "GPU cannot be used", "GPU in use"

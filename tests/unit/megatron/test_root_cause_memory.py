@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.megatron.logs.root_cause import cause
-from orchestrator.megatron.logs.root_cause_kinds import NOT_TORCHS_GIB, OTHERS_LEAST_GIB, memory_short
+from orchestrator.reading.cause_kinds import NOT_TORCHS_GIB, OTHERS_LEAST_GIB, memory_short
+from orchestrator.reading.causes import cause
 
 OURS = (  # (R), torch 2.11 on an H200
     "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.50 GiB. GPU 0 has a total capacity of 139.80 GiB"

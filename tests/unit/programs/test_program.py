@@ -77,6 +77,11 @@ def test_a_key_of_rows_cannot_be_set() -> None:
         ("values: {out_of_bounds", "values: {wrong", "wrong is given twice"),
         ("  values:", "  json: {a: b}\n  values:", "json and csv are the whole output"),
         ("better: higher", "better: faster", "better"),
+        ("verified:", "failures: {Bad Link: x}\nverified:", "a class has lower-case letters"),
+        ("verified:", "failures: {bad-link: x*}\nverified:", "matches an empty line"),
+        ("verified:", "failures: {bad-link: (}\nverified:", "is not a regular expression"),
+        ("verified:", "warmup: -1\nverified:", "warmup"),
+        ("output:\n", "output:\n  file: ../other\n", "must be the name of a file in the job's folder"),
     ],
 )
 def test_a_block_that_cannot_be_meant_is_refused(old: str, new: str, message: str) -> None:

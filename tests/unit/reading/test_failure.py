@@ -6,16 +6,21 @@ from dataclasses import replace
 
 import pytest
 
+from orchestrator.errors import ReproError
+from orchestrator.launch.submit import failure_classes
 from orchestrator.ledger.tables import ENDED
-from orchestrator.megatron.logs.root_cause import Cause, CauseFinder, cause
+from orchestrator.reading.causes import Cause, CauseFinder, cause
 from orchestrator.reading.failure import (
     DECIDES_ANY_END,
     POLICIES,
     PREEMPTED_IN_GRACE,
     Ending,
     Failure,
+    class_named,
     failing_line,
     failure_of,
+    is_of_classes,
+    policy_of,
 )
 
 # As a real Slurm 22.05 and pyxis 0.24 print them.
@@ -232,3 +237,17 @@ def test_lines_of_terminated_ranks_never_decide_any_end() -> None:
     assert DECIDES_ANY_END.isdisjoint(
         {"error", "a rank was killed", "a rank crashed", "NCCL lost a rank", "not found", "time limit"}
     )
+
+
+def test_a_class_of_a_described_program_has_the_policy_of_the_program() -> None:
+    assert class_named("bad-link") == "bad-link" and class_named("timeout") is Failure.TIMEOUT
+    assert class_named(None) is Failure.PROGRAM
+    assert policy_of("bad-link") is POLICIES[Failure.PROGRAM] and policy_of("lost") is POLICIES[Failure.LOST]
+    assert is_of_classes("bad-link", frozenset({"bad-link"})) and is_of_classes("bad-link", {Failure.PROGRAM})
+    assert not is_of_classes("bad-link", {Failure.TIMEOUT}) and not is_of_classes(None, {"bad-link"})
+
+
+def test_retry_accepts_the_classes_of_described_programs() -> None:
+    assert failure_classes("bad-link, timeout", ["bad-link", Failure.LOST]) == {"bad-link", Failure.TIMEOUT}
+    with pytest.raises(ReproError, match='no such class. Did you mean "bad-link"?'):
+        failure_classes("bad-lnk", ["bad-link"])

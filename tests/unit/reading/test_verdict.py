@@ -16,7 +16,7 @@ from orchestrator.ledger.tables import ENDED, RUNNING
 from orchestrator.megatron.logs import IterationLine
 from orchestrator.megatron.logs.fact_lines import WorldLine
 from orchestrator.megatron.logs.iteration_lines import IterationLines
-from orchestrator.megatron.logs.root_cause import Cause, CauseFinder
+from orchestrator.reading.causes import Cause, CauseFinder
 from orchestrator.reading.collect import measure
 from orchestrator.reading.failure import Ending, Failure, fails_as_published, ran_out_of_memory
 from orchestrator.reading.parse import LogFacts, LogReport, read_log

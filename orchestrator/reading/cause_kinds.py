@@ -13,7 +13,6 @@ NCCL_MISUSED, NCCL_ERROR, NCCL_TIMEOUT, NCCL_LOST = "NCCL misused", "NCCL error"
 TIME_LIMIT, CONTAINER = "time limit", "container"
 NOT_STARTED, OUTSIDE_IMAGE, ARGUMENT_ERROR = "not started", "outside its image", "argument error"
 NOT_FOUND, NODE_FAILURE, PREEMPTED = "not found", "node failure", "preempted"
-NOT_A_NUMBER, WHAT_RAN = "not a number", "what ran"
 
 _EXCEPTION = r"(?:[A-Za-z_]\w{0,60}\.){0,8}[A-Za-z_]\w{0,60}(?:Error|Exception)(?:: |:?$)"
 _TASKS = r"error: [\w.-]{1,64}: tasks? [0-9,\- ]{1,80}: "
@@ -94,15 +93,12 @@ _PATTERNS = (
     (ERROR, rf"{_TASKS}(?!Terminated|Killed)"),
     (KILLED, rf"{_TASKS}Killed"),  # srun also kills the other tasks after one that failed
     (ERROR, r"^(?:slurmstepd(?:-[\w.-]{1,64})?|srun|pretrain|bash|timeout|mpirun|prterun): "),
-    # Not errors: lines that explain why a job that ended well is not verified.
-    (NOT_A_NUMBER, r"\biteration +[0-9].{0,900}(?:number of nan iterations: {1,3}[1-9]|: [-+]?(?:nan|inf) \|)"),
-    (WHAT_RAN, r"using world size: [0-9]"),
 )
 KINDS: tuple[tuple[str, re.Pattern[str]], ...] = tuple((kind, re.compile(pattern)) for kind, pattern in _PATTERNS)
 """(kind, pattern of its lines without labels) in order of precedence. If a pattern has the group `shown`, only
 that part of the line is shown. No pattern distinguishes the digits 1 to 9."""
 
-FAULTS = frozenset(kind for kind, _ in KINDS) - {NOT_A_NUMBER, WHAT_RAN}
+FAULTS = frozenset(kind for kind, _ in KINDS)
 
 OF_RANK = frozenset(
     {ASSERTION, GPU_FAULT, GPU_UNUSABLE, GPU_IN_USE, NO_GPU_MEMORY, NOT_FOUND, ERROR, CRASHED, KILLED}
@@ -131,16 +127,13 @@ TOKENS = (
     b"can't open file", b"must be exported", b"(SIG", b"exited on signal", b"Segmentation", b"Bus error",
     b"Floating point exc", b"Illegal instr", b"Watchdog caught", b"NCCL work", b"NCCL operations", b"DUE TO ",
     b"collective timeout", b"not found", b"No module named", b"srun: ", b"slurmstepd", b"pretrain: ", b"bash: ",
-    b"timeout: ", b"mpirun: ", b"prterun: ", b" nan |", b"inf |", b"using world size: ", b" Killed", b"Cuda failure",
-    b"Call to ibv_", b"socket interface", b"neither AF_INET", b"Duplicate GPU", b"peer access is", b"GPU is lost",
+    b"timeout: ", b"mpirun: ", b"prterun: ", b" Killed", b"Cuda failure", b"Call to ibv_", b"socket interface",
+    b"neither AF_INET", b"Duplicate GPU", b"peer access is", b"GPU is lost",
     b"GPU requires", b"fallen off the bus", b"the device handle", b"NVIDIA-SMI has", b"to initialize NVML",
     b": line ",
 )
 # fmt: on
-"""Literals: each line of any kind contains one of them. A search for them is many times faster than for patterns. Only
-lines of NaN iterations need a pattern, `NAN_ITERATIONS`."""
-
-NAN_ITERATIONS = re.compile(rb"number of nan iterations: {1,3}[1-9]")
+"""Literals: each line of any kind contains one of them. A search for them is many times faster than for patterns."""
 
 
 OTHERS_LEAST_GIB = 1

@@ -1,6 +1,6 @@
 """Search for the line of a log that states why a job failed, and for the rank that printed it.
 
-The most specific kind of line (`root_cause_kinds`) decides. Among its lines, the line of the first failed rank decides,
+The most specific kind of line (`cause_kinds`) decides. Among its lines, the line of the first failed rank decides,
 as named in a report of the launcher or of NCCL. Without a report, the first line in the log decides.
 
 Formats of reports: torch/distributed/elastic/multiprocessing/errors/__init__.py, Open MPI's help-orterun.txt.
@@ -13,8 +13,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
-from orchestrator.megatron.logs import root_cause_kinds as kinds
-from orchestrator.megatron.logs.scan import BYTES_AFTER, LogLine, Origin, line_around, lines_with, parse_line
+from orchestrator.megatron.logs import cause_lines
+from orchestrator.reading import cause_kinds as kinds
+from orchestrator.reading.log_lines import BYTES_AFTER, LogLine, Origin, line_around, lines_with, parse_line
 
 # Lines of pyxis 0.8 to 0.24 (pyxis_slurmstepd.c, enroot.c). One line names the error, and an indented line of enroot's
 # log names the reason. The other lines follow from the error and may come first.
@@ -115,9 +116,29 @@ _GPU_IN_USE, _NO_GPU_MEMORY, _CONTAINER = _ORDER[kinds.GPU_IN_USE], _ORDER[kinds
 _LEAST_ERROR = max(order for order, (kind, _) in enumerate(kinds.KINDS) if kind == kinds.ERROR)
 
 _DIGITS = str.maketrans("12345678", "9" * 8)
-_TRAINED = b"elapsed time per iteration"
 _TIMED_OUT_RANK = re.compile(r"collective timeout from +rank ([0-9]{1,9})")
-_WORLD = b"using world size: "
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ProgramLines:
+    """Lines of a program beside the errors of every program.
+
+    `kinds` are (kind, pattern) of lines that are no errors, and `tokens` their literals; `rare` are lines of the first
+    of these kinds that contain no literal. `starts` is the text of the line that each start prints, `works` that of the
+    lines after the start-up: an assertion that fails before them refuses the arguments.
+    """
+
+    kinds: tuple[tuple[str, re.Pattern[str]], ...] = ()
+    tokens: tuple[bytes, ...] = ()
+    rare: re.Pattern[bytes] | None = None
+    starts: bytes | None = None
+    works: bytes | None = None
+
+
+MEGATRON = ProgramLines(
+    cause_lines.KINDS, cause_lines.TOKENS, cause_lines.NAN_ITERATIONS, cause_lines.WORLD, cause_lines.TRAINED
+)
+ANY_PROGRAM = ProgramLines()
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +162,7 @@ class Cause:
     @property
     def is_fault(self) -> bool:
         """Return whether the line is an error: not the world size, nor a NaN."""
-        return self.kind in kinds.FAULTS
+        return self.kind not in (cause_lines.NOT_A_NUMBER, cause_lines.WHAT_RAN)
 
     def of(self, *kinds: str) -> Cause | None:
         """Return the best line of these kinds."""
@@ -170,20 +191,21 @@ class CauseFinder:
     If the program was started several times in one log (`requeue: true`), the last start with an error decides.
     """
 
-    def __init__(self) -> None:
-        self._start = _StartErrors()
+    def __init__(self, program: ProgramLines = MEGATRON) -> None:
+        self._program = program
+        self._start = _StartErrors(program)
         self._earlier: Cause | None = None
         self._at = 0
 
     def feed(self, part: bytes) -> None:
         """Read the next part."""
         begins = 0
-        for start, _ in lines_with(part, _WORLD):
-            if self._start.has_world:
+        for start, _ in lines_with(part, self._program.starts) if self._program.starts else ():
+            if self._start.has_begun:
                 self._read(part[begins:start])
                 self._restart()
                 begins = start
-            self._start.has_world = True
+            self._start.has_begun = True
         self._read(part[begins:] if begins else part)
 
     def cause(self) -> Cause | None:
@@ -199,36 +221,39 @@ class CauseFinder:
         best = self._start.cause()
         if best is not None and best.is_fault and best.kind not in kinds.OF_JOB:  # not after a restart
             self._earlier = best
-        self._start = _StartErrors()
+        self._start = _StartErrors(self._program)
 
 
 class _StartErrors:
     """Errors since one start of the program."""
 
-    def __init__(self) -> None:
-        self.has_world = False
+    def __init__(self, program: ProgramLines) -> None:
+        self.has_begun = False
+        self._program, self._kinds = program, (*kinds.KINDS, *program.kinds)
         self._first: dict[tuple[int, int | None], _LineAt] = {}  # of each kind and rank; None: of all ranks
         self._containers = ContainerReport()
         self._report = LauncherReport()
         self._timed_out: _LineAt | None = None  # line of the rank that NCCL names for a time-out
-        self._trained_at: int | None = None
+        self._works_at: int | None = None
         self._ended_at: int | None = None
         self._filled_by_job = False  # a rank used too much GPU memory by itself
 
     def read(self, part: bytes, begins: int) -> None:
         """Read the next part, which begins at this position in the log."""
-        if self._trained_at is None and (trained := part.find(_TRAINED)) >= 0:
-            self._trained_at = begins + trained
+        works = self._program.works
+        if works is not None and self._works_at is None and (at := part.find(works)) >= 0:
+            self._works_at = begins + at
         if self._ended_at is None and (ended := kinds.SLURM_ENDS.search(part)) is not None:
             self._ended_at = begins + ended.start()
         for start, line in self._report.read(part):
             self._add(begins + start, line)
-        for token in kinds.TOKENS:
+        for token in (*kinds.TOKENS, *self._program.tokens):
             for start, end in lines_with(part, token):
                 self._add(begins + start, parse_line(part[start:end]))
-        nan = kinds.NAN_ITERATIONS.search(part) if (_ORDER[kinds.NOT_A_NUMBER], None) not in self._first else None
-        if nan is not None:
-            start, end = line_around(part, nan.start())
+        rare = self._program.rare
+        found = rare.search(part) if rare is not None and (len(kinds.KINDS), None) not in self._first else None
+        if found is not None:
+            start, end = line_around(part, found.start())
             self._add(begins + start, parse_line(part[start:end]))
 
     def cause(self) -> Cause | None:
@@ -239,22 +264,22 @@ class _StartErrors:
                 continue
             if order == _CONTAINER and not self._containers.failed:  # Slurm ended all containers
                 continue
-            best.setdefault(kinds.KINDS[order][0], self._best_of(order))
+            best.setdefault(self._kinds[order][0], self._best_of(order))
         if not best:
             return None
         first, *others = best.values()
         return replace(first, others=tuple(others))
 
     def _add(self, at: int, line: LogLine) -> None:
-        order = _kind_of_similar(line.text.translate(_DIGITS))
+        order = _kind_of_similar(line.text.translate(_DIGITS), self._program)
         if order is None:
             return
-        shown = kinds.KINDS[order][1].search(line.text)
+        shown = self._kinds[order][1].search(line.text)
         if shown is not None and shown.groupdict().get("shown"):
             line = replace(line, text=shown["shown"])
-        if order == _ASSERTION and self._trained_at is not None and self._trained_at < at:
+        if order == _ASSERTION and self._works_at is not None and self._works_at < at:
             order = _ERROR  # before the first iteration an assertion refuses the arguments
-        if self._ended_at is not None and self._ended_at < at and kinds.KINDS[order][0] in kinds.FOLLOW_AN_END:
+        if self._ended_at is not None and self._ended_at < at and self._kinds[order][0] in kinds.FOLLOW_AN_END:
             order = _LEAST_ERROR
         if order == _NO_GPU_MEMORY and (short := kinds.memory_short(line.text)) is not None:
             order = _GPU_IN_USE if short.is_of_others else order
@@ -273,7 +298,7 @@ class _StartErrors:
                 self._first[key] = hit
 
     def _best_of(self, order: int) -> Cause:
-        kind, first = kinds.KINDS[order][0], self._first[order, None]
+        kind, first = self._kinds[order][0], self._first[order, None]
         first_failed = self._report.rank
         if order == _NCCL_TIMEOUT and self._timed_out is not None:
             first_failed = self._timed_out.line.rank
@@ -297,9 +322,9 @@ class _StartErrors:
 
 
 @lru_cache(maxsize=1024)
-def _kind_of_similar(text: str) -> int | None:
-    """Return the index in `KINDS` of all lines that differ only in their digits. The cache serves repeated lines."""
-    for order, (_, pattern) in enumerate(kinds.KINDS):
+def _kind_of_similar(text: str, program: ProgramLines) -> int | None:
+    """Return the index of the kind of all lines that differ only in their digits. The cache serves repeated lines."""
+    for order, (_, pattern) in enumerate((*kinds.KINDS, *program.kinds)):
         if pattern.search(text) and not (order in (_ASSERTION, _ERROR) and kinds.CONSEQUENCE.search(text)):
             return order
     return None

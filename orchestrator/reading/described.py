@@ -1,0 +1,212 @@
+"""Verdict, numbers and progress of a job whose program the experiment describes."""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from orchestrator.errors import Problem, ReproError
+from orchestrator.files import Unreadable, tail_bytes
+from orchestrator.job_spec import JobSpec, Value
+from orchestrator.ledger.measurements import MeasuredMetric, MeasuredRow
+from orchestrator.ledger.rows import JobRow
+from orchestrator.ledger.runs import NewJob
+from orchestrator.ledger.tables import FAILED
+from orchestrator.programs.judge import JudgedOutput, failure_line, judge_output
+from orchestrator.programs.output import Found, ProgramOutput, Scalar, last_iteration
+from orchestrator.programs.program import ProgramFields
+from orchestrator.reading.causes import ANY_PROGRAM, LONGEST_LINE, Cause, CauseFinder
+from orchestrator.reading.failure import DECIDES_ANY_END, Ending
+from orchestrator.reading.log_lines import parse_line
+from orchestrator.reading.logs import LogFile, file_of_job, log_blocks, log_files, text_lines
+from orchestrator.reading.statistics import ENOUGH_SAMPLES, TAIL_BYTES, sample_that_counts
+from orchestrator.reading.verdict import Judgement, LogFindings, judgement_of, other_commit
+from orchestrator.text import counted, printable_line
+
+_MOST_PROBLEMS = 5
+"""Problems of an output that the reason of a verdict contains."""
+_LONGEST_PROBLEM = 300
+
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+_OF_ITERATIONS = re.compile(r"\biterations is [0-9]")
+_PLACE = re.compile(r"\bline ([0-9]{1,12})\b")
+_TASK = re.compile(rb"\A *[0-9]{1,9}: ")
+_PROCESS = re.compile(rb"\A\[(?:[\w.-]{1,100}@)?[0-9]{1,9},[0-9]{1,9}\]<std(?:out|err)>:? ?")
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramResult:
+    """Verdict of an ended job of a described program, with its numbers. `iteration` is the last one."""
+
+    judgement: Judgement
+    iteration: int | None
+    metrics: list[MeasuredMetric]
+    rows: tuple[MeasuredRow, ...]
+    warnings: tuple[str, ...] = ()
+
+
+def program_of(spec: JobSpec) -> ProgramFields:
+    """Return the program that the job's experiment describes. ReproError if its record is damaged."""
+    return _program(json.dumps(spec.program))
+
+
+@functools.lru_cache(maxsize=256)
+def _program(text: str) -> ProgramFields:
+    try:
+        return ProgramFields.model_validate(json.loads(text))
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(map(str, first["loc"]))
+        raise ReproError(Problem(f"the record of the job's program is not valid: {where}: {first['msg']}")) from None
+
+
+def progress_of_program(spec: JobSpec, folder: Path) -> int | None:
+    """Return the iteration in the end of a running job's output; None without one."""
+    program = program_of(spec)
+    if program.output.iterations is None:
+        return None
+    return last_iteration(program.output, tail_bytes(folder, program.output.file or "log.txt", TAIL_BYTES))
+
+
+def result_of_program(job: JobRow | NewJob, folder: Path, ending: Ending, seconds: float | None) -> ProgramResult:
+    """Return the verdict and the numbers of a job that has ended after these seconds."""
+    program = program_of(job.spec)
+    file, absent = _output_file(program, folder)
+    blocks = file.blocks() if file is not None else None
+    lines = _without_labels(text_lines(blocks or ()), job.scheduler)
+    judged = judge_output(program, _settings(job), lines, ending.exit_code, seconds)
+    output = judged.output
+    lacking = [*absent, *judged.lacking]
+    samples = [output.iterations[number] for number in sorted(output.iterations)][program.warmup :]
+    if program.output.of_iterations and output.iterations and not samples:
+        lacking.append("no iteration is left after the warm-up")
+    wrong = [text for text in judged.problems if text not in judged.lacking and text != f"exit code {ending.exit_code}"]
+    stopped: list[str] = []
+    findings = LogFindings(
+        differs=list(other_commit(ending.commit, job.code if _COMMIT.fullmatch(job.code) else None)),
+        reasons=_shown(wrong),
+        lacking=_shown(lacking),
+        is_finite=bool(lacking),
+        at_limit=lambda cause: _result_at_limit(program, judged, lacking, len(samples), cause),
+        own_failure=lambda: _own_failure(program, folder, job.scheduler, stopped),
+    )
+    judgement = judgement_of(findings, ending, lambda: _cause(folder))
+    if judgement.verdict == FAILED and judgement.cause is None and file is not None:
+        judgement = replace(judgement, cause=_line_of_problem(file, [*wrong, *lacking]))
+    if stopped:
+        judgement = replace(judgement, reason="; ".join(filter(None, [judgement.reason, *_shown(stopped)])))
+    iteration, warnings = max(output.iterations, default=None), tuple(blocks.warnings) if blocks else ()
+    metrics = list(_metrics(program, output, samples))
+    return ProgramResult(judgement, iteration, metrics, tuple(_rows(program, output)), warnings)
+
+
+def _output_file(program: ProgramFields, folder: Path) -> tuple[LogFile | None, list[str]]:
+    """Return the file with the output, and why there is none. Raise Unreadable if it may not be read."""
+    name = program.output.file
+    try:
+        file = file_of_job(folder, name) if name is not None else next(iter(log_files(folder)), None)
+    except Unreadable:
+        raise
+    except ReproError as error:
+        return None, [f"{name or 'the log'} {error.problems[0].what}"]
+    return file, [] if file is not None else [f"{name or 'log.txt'} is not in the job's folder"]
+
+
+def _without_labels(lines: Iterable[bytes], scheduler: str) -> Iterator[bytes]:
+    """Return the lines without the label of `srun`, which is the number of the task, or of `mpirun`."""
+    label = _TASK if scheduler == "slurm" else _PROCESS
+    return (label.sub(b"", line) for line in lines)
+
+
+def _settings(job: JobRow | NewJob) -> Mapping[str, Scalar]:
+    nodes = {"nodes": job.spec.resources.nodes} if job.spec.resources is not None else {}
+    return {"gpus": job.gpus, **nodes, **job.spec.settings}
+
+
+def _shown(problems: Sequence[str]) -> list[str]:
+    """Return the first problems in one line each, and the number of the others."""
+    first = [printable_line(problem)[:_LONGEST_PROBLEM] for problem in problems[:_MOST_PROBLEMS]]
+    return [*first, f"{len(problems) - _MOST_PROBLEMS} more"] if len(problems) > _MOST_PROBLEMS else first
+
+
+def _result_at_limit(
+    program: ProgramFields, judged: JudgedOutput, lacking: Sequence[str], samples: int, cause: Cause | None
+) -> str | None:
+    """Return how far a job came until its time limit; None if that is not a result: a table may be cut off."""
+    if not lacking and program.verified is not None:
+        return "reached its time limit after its output was complete"
+    if cause is not None and cause.kind in DECIDES_ANY_END:
+        return None
+    if samples < ENOUGH_SAMPLES or not all(map(_OF_ITERATIONS.search, lacking)):
+        return None
+    last = max(judged.output.iterations)
+    return f"reached its time limit at iteration {last}, with {counted(samples, 'sample')}"
+
+
+def _cause(folder: Path) -> Cause | None:
+    finder = CauseFinder(ANY_PROGRAM)
+    for block in log_blocks(folder):
+        finder.feed(block)
+    return finder.cause()
+
+
+def _own_failure(program: ProgramFields, folder: Path, scheduler: str, stopped: list[str]) -> Cause | None:
+    """Return the log line of a failure class of the program. Add the patterns that were stopped."""
+    found = failure_line(program, _without_labels(text_lines(log_blocks(folder)), scheduler))
+    stopped += found.problems
+    return _cause_at(found.failure, log_blocks(folder), found.line) if found.failure is not None else None
+
+
+def _line_of_problem(file: LogFile, problems: Sequence[str]) -> Cause | None:
+    """Return the line of the first problem that names one."""
+    place = next((int(match[1]) for problem in problems if (match := _PLACE.search(problem))), 0)
+    return _cause_at("output", file.blocks(), place) if place else None
+
+
+def _cause_at(kind: str, blocks: Iterable[bytes], number: int) -> Cause | None:
+    raw = next(islice(text_lines(blocks), number - 1, None), None)
+    if raw is None:
+        return None
+    line = parse_line(raw.rstrip().rpartition(b"\r")[2])  # the last state of a progress bar
+    return Cause(kind, line.text.strip()[:LONGEST_LINE], line.rank)
+
+
+def _metrics(
+    program: ProgramFields, output: ProgramOutput, samples: Sequence[Mapping[str, Found]]
+) -> Iterator[MeasuredMetric]:
+    """Yield the metrics of the whole job: values that the output has once, and statistics of iterations."""
+    for name, fields in program.metrics.items():
+        unit = fields.unit or ""
+        if name in program.output.of_iterations:
+            values = [value for found in samples if (value := _number(found.get(name))) is not None]
+            if values:
+                yield sample_that_counts(name, unit, fields.take, values)
+        elif (value := _number(output.values.get(name))) is not None:
+            yield MeasuredMetric(name, value, unit)
+
+
+def _rows(program: ProgramFields, output: ProgramOutput) -> Iterator[MeasuredRow]:
+    """Yield the rows of the output with their metrics."""
+    for key, row in output.rows.items():
+        values = ((name, fields.unit or "", _number(row.get(name))) for name, fields in program.metrics.items())
+        metrics = (MeasuredMetric(name, value, unit) for name, unit, value in values if value is not None)
+        named: dict[str, Value] = dict(zip(program.output.key, map(_key_value, key), strict=True))
+        yield MeasuredRow(named, tuple(metrics))
+
+
+def _key_value(value: Scalar) -> Value:
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def _number(found: Found | None) -> float | None:
+    """Return the number if it is finite."""
+    value = found.value if found is not None else None
+    return value if isinstance(value, float) and math.isfinite(value) else None
