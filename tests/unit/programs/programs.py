@@ -10,7 +10,7 @@ SWEEP = """
 name: sweep
 command: [all_reduce, -b, "{from}", -e, "{to}"]
 processes: one per GPU
-plot: {from: {unit: B}, to: {unit: B}, size: {unit: B}}
+axes: {from: {unit: B}, to: {unit: B}, size: {unit: B}}
 output:
   rows: {columns: size count type time_us busbw wrong, key: size}
   values: {out_of_bounds: 'Out of bounds values *: *{number}'}
