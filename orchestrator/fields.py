@@ -52,7 +52,10 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """Declaration of a field that is a mapping: each of its names is a column."""
+    """Declaration of a field that is a mapping: each of its names is a column.
+
+    A row of another program may have other names, in their own order.
+    """
 
     columns: tuple[Column, ...]
 
@@ -69,7 +72,7 @@ class TableRow(Mapping[str, Any]):
         for name, declared in _declared(type(self)).items():
             value = getattr(self, name)
             if isinstance(declared, Columns):
-                cells.update((column.name, value.get(column.name)) for column in declared.columns)
+                cells.update(value)
             elif declared is not None:
                 cells[name] = value
         return cells
@@ -95,13 +98,16 @@ def _declared(row_type: type) -> dict[str, Field | Columns | None]:
 
 
 @cache
-def columns_of(row_type: type) -> tuple[Column, ...]:
-    """Return the columns of a row: one for each field with a declaration, or all those of a mapping."""
+def columns_of(row_type: type, **mappings: tuple[Column, ...]) -> tuple[Column, ...]:
+    """Return the columns of a row: one for each field with a declaration, or all those of a mapping.
+
+    `mappings` are other columns of these fields than the declared ones.
+    """
     hints = get_type_hints(row_type)
     columns: list[Column] = []
     for name, declared in _declared(row_type).items():
         if isinstance(declared, Columns):
-            columns += declared.columns
+            columns += mappings.get(name, declared.columns)
         elif declared is not None:
             kind = declared.kind or kind_of(hints[name])
             columns.append(Column(name, kind, declared.meaning, declared.unit, declared.main))

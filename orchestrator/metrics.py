@@ -13,9 +13,9 @@ class MetricDefinition:
 
     `is_rate` is true for times and rates, which depend on how long a GPU waits for the host. `take` is the sample that
     counts. `least_uncertainty` is the smallest relative uncertainty of a metric that is neither a time nor a rate. A
-    `published` metric is one that papers report: experiments can name it. `beside` is the metric that it is shown
-    beside, with `label` as the head of a table and `phrase` as text. `is_stored` is false for a metric that results
-    compute from others.
+    `published` metric is one that papers report: experiments can name it. `is_principal` is true for the metric that
+    orders repeats and is shown with every figure. `beside` is the metric that it is shown beside, with `label` as the
+    head of a table and `phrase` as text. `is_stored` is false for a metric that results compute from others.
     """
 
     name: str
@@ -23,9 +23,10 @@ class MetricDefinition:
     meaning: str
     better: Literal["higher", "lower"] = "higher"
     is_rate: bool = True
-    take: Literal["median", "largest"] = "median"
+    take: Literal["median", "largest", "smallest", "last"] = "median"
     least_uncertainty: float | None = None
     published: bool = False
+    is_principal: bool = False
     beside: str | None = None
     label: str | None = None
     phrase: str = "{}"
@@ -37,8 +38,40 @@ def _by_name(*definitions: MetricDefinition) -> Mapping[str, MetricDefinition]:
 
 
 _Of = MetricDefinition  # one line for each short definition
+SAMPLED: Mapping[str, MetricDefinition] = _by_name(
+    _Of(
+        "gpu_memory_used_gb",
+        "GB",
+        "peak memory use of a whole GPU, in 10^9 bytes",
+        "lower",
+        is_rate=False,
+        take="largest",
+        least_uncertainty=0.01,
+        published=True,
+    ),
+    _Of("gpu_power_w", "W", "power of a busy GPU", "lower"),
+    _Of("gpu_clock_mhz", "MHz", "clock of a busy GPU"),
+    _Of("gpu_temperature_c", "degC", "highest temperature of a GPU", "lower", take="largest"),
+    _Of("gpu_power_capped_percent", "%", "share of time in which the power limit slowed a busy GPU", "lower"),
+    _Of(
+        "gpu_slowed_percent",
+        "%",
+        "share of time in which heat, power supply or hardware slowed a busy GPU: 0 on a healthy machine",
+        "lower",
+    ),
+)
+"""Metrics of the GPU samples of any program."""
+
 METRICS: Mapping[str, MetricDefinition] = _by_name(
-    _Of("iteration_ms", "ms", "time of an iteration", "lower", published=True, label="Iteration time (ms)"),
+    _Of(
+        "iteration_ms",
+        "ms",
+        "time of an iteration",
+        "lower",
+        published=True,
+        is_principal=True,
+        label="Iteration time (ms)",
+    ),
     _Of("host_wait_ms", "ms", "time per iteration for which a GPU waited for the host, maximum over ranks", "lower"),
     _Of("host_wait_percent", "%", "host wait as a share of the iteration time", "lower"),
     _Of("tflops_per_gpu", "TFLOP/s", "FLOPs per second and GPU, by SC21's equation 3", published=True),
@@ -99,26 +132,7 @@ METRICS: Mapping[str, MetricDefinition] = _by_name(
         take="largest",
     ),
     _Of("theoretical_memory_bytes", "B", "memory that the program predicts", "lower", is_rate=False),
-    _Of(
-        "gpu_memory_used_gb",
-        "GB",
-        "peak memory use of a whole GPU, in 10^9 bytes",
-        "lower",
-        is_rate=False,
-        take="largest",
-        least_uncertainty=0.01,
-        published=True,
-    ),
-    _Of("gpu_power_w", "W", "power of a busy GPU", "lower"),
-    _Of("gpu_clock_mhz", "MHz", "clock of a busy GPU"),
-    _Of("gpu_temperature_c", "degC", "highest temperature of a GPU", "lower", take="largest"),
-    _Of("gpu_power_capped_percent", "%", "share of time in which the power limit slowed a busy GPU", "lower"),
-    _Of(
-        "gpu_slowed_percent",
-        "%",
-        "share of time in which heat, power supply or hardware slowed a busy GPU: 0 on a healthy machine",
-        "lower",
-    ),
+    *SAMPLED.values(),
     _Of(
         "joules_per_iteration", "J", "energy of an iteration: mean power of all GPUs times the iteration time", "lower"
     ),
@@ -150,11 +164,12 @@ PUBLISHED: Sequence[str] = [name for name, metric in METRICS.items() if metric.p
 """Metrics that papers report."""
 
 
-def beside(name: str) -> list[MetricDefinition]:
-    """Return the metrics that are shown beside a metric."""
-    return [metric for metric in METRICS.values() if metric.beside == name]
+def principal_metric(metrics: Mapping[str, MetricDefinition], own: str) -> MetricDefinition:
+    """Return the metric that orders repeats: the principal one of the program, else a figure's own, else the first."""
+    principal = (metric for metric in metrics.values() if metric.is_principal)
+    return next(principal, None) or metrics.get(own) or next(iter(metrics.values()))
 
 
-def shares_beside(name: str) -> list[MetricDefinition]:
+def shares_beside(metrics: Mapping[str, MetricDefinition], name: str) -> list[MetricDefinition]:
     """Return the shares in percent that are shown beside a metric, as those of the peak beside TFLOP/s."""
-    return [metric for metric in beside(name) if metric.unit == "%"]
+    return [metric for metric in metrics.values() if metric.beside == name and metric.unit == "%"]

@@ -73,18 +73,20 @@ def _types(rows: list[type]) -> dict[str, Any]:
         ]
     schemas, defs = TypeAdapter.json_schemas(inputs)
     types: dict[str, dict[str, Any]] = defs["$defs"]
+    of_programs: dict[str, set[str]] = {}
     fields = {key: schema for (key, _), schema in schemas.items()}
     for row in tables:
         properties = {
             column.name: fields.get(f"{row.__name__}.{column.name}") or _column(column) for column in columns_of(row)
         }
         types[row.__name__] = {"type": "object", "description": row.__doc__, "properties": properties}
-    for one in types.values():
+        of_programs[row.__name__] = set(properties) - set(get_type_hints(row))
+    for name, one in types.items():
         one.pop("title", None)
         for field in one.get("properties", {}).values():
             field.pop("title", None)
         if "properties" in one:
-            one["required"] = list(one["properties"])
+            one["required"] = [each for each in one["properties"] if each not in of_programs.get(name, ())]
     return {name: types[name] for name in _used(types, [row.__name__ for row in rows])}
 
 

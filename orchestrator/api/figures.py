@@ -73,7 +73,7 @@ class Collected:
 
     def iterations(self) -> Iterator[Row]:
         """Yield a row for each iteration of every job of the cases, including repeats and earlier jobs."""
-        positions = {result.case.name: position for position, result in enumerate(self.results)}
+        positions = {result.job_case: position for position, result in enumerate(self.results)}
         own = [row for row in job_rows(self.ledger, experiment=self.outcome.entry.name) if self.outcome.has(row)]
         rows = [row for row in own if row.case_name in positions]
         rows = result_rows(self.ledger, rows, self.attempt, self.outcome.left_out_ids).rows
@@ -81,7 +81,7 @@ class Collected:
 
     def columns(self, choice: str = "all", *, iterations: bool = False) -> list[Column]:
         """Return the columns of a choice: `main`, `all`, or names with commas between them."""
-        return chosen_columns(choice, self.outcome.entry.experiment.axes.y.metric, iterations=iterations)
+        return chosen_columns(self.outcome.entry, choice, iterations=iterations)
 
     def export(self, file_format: str = "csv", *, iterations: bool = False, columns: str = "all") -> Iterator[bytes]:
         """Yield the cases and claims, or the iterations, as csv, json, jsonl, parquet, md or latex.
@@ -186,7 +186,8 @@ class PublishedComparison:
     @property
     def failures(self) -> list[JobRow]:
         """Return the chosen jobs that failed unexpectedly."""
-        return [row for row in self.outcome.failures if row.case_name in self.results]
+        names = {result.job_case for result in self.results.values()}
+        return [row for row in self.outcome.failures if row.case_name in names]
 
     @property
     def failed(self) -> bool:

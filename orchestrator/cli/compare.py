@@ -23,7 +23,6 @@ from orchestrator.cli.output import (
     table,
 )
 from orchestrator.errors import EXIT_FAILED, Problem, ReproError, did_you_mean
-from orchestrator.metrics import METRICS
 from orchestrator.paths import find_folders, short_name
 from orchestrator.text import counted
 
@@ -120,12 +119,13 @@ def _print_summary(comparison: api.PublishedComparison) -> None:
     """Print how rates are computed, how many numbers are within tolerance, and what is missing."""
     rows, results = comparison.rows, comparison.results.values()
     measured = [result for result in results if result.metric("tflops_per_gpu")]
-    if measured:
-        equations = " or ".join(dict.fromkeys(filter(None, (api.equation(result.case) for result in measured))))
-        message(f"TFLOP/s, percent of peak and PFLOP/s of all GPUs by {equations}, from the time of an iteration")
+    equations = dict.fromkeys(filter(None, (api.equation(result.case) for result in measured)))
+    if equations:
+        by = " or ".join(equations)
+        message(f"TFLOP/s, percent of peak and PFLOP/s of all GPUs by {by}, from the time of an iteration")
         for name in ("percent_of_peak_computed", "mfu_percent"):
             if any(result.metric(name) for result in measured):
-                message(f"{name}: {METRICS[name].meaning}")
+                message(f"{name}: {comparison.outcome.entry.metrics[name].meaning}")
     judged = [row for row in rows if row.within is not None]
     if judged:
         within = sum(row.within is True for row in judged)

@@ -129,7 +129,7 @@ def print_outcome(
     print_beside("here", f"scale {outcome.scale} on {outcome.cluster}{program}: {here}", 12)
     data("")
     metric = experiment.axes.y.metric
-    chosen = columns or [name for name in api.main_columns(metric) if _is_of_interest(name, rows)]
+    chosen = columns or [name for name in api.main_columns(outcome.entry) if _is_of_interest(name, rows)]
     shown = [{**row, "state": row.state or "not submitted"} for row in rows]
     table(shown, chosen, important=("case", "verdict", "iteration_ms", metric, "published"))
     verdicts = Counter(row.verdict for row in rows)

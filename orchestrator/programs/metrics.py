@@ -2,15 +2,41 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
+from functools import lru_cache
 
-from orchestrator.metrics import MetricDefinition
-from orchestrator.programs.program import ProgramFields
+from orchestrator.metrics import METRICS, SAMPLED, MetricDefinition
+from orchestrator.programs.program import MetricFields, ProgramFields
 
 
 def metric_definitions(program: ProgramFields) -> Mapping[str, MetricDefinition]:
-    """Return the metrics of a program by name, in the order of the record."""
-    return {
-        name: MetricDefinition(name, fields.unit or "", fields.label or name, fields.better, label=fields.label)
-        for name, fields in program.metrics.items()
-    }
+    """Return the metrics of a program by name in the order of the record, then those of GPU samples."""
+    of_iterations = program.output.of_iterations
+    own = {name: _definition(name, fields, name in of_iterations) for name, fields in program.metrics.items()}
+    return own | {name: metric for name, metric in SAMPLED.items() if name not in own}
+
+
+def definitions_of(record: Mapping[str, object] | None) -> Mapping[str, MetricDefinition]:
+    """Return the metrics of a job's program: `record` is `JobSpec.program`, None for a program that repro knows."""
+    return METRICS if record is None else _of_record(json.dumps(record))
+
+
+@lru_cache
+def _of_record(record: str) -> Mapping[str, MetricDefinition]:
+    return metric_definitions(ProgramFields.model_validate_json(record))
+
+
+def _definition(name: str, fields: MetricFields, is_of_iterations: bool) -> MetricDefinition:
+    label, unit = fields.label or name, fields.unit or ""
+    return MetricDefinition(
+        name,
+        unit,
+        f"{label}, {fields.take} of the iterations" if is_of_iterations else f"{label}, as the program prints it",
+        fields.better,
+        is_rate=fields.rate,
+        take=fields.take,
+        least_uncertainty=None if fields.rate else 0.0,
+        published=True,
+        label=f"{label} ({unit})" if unit and unit not in label else label,
+    )

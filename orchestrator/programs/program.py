@@ -22,6 +22,18 @@ BUILT_IN_NAMES = ("rows", "iterations", "seconds", "exit_code")
 """Names that each condition may use: the number of rows and iterations, the time of the job, and its exit code."""
 
 
+BYTES = "B"
+"""Unit of axes whose values may have a suffix: 16G."""
+
+
+def shown_bytes(value: float) -> str:
+    """Return a number of bytes with the largest suffix that keeps it short: 8, 1.5K, 16G."""
+    for unit, size in reversed(_UNITS.items()):
+        if value >= size and float(f"{value / size:.4g}") * size == value:
+            return f"{value / size:.4g}{unit}"
+    return f"{value:.10g}"
+
+
 def _checked_condition(text: str) -> str:
     condition_of(text)
     return text
@@ -42,6 +54,10 @@ class MetricFields(Strict):
     label: Text | None = optional("Name in tables and plots. Without it: the metric's.", "Bus bandwidth")
     take: Literal["median", "largest", "smallest", "last"] = optional(
         "Number of the iterations that counts.", default="median"
+    )
+    rate: bool = optional(
+        "true: it depends on the host and the nodes, so that small differences are noise. false: repeats are exact.",
+        default=True,
     )
 
 
@@ -107,7 +123,7 @@ class ProgramFields(Strict):
     def value(self, axis: str, text: Scalar) -> Scalar:
         """Return the value of an axis as a command has it. 16G of an axis in bytes is the integer 2^34."""
         fields = self.axes.get(axis)
-        return bytes_of(text) if fields is not None and fields.unit == "B" else text
+        return bytes_of(text) if fields is not None and fields.unit == BYTES else text
 
     def words(self, settings: Mapping[str, Scalar]) -> list[str]:
         """Return the command of a case."""

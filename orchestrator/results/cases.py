@@ -16,11 +16,12 @@ from orchestrator.errors import Problem, ReproError, for_each
 from orchestrator.job_spec import Value
 from orchestrator.ledger.attempts import attempts_of_jobs, job_rows, rows_of_attempts
 from orchestrator.ledger.database import Ledger
-from orchestrator.ledger.measurements import MeasuredMetric
+from orchestrator.ledger.measurements import MeasuredMetric, MeasuredRow
 from orchestrator.ledger.rows import JobRow, JobSummary
 from orchestrator.ledger.tables import ENDED, FAILED, MEASURED, PARTIAL, RUNNING, VERIFIED, field_values
 from orchestrator.masking import masked
 from orchestrator.megatron.model import training_days
+from orchestrator.metrics import MetricDefinition, principal_metric
 from orchestrator.programs.axes import Settings
 from orchestrator.reading.failure import Failure, fails_as_published, ran_out_of_memory
 from orchestrator.reading.job_status import attempt_text, reuse_text
@@ -146,8 +147,8 @@ def latest_job(rows: Sequence[R]) -> R:
 class Combined:
     """Last job of a case, combined with its repeats; without a job if the case was not submitted.
 
-    `rows` are the jobs behind the numbers, the fastest first; `row` is the median job. Without a number both are the
-    last job. `failed` are failed repeats. `noise` is the reason why the times are too noisy to be compared, `flag` the
+    `rows` are the jobs behind the numbers, the best first; `row` is the median job. Without a number both are the last
+    job. `failed` are failed repeats. `noise` is the reason why the times are too noisy to be compared, `flag` the
     reason why the numbers cannot be right.
     """
 
@@ -193,19 +194,53 @@ class Combined:
         return host_bound_reason(self.metrics) if self.is_host_bound else None
 
 
-def combine_repeats(rows: Sequence[JobRow], metrics: Mapping[int, Mapping[str, MeasuredMetric]]) -> Combined:
+RowKey = tuple[tuple[str, Value], ...]
+"""Axes and values that name a row of a program's output; empty for a job without rows."""
+
+
+def combine_rows(
+    rows: Sequence[JobRow],
+    metrics: Mapping[int, Mapping[str, MeasuredMetric]],
+    output_rows: Mapping[int, Sequence[MeasuredRow]],
+    principal: MetricDefinition,
+) -> dict[RowKey, Combined]:
+    """Combine the jobs of one case row by row of their outputs, in the order of the output.
+
+    Each row has the metrics of its job, too. Without a measured job that has rows, the only key is empty.
+    """
+    last = latest_job(rows)
+    by_key: dict[RowKey, dict[int, Mapping[str, MeasuredMetric]]] = {}
+    for job in (row for row in rows if row.verdict in MEASURED and _are_repeats(row, last)):
+        for row in output_rows.get(job.attempt_id, ()):
+            key = tuple((axis, _plain(value)) for axis, value in row.key.items())
+            of_row = {metric.name: metric for metric in row.metrics}
+            by_key.setdefault(key, {})[job.attempt_id] = {**metrics.get(job.attempt_id, {}), **of_row}
+    if not by_key:
+        return {(): combine_repeats(rows, metrics, principal)}
+    return {key: combine_repeats(rows, of_key, principal) for key, of_key in by_key.items()}
+
+
+def _plain(value: Value) -> Value:
+    """Return a whole number as an integer."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def combine_repeats(
+    rows: Sequence[JobRow], metrics: Mapping[int, Mapping[str, MeasuredMetric]], principal: MetricDefinition
+) -> Combined:
     """Combine the jobs of one case, which are in the order of their runs; `metrics` are by attempt.
 
-    Jobs like `latest_job` count. Jobs with the same code, configuration and image are repeats. Only measured repeats
-    count if there is one.
+    Jobs like `latest_job` count. Jobs with the same code, configuration and image are repeats. Only repeats with the
+    `principal` metric count if there is one. It orders them.
     """
     last = latest_job(rows)
     alike = [row for row in rows if _are_repeats(row, last)]
-    measured = [row for row in alike if row.verdict in MEASURED and "iteration_ms" in metrics.get(row.attempt_id, {})]
+    measured = [row for row in alike if row.verdict in MEASURED and principal.name in metrics.get(row.attempt_id, {})]
     if not measured:
         own = metrics.get(last.attempt_id, {})
         return Combined(row=last, rows=(last,), metrics={name: mean_metric([metric]) for name, metric in own.items()})
-    measured.sort(key=lambda row: metrics[row.attempt_id]["iteration_ms"].value)
+    is_descending = principal.better == "higher"
+    measured.sort(key=lambda row: metrics[row.attempt_id][principal.name].value, reverse=is_descending)
     by_job = [metrics[row.attempt_id] for row in measured]
     middle = (len(measured) - 1) // 2
     nodes = [row.nodes for row in measured]
@@ -221,7 +256,7 @@ def combine_repeats(rows: Sequence[JobRow], metrics: Mapping[int, Mapping[str, M
         rows=tuple(measured),
         metrics=means,
         failed=tuple(row for row in alike if row.verdict == FAILED),
-        noise=means["iteration_ms"].too_noisy,
+        noise=means[principal.name].too_noisy if principal.is_rate else None,
         flag=_flag(measured, by_job),
     )
 
@@ -258,7 +293,7 @@ def mean_metric(repeats: Sequence[MeasuredMetric], nodes: Sequence[str | None] =
 def _flag(rows: Sequence[JobRow], by_job: Sequence[Mapping[str, MeasuredMetric]]) -> str | None:
     """Return why the numbers cannot be right: a rate above the GPU's peak means that the times in the log are wrong."""
     for row, metrics in zip(rows, by_job, strict=True):
-        share = metrics.get("percent_of_peak")
+        share = metrics.get("percent_of_peak") if row.spec.program is None else None
         if share is not None and share.value > 100:
             return f"{row.job_id} would run at {share.value:.4g} % of the GPU's peak"
     return None
@@ -268,13 +303,15 @@ def _flag(rows: Sequence[JobRow], by_job: Sequence[Mapping[str, MeasuredMetric]]
 class Result(Combined):
     """Case with its job, metrics, and the published number for the figure's own metric.
 
-    `losses` are (iteration, loss) pairs, empty unless requested; `gpu` is the name of the cluster's GPU; `instead_of`
-    is the program of the published numbers if another program ran. `newer` has the latest attempts of these jobs where
-    a later attempt than the result exists, `later` the later jobs that have not run. `measured_for` is another
-    experiment that made the job's result, by its full name. `left_out` are attempts that a user left out.
+    If the case is a row of its job's output, `row_key` has the axes that name the row. `losses` are (iteration, loss)
+    pairs, empty unless requested; `gpu` is the name of the cluster's GPU; `instead_of` is the program of the published
+    numbers if another program ran. `newer` has the latest attempts of these jobs where a later attempt than the result
+    exists, `later` the later jobs that have not run. `measured_for` is another experiment that made the job's result,
+    by its full name. `left_out` are attempts that a user left out.
     """
 
     case: Case
+    row_key: RowKey = ()
     published: PublishedPoint | None = None
     losses: tuple[tuple[int, float], ...] = ()
     gpu: str | None = None
@@ -283,6 +320,11 @@ class Result(Combined):
     later: tuple[JobRow, ...] = ()
     measured_for: str | None = None
     left_out: tuple[LeftOutAttempt, ...] = ()
+
+    @property
+    def job_case(self) -> str:
+        """Return the name of its job's case. The case itself may be a row of the job's output."""
+        return self.row.case_name if self.row is not None else self.case.name
 
     @property
     def failures(self) -> list[JobRow]:
@@ -349,14 +391,16 @@ def case_results(
     losses: Mapping[int, Sequence[tuple[int, float]]] | None = None,
     newer: Mapping[int, JobRow] | None = None,
     made_for: Mapping[int, str] | None = None,
+    output_rows: Mapping[int, Sequence[MeasuredRow]] | None = None,
 ) -> list[Result]:
-    """Return a result for each case of the scale, measured or not.
+    """Return a result for each case of the scale, measured or not; one for each row of a measured job's output.
 
-    `rows` are of one cluster, oldest first; `metrics` and `losses` are by attempt, `newer` are the latest attempts by
-    the attempt that is the result, `made_for` the experiments that made the attempts. A case that ran more than once
-    counts with its last job and its repeats.
+    `rows` are of one cluster, oldest first; `metrics`, `losses` and `output_rows` are by attempt, `newer` are the
+    latest attempts by the attempt that is the result, `made_for` the experiments that made the attempts. A case that
+    ran more than once counts with its last job and its repeats.
     """
     newer = newer or {}
+    principal = principal_metric(entry.metrics, entry.experiment.axes.y.metric)
     by_name: dict[str, list[JobRow]] = {}
     for row in rows:
         by_name.setdefault(row.case_name, []).append(row)
@@ -365,23 +409,34 @@ def case_results(
     own = named or (cases[0].instead_of if cases else None)
     results: list[Result] = []
     for case in cases:
-        result = Result(case=case, published=published_for(entry, case, gpu), gpu=gpu, instead_of=own)
         jobs = by_name.get(case.name, [])
-        combined = combine_repeats(jobs, metrics) if jobs else Combined()
-        if (job := combined.row) is not None:
-            last = max(index for index, row in enumerate(jobs) if _are_repeats(row, job))
-            origin = (made_for or {}).get(job.attempt_id, job.experiment)
-            ran = (*combined.rows, *combined.failed)
-            result = replace(
-                result,
-                **field_values(combined) | {"metrics": with_training_days(case, combined.metrics)},
-                losses=tuple((losses or {}).get(job.attempt_id, ())),
-                measured_for=None if origin == job.experiment else origin,
-                later=tuple(jobs[last + 1 :]),
-                newer=tuple(newer[row.attempt_id] for row in ran if row.attempt_id in newer),
-            )
-        results.append(result)
+        by_key = combine_rows(jobs, metrics, output_rows or {}, principal) if jobs else {(): Combined()}
+        for key, combined in by_key.items():
+            of_row = _case_of_row(entry, case, key) if key else case
+            published = published_for(entry, of_row, gpu)
+            result = Result(case=of_row, row_key=key, published=published, gpu=gpu, instead_of=own)
+            if (job := combined.row) is not None:
+                last = max(index for index, row in enumerate(jobs) if _are_repeats(row, job))
+                origin = (made_for or {}).get(job.attempt_id, job.experiment)
+                ran = (*combined.rows, *combined.failed)
+                result = replace(
+                    result,
+                    **field_values(combined) | {"metrics": with_training_days(case, combined.metrics)},
+                    losses=tuple((losses or {}).get(job.attempt_id, ())),
+                    measured_for=None if origin == job.experiment else origin,
+                    later=tuple(jobs[last + 1 :]),
+                    newer=tuple(newer[row.attempt_id] for row in ran if row.attempt_id in newer),
+                )
+            results.append(result)
     return results
+
+
+def _case_of_row(entry: Entry, case: Case, key: RowKey) -> Case:
+    """Return the case of a row of the output of a case's job, with the published numbers of the row."""
+    settings = {**case.settings, **dict(key)}
+    points = entry.experiment.published if case.scale == PAPER else ()
+    of_row = [point for point in points if point not in case.published and point.where.items() <= settings.items()]
+    return replace(case, point=(*case.point, *key), settings=settings, published=(*case.published, *of_row))
 
 
 def with_training_days(case: Case, metrics: Mapping[str, CaseMetric]) -> Mapping[str, CaseMetric]:

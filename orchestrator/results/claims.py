@@ -27,9 +27,10 @@ from orchestrator.catalog.claims import (
     TrendClaim,
 )
 from orchestrator.catalog.expand import scale_fields
+from orchestrator.catalog.experiment import PAPER
 from orchestrator.catalog.library import Entry
 from orchestrator.job_spec import Value
-from orchestrator.metrics import METRICS
+from orchestrator.metrics import MetricDefinition
 from orchestrator.programs.axes import Settings
 from orchestrator.results.cases import Result, published_on
 from orchestrator.results.evidence import (
@@ -111,7 +112,8 @@ def judge_claims(
         beside = (others or {}).get(other, ()) if other else ()
         cases, cases_beside = (tuple(one for one in every if one.has(claim.where)) for every in (results, beside))
         metric = claim.metric or entry.experiment.axes.y.metric
-        evidence = Evidence(entry, scale, cases, metric, gpus_per_node, cases_beside, (*results, *beside))
+        definition = entry.metrics.get(metric) or MetricDefinition(metric, "", "a metric that the program lacks")
+        evidence = Evidence(entry, scale, cases, definition, gpus_per_node, cases_beside, (*results, *beside))
         verdicts.append(_judge(claim, evidence))
     return verdicts
 
@@ -124,6 +126,7 @@ def _judge(claim: Claim, evidence: Evidence) -> ClaimVerdict:
     try:
         if not cases:
             raise NotJudged(f"no case has {assigned(claim.where)}")
+        _require_metrics(claim, evidence)
         own = cases[0].instead_of
         if own is not None and isinstance(claim, (PublishedClaim, OutcomeClaim, LossCurveClaim)):
             raise NotJudged(f"it is about {own}, and {cases[0].case.workload} ran")
@@ -142,11 +145,26 @@ def _judge(claim: Claim, evidence: Evidence) -> ClaimVerdict:
     return ClaimVerdict(claim, "holds" if finding.holds else "fails", because, used, finding.margin)
 
 
+def _require_metrics(claim: Claim, evidence: Evidence) -> None:
+    """Raise NotJudged if a program lacks a metric of the claim, or if two programs have it in another unit."""
+    metrics = evidence.entry.metrics
+    for name in _metrics(claim, evidence):
+        if name not in metrics:
+            raise NotJudged(f"{name}: {evidence.results[0].case.workload} has no such metric")
+        other = claim.experiment if isinstance(claim, PairFields) else None
+        beside = evidence.entry.others[other].metrics.get(name) if other is not None else metrics[name]
+        if beside is None:
+            raise NotJudged(f"{name}: the program of {other} has no such metric")
+        texts = [f"in {one.unit or 'no unit'}, {one.better} is better" for one in (metrics[name], beside)]
+        if texts[0] != texts[1]:
+            raise NotJudged(f"{name} is {texts[0]}, and {texts[1]} in {other}")
+
+
 def _require_gpus(claim: Claim, evidence: Evidence) -> None:
     """Raise NotJudged if the claim is about times or rates of GPUs, and CPU processes took their place."""
     on_cpu = any(result.case.device == "cpu" for result in evidence.results)
     is_of_gpus = evidence.entry.experiment.device != "cpu"
-    if on_cpu and is_of_gpus and any(METRICS[name].is_rate for name in _metrics(claim, evidence)):
+    if on_cpu and is_of_gpus and any(evidence.entry.metrics[name].is_rate for name in _metrics(claim, evidence)):
         raise NotJudged("the speed of processes on CPU cores does not show the speed of GPUs")
 
 
@@ -163,7 +181,7 @@ def _metrics(claim: Claim, evidence: Evidence) -> list[str]:
     """Return the metrics that the claim compares; none for claims about outcomes or losses."""
     if isinstance(claim, (OutcomeClaim, LossCurveClaim)):
         return []
-    return list(claim.metrics) if isinstance(claim, PublishedClaim) else [evidence.metric]
+    return list(claim.metrics) if isinstance(claim, PublishedClaim) else [evidence.metric.name]
 
 
 def _compared(claim: Claim, evidence: Evidence) -> list[Result]:
@@ -237,7 +255,7 @@ def _judge_trend(claim: TrendClaim, evidence: Evidence) -> ClaimFinding:
     """Judge a trend. A step may go the wrong way by the tolerance, the last value must be beyond the first one."""
 
     def shown(result: Result) -> str:
-        number = shown_number(metric_of(result, evidence.metric).value)
+        number = shown_number(metric_of(result, evidence.metric.name).value)
         return f"{number} at {claim.along}={result.case.value(claim.along)}"
 
     def part(name: str, before: Result, after: Result, tolerance: float) -> Part:
@@ -272,11 +290,15 @@ def _judge_published(claim: PublishedClaim, evidence: Evidence) -> ClaimFinding:
     ]
     if not points:
         raise NotJudged(f"none of its numbers was published for {evidence.results[0].gpu or 'a GPU without a name'}")
+    if (missing := next(_missing_rows(claim, evidence), None)) is not None:
+        raise NotJudged(f"the output has no row of {missing}, which has a published number")
     names = {result.case.name for result in verified(unique(result for result, _ in points))}
+    metrics = evidence.entry.metrics
     parts = [
-        published_part(result, point, evidence.numbers([result], point.metric)[0], claim.tolerance)
+        published_part(result, point, metric, evidence.numbers([result], metric)[0], claim.tolerance)
         for result, point in points
         if result.case.name in names
+        for metric in [metrics[point.metric]]
     ]
     decision = decide(parts)
     farthest = max(
@@ -285,6 +307,23 @@ def _judge_published(claim: PublishedClaim, evidence: Evidence) -> ClaimFinding:
     )
     because = f"the farthest of {len(decision.parts)}: {farthest.name}; {100 * claim.tolerance:.4g} % allowed"
     return ClaimFinding(decision.holds, because, farthest.margin)
+
+
+def _missing_rows(claim: PublishedClaim, evidence: Evidence) -> Iterator[str]:
+    """Yield the settings of published numbers that belong to a row of a measured output, and have none."""
+    chosen = claim.where
+    for point in evidence.entry.experiment.published if evidence.scale == PAPER else ():
+        where = point.where
+        contradicts = (where | chosen) != (chosen | where)
+        if contradicts or not point.confirmed or point.metric not in claim.metrics:
+            continue
+        of_job = [
+            result
+            for result in evidence.results
+            if result.row_key and result.case.has({a: v for a, v in where.items() if a not in dict(result.row_key)})
+        ]
+        if of_job and not any(result.has(point.where) for result in of_job):
+            yield assigned(where)
 
 
 def _judge_outcome(claim: OutcomeClaim, evidence: Evidence) -> ClaimFinding:
@@ -344,11 +383,11 @@ def _best_to_best(claim: RatioClaim, evidence: Evidence) -> Part:
     metric, (least, most) = evidence.metric, _bounds(claim)
     sides = _sides(claim, evidence)
     verified(unique(result for side in sides for result in side))
-    sides = tuple(measured(side, metric) for side in sides)
+    sides = tuple(measured(side, metric.name) for side in sides)
     both = unique(result for side in sides for result in side)
     numbers = dict(zip(map(id, both), evidence.speeds(both), strict=True))
     of, over = (largest([numbers[id(result)] for result in side]) for side in sides)
-    ratio = over / of if METRICS[metric].better == "lower" else of / over
+    ratio = over / of if metric.better == "lower" else of / over
     return Part(_ratio_name(claim), both, metric, ratio, least, most)
 
 
@@ -468,7 +507,7 @@ def _smoothed(losses: Sequence[tuple[int, float]], over: int) -> dict[int, float
 
 def _measured_pairs(claim: PairClaim, evidence: Evidence) -> list[Pair]:
     pairs = _pairs(claim, evidence)
-    measured(_both(pairs), evidence.metric)
+    measured(_both(pairs), evidence.metric.name)
     return pairs
 
 
@@ -479,7 +518,8 @@ def _both(pairs: Sequence[Pair]) -> list[Result]:
 def _pairs(claim: PairClaim, evidence: Evidence) -> list[Pair]:
     """Return all pairs except those in which a case runs out of memory as published."""
     of, over = _sides(claim, evidence)
-    axes = _paired_by(evidence, claim.compared) if len(of) > 1 or len(over) > 1 else []
+    keys = dict.fromkeys(axis for result in of for axis, _ in result.row_key if axis not in claim.compared)
+    axes = [*_paired_by(evidence, claim.compared), *keys] if len(of) > 1 or len(over) > 1 else []
     pairs = [
         Pair(first, second, _values(first, axes))
         for first in of

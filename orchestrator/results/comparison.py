@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from types import SimpleNamespace
 from typing import Annotated, Literal, NamedTuple
 
-from orchestrator.catalog.case import Case, TrainingCase
+from orchestrator.catalog.case import Case, TrainingCase, shown_value
 from orchestrator.catalog.claims import PublishedClaim
 from orchestrator.catalog.experiment import PublishedPoint
 from orchestrator.catalog.library import Entry
@@ -18,12 +18,13 @@ from orchestrator.errors import Problem, ReproError, did_you_mean
 from orchestrator.fields import Column, Columns, Field, TableRow, row_of
 from orchestrator.ledger.attempts import attempts_of_jobs, last_result, with_attempt
 from orchestrator.ledger.database import Ledger
-from orchestrator.ledger.measurements import MeasuredMetric
+from orchestrator.ledger.measurements import MeasuredMetric, MeasuredRow
 from orchestrator.ledger.reports import cases_asked_for
 from orchestrator.ledger.rows import AttemptRow, JobRow
 from orchestrator.ledger.tables import ENDED, FAILED, Run
-from orchestrator.metrics import METRICS, beside
-from orchestrator.results.cases import CaseMetric, Combined, Result, combine_repeats, published_on
+from orchestrator.metrics import METRICS, MetricDefinition, principal_metric
+from orchestrator.programs.metrics import definitions_of
+from orchestrator.results.cases import CaseMetric, Combined, Result, RowKey, combine_rows, published_on
 from orchestrator.results.evidence import job_spread, numbers_of, on_same_nodes, published_part, uncertainty_of
 
 OUR_TOLERANCE = 0.1
@@ -33,8 +34,17 @@ that a shipped experiment allows a published rate, because these numbers also co
 NOT_MEASURED = "not measured"
 
 
-_BESIDE = (*beside("tflops_per_gpu"), METRICS["host_wait_percent"])
-_BESIDE_COLUMNS = tuple(Column(metric.name, "number", metric.meaning, metric.unit) for metric in _BESIDE)
+_HOST_WAIT = "host_wait_percent"
+
+
+def _beside(metrics: Mapping[str, MetricDefinition]) -> Iterator[MetricDefinition]:
+    """Yield the metrics of a program that are shown beside others, and the host wait."""
+    yield from (metric for metric in metrics.values() if metric.beside)
+    if _HOST_WAIT in metrics:
+        yield metrics[_HOST_WAIT]
+
+
+_BESIDE_COLUMNS = tuple(Column(metric.name, "number", metric.meaning, metric.unit) for metric in _beside(METRICS))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,7 +105,7 @@ def equation(case: Case) -> str | None:
 def _rows(entry: Entry, result: Result, results: Sequence[Result]) -> Iterator[ComparedNumber]:
     points = _points(result)
     if not points:
-        own = measured_number(result, entry.experiment.axes.y.metric)
+        own = measured_number(entry, result, entry.experiment.axes.y.metric)
         yield own if own.missing else replace(own, missing="no published number")
     for point in points:
         yield _reference_row(entry, result, point, results)
@@ -112,7 +122,7 @@ def _points(result: Result) -> list[PublishedPoint]:
 
 
 def _reference_row(entry: Entry, result: Result, point: PublishedPoint, results: Sequence[Result]) -> ComparedNumber:
-    row = measured_number(result, point.metric, point)
+    row = measured_number(entry, result, point.metric, point)
     metric = result.metric(point.metric)
     if metric is None:
         return row
@@ -121,8 +131,9 @@ def _reference_row(entry: Entry, result: Result, point: PublishedPoint, results:
     reason = _not_comparable(entry, result, point)
     if reason is not None:
         return replace(row, because=reason)
-    (number,) = numbers_of([result], point.metric, results)
-    part = published_part(result, point, number, tolerance)
+    definition = entry.metrics[point.metric]
+    (number,) = numbers_of([result], definition, results)
+    part = published_part(result, point, definition, number, tolerance)
     if part.holds is None and part.open_because is None and metric.too_noisy:
         return replace(row, missing="too noisy", because=metric.too_noisy)
     if part.holds is None:
@@ -149,12 +160,14 @@ def _not_comparable(entry: Entry, result: Result, point: PublishedPoint) -> str 
     gpu = point.gpu or (entry.paper.machine.gpu if entry.paper.machine else None)
     if gpu and gpu not in (result.gpu or ""):
         return f"published for {gpu}, measured on {result.gpu or 'a GPU without a name'}"
-    if result.host_bound and METRICS[point.metric].is_rate:
+    if point.metric not in entry.metrics:
+        return f"{result.case.workload} has no metric {point.metric}"
+    if result.host_bound and entry.metrics[point.metric].is_rate:
         return f"host-bound: {result.host_bound}"
     return None
 
 
-def measured_number(result: Result, metric: str, point: PublishedPoint | None = None) -> ComparedNumber:
+def measured_number(entry: Entry, result: Result, metric: str, point: PublishedPoint | None = None) -> ComparedNumber:
     """Return the measured number of a case beside a published one, not yet compared."""
     number = result.metric(metric)
     missing, because = (None, None) if number else _missing(result)
@@ -167,7 +180,7 @@ def measured_number(result: Result, metric: str, point: PublishedPoint | None = 
         metric=metric,
         missing=missing,
         because=because,
-        beside={each.name: result.value(each.name) for each in _BESIDE},
+        beside={each.name: result.value(each.name) for each in _beside(entry.metrics)},
         flops=equation(result.case),
     )
 
@@ -188,20 +201,31 @@ def _missing(result: Result) -> tuple[str, str | None]:
 
 SideKind = Literal["cluster", "date", "commit", "run"]
 Change = Literal[
-    "regression", "improvement", "same within noise", "now fails", "only in A", "only in B", "no number in either"
+    "regression",
+    "improvement",
+    "same within noise",
+    "not comparable",
+    "now fails",
+    "only in A",
+    "only in B",
+    "no number in either",
 ]
 _SHORTEST_PREFIX = 4
 """Fewest characters that can stand for a commit or a run's id."""
 
 
 class _CaseKey(NamedTuple):
-    """Key by which the cases of two sides are matched; `cluster` is None if clusters are compared."""
+    """Key by which the cases of two sides are matched; `cluster` is None if clusters are compared.
+
+    `row_key` is that of a row of the job's output, whose name is part of the case's.
+    """
 
     experiment: str
     scale: str
     case: str
     workload: str
     cluster: str | None
+    row_key: RowKey = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -319,18 +343,31 @@ def compare_sides(
     metrics: Mapping[int, Mapping[str, MeasuredMetric]],
     metric_of: Callable[[str], str],
     by_cluster: bool,
+    output_rows: Mapping[int, Sequence[MeasuredRow]] | None = None,
 ) -> list[CaseDiff]:
     """Return a row per case, matched by experiment, scale, case and program, and with `by_cluster` by cluster.
 
-    `metrics` are by attempt; `metric_of` returns the metric of an experiment.
+    `metrics` and `output_rows` are by attempt; `metric_of` returns the metric of an experiment. Each row of an output
+    is a case.
     """
-    side_a, side_b = (
-        {key: combine_repeats(jobs, metrics) for key, jobs in _grouped(rows, by_cluster).items()} for rows in (a, b)
-    )
-    repeated = [list(side.values()) for side in (side_a, side_b)]
+
+    def combined(rows: Sequence[JobRow]) -> Iterator[tuple[_CaseKey, Combined]]:
+        for key, jobs in _grouped(rows, by_cluster).items():
+            principal = principal_metric(definitions_of(jobs[-1].spec.program), metric_of(key.experiment))
+            for row_key, of_row in combine_rows(jobs, metrics, output_rows or {}, principal).items():
+                names = (key.case, *(f"{axis}={shown_value(value)}" for axis, value in row_key))
+                yield key._replace(case=",".join(filter(None, names)), row_key=row_key), of_row
+
+    side_a, side_b = dict(combined(a)), dict(combined(b))
+    repeated: dict[RowKey, tuple[list[Combined], list[Combined]]] = {}
+    for number, side in enumerate((side_a, side_b)):
+        for key, of_case in side.items():
+            repeated.setdefault(key.row_key, ([], []))[number].append(of_case)
     absent = Combined()
     return [
-        _difference(key, side_a.get(key, absent), side_b.get(key, absent), repeated, metric_of(key.experiment))
+        _difference(
+            key, side_a.get(key, absent), side_b.get(key, absent), repeated[key.row_key], metric_of(key.experiment)
+        )
         for key in dict.fromkeys([*side_a, *side_b])
     ]
 
@@ -338,16 +375,22 @@ def compare_sides(
 def _difference(
     key: _CaseKey, a: Combined, b: Combined, repeated: Sequence[Sequence[Combined]], preferred: str
 ) -> CaseDiff:
-    """Return the difference of a case on two sides; `repeated` are all cases of each side."""
-    measured = [side for side in (a, b) if side.metric("iteration_ms")]
-    metric = preferred if all(side.metric(preferred) for side in measured) else "iteration_ms"
-    first, second = a.metric(metric), b.metric(metric)
-    row = row_of(CaseDiff, key, SimpleNamespace(a=first, b=second, job_a=a.row, job_b=b.row), metric=metric)
+    """Return the difference of a case on two sides; `repeated` are all cases of each side with the same row key."""
+    metrics = definitions_of(next((side.row.spec.program for side in (b, a) if side.row is not None), None))
+    principal = principal_metric(metrics, preferred)
+    measured = [side for side in (a, b) if side.metric(principal.name)]
+    is_known = preferred in metrics and all(side.metric(preferred) for side in measured)
+    metric = metrics[preferred] if is_known else principal
+    first, second = a.metric(metric.name), b.metric(metric.name)
+    row = row_of(CaseDiff, key, SimpleNamespace(a=first, b=second, job_a=a.row, job_b=b.row), metric=metric.name)
     if first is None or second is None:
         because = _why_missing(a, first, "A") or _why_missing(b, second, "B")
         return replace(row, change=_one_sided(first, second, b), because=because)
+    if first.unit != second.unit or not (first.value > 0 and second.value > 0):
+        units = [f"{number.value:g} {number.unit}".strip() for number in (first, second)]
+        return replace(row, change="not comparable", because=f"{units[0]} in A, {units[1]} in B have no ratio")
     ratio, (noise, noise_from) = second.value / first.value, _noise((a, b), repeated, metric)
-    faster = 1 / ratio if METRICS[metric].better == "lower" else ratio
+    faster = 1 / ratio if metric.better == "lower" else ratio
     change: Change = "improvement" if faster > 1 else "regression"
     if abs(faster - 1) <= noise:
         change = "same within noise"
@@ -357,17 +400,17 @@ def _difference(
     return replace(row, ratio=ratio, noise=noise, noise_from=noise_from, change=change, because=because)
 
 
-def _unlike(a: Combined, b: Combined, metric: str) -> Iterator[str]:
+def _unlike(a: Combined, b: Combined, metric: MetricDefinition) -> Iterator[str]:
     """Yield why the numbers of the two sides cannot be compared: other execution modes, a host-bound or noisy side."""
     mode_a, mode_b = (side.execution or "unknown" for side in (a, b))
     if mode_a != mode_b:
         yield f"not comparable: the execution mode is {mode_a} in A, {mode_b} in B"
     for name, side in (("A", a), ("B", b)):
-        if METRICS[metric].is_rate and side.host_bound:
+        if metric.is_rate and side.host_bound:
             yield f"host-bound in {name}: {side.host_bound}"
     for name, side in (("A", a), ("B", b)):
-        if side.metrics[metric].too_noisy:
-            yield f"too noisy in {name}: {side.metrics[metric].too_noisy}"
+        if side.metrics[metric.name].too_noisy:
+            yield f"too noisy in {name}: {side.metrics[metric.name].too_noisy}"
 
 
 def _one_sided(a: CaseMetric | None, b: CaseMetric | None, second: Combined) -> Change:
@@ -382,7 +425,9 @@ def _why_missing(side: Combined, number: CaseMetric | None, name: str) -> str | 
     return f"in {name}: {side.flag or side.row.verdict_reason or side.row.state}"
 
 
-def _noise(sides: Sequence[Combined], repeated: Sequence[Sequence[Combined]], metric: str) -> tuple[float, str]:
+def _noise(
+    sides: Sequence[Combined], repeated: Sequence[Sequence[Combined]], metric: MetricDefinition
+) -> tuple[float, str]:
     """Return the noise of the ratio of two sides that have the metric, and the origin of the larger uncertainty.
 
     Two clusters have different nodes, and the comparison is about them. For two runs of one cluster other nodes are
@@ -390,9 +435,10 @@ def _noise(sides: Sequence[Combined], repeated: Sequence[Sequence[Combined]], me
     """
     rows = [side.rows for side in sides]
     same_nodes = len({row.cluster for of_side in rows for row in of_side}) > 1 or on_same_nodes(rows)
-    spreads = [job_spread(filter(None, (case.metric(metric) for case in cases)), same_nodes) for cases in repeated]
+    spreads = [job_spread(filter(None, (case.metric(metric.name) for case in cases)), same_nodes) for cases in repeated]
     uncertainties = [
-        uncertainty_of(side.metrics[metric], same_nodes, spread) for side, spread in zip(sides, spreads, strict=True)
+        uncertainty_of(side.metrics[metric.name], same_nodes, spread, metric.least_uncertainty)
+        for side, spread in zip(sides, spreads, strict=True)
     ]
     relative = [uncertainty.relative for uncertainty in uncertainties]
     return math.hypot(*relative), uncertainties[relative.index(max(relative))].origin

@@ -13,7 +13,7 @@ from orchestrator.catalog.experiment import FROM_PLOTS, PublishedPoint
 from orchestrator.catalog.library import Entry
 from orchestrator.job_spec import Value
 from orchestrator.ledger.rows import JobRow
-from orchestrator.metrics import METRICS
+from orchestrator.metrics import MetricDefinition
 from orchestrator.paths import short_name
 from orchestrator.programs.axes import Settings
 from orchestrator.results.cases import CaseMetric, Result, results_by_series, t_975
@@ -78,23 +78,26 @@ def largest(numbers: Sequence[Number]) -> Number:
     return Number(value, low, high, least_certain)
 
 
-def number_of(metric: CaseMetric, same_nodes: bool, spread: Uncertainty | None = None) -> Number:
+def number_of(
+    metric: CaseMetric, same_nodes: bool, spread: Uncertainty | None = None, least: float | None = None
+) -> Number:
     """Return a measured number with its uncertainty. Both ends are positive, at the same ratio from the number.
 
     `same_nodes` is whether all jobs that it is compared with ran on the nodes of its own jobs. `spread` is that of
-    `job_spread` for the same `same_nodes`.
+    `job_spread` for the same `same_nodes`. `least` is the least uncertainty of the metric.
     """
-    uncertainty = uncertainty_of(metric, same_nodes, spread)
+    uncertainty = uncertainty_of(metric, same_nodes, spread, least)
     factor = 1 + uncertainty.relative
     return Number(metric.value, metric.value / factor, metric.value * factor, uncertainty)
 
 
-def uncertainty_of(metric: CaseMetric, same_nodes: bool, spread: Uncertainty | None = None) -> Uncertainty:
+def uncertainty_of(
+    metric: CaseMetric, same_nodes: bool, spread: Uncertainty | None = None, least: float | None = None
+) -> Uncertainty:
     """Return the relative uncertainty of a measured number; see `number_of` for the arguments.
 
     It is that of the number's own repeats, else the measured spread of other repeats, else our choice.
     """
-    least = METRICS[metric.name].least_uncertainty
     own = Uncertainty(metric.noise, f"95 % interval of {metric.repeats} jobs")
     if metric.repeats == 1:
         own = Uncertainty(metric.noise, "spread within one job")
@@ -115,6 +118,8 @@ def job_spread(metrics: Iterable[CaseMetric], same_nodes: bool) -> Uncertainty |
     squares, degrees = 0.0, 0
     for values in _repeats(metrics, same_nodes):
         mean = statistics.fmean(values)
+        if not mean:
+            continue
         squares += sum((value / mean - 1) ** 2 for value in values)
         degrees += len(values) - 1
     if degrees < LEAST_DEGREES:
@@ -136,9 +141,10 @@ def _repeats(metrics: Iterable[CaseMetric], same_nodes: bool) -> Iterable[list[f
 
 
 def on_same_nodes(jobs_of_cases: Sequence[Sequence[JobRow]]) -> bool:
-    """Return whether the jobs of all these cases are known to have run on the same nodes; True for one case."""
+    """Return whether the jobs of all these cases are known to have run on the same nodes; True for one case or job."""
     nodes = {(row.cluster, row.nodes) for rows in jobs_of_cases for row in rows}
-    return len(jobs_of_cases) == 1 or (len(nodes) == 1 and all(names for _, names in nodes))
+    is_one = len(jobs_of_cases) == 1 or len({row.attempt_id for rows in jobs_of_cases for row in rows}) == 1
+    return is_one or (len(nodes) == 1 and all(names for _, names in nodes))
 
 
 def _larger(one: Uncertainty, other: Uncertainty) -> Uncertainty:
@@ -146,7 +152,9 @@ def _larger(one: Uncertainty, other: Uncertainty) -> Uncertainty:
 
 
 def _quotient(value: float, divisor: float) -> float:
-    return value / divisor if divisor else math.inf
+    if divisor:
+        return value / divisor
+    return math.inf if value else 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,19 +222,19 @@ class Evidence:
     entry: Entry
     scale: str
     results: tuple[Result, ...]
-    metric: str
+    metric: MetricDefinition
     gpus_per_node: int
     beside: tuple[Result, ...] = ()
     repeated: tuple[Result, ...] = ()
 
-    def numbers(self, results: Sequence[Result], metric: str | None = None) -> list[Number]:
+    def numbers(self, results: Sequence[Result], metric: MetricDefinition | None = None) -> list[Number]:
         """Return the numbers of cases that are compared with each other; NotJudged if one is missing."""
         return numbers_of(results, metric or self.metric, self.repeated)
 
     def speeds(self, results: Sequence[Result]) -> list[Number]:
         """Return numbers that are larger for faster cases, whatever the metric."""
         numbers = self.numbers(results)
-        return [Number(1, 1, 1, EXACT) / one for one in numbers] if METRICS[self.metric].better == "lower" else numbers
+        return [Number(1, 1, 1, EXACT) / one for one in numbers] if self.metric.better == "lower" else numbers
 
     def source_gpus(self) -> list[str]:
         """Return the GPUs that the source names."""
@@ -242,7 +250,7 @@ class Evidence:
 
     def measured(self) -> list[Result]:
         """Return all cases with their number; NotJudged if one is missing."""
-        return measured(self.results, self.metric)
+        return measured(self.results, self.metric.name)
 
     def series(self) -> dict[str, list[Result]]:
         """Return the lines of the figure by name, as in `gbs=32`; NotJudged if a case has no number."""
@@ -262,11 +270,22 @@ class Evidence:
         return {name: in_order(axis, line) for name, line in grouped.items() if len(line) > 1}
 
 
-def numbers_of(results: Sequence[Result], metric: str, repeated: Sequence[Result]) -> list[Number]:
-    """Return the numbers of cases that are compared with each other; `repeated` are all cases that may have repeats."""
+def numbers_of(results: Sequence[Result], metric: MetricDefinition, repeated: Sequence[Result]) -> list[Number]:
+    """Return the numbers of cases that are compared with each other; `repeated` are all cases that may have repeats.
+
+    Repeats of other rows of an output do not count. NotJudged if the numbers have two units, or one is negative.
+    """
+    numbers = [metric_of(result, metric.name) for result in results]
+    units = dict.fromkeys(number.unit for number in numbers)
+    if len(units) > 1:
+        raise NotJudged(f"it compares {metric.name} in {' and '.join(unit or 'no unit' for unit in units)}")
+    negative = next((result.case.name for result, one in zip(results, numbers, strict=True) if one.value < 0), None)
+    if negative is not None:
+        raise NotJudged(f"{metric.name} of {negative} is negative, and ratios need positive numbers")
     same_nodes = on_same_nodes([result.rows for result in results])
-    spread = job_spread(filter(None, (result.metric(metric) for result in repeated)), same_nodes)
-    return [number_of(metric_of(result, metric), same_nodes, spread) for result in results]
+    alike = [result.metric(metric.name) for result in repeated if any(result.row_key == one.row_key for one in results)]
+    spread = job_spread(filter(None, alike), same_nodes)
+    return [number_of(number, same_nodes, spread, metric.least_uncertainty) for number in numbers]
 
 
 def measured(results: Sequence[Result], metric: str) -> list[Result]:
@@ -288,7 +307,7 @@ def verified(results: Sequence[Result]) -> list[Result]:
     return needed
 
 
-def unlike(results: Sequence[Result], metric: str) -> str | None:
+def unlike(results: Sequence[Result], metric: MetricDefinition) -> str | None:
     """Return why these cases cannot be compared by this metric, or None.
 
     A host-bound case has the rate of its host, not of its layout; memory does not depend on the wait. CUDA graphs need
@@ -296,7 +315,7 @@ def unlike(results: Sequence[Result], metric: str) -> str | None:
     mode of another program; within one program it comes from a version that does not print the mode, and the mode may
     differ.
     """
-    host_bound = [result for result in results if result.is_host_bound] if METRICS[metric].is_rate else []
+    host_bound = [result for result in results if result.is_host_bound] if metric.is_rate else []
     if len(host_bound) == 1:
         return f"{host_bound[0].case.name} is host-bound ({host_bound[0].host_bound})"
     if host_bound:
@@ -385,7 +404,7 @@ class Part:
 
     name: str
     results: Sequence[Result]
-    metric: str
+    metric: MetricDefinition
     number: Number
     least: float = -math.inf
     most: float = math.inf
@@ -431,16 +450,19 @@ class Part:
         return " and ".join(bounds)
 
     def _is_within(self, value: float) -> bool:
-        return self.least < value < self.most if self.strict else self.least <= value <= self.most
+        below = value < self.most or self.most == math.inf  # a ratio to zero is infinite
+        return self.least < value and below if self.strict else self.least <= value <= self.most
 
 
-def published_part(result: Result, point: PublishedPoint, number: Number, tolerance: float) -> Part:
+def published_part(
+    result: Result, point: PublishedPoint, metric: MetricDefinition, number: Number, tolerance: float
+) -> Part:
     """Return the comparison of a measured number with a published one, whose error is added to the uncertainty."""
     error = (point.error or 0.0) if point.error is not None or point.how not in FROM_PLOTS else math.inf
     deviation = f"{100 * (number.value - point.value) / point.value:+.2f} %"
     name = f"{point.metric} {shown_number(number.value)} against {shown_number(point.value)} at {result.case.name}, "
     allowed = tolerance * point.value
-    part = Part(name + deviation, [result], point.metric, number, point.value - allowed, point.value + allowed)
+    part = Part(name + deviation, [result], metric, number, point.value - allowed, point.value + allowed)
     if part.holds is not None:  # the error, not noise, can leave it open
         part = replace(part, open_because=f"{part.name}; {100 * tolerance:.4g} % allowed, and {point.doubt}")
     return replace(part, number=replace(number, low=number.low - error, high=number.high + error))

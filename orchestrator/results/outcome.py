@@ -15,12 +15,18 @@ from orchestrator.fields import Field, row_of
 from orchestrator.job_spec import shown_changes
 from orchestrator.ledger.attempts import attempts_of_jobs, job_rows, measured_for, result_rows
 from orchestrator.ledger.database import Ledger
-from orchestrator.ledger.measurements import losses_of, metrics_of
+from orchestrator.ledger.measurements import losses_of, metrics_of, rows_of_output
 from orchestrator.ledger.reports import run_summaries
 from orchestrator.ledger.rows import JobRow
 from orchestrator.ledger.tables import MEASURED, Run
 from orchestrator.paths import Folders
-from orchestrator.results.cases import LeftOutAttempt, Result, case_results, latest_job, left_out_attempts
+from orchestrator.results.cases import (
+    LeftOutAttempt,
+    Result,
+    case_results,
+    latest_job,
+    left_out_attempts,
+)
 from orchestrator.results.claims import ClaimVerdict, Used, judge_claims
 from orchestrator.results.comparison import in_order_of_runs
 from orchestrator.results.evidence import Margin
@@ -108,8 +114,9 @@ class FigureOutcome:
 
     @property
     def failures(self) -> list[JobRow]:
-        """Return the jobs that failed unexpectedly: see `Result.failures`."""
-        return [row for result in self.results for row in result.failures]
+        """Return the jobs that failed unexpectedly, each once: see `Result.failures`."""
+        failures = [row for result in self.results for row in result.failures]
+        return list({(row.attempt_id, row.case_name): row for row in failures}.values())
 
     @property
     def failed(self) -> bool:
@@ -119,7 +126,7 @@ class FigureOutcome:
     def has(self, row: JobRow) -> bool:
         """Return whether a job is one of these cases, with their program and their arguments."""
         figure = (self.entry.name, self.scale, self.cluster)
-        cases = {(one.case.name, one.case.workload, one.case.argument_changes) for one in self.results}
+        cases = {(one.job_case, one.case.workload, one.case.argument_changes) for one in self.results}
         return _figure(row) == figure and (row.case_name, row.workload, row.spec.argument_changes) in cases
 
     def file_name(self, ending: str, attempt: int | None = None) -> str:
@@ -131,10 +138,8 @@ class FigureOutcome:
 
     def having(self, where: str | None) -> list[Result]:
         """Return the results of the cases that match a `--where` filter. Claims still refer to all cases."""
-        chosen = {
-            case.name
-            for case in select([result.case for result in self.results], parse_where(where, self.entry.names.axes))
-        }
+        wanted = parse_where(where, self.entry.names.axes)
+        chosen = {case.name for case in select([result.case for result in self.results], wanted)}
         return [result for result in self.results if result.case.name in chosen]
 
     def drawn(self, where: str | None = None) -> list[Result]:
@@ -322,10 +327,11 @@ def _results(
     ids = [row.attempt_id for row in chosen.rows]
     losses = losses_of(ledger, ids) if with_losses else None
     made_for = measured_for(ledger, chosen.rows)
-    results = case_results(entry, cases, chosen.rows, metrics_of(ledger, ids), losses, chosen.newer, made_for)
+    metrics, output_rows = metrics_of(ledger, ids), rows_of_output(ledger, ids)
+    results = case_results(entry, cases, chosen.rows, metrics, losses, chosen.newer, made_for, output_rows)
     jobs = {(row.case_name, row.job_id) for row in rows}
     return [
-        replace(result, left_out=tuple(one for one in left_out if (result.case.name, one.job) in jobs))
+        replace(result, left_out=tuple(one for one in left_out if (result.job_case, one.job) in jobs))
         for result in results
     ], rows
 

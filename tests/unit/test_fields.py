@@ -27,7 +27,7 @@ class Measured(TableRow):
 
 def measured(**cost: object) -> Measured:
     source = SimpleNamespace(case=SimpleNamespace(name="pp=2"), cost=SimpleNamespace(**cost) if cost else None)
-    return row_of(Measured, source, SimpleNamespace(time_ms=2.5), sizes={"layers": 24})
+    return row_of(Measured, source, SimpleNamespace(time_ms=2.5), sizes={"layers": 24, "width": None})
 
 
 def test_columns_have_the_type_of_their_field_and_a_mapping_has_all_of_its_columns() -> None:

@@ -28,7 +28,7 @@ from orchestrator.results.bundle.write import ABOUT, FORMAT, README, REPORT, SCR
 from orchestrator.results.cases import words_of
 from orchestrator.results.claims import JUDGING_RULES
 from orchestrator.results.export.formats import pieces
-from orchestrator.results.export.rows import CASE_COLUMNS, Row, claim_rows, export_rows
+from orchestrator.results.export.rows import Row, case_columns, claim_rows, export_rows
 from orchestrator.results.outcome import judge_stored, needs_losses
 from orchestrator.results.plot.figure import matplotlib_version
 from orchestrator.results.report.page import report, without_picture
@@ -146,7 +146,7 @@ def _check_results(folder: Path, about: About, entry: Entry, ledger: Ledger) -> 
         differences.append(
             f"bundle.json: workloads are {', '.join(about.workloads)}, not {', '.join(outcome.workloads)}"
         )
-    columns = [column for column in CASE_COLUMNS if column.name in names]
+    columns = [column for column in case_columns(entry) if column.name in names]
     if text_of(folder, "results/cases.csv") != b"".join(pieces("csv", columns, {"cases": stored["cases"]})).decode():
         differences.append("results/cases.csv: rows differ from results/results.json")
     what = f"{counted(len(cases), 'case')} and {counted(len(claims), 'claim')} judged again"

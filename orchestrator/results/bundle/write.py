@@ -44,7 +44,7 @@ from orchestrator.results.bundle.extract import (
 from orchestrator.results.cases import LeftOutAttempt, words_of
 from orchestrator.results.claims import JUDGING_RULES
 from orchestrator.results.export.formats import pieces
-from orchestrator.results.export.rows import CASE_COLUMNS, Row, claim_rows, export_rows
+from orchestrator.results.export.rows import Row, case_columns, claim_rows, export_rows
 from orchestrator.results.outcome import FigureOutcome, judge_stored, needs_losses
 from orchestrator.results.plot.figure import matplotlib_version
 from orchestrator.results.report.page import report
@@ -389,7 +389,7 @@ def _add_results(contents: Contents, ledger: Ledger, figure: FigureOutcome, extr
     cases = anonymized(rows, extract.users)
     parts = {"cases": cases, "claims": claim_rows(figure.claims)}
     for name, file_format in (("cases.csv", "csv"), ("results.json", "json")):
-        contents.add(f"results/{name}", b"".join(pieces(file_format, CASE_COLUMNS, parts)))
+        contents.add(f"results/{name}", b"".join(pieces(file_format, case_columns(figure.entry), parts)))
 
 
 def _ledger_of_bundle(

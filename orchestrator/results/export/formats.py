@@ -19,7 +19,8 @@ from orchestrator.catalog.library import Entry
 from orchestrator.errors import Problem, ReproError
 from orchestrator.fields import Column
 from orchestrator.ledger.tables import PARTIAL
-from orchestrator.metrics import METRICS, shares_beside
+from orchestrator.metrics import principal_metric, shares_beside
+from orchestrator.results.export.rows import metric_column
 
 Row = Mapping[str, Any]
 """Value, or None, of each column by its name."""
@@ -136,7 +137,7 @@ def as_parquet(rows: Iterable[Row], columns: Sequence[Column]) -> bytes:
     return file.getvalue()
 
 
-_TIME, _NONE = "iteration_ms", "-"
+_NONE = "-"
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,15 +152,18 @@ class FigureTable:
 
 
 def figure_table(entry: Entry, scale: str, cluster: str, rows: Sequence[Row]) -> FigureTable:
-    """Return case, verdict, time, the figure's own metric, shares of the peak, and published numbers as a table.
+    """Return case, verdict, the principal and the figure's own metric, shares, and published numbers as a table.
 
     Shares stand beside their metric if a case has them.
     """
     y = entry.experiment.axes.y
-    shown = {_TIME: METRICS[_TIME].label or _TIME} | ({y.metric: y.label} if y.metric != _TIME else {})
+    principal = principal_metric(entry.metrics, y.metric)
+    shown = {principal.name: principal.label or principal.name}
+    shown |= {y.metric: y.label} if y.metric not in shown or not principal.is_principal else {}
     columns: list[tuple[str, Callable[[Row], str]]] = [("Case", lambda row: str(row["case"])), ("Verdict", _verdict)]
-    columns += [(label, partial(_measured, metric=name)) for name, label in shown.items()]
-    shares = [share for share in shares_beside(y.metric) if any(row[share.name] is not None for row in rows)]
+    columns += [(label, partial(_measured, column=metric_column(entry, name))) for name, label in shown.items()]
+    beside = shares_beside(entry.metrics, y.metric)
+    shares = [share for share in beside if any(row[share.name] is not None for row in rows)]
     columns += [(share.label or share.name, partial(_value, name=share.name)) for share in shares]
     if any(row["published"] is not None for row in rows):
         columns += [("Published", _published), ("Ratio", partial(_value, name="ratio_to_published"))]
@@ -185,8 +189,8 @@ def _verdict(row: Row) -> str:
     return f"{row['verdict']}, {detail}" if detail else str(row["verdict"])
 
 
-def _measured(row: Row, metric: str) -> str:
-    value, spread = row[metric], row[f"{metric}_spread"]
+def _measured(row: Row, column: str) -> str:
+    value, spread = row[column], row[f"{column}_spread"]
     return f"{_number(value)} ± {_number(spread)}" if value is not None and spread is not None else _number(value)
 
 

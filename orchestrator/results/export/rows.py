@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from types import SimpleNamespace
 from typing import Annotated, Any
@@ -20,7 +20,7 @@ from orchestrator.ledger.measurements import iterations_of
 from orchestrator.ledger.reports import attempt_origins, run_records
 from orchestrator.ledger.rows import JobRow
 from orchestrator.ledger.tables import Run, field_values
-from orchestrator.metrics import METRICS, MetricDefinition, shares_beside
+from orchestrator.metrics import METRICS, MetricDefinition, principal_metric, shares_beside
 from orchestrator.money import recorded_price
 from orchestrator.results.cases import Result
 from orchestrator.results.claims import ClaimVerdict
@@ -28,7 +28,7 @@ from orchestrator.text import printable_line, utc_stamp
 
 
 def _number_columns(metric: MetricDefinition) -> Iterator[Column]:
-    main = metric.name == "iteration_ms"
+    main = metric.is_principal
     yield Column(metric.name, "number", metric.meaning, metric.unit, 6 * main)
     spread = "half the range of the middle half of the samples"
     yield Column(f"{metric.name}_spread", "number", spread, metric.unit, 7 * main)
@@ -156,7 +156,46 @@ class CaseRow(TableRow):
 
 
 CASE_COLUMNS: tuple[Column, ...] = columns_of(CaseRow)
-"""One row per case."""
+"""One row per case of the training programs."""
+
+
+def case_columns(entry: Entry) -> tuple[Column, ...]:
+    """Return the columns of an experiment's cases: its axes and metrics, and what cases of all programs have.
+
+    The column of an axis or a metric whose name is taken ends with `_axis` or `_metric`.
+    """
+    if entry.program is None:
+        return CASE_COLUMNS
+    return columns_of(CaseRow, settings=tuple(_axis_columns(entry).values()), numbers=_metric_columns(entry))
+
+
+_SHARED = frozenset(column.name for column in columns_of(CaseRow, settings=(), numbers=()))
+
+
+def _axis_columns(entry: Entry) -> dict[str, Column]:
+    """Return the column of each axis of a described program that has values, and of the device and its number."""
+    device = {column.name: column for column in SETTING_COLUMNS if column.name in ("device", "gpus")}
+    given = entry.names.given.union(entry.program.output.key if entry.program is not None else ())
+    return device | {
+        axis: replace(column, name=f"{axis}_axis") if column.name in _SHARED else column
+        for axis, column in entry.axes.items()
+        if axis in given and axis not in device
+    }
+
+
+def metric_column(entry: Entry, metric: str) -> str:
+    """Return the name of the column of a metric."""
+    if entry.program is None:
+        return metric
+    taken = _SHARED.union(column.name for column in _axis_columns(entry).values())
+    is_taken = metric in taken or metric.removesuffix("_spread") in entry.metrics.keys() - {metric}
+    return f"{metric}_metric" if is_taken else metric
+
+
+def _metric_columns(entry: Entry) -> tuple[Column, ...]:
+    renamed = (replace(metric, name=metric_column(entry, metric.name)) for metric in entry.metrics.values())
+    return tuple(column for metric in renamed for column in _number_columns(metric))
+
 
 JOB_COLUMNS = (
     *("experiment", "scale", "case", "workload", "cluster", "job", "run", "attempt", "repeat", "state", "verdict"),
@@ -184,23 +223,24 @@ ITERATION_COLUMNS: tuple[Column, ...] = (
 _MAIN_ITERATION_COLUMNS = ("case", "iteration", "elapsed_ms", "loss", "grad_norm", "used")
 
 
-def main_columns(metric: str) -> list[str]:
-    """Return the columns that readers look at first, in their order. `metric` is the metric of the figure.
+def main_columns(entry: Entry) -> list[str]:
+    """Return the columns that readers look at first, in their order.
 
-    It and its shares come before the published number.
+    The metric of the figure and its shares come before the published number.
     """
-    names = main_names(CASE_COLUMNS)
-    numbers = (metric, *(share.name for share in shares_beside(metric)))
+    columns, metric = case_columns(entry), entry.experiment.axes.y.metric
+    names = main_names(columns)
+    numbers = (metric_column(entry, metric), *(share.name for share in shares_beside(entry.metrics, metric)))
     before = names.index("published")
     return list(dict.fromkeys((*names[:before], *numbers, *names[before:])))
 
 
-def chosen_columns(choice: str, metric: str, *, iterations: bool = False) -> list[Column]:
+def chosen_columns(entry: Entry, choice: str, *, iterations: bool = False) -> list[Column]:
     """Return the columns of a choice: `main`, `all`, or names with commas between them. ReproError for other names."""
-    known = {column.name: column for column in (ITERATION_COLUMNS if iterations else CASE_COLUMNS)}
+    known = {column.name: column for column in (ITERATION_COLUMNS if iterations else case_columns(entry))}
     if choice == "all":
         return list(known.values())
-    main = _MAIN_ITERATION_COLUMNS if iterations else main_columns(metric)
+    main = _MAIN_ITERATION_COLUMNS if iterations else main_columns(entry)
     names = list(main) if choice == "main" else list(dict.fromkeys(name.strip() for name in choice.split(",")))
     problems = [
         Problem(f'--columns: unknown column "{name}"', hint=did_you_mean(name, known) or "--columns all has all")
@@ -265,14 +305,17 @@ def _plain(value: Any) -> Any:
 
 def _row(entry: Entry, result: Result, runs: Mapping[int, Run]) -> Row:
     """Return the fields of the row of a case."""
-    row, settings = result.row, _settings(result)
+    row = result.row
+    settings = _settings(result) if entry.program is None else _settings_of_described(entry, result)
     run = runs.get(row.attempt_id) if row is not None else None
     on_gpus = settings["device"] == "gpu"
     metric = entry.experiment.axes.y.metric
-    named = SimpleNamespace(figure=result.metric(metric), timing=result.metric("iteration_ms"), run=run)
+    timing = result.metric(principal_metric(entry.metrics, metric).name)
+    named = SimpleNamespace(figure=result.metric(metric), timing=timing, run=run)
     hours = row.gpu_hours if row and on_gpus else None
     values: Row = {"experiment": entry.name, "settings": settings, "gpu": result.gpu if row and on_gpus else None}
-    values |= {"figure_metric": metric, "numbers": _numbers(result), "gpu_hours": hours} | _published(entry, result)
+    numbers = _numbers(entry, result)
+    values |= {"figure_metric": metric, "numbers": numbers, "gpu_hours": hours} | _published(entry, result)
     values |= _money(hours, run) if run is not None else {}
     return values_of(CaseRow, named, result, **values)
 
@@ -286,7 +329,16 @@ def _settings(result: Result) -> Row:
     if isinstance(ran, (JobSpec, TrainingCase)):
         values |= {name: getattr(ran.training, name, None) for name in _TRAINING_FIELDS}
         values |= {"family": ran.model and ran.model.family, "microbatches": ran.layout and ran.layout.microbatches}
-    return values | {"device": ran.device}
+    values["device"] = ran.device
+    return {column.name: values.get(column.name) for column in SETTING_COLUMNS}
+
+
+def _settings_of_described(entry: Entry, result: Result) -> Row:
+    """Return the values on the axes of a described program. A row of the output has those of its key, too."""
+    spec = result.row.spec if result.row else None
+    device = (spec.device if spec else None) or result.case.device
+    values = {**(spec.settings if spec else {}), **result.case.settings, "device": device}
+    return {column.name: values.get(axis) for axis, column in _axis_columns(entry).items()}
 
 
 def _money(hours: float | None, run: Run) -> Row:
@@ -297,14 +349,16 @@ def _money(hours: float | None, run: Run) -> Row:
     return {"cost": money.amount, "currency": money.currency}
 
 
-def _numbers(result: Result) -> dict[str, float | None]:
-    numbers: dict[str, float | None] = {}
-    for name in METRICS:
-        if metric := result.metric(name):
-            numbers |= {name: metric.value, f"{name}_spread": metric.spread}
-    if timing := result.metric("iteration_ms"):
-        numbers |= {"iteration_ms_low": timing.interval_low, "iteration_ms_high": timing.interval_high}
-    return numbers
+def _numbers(entry: Entry, result: Result) -> dict[str, float | None]:
+    """Return the numbers of the columns of `_metric_columns`, in their order."""
+    numbers: list[float | None] = []
+    for definition in entry.metrics.values():
+        metric = result.metric(definition.name)
+        numbers += [metric.value, metric.spread] if metric else [None, None]
+        if definition.is_principal:
+            numbers += [metric.interval_low, metric.interval_high] if metric else [None, None]
+    columns = NUMBER_COLUMNS if entry.program is None else _metric_columns(entry)
+    return {column.name: value for column, value in zip(columns, numbers, strict=True)}
 
 
 def _published(entry: Entry, result: Result) -> Row:

@@ -15,12 +15,11 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from orchestrator.catalog.case import shown_value
 from orchestrator.catalog.experiment import PAPER, is_search
-from orchestrator.catalog.experiment import Axes as FigureAxes
 from orchestrator.catalog.library import Entry
 from orchestrator.errors import Problem, ReproError
 from orchestrator.files import written_whole
+from orchestrator.programs.program import BYTES, shown_bytes
 from orchestrator.results.cases import Result
 from orchestrator.results.plot import search
 from orchestrator.results.plot.marks import draw_bars, draw_lines, legend
@@ -36,6 +35,7 @@ from orchestrator.results.plot.panels import (
     origins,
     panels,
     setup,
+    value_text,
     write_above,
 )
 
@@ -61,7 +61,8 @@ def drawn(entry: Entry, scale: str, cluster: str, results: Sequence[Result], on_
     if is_search(entry.name):
         return search.drawn(title, [] if on_page else setup(entry, scale, cluster), results)
     bars = axes_of.marks == "bars"
-    position_of = positions_of(axes_of, results)
+    results = _with_place(entry, results)
+    position_of = positions_of(entry, results)
     shown = panels(entry, results, position_of, position_of.by_number)
     width = width_of(position_of)
     figure = Figure(figsize=(width, DRAFT_INCHES))
@@ -72,7 +73,8 @@ def drawn(entry: Entry, scale: str, cluster: str, results: Sequence[Result], on_
         axes.grid(axis="y", linewidth=0.5, alpha=0.35)
         (draw_bars if bars else draw_lines)(axes, panel)
         set_x(axes, position_of, sorted({position_of(result) for result in results}))
-        set_y(axes, panel, as_published=scale == PAPER, label=_axis_label(device, panel.y.label, panel_inches))
+        label = _axis_label(device, panel.y.label, panel_inches)
+        set_y(axes, panel, entry.metrics[panel.y.metric].unit, as_published=scale == PAPER, label=label)
         axes.label_outer()
     all_axes[-1].set_xlabel(_axis_label(device, axes_of.x.label, width - 0.6))
     figure.align_ylabels(all_axes)
@@ -211,6 +213,7 @@ class Positions:
     the values of further axes below it, each in a line.
     """
 
+    entry: Entry
     of: Sequence[str]
     scale: str
     labels: tuple[str, ...]
@@ -225,24 +228,26 @@ class Positions:
     def __call__(self, result: Result) -> float:
         """Return the position of a case."""
         if self.scale == "even":
-            return self.labels.index(_label(result, self.of))
+            return self.labels.index(_label(self.entry, result, self.of))
         return result.case.number(self.of[0])
 
 
-def positions_of(axes: FigureAxes, results: Sequence[Result]) -> Positions:
+def positions_of(entry: Entry, results: Sequence[Result]) -> Positions:
     """Return the positions of the cases on the x axis."""
+    axes = entry.experiment.axes
     x = axes.x
     numbers = all(_is_number(result, axis) for result in results for axis in x.of)
     ordered = sorted(results, key=lambda result: [result.case.number(axis) for axis in x.of]) if numbers else results
     numeric = numbers and len(x.of) == 1 and axes.marks != "bars"
     numeric = numeric and (x.scale != "log2" or all(result.case.number(x.of[0]) > 0 for result in results))
-    labels = tuple(dict.fromkeys(_label(result, x.of) for result in ordered))
+    labels = tuple(dict.fromkeys(_label(entry, result, x.of) for result in ordered))
     shown_axes = [axis for axis in x.under if any(axis in result.case.settings for result in results)]
     under: dict[tuple[str, str], dict[str, None]] = {}
     for result in ordered:
         for axis in shown_axes:
-            under.setdefault((_label(result, x.of), axis), {})[_shown(result, axis)] = None
+            under.setdefault((_label(entry, result, x.of), axis), {})[_shown(entry, result, axis)] = None
     return Positions(
+        entry=entry,
         of=x.of,
         scale=x.scale if numeric else "even",
         labels=labels,
@@ -283,7 +288,8 @@ def fit_ticks(figure: Figure, axes: Axes, position_of: Positions) -> None:
     if is_numeric and lines == 1 and (count > 2 * _FEW or _touch(figure, axes)):
         at = axes.get_xticks()
         numbers = _round_numbers(at[0], at[-1], position_of.scale)
-        axes.set_xticks(numbers, [f"{number:g}" for number in numbers])
+        in_bytes = position_of.entry.axes[position_of.of[0]].unit == BYTES
+        axes.set_xticks(numbers, [shown_bytes(number) if in_bytes else f"{number:g}" for number in numbers])
     elif count <= _MANY and _touch(figure, axes):
         for tick in axes.xaxis.get_major_ticks()[1::2]:
             tick.set_pad(_TICK_PAD + lines * _TICK_LINE_POINTS)
@@ -298,7 +304,7 @@ def _touch(figure: Figure, axes: Axes) -> bool:
     return any(box.overlaps(other) for number, box in enumerate(boxes) for other in boxes[number + 1 : number + 3])
 
 
-def set_y(axes: Axes, panel: Panel, as_published: bool, label: str) -> None:
+def set_y(axes: Axes, panel: Panel, unit: str, as_published: bool, label: str) -> None:
     """Set label, limits and ticks of the y axis: the paper's range if all numbers are within it, else from 0."""
     y, values = panel.y, panel.values
     axes.set_ylabel(label)
@@ -306,8 +312,8 @@ def set_y(axes: Axes, panel: Panel, as_published: bool, label: str) -> None:
         axes.set_ylim(0, 1)
         axes.set_yticks([])
         return
-    if y.scale == "log2" and min(values) > 0:
-        _set_log2(axes, min(values), max(values), y.metric)
+    if y.scale == "log2" and max(values) > 0:
+        _set_log2(axes, min(value for value in values if value > 0), max(values), unit)
         return
     # An interval of two repeats may be very long and is cut off.
     ends = [min(point.high, 1.5 * point.value) for point in panel.points if point.value is not None]
@@ -316,13 +322,13 @@ def set_y(axes: Axes, panel: Panel, as_published: bool, label: str) -> None:
     axes.set_ylim(bottom if bottom <= low else 0.0, top if high <= top else 1.08 * high)
     if bottom <= low and high <= top:
         axes.set_yticks([bottom + (top - bottom) * step / _STEPS for step in range(_STEPS + 1)])
-    axes.yaxis.set_major_formatter(lambda value, _: number_text(value, y.metric))
+    axes.yaxis.set_major_formatter(lambda value, _: number_text(value, unit))
 
 
-def number_text(value: float, metric: str) -> str:
-    """Return the text of a tick; bytes in GB of 10^9. Numbers below 0.0001 are like 5×10⁻⁵."""
-    if metric.endswith("_bytes"):
-        return f"{value / 1e9:g} GB"
+def number_text(value: float, unit: str) -> str:
+    """Return the text of a tick; bytes in GB of 10^9, few bytes in kB. Numbers below 0.0001 are like 5×10⁻⁵."""
+    if unit == BYTES:
+        return f"{value / 1e3:g} kB" if 0 < value < 1e6 else f"{value / 1e9:g} GB"
     if 0 < abs(value) < 1e-4:
         digits, _, power = f"{value:.2e}".partition("e")
         return f"{float(digits):g}×10{str(int(power)).translate(_RAISED)}"
@@ -339,13 +345,14 @@ def label_on(device: str, label: str) -> str:
     return re.sub(r"\bGPU(s?)\b", lambda match: "processes" if match[1] else "process", label)
 
 
-def _set_log2(axes: Axes, low: float, high: float, metric: str) -> None:
+def _set_log2(axes: Axes, low: float, high: float, unit: str) -> None:
     axes.set_yscale("log", base=2)
     axes.minorticks_off()
-    bottom, top = low / 2**0.5, high * 2**0.5
+    margin = max(2**0.5, (high / low) ** 0.05)
+    bottom, top = low / margin, high * margin
     axes.set_ylim(bottom, top)
     at = log_numbers(bottom, top)
-    axes.set_yticks(at, [number_text(value, metric) for value in at])
+    axes.set_yticks(at, [number_text(value, unit) for value in at])
 
 
 _IN_DECADE = ((1.0,), (1.0, 2.0, 5.0), (1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0))
@@ -371,14 +378,19 @@ def _round_numbers(low: float, high: float, scale: str) -> tuple[float, ...]:
     return tuple(float(value) for value in locator.tick_values(low, high) if low <= value <= high)
 
 
-def _label(result: Result, of: Sequence[str]) -> str:
-    values = ", ".join(_shown(result, axis) for axis in of)
+def _label(entry: Entry, result: Result, of: Sequence[str]) -> str:
+    values = ", ".join(_shown(entry, result, axis) for axis in of)
     return f"({values})" if len(of) > 1 else values
 
 
-def _shown(result: Result, axis: str) -> str:
-    value = result.case.settings.get(axis)
-    return "none" if value is None else shown_value(value)
+def _shown(entry: Entry, result: Result, axis: str) -> str:
+    return value_text(entry, axis, result.case.settings.get(axis))
+
+
+def _with_place(entry: Entry, results: Sequence[Result]) -> Sequence[Result]:
+    """Return the results without jobs that have no row, and so no place on the x axis, if other jobs have rows."""
+    keys = {axis for result in results for axis, _ in result.row_key}.intersection(entry.experiment.axes.x.of)
+    return [result for result in results if keys <= result.case.settings.keys()]
 
 
 def _is_number(result: Result, axis: str) -> bool:

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any, Literal
 from orchestrator.catalog.case import shown_value
 from orchestrator.catalog.experiment import PublishedPoint, YAxis
 from orchestrator.catalog.library import Entry
+from orchestrator.job_spec import Value
 from orchestrator.ledger.tables import FAILED
-from orchestrator.metrics import METRICS
+from orchestrator.programs.program import BYTES, shown_bytes
 from orchestrator.results.cases import Result, published_on, results_by_series
 
 if TYPE_CHECKING:
@@ -211,12 +212,21 @@ def named_lines(entry: Entry, results: Sequence[Result]) -> dict[str, list[Resul
         return {entry.experiment.figure: list(results)}
     shown: dict[str, list[Result]] = {}
     for value, line in results_by_series(entry, results).items():
-        shown.setdefault("none" if value is None else shown_value(value), []).extend(line)
+        shown.setdefault(value_text(entry, series.of, value), []).extend(line)
     in_order = [
         *(value for value in series.names if value in shown),
         *(value for value in shown if value not in series.names),
     ]
     return {series.names.get(value, f"{series.title} = {value}"): shown[value] for value in in_order}
+
+
+def value_text(entry: Entry, axis: str, value: Value | None) -> str:
+    """Return a value of an axis as a picture has it: 1G for 2^30 bytes."""
+    if value is None:
+        return "none"
+    if isinstance(value, str) or entry.axes[axis].unit != BYTES:
+        return shown_value(value)
+    return shown_bytes(value)
 
 
 def published_number(entry: Entry, result: Result, metric: str) -> PublishedPoint | None:
@@ -236,11 +246,11 @@ def _case_point(entry: Entry, metric: str, result: Result, at: float) -> CasePoi
     low, high = measured.value - spread, measured.value + spread
     if measured.interval_low is not None and measured.interval_high is not None:
         low, high = measured.interval_low, measured.interval_high
-    return CasePoint(at, measured.value, low, high, published, marks, _kind(result, metric))
+    return CasePoint(at, measured.value, low, high, published, marks, _kind(result, entry.metrics[metric].is_rate))
 
 
-def _kind(result: Result, metric: str) -> str:
-    if result.host_bound and METRICS[metric].is_rate:
+def _kind(result: Result, is_rate: bool) -> str:
+    if result.host_bound and is_rate:
         return "measured, host-bound"
     if result.noise:
         return "measured, too noisy to compare"

@@ -11,7 +11,7 @@ from typing import Literal
 from orchestrator.catalog.library import Entry
 from orchestrator.ledger.rows import AttemptOrigin
 from orchestrator.ledger.tables import FAILED, MEASURED, Run
-from orchestrator.metrics import shares_beside
+from orchestrator.metrics import MetricDefinition, shares_beside
 from orchestrator.money import Money, recorded_price, totals
 from orchestrator.reading.failure import POLICIES, Failure
 from orchestrator.results.cases import Result
@@ -114,6 +114,7 @@ class CaseLine:
     result: Result
     number: ComparedNumber
     is_own: bool
+    metrics: Mapping[str, MetricDefinition]
 
     @property
     def verdict(self) -> Mark:
@@ -144,7 +145,8 @@ class CaseLine:
     @property
     def shares(self) -> str:
         """Return `62.2 % of the peak by equation 3, 54.1 % computed, MFU 44.5 %`, for rates in TFLOP/s."""
-        values = {share.phrase: self.result.value(share.name) for share in shares_beside(self.number.metric)}
+        shares = shares_beside(self.metrics, self.number.metric)
+        values = {share.phrase: self.result.value(share.name) for share in shares}
         return ", ".join(text.format(f"{value:.1f} %") for text, value in values.items() if value is not None)
 
     @property
@@ -185,8 +187,8 @@ def case_lines(entry: Entry, results: Sequence[Result]) -> list[CaseLine]:
     for result in results:
         numbers = sorted(references.get(result.case.name, []), key=lambda reference: reference.metric != own)
         if not numbers or numbers[0].metric != own:
-            numbers.insert(0, replace(measured_number(result, own), missing=None, because=None))
-        lines += [CaseLine(result, number, number.metric == own) for number in numbers]
+            numbers.insert(0, replace(measured_number(entry, result, own), missing=None, because=None))
+        lines += [CaseLine(result, number, number.metric == own, entry.metrics) for number in numbers]
     return lines
 
 

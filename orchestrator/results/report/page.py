@@ -153,7 +153,7 @@ def _section(ledger: Ledger, outcome: FigureOutcome, number: int, anchors: dict[
     jobs = [row for row in rows if (row.scale, row.cluster) == figure and row.workload in outcome.workloads]
     order = {row.job_id: position for position, row in reversed(list(enumerate(jobs)))}
     attempts = sorted(attempt_origins(ledger, order), key=lambda attempt: (order[attempt.job_id], attempt.number))
-    published = {result.case.name for result in outcome.results if result.ended_as_published}
+    published = {result.job_case for result in outcome.results if result.ended_as_published}
     names, known = _names(jobs), len(anchors)
     new = dict.fromkeys(attempt.script_sha256 for attempt in attempts if attempt.script_sha256 not in anchors)
     anchors |= {digest: f"script-{script}" for script, digest in enumerate(new, known + 1)}

@@ -14,6 +14,7 @@ from orchestrator.catalog.expand import expand
 from orchestrator.catalog.experiment import PublishedPoint
 from orchestrator.catalog.library import Entry
 from orchestrator.ledger.measurements import MeasuredMetric
+from orchestrator.metrics import METRICS
 from orchestrator.results.cases import CaseMetric, Result, mean_metric
 from orchestrator.results.claims import ClaimVerdict, judge_claims
 from orchestrator.results.comparison import compare_sides
@@ -86,7 +87,7 @@ def at_batch_4(pp1: float, pp2: float, pp4: float) -> dict[str, float]:
 def test_a_number_has_the_uncertainty_of_its_repeats_else_the_assumed_one(
     metric: CaseMetric, same_nodes: bool, relative: float, origin: str
 ) -> None:
-    found = uncertainty_of(metric, same_nodes)
+    found = uncertainty_of(metric, same_nodes, least=METRICS[metric.name].least_uncertainty)
     assert found.relative == pytest.approx(relative, rel=1e-4) and found.origin == origin
 
 
@@ -218,7 +219,7 @@ def test_claims_and_compare_have_the_same_uncertainty(tmp_path: Path) -> None:
 def test_a_margin_is_the_distance_from_the_bound_that_decides(
     number: float, least: float, most: float, text: str, percent: float
 ) -> None:
-    margin = Part("it", [], "tflops_per_gpu", Number(number, number, number), least, most).margin
+    margin = Part("it", [], METRICS["tflops_per_gpu"], Number(number, number, number), least, most).margin
     assert margin is not None and str(margin) == text and margin.percent == pytest.approx(percent, abs=0.001)
 
 
@@ -237,7 +238,9 @@ def test_an_outcome_has_no_margin(tmp_path: Path) -> None:
 
 
 def test_ends_at_different_distances_are_printed_as_a_range() -> None:
-    margin = Part("it", [], "", Number(0.24, 0.1, 0.44, Uncertainty(0.02, "assumed")), most=1.0).margin
+    margin = Part(
+        "it", [], METRICS["tflops_per_gpu"], Number(0.24, 0.1, 0.44, Uncertainty(0.02, "assumed")), most=1.0
+    ).margin
     assert margin is not None and margin.interval == "0.24 (0.1 to 0.44)"
 
 
@@ -265,6 +268,6 @@ def test_the_error_of_a_published_number_leaves_comparisons_at_the_edge_open(
 ) -> None:
     case = expand(figure_13(), "cpu")[0].name
     result = measured_results(tmp_path, figure_13(), "cpu", {case: value})[0]
-    part = published_part(result, point(**fields), Number(value, value, value), 0.1)
+    part = published_part(result, point(**fields), METRICS["tflops_per_gpu"], Number(value, value, value), 0.1)
     assert part.holds is holds
     assert holds is not None or (part.open_because or "").endswith(point(**fields).doubt)

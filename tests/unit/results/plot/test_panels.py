@@ -20,7 +20,7 @@ from tests.unit.results.drawing import LINES, made_up, nothing_ran
 
 
 def shown(entry: Entry, results: Sequence[Result]) -> list[Panel]:
-    place = positions_of(entry.experiment.axes, results)
+    place = positions_of(entry, results)
     return panels(entry, results, place, place.by_number)
 
 
