@@ -11,14 +11,15 @@ from typing import TYPE_CHECKING
 
 from orchestrator.api import DEFAULT, FigureFilter, JobFilter, Session
 from orchestrator.api.jobs import job_filter, name_list, update, updated_ledger
+from orchestrator.catalog.case import parse_where
 from orchestrator.catalog.library import experiments_meant, find_experiment, full_name, papers
 from orchestrator.errors import EXIT_FAILED, Problem, ReproError, for_each
 from orchestrator.fields import Column
 from orchestrator.files import names_folder, require_place, written_whole
-from orchestrator.job_spec import shown_changes
+from orchestrator.job_spec import Value, shown_changes
 from orchestrator.ledger.attempts import changed_arguments, job_rows, job_summaries, result_rows
 from orchestrator.ledger.database import Ledger, now
-from orchestrator.ledger.measurements import metrics_of
+from orchestrator.ledger.measurements import metrics_of, rows_of_output
 from orchestrator.ledger.reports import run_summaries
 from orchestrator.ledger.rows import JobRow, JobSummary
 from orchestrator.results.bundle.verify import Verified, verify
@@ -238,10 +239,17 @@ def compare_runs(
 ) -> RunComparison:
     """Compare two sets of runs case by case. `a` and `b` are each a cluster, a date, a commit or a run.
 
-    `without` is that of `FigureFilter`.
+    `without` is that of `FigureFilter`. `where` may select rows of outputs if there is an experiment.
     """
-    ledger, matches = updated_ledger(session), job_filter(**selection)
+    filters = ", ".join(filter(None, [experiment, *map(str, filter(None, selection.values()))]))
     name = full_name(session.folders, experiment) if experiment else None
+    row_values: Mapping[str, Value] = {}
+    if experiment and (where := selection.get("where")):
+        entry = find_experiment(session.folders, experiment)
+        keys = entry.program.output.key if entry.program is not None else ()
+        row_values = {axis: value for axis, value in parse_where(where, entry.names.axes).items() if axis in keys}
+        selection["where"] = ",".join(part for part in where.split(",") if part.partition("=")[0].strip() not in keys)
+    ledger, matches = updated_ledger(session), job_filter(**selection)
     left_out = left_out_attempts(ledger, without or ())
     session.note(f"left out: {attempt}" for attempt in left_out)
     ids = {attempt.attempt_id for attempt in left_out}
@@ -256,20 +264,24 @@ def compare_runs(
         rows_b = [row for row in rows_b if row.cluster == sides[0].name]
     if sides[1].kind == "cluster" and sides[0].kind in ("date", "commit"):
         rows_a = [row for row in rows_a if row.cluster == sides[1].name]
-    metrics = metrics_of(ledger, [row.attempt_id for row in (*rows_a, *rows_b)])
+    attempts = [row.attempt_id for row in (*rows_a, *rows_b)]
+    metrics = metrics_of(ledger, attempts)
+    output_rows = {
+        attempt: [row for row in of_attempt if row_values.items() <= row.key.items()]
+        for attempt, of_attempt in rows_of_output(ledger, attempts).items()
+    }
 
     @cache
     def metric_of(name: str) -> str:
-        """Return the metric of the experiment's y axis; the time if its file is gone or has an error."""
+        """Return the metric of the experiment's y axis; none if its file is gone or has an error."""
         try:
             return find_experiment(session.folders, name).experiment.axes.y.metric
         except ReproError:
-            return "iteration_ms"
+            return ""
 
     by_cluster = not {side.kind for side in sides} & {"cluster", "run"}
-    cases = compare_sides(rows_a, rows_b, metrics, metric_of, by_cluster)
+    cases = compare_sides(rows_a, rows_b, metrics, metric_of, by_cluster, output_rows)
     if not any(case.a_job and case.b_job for case in cases):
-        filters = ", ".join(filter(None, [experiment, *map(str, filter(None, selection.values()))]))
         what = f"{sides[0]} and {sides[1]} share no case{f' of {filters}' if filters else ''}"
         raise ReproError(Problem(what, hint="repro status shows what was run"))
     return RunComparison(sides[0], sides[1], cases)

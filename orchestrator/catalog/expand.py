@@ -89,7 +89,8 @@ def _pair_problems(entry: Entry, scale: str, cases: Sequence[Case]) -> Iterator[
             continue
         sides: list[list[Case]] = []
         for key, which, available in (("of", entry, cases), ("over", other, expand(other, scale))):
-            wanted = claim.where | getattr(claim, key)
+            rows = which.program.output.key if which.program is not None else ()
+            wanted = {axis: value for axis, value in (claim.where | getattr(claim, key)).items() if axis not in rows}
             sides.append([case for case in available if case.has(wanted)])
             if not sides[-1]:
                 text = ",".join(f"{axis}={shown_value(value)}" for axis, value in wanted.items())
