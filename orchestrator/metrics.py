@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -159,9 +159,6 @@ Least uncertainties: the allocator repeats its bytes exactly; 22 cases that ran 
 machine, had the same peak. The memory of the whole GPU differed by up to 0.6 % between machines. The number of
 parameters is counted.
 """
-
-PUBLISHED: Sequence[str] = [name for name, metric in METRICS.items() if metric.published]
-"""Metrics that papers report."""
 
 
 def principal_metric(metrics: Mapping[str, MetricDefinition], own: str) -> MetricDefinition:

@@ -74,14 +74,23 @@ class Collected:
 
     def iterations(self) -> Iterator[Row]:
         """Yield a row for each iteration of every job of the cases, including repeats and earlier jobs."""
+        self._require_iterations()
         positions = {result.job_case: position for position, result in enumerate(self.results)}
         own = [row for row in job_rows(self.ledger, experiment=self.outcome.entry.name) if self.outcome.has(row)]
         rows = [row for row in own if row.case_name in positions]
         rows = result_rows(self.ledger, rows, self.attempt, self.outcome.left_out_ids).rows
         return iteration_rows(self.ledger, sorted(rows, key=lambda row: positions[row.case_name]))
 
+    def _require_iterations(self) -> None:
+        """Raise ReproError for a described program, of which the ledger has only statistics of its iterations."""
+        if self.outcome.entry.program is not None:
+            what = f"--iterations: those of {self.outcome.entry.program.shown_name} are not stored"
+            raise ReproError(Problem(what, hint="leave it out: the cases have the statistics of their iterations"))
+
     def columns(self, choice: str = "all", *, iterations: bool = False) -> list[Column]:
         """Return the columns of a choice: `main`, `all`, or names with commas between them."""
+        if iterations:
+            self._require_iterations()
         return chosen_columns(self.outcome.entry, choice, iterations=iterations)
 
     def export(self, file_format: str = "csv", *, iterations: bool = False, columns: str = "all") -> Iterator[bytes]:
@@ -243,12 +252,7 @@ def compare_runs(
     """
     filters = ", ".join(filter(None, [experiment, *map(str, filter(None, selection.values()))]))
     name = full_name(session.folders, experiment) if experiment else None
-    row_values: Mapping[str, Value] = {}
-    if experiment and (where := selection.get("where")):
-        entry = find_experiment(session.folders, experiment)
-        keys = entry.program.output.key if entry.program is not None else ()
-        row_values = {axis: value for axis, value in parse_where(where, entry.names.axes).items() if axis in keys}
-        selection["where"] = ",".join(part for part in where.split(",") if part.partition("=")[0].strip() not in keys)
+    selection["where"], row_values = _of_jobs_and_rows(selection.get("where"), experiment, session)
     ledger, matches = updated_ledger(session), job_filter(**selection)
     left_out = left_out_attempts(ledger, without or ())
     session.note(f"left out: {attempt}" for attempt in left_out)
@@ -265,11 +269,8 @@ def compare_runs(
     if sides[1].kind == "cluster" and sides[0].kind in ("date", "commit"):
         rows_a = [row for row in rows_a if row.cluster == sides[1].name]
     attempts = [row.attempt_id for row in (*rows_a, *rows_b)]
-    metrics = metrics_of(ledger, attempts)
-    output_rows = {
-        attempt: [row for row in of_attempt if row_values.items() <= row.key.items()]
-        for attempt, of_attempt in rows_of_output(ledger, attempts).items()
-    }
+    metrics, all_rows = metrics_of(ledger, attempts), rows_of_output(ledger, attempts).items()
+    chosen = {of: [row for row in of_job if row_values.items() <= row.key.items()] for of, of_job in all_rows}
 
     @cache
     def metric_of(name: str) -> str:
@@ -280,11 +281,23 @@ def compare_runs(
             return ""
 
     by_cluster = not {side.kind for side in sides} & {"cluster", "run"}
-    cases = compare_sides(rows_a, rows_b, metrics, metric_of, by_cluster, output_rows)
+    cases = compare_sides(rows_a, rows_b, metrics, metric_of, by_cluster, chosen)
     if not any(case.a_job and case.b_job for case in cases):
         what = f"{sides[0]} and {sides[1]} share no case{f' of {filters}' if filters else ''}"
         raise ReproError(Problem(what, hint="repro status shows what was run"))
     return RunComparison(sides[0], sides[1], cases)
+
+
+def _of_jobs_and_rows(
+    where: str | None, experiment: str | None, session: Session
+) -> tuple[str | None, dict[str, Value]]:
+    """Return the part of a filter that selects jobs, and the values that select rows of their outputs."""
+    entry = find_experiment(session.folders, experiment) if experiment and where else None
+    if where is None or entry is None or entry.program is None:
+        return where, {}
+    keys = entry.program.output.key
+    of_rows = {axis: value for axis, value in parse_where(where, entry.names.axes).items() if axis in keys}
+    return ",".join(part for part in where.split(",") if part.partition("=")[0].strip() not in keys), of_rows
 
 
 @dataclass(frozen=True, slots=True)

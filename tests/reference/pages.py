@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from orchestrator.catalog.experiment import Experiment, Paper
 from orchestrator.catalog.template import experiment_schema_text, paper_schema_text
 from orchestrator.clusters.profile import ClusterProfile, schema_text
-from orchestrator.metrics import METRICS, PUBLISHED
+from orchestrator.metrics import METRICS
 from tests.reference.columns import export_page, ledger_page
 from tests.reference.commands import command_line
 from tests.reference.fields import Keys
@@ -54,7 +54,7 @@ the file names a JSON Schema. `repro experiments new` writes that line with the 
         *("", "### Metrics", "", "The unit of a metric is in its name.", ""),
         *table(
             ("metric", "unit", "meaning"),
-            ((code(name), METRICS[name].unit, METRICS[name].meaning) for name in PUBLISHED),
+            ((code(name), metric.unit, metric.meaning) for name, metric in METRICS.items() if metric.published),
         ),
         *keys.of(Paper, "Top level of `paper.yaml`"),
     ]

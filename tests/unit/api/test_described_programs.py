@@ -218,6 +218,12 @@ def test_the_columns_are_the_axes_and_metrics_of_the_program(project: Project) -
     assert "| Case | Verdict | Loss |" in table and "| width=64 | verified | 2.5 |" in table
 
 
+def test_iterations_of_a_described_program_are_refused(project: Project) -> None:
+    loss(project)
+    with pytest.raises(ReproError, match="--iterations: those of python3 are not stored"):
+        list(collected(project).export("csv", iterations=True))
+
+
 def test_an_axis_or_a_metric_with_the_name_of_a_column_has_another_column(project: Project) -> None:
     text = LOSS.replace("width", "cost").replace("loss", "noise")
     entry = write_described(project.folder, text)
@@ -241,6 +247,7 @@ def test_a_picture_has_sizes_at_its_ticks_and_a_panel_for_each_metric(project: P
 def test_the_report_has_a_line_for_each_row_and_no_floating_point_operations(project: Project) -> None:
     swept(project)
     page = api.report(project.folder / "page", session=project.session).file.read_text()
+    assert "Measured numbers are those of a verified job." in page
     assert "gpus=8,size=17179869184" in page and "TFLOP" not in page and "Iteration, ms" not in page
     assert all(row.flops is None and not row.beside for row in api.compare(NAME, session=project.session).rows)
 
