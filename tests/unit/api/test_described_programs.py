@@ -18,7 +18,7 @@ from orchestrator.errors import ReproError
 from orchestrator.ledger.attempts import job_rows
 from orchestrator.ledger.measurements import metrics_of, rows_of_output
 from orchestrator.results.claims import judge_claims
-from tests.described_jobs import LOSS, SIZES, SWEEP, record_described, sweep, write_described
+from tests.described_results import LOSS, SIZES, SWEEP, record_described, sweep, write_described
 from tests.recorded_jobs import START
 from tests.unit.api.project import Project
 from tests.unit.results.drawing import words
