@@ -29,7 +29,7 @@ program:
   name: client
   command: {command}
   processes: {processes}
-  setup: [{{run: {run_server}, {probe}, timeout_s: 1}}]
+  setup: [{{run: {run_server}, {probe}, timeout_s: {1 if "false" in probe else 60}}}]
   output: {{values: {{answer: 'answer {{number}}'}}}}
   metrics: {{answer: {{better: higher}}}}
 """
