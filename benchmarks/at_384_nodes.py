@@ -151,7 +151,7 @@ def one_node_too_many(plan: Plan, cluster: Cluster, folders: Folders) -> bool:
 
 def beside_srun(plan: Plan, cluster: Cluster, folders: Folders, slurm: SlurmCluster) -> int:
     """Run our script and a plain srun of as many processes in turn; return the number of faults."""
-    say_who = replace(plan.program, python="bash", target=("-c", WHO), arguments=(), site_values=())
+    say_who = replace(plan.program, command=("bash", "-u", "-c", WHO), arguments=(), site_values=())
     plan = replace(plan, program=say_who)
     ours: list[Ended] = []
     plain_s: list[float] = []

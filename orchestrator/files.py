@@ -7,7 +7,9 @@ import errno
 import fcntl
 import os
 import re
+import secrets
 import shlex
+import shutil
 import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -112,6 +114,52 @@ def private_folder(path: Path) -> None:
         return
     # A project's folder passes its group on by the set-group-id bit, which a plain chmod would remove.
     path.chmod(FOLDER_MODE | (path.stat().st_mode & stat.S_ISGID))
+
+
+_KEPT_HINT = "remove this folder, then repeat the command"
+
+
+def keep_files(folder: Path, files: Mapping[str, bytes]) -> None:
+    """Write a folder with exactly these files, unless it exists; for user and group, and complete or not at all.
+
+    ReproError if it cannot be written, or if it has other contents.
+    """
+    try:
+        if not folder.exists():
+            private_folder(folder.parent)
+            _write_at_once(folder, files)
+        _require_same(folder, files)
+    except OSError as error:
+        what = f"the files that jobs import cannot be copied ({error.strerror or error})"
+        hint = "set REPRO_HOME to a folder that you can write to"
+        raise ReproError(Problem(what, str(error.filename or folder), hint)) from None
+
+
+def _write_at_once(folder: Path, files: Mapping[str, bytes]) -> None:
+    unfinished = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}")
+    try:
+        for name, content in files.items():
+            path = unfinished / name
+            private_folder(path.parent)
+            path.write_bytes(content)
+            path.chmod(0o640)
+        unfinished.rename(folder)
+    except OSError:
+        shutil.rmtree(unfinished, ignore_errors=True)
+        if not folder.exists():  # else another process was faster
+            raise
+
+
+def _require_same(folder: Path, files: Mapping[str, bytes]) -> None:
+    """Raise ReproError if a file differs, or if the folder has another file that a job could import."""
+    for name, content in files.items():
+        path = folder / name
+        if not path.is_file() or path.read_bytes() != content:
+            raise ReproError(Problem("differs from the file that its jobs are recorded with", str(path), _KEPT_HINT))
+    known = {name.partition("/")[0] for name in files}
+    others = sorted(path for path in folder.iterdir() if path.name not in known)
+    if others:
+        raise ReproError(Problem("not a file of repro, and jobs could import it", str(others[0]), _KEPT_HINT))
 
 
 def _open_folder(folder: Path) -> int:

@@ -32,6 +32,11 @@ class Resources:
         """Return the number of tasks of the job."""
         return self.nodes * self.tasks_per_node
 
+    @property
+    def gpus(self) -> int:
+        """Return the number of GPUs of the job; 0 on CPU cores."""
+        return self.nodes * self.gpus_per_node
+
 
 @dataclass(frozen=True, slots=True)
 class ComputedProducts:

@@ -5,14 +5,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from orchestrator.api import CaseOptions
+from orchestrator.api import DEFAULT, CaseOptions, Session
 from orchestrator.api.catalog import require_experiment
-from orchestrator.catalog.case import Case, parse_where, replacement_notes, select, shown_value
+from orchestrator.catalog.case import Case, TrainingCase, parse_where, replacement_notes, select, shown_value
 from orchestrator.catalog.expand import expand, reference_notes
 from orchestrator.catalog.library import Entry, find_entries, replaced
 from orchestrator.clusters.resolve import Cluster, find_cluster, layer_notes
@@ -279,9 +280,13 @@ def plan(
     *,
     solve_alpha: bool = False,
     exact: bool = False,
+    session: Session = DEFAULT,
     **options: Unpack[CaseOptions],
 ) -> BatchReport:
-    """Check and cost the cases of experiments or papers, for a cluster or the paper's machine."""
+    """Check and cost the cases of experiments or papers, for a cluster or the paper's machine.
+
+    A job whose program has no prediction costs what its last measured run in the ledger did, else its time limit.
+    """
     planned = _planned(names, cluster, options)
     notes, profile = list(planned.notes), planned.cluster
     if profile is not None:
@@ -289,13 +294,38 @@ def plan(
         if profile.unfilled:
             open_values = counted(len(profile.unfilled), "open value")
             notes.append(f"{profile.name} has {open_values} that a submission needs and planning does not")
-    report = batch_report(planned.chosen, planned.batch, notes, solve_alpha=solve_alpha)
+    batch = planned.batch
+    if profile is not None and batch.without_prediction:
+        batch = batch.with_measured(_measured_s(batch.without_prediction, profile, session))
+    report = batch_report(planned.chosen, batch, notes, solve_alpha=solve_alpha)
     return with_exact_memory(report) if exact else report
+
+
+def _measured_s(jobs: Sequence[PlannedCase], cluster: Cluster, session: Session) -> dict[str, float]:
+    """Return the seconds of the last measured run of each of these jobs that has one, by the label of its case."""
+    ledger = session.existing_ledger()
+    if ledger is None:
+        return {}
+    from orchestrator.ledger.attempts import attempts_of_jobs  # only here: other plans need no database
+    from orchestrator.ledger.tables import MEASURED
+
+    labels: dict[str, str] = {}
+    for job in jobs:
+        with contextlib.suppress(ReproError):  # without an image, say: it never ran
+            (plan,) = bind(job.entry, [job.checked], cluster, session.folders)
+            labels[plan.identity] = job.label
+    seconds = {}
+    for job_id, attempts in attempts_of_jobs(ledger, labels).items():
+        for row in attempts:
+            if row.verdict in MEASURED and row.started_at and row.ended_at:
+                seconds[labels[job_id]] = (row.ended_at - row.started_at).total_seconds()
+    return seconds
 
 
 def _require_gpu_facts(chosen: Sequence[ChosenCases], cluster: Cluster) -> None:
     """Raise ReproError if the profile does not describe the GPUs that the cases need."""
-    if not any(case.device == "gpu" for one in chosen for case in one.cases):
+    cases = [case for one in chosen for case in one.cases if isinstance(case, TrainingCase)]
+    if not any(case.device == "gpu" for case in cases):
         return
     missing = [name for name in ("gpu", "gpu_memory_gb", "peak_tflops") if not getattr(cluster.hardware, name)]
     if missing and not (cluster.machine is not None and cluster.machine.gpus == 0):

@@ -329,7 +329,7 @@ def render(
     if output is not None:
         if base.exists() and not base.is_dir():
             raise ReproError(Problem("not a folder", f"{output}:", "give a folder for the scripts"))
-        copy_programs((plan.program.workload for plan in planned.plans), folders)
+        copy_programs((plan.program for plan in planned.plans), folders)
         base.mkdir(parents=True, exist_ok=True)
     command = session.command or ("repro", "render", experiment, "--cluster", cluster)
     texts = {script.file: script.text for script in scripts if script.file is not None}

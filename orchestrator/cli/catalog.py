@@ -105,7 +105,7 @@ def plan(
     options = api.CaseOptions(scale=scale, where=where, workload=workload, arg=arg, no_arg=no_arg)
     options |= {"time_budget": time_budget, "cost_budget": cost_budget, "example": example}
     options["settings"] = all_settings(settings, partition, qos, reservation, nodelist, exclude, time)
-    report = api.plan(names, cluster, solve_alpha=solve_alpha, **options)
+    report = api.plan(names, cluster, solve_alpha=solve_alpha, session=session_of(context), **options)
     if exact:
         count = counted(len(api.exact_jobs(report)), "job")
         message(f"building the model of {count}, up to about three seconds each")
@@ -188,7 +188,8 @@ def _summary(report: api.BatchReport) -> str:
     text += f": {counted(len(batch.jobs), 'job')}"
     if batch.gpu_hours:
         money = f" ({batch.cost})" if batch.cost else ""
-        text += f", {batch.gpu_hours:.4g} GPU-hours{money} predicted, at most {counted(report.totals.most_gpus, 'GPU')}"
+        basis = "" if batch.without_prediction else " predicted"
+        text += f", {batch.gpu_hours:.4g} GPU-hours{money}{basis}, at most {counted(report.totals.most_gpus, 'GPU')}"
     return text
 
 

@@ -281,7 +281,9 @@ def _print_plans(planned: Sequence[api.PlannedRun], options: api.CaseOptions) ->
         for plan in plans
     ]
     columns = ["job", "experiment", "case", "nodes", "tasks", "gpus", "microbatches", "bubble", "iterations", "time"]
-    table(rows, [name for name in [*columns, "warnings"] if name != "experiment" or len(planned) > 1])
+    empty = {name for name in columns if all(row[name] is None for row in rows)}
+    hidden = empty | (set() if len(planned) > 1 else {"experiment"})
+    table(rows, [name for name in [*columns, "warnings"] if name not in hidden])
     for text in dict.fromkeys(map(_program_text, plans)):
         message(text)
     first, cluster = planned[0], planned[0].cluster.name

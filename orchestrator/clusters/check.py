@@ -135,7 +135,12 @@ def _mounts(cluster: Cluster) -> Iterator[SitePath]:
 
 def _workloads(cluster: Cluster) -> Iterator[SitePath]:
     for name in cluster.layered.mapping("workloads"):
-        yield from needed_paths(workloads()[name], cluster)
+        if name in workloads():
+            yield from needed_paths(workloads()[name], cluster)
+            continue
+        for field, value in cluster.profile.workloads.described(name):
+            if value and value.startswith("/") and (field == "image" or cluster.profile.container is None):
+                yield SitePath(f"workloads.{name}.{field}", value, cluster.location(("workloads", name, field)))
     python = cluster.profile.workloads.pretrain_python
     if python and python.startswith("/") and cluster.profile.container is None:  # in an image only a job can check it
         path = ("workloads", PRETRAIN, "python")

@@ -7,7 +7,16 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, Tag, WithJsonSchema, create_model, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    Tag,
+    WithJsonSchema,
+    create_model,
+    model_validator,
+)
 from pydantic.json_schema import JsonSchemaValue
 
 from orchestrator.clusters.container import BY_KIND, ContainerFields, SetupLine, VariableFields, holds
@@ -106,8 +115,26 @@ Variable = Annotated[
 ]
 
 
+class DescribedSite(Strict):
+    """Places of a program that an experiment describes."""
+
+    image: Text | None = optional(
+        "Image of its jobs: a name of `container.images`, a file, or the name in a registry.", "/images/nccl-tests.sqsh"
+    )
+    path: Annotated[str, Field(pattern=r"^[/<]")] | None = optional(
+        "Folder of its commands, as jobs see it: the first one of PATH.", "/opt/nccl-tests/build"
+    )
+
+
 class WorkloadSites(Strict):
-    """Paths of the programs and their data: one field for each workload."""
+    """Paths of the programs and their data: one field for each workload, and any name that an experiment describes."""
+
+    model_config = ConfigDict(extra="allow")
+    __pydantic_extra__: dict[str, DescribedSite] = Field(init=False)
+
+    def described(self, program: str) -> DescribedSite:
+        """Return the fields of a program that an experiment describes."""
+        return (self.__pydantic_extra__ or {}).get(program, DescribedSite())
 
     def site(self, workload: str) -> WorkloadSite | None:
         """Return the fields of a workload; None if the profile lacks them or the workload does not exist."""

@@ -17,12 +17,16 @@ from pathlib import Path
 
 from orchestrator.catalog.case import Case, training_cases
 from orchestrator.catalog.experiment import Paper
+from orchestrator.catalog.library import Entry
 from orchestrator.clusters.container import read_image
 from orchestrator.clusters.resolve import Cluster
 from orchestrator.errors import Problem, ReproError
+from orchestrator.job_spec import Resources
 from orchestrator.paths import Folders
+from orchestrator.programs.command import job_command
 from orchestrator.workloads import find_workload
 from orchestrator.workloads.base import ContainerImage, JobContext, Program
+from orchestrator.workloads.flags import without_flags
 from orchestrator.workloads.needs import directory_hint
 
 _HEAD_BYTES = 128
@@ -87,10 +91,42 @@ def program_for(case: Case, paper: Paper, cluster: Cluster, folders: Folders) ->
         if workload.needs:
             hint += f"; {directory_hint(workload.name, cluster.name)}"
         raise ReproError(Problem(f"{cluster.name} does not define workload {workload.name}", hint=hint))
-    name, _ = image_of(workload.name, paper, cluster)
-    image = ContainerImage() if name is None else ContainerImage(name, *image_of_jobs(cluster, name))
-    job = JobContext(case, paper, site, image, folders)
+    job = JobContext(case, paper, site, _image(case, paper, cluster), folders)
     return workload.program(job, workload.all_arguments(case, site))
+
+
+def described_program(case: Case, entry: Entry, cluster: Cluster, folders: Folders, resources: Resources) -> Program:
+    """Return the program of a case whose experiment describes it. ReproError for each file that is missing."""
+    fields = case.program
+    assert fields is not None
+    settings = {**case.settings, "gpus": case.gpus, "nodes": resources.nodes, "processes": resources.tasks}
+    command = job_command(fields, settings, entry.file.parent, lambda path: entry.location("program", *path))
+    image, path = _image(case, entry.paper, cluster), cluster.profile.workloads.described(case.workload).path
+    first = command.words[0]
+    return Program(
+        workload=case.workload,
+        command=command.words[:1],
+        arguments=(*without_flags(command.words[1:], case.argument_changes), *case.arguments),
+        code=command.version,
+        python=first if re.fullmatch(r"(/.*/)?python[0-9.]*", first) else None,
+        image=image.name,
+        image_path=image.path,
+        image_digest=image.digest,
+        environment=command.environment,
+        data=None,
+        site_values=((path, ("workloads", case.workload, "path")),) if path else (),
+        launcher=None,
+        path=path,
+        origin=entry.location("program"),
+        copies=str(folders.program(re.sub(r"[^\w.-]", "_", f"{case.workload}-{command.version}"))),
+        files=command.files,
+        steps=command.steps,
+    )
+
+
+def _image(case: Case, paper: Paper, cluster: Cluster) -> ContainerImage:
+    name, path = image_of(case, paper, cluster)
+    return ContainerImage() if name is None else ContainerImage(name, *image_of_jobs(cluster, name, path))
 
 
 def is_offered(workload: str, cluster: Cluster) -> bool:
@@ -98,12 +134,21 @@ def is_offered(workload: str, cluster: Cluster) -> bool:
     return cluster.profile.workloads.site(workload) is not None
 
 
-def image_of(workload: str, paper: Paper, cluster: Cluster) -> tuple[str | None, str | None]:
-    """Return the name of a workload's image in the paper and its path at the site; (None, None) without one."""
-    if cluster.profile.container is None:
+def image_of(case: Case, paper: Paper, cluster: Cluster) -> tuple[str | None, str | None]:
+    """Return the name of a case's image and its path at the site; (None, None) without containers.
+
+    The name is that of the workload in the paper. For a program that the experiment describes, the profile decides
+    before the experiment, and both may give a file or the name in a registry in place of a name of `container.images`.
+    """
+    container = cluster.profile.container
+    if container is None:
         return None, None
-    name = paper.images.get(workload, workload)
-    return name, cluster.image_location(name)
+    if case.program is None:
+        name = paper.images.get(case.workload, case.workload)
+        return name, cluster.image_location(name)
+    of_profile = case.workload if case.workload in container.images else None
+    given = cluster.profile.workloads.described(case.workload).image or of_profile or case.program.image
+    return given or case.workload, given and (cluster.image_location(given) or given)
 
 
 def imported_file(cluster: Cluster, name: str) -> Path | None:
@@ -159,14 +204,15 @@ def import_record(file: Path) -> ImportRecord:
     )
 
 
-def image_of_jobs(cluster: Cluster, name: str) -> tuple[str | None, str | None]:
+def image_of_jobs(cluster: Cluster, name: str, path: str | None = None) -> tuple[str | None, str | None]:
     """Return the image that jobs use for this name, and the digest that an import recorded, else the file's identity.
 
     The second is None for an image of a registry, and for a file that this machine does not see or cannot read.
     Jobs use the file with the digest in its name and not the link to it. A later import changes the link, and a queued
     job would run with an image that does not match its identity. A command reads each file once.
+    `path` is the image if the profile has none of this name.
     """
-    location = cluster.image_location(name)
+    location = cluster.image_location(name) or path
     if location is None or not location.startswith("/") or not cluster.profile.site.login_sees_paths:
         return location, None
     if location not in cluster.image_files:

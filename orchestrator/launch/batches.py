@@ -227,6 +227,6 @@ def warm_ups(plans: Sequence[Plan], cluster: Cluster, *, always: bool = False) -
 
 
 def _warm_up(plan: Plan, cluster: Cluster) -> SidePlan:
-    program = plan.program
-    alone = replace(program, python=program.warm_up[0], target=program.warm_up[1:], arguments=())
+    python, *words = plan.program.warm_up
+    alone = replace(plan.program, python=python, command=(python, "-u", *words), arguments=())
     return side_plan(cluster, alone, "warm-up", 1, WARM_UP_TIME)

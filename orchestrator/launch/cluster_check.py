@@ -384,8 +384,7 @@ def probe_plan(cluster: Cluster, folders: Folders) -> SidePlan:
     package = str(program_folder(folders))
     program = Program(
         workload="check",
-        python="bash",  # started as `bash -u -c ...`
-        target=("-c", _INSIDE, "probe", _python(cluster, name), _IMPORTS),
+        command=("bash", "-u", "-c", _INSIDE, "probe", _python(cluster, name), _IMPORTS),
         arguments=(),
         code="check",
         image=name,

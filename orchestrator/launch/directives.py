@@ -24,7 +24,7 @@ def directives(plan: Plan | SidePlan, cluster: Cluster, job_name: str | None = N
     name = job_name or f"{short_name(plan.case.experiment)}-{plan.case.slug}"
     lines = [directive("job-name", name, case)]
     lines += placement(cluster, plan.resources)
-    per_node = 1 if slurm.tasks == "per-node" else plan.resources.tasks_per_node
+    per_node = tasks_per_node(plan, slurm)
     lines.append(directive("nodes", str(plan.resources.nodes), case))
     lines.append(directive("ntasks-per-node", str(per_node), case))
     lines += named(cluster, ("cpus_per_task", "hint", "mem"))
@@ -43,7 +43,7 @@ def directives(plan: Plan | SidePlan, cluster: Cluster, job_name: str | None = N
 def srun_options(plan: Plan | SidePlan, cluster: Cluster) -> list[Line]:
     """Return the options of the training step. srun does not inherit these from sbatch in every Slurm release."""
     slurm, resources, case = slurm_of(cluster), plan.resources, experiment_file(plan)
-    per_node = 1 if slurm.tasks == "per-node" else resources.tasks_per_node
+    per_node = tasks_per_node(plan, slurm)
     lines = [
         Line.of(f"--nodes={resources.nodes}", case),
         Line.of(f"--ntasks={resources.nodes * per_node}", case),
@@ -54,10 +54,18 @@ def srun_options(plan: Plan | SidePlan, cluster: Cluster) -> list[Line]:
     if slurm.gpu_request == "gpus-per-task" and slurm.gpu_bind is None and resources.gpus_per_node:
         # A request per task would hide the other GPUs of the node, and programs select GPUs by local rank.
         lines.append(Line.of("--gpu-bind=none"))
-    lines += [Line.of("--export=ALL"), Line.of("--kill-on-bad-exit=1"), Line.of("--label")]
+    lines += [Line.of("--export=ALL"), Line.of("--kill-on-bad-exit=1")]
+    # Patterns of a described program read its output as it is.
+    lines += [Line.of("--label")] if plan.program.origin is None else []
     free = field_lines(cluster, "slurm", "srun")
     given = {line.words[0].partition("=")[0] for line in free}
     return [*(line for line in lines if line.words[0].partition("=")[0] not in given), *free]
+
+
+def tasks_per_node(plan: Plan | SidePlan, slurm: SlurmFields) -> int:
+    """Return the tasks that srun starts on a node: one launcher, or each process."""
+    has_launcher = slurm.tasks == "per-node" and plan.program.launcher is not None
+    return 1 if has_launcher else plan.resources.tasks_per_node
 
 
 def field_lines(cluster: Cluster, *path: str) -> list[Line]:
@@ -104,8 +112,8 @@ def time_limit_origin(plan: Plan | SidePlan, cluster: Cluster) -> str:
 
 
 def workload_origin(plan: Plan | SidePlan) -> str:
-    """Return the origin of what the workload itself adds to the command."""
-    return f"workload {plan.program.workload}"
+    """Return the origin of what the workload itself adds to the command, or the place of a described program."""
+    return plan.program.origin or f"workload {plan.program.workload}"
 
 
 def program_origin(plan: Plan | SidePlan, cluster: Cluster, *words: str) -> str:
@@ -151,11 +159,13 @@ def _gpus(plan: Plan | SidePlan, cluster: Cluster) -> Iterator[Line]:
     if not per_node or slurm.gpu_request == "none":
         return
     kind = f"{slurm.gres_type}:" if slurm.gres_type else ""
+    of_task, rest = divmod(per_node, plan.resources.tasks_per_node)
+    request = "gpus-per-node" if rest and slurm.gpu_request == "gpus-per-task" else slurm.gpu_request
     name, value = {
         "gres": ("gres", f"gpu:{kind}{per_node}"),
         "gpus-per-node": ("gpus-per-node", f"{kind}{per_node}"),
-        "gpus-per-task": ("gpus-per-task", f"{kind}1"),
-    }[slurm.gpu_request]
+        "gpus-per-task": ("gpus-per-task", f"{kind}{of_task}"),
+    }[request]
     yield directive(name, value, cluster.location(("slurm", "gpu_request")))
 
 

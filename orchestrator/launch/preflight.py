@@ -31,6 +31,7 @@ def require_ready(plans: Sequence[Plan], cluster: Cluster, folders: Folders) -> 
         lambda: require_none(image_problems(plans, cluster)),
         lambda: require_none(_absent_needs(plans, cluster)),
         lambda: require_none(_other_commits(plans)),
+        lambda: require_none(_without_mpirun(plans, cluster)),
     )
     for_each(checks, lambda check: check())
 
@@ -73,11 +74,22 @@ def _require_mpirun(mpirun: MpirunFields) -> None:
         raise ReproError(Problem("no such hostfile", f"{mpirun.hostfile}:", "correct mpirun: hostfile:"))
 
 
+def _without_mpirun(plans: Sequence[Plan], cluster: Cluster) -> Iterator[Problem]:
+    """Yield a problem for each local program of several processes if nothing here starts them."""
+    if cluster.profile.scheduler != "local" or shutil.which("mpirun") is not None:
+        return
+    for plan in {plan.program.workload: plan for plan in plans}.values():
+        if plan.program.launcher is None and plan.resources.tasks > 1:
+            what = f"{plan.program.workload} needs {plan.resources.tasks} processes, and mpirun is not on this machine"
+            hint = "install it, or start them by words of the command, such as python3 -m torch.distributed.run"
+            yield Problem(what, plan.program.origin, hint)
+
+
 def _absent_needs(plans: Sequence[Plan], cluster: Cluster) -> Iterator[Problem]:
     """Yield a problem for code and data of the jobs that are missing, where this machine sees their file system."""
     if not cluster.profile.site.login_sees_paths:
         return
-    for name in dict.fromkeys(plan.program.workload for plan in plans):
+    for name in dict.fromkeys(plan.program.workload for plan in plans if plan.case.program is None):
         for needed in needed_paths(find_workload(name), cluster):
             path = Path(needed.path)
             if not is_there(path) and is_there(Path(*path.parts[:2])):
@@ -125,8 +137,9 @@ def _image_files(plans: Sequence[Plan], cluster: Cluster) -> Iterator[tuple[str,
     """Yield the name and the file of each image of the jobs, and whether an import writes that file."""
     if not cluster.profile.site.login_sees_paths:
         return
-    for name in dict.fromkeys(plan.program.image for plan in plans if plan.program.image):
-        imported, location = imported_file(cluster, name), cluster.image_location(name)
+    images = {plan.program.image: plan.program.image_path for plan in plans if plan.program.image}
+    for name, path in images.items():
+        imported, location = imported_file(cluster, name), cluster.image_location(name) or path
         if imported is not None:
             yield name, imported, True
         elif location is not None and location.startswith("/"):
@@ -151,7 +164,7 @@ def gpu_warnings(plans: Sequence[Plan], cluster: Cluster) -> list[str]:
         return []
     if machine.gpus == 0:
         return [f"no GPU of this machine is used: {machine.lack}"] if machine.lack else []
-    gpus = max((plan.case.gpus for plan in plans if plan.case.device == "gpu"), default=0)
+    gpus = max((plan.gpus for plan in plans), default=0)
     return list(gpus_in_use(gpu_memory()[:gpus])) if gpus else []
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 
+from orchestrator.catalog.case import TrainingCase
 from orchestrator.clusters.container import SetupFields, holds
 from orchestrator.clusters.resolve import Cluster
 from orchestrator.job_spec import shown_changes
@@ -34,6 +35,7 @@ from orchestrator.planning.plan import Plan, SidePlan
 from orchestrator.reading.failure import Failure
 from orchestrator.reading.statistics import ENOUGH_SAMPLES
 from orchestrator.slurm.notation import time_limit_s
+from orchestrator.text import counted
 from orchestrator.workloads import workloads
 from orchestrator.workloads.flags import changed_flag
 
@@ -138,7 +140,10 @@ def _render(
 ) -> str:
     shared = _shared(plan, cluster, folder)
     if cluster.profile.scheduler == "local":
-        return engine.render("local.sh.j2", **shared, command=_all_ranks(plan, cluster))
+        is_own = plan.program.launcher is None  # one process, or several by mpirun
+        command = _command(plan, cluster, plan.program.per_rank()) if is_own else _all_ranks(plan, cluster)
+        processes = plan.resources.tasks if is_own else 1
+        return engine.render("local.sh.j2", **shared, command=command, processes=processes)
     if cluster.profile.mpirun is not None:
         return engine.render("mpirun.sh.j2", **shared, **_mpirun(plan, cluster))
     all_directives = [*directives(plan, cluster), directive("output", output_pattern(output or folder / "batch.txt"))]
@@ -160,9 +165,12 @@ def _render(
 def _shared(plan: Plan | SidePlan, cluster: Cluster, folder: Path) -> dict[str, object]:
     """Return the values that the templates of all schedulers have."""
     # Interval of GPU samples in seconds.
-    sampler = next(iter(field_lines(cluster, "sample_gpus_every_s")), None) if plan.case.device == "gpu" else None
+    has_gpus = plan.resources.gpus > 0
+    sampler = next(iter(field_lines(cluster, "sample_gpus_every_s")), None) if has_gpus else None
+    program, origin = plan.program, workload_origin(plan)
     return {
         "case": plan.case,
+        "layout": plan.case.layout if isinstance(plan.case, TrainingCase) else None,
         "title": _title(plan),
         "changes": shown_changes(plan.case.argument_changes),
         "layers": [str(file.absolute()) for file in cluster.files] if len(cluster.files) > 1 else [],
@@ -176,16 +184,31 @@ def _shared(plan: Plan | SidePlan, cluster: Cluster, folder: Path) -> dict[str, 
         "kernels": _folder_of_program(plan, cluster, plan.program.compiles_in),
         "sampler": sampler,
         "runs_beside": cluster.profile.scheduler == "local" or sampler is not None,
-        "fingerprint": plan.program.workload in workloads(),
-        "python": Line.of(plan.program.python, program_origin(plan, cluster, plan.program.python)),
+        "fingerprint": program.workload in workloads() or program.origin is not None,
+        "has_gpus": has_gpus,
+        "python": program.python and Line.of(program.python, program_origin(plan, cluster, program.python)),
         "checkout": _folder_of_program(plan, cluster, plan.program.checkout),
         "python_strays": [name for name in _IMPORT_VARIABLES if name not in cluster.profile.env_from],
         "time_limit_s": Line.of(str(time_limit_s(plan.resources.time_limit)), time_limit_origin(plan, cluster)),
         "host_suffix": next(iter(field_lines(cluster, "rendezvous", "host_suffix")), None),
         "port": next(iter(field_lines(cluster, "rendezvous", "port")), None),
         "per_node": _processes_per_node(plan, cluster),
-        "launcher": Line.of(plan.program.launcher, workload_origin(plan)),
+        "launcher": program.launcher and Line.of(program.launcher, origin),
+        "described": program.origin,
+        "size": _size(plan),
+        "texts": [(file.name, Line.of(file.text, origin)) for file in program.files if file.text is not None],
+        "copies": [
+            (file.name, Line.of(f"{program.copies}/{file.name}", origin)) for file in program.files if file.text is None
+        ],
+        "steps": [(step, Line(step.words, origin), Line(step.probe, origin)) for step in program.steps],
     }
+
+
+def _size(plan: Plan | SidePlan) -> str:
+    """Return `2 nodes, 16 GPUs: 16 processes`."""
+    resources = plan.resources
+    gpus = f", {counted(resources.gpus, 'GPU')}" if resources.gpus else ""
+    return f"{counted(resources.nodes, 'node')}{gpus}: {counted(resources.tasks, 'process')}"
 
 
 def environment(plan: Plan | SidePlan, cluster: Cluster) -> list[tuple[str, Line]]:
@@ -193,6 +216,8 @@ def environment(plan: Plan | SidePlan, cluster: Cluster) -> list[tuple[str, Line
     workload = workloads().get(plan.program.workload)  # an auxiliary job has none
     is_of_2021 = workload is not None and workload.dialect == "2021"
     shared = {**({} if is_of_2021 else _ONE_CONNECTION), **_RANK_ENVIRONMENT}
+    if plan.program.origin is not None:
+        shared = {"PYTHONUNBUFFERED": "1"}
     variables = {name: Line.of(value) for name, value in shared.items()}
     variables |= {name: Line.of(value, workload_origin(plan)) for name, value in plan.program.environment}
     for name, text in cluster.profile.variables(plan.resources.nodes).items():
@@ -204,6 +229,8 @@ def _prepended(plan: Plan | SidePlan, cluster: Cluster) -> Iterator[tuple[str, L
     """Yield the folders that are put in front of a variable that an image or a module may have set."""
     for name, folders in cluster.profile.prepended(plan.resources.nodes).items():
         yield name, Line.of(folders, cluster.location(("env_prepend", name)))
+    if plan.program.path:
+        yield "PATH", Line.of(plan.program.path, program_origin(plan, cluster, plan.program.path))
     if plan.program.python_path:  # last, so that nothing precedes the recorded program
         origin = program_origin(plan, cluster, *plan.program.python_path.split(":"))
         yield "PYTHONPATH", Line.of(plan.program.python_path, origin)
@@ -224,7 +251,7 @@ def _folder_of_program(plan: Plan | SidePlan, cluster: Cluster, folder: str | No
 def _processes_per_node(plan: Plan | SidePlan, cluster: Cluster) -> Line | None:
     """Return the number of processes that a launcher starts per node; None if the scheduler starts them."""
     slurm = cluster.profile.slurm
-    if slurm is None or slurm.tasks != "per-node":
+    if slurm is None or slurm.tasks != "per-node" or plan.program.launcher is None:
         return None
     return Line.of(str(plan.resources.tasks_per_node), cluster.location(("slurm", "tasks")))
 
@@ -249,7 +276,8 @@ def _command(plan: Plan | SidePlan, cluster: Cluster, argv: Sequence[str]) -> li
         if own and set(words) <= own:
             return experiment
         workload = workload_origin(plan)
-        return workload if words[0] == plan.program.python else f"{workload}, {experiment}"
+        is_whole = plan.program.origin is not None or words[0] == plan.program.command[0]
+        return workload if is_whole else f"{workload}, {experiment}"
 
     return command_lines(argv, origin)
 

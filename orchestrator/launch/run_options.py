@@ -65,15 +65,16 @@ class CanaryJob:
     """The job that must pass its check before the other jobs of a run start. `folder` has its log and its records.
 
     `nodes_inside` is the number of nodes that must run it inside its image; None without a container. `result_row`
-    identifies the row that a program without iteration lines prints.
+    identifies the row that a program without iteration lines prints. A program that an experiment describes has no
+    `iterations`: its log decides nothing here.
     """
 
     label: str
     folder: Path
-    iterations: int
-    gpus: int
-    tensor_parallel: int
-    pipeline_parallel: int
+    iterations: int = 0
+    gpus: int = 0
+    tensor_parallel: int = 0
+    pipeline_parallel: int = 0
     nodes_inside: int | None = None
     result_row: RowKey | None = None
 
@@ -85,6 +86,8 @@ class CanaryJob:
         """
         if self.nodes_inside is not None:
             yield FileCheck("end", f"^inside_image={self.nodes_inside}/{self.nodes_inside}$")
+        if self.whole is None:
+            return
         sizes = {"tensor_parallel": self.tensor_parallel, "pipeline_parallel": self.pipeline_parallel}
         if not self.result_row:
             yield FileCheck("log.txt", _PLANNED.format(iterations=self.iterations))
@@ -92,8 +95,10 @@ class CanaryJob:
         yield FileCheck("log.txt", _NOT_FINITE, must_match=False)
 
     @property
-    def whole(self) -> str:
-        """Return the pattern of the line with which the log of a complete run ends."""
+    def whole(self) -> str | None:
+        """Return the pattern of the line with which the log of a complete run ends; None if the log has none."""
+        if not self.iterations and not self.result_row:
+            return None
         return row_pattern(self.result_row) if self.result_row else _LAST_ITERATION.format(iterations=self.iterations)
 
 

@@ -105,7 +105,7 @@ def submit(
     options, run_id = options or RunOptions(), new_run_id()
     by_id = {plan.identity: plan for plan in [*plans, *reversed(plans)]}  # the first plan of those that share a job
     ordered = in_order(list(by_id.values()))
-    copy_programs((plan.program.workload for plan in ordered), folders)
+    copy_programs((plan.program for plan in ordered), folders)
     # A slow scheduler and large logs are read before the ledger is locked for other processes.
     with on_cluster(cluster.profile.slurm_cluster):
         array_limit = most_in_array() if cluster.is_slurm and len(ordered) > 1 else 1
@@ -264,10 +264,10 @@ def _run_plan(
     slurm, canary, latest = cluster.profile.slurm, None, next(reversed(before.get(smallest.identity, ())), None)
     is_under_way = latest is not None and (latest.phase in OPEN or latest.verdict is None)
     training = smallest.case if isinstance(smallest.case, TrainingCase) else None
-    if options.canary and training is not None and (smallest.identity in missing or is_under_way):
+    if options.canary and (smallest.identity in missing or is_under_way):
         is_new = latest is None or smallest.identity in missing
         folder = folders.job(run_id, smallest.slug) if is_new or latest is None else Path(latest.folder)
-        canary = _canary_job(smallest, training, cluster, folder)
+        canary = _canary_job(smallest, cluster, folder)
     warm_up = training.training.warmup_iterations if training is not None else 0
     has_gate = canary is not None or options.stop_after is not None
     limit = slurm.max_running if slurm else 1
@@ -283,10 +283,12 @@ def _run_plan(
     )
 
 
-def _canary_job(plan: Plan, case: TrainingCase, cluster: Cluster, folder: Path) -> CanaryJob:
+def _canary_job(plan: Plan, cluster: Cluster, folder: Path) -> CanaryJob:
+    case, nodes_inside = plan.case, None if cluster.profile.container is None else plan.resources.nodes
+    if not isinstance(case, TrainingCase):
+        return CanaryJob(plan.label, folder, nodes_inside=nodes_inside)
     layout, result_row = case.layout, find_workload(case.workload).result_row
     sizes = layout.gpus, layout.tensor_parallel, layout.pipeline_parallel
-    nodes_inside = None if cluster.profile.container is None else plan.resources.nodes
     row = None if result_row is None else result_row(case.model, layout)
     return CanaryJob(plan.label, folder, case.iterations, *sizes, nodes_inside, row)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from orchestrator.catalog.case import C, Case, TrainingCase
@@ -93,9 +93,26 @@ class BatchPlan:
             for problem in refusal_problems(group[0].entry, [planned.checked for planned in group], group[0].target)
         ]
 
+    def with_measured(self, seconds: Mapping[str, float]) -> BatchPlan:
+        """Return the plan with the measured time of a job in place of its limit, by the label of its case."""
+
+        def measured(planned: PlannedCase) -> PlannedCase:
+            cost, job_s = planned.checked.cost, seconds.get(planned.label)
+            if cost is None or job_s is None:
+                return planned
+            cost = replace(cost, job_s=job_s, gpu_hours=planned.checked.resources.gpus * job_s / 3600)
+            return replace(planned, checked=replace(planned.checked, cost=cost))
+
+        return replace(self, planned=tuple(map(measured, self.planned)))
+
+    @property
+    def without_prediction(self) -> list[PlannedCase]:
+        """The jobs whose program has no prediction."""
+        return [job for job in self.jobs if job.case.program is not None]
+
     @property
     def gpu_hours(self) -> float:
-        """GPU-hours of the jobs whose time can be predicted."""
+        """GPU-hours of the jobs whose time is predicted or measured, and of the time limit of programs without."""
         costs = [job.checked.cost for job in self.jobs]
         return sum(cost.gpu_hours for cost in costs if cost and cost.gpu_hours)
 

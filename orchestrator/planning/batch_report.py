@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Annotated, Literal
@@ -16,6 +16,7 @@ from orchestrator.planning.exact import ExactCase, absent_packages, install_comm
 from orchestrator.planning.plan import Fit, fit_of
 from orchestrator.planning.time_model import DURATION_PARTS
 from orchestrator.slurm.notation import time_limit_s
+from orchestrator.text import counted
 from orchestrator.workloads import find_workload
 
 Basis = Literal["measured", "other site", "other program", "not compared"]
@@ -37,8 +38,8 @@ class PlanRow(TableRow):
     nodes: Annotated[int, Field("nodes", of="predicted.nodes", main=3)]
     tasks: Annotated[int | None, Field("processes of a case on CPU cores")]
     gpus: Annotated[int, Field("GPUs of the job; 0 on CPU cores", main=4)]
-    microbatches: Annotated[int | None, Field("microbatches", of="case.layout.microbatches")]
-    bubble: Annotated[float, Field("share of the pipeline's time in which a GPU waits for another stage")]
+    microbatches: Annotated[int | None, Field("microbatches")]
+    bubble: Annotated[float | None, Field("share of the pipeline's time in which a GPU waits for another stage")]
     parameters_per_gpu_b: Annotated[float | None, Field("parameters of a GPU", "10^9")]
     memory_gb: Annotated[float | None, Field("predicted memory of a GPU", "GB", main=5)]
     usable_gb: Annotated[float | None, Field("GPU memory that tensors can use", "GB")]
@@ -146,7 +147,20 @@ def batch_report(
             rows[label] = replace(rows[label], iterations=case.iterations, run_s=round(run_s, 1))
     if solve_alpha:
         _add_alpha(rows, batch)
-    return BatchReport(batch, selections, rows, notes)
+    return BatchReport(batch, selections, rows, [*notes, *_without_prediction(batch)])
+
+
+def _without_prediction(batch: BatchPlan) -> Iterator[str]:
+    """Yield where the GPU-hours of each program without a prediction come from."""
+    for name in dict.fromkeys(job.case.workload for job in batch.without_prediction):
+        jobs = [job for job in batch.without_prediction if job.case.workload == name]
+        measured = [job for job in jobs if job.checked.cost is not None and job.checked.cost.job_s is not None]
+        text = f"no prediction for {name}"
+        if any(job.checked.resources.gpus for job in jobs):
+            rest = "" if len(measured) == len(jobs) else "the time limit"
+            past = f"the last measured run for {len(measured)} of {counted(len(jobs), 'job')}" if measured else ""
+            text += f"; GPU-hours are those of {' and of '.join(filter(None, (past, rest)))}"
+        yield text
 
 
 def budget_text(budgeted: Budgeted) -> str:
@@ -246,8 +260,9 @@ def _row(planned: PlannedCase) -> PlanRow:
         PlanRow,
         planned,
         SimpleNamespace(predicted=cost, duration=duration, money=money),
-        tasks=case.gpus if on_cpu else None,
-        gpus=0 if on_cpu else case.gpus,
+        tasks=planned.checked.resources.tasks if on_cpu else None,
+        gpus=planned.checked.resources.gpus,
+        microbatches=case.layout.microbatches if isinstance(case, TrainingCase) else None,
         bubble=round(case.layout.bubble(), 4) if isinstance(case, TrainingCase) else None,
         parameters_per_gpu_b=round(memory.parameters / 1e9, 3) if memory else None,
         memory_gb=round(memory.total_bytes / 1e9, 1) if memory else None,

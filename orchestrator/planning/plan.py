@@ -18,7 +18,7 @@ from typing import Annotated, Literal
 from orchestrator.catalog.axes import WITHOUT_INFLUENCE
 from orchestrator.catalog.case import Case, TrainingCase
 from orchestrator.catalog.library import Entry
-from orchestrator.clusters.program import image_of, program_for
+from orchestrator.clusters.program import described_program, image_of, program_for
 from orchestrator.clusters.resolve import Cluster
 from orchestrator.config.model import Hardware
 from orchestrator.config.yaml import shown
@@ -29,6 +29,7 @@ from orchestrator.megatron.memory import MemoryEstimate
 from orchestrator.megatron.model import Layout, ModelShape, Training
 from orchestrator.paths import Folders
 from orchestrator.planning.exact import absent_packages, install_command
+from orchestrator.planning.job_size import job_size
 from orchestrator.planning.target import (
     Target,
     case_context,
@@ -58,6 +59,7 @@ LOCAL_LAYERS_WARNING = (
 class Cost:
     """Predicted cost of a case. None is unknown: on CPU cores, or if the profile does not describe the GPU.
 
+    For a program without predictions, `gpu_hours` are those of the time limit, or of a measured run.
     `usable_bytes` is the GPU memory that tensors can use. `job_s` includes the start-up; for a job that runs out of
     memory it is the start-up alone, and `duration` is the time that it would take with enough memory.
     """
@@ -74,7 +76,11 @@ class Cost:
 def cost_of(case: Case, target: Target) -> Cost:
     """Return the cost of a case that the target does not refuse."""
     nodes = target.nodes_of(case)
-    if case.device == "cpu" or not isinstance(case, TrainingCase):
+    if not isinstance(case, TrainingCase):
+        resources = resources_of(case, target)
+        hours = resources.gpus * time_limit_s(resources.time_limit) / 3600
+        return Cost(nodes, None, None, None, None, None, hours or None)
+    if case.device == "cpu":
         return Cost(nodes, None, None, None, None, None, None)
     memory = memory_of(case, target)
     usable = usable_bytes(case, target)
@@ -155,12 +161,22 @@ class Plan(CheckedCase):
     @property
     def gpus(self) -> int:
         """Return the GPUs of the job; 0 on CPU cores."""
-        return self.resources.nodes * self.resources.gpus_per_node
+        return self.resources.gpus
+
+    @property
+    def microbatches(self) -> int | None:
+        """Return the microbatches of an iteration; None if the program has none."""
+        return self.case.layout.microbatches if isinstance(self.case, TrainingCase) else None
 
     @property
     def bubble(self) -> float | None:
         """Return the share of the pipeline's time in which a GPU waits for another stage; None without a pipeline."""
         return round(self.case.layout.bubble(), 4) if isinstance(self.case, TrainingCase) else None
+
+    @property
+    def planned_iterations(self) -> int | None:
+        """Return the iterations of the job; None if the program has no such number."""
+        return self.case.iterations or None
 
     @property
     def time_limit_s(self) -> int:
@@ -181,9 +197,9 @@ class PlannedJob:
     nodes: Annotated[int, Field(of="resources.nodes")]
     tasks: Annotated[int, Field(of="resources.tasks")]
     gpus: int
-    microbatches: Annotated[int | None, Field(of="case.layout.microbatches")]
+    microbatches: int | None
     bubble: float | None
-    iterations: Annotated[int, Field(of="case.iterations")]
+    iterations: Annotated[int | None, Field(of="planned_iterations")]
     time_limit_s: int
     warnings: Sequence[str]
     workload: Annotated[str, Field(of="program.workload")]
@@ -222,7 +238,7 @@ class SidePlan:
 def repeated(plans: Sequence[Plan], times: int) -> list[Plan]:
     """Return each plan `times` times. Each repeat is a job of its own."""
     return [
-        replace(plan, repeat=number, identity=identity(plan.case, plan.program, plan.cluster, number))
+        replace(plan, repeat=number, identity=identity(plan.case, plan.program, plan.cluster, number, plan.resources))
         for number in range(1, times + 1)
         for plan in plans
     ]
@@ -274,8 +290,8 @@ def bind(entry: Entry, checked: Sequence[CheckedCase], cluster: Cluster, folders
     """
     target = Target.of_cluster(cluster)
     problems = refusal_problems(entry, checked, target)
-    for workload in dict.fromkeys(plan.case.workload for plan in checked):
-        problems += _site_problems(entry, workload, cluster)
+    for case in {plan.case.workload: plan.case for plan in checked}.values():
+        problems += _site_problems(entry, case, cluster)
     if problems:
         raise ReproError(*dict.fromkeys(problems))
     plans = _plans(entry, checked, cluster, folders)
@@ -316,7 +332,10 @@ def _plans(entry: Entry, checked: Sequence[CheckedCase], cluster: Cluster, folde
     """Bind each case to its program; ReproError has every case that the program does not support."""
 
     def bound(plan: CheckedCase) -> Plan:
-        program = program_for(plan.case, entry.paper, cluster, folders)
+        if plan.case.program is not None:
+            program = described_program(plan.case, entry, cluster, folders, plan.resources)
+        else:
+            program = program_for(plan.case, entry.paper, cluster, folders)
         return Plan(
             case=plan.case,
             cluster=cluster.name,
@@ -324,7 +343,7 @@ def _plans(entry: Entry, checked: Sequence[CheckedCase], cluster: Cluster, folde
             refusals=tuple(start_refusals(program, cluster)),
             warnings=(*plan.warnings, *start_warnings(program, cluster)),
             cost=plan.cost,
-            identity=identity(plan.case, program, cluster.name),
+            identity=identity(plan.case, program, cluster.name, resources=plan.resources),
             program=program,
         )
 
@@ -336,34 +355,42 @@ def _require_different_jobs(entry: Entry, plans: Sequence[Plan]) -> None:
     first: dict[object, Plan] = {}
     pairs: list[str] = []
     for plan in plans:
-        other = first.setdefault((plan.program, plan.case.gpus), plan)
+        other = first.setdefault((plan.program, plan.resources), plan)
         if other.identity != plan.identity:
             pairs.append(f"{plan.case.workload} would run {other.case.name} and {plan.case.name} identically")
     if pairs:
         more = f", and {len(pairs) - 1} more such pairs" if len(pairs) > 1 else ""
-        hint = "it has no option for the difference"
+        is_described = plans[0].case.program is not None
+        hint = "name the axis in the command" if is_described else "it has no option for the difference"
         raise ReproError(Problem(f"{entry.short_name}: {pairs[0]}{more}", hint=hint))
 
 
 def resources_of(case: Case, target: Target) -> Resources:
-    """Return the resources of a job: whole nodes, one task per GPU or CPU place."""
+    """Return the resources of a job: whole nodes, and tasks of each: one per GPU or CPU place, or as described."""
     per_node = min(case.gpus, target.places_per_node(case))
+    nodes, tasks = target.nodes_of(case), per_node
+    if case.program is not None:
+        size = job_size(case, target.places_per_node(case))
+        per_node, tasks = size.places_per_node, size.processes_per_node
     return Resources(
-        nodes=target.nodes_of(case),
-        tasks_per_node=per_node,
+        nodes=nodes,
+        tasks_per_node=tasks,
         gpus_per_node=per_node if case.device == "gpu" else 0,
         time_limit=case.time_limit or target.time_limit or "0:30:00",
     )
 
 
-def _site_problems(entry: Entry, workload: str, cluster: Cluster) -> list[Problem]:
-    """Return what the profile or the local host lacks for the workload."""
-    name, path = image_of(workload, entry.paper, cluster)
-    problems = cluster.require_filled(workload, name)
+def _site_problems(entry: Entry, case: Case, cluster: Cluster) -> list[Problem]:
+    """Return what the profile or the local host lacks for the program of a case."""
+    name, path = image_of(case, entry.paper, cluster)
+    problems = cluster.require_filled(case.workload, name)
     if name is not None and path is None:
         hint = f"add container: images: {name}: PATH.sqsh to {shown(cluster.overlay)}"
+        hint += f", or image: to {entry.location('program')}" if case.program is not None else ""
         problems.append(Problem(f"{cluster.name} has no container image for {name}", hint=hint))
-    if cluster.profile.scheduler == "local" and find_workload(workload).is_own:
+    if case.program is not None:
+        return problems
+    if cluster.profile.scheduler == "local" and find_workload(case.workload).is_own:
         absent = absent_packages()
         if absent and cluster.profile.workloads.pretrain_python in (None, sys.executable):
             problems.append(Problem(f"training here needs {' and '.join(absent)}", hint=install_command()))
@@ -384,7 +411,7 @@ def job_spec(plan: Plan, cluster: Cluster) -> JobSpec:
         data=plan.program.data,
         image_path=plan.program.image_path,
         gpus_per_node=hardware.gpus_per_node,
-        gpu=hardware.gpu if case.device == "gpu" else None,
+        gpu=hardware.gpu if plan.gpus else None,
     )
     return _with_training(spec, case, hardware) if isinstance(case, TrainingCase) else spec
 
@@ -407,10 +434,15 @@ def _with_training(spec: JobSpec, case: TrainingCase, hardware: Hardware) -> Job
 _NOT_IN_IDENTITY = {"warmup_iterations"}
 
 
-def identity(case: Case, program: Program, cluster: str, repeat: int = 1) -> str:
-    """Return the identity of a job: twelve hexadecimal digits. Each repeat from the second on has its own."""
+def identity(case: Case, program: Program, cluster: str, repeat: int = 1, resources: Resources | None = None) -> str:
+    """Return the identity of a job: twelve hexadecimal digits. Each repeat from the second on has its own.
+
+    The resources of a job that an experiment describes are part of it, without the time limit.
+    """
     parts = {**_parts(case), "cluster": cluster, "code": program.code}
     parts |= {"image": program.image, "image_digest": program.image_digest}
+    if case.program is not None and resources is not None:
+        parts["resources"] = [resources.nodes, resources.tasks_per_node, resources.gpus_per_node]
     if repeat > 1:
         parts["repeat"] = repeat
     return hashlib.sha256(_canonical(parts).encode()).hexdigest()[:12]
@@ -422,15 +454,17 @@ def job_content(case: Case) -> str:
 
 
 def _parts(case: Case) -> dict[str, object]:
+    settings: dict[str, object] = {}
     if isinstance(case, TrainingCase):
         settings = {
             "model": non_default(case.model),
             "layout": non_default(case.layout),
             "training": non_default(case.training),
         }
-    else:
-        without = WITHOUT_INFLUENCE
-        settings = {"settings": {name: value for name, value in case.settings.items() if name not in without}}
+    elif case.program is not None:
+        given = case.settings.items()
+        values = {name: case.program.value(name, value) for name, value in given if name not in WITHOUT_INFLUENCE}
+        settings = {"settings": values, "described": case.program.of_job()}
     return {
         "workload": case.workload,
         "device": case.device,

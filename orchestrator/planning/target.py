@@ -21,6 +21,7 @@ from orchestrator.job_spec import Value
 from orchestrator.megatron.rules import RuleContext, broken_rules, layout_warnings
 from orchestrator.money import Price
 from orchestrator.paths import short_name
+from orchestrator.planning.job_size import job_size, size_refusals
 from orchestrator.text import counted
 from orchestrator.workloads import find_workload
 from orchestrator.workloads.base import Program
@@ -85,6 +86,8 @@ class Target:
 
     def nodes_of(self, case: Case) -> int:
         """Return the number of nodes that the case needs."""
+        if case.program is not None:
+            return job_size(case, self.places_per_node(case)).nodes
         return -(-case.gpus // min(case.gpus, self.places_per_node(case)))
 
 
@@ -124,7 +127,9 @@ def fit_refusals(case: Case, target: Target) -> Iterator[str]:
     needs = counted(case.gpus, "GPU" if case.device == "gpu" else "process")
     per_node = target.places_per_node(case)
     available = hardware.nodes * per_node
-    if case.gpus > available:
+    if case.program is not None:
+        yield from size_refusals(case, per_node, hardware.nodes, target.name)
+    elif case.gpus > available:
         unit = "" if case.device == "gpu" else "places for "
         yield f"needs {needs}, {target.name} has {unit}{hardware.nodes} x {per_node} = {available}{why}"
     elif case.gpus > per_node and case.gpus % per_node:
@@ -169,7 +174,8 @@ def start_refusals(program: Program, cluster: Cluster) -> Iterator[str]:
     if _is_pulled_by_each_job(program, cluster) and cluster.profile.site.offline_nodes:
         yield (
             f"the image {program.image_path} is in a registry, which the nodes of {cluster.name} do not reach; "
-            f"set site: staging_folder, then run `repro images import --cluster {cluster.name}`"
+            f"{_listed(program, cluster)}set site: staging_folder, then run "
+            f"`repro images import --cluster {cluster.name}`"
         )
 
 
@@ -178,18 +184,27 @@ def start_warnings(program: Program, cluster: Cluster) -> Iterator[str]:
     if _is_pulled_by_each_job(program, cluster) and not cluster.profile.site.offline_nodes:
         yield (
             f"every node of every job pulls {program.image_path} from its registry; "
-            f"set site: staging_folder, then `repro images import --cluster {cluster.name}` pulls it once"
+            f"{_listed(program, cluster)}set site: staging_folder, then `repro images import --cluster {cluster.name}` "
+            "pulls it once"
         )
     missing = sorted(path for path in _paths_inside(program, cluster) if not _is_mounted(path, program, cluster))
     if missing:
         yield f"no mount of {cluster.name} contains {' and '.join(missing)}, which the program needs"
 
 
+def _listed(program: Program, cluster: Cluster) -> str:
+    """Return the step before an import of an image that the profile does not list."""
+    container = cluster.profile.container
+    is_listed = container is None or program.image in container.images
+    return "" if is_listed else f"add container: images: {program.workload}: {program.image_path}, "
+
+
 def _paths_inside(program: Program, cluster: Cluster) -> set[str]:
-    """Return the profile's paths that the program needs in its container, without the image's own interpreter."""
+    """Return the profile's paths that the program needs in its container, without those of the image."""
     if cluster.profile.container is None:
         return set()
-    values = {value for value, path in program.site_values if path[-1] != "python" and value.startswith("/")}
+    in_image = "python", "path"
+    values = {value for value, path in program.site_values if path[-1] not in in_image and value.startswith("/")}
     return {value for value in values if EXAMPLE not in value}
 
 
@@ -234,6 +249,9 @@ def cases_at(
     must fit. Without a cluster it is the published scale; so it is if none fits a cluster of several machines, whose
     refusal then has the reasons.
     """
+    if workload is not None and entry.program is not None:
+        what = f"--workload {workload}: {entry.short_name} describes its program, {entry.program.shown_name}"
+        raise ReproError(Problem(what, hint="leave --workload out"))
     if scale is not None or cluster is None:
         return cases_to_run(entry, scale or PAPER)
     wanted = wanted or {}
@@ -242,7 +260,7 @@ def cases_at(
     offered = [
         own
         for own in fitting
-        if all(is_offered(workload or case.workload, cluster) for case in own if case.has(wanted))
+        if all(case.program or is_offered(workload or case.workload, cluster) for case in own if case.has(wanted))
     ]
     if cluster.machine is not None and offered:
         return offered[0]

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, model_validator
 
 from orchestrator.config.model import Count, NonNegative, Strict, Text, optional, required
 from orchestrator.errors import did_you_mean
@@ -76,6 +76,45 @@ def _failure_pattern(text: str) -> str:
 FailureName = Annotated[str, AfterValidator(_failure_name)]
 FailurePattern = Annotated[Text, AfterValidator(_failure_pattern)]
 Processes = Literal["one", "one per node", "one per GPU"] | Count
+RESOURCES = ("gpus", "nodes", "processes")
+"""Values that each command may name beside its axes: those of the job."""
+
+OWN_FILES = ("job.sh", "start", "end", "claimed", "cancelled", "log.txt", "batch.txt")
+"""Files of a job's folder that a program cannot replace."""
+
+
+class FileFields(Strict):
+    """Template of an input file."""
+
+    template: Text = required("File beside this one. Each `{axis}` in it is replaced.", "HPL.dat.in")
+
+
+def _plain_name(name: str) -> str:
+    if "/" in name or name in (".", "..", *OWN_FILES):
+        raise ValueError("must be a file name that the records of a job do not have")
+    return name
+
+
+class StepFields(Strict):
+    """Program that runs beside the command, such as a server. It starts first and ends with the job."""
+
+    run: Annotated[list[Text], Field(min_length=1)] = required(
+        "Words of its command, with `{axis}`.", ["redis-server", "--port", "{port}"]
+    )
+    ready: Annotated[list[Text], Field(min_length=1)] | None = optional(
+        "Words of a command that ends with exit code 0 when the step is ready.", ["redis-cli", "-p", "{port}", "ping"]
+    )
+    log: Annotated[str, Field(pattern=r"^[^\n\x00]+$")] | None = optional(
+        "Pattern (extended regular expression) of a line that the step prints when it is ready.",
+        "Ready to accept connections",
+    )
+    timeout_s: Count = optional("Seconds after which a step that is not ready fails the job.", default=300)
+
+    @model_validator(mode="after")
+    def _has_one_probe(self) -> StepFields:
+        if (self.ready is None) is (self.log is None):
+            raise ValueError("must have one of ready and log: how to see that the step is ready")
+        return self
 
 
 class ProgramFields(Strict):
@@ -88,7 +127,20 @@ class ProgramFields(Strict):
     )
     processes: Processes = optional("Number of processes of a job.", "one per GPU", default="one")
     image: Text | None = optional("Container image, if the profile names none.", "nvcr.io/nvidia/pytorch:25.12-py3")
-    environment: dict[Text, str] = optional("Environment of the command.", {"OMP_NUM_THREADS": "8"}, default={})
+    environment: dict[Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")], str] = optional(
+        "Environment of the command and of `setup`. A value may have `{axis}`.", {"OMP_NUM_THREADS": "8"}, default={}
+    )
+    files: dict[Annotated[Text, AfterValidator(_plain_name)], Text | FileFields] = optional(
+        "Input files that are written to the job's folder, where the command runs: the text with `{axis}`, or its "
+        "template. Files beside this one that a command names are copied there without an entry.",
+        {"HPL.dat": {"template": "HPL.dat.in"}},
+        default={},
+    )
+    setup: list[StepFields] = optional(
+        "Programs that run beside the command, in this order. The command starts when all are ready.",
+        [{"run": ["redis-server"], "ready": ["redis-cli", "ping"]}],
+        default=[],
+    )
     axes: dict[Text, AxisFields] = optional(
         "Units and meanings of axes. Those of the matrix and of fixed values need no entry.", default={}
     )
@@ -110,6 +162,11 @@ class ProgramFields(Strict):
         """Return the block in JSON, as the ledger stores it."""
         return self.model_dump(mode="json", by_alias=True, exclude_unset=True)
 
+    def of_job(self) -> dict[str, object]:
+        """Return the part of the block that decides what a job runs; files are only named."""
+        names = {"command", "processes", "environment", "files", "setup"}
+        return self.model_dump(mode="json", include=names, exclude_defaults=True)
+
     @property
     def shown_name(self) -> str:
         """Name in messages and tables."""
@@ -125,16 +182,29 @@ class ProgramFields(Strict):
         fields = self.axes.get(axis)
         return bytes_of(text) if fields is not None and fields.unit == BYTES else text
 
+    def filled(self, text: str, settings: Mapping[str, Scalar]) -> str:
+        """Return a text with the values of its axes. KeyError for an axis without a value."""
+        return _AXIS.sub(lambda match: _shown(self.value(match[1], settings[match[1]])), text)
+
     def words(self, settings: Mapping[str, Scalar]) -> list[str]:
         """Return the command of a case."""
-        return [_AXIS.sub(lambda match: str(self.value(match[1], settings[match[1]])), word) for word in self.command]
+        return [self.filled(word, settings) for word in self.command]
 
-    def problems(self, settings: Iterable[str]) -> Iterator[tuple[tuple[str, ...], str, str | None]]:
+    def texts(self) -> Iterator[tuple[tuple[str | int, ...], str]]:
+        """Yield each text that may have `{axis}`, with its path in the block."""
+        yield from ((("command", i), word) for i, word in enumerate(self.command))
+        yield from ((("environment", name), value) for name, value in self.environment.items())
+        yield from ((("files", name), text) for name, text in self.files.items() if isinstance(text, str))
+        for i, step in enumerate(self.setup):
+            yield from ((("setup", i, "run", j), word) for j, word in enumerate(step.run))
+            yield from ((("setup", i, "ready", j), word) for j, word in enumerate(step.ready or ()))
+
+    def problems(self, settings: Iterable[str]) -> Iterator[tuple[tuple[str | int, ...], str, str | None]]:
         """Yield the path, the problem and the hint of each name that does not exist. `settings` are the given axes."""
         given = set(settings)
-        for name in (name for word in self.command for name in _AXIS.findall(word)):
-            if name not in given:
-                yield ("command",), f"{{{name}}}: no such axis", did_you_mean(name, given) or _there_are(given)
+        for path, name in ((path, name) for path, text in self.texts() for name in _AXIS.findall(text)):
+            if name not in {*given, *RESOURCES}:
+                yield path, f"{{{name}}}: no such axis", did_you_mean(name, given) or _there_are(given)
         for name in given & set(self.output.key):
             yield ("output",), f"{name} names a row of the output, so the matrix cannot set it", None
         known = given | set(self.output.key)
@@ -161,6 +231,10 @@ def bytes_of(value: Scalar) -> Scalar:
     """Return a size as the number of its bytes, 2^34 for 16G; any other value unchanged."""
     match = _SIZE.fullmatch(str(value))
     return int(match[1]) * _UNITS[match[2]] if match is not None else value
+
+
+def _shown(value: Scalar) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _there_are(names: Iterable[str]) -> str:

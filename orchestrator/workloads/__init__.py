@@ -6,10 +6,12 @@ import pkgutil
 from collections.abc import Iterable, Mapping
 from functools import cache
 from importlib import import_module
+from pathlib import Path
 
 from orchestrator.errors import Problem, ReproError, names_hint
+from orchestrator.files import keep_files
 from orchestrator.paths import Folders
-from orchestrator.workloads.base import AnyWorkload, Workload
+from orchestrator.workloads.base import AnyWorkload, Program, Workload
 
 
 @cache
@@ -33,7 +35,13 @@ def find_workload(name: str) -> AnyWorkload:
     return workload
 
 
-def copy_programs(names: Iterable[str], folders: Folders) -> None:
-    """Copy what jobs of these workloads import to the folder where they look for it. ReproError if it is impossible."""
-    for name in dict.fromkeys(names):
-        find_workload(name).write_files(folders)
+def copy_programs(programs: Iterable[Program], folders: Folders) -> None:
+    """Copy what jobs of these programs import or read to the folders where they look for it. ReproError if impossible.
+
+    Programs with one name and code have the same files.
+    """
+    for program in {(program.workload, program.code): program for program in programs}.values():
+        if program.origin is None:
+            find_workload(program.workload).write_files(folders)
+        elif copies := {file.name: file.content for file in program.files if file.text is None}:
+            keep_files(Path(str(program.copies)), copies)

@@ -16,6 +16,7 @@ from orchestrator.megatron.memory import MemoryEstimate, MemoryFacts, estimate_m
 from orchestrator.megatron.model import Layout, ModelShape, Training
 from orchestrator.megatron.rules import Dialect
 from orchestrator.paths import Folders
+from orchestrator.programs.command import JobFile, SetupStep
 from orchestrator.workloads.flags import without_flags
 from orchestrator.workloads.needs import GPT2_TOKENS, CheckoutSite, Need, WorkloadSite
 
@@ -39,38 +40,47 @@ Checkout = TypeVar("Checkout", bound=CheckoutSite)
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """The command of one rank.
+    """The command of one process: its words `command`, then its `arguments`.
 
     `code` identifies the version of the program, `image` the container image; both are part of a job's identity. So is
     `image_digest`, the digest of an imported image or the identity of its file, if known. `mounts` are the folders that
-    the program needs inside a container, `python_path` the start of its PYTHONPATH, `environment` the variables that
-    its published script sets for every rank.
+    the program needs inside a container, `python_path` the start of its PYTHONPATH, `path` that of its PATH,
+    `environment` the variables that its published script sets for every rank.
 
     `data` is a path, "mock data" or "synthetic". With `needs_mpi` the step must be started through PMI. `compiles_in`
     is the checkout into which the first run compiles kernels, while all other runs wait for torch's file
     megatron/fused_kernels/build/lock; `warm_up` is the command of one process that only compiles. `site_values` has the
     arguments that come from the cluster's profile, each with its field there.
 
-    `launcher` is the module that starts all ranks of a node if the scheduler does not start each rank.
+    `python` runs the command and prints the packages of the fingerprint; None if no Python does. `launcher` is its
+    module that starts all ranks of a node if the scheduler does not start each rank; None if the program has none.
+
+    A program that an experiment describes has its place in `origin`, the `files` of the job's folder, the folder
+    `copies` with those that are copied, and the `steps` that run beside it.
     """
 
     workload: str
-    python: str
-    target: tuple[str, ...]
+    command: tuple[str, ...]
     arguments: tuple[str, ...]
     code: str
+    python: str | None = None
     image: str | None = None
     image_path: str | None = None
     image_digest: str | None = None
     python_path: str | None = None
     mounts: tuple[str, ...] = ()
     environment: tuple[tuple[str, str], ...] = ()
-    data: str = SYNTHETIC
+    data: str | None = SYNTHETIC
     needs_mpi: bool = False
     compiles_in: str | None = None
     warm_up: tuple[str, ...] = ()
     site_values: tuple[tuple[str, tuple[str, ...]], ...] = ()
-    launcher: str = TORCHRUN
+    launcher: str | None = TORCHRUN
+    path: str | None = None
+    origin: str | None = None
+    copies: str | None = None
+    files: tuple[JobFile, ...] = ()
+    steps: tuple[SetupStep, ...] = ()
 
     @property
     def checkout(self) -> str | None:
@@ -83,17 +93,18 @@ class Program:
 
     def per_rank(self) -> list[str]:
         """Return the command of one rank whose launcher has set the rank variables."""
-        return [self.python, "-u", *self.target, *self.arguments]
+        return [*self.command, *self.arguments]
 
     def all_ranks(self, processes: int) -> list[str]:
         """Return the command that starts all ranks of a run on one machine."""
+        assert self.python is not None and self.launcher is not None
         alone = ["--standalone"] if self.launcher == TORCHRUN else []
         options = [*alone, f"--nproc-per-node={processes}"]
         return [self.python, "-u", "-m", self.launcher, *options, *self.below_launcher()]
 
     def below_launcher(self) -> list[str]:
         """Return the arguments after the launcher's options. torchrun runs any program, other launchers their own."""
-        return [*(self.target if self.launcher == TORCHRUN else ()), *self.arguments]
+        return [*(self.command[2:] if self.launcher == TORCHRUN else ()), *self.arguments]
 
 
 @dataclass(frozen=True, slots=True)
@@ -318,9 +329,9 @@ def megatron_program(
     values = [(value, job.field(name)) for name, value in site.model_dump().items() if isinstance(value, str)]
     return Program(
         workload=job.case.workload,
-        python="python",
-        target=(script,),
+        command=("python", "-u", script),
         arguments=tuple(arguments),
+        python="python",
         code=job.commit(default_commit),
         image=job.image.name,
         image_path=job.image.path,

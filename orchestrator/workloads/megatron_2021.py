@@ -246,7 +246,7 @@ def _alpa_program(job: JobContext[BenchmarkSite], arguments: Sequence[str]) -> P
     program = megatron_program(job, arguments, data=SYNTHETIC, warm_up=compile_command(site.checkout))
     return replace(
         program,
-        target=(script,),
+        command=("python", "-u", script),
         python_path=f"{site.checkout}:{root}",
         mounts=(site.checkout, root),
         site_values=((script, benchmark), (site.checkout, job.field("checkout")), (root, benchmark)),

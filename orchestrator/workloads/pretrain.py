@@ -6,8 +6,6 @@ those of the image. The copy also keeps a queued job on the code with which it w
 
 from __future__ import annotations
 
-import secrets
-import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
@@ -15,8 +13,7 @@ from pathlib import Path
 
 from orchestrator.catalog.case import TrainingCase
 from orchestrator.config.model import Text, optional
-from orchestrator.errors import Problem, ReproError
-from orchestrator.files import private_folder
+from orchestrator.files import keep_files
 from orchestrator.megatron.memory import MemoryFacts
 from orchestrator.paths import Folders
 from orchestrator.pretrain.arguments import microbatch_slots
@@ -28,8 +25,6 @@ from orchestrator.workloads.needs import WorkloadSite
 PRETRAIN = "pretrain"
 
 _INIT = b'"""The part of repro that jobs import."""\n'
-_FILE_MODE = 0o640
-_HINT = "remove this folder, then repeat the command"
 
 USABLE_SHARE_PRETRAIN = 0.975
 """Usable share of memory: the allocator of this program has few gaps. On an H200 of 150 GB (10^9 bytes) a job used
@@ -100,18 +95,8 @@ def copy_program(folders: Folders) -> None:
 
     ReproError if the copy cannot be written, or if the folder has other contents.
     """
-    folder = program_folder(folders)
     package = {f"orchestrator/pretrain/{name}": content for name, content in _sources().items()}
-    files = {"orchestrator/__init__.py": _INIT, **package}
-    try:
-        if not folder.exists():
-            private_folder(folder.parent)
-            _write_at_once(folder, files)
-        _require_same(folder, files)
-    except OSError as error:
-        what = f"the files that jobs import cannot be copied ({error.strerror or error})"
-        hint = "set REPRO_HOME to a folder that you can write to"
-        raise ReproError(Problem(what, str(error.filename or folder), hint)) from None
+    keep_files(program_folder(folders), {"orchestrator/__init__.py": _INIT, **package})
 
 
 @cache
@@ -120,40 +105,14 @@ def _sources() -> Mapping[str, bytes]:
     return source_files()
 
 
-def _write_at_once(folder: Path, files: Mapping[str, bytes]) -> None:
-    unfinished = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}")
-    try:
-        for name, content in files.items():
-            path = unfinished / name
-            private_folder(path.parent)
-            path.write_bytes(content)
-            path.chmod(_FILE_MODE)
-        unfinished.rename(folder)
-    except OSError:
-        shutil.rmtree(unfinished, ignore_errors=True)
-        if not folder.exists():  # else another process was faster
-            raise
-
-
-def _require_same(folder: Path, files: Mapping[str, bytes]) -> None:
-    """Raise ReproError if a file differs, or if the folder has another file that a job could import."""
-    for name, content in files.items():
-        path = folder / name
-        if not path.is_file() or path.read_bytes() != content:
-            raise ReproError(Problem("differs from the file of this version of repro", str(path), _HINT))
-    others = sorted(path for path in folder.iterdir() if path.name != "orchestrator")
-    if others:
-        raise ReproError(Problem("not a file of repro, and jobs could import it", str(others[0]), _HINT))
-
-
 def _program(job: JobContext[PretrainSite], arguments: Sequence[str]) -> Program:
     package = str(program_folder(job.folders))
-    python = job.site.python
+    python = job.site.python or ("python" if job.image.name else sys.executable)
     return Program(
         workload=job.case.workload,
-        python=python or ("python" if job.image.name else sys.executable),
-        target=("-m", "orchestrator.pretrain"),
+        command=(python, "-u", "-m", "orchestrator.pretrain"),
         arguments=tuple(arguments),
+        python=python,
         code=code_version(),
         image=job.image.name,
         image_path=job.image.path,
@@ -161,7 +120,7 @@ def _program(job: JobContext[PretrainSite], arguments: Sequence[str]) -> Program
         python_path=package,
         mounts=(package,),
         environment=(("PYTHONSAFEPATH", "1"),),  # Python 3.11 and newer: nothing is imported from the working folder
-        site_values=((python, job.field("python")),) if python else (),
+        site_values=((python, job.field("python")),) if job.site.python else (),
         launcher="orchestrator.pretrain.launch",
     )
 

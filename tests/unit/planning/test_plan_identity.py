@@ -15,7 +15,7 @@ from tests.cases import expand
 from tests.unit.catalog.entries import shipped
 
 CASE = expand(shipped())[0]
-PROGRAM = Program("megatron-2021", "python", ("x.py",), ("--a",), code="c1", image="i1", image_path="/p1")
+PROGRAM = Program("megatron-2021", ("python", "-u", "x.py"), ("--a",), code="c1", image="i1", image_path="/p1")
 BASE = identity(CASE, PROGRAM, "selene")
 
 
@@ -32,7 +32,7 @@ def test_identity_is_that_of_the_first_release() -> None:
         training=Training(),
         device="cpu",
     )
-    assert identity(case, Program("pretrain", "python", (), (), code="c"), "local") == "690bc6859288"
+    assert identity(case, Program("pretrain", (), (), code="c"), "local") == "690bc6859288"
 
 
 def test_each_point_has_its_own_stable_identity() -> None:

@@ -49,7 +49,7 @@ def refused(workload: str, name: str = "figure-13", scale: str = "paper") -> str
 
 def test_other_workload_gives_other_jobs(tmp_path: Path) -> None:
     own, others = plans(tmp_path, "figure-13", None), plans(tmp_path, "figure-13", "pretrain")
-    assert {plan.program.target for plan in others} == {("-m", "orchestrator.pretrain")}
+    assert {plan.program.command[2:] for plan in others} == {("-m", "orchestrator.pretrain")}
     assert {plan.identity for plan in own} & {plan.identity for plan in others} == set()
     assert len({plan.identity for plan in others}) == len(own) == 10
     assert [plan.resources for plan in others] == [plan.resources for plan in own]

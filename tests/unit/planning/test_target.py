@@ -27,7 +27,7 @@ H100 = Hardware(
     nvlink_gb_s=450,
     network_gb_s=50,
 )
-MPI = Program("megatron-kwai", "python", (), (), "code", needs_mpi=True)
+MPI = Program("megatron-kwai", (), (), "code", needs_mpi=True)
 
 
 def site(folder: Path, slurm: str) -> Cluster:
@@ -40,7 +40,7 @@ def container(folder: Path, runtime: str, more: str = "") -> Cluster:
 
 
 def pulled(cluster: Cluster) -> Program:
-    return Program("pretrain", "python", (), (), "code", "pretrain", cluster.image_location("pretrain"))
+    return Program("pretrain", (), (), "code", image="pretrain", image_path=cluster.image_location("pretrain"))
 
 
 @pytest.mark.parametrize("slurm", ["mpi: pmix", "mpi: pmi2", "srun: [--mpi=pmix_v4]"])
@@ -104,7 +104,7 @@ def test_unmounted_data_is_a_warning(tmp_path: Path) -> None:
     paths = ("/code/Megatron-LM", "/shared/data/text", "/me/vocab.json", "/home/me/merges.txt", "/shared/database", "x")
     values = tuple((path, ("workloads", "megatron-2021", "data_path")) for path in paths)
     python = ("/opt/python", ("workloads", "pretrain", "python"))
-    program = Program("w", "python", (), (), "c", mounts=("/code/Megatron-LM",), site_values=(*values, python))
+    program = Program("w", (), (), "c", mounts=("/code/Megatron-LM",), site_values=(*values, python))
     (only,) = start_warnings(program, cluster)
     assert only == "no mount of site contains /home/me/merges.txt and /shared/database, which the program needs"
     assert list(start_warnings(program, cluster_of(tmp_path))) == []

@@ -11,7 +11,7 @@ AXES = ("gpus", "from", "to")
 
 
 def problems(text: str, axes: tuple[str, ...] = AXES) -> list[tuple[str, str, str | None]]:
-    return [(".".join(path), what, hint) for path, what, hint in program(text).problems(axes)]
+    return [(".".join(map(str, path)), what, hint) for path, what, hint in program(text).problems(axes)]
 
 
 def test_shown_programs_have_no_problem() -> None:
@@ -36,8 +36,8 @@ def test_the_name_is_the_first_word_of_the_command() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "found"),
     [
-        ('"{from}"', '"{form}"', ("command", "{form}: no such axis", 'did you mean "from"?')),
-        ('"{from}"', '"{iterations}"', ("command", "{iterations}: no such axis", "there are: from, gpus, to")),
+        ('"{from}"', '"{form}"', ("command.2", "{form}: no such axis", 'did you mean "from"?')),
+        ('"{from}"', '"{iterations}"', ("command.2", "{iterations}: no such axis", "there are: from, gpus, to")),
         (
             "size: {unit: B}",
             "sise: {unit: B}",

@@ -21,6 +21,7 @@ from orchestrator.workloads import workloads
 from orchestrator.workloads.needs import fetch_command
 from tests.stand_in_site import CHECKOUT
 from tests.unit.clusters.sites import SELENE_FILLED, cluster_of, selene
+from tests.unit.render.described import DESCRIBED
 from tests.unit.render.golden_files import Rendered
 from tests.unit.render.plans import H200S, LOCAL, RUN, TEMPLATES, kwai, local, plain_slurm, plans
 from tests.unit.render.site_scripts import plan_of, site, without_folders
@@ -140,6 +141,7 @@ _RENDER: Mapping[str, Callable[[], str]] = {
     "import_with_enroot": _import_with_enroot,
     "import_with_apptainer": _import_with_apptainer,
     "fetch": _fetch,
+    **DESCRIBED,
 }
 SPECIAL_SCRIPTS = tuple(_RENDER)
 

@@ -154,7 +154,8 @@ def with_fields(cluster: Cluster, **fields: Any) -> Cluster:
 
 def with_arguments(plan: Plan, *arguments: str, python: str = "python") -> Plan:
     """Return the plan with these arguments of its program."""
-    return replace(plan, program=replace(plan.program, python=python, arguments=arguments))
+    command = (python, *plan.program.command[1:])
+    return replace(plan, program=replace(plan.program, python=python, command=command, arguments=arguments))
 
 
 @dataclass(frozen=True)

@@ -115,7 +115,7 @@ def test_paper_without_commit_is_refused(tmp_path: Path) -> None:
 
 
 def test_site_without_containers_has_no_image(tmp_path: Path) -> None:
-    assert image_of("megatron-2021", shipped().paper, cluster_of(tmp_path)) == (None, None)
+    assert image_of(expand(shipped())[0], shipped().paper, cluster_of(tmp_path)) == (None, None)
 
 
 @pytest.mark.parametrize(
@@ -158,8 +158,9 @@ def test_atc24_programs_have_the_variables_of_their_scripts(tmp_path: Path) -> N
     entry, cluster = shipped("atc-table-8"), cluster_of(tmp_path, PLAIN + EVERYWHERE)
     result = {case.workload: program_for(case, entry.paper, cluster, FOLDERS) for case in expand(entry)}
     kwai, origin = result["megatron-kwai"], result["megatron-jan-2024"]
-    assert (kwai.target, kwai.python_path, kwai.code[:10]) == (("/kwai/pretrain_gpt.py",), "/kwai", "b2646e4d9f")
-    assert (origin.target, origin.python_path, origin.code[:10]) == (("/jan/pretrain_gpt.py",), "/jan", "eba78b0973")
+    assert (kwai.command[2:], kwai.python_path, kwai.code[:10]) == (("/kwai/pretrain_gpt.py",), "/kwai", "b2646e4d9f")
+    assert origin.command[2:] == ("/jan/pretrain_gpt.py",)
+    assert (origin.python_path, origin.code[:10]) == ("/jan", "eba78b0973")
     # -x of mpirun in both scripts, less PYTHONPATH, MASTER_ADDR, MASTER_PORT and CUDA_DEVICE_MAX_CONNECTIONS=1.
     assert " ".join(f"{name}={value}" for name, value in kwai.environment) == (
         "MPI_THREAD_SINGLE=1 NCCL_DEBUG=WARN NVTE_FWD_LAYERNORM_SM_MARGIN=8 NVTE_BWD_LAYERNORM_SM_MARGIN=8 "
@@ -173,7 +174,7 @@ def test_tutorial_generations_run_two_checkouts(tmp_path: Path) -> None:
     for name, checkout, code in (("core-dp", "/core", "core_r0.14.0"), ("tutorial-cp", "/fork", "6ac43930b5")):
         entry = shipped(name)
         result = program_for(expand(entry)[0], entry.paper, cluster, FOLDERS)
-        assert (result.target, result.python_path) == ((f"{checkout}/pretrain_gpt.py",), checkout)
+        assert (result.command[2:], result.python_path) == ((f"{checkout}/pretrain_gpt.py",), checkout)
         assert result.code.startswith(code) and result.environment == ()
         assert result.arguments[result.arguments.index("--vocab-file") + 1] == f"{checkout}/v"
 

@@ -28,7 +28,11 @@ def test_todays_megatron_needs_only_a_checkout(
     with pytest.raises(ReproError, match=r"does not define workload megatron-2026. .* megatron-2026: checkout; repro"):
         program_for(case, entry.paper, cluster_of(tmp_path), FOLDERS)
     program = program_for(case, entry.paper, cluster_of(tmp_path, PLAIN + EVERYWHERE), FOLDERS)
-    assert (program.target, program.python_path, program.mounts) == (("/today/pretrain_gpt.py",), "/today", ("/today",))
+    assert (program.command[2:], program.python_path, program.mounts) == (
+        ("/today/pretrain_gpt.py",),
+        "/today",
+        ("/today",),
+    )
     assert (program.code, program.data) == ("d98e8a64ddf34856e74b24714e3bedb2f5a39553", "mock data")
     assert "--mock-data" in program.arguments
     named = entry.paper.model_copy(update={"code": {"megatron-2026": CodeFields(repository="r", commit="c0ffee")}})
@@ -189,7 +193,7 @@ def test_site_values_match_command_and_profile_fields(tmp_path: Path) -> None:
     cluster = cluster_of(tmp_path, named)
     for case, paper in [*one_of_each(), pretrain_case()]:
         program = program_for(case, paper, cluster, FOLDERS)
-        command = [program.python, *program.target, *program.arguments, *program.mounts]
+        command = [*program.command, *program.arguments, *program.mounts]
         assert {word for word, _ in program.site_values} <= set(command)
         for word, path in program.site_values:
             value: Any = cluster.profile.model_dump(by_alias=True)

@@ -1,0 +1,135 @@
+#!/bin/bash
+#SBATCH --job-name=figure-1-gpus16-from8-to17179869184
+#SBATCH --nodes=2
+#SBATCH --ntasks-per-node=8
+#SBATCH --time=1:00:00
+#SBATCH --gpus-per-node=8
+#SBATCH --no-requeue
+#SBATCH --output=/runs/20261121-092041-bd57/job/batch.txt
+# p/figure-1 gpus=16,from=8,to=17179869184 at scale paper on site: job 000000000001
+# 2 nodes, 16 GPUs: 16 processes
+# This script is complete: `sbatch` it. It needs bash, Slurm and apptainer, and the files of the command at its end.
+# shellcheck disable=SC2016  # text in single quotes is literal, or expanded by each task
+set -euo pipefail
+umask 027
+
+folder=${1:-/runs/20261121-092041-bd57/job}
+own=${SLURM_ARRAY_JOB_ID:-${SLURM_JOB_ID:-none}}${SLURM_ARRAY_TASK_ID:+_$SLURM_ARRAY_TASK_ID}
+# Slurm may start a job again that has ended. Its records stay as they are: the new run gets a folder of its own.
+first=$folder run=1
+while [ "$own" != none ] && [ -e "$folder/end" ] && [ ! -e "$folder/cancelled" ] &&
+  [ "$(cat -- "$folder/claimed" 2>/dev/null)" = "$own" ]; do
+  folder=$first.run$((++run))
+done
+[ "$folder" = "$first" ] || { mkdir -p -- "$folder" && exec >>"$folder/batch.txt" 2>&1; }
+mkdir -p "$folder"
+# A cancelled job does not start, nor a second copy of it that a slow scheduler accepted.
+if [ -e "$folder/cancelled" ]; then
+  echo 'repro: not started: it was cancelled, or given up, before' >&2
+  exit 143
+fi
+# A claim that cannot be written whole, on a full disk, is removed.
+claim() (set -o noclobber && exec 3>"$folder/claimed" && { printf '%s\n' "$own" >&3 || ! rm -f -- "$folder/claimed"; })
+if ! claim 2>/dev/null && claimant=$(cat -- "$folder/claimed" 2>/dev/null || :) &&
+  [ "$claimant" != "$own" ] && { [ -n "${1:-}" ] || [ ! -e "$folder/end" ]; }; then
+  reason="job $claimant runs it already"
+  [ -n "$claimant" ] || reason="$folder/claimed is missing or empty, as after a full disk; remove it to start the job"
+  echo "repro: not started: $reason" >&2
+  exit 95
+fi
+
+# The record of the job beside its log: where it runs, and how it ended if no scheduler lists it.
+write_record() {
+  local exit_code=$?
+  printf '%s\n' "$@" "exit_code=$exit_code" "at=$(date -u +%Y-%m-%dT%H:%M:%SZ)" "host=$(hostname)" \
+    "scheduler_id=$own" "pid=$$" \
+    image=nvcr.io/nvidia/pytorch:25.12-py3 "inside_image=$(find "$folder" -maxdepth 1 -name 'inside.*' | wc -l)/2" \
+    >"$folder/.record.$$"
+}
+rm -f "$folder"/inside.* "$folder"/{gpus.*.csv,fingerprint.*.txt} "$folder/end"
+write_record 'event=start' && mv "$folder/.record.$$" "$folder/start"
+# Start a command beside the program. The end of this script ends its process group.
+beside() {
+  set -m
+  "$@" &
+  set +m
+}
+finish() {
+  write_record 'event=end' && mv "$folder/.record.$$" "$folder/end"
+  local group
+  for group in $(jobs -pr); do kill -- "-$group" 2>/dev/null || :; done
+}
+trap finish EXIT
+trap 'exit 143' TERM
+trap 'exit 130' INT
+# It may have been cancelled while it started, before there was a process to signal.
+[ ! -e "$folder/cancelled" ] || exit 143
+
+# Variables of the submitting shell that Apptainer would set inside the image, and that would change what Python imports.
+unset "${!APPTAINERENV_PYTHON@}" "${!SINGULARITYENV_PYTHON@}"
+
+# Variables of the submitting shell that would change what Python imports.
+unset PYTHONPATH PYTHONHOME PYTHONUSERBASE PYTHONPLATLIBDIR
+
+# Rendezvous and rank variables are set here, because a site may not have the hook that sets them.
+# `read` takes the first name. On a long list `| head -n 1` would end scontrol, and with pipefail this script.
+read -r MASTER_ADDR < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
+MASTER_PORT=$((20000 + SLURM_JOB_ID % 10000))
+# Variables of the submitting shell that srun would use as options.
+unset "${!SLURM_CPU_BIND@}" "${!SLURM_GPU_BIND@}" "${!SLURM_MEM_BIND@}" SLURM_DISTRIBUTION SLURM_EXACT SLURM_EXPORT_ENV \
+  SLURM_HINT SLURM_MPI_TYPE SLURM_OVERCOMMIT SLURM_OVERLAP SLURM_THREADS SLURM_WHOLE "${!SLURM_STEP@}"
+
+# Sample memory, power and clocks of each node's GPUs at an interval while the program runs. This runs on the host,
+# outside any image.
+beside srun --overlap --nodes=2 --ntasks=2 --ntasks-per-node=1 \
+  --output=none --error=none bash -c 'exec \
+nvidia-smi --format=csv,nounits --loop=5 \
+  --query-gpu=timestamp,index,memory.used,memory.total,utilization.gpu,power.draw,clocks.sm,temperature.gpu,clocks_throttle_reasons.active \
+  >"$1/gpus.$SLURMD_NODENAME.csv" 2>&1' sampler "$folder" >"$folder/sampler.txt" 2>&1
+
+# Start of each task, inside the container. Its variables are set last, so that no image or profile replaces them.
+# Python imports from the working folder first, so that is a folder of the job.
+task='
+if ! [ -e /repro-job/start ]; then
+  echo "repro: ${SLURMD_NODENAME:-this node} runs the task outside its image" >&2
+  exit 97
+fi
+cd -- /repro-job || exit
+[ "$SLURM_LOCALID" != 0 ] || : >"inside.$SLURM_NODEID"
+export PYTHONNOUSERSITE=1 # a home folder that is mounted has packages for the host
+export MASTER_ADDR=$1 MASTER_PORT=$2
+export RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID WORLD_SIZE=16
+export PYTHONUNBUFFERED=1
+export NCCL_DEBUG=WARN
+# Print the fingerprint of this node. Each command may fail, or hang for 10 s. Lines that identify a device or a process
+# are left out.
+fingerprint() {
+  local hidden="^[^:]*(serial|uuid|guid| pdi|host id)[^:]*:|^ +(process id|name) *:|[0-9a-f]{8}(-[0-9a-f]{4}){3}-"
+  probe() {
+    echo "\$ $1 ${2:-}"
+    timeout --foreground --kill-after=1 10 "$@" 2>&1 </dev/null | grep -aivE "$hidden" || :
+  }
+  probe uname -a
+  probe lscpu
+  probe cat /proc/driver/nvidia/version
+  probe nvidia-smi -q
+  probe nvidia-smi topo -m
+}
+[ "$SLURM_LOCALID" != 0 ] || (fingerprint 2>/dev/null >"fingerprint.${SLURMD_NODENAME:-$(uname -n)}.txt" &)
+shift 3
+exec "$@"'
+
+srun \
+  --nodes=2 \
+  --ntasks=16 \
+  --ntasks-per-node=8 \
+  --export=ALL \
+  --kill-on-bad-exit=1 \
+  --output="${folder//%/%%}/log.txt" \
+  apptainer exec --nv \
+  --no-home \
+  --bind="$folder":/repro-job \
+  --bind=/data:/data \
+  docker://nvcr.io/nvidia/pytorch:25.12-py3 \
+  bash -c "$task" task "$MASTER_ADDR" "$MASTER_PORT" "$folder" \
+  all_reduce_perf -b 8 -e 17179869184 -f 2 -g 1 -c 1

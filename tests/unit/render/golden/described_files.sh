@@ -1,0 +1,99 @@
+#!/bin/bash
+# p/figure-1 n=2000 at scale paper on local: job 000000000001
+# 1 node: 4 processes
+# This script is complete: `bash` it. It needs bash, and the files of the command at its end.
+# shellcheck disable=SC2016  # text in single quotes is literal, or expanded by each task
+set -euo pipefail
+umask 027
+
+folder=${1:-/runs/20261121-092041-bd57/job}
+own=${REPRO_LOCAL_ID:-none}
+mkdir -p "$folder"
+# A cancelled job does not start, nor a second copy of it that a slow scheduler accepted.
+if [ -e "$folder/cancelled" ]; then
+  echo 'repro: not started: it was cancelled, or given up, before' >&2
+  exit 143
+fi
+# A claim that cannot be written whole, on a full disk, is removed.
+claim() (set -o noclobber && exec 3>"$folder/claimed" && { printf '%s\n' "$own" >&3 || ! rm -f -- "$folder/claimed"; })
+if ! claim 2>/dev/null && claimant=$(cat -- "$folder/claimed" 2>/dev/null || :) &&
+  [ "$claimant" != "$own" ] && { [ -n "${1:-}" ] || [ ! -e "$folder/end" ]; }; then
+  reason="job $claimant runs it already"
+  [ -n "$claimant" ] || reason="$folder/claimed is missing or empty, as after a full disk; remove it to start the job"
+  echo "repro: not started: $reason" >&2
+  exit 95
+fi
+
+# The record of the job beside its log: where it runs, and how it ended if no scheduler lists it.
+write_record() {
+  local exit_code=$?
+  printf '%s\n' "$@" "exit_code=$exit_code" "at=$(date -u +%Y-%m-%dT%H:%M:%SZ)" "host=$(hostname)" \
+    "scheduler_id=$own" "pid=$$" \
+    >"$folder/.record.$$"
+}
+rm -f "$folder"/{gpus.*.csv,fingerprint.*.txt} "$folder/end"
+write_record 'event=start' && mv "$folder/.record.$$" "$folder/start"
+# Start a command beside the program. The end of this script ends its process group.
+beside() {
+  set -m
+  "$@" &
+  set +m
+}
+finish() {
+  write_record 'event=end' && mv "$folder/.record.$$" "$folder/end"
+  local group
+  for group in $(jobs -pr); do kill -- "-$group" 2>/dev/null || :; done
+}
+trap finish EXIT
+trap 'exit 143' TERM
+trap 'exit 130' INT
+# It may have been cancelled while it started, before there was a process to signal.
+[ ! -e "$folder/cancelled" ] || exit 143
+
+# Variables of the submitting shell that would change what Python imports.
+unset PYTHONPATH PYTHONHOME PYTHONUSERBASE PYTHONPLATLIBDIR
+
+# Files of the command, which runs in the job's folder.
+printf %s 'HPLinpack benchmark input file
+1            # of problems sizes (N)
+2000         Ns
+' >"$folder"/HPL.dat
+printf %s 'it'"'"'s 2000 by 2000
+on 1 node
+' >"$folder"/notes.txt
+
+export PYTHONUNBUFFERED=1
+export OMP_NUM_THREADS=2
+export TITLE='it'"'"'s $HOME'
+
+export CUDA_VISIBLE_DEVICES= # no GPU, also on a machine with GPUs
+
+# Python imports from the working folder first, so that is a folder of the job.
+cd -- "$folder"
+folder=$PWD
+# Print the fingerprint of this node. Each command may fail, or hang for 10 s. Lines that identify a device or a process
+# are left out.
+fingerprint() {
+  local hidden="^[^:]*(serial|uuid|guid| pdi|host id)[^:]*:|^ +(process id|name) *:|[0-9a-f]{8}(-[0-9a-f]{4}){3}-"
+  probe() {
+    echo "\$ $1 ${2:-}"
+    timeout --foreground --kill-after=1 10 "$@" 2>&1 </dev/null | grep -aivE "$hidden" || :
+  }
+  probe uname -a
+  probe lscpu
+}
+beside fingerprint 2>/dev/null >"$folder/fingerprint.$(hostname).txt"
+
+# Start of each process. mpirun may start more than there are cores, and as any user.
+export MASTER_ADDR=127.0.0.1 MASTER_PORT=$((20000 + $$ % 10000))
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+export OMPI_MCA_rmaps_base_oversubscribe=1 PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe
+task='
+export RANK=${OMPI_COMM_WORLD_RANK:-${PMI_RANK:-}} WORLD_SIZE=4
+export LOCAL_RANK=$RANK
+exec "$@"'
+
+timeout --foreground --kill-after=60 1800 \
+  mpirun -np 4 --bind-to none bash -c "$task" task \
+  xhpl \
+  >"$folder/log.txt" 2>&1
