@@ -17,7 +17,7 @@ def test_a_sweep_is_verified(collective: str) -> None:
     _, script, *options = PROGRAM.fields.words(settings)
     environments = [{**one, "CUDA_VISIBLE_DEVICES": ""} for one in plain_environments(2)]
     first, second = run_started([[str(PROGRAM.folder / script), *options]] * 2, environments)
-    assert (first.code, second.code) == (0, 0), first.stderr + second.stderr
+    assert (first.exit_code, second.exit_code) == (0, 0), first.stderr + second.stderr
     result = PROGRAM.judged(first.stdout.encode(), settings)
     assert result.problems == ()
     assert list(result.output.rows) == [(1024,), (4096,), (16384,)]
@@ -41,7 +41,7 @@ sys.exit(collectives.main())
 """
     environments = [{**one, "CUDA_VISIBLE_DEVICES": ""} for one in plain_environments(2)]
     finished = run_started([["-c", program]] * 2, environments)
-    assert [one.code for one in finished] == [1, 1]
+    assert [one.exit_code for one in finished] == [1, 1]
     settings = SETTINGS | {"collective": "all_reduce", "largest": 4096, "sizes": 2}
     problems = PROGRAM.judged(finished[0].stdout.encode(), settings).problems
-    assert problems == ("out_of_bounds == 0: out_of_bounds is 1", "wrong_in == 0: wrong_in is 1 at size=1024 (line 10)")
+    assert problems == ("out_of_bounds == 0: out_of_bounds is 1", "wrong_in == 0: wrong_in is 1 at size=1024 (line 11)")
