@@ -16,11 +16,11 @@ rows = [[math.cos(slope * x + shift) for slope, shift in features] for x in poin
 weights = [0.0] * options.width
 for step in range(1, options.steps + 1):
     errors = [
-        sum(w * f for w, f in zip(weights, row)) - math.sin(3 * x)
-        for row, x in zip(rows, points)
+        sum(w * f for w, f in zip(weights, row, strict=True)) - math.sin(3 * x)
+        for row, x in zip(rows, points, strict=True)
     ]
     loss = sum(error * error for error in errors) / len(points)
     print(f"step={step} loss={loss:.6f}", flush=True)
     for i in range(options.width):
-        slope = sum(error * row[i] for error, row in zip(errors, rows)) / len(points)
+        slope = sum(error * row[i] for error, row in zip(errors, rows, strict=True)) / len(points)
         weights[i] -= 0.02 * slope

@@ -116,7 +116,9 @@ class Sweep:
         """Print the versions, the device of each rank, and the head of the table."""
         name = torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else "CPU"
         lines: list[object] = [None] * self.ranks
-        dist.all_gather_object(lines, f"#  Rank {self.rank:2} Pid {os.getpid()} on {socket.gethostname()} device {name}")
+        dist.all_gather_object(
+            lines, f"#  Rank {self.rank:2} Pid {os.getpid()} on {socket.gethostname()} device {name}"
+        )
         if self.rank:
             return
         print(f"# {self.collective} of torch {torch.__version__}, backend {dist.get_backend()}, {self.ranks} ranks")
@@ -157,9 +159,7 @@ class Sweep:
         rate = size / seconds / 1e9
         row.wrong += int(wrong)
         row.bandwidths.append(rate * FACTORS[self.collective](self.ranks))
-        return RESULT_COLUMNS.format(
-            f"{seconds * 1e6:.2f}", f"{rate:.4g}", f"{row.bandwidths[-1]:.4g}", int(wrong)
-        )
+        return RESULT_COLUMNS.format(f"{seconds * 1e6:.2f}", f"{rate:.4g}", f"{row.bandwidths[-1]:.4g}", int(wrong))
 
     def _seconds(self, call: Callable[[], object]) -> float:
         """Return the mean time of a collective, over all ranks."""
