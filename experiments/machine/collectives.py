@@ -1,10 +1,10 @@
 """Sweep of one collective of torch.distributed over message sizes, printed in the columns of nccl-tests.
 
-It needs torch and nothing else. Ranks come from Slurm, Open MPI or torchrun. Processes with a GPU use NCCL, others gloo.
+It needs only torch. Ranks come from Slurm, Open MPI or torchrun. Processes with a GPU use NCCL, others gloo.
 
 Bus bandwidth is the size divided by the time, multiplied by a factor of the collective and of the number n of ranks:
-2 (n-1)/n for all_reduce, (n-1)/n for all_gather and reduce_scatter (nccl-tests, doc/PERFORMANCE.md). The size is that of
-the whole array: the output of all_gather, and the input of reduce_scatter.
+2 (n-1)/n for all_reduce, (n-1)/n for all_gather and reduce_scatter (nccl-tests, doc/PERFORMANCE.md). The size is that
+of the whole array: the output of all_gather, and the input of reduce_scatter.
 
 all_reduce of torch.distributed works in place only, so its first four columns are N/A.
 """
@@ -30,7 +30,7 @@ CHUNK = 2**24
 
 FIRST_COLUMNS = "{:>13}{:>14}{:>10}{:>8}{:>8}"
 RESULT_COLUMNS = " {:>10} {:>9} {:>9} {:>7}"
-"""Columns that both out-of-place and in-place results have. A space is between all of them, however long a number is."""
+"""Columns of an out-of-place or in-place result, with a space between two numbers of any length."""
 
 
 def main() -> int:
@@ -87,7 +87,7 @@ def place() -> tuple[int, int, int]:
 
 
 def rendezvous() -> str:
-    """Return where the ranks meet: the address of the launcher, that of Slurm's first node, or a file of this folder."""
+    """Return where the ranks meet: at the launcher's address, at Slurm's first node, or in a file of this folder."""
     if "MASTER_ADDR" in os.environ and "MASTER_PORT" in os.environ:
         return "env://"
     if "SLURM_LAUNCH_NODE_IPADDR" in os.environ and "SLURM_JOB_ID" in os.environ:
