@@ -14,7 +14,12 @@ MEASUREMENTS = [path.parent.name for path in sorted(CHECKOUT.glob("experiments/r
 
 # Caption of the navigation -> its pages.
 NAVIGATION = {
-    "Tutorials": ["docs/tutorials/reviewer", "docs/tutorials/engineer", "docs/tutorials/administrator"],
+    "Tutorials": [
+        "docs/tutorials/reviewer",
+        "docs/tutorials/engineer",
+        "docs/tutorials/administrator",
+        "docs/tutorials/your-own-program",
+    ],
     "How-to guides": [
         "docs/how-to/submit",
         "docs/how-to/be-notified",

@@ -24,6 +24,7 @@ from tests.unit.launch.slurm_stand_in import Slurm
 pytestmark = pytest.mark.slow
 
 REVIEWER = "docs/tutorials/reviewer.md"
+OWN_PROGRAM = "docs/tutorials/your-own-program.md"
 
 NOT_HERE = re.compile(
     r"search gpt-|over-the-edge|--arg=--seed|--without 3f2a|2026-11-20|images import --cluster here|--notify"
@@ -188,7 +189,7 @@ def faults_of(site: Site, command: Command) -> list[str]:
 
 
 def test_the_commands_of_the_pages_succeed(site: Site) -> None:
-    pages = [page for page in page_names() if page != REVIEWER]
+    pages = [page for page in page_names() if page not in (REVIEWER, OWN_PROGRAM)]
     faults = [fault for command in in_order(*pages) for fault in faults_of(site, command)]
     assert faults == [], "\n".join(faults)
 
@@ -196,6 +197,33 @@ def test_the_commands_of_the_pages_succeed(site: Site) -> None:
 def test_the_commands_of_the_reviewers_tutorial_print_what_it_shows(new_site: Site) -> None:
     faults = [fault for command in in_order(REVIEWER) for fault in faults_of(new_site, command)]
     assert faults == [], "\n".join(faults)
+
+
+def test_the_commands_of_the_tutorial_of_a_program_print_what_it_shows(tmp_path: Path) -> None:
+    """With the two files of the page, in an empty home folder."""
+    text = (CHECKOUT / OWN_PROGRAM).read_text(encoding="utf-8")
+    files = re.findall(r"^```yaml\n# (\S+)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    assert [name for name, _ in files] == ["experiments/mine/paper.yaml", "experiments/mine/sorting.yaml"]
+    (tmp_path / "experiments" / "mine").mkdir(parents=True)
+    for name, content in files:
+        (tmp_path / name).write_text(content, encoding="utf-8")
+    site = Site(tmp_path)
+    faults = []
+    for command in typed_lines(OWN_PROGRAM):
+        if command.program == "repro":
+            done = site.repro(*command.words)
+        else:
+            done = subprocess.run(
+                ["bash", "-c", command.text], cwd=tmp_path, capture_output=True, text=True, check=False
+            )
+        printed = done.stdout + done.stderr
+        faults += [] if done.returncode == 0 else [f"{command}: exit code {done.returncode}: {printed}"]
+        faults += [f"{command}: does not print {line!r}, but: {printed}" for line in missing_lines(command, printed)]
+    assert faults == [], "\n".join(faults)
+    sorting = tmp_path / "experiments" / "mine" / "sorting.yaml"
+    sorting.write_text(sorting.read_text().replace("{length}", "{lenght}", 1))
+    (shown,) = (line.strip() for line in text.splitlines() if line.startswith("    repro: "))
+    assert shown == site.repro("experiments", "check", "sorting").stderr.strip()
 
 
 def test_the_commands_that_submit_reach_slurm(

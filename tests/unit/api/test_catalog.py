@@ -31,7 +31,18 @@ def test_every_experiment_is_listed_with_its_size_and_progress(project: Project)
     listed = api.experiments(project.session)
     rows = {row.experiment: row for row in listed.rows}
     papers = {name.partition("/")[0] for name in rows}
-    assert papers == {"sc21", "atc24", "mlsys23", "megatron-core", "alpa", "tutorials", "caraml"}
+    assert papers == {
+        "sc21",
+        "atc24",
+        "mlsys23",
+        "megatron-core",
+        "alpa",
+        "tutorials",
+        "caraml",
+        "examples",
+        "machine",
+        "torchtitan",
+    }
     table_1, table_2 = rows["sc21/table-1"], rows["sc21/table-2"]
     assert (table_1.cases, table_1.gpus_min, table_1.gpus_max) == (10, 32, 3072)
     assert (table_2.cases, table_2.gpus_min, table_2.gpus_max) == (6, 384, 2240), "without cases for reference only"

@@ -423,7 +423,7 @@ def test_the_check_of_a_canary_finds_in_a_real_log_what_the_verdict_finds(tmp_pa
     sizes = (world.world_size, world.tensor_parallel, world.pipeline_parallel) if world else (1, 1, 1)
     (tmp_path / "log.txt").write_bytes(text)
     job = CanaryJob("x", tmp_path, last, *sizes)
-    patterns = [job.whole, *(check.pattern for check in job.checks if check.file == "log.txt")]
+    patterns = [str(job.whole), *(check.pattern for check in job.checks if check.file == "log.txt")]
     matches = [
         bash(tmp_path / "check.sh", f"LC_ALL=C grep -aEqs {shlex.quote(pattern)} {tmp_path}/log.txt").returncode == 0
         for pattern in patterns

@@ -128,7 +128,7 @@ def test_jobs_behind_a_canary_check_the_records_of_the_smallest_job(sender: Send
     for script in (file.read_text() for file in files):
         assert f"canary={shlex.quote(str(folder))}" in script
         assert f"'its canary, '{shlex.quote(smallest.label)}" in script
-        checks = [*expected.checks, FileCheck("log.txt", expected.whole)]
+        checks = [*expected.checks, FileCheck("log.txt", str(expected.whole))]
         assert script.count("grep -aEqs") == len(checks) and "warm_up=2 " in script
         for check in checks:
             assert f'grep -aEqs {shlex.quote(check.pattern)} "$1/{check.file}"' in script

@@ -186,7 +186,7 @@ def test_budget_of_iterations_is_refused_without_a_prediction(budget: dict[str, 
     cluster = cluster_of(tmp_path, PLAIN + "price_per_gpu_hour: {value: 1, currency: USD}\n")
     chosen = ChosenCases(entry, tuple(expand(entry)), Target.of_cluster(cluster))
     with pytest.raises(ReproError, match="budget: figure-1: the time of nccl-tests is not predicted"):
-        plan_batch([chosen], **budget)
+        plan_batch([chosen], budget.get("time_budget"), budget.get("cost_budget"))
 
 
 def test_another_program_cannot_replace_a_described_one(tmp_path: Path) -> None:
