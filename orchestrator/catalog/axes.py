@@ -133,7 +133,7 @@ WITHOUT_INFLUENCE = frozenset({"case", "label", "tokens_billion"})
 
 
 MEGATRON = ProgramNames(
-    ProgramAxes(MegatronSettings, AXES, WITHOUT_INFLUENCE),
+    ProgramAxes(MegatronSettings, AXES),
     {name: metric for name, metric in METRICS.items() if metric.published},
 )
 """Names that experiments with a program of the Megatron family may use."""

@@ -27,14 +27,10 @@ _DECIMAL = re.compile(r"-?[0-9]{1,9}\.[0-9]{1,9}")
 
 @dataclass(frozen=True, eq=False)
 class ProgramAxes:
-    """Axes of a program, in the order in which they name a case. `model` has a field for each and checks its values.
-
-    `without_influence` are axes that have no influence on a job.
-    """
+    """Axes of a program, in the order in which they name a case. `model` has a field for each and checks its values."""
 
     model: type[Strict]
     columns: Mapping[str, Column]
-    without_influence: frozenset[str] = frozenset()
 
     def checked(self, values: Mapping[str, object]) -> dict[str, Value]:
         """Return the values that are not null, in the order of the axes. ValidationError has every wrong one."""

@@ -50,7 +50,7 @@ def names_of(program: ProgramFields, experiment: Mapping[str, object]) -> Progra
     columns |= {name: column for name, (_, column) in _RESERVED.items()}
     fields_of: dict[str, Any] = {name: (kind | None, None) for name, kind in types.items()}  # type: ignore[operator]
     model = create_model("DescribedSettings", __base__=Strict, **fields_of)
-    axes = ProgramAxes(model, columns, frozenset({"case", "label"}))
+    axes = ProgramAxes(model, columns)
     return ProgramNames(axes, metric_definitions(program), frozenset(values))
 
 

@@ -92,7 +92,7 @@ def test_a_wrong_result_a_lost_rank_and_a_missing_size_of_the_sweep_are_not_veri
     settings = SETTINGS["machine/collectives"]
     wrong = text.replace(": 0 OK", ": 3 FAILED")
     assert program.judged(wrong.encode(), settings).problems == ("out_of_bounds == 0: out_of_bounds is 3",)
-    lost = program.judged(text.encode(), settings | {"gpus": 4}).problems
+    lost = program.judged(text.encode(), {**settings, "gpus": 4}).problems
     assert lost == ("ranks == gpus: ranks is 2, gpus is 4",)
     lines = [line for line in text.splitlines() if not line.startswith("        65536")]
     assert program.judged("\n".join(lines).encode(), settings).problems == ("rows == sizes: rows is 7, sizes is 8",)
