@@ -40,7 +40,7 @@ _RESULTS = CHECKOUT / "experiments" / "results"
 LATER_TABLES = {
     1: (_RESULTS / "one-gpu" / "h200",),
     2: (_RESULTS / "h200",),
-    4: (_RESULTS / "h200-quad" / "first", _RESULTS / "h200-quad" / "second"),
+    4: tuple(_RESULTS / "h200-quad" / machine for machine in ("first", "second", "third", "fourth")),
 }
 """Folders with tables of `pretrain` that are newer than its constants, by the number of H200 of the machine."""
 TIMES = CHECKOUT / "benchmarks"

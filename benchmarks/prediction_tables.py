@@ -72,7 +72,9 @@ def data_sets() -> list[DataSet]:
         DataSet(
             "`pretrain` on one and two H200, measured after the fit", VALIDATION, sets[H200_LATER], is_published=False
         ),
-        DataSet("`pretrain` on four H200, pipelines", VALIDATION, sets[H200_QUAD_LATER], is_published=False),
+        DataSet(
+            "`pretrain` on four H200, measured after the fit", VALIDATION, sets[H200_QUAD_LATER], is_published=False
+        ),
         DataSet("`pretrain` on four H100, figures 16 to 18", VALIDATION, sets[H100_QUAD_LATER], is_published=False),
     ]
 
