@@ -84,7 +84,8 @@ def _predicted(job: TimedJob, fit: Fit | None, basis: Basis) -> Duration:
     """Return the prediction with its uncertainty for known bandwidths. `basis` is that of a similar case."""
     layout = job.layout
     forward, backward, recomputed = _passes(job)
-    layer = forward + backward + recomputed + _offload_wait(job, forward)
+    offload_wait = _offload_wait(job, forward, job.machine.host)
+    layer = forward + backward + recomputed + offload_wait
     tensor, context, expert = tensor_parallel(job), context_parallel(job), expert_parallel(job)
     host_wait = max(0.0, _host(job) - layer - tensor - context - expert)
     layer += host_wait
@@ -105,7 +106,9 @@ def _predicted(job: TimedJob, fit: Fit | None, basis: Basis) -> Duration:
     return Duration(
         iteration_ms=total,
         gpu_ms=total - (rounds + idle_rounds) * host_wait,
-        uncertainty=basis.uncertainty,
+        # The bandwidth to the host is assumed: no measured time of a case that offloads all activations has the same.
+        uncertainty=basis.uncertainty
+        + rounds * (_offload_wait(job, forward, job.machine.host / 2) - offload_wait) / total,
         basis=basis,
         compute_ms=compute,
         tensor_parallel_ms=rounds * tensor,
@@ -290,14 +293,14 @@ def _accumulated_bytes(job: TimedJob) -> float:
     return job.program.accumulated_bytes * job.machine.constants.accumulated_share
 
 
-def _offload_wait(job: TimedJob, forward: float) -> float:
-    """Return the time by which offloading a layer's activations exceeds its forward pass (ATC'24).
+def _offload_wait(job: TimedJob, forward: float, host: float) -> float:
+    """Return the time by which offloading a layer's activations to the host exceeds its forward pass (ATC'24).
 
-    It is 0 for all published layouts.
+    `host` is the bandwidth in bytes per ms. The time is 0 for all published layouts.
     """
     kept = units_of_layer(job.model, job.training)
     moved = job.training.offload * kept * job.hidden_bytes / job.layout.tensor_parallel
-    return max(0.0, moved / job.machine.host - forward)
+    return max(0.0, moved / host - forward)
 
 
 def _output_layer(job: TimedJob) -> float:
