@@ -29,7 +29,8 @@ def equal_in_both(names: list[str], **options: str) -> list[api.Plan]:
     planned = [(one.case, one.checked.resources, one.checked.cost) for one in shown.batch.planned]
     assert planned == [(plan.case, plan.resources, plan.cost) for plan in plans]
     assert [row.case for row in shown.rows.values()] == [plan.case.name for plan in plans]
-    assert {*shown.notes} <= {*runs[0].notes}
+    notes = {note for note in shown.notes if not note.startswith("no prediction for")}
+    assert notes <= {*runs[0].notes}
     return plans
 
 

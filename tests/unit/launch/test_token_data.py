@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.catalog.library import experiment_names, find_experiment
+from orchestrator.catalog.library import find_experiment
 from orchestrator.launch.fetch import DOCUMENT_TOKENS, DOCUMENTS, write_random_tokens
 from orchestrator.paths import Folders
 from orchestrator.workloads import workloads
 from orchestrator.workloads.needs import TokenData
-from tests.cases import expand
+from tests.cases import expand, megatron_names
 from tests.unit.clusters.sites import CHECKOUT
 
 FOLDERS = Folders(shipped=CHECKOUT, home=CHECKOUT)
@@ -50,7 +50,7 @@ def test_megatron_lm_accepts_the_number_of_epochs_of_every_case(prefix: Path) ->
     # more samples than one repetition has.
     tokens = prefix.with_suffix(".bin").stat().st_size // 2
     parts = 0
-    for name in experiment_names(FOLDERS):
+    for name in megatron_names(FOLDERS):
         for case in expand(find_experiment(FOLDERS, name), "paper"):
             workload = workloads().get(case.workload)
             if workload is None or not any(isinstance(need, TokenData) for need in workload.needs):

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from orchestrator.catalog.case import TrainingCase
-from orchestrator.catalog.library import experiment_names, find_experiment
+from orchestrator.catalog.library import find_experiment
 from orchestrator.job_spec import JobSpec
 from orchestrator.ledger.rows import JobRow
 from orchestrator.megatron.logs.fact_lines import WorldLine
@@ -22,7 +22,7 @@ from orchestrator.reading.verdict import Expected, expected_of, mismatches, worl
 from orchestrator.workloads import (
     workloads,
 )
-from tests.cases import expand
+from tests.cases import expand, megatron_names
 from tests.recorded_jobs import job_row
 from tests.unit.catalog.entries import CHECKOUT, find_case
 from tests.unit.workloads.places import arguments_of
@@ -273,7 +273,7 @@ def shipped_cases() -> list[TrainingCase]:
     """Return a case for each shipped model, layout and workload at every scale."""
     folders = Folders(CHECKOUT, CHECKOUT)
     cases: dict[object, TrainingCase] = {}
-    for name in experiment_names(folders):
+    for name in megatron_names(folders):
         entry = find_experiment(folders, name)
         for scale in ("paper", *entry.experiment.scales):
             for case in expand(entry, scale):

@@ -10,11 +10,12 @@ import pytest
 from orchestrator.catalog.case import Case
 from orchestrator.catalog.claims import Claim, ClosesClaim, GainClaim, PeakClaim, RatioClaim, SpreadClaim, TrendClaim
 from orchestrator.catalog.expand import expand
-from orchestrator.catalog.library import Entry, experiment_names
+from orchestrator.catalog.library import Entry
 from orchestrator.ledger.rows import JobRow
 from orchestrator.paths import Folders
 from orchestrator.results.cases import CaseMetric, Result
 from orchestrator.results.claims import ClaimVerdict, judge_claims
+from tests.cases import megatron_names
 from tests.recorded_jobs import GPU_OOM, job_row
 from tests.unit.catalog.entries import CHECKOUT, shipped
 
@@ -50,7 +51,7 @@ def _result(base: JobRow, case: Case) -> Result:
 
 def verdicts(base: JobRow) -> dict[str, ClaimVerdict]:
     found = {}
-    for name in experiment_names(FOLDERS):
+    for name in megatron_names(FOLDERS):
         entry = shipped(name)
         others = {other: with_source_numbers(base, beside) for other, beside in entry.others.items()}
         for verdict in judge_claims(entry, "paper", with_source_numbers(base, entry), 8, others):
@@ -87,7 +88,7 @@ def _has_a_number(claim: Claim) -> bool:
 def test_every_number_of_a_claim_has_a_reason_for_its_tolerance() -> None:
     without = [
         f"{name} {claim.id}"
-        for name in experiment_names(FOLDERS)
+        for name in megatron_names(FOLDERS)
         for claim in shipped(name).experiment.claims
         if _has_a_number(claim) and claim.tolerance_because is None
     ]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.catalog.library import experiment_names, find_experiment
+from orchestrator.catalog.library import find_experiment
 from orchestrator.clusters.program import image_of, is_offered, program_for
 from orchestrator.clusters.resolve import Cluster
 from orchestrator.errors import Problem, ReproError
@@ -17,7 +17,7 @@ from orchestrator.paths import Folders
 from orchestrator.workloads import find_workload, workloads
 from orchestrator.workloads.base import Program
 from orchestrator.workloads.pretrain import code_version
-from tests.cases import expand
+from tests.cases import expand, megatron_names
 from tests.unit.catalog.entries import CHECKOUT, shipped
 from tests.unit.clusters.sites import PLAIN, cluster_of, selene
 from tests.unit.workloads.places import EVERYWHERE, FOLDERS
@@ -184,7 +184,7 @@ def test_arguments_have_each_flag_once_and_no_python_values(
 ) -> None:
     cluster, ran = cluster_of(tmp_path, PLAIN + EVERYWHERE), set()
     folders = Folders(shipped=CHECKOUT, home=CHECKOUT / "no-such-home")
-    for name in experiment_names(folders):
+    for name in megatron_names(folders):
         entry = find_experiment(folders, name)
         if entry.experiment.reference_only:
             continue

@@ -11,14 +11,14 @@ import pytest
 
 from orchestrator.catalog.case import TrainingCase
 from orchestrator.catalog.experiment import Paper, scale_names
-from orchestrator.catalog.library import experiment_names, find_experiment
+from orchestrator.catalog.library import find_experiment
 from orchestrator.clusters.program import program_for
 from orchestrator.clusters.resolve import Cluster
 from orchestrator.errors import ReproError
 from orchestrator.megatron.rules import read_flags
 from orchestrator.paths import Folders
 from orchestrator.workloads import workloads
-from tests.cases import expand
+from tests.cases import expand, megatron_names
 from tests.unit.catalog.entries import CHECKOUT
 from tests.unit.clusters.sites import PLAIN, cluster_of
 from tests.unit.workloads.places import EVERYWHERE
@@ -29,7 +29,7 @@ FOLDERS = Folders(shipped=CHECKOUT, home=CHECKOUT / "no-such-home")
 @cache
 def catalogue() -> list[tuple[Paper, TrainingCase]]:
     """Return every case of every experiment with its paper. The code of each program is that of all papers."""
-    entries = [find_experiment(FOLDERS, name) for name in experiment_names(FOLDERS)]
+    entries = [find_experiment(FOLDERS, name) for name in megatron_names(FOLDERS)]
     code = {workload: code for entry in entries for workload, code in entry.paper.code.items()}
     return [
         (entry.paper.model_copy(update={"code": code}), case)
