@@ -126,7 +126,7 @@ class ProgramFields(Strict):
         ["python3", "train_toy.py", "--width", "{width}"],
     )
     processes: Processes = optional("Number of processes of a job.", "one per GPU", default="one")
-    image: Text | None = optional("Container image, if the profile names none.", "nvcr.io/nvidia/pytorch:25.12-py3")
+    image: Text | None = optional("Container image, if the profile names none.", "nvidia/pytorch:25.12-py3")
     environment: dict[Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")], str] = optional(
         "Environment of the command and of `setup`. A value may have `{axis}`.", {"OMP_NUM_THREADS": "8"}, default={}
     )

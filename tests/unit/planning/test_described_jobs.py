@@ -128,7 +128,7 @@ def test_axis_of_a_template_must_exist(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("profile", "image"),
     [
-        ("", "nvcr.io/nvidia/pytorch:25.12-py3"),
+        ("", "nvidia/pytorch:25.12-py3"),
         ("  images: {nccl-tests: /images/nccl.sqsh}\n", "/images/nccl.sqsh"),
         ("workloads: {nccl-tests: {image: /mine.sqsh}}\n", "/mine.sqsh"),
     ],

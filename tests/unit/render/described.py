@@ -25,7 +25,7 @@ program:
   name: nccl-tests
   command: [all_reduce_perf, -b, "{from}", -e, "{to}", -f, "2", -g, "1", -c, "1"]
   processes: one per GPU
-  image: nvcr.io/nvidia/pytorch:25.12-py3
+  image: nvidia/pytorch:25.12-py3
   environment: {NCCL_DEBUG: WARN}
   axes: {from: {unit: B}, to: {unit: B}, size: {unit: B}}
   output: {rows: {columns: size busbw, key: size}}

@@ -43,7 +43,7 @@ write_record() {
   local exit_code=$?
   printf '%s\n' "$@" "exit_code=$exit_code" "at=$(date -u +%Y-%m-%dT%H:%M:%SZ)" "host=$(hostname)" \
     "scheduler_id=$own" "pid=$$" \
-    image=nvcr.io/nvidia/pytorch:25.12-py3 "inside_image=$(find "$folder" -maxdepth 1 -name 'inside.*' | wc -l)/2" \
+    image=nvidia/pytorch:25.12-py3 "inside_image=$(find "$folder" -maxdepth 1 -name 'inside.*' | wc -l)/2" \
     >"$folder/.record.$$"
 }
 rm -f "$folder"/inside.* "$folder"/{gpus.*.csv,fingerprint.*.txt} "$folder/end"
@@ -130,6 +130,6 @@ srun \
   --no-home \
   --bind="$folder":/repro-job \
   --bind=/data:/data \
-  docker://nvcr.io/nvidia/pytorch:25.12-py3 \
+  docker://nvidia/pytorch:25.12-py3 \
   bash -c "$task" task "$MASTER_ADDR" "$MASTER_PORT" "$folder" \
   all_reduce_perf -b 8 -e 17179869184 -f 2 -g 1 -c 1

@@ -43,7 +43,7 @@ write_record() {
   local exit_code=$?
   printf '%s\n' "$@" "exit_code=$exit_code" "at=$(date -u +%Y-%m-%dT%H:%M:%SZ)" "host=$(hostname)" \
     "scheduler_id=$own" "pid=$$" \
-    image=nvcr.io/nvidia/pytorch:25.12-py3 "inside_image=$(find "$folder" -maxdepth 1 -name 'inside.*' | wc -l)/2" \
+    image=nvidia/pytorch:25.12-py3 "inside_image=$(find "$folder" -maxdepth 1 -name 'inside.*' | wc -l)/2" \
     >"$folder/.record.$$"
 }
 rm -f "$folder"/inside.* "$folder"/{gpus.*.csv,fingerprint.*.txt} "$folder/end"
@@ -128,7 +128,7 @@ srun \
   --export=ALL \
   --kill-on-bad-exit=1 \
   --output="${folder//%/%%}/log.txt" \
-  '--container-image=nvcr.io#nvidia/pytorch:25.12-py3' \
+  --container-image=nvidia/pytorch:25.12-py3 \
   --container-mounts="$folder":/repro-job,/data:/data \
   --no-container-mount-home \
   --container-readonly \
