@@ -130,7 +130,7 @@ class StepFields(Strict):
         "Pattern (extended regular expression) of a line that the step prints when it is ready.",
         "Ready to accept connections",
     )
-    timeout_s: Count = optional("Seconds after which a step that is not ready fails the job.", default=300)
+    timeout_s: Count = optional("Time in seconds after which a step that is not ready fails the job.", 60, default=300)
 
     @model_validator(mode="after")
     def _has_one_probe(self) -> StepFields:
