@@ -269,8 +269,8 @@ def _mapping(value: object) -> Mapping[str, object]:
 def _program(document: Document, paper: Paper | None) -> tuple[ProgramFields | None, ProgramNames | None]:
     """Return the program that the experiment or its paper describes, None for a known one; and the names of either.
 
-    The names are None if the model of the whole file, or of the paper, reports mistakes in the block. ReproError for
-    a name that the paper lacks.
+    The names are None if the model of the whole file, or of the paper, reports that the program is missing or wrong.
+    ReproError for a name that the paper lacks.
     """
     content = _mapping(document.value)
     written = content.get("program")
@@ -282,7 +282,7 @@ def _program(document: Document, paper: Paper | None) -> tuple[ProgramFields | N
             raise ReproError(Problem(f"{written}: no such program", str(document.place(("program",))), hint))
         program = paper.programs[written]
     elif written is None:
-        return None, MEGATRON
+        return None, MEGATRON if "workload" in content else None
     else:
         try:
             program = ProgramFields.model_validate(written)

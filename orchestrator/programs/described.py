@@ -48,7 +48,10 @@ def names_of(program: ProgramFields, experiment: Mapping[str, object]) -> Progra
         columns[name] = Column(name, "integer" if fields.unit == "B" else kind, fields.about or name, fields.unit)
         types[name] = _BYTES if fields.unit == "B" else _TYPES[kind]
     columns |= {name: column for name, (_, column) in _RESERVED.items()}
-    fields_of: dict[str, Any] = {name: (kind | None, None) for name, kind in types.items()}  # type: ignore[operator]
+    fields_of: dict[str, Any] = {  # an axis can have the name of an attribute of the model, such as `copy`
+        f"axis_{i}": (kind | None, Field(None, alias=name))  # type: ignore[operator]
+        for i, (name, kind) in enumerate(types.items())
+    }
     model = create_model("DescribedSettings", __base__=Strict, **fields_of)
     axes = ProgramAxes(model, columns)
     return ProgramNames(axes, metric_definitions(program), frozenset(values))

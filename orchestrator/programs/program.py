@@ -97,7 +97,14 @@ def _not_text(words: object) -> object:
     return words
 
 
-Words = Annotated[list[Text], BeforeValidator(_not_text, json_schema_input_type=list[Text]), Field(min_length=1)]
+def _quoted(word: object) -> object:
+    if isinstance(word, (bool, int, float)):
+        raise PydanticCustomError("word", "must be text", {"hint": "quote it"})
+    return word
+
+
+Word = Annotated[Text, BeforeValidator(_quoted, json_schema_input_type=Text)]
+Words = Annotated[list[Word], BeforeValidator(_not_text, json_schema_input_type=list[Word]), Field(min_length=1)]
 """Words of a command; no shell splits a text."""
 
 
@@ -234,6 +241,9 @@ class ProgramFields(Strict):
                 yield path, f"{{{name}}}: no such axis", did_you_mean(name, given) or _there_are(given)
         for name in given & set(self.output.key):
             yield ("output",), f"{name} names a row of the output, so the matrix cannot set it", None
+        outside, inside = condition_of(self.verified).names() if self.verified is not None else (set(), set())
+        for name in sorted(given & (outside | inside) & {*self.output.names, *BUILT_IN_NAMES}):
+            yield ("verified",), f"{name}: an axis and a number of the output have this name", "rename one of them"
         known = given | set(self.output.key)
         for name in self.axes:
             if name not in known:
@@ -244,14 +254,12 @@ class ProgramFields(Strict):
         for name in self.metrics:
             if name not in found:
                 yield ("metrics", name), f"{name}: not in the output", did_you_mean(name, found) or _there_are(found)
-        if self.verified is not None:
-            outside, inside = condition_of(self.verified).names()
-            single = {*self.output.single_values, *given, *BUILT_IN_NAMES}
-            for names, allowed in ((outside, single), (inside, single | found | known)):
-                for name in sorted(names - allowed):
-                    hint = "write all(...) or any(...) around columns of rows" if name in found else None
-                    near = hint or did_you_mean(name, allowed) or _there_are(allowed)
-                    yield ("verified",), f"{name}: no such number", near
+        single = {*self.output.single_values, *given, *BUILT_IN_NAMES}
+        for names, allowed in ((outside, single), (inside, single | found | known)):
+            for name in sorted(names - allowed):
+                hint = "write all(...) or any(...) around columns of rows" if name in found else None
+                near = hint or did_you_mean(name, allowed) or _there_are(allowed)
+                yield ("verified",), f"{name}: no such number", near
 
 
 def bytes_of(value: Scalar) -> Scalar:

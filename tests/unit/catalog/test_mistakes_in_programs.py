@@ -42,7 +42,9 @@ def problems(folder: Path, text: str) -> list[str]:
     try:
         api.check_experiment(str(file), Folders(CHECKOUT, folder))
     except ReproError as error:
-        return [str(problem).replace(f"{file.parent}/", "").replace(str(file.parent), "toy") for problem in error.problems]
+        return [
+            str(problem).replace(f"{file.parent}/", "").replace(str(file.parent), "toy") for problem in error.problems
+        ]
     return []
 
 
@@ -154,6 +156,32 @@ def test_the_file_has_no_problem(tmp_path: Path) -> None:
             "  files: {a: {templat: in.txt}}\n  verified",
             ['loss.yaml:8:15 templat: unknown field. Did you mean "template"?'],
         ),
+        (
+            '"{width}"',
+            "3",
+            ["loss.yaml:5:41 program.command.3: must be text, got 3. Hint: quote it"],
+        ),
+        (
+            '--width, "{width}"',
+            "--width={width}",
+            ["loss.yaml:5:40 not YAML: did not find expected ',' or ']'. Hint: quote the word: \"--width={width}\""],
+        ),
+        (
+            "output: {",
+            "output: {values: {width: 'width {number}'}, ",
+            [],
+        ),
+        (
+            "matrix: {",
+            "matrix: {iterations: [2], ",
+            ["loss.yaml:8:13 program.verified: iterations: an axis and a number of the output have this name"],
+        ),
+        (
+            "fixed: {steps: 2}",
+            "rules: {steps: wide / 2}",
+            ["loss.yaml:10:8 loss width=64 and 1 more case: rule `wide / 2`: unknown name wide"],
+        ),
+        (FILE[FILE.index("program:") : FILE.index("matrix")], "", ["loss.yaml:1:1 file: neither workload nor program"]),
         ("program:\n", "workload: pretrain\nprogram:\n", ["loss.yaml:4:11 workload: a program is also given"]),
         (
             FILE[FILE.index("program:") : FILE.index("matrix")],
@@ -185,3 +213,12 @@ def test_an_unknown_workload_is_one_problem(tmp_path: Path, name: str, hint: str
     workload = text[text.index("\nworkload:") :].split("\n")[1]
     [line] = problems(tmp_path, text.replace(workload, f"workload: {name}", 1))
     assert f"{name}: no such workload. {hint}" in line and line.startswith("loss.yaml:")
+
+
+@pytest.mark.parametrize("name", ["copy", "json", "model_config", "_private", "from", "__init__", "self"])
+def test_an_axis_may_have_any_name(tmp_path: Path, name: str, recwarn: pytest.WarningsRecorder) -> None:
+    text = FILE.replace("matrix: {", f"matrix: {{{name}: [1, 2], ").replace("== steps", f"== steps and {name} > 0")
+    assert problems(tmp_path, text) == []
+    [problem] = problems(tmp_path, text.replace("where: {width: 64}", f"where: {{{name}: big}}"))
+    assert f" published.0.where.{name}: must be an integer, got 'big'" in problem
+    assert not recwarn.list
