@@ -67,7 +67,7 @@ def check_output(
     best: tuple[Case, JudgedOutput] | None = None
     for case in cases:
         try:
-            judged = judge_output(program, {**case.settings, **_resources(case)}, _lines(file))
+            judged = judge_output(program, {**case.settings, **_resources(case)}, lines_of(file))
         except OSError as error:
             at = entry.location("program", "output", "example") if log is None else f"{log}:"
             raise ReproError(Problem(f"cannot be read ({error.strerror})", at, "correct the path")) from None
@@ -85,7 +85,7 @@ def _resources(case: Case) -> dict[str, Scalar]:
     return {"gpus": case.gpus} if "gpus" not in case.settings else {}
 
 
-def _lines(file: Path) -> Iterator[bytes]:
+def lines_of(file: Path) -> Iterator[bytes]:
     """Yield the lines of a file; the rest of a long line is left out."""
     with file.open("rb") as opened:
         while line := opened.readline(8 * LONGEST_LINE):
