@@ -25,7 +25,7 @@ from orchestrator.api.outputs import lines_of
 from orchestrator.programs.judge import judge_output
 from orchestrator.programs.program import ProgramFields
 
-LIMIT = 30.0
+LIMIT = 40.0
 """Largest time of a reader, in times of the plain loop."""
 
 LINE = b"node%03d:%d:%d [0] NCCL INFO Channel 02/16 : 2[2] -> 3[3] via P2P/CUMEM/read, of the first communicator\n"

@@ -34,7 +34,6 @@ from orchestrator.errors import Problem, added_to
 from orchestrator.fields import Columns, Field, TableRow, row_of, rows_of
 from orchestrator.job_spec import Value
 from orchestrator.paths import Folders, find_folders
-from orchestrator.workloads import unknown_workloads
 
 if TYPE_CHECKING:
     from orchestrator.ledger.readonly_file import JobCount
@@ -98,6 +97,8 @@ def experiments(session: Session = DEFAULT) -> ExperimentList:
         with added_to(problems):
             entry = read_experiment(name, file, files)
             if not entry.experiment.reference_only and not file.is_relative_to(folders.shipped):
+                from orchestrator.workloads import unknown_workloads  # loads all programs
+
                 problems += unknown_workloads(entry)
                 expand(entry)  # for its problems; tests check the shipped ones
             rows.append(_experiment_row(entry, [count for count in counts if count.experiment == name]))

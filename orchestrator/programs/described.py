@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field, create_model
+from pydantic import AfterValidator, BeforeValidator, Field, create_model
 
 from orchestrator.config.model import Count, NonNegative, Strict, Text
 from orchestrator.fields import Column, ColumnKind
@@ -21,10 +22,17 @@ _RESERVED: Mapping[str, tuple[object, Column]] = {
     "nodes": (Count, Column("nodes", "integer", "number of nodes of the job")),
 }
 """Axes of every program."""
-_NUMBER = Annotated[float, Field(strict=True)]
+
+
+def _number(value: object) -> object:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+        raise ValueError("must be a number")
+    return value
+
+
 _TYPES: Mapping[ColumnKind, object] = {
     "integer": Annotated[int, Field(strict=True)],
-    "number": Annotated[int, Field(strict=True)] | _NUMBER,
+    "number": Annotated[object, AfterValidator(_number)],  # an integer stays an integer
     "boolean": Annotated[bool, Field(strict=True)],
     "text": Text,
 }

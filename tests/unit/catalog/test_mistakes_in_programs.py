@@ -181,6 +181,11 @@ def test_the_file_has_no_problem(tmp_path: Path) -> None:
             "rules: {steps: wide / 2}",
             ["loss.yaml:10:8 loss width=64 and 1 more case: rule `wide / 2`: unknown name wide"],
         ),
+        (
+            "[64, 128]}\nfixed",
+            "[64, 0.5]}\nexpected: [{where: {width: 1G}, outcome: oom, confirmed: true, source: x}]\nfixed",
+            ["loss.yaml:10:28 expected.0.where.width: must be a number, got '1G'"],
+        ),
         (FILE[FILE.index("program:") : FILE.index("matrix")], "", ["loss.yaml:1:1 file: neither workload nor program"]),
         ("program:\n", "workload: pretrain\nprogram:\n", ["loss.yaml:4:11 workload: a program is also given"]),
         (
