@@ -97,6 +97,9 @@ def experiments(session: Session = DEFAULT) -> ExperimentList:
         with added_to(problems):
             entry = read_experiment(name, file, files)
             if not entry.experiment.reference_only and not file.is_relative_to(folders.shipped):
+                from orchestrator.workloads import unknown_workloads  # loads all programs
+
+                problems += unknown_workloads(entry)
                 expand(entry)  # for its problems; tests check the shipped ones
             rows.append(_experiment_row(entry, [count for count in counts if count.experiment == name]))
     return ExperimentList(rows, sorted(cluster_names(folders)), list(dict.fromkeys(problems)))

@@ -9,6 +9,7 @@ from typing import Annotated
 
 from orchestrator.catalog.case import Case, parse_where, select
 from orchestrator.catalog.expand import expand
+from orchestrator.catalog.experiment import PAPER, scale_names
 from orchestrator.catalog.library import Entry, absolute_path
 from orchestrator.errors import Problem, ReproError
 from orchestrator.fields import Field
@@ -38,11 +39,14 @@ class CheckedOutput:
     problems: tuple[Problem, ...]
 
 
-def check_output(entry: Entry, log: str | None = None, where: str | None = None) -> CheckedOutput | None:
-    """Read an output as that of a job of the experiment: of the first case, or of the first with `where`.
+def check_output(
+    entry: Entry, log: str | None = None, scale: str | None = None, where: str | None = None
+) -> CheckedOutput | None:
+    """Read an output as that of a job of the experiment: of the first case at a scale, or of the first with `where`.
 
-    Without `log` it is the example of the experiment; None if there is none. ReproError if the experiment describes no
-    program, or the file cannot be read.
+    Without `log` it is the example of the experiment, of the first case at any scale that it verifies, else of the one
+    with the fewest problems; None if there is no example. ReproError if the experiment describes no program, or the
+    file cannot be read.
     """
     program = entry.program
     if program is None:
@@ -54,12 +58,25 @@ def check_output(entry: Entry, log: str | None = None, where: str | None = None)
     if log is None and example is None:
         return None
     file = absolute_path(log) if log is not None else entry.file.parent / str(example)
-    case = select(expand(entry), parse_where(where, entry.names.axes))[0]
-    try:
-        judged = judge_output(program, {**case.settings, **_resources(case)}, _lines(file))
-    except OSError as error:
-        at = entry.location("program", "output", "example") if log is None else f"{log}:"
-        raise ReproError(Problem(f"cannot be read ({error.strerror})", at, "correct the path")) from None
+    wanted = parse_where(where, entry.names.axes)
+    if log is not None:
+        cases = select(expand(entry, scale or PAPER), wanted)[:1]
+    else:
+        scales = scale_names(entry.experiment) if scale is None else [scale]
+        cases = select([case for name in scales for case in expand(entry, name)], wanted)
+    best: tuple[Case, JudgedOutput] | None = None
+    for case in cases:
+        try:
+            judged = judge_output(program, {**case.settings, **_resources(case)}, lines_of(file))
+        except OSError as error:
+            at = entry.location("program", "output", "example") if log is None else f"{log}:"
+            raise ReproError(Problem(f"cannot be read ({error.strerror})", at, "correct the path")) from None
+        if best is None or len(judged.problems) < len(best[1].problems):
+            best = case, judged
+        if not judged.problems:
+            break
+    assert best is not None
+    case, judged = best
     problems = tuple(Problem(problem, f"{file.name}:") for problem in judged.problems)
     return CheckedOutput(file, case, tuple(_numbers(entry, judged)), problems)
 
@@ -68,7 +85,7 @@ def _resources(case: Case) -> dict[str, Scalar]:
     return {"gpus": case.gpus} if "gpus" not in case.settings else {}
 
 
-def _lines(file: Path) -> Iterator[bytes]:
+def lines_of(file: Path) -> Iterator[bytes]:
     """Yield the lines of a file; the rest of a long line is left out."""
     with file.open("rb") as opened:
         while line := opened.readline(8 * LONGEST_LINE):

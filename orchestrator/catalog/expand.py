@@ -56,6 +56,7 @@ def expand(entry: Entry, scale: str = PAPER) -> list[Case]:
         raise ReproError(Problem(what, entry.scale_location(scale, source), "remove values of the axes"))
     cases: list[Case] = []
     problems: list[Problem] = []
+    of_rules: dict[str, list[str]] = {}
     shared, naming = _shared(entry, fields), _naming_axes(entry, fields)
     for i, (row, given) in enumerate(_rows(fields)):
         try:
@@ -66,7 +67,11 @@ def expand(entry: Entry, scale: str = PAPER) -> list[Case]:
             problems.append(Problem(what, entry.scale_location(scale, "cases", i), hint))
         except RuleError as error:
             at = ",".join(f"{axis}={value}" for axis, value in given.items())
-            problems.append(Problem(f"{entry.short_name} {at}: {error}", entry.scale_location(scale, "rules")))
+            of_rules.setdefault(str(error), []).append(at)
+    for error_text, places in of_rules.items():
+        more = f" and {counted(len(places) - 1, 'more case')}" if places[1:] else ""
+        what = f"{entry.short_name} {places[0]}{more}: {error_text}"
+        problems.append(Problem(what, entry.scale_location(scale, "rules")))
     problems += name_problems(entry, scale, [case.name for case in cases])
     if not problems:
         problems += _pair_problems(entry, scale, cases)

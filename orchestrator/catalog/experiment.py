@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Discriminator, Field, Tag, ValidationInfo, model_validator
+from pydantic_core import PydanticCustomError
 
 from orchestrator.catalog.axes import ModelAxes
 from orchestrator.catalog.claims import Claim, HowStated
@@ -448,8 +449,10 @@ class Experiment(ScaleFields):
     @model_validator(mode="after")
     def _has_a_program(self) -> Experiment:
         if (self.workload is None) == (self.program is None):
-            problem = "neither workload nor program: add" if self.program is None else "both workload and program: keep"
-            raise ValueError(f"{problem} one of them")
+            if self.program is None:
+                raise ValueError("neither workload nor program: add one of them")
+            field = {"field": ("workload",), "hint": "remove it, or the program"}
+            raise PydanticCustomError("two_programs", "a program is also given", field)
         return self
 
     @model_validator(mode="after")

@@ -18,11 +18,11 @@ from orchestrator.config.model import read_model
 from orchestrator.config.yaml import Document, KeyPath, read_document, shown
 from orchestrator.errors import Problem, ReproError, added_to, did_you_mean, for_each, names_hint
 from orchestrator.fields import Column
+from orchestrator.job_spec import Value
 from orchestrator.metrics import METRICS, MetricDefinition
 from orchestrator.paths import Folders, short_name
 from orchestrator.programs.axes import ProgramNames
 from orchestrator.programs.described import names_of
-from orchestrator.programs.output import OutputFields
 from orchestrator.programs.program import ProgramFields
 
 
@@ -238,18 +238,20 @@ def read_experiment(
     problems: list[Problem] = []
     of_paper: list[Problem] = []
     others: dict[str, Entry] = {}
-    document, experiment, paper, names, program = None, None, None, MEGATRON, None
+    document, experiment, paper, program = None, None, None, None
+    names: ProgramNames | None = None  # those of a program with mistakes are unknown
     with added_to(of_paper):
         paper = _paper(file.parent)
     with added_to(problems):
         document = read_document(file)
-        program = _program(document, paper)
-        names = MEGATRON if program is None else names_of(program, _mapping(document.value))
+        with added_to(problems):
+            program, names = _program(document, paper)
+        if program is not None and names is not None:
+            problems += _program_problems(document, program, names)
+            names = names if program.has_its_metrics else None
         experiment = read_model(Experiment, document, context=names)
-        if program is not None:
-            problems += _program_problems(document, experiment, program, names)
         others = _others(name, document, experiment, files or {}, readers)
-    if document is None or experiment is None or paper is None or problems or of_paper:
+    if document is None or experiment is None or paper is None or names is None or problems or of_paper:
         raise ReproError(*dict.fromkeys((*problems, *of_paper)))
     return Entry(name, file, document, experiment, paper, others, program=program, names=names)
 
@@ -264,35 +266,37 @@ def _mapping(value: object) -> Mapping[str, object]:
     return value if isinstance(value, dict) else {}
 
 
-def _program(document: Document, paper: Paper | None) -> ProgramFields | None:
-    """Return the program that the experiment or its paper describes; None for a known one.
+def _program(document: Document, paper: Paper | None) -> tuple[ProgramFields | None, ProgramNames | None]:
+    """Return the program that the experiment or its paper describes, None for a known one; and the names of either.
 
-    A block with mistakes gives an empty program: the model of the whole file reports them. ReproError for a name that
-    the paper lacks.
+    The names are None if the model of the whole file, or of the paper, reports that the program is missing or wrong.
+    ReproError for a name that the paper lacks.
     """
-    written = _mapping(document.value).get("program")
+    content = _mapping(document.value)
+    written = content.get("program")
     if isinstance(written, str):
-        described = paper.programs if paper is not None else {}
-        if written not in described:
-            hint = names_hint(written, described)
+        if paper is None:
+            return None, None
+        if written not in paper.programs:
+            hint = names_hint(written, paper.programs)
             raise ReproError(Problem(f"{written}: no such program", str(document.place(("program",))), hint))
-        return described[written]
-    if not isinstance(written, dict):
-        return None
-    try:
-        return ProgramFields.model_validate(written)
-    except ValidationError:
-        return ProgramFields(command=["-"], output=OutputFields(), metrics={})
+        program = paper.programs[written]
+    elif written is None:
+        return None, MEGATRON if "workload" in content else None
+    else:
+        try:
+            program = ProgramFields.model_validate(written)
+        except ValidationError:
+            return None, None
+    return program, names_of(program, content)
 
 
-def _program_problems(
-    document: Document, experiment: Experiment, program: ProgramFields, names: ProgramNames
-) -> Iterator[Problem]:
+def _program_problems(document: Document, program: ProgramFields, names: ProgramNames) -> Iterator[Problem]:
     """Yield what is wrong between the program's block and the rest of the experiment."""
     given = [axis for axis in names.axes.columns if axis in names.given]
-    inside: KeyPath = ("program",) if isinstance(experiment.program, ProgramFields) else ()
     for path, what, hint in program.problems(given):
-        yield Problem(f"program.{'.'.join(map(str, path))}: {what}", str(document.place((*inside, *path))), hint)
+        place = document.place(("program", *path))  # that of the name, if the paper has the block
+        yield Problem(f"program.{'.'.join(map(str, path))}: {what}", str(place), hint)
     for block in ("model", "training"):
         if (block,) in document.keys:
             what = f"{block}: {program.shown_name} has no such group of axes"
@@ -436,13 +440,19 @@ def _unknown_scales(entry: Entry) -> Iterator[Problem]:
                 yield Problem(f"{name}: no such scale", location, names_hint(name, scales))
 
 
+def named_values(fields: ScaleFields, axis: str, *, to_run: bool = False) -> Iterator[tuple[KeyPath, Value]]:
+    """Yield each value that the fields of a scale give to an axis, or to cases with a job, with its path."""
+    given: list[tuple[KeyPath, Value | None]] = [(("fixed", axis), fields.fixed.get(axis))]
+    for i, row in enumerate(fields.cases or ()):
+        given += [(("cases", i, axis), row.settings.get(axis))] if not to_run or row.reference_only is None else []
+    given += [(("matrix", axis, i), value) for i, value in enumerate((fields.matrix or {}).get(axis, []))]
+    yield from ((path, value) for path, value in given if value is not None)
+
+
 def _unknown_models(entry: Entry, scale: str, fields: ScaleFields) -> Iterator[Problem]:
     """Yield the names of models that paper.yaml does not describe."""
     models = list(entry.paper.models)
-    names: list[tuple[KeyPath, object]] = [(("fixed", "model"), fields.fixed.get("model"))]
-    names += [(("cases", i, "model"), row.settings.get("model")) for i, row in enumerate(fields.cases or ())]
-    names += [(("matrix", "model", i), name) for i, name in enumerate((fields.matrix or {}).get("model", []))]
-    for path, name in names:
-        if name is not None and str(name) not in models:
+    for path, name in named_values(fields, "model"):
+        if str(name) not in models:
             hint = did_you_mean(str(name), models) or f"paper.yaml has: {', '.join(models) or 'none'}"
             yield Problem(f"{name}: no such model", entry.scale_location(scale, *path), hint)

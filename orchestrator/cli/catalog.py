@@ -270,6 +270,13 @@ OutputLog = Annotated[
     typer.Option("--log", metavar="OUTPUT", help="Output of the program, to be read as that of a job."),
 ]
 
+OutputScale = Annotated[
+    str | None,
+    option.value_option(
+        "--scale", "SCALE", "Scale of the case. Default: paper for a log, any for the example.", completion.scales
+    ),
+]
+
 experiments = typer.Typer(rich_markup_mode=None, no_args_is_help=True, help="Files of experiments: write, check.")
 
 NewFile = Annotated[Path, argument("FILE", "The file to write, for example my/figure-1.yaml.")]
@@ -447,15 +454,19 @@ def new(context: typer.Context, file: NewFile) -> None:
 
 @experiments.command()
 def check(
-    context: typer.Context, experiment: option.ExperimentName, log: OutputLog = None, where: option.Where = None
+    context: typer.Context,
+    experiment: option.ExperimentName,
+    log: OutputLog = None,
+    scale: OutputScale = None,
+    where: option.Where = None,
 ) -> None:
     """Report all problems of an experiment: fields, scales, and settings that its program does not support.
 
-    If the experiment describes its program, also read an output: --log, or the example of the file. The first case, or
-    the first with --where, decides what the output must have.
+    If the experiment describes its program, also read an output: --log, or the example of the file. The first case of
+    --scale and --where decides what a log must have. The example must fit one of the cases.
     """
     entry, scales = api.check_experiment(experiment)
-    output = api.check_output(entry, log, where)
+    output = api.check_output(entry, log, scale, where)
     problems = output.problems if output is not None else ()
     context.obj.json.put(problems, scales=scales, numbers=output.numbers if output is not None else ())
     if not context.obj.is_json:
@@ -475,7 +486,8 @@ def _print_output(output: api.CheckedOutput) -> None:
     """Print the numbers of an output with their lines, and the verdict."""
     rows = [as_row(number) for number in output.numbers]
     table(rows, ["line", "at", "name", "value", "unit"])
-    message(f"{output.file.name}, read as the output of {output.case.name}: {counted(len(rows), 'number')}")
+    case = f"{output.case.name} at scale {output.case.scale}"
+    message(f"{output.file.name}, read as the output of {case}: {counted(len(rows), 'number')}")
     for problem in output.problems:
         message(str(problem))
     message(f"failed: {counted(len(output.problems), 'problem')}" if output.problems else "verified")

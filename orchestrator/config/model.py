@@ -70,8 +70,19 @@ def read_model(
     try:
         return model.model_validate(document.value, context=context)
     except ValidationError as error:
-        problems = [_problem(model, document, detail, at) for detail in error.errors(include_url=False)]
+        details = error.errors(include_url=False)
+        problems = [_problem(model, document, detail, at) for detail in _without_misspelled(model, details)]
         raise ReproError(*dict.fromkeys(problems)) from None  # a union reports the same error once per member
+
+
+def _without_misspelled(model: type[BaseModel], details: list[ErrorDetails]) -> Iterator[ErrorDetails]:
+    """Yield the errors without those of missing fields that the hint of an unknown one names."""
+    locations = [detail["loc"] for detail in details if detail["type"] == "extra_forbidden"]
+    meant = {(*loc[:-1], _name_hint(model, loc)) for loc in locations}
+    for detail in details:
+        loc = detail["loc"]
+        if detail["type"] != "missing" or (*loc[:-1], f'did you mean "{loc[-1]}"?') not in meant:
+            yield detail
 
 
 def placeholders(value: YamlValue, path: KeyPath = ()) -> Iterator[tuple[KeyPath, str]]:
@@ -105,6 +116,8 @@ def _problem(
     if name == "[key]":
         hint = context.get("hint")
         return Problem(f"{field}: {message if hint else f'invalid name: {message}'}", location, hint)
+    if detail["type"] == "string_type" and isinstance(value, dict) and list(value.values()) == [None]:
+        return Problem(f"{field}: {message}", location, f'quote it: "{{{next(iter(value))}}}"')  # {width} in a list
     got = "" if isinstance(value, (dict, list)) else f", got {shortened(value)}"
     hint = _value_hint(detail, value) if detail["type"] == "literal_error" else context.get("hint")
     if hint is None and detail["type"] in _FAULTS and not detail["type"].startswith("bool_"):

@@ -198,6 +198,9 @@ def _not_yaml(text: str, location: Location, message: str) -> Problem:
         return Problem("a tab", str(Location(location.file, location.line, column)), "indent with spaces")
     is_structure = "expected" in message or "not allowed" in message
     hint = "check the indentation and the quotes of this line and of the one above" if is_structure else None
+    word = line[: location.column - 1].rpartition(" ")[2] + line[location.column - 1 :].partition("}")[0] + "}"
+    if line[location.column - 1 : location.column] == "{":  # --width={width} in a list
+        hint = f'quote the word: "{word}"'
     return Problem(f"not YAML: {message}", str(location), hint)
 
 

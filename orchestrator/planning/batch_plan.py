@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from orchestrator.catalog.case import C, Case, TrainingCase
@@ -26,8 +26,10 @@ from orchestrator.planning.plan import (
     time_of,
 )
 from orchestrator.planning.target import Target
+from orchestrator.programs.command import job_command
+from orchestrator.programs.output import Scalar
 from orchestrator.slurm.notation import time_limit_s
-from orchestrator.workloads import find_workload
+from orchestrator.workloads import find_workload, unknown_workloads, workloads
 
 
 @dataclass(frozen=True, slots=True)
@@ -364,13 +366,15 @@ def check_experiment(name: str, folders: Folders | None = None) -> tuple[Entry, 
     """
     entry = find_experiment(folders or find_folders(), name)
     scales: list[CheckedScale] = []
-    problems: list[Problem] = []
+    problems = list(unknown_workloads(entry))
     for scale in scale_names(entry.experiment):
         try:
             cases = [] if entry.experiment.reference_only else cases_to_run(entry, scale)
         except ReproError as error:
             problems += error.problems
             continue
+        problems += _missing_files(entry, cases)
+        cases = [case for case in cases if case.program is not None or case.workload in workloads()]
         problems += _unsupported(entry, scale, cases)
         if scale == PAPER and entry.paper.machine is not None:
             target = Target.of_paper(entry)
@@ -381,17 +385,24 @@ def check_experiment(name: str, folders: Folders | None = None) -> tuple[Entry, 
     return entry, scales
 
 
+def _missing_files(entry: Entry, cases: Iterable[Case]) -> Iterator[Problem]:
+    """Yield the files that described programs need and that are not beside the experiment."""
+    for case in cases:
+        if case.program is not None:
+            settings: dict[str, Scalar] = {"nodes": 1, "processes": 1, **case.settings, "gpus": case.gpus}
+            try:
+                job_command(case.program, settings, entry.file.parent, lambda path: entry.location("program", *path))
+            except ReproError as error:
+                yield from error.problems
+
+
 def _unsupported(entry: Entry, scale: str, cases: list[Case]) -> list[Problem]:
     """Return each reason why a program cannot run cases of a scale, with the cases."""
     reasons: list[tuple[str, str]] = []
     for case in cases:
         if not isinstance(case, TrainingCase):
             continue
-        try:
-            reason = find_workload(case.workload).unsupported_settings(case)
-        except ReproError as error:
-            problem = error.problems[0]
-            reason = str(Problem(problem.what, hint=problem.hint))
+        reason = find_workload(case.workload).unsupported_settings(case)
         reasons += [(reason, case.name)] if reason is not None else []
     location = entry.scale_location(scale, "workload")
     return [

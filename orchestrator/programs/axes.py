@@ -27,7 +27,10 @@ _DECIMAL = re.compile(r"-?[0-9]{1,9}\.[0-9]{1,9}")
 
 @dataclass(frozen=True, eq=False)
 class ProgramAxes:
-    """Axes of a program, in the order in which they name a case. `model` has a field for each and checks its values."""
+    """Axes of a program, in the order in which they name a case. `model` has a field for each and checks its values.
+
+    The name of an axis is the alias of its field, if the field has one.
+    """
 
     model: type[Strict]
     columns: Mapping[str, Column]
@@ -42,7 +45,8 @@ class ProgramAxes:
             problems += self._with_meanings(error)
         if problems:
             raise ValidationError.from_exception_data("settings", problems)
-        read: Mapping[str, Value | None] = found.__dict__
+        fields = self.model.model_fields.items()
+        read: dict[str, Value | None] = {field.alias or name: getattr(found, name) for name, field in fields}
         return {name: value for name in self.columns if (value := read[name]) is not None}
 
     def value(self, axis: str, value: object) -> Value:

@@ -11,7 +11,7 @@ from functools import lru_cache
 from pathlib import Path, PurePosixPath
 
 from orchestrator.config.yaml import KeyPath, shown
-from orchestrator.errors import Problem, ReproError, did_you_mean, require_none
+from orchestrator.errors import Problem, ReproError, added_to, did_you_mean, require_none
 from orchestrator.programs.output import Scalar
 from orchestrator.programs.program import OWN_FILES, FileFields, ProgramFields
 
@@ -55,12 +55,16 @@ class JobCommand:
 def job_command(program: ProgramFields, settings: Mapping[str, Scalar], folder: Path, at: At) -> JobCommand:
     """Return the command of a case with these settings. ReproError has each file that is missing in the folder."""
     words = {path: program.filled(text, settings) for path, text in program.texts()}
-    templates = {
-        name: _template(folder, given.template, at(("files", name, "template")))
-        for name, given in program.files.items()
-        if isinstance(given, FileFields)
-    }
-    copies, problems = {}, []
+    problems: list[Problem] = []
+    copies: dict[str, bytes] = {}
+    filled: dict[str, str] = {}
+    templates: dict[str, str] = {}
+    for name, given in program.files.items():
+        if isinstance(given, FileFields):
+            with added_to(problems):
+                location = at(("files", name, "template"))
+                templates[name] = _template(folder, given.template, location)
+                filled[name] = _filled(program, templates[name], settings, location)
     for path, word in words.items():
         is_in_path = path[-1] == 0 and "/" not in word  # the name of a program
         if path[0] in ("command", "setup") and not is_in_path:
@@ -70,13 +74,10 @@ def job_command(program: ProgramFields, settings: Mapping[str, Scalar], folder: 
                 if (folder / name).is_file():
                     copies[name] = _content(folder / name, at(path))
                 elif name.endswith(_SCRIPTS):
-                    problems.append(_missing(folder, name, at(path)))
+                    problems.append(_missing(folder, name, at(path), ", or name it by its absolute path on the nodes"))
     require_none(dict.fromkeys(problems))
     files = [JobFile(name, content=content) for name, content in copies.items()]
-    for name in program.files:
-        location = at(("files", name))
-        text = _filled(program, templates[name], settings, location) if name in templates else words["files", name]
-        files.append(JobFile(name, text))
+    files += [JobFile(name, filled[name] if name in filled else words["files", name]) for name in program.files]
     return JobCommand(
         tuple(words["command", i] for i in range(len(program.command))),
         tuple((name, words["environment", name]) for name in program.environment),
@@ -104,9 +105,9 @@ def _file_names(word: str) -> Iterator[str]:
             yield str(path)
 
 
-def _missing(folder: Path, name: str, location: str) -> Problem:
+def _missing(folder: Path, name: str, location: str, or_else: str = "") -> Problem:
     there = [path.name for path in folder.iterdir() if path.is_file()]
-    hint = did_you_mean(name, there) or "put it there, or name it by its absolute path on the nodes"
+    hint = did_you_mean(name, there) or f"put it there{or_else}"
     return Problem(f"{name}: no such file in {shown(folder)}", location, hint)
 
 
@@ -142,8 +143,13 @@ def _read(file: Path, _modified_ns: int, _bytes: int) -> bytes:
     return file.read_bytes()
 
 
+@lru_cache(maxsize=64)
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
 def _version(program: ProgramFields, templates: Mapping[str, str], copies: Mapping[str, bytes]) -> str:
     """Return twelve hexadecimal digits."""
-    digests = {name: hashlib.sha256(content).hexdigest() for name, content in copies.items()}
+    digests = {name: _digest(content) for name, content in copies.items()}
     parts = {"program": program.of_job(), "templates": templates, "copies": digests}
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:12]

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field, create_model
+from pydantic import AfterValidator, BeforeValidator, Field, create_model
 
 from orchestrator.config.model import Count, NonNegative, Strict, Text
 from orchestrator.fields import Column, ColumnKind
@@ -21,10 +22,17 @@ _RESERVED: Mapping[str, tuple[object, Column]] = {
     "nodes": (Count, Column("nodes", "integer", "number of nodes of the job")),
 }
 """Axes of every program."""
-_NUMBER = Annotated[float, Field(strict=True)]
+
+
+def _number(value: object) -> object:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+        raise ValueError("must be a number")
+    return value
+
+
 _TYPES: Mapping[ColumnKind, object] = {
     "integer": Annotated[int, Field(strict=True)],
-    "number": Annotated[int, Field(strict=True)] | _NUMBER,
+    "number": Annotated[object, AfterValidator(_number)],  # an integer stays an integer
     "boolean": Annotated[bool, Field(strict=True)],
     "text": Text,
 }
@@ -48,7 +56,10 @@ def names_of(program: ProgramFields, experiment: Mapping[str, object]) -> Progra
         columns[name] = Column(name, "integer" if fields.unit == "B" else kind, fields.about or name, fields.unit)
         types[name] = _BYTES if fields.unit == "B" else _TYPES[kind]
     columns |= {name: column for name, (_, column) in _RESERVED.items()}
-    fields_of: dict[str, Any] = {name: (kind | None, None) for name, kind in types.items()}  # type: ignore[operator]
+    fields_of: dict[str, Any] = {  # an axis can have the name of an attribute of the model, such as `copy`
+        f"axis_{i}": (kind | None, Field(None, alias=name))  # type: ignore[operator]
+        for i, (name, kind) in enumerate(types.items())
+    }
     model = create_model("DescribedSettings", __base__=Strict, **fields_of)
     axes = ProgramAxes(model, columns)
     return ProgramNames(axes, metric_definitions(program), frozenset(values))

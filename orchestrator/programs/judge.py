@@ -96,10 +96,10 @@ def _numbers_not_finite(program: ProgramFields, output: ProgramOutput) -> Iterat
 
 
 def _missing_metrics(program: ProgramFields, output: ProgramOutput) -> Iterator[str]:
-    """Yield a problem for each metric that is absent from a row."""
-    absent = [name for name in program.metrics if name not in program.output.of_iterations]
-    for at, row in _places(program, output):
-        yield from (f"{name} is missing{at}" for name in absent if name not in row and name not in output.values)
+    """Yield a problem for each metric that is no column of a CSV file. The reader finds what else is missing."""
+    columns = next(iter(output.rows.values()), None) if program.output.csv_ is not None else None
+    if columns is not None:
+        yield from (f"{name}: no such column in the header" for name in program.metrics if name not in columns)
 
 
 def _scope(

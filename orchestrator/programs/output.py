@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, TypeAlias
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic_core import PydanticCustomError
 
 from orchestrator.config.model import Strict, Text, optional, required
 from orchestrator.programs.patterns import LONGEST_LINE, PatternSearch, line_text, nearest_line, number, pattern_of
@@ -21,6 +23,7 @@ Scalar: TypeAlias = "float | str"
 
 _LINES_KEPT, _CHARACTERS_KEPT = 2000, 500
 """Last lines among which the nearest to a pattern is searched, and the characters that are kept of each."""
+_PART_OF_PATH = re.compile(r'(?:^|\.)(?:"([^"]*)"|([^.]*))')
 _MOST_ROWS = 100_000
 """Rows, and iterations, of an output. What is beyond is a problem."""
 _MOST_PROBLEMS = 100
@@ -52,9 +55,27 @@ def _file_name(name: str) -> str:
     return name
 
 
+def _json_path(path: str) -> str:
+    if path.count('"') % 2:
+        raise ValueError("has a quote that is not closed")
+    return path
+
+
+JsonPath = Annotated[Text, AfterValidator(_json_path)]
 FileName = Annotated[Text, AfterValidator(_file_name)]
 PatternText = Annotated[Text, AfterValidator(_checked_pattern)]
-Names = Annotated[list[str], BeforeValidator(_words), AfterValidator(_names), Field(min_length=1)]
+Names = Annotated[
+    list[str],
+    BeforeValidator(_words, json_schema_input_type=str | list[str]),
+    AfterValidator(_names),
+    Field(min_length=1),
+]
+"""Names as one text, `a b c`, or as a list."""
+
+
+def _fault(message: str, *field: str) -> PydanticCustomError:
+    """Return a problem of a part of the model."""
+    return PydanticCustomError("output", message, {"field": field})
 
 
 class RowFields(Strict):
@@ -68,9 +89,10 @@ class RowFields(Strict):
 
     @model_validator(mode="after")
     def _key_is_a_column(self) -> RowFields:
-        for name in (*self.key, *(self.text or ())):
-            if name not in self.columns:
-                raise ValueError(f"{name} is not a column; there are: {', '.join(self.columns)}")
+        for place, names in (("key", self.key), ("text", self.text or ())):
+            for name in names:
+                if name not in self.columns:
+                    raise _fault(f"{name} is not a column; there are: {', '.join(self.columns)}", place)
         return self
 
 
@@ -87,11 +109,12 @@ class OutputFields(Strict):
         "Pattern of the line of an iteration: `{iteration}` is its number, other names are metrics.",
         "step={iteration} loss={loss}",
     )
-    json_: dict[Text, Text] = Field(
+    json_: dict[Text, JsonPath] = Field(
         default={},
         alias="json",
-        description="Values of an output that is one JSON document: the path of each.",
-        examples=[{"read_bw": "jobs.0.read.bw_bytes"}],
+        description="Values of an output that is one JSON document: the path of each. "
+        "A key that contains a dot has quotes.",
+        examples=[{"read_bw": "jobs.0.read.bw_bytes", "p99_ns": 'jobs.0.read.clat_ns.percentile."99.000000"'}],
     )
     csv_: Names | None = Field(
         default=None,
@@ -106,14 +129,14 @@ class OutputFields(Strict):
     def _names_are_unique(self) -> OutputFields:
         for name, text in self.values.items():
             if pattern_of(text).names != ("number",):
-                raise ValueError(f"values.{name}: the pattern must have one {{number}}, and no other name")
+                raise _fault("the pattern must have one {number}, and no other name", "values", name)
         if self.iterations is not None and "iteration" not in pattern_of(self.iterations).names:
-            raise ValueError("iterations: the pattern must have {iteration}")
+            raise _fault("the pattern must have {iteration}", "iterations")
         if (self.json_ or self.csv_) and (self.rows or self.values or self.iterations):
             raise ValueError("json and csv are the whole output: rows, values and iterations cannot be beside them")
         twice = [name for name in self.single_values if name in self.of_rows | self.of_iterations]
         if twice:
-            raise ValueError(f"{twice[0]} is given twice")
+            raise _fault("a column or an iteration has this name, too", "json" if self.json_ else "values", twice[0])
         return self
 
     @property
@@ -130,6 +153,11 @@ class OutputFields(Strict):
     def of_iterations(self) -> set[str]:
         """Metrics of an iteration."""
         return set(pattern_of(self.iterations).names) - {"iteration"} if self.iterations is not None else set()
+
+    @property
+    def names(self) -> set[str]:
+        """Names of all numbers; those of a CSV file are in its header."""
+        return {*self.single_values, *self.of_rows, *self.of_iterations}
 
     @property
     def key(self) -> tuple[str, ...]:
@@ -162,6 +190,8 @@ class OutputReader:
         self.fields = fields
         self.found = ProgramOutput()
         self._numbers = set(numbers)
+        self._rows = fields.rows
+        self._is_document = bool(fields.json_ or fields.csv_)
         self._values = {
             name: PatternSearch(f"output.values.{name}", pattern_of(text)) for name, text in fields.values.items()
         }
@@ -174,18 +204,19 @@ class OutputReader:
 
     def feed(self, line: int, text: str) -> None:
         """Read a line, as `line_text` returns it. Lines are counted from 1."""
-        if self.fields.json_ or self.fields.csv_:
+        if self._is_document:
             self._characters += len(text) + 1
             if self._characters <= _LARGEST_DOCUMENT:
                 self._whole.append(text)
             return
         self._too_long = self._too_long or (line if len(text) >= LONGEST_LINE else 0)
         self._last.append((line, text[:_CHARACTERS_KEPT]))
-        if self.fields.rows is not None:
-            self._feed_row(self.fields.rows, line, text)
-        for name in self._values:
-            self._feed_value(name, line, text)
-        if self._iteration is not None:
+        if self._rows is not None:
+            self._feed_row(self._rows, line, text)
+        for name, search in self._values.items():
+            if search.pattern.literal in text:
+                self._feed_value(name, line, text)
+        if self._iteration is not None and self._iteration.pattern.literal in text:
             self._feed_iteration(line, text)
 
     def finish(self) -> ProgramOutput:
@@ -211,14 +242,14 @@ class OutputReader:
         return found
 
     def _feed_row(self, rows: RowFields, line: int, text: str) -> None:
-        words = text.split()
         count = len(rows.columns)
-        if len(words) > count or len(words) <= count // 2:
+        words = text.split(None, count)
+        if not count // 2 < len(words) <= count or not _has_key(rows, words):
             return
         row, wrong = self._row(rows, words, line)
-        key = tuple(row[name].value for name in rows.key if name in row)
-        if len(key) < len(rows.key) or len(wrong) > 1:
-            return  # the head of the table, or a line of text
+        key = tuple(row[name].value for name in rows.key)
+        if len(wrong) > 1:
+            return  # a line of text
         if len(words) < count:
             self._add_problem(f"line {line}: a row with {len(words)} of {count} columns")
         elif wrong:
@@ -317,6 +348,18 @@ class OutputReader:
             self.found.rows[place] = row
 
 
+def _has_key(rows: RowFields, words: list[str]) -> bool:
+    """Return whether the words have the key, unlike a table's head and most lines of text."""
+    try:
+        for name in rows.key:
+            word = row_word(rows, words, name)
+            if name not in (rows.text or ()):
+                number(word)
+    except (ValueError, IndexError):
+        return False
+    return True
+
+
 def _search_of_iterations(fields: OutputFields) -> PatternSearch | None:
     return None if fields.iterations is None else PatternSearch("output.iterations", pattern_of(fields.iterations))
 
@@ -333,8 +376,8 @@ def last_iteration(fields: OutputFields, end: bytes) -> int | None:
 
 
 def value_at(document: object, path: str) -> object:
-    """Return the value at a path such as `jobs.0.read.bw`; None if there is none."""
-    for part in path.split("."):
+    """Return the value at a path such as `jobs.0.percentile."99.9"`; None if there is none."""
+    for part in (quoted or plain for quoted, plain in _PART_OF_PATH.findall(path)):
         if isinstance(document, Mapping):
             document = document.get(part)
         elif isinstance(document, list) and part.isdecimal() and int(part) < len(document):

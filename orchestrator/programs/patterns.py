@@ -37,10 +37,11 @@ class TooSlow(Exception):
 
 @dataclass(frozen=True)
 class Pattern:
-    """Pattern of a line. `names` are its captures."""
+    """Pattern of a line. `names` are its captures; each line that matches contains `literal`."""
 
     text: str
     names: tuple[str, ...]
+    literal: str
     _compiled: regex.Pattern[str]
 
     def find(self, line: str) -> dict[str, float] | None:
@@ -63,6 +64,8 @@ class PatternSearch:
     def find(self, line: int, text: str) -> dict[str, float] | None:
         """Return the numbers of the first match in a line; None without a match."""
         if self.problem is not None:
+            return None
+        if self.pattern.literal not in text:
             return None
         begin = time.perf_counter()
         try:
@@ -92,7 +95,15 @@ def pattern_of(text: str, *, of_numbers: bool = True) -> Pattern:
         compiled = regex.compile(whole)
     except regex.error as error:
         raise ValueError(f"is not a regular expression: {error}") from None
-    return Pattern(text, tuple(names), compiled)
+    return Pattern(text, tuple(names), _literal(_CAPTURE.sub("$", text) if of_numbers else text), compiled)
+
+
+def _literal(text: str) -> str:
+    """Return the longest text that each match of a regular expression contains; none if groups or choices decide."""
+    if re.search(r"[(|\[]|\\(?![dDwWsSbB\W])", text):
+        return ""
+    required = re.sub(r"(?:\\.|[^\\])(?:[*?]|\{[^}]*\}?)", "$", text, flags=re.DOTALL)
+    return max(re.split(r"\\.|[.^$+*?{}\\]", required, flags=re.DOTALL), key=len)
 
 
 def number(text: str) -> float:
@@ -106,7 +117,10 @@ def number(text: str) -> float:
 def line_text(raw: bytes) -> str:
     """Return a line as patterns see it: without colours, shortened, and the last state of a progress bar."""
     text = raw.decode("utf-8", "replace").rstrip("\r\n")
-    return ESCAPE_SEQUENCE.sub("", text.rpartition("\r")[2][:LONGEST_LINE])
+    if "\r" in text:
+        text = text.rpartition("\r")[2]
+    text = text[:LONGEST_LINE]
+    return ESCAPE_SEQUENCE.sub("", text) if "\x1b" in text else text
 
 
 def nearest_line(text: str, lines: Iterable[tuple[int, str]]) -> tuple[int, str] | None:

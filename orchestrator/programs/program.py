@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag, model_validator
+from pydantic_core import PydanticCustomError
 
 from orchestrator.config.model import Count, NonNegative, Strict, Text, optional, required
 from orchestrator.errors import did_you_mean
@@ -15,6 +17,8 @@ from orchestrator.programs.patterns import pattern_of
 from orchestrator.programs.verification import condition_of
 
 _AXIS = re.compile(r"\{([A-Za-z_]\w*)\}", re.ASCII)
+_PLAIN = re.compile(r"[\w./=:+-]+")
+"""Word that needs no quotes in YAML."""
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 _SIZE = re.compile(r"(\d+)([KMGT]?)(?:i?B)?")
 
@@ -75,7 +79,10 @@ def _failure_pattern(text: str) -> str:
 
 FailureName = Annotated[str, AfterValidator(_failure_name)]
 FailurePattern = Annotated[Text, AfterValidator(_failure_pattern)]
-Processes = Literal["one", "one per node", "one per GPU"] | Count
+Processes = Annotated[
+    Annotated[Literal["one", "one per node", "one per GPU"], Tag("words")] | Annotated[Count, Tag("number")],
+    Discriminator(lambda value: "words" if isinstance(value, str) else "number"),
+]
 RESOURCES = ("gpus", "nodes", "processes")
 """Values that each command may name beside its axes: those of the job."""
 
@@ -83,10 +90,34 @@ OWN_FILES = ("job.sh", "start", "end", "claimed", "cancelled", "log.txt", "batch
 """Files of a job's folder that a program cannot replace."""
 
 
+def _not_text(words: object) -> object:
+    if isinstance(words, str):
+        listed = ", ".join(word if _PLAIN.fullmatch(word) else json.dumps(word) for word in words.split())
+        raise PydanticCustomError("list_of_words", "must be a list of words", {"hint": f"write [{listed}]"})
+    return words
+
+
+def _quoted(word: object) -> object:
+    if isinstance(word, (bool, int, float)):
+        raise PydanticCustomError("word", "must be text", {"hint": "quote it"})
+    return word
+
+
+Word = Annotated[Text, BeforeValidator(_quoted, json_schema_input_type=Text)]
+Words = Annotated[list[Word], BeforeValidator(_not_text, json_schema_input_type=list[Word]), Field(min_length=1)]
+"""Words of a command; no shell splits a text."""
+
+
 class FileFields(Strict):
     """Template of an input file."""
 
     template: Text = required("File beside this one. Each `{axis}` in it is replaced.", "HPL.dat.in")
+
+
+TextOrTemplate = Annotated[
+    Annotated[Text, Tag("text")] | Annotated[FileFields, Tag("block")],
+    Discriminator(lambda value: "block" if isinstance(value, (dict, FileFields)) else "text"),
+]
 
 
 def _plain_name(name: str) -> str:
@@ -98,10 +129,8 @@ def _plain_name(name: str) -> str:
 class StepFields(Strict):
     """Program that runs beside the command, such as a server. It starts first and ends with the job."""
 
-    run: Annotated[list[Text], Field(min_length=1)] = required(
-        "Words of its command, with `{axis}`.", ["redis-server", "--port", "{port}"]
-    )
-    ready: Annotated[list[Text], Field(min_length=1)] | None = optional(
+    run: Words = required("Words of its command, with `{axis}`.", ["redis-server", "--port", "{port}"])
+    ready: Words | None = optional(
         "Words of a command that ends with exit code 0 when the step is ready.", ["redis-cli", "-p", "{port}", "ping"]
     )
     log: Annotated[str, Field(pattern=r"^[^\n\x00]+$")] | None = optional(
@@ -121,7 +150,7 @@ class ProgramFields(Strict):
     """Program that the experiment describes, and no Python."""
 
     name: Text | None = optional("Name of the program. Without it: the first word of the command.", "nccl-tests")
-    command: Annotated[list[Text], Field(min_length=1)] = required(
+    command: Words = required(
         "Words of the command. `{axis}` is the value of an axis; no shell reads them.",
         ["python3", "train_toy.py", "--width", "{width}"],
     )
@@ -130,7 +159,7 @@ class ProgramFields(Strict):
     environment: dict[Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")], str] = optional(
         "Environment of the command and of `setup`. A value may have `{axis}`.", {"OMP_NUM_THREADS": "8"}, default={}
     )
-    files: dict[Annotated[Text, AfterValidator(_plain_name)], Text | FileFields] = optional(
+    files: dict[Annotated[Text, AfterValidator(_plain_name)], TextOrTemplate] = optional(
         "Input files that are written to the job's folder, where the command runs: the text with `{axis}`, or its "
         "template. Files beside this one that a command names are copied there without an entry.",
         {"HPL.dat": {"template": "HPL.dat.in"}},
@@ -177,6 +206,11 @@ class ProgramFields(Strict):
         outside, inside = condition_of(self.verified).names() if self.verified is not None else (set(), set())
         return set(self.metrics) | outside | inside
 
+    @property
+    def has_its_metrics(self) -> bool:
+        """Whether the output has every metric."""
+        return self.output.csv_ is not None or self.output.names.issuperset(self.metrics)
+
     def value(self, axis: str, text: Scalar) -> Scalar:
         """Return the value of an axis as a command has it. 16G of an axis in bytes is the integer 2^34."""
         fields = self.axes.get(axis)
@@ -207,24 +241,25 @@ class ProgramFields(Strict):
                 yield path, f"{{{name}}}: no such axis", did_you_mean(name, given) or _there_are(given)
         for name in given & set(self.output.key):
             yield ("output",), f"{name} names a row of the output, so the matrix cannot set it", None
+        outside, inside = condition_of(self.verified).names() if self.verified is not None else (set(), set())
+        for name in sorted(given & (outside | inside) & {*self.output.names, *BUILT_IN_NAMES}):
+            yield ("verified",), f"{name}: an axis and a number of the output have this name", "rename one of them"
         known = given | set(self.output.key)
         for name in self.axes:
             if name not in known:
                 yield ("axes", name), f"{name}: neither given nor a key of rows", did_you_mean(name, known)
-        found = {*self.output.single_values, *self.output.of_rows, *self.output.of_iterations}
         if self.output.csv_ is not None:
             return  # the header of the file has the names
+        found = self.output.names
         for name in self.metrics:
             if name not in found:
                 yield ("metrics", name), f"{name}: not in the output", did_you_mean(name, found) or _there_are(found)
-        if self.verified is not None:
-            outside, inside = condition_of(self.verified).names()
-            single = {*self.output.single_values, *given, *BUILT_IN_NAMES}
-            for names, allowed in ((outside, single), (inside, single | found | known)):
-                for name in sorted(names - allowed):
-                    hint = "write all(...) or any(...) around columns of rows" if name in found else None
-                    near = hint or did_you_mean(name, allowed) or _there_are(allowed)
-                    yield ("verified",), f"{name}: no such number", near
+        single = {*self.output.single_values, *given, *BUILT_IN_NAMES}
+        for names, allowed in ((outside, single), (inside, single | found | known)):
+            for name in sorted(names - allowed):
+                hint = "write all(...) or any(...) around columns of rows" if name in found else None
+                near = hint or did_you_mean(name, allowed) or _there_are(allowed)
+                yield ("verified",), f"{name}: no such number", near
 
 
 def bytes_of(value: Scalar) -> Scalar:

@@ -8,11 +8,17 @@ Python's parser reads a condition; nothing is evaluated as Python.
 from __future__ import annotations
 
 import ast
+import keyword
 import operator
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
+
+from pydantic_core import PydanticCustomError
+
+from orchestrator.text import counted
 
 Names = Mapping[str, object]
 """Number or text by name."""
@@ -25,6 +31,12 @@ _COMPARISONS: Mapping[type[ast.cmpop], Callable[[Any, Any], bool]] = {
     ast.Gt: operator.gt,
     ast.GtE: operator.ge,
 }
+_TEXT = re.compile(r"'[^'\n]*'|\"[^\"\n]*\"")
+_RESERVED = re.compile(r"\b(and|or|not|all|any)\s*[=!<>]=?|[=!<>]=?\s*\b(and|or|not|all|any)\b")
+"""A word of the grammar beside a comparison, where only the name of an axis or a column can be."""
+_KEYWORD = re.compile(
+    rf"{_TEXT.pattern}|\b(?:{'|'.join({*keyword.kwlist} - {'and', 'or', 'not', 'True', 'False', 'None'})})\b"
+)
 _GRAMMAR = "comparisons of names and numbers, and, or, not, all(...), any(...)"
 
 
@@ -57,12 +69,25 @@ class Condition:
 
 def condition_of(text: str) -> Condition:
     """Parse a condition. ValueError if it has more than the grammar."""
+    plain = _TEXT.sub("''", text)
+    if reserved := _RESERVED.search(plain):
+        hint = "a condition cannot compare an axis or a column of this name: rename it"
+        raise PydanticCustomError("reserved", f"{reserved[1] or reserved[2]} is a word of the grammar", {"hint": hint})
     try:
-        tree = ast.parse(text.strip(), mode="eval").body
+        tree = ast.parse(_KEYWORD.sub(_as_name, text.strip()), mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         raise ValueError(f"is not a condition: {_GRAMMAR}") from None
     _require_condition(tree, in_rows=False)
     return Condition(tree)
+
+
+def _as_name(match: re.Match[str]) -> str:
+    """Return a keyword of Python, such as `from`, in a form that the parser reads as a name.
+
+    Python's parser changes a mathematical letter to the plain one in names, but does not find keywords with one.
+    """
+    word = match[0]
+    return word if word[0] in "'\"" else chr(ord("\N{MATHEMATICAL BOLD SMALL A}") + ord(word[0]) - ord("a")) + word[1:]
 
 
 def _require_condition(node: ast.expr, in_rows: bool) -> None:
@@ -121,7 +146,11 @@ def _problems_of_rows(call: ast.Call, scope: Scope) -> list[str]:
             failed[place] = "; ".join(problems)
     if call.func.id == "any":
         return [] if len(failed) < len(scope.rows) else [f"{ast.unparse(condition)} in none of {len(scope.rows)} rows"]
-    return [f"{problem} at {place}" for place, problem in failed.items()]
+    places: dict[str, list[str]] = {}
+    for place, problem in failed.items():
+        places.setdefault(problem, []).append(place)
+    more = {problem: f" and in {counted(len(of) - 1, 'more row')}" for problem, of in places.items() if of[1:]}
+    return [f"{problem} at {of[0]}{more.get(problem, '')}" for problem, of in places.items()]
 
 
 def _problems_of_comparison(node: ast.Compare, values: Names) -> list[str]:

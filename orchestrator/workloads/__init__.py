@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import pkgutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from importlib import import_module
 from pathlib import Path
 
+from orchestrator.catalog.expand import scale_fields
+from orchestrator.catalog.experiment import scale_names
+from orchestrator.catalog.library import Entry, named_values
 from orchestrator.errors import Problem, ReproError, names_hint
 from orchestrator.files import keep_files
 from orchestrator.paths import Folders
@@ -33,6 +36,17 @@ def find_workload(name: str) -> AnyWorkload:
     if workload is None:
         raise ReproError(Problem(f"{name}: no such workload", hint=names_hint(name, workloads())))
     return workload
+
+
+def unknown_workloads(entry: Entry) -> Iterator[Problem]:
+    """Yield each workload that an experiment names for its jobs and that does not exist."""
+    for scale in scale_names(entry.experiment) if entry.experiment.reference_only is None else ():
+        fields = scale_fields(entry, scale)
+        named = [(("workload",), fields.workload)] if fields.workload is not None else []
+        for path, name in (*named, *named_values(fields, "workload", to_run=True)):
+            if name not in workloads():
+                hint = names_hint(str(name), workloads())
+                yield Problem(f"{name}: no such workload", entry.scale_location(scale, *path), hint)
 
 
 def copy_programs(programs: Iterable[Program], folders: Folders) -> None:

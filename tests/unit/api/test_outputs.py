@@ -62,6 +62,30 @@ def test_the_case_of_where_decides_what_the_output_must_have(tmp_path: Path) -> 
     assert [problem.what for problem in checked.problems] == ["iterations == steps: iterations is 2, steps is 3"]
 
 
+def test_the_example_may_be_that_of_any_case_at_any_scale(tmp_path: Path) -> None:
+    short = (
+        "scales: {short: {fixed: {steps: 1}, matrix: {width: [8]}}, long: {fixed: {steps: 2}, matrix: {width: [16]}}}\n"
+    )
+    entry = entry_in(tmp_path, LOSS.replace("fixed: {steps: 2}", "fixed: {steps: 30}") + short)
+    checked = api.check_output(entry)
+    assert checked is not None and checked.problems == ()
+    assert (checked.case.scale, checked.case.name) == ("long", "width=16")
+    short_log = tmp_path / "short.txt"
+    short_log.write_text(OUTPUT[:20])
+    of_log = [api.check_output(entry, str(short_log), scale) for scale in (None, "short")]
+    assert [one.problems == () for one in of_log if one is not None] == [False, True]
+    with pytest.raises(ReproError, match="no such case"):
+        api.check_output(entry, where="width=16", scale="short")
+
+
+def test_an_example_of_no_case_has_the_problems_of_the_nearest(tmp_path: Path) -> None:
+    scale = "scales: {short: {fixed: {steps: 1}, matrix: {width: [8]}}}\n"
+    text = LOSS.replace("iterations == steps", "iterations == steps and width == 8").replace("steps: 2", "steps: 5")
+    checked = api.check_output(entry_in(tmp_path, text + scale))
+    assert checked is not None and checked.case.scale == "short"
+    assert [problem.what for problem in checked.problems] == ["iterations == steps: iterations is 2, steps is 1"]
+
+
 def test_a_missing_example_is_an_error_with_its_line_in_the_file(tmp_path: Path) -> None:
     with pytest.raises(ReproError, match=r"loss\.yaml:5:\d+ cannot be read \(No such file or directory\)"):
         api.check_output(entry_in(tmp_path, output=None))

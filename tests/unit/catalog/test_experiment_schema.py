@@ -41,6 +41,20 @@ def test_every_shipped_experiment_and_the_template_are_valid() -> None:
 
 
 @pytest.mark.parametrize(
+    "output",
+    [
+        "rows: {columns: a b c, key: a, text: b}",
+        "rows: {columns: [a, b, c], key: [a], text: [b]}",
+        "csv: a",
+        "csv: [a]",
+    ],
+)
+def test_names_may_be_a_text_or_a_list(output: str) -> None:
+    program = f"program: {{command: [x], output: {{{output}}}, metrics: {{c: {{better: lower}}}}}}"
+    assert faults(EXPERIMENT_TEMPLATE.replace("workload: pretrain ", program)) == set()
+
+
+@pytest.mark.parametrize(
     ("right", "wrong", "path"),
     [
         ("figure: Figure 1", "figur: Figure 1", ""),

@@ -33,7 +33,7 @@ def test_a_new_experiment_passes_the_check_and_is_planned(repro: Caller) -> None
         (
             "workload: pretrain ",
             "workload: pretran ",
-            ["my/figure.yaml:7:11 all 6 cases at scale paper: pretran: "],
+            ['my/figure.yaml:7:11 pretran: no such workload. Did you mean "pretrain"?'],
         ),
         ("tp: gpus / pp", "tp: gpus / 3", ["my/figure.yaml:", "my/figure.yaml:"]),
         (

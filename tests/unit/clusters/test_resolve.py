@@ -207,7 +207,6 @@ def test_an_error_names_its_file(tmp_path: Path) -> None:
         "site.local.yaml:3:3 slurm.time_limit: must be text, got 90. Hint: time limit of a job whose experiment has "
         "none, as `[D-]H:MM:SS`",
         "site.local.yaml:4:12 hardware.nodes: must be 1 or more, got 0. Hint: number of nodes",
-        "site.yaml:1:1 about: missing. Hint: add about: (name of the site and of its nodes, in one line)",
         'site.yaml:1:1 abuot: unknown field. Did you mean "about"?',
     ]
 

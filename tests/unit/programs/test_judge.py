@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 import pytest
 
 from orchestrator.programs import patterns
-from orchestrator.programs.judge import JudgedOutput, judge_output
+from orchestrator.programs.judge import JudgedOutput, failure_line, judge_output
 from orchestrator.programs.output import Scalar
 from tests.unit.programs.programs import SWEEP, SWEEP_OUTPUT, TRAINING, program
 
@@ -110,6 +110,48 @@ verified: errors == 0
     assert judged(text, "{", {}).problems[0].startswith("not a JSON document")
     without = judged(text, json.dumps({"jobs": [{"error": 0, "read": {}}]}), {})
     assert without.problems == ("output.json.read_bw: jobs.0.read.bw_bytes is missing",)
+
+
+def test_a_key_of_a_json_document_with_a_dot_has_quotes() -> None:
+    text = """
+command: [fio]
+output: {json: {p99: 'jobs.0.percentile."99.000000"', last: '"a.b".c'}}
+metrics: {p99: {better: lower}}
+"""
+    result = judged(text, json.dumps({"jobs": [{"percentile": {"99.000000": 7}}], "a.b": {"c": 2}}), {})
+    assert result.problems == ()
+    assert {name: found.value for name, found in result.output.values.items()} == {"p99": 7, "last": 2}
+    with pytest.raises(ValueError, match="has a quote that is not closed"):
+        program(text.replace('.000000"', ".000000"))
+
+
+def test_a_missing_number_is_one_problem_for_all_rows() -> None:
+    text = SWEEP.replace("metrics: {", "metrics: {out_of_bounds: {better: lower}, ").replace(
+        "out_of_bounds == 0 and ", ""
+    )
+    assert list(judged(text, SWEEP_OUTPUT.replace("bounds", "bound"), SETTINGS).problems) == [
+        "output.values.out_of_bounds: matches no line; the nearest is line 7: # Out of bound values : 0 OK"
+    ]
+    csv = "{command: [x], output: {csv: size}, metrics: {busbw: {better: higher}}, verified: all(wrong == limit)}"
+    assert judged(csv, "size,wrong\n8,0\n16,0\n", {}).problems == (
+        "busbw: no such column in the header",
+        "wrong == limit: limit was not found at size=8 (line 2) and in 1 more row",
+    )
+
+
+def test_failures_are_named_by_the_first_class_with_a_line() -> None:
+    classes = program(SWEEP.replace("verified:", "failures: {second: Second, first: 'First|Fir'}\nverified:"))
+    lines = [b"First\n", b"Second\n"]
+    found = failure_line(classes, lines)
+    assert (found.failure, found.line, found.problems) == ("second", 2, ())
+    assert failure_line(classes, lines[:1]).failure == "first"
+    assert failure_line(classes, [b"none\n"]).failure is None
+
+
+def test_a_slow_pattern_of_a_failure_is_stopped_and_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(patterns, "SLOWEST_S", 0.05)
+    slow = program(SWEEP.replace("verified:", "failures: {bad-link: '(a|a|aa)+$'}\nverified:"))
+    assert failure_line(slow, [b"a" * 5000 + b"!\n"]).problems[0].startswith("failures.bad-link: took more than")
 
 
 def test_a_csv_file_has_a_row_for_each_line() -> None:

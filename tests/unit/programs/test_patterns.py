@@ -63,6 +63,34 @@ def test_a_catastrophic_pattern_is_stopped(monkeypatch: pytest.MonkeyPatch) -> N
     assert time.process_time() - start < 20  # without the limit it takes years
 
 
+@given(
+    st.text("ab.\\\\*+?{2,}^$dx ", max_size=8),
+    st.lists(st.text("ab2d .x1", max_size=8), max_size=4),
+)
+def test_lines_without_the_literal_of_a_pattern_do_not_match(text: str, lines: list[str]) -> None:
+    try:
+        pattern = pattern_of(text, of_numbers=False)
+    except ValueError:
+        return
+    assert all(pattern.literal in line for line in lines if pattern.find(line) is not None)
+
+
+@pytest.mark.parametrize(
+    ("text", "literal"),
+    [
+        ("step={iteration} loss={loss}", " loss="),
+        ("Out of bounds values *: *{number}", "Out of bounds values"),
+        ("(?i)loss {loss}", ""),
+        ("a|b {loss}", ""),
+        (r"\x41bcd {loss}", ""),
+        (r"v\. 1 {loss}", " 1 "),
+        ("ab?c{2}de {loss}", "de "),
+    ],
+)
+def test_a_pattern_has_the_longest_text_that_each_line_contains(text: str, literal: str) -> None:
+    assert pattern_of(text).literal == literal
+
+
 def test_colours_and_earlier_states_of_a_progress_bar_are_not_seen() -> None:
     assert line_text(b"10%\r50%\r\x1b[32mloss=\x1b[0m2.5\n") == "loss=2.5"
 

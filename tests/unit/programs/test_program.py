@@ -74,7 +74,7 @@ def test_a_key_of_rows_cannot_be_set() -> None:
         ("{number}", "({number}", "is not a regular expression"),
         ("rows == 3", "sum(rows) == 3", "is neither a name nor a number"),
         ("processes: one per GPU", "processes: per GPU", "processes"),
-        ("values: {out_of_bounds", "values: {wrong", "wrong is given twice"),
+        ("values: {out_of_bounds", "values: {wrong", "a column or an iteration has this name, too"),
         ("  values:", "  json: {a: b}\n  values:", "json and csv are the whole output"),
         ("better: higher", "better: faster", "better"),
         ("verified:", "failures: {Bad Link: x}\nverified:", "a class has lower-case letters"),

@@ -79,6 +79,26 @@ def test_more_than_the_grammar_is_refused(text: str) -> None:
         condition_of(text)
 
 
+def test_a_keyword_of_python_is_a_name() -> None:
+    values = {"from": 1, "to": 2, "in": "is not", "is": 3}
+    condition = condition_of("from == 1 and to >= from and in == 'is not' and not is < 3")
+    assert condition.names() == ({"from", "to", "in", "is"}, set())
+    assert condition.problems(Scope(values, ())) == []
+    assert condition.problems(Scope({**values, "from": 4}, ()))[0] == "from == 1: from is 4"
+
+
+@pytest.mark.parametrize("text", ["all == 1", "rows == 1 and any < 2", "1 == not", "and >= 3"])
+def test_a_word_of_the_grammar_cannot_be_compared(text: str) -> None:
+    with pytest.raises(ValueError, match=r"(all|any|not|and) is a word of the grammar"):
+        condition_of(text)
+
+
+def test_a_missing_number_of_all_rows_is_one_problem() -> None:
+    assert problems("all(wrong == limit)") == [
+        "wrong == limit: limit was not found at size=8 (line 3) and in 1 more row"
+    ]
+
+
 def test_names_of_rows_and_of_the_output_are_told_apart() -> None:
     assert condition_of("out == 0 and all(wrong == limit)").names() == ({"out"}, {"wrong", "limit"})
 
