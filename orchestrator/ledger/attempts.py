@@ -219,6 +219,20 @@ def changed_arguments(ledger: Ledger) -> dict[str, tuple[str, ...]]:
         return {job.id: tuple(map(str, _words(job.configuration.get("argument_changes")))) for job in jobs}
 
 
+def program_names(ledger: Ledger) -> list[str]:
+    """Return the names of the programs that jobs ran."""
+    with ledger.reading() as session:
+        return sorted(session.scalars(sa.select(Job.workload).distinct()))
+
+
+def described_axes(ledger: Ledger) -> list[str]:
+    """Return the axes of all jobs whose program an experiment describes."""
+    is_described = sa.cast(Job.configuration, sa.Text).contains('"program"')
+    with ledger.reading() as session:
+        stored = [row.get("settings") for row in session.scalars(sa.select(Job.configuration).where(is_described))]
+    return sorted({axis for settings in stored if isinstance(settings, dict) for axis in settings})
+
+
 def _words(stored: object) -> Iterable[object]:
     return stored if isinstance(stored, list) else ()
 
