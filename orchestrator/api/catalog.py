@@ -67,7 +67,7 @@ class ListedExperiment:
     """An experiment with its published size and its progress. `plan` predicts its cost."""
 
     experiment: str
-    venue: str
+    venue: str | None
     figure: str
     title: str
     cases: int
@@ -219,7 +219,7 @@ class ShownPaper:
 
     paper: str
     title: str
-    venue: str
+    venue: str | None
     arxiv: str | None
     doi: str | None
     hardware: str | None

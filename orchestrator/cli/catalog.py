@@ -69,7 +69,7 @@ def _experiment_row(listed: api.ListedExperiment) -> dict[str, object]:
         verified, jobs = counts.get(label, (0, 0))
         counts[label] = (verified + done.verified, jobs + done.jobs)
     return as_row(listed) | {
-        "paper": f"{listed.venue} {listed.figure}",
+        "paper": " ".join(filter(None, (listed.venue, listed.figure))),
         "gpus": str(listed.gpus_min) if one_size else f"{listed.gpus_min}-{listed.gpus_max}",
         "done": ", ".join(f"{verified}/{jobs} {label}" for label, (verified, jobs) in counts.items()),
         "scales": ", ".join(f"{size.scale}:{size.gpus}" for size in listed.scales),
@@ -332,7 +332,7 @@ def _show_paper(context: typer.Context, name: str, entries: Sequence[api.Entry],
     rows = [
         as_row(row) | {"experiment": short_name(row.experiment), "scales": ", ".join(row.scales)} for row in experiments
     ]
-    message(f"{name}: {paper.title}, {paper.venue}")
+    message(f"{name}: {', '.join(filter(None, (paper.title, paper.venue)))}")
     if paper.hardware:
         message(f"measured on {paper.hardware}")
     table(rows, ["experiment", "figure", "scales", "title"], wide=wide, hint=WIDE_HINT)
@@ -404,7 +404,7 @@ def _shown(value: object) -> str:
 
 def _print_about(entry: api.Entry, scale: str) -> None:
     experiment, axes = entry.experiment, entry.experiment.axes
-    message(f"{entry.name}: {entry.paper.venue} {experiment.figure}, {experiment.title}")
+    message(f"{entry.name}: {entry.source}, {experiment.title}")
     message(f"scale {scale}: {experiment.about_scale(scale) or 'as published'}")
     message(f"x: {axes.x.label} ({', '.join(axes.x.of)}); y: {axes.y.label} ({axes.y.metric})")
     if axes.series is not None:

@@ -64,7 +64,9 @@ class Target:
         if entry.paper.machine is None:
             hint = "name a machine with --cluster"
             raise ReproError(Problem(f"{entry.name}: paper.yaml describes no machine to plan for", hint=hint))
-        return cls(f"the machine of {entry.paper.venue}", entry.paper.machine, paper=entry.paper_folder)
+        return cls(
+            f"the machine of {entry.paper.venue or entry.paper.title}", entry.paper.machine, paper=entry.paper_folder
+        )
 
     @property
     def site(self) -> str:
