@@ -185,6 +185,14 @@ class ExperimentCases:
         ]
 
     @property
+    def numbers_of_rows(self) -> list[PublishedPoint]:
+        """Return the published numbers of rows of an output; no case has them before it ran."""
+        key = self.entry.program.output.key if self.entry.program is not None and self.scale == PAPER else ()
+        points = [point for point in self.entry.experiment.published if point.where.keys() & {*key}]
+        settings = [{axis: value for axis, value in point.where.items() if axis not in key} for point in points]
+        return [point for point, own in zip(points, settings, strict=True) if any(case.has(own) for case in self.cases)]
+
+    @property
     def claims(self) -> list[StatedClaim]:
         """Return the claims as rows."""
         return rows_of(StatedClaim, self.entry.experiment.claims, experiment=self.entry.name)

@@ -330,11 +330,21 @@ def _notes(ledger: Ledger, result: RefreshResult) -> list[str]:
     return notes
 
 
+def _ledger_for_completion() -> Ledger | None:
+    home = find_folders().home
+    return open_ledger(ledger_url(DEFAULT.given_ledger, home), create=False, home=home)
+
+
 def job_ids() -> list[str]:
     """Return the ids of all jobs, for completion."""
-    home = find_folders().home
-    ledger = open_ledger(ledger_url(DEFAULT.given_ledger, home), create=False, home=home)
+    ledger = _ledger_for_completion()
     return [row.job_id for row in job_summaries(ledger)] if ledger else []
+
+
+def submitted_programs() -> list[str]:
+    """Return the names of the programs that jobs ran, for completion."""
+    ledger = _ledger_for_completion()
+    return program_names(ledger) if ledger else []
 
 
 @dataclass(frozen=True, slots=True)

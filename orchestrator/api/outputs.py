@@ -9,6 +9,7 @@ from typing import Annotated
 
 from orchestrator.catalog.case import Case, parse_where, select
 from orchestrator.catalog.expand import expand
+from orchestrator.catalog.experiment import PAPER, scale_names
 from orchestrator.catalog.library import Entry, absolute_path
 from orchestrator.errors import Problem, ReproError
 from orchestrator.fields import Field
@@ -41,8 +42,8 @@ class CheckedOutput:
 def check_output(entry: Entry, log: str | None = None, where: str | None = None) -> CheckedOutput | None:
     """Read an output as that of a job of the experiment: of the first case, or of the first with `where`.
 
-    Without `log` it is the example of the experiment; None if there is none. ReproError if the experiment describes no
-    program, or the file cannot be read.
+    Without `log` it is the example of the experiment, read as that of the first case of any scale that it verifies;
+    None if there is none. ReproError if the experiment describes no program, or the file cannot be read.
     """
     program = entry.program
     if program is None:
@@ -54,9 +55,16 @@ def check_output(entry: Entry, log: str | None = None, where: str | None = None)
     if log is None and example is None:
         return None
     file = absolute_path(log) if log is not None else entry.file.parent / str(example)
-    case = select(expand(entry), parse_where(where, entry.names.axes))[0]
+    scales = scale_names(entry.experiment) if log is None else [PAPER]
+    every = [case for scale in scales for case in expand(entry, scale)]
+    cases = select(every, parse_where(where, entry.names.axes))
     try:
-        judged = judge_output(program, {**case.settings, **_resources(case)}, _lines(file))
+        reads = (
+            (case, judge_output(program, {**case.settings, **_resources(case)}, _lines(file)))
+            for case in (cases if log is None else cases[:1])
+        )
+        case, judged = first = next(reads)
+        case, judged = next((read for read in (first, *reads) if not read[1].problems), first)
     except OSError as error:
         at = entry.location("program", "output", "example") if log is None else f"{log}:"
         raise ReproError(Problem(f"cannot be read ({error.strerror})", at, "correct the path")) from None

@@ -313,6 +313,7 @@ def show_experiment(
         message(f"{entry.name} is {api.shown(entry.file)}, not the shipped file")
     _print_about(entry, scale)
     _print_cases(shown, wide)
+    _print_numbers_of_rows(shown, wide)
     if claims := shown.claims:
         data("")
         columns = ["claim", "kind", "stated", "judged_at", "source", "says", "tolerance_because", "not_met_by_source"]
@@ -398,6 +399,17 @@ def _print_cases(shown: api.ExperimentCases, wide: bool) -> None:
         data(f"all cases: {', '.join(f'{name}={_shown(rows[0][name])}' for name in shared)}")
 
 
+def _print_numbers_of_rows(shown: api.ExperimentCases, wide: bool) -> None:
+    rows = [
+        {axis: api.shown_value(value) for axis, value in point.where.items()}
+        | {"metric": point.metric, "published": point.value, "gpu": point.gpu, "how": point.origin}
+        for point in shown.numbers_of_rows
+    ]
+    if rows:
+        data("")
+        table(rows, list(dict.fromkeys(name for row in rows for name in row)), wide=wide, hint=WIDE_HINT)
+
+
 def _shown(value: object) -> str:
     return api.shown_value(value) if isinstance(value, (bool, int, float, str)) else str(value)
 
@@ -475,7 +487,8 @@ def _print_output(output: api.CheckedOutput) -> None:
     """Print the numbers of an output with their lines, and the verdict."""
     rows = [as_row(number) for number in output.numbers]
     table(rows, ["line", "at", "name", "value", "unit"])
-    message(f"{output.file.name}, read as the output of {output.case.name}: {counted(len(rows), 'number')}")
+    scale = "" if output.case.scale == "paper" else f" at scale {output.case.scale}"
+    message(f"{output.file.name}, read as the output of {output.case.name}{scale}: {counted(len(rows), 'number')}")
     for problem in output.problems:
         message(str(problem))
     message(f"failed: {counted(len(output.problems), 'problem')}" if output.problems else "verified")

@@ -318,6 +318,15 @@ def test_an_experiment_without_a_paper_has_no_venue(project: Project) -> None:
     assert "<title>Figure 1 · repro report</title>" in page and "None" not in page
 
 
+def test_an_experiment_shows_the_published_numbers_of_its_rows(project: Project) -> None:
+    write_described(project.folder, SWEEP)
+    assert [(point.where["size"], point.value) for point in api.show(NAME).numbers_of_rows] == [
+        (2**34, 480),
+        (2**20, 72),
+    ]
+    assert not api.show(NAME, where="gpus=4").numbers_of_rows
+
+
 CPU = LOSS.replace("title:", "device: cpu\ntitle:").replace(", rate: false", "")
 
 
