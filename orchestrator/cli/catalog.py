@@ -400,7 +400,7 @@ def _print_cases(shown: api.ExperimentCases, wide: bool) -> None:
 
 
 def _print_numbers_of_rows(shown: api.ExperimentCases, wide: bool) -> None:
-    rows = [
+    rows: list[dict[str, object]] = [
         {axis: api.shown_value(value) for axis, value in point.where.items()}
         | {"metric": point.metric, "published": point.value, "gpu": point.gpu, "how": point.origin}
         for point in shown.numbers_of_rows

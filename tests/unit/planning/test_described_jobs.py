@@ -164,7 +164,7 @@ def test_identity_has_no_time_limit_and_no_names(tmp_path: Path) -> None:
 
 def test_cases_that_run_the_same_command_are_refused(tmp_path: Path) -> None:
     hint = "name the axis in the command"
-    with pytest.raises(ReproError, match=f"python3 would run .* and .* identically. Hint: {hint}"):
+    with pytest.raises(ReproError, match=f"train_toy.py would run .* and .* identically. Hint: {hint}"):
         plans_of(tmp_path, local(tmp_path), TOY, {**WIDTH, "seed": [1, 2]})
 
 
