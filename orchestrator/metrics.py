@@ -9,7 +9,7 @@ from typing import Literal
 
 @dataclass(frozen=True, slots=True)
 class MetricDefinition:
-    """Definition of a metric, whose name contains its unit.
+    """Definition of a metric.
 
     `is_rate` is true for times and rates, which depend on how long a GPU waits for the host. `take` is the sample that
     counts. `least_uncertainty` is the smallest relative uncertainty of a metric that is neither a time nor a rate. A
@@ -31,6 +31,10 @@ class MetricDefinition:
     label: str | None = None
     phrase: str = "{}"
     is_stored: bool = True
+
+    def with_unit(self, number: str) -> str:
+        """Return a number with the unit, which the names of METRICS contain."""
+        return f"{number} {self.unit}" if self.unit and METRICS.get(self.name) is not self else number
 
 
 def _by_name(*definitions: MetricDefinition) -> Mapping[str, MetricDefinition]:

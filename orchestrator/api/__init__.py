@@ -75,7 +75,9 @@ _NAMES = {
         "bundle_file claims collect compare compare_runs outcomes plot plot_all report require_bundle_name "
         "require_plot_file verify_bundle write_file"
     ),
-    "api.jobs": "JobAttempt JobHistory JobLog Status history job_ids job_states logs query relations status",
+    "api.jobs": (
+        "JobAttempt JobHistory JobLog Status history job_ids job_states logs query relations status submitted_programs"
+    ),
     "api.outputs": "CheckedOutput FoundNumber check_output",
     "api.plans": "PlannedRun plan plan_run plan_runs require_submittable",
     "api.runs": "Retried RetriedGroup RetriedJob Waited canary_of cancel cancel_jobs cancellable_jobs retry wait",

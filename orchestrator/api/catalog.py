@@ -67,7 +67,7 @@ class ListedExperiment:
     """An experiment with its published size and its progress. `plan` predicts its cost."""
 
     experiment: str
-    venue: str
+    venue: str | None
     figure: str
     title: str
     cases: int
@@ -188,6 +188,14 @@ class ExperimentCases:
         ]
 
     @property
+    def numbers_of_rows(self) -> list[PublishedPoint]:
+        """Return the published numbers of rows of an output; no case has them before it ran."""
+        key = self.entry.program.output.key if self.entry.program is not None and self.scale == PAPER else ()
+        points = [point for point in self.entry.experiment.published if point.where.keys() & {*key}]
+        settings = [{axis: value for axis, value in point.where.items() if axis not in key} for point in points]
+        return [point for point, own in zip(points, settings, strict=True) if any(case.has(own) for case in self.cases)]
+
+    @property
     def claims(self) -> list[StatedClaim]:
         """Return the claims as rows."""
         return rows_of(StatedClaim, self.entry.experiment.claims, experiment=self.entry.name)
@@ -222,7 +230,7 @@ class ShownPaper:
 
     paper: str
     title: str
-    venue: str
+    venue: str | None
     arxiv: str | None
     doi: str | None
     hardware: str | None

@@ -253,7 +253,8 @@ def compare_runs(
     filters = ", ".join(filter(None, [experiment, *map(str, filter(None, selection.values()))]))
     name = full_name(session.folders, experiment) if experiment else None
     selection["where"], row_values = _of_jobs_and_rows(selection.get("where"), experiment, session)
-    ledger, matches = updated_ledger(session), job_filter(**selection)
+    ledger = updated_ledger(session)
+    matches = job_filter(ledger, **selection)
     left_out = left_out_attempts(ledger, without or ())
     session.note(f"left out: {attempt}" for attempt in left_out)
     ids = {attempt.attempt_id for attempt in left_out}
@@ -336,7 +337,7 @@ def claims(
 def _submitted(ledger: Ledger, selection: FigureFilter) -> list[str]:
     """Return the experiments that have such a job, in the order of their first runs. ReproError for `without`."""
     left_out_attempts(ledger, selection.get("without") or ())
-    matches = job_filter(None, selection.get("scale"), selection.get("cluster"), selection.get("workload"))
+    matches = job_filter(ledger, None, selection.get("scale"), selection.get("cluster"), selection.get("workload"))
     rows: Sequence[JobSummary] = job_summaries(ledger)
     if (run := selection.get("run")) is not None:
         rows = job_rows(ledger, run_id=run_named(run_summaries(ledger), run))

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from orchestrator.api import DEFAULT, Session, StateFilter
-from orchestrator.errors import Problem, ReproError, did_you_mean
+from orchestrator.errors import Problem, ReproError, did_you_mean, names_hint
 from orchestrator.fields import Field, row_of, rows_of
 from orchestrator.files import open_job_file
 from orchestrator.job_spec import JobSpec
@@ -20,10 +20,12 @@ from orchestrator.ledger.attempts import (
     RefreshResult,
     anything_to_refresh,
     attempts_of_jobs,
+    described_axes,
     job_count,
     job_rows,
     job_summaries,
     last_seen,
+    program_names,
     result_rows,
 )
 from orchestrator.ledger.database import Ledger, ledger_url, now, open_ledger
@@ -79,19 +81,23 @@ def updated_ledger(session: Session, *, running: bool = False) -> Ledger:
 
 
 def job_filter(
+    ledger: Ledger | None,
     where: str | None = None,
     scale: str | None = None,
     cluster: str | None = None,
     workload: str | None = None,
     state: str | None = None,
 ) -> Callable[[JobSummary], bool]:
-    """Return a predicate for jobs; ReproError if a state or workload is unknown. `where` needs a JobRow."""
-    states = _states(state)
-    has = None if where is None else _settings_filter(where)
-    if workload is not None:
-        from orchestrator.workloads import find_workload  # not for `status`
+    """Return a predicate for jobs; ReproError if a state, axis or program is unknown. `where` needs a JobRow.
 
-        find_workload(workload)
+    The programs that the ledger's jobs ran are known, and their axes.
+    """
+    states = _states(state)
+    has = None if where is None else _settings_filter(ledger, where)
+    if workload is not None:
+        from orchestrator.workloads import require_workload  # not for `status`
+
+        require_workload(workload, program_names(ledger) if ledger is not None else ())
 
     def matches(row: JobSummary) -> bool:
         if scale not in (None, row.scale) or cluster not in (None, row.cluster) or workload not in (None, row.workload):
@@ -103,12 +109,16 @@ def job_filter(
     return matches
 
 
-def _settings_filter(where: str) -> Callable[[JobSpec], bool]:
-    """Return a predicate for the settings of a job, whose program may be any; ReproError for a wrong value."""
+def _settings_filter(ledger: Ledger | None, where: str) -> Callable[[JobSpec], bool]:
+    """Return a predicate for the settings of a job, whose program may be any; ReproError for a wrong axis or value."""
     from orchestrator.catalog.axes import MEGATRON  # not for `status`
     from orchestrator.catalog.case import is_typed, parse_where, typed_values
 
     typed = typed_values(where)
+    if others := [(axis, text) for axis, text in typed if axis not in MEGATRON.axes.columns]:
+        known = dict.fromkeys([*MEGATRON.axes.columns, *(described_axes(ledger) if ledger is not None else ())])
+        for axis, text in (one for one in others if one[0] not in known):
+            raise ReproError(Problem(f"--where {axis}={text}: no such axis", hint=names_hint(axis, known)))
     of_megatron = ",".join("=".join(one) for one in typed if one[0] in MEGATRON.axes.columns)
     wanted = parse_where(of_megatron, MEGATRON.axes)
 
@@ -153,7 +163,7 @@ def select_jobs(
     """Return the jobs of these experiments, job ids, starts of job ids and scheduler ids."""
     from orchestrator.catalog.library import experiment_names, full_name, names_meant  # not for `status`
 
-    matches, names = job_filter(**selection), experiment_names(folders)
+    matches, names = job_filter(ledger, **selection), experiment_names(folders)
     chosen: dict[int, JobRow] = {}
     for target in targets:
         if names_meant(names, target):
@@ -284,7 +294,8 @@ def status(
     nothing is selected and there are more than `most_jobs`, the experiments are counted instead.
     """
     state = selection.pop("state", None)
-    matches, has_state, ledger = job_filter(**selection), job_filter(state=state), session.existing_ledger()
+    ledger = session.existing_ledger()
+    matches, has_state = job_filter(ledger, **selection), job_filter(ledger, state=state)
     if ledger is None:
         return Status((), (), (), (), False, None, is_submitted=False)
     name = None
@@ -319,11 +330,21 @@ def _notes(ledger: Ledger, result: RefreshResult) -> list[str]:
     return notes
 
 
+def _ledger_for_completion() -> Ledger | None:
+    home = find_folders().home
+    return open_ledger(ledger_url(DEFAULT.given_ledger, home), create=False, home=home)
+
+
 def job_ids() -> list[str]:
     """Return the ids of all jobs, for completion."""
-    home = find_folders().home
-    ledger = open_ledger(ledger_url(DEFAULT.given_ledger, home), create=False, home=home)
+    ledger = _ledger_for_completion()
     return [row.job_id for row in job_summaries(ledger)] if ledger else []
+
+
+def submitted_programs() -> list[str]:
+    """Return the names of the programs that jobs ran, for completion."""
+    ledger = _ledger_for_completion()
+    return program_names(ledger) if ledger else []
 
 
 @dataclass(frozen=True, slots=True)

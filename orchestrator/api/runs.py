@@ -78,9 +78,9 @@ def wait(
     The wait ends after the time `timeout`, `2h` or `0:30:00`. The jobs that are still open continue.
     """
     timeout_s = math.inf if timeout is None else read_budget(timeout, "--timeout")
-    matches = job_filter(**selection)
     folders, targets = session.folders, name_list(targets)
     ledger = session.ledger()
+    matches = job_filter(ledger, **selection)
     # With the last recorded states: a job that failed since then counts, so `submit` and then `wait` reports it.
     chosen = select_jobs(ledger, folders, targets) if targets else _open_or_unjudged(ledger)
     chosen = [row for row in chosen if matches(row)]

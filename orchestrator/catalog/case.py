@@ -124,7 +124,9 @@ def training_cases(cases: Iterable[Case]) -> list[TrainingCase]:
     found = list(cases)
     other = next((case.workload for case in found if not isinstance(case, TrainingCase)), None)
     if other is not None:
-        raise ReproError(Problem(f"{other}: not a program of the Megatron family"))
+        raise ReproError(
+            Problem(f"{other}: no program of the Megatron family", hint="only those have layouts to search")
+        )
     return [case for case in found if isinstance(case, TrainingCase)]
 
 

@@ -502,7 +502,7 @@ class Paper(Strict):
     """Contents of experiments/FOLDER/paper.yaml, shared by all experiments of a paper."""
 
     title: Text = required("Title of the paper.", "Reducing Activation Recomputation")
-    venue: Text = required("Conference or journal.", "SC21")
+    venue: Text | None = optional("Conference or journal.", "SC21")
     arxiv: Text | None = optional("Number of the paper on arXiv.", "2104.04473")
     doi: Text | None = optional("DOI of the paper.", "10.1145/3458817.3476209")
     code: dict[str, CodeFields] = optional(

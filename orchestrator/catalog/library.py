@@ -133,6 +133,11 @@ class Entry:
         """Name without the paper: `figure-13`."""
         return short_name(self.name)
 
+    @property
+    def source(self) -> str:
+        """Return `SC21 Figure 13`, without a paper `Figure 13`."""
+        return " ".join(filter(None, (self.paper.venue, self.experiment.figure)))
+
     def location(self, *path: str | int) -> str:
         """Return the `file:line:column` of the value at `path`, or of its nearest parent."""
         return str(self.document.place(path))
@@ -259,7 +264,7 @@ def read_experiment(
 def _paper(folder: Path) -> Paper:
     """Read `paper.yaml` of a folder; without the file, the folder is the title."""
     file = folder / "paper.yaml"
-    return read_model(Paper, read_document(file)) if file.exists() else Paper(title=folder.name, venue="no paper")
+    return read_model(Paper, read_document(file)) if file.exists() or file.is_symlink() else Paper(title=folder.name)
 
 
 def _mapping(value: object) -> Mapping[str, object]:
@@ -310,7 +315,7 @@ def published_code(folders: Folders) -> dict[str, CodeFields]:
     """
     files = dict.fromkeys(file.parent / "paper.yaml" for file in experiment_names(folders).values())
     code: dict[str, CodeFields] = {}
-    for paper in for_each(files, lambda file: read_model(Paper, read_document(file))):
+    for paper in for_each(files, lambda file: _paper(file.parent)):
         code = paper.code | code
     return code
 

@@ -69,7 +69,7 @@ def _experiment_row(listed: api.ListedExperiment) -> dict[str, object]:
         verified, jobs = counts.get(label, (0, 0))
         counts[label] = (verified + done.verified, jobs + done.jobs)
     return as_row(listed) | {
-        "paper": f"{listed.venue} {listed.figure}",
+        "paper": " ".join(filter(None, (listed.venue, listed.figure))),
         "gpus": str(listed.gpus_min) if one_size else f"{listed.gpus_min}-{listed.gpus_max}",
         "done": ", ".join(f"{verified}/{jobs} {label}" for label, (verified, jobs) in counts.items()),
         "scales": ", ".join(f"{size.scale}:{size.gpus}" for size in listed.scales),
@@ -320,6 +320,7 @@ def show_experiment(
         message(f"{entry.name} is {api.shown(entry.file)}, not the shipped file")
     _print_about(entry, scale)
     _print_cases(shown, wide)
+    _print_numbers_of_rows(shown, wide)
     if claims := shown.claims:
         data("")
         columns = ["claim", "kind", "stated", "judged_at", "source", "says", "tolerance_because", "not_met_by_source"]
@@ -339,7 +340,7 @@ def _show_paper(context: typer.Context, name: str, entries: Sequence[api.Entry],
     rows = [
         as_row(row) | {"experiment": short_name(row.experiment), "scales": ", ".join(row.scales)} for row in experiments
     ]
-    message(f"{name}: {paper.title}, {paper.venue}")
+    message(f"{name}: {', '.join(filter(None, (paper.title, paper.venue)))}")
     if paper.hardware:
         message(f"measured on {paper.hardware}")
     table(rows, ["experiment", "figure", "scales", "title"], wide=wide, hint=WIDE_HINT)
@@ -405,13 +406,24 @@ def _print_cases(shown: api.ExperimentCases, wide: bool) -> None:
         data(f"all cases: {', '.join(f'{name}={_shown(rows[0][name])}' for name in shared)}")
 
 
+def _print_numbers_of_rows(shown: api.ExperimentCases, wide: bool) -> None:
+    rows: list[dict[str, object]] = [
+        {axis: api.shown_value(value) for axis, value in point.where.items()}
+        | {"metric": point.metric, "published": point.value, "gpu": point.gpu, "how": point.origin}
+        for point in shown.numbers_of_rows
+    ]
+    if rows:
+        data("")
+        table(rows, list(dict.fromkeys(name for row in rows for name in row)), wide=wide, hint=WIDE_HINT)
+
+
 def _shown(value: object) -> str:
     return api.shown_value(value) if isinstance(value, (bool, int, float, str)) else str(value)
 
 
 def _print_about(entry: api.Entry, scale: str) -> None:
     experiment, axes = entry.experiment, entry.experiment.axes
-    message(f"{entry.name}: {entry.paper.venue} {experiment.figure}, {experiment.title}")
+    message(f"{entry.name}: {entry.source}, {experiment.title}")
     message(f"scale {scale}: {experiment.about_scale(scale) or 'as published'}")
     message(f"x: {axes.x.label} ({', '.join(axes.x.of)}); y: {axes.y.label} ({axes.y.metric})")
     if axes.series is not None:
@@ -486,8 +498,8 @@ def _print_output(output: api.CheckedOutput) -> None:
     """Print the numbers of an output with their lines, and the verdict."""
     rows = [as_row(number) for number in output.numbers]
     table(rows, ["line", "at", "name", "value", "unit"])
-    case = f"{output.case.name} at scale {output.case.scale}"
-    message(f"{output.file.name}, read as the output of {case}: {counted(len(rows), 'number')}")
+    scale = "" if output.case.scale == "paper" else f" at scale {output.case.scale}"
+    message(f"{output.file.name}, read as the output of {output.case.name}{scale}: {counted(len(rows), 'number')}")
     for problem in output.problems:
         message(str(problem))
     message(f"failed: {counted(len(output.problems), 'problem')}" if output.problems else "verified")

@@ -39,16 +39,17 @@ MOST_NAMED = 3
 """Running jobs that the progress of a waiting command names."""
 
 _FIRST_COLUMNS = ("job", "experiment", "scale", "cluster", "case", "state", "verdict", "failure", "iteration")
-_COLUMNS = (*_FIRST_COLUMNS, "workload", "tflops_per_gpu", "left", "id", "why", "newer", "reused")
+_COLUMNS = (*_FIRST_COLUMNS, "workload", "tflops_per_gpu", "metric", "left", "id", "why", "newer", "reused")
 _WIDE_COLUMNS = ("gpu_hours", "cost", "joules_per_iteration", "joules_per_token", "no_energy")
 """Columns of `status --wide`."""
 _ONLY_IF_DIFFERENT = ("experiment", "scale", "cluster", "workload")
-_ONLY_IF_FILLED = ("failure", "left", "why", "newer", "reused", *_WIDE_COLUMNS)
+_ONLY_IF_FILLED = ("failure", "metric", "left", "why", "newer", "reused", *_WIDE_COLUMNS)
 _IMPORTANT = (
     "job",
     "verdict",
     "failure",
     "tflops_per_gpu",
+    "metric",
     "state",
     "case",
     "iteration",
@@ -101,13 +102,18 @@ def job_lines(jobs: Sequence[api.JobStatus], width: int) -> list[str]:
 
 def _job_cells(job: api.JobStatus) -> dict[str, object]:
     texts = {"case": job.label, "experiment": short_name(job.experiment), "iteration": job.progress, "left": job.left}
+    metric = None
+    if job.metric_value is not None:
+        metric = " ".join(filter(None, (job.metric, api.shown_number(job.metric_value), job.metric_unit)))
     cost = None if job.cost is None else f"{job.cost:.2f} {job.currency}"
-    return as_row(job) | texts | {"cost": cost}
+    return as_row(job) | texts | {"cost": cost, "metric": metric, "is_described": job.metric is not None}
 
 
 def _is_shown(column: str, rows: Sequence[Mapping[str, object]]) -> bool:
     if column in _ONLY_IF_DIFFERENT:
         return len({row[column] for row in rows}) > 1
+    if column == "tflops_per_gpu" and rows and all(row["is_described"] for row in rows):
+        return any(row[column] for row in rows)
     return column not in _ONLY_IF_FILLED or any(row[column] for row in rows)
 
 
@@ -119,7 +125,8 @@ def print_outcome(
     The default columns are the main ones, without those that are empty or normal in all rows.
     """
     experiment = outcome.entry.experiment
-    data(f"{experiment.figure} ({outcome.entry.paper.venue}): {experiment.title}")
+    paper = f" ({outcome.entry.paper.venue})" if outcome.entry.paper.venue else ""
+    data(f"{experiment.figure}{paper}: {experiment.title}")
     published = experiment.about or "the published size"
     here = published
     if outcome.scale in experiment.scales:
@@ -174,7 +181,8 @@ def print_claims(outcome: api.FigureOutcome, with_numbers: bool = False) -> None
         for used in verdict.used if with_numbers else ():
             spread = f" ± {api.shown_number(used.spread)}" if used.spread is not None else ""
             of_other = "" if used.experiment == outcome.entry.name else f"{used.experiment} "
-            number = f"{used.metric} {api.shown_number(used.value)}{spread}"
+            number, metric = api.shown_number(used.value) + spread, outcome.entry.metrics.get(used.metric)
+            number = f"{used.metric} {metric.with_unit(number) if metric is not None else number}"
             data(f"{'':<12}{of_other}{used.case}  {number}  (job {used.job})")
 
 

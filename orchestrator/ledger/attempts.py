@@ -219,6 +219,30 @@ def changed_arguments(ledger: Ledger) -> dict[str, tuple[str, ...]]:
         return {job.id: tuple(map(str, _words(job.configuration.get("argument_changes")))) for job in jobs}
 
 
+def described_metrics(ledger: Ledger, job_ids: Iterable[str]) -> dict[str, list[str]]:
+    """Return the names of the metrics of each of these jobs whose program an experiment describes, by job id."""
+    query = sa.select(Job.id, Job.configuration).where(_is_described())
+    programs: dict[str, Any] = {row[0]: row[1].get("program") for row in ledger.rows_with(query, Job.id, job_ids)}
+    return {job_id: list(program["metrics"]) for job_id, program in programs.items() if program}
+
+
+def _is_described() -> sa.ColumnElement[bool]:
+    return sa.cast(Job.configuration, sa.Text).contains('"program"')
+
+
+def program_names(ledger: Ledger) -> list[str]:
+    """Return the names of the programs that jobs ran."""
+    with ledger.reading() as session:
+        return sorted(session.scalars(sa.select(Job.workload).distinct()))
+
+
+def described_axes(ledger: Ledger) -> list[str]:
+    """Return the axes of all jobs whose program an experiment describes."""
+    with ledger.reading() as session:
+        stored = [row.get("settings") for row in session.scalars(sa.select(Job.configuration).where(_is_described()))]
+    return sorted({axis for settings in stored if isinstance(settings, dict) for axis in settings})
+
+
 def _words(stored: object) -> Iterable[object]:
     return stored if isinstance(stored, list) else ()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from orchestrator.catalog.case import Case, TrainingCase, with_workload
+from orchestrator.catalog.case import Case, TrainingCase, select, with_workload
 from orchestrator.catalog.expand import cases_to_run
 from orchestrator.catalog.experiment import PAPER, scale_names
 from orchestrator.catalog.library import Entry
@@ -64,7 +64,9 @@ class Target:
         if entry.paper.machine is None:
             hint = "name a machine with --cluster"
             raise ReproError(Problem(f"{entry.name}: paper.yaml describes no machine to plan for", hint=hint))
-        return cls(f"the machine of {entry.paper.venue}", entry.paper.machine, paper=entry.paper_folder)
+        return cls(
+            f"the machine of {entry.paper.venue or entry.paper.title}", entry.paper.machine, paper=entry.paper_folder
+        )
 
     @property
     def site(self) -> str:
@@ -268,6 +270,7 @@ def cases_at(
         return fitting[0]
     if cluster.machine is None:
         return cases_to_run(entry, PAPER)
+    select([case for own in scales for case in own], wanted)  # ReproError if no scale has such a case
     names = ", ".join(scale_names(entry.experiment))
     program = f" with {workload}" if workload else ""
     what = f"no scale of {entry.short_name} ({names}) fits {cluster.name}{program}"

@@ -19,6 +19,8 @@ from orchestrator.programs.verification import condition_of
 _AXIS = re.compile(r"\{([A-Za-z_]\w*)\}", re.ASCII)
 _PLAIN = re.compile(r"[\w./=:+-]+")
 """Word that needs no quotes in YAML."""
+_PROGRAM = re.compile(r"[A-Za-z_][\w.+-]*", re.ASCII)
+_INTERPRETER = re.compile(r"python[\d.]*|bash|sh|env|mpirun|torchrun")
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 _SIZE = re.compile(r"(\d+)([KMGT]?)(?:i?B)?")
 
@@ -149,7 +151,9 @@ class StepFields(Strict):
 class ProgramFields(Strict):
     """Program that the experiment describes, and no Python."""
 
-    name: Text | None = optional("Name of the program. Without it: the first word of the command.", "nccl-tests")
+    name: Text | None = optional(
+        "Name of the program. Without it: the one that the interpreters of the command run.", "nccl-tests"
+    )
     command: Words = required(
         "Words of the command. `{axis}` is the value of an axis; no shell reads them.",
         ["python3", "train_toy.py", "--width", "{width}"],
@@ -198,8 +202,10 @@ class ProgramFields(Strict):
 
     @property
     def shown_name(self) -> str:
-        """Name in messages and tables."""
-        return self.name or self.command[0].rpartition("/")[2]
+        """Name in messages and tables: without a name, the program that the interpreters of the command run."""
+        words = [word.rpartition("/")[2] for word in self.command if not word.startswith("-")]
+        programs = [word for word in words if _PROGRAM.fullmatch(word) and not _INTERPRETER.fullmatch(word)]
+        return self.name or next(iter(programs), self.command[0].rpartition("/")[2])
 
     def numbers(self) -> set[str]:
         """Return the names that must have numbers: metrics, and what the condition compares."""

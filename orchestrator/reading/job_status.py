@@ -18,6 +18,7 @@ from orchestrator.ledger.attempts import (
     ResultRows,
     S,
     changed_arguments,
+    described_metrics,
     job_counts,
     job_specs,
     measured_for,
@@ -43,7 +44,8 @@ if TYPE_CHECKING:
 class JobStatus:
     """State, verdict, speed and remaining time of a job. Times are in UTC.
 
-    `tflops_per_gpu` is measured in a job that has ended, and current in a running job. `left_by` says what ends a
+    `tflops_per_gpu` is measured in a job that has ended, and current in a running job. `metric` is the first metric of
+    a described program that the job has as one number, else its first metric. `left_by` says what ends a
     running job first: its pace or its time limit. `iteration` is the last one of `iterations`; None for a program
     that prints none, and `iterations` is 0 if no number is planned. The attempt is the job's result
     (`ledger.attempts`). `newer` is the state of a later attempt: `attempt 2: failed (cancelled)`; then `left_s` and
@@ -81,6 +83,9 @@ class JobStatus:
     joules_per_token: float | None = None
     no_energy: str | None = None
     arguments: str | None = None
+    metric: str | None = None
+    metric_value: float | None = None
+    metric_unit: str | None = None
 
     @property
     def label(self) -> str:
@@ -165,6 +170,7 @@ def job_statuses(ledger: Ledger, results: ResultRows[S]) -> list[JobStatus]:
         ledger, [attempt_id for attempt_id, measured in metrics.items() if "gpu_hours" in measured]
     )
     changed = _changed(ledger)
+    described = described_metrics(ledger, [row.job_id for row in results.rows])
     return [
         _status(
             row,
@@ -173,6 +179,7 @@ def job_statuses(ledger: Ledger, results: ResultRows[S]) -> list[JobStatus]:
             metrics.get(row.attempt_id, {}),
             prices.get(row.attempt_id),
             at,
+            described.get(row.job_id, ()),
             reused=reuse_text(row, made_for, at),
             arguments=changed.get(row.job_id),
         )
@@ -187,13 +194,19 @@ def _status(
     measured: Mapping[str, MeasuredMetric],
     price: Price | None,
     at: datetime,
+    described: Sequence[str],
     **texts: str | None,
 ) -> JobStatus:
-    """Return the status of a job whose latest attempt is `last`; `spec` is that of a running job."""
+    """Return the status of a job whose latest attempt is `last`; `spec` is that of a running job.
+
+    `described` are the metrics of a described program.
+    """
     progress, problem = running_progress(last, spec) if spec is not None else (None, None)
     current = progress if last is row else None
     left_s, left_by = _left(last, progress, at)
     values = {name: metric.value for name, metric in measured.items()}
+    metric = next((name for name in described if name in measured), next(iter(described), None))
+    own = measured.get(metric) if metric is not None else None
     money = price.of(values["gpu_hours"]) if price is not None and "gpu_hours" in values else None
     return row_of(
         JobStatus,
@@ -207,6 +220,9 @@ def _status(
         newer=None if last is row else attempt_text(last, _iteration(last, progress)),
         cost=money.amount if money else None,
         currency=money.currency if money else None,
+        metric=metric,
+        metric_value=own.value if own else None,
+        metric_unit=own.unit or None if own else None,
         **{name: values.get(name) for name in ("gpu_hours", "joules_per_iteration", "joules_per_token")},
         **texts,
     )

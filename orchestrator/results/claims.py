@@ -161,7 +161,10 @@ def _require_metrics(claim: Claim, evidence: Evidence) -> None:
 
 
 def _require_gpus(claim: Claim, evidence: Evidence) -> None:
-    """Raise NotJudged if the claim is about times or rates of GPUs, and CPU processes took their place."""
+    """Raise NotJudged if the claim is about times or rates of GPUs, and CPU processes took their place.
+
+    The processes of an experiment whose own device is `cpu` take no GPU's place: its claims are about CPU cores.
+    """
     on_cpu = any(result.case.device == "cpu" for result in evidence.results)
     is_of_gpus = evidence.entry.experiment.device != "cpu"
     if on_cpu and is_of_gpus and any(evidence.entry.metrics[name].is_rate for name in _metrics(claim, evidence)):
@@ -255,7 +258,7 @@ def _judge_trend(claim: TrendClaim, evidence: Evidence) -> ClaimFinding:
     """Judge a trend. A step may go the wrong way by the tolerance, the last value must be beyond the first one."""
 
     def shown(result: Result) -> str:
-        number = shown_number(metric_of(result, evidence.metric.name).value)
+        number = evidence.metric.with_unit(shown_number(metric_of(result, evidence.metric.name).value))
         return f"{number} at {claim.along}={result.case.value(claim.along)}"
 
     def part(name: str, before: Result, after: Result, tolerance: float) -> Part:

@@ -460,7 +460,8 @@ def published_part(
     """Return the comparison of a measured number with a published one, whose error is added to the uncertainty."""
     error = (point.error or 0.0) if point.error is not None or point.how not in FROM_PLOTS else math.inf
     deviation = f"{100 * (number.value - point.value) / point.value:+.2f} %"
-    name = f"{point.metric} {shown_number(number.value)} against {shown_number(point.value)} at {result.case.name}, "
+    values = f"{shown_number(number.value)} against {metric.with_unit(shown_number(point.value))}"
+    name = f"{point.metric} {values} at {result.case.name}, "
     allowed = tolerance * point.value
     part = Part(name + deviation, [result], metric, number, point.value - allowed, point.value + allowed)
     if part.holds is not None:  # the error, not noise, can leave it open

@@ -13,7 +13,7 @@ from orchestrator.catalog.library import Entry, find_experiment, full_name
 from orchestrator.errors import Problem, ReproError
 from orchestrator.fields import Field, row_of
 from orchestrator.job_spec import shown_changes
-from orchestrator.ledger.attempts import attempts_of_jobs, job_rows, measured_for, result_rows
+from orchestrator.ledger.attempts import attempts_of_jobs, job_rows, measured_for, program_names, result_rows
 from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.measurements import losses_of, metrics_of, rows_of_output
 from orchestrator.ledger.reports import run_summaries
@@ -31,7 +31,7 @@ from orchestrator.results.claims import ClaimVerdict, Used, judge_claims
 from orchestrator.results.comparison import in_order_of_runs
 from orchestrator.results.evidence import Margin
 from orchestrator.text import printable_line
-from orchestrator.workloads import find_workload
+from orchestrator.workloads import require_workload
 from orchestrator.workloads.argument_changes import changes_of, parse_changes, with_changes
 
 
@@ -173,7 +173,7 @@ def judge_figure(
     name = full_name(folders, experiment) if experiment else None
     wanted = set(parse_changes(arg or (), ()))
     if workload is not None:
-        find_workload(workload)
+        require_workload(workload, program_names(ledger))
     runs = run_summaries(ledger)
     rows = [
         row

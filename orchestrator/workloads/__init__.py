@@ -49,6 +49,13 @@ def unknown_workloads(entry: Entry) -> Iterator[Problem]:
                 yield Problem(f"{name}: no such workload", entry.scale_location(scale, *path), hint)
 
 
+def require_workload(name: str, ran: Iterable[str]) -> None:
+    """Raise ReproError unless a workload has this name or it is one of the programs that jobs `ran`."""
+    known = dict.fromkeys([*workloads(), *ran])
+    if name not in known:
+        raise ReproError(Problem(f"{name}: no such workload", hint=names_hint(name, known)))
+
+
 def copy_programs(programs: Iterable[Program], folders: Folders) -> None:
     """Copy what jobs of these programs import or read to the folders where they look for it. ReproError if impossible.
 

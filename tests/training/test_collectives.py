@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from orchestrator.programs.output import Scalar
 from tests.shipped_programs import shipped_program
 from tests.training.launching import plain_environments, run_started
 
@@ -42,6 +43,6 @@ sys.exit(collectives.main())
     environments = [{**one, "CUDA_VISIBLE_DEVICES": ""} for one in plain_environments(2)]
     finished = run_started([["-c", program]] * 2, environments)
     assert [one.exit_code for one in finished] == [1, 1]
-    settings = {**SETTINGS, "collective": "all_reduce", "largest": 4096, "sizes": 2}
+    settings: dict[str, Scalar] = {**SETTINGS, "collective": "all_reduce", "largest": 4096, "sizes": 2}
     problems = PROGRAM.judged(finished[0].stdout.encode(), settings).problems
     assert problems == ("out_of_bounds == 0: out_of_bounds is 1", "wrong_in == 0: wrong_in is 1 at size=1024 (line 11)")

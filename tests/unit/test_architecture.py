@@ -59,7 +59,7 @@ SAME_FLOOR = {
     ("results", "reading"),
 }
 # Budget of the package. A number changes only in a commit that names what it buys.
-MOST_LINES, MOST_FILES, MOST_ANY = 50_200, 200, 90
+MOST_LINES, MOST_FILES, MOST_ANY = 50_300, 200, 90
 MOST_LINES_OF_A_FUNCTION = 50
 
 FILES = {".".join(file.relative_to(PACKAGE).with_suffix("").parts): file for file in sorted(PACKAGE.rglob("*.py"))}

@@ -352,7 +352,9 @@ def _add_inputs(contents: Contents, figure: FigureOutcome, extract: Extract) -> 
     """Add the experiment as it is now, the profiles as recorded, and the environment of the runs."""
     name, file = figure.entry.name, figure.entry.file
     others = [(other.name, other.file) for other in with_others(figure.entry)[1:]]
-    for path, source in ((name, file), *others, (f"{name.rpartition('/')[0]}/paper", file.parent / "paper.yaml")):
+    paper = file.parent / "paper.yaml"
+    papers = [(f"{figure.entry.paper_folder}/paper", paper)] if paper.exists() else []
+    for path, source in ((name, file), *others, *papers):
         try:
             text = source.read_text(encoding="utf-8")
         except OSError as error:

@@ -292,17 +292,12 @@ _MARGIN, _LEFT = 0.06, 0.08
 
 def heading(entry: Entry) -> str:
     """Return `SC21 Figure 13: Pipeline- against tensor-parallel size`."""
-    return f"{source_name(entry)}: {entry.experiment.title}"
-
-
-def source_name(entry: Entry) -> str:
-    """Return `SC21 Figure 13`."""
-    return f"{entry.paper.venue} {entry.experiment.figure}"
+    return f"{entry.source}: {entry.experiment.title}"
 
 
 def setup(entry: Entry, scale: str, cluster: str) -> list[str]:
     """Return `SC21 Figure 13, scale pair on h200: 3.4 billion parameters on 2 GPUs`, in two lines."""
-    name, about = f"{source_name(entry)}, scale {scale} on {cluster}", entry.experiment.about_scale(scale)
+    name, about = f"{entry.source}, scale {scale} on {cluster}", entry.experiment.about_scale(scale)
     return [f"{name}:", about] if about else [name]
 
 
@@ -314,12 +309,17 @@ def origins(entry: Entry, results: Sequence[Result], panels: Sequence[Panel]) ->
     ran = results[0].case.workload if own else None
     if not points:
         return f"measured with {ran} instead of {own}" if own and is_measured else ""
-    published_gpus, gpu = _gpus(entry, points), results[0].gpu
+    published_on = _gpus(entry, points) or _without_gpu(entry.experiment.device)
+    ran_on = results[0].gpu or _without_gpu(results[0].case.device)
     if not is_measured:
-        return f"published: {_on(own, published_gpus)}" if own or published_gpus else ""
-    if not own and _is_same_gpu(published_gpus, gpu):
+        return f"published: {_on(own, published_on)}" if own or published_on else ""
+    if not own and _is_same_gpu(published_on, ran_on):
         return ""
-    return f"published: {_on(own, published_gpus or 'unknown GPU')}; measured: {_on(ran, gpu or 'unknown GPU')}"
+    return f"published: {_on(own, published_on or 'unknown GPU')}; measured: {_on(ran, ran_on or 'unknown GPU')}"
+
+
+def _without_gpu(device: str | None) -> str | None:
+    return "CPU cores" if device == "cpu" else None
 
 
 def _gpus(entry: Entry, points: Sequence[PublishedPoint]) -> str | None:

@@ -14,6 +14,7 @@ import pytest
 
 from orchestrator import api
 from orchestrator.catalog.library import Entry
+from orchestrator.cli.job_table import job_lines
 from orchestrator.errors import ReproError
 from orchestrator.ledger.attempts import job_rows
 from orchestrator.ledger.measurements import metrics_of, rows_of_output
@@ -220,7 +221,7 @@ def test_the_columns_are_the_axes_and_metrics_of_the_program(project: Project) -
 
 def test_iterations_of_a_described_program_are_refused(project: Project) -> None:
     loss(project)
-    with pytest.raises(ReproError, match="--iterations: those of python3 are not stored"):
+    with pytest.raises(ReproError, match="--iterations: those of train_toy.py are not stored"):
         list(collected(project).export("csv", iterations=True))
 
 
@@ -262,3 +263,75 @@ def test_two_runs_are_compared_row_by_row(project: Project) -> None:
     assert changes["gpus=8,size=8"] == "only in A"
     chosen = api.compare_runs("here", "there", NAME, where="gpus=4,size=1G", session=project.session)
     assert [row.case for row in chosen.cases] == ["gpus=4,size=1073741824"]
+
+
+# ---- selections, status and texts of described programs --------------------------------------------------------
+
+
+def test_a_program_of_a_job_is_a_known_program(project: Project) -> None:
+    loss(project)
+    (job,) = api.status(workload="train_toy.py", where="width=64", session=project.session).jobs
+    assert job.workload == "train_toy.py"
+    assert verdicts(project)["wider-is-better"][0] == "holds"
+    assert api.claims(NAME, workload="train_toy.py", session=project.session).outcomes
+    for select in (api.status, lambda **given: api.claims(NAME, **given)):
+        with pytest.raises(ReproError, match=r'train_to.py: no such workload. Did you mean "train_toy.py"\?'):
+            select(workload="train_to.py", session=project.session)
+
+
+def test_an_axis_that_no_job_has_is_refused(project: Project) -> None:
+    loss(project)
+    assert len(api.status(where="width=64", session=project.session).jobs) == 1
+    assert not api.status(where="pp=3", session=project.session).jobs  # an axis of other programs
+    with pytest.raises(ReproError, match=r'--where widht=64: no such axis. Did you mean "width"\?'):
+        api.status(where="steps=10,widht=64", session=project.session)
+
+
+def test_the_status_of_a_job_has_its_first_metric_with_one_number(project: Project) -> None:
+    loss(project)
+    entry = write_described(project.folder, SWEEP, "sweep")
+    record_described(project.ledger, entry, {"gpus=4": FOUR}, cluster="there", at=START + timedelta(days=1))
+    jobs = {job.case: job for job in api.status(session=project.session).jobs}
+    first = jobs["width=64"]
+    assert (first.metric, first.metric_value, first.metric_unit, first.tflops_per_gpu) == ("loss", 2.5, None, None)
+    assert (jobs["gpus=4"].metric, jobs["gpus=4"].metric_value) == ("busbw", None)  # its rows have the numbers
+    (table,) = [line for line in job_lines(list(jobs.values()), 200) if line.startswith("JOB")]
+    assert "METRIC" in table and "TFLOPS" not in table
+
+
+def test_a_number_of_a_verdict_has_its_unit(project: Project) -> None:
+    swept(project)
+    assert "busbw 68.95 against 72 GB/s at gpus=8,size=1048576" in verdicts(project)["as-published"][1]
+    assert (
+        " GB/s at size=8, then " in verdicts(project)["rises"][1]
+        or " GB/s at size=8 to " in verdicts(project)["rises"][1]
+    )
+
+
+def test_an_experiment_without_a_paper_has_no_venue(project: Project) -> None:
+    entry = loss(project)
+    assert (entry.paper.title, entry.paper.venue, entry.source) == ("own", None, "Figure 1")
+    (listed,) = [row for row in api.experiments(project.session).rows if row.experiment == entry.name]
+    assert listed.venue is None
+    api.workload_needs(project.session)  # reads the papers of all experiments
+    page = api.report(project.folder / "page", session=project.session).file.read_text()
+    assert "<title>Figure 1 · repro report</title>" in page and "None" not in page
+
+
+def test_an_experiment_shows_the_published_numbers_of_its_rows(project: Project) -> None:
+    write_described(project.folder, SWEEP)
+    assert [(point.where["size"], point.value) for point in api.show(NAME).numbers_of_rows] == [
+        (2**34, 480),
+        (2**20, 72),
+    ]
+    assert not api.show(NAME, where="gpus=4").numbers_of_rows
+
+
+CPU = LOSS.replace("title:", "device: cpu\ntitle:").replace(", rate: false", "")
+
+
+def test_claims_about_rates_of_cpu_cores_are_judged_if_the_published_machine_has_no_gpu(project: Project) -> None:
+    entry = write_described(project.folder, CPU)
+    outputs = {f"width={width}": {"loss": value} for width, value in ((64, 3.0), (128, 2.0), (256, 1.0))}
+    record_described(project.ledger, entry, outputs, gpu=None)
+    assert verdicts(project)["wider-is-better"][0] == "holds"

@@ -43,6 +43,12 @@ def test_every_number_of_the_example_has_its_line_and_unit(tmp_path: Path) -> No
     assert numbers == [(2, "iteration 1", "loss", 2.5, "nats"), (3, "iteration 2", "loss", 2.25, "nats")]
 
 
+def test_the_example_may_be_of_a_case_of_any_scale(tmp_path: Path) -> None:
+    text = LOSS.replace("fixed: {steps: 2}", "fixed: {steps: 9}") + "scales:\n  short: {fixed: {steps: 2}}\n"
+    checked = api.check_output(entry_in(tmp_path, text))
+    assert checked is not None and checked.problems == () and checked.case.scale == "short"
+
+
 def test_an_output_that_is_cut_is_not_verified(tmp_path: Path) -> None:
     entry = entry_in(tmp_path)
     cut = tmp_path / "cut.txt"

@@ -79,7 +79,7 @@ def test_json_has_no_infinity_and_no_bytes_that_are_none(asking: Caller) -> None
 def test_without_a_query_views_and_tables_are_listed(asking: Caller) -> None:
     done = asking("sql")
     names = [line.split()[0] for line in done.stdout.splitlines()]
-    assert names[:4] == ["NAME", "v_attempts", "v_iterations", "v_metrics"] and "metrics" in names
+    assert names[:5] == ["NAME", "v_attempts", "v_iterations", "v_metrics", "v_results"] and "metrics" in names
     assert done.stderr.startswith("next: repro sql ")
     rows = {row["name"]: row for row in json.loads(asking("sql", "--json").stdout)["relations"]}
     assert rows["v_results"]["kind"] == "view" and "tflops_per_gpu" in rows["v_results"]["columns"]

@@ -144,7 +144,9 @@ def test_image_is_that_of_the_profile_else_that_of_the_program(profile: str, ima
 
 def test_program_without_an_image_is_refused_where_jobs_have_one(tmp_path: Path) -> None:
     cluster = cluster_of(tmp_path, CONTAINERS.format(runtime="pyxis"))
-    with pytest.raises(ReproError, match="no container image for python3. Hint: add container: images.* or image: to"):
+    with pytest.raises(
+        ReproError, match="no container image for train_toy.py. Hint: add container: images.* or image: to"
+    ):
         plans_of(tmp_path, cluster, TOY, WIDTH)
 
 
@@ -162,7 +164,7 @@ def test_identity_has_no_time_limit_and_no_names(tmp_path: Path) -> None:
 
 def test_cases_that_run_the_same_command_are_refused(tmp_path: Path) -> None:
     hint = "name the axis in the command"
-    with pytest.raises(ReproError, match=f"python3 would run .* and .* identically. Hint: {hint}"):
+    with pytest.raises(ReproError, match=f"train_toy.py would run .* and .* identically. Hint: {hint}"):
         plans_of(tmp_path, local(tmp_path), TOY, {**WIDTH, "seed": [1, 2]})
 
 

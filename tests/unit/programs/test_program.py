@@ -28,9 +28,19 @@ def test_a_text_without_unit_of_bytes_stays_as_it_is() -> None:
     assert program(TRAINING).words({"width": "16G", "steps": 10})[3] == "16G"
 
 
-def test_the_name_is_the_first_word_of_the_command() -> None:
-    assert program(SWEEP).shown_name == "sweep"
-    assert program(TRAINING).shown_name == "python3"
+@pytest.mark.parametrize(
+    ("command", "name"),
+    [
+        ("/opt/bin/sweep {from}", "sweep"),
+        ("python3 train_toy.py --width {width}", "train_toy.py"),
+        ("python3 -m timeit -n 100", "timeit"),
+        ("env A=1 torchrun --nproc-per-node 8 ./run/train.py", "train.py"),
+        ("mpirun -n 4 xhpl", "xhpl"),
+        ("bash -c {script}", "bash"),
+    ],
+)
+def test_the_name_is_that_of_the_program_that_the_interpreters_run(command: str, name: str) -> None:
+    assert program(TRAINING).model_copy(update={"command": command.split()}).shown_name == name
 
 
 @pytest.mark.parametrize(

@@ -75,7 +75,7 @@ def test_the_bus_bandwidth_of_the_sweep_follows_from_size_and_time(collective: s
     """By the formulas of nccl-tests, doc/PERFORMANCE.md, for two ranks."""
     program = shipped_program("machine/collectives")
     text = (program.folder / f"outputs/{collective}.txt").read_bytes()
-    result = program.judged(text, SETTINGS["machine/collectives"] | {"collective": collective})
+    result = program.judged(text, {**SETTINGS["machine/collectives"], "collective": collective})
     assert result.problems == ()
     factor = {"all_reduce": 2 * (2 - 1) / 2}.get(collective, (2 - 1) / 2)
     for (size,), row in result.output.rows.items():
