@@ -121,7 +121,7 @@ def test_missing_file_is_named_with_its_place(
 def test_axis_of_a_template_must_exist(tmp_path: Path) -> None:
     entry = entry_of(tmp_path, HPL, {"n": 1})
     (entry.file.parent / "HPL.dat.in").write_text("{m}\n")
-    with pytest.raises(ReproError, match=r"7:14 \{m\} in the template: no such axis. Hint: there are: gpus, n, nodes"):
+    with pytest.raises(ReproError, match=r"7:25 \{m\} in the template: no such axis. Hint: there are: gpus, n, nodes"):
         plan_cases(entry, expand(entry), local(tmp_path), Folders(tmp_path, tmp_path))
 
 

@@ -148,10 +148,10 @@ def test_a_damaged_output_fails_with_its_problems_and_the_line(
 
 def test_a_reason_has_the_first_problems_and_the_number_of_the_others(made: Make) -> None:
     job = made()
-    rows = "".join(f"{2**n} 2 float 1.0 1.0 7\n" for n in range(20))
+    rows = "".join(f"{2**n} 2 float 1.0 1.0 {n + 1}\n" for n in range(20))
     job.write(rows + "# Out of bounds values : 0 OK\n")
     reason = job.ends().verdict_reason or ""
-    assert reason.count("wrong is 7") == 5 and "; 15 more; rows == 3: rows is 20" in reason
+    assert reason.count("wrong is ") == 5 and "; 15 more; rows == 3: rows is 20" in reason
 
 
 def test_colours_progress_bars_and_labels_are_no_part_of_a_line(made: Make) -> None:

@@ -54,7 +54,7 @@ trap 'exit 130' INT
 unset PYTHONPATH PYTHONHOME PYTHONUSERBASE PYTHONPLATLIBDIR
 
 # Files of the command, which runs in the job's folder.
-install -D -m 750 -- /runs/programs/python3-8517ad468ee4/train_toy.py "$folder"/train_toy.py
+install -D -m 750 -- /runs/programs/train_toy.py-8517ad468ee4/train_toy.py "$folder"/train_toy.py
 
 export PYTHONUNBUFFERED=1
 export TITLE='it'"'"'s $HOME'
