@@ -40,7 +40,6 @@ def change(file: Path, old: str, new: str) -> None:
             [
                 'repro: figure-133: no such experiment. Did you mean "figure-13"?',
                 'repro: her: no such cluster. Did you mean "here"?',
-                "repro: --where pq",
             ],
         ),
         ("render figure-13 --cluster clusters/none.yaml", ["repro: clusters/none.yaml: no such file"]),

@@ -419,7 +419,7 @@ def test_a_canary_that_ran_outside_its_image_keeps_the_others_from_starting(run:
 def test_the_check_of_a_canary_finds_in_a_real_log_what_the_verdict_finds(tmp_path: Path, log: Path) -> None:
     """Last iteration, sizes and finite numbers, each asked of the parsers and of grep."""
     report, text = read_log(log.read_bytes()), log.read_bytes()
-    world, last = report.facts.world, report.last_iteration or 0
+    world, last = report.facts.world, report.last_iteration or 1
     sizes = (world.world_size, world.tensor_parallel, world.pipeline_parallel) if world else (1, 1, 1)
     (tmp_path / "log.txt").write_bytes(text)
     job = CanaryJob("x", tmp_path, last, *sizes)

@@ -58,9 +58,11 @@ install -D -m 750 -- /runs/programs/redis-benchmark-ae6d43af298e/monitor.sh "$fo
 
 # Run a command in a process group of its own, beside this shell.
 in_group() {
+  exec 8>&2 2>/dev/null # where bash says that an earlier group has ended
   set -m
-  "$@" &
+  "$@" 2>&8 8>&- &
   set +m
+  exec 2>&8 8>&-
   groups+=("$!")
 }
 # Run a step of the setup: its number, its name and its words. A step that ends before the command fails the job.
@@ -92,12 +94,13 @@ signal_groups() {
 }
 # End the steps; those that still run after 5 s are killed.
 end_groups() {
+  exec 2>/dev/null
   signal_groups TERM
   set -m
-  { sleep 5 && signal_groups KILL; } >/dev/null 2>&1 &
+  { sleep 5 && signal_groups KILL; } >/dev/null &
   set +m
-  wait "${groups[@]}" 2>/dev/null
-  kill -- "-$!" 2>/dev/null
+  wait "${groups[@]}"
+  kill -- "-$!"
 }
 # Start the steps, wait until each is ready, and run the command.
 with_setup() {
