@@ -42,19 +42,21 @@ from orchestrator.planning.time_constants import COLLECTIVE_MS, FITTED, Basis, C
 class Judged:
     """A time and its prediction by constants of other times. `source` has its table or machine, and what is left out.
 
-    `error` is the predicted time over the actual one, less one. `width` is the uncertainty of the class.
+    `error` is the predicted time over the actual one, less one. `basis` is the class.
     """
 
     source: str
     name: str
     basis: Basis
     error: float
-    width: float
 
     @property
     def is_inside(self) -> bool:
-        """Return whether the actual time is within the uncertainty around the prediction."""
-        return abs(1 / (1 + self.error) - 1) <= self.width
+        """Return whether the actual time is within the uncertainty of the class around the prediction.
+
+        A plan may print more: an assumed bandwidth adds to it.
+        """
+        return abs(1 / (1 + self.error) - 1) <= self.basis.uncertainty
 
 
 @cache
@@ -65,9 +67,8 @@ def judged() -> tuple[Judged, ...]:
 
 def _of(source: str, times: Iterable[Row], constants: Constants, basis: Basis | None = None) -> Iterator[Judged]:
     for row in times:
-        duration = row.predicted(constants)
-        width = duration.uncertainty if basis is None else basis.uncertainty
-        yield Judged(source, row.name, basis or duration.basis, row.error(constants), width)
+        printed = basis or row.predicted(constants).basis
+        yield Judged(source, row.name, printed, row.error(constants))
 
 
 def _without(names: Sequence[str], sets: Iterable[Sequence[Row]], kept: Constants = FITTED) -> Constants:
