@@ -67,7 +67,7 @@ def check_output(
     best: tuple[Case, JudgedOutput] | None = None
     for case in cases:
         try:
-            judged = judge_output(program, {**case.settings, **_resources(case)}, lines_of(file))
+            judged = judge_output(program, {"gpus": case.gpus, **case.settings}, lines_of(file))
         except OSError as error:
             at = entry.location("program", "output", "example") if log is None else f"{log}:"
             raise ReproError(Problem(f"cannot be read ({error.strerror})", at, "correct the path")) from None
@@ -79,10 +79,6 @@ def check_output(
     case, judged = best
     problems = tuple(Problem(problem, f"{file.name}:") for problem in judged.problems)
     return CheckedOutput(file, case, tuple(_numbers(entry, judged)), problems)
-
-
-def _resources(case: Case) -> dict[str, Scalar]:
-    return {"gpus": case.gpus} if "gpus" not in case.settings else {}
 
 
 def lines_of(file: Path) -> Iterator[bytes]:

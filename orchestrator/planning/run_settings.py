@@ -54,7 +54,13 @@ class RunSettings:
         return tuple(setting.text for setting in self.all)
 
     def applied(self, cases: Sequence[C]) -> list[C]:
-        """Return the cases with these iterations and this time limit."""
+        """Return the cases with these iterations and this time limit.
+
+        ReproError if the program of a case has no planned number of iterations.
+        """
+        if self.iterations is not None and (other := next((case for case in cases if not case.iterations), None)):
+            what = f"--set training.iterations={self.iterations}: {other.workload} has no such setting"
+            raise ReproError(Problem(what, hint="leave it out, or change an axis in the experiment"))
         changed = [case if self.iterations is None else with_iterations(case, self.iterations) for case in cases]
         return changed if self.time_limit is None else [replace(case, time_limit=self.time_limit) for case in changed]
 

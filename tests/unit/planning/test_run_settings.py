@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from orchestrator.catalog.expand import expand
 from orchestrator.errors import ReproError
 from orchestrator.planning.run_settings import over, read_settings
 from tests.cases import cases_to_run
@@ -15,6 +16,12 @@ def test_settings_of_cases_change_each_case_and_leave_the_profile_alone() -> Non
     assert [setting.text for setting in settings.of_profile] == ["slurm.qos=high"]
     cases = settings.applied(cases_to_run(shipped("figure-13"), "cpu"))
     assert {(case.training.iterations, case.time_limit) for case in cases} == {(50, "0:10:00")}
+
+
+def test_iterations_of_a_program_that_plans_none_are_refused_and_not_ignored() -> None:
+    settings = read_settings(["training.iterations=5"])
+    with pytest.raises(ReproError, match=r"training\.iterations=5: train_toy\.py has no such setting"):
+        settings.applied(expand(shipped("loss")))
 
 
 @pytest.mark.parametrize(
