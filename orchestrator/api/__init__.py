@@ -78,7 +78,7 @@ _NAMES = {
     "api.jobs": (
         "JobAttempt JobHistory JobLog Status history job_ids job_states logs query relations status submitted_programs"
     ),
-    "api.outputs": "CheckedOutput FoundNumber check_output",
+    "api.outputs": "CheckedOutput OutputNumber check_output",
     "api.plans": "PlannedRun plan plan_run plan_runs require_submittable",
     "api.runs": "Retried RetriedGroup RetriedJob Waited canary_of cancel cancel_jobs cancellable_jobs retry wait",
     "api.search": "SearchOptions run_search search_answer simulate_search",

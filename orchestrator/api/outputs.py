@@ -14,12 +14,12 @@ from orchestrator.catalog.library import Entry, absolute_path
 from orchestrator.errors import Problem, ReproError
 from orchestrator.fields import Field
 from orchestrator.programs.judge import JudgedOutput, judge_output
-from orchestrator.programs.output import Found, Scalar, key_text
+from orchestrator.programs.output import OutputValue, Scalar, key_text
 from orchestrator.programs.patterns import LONGEST_LINE
 
 
 @dataclass(frozen=True, slots=True)
-class FoundNumber:
+class OutputNumber:
     """A number of an output."""
 
     line: Annotated[int, Field("line of the output, from 1")]
@@ -31,11 +31,11 @@ class FoundNumber:
 
 @dataclass(frozen=True, slots=True)
 class CheckedOutput:
-    """What an output of a program has, judged as that of a job of `case` that ended with exit code 0."""
+    """Numbers of an output, judged as the output of a job of `case` that ended with exit code 0."""
 
     file: Path
     case: Case
-    numbers: tuple[FoundNumber, ...]
+    numbers: tuple[OutputNumber, ...]
     problems: tuple[Problem, ...]
 
 
@@ -90,15 +90,15 @@ def lines_of(file: Path) -> Iterator[bytes]:
                 line = opened.readline(8 * LONGEST_LINE)
 
 
-def _numbers(entry: Entry, judged: JudgedOutput) -> Iterator[FoundNumber]:
+def _numbers(entry: Entry, judged: JudgedOutput) -> Iterator[OutputNumber]:
     """Yield the numbers in the order of their lines."""
     assert entry.program is not None
     output, key = judged.output, entry.program.output.key
-    found: list[tuple[str | None, str, Found]] = [(None, name, one) for name, one in output.values.items()]
+    found: list[tuple[str | None, str, OutputValue]] = [(None, name, one) for name, one in output.values.items()]
     for row, columns in output.rows.items():
         found += [(key_text(key, row), name, one) for name, one in columns.items() if name not in key]
     for number, metrics in output.iterations.items():
         found += [(f"iteration {number}", name, one) for name, one in metrics.items()]
     for at, name, one in sorted(found, key=lambda each: each[2].line):
         metric = entry.metrics.get(name)
-        yield FoundNumber(one.line, at, name, one.value, (metric.unit or None) if metric is not None else None)
+        yield OutputNumber(one.line, at, name, one.value, (metric.unit or None) if metric is not None else None)

@@ -122,7 +122,7 @@ DOCUMENTS: Mapping[str, JsonDocument] = {
     "experiments check": JsonDocument(
         "Scales of an experiment without problems, and the numbers of an output.",
         scales="CheckedScale",
-        numbers="FoundNumber",
+        numbers="OutputNumber",
     ),
     "config show": JsonDocument("Settings that apply to every command.", settings="ConfigRow"),
     "workloads list": JsonDocument("Programs.", workloads="WorkloadRow"),

@@ -1,1 +1,1 @@
-"""Programs as data: what an experiment says of a program that it describes itself, and what an output of it shows."""
+"""Programs that an experiment describes as data, and the readers of their outputs."""

@@ -1,4 +1,4 @@
-"""Command of a described program for one case: words, environment, files of the job's folder, and steps beside it."""
+"""Command of a described program for one case: words, environment, files of the job's folder, and setup steps."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class JobFile:
 
 @dataclass(frozen=True, slots=True)
 class SetupStep:
-    """Program beside the command. It is ready when the probe ends with 0, after at most `timeout_s` seconds."""
+    """Server or similar program of a job. It is ready when the probe ends with 0, after at most `timeout_s` seconds."""
 
     name: str
     words: tuple[str, ...]

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from orchestrator.programs.output import Found, OutputReader, ProgramOutput, Scalar, key_text
+from orchestrator.programs.output import OutputReader, OutputValue, ProgramOutput, Scalar, key_text
 from orchestrator.programs.patterns import PatternSearch, line_text, pattern_of
 from orchestrator.programs.program import ProgramFields
 from orchestrator.programs.verification import Scope, condition_of
@@ -18,9 +18,9 @@ _OF_COUNTS = re.compile(r": (?:[^:]*, )?(?:rows|iterations) is [0-9]+(?:,|$)")
 
 @dataclass(frozen=True)
 class JudgedOutput:
-    """What an output has, and why it is not verified; without a problem it is.
+    """Values of an output and its problems. Without a problem the output is verified.
 
-    `lacking` are the problems about what it lacks: a number, a row, iterations.
+    `lacking` are the problems about a missing number, row or iteration.
     """
 
     output: ProgramOutput
@@ -80,7 +80,7 @@ def failure_line(program: ProgramFields, lines: Iterable[bytes]) -> FailureLine:
     return FailureLine(failure, deciding, tuple(problems))
 
 
-def _places(program: ProgramFields, output: ProgramOutput) -> Iterator[tuple[str, Mapping[str, Found]]]:
+def _places(program: ProgramFields, output: ProgramOutput) -> Iterator[tuple[str, Mapping[str, OutputValue]]]:
     """Yield the rows with their places."""
     yield from ((f" at {key_text(program.output.key, key)}", row) for key, row in output.rows.items())
 
@@ -117,5 +117,5 @@ def _scope(
     return Scope(values, rows)
 
 
-def _values(row: Mapping[str, Found]) -> dict[str, object]:
+def _values(row: Mapping[str, OutputValue]) -> dict[str, object]:
     return {name: found.value for name, found in row.items()}

@@ -1,6 +1,6 @@
-"""What a program prints: rows of a table, single values, iterations, JSON and CSV; and the reader of an output.
+"""Output of a program: rows of a table, single values, iterations, JSON and CSV; and the reader of an output.
 
-A reader takes lines one after the other and keeps only what it found, so that a log of any size needs little memory.
+The reader takes one line after the other and keeps only values, so that a log of any size needs little memory.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ class OutputFields(Strict):
         if self.iterations is not None and "iteration" not in pattern_of(self.iterations).names:
             raise _fault("the pattern must have {iteration}", "iterations")
         if (self.json_ or self.csv_) and (self.rows or self.values or self.iterations):
-            raise ValueError("json and csv are the whole output: rows, values and iterations cannot be beside them")
+            raise ValueError("json and csv are the whole output: remove rows, values and iterations")
         twice = [name for name in self.single_values if name in self.of_rows | self.of_iterations]
         if twice:
             raise _fault("a column or an iteration has this name, too", "json" if self.json_ else "values", twice[0])
@@ -166,7 +166,7 @@ class OutputFields(Strict):
 
 
 @dataclass(frozen=True)
-class Found:
+class OutputValue:
     """A number of the output, or a text, and the line that has it."""
 
     value: Scalar
@@ -175,11 +175,11 @@ class Found:
 
 @dataclass
 class ProgramOutput:
-    """What a reader found. `rows` is by key, `iterations` by number; `problems` is what is wrong with the output."""
+    """Values of an output: `rows` by key, `iterations` by number. `problems` are those of the output itself."""
 
-    values: dict[str, Found] = field(default_factory=dict)
-    rows: dict[tuple[Scalar, ...], dict[str, Found]] = field(default_factory=dict)
-    iterations: dict[int, dict[str, Found]] = field(default_factory=dict)
+    values: dict[str, OutputValue] = field(default_factory=dict)
+    rows: dict[tuple[Scalar, ...], dict[str, OutputValue]] = field(default_factory=dict)
+    iterations: dict[int, dict[str, OutputValue]] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
 
 
@@ -267,25 +267,25 @@ class OutputReader:
         if len(self.found.problems) < _MOST_PROBLEMS:
             self.found.problems.append(problem)
 
-    def _row(self, rows: RowFields, words: list[str], line: int) -> tuple[dict[str, Found], list[str]]:
+    def _row(self, rows: RowFields, words: list[str], line: int) -> tuple[dict[str, OutputValue], list[str]]:
         """Return the columns of a line, and the names of those whose words are no numbers."""
-        row: dict[str, Found] = {}
+        row: dict[str, OutputValue] = {}
         wrong = []
         for name, word in zip(rows.columns, words, strict=False):
             try:
-                row[name] = Found(word if name in (rows.text or ()) else number(word), line)
+                row[name] = OutputValue(word if name in (rows.text or ()) else number(word), line)
             except ValueError:
                 if name in self._numbers or name in rows.key:
                     wrong.append(name)
                 else:
-                    row[name] = Found(word, line)
+                    row[name] = OutputValue(word, line)
         return row, wrong
 
     def _feed_value(self, name: str, line: int, text: str) -> None:
         numbers = self._values[name].find(line, text)
         if numbers is not None:
             self._matches[name].append(line)
-            self.found.values.setdefault(name, Found(numbers["number"], line))
+            self.found.values.setdefault(name, OutputValue(numbers["number"], line))
             del self._matches[name][3:]
 
     def _feed_iteration(self, line: int, text: str) -> None:
@@ -297,7 +297,7 @@ class OutputReader:
         if not iteration.is_integer():
             self._add_problem(f"line {line}: iteration {iteration:g} is not an integer")
         elif int(iteration) in self.found.iterations or len(self.found.iterations) < _MOST_ROWS:
-            self.found.iterations[int(iteration)] = {name: Found(value, line) for name, value in numbers.items()}
+            self.found.iterations[int(iteration)] = {name: OutputValue(value, line) for name, value in numbers.items()}
         else:
             self._add_problem(f"more than {_MOST_ROWS:,} iterations")
 
@@ -323,7 +323,7 @@ class OutputReader:
         for name, path in self.fields.json_.items():
             value = value_at(document, path)
             if isinstance(value, (int, float)) and not isinstance(value, bool):
-                self.found.values[name] = Found(float(value), 1)
+                self.found.values[name] = OutputValue(float(value), 1)
             else:
                 yield f"output.json.{name}: {path} is {'missing' if value is None else 'not a number'}"
 
@@ -338,7 +338,7 @@ class OutputReader:
             if None in record or None in record.values():
                 yield f"line {line}: not as many fields as the header"
                 continue
-            row = {name: Found(_number_or_text(text), line) for name, text in record.items()}
+            row = {name: OutputValue(_number_or_text(text), line) for name, text in record.items()}
             place = tuple(row[name].value for name in key)
             if place in self.found.rows:
                 yield f"line {line}: the row {key_text(key, place)} is given twice"

@@ -1,6 +1,6 @@
 """Patterns of output lines: regular expressions with `{name}` for a number.
 
-The engine is stopped when a line takes too long, because a pattern can come from somebody else's file.
+The engine stops if a line takes too long, because a bundle of another user contains patterns, too.
 """
 
 from __future__ import annotations

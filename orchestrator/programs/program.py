@@ -86,7 +86,7 @@ Processes = Annotated[
     Discriminator(lambda value: "words" if isinstance(value, str) else "number"),
 ]
 RESOURCES = ("gpus", "nodes", "processes")
-"""Values that each command may name beside its axes: those of the job."""
+"""Values of the job that each command may name, as it names axes."""
 
 OWN_FILES = ("job.sh", "start", "end", "claimed", "cancelled", "log.txt", "batch.txt")
 """Files of a job's folder that a program cannot replace."""
@@ -129,7 +129,7 @@ def _plain_name(name: str) -> str:
 
 
 class StepFields(Strict):
-    """Program that runs beside the command, such as a server. It starts first and ends with the job."""
+    """Program that runs at the same time as the command, such as a server. It starts first and ends with the job."""
 
     run: Words = required("Words of its command, with `{axis}`.", ["redis-server", "--port", "{port}"])
     ready: Words | None = optional(
@@ -170,7 +170,8 @@ class ProgramFields(Strict):
         default={},
     )
     setup: list[StepFields] = optional(
-        "Programs that run beside the command, in this order. The command starts when all are ready.",
+        "Programs that run at the same time as the command. They start in this order; the command starts when "
+        "all are ready.",
         [{"run": ["redis-server"], "ready": ["redis-cli", "ping"]}],
         default=[],
     )
@@ -180,7 +181,7 @@ class ProgramFields(Strict):
     output: OutputFields = required("Numbers in the output.")
     metrics: dict[Text, MetricFields] = required("Metrics among these numbers.", {"loss": {"better": "lower"}})
     verified: Annotated[Text, AfterValidator(_checked_condition)] | None = optional(
-        "Condition of a verified output, beside exit code 0 and that everything declared is found.",
+        "Condition of a verified output. The exit code must also be 0, and the output must have all declared values.",
         "out_of_bounds == 0 and rows == 32 and all(wrong == 0)",
     )
 
@@ -214,7 +215,7 @@ class ProgramFields(Strict):
 
     @property
     def has_its_metrics(self) -> bool:
-        """Whether the output has every metric."""
+        """Return whether the output has every metric."""
         return self.output.csv_ is not None or self.output.names.issuperset(self.metrics)
 
     def value(self, axis: str, text: Scalar) -> Scalar:

@@ -33,7 +33,7 @@ _COMPARISONS: Mapping[type[ast.cmpop], Callable[[Any, Any], bool]] = {
 }
 _TEXT = re.compile(r"'[^'\n]*'|\"[^\"\n]*\"")
 _RESERVED = re.compile(r"\b(and|or|not|all|any)\s*[=!<>]=?|[=!<>]=?\s*\b(and|or|not|all|any)\b")
-"""A word of the grammar beside a comparison, where only the name of an axis or a column can be."""
+"""A word of the grammar next to a comparison, where only the name of an axis or a column can be."""
 _KEYWORD = re.compile(
     rf"{_TEXT.pattern}|\b(?:{'|'.join({*keyword.kwlist} - {'and', 'or', 'not', 'True', 'False', 'None'})})\b"
 )

@@ -121,7 +121,7 @@ _TIMED_OUT_RANK = re.compile(r"collective timeout from +rank ([0-9]{1,9})")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ProgramLines:
-    """Lines of a program beside the errors of every program.
+    """Lines of one program, in addition to the errors of every program.
 
     `kinds` are (kind, pattern) of lines that are no errors, and `tokens` their literals; `rare` are lines of the first
     of these kinds that contain no literal. `starts` is the text of the line that each start prints, `works` that of the

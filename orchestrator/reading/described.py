@@ -21,7 +21,7 @@ from orchestrator.ledger.rows import JobRow
 from orchestrator.ledger.runs import NewJob
 from orchestrator.ledger.tables import FAILED
 from orchestrator.programs.judge import JudgedOutput, failure_line, judge_output
-from orchestrator.programs.output import Found, ProgramOutput, Scalar, last_iteration
+from orchestrator.programs.output import OutputValue, ProgramOutput, Scalar, last_iteration
 from orchestrator.programs.program import ProgramFields
 from orchestrator.reading.causes import ANY_PROGRAM, LONGEST_LINE, Cause, CauseFinder
 from orchestrator.reading.failure import DECIDES_ANY_END, Ending
@@ -180,7 +180,7 @@ def _cause_at(kind: str, blocks: Iterable[bytes], number: int) -> Cause | None:
 
 
 def _metrics(
-    program: ProgramFields, output: ProgramOutput, samples: Sequence[Mapping[str, Found]]
+    program: ProgramFields, output: ProgramOutput, samples: Sequence[Mapping[str, OutputValue]]
 ) -> Iterator[MeasuredMetric]:
     """Yield the metrics of the whole job: values that the output has once, and statistics of iterations."""
     for name, fields in program.metrics.items():
@@ -206,7 +206,7 @@ def _key_value(value: Scalar) -> Value:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
-def _number(found: Found | None) -> float | None:
+def _number(found: OutputValue | None) -> float | None:
     """Return the number if it is finite."""
     value = found.value if found is not None else None
     return value if isinstance(value, float) and math.isfinite(value) else None

@@ -288,10 +288,10 @@ class Judgement:
 
 @dataclass(frozen=True, slots=True)
 class LogFindings:
-    """What is wrong with a log, whichever program wrote it.
+    """Problems of the log of any program.
 
-    `differs` are differences from the plan, `reasons` the other wrong contents, `lacking` what a complete log has and
-    this one does not. `at_limit` returns how far a job came until its time limit, if that is a result. `own_failure`
+    `differs` are differences from the plan, `reasons` the other wrong contents, `lacking` the missing
+    contents. `at_limit` returns how far a job came until its time limit, if that is a result. `own_failure`
     returns the line of a failure class of the program itself, whose kind is the class.
     """
 
