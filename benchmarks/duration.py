@@ -19,7 +19,7 @@ from benchmarks.fits import fit
 from benchmarks.left_out import judged
 from benchmarks.measured_times import CHECKOUT, HOST_BOUND, Row, host_bound
 from benchmarks.prediction_tables import class_summary, class_table, data_sets, error_table, order_table
-from orchestrator.planning.time_constants import FITTED, Basis, Constants
+from orchestrator.megatron.time_constants import FITTED, Basis, Constants
 
 PAGE = CHECKOUT / "docs" / "explanation" / "predictions.md"
 BEGIN, END = "<!-- python -m benchmarks.duration -->", "<!-- end of benchmarks.duration -->"

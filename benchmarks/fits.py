@@ -26,7 +26,7 @@ from benchmarks.measured_times import (
     schedules,
     tutorials,
 )
-from orchestrator.planning.time_constants import Constants
+from orchestrator.megatron.time_constants import Constants
 
 START = Constants(0.7, 0.7, 0.7, 0.7, 0.7, 0.7, 1.0, 0.7, 0.7, 0.7, 7.0, 5.0, 0.8, 9.0, 0.15, 0.7, 9.0, 0.7, 7.0)
 OF_PRETRAIN = ("gh100_gemm_share", "overlap_cost", "accumulated_share", "step_ms")

@@ -35,7 +35,7 @@ from benchmarks.measured_times import (
     schedules,
     tutorials,
 )
-from orchestrator.planning.time_constants import COLLECTIVE_MS, FITTED, Basis, Constants
+from orchestrator.megatron.time_constants import COLLECTIVE_MS, FITTED, Basis, Constants
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,8 +31,8 @@ from pathlib import Path
 import zstandard
 
 from orchestrator.megatron.logs.iteration_lines import IN_ORDER, IterationLines
+from orchestrator.megatron.logs.parse import LogFacts, effective_of, read_part
 from orchestrator.reading.logs import log_files
-from orchestrator.reading.parse import LogFacts, effective_of, read_part
 
 DENSE_LIMIT, SPARSE_LIMIT = 1.5, 3.0
 HOLE_BYTES = 5 * 10**9

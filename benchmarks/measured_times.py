@@ -16,16 +16,16 @@ from typing import Any
 
 import yaml
 
-from orchestrator.catalog.case import TrainingCase, published_time
 from orchestrator.catalog.library import Entry, find_experiment, read_experiment
 from orchestrator.clusters.machine import Machine
 from orchestrator.config.model import Hardware
+from orchestrator.megatron.case import TrainingCase, published_time
 from orchestrator.megatron.model import Layout, ModelShape, Training, flops_per_iteration, padded_vocabulary
+from orchestrator.megatron.programs.flags import flag_arguments
+from orchestrator.megatron.programs.megatron_core import OWN_LAYERS
+from orchestrator.megatron.time_constants import FITTED, Constants
+from orchestrator.megatron.time_model import Duration, predict
 from orchestrator.paths import find_folders
-from orchestrator.planning.time_constants import FITTED, Constants
-from orchestrator.planning.time_model import Duration, predict
-from orchestrator.workloads.flags import flag_arguments
-from orchestrator.workloads.megatron_core import OWN_LAYERS
 from tests.cases import expand
 
 CHECKOUT = Path(__file__).resolve().parents[1]

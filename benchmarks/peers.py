@@ -26,9 +26,9 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 
 from orchestrator.clusters.machine import this_machine
+from orchestrator.megatron.logs.parse import read_log
 from orchestrator.megatron.model import ModelShape, flops_per_iteration, tflops_per_gpu
-from orchestrator.reading.parse import read_log
-from orchestrator.workloads.megatron_core import SCRIPTED_ITERATIONS
+from orchestrator.megatron.programs.megatron_core import SCRIPTED_ITERATIONS
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 WARM_UP = 4

@@ -31,7 +31,7 @@ from benchmarks.measured_times import (
     schedules,
     tutorials,
 )
-from orchestrator.planning.time_constants import FITTED, Basis
+from orchestrator.megatron.time_constants import FITTED, Basis
 
 FIT, FORM, SPREAD, VALIDATION = "fit", "choice of form", "choice of uncertainty", "validation"
 AGAIN = "repetition"

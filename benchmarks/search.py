@@ -23,11 +23,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from benchmarks.measured_times import CHECKOUT, TUTORIALS
-from orchestrator.catalog.case import TrainingCase, published_time
 from orchestrator.catalog.library import find_experiment
+from orchestrator.megatron.case import TrainingCase, published_time
+from orchestrator.megatron.search.candidates import Candidate, candidates, decide, simulate
 from orchestrator.paths import find_folders
 from orchestrator.planning.target import Target
-from orchestrator.search.candidates import Candidate, candidates, decide, simulate
 from tests.cases import expand
 
 PAGE = CHECKOUT / "docs" / "how-to" / "search.md"

@@ -23,13 +23,14 @@ import torch.nn.functional as functional
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from orchestrator.catalog.axes import MEGATRON
-from orchestrator.catalog.case import TrainingCase, parse_where, select
+from orchestrator.catalog.case import parse_where, select
 from orchestrator.catalog.library import find_experiment
+from orchestrator.megatron.axes import MEGATRON
+from orchestrator.megatron.case import TrainingCase
 from orchestrator.megatron.memory import estimate_stage
 from orchestrator.megatron.model import padded_vocabulary
+from orchestrator.megatron.programs import find_workload
 from orchestrator.paths import find_folders
-from orchestrator.workloads import find_workload
 from tests.cases import expand
 
 CASES = (

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from orchestrator.catalog import expand as catalog
-from orchestrator.catalog.case import TrainingCase, training_cases
 from orchestrator.catalog.experiment import PAPER
 from orchestrator.catalog.library import Entry, experiment_names, find_experiment
+from orchestrator.megatron.case import TrainingCase, training_cases
 from orchestrator.paths import Folders
 
 

@@ -17,11 +17,11 @@ from typing import Any, ClassVar
 from unittest import mock
 
 from orchestrator import api
-from orchestrator.catalog.axes import MEGATRON
 from orchestrator.catalog.case import parse_where, select
 from orchestrator.catalog.expand import expand
 from orchestrator.catalog.library import find_experiment
 from orchestrator.clusters.resolve import Cluster, find_cluster
+from orchestrator.megatron.axes import MEGATRON
 from orchestrator.paths import Folders
 from orchestrator.planning.plan import Plan, plan_cases
 from tests.forked_repro import run_forked

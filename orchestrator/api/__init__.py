@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from orchestrator.api.outputs import *
     from orchestrator.api.plans import *
     from orchestrator.api.runs import *
-    from orchestrator.api.search import *
     from orchestrator.api.session import *
     from orchestrator.api.sites import *
     from orchestrator.api.submissions import *
@@ -44,11 +43,16 @@ if TYPE_CHECKING:
     from orchestrator.ledger.readonly_sql import Answer, Relation
     from orchestrator.ledger.rows import JobRow
     from orchestrator.ledger.tables import OPEN, QUEUED, RUNNING
+    from orchestrator.megatron.search.answer import *
+    from orchestrator.megatron.search.api import *
+    from orchestrator.megatron.search.candidates import Simulated, SimulatedCase, read_search_budget
+    from orchestrator.megatron.search.prepare import *
     from orchestrator.planning.batch_plan import *
     from orchestrator.planning.batch_report import *
     from orchestrator.planning.plan import *
     from orchestrator.planning.run_settings import *
     from orchestrator.planning.target import *
+    from orchestrator.programs.registry import *
     from orchestrator.reading.failure import *
     from orchestrator.reading.job_status import *
     from orchestrator.results.bundle.verify import *
@@ -59,10 +63,6 @@ if TYPE_CHECKING:
     from orchestrator.results.export.formats import *
     from orchestrator.results.export.rows import *
     from orchestrator.results.outcome import *
-    from orchestrator.search.answer import *
-    from orchestrator.search.candidates import Simulated, SimulatedCase, read_search_budget
-    from orchestrator.search.prepare import *
-    from orchestrator.workloads import *
 
 _NAMES = {
     "api.catalog": (
@@ -81,7 +81,7 @@ _NAMES = {
     "api.outputs": "CheckedOutput OutputNumber check_output",
     "api.plans": "PlannedRun plan plan_run plan_runs require_submittable",
     "api.runs": "Retried RetriedGroup RetriedJob Waited canary_of cancel cancel_jobs cancellable_jobs retry wait",
-    "api.search": "SearchOptions run_search search_answer simulate_search",
+    "megatron.search.api": "SearchOptions run_search search_answer simulate_search",
     "api.session": "DEFAULT SILENT Reporter Session Silent",
     "api.sites": (
         "DenyList Fetch FetchedFile FetchedSetting NeedRow WorkloadNeeds WorkloadRow allow_nodes "
@@ -125,13 +125,13 @@ _NAMES = {
     "results.export.formats": "csv_line require_parquet",
     "results.export.rows": "CaseRow Row export_rows main_columns",
     "results.outcome": "FigureOutcome JudgedClaim",
-    "search.answer": (
+    "megatron.search.answer": (
         "CandidateRow NotRunReason SearchAnswer SearchedCase SearchSummary SearchWinner arguments_by_program "
         "fastest_text"
     ),
-    "search.candidates": "Simulated SimulatedCase read_search_budget",
-    "search.prepare": "PreparedSearch prepare_search",
-    "workloads": "workload_name workloads",
+    "megatron.search.candidates": "Simulated SimulatedCase read_search_budget",
+    "megatron.search.prepare": "PreparedSearch prepare_search",
+    "programs.registry": "program_name programs",
 }
 """Module -> its names that are exported. The imports above are for type checkers."""
 

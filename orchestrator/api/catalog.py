@@ -9,8 +9,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Annotated
 
 from orchestrator.api import DEFAULT, Session
-from orchestrator.catalog.axes import AXES, SETTING_COLUMNS
-from orchestrator.catalog.case import Case, TrainingCase, parse_where, select
+from orchestrator.catalog.case import Case, parse_where, select
 from orchestrator.catalog.expand import case_count, cases_to_run, expand, reference_notes, scale_fields, values_on
 from orchestrator.catalog.experiment import (
     PAPER,
@@ -33,6 +32,8 @@ from orchestrator.clusters import cluster_names
 from orchestrator.errors import Problem, added_to
 from orchestrator.fields import Columns, Field, TableRow, row_of, rows_of
 from orchestrator.job_spec import Value
+from orchestrator.megatron.axes import AXES, SETTING_COLUMNS
+from orchestrator.megatron.case import TrainingCase
 from orchestrator.paths import Folders, find_folders
 
 if TYPE_CHECKING:
@@ -97,9 +98,9 @@ def experiments(session: Session = DEFAULT) -> ExperimentList:
         with added_to(problems):
             entry = read_experiment(name, file, files)
             if not entry.experiment.reference_only and not file.is_relative_to(folders.shipped):
-                from orchestrator.workloads import unknown_workloads  # loads all programs
+                from orchestrator.catalog.expand import unknown_programs
 
-                problems += unknown_workloads(entry)
+                problems += unknown_programs(entry)
                 expand(entry)  # for its problems; tests check the shipped ones
             rows.append(_experiment_row(entry, [count for count in counts if count.experiment == name]))
     return ExperimentList(rows, sorted(cluster_names(folders)), list(dict.fromkeys(problems)))

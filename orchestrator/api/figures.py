@@ -22,6 +22,7 @@ from orchestrator.ledger.database import Ledger, now
 from orchestrator.ledger.measurements import metrics_of, rows_of_output
 from orchestrator.ledger.reports import run_summaries
 from orchestrator.ledger.rows import JobRow, JobSummary
+from orchestrator.megatron.programs.argument_changes import parse_changes
 from orchestrator.results.bundle.verify import Verified, verify
 from orchestrator.results.bundle.write import Bundled, bundle_name, write_bundle
 from orchestrator.results.cases import Result, left_out_attempts
@@ -42,7 +43,6 @@ from orchestrator.results.plot.figure import plot as draw
 from orchestrator.results.report.page import report as report_page
 from orchestrator.results.report.page import require_folder, write_report
 from orchestrator.text import counted
-from orchestrator.workloads.argument_changes import parse_changes
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

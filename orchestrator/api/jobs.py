@@ -95,9 +95,9 @@ def job_filter(
     states = _states(state)
     has = None if where is None else _settings_filter(ledger, where)
     if workload is not None:
-        from orchestrator.workloads import require_workload  # not for `status`
+        from orchestrator.programs.registry import require_program
 
-        require_workload(workload, program_names(ledger) if ledger is not None else ())
+        require_program(workload, program_names(ledger) if ledger is not None else ())
 
     def matches(row: JobSummary) -> bool:
         if scale not in (None, row.scale) or cluster not in (None, row.cluster) or workload not in (None, row.workload):
@@ -111,8 +111,8 @@ def job_filter(
 
 def _settings_filter(ledger: Ledger | None, where: str) -> Callable[[JobSpec], bool]:
     """Return a predicate for the settings of a job, whose program may be any; ReproError for a wrong axis or value."""
-    from orchestrator.catalog.axes import MEGATRON  # not for `status`
     from orchestrator.catalog.case import is_typed, parse_where, typed_values
+    from orchestrator.megatron.axes import MEGATRON  # not for `status`
 
     typed = typed_values(where)
     if others := [(axis, text) for axis, text in typed if axis not in MEGATRON.axes.columns]:

@@ -13,13 +13,16 @@ from typing import TYPE_CHECKING
 
 from orchestrator.api import DEFAULT, CaseOptions, Session
 from orchestrator.api.catalog import require_experiment
-from orchestrator.catalog.case import Case, TrainingCase, parse_where, replacement_notes, select, shown_value
+from orchestrator.catalog.case import Case, parse_where, replacement_notes, select, shown_value
 from orchestrator.catalog.expand import expand, reference_notes
 from orchestrator.catalog.library import Entry, find_entries, replaced
 from orchestrator.clusters.resolve import Cluster, find_cluster, layer_notes
 from orchestrator.config.yaml import shown
 from orchestrator.errors import Problem, ReproError, added_to, for_each
 from orchestrator.job_spec import Value, shown_changes
+from orchestrator.megatron.case import TrainingCase
+from orchestrator.megatron.programs import find_workload
+from orchestrator.megatron.programs.argument_changes import parse_changes, require_known, with_changes
 from orchestrator.paths import Folders, find_folders
 from orchestrator.planning.batch_plan import BatchPlan, ChosenCases, PlannedCase, plan_batch
 from orchestrator.planning.batch_report import BatchReport, batch_report, budget_text, with_exact_memory
@@ -27,8 +30,6 @@ from orchestrator.planning.plan import Plan, bind, repeated, require_jobs
 from orchestrator.planning.run_settings import RunSettings, read_settings
 from orchestrator.planning.target import Target, cases_at, replace_workload, scale_notes
 from orchestrator.text import counted
-from orchestrator.workloads import find_workload
-from orchestrator.workloads.argument_changes import parse_changes, require_known, with_changes
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

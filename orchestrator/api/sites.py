@@ -37,11 +37,12 @@ from orchestrator.launch.denied_nodes import (
 )
 from orchestrator.launch.fetch import Fetched, Text, fetch_items, item_state, render_fetch, require_usable_text
 from orchestrator.masking import masked
+from orchestrator.megatron.programs import find_workload
 from orchestrator.paths import Folders
+from orchestrator.programs.needs import fetch_command
+from orchestrator.programs.record import Program
+from orchestrator.programs.registry import program_name, programs
 from orchestrator.slurm.notation import MOST_NODES, expand_node_names
-from orchestrator.workloads import find_workload, workload_name, workloads
-from orchestrator.workloads.base import AnyWorkload
-from orchestrator.workloads.needs import fetch_command
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +107,7 @@ class Fetch:
     `repro`. With `text`, data are those of the text.
     """
 
-    workload: AnyWorkload
+    workload: Program
     cluster: Cluster
     items: tuple[Item, ...]
     settings: tuple[FetchedSetting, ...]
@@ -132,17 +133,17 @@ class Fetch:
 def workload_needs(session: Session = DEFAULT) -> list[WorkloadNeeds]:
     """Return all workloads with what they need."""
     code = published_code(session.folders)
-    return [_needs(workload, sources_of(workload, code)) for workload in workloads().values()]
+    return [_needs(workload, sources_of(workload, code)) for workload in programs().values()]
 
 
 def show_workload(name: str, cluster: str | None = None, *, session: Session = DEFAULT) -> WorkloadNeeds:
     """Return what a workload needs; with a cluster, also what is there."""
-    workload = find_workload(workload_name(name))
+    workload = find_workload(program_name(name))
     sources = sources_of(workload, published_code(session.folders))
     return _needs(workload, sources, None if cluster is None else find_cluster(session.folders, cluster))
 
 
-def _needs(workload: AnyWorkload, sources: Sequence[Source], profile: Cluster | None = None) -> WorkloadNeeds:
+def _needs(workload: Program, sources: Sequence[Source], profile: Cluster | None = None) -> WorkloadNeeds:
     items = {} if profile is None else {item.source.need.field: item for item in items_of(workload, profile, sources)}
     commit = next((source.commit for source in sources if source.commit), None)
     required = [source.need.field for source in sources if source.is_required]
@@ -191,7 +192,7 @@ def plan_fetch(
 
     ReproError if the profile lacks a path, if this machine does not see its paths, or if the text cannot be used.
     """
-    workload, profile = find_workload(workload_name(name)), find_cluster(session.folders, cluster)
+    workload, profile = find_workload(program_name(name)), find_cluster(session.folders, cluster)
     sources = sources_of(workload, published_code(session.folders))
     if directory is None:
         items = items_of(workload, profile, sources)

@@ -22,6 +22,7 @@ from orchestrator.launch.refresh import observe_end_records
 from orchestrator.launch.render import explain_job, render_job
 from orchestrator.launch.run_options import FollowedJob, RunOptions
 from orchestrator.launch.sbatch import comment_of
+from orchestrator.launch.submit import copy_programs
 from orchestrator.launch.submit import submit as submit_plans
 from orchestrator.launch.supervise import RunSupervisor, wait_for
 from orchestrator.launch.templates import Explained
@@ -31,13 +32,12 @@ from orchestrator.ledger.experiment_files import record_experiment_file
 from orchestrator.ledger.rows import JobRow
 from orchestrator.ledger.runs import adopted_ids, record_adopted
 from orchestrator.ledger.tables import OPEN, RUNNING
+from orchestrator.megatron.programs.argument_changes import changes_of
 from orchestrator.paths import Folders
 from orchestrator.reading.failure import class_named
 from orchestrator.reading.job_status import reuse_text
 from orchestrator.results.outcome import FigureOutcome, judge_figure
 from orchestrator.text import option_words
-from orchestrator.workloads import copy_programs
-from orchestrator.workloads.argument_changes import changes_of
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
-from typing import TypeVar
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import ClassVar, TypeVar
 
-from orchestrator.catalog.axes import WITHOUT_INFLUENCE
 from orchestrator.catalog.experiment import ExpectedOutcome, PublishedPoint
 from orchestrator.errors import Problem, ReproError, names_hint
 from orchestrator.job_spec import Value
-from orchestrator.megatron.model import Layout, ModelShape, Training, flops_per_iteration
 from orchestrator.paths import short_name
 from orchestrator.programs.axes import ProgramAxes
 from orchestrator.programs.program import ProgramFields, bytes_of
 
+WITHOUT_INFLUENCE = frozenset({"case", "label"})
+"""Axes of any program that only name a case."""
 _NOT_CASES = ("submissions", "warm-up-")
 """Names of other folders beside those of the cases."""
 _LONGEST_SLUG = 100
@@ -53,6 +53,9 @@ class Case:
     instead_of: str | None = field(default=None, compare=False)
     settings: Mapping[str, Value] = field(default_factory=dict, compare=False, repr=False)
 
+    without_influence: ClassVar[frozenset[str]] = WITHOUT_INFLUENCE
+    """Axes that have no influence on a job."""
+
     @property
     def gpus(self) -> int:
         """Number of GPUs, or of processes on CPU cores."""
@@ -89,6 +92,10 @@ class Case:
         """Return whether the case has all these values."""
         return wanted.items() <= self.settings.items()
 
+    def runs_like(self, other: Case, compared: Collection[str]) -> bool:  # noqa: ARG002  of kinds with more parts
+        """Return whether both differ at most in `compared` and the length of the run, in what no axis gives."""
+        return type(self) is type(other)
+
     def number(self, axis: str) -> float:
         """Return the value on an axis as a number; true counts as 1. TypeError if it is a text."""
         value = self.value(axis)
@@ -97,57 +104,17 @@ class Case:
         return value
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrainingCase(Case):
-    """A case of a program of the Megatron family: the training of a model in a layout."""
-
-    model: ModelShape
-    layout: Layout
-    training: Training
-
-    @property
-    def gpus(self) -> int:
-        """Number of GPUs, or of processes on CPU cores."""
-        return self.layout.gpus
-
-    @property
-    def iterations(self) -> int:
-        """Number of planned iterations."""
-        return self.training.iterations
-
-
 C = TypeVar("C", bound=Case)
-
-
-def training_cases(cases: Iterable[Case]) -> list[TrainingCase]:
-    """Return the cases; ReproError if the program of one is not of the Megatron family."""
-    found = list(cases)
-    other = next((case.workload for case in found if not isinstance(case, TrainingCase)), None)
-    if other is not None:
-        raise ReproError(
-            Problem(f"{other}: no program of the Megatron family", hint="only those have layouts to search")
-        )
-    return [case for case in found if isinstance(case, TrainingCase)]
-
-
-_LENGTH_OF_RUN = ("iterations", "warmup_iterations", "log_interval", "evaluation_iterations")
 
 
 def alike(first: Case, second: Case, compared: Collection[str]) -> bool:
     """Return whether two cases differ at most on the axes `compared`, in their names and in the length of the run."""
-    axes = (first.settings.keys() | second.settings.keys()) - {*compared, *WITHOUT_INFLUENCE}
+    axes = (first.settings.keys() | second.settings.keys()) - {*compared, *first.without_influence}
     if any(first.settings.get(axis) != second.settings.get(axis) for axis in axes):
         return False
     if (first.device, first.arguments, first.program) != (second.device, second.arguments, second.program):
         return False
-    if not (isinstance(first, TrainingCase) and isinstance(second, TrainingCase)):
-        return type(first) is type(second)
-    kinds = [(case.model.family, case.model.positions) for case in (first, second)]
-    if kinds[0] != kinds[1]:
-        return False
-    free = {field.name for field in fields(Training)} & {*compared, *_LENGTH_OF_RUN}
-    training = replace(second.training, **{name: getattr(first.training, name) for name in free})
-    return training == first.training
+    return first.runs_like(second, compared)
 
 
 def shown_value(value: Value) -> str:
@@ -240,30 +207,3 @@ def replacement_notes(cases: Sequence[Case]) -> list[str]:
     if passed:
         notes.append(f"arguments for {original}, passed to {workload} unchanged: {'; '.join(passed)}")
     return notes
-
-
-def published_time(case: TrainingCase, gpu: str | None) -> tuple[PublishedPoint, float] | None:
-    """Return the published number that gives the time of an iteration most exactly, and that time in ms.
-
-    Numbers of another GPU than `gpu` are left out. None if no number gives the time.
-    """
-    points = {point.metric: point for point in case.published if point.gpu is None or point.gpu in (gpu or "")}
-    metric = next((name for name in _times_ms(case, 1.0) if name in points), None)
-    return None if metric is None else (points[metric], _times_ms(case, points[metric].value)[metric])
-
-
-def _times_ms(case: TrainingCase, value: float) -> dict[str, float]:
-    """Return the time of an iteration in ms by the metric whose value is given, the one with the most digits first.
-
-    FLOPs are those of SC21 eq. 3.
-    """
-    batch, gpus = case.layout.global_batch_size, case.gpus
-    flops = flops_per_iteration(case.model, batch, case.training.recompute == "full")
-    return {
-        "iteration_ms": value,
-        "aggregate_pflops": flops / (value * 1e12),
-        "tflops_per_gpu": flops / gpus / (value * 1e9),
-        "tokens_per_s_per_gpu": 1e3 * batch * case.model.seq / (value * gpus),
-        "tokens_per_s": 1e3 * batch * case.model.seq / value,
-        "sequences_per_s": 1e3 * batch / value,
-    }

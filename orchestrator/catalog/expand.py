@@ -14,8 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from orchestrator.catalog.axes import AXES, ModelAxes
-from orchestrator.catalog.case import Case, TrainingCase, alike, shown_value
+from orchestrator.catalog.case import Case, alike, shown_value
 from orchestrator.catalog.claims import PairFields
 from orchestrator.catalog.experiment import (
     PAPER,
@@ -27,11 +26,14 @@ from orchestrator.catalog.experiment import (
     TrainingFields,
     scale_names,
 )
-from orchestrator.catalog.library import Entry, name_problems, scale_problems
+from orchestrator.catalog.library import Entry, name_problems, named_values, scale_problems
 from orchestrator.config.model import LARGEST_COUNT
-from orchestrator.errors import Problem, ReproError, did_you_mean
+from orchestrator.errors import Problem, ReproError, did_you_mean, names_hint
 from orchestrator.job_spec import Value
+from orchestrator.megatron.axes import AXES, ModelAxes
+from orchestrator.megatron.case import TrainingCase
 from orchestrator.megatron.model import Layout, ModelShape, Training
+from orchestrator.programs.registry import known_program, programs
 from orchestrator.text import counted
 
 _SHAPE = tuple(field.name for field in dataclasses.fields(ModelShape) if field.default is dataclasses.MISSING)
@@ -111,6 +113,17 @@ def _pair_problems(entry: Entry, scale: str, cases: Sequence[Case]) -> Iterator[
 def cases_to_run(entry: Entry, scale: str = PAPER) -> list[Case]:
     """Return the cases of the experiment at a scale that have a job."""
     return [case for case in expand(entry, scale) if case.reference_only is None]
+
+
+def unknown_programs(entry: Entry) -> Iterator[Problem]:
+    """Yield each workload that an experiment names for its jobs and that does not exist."""
+    for scale in scale_names(entry.experiment) if entry.experiment.reference_only is None else ():
+        fields = scale_fields(entry, scale)
+        named = [(("workload",), fields.workload)] if fields.workload is not None else []
+        for path, name in (*named, *named_values(fields, "workload", to_run=True)):
+            if known_program(str(name)) is None:
+                hint = names_hint(str(name), programs())
+                yield Problem(f"{name}: no such workload", entry.scale_location(scale, *path), hint)
 
 
 class _NamelessRowError(Exception):

@@ -10,7 +10,6 @@ from typing import Annotated, Literal
 from pydantic import ConfigDict, Discriminator, Field, Tag, ValidationInfo, model_validator
 from pydantic_core import PydanticCustomError
 
-from orchestrator.catalog.axes import ModelAxes
 from orchestrator.catalog.claims import Claim, HowStated
 from orchestrator.config.model import (
     Count,
@@ -24,6 +23,7 @@ from orchestrator.config.model import (
     required,
 )
 from orchestrator.job_spec import Value
+from orchestrator.megatron.axes import ModelAxes
 from orchestrator.megatron.model import Attention, Dtype, Family, Positions, Recompute
 from orchestrator.programs.axes import Matrix, MetricName, Rules, Settings, checked_settings
 from orchestrator.programs.program import ProgramFields

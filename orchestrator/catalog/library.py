@@ -11,7 +11,6 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from orchestrator.catalog.axes import MEGATRON
 from orchestrator.catalog.claims import ClosesClaim, GainClaim, PairFields, PeakClaim, TrendClaim
 from orchestrator.catalog.experiment import CodeFields, Experiment, Paper, ScaleFields, scale_names
 from orchestrator.config.model import read_model
@@ -19,10 +18,12 @@ from orchestrator.config.yaml import Document, KeyPath, read_document, shown
 from orchestrator.errors import Problem, ReproError, added_to, did_you_mean, for_each, names_hint
 from orchestrator.fields import Column
 from orchestrator.job_spec import Value
-from orchestrator.metrics import METRICS, MetricDefinition
+from orchestrator.megatron.axes import MEGATRON
+from orchestrator.megatron.metrics import METRICS
 from orchestrator.paths import Folders, short_name
 from orchestrator.programs.axes import ProgramNames
 from orchestrator.programs.described import names_of
+from orchestrator.programs.metric import MetricDefinition
 from orchestrator.programs.program import ProgramFields
 
 

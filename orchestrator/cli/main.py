@@ -23,43 +23,43 @@ from orchestrator.errors import EXIT_FAILED, EXIT_OK, EXIT_USER_ERROR, Problem, 
 
 PANELS = {
     "Look at experiments and jobs": {
-        "list": ("catalog", "List the experiments of all papers: sizes and progress."),
-        "show": ("catalog", "Show an experiment: cases, published numbers, claims."),
-        "plan": ("catalog", "Check each case: validity, memory, time and cost."),
-        "status": ("records", "Show the state, verdict and speed of jobs."),
-        "logs": ("records", "Print the log of a job."),
-        "history": ("records", "Show all attempts and events of a job."),
-        "sql": ("records", "Query the ledger, the database of all jobs, read-only."),
+        "list": ("cli.catalog", "List the experiments of all papers: sizes and progress."),
+        "show": ("cli.catalog", "Show an experiment: cases, published numbers, claims."),
+        "plan": ("cli.catalog", "Check each case: validity, memory, time and cost."),
+        "status": ("cli.records", "Show the state, verdict and speed of jobs."),
+        "logs": ("cli.records", "Print the log of a job."),
+        "history": ("cli.records", "Show all attempts and events of a job."),
+        "sql": ("cli.records", "Query the ledger, the database of all jobs, read-only."),
     },
     "Run jobs": {
-        "submit": ("submission", "Submit the cases that are not verified, partial or open."),
-        "render": ("catalog", "Print the batch script of each case."),
-        "search": ("search", "Find the fastest layout of a model inside a budget."),
-        "adopt": ("run", "Record jobs whose scripts were submitted by hand."),
-        "wait": ("run", "Wait until jobs have ended."),
-        "retry": ("run", "Submit failed jobs again, with more time or on other nodes."),
-        "cancel": ("run", "Cancel jobs of experiments, or by job id."),
+        "submit": ("cli.submission", "Submit the cases that are not verified, partial or open."),
+        "render": ("cli.catalog", "Print the batch script of each case."),
+        "search": ("megatron.search.command", "Find the fastest layout of a model inside a budget."),
+        "adopt": ("cli.run", "Record jobs whose scripts were submitted by hand."),
+        "wait": ("cli.run", "Wait until jobs have ended."),
+        "retry": ("cli.run", "Submit failed jobs again, with more time or on other nodes."),
+        "cancel": ("cli.run", "Cancel jobs of experiments, or by job id."),
     },
     "Judge results": {
-        "collect": ("results", "Print and export the measured numbers of each case."),
-        "compare": ("compare", "Compare with published numbers, or two sets of runs."),
-        "claims": ("results", "Judge the claims: each holds, fails, or is not judged."),
-        "plot": ("results", "Draw the figure on the paper's axes."),
+        "collect": ("cli.results", "Print and export the measured numbers of each case."),
+        "compare": ("cli.compare", "Compare with published numbers, or two sets of runs."),
+        "claims": ("cli.results", "Judge the claims: each holds, fails, or is not judged."),
+        "plot": ("cli.results", "Draw the figure on the paper's axes."),
     },
     "Share results": {
-        "report": ("results", "Write one HTML page with outcomes, pictures and provenance."),
-        "bundle": ("results", "Write or verify a bundle: one file with all evidence."),
+        "report": ("cli.results", "Write one HTML page with outcomes, pictures and provenance."),
+        "bundle": ("cli.results", "Write or verify a bundle: one file with all evidence."),
     },
     "Set up a site": {
-        "clusters": ("sites", "Cluster profiles: list, show, check, create."),
-        "nodes": ("sites", "Nodes that jobs may not use: deny, list, allow."),
-        "images": ("sites", "Container images of a cluster: list, import."),
-        "experiments": ("catalog", "Files of experiments: write, check."),
-        "workloads": ("sites", "Programs: list, show, fetch code and data."),
-        "config": ("sites", "Your settings, and where each one comes from."),
+        "clusters": ("cli.sites", "Cluster profiles: list, show, check, create."),
+        "nodes": ("cli.sites", "Nodes that jobs may not use: deny, list, allow."),
+        "images": ("cli.sites", "Container images of a cluster: list, import."),
+        "experiments": ("cli.catalog", "Files of experiments: write, check."),
+        "workloads": ("cli.sites", "Programs: list, show, fetch code and data."),
+        "config": ("cli.sites", "Your settings, and where each one comes from."),
     },
 }
-"""Panel of the help -> command -> (module, summary). A module is imported when its command is used."""
+"""Panel of the help -> command -> (module of this package, summary). A module is imported when its command is used."""
 
 EXAMPLES = {
     "list": ("repro list",),
@@ -171,7 +171,9 @@ class LazyGroup(TyperGroup):
         if cmd_name not in COMMANDS:
             return None
         module_name, summary = COMMANDS[cmd_name]
-        module = importlib.import_module(f"orchestrator.cli.{module_name}")
+        module = importlib.import_module(
+            f"orchestrator.{module_name}" if "." in module_name else f"orchestrator.cli.{module_name}"
+        )
         group = getattr(module, cmd_name, None)
         command = get_group(group) if isinstance(group, typer.Typer) else get_group(module.app).commands[cmd_name]
         command.name, command.short_help = cmd_name, summary

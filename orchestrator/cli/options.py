@@ -23,7 +23,7 @@ _CLUSTER = "Name of a cluster, or path of its profile."
 
 
 def _workload(name: str | None) -> str | None:
-    return None if name is None else api.workload_name(name)
+    return None if name is None else api.program_name(name)
 
 
 def _maybe_cluster(context: typer.Context, name: str | None) -> str | None:

@@ -16,11 +16,11 @@ from orchestrator.clusters.resolve import Cluster
 from orchestrator.clusters.slurm_fields import QosFields, SlurmFields
 from orchestrator.config.yaml import KeyPath, dotted
 from orchestrator.errors import did_you_mean
+from orchestrator.megatron.programs.pretrain import PRETRAIN
+from orchestrator.programs.registry import find_program, known_program
 from orchestrator.slurm.notation import format_time_limit, time_limit_s
 from orchestrator.slurm.site import Association, NodeKind, Partition, Site
 from orchestrator.text import counted
-from orchestrator.workloads import workloads
-from orchestrator.workloads.pretrain import PRETRAIN
 
 Result = Literal["ok", "wrong", "open", "later", "unknown", "not checked"]
 """Result of a check. `open`: the value must be filled in. `later`: only some jobs need the value. `unknown`: Slurm does
@@ -135,8 +135,8 @@ def _mounts(cluster: Cluster) -> Iterator[SitePath]:
 
 def _workloads(cluster: Cluster) -> Iterator[SitePath]:
     for name in cluster.layered.mapping("workloads"):
-        if name in workloads():
-            yield from needed_paths(workloads()[name], cluster)
+        if known_program(name) is not None:
+            yield from needed_paths(find_program(name), cluster)
             continue
         for field, value in cluster.profile.workloads.described(name):
             if value and value.startswith("/") and (field == "image" or cluster.profile.container is None):

@@ -14,8 +14,8 @@ from orchestrator.clusters.container import MountFields
 from orchestrator.clusters.resolve import Cluster
 from orchestrator.config.yaml import shown
 from orchestrator.errors import Problem, ReproError, require_none
-from orchestrator.workloads.base import AnyWorkload
-from orchestrator.workloads.needs import GITHUB, Need, PublicFile, Repository, TokenData, fetch_command
+from orchestrator.programs.needs import GITHUB, Need, PublicFile, Repository, TokenData, fetch_command
+from orchestrator.programs.record import Program
 
 DATA_FILES = (".bin", ".idx")
 """Extensions of the two files of a data set."""
@@ -118,12 +118,12 @@ class FetchRecord:
     user: str
 
 
-def sources_of(workload: AnyWorkload, code: Mapping[str, CodeFields]) -> list[Source]:
+def sources_of(workload: Program, code: Mapping[str, CodeFields]) -> list[Source]:
     """Return what the workload needs. Published code of a paper replaces the repository of the workload."""
     return [_source(workload, need, code) for need in workload.needs]
 
 
-def _source(workload: AnyWorkload, need: Need, code: Mapping[str, CodeFields]) -> Source:
+def _source(workload: Program, need: Need, code: Mapping[str, CodeFields]) -> Source:
     is_required = workload.site.model_fields[need.field].is_required()
     if isinstance(need, PublicFile):
         return Source(need, need.url, None, is_required)
@@ -154,7 +154,7 @@ def items_at(sources: Sequence[Source], directory: Path, data_name: str | None =
     ]
 
 
-def items_of(workload: AnyWorkload, cluster: Cluster, sources: Sequence[Source]) -> list[Item]:
+def items_of(workload: Program, cluster: Cluster, sources: Sequence[Source]) -> list[Item]:
     """Return the items at the paths of the profile. Open values, and optional fields without a value, are left out."""
     items: list[Item] = []
     for source in sources:
@@ -167,7 +167,7 @@ def items_of(workload: AnyWorkload, cluster: Cluster, sources: Sequence[Source])
     return items
 
 
-def needed_paths(workload: AnyWorkload, cluster: Cluster) -> Iterator[SitePath]:
+def needed_paths(workload: Program, cluster: Cluster) -> Iterator[SitePath]:
     """Yield the absolute paths of the profile that jobs of the workload read. Open values are left out."""
     site = cluster.profile.workloads.site(workload.name)
     for need in workload.needs:
@@ -181,7 +181,7 @@ def needed_paths(workload: AnyWorkload, cluster: Cluster) -> Iterator[SitePath]:
 
 
 def require_placed(
-    workload: AnyWorkload, cluster: Cluster, sources: Sequence[Source], items: Sequence[Item], *, is_written_here: bool
+    workload: Program, cluster: Cluster, sources: Sequence[Source], items: Sequence[Item], *, is_written_here: bool
 ) -> None:
     """Raise ReproError if the profile lacks a required path.
 

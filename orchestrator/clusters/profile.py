@@ -22,11 +22,11 @@ from pydantic.json_schema import JsonSchemaValue
 from orchestrator.clusters.container import BY_KIND, ContainerFields, SetupLine, VariableFields, holds
 from orchestrator.clusters.slurm_fields import MpirunFields, SlurmFields
 from orchestrator.config.model import Count, Hardware, Positive, Strict, Text, optional, required
+from orchestrator.megatron.programs.pretrain import PRETRAIN, PretrainSite
 from orchestrator.money import Price, checked_currency
-from orchestrator.workloads import workloads
-from orchestrator.workloads.base import AnyWorkload
-from orchestrator.workloads.needs import WorkloadSite
-from orchestrator.workloads.pretrain import PRETRAIN, PretrainSite
+from orchestrator.programs.needs import WorkloadSite
+from orchestrator.programs.record import Program
+from orchestrator.programs.registry import programs
 
 Architecture = Literal["x86_64", "aarch64"]
 
@@ -152,7 +152,7 @@ def _identifier(workload: str) -> str:
     return re.sub(r"\W", "_", workload)
 
 
-def _site_field(workload: AnyWorkload) -> tuple[object, object]:
+def _site_field(workload: Program) -> tuple[object, object]:
     is_required = any(info.is_required() for info in workload.site.model_fields.values())
     kind, default = (workload.site | None, None) if is_required else (workload.site, workload.site())
     return kind, Field(default=default, alias=workload.name, description=f"Paths of the program: {workload.about}.")
@@ -165,7 +165,7 @@ else:
         "WorkloadSites",
         __base__=WorkloadSites,
         __doc__=WorkloadSites.__doc__,
-        **{_identifier(name): _site_field(workload) for name, workload in workloads().items()},
+        **{_identifier(name): _site_field(workload) for name, workload in programs().items()},
     )
 
 

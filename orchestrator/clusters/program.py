@@ -15,19 +15,21 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 
-from orchestrator.catalog.case import Case, training_cases
+from orchestrator.catalog.case import Case
 from orchestrator.catalog.experiment import Paper
 from orchestrator.catalog.library import Entry
 from orchestrator.clusters.container import read_image
 from orchestrator.clusters.resolve import Cluster
 from orchestrator.errors import Problem, ReproError
 from orchestrator.job_spec import Resources
+from orchestrator.megatron.case import training_cases
+from orchestrator.megatron.programs import find_workload
+from orchestrator.megatron.programs.base import JobContext
 from orchestrator.paths import Folders
+from orchestrator.programs.bound import BoundProgram, ContainerImage
+from orchestrator.programs.changes import without_flags
 from orchestrator.programs.command import job_command
-from orchestrator.workloads import find_workload
-from orchestrator.workloads.base import ContainerImage, JobContext, Program
-from orchestrator.workloads.flags import without_flags
-from orchestrator.workloads.needs import directory_hint
+from orchestrator.programs.needs import directory_hint
 
 _HEAD_BYTES = 128
 _SQUASHFS, _SQUASHFS_BYTES = b"hsqs", 96
@@ -76,7 +78,7 @@ def _text(kind: str, size: int, time_ns: int, superblock: bytes = b"") -> str:
     return f"{kind}:{size}:{time}{fraction}Z{digest}"
 
 
-def program_for(case: Case, paper: Paper, cluster: Cluster, folders: Folders) -> Program:
+def program_for(case: Case, paper: Paper, cluster: Cluster, folders: Folders) -> BoundProgram:
     """Return the program of a case on a cluster.
 
     ReproError if the profile does not define the workload, the paper has no code for it, or the workload does not
@@ -95,7 +97,9 @@ def program_for(case: Case, paper: Paper, cluster: Cluster, folders: Folders) ->
     return workload.program(job, workload.all_arguments(case, site))
 
 
-def described_program(case: Case, entry: Entry, cluster: Cluster, folders: Folders, resources: Resources) -> Program:
+def described_program(
+    case: Case, entry: Entry, cluster: Cluster, folders: Folders, resources: Resources
+) -> BoundProgram:
     """Return the program of a case whose experiment describes it. ReproError for each file that is missing."""
     fields = case.program
     assert fields is not None
@@ -103,7 +107,7 @@ def described_program(case: Case, entry: Entry, cluster: Cluster, folders: Folde
     command = job_command(fields, settings, entry.file.parent, lambda path: entry.location("program", *path))
     image, path = _image(case, entry.paper, cluster), cluster.profile.workloads.described(case.workload).path
     first = command.words[0]
-    return Program(
+    return BoundProgram(
         workload=case.workload,
         command=command.words[:1],
         arguments=(*without_flags(command.words[1:], case.argument_changes), *case.arguments),

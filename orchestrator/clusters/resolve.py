@@ -32,9 +32,9 @@ from orchestrator.fields import Field
 from orchestrator.identity import name_of_user, why_not_own_path
 from orchestrator.masking import masked
 from orchestrator.paths import Folders
+from orchestrator.programs.needs import directory_hint
+from orchestrator.programs.registry import known_program
 from orchestrator.secret_patterns import holds_secret
-from orchestrator.workloads import workloads
-from orchestrator.workloads.needs import directory_hint
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +160,7 @@ class Cluster:
         """Return how to fill in an open value."""
         hint = f"set it in {shown(self.overlay)}"
         name = str(blank.path[1]) if blank.path[0] == "workloads" else ""
-        workload = workloads().get(name)
+        workload = known_program(name)
         can_be_fetched = workload is not None and blank.path[-1] in [need.field for need in workload.needs]
         return f"{hint}; {directory_hint(name, self.name)}" if can_be_fetched else hint
 

@@ -9,7 +9,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from orchestrator.catalog.case import TrainingCase
 from orchestrator.clusters.resolve import Cluster
 from orchestrator.errors import Problem, ReproError
 from orchestrator.files import private_folder
@@ -21,13 +20,14 @@ from orchestrator.ledger.rows import AttemptRow, submissions_of
 from orchestrator.ledger.runs import NewAttempt
 from orchestrator.ledger.tables import QUEUED
 from orchestrator.masking import without_known
+from orchestrator.megatron.case import TrainingCase
 from orchestrator.megatron.model import flops_per_iteration
 from orchestrator.paths import Folders
 from orchestrator.planning.plan import Plan, SideCase, SidePlan
+from orchestrator.programs.bound import BoundProgram
 from orchestrator.reading.failure import POLICIES, Allocation, failed_nodes, failure_named, pause_before
 from orchestrator.reading.logs import log_blocks
 from orchestrator.slurm.notation import expand_node_names
-from orchestrator.workloads.base import Program
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +196,9 @@ def _write(texts: Mapping[Path, str]) -> None:
 WARM_UP_TIME = "0:30:00"
 
 
-def side_plan(cluster: Cluster, program: Program, name: str, tasks: int, time_limit: str, gpus: int = 1) -> SidePlan:
+def side_plan(
+    cluster: Cluster, program: BoundProgram, name: str, tasks: int, time_limit: str, gpus: int = 1
+) -> SidePlan:
     """Return the plan of a job that is not a case: this program on one node, with so many tasks and GPUs."""
     case = SideCase(f"{name}/{cluster.name}", name, time_limit)
     return SidePlan(case, cluster.name, Resources(1, tasks, gpus, time_limit), program, name, f"case={name}")

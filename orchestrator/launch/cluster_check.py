@@ -34,11 +34,13 @@ from orchestrator.launch.executors import SlurmScriptExecutor, clean_env_prefix
 from orchestrator.launch.preflight import require_scheduler
 from orchestrator.launch.refresh import is_side_job
 from orchestrator.launch.render import render_job
+from orchestrator.megatron.exact import absent_packages, install_command
+from orchestrator.megatron.programs.pretrain import PRETRAIN, copy_program, program_folder
 from orchestrator.paths import Folders
-from orchestrator.planning.exact import absent_packages, install_command
 from orchestrator.planning.plan import Plan, SidePlan, check_case, plan_cases, refusal_problems
 from orchestrator.planning.run_settings import NO_SETTINGS, RunSettings
 from orchestrator.planning.target import Target, cases_at
+from orchestrator.programs.bound import BoundProgram
 from orchestrator.reading.causes import cause
 from orchestrator.slurm import site as slurm_site
 from orchestrator.slurm.command import on_cluster, run_slurm
@@ -47,8 +49,6 @@ from orchestrator.slurm.reasons import explain_rejection, own_words
 from orchestrator.slurm.records import Phase
 from orchestrator.slurm.site import parse_options
 from orchestrator.text import counted
-from orchestrator.workloads.base import Program
-from orchestrator.workloads.pretrain import PRETRAIN, copy_program, program_folder
 
 _NAME = re.compile(r"[A-Za-z0-9][\w-]*", re.ASCII)
 
@@ -382,7 +382,7 @@ def probe_plan(cluster: Cluster, folders: Folders) -> SidePlan:
     """
     name, path = _probed_image(cluster)
     package = str(program_folder(folders))
-    program = Program(
+    program = BoundProgram(
         workload="check",
         command=("bash", "-u", "-c", _INSIDE, "probe", _python(cluster, name), _IMPORTS),
         arguments=(),

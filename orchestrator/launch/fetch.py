@@ -31,8 +31,8 @@ from orchestrator.errors import EXIT_UNREACHABLE, Problem, ReproError, Unreachab
 from orchestrator.files import locked, written_whole
 from orchestrator.identity import name_of_user
 from orchestrator.launch.checkouts import require_checkout
+from orchestrator.programs.needs import PublicFile, Repository, TokenData
 from orchestrator.text import utc_stamp
-from orchestrator.workloads.needs import PublicFile, Repository, TokenData
 
 _HINTS = dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "free space, then repeat the command")
 _UNWRITABLE = "name a folder that you can write to"

@@ -16,11 +16,11 @@ from orchestrator.clusters.slurm_fields import MpirunFields
 from orchestrator.errors import Problem, ReproError, Unreachable, for_each, require_none
 from orchestrator.launch.checkouts import git_output, is_at
 from orchestrator.launch.directives import output_pattern, require_mountable
+from orchestrator.megatron.programs import find_workload
 from orchestrator.paths import Folders
 from orchestrator.planning.plan import Plan
 from orchestrator.slurm.command import on_cluster
 from orchestrator.slurm.query import require_controller
-from orchestrator.workloads import find_workload
 
 
 def require_ready(plans: Sequence[Plan], cluster: Cluster, folders: Folders) -> None:

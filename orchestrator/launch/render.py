@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 
-from orchestrator.catalog.case import TrainingCase
 from orchestrator.clusters.container import SetupFields, holds
 from orchestrator.clusters.resolve import Cluster
 from orchestrator.job_spec import shown_changes
@@ -30,14 +29,16 @@ from orchestrator.launch.run_options import (
     Gate,
 )
 from orchestrator.launch.templates import OURS, Explained, Line, Templates, command_lines, templates_in
+from orchestrator.megatron.case import TrainingCase
+from orchestrator.megatron.programs import workload_named
 from orchestrator.paths import short_name
 from orchestrator.planning.plan import Plan, SidePlan
+from orchestrator.programs.changes import changed_flag
+from orchestrator.programs.registry import known_program
 from orchestrator.reading.failure import Failure
 from orchestrator.reading.statistics import ENOUGH_SAMPLES
 from orchestrator.slurm.notation import time_limit_s
 from orchestrator.text import counted
-from orchestrator.workloads import workloads
-from orchestrator.workloads.flags import changed_flag
 
 # Exported for every rank.
 _RANK_ENVIRONMENT: Mapping[str, str] = {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
@@ -184,7 +185,7 @@ def _shared(plan: Plan | SidePlan, cluster: Cluster, folder: Path) -> dict[str, 
         "kernels": _folder_of_program(plan, cluster, plan.program.compiles_in),
         "sampler": sampler,
         "runs_beside": cluster.profile.scheduler == "local" or sampler is not None,
-        "fingerprint": program.workload in workloads() or program.origin is not None,
+        "fingerprint": known_program(program.workload) is not None or program.origin is not None,
         "has_gpus": has_gpus,
         "python": program.python and Line.of(program.python, program_origin(plan, cluster, program.python)),
         "checkout": _folder_of_program(plan, cluster, plan.program.checkout),
@@ -213,7 +214,7 @@ def _size(plan: Plan | SidePlan) -> str:
 
 def environment(plan: Plan | SidePlan, cluster: Cluster) -> list[tuple[str, Line]]:
     """Return the variables of a job: those of every job, then of its program, then of the site."""
-    workload = workloads().get(plan.program.workload)  # an auxiliary job has none
+    workload = workload_named(plan.program.workload)  # an auxiliary job has none
     is_of_2021 = workload is not None and workload.dialect == "2021"
     shared = {**({} if is_of_2021 else _ONE_CONNECTION), **_RANK_ENVIRONMENT}
     if plan.program.origin is not None:

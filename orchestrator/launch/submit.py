@@ -15,12 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
-from orchestrator.catalog.case import TrainingCase
 from orchestrator.catalog.expand import cases_to_run
 from orchestrator.catalog.library import find_experiment
 from orchestrator.clusters.resolve import Cluster, find_cluster, recorded_cluster
 from orchestrator.errors import Problem, ReproError, did_you_mean, require_none
-from orchestrator.files import private_folder
+from orchestrator.files import keep_files, private_folder
 from orchestrator.identity import NotOwn, require_own_folder
 from orchestrator.launch.batches import (
     Batch,
@@ -51,11 +50,16 @@ from orchestrator.ledger.runs import (
 )
 from orchestrator.ledger.submissions import queued_attempts, record_never_submitted
 from orchestrator.ledger.tables import FAILED, LOST, MEASURED, OPEN, QUEUED
+from orchestrator.megatron.case import TrainingCase
+from orchestrator.megatron.programs import find_workload
+from orchestrator.megatron.programs.argument_changes import with_changes
 from orchestrator.paths import Folders, short_name
 from orchestrator.planning.batch_plan import with_iterations
 from orchestrator.planning.plan import Plan, plan_cases, repeated
 from orchestrator.planning.run_settings import read_settings
 from orchestrator.planning.target import replace_workload
+from orchestrator.programs.bound import BoundProgram
+from orchestrator.programs.registry import find_program
 from orchestrator.reading.failure import (
     MOST_ATTEMPTS,
     POLICIES,
@@ -67,8 +71,6 @@ from orchestrator.reading.failure import (
 from orchestrator.slurm.command import most_in_array, on_cluster
 from orchestrator.slurm.notation import format_time_limit, time_limit_s
 from orchestrator.text import counted
-from orchestrator.workloads import copy_programs, find_workload
-from orchestrator.workloads.argument_changes import with_changes
 
 
 @dataclass(frozen=True, slots=True)
@@ -441,3 +443,15 @@ def changed_limit(text: str | None) -> Callable[[str], str]:
     if clock := re.fullmatch(r"(\+?)((?:[0-9]{1,3}-)?[0-9]{1,3}:[0-5][0-9]:[0-5][0-9])", text):
         return lambda old: format_time_limit(time_limit_s(clock[2]) + (time_limit_s(old) if clock[1] else 0))
     raise ReproError(Problem(f"--time {text}: not a time limit", hint="for example +50%, +0:30:00 or 2:00:00"))
+
+
+def copy_programs(programs: Iterable[BoundProgram], folders: Folders) -> None:
+    """Copy what jobs of these programs import or read to the folders where they look for it. ReproError if impossible.
+
+    Programs with one name and code have the same files.
+    """
+    for program in {(program.workload, program.code): program for program in programs}.values():
+        if program.origin is None:
+            find_program(program.workload).write_files(folders)
+        elif copies := {file.name: file.content for file in program.files if file.text is None}:
+            keep_files(Path(str(program.copies)), copies)

@@ -9,7 +9,7 @@ import sqlalchemy as sa
 
 from orchestrator.ledger.readonly_file import SCHEMA
 from orchestrator.ledger.tables import Iteration, Table, rows_of
-from orchestrator.metrics import METRICS
+from orchestrator.megatron.metrics import METRICS
 
 # Experiments and cases that requested a job. Two runs of one figure request the same jobs.
 _ASKED = """

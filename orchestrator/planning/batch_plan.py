@@ -8,12 +8,14 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from orchestrator.catalog.case import C, Case, TrainingCase
-from orchestrator.catalog.expand import cases_to_run
+from orchestrator.catalog.case import C, Case
+from orchestrator.catalog.expand import cases_to_run, unknown_programs
 from orchestrator.catalog.experiment import PAPER, scale_names
 from orchestrator.catalog.library import Entry, find_experiment
 from orchestrator.errors import Problem, ReproError
+from orchestrator.megatron.case import TrainingCase
 from orchestrator.megatron.model import Training
+from orchestrator.megatron.programs import find_workload
 from orchestrator.money import Money, Price, read_cost_budget
 from orchestrator.paths import Folders, find_folders, short_name
 from orchestrator.planning.plan import (
@@ -28,8 +30,8 @@ from orchestrator.planning.plan import (
 from orchestrator.planning.target import Target
 from orchestrator.programs.command import job_command
 from orchestrator.programs.output import Scalar
+from orchestrator.programs.registry import known_program
 from orchestrator.slurm.notation import time_limit_s
-from orchestrator.workloads import find_workload, unknown_workloads, workloads
 
 
 @dataclass(frozen=True, slots=True)
@@ -366,7 +368,7 @@ def check_experiment(name: str, folders: Folders | None = None) -> tuple[Entry, 
     """
     entry = find_experiment(folders or find_folders(), name)
     scales: list[CheckedScale] = []
-    problems = list(unknown_workloads(entry))
+    problems = list(unknown_programs(entry))
     for scale in scale_names(entry.experiment):
         try:
             cases = [] if entry.experiment.reference_only else cases_to_run(entry, scale)
@@ -374,7 +376,7 @@ def check_experiment(name: str, folders: Folders | None = None) -> tuple[Entry, 
             problems += error.problems
             continue
         problems += _missing_files(entry, cases)
-        cases = [case for case in cases if case.program is not None or case.workload in workloads()]
+        cases = [case for case in cases if case.program is not None or known_program(case.workload) is not None]
         problems += _unsupported(entry, scale, cases)
         if scale == PAPER and entry.paper.machine is not None:
             target = Target.of_paper(entry)

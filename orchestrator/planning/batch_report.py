@@ -7,17 +7,17 @@ from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Annotated, Literal
 
-from orchestrator.catalog.case import TrainingCase, training_cases
 from orchestrator.errors import Problem, ReproError
 from orchestrator.fields import Column, Columns, Field, TableRow, row_of
+from orchestrator.megatron.case import TrainingCase, training_cases
+from orchestrator.megatron.exact import ExactCase, absent_packages, install_command, plan_exactly
 from orchestrator.megatron.memory import solve_offload
+from orchestrator.megatron.programs import find_workload
+from orchestrator.megatron.time_model import DURATION_PARTS
 from orchestrator.planning.batch_plan import BatchPlan, Budgeted, ChosenCases, PlannedCase
-from orchestrator.planning.exact import ExactCase, absent_packages, install_command, plan_exactly
 from orchestrator.planning.plan import Fit, fit_of
-from orchestrator.planning.time_model import DURATION_PARTS
 from orchestrator.slurm.notation import time_limit_s
 from orchestrator.text import counted
-from orchestrator.workloads import find_workload
 
 Basis = Literal["measured", "other site", "other program", "not compared"]
 """Class of a predicted time: program, GPU and site measured (or a node of the same kind), another site or network,

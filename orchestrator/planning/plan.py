@@ -15,8 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
-from orchestrator.catalog.axes import WITHOUT_INFLUENCE
-from orchestrator.catalog.case import Case, TrainingCase
+from orchestrator.catalog.case import Case
 from orchestrator.catalog.library import Entry
 from orchestrator.clusters.program import described_program, image_of, program_for
 from orchestrator.clusters.resolve import Cluster
@@ -25,10 +24,15 @@ from orchestrator.config.yaml import shown
 from orchestrator.errors import Problem, ReproError, for_each
 from orchestrator.fields import Field
 from orchestrator.job_spec import ComputedProducts, JobSpec, Resources
+from orchestrator.megatron.axes import WITHOUT_INFLUENCE
+from orchestrator.megatron.case import TrainingCase
+from orchestrator.megatron.exact import absent_packages, install_command
 from orchestrator.megatron.memory import MemoryEstimate
 from orchestrator.megatron.model import Layout, ModelShape, Training
+from orchestrator.megatron.programs import find_workload
+from orchestrator.megatron.programs.base import has_local_layers
+from orchestrator.megatron.time_model import Duration, predict
 from orchestrator.paths import Folders
-from orchestrator.planning.exact import absent_packages, install_command
 from orchestrator.planning.job_size import job_size
 from orchestrator.planning.target import (
     Target,
@@ -40,10 +44,8 @@ from orchestrator.planning.target import (
     start_warnings,
     warnings,
 )
-from orchestrator.planning.time_model import Duration, predict
+from orchestrator.programs.bound import BoundProgram
 from orchestrator.slurm.notation import time_limit_s
-from orchestrator.workloads import find_workload
-from orchestrator.workloads.base import Program, has_local_layers
 
 Fit = Literal["fits", "tight", "OOM"]
 """Verdict of a case's memory: within the usable share of a GPU, within the whole GPU, or more than a GPU has. A
@@ -145,7 +147,7 @@ class Plan(CheckedCase):
     """
 
     identity: str
-    program: Program
+    program: BoundProgram
     repeat: int = 1
 
     @property
@@ -230,7 +232,7 @@ class SidePlan:
     case: SideCase
     cluster: str
     resources: Resources
-    program: Program
+    program: BoundProgram
     identity: str
     label: str
 
@@ -434,7 +436,9 @@ def _with_training(spec: JobSpec, case: TrainingCase, hardware: Hardware) -> Job
 _NOT_IN_IDENTITY = {"warmup_iterations"}
 
 
-def identity(case: Case, program: Program, cluster: str, repeat: int = 1, resources: Resources | None = None) -> str:
+def identity(
+    case: Case, program: BoundProgram, cluster: str, repeat: int = 1, resources: Resources | None = None
+) -> str:
     """Return the identity of a job: twelve hexadecimal digits. Each repeat from the second on has its own.
 
     The resources of a job that an experiment describes are part of it, without the time limit.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from orchestrator.catalog.case import Case, TrainingCase, select, with_workload
+from orchestrator.catalog.case import Case, select, with_workload
 from orchestrator.catalog.expand import cases_to_run
 from orchestrator.catalog.experiment import PAPER, scale_names
 from orchestrator.catalog.library import Entry
@@ -18,13 +18,14 @@ from orchestrator.clusters.resolve import Cluster
 from orchestrator.config.model import Hardware
 from orchestrator.errors import Problem, ReproError
 from orchestrator.job_spec import Value
+from orchestrator.megatron.case import TrainingCase
+from orchestrator.megatron.programs import find_workload
 from orchestrator.megatron.rules import RuleContext, broken_rules, layout_warnings
 from orchestrator.money import Price
 from orchestrator.paths import short_name
 from orchestrator.planning.job_size import job_size, size_refusals
+from orchestrator.programs.bound import BoundProgram
 from orchestrator.text import counted
-from orchestrator.workloads import find_workload
-from orchestrator.workloads.base import Program
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +163,7 @@ def warnings(case: Case, target: Target, context: RuleContext | None) -> Iterato
         yield f"laid out for GPUs of {wanted} GB, here they have {available} GB"
 
 
-def start_refusals(program: Program, cluster: Cluster) -> Iterator[str]:
+def start_refusals(program: BoundProgram, cluster: Cluster) -> Iterator[str]:
     """Yield the reasons why jobs of this program would fail to start on the cluster."""
     slurm = cluster.profile.slurm
     if program.needs_mpi and cluster.profile.mpirun is None:
@@ -181,7 +182,7 @@ def start_refusals(program: Program, cluster: Cluster) -> Iterator[str]:
         )
 
 
-def start_warnings(program: Program, cluster: Cluster) -> Iterator[str]:
+def start_warnings(program: BoundProgram, cluster: Cluster) -> Iterator[str]:
     """Yield what a user should know of the start of this program on the cluster."""
     if _is_pulled_by_each_job(program, cluster) and not cluster.profile.site.offline_nodes:
         yield (
@@ -194,14 +195,14 @@ def start_warnings(program: Program, cluster: Cluster) -> Iterator[str]:
         yield f"no mount of {cluster.name} contains {' and '.join(missing)}, which the program needs"
 
 
-def _listed(program: Program, cluster: Cluster) -> str:
+def _listed(program: BoundProgram, cluster: Cluster) -> str:
     """Return the step before an import of an image that the profile does not list."""
     container = cluster.profile.container
     is_listed = container is None or program.image in container.images
     return "" if is_listed else f"add container: images: {program.workload}: {program.image_path}, "
 
 
-def _paths_inside(program: Program, cluster: Cluster) -> set[str]:
+def _paths_inside(program: BoundProgram, cluster: Cluster) -> set[str]:
     """Return the profile's paths that the program needs in its container, without those of the image."""
     if cluster.profile.container is None:
         return set()
@@ -210,7 +211,7 @@ def _paths_inside(program: Program, cluster: Cluster) -> set[str]:
     return {value for value in values if EXAMPLE not in value}
 
 
-def _is_mounted(path: str, program: Program, cluster: Cluster) -> bool:
+def _is_mounted(path: str, program: BoundProgram, cluster: Cluster) -> bool:
     container = cluster.profile.container
     mounts = container.mounts if container else []
     parts = [(mount if isinstance(mount, str) else mount.mount).split(":") for mount in mounts]
@@ -218,7 +219,7 @@ def _is_mounted(path: str, program: Program, cluster: Cluster) -> bool:
     return any(path == target or path.startswith(f"{target.rstrip('/')}/") for target in targets)
 
 
-def _is_pulled_by_each_job(program: Program, cluster: Cluster) -> bool:
+def _is_pulled_by_each_job(program: BoundProgram, cluster: Cluster) -> bool:
     container = cluster.profile.container
     if container is None or program.image_path is None or "<" in program.image_path:
         return False

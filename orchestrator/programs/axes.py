@@ -17,7 +17,7 @@ from orchestrator.config.model import Strict, Text, fault_of, shortened
 from orchestrator.errors import names_hint
 from orchestrator.fields import Column
 from orchestrator.job_spec import Value
-from orchestrator.metrics import MetricDefinition
+from orchestrator.programs.metric import MetricDefinition
 
 T = TypeVar("T")
 

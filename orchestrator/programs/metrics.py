@@ -6,7 +6,8 @@ import json
 from collections.abc import Mapping
 from functools import lru_cache
 
-from orchestrator.metrics import METRICS, SAMPLED, MetricDefinition
+from orchestrator.megatron.metrics import METRICS
+from orchestrator.programs.metric import SAMPLED, MetricDefinition
 from orchestrator.programs.program import MetricFields, ProgramFields
 
 

@@ -29,12 +29,12 @@ from orchestrator.megatron.logs import ALPA_PROGRAM, IterationLine
 from orchestrator.megatron.logs.alpa import TABLE, TABLE_BYTES, table_rows
 from orchestrator.megatron.logs.cause_lines import NOT_A_NUMBER
 from orchestrator.megatron.logs.iteration_lines import IterationLines
+from orchestrator.megatron.logs.parse import LogFacts, LogPart, LogReport, effective_of, merged_facts, read_part
 from orchestrator.reading.causes import LONGEST_LINE, Cause, CauseFinder
 from orchestrator.reading.failure import Ending, Failure
 from orchestrator.reading.gpu_samples import MeanPower, joules, read_samples
 from orchestrator.reading.log_lines import line_around, parse_line
 from orchestrator.reading.logs import LogFile, job_secrets, log_blocks, log_files
-from orchestrator.reading.parse import LogFacts, LogPart, LogReport, effective_of, merged_facts, read_part
 from orchestrator.reading.statistics import is_possible, metrics, row_metrics, with_used
 from orchestrator.reading.verdict import Judgement, expected_of, judge
 

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from orchestrator.files import open_job_file
 from orchestrator.ledger.measurements import MeasuredMetric
-from orchestrator.reading.parse import LogFacts
+from orchestrator.megatron.logs.parse import LogFacts
 from orchestrator.reading.statistics import measured_metric, metric_of_samples
 from orchestrator.text import counted
 

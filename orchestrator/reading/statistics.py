@@ -18,6 +18,8 @@ from orchestrator.megatron.logs.iteration_lines import (
     iteration_lines,
     plausible_lines,
 )
+from orchestrator.megatron.logs.parse import LogFacts
+from orchestrator.megatron.metrics import METRICS
 from orchestrator.megatron.model import (
     computed_flops_per_iteration,
     flops_per_iteration,
@@ -25,8 +27,6 @@ from orchestrator.megatron.model import (
     padded_vocabulary,
     tflops_per_gpu,
 )
-from orchestrator.metrics import METRICS
-from orchestrator.reading.parse import LogFacts
 
 TAIL_BYTES = 64 * 1024
 """Bytes at a log's end that show the progress: some 200 iteration lines, or several among many ranks' warnings."""

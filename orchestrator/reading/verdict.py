@@ -24,17 +24,17 @@ from orchestrator.ledger.tables import CANCELLED_BY, ENDED, FAILED, PARTIAL, VER
 from orchestrator.megatron.logs.alpa import TABLE, RowKey
 from orchestrator.megatron.logs.cause_lines import WHAT_RAN
 from orchestrator.megatron.logs.iteration_lines import implausible_number
+from orchestrator.megatron.logs.parse import LogReport
 from orchestrator.megatron.model import Layout, ModelShape, padded_vocabulary, parameters_of_rank
+from orchestrator.megatron.programs import workload_named
+from orchestrator.megatron.programs.base import AnyWorkload
+from orchestrator.megatron.programs.sites import GPT2_TOKENS
 from orchestrator.megatron.rules import read_flags
 from orchestrator.reading.cause_kinds import TIME_LIMIT, memory_short
 from orchestrator.reading.causes import Cause
 from orchestrator.reading.failure import BY_SCHEDULER, DECIDES_ANY_END, Ending, Failure, failing_line, failure_of
-from orchestrator.reading.parse import LogReport
 from orchestrator.reading.statistics import has_enough, mostly_skipped
 from orchestrator.text import counted
-from orchestrator.workloads import workloads
-from orchestrator.workloads.base import AnyWorkload
-from orchestrator.workloads.needs import GPT2_TOKENS
 
 _DEFAULT_DIVISOR = 128  # of --make-vocab-size-divisible-by, in every version
 _POSITIONS = "--position-embedding-type"
@@ -105,7 +105,7 @@ def expected_of(row: JobRow | NewJob) -> Expected:
     layout, model, training = row.spec.layout, row.spec.model, row.spec.training
     flags = read_flags(row.spec.arguments)
     data = row.gpus // layout.model_parallel if layout else None
-    workload = workloads().get(row.workload)
+    workload = workload_named(row.workload)
     if data and layout and workload is not None and workload.counts_context_as_data:
         data *= layout.context_parallel
     vocabulary = _vocabulary(flags, layout.tensor_parallel if layout else 1)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import TypeVar
 
-from orchestrator.catalog.case import Case, TrainingCase
+from orchestrator.catalog.case import Case
 from orchestrator.catalog.experiment import PAPER, PublishedPoint
 from orchestrator.catalog.library import Entry
 from orchestrator.errors import Problem, ReproError, for_each
@@ -20,9 +20,10 @@ from orchestrator.ledger.measurements import MeasuredMetric, MeasuredRow
 from orchestrator.ledger.rows import JobRow, JobSummary
 from orchestrator.ledger.tables import ENDED, FAILED, MEASURED, PARTIAL, RUNNING, VERIFIED, field_values
 from orchestrator.masking import masked
+from orchestrator.megatron.case import TrainingCase
 from orchestrator.megatron.model import training_days
-from orchestrator.metrics import MetricDefinition, principal_metric
 from orchestrator.programs.axes import Settings
+from orchestrator.programs.metric import MetricDefinition, principal_metric
 from orchestrator.reading.failure import Failure, fails_as_published, ran_out_of_memory
 from orchestrator.reading.job_status import attempt_text, reuse_text
 from orchestrator.reading.noise import MOST_NOISE, host_bound_reason, is_host_bound, noise_of_job, relative_spread

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Literal
 
-from orchestrator.catalog.axes import WITHOUT_INFLUENCE
 from orchestrator.catalog.case import alike
 from orchestrator.catalog.claims import (
     Claim,
@@ -30,8 +29,9 @@ from orchestrator.catalog.expand import scale_fields
 from orchestrator.catalog.experiment import PAPER
 from orchestrator.catalog.library import Entry
 from orchestrator.job_spec import Value
-from orchestrator.metrics import MetricDefinition
+from orchestrator.megatron.axes import WITHOUT_INFLUENCE
 from orchestrator.programs.axes import Settings
+from orchestrator.programs.metric import MetricDefinition
 from orchestrator.results.cases import Result, published_on
 from orchestrator.results.evidence import (
     ClaimFinding,

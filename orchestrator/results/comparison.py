@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from types import SimpleNamespace
 from typing import Annotated, Literal, NamedTuple
 
-from orchestrator.catalog.case import Case, TrainingCase, shown_value
+from orchestrator.catalog.case import Case, shown_value
 from orchestrator.catalog.claims import PublishedClaim
 from orchestrator.catalog.experiment import PublishedPoint
 from orchestrator.catalog.library import Entry
@@ -22,7 +22,9 @@ from orchestrator.ledger.measurements import MeasuredMetric, MeasuredRow
 from orchestrator.ledger.reports import cases_asked_for
 from orchestrator.ledger.rows import AttemptRow, JobRow
 from orchestrator.ledger.tables import ENDED, FAILED, Run
-from orchestrator.metrics import METRICS, MetricDefinition, principal_metric
+from orchestrator.megatron.case import TrainingCase
+from orchestrator.megatron.metrics import METRICS
+from orchestrator.programs.metric import MetricDefinition, principal_metric
 from orchestrator.programs.metrics import definitions_of
 from orchestrator.results.cases import CaseMetric, Combined, Result, RowKey, combine_rows, published_on
 from orchestrator.results.evidence import job_spread, numbers_of, on_same_nodes, published_part, uncertainty_of

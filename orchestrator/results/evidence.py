@@ -13,9 +13,9 @@ from orchestrator.catalog.experiment import FROM_PLOTS, PublishedPoint
 from orchestrator.catalog.library import Entry
 from orchestrator.job_spec import Value
 from orchestrator.ledger.rows import JobRow
-from orchestrator.metrics import MetricDefinition
 from orchestrator.paths import short_name
 from orchestrator.programs.axes import Settings
+from orchestrator.programs.metric import MetricDefinition
 from orchestrator.results.cases import CaseMetric, Result, results_by_series, t_975
 from orchestrator.text import counted
 

@@ -19,7 +19,9 @@ from orchestrator.ledger.measurements import losses_of, metrics_of, rows_of_outp
 from orchestrator.ledger.reports import run_summaries
 from orchestrator.ledger.rows import JobRow
 from orchestrator.ledger.tables import MEASURED, Run
+from orchestrator.megatron.programs.argument_changes import changes_of, parse_changes, with_changes
 from orchestrator.paths import Folders
+from orchestrator.programs.registry import require_program
 from orchestrator.results.cases import (
     LeftOutAttempt,
     Result,
@@ -31,8 +33,6 @@ from orchestrator.results.claims import ClaimVerdict, Used, judge_claims
 from orchestrator.results.comparison import in_order_of_runs
 from orchestrator.results.evidence import Margin
 from orchestrator.text import printable_line
-from orchestrator.workloads import require_workload
-from orchestrator.workloads.argument_changes import changes_of, parse_changes, with_changes
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +173,7 @@ def judge_figure(
     name = full_name(folders, experiment) if experiment else None
     wanted = set(parse_changes(arg or (), ()))
     if workload is not None:
-        require_workload(workload, program_names(ledger))
+        require_program(workload, program_names(ledger))
     runs = run_summaries(ledger)
     rows = [
         row

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from orchestrator.catalog.case import TrainingCase
+from orchestrator.megatron.case import TrainingCase
 from tests.recorded_jobs import GPU_OOM, PENDING, Outcome
 from tests.unit.catalog.entries import write_experiment
 

@@ -7,7 +7,7 @@ from itertools import takewhile
 
 from orchestrator.fields import Column
 from orchestrator.ledger.views import VIEWS
-from orchestrator.metrics import METRICS
+from orchestrator.megatron.metrics import METRICS
 from orchestrator.results.export.rows import CASE_COLUMNS, ITERATION_COLUMNS, JOB_COLUMNS
 from tests.pages import CHECKOUT
 from tests.reference.markdown import code, table

@@ -9,10 +9,10 @@ from typing import Any, get_args, get_origin
 from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
-from orchestrator.catalog.axes import MegatronSettings
 from orchestrator.catalog.claims import ClaimFields
 from orchestrator.catalog.experiment import CaseFields, Experiment
 from orchestrator.config.model import LARGEST_COUNT
+from orchestrator.megatron.axes import MegatronSettings
 from tests.pages import anchor_of
 from tests.reference.markdown import block, code, flow, table
 

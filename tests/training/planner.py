@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from orchestrator.planning import exact
+from orchestrator.megatron import exact
 
 
 class _SharedChild(exact._Child):

@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 import torch
 
+from orchestrator.megatron import exact
+from orchestrator.megatron.exact import ExactJob, ExactMemory, RankMemory, exact_memory
+from orchestrator.megatron.meta_memory import LiveBytes
 from orchestrator.megatron.model import Attention
-from orchestrator.planning import exact
-from orchestrator.planning.exact import ExactJob, ExactMemory, RankMemory, exact_memory
-from orchestrator.planning.meta_memory import LiveBytes
 from tests.training.planner import shared_processes
 
 REPOSITORY = Path(__file__).parents[2]
@@ -251,7 +251,7 @@ def test_an_interrupt_ends_the_planner(monkeypatch: pytest.MonkeyPatch) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(exact, "_COMMAND", [sys.executable, "-c", "import time; time.sleep(600)"])
-    monkeypatch.setattr("orchestrator.planning.exact.subprocess.Popen", remember)
+    monkeypatch.setattr("orchestrator.megatron.exact.subprocess.Popen", remember)
     monkeypatch.setattr(exact, "wait", interrupted)
     with pytest.raises(KeyboardInterrupt):
         exact_memory([ExactJob((), 1)] * 3)
@@ -262,7 +262,7 @@ def test_the_calling_process_never_loads_torch() -> None:
     size = "--seq-length 16 --vocab-size 64 --num-layers 1 --hidden-size 32 --num-attention-heads 2 --train-iters 1"
     arguments = f"{size} --micro-batch-size 1 --global-batch-size 1"
     program = (
-        "import sys; from orchestrator.planning.exact import *;"
+        "import sys; from orchestrator.megatron.exact import *;"
         f"[memory] = exact_memory([ExactJob({tuple(arguments.split())!r}, 1)]);"
         "print(max(rank.parameters for rank in memory), 'torch' in sys.modules)"
     )

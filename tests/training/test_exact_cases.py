@@ -13,8 +13,8 @@ from statistics import mean
 
 import pytest
 
-from orchestrator.catalog.case import TrainingCase
-from orchestrator.planning.exact import ExactCase, exact_job, plan_exactly
+from orchestrator.megatron.case import TrainingCase
+from orchestrator.megatron.exact import ExactCase, exact_job, plan_exactly
 from orchestrator.planning.plan import memory_of
 from tests.training.planner import shared_processes
 from tests.unit.catalog.entries import find_case

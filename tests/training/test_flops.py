@@ -8,7 +8,7 @@ from typing import get_args
 import pytest
 
 from orchestrator.megatron.model import ModelShape, Recompute, computed_flops_per_iteration
-from orchestrator.workloads import find_workload
+from orchestrator.megatron.programs import find_workload
 from tests.training.launching import SMALL_MODEL, run_forked
 
 MODELS = {

@@ -23,8 +23,6 @@ FLOORS = {
     "identity": 1,
     "job_spec": 1,
     "masking": 1,
-    "megatron": 1,
-    "metrics": 1,
     "money": 1,
     "paths": 1,
     "pretrain": 1,
@@ -35,13 +33,11 @@ FLOORS = {
     "slurm": 2,
     "programs": 3,
     "catalog": 4,
-    "workloads": 5,
     "clusters": 6,
     "planning": 7,
     "reading": 7,
     "results": 7,
     "launch": 8,
-    "search": 8,
     "api": 9,
     "cli": 10,
 }
@@ -50,7 +46,6 @@ SAME_FLOOR = {
     ("files", "errors"),
     ("identity", "errors"),
     ("identity", "files"),
-    ("job_spec", "megatron"),
     ("masking", "secret_patterns"),
     ("money", "errors"),
     ("paths", "errors"),
@@ -58,8 +53,56 @@ SAME_FLOOR = {
     ("paths", "identity"),
     ("results", "reading"),
 }
+PLUGIN = "megatron"
+# Modules of the core that still import the plug-in. The set only becomes smaller.
+IMPORTS_THE_PLUGIN = {
+    "api.__init__",
+    "api.catalog",
+    "api.figures",
+    "api.jobs",
+    "api.plans",
+    "api.sites",
+    "api.submissions",
+    "catalog.expand",
+    "catalog.experiment",
+    "catalog.library",
+    "clusters.check",
+    "clusters.generate",
+    "clusters.machine",
+    "clusters.profile",
+    "clusters.program",
+    "job_spec",
+    "launch.batches",
+    "launch.cluster_check",
+    "launch.preflight",
+    "launch.render",
+    "launch.run_options",
+    "launch.submit",
+    "ledger.measurements",
+    "ledger.tables",
+    "ledger.views",
+    "planning.batch_plan",
+    "planning.batch_report",
+    "planning.plan",
+    "planning.target",
+    "programs.metrics",
+    "reading.causes",
+    "reading.collect",
+    "reading.failure",
+    "reading.gpu_samples",
+    "reading.job_status",
+    "reading.statistics",
+    "reading.verdict",
+    "results.bundle.write",
+    "results.cases",
+    "results.claims",
+    "results.comparison",
+    "results.export.rows",
+    "results.outcome",
+    "results.plot.figure",
+}
 # Budget of the package. A number changes only in a commit that names what it buys.
-MOST_LINES, MOST_FILES, MOST_ANY = 50_300, 200, 90
+MOST_LINES, MOST_FILES, MOST_ANY = 50_460, 206, 90
 MOST_LINES_OF_A_FUNCTION = 50
 
 FILES = {".".join(file.relative_to(PACKAGE).with_suffix("").parts): file for file in sorted(PACKAGE.rglob("*.py"))}
@@ -127,13 +170,25 @@ def test_imports_go_to_lower_floors() -> None:
     upward = [
         f"{module} imports {target}"
         for (own, target), module in edges.items()
-        if own != target in FLOORS and FLOORS[target] >= FLOORS.get(own, 0) and (own, target) not in SAME_FLOOR
+        if PLUGIN not in (own, target)
+        and own != target in FLOORS
+        and FLOORS[target] >= FLOORS.get(own, 0)
+        and (own, target) not in SAME_FLOOR
     ]
     assert upward == []
 
 
 def test_every_package_and_module_has_a_floor() -> None:
-    assert {area(module) for module in FILES} - {"__init__"} == set(FLOORS)
+    assert {area(module) for module in FILES} - {"__init__", PLUGIN} == set(FLOORS)
+
+
+def test_the_core_does_not_import_the_plug_in() -> None:
+    importers = {
+        module
+        for module, targets in imports().items()
+        if area(module) != PLUGIN and any(area(target) == PLUGIN for target in targets)
+    }
+    assert importers == IMPORTS_THE_PLUGIN, "an entry that is gone must leave the set"
 
 
 def test_modules_do_not_import_each_other() -> None:
@@ -141,9 +196,8 @@ def test_modules_do_not_import_each_other() -> None:
 
 
 def test_modules_that_run_inside_a_job_import_nothing_else() -> None:
-    for name in ("pretrain", "megatron"):
-        targets = set[str]().union(*(targets for module, targets in imports().items() if area(module) == name))
-        assert {area(target) for target in targets} <= {name}
+    targets = set[str]().union(*(targets for module, targets in imports().items() if area(module) == "pretrain"))
+    assert {area(target) for target in targets} <= {"pretrain"}
 
 
 def test_the_package_keeps_its_budget() -> None:

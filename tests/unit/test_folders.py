@@ -13,10 +13,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from orchestrator.catalog.axes import AXES
 from orchestrator.catalog.expand import expand
 from orchestrator.errors import ReproError
 from orchestrator.job_spec import Value
+from orchestrator.megatron.axes import AXES
 from orchestrator.paths import Folders, find_folders
 from tests.forked_repro import run_forked
 from tests.unit.catalog.entries import shipped

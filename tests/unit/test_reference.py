@@ -11,7 +11,6 @@ import pytest
 from pydantic import BaseModel, TypeAdapter
 
 from orchestrator import errors
-from orchestrator.catalog.axes import MegatronSettings
 from orchestrator.catalog.experiment import Experiment, Paper, TrainingFields
 from orchestrator.catalog.template import experiment_schema, paper_schema
 from orchestrator.cli import main
@@ -19,6 +18,7 @@ from orchestrator.clusters.profile import ClusterProfile, profile_schema
 from orchestrator.config.user import UserConfig
 from orchestrator.launch.cluster_check import OUTSIDE_IMAGE
 from orchestrator.launch.executors import NOT_STARTED, TIMED_OUT
+from orchestrator.megatron.axes import MegatronSettings
 from orchestrator.megatron.model import Training
 from tests.pages import CHECKOUT
 from tests.reference.pages import PAGES

@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from orchestrator.catalog.axes import MEGATRON
-from orchestrator.catalog.case import TrainingCase, parse_where, select
+from orchestrator.catalog.case import parse_where, select
+from orchestrator.megatron.axes import MEGATRON
+from orchestrator.megatron.case import TrainingCase
 from orchestrator.megatron.model import DdpKind, Recompute, padded_vocabulary, parameters_of_rank
 from tests.cases import expand
 from tests.unit.catalog.entries import shipped

@@ -9,8 +9,6 @@ from datetime import datetime
 from types import SimpleNamespace
 from typing import Annotated, Any
 
-from orchestrator.catalog.axes import AXES, SETTING_COLUMNS
-from orchestrator.catalog.case import TrainingCase
 from orchestrator.catalog.library import Entry
 from orchestrator.errors import Problem, ReproError, did_you_mean
 from orchestrator.fields import Column, Columns, Field, TableRow, columns_of, main_names, values_of
@@ -20,8 +18,11 @@ from orchestrator.ledger.measurements import iterations_of
 from orchestrator.ledger.reports import attempt_origins, run_records
 from orchestrator.ledger.rows import JobRow
 from orchestrator.ledger.tables import Run, field_values
-from orchestrator.metrics import METRICS, MetricDefinition, principal_metric, shares_beside
+from orchestrator.megatron.axes import AXES, SETTING_COLUMNS
+from orchestrator.megatron.case import TrainingCase
+from orchestrator.megatron.metrics import METRICS
 from orchestrator.money import recorded_price
+from orchestrator.programs.metric import MetricDefinition, principal_metric, shares_beside
 from orchestrator.results.cases import Result
 from orchestrator.results.claims import ClaimVerdict
 from orchestrator.text import printable_line, utc_stamp

@@ -19,9 +19,9 @@ from orchestrator.catalog.experiment import PAPER, is_search
 from orchestrator.catalog.library import Entry
 from orchestrator.errors import Problem, ReproError
 from orchestrator.files import written_whole
+from orchestrator.megatron.search.plot import drawn as drawn_search
 from orchestrator.programs.program import BYTES, shown_bytes
 from orchestrator.results.cases import Result
-from orchestrator.results.plot import search
 from orchestrator.results.plot.marks import draw_bars, draw_lines, legend
 from orchestrator.results.plot.panels import (
     BACKGROUND,
@@ -59,7 +59,7 @@ def drawn(entry: Entry, scale: str, cluster: str, results: Sequence[Result], on_
     axes_of, device = entry.experiment.axes, results[0].case.device
     title = "" if on_page else entry.experiment.title
     if is_search(entry.name):
-        return search.drawn(title, [] if on_page else setup(entry, scale, cluster), results)
+        return drawn_search(title, [] if on_page else setup(entry, scale, cluster), results)
     bars = axes_of.marks == "bars"
     results = _with_place(entry, results)
     position_of = positions_of(entry, results)

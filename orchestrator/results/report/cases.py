@@ -11,8 +11,8 @@ from typing import Literal
 from orchestrator.catalog.library import Entry
 from orchestrator.ledger.rows import AttemptOrigin
 from orchestrator.ledger.tables import FAILED, MEASURED, Run
-from orchestrator.metrics import MetricDefinition, shares_beside
 from orchestrator.money import Money, recorded_price, totals
+from orchestrator.programs.metric import MetricDefinition, shares_beside
 from orchestrator.reading.failure import POLICIES, Failure
 from orchestrator.results.cases import Result
 from orchestrator.results.claims import ClaimVerdict

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.api.search import SearchOptions, affordable
 from orchestrator.errors import ReproError
-from orchestrator.search.answer import EndedTrial
-from orchestrator.search.candidates import Budget, Corrected, read_search_budget
-from orchestrator.workloads import find_workload
-from tests.unit.search.test_policy import candidate
+from orchestrator.megatron.programs import find_workload
+from orchestrator.megatron.search.answer import EndedTrial
+from orchestrator.megatron.search.api import SearchOptions, affordable
+from orchestrator.megatron.search.candidates import Budget, Corrected, read_search_budget
+from tests.unit.megatron.search.test_policy import candidate
 
 START_UP_S = find_workload("pretrain").time.start_up_s
 

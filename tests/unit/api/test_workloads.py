@@ -12,8 +12,9 @@ import pytest
 from orchestrator import api
 from orchestrator.clusters.resolve import find_cluster
 from orchestrator.errors import ReproError
-from orchestrator.workloads import workloads
-from orchestrator.workloads.needs import PublicFile
+from orchestrator.megatron.programs import find_workload
+from orchestrator.programs.needs import PublicFile
+from orchestrator.programs.registry import programs
 from tests.loopback_files import FileServer, file_server
 from tests.unit.api.project import Project, problems
 from tests.unit.launch.repositories import git, make_repository
@@ -44,15 +45,15 @@ def shared(project: Project, server: FileServer, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("GIT_CONFIG_COUNT", "1")
     monkeypatch.setenv("GIT_CONFIG_KEY_0", f"url.file://{folder}/origin.insteadOf")
     monkeypatch.setenv("GIT_CONFIG_VALUE_0", "https://github.com/NVIDIA/Megatron-LM")
-    workload = workloads()["megatron-2021"]
+    workload = find_workload("megatron-2021")
     needs = [
         server.file(field=need.field, name=need.name) if isinstance(need, PublicFile) else need
         for need in workload.needs
     ]
     write_paper(project, "NVIDIA/Megatron-LM, commit: release")
     (folder / "experiments" / "here" / "figure-1.yaml").write_text("")  # a folder without experiments is no paper
-    here = dict(workloads()) | {"megatron-2021": dataclasses.replace(workload, needs=tuple(needs))}
-    for module in ("orchestrator.workloads", "orchestrator.api.sites", "orchestrator.clusters.check"):
+    here = dict(programs()) | {"megatron-2021": dataclasses.replace(workload, needs=tuple(needs))}
+    for module in ("orchestrator.megatron.programs", "orchestrator.api.sites", "orchestrator.clusters.check"):
         monkeypatch.setattr(f"{module}.workloads", lambda: here)
     return folder / "shared"
 
@@ -82,7 +83,7 @@ def files_in(folder: Path) -> dict[Path, bytes]:
 @pytest.mark.usefixtures("project")
 def test_every_program_has_its_commit_and_its_needs() -> None:
     rows = {shown.row.workload: shown.row for shown in api.workload_needs()}
-    assert list(rows) == list(workloads())
+    assert list(rows) == list(programs())
     assert str(rows["megatron-2021"].commit).startswith("6985e58938d4")
     assert rows["megatron-2021"].needs == ["checkout", "vocab_file", "merge_file", "data_path"]
     assert (rows["pretrain"].commit, rows["pretrain"].needs) == (None, [])

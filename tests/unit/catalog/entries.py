@@ -9,9 +9,9 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from orchestrator.catalog.case import TrainingCase
 from orchestrator.catalog.claims import Claim
 from orchestrator.catalog.library import Entry, find_experiment, read_experiment
+from orchestrator.megatron.case import TrainingCase
 from orchestrator.paths import Folders
 from tests.cases import expand
 

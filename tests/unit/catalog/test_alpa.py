@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.catalog.axes import MEGATRON
-from orchestrator.catalog.case import TrainingCase, parse_where, select
+from orchestrator.catalog.case import parse_where, select
 from orchestrator.catalog.claims import PeakClaim
 from orchestrator.catalog.experiment import scale_names
+from orchestrator.megatron.axes import MEGATRON
+from orchestrator.megatron.case import TrainingCase
 from orchestrator.megatron.model import ModelShape, flops_per_iteration, tflops_per_gpu
+from orchestrator.megatron.programs.megatron_2021 import ITERATIONS, WARM_UP
 from orchestrator.megatron.rules import Dialect, RuleContext, broken_rules
-from orchestrator.workloads.megatron_2021 import ITERATIONS, WARM_UP
 from tests.cases import expand
 from tests.unit.catalog.entries import shipped
 

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.catalog.axes import MEGATRON
-from orchestrator.catalog.case import TrainingCase, parse_where, select
+from orchestrator.catalog.case import parse_where, select
 from orchestrator.catalog.claims import RatioClaim
 from orchestrator.catalog.experiment import PublishedPoint, scale_names
+from orchestrator.megatron.axes import MEGATRON
+from orchestrator.megatron.case import TrainingCase
 from orchestrator.megatron.memory import MemoryFacts, estimate_memory, solve_offload
 from orchestrator.megatron.model import ModelShape, model_flops_utilization, padded_vocabulary
+from orchestrator.megatron.programs import find_workload
+from orchestrator.megatron.programs.base import USABLE_SHARE
 from orchestrator.megatron.rules import Dialect, RuleContext, broken_rules
-from orchestrator.workloads import find_workload
-from orchestrator.workloads.base import USABLE_SHARE
 from tests.cases import expand
 from tests.unit.catalog.entries import shipped
 

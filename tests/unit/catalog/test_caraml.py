@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from orchestrator.catalog.case import TrainingCase
 from orchestrator.catalog.claims import RatioClaim
 from orchestrator.catalog.experiment import PublishedPoint
+from orchestrator.megatron.case import TrainingCase
 from orchestrator.megatron.model import flops_per_iteration, tflops_per_gpu
-from orchestrator.workloads import workloads
+from orchestrator.megatron.programs import find_workload
 from tests.cases import expand
 from tests.unit.catalog.entries import shipped
 
@@ -90,9 +90,9 @@ def test_smaller_scales_on_gpus_train_the_published_model_with_the_published_mic
 
 @pytest.mark.parametrize("workload", ["megatron-2021", "megatron-core-0.14", "megatron-alpa"])
 def test_programs_whose_arguments_lack_rotary_positions_refuse_the_model(workload: str) -> None:
-    refusal = workloads()[workload].unsupported_settings(replace(CASES[16], workload=workload))
+    refusal = find_workload(workload).unsupported_settings(replace(CASES[16], workload=workload))
     assert refusal is not None and "rotary positions" in refusal
-    todays = workloads()["megatron-2026"]
+    todays = find_workload("megatron-2026")
     assert todays.unsupported_settings(replace(CASES[16], workload="megatron-2026")) is None
 
 

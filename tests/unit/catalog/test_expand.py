@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator.catalog.axes import AXES, MEGATRON
 from orchestrator.catalog.case import parse_where, select
 from orchestrator.catalog.expand import MOST_CASES, case_count, scale_fields
 from orchestrator.catalog.experiment import scale_names
 from orchestrator.catalog.library import experiment_names, read_experiment
 from orchestrator.errors import ReproError
+from orchestrator.megatron.axes import AXES, MEGATRON
 from orchestrator.paths import Folders
 from tests.cases import expand
 from tests.examples import examples

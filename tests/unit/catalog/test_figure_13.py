@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.catalog.axes import MEGATRON
-from orchestrator.catalog.case import TrainingCase, parse_where, select
+from orchestrator.catalog.case import parse_where, select
 from orchestrator.catalog.claims import GainClaim, PeakClaim
 from orchestrator.catalog.experiment import PAPER, scale_names
+from orchestrator.megatron.axes import MEGATRON
+from orchestrator.megatron.case import TrainingCase
 from orchestrator.megatron.model import ModelShape
 from orchestrator.megatron.rules import RuleContext, broken_rules
 from tests.cases import expand

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.catalog.case import TrainingCase
+from orchestrator.megatron.case import TrainingCase
 from orchestrator.megatron.model import flops_per_iteration
 from tests.cases import expand
 from tests.unit.catalog.entries import shipped

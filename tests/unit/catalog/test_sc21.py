@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.catalog.case import TrainingCase, select
+from orchestrator.catalog.case import select
 from orchestrator.catalog.claims import ClosesClaim, GainClaim, PublishedClaim, RatioClaim, TrendClaim
 from orchestrator.catalog.experiment import PAPER, scale_names
 from orchestrator.config.yaml import read_document
+from orchestrator.megatron.case import TrainingCase
 from orchestrator.megatron.memory import MemoryFacts, estimate_memory
 from orchestrator.megatron.model import flops_per_iteration, training_days
+from orchestrator.megatron.programs.base import USABLE_SHARE
 from orchestrator.megatron.rules import Dialect, RuleContext, broken_rules
 from orchestrator.planning.plan import job_content
 from orchestrator.slurm.notation import time_limit_s
-from orchestrator.workloads.base import USABLE_SHARE
 from tests.cases import cases_to_run, expand
 from tests.unit.catalog.entries import CHECKOUT, shipped
 
 # GPUs of the points of run_table_1.sh and run_figure_11.sh to run_figure_18.sh at 6985e58938. The other values are in
-# tests/unit/workloads/sc21_arguments.yaml.
+# tests/unit/megatron/programs/sc21_arguments.yaml.
 GPUS = {
     "table-1": [32, 64, 128, 256, 512, 1024, 1536, 1920, 2520, 3072],
     "figure-11": [8, 8, 16, 16, 32, 32, 64, 64],

@@ -6,13 +6,14 @@ from typing import Any
 
 import pytest
 
-from orchestrator.catalog.axes import MEGATRON
-from orchestrator.catalog.case import TrainingCase, parse_where, select
+from orchestrator.catalog.case import parse_where, select
 from orchestrator.catalog.claims import OutcomeClaim, PeakClaim, PublishedClaim, RatioClaim, TrendClaim
 from orchestrator.catalog.experiment import PAPER, scale_names
+from orchestrator.megatron.axes import MEGATRON
+from orchestrator.megatron.case import TrainingCase
 from orchestrator.megatron.memory import MemoryFacts, estimate_memory
+from orchestrator.megatron.programs.base import USABLE_SHARE
 from orchestrator.megatron.rules import Dialect, RuleContext, broken_rules
-from orchestrator.workloads.base import USABLE_SHARE
 from tests.cases import expand
 from tests.unit.catalog.entries import shipped
 

@@ -52,13 +52,13 @@ def test_status_with_nothing_under_way_loads_the_database_and_nothing_else(finis
 
 
 def test_status_without_jobs_loads_no_parser_and_no_patterns_of_secrets(site: Site) -> None:
-    parser = {"orchestrator.reading.parse", "orchestrator.megatron.logs.iteration_lines"}
+    parser = {"orchestrator.megatron.logs.parse", "orchestrator.megatron.logs.iteration_lines"}
     others = {"orchestrator.masking", "orchestrator.secret_patterns", "orchestrator.ledger.reports"}
     assert loaded(site, "status") & (parser | others) == set()
 
 
 def test_list_needs_neither_the_database_nor_the_scheduler_and_plans_nothing(site: Site) -> None:
-    parts = {"orchestrator.planning", "orchestrator.workloads", "orchestrator.slurm", "orchestrator.ledger"}
+    parts = {"orchestrator.planning", "orchestrator.megatron.programs", "orchestrator.slurm", "orchestrator.ledger"}
     assert loaded(site, "list") & (HEAVY | parts) == set()
 
 

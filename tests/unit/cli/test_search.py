@@ -86,7 +86,7 @@ def test_after_a_kill_the_same_search_waits_for_an_open_job_that_it_would_not_st
         go.touch()
         return api.wait(*given, **options)
 
-    monkeypatch.setattr("orchestrator.api.search.wait", wait)
+    monkeypatch.setattr("orchestrator.megatron.search.api.wait", wait)
     again = repro(*SMALL, *SHORT, "--finalists", "1", "--json")
     go.touch()  # also if the search did not wait
     assert again.returncode == 0, again.stderr

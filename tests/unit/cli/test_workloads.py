@@ -8,8 +8,8 @@ import shlex
 import pytest
 import yaml
 
-from orchestrator.workloads import workloads
-from orchestrator.workloads.needs import MERGES, VOCABULARY
+from orchestrator.megatron.programs.sites import MERGES, VOCABULARY
+from orchestrator.programs.registry import programs
 from tests.stand_in_site import CHECKOUT
 from tests.unit.cli.calling import Caller
 
@@ -85,7 +85,7 @@ def test_wrong_words_are_one_message_and_exit_code_2(repro: Caller, words: tuple
 def test_the_page_about_workloads_has_each_program_and_the_real_output_of_its_commands(repro: Caller) -> None:
     page = (CHECKOUT / "docs" / "how-to" / "workloads.md").read_text()
     headings = " ".join(line for line in page.splitlines() if line.startswith("### "))
-    assert [name for name in workloads() if f"`{name}`" not in headings] == []
+    assert [name for name in programs() if f"`{name}`" not in headings] == []
     offline = "workloads fetch megatron-kwai --cluster kwai-h800 --directory /shared/data --offline"
     for command, pipe, last in (("workloads list", "", 0), (offline, " >fetch.sh\n    $ tail -3 fetch.sh", 3)):
         lines = repro(*command.split()).stdout.splitlines()

@@ -13,8 +13,9 @@ from orchestrator.clusters.container import read_image
 from orchestrator.clusters.resolve import Cluster, find_cluster
 from orchestrator.config.model import read_model
 from orchestrator.config.yaml import KeyPath, read_document
+from orchestrator.megatron.programs import find_workload
 from orchestrator.paths import Folders
-from orchestrator.workloads import workloads
+from orchestrator.programs.registry import programs
 
 CHECKOUT = Path(__file__).resolve().parents[3]
 
@@ -107,7 +108,7 @@ def filled(folder: Path, name: str) -> Cluster:
 
 
 def workload_names() -> list[str]:
-    return list(workloads())
+    return list(programs())
 
 
 def image_names() -> list[str]:
@@ -158,6 +159,6 @@ def _image(name: str, runtime: str) -> str:
 
 
 def _site(workload: str) -> dict[str, str]:
-    fields = workloads()[workload].site.model_fields
+    fields = find_workload(workload).site.model_fields
     texts = [name for name, field in fields.items() if field.annotation is not bool]
     return {name: _FIELDS.get(name, f"/code/{workload}") for name in texts}

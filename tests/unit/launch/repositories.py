@@ -6,7 +6,7 @@ import subprocess
 from pathlib import Path
 
 from orchestrator.clusters.needs import Item, Source
-from orchestrator.workloads.needs import Need, PublicFile, Repository
+from orchestrator.programs.needs import Need, PublicFile, Repository
 
 AUTHOR = ("-c", "user.name=Ann", "-c", "user.email=ann@example.org")
 

@@ -27,10 +27,10 @@ from orchestrator.launch.run_options import (
     failure_kind,
 )
 from orchestrator.megatron.logs.alpa import RowKey
+from orchestrator.megatron.logs.parse import read_log
 from orchestrator.reading.causes import cause
 from orchestrator.reading.failure import Ending, Failure, failure_of
 from orchestrator.reading.logs import log_blocks
-from orchestrator.reading.parse import read_log
 from orchestrator.reading.statistics import ENOUGH_SAMPLES
 from tests.unit.render.plans import TEMPLATES, plain_slurm, plans
 from tests.unit.render.stand_ins import Stage, cluster_and_plan, with_arguments

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from orchestrator.catalog.axes import MEGATRON
 from orchestrator.catalog.case import parse_where, select
 from orchestrator.catalog.expand import expand
 from orchestrator.catalog.library import find_experiment
@@ -16,6 +15,7 @@ from orchestrator.clusters import program
 from orchestrator.launch.submit import Submitted, submit
 from orchestrator.ledger.attempts import job_rows
 from orchestrator.ledger.tables import ENDED, FAILED, VERIFIED, Attempt
+from orchestrator.megatron.axes import MEGATRON
 from orchestrator.planning.plan import Plan, plan_cases
 from orchestrator.reading.failure import Failure
 from tests.recorded_jobs import new_ledger

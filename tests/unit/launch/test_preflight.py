@@ -16,7 +16,7 @@ from orchestrator.job_spec import Resources
 from orchestrator.launch.preflight import require_ready
 from orchestrator.paths import Folders
 from orchestrator.planning.plan import Plan
-from orchestrator.workloads.base import Program
+from orchestrator.programs.bound import BoundProgram
 from tests.unit.catalog.entries import shipped
 from tests.unit.clusters.sites import PLAIN, cluster_of
 from tests.unit.launch.test_run_record import checkout, git
@@ -38,7 +38,7 @@ def require(plans: list[Plan], folder: Path, more: str = "") -> None:
 def job_of(folder: Path, checkout: Path, commit: str) -> Plan:
     place = ("workloads", "megatron-2021", "checkout")
     values = ((f"{checkout}/pretrain_gpt.py", place), (str(checkout), place))  # as workloads/base gives them
-    program = Program("megatron-2021", (), (), commit, site_values=values)
+    program = BoundProgram("megatron-2021", (), (), commit, site_values=values)
     (case, *_) = expand(shipped(), "pair")
     resources = Resources(1, 1, 1, "0:10:00")
     return Plan(case=case, cluster=here(folder).name, resources=resources, identity="case", program=program)

@@ -24,10 +24,10 @@ from orchestrator.launch import cluster_check
 from orchestrator.launch.cluster_check import Probed, job_findings, probe_findings, probe_plan, with_probe_lines
 from orchestrator.launch.executors import SlurmScriptExecutor
 from orchestrator.launch.render import render_job
+from orchestrator.megatron.programs.pretrain import code_version
 from orchestrator.paths import Folders
 from orchestrator.slurm.query import QueryAnswer
 from orchestrator.slurm.records import JobRecord
-from orchestrator.workloads.pretrain import code_version
 from tests.unit.clusters.sites import CHECKOUT, cluster_of, filled
 
 TEMPLATES = CHECKOUT / "templates"

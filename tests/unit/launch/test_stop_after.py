@@ -31,9 +31,9 @@ from orchestrator.ledger.tables import (
     WAITING,
     Attempt,
 )
+from orchestrator.megatron.logs.parse import read_log
 from orchestrator.reading.causes import Cause
 from orchestrator.reading.failure import POLICIES, Ending, Failure, failure_of
-from orchestrator.reading.parse import read_log
 from orchestrator.reading.verdict import Expected, judge
 from tests.recorded_jobs import new_ledger, new_run, record_jobs
 

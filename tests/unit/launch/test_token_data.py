@@ -9,9 +9,9 @@ import pytest
 
 from orchestrator.catalog.library import find_experiment
 from orchestrator.launch.fetch import DOCUMENT_TOKENS, DOCUMENTS, write_random_tokens
+from orchestrator.megatron.programs import workload_named
 from orchestrator.paths import Folders
-from orchestrator.workloads import workloads
-from orchestrator.workloads.needs import TokenData
+from orchestrator.programs.needs import TokenData
 from tests.cases import expand, megatron_names
 from tests.unit.clusters.sites import CHECKOUT
 
@@ -52,7 +52,7 @@ def test_megatron_lm_accepts_the_number_of_epochs_of_every_case(prefix: Path) ->
     parts = 0
     for name in megatron_names(FOLDERS):
         for case in expand(find_experiment(FOLDERS, name), "paper"):
-            workload = workloads().get(case.workload)
+            workload = workload_named(case.workload)
             if workload is None or not any(isinstance(need, TokenData) for need in workload.needs):
                 continue
             batch, evaluations = case.layout.global_batch_size, case.training.evaluation_iterations

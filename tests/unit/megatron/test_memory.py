@@ -17,8 +17,8 @@ from orchestrator.megatron.memory import (
     estimate_stage,
 )
 from orchestrator.megatron.model import DdpKind, Dtype, Layout, ModelShape, Recompute, Training
+from orchestrator.megatron.programs import find_workload
 from orchestrator.pretrain.arguments import microbatch_slots
-from orchestrator.workloads import find_workload
 
 CORE = MemoryFacts(attention="flash", shards_optimizer=True)
 MEGATRON_2021, MEGATRON_ALPA = find_workload("megatron-2021").memory, find_workload("megatron-alpa").memory

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from orchestrator.megatron.memory import MemoryEstimate, estimate_memory_atc24, solve_offload
 from orchestrator.megatron.model import Layout, ModelShape, Recompute, Training
-from orchestrator.workloads.base import USABLE_SHARE
+from orchestrator.megatron.programs.base import USABLE_SHARE
 
 LLAMA_7B = ModelShape(layers=32, hidden=4096, heads=32, seq=12288, vocab=32004, ffn=11008, family="llama")
 LLAMA_65B = ModelShape(layers=80, hidden=8192, heads=64, seq=4096, vocab=32004, ffn=22016, family="llama")

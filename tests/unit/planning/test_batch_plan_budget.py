@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.catalog.case import TrainingCase, training_cases
 from orchestrator.clusters.machine import Machine
 from orchestrator.config.model import Hardware
 from orchestrator.errors import ReproError
+from orchestrator.megatron.case import TrainingCase, training_cases
 from orchestrator.megatron.logs import IterationLine
 from orchestrator.megatron.model import Training
 from orchestrator.planning.batch_plan import (

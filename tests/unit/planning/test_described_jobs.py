@@ -14,12 +14,12 @@ from orchestrator.clusters.resolve import Cluster
 from orchestrator.errors import ReproError
 from orchestrator.job_spec import Resources, Value
 from orchestrator.launch.preflight import require_ready
+from orchestrator.launch.submit import copy_programs
 from orchestrator.paths import Folders
 from orchestrator.planning.batch_plan import ChosenCases, plan_batch
 from orchestrator.planning.batch_report import batch_report
 from orchestrator.planning.plan import Plan, check_case, plan_cases
 from orchestrator.planning.target import Target, cases_at
-from orchestrator.workloads import copy_programs
 from tests.unit.clusters.sites import PLAIN, cluster_of
 from tests.unit.render.described import ALL_REDUCE, CONTAINERS, HPL, MESSAGES, SERVED, TOY, WIDTH
 from tests.unit.render.described import described_entry as entry_of

@@ -15,12 +15,12 @@ from orchestrator.clusters.machine import Machine
 from orchestrator.clusters.resolve import Cluster
 from orchestrator.errors import ReproError
 from orchestrator.job_spec import Resources
+from orchestrator.megatron.exact import install_command
+from orchestrator.megatron.programs import megatron_2021
+from orchestrator.megatron.programs.flags import Flags, flag_arguments
 from orchestrator.paths import Folders
-from orchestrator.planning.exact import install_command
 from orchestrator.planning.plan import Plan, plan_cases, resources_of
 from orchestrator.planning.target import Target, cases_at
-from orchestrator.workloads import megatron_2021
-from orchestrator.workloads.flags import Flags, flag_arguments
 from tests.unit.catalog.entries import BASE, CHECKOUT, entry_of, shipped
 from tests.unit.clusters.sites import PLAIN, cluster_of, selene
 

@@ -10,9 +10,9 @@ import pytest
 from orchestrator.clusters.machine import parse_nvidia_smi
 from orchestrator.clusters.resolve import Cluster
 from orchestrator.megatron.model import flops_per_iteration
+from orchestrator.megatron.programs.base import USABLE_SHARE
 from orchestrator.planning.plan import cost_of, plan_cases
 from orchestrator.planning.target import Target, cases_at
-from orchestrator.workloads.base import USABLE_SHARE
 from tests.cases import expand
 from tests.unit.catalog.entries import shipped
 from tests.unit.planning.test_plan import FOLDERS, local

@@ -6,16 +6,16 @@ from dataclasses import dataclass, fields, replace
 
 import pytest
 
-from orchestrator.catalog.case import TrainingCase
 from orchestrator.catalog.experiment import scale_names
+from orchestrator.megatron.case import TrainingCase
 from orchestrator.megatron.model import Layout, ModelShape, Training
 from orchestrator.planning.plan import identity, non_default
-from orchestrator.workloads.base import Program
+from orchestrator.programs.bound import BoundProgram
 from tests.cases import expand
 from tests.unit.catalog.entries import shipped
 
 CASE = expand(shipped())[0]
-PROGRAM = Program("megatron-2021", ("python", "-u", "x.py"), ("--a",), code="c1", image="i1", image_path="/p1")
+PROGRAM = BoundProgram("megatron-2021", ("python", "-u", "x.py"), ("--a",), code="c1", image="i1", image_path="/p1")
 BASE = identity(CASE, PROGRAM, "selene")
 
 
@@ -32,7 +32,7 @@ def test_identity_is_that_of_the_first_release() -> None:
         training=Training(),
         device="cpu",
     )
-    assert identity(case, Program("pretrain", (), (), code="c"), "local") == "690bc6859288"
+    assert identity(case, BoundProgram("pretrain", (), (), code="c"), "local") == "690bc6859288"
 
 
 def test_each_point_has_its_own_stable_identity() -> None:
@@ -78,7 +78,7 @@ def test_paths_of_python_and_images_do_not_change_the_identity() -> None:
     ],
     ids=["cluster", "code", "image", "no image", "image digest", "workload", "device", "model", "layout", "training"],
 )
-def test_program_layout_and_image_change_the_identity(case: TrainingCase, program: Program, cluster: str) -> None:
+def test_program_layout_and_image_change_the_identity(case: TrainingCase, program: BoundProgram, cluster: str) -> None:
     assert identity(case, program, cluster) != BASE
 
 

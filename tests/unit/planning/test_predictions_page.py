@@ -18,7 +18,7 @@ from benchmarks.prediction_tables import (
     error_table,
     order_table,
 )
-from orchestrator.planning.time_constants import FITTED, Basis
+from orchestrator.megatron.time_constants import FITTED, Basis
 
 pytestmark = pytest.mark.slow
 

@@ -10,10 +10,10 @@ import pytest
 from orchestrator.catalog.case import with_workload
 from orchestrator.clusters.resolve import Cluster
 from orchestrator.config.model import Hardware
+from orchestrator.megatron.time_constants import Basis
 from orchestrator.planning.plan import LOCAL_LAYERS_WARNING, check_case, memory_of, time_of
 from orchestrator.planning.target import Target, case_context, refusals, start_refusals, start_warnings
-from orchestrator.planning.time_constants import Basis
-from orchestrator.workloads.base import Program
+from orchestrator.programs.bound import BoundProgram
 from tests.cases import expand
 from tests.unit.catalog.entries import shipped
 from tests.unit.clusters.sites import PLAIN, cluster_of
@@ -27,7 +27,7 @@ H100 = Hardware(
     nvlink_gb_s=450,
     network_gb_s=50,
 )
-MPI = Program("megatron-kwai", (), (), "code", needs_mpi=True)
+MPI = BoundProgram("megatron-kwai", (), (), "code", needs_mpi=True)
 
 
 def site(folder: Path, slurm: str) -> Cluster:
@@ -39,8 +39,8 @@ def container(folder: Path, runtime: str, more: str = "") -> Cluster:
     return cluster_of(folder, PLAIN + f"container: {{runtime: {runtime}, images: {{pretrain: {image}}}}}\n{more}")
 
 
-def pulled(cluster: Cluster) -> Program:
-    return Program("pretrain", (), (), "code", image="pretrain", image_path=cluster.image_location("pretrain"))
+def pulled(cluster: Cluster) -> BoundProgram:
+    return BoundProgram("pretrain", (), (), "code", image="pretrain", image_path=cluster.image_location("pretrain"))
 
 
 @pytest.mark.parametrize("slurm", ["mpi: pmix", "mpi: pmi2", "srun: [--mpi=pmix_v4]"])
@@ -104,7 +104,7 @@ def test_unmounted_data_is_a_warning(tmp_path: Path) -> None:
     paths = ("/code/Megatron-LM", "/shared/data/text", "/me/vocab.json", "/home/me/merges.txt", "/shared/database", "x")
     values = tuple((path, ("workloads", "megatron-2021", "data_path")) for path in paths)
     python = ("/opt/python", ("workloads", "pretrain", "python"))
-    program = Program("w", (), (), "c", mounts=("/code/Megatron-LM",), site_values=(*values, python))
+    program = BoundProgram("w", (), (), "c", mounts=("/code/Megatron-LM",), site_values=(*values, python))
     (only,) = start_warnings(program, cluster)
     assert only == "no mount of site contains /home/me/merges.txt and /shared/database, which the program needs"
     assert list(start_warnings(program, cluster_of(tmp_path))) == []

@@ -8,24 +8,23 @@ from typing import Any
 
 import pytest
 
-from orchestrator.catalog.case import TrainingCase
 from orchestrator.catalog.library import find_experiment
 from orchestrator.job_spec import JobSpec
 from orchestrator.ledger.rows import JobRow
+from orchestrator.megatron.case import TrainingCase
 from orchestrator.megatron.logs.fact_lines import WorldLine
 from orchestrator.megatron.logs.iteration_lines import IterationLines
+from orchestrator.megatron.logs.parse import LogFacts, LogReport, read_log
+from orchestrator.megatron.programs import workload_named
 from orchestrator.megatron.rules import RuleContext, read_flags
 from orchestrator.paths import Folders
 from orchestrator.pretrain import log_lines
-from orchestrator.reading.parse import LogFacts, LogReport, read_log
+from orchestrator.programs.registry import programs
 from orchestrator.reading.verdict import Expected, expected_of, mismatches, world_size_of
-from orchestrator.workloads import (
-    workloads,
-)
 from tests.cases import expand, megatron_names
 from tests.recorded_jobs import job_row
 from tests.unit.catalog.entries import CHECKOUT, find_case
-from tests.unit.workloads.places import arguments_of
+from tests.unit.megatron.programs.places import arguments_of
 
 PLANNED = Expected(
     iterations=20,
@@ -285,9 +284,9 @@ def shipped_cases() -> list[TrainingCase]:
 def test_expected_vocabulary_is_that_of_the_workload_for_shipped_cases(tmp_path: Path) -> None:
     row, seen = job_row(tmp_path), set()
     for case in shipped_cases():
-        if case.workload not in workloads():  # reference values only
+        if case.workload not in programs():  # reference values only
             continue
-        workload = workloads().get(case.workload)  # None for other programs of a paper, such as zero-3
+        workload = workload_named(case.workload)  # None for other programs of a paper, such as zero-3
         if workload is None or workload.unsupported_settings(case):
             continue
         tokens = workload.tokens(case.model, case.layout.tensor_parallel)
@@ -295,7 +294,7 @@ def test_expected_vocabulary_is_that_of_the_workload_for_shipped_cases(tmp_path:
         planned = expected_of(planned_as(row, case, arguments_of(case.workload, case))).padded_vocabulary
         assert planned == setting.vocabulary, (case.experiment, case.name)
         seen.add(case.workload)
-    assert seen == set(workloads())
+    assert seen == set(programs())
 
 
 def test_site_data_are_padded_to_the_planned_vocabulary(tmp_path: Path) -> None:

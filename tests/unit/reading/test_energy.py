@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.ledger.measurements import MeasuredMetric
+from orchestrator.megatron.logs.parse import LogFacts
 from orchestrator.reading.collect import read_new
 from orchestrator.reading.gpu_samples import MeanPower, joules, read_samples
-from orchestrator.reading.parse import LogFacts
 from orchestrator.results.bundle.archive import unpacked
 from tests.unit.catalog.entries import CHECKOUT
 

@@ -9,7 +9,7 @@ import pytest
 
 from orchestrator.megatron.logs.alpa import AlpaRow
 from orchestrator.megatron.logs.fact_lines import WorldLine
-from orchestrator.reading.parse import LogFacts, Unfinished, merged_facts
+from orchestrator.megatron.logs.parse import LogFacts, Unfinished, merged_facts
 
 FULL = LogFacts(
     world=WorldLine(64, 2, 8, 4, 1),

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.ledger.measurements import MeasuredMetric
+from orchestrator.megatron.logs.parse import LogFacts, read_part
 from orchestrator.reading.gpu_samples import read_samples, samples_of
-from orchestrator.reading.parse import LogFacts, read_part
 
 HEADER = (
     "timestamp, index, memory.used [MiB], memory.total [MiB], utilization.gpu [%], power.draw [W], "

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from orchestrator.megatron.logs.fact_lines import DUMP_BEGINS
+from orchestrator.megatron.logs.parse import LogFacts, LogReport, effective_of, read_log, read_part
 from orchestrator.pretrain import log_lines
 from orchestrator.pretrain.arguments import parse_arguments
 from orchestrator.pretrain.log_lines import IntervalSummary
 from orchestrator.reading.logs import log_blocks
-from orchestrator.reading.parse import LogFacts, LogReport, effective_of, read_log, read_part
 
 NOW = datetime(2026, 1, 1)
 WORLD_2021 = (

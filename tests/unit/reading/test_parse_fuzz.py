@@ -16,7 +16,7 @@ from orchestrator.megatron.logs import iteration_lines, scan
 from orchestrator.megatron.logs.alpa import table_rows
 from orchestrator.megatron.logs.fact_lines import DUMP_BEGINS
 from orchestrator.megatron.logs.iteration_lines import ITERATION_TOKEN
-from orchestrator.reading.parse import LogReport, read_log
+from orchestrator.megatron.logs.parse import LogReport, read_log
 from tests.examples import examples
 from tests.unit.reading.test_parse_golden_logs import LOGS, content_of, in_parts
 

@@ -16,10 +16,10 @@ from orchestrator.ledger.tables import ENDED, RUNNING
 from orchestrator.megatron.logs import IterationLine
 from orchestrator.megatron.logs.fact_lines import WorldLine
 from orchestrator.megatron.logs.iteration_lines import IterationLines
+from orchestrator.megatron.logs.parse import LogFacts, LogReport, read_log
 from orchestrator.reading.causes import Cause, CauseFinder
 from orchestrator.reading.collect import measure
 from orchestrator.reading.failure import Ending, Failure, fails_as_published, ran_out_of_memory
-from orchestrator.reading.parse import LogFacts, LogReport, read_log
 from orchestrator.reading.statistics import ENOUGH_SAMPLES, with_used
 from orchestrator.reading.verdict import OUT_OF_MEMORY, Expected, Judgement, expected_of, judge
 from tests.recorded_jobs import job_row, job_spec

@@ -17,7 +17,7 @@ from orchestrator.megatron.model import flops_per_iteration, tflops_per_gpu
 from orchestrator.reading.collect import measure
 from tests.recorded_jobs import job_row
 from tests.unit.catalog.entries import find_case
-from tests.unit.workloads.places import arguments_of
+from tests.unit.megatron.programs.places import arguments_of
 
 LOGS = Path(__file__).parent / "logs"
 STEP_MS = 51_900.0

@@ -15,10 +15,10 @@ from orchestrator.launch.fetch import render_fetch
 from orchestrator.launch.images import render_import
 from orchestrator.launch.render import JobScript, render_array, render_job, render_queue
 from orchestrator.launch.run_options import CanaryJob, FollowedJob, Gate
+from orchestrator.megatron.programs import find_workload
 from orchestrator.paths import Folders
 from orchestrator.planning.plan import Plan
-from orchestrator.workloads import workloads
-from orchestrator.workloads.needs import fetch_command
+from orchestrator.programs.needs import fetch_command
 from tests.stand_in_site import CHECKOUT
 from tests.unit.clusters.sites import SELENE_FILLED, cluster_of, selene
 from tests.unit.render.described import DESCRIBED
@@ -120,7 +120,7 @@ def _import_with_apptainer() -> str:
 
 
 def _fetch() -> str:
-    workload = workloads()["megatron-2021"]
+    workload = find_workload("megatron-2021")
     sources = sources_of(workload, published_code(Folders(CHECKOUT, CHECKOUT)))
     places = [f"/shared/it's {source.need.field} $HOME" for source in sources]
     items = [Item(source, Path(place), place) for source, place in zip(sources, places, strict=True)]

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.megatron.programs.pretrain import code_version, copy_program, program_folder
 from orchestrator.paths import Folders
-from orchestrator.workloads.pretrain import code_version, copy_program, program_folder
 from tests.unit.render.stand_ins import (
     KINDS,
     RUNTIMES,

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from orchestrator.launch.render import render_job
+from orchestrator.launch.submit import copy_programs
 from orchestrator.paths import Folders
-from orchestrator.workloads import copy_programs
 from tests.slurm.host import is_alive
 from tests.unit.render.described import described_plans
 from tests.unit.render.plans import TEMPLATES, local

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from orchestrator.catalog.case import training_cases
 from orchestrator.catalog.library import Entry, find_experiment
 from orchestrator.errors import ReproError
+from orchestrator.megatron.case import training_cases
 from orchestrator.paths import Folders
 from orchestrator.results.cases import Result
 from orchestrator.results.claims import ClaimVerdict, judge_claims

@@ -13,9 +13,9 @@ from statistics import mean
 
 import pytest
 
-from orchestrator.catalog.case import TrainingCase
 from orchestrator.cli.job_table import claim_counts
 from orchestrator.clusters.resolve import find_cluster
+from orchestrator.megatron.case import TrainingCase
 from orchestrator.paths import Folders, find_folders
 from orchestrator.planning.plan import Cost, cost_of
 from orchestrator.planning.target import Target

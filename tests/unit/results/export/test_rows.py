@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from orchestrator.catalog.axes import AXES
 from orchestrator.job_spec import JobSpec
 from orchestrator.ledger.attempts import job_rows
 from orchestrator.ledger.measurements import MeasuredMetric
+from orchestrator.megatron.axes import AXES
 from orchestrator.megatron.logs import IterationLine
-from orchestrator.metrics import METRICS
+from orchestrator.megatron.logs.parse import LogFacts
+from orchestrator.megatron.metrics import METRICS
 from orchestrator.reading.gpu_samples import MeanPower, joules, read_samples
-from orchestrator.reading.parse import LogFacts
 from orchestrator.reading.statistics import metrics
 from orchestrator.results.cases import Result, case_results, published_for
 from orchestrator.results.export.rows import CASE_COLUMNS, CaseRow, export_rows
