@@ -47,3 +47,8 @@ def shipped_program(name: str) -> ShippedProgram:
     file = EXPERIMENTS / f"{name}.yaml"
     content = yaml.safe_load(file.read_text(encoding="utf-8"))
     return ShippedProgram(ProgramFields.model_validate(content["program"]), content, file.parent)
+
+
+def problem_texts(judged: JudgedOutput) -> tuple[str, ...]:
+    """Return the texts of the problems of an output."""
+    return tuple(problem.text for problem in judged.problems)

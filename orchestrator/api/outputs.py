@@ -77,7 +77,7 @@ def check_output(
             break
     assert best is not None
     case, judged = best
-    problems = tuple(Problem(problem, f"{file.name}:") for problem in judged.problems)
+    problems = tuple(Problem(problem.text, f"{file.name}:") for problem in judged.problems)
     return CheckedOutput(file, case, tuple(_numbers(entry, judged)), problems)
 
 

@@ -3,29 +3,22 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Literal
 
-from orchestrator.programs.output import OutputReader, OutputValue, ProgramOutput, Scalar, key_text
+from orchestrator.programs.output import OutputProblem, OutputReader, OutputValue, ProgramOutput, Scalar, key_text
 from orchestrator.programs.patterns import PatternSearch, line_text, pattern_of
 from orchestrator.programs.program import ProgramFields
-from orchestrator.programs.verification import Scope, condition_of
-
-_OF_COUNTS = re.compile(r": (?:[^:]*, )?(?:rows|iterations) is [0-9]+(?:,|$)")
-"""Part of the problem of a condition that too few rows or iterations have caused."""
+from orchestrator.programs.verification import Row, Scope, Unmet, condition_of
 
 
 @dataclass(frozen=True)
 class JudgedOutput:
-    """Values of an output and its problems. Without a problem the output is verified.
-
-    `lacking` are the problems about a missing number, row or iteration.
-    """
+    """Values of an output and its problems. Without a problem the output is verified."""
 
     output: ProgramOutput
-    problems: tuple[str, ...]
-    lacking: tuple[str, ...] = ()
+    problems: tuple[OutputProblem, ...]
 
 
 def judge_output(
@@ -43,15 +36,16 @@ def judge_output(
     for number, line in enumerate(lines, 1):
         reader.feed(number, line_text(line))
     output = reader.finish()
-    problems = [f"exit code {exit_code}"] if exit_code not in (0, None) else []
-    missing = list(_missing_metrics(program, output))
-    problems += [*output.problems, *_numbers_not_finite(program, output), *missing]
-    of_condition = []
+    problems = [*output.problems, *_numbers_not_finite(program, output), *_missing_metrics(program, output)]
     if program.verified is not None:
         scope = _scope(program, settings, output, {"exit_code": exit_code, "seconds": seconds})
-        of_condition = condition_of(program.verified).problems(scope)
-    lacking = [*output.problems, *missing, *(problem for problem in of_condition if _OF_COUNTS.search(problem))]
-    return JudgedOutput(output, tuple(dict.fromkeys([*problems, *of_condition])), tuple(dict.fromkeys(lacking)))
+        problems += [_of_condition(part) for part in condition_of(program.verified).unmet(scope)]
+    return JudgedOutput(output, tuple({problem.text: problem for problem in reversed(problems)}.values())[::-1])
+
+
+def _of_condition(part: Unmet) -> OutputProblem:
+    kinds: dict[str, Literal["missing", "iterations"]] = {"iterations": "iterations", "rows": "missing"}
+    return OutputProblem(part.why, part.line, next((kinds[name] for name in kinds if name in part.names), "wrong"))
 
 
 @dataclass(frozen=True)
@@ -85,21 +79,22 @@ def _places(program: ProgramFields, output: ProgramOutput) -> Iterator[tuple[str
     yield from ((f" at {key_text(program.output.key, key)}", row) for key, row in output.rows.items())
 
 
-def _numbers_not_finite(program: ProgramFields, output: ProgramOutput) -> Iterator[str]:
+def _numbers_not_finite(program: ProgramFields, output: ProgramOutput) -> Iterator[OutputProblem]:
     """Yield a problem for each metric that is not a finite number."""
     iterations = ((f" at iteration {number}", numbers) for number, numbers in output.iterations.items())
     for at, row in (*_places(program, output), *iterations, ("", output.values)):
         for name in program.metrics:
             found = row.get(name)
             if found is not None and (isinstance(found.value, str) or not math.isfinite(found.value)):
-                yield f"{name} is {found.value}{at} (line {found.line})"
+                yield OutputProblem(f"{name} is {found.value}{at} (line {found.line})", found.line, "wrong")
 
 
-def _missing_metrics(program: ProgramFields, output: ProgramOutput) -> Iterator[str]:
+def _missing_metrics(program: ProgramFields, output: ProgramOutput) -> Iterator[OutputProblem]:
     """Yield a problem for each metric that is no column of a CSV file. The reader finds what else is missing."""
     columns = next(iter(output.rows.values()), None) if program.output.csv_ is not None else None
     if columns is not None:
-        yield from (f"{name}: no such column in the header" for name in program.metrics if name not in columns)
+        absent = (name for name in program.metrics if name not in columns)
+        yield from (OutputProblem(f"{name}: no such column in the header") for name in absent)
 
 
 def _scope(
@@ -110,10 +105,10 @@ def _scope(
     values |= {"rows": len(output.rows), "iterations": len(output.iterations)}
     values |= {name: value for name, value in job.items() if value is not None}
     rows = [
-        (f"{key_text(program.output.key, key)} (line {next(iter(row.values())).line})", _values(row))
+        Row(key_text(program.output.key, key), next(iter(row.values())).line, _values(row))
         for key, row in output.rows.items()
     ]
-    rows += [(f"iteration {number}", _values(found)) for number, found in output.iterations.items()]
+    rows += [Row(f"iteration {number}", 0, _values(found)) for number, found in output.iterations.items()]
     return Scope(values, rows)
 
 

@@ -11,7 +11,7 @@ import re
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, TypeAlias
+from typing import Annotated, Literal, TypeAlias
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
@@ -173,6 +173,21 @@ class OutputValue:
     line: int
 
 
+@dataclass(frozen=True, slots=True)
+class OutputProblem:
+    """A problem of an output. `line` is the first line that it is about, 0 if there is none.
+
+    `kind`: something is `wrong`; a number or a row is `missing`; or there are too few `iterations`.
+    """
+
+    text: str
+    line: int = 0
+    kind: Literal["wrong", "missing", "iterations"] = "missing"
+
+    def __str__(self) -> str:
+        return self.text
+
+
 @dataclass
 class ProgramOutput:
     """Values of an output: `rows` by key, `iterations` by number. `problems` are those of the output itself."""
@@ -180,7 +195,7 @@ class ProgramOutput:
     values: dict[str, OutputValue] = field(default_factory=dict)
     rows: dict[tuple[Scalar, ...], dict[str, OutputValue]] = field(default_factory=dict)
     iterations: dict[int, dict[str, OutputValue]] = field(default_factory=dict)
-    problems: list[str] = field(default_factory=list)
+    problems: list[OutputProblem] = field(default_factory=list)
 
 
 class OutputReader:
@@ -223,9 +238,9 @@ class OutputReader:
         """Return what was found, with a problem for each declared number that was not found once."""
         found = self.found
         searches = [*self._values.values(), *([self._iteration] if self._iteration is not None else [])]
-        found.problems += [search.problem for search in searches if search.problem is not None]
+        found.problems += [OutputProblem(one.problem, one.stopped_at) for one in searches if one.problem is not None]
         if self._characters > _LARGEST_DOCUMENT:
-            found.problems.append(f"larger than {_LARGEST_DOCUMENT:,} characters, and is not read")
+            found.problems.append(OutputProblem(f"larger than {_LARGEST_DOCUMENT:,} characters, and is not read"))
             return found
         if self.fields.json_:
             found.problems += self._read_json("\n".join(self._whole))
@@ -236,9 +251,10 @@ class OutputReader:
         if self._iteration is not None and not found.iterations:
             found.problems += self._no_match("output.iterations", self._iteration)
         if self.fields.rows is not None and not found.rows:
-            found.problems.append(f"output.rows: no line has {len(self.fields.rows.columns)} words with numbers")
+            columns = len(self.fields.rows.columns)
+            found.problems.append(OutputProblem(f"output.rows: no line has {columns} words with numbers"))
         if self._too_long:
-            found.problems.append(f"line {self._too_long}: only its first {LONGEST_LINE} characters are read")
+            found.problems.append(_of_line(self._too_long, f"only its first {LONGEST_LINE} characters are read"))
         return found
 
     def _feed_row(self, rows: RowFields, line: int, text: str) -> None:
@@ -251,21 +267,21 @@ class OutputReader:
         if len(wrong) > 1:
             return  # a line of text
         if len(words) < count:
-            self._add_problem(f"line {line}: a row with {len(words)} of {count} columns")
+            self._add_problem(line, f"a row with {len(words)} of {count} columns")
         elif wrong:
-            self._add_problem(f"line {line}: {wrong[0]} is not a number: {row_word(rows, words, wrong[0])!r}")
+            self._add_problem(line, f"{wrong[0]} is not a number: {row_word(rows, words, wrong[0])!r}")
         elif key in self.found.rows:
             first = self.found.rows[key][rows.key[0]].line
-            self._add_problem(f"line {line}: the row {key_text(rows.key, key)} is also in line {first}")
+            self._add_problem(line, f"the row {key_text(rows.key, key)} is also in line {first}")
         elif len(self.found.rows) < _MOST_ROWS:
             self.found.rows[key] = row
         else:
-            self._add_problem(f"more than {_MOST_ROWS:,} rows")
+            self._add_problem(0, f"more than {_MOST_ROWS:,} rows")
 
-    def _add_problem(self, problem: str) -> None:
-        """Add a problem of a line; an output may have one in each line."""
+    def _add_problem(self, line: int, what: str) -> None:
+        """Add a problem of a line, or of none (0); an output may have one in each line."""
         if len(self.found.problems) < _MOST_PROBLEMS:
-            self.found.problems.append(problem)
+            self.found.problems.append(_of_line(line, what))
 
     def _row(self, rows: RowFields, words: list[str], line: int) -> tuple[dict[str, OutputValue], list[str]]:
         """Return the columns of a line, and the names of those whose words are no numbers."""
@@ -295,57 +311,66 @@ class OutputReader:
             return
         iteration = numbers.pop("iteration")
         if not iteration.is_integer():
-            self._add_problem(f"line {line}: iteration {iteration:g} is not an integer")
+            self._add_problem(line, f"iteration {iteration:g} is not an integer")
         elif int(iteration) in self.found.iterations or len(self.found.iterations) < _MOST_ROWS:
             self.found.iterations[int(iteration)] = {name: OutputValue(value, line) for name, value in numbers.items()}
         else:
-            self._add_problem(f"more than {_MOST_ROWS:,} iterations")
+            self._add_problem(0, f"more than {_MOST_ROWS:,} iterations")
 
-    def _problem_of_value(self, name: str, lines: list[int]) -> Iterator[str]:
+    def _problem_of_value(self, name: str, lines: list[int]) -> Iterator[OutputProblem]:
         if not lines:
             yield from self._no_match(f"output.values.{name}", self._values[name])
         elif len(lines) > 1:
-            yield f"output.values.{name}: matches lines {lines[0]} and {lines[1]}, and must match one"
+            what = f"output.values.{name}: matches lines {lines[0]} and {lines[1]}, and must match one"
+            yield OutputProblem(what)
 
-    def _no_match(self, name: str, search: PatternSearch) -> Iterator[str]:
+    def _no_match(self, name: str, search: PatternSearch) -> Iterator[OutputProblem]:
         if search.problem is not None:
             return
         nearest = nearest_line(search.pattern.text, self._last)
-        shown = f"; the nearest is line {nearest[0]}: {nearest[1].strip()[:100]}" if nearest is not None else ""
-        yield f"{name}: matches no line{shown}"
+        line, shown = 0, ""
+        if nearest is not None:
+            line, shown = nearest[0], f"; the nearest is line {nearest[0]}: {nearest[1].strip()[:100]}"
+        yield OutputProblem(f"{name}: matches no line{shown}", line)
 
-    def _read_json(self, text: str) -> Iterator[str]:
+    def _read_json(self, text: str) -> Iterator[OutputProblem]:
         try:
             document = json.loads(text)
         except (ValueError, RecursionError) as error:
-            yield f"not a JSON document: {error}"
+            yield OutputProblem(f"not a JSON document: {error}")
             return
         for name, path in self.fields.json_.items():
             value = value_at(document, path)
             if isinstance(value, (int, float)) and not isinstance(value, bool):
                 self.found.values[name] = OutputValue(float(value), 1)
             else:
-                yield f"output.json.{name}: {path} is {'missing' if value is None else 'not a number'}"
+                wrong = "missing" if value is None else "not a number"
+                yield OutputProblem(f"output.json.{name}: {path} is {wrong}")
 
-    def _read_csv(self, key: list[str]) -> Iterator[str]:
+    def _read_csv(self, key: list[str]) -> Iterator[OutputProblem]:
         reader = csv.DictReader(self._whole)
         missing = [name for name in key if name not in (reader.fieldnames or ())]
         if missing:
-            yield f"output.csv: no column {missing[0]}; there are: {', '.join(reader.fieldnames or ())}"
+            there = ", ".join(reader.fieldnames or ())
+            yield OutputProblem(f"output.csv: no column {missing[0]}; there are: {there}")
             return
         for record in reader:
             line = reader.line_num
             if None in record or None in record.values():
-                yield f"line {line}: not as many fields as the header"
+                yield _of_line(line, "not as many fields as the header")
                 continue
             row = {name: OutputValue(_number_or_text(text), line) for name, text in record.items()}
             place = tuple(row[name].value for name in key)
             if place in self.found.rows:
-                yield f"line {line}: the row {key_text(key, place)} is given twice"
+                yield _of_line(line, f"the row {key_text(key, place)} is given twice")
             elif len(self.found.rows) == _MOST_ROWS:
-                yield f"more than {_MOST_ROWS:,} rows"
+                yield _of_line(0, f"more than {_MOST_ROWS:,} rows")
                 return
             self.found.rows[place] = row
+
+
+def _of_line(line: int, what: str) -> OutputProblem:
+    return OutputProblem(f"line {line}: {what}" if line else what, line)
 
 
 def _has_key(rows: RowFields, words: list[str]) -> bool:

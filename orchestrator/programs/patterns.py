@@ -59,6 +59,7 @@ class PatternSearch:
     def __init__(self, name: str, pattern: Pattern) -> None:
         self.pattern = pattern
         self.problem: str | None = None
+        self.stopped_at = 0
         self._name, self._slow_s = name, 0.0
 
     def find(self, line: int, text: str) -> dict[str, float] | None:
@@ -72,6 +73,7 @@ class PatternSearch:
             numbers = self.pattern.find(text)
         except TooSlow:
             self.problem = f"{self._name}: took more than {SLOWEST_S:g} s for line {line}, and was stopped"
+            self.stopped_at = line
             return None
         if (took_s := time.perf_counter() - begin) > _SLOW_S:
             self._slow_s += took_s

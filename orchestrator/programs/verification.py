@@ -41,11 +41,32 @@ _GRAMMAR = "comparisons of names and numbers, and, or, not, all(...), any(...)"
 
 
 @dataclass(frozen=True)
+class Row:
+    """Values of a row by column, with its key as text and its line; the line is 0 if the key has it."""
+
+    key: str
+    line: int
+    values: Names
+
+    def __str__(self) -> str:
+        return f"{self.key} (line {self.line})" if self.line else self.key
+
+
+@dataclass(frozen=True)
 class Scope:
-    """Values that a condition names: those of the whole output, and those of each row with its place in the output."""
+    """Values that a condition names: those of the whole output, and those of each row."""
 
     values: Names
-    rows: Sequence[tuple[str, Names]]
+    rows: Sequence[Row]
+
+
+@dataclass(frozen=True)
+class Unmet:
+    """A part of a condition that does not hold: why, the names in it, and the line of the first row in question."""
+
+    why: str
+    names: frozenset[str] = frozenset()
+    line: int = 0
 
 
 @dataclass(frozen=True)
@@ -62,9 +83,9 @@ class Condition:
         outside = named - in_rows - {call.func for call in calls if isinstance(call.func, ast.Name)}
         return {name.id for name in outside}, {name.id for name in in_rows}
 
-    def problems(self, scope: Scope) -> list[str]:
-        """Return why the condition does not hold; nothing if it holds."""
-        return _problems(self.tree, scope)
+    def unmet(self, scope: Scope) -> list[Unmet]:
+        """Return the parts of the condition that do not hold; nothing if it holds."""
+        return _unmet(self.tree, scope)
 
 
 def condition_of(text: str) -> Condition:
@@ -119,53 +140,61 @@ def _require_value(node: ast.expr) -> None:
     raise ValueError(f"{ast.unparse(node)} is neither a name nor a number")
 
 
-def _problems(node: ast.expr, scope: Scope) -> list[str]:
+def _unmet(node: ast.expr, scope: Scope) -> list[Unmet]:
     match node:
         case ast.BoolOp():
-            each = [_problems(part, scope) for part in node.values]
+            each = [_unmet(part, scope) for part in node.values]
             holds = not any(each) if isinstance(node.op, ast.And) else not all(each)
             return [] if holds else list(chain.from_iterable(each))
         case ast.UnaryOp():
-            return [] if _problems(node.operand, scope) else [f"{ast.unparse(node.operand)}, and must not"]
+            return [] if _unmet(node.operand, scope) else [Unmet(f"{ast.unparse(node.operand)}, and must not")]
         case ast.Call():
-            return _problems_of_rows(node, scope)
+            return _unmet_by_rows(node, scope)
         case ast.Compare():
-            return _problems_of_comparison(node, scope.values)
+            return _unmet_comparison(node, scope.values)
     raise AssertionError(ast.dump(node))
 
 
-def _problems_of_rows(call: ast.Call, scope: Scope) -> list[str]:
+def _unmet_by_rows(call: ast.Call, scope: Scope) -> list[Unmet]:
     assert isinstance(call.func, ast.Name)
     condition = call.args[0]
     if not scope.rows:
-        return [f"{ast.unparse(call)}: the output has no row"]
-    failed = {}
-    for place, row in scope.rows:
-        problems = _problems(condition, Scope({**scope.values, **row}, ()))
-        if problems:
-            failed[place] = "; ".join(problems)
+        return [Unmet(f"{ast.unparse(call)}: the output has no row")]
+    failed: dict[str, list[Row]] = {}
+    names: dict[str, frozenset[str]] = {}
+    for row in scope.rows:
+        parts = _unmet(condition, Scope({**scope.values, **row.values}, ()))
+        if parts:
+            why = "; ".join(part.why for part in parts)
+            failed.setdefault(why, []).append(row)
+            names[why] = frozenset().union(*(part.names for part in parts))
     if call.func.id == "any":
-        return [] if len(failed) < len(scope.rows) else [f"{ast.unparse(condition)} in none of {len(scope.rows)} rows"]
-    places: dict[str, list[str]] = {}
-    for place, problem in failed.items():
-        places.setdefault(problem, []).append(place)
-    more = {problem: f" and in {counted(len(of) - 1, 'more row')}" for problem, of in places.items() if of[1:]}
-    return [f"{problem} at {of[0]}{more.get(problem, '')}" for problem, of in places.items()]
+        in_none = sum(map(len, failed.values())) == len(scope.rows)
+        return [Unmet(f"{ast.unparse(condition)} in none of {len(scope.rows)} rows")] if in_none else []
+    return [
+        Unmet(
+            f"{why} at {rows[0]}" + (f" and in {counted(len(rows) - 1, 'more row')}" if rows[1:] else ""),
+            names[why],
+            rows[0].line,
+        )
+        for why, rows in failed.items()
+    ]
 
 
-def _problems_of_comparison(node: ast.Compare, values: Names) -> list[str]:
+def _unmet_comparison(node: ast.Compare, values: Names) -> list[Unmet]:
     sides = [(side, _value(side, values)) for side in (node.left, node.comparators[0])]
+    text, names = ast.unparse(node), frozenset(side.id for side, _ in sides if isinstance(side, ast.Name))
     for side, value in sides:
         if value is None:
-            return [f"{ast.unparse(node)}: {ast.unparse(side)} was not found"]
+            return [Unmet(f"{text}: {ast.unparse(side)} was not found")]
     (_, left), (_, right) = sides
     try:
         if _COMPARISONS[type(node.ops[0])](left, right):
             return []
     except TypeError:
-        return [f"{ast.unparse(node)}: {left!r} and {right!r} cannot be compared"]
-    found = [f"{side.id} is {_shown(value)}" for side, value in sides if isinstance(side, ast.Name)]
-    return [f"{ast.unparse(node)}: {', '.join(found)}"]
+        return [Unmet(f"{text}: {left!r} and {right!r} cannot be compared")]
+    compared = ", ".join(f"{side.id} is {_shown(value)}" for side, value in sides if isinstance(side, ast.Name))
+    return [Unmet(f"{text}: {compared}", names)]
 
 
 def _value(node: ast.expr, values: Names) -> object:

@@ -20,8 +20,8 @@ from orchestrator.ledger.measurements import MeasuredMetric, MeasuredRow
 from orchestrator.ledger.rows import JobRow
 from orchestrator.ledger.runs import NewJob
 from orchestrator.ledger.tables import FAILED
-from orchestrator.programs.judge import JudgedOutput, failure_line, judge_output
-from orchestrator.programs.output import OutputValue, ProgramOutput, Scalar, last_iteration
+from orchestrator.programs.judge import failure_line, judge_output
+from orchestrator.programs.output import OutputProblem, OutputValue, ProgramOutput, Scalar, last_iteration
 from orchestrator.programs.program import ProgramFields
 from orchestrator.reading.causes import ANY_PROGRAM, LONGEST_LINE, Cause, CauseFinder
 from orchestrator.reading.failure import DECIDES_ANY_END, Ending
@@ -36,8 +36,6 @@ _MOST_PROBLEMS = 5
 _LONGEST_PROBLEM = 300
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")
-_OF_ITERATIONS = re.compile(r"\biterations is [0-9]")
-_PLACE = re.compile(r"\bline ([0-9]{1,12})\b")
 _TASK = re.compile(rb"\A *[0-9]{1,9}: ")
 _PROCESS = re.compile(rb"\A\[(?:[\w.-]{1,100}@)?[0-9]{1,9},[0-9]{1,9}\]<std(?:out|err)>:? ?")
 
@@ -84,31 +82,34 @@ def result_of_program(job: JobRow | NewJob, folder: Path, ending: Ending, second
     lines = _without_labels(text_lines(blocks or ()), job.scheduler)
     judged = judge_output(program, _settings(job), lines, ending.exit_code, seconds)
     output = judged.output
-    lacking = [*absent, *judged.lacking]
+    lacking = [*absent, *(problem for problem in judged.problems if problem.kind != "wrong")]
     samples = [output.iterations[number] for number in sorted(output.iterations)][program.warmup :]
     if program.output.of_iterations and output.iterations and not samples:
-        lacking.append("no iteration is left after the warm-up")
-    wrong = [text for text in judged.problems if text not in judged.lacking and text != f"exit code {ending.exit_code}"]
-    stopped: list[str] = []
+        lacking.append(OutputProblem("no iteration is left after the warm-up"))
+    wrong = [problem for problem in judged.problems if problem.kind == "wrong"]
+    stopped: list[OutputProblem] = []
     findings = LogFindings(
         differs=list(other_commit(ending.commit, job.code if _COMMIT.fullmatch(job.code) else None)),
         reasons=_shown(wrong),
         lacking=_shown(lacking),
         is_finite=bool(lacking),
-        at_limit=lambda cause: _result_at_limit(program, judged, lacking, len(samples), cause),
+        at_limit=lambda cause: _result_at_limit(program, output, lacking, len(samples), cause),
         own_failure=lambda: _own_failure(program, folder, job.scheduler, stopped),
     )
     judgement = judgement_of(findings, ending, lambda: _cause(folder))
     if judgement.verdict == FAILED and judgement.cause is None and file is not None:
         judgement = replace(judgement, cause=_line_of_problem(file, [*wrong, *lacking]))
     if stopped:
-        judgement = replace(judgement, reason="; ".join(filter(None, [judgement.reason, *_shown(stopped)])))
+        judgement = replace(
+            judgement,
+            reason="; ".join(filter(None, [judgement.reason, *_shown(stopped)])),
+        )
     iteration, warnings = max(output.iterations, default=None), tuple(blocks.warnings) if blocks else ()
     metrics = list(_metrics(program, output, samples))
     return ProgramResult(judgement, iteration, metrics, tuple(_rows(program, output)), warnings)
 
 
-def _output_file(program: ProgramFields, folder: Path) -> tuple[LogFile | None, list[str]]:
+def _output_file(program: ProgramFields, folder: Path) -> tuple[LogFile | None, list[OutputProblem]]:
     """Return the file with the output, and why there is none. Raise Unreadable if it may not be read."""
     name = program.output.file
     try:
@@ -116,8 +117,8 @@ def _output_file(program: ProgramFields, folder: Path) -> tuple[LogFile | None, 
     except Unreadable:
         raise
     except ReproError as error:
-        return None, [f"{name or 'the log'} {error.problems[0].what}"]
-    return file, [] if file is not None else [f"{name or 'log.txt'} is not in the job's folder"]
+        return None, [OutputProblem(f"{name or 'the log'} {error.problems[0].what}")]
+    return file, [] if file is not None else [OutputProblem(f"{name or 'log.txt'} is not in the job's folder")]
 
 
 def _without_labels(lines: Iterable[bytes], scheduler: str) -> Iterator[bytes]:
@@ -131,23 +132,23 @@ def _settings(job: JobRow | NewJob) -> Mapping[str, Scalar]:
     return {"gpus": job.gpus, **nodes, **job.spec.settings}
 
 
-def _shown(problems: Sequence[str]) -> list[str]:
+def _shown(problems: Sequence[OutputProblem]) -> list[str]:
     """Return the first problems in one line each, and the number of the others."""
-    first = [printable_line(problem)[:_LONGEST_PROBLEM] for problem in problems[:_MOST_PROBLEMS]]
+    first = [printable_line(problem.text)[:_LONGEST_PROBLEM] for problem in problems[:_MOST_PROBLEMS]]
     return [*first, f"{len(problems) - _MOST_PROBLEMS} more"] if len(problems) > _MOST_PROBLEMS else first
 
 
 def _result_at_limit(
-    program: ProgramFields, judged: JudgedOutput, lacking: Sequence[str], samples: int, cause: Cause | None
+    program: ProgramFields, output: ProgramOutput, lacking: Sequence[OutputProblem], samples: int, cause: Cause | None
 ) -> str | None:
     """Return how far a job came until its time limit; None if that is not a result: a table may be cut off."""
     if not lacking and program.verified is not None:
         return "reached its time limit after its output was complete"
     if cause is not None and cause.kind in DECIDES_ANY_END:
         return None
-    if samples < ENOUGH_SAMPLES or not all(map(_OF_ITERATIONS.search, lacking)):
+    if samples < ENOUGH_SAMPLES or any(problem.kind != "iterations" for problem in lacking):
         return None
-    last = max(judged.output.iterations)
+    last = max(output.iterations)
     return f"reached its time limit at iteration {last}, with {counted(samples, 'sample')}"
 
 
@@ -158,16 +159,16 @@ def _cause(folder: Path) -> Cause | None:
     return finder.cause()
 
 
-def _own_failure(program: ProgramFields, folder: Path, scheduler: str, stopped: list[str]) -> Cause | None:
+def _own_failure(program: ProgramFields, folder: Path, scheduler: str, stopped: list[OutputProblem]) -> Cause | None:
     """Return the log line of a failure class of the program. Add the patterns that were stopped."""
     found = failure_line(program, _without_labels(text_lines(log_blocks(folder)), scheduler))
-    stopped += found.problems
+    stopped += map(OutputProblem, found.problems)
     return _cause_at(found.failure, log_blocks(folder), found.line) if found.failure is not None else None
 
 
-def _line_of_problem(file: LogFile, problems: Sequence[str]) -> Cause | None:
-    """Return the line of the first problem that names one."""
-    place = next((int(match[1]) for problem in problems if (match := _PLACE.search(problem))), 0)
+def _line_of_problem(file: LogFile, problems: Sequence[OutputProblem]) -> Cause | None:
+    """Return the line of the first problem that has one."""
+    place = next((problem.line for problem in problems if problem.line), 0)
     return _cause_at("output", file.blocks(), place) if place else None
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from orchestrator.programs.output import Scalar
-from tests.shipped_programs import shipped_program
+from tests.shipped_programs import problem_texts, shipped_program
 from tests.training.launching import plain_environments, run_started
 
 PROGRAM = shipped_program("machine/collectives")
@@ -20,7 +20,7 @@ def test_a_sweep_is_verified(collective: str) -> None:
     first, second = run_started([[str(PROGRAM.folder / script), *options]] * 2, environments)
     assert (first.exit_code, second.exit_code) == (0, 0), first.stderr + second.stderr
     result = PROGRAM.judged(first.stdout.encode(), settings)
-    assert result.problems == ()
+    assert problem_texts(result) == ()
     assert list(result.output.rows) == [(1024,), (4096,), (16384,)]
     assert not second.stdout
 
@@ -44,5 +44,5 @@ sys.exit(collectives.main())
     finished = run_started([["-c", program]] * 2, environments)
     assert [one.exit_code for one in finished] == [1, 1]
     settings: dict[str, Scalar] = {**SETTINGS, "collective": "all_reduce", "largest": 4096, "sizes": 2}
-    problems = PROGRAM.judged(finished[0].stdout.encode(), settings).problems
+    problems = problem_texts(PROGRAM.judged(finished[0].stdout.encode(), settings))
     assert problems == ("out_of_bounds == 0: out_of_bounds is 1", "wrong_in == 0: wrong_in is 1 at size=1024 (line 11)")

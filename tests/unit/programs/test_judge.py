@@ -11,25 +11,24 @@ import pytest
 from orchestrator.programs import patterns
 from orchestrator.programs.judge import JudgedOutput, failure_line, judge_output
 from orchestrator.programs.output import Scalar
+from tests.shipped_programs import problem_texts
 from tests.unit.programs.programs import SWEEP, SWEEP_OUTPUT, TRAINING, program
 
 SETTINGS: Mapping[str, Scalar] = {"gpus": 2, "from": 8, "to": "1M"}
 
 
-def judged(
-    text: str, output: str | Iterable[bytes], settings: Mapping[str, float | str], exit_code: int | None = 0
-) -> JudgedOutput:
+def judged(text: str, output: str | Iterable[bytes], settings: Mapping[str, float | str]) -> JudgedOutput:
     lines = output.encode().splitlines(keepends=True) if isinstance(output, str) else output
-    return judge_output(program(text), settings, lines, exit_code)
+    return judge_output(program(text), settings, lines)
 
 
-def problems(output: str, exit_code: int | None = 0) -> tuple[str, ...]:
-    return judged(SWEEP, output, SETTINGS, exit_code).problems
+def problems(output: str) -> tuple[str, ...]:
+    return problem_texts(judged(SWEEP, output, SETTINGS))
 
 
 def test_each_row_of_a_table_is_found_with_its_line() -> None:
     result = judged(SWEEP, SWEEP_OUTPUT, SETTINGS)
-    assert result.problems == ()
+    assert problem_texts(result) == ()
     assert list(result.output.rows) == [(8,), (1024,), (2**20,)]
     busbw = result.output.rows[2**20,]["busbw"]
     assert (busbw.value, busbw.line) == (67.04, 6)
@@ -76,21 +75,16 @@ def test_no_output_cut_off_inside_a_line_is_verified() -> None:
     assert all(problems(SWEEP_OUTPUT[:length]) for length in range(whole))
 
 
-def test_an_exit_code_is_a_problem_and_an_unknown_one_is_not() -> None:
-    assert problems(SWEEP_OUTPUT, 1) == ("exit code 1",)
-    assert problems(SWEEP_OUTPUT, None) == ()
-
-
 def test_iterations_are_counted_once_each() -> None:
     lines = "step=1 loss=2.5\nstep=1 loss=2.4\nstep=2 loss=2.0\n"
     result = judged(TRAINING, lines, {"width": 64, "steps": 2})
-    assert result.problems == ()
+    assert problem_texts(result) == ()
     assert [found["loss"].value for found in result.output.iterations.values()] == [2.4, 2.0]
 
 
 def test_missing_iterations_and_numbers_that_are_not_finite_are_problems() -> None:
     result = judged(TRAINING, "step=1 loss=nan\n", {"width": 64, "steps": 2})
-    assert result.problems == (
+    assert problem_texts(result) == (
         "loss is nan at iteration 1 (line 1)",
         "iterations == steps: iterations is 1, steps is 2",
     )
@@ -105,11 +99,11 @@ verified: errors == 0
 """
     document = {"jobs": [{"error": 0, "read": {"bw_bytes": 5e8}}]}
     result = judged(text, json.dumps(document, indent=1), {})
-    assert result.problems == ()
+    assert problem_texts(result) == ()
     assert result.output.values["read_bw"].value == 5e8
-    assert judged(text, "{", {}).problems[0].startswith("not a JSON document")
+    assert problem_texts(judged(text, "{", {}))[0].startswith("not a JSON document")
     without = judged(text, json.dumps({"jobs": [{"error": 0, "read": {}}]}), {})
-    assert without.problems == ("output.json.read_bw: jobs.0.read.bw_bytes is missing",)
+    assert problem_texts(without) == ("output.json.read_bw: jobs.0.read.bw_bytes is missing",)
 
 
 def test_a_key_of_a_json_document_with_a_dot_has_quotes() -> None:
@@ -119,7 +113,7 @@ output: {json: {p99: 'jobs.0.percentile."99.000000"', last: '"a.b".c'}}
 metrics: {p99: {better: lower}}
 """
     result = judged(text, json.dumps({"jobs": [{"percentile": {"99.000000": 7}}], "a.b": {"c": 2}}), {})
-    assert result.problems == ()
+    assert problem_texts(result) == ()
     assert {name: found.value for name, found in result.output.values.items()} == {"p99": 7, "last": 2}
     with pytest.raises(ValueError, match="has a quote that is not closed"):
         program(text.replace('.000000"', ".000000"))
@@ -129,11 +123,11 @@ def test_a_missing_number_is_one_problem_for_all_rows() -> None:
     text = SWEEP.replace("metrics: {", "metrics: {out_of_bounds: {better: lower}, ").replace(
         "out_of_bounds == 0 and ", ""
     )
-    assert list(judged(text, SWEEP_OUTPUT.replace("bounds", "bound"), SETTINGS).problems) == [
+    assert list(problem_texts(judged(text, SWEEP_OUTPUT.replace("bounds", "bound"), SETTINGS))) == [
         "output.values.out_of_bounds: matches no line; the nearest is line 7: # Out of bound values : 0 OK"
     ]
     csv = "{command: [x], output: {csv: size}, metrics: {busbw: {better: higher}}, verified: all(wrong == limit)}"
-    assert judged(csv, "size,wrong\n8,0\n16,0\n", {}).problems == (
+    assert problem_texts(judged(csv, "size,wrong\n8,0\n16,0\n", {})) == (
         "busbw: no such column in the header",
         "wrong == limit: limit was not found at size=8 (line 2) and in 1 more row",
     )
@@ -157,18 +151,23 @@ def test_a_slow_pattern_of_a_failure_is_stopped_and_named(monkeypatch: pytest.Mo
 def test_a_csv_file_has_a_row_for_each_line() -> None:
     text = "{command: [x], output: {csv: size}, metrics: {busbw: {better: higher}}, verified: all(wrong == 0)}"
     result = judged(text, "size,busbw,wrong\n8,0.5,0\n16,1.5,0\n", {})
-    assert result.problems == ()
+    assert problem_texts(result) == ()
     assert result.output.rows[(16,)]["busbw"].value == 1.5
-    assert judged(text, "bytes,busbw\n8,1\n", {}).problems[0] == "output.csv: no column size; there are: bytes, busbw"
-    assert "line 3: not as many fields as the header" in judged(text, "size,busbw,wrong\n8,1,0\n16\n", {}).problems
-    assert "busbw is x at size=8 (line 2)" in judged(text, "size,busbw,wrong\n8,x,0\n", {}).problems
+    assert (
+        problem_texts(judged(text, "bytes,busbw\n8,1\n", {}))[0]
+        == "output.csv: no column size; there are: bytes, busbw"
+    )
+    assert "line 3: not as many fields as the header" in problem_texts(
+        judged(text, "size,busbw,wrong\n8,1,0\n16\n", {})
+    )
+    assert "busbw is x at size=8 (line 2)" in problem_texts(judged(text, "size,busbw,wrong\n8,x,0\n", {}))
 
 
 def test_a_slow_pattern_is_stopped_and_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(patterns, "SLOWEST_S", 0.05)
     text = TRAINING.replace("step={iteration}", "(a|a|aa)+$ {iteration}")
     result = judged(text, "a" * 5000 + "! 1\n", {"width": 1, "steps": 1})
-    assert result.problems[0].startswith("output.iterations: took more than")
+    assert problem_texts(result)[0].startswith("output.iterations: took more than")
 
 
 def test_a_large_output_needs_little_memory() -> None:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import pytest
 
 from orchestrator.programs.output import Scalar
-from tests.shipped_programs import ShippedProgram, shipped_program
+from tests.shipped_programs import ShippedProgram, problem_texts, shipped_program
 
 SETTINGS: Mapping[str, Mapping[str, Scalar]] = {
     "examples/loss": {"width": 16, "steps": 10},
@@ -91,11 +91,13 @@ def test_a_wrong_result_a_lost_rank_and_a_missing_size_of_the_sweep_are_not_veri
     program, text = example_of("machine/collectives")
     settings = SETTINGS["machine/collectives"]
     wrong = text.replace(": 0 OK", ": 3 FAILED")
-    assert program.judged(wrong.encode(), settings).problems == ("out_of_bounds == 0: out_of_bounds is 3",)
-    lost = program.judged(text.encode(), {**settings, "gpus": 4}).problems
+    assert problem_texts(program.judged(wrong.encode(), settings)) == ("out_of_bounds == 0: out_of_bounds is 3",)
+    lost = problem_texts(program.judged(text.encode(), {**settings, "gpus": 4}))
     assert lost == ("ranks == gpus: ranks is 2, gpus is 4",)
     lines = [line for line in text.splitlines() if not line.startswith("        65536")]
-    assert program.judged("\n".join(lines).encode(), settings).problems == ("rows == sizes: rows is 7, sizes is 8",)
+    assert problem_texts(program.judged("\n".join(lines).encode(), settings)) == (
+        "rows == sizes: rows is 7, sizes is 8",
+    )
 
 
 def test_the_numbers_of_hpcc_are_those_of_its_summary() -> None:
@@ -122,7 +124,7 @@ def test_the_numbers_of_hpcc_are_those_of_its_summary() -> None:
 def test_a_damaged_output_of_hpcc_is_not_verified(old: str, new: str, problem: str) -> None:
     program, text = example_of("machine/hpcc")
     assert text.count(old) == 1
-    (found,) = program.judged(text.replace(old, new).encode(), SETTINGS["machine/hpcc"]).problems
+    (found,) = problem_texts(program.judged(text.replace(old, new).encode(), SETTINGS["machine/hpcc"]))
     assert found.startswith(problem)
 
 
@@ -132,7 +134,7 @@ def test_the_numbers_of_fio_are_those_of_its_document() -> None:
     found = {name: value.value for name, value in values.items()}
     assert found == {"read_bw": 71259346, "iops": 17397.301349, "latency_ns": 56225.901126, "reads": 34812, "errors": 0}
     failed = text.replace('"error" : 0', '"error" : 5')
-    assert program.judged(failed.encode(), SETTINGS["machine/fio"]).problems == ("errors == 0: errors is 5",)
+    assert problem_texts(program.judged(failed.encode(), SETTINGS["machine/fio"])) == ("errors == 0: errors is 5",)
 
 
 def test_the_log_lines_of_torchtitan_are_read() -> None:
