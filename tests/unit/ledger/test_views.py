@@ -20,8 +20,7 @@ from orchestrator.ledger.measurements import (
 )
 from orchestrator.ledger.rows import Observation
 from orchestrator.ledger.runs import NewJob
-from orchestrator.ledger.tables import ENDED, FAILED, VERIFIED, Attempt
-from orchestrator.megatron.logs import IterationLine
+from orchestrator.ledger.tables import ENDED, FAILED, VERIFIED, Attempt, IterationLine
 from orchestrator.text import utc_stamp
 from tests.recorded_jobs import (
     job_spec,
