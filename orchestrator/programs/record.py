@@ -18,7 +18,8 @@ class Program:
     which all programs of its `family` share. `site` has the fields of its block in a profile. `runs_on_cpu`: it runs on
     CPU cores, too. `write_files` writes the files that jobs import, into the run's folders. `other_names` are accepted
     by `--workload`. `reader` is the class that reads its output (a `reading.reader.LogReader`), as `module:name`, and
-    None if only the end of a job and the errors in its log decide.
+    None if only the end of a job and the errors in its log decide. `output_files` are files that it reads beside the
+    log.
     """
 
     name: str
@@ -31,3 +32,4 @@ class Program:
     write_files: Callable[[Folders], None] = lambda _folders: None
     other_names: tuple[str, ...] = ()
     reader: str | None = None
+    output_files: tuple[str, ...] = ()
