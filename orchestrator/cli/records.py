@@ -46,7 +46,7 @@ Query = Annotated[
     argument("SELECT", 'One SELECT: "select * from v_results". Without it: the views and tables.'),
 ]
 AsCsv = Annotated[bool, typer.Option("--csv", help="Print CSV.")]
-EXAMPLE_QUERY = "select case_name, verdict, tflops_per_gpu from v_results"
+EXAMPLE_QUERY = "select case_name, verdict, name, value, unit from v_metrics"
 _COLUMNS = (
     *("attempt", "id", "nodes", "state", "verdict", "failure", "execution", "exit_code", "signal", "submitted"),
     *("started", "ended", "iteration_ms", "tflops_per_gpu", "used", "why", "origin"),

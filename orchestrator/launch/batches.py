@@ -27,6 +27,7 @@ from orchestrator.planning.plan import Plan, SideCase, SidePlan
 from orchestrator.programs.bound import BoundProgram
 from orchestrator.reading.failure import POLICIES, Allocation, failed_nodes, failure_named, pause_before
 from orchestrator.reading.logs import log_blocks
+from orchestrator.reading.reader import reader_of
 from orchestrator.slurm.notation import expand_node_names
 
 
@@ -58,7 +59,9 @@ class FailedNodes:
             self._by_attempt[before.attempt_id] = ()
             with contextlib.suppress(ReproError):  # a log that this user may not read proves nothing
                 log = log_blocks(Path(before.folder))
-                self._by_attempt[before.attempt_id] = failed_nodes(failure, log, self._allocation(plan, before))
+                self._by_attempt[before.attempt_id] = failed_nodes(
+                    failure, log, self._allocation(plan, before), reader_of(plan.case.workload, plan.case.program).lines
+                )
         return self._by_attempt[before.attempt_id]
 
     def _allocation(self, plan: Plan, before: AttemptRow) -> Allocation:

@@ -42,6 +42,7 @@ from orchestrator.planning.run_settings import NO_SETTINGS, RunSettings
 from orchestrator.planning.target import Target, cases_at
 from orchestrator.programs.bound import BoundProgram
 from orchestrator.reading.causes import cause
+from orchestrator.reading.reader import reader_of
 from orchestrator.slurm import site as slurm_site
 from orchestrator.slurm.command import on_cluster, run_slurm
 from orchestrator.slurm.query import cancel_jobs, query_jobs
@@ -423,7 +424,7 @@ def probe_findings(cluster: Cluster, probed: Probed) -> list[Finding]:
 
 def _failure(cluster: Cluster, probed: Probed, path_faults: Sequence[str]) -> list[Finding]:
     """Return why the job failed, with the profile path that its log names; nothing if that path is reported already."""
-    best = cause(probed.log.encode())
+    best = cause(probed.log.encode(), reader_of(PRETRAIN).lines)
     message = str(best) if best else "its log has no reason"
     code = probed.end.exit_code if probed.end else 0
     if code == OUTSIDE_IMAGE and probed.end and probed.end.outside_image:

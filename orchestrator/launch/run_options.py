@@ -19,9 +19,9 @@ from orchestrator.files import read_record, tail_bytes
 from orchestrator.launch.executors import NOT_STARTED, TIMED_OUT
 from orchestrator.megatron.logs.alpa import RowKey, row_pattern
 from orchestrator.megatron.logs.iteration_lines import effective_lines, iteration_lines, plausible_lines
+from orchestrator.megatron.logs.statistics import has_enough, with_used
 from orchestrator.reading.cause_kinds import KINDS, NO_GPU_MEMORY, TIME_LIMIT
 from orchestrator.reading.failure import Failure
-from orchestrator.reading.statistics import has_enough, with_used
 
 CANCELLED = 143
 """Exit code of a job that SIGTERM ended."""

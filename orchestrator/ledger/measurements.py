@@ -19,6 +19,7 @@ from orchestrator.ledger.tables import (
     Event,
     FileOffset,
     Iteration,
+    IterationLine,
     Job,
     LogOffset,
     Metric,
@@ -28,7 +29,6 @@ from orchestrator.ledger.tables import (
     rows_of,
     rows_with,
 )
-from orchestrator.megatron.logs import IterationLine
 
 if TYPE_CHECKING:
     from orchestrator.job_spec import Value

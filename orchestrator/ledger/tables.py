@@ -21,8 +21,6 @@ import sqlalchemy as sa
 from sqlalchemy import BigInteger, ForeignKey, Index, MetaData, TableClause, UniqueConstraint
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
-from orchestrator.megatron.logs import IterationLine
-
 if TYPE_CHECKING:
     from typing_extensions import TypeVarTuple, Unpack
 
@@ -309,13 +307,40 @@ class Metric(Table):
 
 
 @dataclass(frozen=True, slots=True)
+class IterationLine:
+    """One interval report: averages over the iterations since the line before it.
+
+    `elapsed_ms` is the time of one iteration. The program's own rates are per GPU: TFLOP/s are Megatron's, whose count
+    of FLOPs differs between versions; tokens/s are Megatron-Kwai's. `power_w` is per GPU. `host_wait_ms` is the time
+    per iteration for which a GPU waited for the host, as `orchestrator.pretrain` prints it.
+
+    `used`: the line is part of the metrics. `is_finite` is False if an iteration counted as NaN, if a number of the
+    line is not plausible, or if it lacks its loss (`megatron.logs.statistics`).
+    """
+
+    iteration: int
+    elapsed_ms: float
+    loss: float | None
+    grad_norm: float | None
+    used: bool = True
+    loss_scale: float | None = None
+    skipped: int | None = None
+    nan: int | None = None
+    reported_tflops_per_gpu: float | None = None
+    reported_tokens_per_s_per_gpu: float | None = None
+    power_w: float | None = None
+    is_finite: bool = True
+    host_wait_ms: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class FileOffset:
     """How far a file of an attempt was read, so that the next poll reads only new content.
 
     `name` is the file's in the attempt's folder, `bytes_read` how much of it is in the ledger. `inode` (text: some file
     systems use all 64 bits) and `fingerprint`, of the bytes at its beginning and of those before `bytes_read`, show
     whether it is still that file. The device is left out, because hosts that share a file system number it differently.
-    `facts` are the file's `LogFacts`.
+    `facts` are those that the reader of the program found.
     """
 
     name: str

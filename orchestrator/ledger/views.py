@@ -9,7 +9,6 @@ import sqlalchemy as sa
 
 from orchestrator.ledger.readonly_file import SCHEMA
 from orchestrator.ledger.tables import Iteration, Table, rows_of
-from orchestrator.megatron.metrics import METRICS
 
 # Experiments and cases that requested a job. Two runs of one figure request the same jobs.
 _ASKED = """
@@ -36,17 +35,12 @@ _ATTEMPTS = """
 
 _TIMES = ("created_at", "submitted_at", "started_at", "ended_at")
 
-# Metrics with a column. The first one also has columns for spread and count.
-_METRICS = tuple(name for name, metric in METRICS.items() if metric.is_stored)
-_OF_FIRST = ("iteration_ms_spread", "iterations_used")
-
 # The result of each case: the last verified attempt of its job, else the last partial one, else the latest. A case has
 # several jobs if its code or image changed; the latest run decides.
 _RESULTS = """
     SELECT v.experiment, v.scale, v.cluster, v.case_name, v.repeat, v.workload, v.job_id, v.attempt, v.attempt_id,
         v.state, v.verdict, v.failure, v.verdict_reason, v.deciding_line, v.execution, v.gpus, v.nodes,
         {layout},
-        {metrics},
         v.wait_s, v.elapsed_s, v.gpu_hours, v.started_at, v.ended_at, v.git_commit, v.code, v.image, v.image_digest,
         v.no_energy
     FROM v_attempts AS v
@@ -58,13 +52,6 @@ _RESULTS = """
         GROUP BY runs.experiment, runs.scale, runs.cluster, run_jobs.case_name, jobs.workload, jobs.repeat
     ) AS latest ON latest.experiment = v.experiment AND latest.scale = v.scale AND latest.cluster = v.cluster
         AND latest.case_name = v.case_name AND latest.workload = v.workload AND latest.repeat = v.repeat
-    LEFT JOIN (
-        SELECT attempt_id,
-            max(CASE WHEN name = 'iteration_ms' THEN spread END) AS iteration_ms_spread,
-            max(CASE WHEN name = 'iteration_ms' THEN count END) AS iterations_used,
-            {pivots}
-        FROM metrics GROUP BY attempt_id
-    ) AS measured ON measured.attempt_id = v.attempt_id
     WHERE EXISTS (
         SELECT 1 FROM run_jobs
         WHERE run_jobs.run_id = latest.run_id AND run_jobs.job_id = v.job_id AND run_jobs.case_name = v.case_name
@@ -115,7 +102,6 @@ def create_schema(connection: sa.Connection) -> None:
 def _create_views(connection: sa.Connection) -> None:
     seconds, stamp, configured, of_rows = _SQLITE if connection.dialect.name == "sqlite" else _POSTGRESQL
     layout = {name: configured.format(path=f"layout.{name}", keys=f"layout,{name}", kind="integer") for name in _LAYOUT}
-    pivots = [f"max(CASE WHEN name = '{name}' THEN value END) AS {name}" for name in _METRICS]
     texts = {
         "v_attempts": _ATTEMPTS.format(
             asked=_ASKED,
@@ -126,8 +112,6 @@ def _create_views(connection: sa.Connection) -> None:
         ),
         "v_results": _RESULTS.format(
             layout=", ".join(f"{value} AS {name}" for name, value in layout.items()),
-            metrics=", ".join(f"measured.{name}" for name in (_METRICS[0], *_OF_FIRST, *_METRICS[1:])),
-            pivots=", ".join(pivots),
             rank=_RANK.format(verdict="v.verdict"),
             other_rank=_RANK.format(verdict="other.verdict"),
         ),

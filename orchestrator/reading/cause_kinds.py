@@ -13,6 +13,7 @@ NCCL_MISUSED, NCCL_ERROR, NCCL_TIMEOUT, NCCL_LOST = "NCCL misused", "NCCL error"
 TIME_LIMIT, CONTAINER = "time limit", "container"
 NOT_STARTED, OUTSIDE_IMAGE, ARGUMENT_ERROR = "not started", "outside its image", "argument error"
 NOT_FOUND, NODE_FAILURE, PREEMPTED = "not found", "node failure", "preempted"
+NOT_A_NUMBER, WHAT_RAN = "not a number", "what ran"  # no errors: why a job that ended well is not verified
 
 _EXCEPTION = r"(?:[A-Za-z_]\w{0,60}\.){0,8}[A-Za-z_]\w{0,60}(?:Error|Exception)(?:: |:?$)"
 _TASKS = r"error: [\w.-]{1,64}: tasks? [0-9,\- ]{1,80}: "

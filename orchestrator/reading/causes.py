@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
-from orchestrator.megatron.logs import cause_lines
 from orchestrator.reading import cause_kinds as kinds
 from orchestrator.reading.log_lines import BYTES_AFTER, LogLine, Origin, line_around, lines_with, parse_line
 
@@ -135,9 +134,6 @@ class ProgramLines:
     works: bytes | None = None
 
 
-MEGATRON = ProgramLines(
-    cause_lines.KINDS, cause_lines.TOKENS, cause_lines.NAN_ITERATIONS, cause_lines.WORLD, cause_lines.TRAINED
-)
 ANY_PROGRAM = ProgramLines()
 
 
@@ -162,16 +158,16 @@ class Cause:
     @property
     def is_fault(self) -> bool:
         """Return whether the line is an error: not the world size, nor a NaN."""
-        return self.kind not in (cause_lines.NOT_A_NUMBER, cause_lines.WHAT_RAN)
+        return self.kind not in (kinds.NOT_A_NUMBER, kinds.WHAT_RAN)
 
     def of(self, *kinds: str) -> Cause | None:
         """Return the best line of these kinds."""
         return next((cause for cause in (self, *self.others) if cause.kind in kinds), None)
 
 
-def cause(log: bytes) -> Cause | None:
+def cause(log: bytes, program: ProgramLines = ANY_PROGRAM) -> Cause | None:
     """Return the line of a whole log that states why a job failed; None if the log has no error."""
-    finder = CauseFinder()
+    finder = CauseFinder(program)
     finder.feed(log)
     best = finder.cause()
     return best if best and best.is_fault else None
@@ -191,7 +187,7 @@ class CauseFinder:
     If the program was started several times in one log (`requeue: true`), the last start with an error decides.
     """
 
-    def __init__(self, program: ProgramLines = MEGATRON) -> None:
+    def __init__(self, program: ProgramLines = ANY_PROGRAM) -> None:
         self._program = program
         self._start = _StartErrors(program)
         self._earlier: Cause | None = None

@@ -1,5 +1,7 @@
 """Verdict, numbers and progress of a job whose program the experiment describes."""
 
+# ruff: noqa: ARG002  # the interface gives each reader what another one needs
+
 from __future__ import annotations
 
 import functools
@@ -7,7 +9,7 @@ import json
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
@@ -19,15 +21,16 @@ from orchestrator.job_spec import JobSpec, Value
 from orchestrator.ledger.measurements import MeasuredMetric, MeasuredRow
 from orchestrator.ledger.rows import JobRow
 from orchestrator.ledger.runs import NewJob
-from orchestrator.ledger.tables import FAILED
+from orchestrator.ledger.tables import ENDED, FAILED, FileOffset
 from orchestrator.programs.judge import failure_line, judge_output
 from orchestrator.programs.output import OutputProblem, OutputValue, ProgramOutput, Scalar, last_iteration
 from orchestrator.programs.program import ProgramFields
-from orchestrator.reading.causes import ANY_PROGRAM, LONGEST_LINE, Cause, CauseFinder
+from orchestrator.reading.causes import LONGEST_LINE, Cause
 from orchestrator.reading.failure import DECIDES_ANY_END, Ending
 from orchestrator.reading.log_lines import parse_line
 from orchestrator.reading.logs import LogFile, file_of_job, log_blocks, log_files, text_lines
-from orchestrator.reading.statistics import ENOUGH_SAMPLES, TAIL_BYTES, sample_that_counts
+from orchestrator.reading.reader import LogReader, LogReading, StoredLines
+from orchestrator.reading.statistics import ENOUGH_SAMPLES, TAIL_BYTES, RunningProgress, sample_that_counts
 from orchestrator.reading.verdict import Judgement, LogFindings, judgement_of, other_commit
 from orchestrator.text import counted, printable_line
 
@@ -40,15 +43,35 @@ _TASK = re.compile(rb"\A *[0-9]{1,9}: ")
 _PROCESS = re.compile(rb"\A\[(?:[\w.-]{1,100}@)?[0-9]{1,9},[0-9]{1,9}\]<std(?:out|err)>:? ?")
 
 
-@dataclass(frozen=True, slots=True)
-class ProgramResult:
-    """Verdict of an ended job of a described program, with its numbers. `iteration` is the last one."""
+class DescribedReader(LogReader):
+    """Reader of the output of a program that an experiment describes, by the record in the job's configuration."""
 
-    judgement: Judgement
-    iteration: int | None
-    metrics: list[MeasuredMetric]
-    rows: tuple[MeasuredRow, ...]
-    warnings: tuple[str, ...] = ()
+    def progress(self, folder: Path, spec: JobSpec, iterations: int) -> RunningProgress | None:
+        """Return the last iteration in the end of the output."""
+        program = program_of(spec)
+        if program.output.iterations is None:
+            return None
+        iteration = last_iteration(program.output, tail_bytes(folder, program.output.file or "log.txt", TAIL_BYTES))
+        return None if iteration is None else RunningProgress(iteration)
+
+    def read(
+        self,
+        row: JobRow,
+        before: Mapping[str, FileOffset],
+        ending: Ending,
+        stored: StoredLines,
+        warnings: dict[str, None],
+    ) -> LogReading | None:
+        """Return the verdict and the numbers of an ended job, or the new iteration of a running one."""
+        folder = Path(row.folder)
+        if ending.phase == ENDED:
+            return result_of_program(row, folder, ending, row.elapsed_s, warnings)
+        current = self.progress(folder, row.spec, row.iterations)
+        return LogReading(None, iteration=current.iteration) if current and current.iteration != row.iteration else None
+
+    def judged(self, job: JobRow | NewJob, folder: Path, ending: Ending, seconds: float | None) -> Judgement | None:
+        """Return the judgement of a job that has ended."""
+        return result_of_program(job, folder, ending, seconds, {}).judgement
 
 
 def program_of(spec: JobSpec) -> ProgramFields:
@@ -66,15 +89,9 @@ def _program(text: str) -> ProgramFields:
         raise ReproError(Problem(f"the record of the job's program is not valid: {where}: {first['msg']}")) from None
 
 
-def progress_of_program(spec: JobSpec, folder: Path) -> int | None:
-    """Return the iteration in the end of a running job's output; None without one."""
-    program = program_of(spec)
-    if program.output.iterations is None:
-        return None
-    return last_iteration(program.output, tail_bytes(folder, program.output.file or "log.txt", TAIL_BYTES))
-
-
-def result_of_program(job: JobRow | NewJob, folder: Path, ending: Ending, seconds: float | None) -> ProgramResult:
+def result_of_program(
+    job: JobRow | NewJob, folder: Path, ending: Ending, seconds: float | None, warnings: dict[str, None]
+) -> LogReading:
     """Return the verdict and the numbers of a job that has ended after these seconds."""
     program = program_of(job.spec)
     file, absent = _output_file(program, folder)
@@ -96,17 +113,14 @@ def result_of_program(job: JobRow | NewJob, folder: Path, ending: Ending, second
         at_limit=lambda cause: _result_at_limit(program, output, lacking, len(samples), cause),
         own_failure=lambda: _own_failure(program, folder, job.scheduler, stopped),
     )
-    judgement = judgement_of(findings, ending, lambda: _cause(folder))
+    judgement = judgement_of(findings, ending, lambda: LogReader().cause(folder))
     if judgement.verdict == FAILED and judgement.cause is None and file is not None:
         judgement = replace(judgement, cause=_line_of_problem(file, [*wrong, *lacking]))
     if stopped:
-        judgement = replace(
-            judgement,
-            reason="; ".join(filter(None, [judgement.reason, *_shown(stopped)])),
-        )
-    iteration, warnings = max(output.iterations, default=None), tuple(blocks.warnings) if blocks else ()
+        judgement = replace(judgement, reason="; ".join(filter(None, [judgement.reason, *_shown(stopped)])))
+    warnings |= dict.fromkeys(blocks.warnings if blocks else ())
     metrics = list(_metrics(program, output, samples))
-    return ProgramResult(judgement, iteration, metrics, tuple(_rows(program, output)), warnings)
+    return LogReading(judgement, metrics, max(output.iterations, default=None), rows=tuple(_rows(program, output)))
 
 
 def _output_file(program: ProgramFields, folder: Path) -> tuple[LogFile | None, list[OutputProblem]]:
@@ -150,13 +164,6 @@ def _result_at_limit(
         return None
     last = max(output.iterations)
     return f"reached its time limit at iteration {last}, with {counted(samples, 'sample')}"
-
-
-def _cause(folder: Path) -> Cause | None:
-    finder = CauseFinder(ANY_PROGRAM)
-    for block in log_blocks(folder):
-        finder.feed(block)
-    return finder.cause()
 
 
 def _own_failure(program: ProgramFields, folder: Path, scheduler: str, stopped: list[OutputProblem]) -> Cause | None:

@@ -13,9 +13,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from orchestrator.ledger.tables import CANCELLED_BY, STOPPED_AFTER
-from orchestrator.megatron.logs.cause_lines import NOT_A_NUMBER
 from orchestrator.reading import cause_kinds as kinds
-from orchestrator.reading.causes import Cause, CauseFinder
+from orchestrator.reading.causes import ANY_PROGRAM, Cause, CauseFinder, ProgramLines
 from orchestrator.reading.log_lines import lines_with
 
 if TYPE_CHECKING:
@@ -236,7 +235,7 @@ def failing_line(failure: Failure, cause: Cause | None) -> Cause | None:
     if cause is None or failure is Failure.CANCELLED:
         return None
     own_kinds = [kind for kind, of_kind in _BY_KIND.items() if of_kind is failure]
-    line = cause.of(*own_kinds) if failure is not Failure.NUMBERS else cause.of(NOT_A_NUMBER)
+    line = cause.of(*own_kinds) if failure is not Failure.NUMBERS else cause.of(kinds.NOT_A_NUMBER)
     if line is None and failure in _NEED_NO_KIND and cause.is_fault:
         line = cause
     return line
@@ -327,15 +326,18 @@ class Allocation:
         return self.nodes[number // per_node]
 
 
-def failed_nodes(failure: Failure, log: Iterable[bytes], allocation: Allocation) -> tuple[str, ...]:
+def failed_nodes(
+    failure: Failure, log: Iterable[bytes], allocation: Allocation, lines: ProgramLines = ANY_PROGRAM
+) -> tuple[str, ...]:
     """Return the nodes at fault, which the next attempt excludes; an empty tuple if nothing proves which node it was.
 
-    `log` is a log in blocks of whole lines. A failed rank ends the ranks of all other nodes, and Slurm reports all of
-    them, so only the node of the deciding line is at fault. A lone node is always at fault, and the log is not read.
+    `log` is a log in blocks of whole lines, `lines` are those of its program. A failed rank ends the ranks of all other
+    nodes, and Slurm reports all of them, so only the node of the deciding line is at fault. A lone node is always at
+    fault, and the log is not read.
     """
     if len(allocation.nodes) == 1:
         return allocation.nodes
-    finder, ends = CauseFinder(), _TaskEnds()
+    finder, ends = CauseFinder(lines), _TaskEnds()
     for block in log:
         finder.feed(block)
         ends.feed(block)

@@ -20,8 +20,8 @@ from pathlib import Path
 
 from orchestrator.files import open_job_file
 from orchestrator.ledger.measurements import MeasuredMetric
-from orchestrator.megatron.logs.parse import LogFacts
-from orchestrator.reading.statistics import measured_metric, metric_of_samples
+from orchestrator.programs.metric import SAMPLED
+from orchestrator.reading.statistics import sample_that_counts
 from orchestrator.text import counted
 
 MOST_GAP_S = 3.0
@@ -109,19 +109,6 @@ class PowerIntegral:
         state.joules += middle_w * (high_s - low_s)
 
 
-def joules(power: MeanPower, numbers: Sequence[MeasuredMetric]) -> list[MeasuredMetric]:
-    """Return the energy of an iteration and of a token in J: the mean power times the times behind the throughput."""
-    by_name = {metric.name: metric for metric in numbers}
-    timing, rate = by_name.get("iteration_ms"), by_name.get("tokens_per_s")
-    if power.power_w is None or timing is None:
-        return []
-    per_iteration = power.power_w * timing.value / 1e3
-    energy = [measured_metric("joules_per_iteration", per_iteration, count=power.samples)]
-    if rate is not None and rate.value:
-        energy.append(measured_metric("joules_per_token", power.power_w / rate.value, count=power.samples))
-    return energy
-
-
 BUSY_PERCENT = 50
 """Least utilization of a busy GPU. Other GPUs wait, so their power and clocks mean nothing."""
 
@@ -168,15 +155,16 @@ class SampledNumbers:
     power: MeanPower
 
 
-def read_samples(folder: Path, facts: LogFacts, gpus: int) -> SampledNumbers:
+def read_samples(folder: Path, window: tuple[str | None, str | None], gpus: int) -> SampledNumbers:
     """Return the metrics of all GPUs of a job with this number of GPUs; none without samples.
 
     Power (W) and clock (MHz) are medians over the samples of busy GPUs, memory (10^9 bytes) and temperature (degrees
-    Celsius) the maximum, the rest shares of the busy samples. All but memory use the samples between the times in
-    `facts`, if there are any: both clocks are the node's local time. Ranks that wait for one another at the start are
-    busy too, and use half the power. Raise Unreadable or ReproError as `open_job_file` does.
+    Celsius) the maximum, the rest shares of the busy samples. All but memory use the samples of the `window`, the first
+    and last time of the measured iterations, if they are known: both clocks are the node's local time. Ranks that wait
+    for one another at the start are busy too, and use half the power. Raise Unreadable or ReproError as
+    `open_job_file` does.
     """
-    start, end = (_time(text or "") for text in (facts.measured_from, facts.measured_until))
+    start, end = (_time(text or "") for text in window)
     memory_gb, measured, others, power = array("d"), _BusyGpus(), _BusyGpus(), PowerIntegral(start, end)
     for sample in samples_of(folder):
         memory_gb.append(sample.memory_used_bytes / 1e9)
@@ -187,7 +175,7 @@ def read_samples(folder: Path, facts: LogFacts, gpus: int) -> SampledNumbers:
     if not memory_gb:
         return SampledNumbers([], MeanPower())
     busy = (measured if measured.samples else others).metrics()
-    return SampledNumbers([metric_of_samples("gpu_memory_used_gb", memory_gb), *busy], power.mean(gpus))
+    return SampledNumbers([_metric_of_samples("gpu_memory_used_gb", memory_gb), *busy], power.mean(gpus))
 
 
 class _BusyGpus:
@@ -215,11 +203,15 @@ class _BusyGpus:
         """Yield the metrics of the samples that have values."""
         for name, values in self._values.items():
             if values:
-                yield metric_of_samples(name, values)
+                yield _metric_of_samples(name, values)
         if self._busy:
             capped, slowed = 100 * self._power_capped / self._busy, 100 * self._slowed / self._busy
-            yield measured_metric("gpu_power_capped_percent", capped, count=self._busy)
-            yield measured_metric("gpu_slowed_percent", slowed, count=self._busy)
+            for name, share in (("gpu_power_capped_percent", capped), ("gpu_slowed_percent", slowed)):
+                yield MeasuredMetric(name, share, SAMPLED[name].unit, None, self._busy)
+
+
+def _metric_of_samples(name: str, values: Sequence[float]) -> MeasuredMetric:
+    return sample_that_counts(name, SAMPLED[name].unit, SAMPLED[name].take, values)
 
 
 def samples_of(folder: Path) -> Iterator[GpuSample]:

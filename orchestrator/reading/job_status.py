@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Annotated
 
 from orchestrator.errors import Problem, ReproError
 from orchestrator.fields import Field, row_of
-from orchestrator.files import tail_bytes
 from orchestrator.ledger.attempts import (
     ResultRows,
     S,
@@ -329,18 +328,12 @@ def _iteration(row: JobSummary, current: RunningProgress | None) -> int | None:
 
 def running_progress(row: JobSummary, spec: JobSpec) -> tuple[RunningProgress | None, str | None]:
     """Return the progress in the end of a job's log, or the reason why the log cannot be read."""
-    from orchestrator.reading.statistics import TAIL_BYTES, RunningProgress, progress  # only for a running job
+    from orchestrator.reading.reader import reader_of  # only for a running job
 
     try:
-        if spec.program is not None:
-            from orchestrator.reading.described import progress_of_program  # only for a described program
-
-            iteration = progress_of_program(spec, Path(row.folder))
-            return (None if iteration is None else RunningProgress(iteration)), None
-        tail = tail_bytes(Path(row.folder), "log.txt", TAIL_BYTES)
+        return reader_of(row.workload, spec.program).progress(Path(row.folder), spec, row.iterations), None
     except ReproError as error:
         return None, str(error.problems[0])
-    return progress(tail, row.iterations, spec), None
 
 
 def _left(row: JobSummary, current: RunningProgress | None, at: datetime) -> tuple[float | None, str | None]:

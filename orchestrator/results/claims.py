@@ -29,7 +29,6 @@ from orchestrator.catalog.expand import scale_fields
 from orchestrator.catalog.experiment import PAPER
 from orchestrator.catalog.library import Entry
 from orchestrator.job_spec import Value
-from orchestrator.megatron.axes import WITHOUT_INFLUENCE
 from orchestrator.programs.axes import Settings
 from orchestrator.programs.metric import MetricDefinition
 from orchestrator.results.cases import Result, published_on
@@ -581,8 +580,9 @@ def _paired_by(evidence: Evidence, compared: set[str]) -> list[str]:
     elif compared & {"case", "label"}:
         given = list(evidence.entry.experiment.named_by)
     else:
+        hidden = next((result.case.without_influence for result in evidence.results), frozenset())
         varied = dict.fromkeys(axis for row in fields.cases for axis in row.settings)
-        given = [axis for axis in varied if axis not in WITHOUT_INFLUENCE]
+        given = [axis for axis in varied if axis not in hidden]
     return [axis for axis in given if axis not in compared]
 
 

@@ -6,8 +6,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import takewhile
 
 from orchestrator.fields import Column
-from orchestrator.ledger.views import VIEWS
-from orchestrator.megatron.metrics import METRICS
 from orchestrator.results.export.rows import CASE_COLUMNS, ITERATION_COLUMNS, JOB_COLUMNS
 from tests.pages import CHECKOUT
 from tests.reference.markdown import code, table
@@ -38,13 +36,6 @@ def export_page() -> str:
 def _columns(columns: Iterable[Column]) -> Iterator[str]:
     rows = [(code(column.name), column.kind, column.unit or "", column.meaning) for column in columns]
     return table(("column", "type", "unit", "meaning"), rows)
-
-
-def ledger_page() -> str:
-    """Return the page of the ledger with the metrics that are columns of `v_results`."""
-    rows = [(code(metric.name), metric.unit, metric.meaning) for metric in METRICS.values() if metric.is_stored]
-    heading = f"### Metrics of {VIEWS[1]}"
-    return _with_tables("docs/reference/ledger.md", {heading: table(("column", "unit", "meaning"), rows)})
 
 
 def _with_tables(page: str, tables: Mapping[str, Iterable[str]]) -> str:

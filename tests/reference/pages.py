@@ -8,7 +8,7 @@ from orchestrator.catalog.experiment import Experiment, Paper
 from orchestrator.catalog.template import experiment_schema_text, paper_schema_text
 from orchestrator.clusters.profile import ClusterProfile, schema_text
 from orchestrator.megatron.metrics import METRICS
-from tests.reference.columns import export_page, ledger_page
+from tests.reference.columns import export_page
 from tests.reference.commands import command_line
 from tests.reference.fields import Keys
 from tests.reference.markdown import code, table
@@ -86,7 +86,6 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "docs/reference/cli.md": cli_page,
     "docs/reference/experiments.md": experiments_page,
     "docs/reference/export.md": export_page,
-    "docs/reference/ledger.md": ledger_page,
     "docs/reference/profiles.md": profiles_page,
 }
 """Path of each generated page or schema -> its text."""

@@ -78,31 +78,20 @@ IMPORTS_THE_PLUGIN = {
     "launch.render",
     "launch.run_options",
     "launch.submit",
-    "ledger.measurements",
-    "ledger.tables",
-    "ledger.views",
     "planning.batch_plan",
     "planning.batch_report",
     "planning.plan",
     "planning.target",
     "programs.metrics",
-    "reading.causes",
-    "reading.collect",
-    "reading.failure",
-    "reading.gpu_samples",
     "reading.job_status",
-    "reading.statistics",
-    "reading.verdict",
-    "results.bundle.write",
     "results.cases",
-    "results.claims",
     "results.comparison",
     "results.export.rows",
     "results.outcome",
     "results.plot.figure",
 }
 # Budget of the package. A number changes only in a commit that names what it buys.
-MOST_LINES, MOST_FILES, MOST_ANY = 50_460, 206, 90
+MOST_LINES, MOST_FILES, MOST_ANY = 50622, 210, 90
 MOST_LINES_OF_A_FUNCTION = 50
 
 FILES = {".".join(file.relative_to(PACKAGE).with_suffix("").parts): file for file in sorted(PACKAGE.rglob("*.py"))}

@@ -4,23 +4,22 @@ from __future__ import annotations
 
 import re
 
-NOT_A_NUMBER, WHAT_RAN = "not a number", "what ran"
-
-KINDS = (
-    (
-        NOT_A_NUMBER,
-        re.compile(r"\biteration +[0-9].{0,900}(?:number of nan iterations: {1,3}[1-9]|: [-+]?(?:nan|inf) \|)"),
-    ),
-    (WHAT_RAN, re.compile(r"using world size: [0-9]")),
-)
-"""Kinds of lines that explain why a job that ended well is not verified."""
+from orchestrator.reading.cause_kinds import NOT_A_NUMBER, WHAT_RAN
+from orchestrator.reading.causes import ProgramLines
 
 WORLD = b"using world size: "
-"""Text of the line that a start of the program prints."""
 
-TRAINED = b"elapsed time per iteration"
-"""Text of the lines after the start-up."""
-
-TOKENS = (b" nan |", b"inf |", WORLD)
-NAN_ITERATIONS = re.compile(rb"number of nan iterations: {1,3}[1-9]")
-"""Lines of NaN iterations have no literal of their own."""
+MEGATRON_LINES = ProgramLines(
+    kinds=(
+        (
+            NOT_A_NUMBER,
+            re.compile(r"\biteration +[0-9].{0,900}(?:number of nan iterations: {1,3}[1-9]|: [-+]?(?:nan|inf) \|)"),
+        ),
+        (WHAT_RAN, re.compile(r"using world size: [0-9]")),
+    ),
+    tokens=(b" nan |", b"inf |", WORLD),
+    rare=re.compile(rb"number of nan iterations: {1,3}[1-9]"),
+    starts=WORLD,
+    works=b"elapsed time per iteration",
+)
+"""Lines of the Megatron family. Lines of NaN iterations have no literal of their own."""

@@ -13,7 +13,7 @@ from itertools import chain, islice
 from operator import lt
 from typing import Any, TypeAlias, overload
 
-from orchestrator.megatron.logs import IterationLine
+from orchestrator.ledger.tables import IterationLine
 from orchestrator.megatron.logs.scan import NUMBER, occurrences
 
 LARGEST = 3.4028234663852886e38

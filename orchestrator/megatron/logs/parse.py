@@ -14,8 +14,9 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from itertools import islice
 from typing import Any
 
+from orchestrator.ledger.tables import IterationLine
 from orchestrator.masking import masked_tree
-from orchestrator.megatron.logs import IterationLine, fact_lines
+from orchestrator.megatron.logs import fact_lines
 from orchestrator.megatron.logs.alpa import AlpaRow, printed_row
 from orchestrator.megatron.logs.fact_lines import MEMORY_SIZES, WorldLine
 from orchestrator.megatron.logs.iteration_lines import (

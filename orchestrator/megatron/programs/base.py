@@ -142,6 +142,7 @@ class Workload(Program, Generic[Site]):
 
     family: str = "megatron"
     names: ProgramNames = MEGATRON
+    reader: str | None = "orchestrator.megatron.logs.reader:MegatronReader"
     dialect: Dialect
     memory: MemoryFacts
     arguments: Callable[[TrainingCase, Site], list[str]]

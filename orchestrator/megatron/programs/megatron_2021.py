@@ -266,6 +266,7 @@ ALPA = Workload(
     unsupported=_unsupported_by_alpa,
     program=_alpa_program,
     case_arguments_first=True,
+    output_files=(TABLE,),
     tokens=lambda _model, _tensor_parallel: None,  # it does not pad
     result_row=lambda model, layout: key_of_case(model, layout.gpus),
     printed_settings=_printed_settings,

@@ -23,10 +23,10 @@ from orchestrator.ledger.measurements import Measurement, record_measurements
 from orchestrator.ledger.rows import JobRow
 from orchestrator.ledger.tables import LOST, NEVER_SUBMITTED, OPEN, field_values
 from orchestrator.reading import cause_kinds as kinds
-from orchestrator.reading.causes import CauseFinder
 from orchestrator.reading.collect import measure
 from orchestrator.reading.failure import Failure
-from orchestrator.reading.logs import log_blocks, log_files
+from orchestrator.reading.logs import log_files
+from orchestrator.reading.reader import reader_of
 from orchestrator.results.bundle.extract import Extract, memory_ledger, read_rows
 from orchestrator.results.export.rows import Row
 from orchestrator.text import counted
@@ -299,10 +299,7 @@ def _is_ended_by_slurm(row: JobRow, folder: Path) -> bool:
     """Return whether a log has Slurm's line for the row's state, or the job's folder the mark of a cancellation."""
     if row.state == "CANCELLED":
         return (folder / "cancelled").exists()
-    finder = CauseFinder()
-    for block in log_blocks(folder):
-        finder.feed(block)
-    cause = finder.cause()
+    cause = reader_of(row.workload, row.spec.program).cause(folder)
     return cause is not None and row.state in _SLURM_LINES and cause.of(_SLURM_LINES[row.state]) is not None
 
 

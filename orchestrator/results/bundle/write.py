@@ -24,7 +24,7 @@ from orchestrator.ledger.measurements import file_offsets
 from orchestrator.ledger.reports import script_texts
 from orchestrator.ledger.tables import ENDED, MEASURED, NEVER_SUBMITTED, OPEN
 from orchestrator.masking import hidden_values, masked, masked_tree
-from orchestrator.megatron.logs.alpa import TABLE
+from orchestrator.programs.registry import known_program
 from orchestrator.reading.logs import decompressed, file_blocks, is_compressed, job_secrets, log_files
 from orchestrator.results.bundle.archive import MANIFEST, SUMS, Added, Archive, new_archive
 from orchestrator.results.bundle.extract import (
@@ -52,9 +52,7 @@ from orchestrator.results.report.page import report
 FORMAT = 1
 ABOUT, README, REPORT = "bundle.json", "README.txt", "report.html"
 _NODE = r"[A-Za-z0-9._-]{1,200}"
-_RECORDS = re.compile(
-    rf"start|end|cancelled|claimed|sampler\.txt|gpus\.{_NODE}\.csv|fingerprint\.{_NODE}\.txt|" + re.escape(TABLE)
-)
+_RECORDS = re.compile(rf"start|end|cancelled|claimed|sampler\.txt|gpus\.{_NODE}\.csv|fingerprint\.{_NODE}\.txt")
 """Files of a job folder that a bundle contains besides logs. Other files of a program may contain anything."""
 _PACKED = re.compile(r"\.(?:gz|zst)$")
 """Ending of a compressed log. The bundle contains the log decompressed, without the ending."""
@@ -120,7 +118,7 @@ def add_attempts(contents: Contents, extract: Extract, ledger: Ledger) -> dict[i
     secrets = [job_secrets(Path(row["folder"])) for row in extract.attempts]
     contents.secrets = contents.secrets.union(*secrets, *map(hidden_values, texts.values()))
     read = file_offsets(ledger, list(folders))
-    outputs = {job["id"]: _output_file(job["configuration"]) for job in extract.jobs}
+    outputs = {job["id"]: _output_files(job["workload"], job["configuration"]) for job in extract.jobs}
     paths: dict[int, Row] = {}
     run_folders = ledger.run_folders()
     for recorded in extract.attempts:
@@ -169,14 +167,17 @@ def _add_text(contents: Contents, path: str, folder: Path, name: str) -> bool:
     return True
 
 
-def _output_file(configuration: Row) -> str | None:
-    """Return the file in which a described program writes its output; None if it prints it."""
-    file: str | None = configuration.get("program", {}).get("output", {}).get("file")
-    return file
+def _output_files(workload: str, configuration: Row) -> Collection[str]:
+    """Return the files beside the log in which a program writes its output."""
+    described = configuration.get("program")
+    if described is None:
+        program = known_program(workload)
+        return () if program is None else program.output_files
+    return [file] if (file := described.get("output", {}).get("file")) else ()
 
 
-def _add_logs(contents: Contents, row: Row, path: str, read: Collection[str], output: str | None) -> None:
-    """Add the logs, the records and the output file of an attempt.
+def _add_logs(contents: Contents, row: Row, path: str, read: Collection[str], outputs: Collection[str]) -> None:
+    """Add the logs, the records and the output files of an attempt.
 
     `read` are the logs that were read when it was judged.
     """
@@ -184,7 +185,7 @@ def _add_logs(contents: Contents, row: Row, path: str, read: Collection[str], ou
     try:
         logs = [log.name for log in log_files(folder)]
         names = [path.name for path in folder.iterdir()]
-        records = [name for name in names if _RECORDS.fullmatch(name) or _PACKED.sub("", name) == output]
+        records = [name for name in names if _RECORDS.fullmatch(name) or _PACKED.sub("", name) in outputs]
     except FileNotFoundError:
         logs, records = [], []
     except ReproError as error:

@@ -82,7 +82,7 @@ def test_without_a_query_views_and_tables_are_listed(asking: Caller) -> None:
     assert names[:5] == ["NAME", "v_attempts", "v_iterations", "v_metrics", "v_results"] and "metrics" in names
     assert done.stderr.startswith("next: repro sql ")
     rows = {row["name"]: row for row in json.loads(asking("sql", "--json").stdout)["relations"]}
-    assert rows["v_results"]["kind"] == "view" and "tflops_per_gpu" in rows["v_results"]["columns"]
+    assert rows["v_results"]["kind"] == "view" and "value" in rows["v_metrics"]["columns"]
 
 
 def test_the_suggested_query_works(asking: Caller) -> None:

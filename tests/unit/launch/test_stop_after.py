@@ -32,9 +32,9 @@ from orchestrator.ledger.tables import (
     Attempt,
 )
 from orchestrator.megatron.logs.parse import read_log
+from orchestrator.megatron.logs.verdict import Expected, judge
 from orchestrator.reading.causes import Cause
 from orchestrator.reading.failure import POLICIES, Ending, Failure, failure_of
-from orchestrator.reading.verdict import Expected, judge
 from tests.recorded_jobs import new_ledger, new_run, record_jobs
 
 pytestmark = pytest.mark.slow

@@ -27,8 +27,7 @@ from orchestrator.ledger.measurements import (
 )
 from orchestrator.ledger.readonly_file import SCHEMA
 from orchestrator.ledger.rows import Observation
-from orchestrator.ledger.tables import ENDED, VERIFIED, Attempt, Event, Iteration, Run, rows_of
-from orchestrator.megatron.logs import IterationLine
+from orchestrator.ledger.tables import ENDED, VERIFIED, Attempt, Event, Iteration, IterationLine, Run, rows_of
 from tests.forked_repro import ForkedProgram
 from tests.recorded_jobs import job_spec, ledger_at, new_ledger, new_run, record_jobs
 

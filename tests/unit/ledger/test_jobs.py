@@ -32,10 +32,10 @@ from orchestrator.ledger.tables import (
     Attempt,
     Event,
     Iteration,
+    IterationLine,
     Job,
     Run,
 )
-from orchestrator.megatron.logs import IterationLine
 from orchestrator.reading.job_status import experiment_statuses
 from tests.recorded_jobs import new_attempts, new_job, new_run, record_jobs, record_run, unless_verified
 

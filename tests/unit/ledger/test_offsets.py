@@ -27,8 +27,7 @@ from orchestrator.ledger.measurements import (
 )
 from orchestrator.ledger.rows import Observation
 from orchestrator.ledger.submissions import record_never_submitted
-from orchestrator.ledger.tables import ENDED, RUNNING, VERIFIED, Event, FileOffset
-from orchestrator.megatron.logs import IterationLine
+from orchestrator.ledger.tables import ENDED, RUNNING, VERIFIED, Event, FileOffset, IterationLine
 from tests.recorded_jobs import new_run, record_jobs
 
 FACTS = {"version": 1, "settings": {"π": "日本語 🚀"}, "sizes": [1, None, 2.5]}

@@ -46,7 +46,6 @@ import dataclasses, itertools, json, sys, time
 import sqlalchemy as sa
 from orchestrator.ledger.attempts import job_rows, record_observations
 from orchestrator.ledger.rows import Observation
-from orchestrator.megatron.logs import IterationLine
 from orchestrator.ledger.measurements import MeasuredMetric, Measurement, record_measurements
 from orchestrator.ledger.submissions import record_submission
 from orchestrator.ledger.tables import ENDED, VERIFIED

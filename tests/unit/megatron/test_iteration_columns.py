@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.megatron.logs import IterationLine
+from orchestrator.ledger.tables import IterationLine
 from orchestrator.megatron.logs.iteration_lines import (
     COLUMNS,
     LARGEST,

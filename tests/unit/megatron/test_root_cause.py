@@ -11,10 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from orchestrator.megatron.logs.cause_lines import MEGATRON_LINES
 from orchestrator.reading import causes
 from orchestrator.reading.cause_kinds import TOKENS
-from orchestrator.reading.causes import LONGEST_LINE, Cause, CauseFinder, cause
+from orchestrator.reading.causes import LONGEST_LINE, Cause, CauseFinder
 from orchestrator.reading.log_lines import BYTES_AFTER, BYTES_BEFORE, LogLine, parse_line
+from tests.causes import megatron_cause
 
 TRAINED = (
     b"7: [2026-08-22 15:22:22.123456] iteration       10/     500 | consumed samples:         5120 |"
@@ -142,7 +144,7 @@ FAILURE_LINES = [
 
 def test_a_line_has_the_kind_and_rank_of_a_failure() -> None:
     for line, kind, rank in FAILURE_LINES:
-        result = cause(b" 3: fine\n" + line + b"\r\nmore\n")
+        result = megatron_cause(b" 3: fine\n" + line + b"\r\nmore\n")
         assert result is not None, line
         assert (result.kind, result.rank) == (kind, rank), line
         assert result.line and "\n" not in result.line and len(result.line) <= LONGEST_LINE
@@ -159,7 +161,7 @@ def test_a_line_has_the_kind_and_rank_of_a_failure() -> None:
     ],
 )
 def test_the_hosts_memory_is_not_the_gpus(line: bytes) -> None:
-    result = cause(TRAINED + b"\n" + line)
+    result = megatron_cause(TRAINED + b"\n" + line)
     assert result is None or result.kind != "out of GPU memory"
 
 
@@ -332,17 +334,17 @@ def test_the_root_cause_and_its_rank_among_the_errors_of_all_ranks(
     log: bytes, expected: tuple[str, str, int | None]
 ) -> None:
     kind, begins, rank = expected
-    result = cause(log)
+    result = megatron_cause(log)
     assert result is not None
     assert (result.kind, result.line[: len(begins)], result.rank) == (kind, begins, rank)
 
 
 @pytest.mark.parametrize("log", [log for log, _ in WHOLE_LOGS.values()], ids=WHOLE_LOGS)
 def test_a_log_read_line_by_line_has_the_cause_that_it_has_as_a_whole(log: bytes) -> None:
-    finder = CauseFinder()
+    finder = CauseFinder(MEGATRON_LINES)
     for line in log.splitlines(keepends=True):
         finder.feed(line)
-    result, whole = finder.cause(), cause(log)
+    result, whole = finder.cause(), megatron_cause(log)
     assert result == whole and result is not None and whole is not None and result.others == whole.others
 
 
@@ -359,7 +361,7 @@ def test_no_log_crashes_the_search_or_depends_on_its_parts(pieces: list[bytes], 
     log = b"".join(pieces)
     ends = [end + 1 for end in range(len(log)) if log[end : end + 1] == b"\n"]
     cuts = sorted(data.draw(st.sets(st.sampled_from(ends), max_size=6))) if ends else []
-    finder, whole = CauseFinder(), CauseFinder()
+    finder, whole = CauseFinder(MEGATRON_LINES), CauseFinder(MEGATRON_LINES)
     for start, end in itertools.pairwise([0, *cuts, len(log)]):
         finder.feed(log[start:end])
     whole.feed(log)
@@ -371,14 +373,14 @@ def test_no_log_crashes_the_search_or_depends_on_its_parts(pieces: list[bytes], 
 
 
 def finder_of(*lines: bytes) -> CauseFinder:
-    finder = CauseFinder()
+    finder = CauseFinder(MEGATRON_LINES)
     finder.feed(b"".join(line + b"\n" for line in lines))
     return finder
 
 
 def test_a_log_without_a_fault_has_no_cause_but_its_world_and_nan() -> None:
     done = b"0: [after training is done] datetime: 2026-08-22 10:00:00 "
-    assert cause(b"\n".join([WORLD, TRAINED, done])) is None
+    assert megatron_cause(b"\n".join([WORLD, TRAINED, done])) is None
     shown = finder_of(WORLD, TRAINED, done).cause()
     assert shown == Cause("what ran", WORLD.decode()[3:], 0) and not shown.is_fault
     for bad in (
@@ -511,18 +513,18 @@ def enroot(*lines: str) -> bytes:
          "disk full", "one ended, one failed", "lines lost", "no folder", "nothing else"],
 )  # fmt: skip
 def test_the_failed_container_among_pyxis_lines_has_its_reason(log: bytes, reason: str | None) -> None:
-    finder = CauseFinder()
+    finder = CauseFinder(MEGATRON_LINES)
     for line in log.splitlines(keepends=True):
         finder.feed(line)
-    for result in (cause(log), finder.cause()):
+    for result in (megatron_cause(log), finder.cause()):
         assert str(result) == f"container: pyxis: {reason or log.decode().partition('pyxis: ')[2]}"
 
 
 def test_a_container_that_slurm_ended_is_not_a_cause() -> None:
     missing = b"3: task: line 14: /opt/conda/bin/python: No such file or directory\n"
-    result = cause(ENDED_ON_N1 + missing)
+    result = megatron_cause(ENDED_ON_N1 + missing)
     assert result is not None and (result.kind, result.rank) == ("not found", 3)
-    assert "pyxis" not in str(cause(ENDED_ON_N1 + b"srun: error: n2: task 3: Exited with exit code 1\n"))
+    assert "pyxis" not in str(megatron_cause(ENDED_ON_N1 + b"srun: error: n2: task 3: Exited with exit code 1\n"))
 
 
 @pytest.mark.parametrize(
@@ -537,7 +539,9 @@ def test_a_container_that_slurm_ended_is_not_a_cause() -> None:
 )
 def test_a_program_that_is_not_in_the_image_is_named(line: str) -> None:
     """Compare with lines of bash 4 and 5, which precede srun's line about the exit code."""
-    result = cause(f"1: task: line 14: {line}\nsrun: error: n1: tasks 0-1: Exited with exit code 127\n".encode())
+    result = megatron_cause(
+        f"1: task: line 14: {line}\nsrun: error: n1: tasks 0-1: Exited with exit code 127\n".encode()
+    )
     assert result is not None and (result.kind, result.line, result.rank) == ("not found", f"task: line 14: {line}", 1)
 
 
@@ -554,12 +558,12 @@ def test_a_program_that_is_not_in_the_image_is_named(line: str) -> None:
     ids=["terminal", "CRLF", "progress bar", "not UTF-8", "control characters", "long"],
 )
 def test_the_deciding_line_is_clean_and_short(raw: bytes, shown: str) -> None:
-    assert cause(b"x\n" + raw + b"\n") == Cause("error", shown, 3)
+    assert megatron_cause(b"x\n" + raw + b"\n") == Cause("error", shown, 3)
 
 
 @pytest.mark.slow
 def test_memory_of_the_search_does_not_grow_with_the_log() -> None:
-    finder = CauseFinder()
+    finder = CauseFinder(MEGATRON_LINES)
     for number in range(20_000):
         finder.feed(b"%d: ValueError: bad\n%d: error: odd\n" % (number, number))
     lines = len(finder._start._first)
@@ -593,7 +597,7 @@ def test_an_endless_line_is_read_about_once(text: bytes, monkeypatch: pytest.Mon
         return parse_line(line)
 
     monkeypatch.setattr(causes, "parse_line", counted)
-    cause(text)
+    megatron_cause(text)
     assert max(lengths, default=0) <= BYTES_BEFORE + BYTES_AFTER
     assert sum(lengths) <= 6 * len(text) + BYTES_BEFORE + BYTES_AFTER, (
         "two words of the search are in it, and what is around"
@@ -602,5 +606,5 @@ def test_an_endless_line_is_read_about_once(text: bytes, monkeypatch: pytest.Mon
 
 def test_a_folder_that_the_node_cannot_enter_is_the_cause_and_not_the_exit_code_of_srun() -> None:
     line = "slurmstepd-n1: error: couldn't chdir to `/home/me/work': Permission denied"
-    found = cause(f"{line}\nsrun: error: n1: tasks 0-3: Exited with exit code 1\n".encode())
+    found = megatron_cause(f"{line}\nsrun: error: n1: tasks 0-3: Exited with exit code 1\n".encode())
     assert found is not None and found.line == line

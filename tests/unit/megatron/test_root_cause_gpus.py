@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.reading.causes import cause
 from orchestrator.reading.failure import Ending, failure_of
+from tests.causes import megatron_cause
 
 FAULT, UNUSABLE, IN_USE = "GPU fault", "GPU cannot be used", "GPU in use"
 MISUSED, NCCL = "NCCL misused", "NCCL error"
@@ -127,7 +127,7 @@ MISUSED, NCCL = "NCCL misused", "NCCL error"
     ],
 )
 def test_messages_of_cuda_its_driver_and_nccl_have_a_class(line: str, kind: str, failure: str | None) -> None:
-    result = cause(f"fine\n{line}\nmore\n".encode())
+    result = megatron_cause(f"fine\n{line}\nmore\n".encode())
     assert result is not None and (result.kind, result.line) == (kind, line[: len(result.line)])
     assert str(failure_of(Ending("ended", "FAILED", 1, None), kind)) == (failure or "configuration")
 
@@ -142,7 +142,7 @@ def test_messages_of_cuda_its_driver_and_nccl_have_a_class(line: str, kind: str,
     ],
 )
 def test_messages_without_a_failure_are_no_cause(line: str) -> None:
-    assert cause(line.encode()) is None
+    assert megatron_cause(line.encode()) is None
 
 
 def raised(how: str, name: str, what: str, last: str, version: str, where: str = "NCCLUtils.cpp:94") -> str:
@@ -208,7 +208,7 @@ ERRORS = {
 def test_an_nccl_error_shows_its_last_line_and_the_launchers_first_rank(text: str, kind: str, first: int) -> None:
     report = f"Root Cause (first observed failure):\n[0]:\n  time      : 2026-11-21_10:00:00\n  rank      : {first} (l"
     log = text.format(rank=0) + text.format(rank=1) + report + "ocal_rank: 0)\n  exitcode  : 1 (pid: 5)\n"
-    result = cause(log.encode())
+    result = megatron_cause(log.encode())
     assert result is not None
     assert (result.kind, result.line, result.rank) == (kind, text.rstrip().rpartition("]: ")[2], first)
 
@@ -221,7 +221,7 @@ def test_a_rank_that_the_launcher_killed_is_not_the_cause() -> None:
         "  rank      : 1 (local_rank: 1)\n  exitcode  : -6 (pid: 12)\n"
         "  traceback : Signal 6 (SIGABRT) received by PID 12\n"
     )
-    result = cause(report.encode())
+    result = megatron_cause(report.encode())
     assert result is not None and (result.kind, result.rank) == ("NCCL time-out", 1)
 
 
@@ -232,5 +232,5 @@ def test_a_crashed_rank_and_a_killed_rank_have_different_kinds() -> None:
         ("mpirun noticed that process rank 3 with PID 0 on node n1 exited on signal 11 (Segmentation fault).", None),
         ("job.sh: line 52:  4966 Killed                  timeout --foreground 60 python", "a rank was killed"),
     ):
-        result = cause(line.encode())
+        result = megatron_cause(line.encode())
         assert result is not None and result.kind == (kind or "a rank crashed")

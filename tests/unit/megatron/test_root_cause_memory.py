@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.reading.cause_kinds import NOT_TORCHS_GIB, OTHERS_LEAST_GIB, memory_short
-from orchestrator.reading.causes import cause
+from tests.causes import megatron_cause
 
 OURS = (  # (R), torch 2.11 on an H200
     "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.50 GiB. GPU 0 has a total capacity of 139.80 GiB"
@@ -152,6 +152,6 @@ def test_a_little_memory_of_other_processes_is_ignored() -> None:
 def test_a_gpu_in_use_decides_unless_another_rank_filled_its_own(
     lines: list[tuple[int, str]], kind: str, rank: int
 ) -> None:
-    result = cause("".join(f"[rank{rank}]: {line}\n" for rank, line in lines).encode())
+    result = megatron_cause("".join(f"[rank{rank}]: {line}\n" for rank, line in lines).encode())
     assert result is not None
     assert (result.kind, result.rank) == (kind, rank)

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from orchestrator.clusters.machine import Machine
 from orchestrator.config.model import Hardware
 from orchestrator.errors import ReproError
+from orchestrator.ledger.tables import IterationLine
 from orchestrator.megatron.case import TrainingCase, training_cases
-from orchestrator.megatron.logs import IterationLine
+from orchestrator.megatron.logs.statistics import with_used
 from orchestrator.megatron.model import Training
 from orchestrator.planning.batch_plan import (
     LEAST_INTERVALS,
@@ -25,7 +26,6 @@ from orchestrator.planning.batch_plan import (
 )
 from orchestrator.planning.plan import job_content
 from orchestrator.planning.target import Target
-from orchestrator.reading.statistics import with_used
 from tests.cases import expand
 from tests.unit.catalog.entries import BASE, entry_of, shipped
 

@@ -29,11 +29,12 @@ from orchestrator.ledger.measurements import (
     metrics_of,
 )
 from orchestrator.ledger.rows import JobRow, Observation
-from orchestrator.ledger.tables import ENDED, RUNNING, Attempt, Event, Iteration, Job, LogOffset, Metric
-from orchestrator.megatron.logs import IterationLine
+from orchestrator.ledger.tables import ENDED, RUNNING, Attempt, Event, Iteration, IterationLine, Job, LogOffset, Metric
+from orchestrator.megatron.logs import reader as megatron_reader
+from orchestrator.megatron.logs.reader import FINGERPRINT_BYTES, NewContent, read_new
 from orchestrator.reading import collect as collecting
-from orchestrator.reading import logs
-from orchestrator.reading.collect import FINGERPRINT_BYTES, NewContent, collect, measure, read_new
+from orchestrator.reading import logs, reader
+from orchestrator.reading.collect import collect, measure
 from orchestrator.reading.gpu_samples import MeanPower, SampledNumbers
 from tests.examples import examples
 from tests.recorded_jobs import JOB_SPEC, new_ledger, record_jobs
@@ -206,7 +207,7 @@ def test_judged_attempt_is_never_read_again(made: Made, monkeypatch: pytest.Monk
     collect(made.ledger)
     before = made.everything()
     (made.folder() / "log.txt").write_text(log(3))
-    monkeypatch.setattr(collecting, "read_new", lambda *_words, **_named: pytest.fail("read again"))
+    monkeypatch.setattr(megatron_reader, "read_new", lambda *_words, **_named: pytest.fail("read again"))
     collect(made.ledger)
     assert made.everything() == before
 
@@ -439,7 +440,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Counted]]:
         file = open_job_file(folder, name)
         return Counted(file.detach()) if isinstance(file, io.BufferedReader) else None
 
-    for module in (collecting, logs):
+    for module in (megatron_reader, logs):
         monkeypatch.setattr(module, "open_job_file", opened)
     Counted.read_bytes = 0
     yield Counted
@@ -575,7 +576,7 @@ def test_deciding_line_is_stored_without_its_secret(made: Made) -> None:
 def test_log_of_a_verified_attempt_is_not_searched_for_errors(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
     (made.folder() / "log.txt").write_text(log(8))
     made.ends()
-    monkeypatch.setattr(collecting, "CauseFinder", lambda: pytest.fail("searched"))
+    monkeypatch.setattr(reader, "CauseFinder", lambda _lines: pytest.fail("searched"))
     collect(made.ledger)
     assert made.row().verdict == "verified"
 
@@ -684,7 +685,7 @@ def test_content_read_by_another_terminal_is_not_overwritten(
             collect(new_ledger(made.home))
         return content
 
-    monkeypatch.setattr(collecting, "read_new", follows)
+    monkeypatch.setattr(megatron_reader, "read_new", follows)
     collect(made.ledger)
     last = {"read": 6, "grown and ended": 8, "begun again": 2}[meanwhile]
     assert made.numbers() == list(range(1, last + 1))

@@ -15,12 +15,12 @@ from orchestrator.megatron.case import TrainingCase
 from orchestrator.megatron.logs.fact_lines import WorldLine
 from orchestrator.megatron.logs.iteration_lines import IterationLines
 from orchestrator.megatron.logs.parse import LogFacts, LogReport, read_log
+from orchestrator.megatron.logs.verdict import Expected, expected_of, mismatches, world_size_of
 from orchestrator.megatron.programs import workload_named
 from orchestrator.megatron.rules import RuleContext, read_flags
 from orchestrator.paths import Folders
 from orchestrator.pretrain import log_lines
 from orchestrator.programs.registry import programs
-from orchestrator.reading.verdict import Expected, expected_of, mismatches, world_size_of
 from tests.cases import expand, megatron_names
 from tests.recorded_jobs import job_row
 from tests.unit.catalog.entries import CHECKOUT, find_case

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from orchestrator.ledger.measurements import MeasuredMetric
 from orchestrator.megatron.logs.parse import LogFacts
-from orchestrator.reading.collect import read_new
-from orchestrator.reading.gpu_samples import MeanPower, joules, read_samples
+from orchestrator.megatron.logs.reader import read_new
+from orchestrator.megatron.logs.statistics import joules
+from orchestrator.reading.gpu_samples import MeanPower, read_samples
 from orchestrator.results.bundle.archive import unpacked
 from tests.unit.catalog.entries import CHECKOUT
 
@@ -32,7 +33,7 @@ def steady(index: int = 0, power_w: float = 500.0, left_out: range = range(0)) -
 def power(folder: Path, *nodes: str, gpus: int = 1, facts: LogFacts = FACTS) -> MeanPower:
     for number, text in enumerate(nodes):
         (folder / f"gpus.n{number}.csv").write_text(text)
-    return read_samples(folder, facts, gpus).power
+    return read_samples(folder, (facts.measured_from, facts.measured_until), gpus).power
 
 
 def test_power_outside_the_measured_iterations_does_not_count_and_gpus_are_summed(tmp_path: Path) -> None:
@@ -100,7 +101,7 @@ def test_recorded_samples_of_h200_give_the_power_of_busy_gpus() -> None:
     with unpacked(CHECKOUT / "experiments" / "results" / "h200" / "figure-16.tar.zst") as (folder, _):
         (job,) = folder.glob("jobs/mbs8-gbs32-*/attempt-1")
         facts = read_new(job, {}, final=True, warmup_iterations=2).facts
-        mean = read_samples(job, facts, 2).power
+        mean = read_samples(job, (facts.measured_from, facts.measured_until), 2).power
     # Plain mean of the samples from the end of iteration 2 to the end of iteration 6: 586.6 W and 610.5 W.
     assert mean.power_w == pytest.approx(586.6 + 610.5, rel=0.02) and mean.samples == 14
 

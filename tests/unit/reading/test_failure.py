@@ -9,7 +9,8 @@ import pytest
 from orchestrator.errors import ReproError
 from orchestrator.launch.submit import failure_classes
 from orchestrator.ledger.tables import ENDED
-from orchestrator.reading.causes import Cause, CauseFinder, cause
+from orchestrator.megatron.logs.cause_lines import MEGATRON_LINES
+from orchestrator.reading.causes import Cause, CauseFinder
 from orchestrator.reading.failure import (
     DECIDES_ANY_END,
     POLICIES,
@@ -22,6 +23,7 @@ from orchestrator.reading.failure import (
     is_of_classes,
     policy_of,
 )
+from tests.causes import megatron_cause
 
 # As a real Slurm 22.05 and pyxis 0.24 print them.
 NODE_LOST = b"srun: error: Node failure on n8\nsrun: Job step aborted\nsrun: error: n7: task 0: Terminated\n"
@@ -116,7 +118,7 @@ def test_each_fault_has_its_class(state: str, exit_code: int | None, log: bytes,
 
 
 def classed(log: bytes, ending: Ending) -> Failure:
-    line = cause(log)
+    line = megatron_cause(log)
     return failure_of(ending, line.kind if line else None)
 
 
@@ -171,7 +173,7 @@ def test_the_cause_decides_before_the_missing_proof_of_the_image(
     state: str, exit_code: int, nodes_inside: int | None, log: bytes, expected: str
 ) -> None:
     ending = Ending(ENDED, state, exit_code, None, "1 of 2 nodes ran it inside torch:1", None, nodes_inside)
-    finder = CauseFinder()
+    finder = CauseFinder(MEGATRON_LINES)
     finder.feed(log)
     line = finder.cause()
     assert str(failure_of(ending, line.kind if line else None)) == expected

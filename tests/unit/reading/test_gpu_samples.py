@@ -38,7 +38,9 @@ def written(folder: Path, *nodes: str) -> Path:
 
 def metrics(folder: Path, log: str = "", warmup_iterations: int = 0) -> dict[str, MeasuredMetric]:
     facts = read_part(log.encode(), LogFacts(), True, warmup_iterations).facts
-    return {metric.name: metric for metric in read_samples(folder, facts, 1).metrics}
+    return {
+        metric.name: metric for metric in read_samples(folder, (facts.measured_from, facts.measured_until), 1).metrics
+    }
 
 
 def test_memory_is_the_maximum_of_all_gpus_and_power_the_median_of_busy_ones(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ import yaml
 
 from orchestrator.megatron.logs.iteration_lines import COLUMNS, IterationLines
 from orchestrator.megatron.logs.parse import LogFacts, LogReport, effective_of, read_log, read_part
-from orchestrator.reading.causes import cause
+from tests.causes import megatron_cause
 
 FOLDER = Path(__file__).parent / "logs"
 LOGS = sorted(FOLDER.glob("*.log"))
@@ -25,7 +25,7 @@ LOGS = sorted(FOLDER.glob("*.log"))
 
 def content_of(log: bytes) -> dict[str, Any]:
     """Return the content of a log, without empty facts and the state for the next part. A line is its numbers."""
-    report, why = read_log(log), cause(log)
+    report, why = read_log(log), megatron_cause(log)
     facts = {name: value for name, value in report.facts.as_json().items() if name not in ("version", "unfinished")}
     assert isinstance(report.iterations, IterationLines)
     lines = [

@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.ledger.measurements import MeasuredMetric
-from orchestrator.megatron.logs import IterationLine
+from orchestrator.ledger.tables import IterationLine
 from orchestrator.megatron.logs.iteration_lines import IterationLines
 from orchestrator.megatron.logs.parse import LogFacts
-from orchestrator.reading.statistics import metrics, with_used
+from orchestrator.megatron.logs.statistics import metrics, with_used
 from tests.recorded_jobs import job_spec
 
 

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.reading.statistics import TAIL_BYTES, RunningProgress, progress
+from orchestrator.megatron.logs.statistics import progress
+from orchestrator.reading.statistics import TAIL_BYTES, RunningProgress
 from tests.recorded_jobs import job_spec
 
 LINE = (

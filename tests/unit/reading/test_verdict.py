@@ -12,16 +12,18 @@ import pytest
 
 from orchestrator.catalog.expand import expand
 from orchestrator.ledger.rows import JobRow
-from orchestrator.ledger.tables import ENDED, RUNNING
-from orchestrator.megatron.logs import IterationLine
+from orchestrator.ledger.tables import ENDED, RUNNING, IterationLine
+from orchestrator.megatron.logs.cause_lines import MEGATRON_LINES
 from orchestrator.megatron.logs.fact_lines import WorldLine
 from orchestrator.megatron.logs.iteration_lines import IterationLines
 from orchestrator.megatron.logs.parse import LogFacts, LogReport, read_log
+from orchestrator.megatron.logs.statistics import with_used
+from orchestrator.megatron.logs.verdict import Expected, expected_of, judge
 from orchestrator.reading.causes import Cause, CauseFinder
 from orchestrator.reading.collect import measure
 from orchestrator.reading.failure import Ending, Failure, fails_as_published, ran_out_of_memory
-from orchestrator.reading.statistics import ENOUGH_SAMPLES, with_used
-from orchestrator.reading.verdict import OUT_OF_MEMORY, Expected, Judgement, expected_of, judge
+from orchestrator.reading.statistics import ENOUGH_SAMPLES
+from orchestrator.reading.verdict import OUT_OF_MEMORY, Judgement
 from tests.recorded_jobs import job_row, job_spec
 from tests.unit.catalog.entries import shipped
 
@@ -553,7 +555,7 @@ def test_verdict_class_line_and_rank_of_whole_logs(
     text: str, state: str, verdict: str, failure: str | None, line: str | None, rank: int | None
 ) -> None:
     def find() -> Cause | None:
-        finder = CauseFinder()
+        finder = CauseFinder(MEGATRON_LINES)
         for part in text.encode().splitlines(keepends=True):
             finder.feed(part)
         return finder.cause()

@@ -21,8 +21,7 @@ from orchestrator.ledger.attempts import job_rows, rows_of_attempts
 from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.measurements import Measurement, losses_of, record_measurements
 from orchestrator.ledger.rows import JobRow
-from orchestrator.ledger.tables import Attempt, Run, rows_of
-from orchestrator.megatron.logs import IterationLine
+from orchestrator.ledger.tables import Attempt, IterationLine, Run, rows_of
 from orchestrator.results.bundle.extract import (
     TABLES,
     Extract,

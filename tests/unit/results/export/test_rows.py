@@ -12,12 +12,12 @@ import pytest
 from orchestrator.job_spec import JobSpec
 from orchestrator.ledger.attempts import job_rows
 from orchestrator.ledger.measurements import MeasuredMetric
+from orchestrator.ledger.tables import IterationLine
 from orchestrator.megatron.axes import AXES
-from orchestrator.megatron.logs import IterationLine
 from orchestrator.megatron.logs.parse import LogFacts
+from orchestrator.megatron.logs.statistics import joules, metrics
 from orchestrator.megatron.metrics import METRICS
-from orchestrator.reading.gpu_samples import MeanPower, joules, read_samples
-from orchestrator.reading.statistics import metrics
+from orchestrator.reading.gpu_samples import MeanPower, read_samples
 from orchestrator.results.cases import Result, case_results, published_for
 from orchestrator.results.export.rows import CASE_COLUMNS, CaseRow, export_rows
 from tests.cases import expand
@@ -110,7 +110,10 @@ def test_every_number_that_is_ever_measured_has_a_column_with_its_unit(tmp_path:
     )
     computes = {"causal_attention": True, "skips_last_product": True}
     printed = metrics([line], JobSpec.from_json({**parts, "peak_tflops": 312.0, "computes": computes}), facts)
-    sampled = [*read_samples(tmp_path, facts, 1).metrics, *joules(MeanPower(500.0, 9), printed)]
+    sampled = [
+        *read_samples(tmp_path, (facts.measured_from, facts.measured_until), 1).metrics,
+        *joules(MeanPower(500.0, 9), printed),
+    ]
     units = {one.name: one.unit for one in [*printed, *sampled]}
     assert units == {name: METRICS[name].unit for name in units}
     assert [name for name in METRICS if name not in units] == ["training_days"]  # published only: no job measures it

@@ -11,7 +11,7 @@ import pytest
 from orchestrator.ledger.attempts import job_rows
 from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.measurements import Measurement, record_measurements
-from orchestrator.megatron.logs import IterationLine
+from orchestrator.ledger.tables import IterationLine
 from orchestrator.results.export.formats import pieces
 from orchestrator.results.export.rows import ITERATION_COLUMNS, iteration_rows
 from tests.recorded_jobs import new_ledger, record_jobs
