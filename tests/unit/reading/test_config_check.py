@@ -16,9 +16,10 @@ from orchestrator.megatron.logs.fact_lines import WorldLine
 from orchestrator.megatron.logs.iteration_lines import IterationLines
 from orchestrator.megatron.logs.parse import LogFacts, LogReport, read_log
 from orchestrator.megatron.programs import workload_named
-from orchestrator.megatron.rules import RuleContext, read_flags
+from orchestrator.megatron.rules import RuleContext
 from orchestrator.paths import Folders
 from orchestrator.pretrain import log_lines
+from orchestrator.programs.changes import read_flags
 from orchestrator.programs.registry import programs
 from orchestrator.reading.verdict import Expected, expected_of, mismatches, world_size_of
 from tests.cases import expand, megatron_names
