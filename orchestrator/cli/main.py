@@ -19,8 +19,9 @@ from orchestrator import __version__, api
 from orchestrator.cli import completion
 from orchestrator.cli.documents import DOCUMENTS
 from orchestrator.cli.output import OF_LEDGER, Console, data, message
-from orchestrator.cli.plug_ins import added_commands, broken_commands
+from orchestrator.cli.plug_ins import GROUP, added_commands
 from orchestrator.errors import EXIT_FAILED, EXIT_OK, EXIT_USER_ERROR, Problem, ReproError
+from orchestrator.programs.plug_ins import with_taken_names
 
 PANELS = {
     "Look at experiments and jobs": {
@@ -194,7 +195,7 @@ class LazyGroup(TyperGroup):
         for panel, commands in all_panels().items():
             with formatter.section(panel):
                 formatter.write_dl([(name.ljust(11), summary) for name, summary in commands.items()])
-        for problem in broken_commands(_NAMES):
+        for problem in with_taken_names(GROUP, _NAMES):
             message(f"note: {problem}")
 
 

@@ -12,8 +12,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cache
 
-from orchestrator.errors import Problem
-from orchestrator.programs.plug_ins import PlugIn, plug_ins, with_taken_names
+from orchestrator.programs.plug_ins import PlugIn, plug_ins
 
 GROUP = "repro.commands"
 _SUMMARY = re.compile(r'\A"""(.+?)(?:"""|\n)')
@@ -39,8 +38,3 @@ def added_commands(taken: Collection[str]) -> dict[str, AddedCommand]:
         about = summary[1] if summary else f"Command of {plug_in.package}."
         found[name] = AddedCommand(plug_in, about, panel[1] if panel else "Commands of plug-ins")
     return {name: found[name] for name in found if name not in taken}
-
-
-def broken_commands(taken: Collection[str]) -> list[Problem]:
-    """Return the problem of each plug-in whose command has the name of another command."""
-    return with_taken_names(GROUP, taken)

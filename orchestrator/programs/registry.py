@@ -39,12 +39,8 @@ def known_program(name: str) -> Program | None:
 
 def programs() -> Mapping[str, Program]:
     """Return every program by name, in the order of the names, without those that cannot be loaded."""
-    found = (_loaded(name) for name in plug_ins(GROUP))
-    return {each.name: each for each in sorted((one for one in found if isinstance(one, Program)), key=_name)}
-
-
-def _name(program: Program) -> str:
-    return program.name
+    found = {one.name: one for name in plug_ins(GROUP) if isinstance(one := _loaded(name), Program)}
+    return dict(sorted(found.items()))
 
 
 def broken_programs() -> list[Problem]:

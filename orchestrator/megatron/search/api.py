@@ -58,25 +58,9 @@ from orchestrator.reading.failure import ran_out_of_memory
 from orchestrator.results.outcome import judge_figure
 from orchestrator.text import counted
 
-__all__ = [
-    "CandidateRow",
-    "NotRunReason",
-    "PreparedSearch",
-    "SearchAnswer",
-    "SearchOptions",
-    "SearchSummary",
-    "SearchWinner",
-    "SearchedCase",
-    "Simulated",
-    "SimulatedCase",
-    "arguments_by_program",
-    "fastest_text",
-    "prepare_search",
-    "read_search_budget",
-    "run_search",
-    "search_answer",
-    "simulate_search",
-]
+__all__ = ["CandidateRow", "NotRunReason", "PreparedSearch", "SearchAnswer", "SearchOptions", "SearchSummary"]
+__all__ += ["SearchWinner", "SearchedCase", "Simulated", "SimulatedCase", "arguments_by_program", "fastest_text"]
+__all__ += ["prepare_search", "read_search_budget", "run_search", "search_answer", "simulate_search"]
 
 FINALISTS = 3
 """Number of the fastest short jobs whose cases run at full length."""
