@@ -16,11 +16,16 @@ import jsonschema
 from pydantic import TypeAdapter
 
 from orchestrator import api
-from orchestrator.cli.documents import DOCUMENTS, VERSION
+from orchestrator.cli.documents import DOCUMENTS as OF_CORE
+from orchestrator.cli.documents import VERSION
 from orchestrator.fields import Column, TableRow, columns_of
+from orchestrator.megatron.search import api as search_api
+from orchestrator.megatron.search import command as search_command
 
 FILE = Path(__file__).parent.parent / "docs" / "reference" / "json.schema.json"
 
+
+DOCUMENTS = OF_CORE | search_command.DOCUMENTS
 
 _ERROR = {
     "type": "object",
@@ -35,7 +40,9 @@ _TYPES = {"text": "string", "integer": "integer", "number": "number", "boolean":
 def schema() -> dict[str, Any]:
     """Return the schema: a document for each command, and the rows in `$defs`."""
     names = sorted({name for document in DOCUMENTS.values() for name in document.lists.values()} - {"str", "object"})
-    types = {"Error": _ERROR} | _types([getattr(api, name) for name in names])
+    types = {"Error": _ERROR} | _types(
+        [getattr(search_api if name in search_api.__all__ else api, name) for name in names]
+    )
     for command, document in DOCUMENTS.items():
         head = {"version": {"const": VERSION}, "command": {"const": command}}
         lists = {name: {"type": "array", "items": _items(row)} for name, row in document.lists.items()}

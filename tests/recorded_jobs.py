@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
+from orchestrator.catalog.argument_changes import with_changes
 from orchestrator.catalog.library import Entry
 from orchestrator.job_spec import JobSpec
 from orchestrator.ledger import runs
@@ -24,7 +25,6 @@ from orchestrator.ledger.runs import Disposition, NewAttempt, NewJob, NewRun, Re
 from orchestrator.ledger.submissions import Submitter, claim, queued_attempts, record_submission
 from orchestrator.ledger.tables import VERIFIED, Attempt, Event, Metric, Run, SchedulerKind, field_values, rows_of
 from orchestrator.megatron.case import TrainingCase
-from orchestrator.megatron.programs.argument_changes import with_changes
 from orchestrator.reading.verdict import OUT_OF_MEMORY
 from orchestrator.results.cases import Result, case_results
 from orchestrator.results.outcome import FigureOutcome, judge_stored

@@ -43,10 +43,6 @@ if TYPE_CHECKING:
     from orchestrator.ledger.readonly_sql import Answer, Relation
     from orchestrator.ledger.rows import JobRow
     from orchestrator.ledger.tables import OPEN, QUEUED, RUNNING
-    from orchestrator.megatron.search.answer import *
-    from orchestrator.megatron.search.api import *
-    from orchestrator.megatron.search.candidates import Simulated, SimulatedCase, read_search_budget
-    from orchestrator.megatron.search.prepare import *
     from orchestrator.planning.batch_plan import *
     from orchestrator.planning.batch_report import *
     from orchestrator.planning.plan import *
@@ -81,7 +77,6 @@ _NAMES = {
     "api.outputs": "CheckedOutput OutputNumber check_output",
     "api.plans": "PlannedRun plan plan_run plan_runs require_submittable",
     "api.runs": "Retried RetriedGroup RetriedJob Waited canary_of cancel cancel_jobs cancellable_jobs retry wait",
-    "megatron.search.api": "SearchOptions run_search search_answer simulate_search",
     "api.session": "DEFAULT SILENT Reporter Session Silent",
     "api.sites": (
         "DenyList Fetch FetchedFile FetchedSetting NeedRow WorkloadNeeds WorkloadRow allow_nodes "
@@ -125,13 +120,7 @@ _NAMES = {
     "results.export.formats": "csv_line require_parquet",
     "results.export.rows": "CaseRow Row export_rows main_columns",
     "results.outcome": "FigureOutcome JudgedClaim",
-    "megatron.search.answer": (
-        "CandidateRow NotRunReason SearchAnswer SearchedCase SearchSummary SearchWinner arguments_by_program "
-        "fastest_text"
-    ),
-    "megatron.search.candidates": "Simulated SimulatedCase read_search_budget",
-    "megatron.search.prepare": "PreparedSearch prepare_search",
-    "programs.registry": "program_name programs",
+    "programs.registry": "broken_programs program_name programs",
 }
 """Module -> its names that are exported. The imports above are for type checkers."""
 

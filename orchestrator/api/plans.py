@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from orchestrator.api import DEFAULT, CaseOptions, Session
 from orchestrator.api.catalog import require_experiment
+from orchestrator.catalog.argument_changes import require_changeable, with_changes
 from orchestrator.catalog.case import Case, parse_where, replacement_notes, select, shown_value
 from orchestrator.catalog.expand import expand, reference_notes
 from orchestrator.catalog.library import Entry, find_entries, replaced
@@ -22,13 +23,13 @@ from orchestrator.errors import Problem, ReproError, added_to, for_each
 from orchestrator.job_spec import Value, shown_changes
 from orchestrator.megatron.case import TrainingCase
 from orchestrator.megatron.programs import find_workload
-from orchestrator.megatron.programs.argument_changes import parse_changes, require_known, with_changes
 from orchestrator.paths import Folders, find_folders
 from orchestrator.planning.batch_plan import BatchPlan, ChosenCases, PlannedCase, plan_batch
 from orchestrator.planning.batch_report import BatchReport, batch_report, budget_text, with_exact_memory
 from orchestrator.planning.plan import Plan, bind, repeated, require_jobs
 from orchestrator.planning.run_settings import RunSettings, read_settings
 from orchestrator.planning.target import Target, cases_at, replace_workload, scale_notes
+from orchestrator.programs.changes import parse_changes
 from orchestrator.text import counted
 
 if TYPE_CHECKING:
@@ -149,7 +150,7 @@ def _chosen(names: Sequence[str], choice: _Choice, options: CaseOptions) -> tupl
         chosen.append(ChosenCases(entry, tuple(choice.settings.applied(selected)), target))
     if problems or not chosen:
         raise ReproError(*dict.fromkeys(problems or left_out))
-    require_known(of_programs, choice.changes)
+    require_changeable(of_programs, choice.changes)
     return chosen, notes
 
 

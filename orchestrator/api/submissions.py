@@ -32,8 +32,8 @@ from orchestrator.ledger.experiment_files import record_experiment_file
 from orchestrator.ledger.rows import JobRow
 from orchestrator.ledger.runs import adopted_ids, record_adopted
 from orchestrator.ledger.tables import OPEN, RUNNING
-from orchestrator.megatron.programs.argument_changes import changes_of
 from orchestrator.paths import Folders
+from orchestrator.programs.changes import changes_of
 from orchestrator.reading.failure import class_named
 from orchestrator.reading.job_status import reuse_text
 from orchestrator.results.outcome import FigureOutcome, judge_figure

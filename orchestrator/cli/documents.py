@@ -22,7 +22,7 @@ class JsonDocument:
 
 _NODES = JsonDocument("Entries of the deny list of nodes.", nodes="DeniedNode")
 
-DOCUMENTS: Mapping[str, JsonDocument] = {
+DOCUMENTS: dict[str, JsonDocument] = {
     "list": JsonDocument(
         "All experiments, and the names of the clusters.", experiments="ListedExperiment", clusters="str"
     ),
@@ -63,14 +63,6 @@ DOCUMENTS: Mapping[str, JsonDocument] = {
         jobs="JobRef",
         cases="CaseRow",
         claims="JudgedClaim",
-    ),
-    "search": JsonDocument(
-        "The search, its cases, the measured ones first, and the winner; with --simulate only the simulated cases.",
-        searches="SearchSummary",
-        candidates="SearchedCase",
-        reasons="NotRunReason",
-        winners="SearchWinner",
-        simulated="SimulatedCase",
     ),
     "adopt": JsonDocument(
         "Jobs that were read, and the scripts of jobs that were read before or never submitted.",

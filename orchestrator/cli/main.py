@@ -8,7 +8,7 @@ import importlib
 import os
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 import typer
@@ -19,7 +19,9 @@ from orchestrator import __version__, api
 from orchestrator.cli import completion
 from orchestrator.cli.documents import DOCUMENTS
 from orchestrator.cli.output import OF_LEDGER, Console, data, message
+from orchestrator.cli.plug_ins import GROUP, added_commands
 from orchestrator.errors import EXIT_FAILED, EXIT_OK, EXIT_USER_ERROR, Problem, ReproError
+from orchestrator.programs.plug_ins import with_taken_names
 
 PANELS = {
     "Look at experiments and jobs": {
@@ -34,7 +36,6 @@ PANELS = {
     "Run jobs": {
         "submit": ("cli.submission", "Submit the cases that are not verified, partial or open."),
         "render": ("cli.catalog", "Print the batch script of each case."),
-        "search": ("megatron.search.command", "Find the fastest layout of a model inside a budget."),
         "adopt": ("cli.run", "Record jobs whose scripts were submitted by hand."),
         "wait": ("cli.run", "Wait until jobs have ended."),
         "retry": ("cli.run", "Submit failed jobs again, with more time or on other nodes."),
@@ -61,7 +62,7 @@ PANELS = {
 }
 """Panel of the help -> command -> (module of this package, summary). A module is imported when its command is used."""
 
-EXAMPLES = {
+EXAMPLES: dict[str, Sequence[str]] = {
     "list": ("repro list",),
     "show": (
         "repro show figure-13                                  # cases, axes, published numbers, claims",
@@ -97,7 +98,6 @@ EXAMPLES = {
         "repro render figure-13 --cluster selene --example     # with examples for open values",
         "repro render figure-13 --cluster selene -o jobs       # all scripts, to submit by hand",
     ),
-    "search": ("repro search gpt-6.7b --gpus 16 --gbs 512 --cluster selene --budget 6gpu-hours",),
     "adopt": ("repro adopt jobs                                      # the folder of `render -o jobs`",),
     "wait": ("repro wait figure-13", "repro wait --timeout 2h"),
     "retry": (
@@ -153,6 +153,7 @@ _GARBAGE_THRESHOLD = 100_000
 """New objects between two runs of the garbage collector. With Python's 700 they take a tenth of a short command."""
 
 COMMANDS = {name: command for commands in PANELS.values() for name, command in commands.items()}
+_NAMES = frozenset(COMMANDS)
 
 
 class LazyGroup(TyperGroup):
@@ -164,27 +165,55 @@ class LazyGroup(TyperGroup):
 
     def list_commands(self, ctx: object) -> list[str]:  # noqa: ARG002
         """Return the names of all commands."""
-        return list(COMMANDS)
+        return [name for commands in all_panels().values() for name in commands]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002
         """Return a command, or None if there is no such command."""
         if cmd_name not in COMMANDS:
-            return None
+            return self._added(cmd_name)
         module_name, summary = COMMANDS[cmd_name]
-        module = importlib.import_module(
-            f"orchestrator.{module_name}" if "." in module_name else f"orchestrator.cli.{module_name}"
-        )
-        group = getattr(module, cmd_name, None)
-        command = get_group(group) if isinstance(group, typer.Typer) else get_group(module.app).commands[cmd_name]
-        command.name, command.short_help = cmd_name, summary
-        _complete(command, cmd_name)
-        return command
+        return _command(importlib.import_module(f"orchestrator.{module_name}"), cmd_name, summary)
+
+    def _added(self, name: str) -> object:
+        """Return the command of a plug-in, or None if there is none. ReproError if it is broken."""
+        added = added_commands(_NAMES)
+        self.commands.update(dict.fromkeys(added, cast(Any, None)))
+        if name not in added:
+            return None
+        module = added[name].plug_in.load()
+        try:
+            EXAMPLES.update(getattr(module, "EXAMPLES", {}))
+            DOCUMENTS.update(getattr(module, "DOCUMENTS", {}))
+            OF_LEDGER.update(getattr(module, "OF_LEDGER", ()))
+            return _command(module, name, added[name].summary)
+        except Exception as error:  # the module of another author
+            what = f"has no command {name}: {type(error).__name__}: {error}"
+            raise ReproError(added[name].plug_in.broken(what)) from error
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002
         """Print the summaries in panels, without an import."""
-        for panel, commands in PANELS.items():
+        for panel, commands in all_panels().items():
             with formatter.section(panel):
-                formatter.write_dl([(name.ljust(11), summary) for name, (_, summary) in commands.items()])
+                formatter.write_dl([(name.ljust(11), summary) for name, summary in commands.items()])
+        for problem in with_taken_names(GROUP, _NAMES):
+            message(f"note: {problem}")
+
+
+def all_panels() -> Mapping[str, Mapping[str, str]]:
+    """Return the summary of each command by panel, with those of plug-ins, without an import."""
+    panels = {panel: {name: summary for name, (_, summary) in commands.items()} for panel, commands in PANELS.items()}
+    for name, added in added_commands(_NAMES).items():
+        panels.setdefault(added.panel, {})[name] = added.summary
+    return panels
+
+
+def _command(module: object, name: str, summary: str) -> object:
+    """Return the command or the group of this name of a module."""
+    group = getattr(module, name, None)
+    command = get_group(group) if isinstance(group, typer.Typer) else get_group(getattr(module, "app")).commands[name]  # noqa: B009
+    command.name, command.short_help = name, summary
+    _complete(command, name)
+    return command
 
 
 def _complete(command: Any, name: str) -> None:

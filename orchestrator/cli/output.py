@@ -60,10 +60,10 @@ def suggest(purpose: str, command: str, *words: str, **options: object) -> None:
     next_command(repro_command(command, *words, **options), purpose)
 
 
-OF_LEDGER = (
-    *("list", "status", "logs", "history", "sql", "submit", "search", "adopt", "wait", "retry", "cancel"),
+OF_LEDGER = {
+    *("list", "status", "logs", "history", "sql", "submit", "adopt", "wait", "retry", "cancel"),
     *("collect", "compare", "claims", "plot", "report", "bundle", "config show"),
-)
+}
 """Commands that read or write the ledger. They have `--database`."""
 
 

@@ -403,6 +403,8 @@ def list_workloads(context: typer.Context) -> None:
     context.obj.json.put(workloads=rows)
     cells = [as_row(row) | {"commit": (row.commit or "")[:12], "needs": ", ".join(row.needs)} for row in rows]
     table(cells, list(cells[0]))
+    for problem in api.broken_programs():
+        message(f"note: {problem}")
     suggest("the source of each", "workloads show", rows[0].workload)
 
 

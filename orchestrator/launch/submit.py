@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
+from orchestrator.catalog.argument_changes import with_changes
 from orchestrator.catalog.expand import cases_to_run
 from orchestrator.catalog.library import find_experiment
 from orchestrator.clusters.resolve import Cluster, find_cluster, recorded_cluster
@@ -52,7 +53,6 @@ from orchestrator.ledger.submissions import queued_attempts, record_never_submit
 from orchestrator.ledger.tables import FAILED, LOST, MEASURED, OPEN, QUEUED
 from orchestrator.megatron.case import TrainingCase
 from orchestrator.megatron.programs import find_workload
-from orchestrator.megatron.programs.argument_changes import with_changes
 from orchestrator.paths import Folders, short_name
 from orchestrator.planning.batch_plan import with_iterations
 from orchestrator.planning.plan import Plan, plan_cases, repeated

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Literal
 
 from orchestrator.megatron.model import Layout, ModelShape, Training, padded_vocabulary
+from orchestrator.programs.changes import read_flags
 
 Dialect = Literal["2021", "kwai", "2024", "now", "pretrain"]
 """Version whose rules apply: Megatron-LM at 6985e58938 (2021-08-18, SC21's), Megatron-Kwai (ATC'24's, atc24ae-1.0.0),
@@ -107,23 +108,6 @@ class Rule:
 def rule(number: int, name: str, source: str) -> Callable[[Callable[[RuleContext], Iterator[str]]], Rule]:
     """Return a decorator that makes a rule from its check."""
     return partial(Rule, number, name, source)
-
-
-def read_flags(arguments: Iterable[str]) -> dict[str, tuple[str, ...]]:
-    """Return the values of each flag; the last one if a flag is given twice, as in argparse.
-
-    >>> read_flags(["--save", "a b", "--lr=0.1", "--mock-data", "--lr", "0.2"])
-    {'--save': ('a b',), '--lr': ('0.2',), '--mock-data': ()}
-    """
-    flags: dict[str, tuple[str, ...]] = {}
-    flag = None
-    for argument in arguments:
-        if argument.startswith("--"):
-            flag, given, value = argument.partition("=")
-            flags[flag] = (value,) if given else ()
-        elif flag is not None:
-            flags[flag] += (argument,)
-    return flags
 
 
 _OLD = ("2021", "kwai", "2024")

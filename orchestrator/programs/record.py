@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
+from orchestrator.errors import Problem
 from orchestrator.paths import Folders
 from orchestrator.programs.axes import ProgramNames
+from orchestrator.programs.changes import read_flags
 from orchestrator.programs.needs import Need, WorkloadSite
+
+if TYPE_CHECKING:
+    from orchestrator.catalog.case import Case
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -33,3 +39,11 @@ class Program:
     other_names: tuple[str, ...] = ()
     reader: str | None = None
     output_files: tuple[str, ...] = ()
+
+    def fixed_argument(self, _flag: str) -> Problem | None:
+        """Return why `--arg` cannot change this flag: the case or the profile sets it. None if `--arg` can."""
+        return None
+
+    def flags_of(self, case: Case) -> Mapping[str, tuple[str, ...]]:
+        """Return the flags that the program gets for a case, with their values."""
+        return read_flags(case.arguments)

@@ -4,42 +4,50 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from functools import cache
-from importlib.metadata import EntryPoint, entry_points
 
 from orchestrator.errors import Problem, ReproError, names_hint
+from orchestrator.programs.plug_ins import plug_ins, with_taken_names
 from orchestrator.programs.record import Program
 
 GROUP = "repro.programs"
 
 
 @cache
-def _registered() -> Mapping[str, EntryPoint]:
-    return {entry.name: entry for entry in sorted(entry_points(group=GROUP), key=lambda entry: entry.name)}
-
-
-@cache
-def known_program(name: str) -> Program | None:
-    """Return the program of this name or other name; None if there is none. ReproError if it cannot be loaded."""
-    entry = _registered().get(name)
+def _loaded(name: str) -> Program | ReproError | None:
+    entry = plug_ins(GROUP).get(name)
     if entry is None:
         return None
     try:
-        loaded = entry.load()
-    except Exception as error:  # the module of another author
-        package = entry.dist.name if entry.dist is not None else entry.value
-        what = f"{name}: the program of {package} cannot be loaded: {type(error).__name__}: {error}"
-        raise ReproError(
-            Problem(what.replace("\n", " "), hint=f"repair {entry.value}, or uninstall {package}")
-        ) from None
-    if not isinstance(loaded, Program):
-        raise ReproError(Problem(f"{name}: {entry.value} is no program", hint="it must be a programs.record.Program"))
-    return loaded
+        program = entry.load()
+    except ReproError as error:
+        return error
+    if not isinstance(program, Program):
+        return ReproError(entry.broken("is not a programs.record.Program"))
+    registered = plug_ins(GROUP).get(program.name)
+    if name not in (program.name, *program.other_names) or registered is None or registered.value != entry.value:
+        return ReproError(entry.broken(f"is the program {program.name}, which is not registered by this package"))
+    return program
+
+
+def known_program(name: str) -> Program | None:
+    """Return the program of this name or other name; None if there is none. ReproError if it cannot be loaded."""
+    found = _loaded(name)
+    if isinstance(found, ReproError):
+        raise found
+    return found
 
 
 def programs() -> Mapping[str, Program]:
-    """Return every program by name, in the order of the names. ReproError if one cannot be loaded."""
-    found = (known_program(name) for name in _registered())
-    return {each.name: each for each in sorted((one for one in found if one is not None), key=lambda one: one.name)}
+    """Return every program by name, in the order of the names, without those that cannot be loaded."""
+    found = {one.name: one for name in plug_ins(GROUP) if isinstance(one := _loaded(name), Program)}
+    return dict(sorted(found.items()))
+
+
+def broken_programs() -> list[Problem]:
+    """Return the problem of each program that cannot be loaded."""
+    found = (_loaded(name) for name in plug_ins(GROUP))
+    problems = [problem for one in found if isinstance(one, ReproError) for problem in one.problems]
+    return [*problems, *with_taken_names(GROUP)]
 
 
 def program_name(name: str) -> str:
@@ -52,7 +60,7 @@ def find_program(name: str) -> Program:
     """Return the program of this name; ReproError if there is none."""
     found = known_program(name)
     if found is None or found.name != name:
-        raise ReproError(Problem(f"{name}: no such workload", hint=names_hint(name, programs())))
+        raise _unknown(name, programs())
     return found
 
 
@@ -60,4 +68,8 @@ def require_program(name: str, ran: Iterable[str]) -> None:
     """Raise ReproError unless a program has this name or it is one of the programs that jobs `ran`."""
     known = dict.fromkeys([*programs(), *ran])
     if name not in known:
-        raise ReproError(Problem(f"{name}: no such workload", hint=names_hint(name, known)))
+        raise _unknown(name, known)
+
+
+def _unknown(name: str, known: Iterable[str]) -> ReproError:
+    return ReproError(Problem(f"{name}: no such workload", hint=names_hint(name, known)), *broken_programs())

@@ -8,7 +8,7 @@ from typing import Any
 
 from typer.main import get_command
 
-from orchestrator.cli.main import EXAMPLES, PANELS, app
+from orchestrator.cli.main import EXAMPLES, all_panels, app
 from tests.reference.markdown import code, table
 
 _SKIPPED = {"--help"}
@@ -33,7 +33,7 @@ def command_line() -> Iterator[str]:
     context = root.context_class(root, info_name="repro")
     lines = {name: list(_command(name, *parts)) for name, *parts in command_names(root, context)}
     yield from ("", "## Options of `repro` itself", "", *_options(root, context))
-    for panel, members in PANELS.items():
+    for panel, members in all_panels().items():
         yield from ("", f"## {panel}")
         for name, text in lines.items():
             if name.partition(" ")[0] in members:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
+from orchestrator.catalog.case import Case
 from orchestrator.catalog.experiment import Paper
 from orchestrator.errors import Problem, ReproError
 from orchestrator.megatron.axes import MEGATRON
@@ -15,12 +16,13 @@ from orchestrator.megatron.hardware import Fit
 from orchestrator.megatron.logs.alpa import RowKey
 from orchestrator.megatron.memory import MemoryEstimate, MemoryFacts, estimate_memory
 from orchestrator.megatron.model import Layout, ModelShape, Training
+from orchestrator.megatron.programs.flags import fixed_argument
 from orchestrator.megatron.programs.sites import GPT2_TOKENS, CheckoutSite
 from orchestrator.megatron.rules import Dialect
 from orchestrator.paths import Folders
 from orchestrator.programs.axes import ProgramNames
 from orchestrator.programs.bound import BoundProgram, ContainerImage
-from orchestrator.programs.changes import without_flags
+from orchestrator.programs.changes import read_flags, without_flags
 from orchestrator.programs.needs import WorkloadSite
 from orchestrator.programs.record import Program
 
@@ -160,6 +162,19 @@ class Workload(Program, Generic[Site]):
     exact_parameters: bool = False
     is_own: bool = False
     costly_arguments: Callable[[Site], Sequence[str]] = lambda _site: ()
+
+    def fixed_argument(self, flag: str) -> Problem | None:
+        """Return why `--arg` cannot change this flag: the case or the profile sets it. None if `--arg` can."""
+        return fixed_argument(flag)
+
+    def flags_of(self, case: Case) -> Mapping[str, tuple[str, ...]]:
+        """Return the flags of a case; only those of the case itself if the program lacks a setting of it."""
+        if not isinstance(case, TrainingCase) or self.unsupported_settings(case):
+            return super().flags_of(case)
+        fields = self.site.model_fields.items()
+        required: dict[str, Any] = {name: name for name, field in fields if field.is_required()}
+        site = cast("Site", self.site.model_construct(**required))
+        return read_flags([*self.arguments(case, site), *case.arguments])
 
     def unsupported_settings(self, case: TrainingCase, site: Site | None = None) -> str | None:
         """Return a sentence with all settings of the case that the program lacks; None if there are none."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
+from orchestrator.errors import Problem
+from orchestrator.megatron.axes import AXES
 from orchestrator.megatron.case import TrainingCase
 from orchestrator.programs.needs import WorkloadSite
 
@@ -154,3 +156,42 @@ def lacking(case: TrainingCase, *settings: str, recomputation: Sequence[str] = (
                 yield setting
         elif case.training.recompute not in recomputation:
             yield f"recomputation {case.training.recompute} (only {', '.join(recomputation)})"
+
+
+_OTHER_FLAGS: Mapping[str, str] = {
+    "vp": "--num-virtual-stages-per-pipeline-rank",
+    "gbs": "--rampup-batch-size",
+    "layers": "--encoder-num-layers --decoder-num-layers",
+    "heads": "--kv-channels",
+    "seq": "--encoder-seq-length --decoder-seq-length",
+    "vocab": "--padded-vocab-size --make-vocab-size-divisible-by",
+    "recompute": (
+        "--recompute-activations --activations-checkpoint-num-layers --checkpoint-activations "
+        "--kaimm-recompute-mlp-activation-func --kaimm-recompute-norm --recompute-norm --recompute-activation-func"
+    ),
+    "offload": "--kaimm-offload-activation-ratio --offload-activation-ratio",
+    "attention": "--use-flash-attn",
+    "iterations": "--train-samples --exit-duration-in-mins",
+    "family": "--rms-norm --no-position-embedding --use-rotary-position-embeddings",
+    "profile": "--data-path --vocab-file --merge-file --tokenizer-type --mock-data",
+}
+_OWNERS = {flag: owner for flag, (owner, _) in OF_CASE.items()}
+_OWNERS |= {flag: owner for owner, flags in _OTHER_FLAGS.items() for flag in flags.split()}
+"""Flag -> the axis, the field of `training`, the family of the model or the profile that sets it."""
+
+
+def fixed_argument(flag: str) -> Problem | None:
+    """Return why `--arg` cannot change this flag: its value is a part of the case or of the profile."""
+    owner, own = _OWNERS.get(flag), "in an experiment of your own"
+    if owner is None:
+        return None
+    if owner == "profile":
+        return Problem("the cluster's profile sets this argument", hint="set it in workloads: of the profile")
+    if owner == "family":
+        return Problem("the family of the model sets this argument", hint=f"set model: family {own}")
+    what = "the case sets this argument"
+    if owner in AXES:
+        hint = f"select cases with --where {owner}=..., or set {owner} {own}"
+        return Problem(f"{what}, and the verdict compares it with the log", hint=hint)
+    shorter = "--time-budget reduces the iterations; " if owner == "iterations" else ""
+    return Problem(what, hint=f"{shorter}set training: {owner} {own}")

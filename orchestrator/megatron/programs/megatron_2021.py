@@ -26,8 +26,8 @@ from orchestrator.megatron.model import ModelShape, Training
 from orchestrator.megatron.programs.base import JobContext, TimeFacts, Workload, megatron_program
 from orchestrator.megatron.programs.flags import DROPOUT, flag_arguments, lacking, script_flags, site_flags
 from orchestrator.megatron.programs.sites import GPT2_FILES, GPT2_TOKENS, CheckoutSite, VocabularySite
-from orchestrator.megatron.rules import read_flags
 from orchestrator.programs.bound import SYNTHETIC, BoundProgram
+from orchestrator.programs.changes import read_flags
 from orchestrator.programs.needs import Repository, TokenData
 from orchestrator.text import counted
 

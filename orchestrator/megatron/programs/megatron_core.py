@@ -26,8 +26,8 @@ from orchestrator.megatron.programs.base import JobContext, TimeFacts, Workload,
 from orchestrator.megatron.programs.flags import RECOMPUTATION, Flags, flag_arguments, lacking, script_flags, site_flags
 from orchestrator.megatron.programs.megatron_2021 import SCHEDULE, SIZES
 from orchestrator.megatron.programs.sites import GPT2_FILES, GPT2_TOKENS, CheckoutSite, VocabularySite
-from orchestrator.megatron.rules import read_flags
 from orchestrator.programs.bound import BoundProgram
+from orchestrator.programs.changes import read_flags
 from orchestrator.programs.needs import Repository, TokenData
 
 USABLE_SHARE_CORE = 0.992

@@ -24,7 +24,18 @@ from orchestrator.ledger.measurements import MeasuredMetric, metrics_of
 from orchestrator.ledger.rows import JobRow
 from orchestrator.ledger.tables import ENDED, MEASURED, OPEN
 from orchestrator.megatron.case import published_time, training_cases
-from orchestrator.megatron.search.answer import EndedTrial, SearchAnswer, answer
+from orchestrator.megatron.search.answer import (
+    CandidateRow,
+    EndedTrial,
+    NotRunReason,
+    SearchAnswer,
+    SearchedCase,
+    SearchSummary,
+    SearchWinner,
+    answer,
+    arguments_by_program,
+    fastest_text,
+)
 from orchestrator.megatron.search.candidates import (
     OUT_OF_MEMORY,
     Budget,
@@ -33,17 +44,23 @@ from orchestrator.megatron.search.candidates import (
     Decision,
     Reason,
     Simulated,
+    SimulatedCase,
     candidates,
     decide,
+    read_search_budget,
     simulate,
 )
-from orchestrator.megatron.search.prepare import PreparedSearch, require_one_task, write_experiment
+from orchestrator.megatron.search.prepare import PreparedSearch, prepare_search, require_one_task, write_experiment
 from orchestrator.paths import find_folders
 from orchestrator.planning.plan import plan_cases, run_s
 from orchestrator.planning.target import Target
 from orchestrator.reading.failure import ran_out_of_memory
 from orchestrator.results.outcome import judge_figure
 from orchestrator.text import counted
+
+__all__ = ["CandidateRow", "NotRunReason", "PreparedSearch", "SearchAnswer", "SearchOptions", "SearchSummary"]
+__all__ += ["SearchWinner", "SearchedCase", "Simulated", "SimulatedCase", "arguments_by_program", "fastest_text"]
+__all__ += ["prepare_search", "read_search_budget", "run_search", "search_answer", "simulate_search"]
 
 FINALISTS = 3
 """Number of the fastest short jobs whose cases run at full length."""

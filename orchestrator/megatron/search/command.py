@@ -1,4 +1,4 @@
-"""Command that searches for the fastest layout of a model."""
+"""Find the fastest layout of a model inside a budget."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import typer
 from orchestrator import api
 from orchestrator.cli import completion
 from orchestrator.cli import options as option
+from orchestrator.cli.documents import JsonDocument
 from orchestrator.cli.job_table import waiting
 from orchestrator.cli.notify import message_addresses, send_message
 from orchestrator.cli.options import argument, session_of, value_option
@@ -21,6 +22,21 @@ from orchestrator.text import counted
 
 if TYPE_CHECKING:
     from orchestrator.config.user import Address
+    from orchestrator.megatron.search import api as searches
+
+PANEL = "Run jobs"
+EXAMPLES = {"search": ("repro search gpt-6.7b --gpus 16 --gbs 512 --cluster selene --budget 6gpu-hours",)}
+DOCUMENTS = {
+    "search": JsonDocument(
+        "The search, its cases, the measured ones first, and the winner; with --simulate only the simulated cases.",
+        searches="SearchSummary",
+        candidates="SearchedCase",
+        reasons="NotRunReason",
+        winners="SearchWinner",
+        simulated="SimulatedCase",
+    )
+}
+OF_LEDGER = ("search",)
 
 MOST_ROWS = 12
 """Number of candidates in the table. --json has all of them."""
@@ -95,13 +111,15 @@ def search(
     dry_run: DryRun = False,
 ) -> None:
     """Find the fastest layout of a model: measure the most promising cases first, inside a budget."""
-    limit, addresses, session = api.read_search_budget(budget), message_addresses(notify), session_of(context)
+    from orchestrator.megatron.search import api as searches  # not for --help
+
+    limit, addresses, session = searches.read_search_budget(budget), message_addresses(notify), session_of(context)
     if simulate:
-        _print_simulated(context, *api.simulate_search(target, cluster, where, session=session))
+        _print_simulated(context, *searches.simulate_search(target, cluster, where, session=session))
         return
     if cluster is None:
         raise ReproError(Problem("no cluster to search on", hint="add --cluster NAME, or --simulate"))
-    prepared = api.prepare_search(
+    prepared = searches.prepare_search(
         target,
         cluster,
         gpus=gpus,
@@ -115,48 +133,56 @@ def search(
         name=name,
         settings=settings or (),
     )
-    message(f"{prepared.entry.name} on {prepared.cluster.name}: {counted(len(prepared.candidates), 'candidate')}")
-    if dry_run:
-        _print_answer(context, prepared, api.search_answer(prepared, None, session=session))
-        return
-    raise typer.Exit(_search(context, prepared, api.SearchOptions(limit, max_parallel, short, finalists), addresses))
+    options = None if dry_run else searches.SearchOptions(limit, max_parallel, short, finalists)
+    raise typer.Exit(_search(context, prepared, options, addresses))
 
 
 def _search(
-    context: typer.Context, prepared: api.PreparedSearch, options: api.SearchOptions, addresses: Sequence[Address]
+    context: typer.Context,
+    prepared: searches.PreparedSearch,
+    options: searches.SearchOptions | None,
+    addresses: Sequence[Address],
 ) -> int:
-    """Run the search and print the answer; return the exit code."""
+    """Run the search and print the answer, without options the candidates; return the exit code."""
+    from orchestrator.megatron.search import api as searches  # not for --help
+
     session = session_of(context)
+    message(f"{prepared.entry.name} on {prepared.cluster.name}: {counted(len(prepared.candidates), 'candidate')}")
+    if options is None:
+        _print_answer(context, prepared, searches.search_answer(prepared, None, session=session))
+        return EXIT_OK
     try:
         with waiting(context, addresses):
-            answer = api.run_search(prepared, options, session=session)
+            answer = searches.run_search(prepared, options, session=session)
     except KeyboardInterrupt:
         message("interrupted; open jobs go on, and the same command continues the search")
-        _print_answer(context, prepared, api.search_answer(prepared, "interrupted", session=session))
+        _print_answer(context, prepared, searches.search_answer(prepared, "interrupted", session=session))
         raise
     code = _print_answer(context, prepared, answer)
-    fastest = api.fastest_text(answer) or "no candidate is measured"
+    fastest = searches.fastest_text(answer) or "no candidate is measured"
     end = f"search {prepared.entry.short_name} on {prepared.cluster.name}: {fastest}"
     send_message(addresses, [end], failed=code != EXIT_OK)
     return code
 
 
-def _print_answer(context: typer.Context, prepared: api.PreparedSearch, answer: api.SearchAnswer) -> int:
+def _print_answer(context: typer.Context, prepared: searches.PreparedSearch, answer: searches.SearchAnswer) -> int:
     """Print the fastest cases, the winner, the hours and what was not run; return the exit code."""
+    from orchestrator.megatron.search import api as searches  # not for --help
+
     measured = answer.measured
     counts = {"candidates": len(answer.candidates), "measured": len(measured)}
     names = {"experiment": prepared.entry.name, "cluster": prepared.cluster.name}
     others = [row for row in answer.rows if row.state != "measured"]
-    arguments = {} if answer.winner is None else api.arguments_by_program(answer.winner.case)
+    arguments = {} if answer.winner is None else searches.arguments_by_program(answer.winner.case)
     winners = [] if answer.winner is None else [answer.winner]
     context.obj.json.put(
-        searches=[row_of(api.SearchSummary, answer, **names, **counts)],
-        candidates=rows_of(api.SearchedCase, (*measured, *others)),
-        reasons=[api.NotRunReason(reason, count) for reason, count in answer.reasons],
-        winners=rows_of(api.SearchWinner, winners, margin=answer.margin, arguments=arguments),
+        searches=[row_of(searches.SearchSummary, answer, **names, **counts)],
+        candidates=rows_of(searches.SearchedCase, (*measured, *others)),
+        reasons=[searches.NotRunReason(reason, count) for reason, count in answer.reasons],
+        winners=rows_of(searches.SearchWinner, winners, margin=answer.margin, arguments=arguments),
     )
     candidates = (*measured, *(row for row in others if row.is_candidate))
-    shown = [as_row(row) for row in rows_of(api.SearchedCase, candidates)]
+    shown = [as_row(row) for row in rows_of(searches.SearchedCase, candidates)]
     columns = [name for name in filled_columns(shown[:MOST_ROWS]) if name != "detail"]
     table(shown[:MOST_ROWS], columns, important=_IMPORTANT)
     if len(shown) > MOST_ROWS:
@@ -178,8 +204,10 @@ def _print_answer(context: typer.Context, prepared: api.PreparedSearch, answer: 
     return EXIT_OK
 
 
-def _print_winner(prepared: api.PreparedSearch, answer: api.SearchAnswer) -> None:
-    fastest, trial = api.fastest_text(answer), answer.winner.trial if answer.winner else None
+def _print_winner(prepared: searches.PreparedSearch, answer: searches.SearchAnswer) -> None:
+    from orchestrator.megatron.search import api as searches  # not for --help
+
+    fastest, trial = searches.fastest_text(answer), answer.winner.trial if answer.winner else None
     if fastest is None or trial is None:
         if answer.stopped:
             message(f"no candidate is measured: {answer.stopped}")
@@ -193,7 +221,7 @@ def _print_winner(prepared: api.PreparedSearch, answer: api.SearchAnswer) -> Non
         message(f"stopped: {answer.stopped}")
 
 
-def _print_hours(prepared: api.PreparedSearch, answer: api.SearchAnswer) -> None:
+def _print_hours(prepared: searches.PreparedSearch, answer: searches.SearchAnswer) -> None:
     unit = "GPU-hours" if prepared.candidates[0].case.device == "gpu" else "process-hours on CPU cores"
     count, whole = len(answer.candidates), answer.exhaustive_hours
     if answer.jobs:
@@ -214,7 +242,7 @@ def _hours(hours: float) -> str:
     return f"{hours:,.0f}" if hours >= 100 else f"{hours:.3g}"
 
 
-def _print_simulated(context: typer.Context, entry: api.Entry, simulated: api.Simulated) -> None:
+def _print_simulated(context: typer.Context, entry: api.Entry, simulated: searches.Simulated) -> None:
     """Print the cases in the order in which a search measures them, with their known times."""
     best, rows = simulated.best_ms, simulated.cases
     context.obj.json.put(simulated=rows)

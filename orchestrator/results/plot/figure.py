@@ -19,7 +19,6 @@ from orchestrator.catalog.experiment import PAPER, is_search
 from orchestrator.catalog.library import Entry
 from orchestrator.errors import Problem, ReproError
 from orchestrator.files import written_whole
-from orchestrator.megatron.search.plot import drawn as drawn_search
 from orchestrator.programs.program import BYTES, shown_bytes
 from orchestrator.results.cases import Result
 from orchestrator.results.plot.marks import draw_bars, draw_lines, legend
@@ -38,6 +37,7 @@ from orchestrator.results.plot.panels import (
     value_text,
     write_above,
 )
+from orchestrator.results.plot.search import drawn as drawn_search
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

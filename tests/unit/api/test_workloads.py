@@ -13,6 +13,7 @@ from orchestrator import api
 from orchestrator.clusters.resolve import find_cluster
 from orchestrator.errors import ReproError
 from orchestrator.megatron.programs import find_workload
+from orchestrator.programs import registry
 from orchestrator.programs.needs import PublicFile
 from orchestrator.programs.registry import programs
 from tests.loopback_files import FileServer, file_server
@@ -52,9 +53,8 @@ def shared(project: Project, server: FileServer, monkeypatch: pytest.MonkeyPatch
     ]
     write_paper(project, "NVIDIA/Megatron-LM, commit: release")
     (folder / "experiments" / "here" / "figure-1.yaml").write_text("")  # a folder without experiments is no paper
-    here = dict(programs()) | {"megatron-2021": dataclasses.replace(workload, needs=tuple(needs))}
-    for module in ("orchestrator.megatron.programs", "orchestrator.api.sites", "orchestrator.clusters.check"):
-        monkeypatch.setattr(f"{module}.workloads", lambda: here)
+    here, loaded = dataclasses.replace(workload, needs=tuple(needs)), registry._loaded
+    monkeypatch.setattr(registry, "_loaded", lambda name: here if name == here.name else loaded(name))
     return folder / "shared"
 
 

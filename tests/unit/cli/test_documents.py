@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 from typer.main import get_command
 
-from orchestrator.cli.documents import DOCUMENTS
 from orchestrator.cli.main import app
-from tests.json_schema import FILE, schema_text
+from tests.json_schema import DOCUMENTS, FILE, schema_text
 from tests.unit.cli.calling import Caller
 
 pytestmark = pytest.mark.slow

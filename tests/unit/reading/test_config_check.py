@@ -17,9 +17,10 @@ from orchestrator.megatron.logs.iteration_lines import IterationLines
 from orchestrator.megatron.logs.parse import LogFacts, LogReport, read_log
 from orchestrator.megatron.logs.verdict import Expected, expected_of, mismatches, world_size_of
 from orchestrator.megatron.programs import workload_named
-from orchestrator.megatron.rules import RuleContext, read_flags
+from orchestrator.megatron.rules import RuleContext
 from orchestrator.paths import Folders
 from orchestrator.pretrain import log_lines
+from orchestrator.programs.changes import read_flags
 from orchestrator.programs.registry import programs
 from tests.cases import expand, megatron_names
 from tests.recorded_jobs import job_row

@@ -59,14 +59,10 @@ slurm: {time_limit: "1:00:00"}
 workloads: {toy: {checkout: /code/toy}}
 """
 
-MAIN = """\
-import sys
-import orchestrator.megatron.programs
-
-orchestrator.megatron.programs.__path__.append(sys.argv.pop(1))
-from orchestrator.cli.main import main
-
-main()
+ENTRIES = """\
+[repro.programs]
+toy = toy_program:WORKLOAD
+plaything = toy_program:WORKLOAD
 """
 
 
@@ -92,13 +88,14 @@ def test_workloads_are_sorted_by_name() -> None:
 
 def test_workload_of_one_new_module_is_planned_and_rendered(tmp_path: Path) -> None:
     package, site = tmp_path / "package", tmp_path / "site.yaml"
-    package.mkdir()
-    (package / "toy.py").write_text(TOY)
+    (package / "toy-1.0.dist-info").mkdir(parents=True)
+    (package / "toy-1.0.dist-info" / "entry_points.txt").write_text(ENTRIES)
+    (package / "toy_program.py").write_text(TOY)
     site.write_text(PROFILE)
 
     def repro(*arguments: str) -> subprocess.CompletedProcess[str]:
-        environment = os.environ | {"PYTHONPATH": str(CHECKOUT), "REPRO_HOME": str(tmp_path / "home")}
-        command = [sys.executable, "-c", MAIN, str(package), *arguments]
+        environment = os.environ | {"PYTHONPATH": f"{CHECKOUT}:{package}", "REPRO_HOME": str(tmp_path / "home")}
+        command = [sys.executable, "-m", "orchestrator.cli.main", *arguments]
         return subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path, env=environment)
 
     options = ("figure-13", "--cluster", str(site), "--workload", "toy", "--where", "pp=8,gbs=32")
@@ -112,14 +109,13 @@ def test_workload_of_one_new_module_is_planned_and_rendered(tmp_path: Path) -> N
 
 def test_only_records_of_workloads_contain_their_names() -> None:
     names = {name for workload in programs().values() for name in (workload.name, *workload.other_names)}
-    # The rules have a dialect of the same name, and the torch package is called megatron-core. The dialect of logs
-    # without iterations names its program, because `repro status` loads no workloads. Fields have examples.
-    elsewhere = {("pretrain", "megatron"), ("megatron-core", "launch"), ("megatron-alpa", "megatron/logs")}
-    elsewhere |= {("pretrain", "catalog"), ("megatron-2021", "catalog"), ("pretrain", "clusters")}
+    # The torch package is called megatron-core. Fields have examples.
+    elsewhere = {("megatron-core", "launch"), ("pretrain", "catalog"), ("megatron-2021", "catalog")}
+    elsewhere |= {("pretrain", "clusters")}
     literals = {
         (node.value, str(file.relative_to(PACKAGE).parent))
         for file in PACKAGE.rglob("*.py")
-        if file.parent not in (PACKAGE / "workloads", PACKAGE / "pretrain")
+        if not {"megatron", "pretrain"}.intersection(file.relative_to(PACKAGE).parts)
         for node in ast.walk(ast.parse(file.read_text()))
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value in names
     }

@@ -15,8 +15,8 @@ from orchestrator.clusters.program import program_for
 from orchestrator.clusters.resolve import Cluster
 from orchestrator.errors import ReproError
 from orchestrator.megatron.case import TrainingCase
-from orchestrator.megatron.rules import read_flags
 from orchestrator.paths import Folders
+from orchestrator.programs.changes import read_flags
 from orchestrator.programs.registry import programs
 from tests.cases import expand, megatron_names
 from tests.unit.catalog.entries import CHECKOUT

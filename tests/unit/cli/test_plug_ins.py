@@ -1,0 +1,153 @@
+"""Tests of plug-ins: a wheel that adds a program and a command, and packages that are broken."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from orchestrator.cli.main import COMMANDS
+from tests.stand_in_site import Site
+
+pytestmark = pytest.mark.slow
+
+PROGRAMS = """
+from orchestrator.config.model import Strict
+from orchestrator.fields import Column
+from orchestrator.programs.axes import ProgramAxes, ProgramNames
+from orchestrator.programs.record import Program
+
+
+class Axes(Strict):
+    width: int | None = None
+    depth: int | None = None
+
+
+columns = {name: Column(name, "integer", f"The {name}.") for name in ("width", "depth")}
+TOY = Program(name="toy", about="a toy", family="toys", names=ProgramNames(ProgramAxes(Axes, columns), {}))
+"""
+COMMAND = '''"""Greet somebody."""
+
+import typer
+
+PANEL = "Toys"
+EXAMPLES = {"greet": ("repro greet Ada",)}
+app = typer.Typer()
+
+
+@app.command()
+def greet(name: str) -> None:
+    """Greet somebody."""
+    print(f"hello {name}")
+'''
+BROKEN = {
+    "raises": ("repro.programs", "raises = raises:X", "raise OSError('no such\\nlibrary')", "OSError: no such library"),
+    "leaves": ("repro.programs", "leaves = leaves:X", "raise SystemExit(3)", "SystemExit: 3"),
+    "other": ("repro.programs", "other = other:X", "X = 3", "is not a programs.record.Program"),
+    "thief": ("repro.programs", "pretrain = thief:X", "X = 3", "the name pretrain is taken"),
+    "gone": ("repro.programs", "gone = gone:X", None, "ModuleNotFoundError: No module named 'gone'"),
+}
+"""Package -> group, entry point, its module, and its problem. A package without a module is half uninstalled."""
+
+
+def install(folder: Path, name: str, files: dict[str, str]) -> None:
+    """Build a wheel of these files and install it into a folder."""
+    info = f"{name}-1.0.dist-info"
+    files |= {f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n"}
+    files |= {f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n"}
+    files |= {f"{info}/RECORD": "".join(f"{file},,\n" for file in [*files, f"{info}/RECORD"])}
+    wheel = folder.parent / f"{name}-1.0-py3-none-any.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        for file, text in files.items():
+            archive.writestr(file, text)
+    pip = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--no-index", "--target", str(folder), str(wheel)]
+    subprocess.run(pip, check=True, capture_output=True, timeout=120)
+
+
+def write_broken(folder: Path, name: str, group: str, entry: str, module: str | None) -> None:
+    """Write the files of a package that no installer has checked."""
+    info = folder / f"{name}-1.0.dist-info"
+    info.mkdir(parents=True)
+    (info / "entry_points.txt").write_text(f"[{group}]\n{entry}\n")
+    if module is not None:
+        (folder / f"{name}.py").write_text(module + "\n")
+
+
+def call(site: Site, packages: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """Run `repro` with these packages."""
+    command = [sys.executable, "-m", "orchestrator.cli.main", *words]
+    environment = {**site.environment, "PYTHONPATH": str(packages)}
+    return subprocess.run(
+        command, cwd=site.folder, env=environment, capture_output=True, text=True, check=False, timeout=60
+    )
+
+
+def test_a_wheel_adds_a_program_and_a_command(site: Site, tmp_path: Path) -> None:
+    packages = tmp_path / "packages"
+    entries = "[repro.programs]\ntoy = toys.programs:TOY\n\n[repro.commands]\ngreet = toys.command\n"
+    files = {"toys/__init__.py": "", "toys/programs.py": PROGRAMS, "toys/command.py": COMMAND}
+    install(packages, "toys", {**files, "toys-1.0.dist-info/entry_points.txt": entries})
+    listed = call(site, packages, "workloads", "list")
+    assert (listed.returncode, "note:" in listed.stderr) == (0, False), listed.stderr
+    assert "toy " in listed.stdout and "pretrain " in listed.stdout
+    shown = call(site, packages, "--help").stdout
+    assert "Toys:\n  greet        Greet somebody.\n" in shown
+    assert "repro greet Ada" in call(site, packages, "greet", "--help").stdout
+    assert call(site, packages, "greet", "Ada").stdout == "hello Ada\n"
+    assert "Did you mean 'greet'" in call(site, packages, "gret").stderr
+
+
+@pytest.fixture
+def broken(tmp_path: Path) -> Path:
+    """Return a folder with all broken packages."""
+    for name, (group, entry, module, _) in BROKEN.items():
+        write_broken(tmp_path / "packages", name, group, entry, module)
+    write_broken(tmp_path / "packages", "asks", "repro.commands", "asks = asks", "raise OSError('no')")
+    write_broken(tmp_path / "packages", "lists", "repro.commands", "list = lists", "app = None")
+    write_broken(tmp_path / "packages", "empty", "repro.commands", "empty = empty", '"""Nothing."""')
+    return tmp_path / "packages"
+
+
+def test_a_broken_program_costs_one_line_where_all_are_listed(site: Site, broken: Path) -> None:
+    for words in ("list", "plan figure-13 --cluster here --scale cpu", "clusters show here", "status"):
+        done = call(site, broken, *words.split())
+        assert (done.returncode, "package" in done.stderr) == (0, False), (words, done.stderr)
+    listed = call(site, broken, "workloads", "list")
+    notes = [line for line in listed.stderr.splitlines() if line.startswith("note:")]
+    assert listed.returncode == 0 and "pretrain " in listed.stdout and len(notes) == len(BROKEN)
+    for name, (group, entry, _, why) in BROKEN.items():
+        (note,) = (line for line in notes if f"of package {name}:" in line)
+        assert note.startswith(f"note: {group}: {entry} of package {name}: ") and why in note
+
+
+def test_a_command_that_names_a_broken_program_ends_with_its_line(site: Site, broken: Path) -> None:
+    done = call(site, broken, "plan", "figure-13", "--workload", "raises")
+    assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
+    assert done.stderr.startswith(
+        "repro: repro.programs: raises = raises:X of package raises: cannot be loaded: OSError"
+    )
+    unknown = call(site, broken, "plan", "figure-13", "--workload", "nosuch")
+    assert unknown.returncode == 2 and len(unknown.stderr.splitlines()) == 1 + len(BROKEN)
+
+
+def test_a_broken_command_costs_one_line(site: Site, broken: Path) -> None:
+    shown = call(site, broken, "--help")
+    assert shown.returncode == 0 and all(f"  {name} " in shown.stdout for name in COMMANDS)
+    assert [line.partition(". Hint")[0] for line in shown.stderr.splitlines()] == [
+        "note: repro.commands: list = lists of package lists: the name list is taken"
+    ]
+    for name, why in (("asks", "cannot be loaded: OSError: no"), ("empty", "has no command empty: AttributeError")):
+        done = call(site, broken, name)
+        assert (done.returncode, len(done.stderr.splitlines())) == (2, 1), done.stderr
+        assert f"repro: repro.commands: {name} = {name} of package {name}: {why}" in done.stderr
+
+
+def test_a_plug_in_that_blocks_at_its_import_blocks_no_other_command(site: Site, tmp_path: Path) -> None:
+    endless = "import time\ntime.sleep(1000)"
+    write_broken(tmp_path, "waits", "repro.programs", "waits = waits:X", endless)
+    write_broken(tmp_path, "sleeps", "repro.commands", "sleeps = sleeps", endless)
+    for words in ("--help", "list", "status"):
+        assert call(site, tmp_path, *words.split()).returncode == 0
