@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from types import SimpleNamespace
 from typing import Annotated, Literal, NamedTuple
 
-from orchestrator.catalog.case import Case, shown_value
+from orchestrator.catalog.case import shown_value
 from orchestrator.catalog.claims import PublishedClaim
 from orchestrator.catalog.experiment import PublishedPoint
 from orchestrator.catalog.library import Entry
@@ -22,7 +22,6 @@ from orchestrator.ledger.measurements import MeasuredMetric, MeasuredRow
 from orchestrator.ledger.reports import cases_asked_for
 from orchestrator.ledger.rows import AttemptRow, JobRow
 from orchestrator.ledger.tables import ENDED, FAILED, Run
-from orchestrator.megatron.case import TrainingCase
 from orchestrator.megatron.metrics import METRICS
 from orchestrator.programs.metric import MetricDefinition, principal_metric
 from orchestrator.programs.metrics import definitions_of
@@ -92,16 +91,6 @@ class ComparedNumber(TableRow):
 def reference_rows(entry: Entry, results: Sequence[Result]) -> list[ComparedNumber]:
     """Return a row per case and published number; one row for the figure's own metric if a case has none."""
     return [row for result in results for row in _rows(entry, result, results)]
-
-
-def equation(case: Case) -> str | None:
-    """Return the equation of the FLOPs behind the rates of a case, None if none are counted.
-
-    See `megatron.flops.flops_per_iteration`.
-    """
-    if not isinstance(case, TrainingCase):
-        return None
-    return "SC21 eq. 3" if case.training.recompute == "full" else "SC21's appendix, without recomputation"
 
 
 def _rows(entry: Entry, result: Result, results: Sequence[Result]) -> Iterator[ComparedNumber]:
@@ -183,7 +172,7 @@ def measured_number(entry: Entry, result: Result, metric: str, point: PublishedP
         missing=missing,
         because=because,
         beside={each.name: result.value(each.name) for each in _beside(entry.metrics)},
-        flops=equation(result.case),
+        flops=result.case.equation,
     )
 
 

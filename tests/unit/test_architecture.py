@@ -84,14 +84,13 @@ IMPORTS_THE_PLUGIN = {
     "planning.target",
     "programs.metrics",
     "reading.job_status",
-    "results.cases",
     "results.comparison",
     "results.export.rows",
     "results.outcome",
     "results.plot.figure",
 }
 # Budget of the package. A number changes only in a commit that names what it buys.
-MOST_LINES, MOST_FILES, MOST_ANY = 50622, 210, 90
+MOST_LINES, MOST_FILES, MOST_ANY = 50627, 210, 90
 MOST_LINES_OF_A_FUNCTION = 50
 
 FILES = {".".join(file.relative_to(PACKAGE).with_suffix("").parts): file for file in sorted(PACKAGE.rglob("*.py"))}
