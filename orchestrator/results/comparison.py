@@ -344,7 +344,8 @@ def compare_sides(
 
     def combined(rows: Sequence[JobRow]) -> Iterator[tuple[_CaseKey, Combined]]:
         for key, jobs in _grouped(rows, by_cluster).items():
-            principal = principal_metric(definitions_of(jobs[-1].spec.program), metric_of(key.experiment))
+            definitions = definitions_of(jobs[-1].workload, jobs[-1].spec.program)
+            principal = principal_metric(definitions, metric_of(key.experiment))
             for row_key, of_row in combine_rows(jobs, metrics, output_rows or {}, principal).items():
                 names = (key.case, *(f"{axis}={shown_value(value)}" for axis, value in row_key))
                 yield key._replace(case=",".join(filter(None, names)), row_key=row_key), of_row
@@ -367,7 +368,8 @@ def _difference(
     key: _CaseKey, a: Combined, b: Combined, repeated: Sequence[Sequence[Combined]], preferred: str
 ) -> CaseDiff:
     """Return the difference of a case on two sides; `repeated` are all cases of each side with the same row key."""
-    metrics = definitions_of(next((side.row.spec.program for side in (b, a) if side.row is not None), None))
+    job = next(side.row for side in (b, a) if side.row is not None)
+    metrics = definitions_of(job.workload, job.spec.program)
     principal = principal_metric(metrics, preferred)
     measured = [side for side in (a, b) if side.metric(principal.name)]
     is_known = preferred in metrics and all(side.metric(preferred) for side in measured)
