@@ -115,7 +115,7 @@ _NAMES = {
     "results.bundle.verify": "NOTHING_VERIFIED BundleCheckRow Verified",
     "results.bundle.write": "MissingFile",
     "results.cases": "LeftOutAttempt Result",
-    "results.comparison": "CaseDiff ComparedNumber Side equation",
+    "results.comparison": "CaseDiff ComparedNumber Side",
     "results.evidence": "Margin shown_number",
     "results.export.formats": "csv_line require_parquet",
     "results.export.rows": "CaseRow Row export_rows main_columns",

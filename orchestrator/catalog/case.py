@@ -67,6 +67,15 @@ class Case:
         return 0
 
     @property
+    def equation(self) -> str | None:
+        """Equation of the FLOPs behind its rates; None if none are counted."""
+        return None
+
+    def training_days(self, tflops_per_gpu: float) -> float | None:  # noqa: ARG002  of a training
+        """Return the days of its whole training at a rate; None if it is no training of a number of tokens."""
+        return None
+
+    @property
     def name(self) -> str:
         """Name in the syntax of `--where`: `pp=8,tp=8,gbs=32`."""
         return ",".join(f"{axis}={shown_value(value)}" for axis, value in self.point)

@@ -119,7 +119,7 @@ def _print_summary(comparison: api.PublishedComparison) -> None:
     """Print how rates are computed, how many numbers are within tolerance, and what is missing."""
     rows, results = comparison.rows, comparison.results.values()
     measured = [result for result in results if result.metric("tflops_per_gpu")]
-    equations = dict.fromkeys(filter(None, (api.equation(result.case) for result in measured)))
+    equations = dict.fromkeys(filter(None, (result.case.equation for result in measured)))
     if equations:
         by = " or ".join(equations)
         message(f"TFLOP/s, percent of peak and PFLOP/s of all GPUs by {by}, from the time of an iteration")

@@ -134,7 +134,7 @@ WITHOUT_INFLUENCE = frozenset({"case", "label", "tokens_billion"})
 
 MEGATRON = ProgramNames(
     ProgramAxes(MegatronSettings, AXES),
-    {name: metric for name, metric in METRICS.items() if metric.published},
+    METRICS,
 )
 """Names that experiments with a program of the Megatron family may use."""
 

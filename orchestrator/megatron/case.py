@@ -9,7 +9,7 @@ from orchestrator.catalog.case import Case
 from orchestrator.catalog.experiment import PublishedPoint
 from orchestrator.errors import Problem, ReproError
 from orchestrator.megatron.axes import WITHOUT_INFLUENCE
-from orchestrator.megatron.model import Layout, ModelShape, Training, flops_per_iteration
+from orchestrator.megatron.model import Layout, ModelShape, Training, flops_per_iteration, training_days
 
 _LENGTH_OF_RUN = ("iterations", "warmup_iterations", "log_interval", "evaluation_iterations")
 
@@ -32,6 +32,18 @@ class TrainingCase(Case):
     def iterations(self) -> int:
         """Number of planned iterations."""
         return self.training.iterations
+
+    @property
+    def equation(self) -> str:
+        """Equation of the FLOPs behind its rates (`megatron.model.flops_per_iteration`)."""
+        return "SC21 eq. 3" if self.training.recompute == "full" else "SC21's appendix, without recomputation"
+
+    def training_days(self, tflops_per_gpu: float) -> float | None:
+        """Return the days of the whole training by SC21's equation 4; None without `tokens_billion`."""
+        tokens = self.settings.get("tokens_billion")
+        if not isinstance(tokens, int) or tflops_per_gpu <= 0:
+            return None
+        return training_days(self.model.parameters(), tokens * 1e9, self.gpus, tflops_per_gpu)
 
     def runs_like(self, other: Case, compared: Collection[str]) -> bool:
         """Return whether both have the same kind of model, and the same training but for `compared` and its length."""

@@ -86,7 +86,7 @@ class ProgramAxes:
 
 @dataclass(frozen=True, eq=False)
 class ProgramNames:
-    """Names that an experiment may use. `metrics` are those that a figure or a claim can be about.
+    """Names that an experiment may use. A figure or a claim can be about the published ones of the `metrics`.
 
     `given` are the axes to which the experiment of a described program gives values.
     """
@@ -151,8 +151,9 @@ def _moved(detail: ErrorDetails, loc: tuple[str | int, ...], **context: object) 
 
 def _metric(name: str, info: ValidationInfo) -> str:
     names = _names(info)
-    if names is not None and name not in names.metrics:
-        raise PydanticCustomError("no_such_metric", "no such metric", {"hint": names_hint(name, names.metrics)})
+    published = [metric.name for metric in names.metrics.values() if metric.published] if names is not None else [name]
+    if name not in published:
+        raise PydanticCustomError("no_such_metric", "no such metric", {"hint": names_hint(name, published)})
     return name
 
 

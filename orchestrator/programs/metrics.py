@@ -1,4 +1,4 @@
-"""Metrics of a described program: their definitions, from its record."""
+"""Definitions of the metrics of a job's program."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import json
 from collections.abc import Mapping
 from functools import lru_cache
 
-from orchestrator.megatron.metrics import METRICS
 from orchestrator.programs.metric import SAMPLED, MetricDefinition
 from orchestrator.programs.program import MetricFields, ProgramFields
+from orchestrator.programs.registry import find_program, program_name
 
 
 def metric_definitions(program: ProgramFields) -> Mapping[str, MetricDefinition]:
@@ -18,9 +18,11 @@ def metric_definitions(program: ProgramFields) -> Mapping[str, MetricDefinition]
     return own | {name: metric for name, metric in SAMPLED.items() if name not in own}
 
 
-def definitions_of(record: Mapping[str, object] | None) -> Mapping[str, MetricDefinition]:
-    """Return the metrics of a job's program: `record` is `JobSpec.program`, None for a program that repro knows."""
-    return METRICS if record is None else _of_record(json.dumps(record))
+def definitions_of(workload: str, described: Mapping[str, object] | None) -> Mapping[str, MetricDefinition]:
+    """Return the metrics of a job's program: `described` is `JobSpec.program`, None for a known program."""
+    if described is not None:
+        return _of_record(json.dumps(described))
+    return find_program(program_name(workload)).names.metrics
 
 
 @lru_cache

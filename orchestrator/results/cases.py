@@ -20,8 +20,6 @@ from orchestrator.ledger.measurements import MeasuredMetric, MeasuredRow
 from orchestrator.ledger.rows import JobRow, JobSummary
 from orchestrator.ledger.tables import ENDED, FAILED, MEASURED, PARTIAL, RUNNING, VERIFIED, field_values
 from orchestrator.masking import masked
-from orchestrator.megatron.case import TrainingCase
-from orchestrator.megatron.model import training_days
 from orchestrator.programs.axes import Settings
 from orchestrator.programs.metric import MetricDefinition, principal_metric
 from orchestrator.reading.failure import Failure, fails_as_published, ran_out_of_memory
@@ -441,21 +439,18 @@ def _case_of_row(entry: Entry, case: Case, key: RowKey) -> Case:
 
 
 def with_training_days(case: Case, metrics: Mapping[str, CaseMetric]) -> Mapping[str, CaseMetric]:
-    """Return the metrics, and the days of the whole training by SC21's equation 4 if the case has `tokens_billion`.
+    """Return the metrics, and the days of the whole training if the case has them.
 
     The days are computed here because experiments share jobs, and each may train for another number of tokens.
     """
-    tokens, rate = case.settings.get("tokens_billion"), metrics.get("tflops_per_gpu")
-    if not isinstance(case, TrainingCase) or not isinstance(tokens, int) or rate is None or not rate.value:
+    rate = metrics.get("tflops_per_gpu")
+    value = None if rate is None else case.training_days(rate.value)
+    if rate is None or value is None:
         return metrics
 
     def days_at(tflops: float | None) -> float | None:
-        if tflops is None or tflops <= 0:
-            return None
-        return training_days(case.model.parameters(), tokens * 1e9, case.gpus, tflops)
+        return None if tflops is None else case.training_days(tflops)
 
-    value = days_at(rate.value)
-    assert value is not None
     days = replace(
         rate,
         name="training_days",

@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from types import SimpleNamespace
 from typing import Annotated, Literal, NamedTuple
 
-from orchestrator.catalog.case import Case, shown_value
+from orchestrator.catalog.case import shown_value
 from orchestrator.catalog.claims import PublishedClaim
 from orchestrator.catalog.experiment import PublishedPoint
 from orchestrator.catalog.library import Entry
@@ -22,7 +22,6 @@ from orchestrator.ledger.measurements import MeasuredMetric, MeasuredRow
 from orchestrator.ledger.reports import cases_asked_for
 from orchestrator.ledger.rows import AttemptRow, JobRow
 from orchestrator.ledger.tables import ENDED, FAILED, Run
-from orchestrator.megatron.case import TrainingCase
 from orchestrator.megatron.metrics import METRICS
 from orchestrator.programs.metric import MetricDefinition, principal_metric
 from orchestrator.programs.metrics import definitions_of
@@ -92,16 +91,6 @@ class ComparedNumber(TableRow):
 def reference_rows(entry: Entry, results: Sequence[Result]) -> list[ComparedNumber]:
     """Return a row per case and published number; one row for the figure's own metric if a case has none."""
     return [row for result in results for row in _rows(entry, result, results)]
-
-
-def equation(case: Case) -> str | None:
-    """Return the equation of the FLOPs behind the rates of a case, None if none are counted.
-
-    See `megatron.flops.flops_per_iteration`.
-    """
-    if not isinstance(case, TrainingCase):
-        return None
-    return "SC21 eq. 3" if case.training.recompute == "full" else "SC21's appendix, without recomputation"
 
 
 def _rows(entry: Entry, result: Result, results: Sequence[Result]) -> Iterator[ComparedNumber]:
@@ -183,7 +172,7 @@ def measured_number(entry: Entry, result: Result, metric: str, point: PublishedP
         missing=missing,
         because=because,
         beside={each.name: result.value(each.name) for each in _beside(entry.metrics)},
-        flops=equation(result.case),
+        flops=result.case.equation,
     )
 
 
@@ -355,7 +344,8 @@ def compare_sides(
 
     def combined(rows: Sequence[JobRow]) -> Iterator[tuple[_CaseKey, Combined]]:
         for key, jobs in _grouped(rows, by_cluster).items():
-            principal = principal_metric(definitions_of(jobs[-1].spec.program), metric_of(key.experiment))
+            definitions = definitions_of(jobs[-1].workload, jobs[-1].spec.program)
+            principal = principal_metric(definitions, metric_of(key.experiment))
             for row_key, of_row in combine_rows(jobs, metrics, output_rows or {}, principal).items():
                 names = (key.case, *(f"{axis}={shown_value(value)}" for axis, value in row_key))
                 yield key._replace(case=",".join(filter(None, names)), row_key=row_key), of_row
@@ -378,7 +368,8 @@ def _difference(
     key: _CaseKey, a: Combined, b: Combined, repeated: Sequence[Sequence[Combined]], preferred: str
 ) -> CaseDiff:
     """Return the difference of a case on two sides; `repeated` are all cases of each side with the same row key."""
-    metrics = definitions_of(next((side.row.spec.program for side in (b, a) if side.row is not None), None))
+    job = next(side.row for side in (b, a) if side.row is not None)
+    metrics = definitions_of(job.workload, job.spec.program)
     principal = principal_metric(metrics, preferred)
     measured = [side for side in (a, b) if side.metric(principal.name)]
     is_known = preferred in metrics and all(side.metric(preferred) for side in measured)

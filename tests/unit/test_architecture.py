@@ -80,14 +80,12 @@ IMPORTS_THE_PLUGIN = {
     "planning.batch_report",
     "planning.plan",
     "planning.target",
-    "programs.metrics",
     "reading.job_status",
-    "results.cases",
     "results.comparison",
     "results.export.rows",
 }
 # Budget of the package. A number changes only in a commit that names what it buys.
-MOST_LINES, MOST_FILES, MOST_ANY = 50_914, 212, 90
+MOST_LINES, MOST_FILES, MOST_ANY = 50_924, 212, 90
 MOST_LINES_OF_A_FUNCTION = 50
 
 FILES = {".".join(file.relative_to(PACKAGE).with_suffix("").parts): file for file in sorted(PACKAGE.rglob("*.py"))}

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from orchestrator.catalog.library import Entry
-from orchestrator.results.comparison import OUR_TOLERANCE, ComparedNumber, equation, reference_rows
+from orchestrator.results.comparison import OUR_TOLERANCE, ComparedNumber, reference_rows
 from tests.recorded_jobs import measured_results
 from tests.unit.catalog.entries import THREE_METHODS, entry_of, figure_13, find_case, shipped, with_claims
 
@@ -159,5 +159,5 @@ published:
 
 
 def test_the_equation_says_whether_recomputation_counts() -> None:
-    assert equation(find_case("figure-13", "pp=8,tp=8,gbs=32")) == "SC21 eq. 3"
-    assert equation(find_case("figure-17", "recompute=none,gbs=8")) == "SC21's appendix, without recomputation"
+    assert find_case("figure-13", "pp=8,tp=8,gbs=32").equation == "SC21 eq. 3"
+    assert find_case("figure-17", "recompute=none,gbs=8").equation == "SC21's appendix, without recomputation"
