@@ -6,14 +6,14 @@ The models of an experiment's file check settings by the `ProgramNames` in pydan
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Annotated, TypeVar
 
 from pydantic import AfterValidator, BeforeValidator, ValidationError, ValidationInfo, WithJsonSchema
 from pydantic_core import ErrorDetails, InitErrorDetails, PydanticCustomError
 
-from orchestrator.config.model import Strict, Text, fault_of, shortened
+from orchestrator.config.model import Strict, Text, fault_of, hint_of, shortened
 from orchestrator.errors import names_hint
 from orchestrator.fields import Column
 from orchestrator.job_spec import Value
@@ -86,14 +86,17 @@ class ProgramAxes:
 
 @dataclass(frozen=True, eq=False)
 class ProgramNames:
-    """Names that an experiment may use. `metrics` are those that a figure or a claim can be about.
+    """Names that an experiment may use. A figure or a claim can be about the published ones of the `metrics`.
 
-    `given` are the axes to which the experiment of a described program gives values.
+    `given` are the axes to which the experiment of a described program gives values. `groups` are the models of
+    `model:` and `training:`, if the program has them. `shown` are the settings that `repro show` prints, by name.
     """
 
     axes: ProgramAxes
     metrics: Mapping[str, MetricDefinition]
     given: frozenset[str] = frozenset()
+    groups: Mapping[str, type[Strict]] = field(default_factory=dict)
+    shown: tuple[Column, ...] = ()
 
 
 def _names(info: ValidationInfo) -> ProgramNames | None:
@@ -151,9 +154,28 @@ def _moved(detail: ErrorDetails, loc: tuple[str | int, ...], **context: object) 
 
 def _metric(name: str, info: ValidationInfo) -> str:
     names = _names(info)
-    if names is not None and name not in names.metrics:
-        raise PydanticCustomError("no_such_metric", "no such metric", {"hint": names_hint(name, names.metrics)})
+    published = [metric.name for metric in names.metrics.values() if metric.published] if names is not None else [name]
+    if name not in published:
+        raise PydanticCustomError("no_such_metric", "no such metric", {"hint": names_hint(name, published)})
     return name
+
+
+def _checked_group(group: str) -> Callable[[object, ValidationInfo], object]:
+    """Return a validator that returns the given values of a group; none if the program lacks the group."""
+
+    def checked(value: object, info: ValidationInfo) -> object:
+        names = _names(info)
+        if names is None:
+            return value
+        if (model := names.groups.get(group)) is None:
+            return {}
+        try:
+            return model.model_validate(value).model_dump(exclude_none=True)
+        except ValidationError as error:
+            hinted = (_moved(detail, detail["loc"], hint=hint_of(model, detail)) for detail in error.errors())
+            raise ValidationError.from_exception_data(group, list(hinted)) from None
+
+    return checked
 
 
 AxisName = Annotated[str, WithJsonSchema({"type": "string", "format": "axis"})]
@@ -167,3 +189,13 @@ Matrix = Annotated[dict[AxisName, list[Value]], AfterValidator(_checked_matrix),
 """Values of each axis: each combination is one case."""
 MetricName = Annotated[str, AfterValidator(_metric), WithJsonSchema({"type": "string", "format": "metric"})]
 """Name of a metric of the program."""
+ModelGroup = Annotated[
+    dict[str, Value], BeforeValidator(_checked_group("model")), WithJsonSchema({"type": "object", "format": "model"})
+]
+"""Values of the program's group `model`, by name. Without a program, they are not checked."""
+TrainingGroup = Annotated[
+    dict[str, Value],
+    BeforeValidator(_checked_group("training")),
+    WithJsonSchema({"type": "object", "format": "training"}),
+]
+"""Values of the program's group `training`, by name."""

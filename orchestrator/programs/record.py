@@ -4,10 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from orchestrator.paths import Folders
 from orchestrator.programs.axes import ProgramNames
 from orchestrator.programs.needs import Need, WorkloadSite
+
+if TYPE_CHECKING:
+    from orchestrator.catalog.case import Case
+    from orchestrator.catalog.experiment import ScaleFields
+    from orchestrator.catalog.library import Entry
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -29,3 +35,7 @@ class Program:
     runs_on_cpu: bool = False
     write_files: Callable[[Folders], None] = lambda _folders: None
     other_names: tuple[str, ...] = ()
+
+    def case(self, case: Case, entry: Entry, fields: ScaleFields) -> Case:  # noqa: ARG002  of programs with typed views
+        """Return the program's own view of a case, from the fields of its scale."""
+        return case

@@ -54,18 +54,15 @@ SAME_FLOOR = {
     ("results", "reading"),
 }
 PLUGIN = "megatron"
+RECORD = "programs.record"
+"""Its methods have types of higher floors, which it imports only for the checker of types."""
 # Modules of the core that still import the plug-in. The set only becomes smaller.
 IMPORTS_THE_PLUGIN = {
     "api.__init__",
-    "api.catalog",
     "api.figures",
-    "api.jobs",
     "api.plans",
     "api.sites",
     "api.submissions",
-    "catalog.expand",
-    "catalog.experiment",
-    "catalog.library",
     "clusters.check",
     "clusters.generate",
     "clusters.machine",
@@ -102,7 +99,7 @@ IMPORTS_THE_PLUGIN = {
     "results.plot.figure",
 }
 # Budget of the package. A number changes only in a commit that names what it buys.
-MOST_LINES, MOST_FILES, MOST_ANY = 50_460, 206, 90
+MOST_LINES, MOST_FILES, MOST_ANY = 50_577, 206, 90
 MOST_LINES_OF_A_FUNCTION = 50
 
 FILES = {".".join(file.relative_to(PACKAGE).with_suffix("").parts): file for file in sorted(PACKAGE.rglob("*.py"))}
@@ -124,7 +121,14 @@ def nodes() -> Mapping[str, list[ast.AST]]:
 @cache
 def imports() -> Mapping[str, set[str]]:
     """Return the modules of this package that each module imports."""
-    return {name: set(imported_modules(tree)) for name, tree in trees().items()}
+    return {
+        name: set(imported_modules(without_types(tree) if name == RECORD else tree)) for name, tree in trees().items()
+    }
+
+
+def without_types(tree: ast.Module) -> ast.Module:
+    """Return a module without its imports for the checker of types."""
+    return ast.Module([node for node in tree.body if not isinstance(node, ast.If)], [])
 
 
 def imported_modules(tree: ast.AST) -> Iterator[str]:

@@ -7,10 +7,12 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any, Generic, TypeVar
 
-from orchestrator.catalog.experiment import Paper
+from orchestrator.catalog.case import Case
+from orchestrator.catalog.experiment import Paper, ScaleFields
+from orchestrator.catalog.library import Entry
 from orchestrator.errors import Problem, ReproError
 from orchestrator.megatron.axes import MEGATRON
-from orchestrator.megatron.case import TrainingCase
+from orchestrator.megatron.case import TrainingCase, training_case
 from orchestrator.megatron.hardware import Fit
 from orchestrator.megatron.logs.alpa import RowKey
 from orchestrator.megatron.memory import MemoryEstimate, MemoryFacts, estimate_memory
@@ -159,6 +161,10 @@ class Workload(Program, Generic[Site]):
     exact_parameters: bool = False
     is_own: bool = False
     costly_arguments: Callable[[Site], Sequence[str]] = lambda _site: ()
+
+    def case(self, case: Case, entry: Entry, fields: ScaleFields) -> TrainingCase:
+        """Return the case with model, layout and training."""
+        return training_case(case, entry, fields)
 
     def unsupported_settings(self, case: TrainingCase, site: Site | None = None) -> str | None:
         """Return a sentence with all settings of the case that the program lacks; None if there are none."""
