@@ -236,7 +236,7 @@ def _shared(entry: Entry, fields: ScaleFields) -> dict[str, Value]:
     return {
         **({"workload": workload} if workload is not None else {}),
         **({"gpus": fields.gpus} if fields.gpus else {}),
-        **{name: value for name, value in (fields.model | fields.training).items() if name in entry.axes},
+        **{axis: group[axis] for group in (fields.model, fields.training) for axis in entry.axes if axis in group},
         **fields.fixed,
     }
 

@@ -20,7 +20,7 @@ from orchestrator.fields import Column
 from orchestrator.job_spec import Value
 from orchestrator.paths import Folders, short_name
 from orchestrator.programs.axes import ProgramNames
-from orchestrator.programs.described import names_of
+from orchestrator.programs.described import names_of, values_of
 from orchestrator.programs.metric import MetricDefinition
 from orchestrator.programs.program import ProgramFields
 from orchestrator.programs.record import Program
@@ -249,7 +249,7 @@ def read_experiment(
     names: ProgramNames | None = None  # those of a program with mistakes are unknown
     with added_to(problems):
         document = read_document(file)
-        record = _known_program(_mapping(document.value))
+        record = _known_program(document)
     with added_to(of_paper):
         paper = _paper(file.parent, record.names if record is not None else None)
     with added_to(problems):
@@ -281,26 +281,24 @@ def _mapping(value: object) -> Mapping[str, object]:
     return value if isinstance(value, dict) else {}
 
 
-def _known_program(content: Mapping[str, object]) -> Program | None:
+def _known_program(document: Document) -> Program | None:
     """Return the known program of an experiment; None if the experiment describes one, or names none.
 
-    If nobody can run the program at the top, it is the first known one of other cases, then of any experiment: numbers
-    of a program for reference only are also numbers of cases.
+    If nobody can run the program at the top, a known one of other cases has its names, else any known one. ReproError
+    if there is none.
     """
+    content = _mapping(document.value)
     if content.get("program") is not None or "workload" not in content:
         return None
-    known = (known_program(name) for name in _workloads(content))
-    return next((program for program in known if program is not None), None) or next(iter(programs().values()), None)
-
-
-def _workloads(content: Mapping[str, object]) -> Iterator[str]:
-    """Yield the values of `workload` in an experiment's file, that of the top level first."""
-    scales = _mapping(content.get("scales")).values()
-    for block in map(_mapping, (content, *scales)):
-        rows, values = block.get("cases"), _mapping(block.get("matrix")).get("workload")
-        parts = [block, _mapping(block.get("fixed")), *map(_mapping, rows if isinstance(rows, list) else ())]
-        given = [part.get("workload") for part in parts] + (values if isinstance(values, list) else [])
-        yield from (value for value in given if isinstance(value, str))
+    if (program := known_program(str(content["workload"]))) is not None:
+        return program
+    scales = map(_mapping, _mapping(content.get("scales")).values())
+    named = [*values_of(content).get("workload", ()), *(scale.get("workload") for scale in scales)]
+    known = [program for name in named if (program := known_program(str(name))) is not None]
+    for program in known or programs().values():
+        return program
+    what = f"{content['workload']}: no such workload"
+    raise ReproError(Problem(what, str(document.place(("workload",))), "install the package of the program"))
 
 
 def _program(
