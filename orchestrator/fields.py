@@ -54,10 +54,10 @@ class Column:
 class Columns:
     """Declaration of a field that is a mapping: each of its names is a column.
 
-    A row of another program may have other names, in their own order.
+    A row of another program may have other names, in their own order. A function gives columns that programs have.
     """
 
-    columns: tuple[Column, ...]
+    columns: tuple[Column, ...] | Callable[[], tuple[Column, ...]]
 
 
 class TableRow(Mapping[str, Any]):
@@ -107,7 +107,8 @@ def columns_of(row_type: type, **mappings: tuple[Column, ...]) -> tuple[Column, 
     columns: list[Column] = []
     for name, declared in _declared(row_type).items():
         if isinstance(declared, Columns):
-            columns += mappings.get(name, declared.columns)
+            declared_columns = declared.columns() if callable(declared.columns) else declared.columns
+            columns += mappings.get(name, declared_columns)
         elif declared is not None:
             kind = declared.kind or kind_of(hints[name])
             columns.append(Column(name, kind, declared.meaning, declared.unit, declared.main))

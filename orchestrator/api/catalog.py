@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING, Annotated
 
@@ -30,11 +30,10 @@ from orchestrator.catalog.library import (
 )
 from orchestrator.clusters import cluster_names
 from orchestrator.errors import Problem, added_to
-from orchestrator.fields import Columns, Field, TableRow, row_of, rows_of
+from orchestrator.fields import Column, Columns, Field, TableRow, row_of, rows_of
 from orchestrator.job_spec import Value
-from orchestrator.megatron.axes import AXES, SETTING_COLUMNS
-from orchestrator.megatron.case import TrainingCase
 from orchestrator.paths import Folders, find_folders
+from orchestrator.programs.registry import programs
 
 if TYPE_CHECKING:
     from orchestrator.ledger.readonly_file import JobCount
@@ -174,15 +173,16 @@ class ExperimentCases:
     @property
     def rows(self) -> list[ShownCase]:
         """Return the cases as rows."""
+        names = [column.name for column in _shown_settings()]
         return [
             row_of(
                 ShownCase,
                 case,
                 case=case.name,
                 label=case.settings.get("label"),
-                settings={name: _setting(case, name) for name in _SETTINGS},
+                settings={name: case.effective(name) for name in names},
                 arguments=shlex.join(case.arguments) or None,
-                parameters_billion=round(case.model.parameters() / 1e9, 4) if isinstance(case, TrainingCase) else None,
+                parameters_billion=None if case.parameters is None else round(case.parameters / 1e9, 4),
                 script=self.script_of(case),
             )
             for case in self.cases
@@ -256,23 +256,9 @@ class ShownExperiment:
     notes: Annotated[Sequence[str], Field(of="experiment.notes")]
 
 
-_SETTINGS = (
-    *("gpus", "tp", "pp", "cp", "dp", "ep", "vp", "mbs", "gbs", "microbatches", "layers", "hidden", "heads", "seq"),
-    *("vocab", "dtype", "recompute", "offload", "scatter_gather", "sequence_parallel", "distributed_optimizer", "ddp"),
-)
-"""Settings of a case in their order: axes, and others by the names of their columns in exports."""
-_EXPORTED = {column.name: column for column in SETTING_COLUMNS}
-_COLUMN_OF = {name: AXES[name] if name in AXES else _EXPORTED[name] for name in _SETTINGS}
-_SETTING_COLUMNS = tuple(replace(column, name=name) for name, column in _COLUMN_OF.items())
-
-
-def _setting(case: Case, name: str) -> Value | None:
-    """Return a setting as the job has it: the field of layout, model or training with its name or its column's."""
-    if not isinstance(case, TrainingCase):
-        return case.settings.get(name)
-    parts, names = (case.layout, case.model, case.training), (_COLUMN_OF[name].name, name)
-    values: Iterator[Value | None] = (getattr(part, each) for each in names for part in parts if hasattr(part, each))
-    return next(values)
+def _shown_settings() -> tuple[Column, ...]:
+    """Return the settings that any program shows, each once."""
+    return tuple({column.name: column for one in programs().values() for column in one.names.shown}.values())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -281,7 +267,7 @@ class ShownCase(TableRow):
 
     case: Annotated[str, Field("case, in the syntax of `--where`")]
     label: Annotated[str | int | float | None, Field("name of the case in the source")]
-    settings: Annotated[Mapping[str, Value | None], Columns(_SETTING_COLUMNS)]
+    settings: Annotated[Mapping[str, Value | None], Columns(_shown_settings)]
     arguments: Annotated[str | None, Field("further arguments of the program")]
     parameters_billion: Annotated[float | None, Field("parameters of the whole model", "10^9")]
     workload: Annotated[str, Field("program that runs the case")]

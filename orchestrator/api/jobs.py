@@ -15,7 +15,7 @@ from orchestrator.api import DEFAULT, Session, StateFilter
 from orchestrator.errors import Problem, ReproError, did_you_mean, names_hint
 from orchestrator.fields import Field, row_of, rows_of
 from orchestrator.files import open_job_file
-from orchestrator.job_spec import JobSpec
+from orchestrator.job_spec import JobSpec, Value
 from orchestrator.ledger.attempts import (
     RefreshResult,
     anything_to_refresh,
@@ -112,15 +112,17 @@ def job_filter(
 def _settings_filter(ledger: Ledger | None, where: str) -> Callable[[JobSpec], bool]:
     """Return a predicate for the settings of a job, whose program may be any; ReproError for a wrong axis or value."""
     from orchestrator.catalog.case import is_typed, parse_where, typed_values
-    from orchestrator.megatron.axes import MEGATRON  # not for `status`
+    from orchestrator.programs.registry import programs  # not for `status`
 
     typed = typed_values(where)
-    if others := [(axis, text) for axis, text in typed if axis not in MEGATRON.axes.columns]:
-        known = dict.fromkeys([*MEGATRON.axes.columns, *(described_axes(ledger) if ledger is not None else ())])
+    of_axis = {axis: one.names.axes for one in programs().values() for axis in one.names.axes.columns}
+    if others := [(axis, text) for axis, text in typed if axis not in of_axis]:
+        known = dict.fromkeys([*of_axis, *(described_axes(ledger) if ledger is not None else ())])
         for axis, text in (one for one in others if one[0] not in known):
             raise ReproError(Problem(f"--where {axis}={text}: no such axis", hint=names_hint(axis, known)))
-    of_megatron = ",".join("=".join(one) for one in typed if one[0] in MEGATRON.axes.columns)
-    wanted = parse_where(of_megatron, MEGATRON.axes)
+    wanted: dict[str, Value] = {}
+    for axes in dict.fromkeys(of_axis.values()):
+        wanted |= parse_where(",".join("=".join(one) for one in typed if of_axis.get(one[0]) is axes), axes)
 
     def matches(spec: JobSpec) -> bool:
         if spec.program is None:

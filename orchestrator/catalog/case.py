@@ -76,6 +76,11 @@ class Case:
         return None
 
     @property
+    def parameters(self) -> float | None:
+        """Number of parameters of the model; None if the program has no such number."""
+        return None
+
+    @property
     def name(self) -> str:
         """Name in the syntax of `--where`: `pp=8,tp=8,gbs=32`."""
         return ",".join(f"{axis}={shown_value(value)}" for axis, value in self.point)
@@ -96,6 +101,10 @@ class Case:
     def value(self, axis: str) -> Value:
         """Return the value on an axis; KeyError if the case has none."""
         return self.settings[axis]
+
+    def effective(self, name: str) -> Value | None:
+        """Return a setting as the job has it, also one that is no axis; None if the case has none."""
+        return self.settings.get(name)
 
     def has(self, wanted: Mapping[str, Value]) -> bool:
         """Return whether the case has all these values."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import dataclasses
 import itertools
 import math
 import operator
@@ -12,37 +11,27 @@ import shlex
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 from orchestrator.catalog.case import Case, alike, shown_value
 from orchestrator.catalog.claims import PairFields
 from orchestrator.catalog.experiment import (
+    GROUPS,
     PAPER,
     CaseFields,
     ExpectedOutcome,
-    ModelFields,
     PublishedPoint,
     ScaleFields,
-    TrainingFields,
     scale_names,
 )
 from orchestrator.catalog.library import Entry, name_problems, named_values, scale_problems
 from orchestrator.config.model import LARGEST_COUNT
 from orchestrator.errors import Problem, ReproError, did_you_mean, names_hint
 from orchestrator.job_spec import Value
-from orchestrator.megatron.axes import AXES, ModelAxes
-from orchestrator.megatron.case import TrainingCase
-from orchestrator.megatron.model import Layout, ModelShape, Training
 from orchestrator.programs.registry import known_program, programs
 from orchestrator.text import counted
 
-_SHAPE = tuple(field.name for field in dataclasses.fields(ModelShape) if field.default is dataclasses.MISSING)
-_REQUIRED = (*_SHAPE, "gpus", "mbs", "gbs")
-_LAYOUT = [name for name, column in AXES.items() if column.name in {field.name for field in dataclasses.fields(Layout)}]
 MOST_CASES = 20_000
 """Largest number of cases that is expanded. Listing more would take minutes."""
-
-_SWITCHES = ("recompute", "offload", "scatter_gather", "distributed_optimizer", "cp_comm", "ddp")
 
 
 def expand(entry: Entry, scale: str = PAPER) -> list[Case]:
@@ -177,9 +166,7 @@ def scale_fields(entry: Entry, scale: str) -> ScaleFields:
     over = {name: getattr(smaller, name) for name in ScaleFields.model_fields if getattr(smaller, name) is not None}
     merged = base | over
     merged["fixed"] = experiment.fixed | smaller.fixed
-    for block in ("model", "training"):
-        given = getattr(smaller, block).model_dump(exclude_none=True)
-        merged[block] = getattr(experiment, block).model_copy(update=given)
+    merged |= {group: getattr(experiment, group) | getattr(smaller, group) for group in GROUPS}
     if smaller.cases is not None:
         merged["matrix"] = None
     elif smaller.matrix is not None:
@@ -219,8 +206,8 @@ def _case(
         script=(row.script or entry.experiment.script) if scale == PAPER else None,
         settings=settings,
     )
-    if entry.program is None:
-        case = _training_case(entry, fields, case)
+    if entry.record is not None:
+        case = entry.record.case(case, entry, fields)
     for axis in naming:
         if axis not in case.settings:
             raise _NamelessRowError(axis)
@@ -230,20 +217,6 @@ def _case(
     return replace(
         case, expected=_expected(entry, row, case.settings), published=tuple(_published(entry, row, case.settings))
     )
-
-
-def _training_case(entry: Entry, fields: ScaleFields, case: Case) -> TrainingCase:
-    """Return the case of a program of the Megatron family with model, layout and training."""
-    settings = case.settings
-    for needed in _REQUIRED:
-        if needed not in settings:
-            raise RuleError(f"{needed} is neither in matrix, nor fixed, nor set by a rule")
-    layout = _layout(settings)
-    training = _training(fields, settings)
-    model = _model(entry, fields, settings)
-    own = {field.name: getattr(case, field.name) for field in dataclasses.fields(case)}
-    own["settings"] = {**_effective(model, layout, training), **settings}
-    return TrainingCase(**own, model=model, layout=layout, training=training)
 
 
 def _naming_axes(entry: Entry, fields: ScaleFields) -> list[str]:
@@ -263,8 +236,7 @@ def _shared(entry: Entry, fields: ScaleFields) -> dict[str, Value]:
     return {
         **({"workload": workload} if workload is not None else {}),
         **({"gpus": fields.gpus} if fields.gpus else {}),
-        **_given(fields.model),
-        **_given(fields.training),
+        **{axis: group[axis] for group in (fields.model, fields.training) for axis in entry.axes if axis in group},
         **fields.fixed,
     }
 
@@ -272,14 +244,10 @@ def _shared(entry: Entry, fields: ScaleFields) -> dict[str, Value]:
 def _settings(entry: Entry, fields: ScaleFields, given: Mapping[str, Value]) -> dict[str, Value]:
     """Return all settings of a case: those of the named model, overridden by given ones, and those of rules."""
     name = given.get("model")
-    named = _given(entry.paper.models[str(name)]) if name is not None else {}
-    settings = {**named, **given}
+    has_models = "model" in entry.names.groups and name is not None
+    model = entry.paper.models[str(name)] if has_models else {}
+    settings = {**{axis: value for axis, value in model.items() if axis in entry.axes}, **given}
     return settings | _derived(fields.rules or {}, settings)
-
-
-def _given(fields: ModelFields | TrainingFields) -> dict[str, Value]:
-    values: dict[str, Value] = fields.model_dump(exclude_none=True)
-    return {name: value for name, value in values.items() if name in AXES}
 
 
 def _derived(rules: Mapping[str, str], settings: Mapping[str, Value]) -> dict[str, Value]:
@@ -293,41 +261,6 @@ def _derived(rules: Mapping[str, str], settings: Mapping[str, Value]) -> dict[st
         for axis in ready:
             derived[axis] = evaluate(waiting.pop(axis), {**settings, **derived})
     return derived
-
-
-def _model(entry: Entry, fields: ScaleFields, settings: Mapping[str, Any]) -> ModelShape:
-    named = entry.paper.models.get(str(settings.get("model")))
-    family = fields.model.family or (named.family if named else None) or "gpt"
-    positions = fields.model.positions or (named.positions if named else None) or "learned"
-    given = {name: settings[name] for name in ModelAxes.model_fields if name in settings}
-    return ModelShape(**given, family=family, positions=positions)
-
-
-def _training(fields: ScaleFields, settings: Mapping[str, Any]) -> Training:
-    values: dict[str, Any] = fields.training.model_dump(exclude_none=True)
-    values.pop("sequence_parallel", None)
-    return Training(**values | {name: settings[name] for name in _SWITCHES if name in settings})
-
-
-def _layout(settings: Mapping[str, Any]) -> Layout:
-    given = {AXES[name].name: settings[name] for name in _LAYOUT if name in settings}
-    layout = Layout(**{"tensor_parallel": 1, "pipeline_parallel": 1} | given)
-    if "dp" in settings and settings["dp"] != layout.data_parallel:
-        raise RuleError(
-            f"dp={settings['dp']} but data-parallel is {layout.data_parallel} on {counted(layout.gpus, 'GPU')}"
-        )
-    return layout
-
-
-def _effective(model: ModelShape, layout: Layout, training: Training) -> dict[str, Value]:
-    """Return the values on axes that have a default."""
-    sizes = ("tp", "pp", "dp", "cp", "ep", "vp", "sequence_parallel")
-    return {
-        **{name: getattr(layout, AXES[name].name) for name in sizes},
-        "kv_groups": model.kv_groups or model.heads,
-        "ffn": model.ffn_hidden,
-        **{name: getattr(training, name) for name in _SWITCHES if getattr(training, name) is not None},
-    }
 
 
 def _expected(entry: Entry, row: CaseFields, settings: Mapping[str, Value]) -> ExpectedOutcome | None:

@@ -14,7 +14,6 @@ from orchestrator.catalog.claims import Claim, HowStated
 from orchestrator.config.model import (
     Count,
     Hardware,
-    NonNegative,
     Positive,
     Strict,
     Text,
@@ -23,9 +22,7 @@ from orchestrator.config.model import (
     required,
 )
 from orchestrator.job_spec import Value
-from orchestrator.megatron.axes import ModelAxes
-from orchestrator.megatron.model import Attention, Dtype, Family, Positions, Recompute
-from orchestrator.programs.axes import Matrix, MetricName, Rules, Settings, checked_settings
+from orchestrator.programs.axes import Matrix, MetricName, ModelGroup, Rules, Settings, TrainingGroup, checked_settings
 from orchestrator.programs.program import ProgramFields
 
 
@@ -186,61 +183,16 @@ class SourceNumber(Strict):
 PAPER = "paper"
 """Name of the published scale, the top level of the file."""
 
+GROUPS = ("model", "training")
+"""Keys of an experiment and of its scales with groups of axes, if its program has them."""
+
 SEARCHES = "searches"
 """Folder of the experiments that `repro search` writes, below `experiments/`."""
-
-LossScale = Annotated[int, Field(strict=True, ge=1, le=2**64)]
 
 
 def is_search(name: str) -> bool:
     """Return whether the cases of the experiment are candidates of `repro search`, of which most need no job."""
     return name.startswith(f"{SEARCHES}/")
-
-
-class ModelFields(ModelAxes):
-    """Shape of a model, or the part of it that all cases share. Matrix, rows or rules contain the rest."""
-
-    family: Family | None = optional(
-        "gpt: GELU, learned positions, LayerNorm, biases, one table for embedding and output (SC21). llama: SwiGLU, "
-        "rotary positions, RMSNorm, no biases, two tables. Without it: gpt."
-    )
-    positions: Positions | None = optional(
-        "Positions of a gpt. rotary: each layer rotates its queries and keys. Without it: learned."
-    )
-
-    @model_validator(mode="after")
-    def _llama_sets_positions(self) -> ModelFields:
-        if self.family == "llama" and self.positions is not None:
-            raise ValueError("positions: those of a llama are rotary; remove the key")
-        return self
-
-
-class TrainingFields(Strict):
-    """Training options of all cases."""
-
-    dtype: Dtype | None = optional("Number format of weights and activations. Without it: fp32.")
-    loss_scale: LossScale | None = optional(
-        "Constant loss scale of fp16, a factor. Without it: dynamic, which `pretrain` lacks.", 4096
-    )
-    recompute: Recompute | None = optional(
-        "Activations that the backward pass computes again, as in the axis `recompute`. Without it: none."
-    )
-    sequence_parallel: bool | None = optional(
-        "true: norms and dropouts are split along the sequence. Without it: false."
-    )
-    distributed_optimizer: bool | None = optional(
-        "true: the optimizer state is split over data-parallel ranks. Without it: the workload's default."
-    )
-    attention: Attention | None = optional("Implementation of attention. Without it: the workload's default.")
-    dropout: Annotated[float, Field(ge=0, lt=1)] | None = optional(
-        "Dropout rate, a share below 1. Without it: 0.1.", 0.0
-    )
-    iterations: Count | None = optional("Number of iterations of a job. Without it: 20.", 25)
-    warmup_iterations: NonNegative | None = optional(
-        "Number of first iterations that are not measured. Without it: 2.", 5
-    )
-    log_interval: Count | None = optional("Number of iterations between two log lines. Without it: 1.", 5)
-    evaluation_iterations: NonNegative | None = optional("Number of iterations of an evaluation. Without it: 0.", 1)
 
 
 class CaseFields(Strict):
@@ -297,15 +249,15 @@ class ScaleFields(Strict):
         "Known program: `repro workloads list` prints the names. Without it at a scale: that of the experiment.",
         "pretrain",
     )
-    model: ModelFields = optional(
+    model: ModelGroup = optional(
         "Model of all cases, or the part of it that they share.",
         {"layers": 8, "hidden": 1024, "heads": 8, "seq": 1024, "vocab": 51200},
-        default=ModelFields(),
+        default={},
     )
-    training: TrainingFields = optional(
+    training: TrainingGroup = optional(
         "Training options of all cases.",
         {"dtype": "bf16", "iterations": 25, "warmup_iterations": 5},
-        default=TrainingFields(),
+        default={},
     )
     fixed: Settings = optional("Axes that have the same value in every case.", {"mbs": 1}, default={})
     matrix: Matrix | None = optional(
@@ -528,7 +480,7 @@ class Paper(Strict):
     )
     hardware: Text | None = optional("Machine of the paper, in words.", "nodes of 8 A100-SXM4-80GB")
     machine: Hardware | None = optional("Machine of the paper, in numbers: plans without `--cluster` use it.")
-    models: dict[str, ModelFields] = optional(
+    models: dict[str, ModelGroup] = optional(
         "Models of the paper, by the name that the axis `model` selects.",
         {"gpt-1.7b": {"layers": 24, "hidden": 2304, "heads": 24}},
         default={},

@@ -12,19 +12,19 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from orchestrator.catalog.claims import ClosesClaim, GainClaim, PairFields, PeakClaim, TrendClaim
-from orchestrator.catalog.experiment import CodeFields, Experiment, Paper, ScaleFields, scale_names
+from orchestrator.catalog.experiment import GROUPS, CodeFields, Experiment, Paper, ScaleFields, scale_names
 from orchestrator.config.model import read_model
 from orchestrator.config.yaml import Document, KeyPath, read_document, shown
 from orchestrator.errors import Problem, ReproError, added_to, did_you_mean, for_each, names_hint
 from orchestrator.fields import Column
 from orchestrator.job_spec import Value
-from orchestrator.megatron.axes import MEGATRON
-from orchestrator.megatron.metrics import METRICS
 from orchestrator.paths import Folders, short_name
 from orchestrator.programs.axes import ProgramNames
-from orchestrator.programs.described import names_of
+from orchestrator.programs.described import names_of, values_of
 from orchestrator.programs.metric import MetricDefinition
 from orchestrator.programs.program import ProgramFields
+from orchestrator.programs.record import Program
+from orchestrator.programs.registry import known_program, programs
 
 
 def experiment_names(folders: Folders) -> dict[str, Path]:
@@ -96,7 +96,7 @@ class Entry:
 
     `others` are the experiments of the paper that its claims compare with, by short name. `path` is the path that the
     user gave, if the experiment has no name in the folders of experiments. `program` is the program that the experiment
-    or the paper describes, and `names` are its axes and metrics.
+    or the paper describes, `record` that of a known program, and `names` are the axes and metrics of either.
     """
 
     name: str
@@ -104,10 +104,11 @@ class Entry:
     document: Document
     experiment: Experiment
     paper: Paper
+    names: ProgramNames
     others: Mapping[str, Entry] = field(default_factory=dict)
     path: str | None = None
     program: ProgramFields | None = None
-    names: ProgramNames = MEGATRON
+    record: Program | None = None
 
     @property
     def axes(self) -> Mapping[str, Column]:
@@ -117,7 +118,7 @@ class Entry:
     @property
     def metrics(self) -> Mapping[str, MetricDefinition]:
         """Metrics of its program by name."""
-        return self.names.metrics if self.program is not None else METRICS
+        return self.names.metrics
 
     @property
     def argument(self) -> str:
@@ -244,35 +245,65 @@ def read_experiment(
     problems: list[Problem] = []
     of_paper: list[Problem] = []
     others: dict[str, Entry] = {}
-    document, experiment, paper, program = None, None, None, None
+    document, experiment, paper, program, record = None, None, None, None, None
     names: ProgramNames | None = None  # those of a program with mistakes are unknown
-    with added_to(of_paper):
-        paper = _paper(file.parent)
     with added_to(problems):
         document = read_document(file)
-        with added_to(problems):
-            program, names = _program(document, paper)
-        if program is not None and names is not None:
-            problems += _program_problems(document, program, names)
-            names = names if program.has_its_metrics else None
-        experiment = read_model(Experiment, document, context=names)
-        others = _others(name, document, experiment, files or {}, readers)
+        record = _known_program(document)
+    with added_to(of_paper):
+        paper = _paper(file.parent, record.names if record is not None else None)
+    with added_to(problems):
+        if document is not None:
+            with added_to(problems):
+                program, names = _program(document, paper, record)
+            if names is not None:
+                named = program.shown_name if program is not None else str(record and record.name)
+                problems += _group_problems(document, names, named)
+            if program is not None and names is not None:
+                problems += _program_problems(document, program, names)
+                names = names if program.has_its_metrics else None
+            experiment = read_model(Experiment, document, context=names)
+            others = _others(name, document, experiment, files or {}, readers)
     if document is None or experiment is None or paper is None or names is None or problems or of_paper:
         raise ReproError(*dict.fromkeys((*problems, *of_paper)))
-    return Entry(name, file, document, experiment, paper, others, program=program, names=names)
+    return Entry(name, file, document, experiment, paper, names, others, program=program, record=record)
 
 
-def _paper(folder: Path) -> Paper:
-    """Read `paper.yaml` of a folder; without the file, the folder is the title."""
+def _paper(folder: Path, names: ProgramNames | None = None) -> Paper:
+    """Read `paper.yaml` of a folder, its models as a program has them; without the file, the folder is the title."""
     file = folder / "paper.yaml"
-    return read_model(Paper, read_document(file)) if file.exists() or file.is_symlink() else Paper(title=folder.name)
+    if not file.exists() and not file.is_symlink():
+        return Paper(title=folder.name)
+    return read_model(Paper, read_document(file), context=names)
 
 
 def _mapping(value: object) -> Mapping[str, object]:
     return value if isinstance(value, dict) else {}
 
 
-def _program(document: Document, paper: Paper | None) -> tuple[ProgramFields | None, ProgramNames | None]:
+def _known_program(document: Document) -> Program | None:
+    """Return the known program of an experiment; None if the experiment describes one, or names none.
+
+    If nobody can run the program at the top, a known one of other cases has its names, else any known one. ReproError
+    if there is none.
+    """
+    content = _mapping(document.value)
+    if content.get("program") is not None or "workload" not in content:
+        return None
+    if (program := known_program(str(content["workload"]))) is not None:
+        return program
+    scales = map(_mapping, _mapping(content.get("scales")).values())
+    named = [*values_of(content).get("workload", ()), *(scale.get("workload") for scale in scales)]
+    known = [program for name in named if (program := known_program(str(name))) is not None]
+    for program in known or programs().values():
+        return program
+    what = f"{content['workload']}: no such workload"
+    raise ReproError(Problem(what, str(document.place(("workload",))), "install the package of the program"))
+
+
+def _program(
+    document: Document, paper: Paper | None, record: Program | None
+) -> tuple[ProgramFields | None, ProgramNames | None]:
     """Return the program that the experiment or its paper describes, None for a known one; and the names of either.
 
     The names are None if the model of the whole file, or of the paper, reports that the program is missing or wrong.
@@ -288,7 +319,7 @@ def _program(document: Document, paper: Paper | None) -> tuple[ProgramFields | N
             raise ReproError(Problem(f"{written}: no such program", str(document.place(("program",))), hint))
         program = paper.programs[written]
     elif written is None:
-        return None, MEGATRON if "workload" in content else None
+        return None, record.names if record is not None else None
     else:
         try:
             program = ProgramFields.model_validate(written)
@@ -303,10 +334,14 @@ def _program_problems(document: Document, program: ProgramFields, names: Program
     for path, what, hint in program.problems(given):
         place = document.place(("program", *path))  # that of the name, if the paper has the block
         yield Problem(f"program.{'.'.join(map(str, path))}: {what}", str(place), hint)
-    for block in ("model", "training"):
-        if (block,) in document.keys:
-            what = f"{block}: {program.shown_name} has no such group of axes"
-            yield Problem(what, str(document.key_place((block,))), "write the axes in matrix, fixed or cases")
+
+
+def _group_problems(document: Document, names: ProgramNames, program: str) -> Iterator[Problem]:
+    """Yield the groups of axes that the program lacks."""
+    for group in GROUPS:
+        if (group,) in document.keys and group not in names.groups:
+            what = f"{group}: {program} has no such group of axes"
+            yield Problem(what, str(document.key_place((group,))), "write the axes in matrix, fixed or cases")
 
 
 def published_code(folders: Folders) -> dict[str, CodeFields]:
@@ -458,7 +493,7 @@ def named_values(fields: ScaleFields, axis: str, *, to_run: bool = False) -> Ite
 def _unknown_models(entry: Entry, scale: str, fields: ScaleFields) -> Iterator[Problem]:
     """Yield the names of models that paper.yaml does not describe."""
     models = list(entry.paper.models)
-    for path, name in named_values(fields, "model"):
+    for path, name in named_values(fields, "model") if "model" in entry.names.groups else ():
         if str(name) not in models:
             hint = did_you_mean(str(name), models) or f"paper.yaml has: {', '.join(models) or 'none'}"
             yield Problem(f"{name}: no such model", entry.scale_location(scale, *path), hint)

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
 from pydantic.json_schema import JsonSchemaValue
 
 from orchestrator.catalog.experiment import Experiment, Paper
 from orchestrator.catalog.library import is_path
+from orchestrator.config.model import Strict
 from orchestrator.errors import Problem, ReproError
 from orchestrator.files import require_place
 from orchestrator.paths import find_folders
+from orchestrator.programs.registry import programs
 from orchestrator.text import printable_line
 
 PAPER_TEMPLATE = """\
@@ -103,13 +106,21 @@ def experiment_schema() -> JsonSchemaValue:
 
     `find_experiment` also checks rules about several fields, such as an axis in both `matrix` and `fixed`.
     """
-    schema = _without_titles(Experiment.model_json_schema(by_alias=True))
-    return {"$schema": _DRAFT, "title": "An experiment", **schema}
+    return {"$schema": _DRAFT, "title": "An experiment", **_with_groups(Experiment.model_json_schema(by_alias=True))}
 
 
 def paper_schema() -> JsonSchemaValue:
     """Return the JSON Schema (draft 2020-12) of `paper.yaml`."""
-    return {"$schema": _DRAFT, "title": "A paper", **_without_titles(Paper.model_json_schema(by_alias=True))}
+    return {"$schema": _DRAFT, "title": "A paper", **_with_groups(Paper.model_json_schema(by_alias=True))}
+
+
+def _with_groups(schema: JsonSchemaValue) -> JsonSchemaValue:
+    """Return a schema in which `model:` and `training:` have the fields that programs give them."""
+    groups = {key: model for program in programs().values() for key, model in program.names.groups.items()}
+    result = _without_titles(schema, groups)
+    used = [model for key, model in groups.items() if f"#/$defs/{model.__name__}" in json.dumps(result)]
+    fields = {model.__name__: _without_titles(model.model_json_schema(by_alias=True), {}) for model in used}
+    return result | {"$defs": dict(sorted((result["$defs"] | fields).items()))}
 
 
 def experiment_schema_text() -> str:
@@ -126,20 +137,24 @@ def _text(schema: JsonSchemaValue) -> str:
     return json.dumps(schema, indent=2, ensure_ascii=False) + "\n"
 
 
-def _without_titles(schema: JsonSchemaValue) -> JsonSchemaValue:
-    """Return the schema without the titles that pydantic derives from names, and without defaults that are null."""
-    result: JsonSchemaValue = {}
+def _without_titles(schema: JsonSchemaValue, groups: Mapping[str, type[Strict]]) -> JsonSchemaValue:
+    """Return the schema without the titles that pydantic derives from names, and without defaults that are null.
+
+    A mapping with the format of a group of axes becomes a reference to the fields of the group.
+    """
+    group = groups.get(schema.get("format", ""))
+    result: JsonSchemaValue = {"$ref": f"#/$defs/{group.__name__}"} if group is not None else {}
     for key, item in schema.items():
         if key in ("properties", "$defs"):
-            result[key] = {name: _without_titles(field) for name, field in item.items()}
-        elif key == "title" or (key == "default" and item is None):
+            result[key] = {name: _without_titles(field, groups) for name, field in item.items()}
+        elif key == "title" or (key == "default" and item is None) or (group and key in ("type", "format")):
             continue
         elif key == "description":
             result[key] = " ".join(item.split())
         elif isinstance(item, dict) and key not in ("default", "mapping"):
-            result[key] = _without_titles(item)
+            result[key] = _without_titles(item, groups)
         elif isinstance(item, list) and key in ("anyOf", "oneOf"):
-            result[key] = [_without_titles(choice) for choice in item]
+            result[key] = [_without_titles(choice, groups) for choice in item]
         else:
             result[key] = item
     return result

@@ -17,7 +17,9 @@ from orchestrator.errors import Problem, ReproError, did_you_mean, names_hint
 class Strict(BaseModel):
     """Base class of models that are read from YAML: frozen, and without unknown fields."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=(), allow_inf_nan=False)
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, protected_namespaces=(), allow_inf_nan=False, defer_build=True
+    )
 
 
 _TIME = r"^([0-9]{1,4}-)?[0-9]{1,2}:[0-9]{2}:[0-9]{2}$"
@@ -103,7 +105,7 @@ def _problem(
     of_document = document.key_place if detail["type"] == "extra_forbidden" or name == "[key]" else document.place
     location = at(path) if at else str(of_document(path))
     if detail["type"] == "extra_forbidden":
-        return Problem(f"{name}: unknown field", location, _name_hint(model, detail["loc"]))
+        return Problem(f"{name}: unknown field", location, context.get("hint") or hint_of(model, detail))
     if detail["type"] == "missing":
         meaning = _meaning(model, detail["loc"])
         return Problem(f"{name}: missing", location, f"add {name}: ({meaning})" if meaning else f"add {name}:")
@@ -120,9 +122,15 @@ def _problem(
         return Problem(f"{field}: {message}", location, f'quote it: "{{{next(iter(value))}}}"')  # {width} in a list
     got = "" if isinstance(value, (dict, list)) else f", got {shortened(value)}"
     hint = _value_hint(detail, value) if detail["type"] == "literal_error" else context.get("hint")
-    if hint is None and detail["type"] in _FAULTS and not detail["type"].startswith("bool_"):
-        hint = _meaning(model, detail["loc"])
-    return Problem(f"{field}: {message}{got}", location, hint)
+    return Problem(f"{field}: {message}{got}", location, hint or hint_of(model, detail))
+
+
+def hint_of(model: type[BaseModel], detail: ErrorDetails) -> str | None:
+    """Return the names of fields for an unknown one, and the meaning of a field whose value has the wrong type."""
+    if detail["type"] == "extra_forbidden":
+        return _name_hint(model, detail["loc"])
+    has_meaning = detail["type"] in _FAULTS and not detail["type"].startswith("bool_")
+    return _meaning(model, detail["loc"]) if has_meaning else None
 
 
 _FAULTS = {

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from orchestrator.config.model import Count, Strict, Text, optional
+from orchestrator.config.model import Count, NonNegative, Strict, Text, optional
 from orchestrator.fields import Column, kind_of
 from orchestrator.megatron.metrics import METRICS
-from orchestrator.megatron.model import ContextCommunication, DdpKind, Recompute
+from orchestrator.megatron.model import Attention, ContextCommunication, DdpKind, Dtype, Family, Positions, Recompute
 from orchestrator.programs.axes import ProgramAxes, ProgramNames
 
 Flag = Annotated[bool, Field(strict=True)]
 Share = Annotated[float, Field(strict=True, ge=0, le=1)]
+LossScale = Annotated[int, Field(strict=True, ge=1, le=2**64)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +114,52 @@ class MegatronSettings(BatchAxes, ModelAxes, ParallelAxes):
     # Pydantic orders the fields by base class, the last base first.
 
 
+class ModelFields(ModelAxes):
+    """Shape of a model, or the part of it that all cases share. Matrix, rows or rules contain the rest."""
+
+    family: Family | None = optional(
+        "gpt: GELU, learned positions, LayerNorm, biases, one table for embedding and output (SC21). llama: SwiGLU, "
+        "rotary positions, RMSNorm, no biases, two tables. Without it: gpt."
+    )
+    positions: Positions | None = optional(
+        "Positions of a gpt. rotary: each layer rotates its queries and keys. Without it: learned."
+    )
+
+    @model_validator(mode="after")
+    def _llama_sets_positions(self) -> ModelFields:
+        if self.family == "llama" and self.positions is not None:
+            raise ValueError("positions: those of a llama are rotary; remove the key")
+        return self
+
+
+class TrainingFields(Strict):
+    """Training options of all cases."""
+
+    dtype: Dtype | None = optional("Number format of weights and activations. Without it: fp32.")
+    loss_scale: LossScale | None = optional(
+        "Constant loss scale of fp16, a factor. Without it: dynamic, which `pretrain` lacks.", 4096
+    )
+    recompute: Recompute | None = optional(
+        "Activations that the backward pass computes again, as in the axis `recompute`. Without it: none."
+    )
+    sequence_parallel: bool | None = optional(
+        "true: norms and dropouts are split along the sequence. Without it: false."
+    )
+    distributed_optimizer: bool | None = optional(
+        "true: the optimizer state is split over data-parallel ranks. Without it: the workload's default."
+    )
+    attention: Attention | None = optional("Implementation of attention. Without it: the workload's default.")
+    dropout: Annotated[float, Field(ge=0, lt=1)] | None = optional(
+        "Dropout rate, a share below 1. Without it: 0.1.", 0.0
+    )
+    iterations: Count | None = optional("Number of iterations of a job. Without it: 20.", 25)
+    warmup_iterations: NonNegative | None = optional(
+        "Number of first iterations that are not measured. Without it: 2.", 5
+    )
+    log_interval: Count | None = optional("Number of iterations between two log lines. Without it: 1.", 5)
+    evaluation_iterations: NonNegative | None = optional("Number of iterations of an evaluation. Without it: 0.", 1)
+
+
 def _columns(model: type[Strict]) -> Mapping[str, Column]:
     """Return the column of each axis. Its meaning is the description of the axis without the default."""
     columns: dict[str, Column] = {}
@@ -130,13 +177,6 @@ AXES: Mapping[str, Column] = _columns(MegatronSettings)
 
 WITHOUT_INFLUENCE = frozenset({"case", "label", "tokens_billion"})
 """Axes that have no influence on a job."""
-
-
-MEGATRON = ProgramNames(
-    ProgramAxes(MegatronSettings, AXES),
-    METRICS,
-)
-"""Names that experiments with a program of the Megatron family may use."""
 
 
 _OTHER_SETTINGS = {
@@ -164,3 +204,14 @@ SETTING_COLUMNS: tuple[Column, ...] = tuple(
     )
 )
 """Columns of axes and of other settings. The axis `case` has the column `row`: the column `case` is the whole name."""
+_SHOWN = (
+    *("gpus", "tp", "pp", "cp", "dp", "ep", "vp", "mbs", "gbs", "microbatches", "layers", "hidden", "heads", "seq"),
+    *("vocab", "dtype", "recompute", "offload", "scatter_gather", "sequence_parallel", "distributed_optimizer", "ddp"),
+)
+MEGATRON = ProgramNames(
+    ProgramAxes(MegatronSettings, AXES),
+    METRICS,
+    groups={"model": ModelFields, "training": TrainingFields},
+    shown=tuple(replace(AXES.get(name) or _OTHER_SETTINGS[name], name=name) for name in _SHOWN),
+)
+"""Names that experiments with a program of the Megatron family may use."""

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
-from dataclasses import dataclass, fields, replace
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import MISSING, dataclass, fields, replace
+from typing import Any
 
 from orchestrator.catalog.case import Case
-from orchestrator.catalog.experiment import PublishedPoint
+from orchestrator.catalog.expand import RuleError
+from orchestrator.catalog.experiment import PublishedPoint, ScaleFields
+from orchestrator.catalog.library import Entry
 from orchestrator.errors import Problem, ReproError
-from orchestrator.megatron.axes import WITHOUT_INFLUENCE
+from orchestrator.job_spec import Value
+from orchestrator.megatron.axes import AXES, WITHOUT_INFLUENCE, ModelAxes
 from orchestrator.megatron.model import Layout, ModelShape, Training, flops_per_iteration, training_days
+from orchestrator.text import counted
 
+_SHAPE = tuple(field.name for field in fields(ModelShape) if field.default is MISSING)
+_REQUIRED = (*_SHAPE, "gpus", "mbs", "gbs")
+_LAYOUT = [name for name, column in AXES.items() if column.name in {field.name for field in fields(Layout)}]
+_SWITCHES = ("recompute", "offload", "scatter_gather", "distributed_optimizer", "cp_comm", "ddp")
 _LENGTH_OF_RUN = ("iterations", "warmup_iterations", "log_interval", "evaluation_iterations")
 
 
@@ -45,6 +54,17 @@ class TrainingCase(Case):
             return None
         return training_days(self.model.parameters(), tokens * 1e9, self.gpus, tflops_per_gpu)
 
+    @property
+    def parameters(self) -> float:
+        """Number of parameters of the model."""
+        return self.model.parameters()
+
+    def effective(self, name: str) -> Value | None:
+        """Return a setting as the job has it: the field of layout, model or training with its name or its column's."""
+        names, parts = (AXES[name].name if name in AXES else name, name), (self.layout, self.model, self.training)
+        values: Iterator[Value | None] = (getattr(one, each) for each in names for one in parts if hasattr(one, each))
+        return next(values)
+
     def runs_like(self, other: Case, compared: Collection[str]) -> bool:
         """Return whether both have the same kind of model, and the same training but for `compared` and its length."""
         if not isinstance(other, TrainingCase):
@@ -53,6 +73,53 @@ class TrainingCase(Case):
             return False
         free = {field.name for field in fields(Training)} & {*compared, *_LENGTH_OF_RUN}
         return replace(other.training, **{name: getattr(self.training, name) for name in free}) == self.training
+
+
+def training_case(case: Case, entry: Entry, scale: ScaleFields) -> TrainingCase:
+    """Return the case of a program of the Megatron family with model, layout and training."""
+    settings = case.settings
+    for needed in _REQUIRED:
+        if needed not in settings:
+            raise RuleError(f"{needed} is neither in matrix, nor fixed, nor set by a rule")
+    layout = _layout(settings)
+    training = _training(scale, settings)
+    model = _model(entry, scale, settings)
+    own = {field.name: getattr(case, field.name) for field in fields(case)}
+    own["settings"] = {**_effective(model, layout, training), **settings}
+    return TrainingCase(**own, model=model, layout=layout, training=training)
+
+
+def _model(entry: Entry, scale: ScaleFields, settings: Mapping[str, Any]) -> ModelShape:
+    fields_of_model: Mapping[str, Any] = entry.paper.models.get(str(settings.get("model")), {}) | scale.model
+    family, positions = fields_of_model.get("family", "gpt"), fields_of_model.get("positions", "learned")
+    given = {name: settings[name] for name in ModelAxes.model_fields if name in settings}
+    return ModelShape(**given, family=family, positions=positions)
+
+
+def _training(scale: ScaleFields, settings: Mapping[str, Any]) -> Training:
+    values: dict[str, Any] = {name: value for name, value in scale.training.items() if name != "sequence_parallel"}
+    return Training(**values | {name: settings[name] for name in _SWITCHES if name in settings})
+
+
+def _layout(settings: Mapping[str, Any]) -> Layout:
+    given = {AXES[name].name: settings[name] for name in _LAYOUT if name in settings}
+    layout = Layout(**{"tensor_parallel": 1, "pipeline_parallel": 1} | given)
+    if "dp" in settings and settings["dp"] != layout.data_parallel:
+        raise RuleError(
+            f"dp={settings['dp']} but data-parallel is {layout.data_parallel} on {counted(layout.gpus, 'GPU')}"
+        )
+    return layout
+
+
+def _effective(model: ModelShape, layout: Layout, training: Training) -> dict[str, Value]:
+    """Return the values on axes that have a default."""
+    sizes = ("tp", "pp", "dp", "cp", "ep", "vp", "sequence_parallel")
+    return {
+        **{name: getattr(layout, AXES[name].name) for name in sizes},
+        "kv_groups": model.kv_groups or model.heads,
+        "ffn": model.ffn_hidden,
+        **{name: getattr(training, name) for name in _SWITCHES if getattr(training, name) is not None},
+    }
 
 
 def training_cases(cases: Iterable[Case]) -> list[TrainingCase]:

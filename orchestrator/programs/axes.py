@@ -6,14 +6,14 @@ The models of an experiment's file check settings by the `ProgramNames` in pydan
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Annotated, TypeVar
 
 from pydantic import AfterValidator, BeforeValidator, ValidationError, ValidationInfo, WithJsonSchema
 from pydantic_core import ErrorDetails, InitErrorDetails, PydanticCustomError
 
-from orchestrator.config.model import Strict, Text, fault_of, shortened
+from orchestrator.config.model import Strict, Text, fault_of, hint_of, shortened
 from orchestrator.errors import names_hint
 from orchestrator.fields import Column
 from orchestrator.job_spec import Value
@@ -88,12 +88,15 @@ class ProgramAxes:
 class ProgramNames:
     """Names that an experiment may use. A figure or a claim can be about the published ones of the `metrics`.
 
-    `given` are the axes to which the experiment of a described program gives values.
+    `given` are the axes to which the experiment of a described program gives values. `groups` are the models of
+    `model:` and `training:`, if the program has them. `shown` are the settings that `repro show` prints, by name.
     """
 
     axes: ProgramAxes
     metrics: Mapping[str, MetricDefinition]
     given: frozenset[str] = frozenset()
+    groups: Mapping[str, type[Strict]] = field(default_factory=dict)
+    shown: tuple[Column, ...] = ()
 
 
 def _names(info: ValidationInfo) -> ProgramNames | None:
@@ -157,6 +160,24 @@ def _metric(name: str, info: ValidationInfo) -> str:
     return name
 
 
+def _checked_group(group: str) -> Callable[[object, ValidationInfo], object]:
+    """Return a validator that returns the given values of a group; none if the program lacks the group."""
+
+    def checked(value: object, info: ValidationInfo) -> object:
+        names = _names(info)
+        if names is None:
+            return value
+        if (model := names.groups.get(group)) is None:
+            return {}
+        try:
+            return model.model_validate(value).model_dump(exclude_none=True)
+        except ValidationError as error:
+            hinted = (_moved(detail, detail["loc"], hint=hint_of(model, detail)) for detail in error.errors())
+            raise ValidationError.from_exception_data(group, list(hinted)) from None
+
+    return checked
+
+
 AxisName = Annotated[str, WithJsonSchema({"type": "string", "format": "axis"})]
 Settings = Annotated[dict[AxisName, Value], BeforeValidator(checked_settings)]
 """Values on axes: the settings of a case, or a selection of cases."""
@@ -168,3 +189,13 @@ Matrix = Annotated[dict[AxisName, list[Value]], AfterValidator(_checked_matrix),
 """Values of each axis: each combination is one case."""
 MetricName = Annotated[str, AfterValidator(_metric), WithJsonSchema({"type": "string", "format": "metric"})]
 """Name of a metric of the program."""
+ModelGroup = Annotated[
+    dict[str, Value], BeforeValidator(_checked_group("model")), WithJsonSchema({"type": "object", "format": "model"})
+]
+"""Values of the program's group `model`, by name. Without a program, they are not checked."""
+TrainingGroup = Annotated[
+    dict[str, Value],
+    BeforeValidator(_checked_group("training")),
+    WithJsonSchema({"type": "object", "format": "training"}),
+]
+"""Values of the program's group `training`, by name."""

@@ -44,7 +44,7 @@ def names_of(program: ProgramFields, experiment: Mapping[str, object]) -> Progra
 
     The type of an axis is that of the experiment's own values, and for the key of rows the one of the output.
     """
-    values = _values(experiment)
+    values = values_of(experiment)
     keys = program.output.key
     given = [name for name in values if name not in _RESERVED]
     types: dict[str, object] = {name: kind for name, (kind, _) in _RESERVED.items()}
@@ -76,7 +76,7 @@ def _kind(values: Iterable[object], *, of_key: bool) -> ColumnKind:
     return "text"
 
 
-def _values(experiment: Mapping[str, object]) -> dict[str, list[object]]:
+def values_of(experiment: Mapping[str, object]) -> dict[str, list[object]]:
     """Return every value that the file gives to an axis, by axis, in the order of the file."""
     values: dict[str, list[object]] = {}
     for axis, value in _given(experiment):

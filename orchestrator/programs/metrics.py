@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import lru_cache
 
 from orchestrator.programs.metric import SAMPLED, MetricDefinition
@@ -15,7 +16,7 @@ def metric_definitions(program: ProgramFields) -> Mapping[str, MetricDefinition]
     """Return the metrics of a program by name in the order of the record, then those of GPU samples."""
     of_iterations = program.output.of_iterations
     own = {name: _definition(name, fields, name in of_iterations) for name, fields in program.metrics.items()}
-    return own | {name: metric for name, metric in SAMPLED.items() if name not in own}
+    return own | {name: replace(metric, published=True) for name, metric in SAMPLED.items() if name not in own}
 
 
 def definitions_of(workload: str, described: Mapping[str, object] | None) -> Mapping[str, MetricDefinition]:

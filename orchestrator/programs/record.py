@@ -14,6 +14,8 @@ from orchestrator.programs.needs import Need, WorkloadSite
 
 if TYPE_CHECKING:
     from orchestrator.catalog.case import Case
+    from orchestrator.catalog.experiment import ScaleFields
+    from orchestrator.catalog.library import Entry
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -47,3 +49,7 @@ class Program:
     def flags_of(self, case: Case) -> Mapping[str, tuple[str, ...]]:
         """Return the flags that the program gets for a case, with their values."""
         return read_flags(case.arguments)
+
+    def case(self, case: Case, entry: Entry, fields: ScaleFields) -> Case:  # noqa: ARG002  of programs with typed views
+        """Return the program's own view of a case, from the fields of its scale."""
+        return case

@@ -6,13 +6,14 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, get_args, get_origin
 
-from pydantic import BaseModel
+from pydantic import BaseModel, WithJsonSchema
+from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from orchestrator.catalog.claims import ClaimFields
 from orchestrator.catalog.experiment import CaseFields, Experiment
 from orchestrator.config.model import LARGEST_COUNT
-from orchestrator.megatron.axes import MegatronSettings
+from orchestrator.megatron.axes import MEGATRON, MegatronSettings
 from tests.pages import anchor_of
 from tests.reference.markdown import block, code, flow, table
 
@@ -62,12 +63,10 @@ class Keys:
         self.sections[model] = Section(_AXES if model is MegatronSettings else title, model, [path])
         # A mapping that repeats keys of this one, such as a scale, is explained after them.
         infos = {name: model.model_fields[name] for name in self._names(model)}
-        repeats = {
-            name for name, info in infos.items() for _, inner in _models_in(info.annotation) if inner in model.__mro__
-        }
+        repeats = {name for name, info in infos.items() for _, inner in _models_of(info) if inner in model.__mro__}
         for name, info in sorted(infos.items(), key=lambda item: item[0] in repeats):
             below = f"{path}.{info.alias or name}".removeprefix(".")
-            for suffix, inner in _models_in(info.annotation):
+            for suffix, inner in _models_of(info):
                 self._add(inner, below + suffix, code(below + suffix))
 
     def _names(self, model: type[BaseModel]) -> list[str]:
@@ -134,10 +133,18 @@ def _has_axes(model: type[BaseModel]) -> bool:
     return model is not MegatronSettings and len(axes & set(model.model_fields)) > 5
 
 
+def _models_of(info: FieldInfo) -> Iterator[tuple[str, type[BaseModel]]]:
+    for part in (info.annotation, *info.metadata):
+        yield from _models_in(part)
+
+
 def _models_in(annotation: Any, suffix: str = "") -> Iterator[tuple[str, type[BaseModel]]]:
     """Yield each model of a field with its place: `[]` in a list, `.NAME` in a mapping."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield suffix, annotation
+    if isinstance(annotation, WithJsonSchema) and annotation.json_schema is not None:
+        group = MEGATRON.groups.get(annotation.json_schema.get("format", ""))
+        yield from [(suffix, group)] if group is not None else []
     origin: Any = get_origin(annotation)
     parts = get_args(annotation)
     for part in parts[1:] if origin is dict else parts:
@@ -157,6 +164,8 @@ def _type_of(schema: dict[str, Any], models: dict[str, Section]) -> str:
     if "$ref" in schema:
         section = models[schema["$ref"].rpartition("/")[2]]
         return f"[{'axes' if section.model is MegatronSettings else 'mapping'}](#{section.anchor})"
+    if schema.get("format") in MEGATRON.groups:
+        return f"[mapping](#{models[MEGATRON.groups[schema['format']].__name__].anchor})"
     choices = schema.get("anyOf") or schema.get("oneOf")
     if choices:
         if [choice.get("type") for choice in choices] == _ANY:

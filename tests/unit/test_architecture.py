@@ -57,13 +57,8 @@ PLUGIN = "megatron"
 RECORD = "programs.record"
 # Modules of the core that still import the plug-in. The set only becomes smaller.
 IMPORTS_THE_PLUGIN = {
-    "api.catalog",
-    "api.jobs",
     "api.plans",
     "api.sites",
-    "catalog.expand",
-    "catalog.experiment",
-    "catalog.library",
     "clusters.check",
     "clusters.generate",
     "clusters.machine",
@@ -85,7 +80,7 @@ IMPORTS_THE_PLUGIN = {
     "results.export.rows",
 }
 # Budget of the package. A number changes only in a commit that names what it buys.
-MOST_LINES, MOST_FILES, MOST_ANY = 50_924, 212, 90
+MOST_LINES, MOST_FILES, MOST_ANY = 51_035, 212, 90
 MOST_LINES_OF_A_FUNCTION = 50
 
 FILES = {".".join(file.relative_to(PACKAGE).with_suffix("").parts): file for file in sorted(PACKAGE.rglob("*.py"))}

@@ -11,14 +11,14 @@ import pytest
 from pydantic import BaseModel, TypeAdapter
 
 from orchestrator import errors
-from orchestrator.catalog.experiment import Experiment, Paper, TrainingFields
+from orchestrator.catalog.experiment import Experiment, Paper
 from orchestrator.catalog.template import experiment_schema, paper_schema
 from orchestrator.cli import main
 from orchestrator.clusters.profile import ClusterProfile, profile_schema
 from orchestrator.config.user import UserConfig
 from orchestrator.launch.cluster_check import OUTSIDE_IMAGE
 from orchestrator.launch.executors import NOT_STARTED, TIMED_OUT
-from orchestrator.megatron.axes import MegatronSettings
+from orchestrator.megatron.axes import MegatronSettings, ModelFields, TrainingFields
 from orchestrator.megatron.model import Training
 from tests.pages import CHECKOUT
 from tests.reference.pages import PAGES
@@ -26,10 +26,12 @@ from tests.reference.pages import PAGES
 FILES: dict[str, type[BaseModel]] = {
     "experiment": Experiment,
     "paper": Paper,
+    "model": ModelFields,
+    "training": TrainingFields,
     "profile": ClusterProfile,
     "configuration": UserConfig,
 }
-"""Model of each kind of file."""
+"""Model of each kind of file, and of the groups of axes in experiments."""
 
 # A number has a unit, in its name or in its description.
 UNITS = (

@@ -8,10 +8,11 @@ from itertools import pairwise
 from typing import Any, Generic, TypeVar, cast
 
 from orchestrator.catalog.case import Case
-from orchestrator.catalog.experiment import Paper
+from orchestrator.catalog.experiment import Paper, ScaleFields
+from orchestrator.catalog.library import Entry
 from orchestrator.errors import Problem, ReproError
 from orchestrator.megatron.axes import MEGATRON
-from orchestrator.megatron.case import TrainingCase
+from orchestrator.megatron.case import TrainingCase, training_case
 from orchestrator.megatron.hardware import Fit
 from orchestrator.megatron.logs.alpa import RowKey
 from orchestrator.megatron.memory import MemoryEstimate, MemoryFacts, estimate_memory
@@ -175,6 +176,10 @@ class Workload(Program, Generic[Site]):
         required: dict[str, Any] = {name: name for name, field in fields if field.is_required()}
         site = cast("Site", self.site.model_construct(**required))
         return read_flags([*self.arguments(case, site), *case.arguments])
+
+    def case(self, case: Case, entry: Entry, fields: ScaleFields) -> TrainingCase:
+        """Return the case with model, layout and training."""
+        return training_case(case, entry, fields)
 
     def unsupported_settings(self, case: TrainingCase, site: Site | None = None) -> str | None:
         """Return a sentence with all settings of the case that the program lacks; None if there are none."""

@@ -14,7 +14,7 @@ import yaml
 
 from orchestrator.catalog.case import parse_where, select, shown_value
 from orchestrator.catalog.expand import cases_to_run
-from orchestrator.catalog.experiment import PAPER, SEARCHES, Experiment, ModelFields, Paper
+from orchestrator.catalog.experiment import PAPER, SEARCHES, Experiment, Paper
 from orchestrator.catalog.library import Entry, experiment_names, find_experiment
 from orchestrator.clusters.resolve import Cluster, find_cluster
 from orchestrator.config.model import read_model
@@ -22,7 +22,7 @@ from orchestrator.config.yaml import Document, parse_document, parse_settings, r
 from orchestrator.errors import Problem, ReproError, did_you_mean
 from orchestrator.files import written_whole
 from orchestrator.job_spec import Value
-from orchestrator.megatron.axes import AXES, MEGATRON
+from orchestrator.megatron.axes import AXES, MEGATRON, ModelFields
 from orchestrator.megatron.case import TrainingCase, training_cases
 from orchestrator.megatron.memory import MemoryEstimate
 from orchestrator.megatron.programs import find_workload
@@ -74,11 +74,11 @@ def find_model(text: str, papers: Mapping[str, Paper]) -> NamedModel:
             hint or f"there are {', '.join(names)}; or give sizes: layers=32,hidden=4096,heads=32,seq=2048,vocab=51200"
         )
         raise ReproError(Problem(f"{text}: no such model", hint=hint))
-    shapes = {tuple(sorted(fields.model_dump(exclude_none=True).items())) for fields in matches.values()}
+    shapes = {tuple(sorted(fields.items())) for fields in matches.values()}
     if len(shapes) > 1:
         raise ReproError(Problem(f"{text}: could be {' or '.join(matches)}", hint="give the paper, too"))
     name, fields = next(iter(matches.items()))
-    return NamedModel(_plain(name.rpartition("/")[2]), fields.model_dump(exclude_none=True))
+    return NamedModel(_plain(name.rpartition("/")[2]), fields)
 
 
 def _plain(name: str) -> str:
@@ -320,7 +320,7 @@ def _sized_model(folders: Folders, target: str, sizes: Mapping[str, int | None])
     papers: dict[str, Paper] = {}
     for file in experiment_names(folders).values():
         if file.parent.name not in papers:
-            papers[file.parent.name] = read_model(Paper, read_document(file.parent / "paper.yaml"))
+            papers[file.parent.name] = read_model(Paper, read_document(file.parent / "paper.yaml"), context=MEGATRON)
     model = find_model(target, papers)
     model = NamedModel(model.label, dict(model.fields) | {k: v for k, v in sizes.items() if v is not None})
     require_complete(model)
@@ -371,7 +371,16 @@ def _named(candidate: Candidate, named_by: Sequence[str]) -> Candidate:
 def _unwritten(name: str, fields: Mapping[str, object], file: Path) -> Entry:
     """Return an experiment whose file is not read, because it may not exist yet."""
     paper = read_model(Paper, parse_document(_PAPER_TEXT, "paper.yaml"))
-    return Entry(name, file, Document(shown(file), {}), Experiment.model_validate(fields), paper)
+    experiment = Experiment.model_validate(fields, context=MEGATRON)
+    return Entry(
+        name,
+        file,
+        Document(shown(file), {}),
+        experiment,
+        paper,
+        MEGATRON,
+        record=find_workload(str(fields["workload"])),
+    )
 
 
 def _no_layout(space: Space) -> Problem:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from orchestrator.catalog.case import parse_where, select
@@ -86,7 +88,7 @@ def test_the_models_have_the_artifacts_shapes_and_numbers_of_parameters() -> Non
     models = shipped("alpa-gpt").paper.models
     assert list(models) == list(MODELS)
     for name, (layers, hidden, heads, billions) in MODELS.items():
-        fields = models[name].model_dump(exclude_none=True)
+        fields: dict[str, Any] = {**models[name]}
         assert fields == {"layers": layers, "hidden": hidden, "heads": heads, "seq": 1024, "vocab": 51200}
         assert alpa_parameters(ModelShape(**fields)) / 1e9 == pytest.approx(billions, abs=1e-6)
 

@@ -11,8 +11,9 @@ import pytest
 import yaml
 
 from orchestrator.catalog.claims import Claim
-from orchestrator.catalog.experiment import Experiment, Paper, ScaleFields, TrainingFields
+from orchestrator.catalog.experiment import Experiment, Paper, ScaleFields
 from orchestrator.config.yaml import parse_document
+from orchestrator.megatron.axes import TrainingFields
 from orchestrator.paths import Folders
 from orchestrator.planning.batch_plan import check_experiment
 from tests.pages import CHECKOUT

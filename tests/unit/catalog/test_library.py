@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from orchestrator.catalog import library
 from orchestrator.catalog.library import experiment_names, find_experiment, published_code, replaced
 from orchestrator.errors import ReproError
+from orchestrator.megatron.axes import MEGATRON
 from orchestrator.paths import Folders
+from orchestrator.programs.record import Program
+from orchestrator.programs.registry import find_program
 from tests.unit.catalog.entries import BASE, CHECKOUT, entry_of, shipped, short, write_experiment
 
 SHIPPED = Folders(shipped=CHECKOUT, home=CHECKOUT / "no-such-home")
@@ -161,3 +166,29 @@ def test_the_code_of_a_users_paper_comes_before_the_shipped_one_and_a_broken_pap
     paper.write_text("titel: x\n")
     with pytest.raises(ReproError, match="titel"):
         published_code(Folders(shipped=CHECKOUT, home=tmp_path))
+
+
+def test_the_names_of_a_program_that_nobody_can_run_are_those_of_another_case(tmp_path: Path) -> None:
+    rows = "cases: [{pp: 1, gbs: 8, workload: zero-3}, {pp: 2, gbs: 8, workload: megatron-2021}]"
+    text = BASE.replace("workload: pretrain", "workload: zero-2\nreference_only: its code is not published")
+    text = text.replace("matrix:\n  pp: [1, 2, 4]\n  gbs: [8, 16]\n", f"named_by: [pp]\n{rows}\n")
+    entry = entry_of(tmp_path, text.replace("series: {label: s, of: gbs}", "also: []"))
+    assert (entry.record, entry.names) == (find_program("megatron-2021"), MEGATRON)
+
+
+def test_a_program_without_groups_of_axes_reports_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = replace(MEGATRON, groups={})
+    bare = Program(name="bare", about="no groups", family="bare", names=names)
+    monkeypatch.setattr(library, "known_program", {"pretrain": bare}.get)
+    assert messages(tmp_path, BASE) == [
+        "figure-1.yaml:5:1 model: bare has no such group of axes. Hint: write the axes in matrix, fixed or cases"
+    ]
+    assert entry_of(tmp_path, BASE.replace("model: {", "# model: {")).experiment.model == {}
+
+
+def test_without_any_known_program_a_workload_is_one_problem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(library, "known_program", lambda _name: None)
+    monkeypatch.setattr(library, "programs", dict)
+    assert messages(tmp_path, BASE) == [
+        "figure-1.yaml:3:11 pretrain: no such workload. Hint: install the package of the program"
+    ]

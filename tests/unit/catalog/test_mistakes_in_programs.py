@@ -220,7 +220,7 @@ def test_an_unknown_workload_is_one_problem(tmp_path: Path, name: str, hint: str
     assert f"{name}: no such workload. {hint}" in line and line.startswith("loss.yaml:")
 
 
-@pytest.mark.parametrize("name", ["copy", "json", "model_config", "_private", "from", "__init__", "self"])
+@pytest.mark.parametrize("name", ["copy", "json", "model_config", "_private", "from", "__init__", "self", "model"])
 def test_an_axis_may_have_any_name(tmp_path: Path, name: str, recwarn: pytest.WarningsRecorder) -> None:
     text = FILE.replace("matrix: {", f"matrix: {{{name}: [1, 2], ").replace("== steps", f"== steps and {name} > 0")
     assert problems(tmp_path, text) == []

@@ -58,7 +58,8 @@ def test_status_without_jobs_loads_no_parser_and_no_patterns_of_secrets(site: Si
 
 
 def test_list_needs_neither_the_database_nor_the_scheduler_and_plans_nothing(site: Site) -> None:
-    parts = {"orchestrator.planning", "orchestrator.megatron.programs", "orchestrator.slurm", "orchestrator.ledger"}
+    models = {"orchestrator.megatron.time_model", "orchestrator.megatron.exact", "orchestrator.megatron.meta_memory"}
+    parts = {"orchestrator.planning", "orchestrator.slurm", "orchestrator.ledger"} | models
     assert loaded(site, "list") & (HEAVY | parts) == set()
 
 
