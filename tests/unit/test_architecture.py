@@ -53,7 +53,7 @@ SAME_FLOOR = {
     ("paths", "identity"),
     ("results", "reading"),
 }
-PLUGIN = "megatron"
+PLUGIN, RECORD = "megatron", "programs.record"
 # Modules of the core that still import the plug-in. The set only becomes smaller.
 IMPORTS_THE_PLUGIN = {
     "api.__init__",
@@ -61,30 +61,17 @@ IMPORTS_THE_PLUGIN = {
     "api.figures",
     "api.jobs",
     "api.plans",
-    "api.sites",
     "api.submissions",
     "catalog.expand",
     "catalog.experiment",
     "catalog.library",
-    "clusters.check",
-    "clusters.generate",
-    "clusters.machine",
-    "clusters.profile",
-    "clusters.program",
     "job_spec",
-    "launch.batches",
-    "launch.cluster_check",
-    "launch.preflight",
-    "launch.render",
     "launch.run_options",
     "launch.submit",
     "ledger.measurements",
     "ledger.tables",
     "ledger.views",
-    "planning.batch_plan",
-    "planning.batch_report",
     "planning.plan",
-    "planning.target",
     "programs.metrics",
     "reading.causes",
     "reading.collect",
@@ -102,7 +89,7 @@ IMPORTS_THE_PLUGIN = {
     "results.plot.figure",
 }
 # Budget of the package. A number changes only in a commit that names what it buys.
-MOST_LINES, MOST_FILES, MOST_ANY = 50_460, 206, 90
+MOST_LINES, MOST_FILES, MOST_ANY = 50_735, 206, 90
 MOST_LINES_OF_A_FUNCTION = 50
 
 FILES = {".".join(file.relative_to(PACKAGE).with_suffix("").parts): file for file in sorted(PACKAGE.rglob("*.py"))}
@@ -123,8 +110,18 @@ def nodes() -> Mapping[str, list[ast.AST]]:
 
 @cache
 def imports() -> Mapping[str, set[str]]:
-    """Return the modules of this package that each module imports."""
-    return {name: set(imported_modules(tree)) for name, tree in trees().items()}
+    """Return the modules of this package that each module imports.
+
+    The record of a program names types of higher packages in its signatures. These imports do not count.
+    """
+    own = {**trees(), RECORD: _at_run_time(trees()[RECORD])}
+    return {name: set(imported_modules(tree)) for name, tree in own.items()}
+
+
+def _at_run_time(tree: ast.Module) -> ast.Module:
+    """Return a module without the statements that only a type checker reads."""
+    kept = [node for node in tree.body if not (isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING")]
+    return ast.Module(kept, tree.type_ignores)
 
 
 def imported_modules(tree: ast.AST) -> Iterator[str]:
