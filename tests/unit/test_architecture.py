@@ -89,7 +89,7 @@ IMPORTS_THE_PLUGIN = {
     "results.plot.figure",
 }
 # Budget of the package. A number changes only in a commit that names what it buys.
-MOST_LINES, MOST_FILES, MOST_ANY = 50_735, 206, 90
+MOST_LINES, MOST_FILES, MOST_ANY = 50_735, 208, 90
 MOST_LINES_OF_A_FUNCTION = 50
 
 FILES = {".".join(file.relative_to(PACKAGE).with_suffix("").parts): file for file in sorted(PACKAGE.rglob("*.py"))}

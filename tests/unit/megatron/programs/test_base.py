@@ -25,7 +25,8 @@ PACKAGE = Path(orchestrator.__file__).parent
 TOY = '''
 """A program of one module."""
 
-from orchestrator.megatron.programs.base import Workload, megatron_program
+from orchestrator.megatron.predictions import PlannedWorkload
+from orchestrator.megatron.programs.base import megatron_program
 from orchestrator.megatron.programs.sites import CheckoutSite
 from orchestrator.megatron.programs.megatron_2021 import MEMORY
 
@@ -38,7 +39,7 @@ def _program(job, arguments):
     return megatron_program(job, arguments, data="toy data", default_commit="0" * 40)
 
 
-WORKLOAD = Workload(
+WORKLOAD = PlannedWorkload(
     name="toy",
     about="a program of one module",
     site=CheckoutSite,
@@ -119,7 +120,7 @@ def test_only_records_of_workloads_contain_their_names() -> None:
     literals = {
         (node.value, str(file.relative_to(PACKAGE).parent))
         for file in PACKAGE.rglob("*.py")
-        if file.parent not in (PACKAGE / "workloads", PACKAGE / "pretrain")
+        if file.parent not in (PACKAGE / "megatron" / "programs", PACKAGE / "pretrain")
         for node in ast.walk(ast.parse(file.read_text()))
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value in names
     }
