@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from orchestrator.catalog.library import experiment_names, find_entries, papers
+from orchestrator.megatron.predictions import memory_of
 from orchestrator.paths import find_folders
-from orchestrator.planning.plan import memory_of
 from tests.cases import expand
 
 REPRO = Path(sys.executable).with_name("repro")

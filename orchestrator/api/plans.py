@@ -21,8 +21,6 @@ from orchestrator.clusters.resolve import Cluster, find_cluster, layer_notes
 from orchestrator.config.yaml import shown
 from orchestrator.errors import Problem, ReproError, added_to, for_each
 from orchestrator.job_spec import Value, shown_changes
-from orchestrator.megatron.case import TrainingCase
-from orchestrator.megatron.programs import find_workload
 from orchestrator.paths import Folders, find_folders
 from orchestrator.planning.batch_plan import BatchPlan, ChosenCases, PlannedCase, plan_batch
 from orchestrator.planning.batch_report import BatchReport, batch_report, budget_text, with_exact_memory
@@ -30,6 +28,7 @@ from orchestrator.planning.plan import Plan, bind, repeated, require_jobs
 from orchestrator.planning.run_settings import RunSettings, read_settings
 from orchestrator.planning.target import Target, cases_at, replace_workload, scale_notes
 from orchestrator.programs.changes import parse_changes
+from orchestrator.programs.registry import find_program
 from orchestrator.text import counted
 
 if TYPE_CHECKING:
@@ -69,7 +68,7 @@ def _choice(folders: Folders, names: Sequence[str], cluster: str | None, options
         changes = parse_changes(options.get("arg") or (), options.get("no_arg") or ())
     with added_to(problems):
         if workload is not None:
-            find_workload(workload)
+            find_program(workload)
     if problems:
         raise ReproError(*dict.fromkeys(problems))
     return _Choice(list(entries.values()), profile, changes, settings)
@@ -326,7 +325,7 @@ def _measured_s(jobs: Sequence[PlannedCase], cluster: Cluster, session: Session)
 
 def _require_gpu_facts(chosen: Sequence[ChosenCases], cluster: Cluster) -> None:
     """Raise ReproError if the profile does not describe the GPUs that the cases need."""
-    cases = [case for one in chosen for case in one.cases if isinstance(case, TrainingCase)]
+    cases = [case for one in chosen for case in one.cases if case.record.predicts]
     if not any(case.device == "gpu" for case in cases):
         return
     missing = [name for name in ("gpu", "gpu_memory_gb", "peak_tflops") if not getattr(cluster.hardware, name)]

@@ -37,11 +37,10 @@ from orchestrator.launch.denied_nodes import (
 )
 from orchestrator.launch.fetch import Fetched, Text, fetch_items, item_state, render_fetch, require_usable_text
 from orchestrator.masking import masked
-from orchestrator.megatron.programs import find_workload
 from orchestrator.paths import Folders
 from orchestrator.programs.needs import fetch_command
 from orchestrator.programs.record import Program
-from orchestrator.programs.registry import program_name, programs
+from orchestrator.programs.registry import find_program, program_name, programs
 from orchestrator.slurm.notation import MOST_NODES, expand_node_names
 
 
@@ -138,7 +137,7 @@ def workload_needs(session: Session = DEFAULT) -> list[WorkloadNeeds]:
 
 def show_workload(name: str, cluster: str | None = None, *, session: Session = DEFAULT) -> WorkloadNeeds:
     """Return what a workload needs; with a cluster, also what is there."""
-    workload = find_workload(program_name(name))
+    workload = find_program(program_name(name))
     sources = sources_of(workload, published_code(session.folders))
     return _needs(workload, sources, None if cluster is None else find_cluster(session.folders, cluster))
 
@@ -192,7 +191,7 @@ def plan_fetch(
 
     ReproError if the profile lacks a path, if this machine does not see its paths, or if the text cannot be used.
     """
-    workload, profile = find_workload(program_name(name)), find_cluster(session.folders, cluster)
+    workload, profile = find_program(program_name(name)), find_cluster(session.folders, cluster)
     sources = sources_of(workload, published_code(session.folders))
     if directory is None:
         items = items_of(workload, profile, sources)

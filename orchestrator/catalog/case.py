@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, TypeVar
+from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 from orchestrator.catalog.experiment import ExpectedOutcome, PublishedPoint
 from orchestrator.errors import Problem, ReproError, names_hint
@@ -13,6 +13,11 @@ from orchestrator.job_spec import Value
 from orchestrator.paths import short_name
 from orchestrator.programs.axes import ProgramAxes
 from orchestrator.programs.program import ProgramFields, bytes_of
+from orchestrator.programs.record import DESCRIBED, Program
+from orchestrator.programs.registry import find_program
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 WITHOUT_INFLUENCE = frozenset({"case", "label"})
 """Axes of any program that only name a case."""
@@ -79,6 +84,58 @@ class Case:
     def parameters(self) -> float | None:
         """Number of parameters of the model; None if the program has no such number."""
         return None
+
+    @property
+    def log_interval(self) -> int:
+        """Number of iterations from a line of the log to the next one."""
+        return 1
+
+    @property
+    def warmup_iterations(self) -> int:
+        """Number of iterations that do not count for metrics."""
+        return 0
+
+    @property
+    def dtype(self) -> str | None:
+        """Data type whose peak the GPU must have; None if the program has no such setting."""
+        return None
+
+    @property
+    def microbatches(self) -> int | None:
+        """Microbatches of an iteration; None if the program has none."""
+        return None
+
+    @property
+    def bubble(self) -> float | None:
+        """Share of the pipeline's time in which a GPU waits for another stage; None without a pipeline."""
+        return None
+
+    @property
+    def work(self) -> float:
+        """Amount of work of the job, to order jobs of equal resources."""
+        return 0.0
+
+    @property
+    def layout_text(self) -> str | None:
+        """GPUs and layout for the head of a script; None without a layout."""
+        return None
+
+    @property
+    def record(self) -> Program:
+        """Record of the program; ReproError if nobody can run it."""
+        return find_program(self.workload) if self.program is None else DESCRIBED
+
+    def with_iterations(self, iterations: int) -> Self:  # noqa: ARG002
+        """Return the case with another number of iterations; unchanged if its program has no such number."""
+        return self
+
+    def identity_parts(self) -> dict[str, object]:
+        """Return the parts of a job's identity that are the settings of the case."""
+        given = {name: value for name, value in self.settings.items() if name not in self.without_influence}
+        if self.program is None:
+            return {"settings": given}
+        values = {name: self.program.value(name, value) for name, value in given.items()}
+        return {"settings": values, "described": self.program.of_job()}
 
     @property
     def name(self) -> str:

@@ -168,7 +168,7 @@ def _cautions(report: api.BatchReport) -> Iterator[str]:
         yield f"memory is a prediction{text}"
     widths: dict[str, list[float]] = {}
     for duration in (cost.duration for cost in costs if cost.duration is not None):
-        widths.setdefault(duration.basis.about, []).append(duration.uncertainty)
+        widths.setdefault(duration.about, []).append(duration.uncertainty)
     if widths:
         counts = [f" in {counted(len(of_basis), 'case')}" if len(widths) > 1 else "" for of_basis in widths.values()]
         classes = [f"{_range(of_basis)} ({about})" for about, of_basis in widths.items()]

@@ -16,7 +16,6 @@ from orchestrator.clusters.resolve import Cluster
 from orchestrator.clusters.slurm_fields import QosFields, SlurmFields
 from orchestrator.config.yaml import KeyPath, dotted
 from orchestrator.errors import did_you_mean
-from orchestrator.megatron.programs.pretrain import PRETRAIN
 from orchestrator.programs.registry import find_program, known_program
 from orchestrator.slurm.notation import format_time_limit, time_limit_s
 from orchestrator.slurm.site import Association, NodeKind, Partition, Site
@@ -141,10 +140,11 @@ def _workloads(cluster: Cluster) -> Iterator[SitePath]:
         for field, value in cluster.profile.workloads.described(name):
             if value and value.startswith("/") and (field == "image" or cluster.profile.container is None):
                 yield SitePath(f"workloads.{name}.{field}", value, cluster.location(("workloads", name, field)))
-    python = cluster.profile.workloads.pretrain_python
-    if python and python.startswith("/") and cluster.profile.container is None:  # in an image only a job can check it
-        path = ("workloads", PRETRAIN, "python")
-        yield SitePath(dotted(path), python, cluster.location(path))
+    for name in cluster.layered.mapping("workloads"):
+        python = cluster.profile.workloads.python(name)
+        if python and python.startswith("/") and cluster.profile.container is None:  # only a job sees those of an image
+            path = ("workloads", name, "python")
+            yield SitePath(dotted(path), python, cluster.location(path))
 
 
 def _working_folder(cluster: Cluster) -> Iterator[SitePath]:

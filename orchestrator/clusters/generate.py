@@ -13,9 +13,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import get_args
 
+from orchestrator.clusters.gpus import GPUS
 from orchestrator.clusters.profile import Architecture
 from orchestrator.config.yaml import scalar
-from orchestrator.megatron.hardware import GPUS
 from orchestrator.slurm.notation import format_time_limit
 from orchestrator.slurm.site import Choice, NodeKind, Partition, Qos, Site, choose
 from orchestrator.text import counted, printable_line

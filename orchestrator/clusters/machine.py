@@ -9,8 +9,8 @@ import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+from orchestrator.clusters.gpus import gpu_facts
 from orchestrator.config.model import Hardware
-from orchestrator.megatron.hardware import gpu_facts
 
 
 @dataclass(frozen=True, slots=True)

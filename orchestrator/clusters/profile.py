@@ -22,7 +22,6 @@ from pydantic.json_schema import JsonSchemaValue
 from orchestrator.clusters.container import BY_KIND, ContainerFields, SetupLine, VariableFields, holds
 from orchestrator.clusters.slurm_fields import MpirunFields, SlurmFields
 from orchestrator.config.model import Count, Hardware, Positive, Strict, Text, optional, required
-from orchestrator.megatron.programs.pretrain import PRETRAIN, PretrainSite
 from orchestrator.money import Price, checked_currency
 from orchestrator.programs.needs import WorkloadSite
 from orchestrator.programs.record import Program
@@ -141,11 +140,10 @@ class WorkloadSites(Strict):
         fields: WorkloadSite | None = getattr(self, _identifier(workload), None)
         return fields
 
-    @property
-    def pretrain_python(self) -> str | None:
-        """Python of `pretrain` jobs; None if the profile does not contain it."""
-        site = self.site(PRETRAIN)
-        return site.python if isinstance(site, PretrainSite) else None
+    def python(self, workload: str) -> str | None:
+        """Return the Python of a workload's jobs; None if the profile does not contain it."""
+        python: str | None = getattr(self.site(workload), "python", None)
+        return python
 
 
 def _identifier(workload: str) -> str:

@@ -22,14 +22,13 @@ from orchestrator.clusters.container import read_image
 from orchestrator.clusters.resolve import Cluster
 from orchestrator.errors import Problem, ReproError
 from orchestrator.job_spec import Resources
-from orchestrator.megatron.case import training_cases
-from orchestrator.megatron.programs import find_workload
-from orchestrator.megatron.programs.base import JobContext
 from orchestrator.paths import Folders
 from orchestrator.programs.bound import BoundProgram, ContainerImage
 from orchestrator.programs.changes import without_flags
 from orchestrator.programs.command import job_command
 from orchestrator.programs.needs import directory_hint
+from orchestrator.programs.record import JobContext
+from orchestrator.programs.registry import find_program
 
 _HEAD_BYTES = 128
 _SQUASHFS, _SQUASHFS_BYTES = b"hsqs", 96
@@ -84,8 +83,7 @@ def program_for(case: Case, paper: Paper, cluster: Cluster, folders: Folders) ->
     ReproError if the profile does not define the workload, the paper has no code for it, or the workload does not
     support a setting of the case.
     """
-    [case] = training_cases([case])
-    workload = find_workload(case.workload)
+    workload = find_program(case.workload)
     site = cluster.profile.workloads.site(workload.name)
     if site is None:
         needed = [name for name, field in workload.site.model_fields.items() if field.is_required()]
@@ -93,8 +91,7 @@ def program_for(case: Case, paper: Paper, cluster: Cluster, folders: Folders) ->
         if workload.needs:
             hint += f"; {directory_hint(workload.name, cluster.name)}"
         raise ReproError(Problem(f"{cluster.name} does not define workload {workload.name}", hint=hint))
-    job = JobContext(case, paper, site, _image(case, paper, cluster), folders)
-    return workload.program(job, workload.all_arguments(case, site))
+    return workload.bind(JobContext(case, paper, site, _image(case, paper, cluster), folders))
 
 
 def described_program(

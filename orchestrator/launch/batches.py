@@ -20,8 +20,6 @@ from orchestrator.ledger.rows import AttemptRow, submissions_of
 from orchestrator.ledger.runs import NewAttempt
 from orchestrator.ledger.tables import QUEUED
 from orchestrator.masking import without_known
-from orchestrator.megatron.case import TrainingCase
-from orchestrator.megatron.model import flops_per_iteration
 from orchestrator.paths import Folders
 from orchestrator.planning.plan import Plan, SideCase, SidePlan
 from orchestrator.programs.bound import BoundProgram
@@ -75,14 +73,7 @@ class FailedNodes:
 
 def in_order(plans: Sequence[Plan]) -> list[Plan]:
     """Return the plans by size, the smallest first: a mistake that they share appears where it costs least."""
-
-    def size(plan: Plan) -> tuple[int, int, float]:
-        case, flops = plan.case, 0.0
-        if isinstance(case, TrainingCase):
-            flops = flops_per_iteration(case.model, case.layout.global_batch_size, False) * case.iterations
-        return plan.resources.nodes, plan.resources.tasks, flops
-
-    return sorted(plans, key=size)
+    return sorted(plans, key=lambda plan: (plan.resources.nodes, plan.resources.tasks, plan.case.work))
 
 
 def batches_of(

@@ -34,13 +34,12 @@ from orchestrator.launch.executors import SlurmScriptExecutor, clean_env_prefix
 from orchestrator.launch.preflight import require_scheduler
 from orchestrator.launch.refresh import is_side_job
 from orchestrator.launch.render import render_job
-from orchestrator.megatron.exact import absent_packages, install_command
-from orchestrator.megatron.programs.pretrain import PRETRAIN, copy_program, program_folder
 from orchestrator.paths import Folders
 from orchestrator.planning.plan import Plan, SidePlan, check_case, plan_cases, refusal_problems
 from orchestrator.planning.run_settings import NO_SETTINGS, RunSettings
 from orchestrator.planning.target import Target, cases_at
 from orchestrator.programs.bound import BoundProgram
+from orchestrator.programs.registry import probe_program
 from orchestrator.reading.causes import cause
 from orchestrator.reading.reader import reader_of
 from orchestrator.slurm import site as slurm_site
@@ -288,12 +287,16 @@ def _mpirun(cluster: Cluster) -> list[Finding]:
 
 
 def _this_machine(cluster: Cluster) -> list[Finding]:
-    machine, absent = cluster.machine, absent_packages()
+    machine, tester = cluster.machine, probe_program()
     gpus = f"{machine.gpus} x {machine.gpu}" if machine and machine.gpus else "no GPUs; processes run on CPU cores"
+    hardware = Finding("hardware", "login", "ok", gpus)
+    if tester is None:
+        return [hardware]
     training = Finding("training", "login", "ok", "torch and megatron-core are installed")
-    if absent and cluster.profile.workloads.pretrain_python is None:
-        training = Finding("training", "login", "wrong", f"no {' and '.join(absent)}", hint=install_command())
-    return [Finding("hardware", "login", "ok", gpus), training]
+    absent, install_command = tester.absent_packages()
+    if absent and cluster.profile.workloads.python(tester.name) is None:
+        training = Finding("training", "login", "wrong", f"no {' and '.join(absent)}", hint=install_command)
+    return [hardware, training]
 
 
 # ---- check on a compute node ----------------------------------------------------------------------------------
@@ -360,7 +363,9 @@ def run_probe(cluster: Cluster, folders: Folders, notify: Callable[[str], None])
     stamp = f"{datetime.now(timezone.utc):%Y%m%d-%H%M%S}-{secrets.token_hex(4)}"
     folder = folders.run(f"check-{cluster.name}-{stamp}")
     text = render_job(probe_plan(cluster, folders), with_probe_lines(cluster), folder, folders.templates)
-    copy_program(folders)
+    tester = probe_program()
+    if tester is not None:
+        tester.write_files(folders)
     private_folder(folder)
     comment = f"repro-check:{stamp}"
     job_id = SlurmScriptExecutor(folder).submit_script(text, comment)
@@ -379,10 +384,11 @@ def run_probe(cluster: Cluster, folders: Folders, notify: Callable[[str], None])
 def probe_plan(cluster: Cluster, folders: Folders) -> SidePlan:
     """Return the plan of a probe: one node with its GPUs for one minute, and a command that only reads.
 
-    PYTHONPATH and mounts are those of a job of `pretrain`.
+    PYTHONPATH and mounts are those of a job of the program that tests nodes.
     """
     name, path = _probed_image(cluster)
-    package = str(program_folder(folders))
+    tester = probe_program()
+    package = str(tester.probe_folder(folders)) if tester is not None and tester.probe_folder is not None else None
     program = BoundProgram(
         workload="check",
         command=("bash", "-u", "-c", _INSIDE, "probe", _python(cluster, name), _IMPORTS),
@@ -391,7 +397,7 @@ def probe_plan(cluster: Cluster, folders: Folders) -> SidePlan:
         image=name,
         image_path=path,
         python_path=package,
-        mounts=(package,),
+        mounts=(package,) if package else (),
     )
     return side_plan(cluster, program, "check", _tasks(cluster), PROBE_TIME, cluster.hardware.gpus_per_node)
 
@@ -424,7 +430,8 @@ def probe_findings(cluster: Cluster, probed: Probed) -> list[Finding]:
 
 def _failure(cluster: Cluster, probed: Probed, path_faults: Sequence[str]) -> list[Finding]:
     """Return why the job failed, with the profile path that its log names; nothing if that path is reported already."""
-    best = cause(probed.log.encode(), reader_of(PRETRAIN).lines)
+    tester, log = probe_program(), probed.log.encode()
+    best = cause(log) if tester is None else cause(log, reader_of(tester.name).lines)
     message = str(best) if best else "its log has no reason"
     code = probed.end.exit_code if probed.end else 0
     if code == OUTSIDE_IMAGE and probed.end and probed.end.outside_image:
@@ -480,25 +487,26 @@ def _inside_findings(cluster: Cluster, probed: Probed) -> list[Finding]:
 
 
 def _python_findings(cluster: Cluster, probed: Probed) -> Iterator[Finding]:
-    """Yield whether the Python of `pretrain` can run it.
+    """Yield whether the Python of the program that tests nodes can run it.
 
     A fault only where the profile sets that workload, or has an image of its name: a site may offer other programs
     only.
     """
     answer = re.search(r"probe python=(yes|no|missing) ([^\r\n]*)", probed.log)
-    if answer is None:
+    tester = probe_program()
+    if answer is None or tester is None:
         return
     name, _ = _probed_image(cluster)
-    is_offered = PRETRAIN in cluster.layered.mapping("workloads") or name == PRETRAIN
+    is_offered = tester.name in cluster.layered.mapping("workloads") or name == tester.name
     fault: Result = "wrong" if is_offered else "later"
-    python_is_named = cluster.profile.workloads.pretrain_python is not None
+    python_is_named = cluster.profile.workloads.python(tester.name) is not None
     of_image = cluster.location(("container", "images", str(name)))
-    location = cluster.location(("workloads", PRETRAIN, "python")) if python_is_named else of_image
-    finding, other = partial(Finding, "torch", "compute", location=location), "workloads: pretrain: python: one"
+    location = cluster.location(("workloads", tester.name, "python")) if python_is_named else of_image
+    finding, other = partial(Finding, "torch", "compute", location=location), f"workloads: {tester.name}: python: one"
     if answer[1] == "missing":
         message = f"{answer[2]}: no such program {f'in image {name}' if name else 'on the nodes'}"
         absent = finding(fault, message, hint=f"{other} that has torch and megatron-core")
-        yield replace(absent, check="workloads.pretrain.python") if python_is_named else absent
+        yield replace(absent, check=f"workloads.{tester.name}.python") if python_is_named else absent
         return
     if answer[1] == "no":
         place = f"the python of image {name}" if name else "python on the nodes"
@@ -520,10 +528,11 @@ def _python_findings(cluster: Cluster, probed: Probed) -> Iterator[Finding]:
 
 
 def _python(cluster: Cluster, image: str | None) -> str:
-    """Return the interpreter of `pretrain`; "" if it is in an image that is not filled in."""
-    if cluster.profile.container is not None and image is None:
+    """Return the interpreter of the program that tests nodes; "" if its image is not filled in, or there is none."""
+    tester = probe_program()
+    if tester is None or (cluster.profile.container is not None and image is None):
         return ""
-    return cluster.profile.workloads.pretrain_python or ("python" if image else sys.executable)
+    return cluster.profile.workloads.python(tester.name) or ("python" if image else sys.executable)
 
 
 def _tasks(cluster: Cluster) -> int:
@@ -534,9 +543,10 @@ def _tasks(cluster: Cluster) -> int:
 
 
 def _probed_image(cluster: Cluster) -> tuple[str | None, str | None]:
-    """Return name and location of the image to test: that of `pretrain`, else the first that is filled in."""
-    container = cluster.profile.container
-    names = sorted(container.images, key=lambda name: name != PRETRAIN) if container else []
+    """Return name and location of the image to test: of the program that tests nodes, else the first filled in."""
+    container, tester = cluster.profile.container, probe_program()
+    own = tester.name if tester is not None else None
+    names = sorted(container.images, key=lambda name: name != own) if container else []
     filled = [name for name in names if "<" not in (cluster.image_location(name) or "<")]
     return (filled[0], cluster.image_location(filled[0])) if filled else (None, None)
 

@@ -16,9 +16,9 @@ from orchestrator.clusters.slurm_fields import MpirunFields
 from orchestrator.errors import Problem, ReproError, Unreachable, for_each, require_none
 from orchestrator.launch.checkouts import git_output, is_at
 from orchestrator.launch.directives import output_pattern, require_mountable
-from orchestrator.megatron.programs import find_workload
 from orchestrator.paths import Folders
 from orchestrator.planning.plan import Plan
+from orchestrator.programs.registry import find_program
 from orchestrator.slurm.command import on_cluster
 from orchestrator.slurm.query import require_controller
 
@@ -90,7 +90,7 @@ def _absent_needs(plans: Sequence[Plan], cluster: Cluster) -> Iterator[Problem]:
     if not cluster.profile.site.login_sees_paths:
         return
     for name in dict.fromkeys(plan.program.workload for plan in plans if plan.case.program is None):
-        for needed in needed_paths(find_workload(name), cluster):
+        for needed in needed_paths(find_program(name), cluster):
             path = Path(needed.path)
             if not is_there(path) and is_there(Path(*path.parts[:2])):
                 what = f"{needed.check}: {needed.path}: no such file or folder"

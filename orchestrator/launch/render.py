@@ -29,12 +29,10 @@ from orchestrator.launch.run_options import (
     Gate,
 )
 from orchestrator.launch.templates import OURS, Explained, Line, Templates, command_lines, templates_in
-from orchestrator.megatron.case import TrainingCase
-from orchestrator.megatron.programs import workload_named
 from orchestrator.paths import short_name
 from orchestrator.planning.plan import Plan, SidePlan
 from orchestrator.programs.changes import changed_flag
-from orchestrator.programs.registry import known_program
+from orchestrator.programs.registry import known_program, probe_program
 from orchestrator.reading.failure import Failure
 from orchestrator.reading.statistics import ENOUGH_SAMPLES
 from orchestrator.slurm.notation import time_limit_s
@@ -42,9 +40,6 @@ from orchestrator.text import counted
 
 # Exported for every rank.
 _RANK_ENVIRONMENT: Mapping[str, str] = {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
-# Megatron-LM wants this with tensor parallelism before Blackwell. It first uses the variable in October 2022, so the
-# programs of 2021 run without it.
-_ONE_CONNECTION: Mapping[str, str] = {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}
 
 # Variables with which Python finds modules. The program, the image and the profile decide them, or `env_from` of it.
 _IMPORT_VARIABLES = ("PYTHONPATH", "PYTHONHOME", "PYTHONUSERBASE", "PYTHONPLATLIBDIR")
@@ -171,7 +166,6 @@ def _shared(plan: Plan | SidePlan, cluster: Cluster, folder: Path) -> dict[str, 
     program, origin = plan.program, workload_origin(plan)
     return {
         "case": plan.case,
-        "layout": plan.case.layout if isinstance(plan.case, TrainingCase) else None,
         "title": _title(plan),
         "changes": shown_changes(plan.case.argument_changes),
         "layers": [str(file.absolute()) for file in cluster.files] if len(cluster.files) > 1 else [],
@@ -214,9 +208,8 @@ def _size(plan: Plan | SidePlan) -> str:
 
 def environment(plan: Plan | SidePlan, cluster: Cluster) -> list[tuple[str, Line]]:
     """Return the variables of a job: those of every job, then of its program, then of the site."""
-    workload = workload_named(plan.program.workload)  # an auxiliary job has none
-    is_of_2021 = workload is not None and workload.dialect == "2021"
-    shared = {**({} if is_of_2021 else _ONE_CONNECTION), **_RANK_ENVIRONMENT}
+    record = known_program(plan.program.workload) or probe_program()  # a probe has the variables of its program
+    shared = {**(record.rank_environment() if record is not None else {}), **_RANK_ENVIRONMENT}
     if plan.program.origin is not None:
         shared = {"PYTHONUNBUFFERED": "1"}
     variables = {name: Line.of(value) for name, value in shared.items()}

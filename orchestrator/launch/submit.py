@@ -51,10 +51,7 @@ from orchestrator.ledger.runs import (
 )
 from orchestrator.ledger.submissions import queued_attempts, record_never_submitted
 from orchestrator.ledger.tables import FAILED, LOST, MEASURED, OPEN, QUEUED
-from orchestrator.megatron.case import TrainingCase
-from orchestrator.megatron.programs import find_workload
 from orchestrator.paths import Folders, short_name
-from orchestrator.planning.batch_plan import with_iterations
 from orchestrator.planning.plan import Plan, plan_cases, repeated
 from orchestrator.planning.run_settings import read_settings
 from orchestrator.planning.target import replace_workload
@@ -265,12 +262,11 @@ def _run_plan(
     """Return the resolved options. The smallest job is the canary, unless it has been judged already."""
     slurm, canary, latest = cluster.profile.slurm, None, next(reversed(before.get(smallest.identity, ())), None)
     is_under_way = latest is not None and (latest.phase in OPEN or latest.verdict is None)
-    training = smallest.case if isinstance(smallest.case, TrainingCase) else None
     if options.canary and (smallest.identity in missing or is_under_way):
         is_new = latest is None or smallest.identity in missing
         folder = folders.job(run_id, smallest.slug) if is_new or latest is None else Path(latest.folder)
         canary = _canary_job(smallest, cluster, folder)
-    warm_up = training.training.warmup_iterations if training is not None else 0
+    warm_up = smallest.case.warmup_iterations
     has_gate = canary is not None or options.stop_after is not None
     limit = slurm.max_running if slurm else 1
     return RunPlan(
@@ -286,13 +282,8 @@ def _run_plan(
 
 
 def _canary_job(plan: Plan, cluster: Cluster, folder: Path) -> CanaryJob:
-    case, nodes_inside = plan.case, None if cluster.profile.container is None else plan.resources.nodes
-    if not isinstance(case, TrainingCase):
-        return CanaryJob(plan.label, folder, nodes_inside=nodes_inside)
-    layout, result_row = case.layout, find_workload(case.workload).result_row
-    sizes = layout.gpus, layout.tensor_parallel, layout.pipeline_parallel
-    row = None if result_row is None else result_row(case.model, layout)
-    return CanaryJob(plan.label, folder, case.iterations, *sizes, nodes_inside, row)
+    nodes_inside = None if cluster.profile.container is None else plan.resources.nodes
+    return plan.case.record.canary(plan.case, CanaryJob(plan.label, folder, nodes_inside=nodes_inside))
 
 
 def _stop_replaced_attempts(ledger: Ledger, before: Mapping[str, Sequence[AttemptRow]], recorded: Recorded) -> None:
@@ -402,7 +393,7 @@ def plan_again(
     if first.workload not in {case.workload for case in cases}:
         cases = replace_workload(cases, first.workload)
     # A time budget may have changed the number of iterations, and --arg the arguments.
-    chosen = [with_iterations(case, first.iterations) for case in cases if case.name in names]
+    chosen = [case.with_iterations(first.iterations) for case in cases if case.name in names]
     chosen = run_settings.applied(with_changes(chosen, first.spec.argument_changes))
     plans = repeated(plan_cases(entry, chosen, profile, folders), max(row.repeat for row in rows)) if chosen else []
     by_id = {plan.identity: plan for plan in plans}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, fields, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from orchestrator.catalog.case import Case
 from orchestrator.catalog.expand import RuleError
@@ -15,6 +15,9 @@ from orchestrator.job_spec import Value
 from orchestrator.megatron.axes import AXES, WITHOUT_INFLUENCE, ModelAxes
 from orchestrator.megatron.model import Layout, ModelShape, Training, flops_per_iteration, training_days
 from orchestrator.text import counted
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 _SHAPE = tuple(field.name for field in fields(ModelShape) if field.default is MISSING)
 _REQUIRED = (*_SHAPE, "gpus", "mbs", "gbs")
@@ -65,6 +68,53 @@ class TrainingCase(Case):
         values: Iterator[Value | None] = (getattr(one, each) for each in names for one in parts if hasattr(one, each))
         return next(values)
 
+    @property
+    def log_interval(self) -> int:
+        """Number of iterations from a line of the log to the next one."""
+        return self.training.log_interval
+
+    @property
+    def warmup_iterations(self) -> int:
+        """Number of iterations that do not count for metrics."""
+        return self.training.warmup_iterations
+
+    @property
+    def dtype(self) -> str:
+        """Data type of the products."""
+        return self.training.dtype
+
+    @property
+    def microbatches(self) -> int:
+        """Microbatches of an iteration."""
+        return self.layout.microbatches
+
+    @property
+    def bubble(self) -> float:
+        """Share of the pipeline's time in which a GPU waits for another stage."""
+        return round(self.layout.bubble(), 4)
+
+    @property
+    def work(self) -> float:
+        """FLOPs of the job, without recomputation."""
+        return flops_per_iteration(self.model, self.layout.global_batch_size, False) * self.iterations
+
+    @property
+    def layout_text(self) -> str:
+        """GPUs and layout for the head of a script."""
+        layout = self.layout
+        places = counted(layout.gpus, "process" if self.device == "cpu" else "GPU")
+        degrees = f"tensor-parallel {layout.tensor_parallel}, pipeline-parallel {layout.pipeline_parallel}"
+        batches = f"{counted(layout.microbatches, 'microbatch')} of {layout.micro_batch_size}"
+        return f"{places}: {degrees}, data-parallel {layout.data_parallel}; {batches}"
+
+    def with_iterations(self, iterations: int) -> Self:
+        """Return the case with another number of iterations."""
+        return replace(self, training=replace(self.training, iterations=iterations))
+
+    def identity_parts(self) -> dict[str, object]:
+        """Return the parts of a job's identity that are the settings of the case."""
+        return {name: non_default(getattr(self, name)) for name in ("model", "layout", "training")}
+
     def runs_like(self, other: Case, compared: Collection[str]) -> bool:
         """Return whether both have the same kind of model, and the same training but for `compared` and its length."""
         if not isinstance(other, TrainingCase):
@@ -75,7 +125,7 @@ class TrainingCase(Case):
         return replace(other.training, **{name: getattr(self.training, name) for name in free}) == self.training
 
 
-def training_case(case: Case, entry: Entry, scale: ScaleFields) -> TrainingCase:
+def training_view(case: Case, entry: Entry, scale: ScaleFields) -> TrainingCase:
     """Return the case of a program of the Megatron family with model, layout and training."""
     settings = case.settings
     for needed in _REQUIRED:
@@ -122,15 +172,26 @@ def _effective(model: ModelShape, layout: Layout, training: Training) -> dict[st
     }
 
 
+def training_case(case: Case) -> TrainingCase:
+    """Return the case; ReproError if its program is not of the Megatron family."""
+    if not isinstance(case, TrainingCase):
+        what = f"{case.workload}: no program of the Megatron family"
+        raise ReproError(Problem(what, hint="only those have layouts to search"))
+    return case
+
+
 def training_cases(cases: Iterable[Case]) -> list[TrainingCase]:
     """Return the cases; ReproError if the program of one is not of the Megatron family."""
-    found = list(cases)
-    other = next((case.workload for case in found if not isinstance(case, TrainingCase)), None)
-    if other is not None:
-        raise ReproError(
-            Problem(f"{other}: no program of the Megatron family", hint="only those have layouts to search")
-        )
-    return [case for case in found if isinstance(case, TrainingCase)]
+    return [training_case(case) for case in cases]
+
+
+def non_default(value: ModelShape | Layout | Training) -> dict[str, object]:
+    """Return the fields whose value is not the field's default, without the warm-up: it changes no job."""
+    return {
+        field.name: getattr(value, field.name)
+        for field in fields(value)
+        if field.name != "warmup_iterations" and getattr(value, field.name) != field.default
+    }
 
 
 def published_time(case: TrainingCase, gpu: str | None) -> tuple[PublishedPoint, float] | None:

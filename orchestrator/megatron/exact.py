@@ -14,7 +14,7 @@ import tempfile
 from collections import deque
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from importlib import metadata
 from multiprocessing.connection import wait
 from pathlib import Path
@@ -23,7 +23,8 @@ from typing import TypeAlias
 from orchestrator.megatron.case import TrainingCase
 from orchestrator.megatron.memory import MemoryFacts, gradient_width, step_width
 from orchestrator.megatron.model import Attention, Training
-from orchestrator.megatron.programs import find_workload, pretrain
+from orchestrator.megatron.programs import find_workload
+from orchestrator.programs.prediction import ExactCase
 
 _COMMAND = [sys.executable, "-m", "orchestrator.megatron.meta_memory"]
 _MOST_CHILDREN = 2  # each needs 0.3 GB of memory and three seconds to start
@@ -179,15 +180,6 @@ class _Child:
         return f"the planning process ended: {messages[-1] if messages else f'exit code {code}'}"
 
 
-@dataclass(frozen=True, slots=True)
-class ExactCase:
-    """Memory of the GPU of a case that needs most, in pipeline stage `stage`, with its own `parameters`."""
-
-    parameters: int
-    stage: int
-    total_bytes: int
-
-
 def plan_exactly(cases: Sequence[TrainingCase]) -> list[ExactCase | str]:
     """Plan each case with the real model. The result of a case that cannot be planned is the reason, in one line."""
     results: list[ExactCase | str] = [
@@ -208,7 +200,8 @@ def plan_exactly(cases: Sequence[TrainingCase]) -> list[ExactCase | str]:
 def exact_job(case: TrainingCase) -> ExactJob:
     """Return the job of `pretrain` for a case, without features that the case's own workload lacks."""
     facts = find_workload(case.workload).memory_of(case)
-    arguments = pretrain.model_arguments(case)
+    own, training = find_workload("pretrain"), replace(case.training, attention=None)
+    arguments = own.arguments(replace(case, training=training), own.site())
     if not facts.shards_optimizer and "--use-distributed-optimizer" in arguments:
         arguments.remove("--use-distributed-optimizer")
     if not facts.fuses_weight_gradients:  # as Megatron-LM of 2021, which fuses neither this nor the loss

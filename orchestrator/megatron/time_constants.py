@@ -12,11 +12,12 @@ from dataclasses import dataclass
 from enum import Enum
 from functools import cache
 
+from orchestrator.clusters.gpus import GPUS, gpu_facts
 from orchestrator.config.model import Hardware
-from orchestrator.megatron.hardware import GPUS, Fit, gpu_facts
 from orchestrator.megatron.model import Layout, ModelShape, Training, weight_flops_per_token
 from orchestrator.megatron.programs import find_workload
-from orchestrator.megatron.programs.base import ONE_NODE, TimeFacts, has_local_layers
+from orchestrator.megatron.programs.base import ONE_NODE, Fit, TimeFacts, has_local_layers
+from orchestrator.programs.prediction import BasisName
 
 
 class Basis(Enum):
@@ -31,7 +32,7 @@ class Basis(Enum):
     OTHER_PROGRAM = "other program", 0.30, "GPU measured, other program of the family"
     NOT_COMPARED = "not compared", 0.40, "no similar case measured, or limited by the host"
 
-    def __init__(self, label: str, uncertainty: float, about: str) -> None:
+    def __init__(self, label: BasisName, uncertainty: float, about: str) -> None:
         self.label, self.uncertainty, self.about = label, uncertainty, about
 
 
@@ -217,12 +218,13 @@ def rates(
     """Return the rates for a job of `gpus` GPUs. A GPU and workload without a fit use that of the most similar GPU."""
     facts = gpu_facts(hardware.gpu)
     like = facts or GPUS["H800" if peak_tflops > 600 else "A100"]
-    in_training = FLASH_IN_TRAINING[fit or like.fit]
-    forward, backward = (share * in_training for share in flash_share(fit or like.fit, head_width))
+    fit = fit or ("A100" if like.multiprocessors else "H800")  # the fit of A100 is the one with waves of tiles
+    in_training = FLASH_IN_TRAINING[fit]
+    forward, backward = (share * in_training for share in flash_share(fit, head_width))
     nvlink = hardware.nvlink_gb_s or (facts.nvlink_gb_s if facts else ASSUMED_NVLINK_GB_S)
     network = hardware.network_gb_s or ASSUMED_NETWORK_GB_S
     return Rates(
-        gemm=peak_tflops * 1e9 * constants.gemm_share(fit or like.fit),
+        gemm=peak_tflops * 1e9 * constants.gemm_share(fit),
         flash_forward=peak_tflops * 1e9 * forward,
         flash_backward=peak_tflops * 1e9 * backward,
         memory=like.memory_gb_s * 1e6 * constants.memory_share,

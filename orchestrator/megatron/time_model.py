@@ -9,10 +9,10 @@ from functools import lru_cache
 
 from orchestrator.config.model import Hardware
 from orchestrator.megatron import time_constants
-from orchestrator.megatron.hardware import Fit
 from orchestrator.megatron.memory import units_of_layer
 from orchestrator.megatron.model import Layout, ModelShape, Training, attention_flops_per_token
 from orchestrator.megatron.programs import find_workload
+from orchestrator.megatron.programs.base import Fit
 from orchestrator.megatron.time_constants import FITTED, Basis, Constants, Rates, TimedJob, basis_of
 
 

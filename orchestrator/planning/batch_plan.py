@@ -8,14 +8,11 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from orchestrator.catalog.case import C, Case
+from orchestrator.catalog.case import Case
 from orchestrator.catalog.expand import cases_to_run, unknown_programs
 from orchestrator.catalog.experiment import PAPER, scale_names
 from orchestrator.catalog.library import Entry, find_experiment
 from orchestrator.errors import Problem, ReproError
-from orchestrator.megatron.case import TrainingCase
-from orchestrator.megatron.model import Training
-from orchestrator.megatron.programs import find_workload
 from orchestrator.money import Money, Price, read_cost_budget
 from orchestrator.paths import Folders, find_folders, short_name
 from orchestrator.planning.plan import (
@@ -24,8 +21,6 @@ from orchestrator.planning.plan import (
     check_case,
     job_content,
     refusal_problems,
-    run_s,
-    time_of,
 )
 from orchestrator.planning.target import Target
 from orchestrator.programs.command import job_command
@@ -112,7 +107,7 @@ class BatchPlan:
     @property
     def without_prediction(self) -> list[PlannedCase]:
         """The jobs whose program has no prediction."""
-        return [job for job in self.jobs if job.case.program is not None]
+        return [job for job in self.jobs if not job.case.record.predicts]
 
     @property
     def gpu_hours(self) -> float:
@@ -181,32 +176,29 @@ _MOST_NAMED = 3
 
 @dataclass(frozen=True, slots=True)
 class BudgetedJob:
-    """A job in a time budget: its training as the experiment has it, and the predicted time of an iteration."""
+    """A job in a time budget: its case as the experiment has it, and the predicted time of an iteration."""
 
-    name: str
-    training: Training
+    case: Case
     iteration_ms: float
-    program: str
-    gpus: int
 
     def iterations(self, measured: int) -> int:
         """Return the iterations of the job for a number of measured ones, in whole log intervals.
 
         Not measured are the warm-up and the first interval, which contains the start-up (`reading/statistics`).
         """
-        every = self.training.log_interval
-        not_measured = max(1, math.ceil(self.training.warmup_iterations / every))
+        every = self.case.log_interval
+        not_measured = max(1, math.ceil(self.case.warmup_iterations / every))
         intervals = not_measured + max(LEAST_INTERVALS, measured // every)
-        return min(self.training.iterations, intervals * every)
+        return min(self.case.iterations, intervals * every)
 
     def run_s(self, measured: int) -> float:
         """Return the seconds from start to end with this number of measured iterations."""
-        training = replace(self.training, iterations=self.iterations(measured))
-        return run_s(training, self.iteration_ms, self.program)
+        case = self.case.with_iterations(self.iterations(measured))
+        return case.record.run_s(case, self.iteration_ms)
 
     def gpu_hours(self, measured: int) -> float:
         """Return the GPU-hours with this number of measured iterations."""
-        return self.gpus * self.run_s(measured) / 3600
+        return self.case.gpus * self.run_s(measured) / 3600
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,7 +261,7 @@ def within_budget(
     measured = min(limit for limit in limits if limit is not None)
     of_each = [runs[job_content(case)] for case in cases]
     return Budgeted(
-        cases=tuple(with_iterations(case, run.iterations(measured)) for case, run in zip(cases, of_each, strict=True)),
+        cases=tuple(case.with_iterations(run.iterations(measured)) for case, run in zip(cases, of_each, strict=True)),
         own=tuple(case.iterations for case in cases),
         run_s=tuple(run.run_s(measured) for run in of_each),
         jobs=len(runs),
@@ -292,16 +284,9 @@ def most_measured(
     runs: Sequence[BudgetedJob], budget: float, of_job: Callable[[BudgetedJob, int], float] = BudgetedJob.run_s
 ) -> int | None:
     """Return the largest common number of measured iterations whose total fits the budget; None if none fits."""
-    enough = max((run.training.iterations for run in runs), default=0)
+    enough = max((run.case.iterations for run in runs), default=0)
     fitting = bisect_right(range(enough + 1), budget, key=lambda measured: total(runs, measured, of_job))
     return fitting - 1 if fitting else None
-
-
-def with_iterations(case: C, iterations: int) -> C:
-    """Return the case with another number of iterations; unchanged if its program has no such number."""
-    if not isinstance(case, TrainingCase):
-        return case
-    return replace(case, training=replace(case.training, iterations=iterations))
 
 
 def _runs(cases: Sequence[Case], target: Target, options: str) -> tuple[dict[str, BudgetedJob], float]:
@@ -312,19 +297,18 @@ def _runs(cases: Sequence[Case], target: Target, options: str) -> tuple[dict[str
     runs: dict[str, BudgetedJob] = {}
     uncertainty = 0.0
     for case in cases:
-        if not isinstance(case, TrainingCase):
+        if not case.record.predicts:
             what = f"{short_name(case.experiment)}: the time of {case.workload} is not predicted"
             raise ReproError(Problem(f"{options}: {what}", hint="leave it out"))
         if case.device == "cpu":
             what = f"{short_name(case.experiment)} at scale {case.scale} runs on CPU cores, whose time is not predicted"
             raise ReproError(Problem(f"{options}: {what}", hint="leave it out; --where selects fewer cases"))
-        duration = time_of(case, target)
+        duration = case.record.predict(case, target).duration
         if duration is None:
-            what = f"no time is predicted on {target.name}: the GPUs' peak in {case.training.dtype} is unknown"
-            hint = f"add hardware: peak_tflops: {{{case.training.dtype}: ...}}, or leave it out"
+            what = f"no time is predicted on {target.name}: the GPUs' peak in {case.dtype} is unknown"
+            hint = f"add hardware: peak_tflops: {{{case.dtype}: ...}}, or leave it out"
             raise ReproError(Problem(f"{options}: {what}", hint=hint))
-        run = BudgetedJob(case.name, case.training, duration.iteration_ms, case.workload, case.gpus)
-        runs.setdefault(job_content(case), run)
+        runs.setdefault(job_content(case), BudgetedJob(case, duration.iteration_ms))
         uncertainty = max(uncertainty, duration.uncertainty)
     return runs, uncertainty
 
@@ -332,7 +316,7 @@ def _runs(cases: Sequence[Case], target: Target, options: str) -> tuple[dict[str
 def _too_short(runs: Sequence[BudgetedJob], budget_s: int) -> Problem:
     """Return the problem with the seconds that would suffice and the longest jobs."""
     longest = sorted(runs, key=lambda run: -run.run_s(0))[:_MOST_NAMED]
-    named = ", ".join(f"{run.name} ({run.run_s(0):.0f} s)" for run in longest)
+    named = ", ".join(f"{run.case.name} ({run.run_s(0):.0f} s)" for run in longest)
     jobs = "the job takes" if len(runs) == 1 else f"the {len(runs)} jobs take"
     what = f"{jobs} {math.ceil(total(runs, 0))} s even with no more than {LEAST_INTERVALS} measured intervals each"
     hint = "give more time, or select fewer cases with --where"
@@ -342,7 +326,7 @@ def _too_short(runs: Sequence[BudgetedJob], budget_s: int) -> Problem:
 def _too_expensive(runs: Sequence[BudgetedJob], budget: Money, price: Price) -> Problem:
     """Return the problem with the amount that would suffice and the most expensive jobs."""
     most = sorted(runs, key=lambda run: -run.gpu_hours(0))[:_MOST_NAMED]
-    named = ", ".join(f"{run.name} ({price.of(run.gpu_hours(0))})" for run in most)
+    named = ", ".join(f"{run.case.name} ({price.of(run.gpu_hours(0))})" for run in most)
     jobs = "the job costs" if len(runs) == 1 else f"the {len(runs)} jobs cost"
     needed = price.of(total(runs, 0, BudgetedJob.gpu_hours))
     what = f"{jobs} {needed} even with no more than {LEAST_INTERVALS} measured intervals each"
@@ -402,9 +386,7 @@ def _unsupported(entry: Entry, scale: str, cases: list[Case]) -> list[Problem]:
     """Return each reason why a program cannot run cases of a scale, with the cases."""
     reasons: list[tuple[str, str]] = []
     for case in cases:
-        if not isinstance(case, TrainingCase):
-            continue
-        reason = find_workload(case.workload).unsupported_settings(case)
+        reason = case.record.unsupported_settings(case)
         reasons += [(reason, case.name)] if reason is not None else []
     location = entry.scale_location(scale, "workload")
     return [

@@ -5,28 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
-from typing import Annotated, Literal
+from typing import Annotated
 
 from orchestrator.errors import Problem, ReproError
 from orchestrator.fields import Column, Columns, Field, TableRow, row_of
-from orchestrator.megatron.case import TrainingCase, training_cases
-from orchestrator.megatron.exact import ExactCase, absent_packages, install_command, plan_exactly
-from orchestrator.megatron.memory import solve_offload
-from orchestrator.megatron.programs import find_workload
-from orchestrator.megatron.time_model import DURATION_PARTS
 from orchestrator.planning.batch_plan import BatchPlan, Budgeted, ChosenCases, PlannedCase
 from orchestrator.planning.plan import Fit, fit_of
+from orchestrator.programs.prediction import BasisName, ExactCase, PredictedTime
+from orchestrator.programs.registry import programs
 from orchestrator.slurm.notation import time_limit_s
 from orchestrator.text import counted
-
-Basis = Literal["measured", "other site", "other program", "not compared"]
-"""Class of a predicted time: program, GPU and site measured (or a node of the same kind), another site or network,
-another program of the family on a measured GPU, or no similar case."""
 
 CLOSED_FORM_TOLERANCE = 0.05
 """Relative difference between the closed form and the exact plan above which a note reports it."""
 
-_PART_COLUMNS = tuple(Column(part, "number", "part of the time of an iteration", "ms") for part in DURATION_PARTS)
+_PARTS = tuple(dict.fromkeys(part for program in programs().values() for part in program.time_parts))
+_PART_COLUMNS = tuple(Column(part, "number", "part of the time of an iteration", "ms") for part in _PARTS)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,8 +32,11 @@ class PlanRow(TableRow):
     nodes: Annotated[int, Field("nodes", of="predicted.nodes", main=3)]
     tasks: Annotated[int | None, Field("processes of a case on CPU cores")]
     gpus: Annotated[int, Field("GPUs of the job; 0 on CPU cores", main=4)]
-    microbatches: Annotated[int | None, Field("microbatches")]
-    bubble: Annotated[float | None, Field("share of the pipeline's time in which a GPU waits for another stage")]
+    microbatches: Annotated[int | None, Field("microbatches", of="case.microbatches")]
+    bubble: Annotated[
+        float | None,
+        Field("share of the pipeline's time in which a GPU waits for another stage", of="case.bubble"),
+    ]
     parameters_per_gpu_b: Annotated[float | None, Field("parameters of a GPU", "10^9")]
     memory_gb: Annotated[float | None, Field("predicted memory of a GPU", "GB", main=5)]
     usable_gb: Annotated[float | None, Field("GPU memory that tensors can use", "GB")]
@@ -50,7 +47,7 @@ class PlanRow(TableRow):
     pinned_gb_per_node: Annotated[float | None, Field("pinned host memory of a node", "GB")]
     iteration_s: Annotated[float | None, Field("time of an iteration", "s", main=7)]
     uncertainty: Annotated[float | None, Field("uncertainty of the time, as a share of it")]
-    time_basis: Annotated[Basis | None, Field("what the prediction of the time rests on", of="duration.basis.label")]
+    time_basis: Annotated[BasisName | None, Field("what the prediction of the time rests on", of="duration.basis")]
     job_min: Annotated[float | None, Field("time of the job", "min")]
     time_limit: Annotated[str, Field("time limit", of="checked.resources.time_limit")]
     gpu_hours: Annotated[float | None, Field("GPU-hours", "h", main=8)]
@@ -188,29 +185,24 @@ def _range(counts: Sequence[int]) -> str:
 
 def _add_alpha(rows: dict[str, PlanRow], batch: BatchPlan) -> None:
     """Add the solved offload share of each case that offloads, or could, and the published one."""
-    solvable = [
-        (planned, case)
-        for planned in batch.planned
-        if isinstance(case := planned.case, TrainingCase)
-        and case.model.family == "llama"
-        and case.training.recompute in ("none", "ours")
-    ]
+    solvable = [planned for planned in batch.planned if planned.case.record.solves_offload(planned.case)]
     if not solvable:
         hint = "for example repro plan atc-figure-9 --solve-alpha"
         raise ReproError(Problem("--solve-alpha: no case keeps activations that ATC'24 would offload", hint=hint))
-    for planned, case in solvable:
+    for planned in solvable:
         row = rows.get(planned.label)
         if row is not None:
-            solved = round(solve_offload(case.model, case.layout, case.training), 3)
-            rows[planned.label] = replace(row, alpha=case.training.offload, solved_alpha=solved)
+            alpha, solved = planned.case.record.solve_offload(planned.case)
+            rows[planned.label] = replace(row, alpha=alpha, solved_alpha=round(solved, 3))
 
 
 def exact_jobs(report: BatchReport) -> list[PlannedCase]:
     """Return the jobs that can be planned exactly; ReproError if there are none or torch is missing."""
-    absent = absent_packages()
-    if absent:
-        raise ReproError(Problem(f"--exact needs {' and '.join(absent)}", hint=install_command()))
-    jobs = [job for job in report.batch.jobs if job.case.device == "gpu" and isinstance(job.case, TrainingCase)]
+    for record in dict.fromkeys(planned.case.record for planned in report.batch.planned):
+        absent, install_command = record.absent_packages(exact=True)
+        if absent:
+            raise ReproError(Problem(f"--exact needs {' and '.join(absent)}", hint=install_command))
+    jobs = [job for job in report.batch.jobs if job.case.device == "gpu" and job.case.record.predicts]
     if not jobs:
         raise ReproError(Problem("--exact: no case runs on GPUs", hint="leave --exact out"))
     return jobs
@@ -221,10 +213,14 @@ def with_exact_memory(report: BatchReport) -> BatchReport:
     jobs = exact_jobs(report)
     rows = dict(report.rows)
     notes = list(report.notes)
-    if not all(find_workload(job.case.workload).is_own for job in jobs):
-        notes.append("the real model is today's megatron-core; Megatron-LM of 2021 computes its loss in fewer bytes")
-    runs = [job.target.as_run(case) for job, case in zip(jobs, training_cases(job.case for job in jobs), strict=True)]
-    for job, exact in zip(jobs, plan_exactly(runs), strict=True):
+    notes += dict.fromkeys(job.case.record.exact_note for job in jobs if job.case.record.exact_note)
+    families = {job.case.record.family: job.case.record for job in jobs}
+    results: dict[str, ExactCase | str] = {}
+    for family, record in families.items():
+        own = [job for job in jobs if job.case.record.family == family]
+        results |= zip([job.label for job in own], record.exact([(job.case, job.target) for job in own]), strict=True)
+    for job in jobs:
+        exact = results[job.label]
         if not isinstance(exact, ExactCase):
             notes.append(f"{job.label}: not planned exactly: {exact}")
             continue
@@ -262,8 +258,6 @@ def _row(planned: PlannedCase) -> PlanRow:
         SimpleNamespace(predicted=cost, duration=duration, money=money),
         tasks=planned.checked.resources.tasks if on_cpu else None,
         gpus=planned.checked.resources.gpus,
-        microbatches=case.layout.microbatches if isinstance(case, TrainingCase) else None,
-        bubble=round(case.layout.bubble(), 4) if isinstance(case, TrainingCase) else None,
         parameters_per_gpu_b=round(memory.parameters / 1e9, 3) if memory else None,
         memory_gb=round(memory.total_bytes / 1e9, 1) if memory else None,
         usable_gb=cost.usable_bytes and round(cost.usable_bytes / 1e9, 1),
@@ -274,5 +268,9 @@ def _row(planned: PlannedCase) -> PlanRow:
         gpu_hours=cost.gpu_hours and round(cost.gpu_hours, 2),
         cost=round(money.amount, 2) if money else None,
         time_limit_s=time_limit_s(planned.checked.resources.time_limit),
-        parts={part: round(getattr(duration, part), 3) if duration else None for part in DURATION_PARTS},
+        parts={part: _rounded(duration, part) for part in _PARTS},
     )
+
+
+def _rounded(duration: PredictedTime | None, part: str) -> float | None:
+    return round(duration.parts[part], 3) if duration is not None and part in duration.parts else None

@@ -7,7 +7,6 @@ affect how a result is read or queued (warm-up, time limit, names) are left out.
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import json
 import sys
@@ -24,19 +23,12 @@ from orchestrator.config.yaml import shown
 from orchestrator.errors import Problem, ReproError, for_each
 from orchestrator.fields import Field
 from orchestrator.job_spec import ComputedProducts, JobSpec, Resources
-from orchestrator.megatron.axes import WITHOUT_INFLUENCE
 from orchestrator.megatron.case import TrainingCase
-from orchestrator.megatron.exact import absent_packages, install_command
-from orchestrator.megatron.memory import MemoryEstimate
-from orchestrator.megatron.model import Layout, ModelShape, Training
 from orchestrator.megatron.programs import find_workload
-from orchestrator.megatron.programs.base import has_local_layers
-from orchestrator.megatron.time_model import Duration, predict
 from orchestrator.paths import Folders
 from orchestrator.planning.job_size import job_size
 from orchestrator.planning.target import (
     Target,
-    case_context,
     fit_refusals,
     refusals,
     scale_hint,
@@ -45,16 +37,12 @@ from orchestrator.planning.target import (
     warnings,
 )
 from orchestrator.programs.bound import BoundProgram
+from orchestrator.programs.prediction import PredictedMemory, PredictedTime
 from orchestrator.slurm.notation import time_limit_s
 
 Fit = Literal["fits", "tight", "OOM"]
 """Verdict of a case's memory: within the usable share of a GPU, within the whole GPU, or more than a GPU has. A
 published run of the tutorials needs 99 % of its GPU, so a tight case may run."""
-
-
-LOCAL_LAYERS_WARNING = (
-    "the program uses its own layers, without transformer-engine: three times were measured, on one host"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,57 +55,27 @@ class Cost:
     """
 
     nodes: int
-    memory: MemoryEstimate | None
+    memory: PredictedMemory | None
     usable_bytes: float | None
     fit: Fit | None
-    duration: Duration | None
+    duration: PredictedTime | None
     job_s: float | None
     gpu_hours: float | None
+    warnings: tuple[str, ...] = ()
 
 
 def cost_of(case: Case, target: Target) -> Cost:
     """Return the cost of a case that the target does not refuse."""
-    nodes = target.nodes_of(case)
-    if not isinstance(case, TrainingCase):
-        resources = resources_of(case, target)
-        hours = resources.gpus * time_limit_s(resources.time_limit) / 3600
-        return Cost(nodes, None, None, None, None, None, hours or None)
-    if case.device == "cpu":
-        return Cost(nodes, None, None, None, None, None, None)
-    memory = memory_of(case, target)
-    usable = usable_bytes(case, target)
-    fit = None if usable is None else fit_of(memory.total_bytes, usable, target)
-    duration = time_of(case, target)
-    if duration is None:
-        return Cost(nodes, memory, usable, fit, None, None, None)
-    if fit == "OOM":
-        job_s = find_workload(case.workload).time.start_up_s
-    else:
-        job_s = run_s(case.training, duration.iteration_ms, case.workload)
-    return Cost(nodes, memory, usable, fit, duration, job_s, case.gpus * job_s / 3600)
-
-
-def run_s(training: Training, iteration_ms: float, program: str) -> float:
-    """Return the seconds of a complete job: start-up, iterations and evaluation."""
-    runs = training.iterations + training.evaluation_iterations / 3  # forward only: a third of the work
-    return find_workload(program).time.start_up_s + runs * iteration_ms / 1e3
-
-
-def memory_of(case: TrainingCase, target: Target | None = None) -> MemoryEstimate:
-    """Return the memory by the closed form for the case's workload, on any machine or as the target runs it."""
-    return find_workload(case.workload).estimate_memory(case if target is None else target.as_run(case))
-
-
-def time_of(case: TrainingCase, target: Target) -> Duration | None:
-    """Return the time of an iteration of a case on GPUs; None if the peak of its dtype is unknown."""
-    run = target.as_run(case)
-    return predict(run.model, run.layout, run.training, target.hardware, run.workload, run.arguments, target.site)
-
-
-def usable_bytes(case: Case, target: Target) -> float | None:
-    """Return the GPU memory that tensors of the case can use; None if the profile does not describe the GPU."""
-    memory_gb = target.hardware.gpu_memory_gb
-    return None if memory_gb is None else memory_gb * 1e9 * find_workload(case.workload).usable_share
+    nodes, record, resources = target.nodes_of(case), case.record, resources_of(case, target)
+    if not record.predicts:
+        limit_h = time_limit_s(resources.time_limit) / 3600
+        return Cost(nodes, None, None, None, None, None, resources.gpus * limit_h or None)
+    made = record.predict(case, target)
+    memory, usable, duration = made.memory, made.usable_bytes, made.duration
+    fit = None if memory is None or usable is None else fit_of(memory.total_bytes, usable, target)
+    job_s = None if duration is None else record.run_s(case, 0.0 if fit == "OOM" else duration.iteration_ms)
+    hours = None if job_s is None else case.gpus * job_s / 3600
+    return Cost(nodes, memory, usable, fit, duration, job_s, hours, made.warnings)
 
 
 def fit_of(needed_bytes: float, usable_bytes: float, target: Target) -> Fit:
@@ -166,16 +124,6 @@ class Plan(CheckedCase):
         return self.resources.gpus
 
     @property
-    def microbatches(self) -> int | None:
-        """Return the microbatches of an iteration; None if the program has none."""
-        return self.case.layout.microbatches if isinstance(self.case, TrainingCase) else None
-
-    @property
-    def bubble(self) -> float | None:
-        """Return the share of the pipeline's time in which a GPU waits for another stage; None without a pipeline."""
-        return round(self.case.layout.bubble(), 4) if isinstance(self.case, TrainingCase) else None
-
-    @property
     def planned_iterations(self) -> int | None:
         """Return the iterations of the job; None if the program has no such number."""
         return self.case.iterations or None
@@ -199,8 +147,8 @@ class PlannedJob:
     nodes: Annotated[int, Field(of="resources.nodes")]
     tasks: Annotated[int, Field(of="resources.tasks")]
     gpus: int
-    microbatches: int | None
-    bubble: float | None
+    microbatches: Annotated[int | None, Field(of="case.microbatches")]
+    bubble: Annotated[float | None, Field(of="case.bubble")]
     iterations: Annotated[int | None, Field(of="planned_iterations")]
     time_limit_s: int
     warnings: Sequence[str]
@@ -220,7 +168,7 @@ class SideCase:
     time_limit: str
     scale: str = "one node"
     device: str = "gpu"
-    layout: None = None
+    layout_text: None = None
     arguments: tuple[str, ...] = ()
     argument_changes: tuple[str, ...] = ()
 
@@ -248,13 +196,10 @@ def repeated(plans: Sequence[Plan], times: int) -> list[Plan]:
 
 def check_case(case: Case, target: Target) -> CheckedCase:
     """Check a case against a machine and cost it. Pure: no scheduler, no torch, no file is touched."""
-    context = case_context(case, target) if isinstance(case, TrainingCase) else None
-    reasons = tuple(refusals(case, target, context))
+    reasons = tuple(refusals(case, target))
     resources = resources_of(case, target)
     cost = None if reasons else cost_of(case, target)
-    notes = (*warnings(case, target, context), *_cost_warnings(case, cost, resources.time_limit))
-    if cost is not None and isinstance(case, TrainingCase) and has_local_layers(target.as_run(case).arguments):
-        notes += (LOCAL_LAYERS_WARNING,)
+    notes = (*warnings(case, target), *_cost_warnings(case, cost, resources.time_limit))
     return CheckedCase(case, target.name, resources, reasons, notes, cost)
 
 
@@ -270,6 +215,7 @@ def _cost_warnings(case: Case, cost: Cost | None, time_limit: str) -> Iterator[s
         yield "fits by the prediction, ran out of memory in the source"
     if cost.job_s is not None and cost.job_s > time_limit_s(time_limit):
         yield f"predicted to take {cost.job_s / 60:.0f} minutes, asks for {time_limit}"
+    yield from cost.warnings
 
 
 def plan_cases(entry: Entry, cases: Sequence[Case], cluster: Cluster, folders: Folders) -> list[Plan]:
@@ -390,12 +336,10 @@ def _site_problems(entry: Entry, case: Case, cluster: Cluster) -> list[Problem]:
         hint = f"add container: images: {name}: PATH.sqsh to {shown(cluster.overlay)}"
         hint += f", or image: to {entry.location('program')}" if case.program is not None else ""
         problems.append(Problem(f"{cluster.name} has no container image for {name}", hint=hint))
-    if case.program is not None:
-        return problems
-    if cluster.profile.scheduler == "local" and find_workload(case.workload).is_own:
-        absent = absent_packages()
-        if absent and cluster.profile.workloads.pretrain_python in (None, sys.executable):
-            problems.append(Problem(f"training here needs {' and '.join(absent)}", hint=install_command()))
+    if cluster.profile.scheduler == "local":
+        absent, install_command = case.record.absent_packages()
+        if absent and cluster.profile.workloads.python(case.workload) in (None, sys.executable):
+            problems.append(Problem(f"training here needs {' and '.join(absent)}", hint=install_command))
     return problems
 
 
@@ -433,9 +377,6 @@ def _with_training(spec: JobSpec, case: TrainingCase, hardware: Hardware) -> Job
     )
 
 
-_NOT_IN_IDENTITY = {"warmup_iterations"}
-
-
 def identity(
     case: Case, program: BoundProgram, cluster: str, repeat: int = 1, resources: Resources | None = None
 ) -> str:
@@ -458,21 +399,10 @@ def job_content(case: Case) -> str:
 
 
 def _parts(case: Case) -> dict[str, object]:
-    settings: dict[str, object] = {}
-    if isinstance(case, TrainingCase):
-        settings = {
-            "model": non_default(case.model),
-            "layout": non_default(case.layout),
-            "training": non_default(case.training),
-        }
-    elif case.program is not None:
-        given = case.settings.items()
-        values = {name: case.program.value(name, value) for name, value in given if name not in WITHOUT_INFLUENCE}
-        settings = {"settings": values, "described": case.program.of_job()}
     return {
         "workload": case.workload,
         "device": case.device,
-        **settings,
+        **case.identity_parts(),
         "arguments": list(case.arguments) or None,
         "argument_changes": list(case.argument_changes) or None,
     }
@@ -481,12 +411,3 @@ def _parts(case: Case) -> dict[str, object]:
 def _canonical(parts: Mapping[str, object]) -> str:
     given = {name: value for name, value in parts.items() if value is not None}
     return json.dumps(given, sort_keys=True, separators=(",", ":"))
-
-
-def non_default(value: ModelShape | Layout | Training) -> dict[str, object]:
-    """Return the fields whose value is not the field's default."""
-    return {
-        field.name: getattr(value, field.name)
-        for field in dataclasses.fields(value)
-        if field.name not in _NOT_IN_IDENTITY and getattr(value, field.name) != field.default
-    }

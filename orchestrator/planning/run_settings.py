@@ -14,7 +14,7 @@ from orchestrator.clusters.profile import ClusterProfile
 from orchestrator.config.model import Count, Strict, TimeLimit, read_model
 from orchestrator.config.yaml import Setting, dotted, parse_settings, settings_document
 from orchestrator.errors import Problem, ReproError, did_you_mean
-from orchestrator.planning.batch_plan import seconds_with_unit, with_iterations
+from orchestrator.planning.batch_plan import seconds_with_unit
 from orchestrator.slurm.notation import format_time_limit
 
 
@@ -61,7 +61,7 @@ class RunSettings:
         if self.iterations is not None and (other := next((case for case in cases if not case.iterations), None)):
             what = f"--set training.iterations={self.iterations}: {other.workload} has no such setting"
             raise ReproError(Problem(what, hint="leave it out, or change an axis in the experiment"))
-        changed = [case if self.iterations is None else with_iterations(case, self.iterations) for case in cases]
+        changed = [case if self.iterations is None else case.with_iterations(self.iterations) for case in cases]
         return changed if self.time_limit is None else [replace(case, time_limit=self.time_limit) for case in changed]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from orchestrator.catalog.case import Case, select, with_workload
 from orchestrator.catalog.expand import cases_to_run
@@ -18,13 +18,11 @@ from orchestrator.clusters.resolve import Cluster
 from orchestrator.config.model import Hardware
 from orchestrator.errors import Problem, ReproError
 from orchestrator.job_spec import Value
-from orchestrator.megatron.case import TrainingCase
-from orchestrator.megatron.programs import find_workload
-from orchestrator.megatron.rules import RuleContext, broken_rules, layout_warnings
 from orchestrator.money import Price
 from orchestrator.paths import short_name
 from orchestrator.planning.job_size import job_size, size_refusals
 from orchestrator.programs.bound import BoundProgram
+from orchestrator.programs.registry import find_program
 from orchestrator.text import counted
 
 
@@ -74,13 +72,6 @@ class Target:
         """Name of the cluster, or folder of the paper, whose measured times may apply."""
         return self.paper or self.name
 
-    def as_run(self, case: TrainingCase) -> TrainingCase:
-        """Return the case with the arguments that its program gets from the profile and that change memory and time."""
-        workload = find_workload(case.workload)
-        site = self.profile.workloads.site(workload.name) if self.profile else None
-        added = () if site is None else workload.costly_arguments(site)
-        return replace(case, arguments=(*case.arguments, *added)) if added else case
-
     def places_per_node(self, case: Case) -> int:
         """Return the number of processes that a node can run: one per GPU, or what the local host has CPU cores for."""
         if case.device == "cpu" and self.machine is not None:
@@ -94,29 +85,9 @@ class Target:
         return -(-case.gpus // min(case.gpus, self.places_per_node(case)))
 
 
-def case_context(case: TrainingCase, target: Target) -> RuleContext:
-    """Return the values of a case that the rules of Megatron-LM check."""
-    workload = find_workload(case.workload)
-    return RuleContext(
-        model=case.model,
-        layout=case.layout,
-        training=case.training,
-        dialect=workload.dialect,
-        arguments=case.arguments,
-        environment=target.profile.variables(target.nodes_of(case)) if target.profile else {},
-        tokens=workload.tokens(case.model, case.layout.tensor_parallel),
-        gpu=target.hardware.gpu,
-        gpus_per_node=target.hardware.gpus_per_node,
-    )
-
-
-def refusals(case: Case, target: Target, context: RuleContext | None) -> list[str]:
-    """Return every reason why the case cannot run: limits of the machine, of the program, broken rules."""
-    if context is None or not isinstance(case, TrainingCase):
-        return list(fit_refusals(case, target))
-    unsupported = find_workload(case.workload).unsupported_settings(case)
-    broken = (reason for _, reason in broken_rules(context))
-    return [*fit_refusals(case, target), *([unsupported] if unsupported else []), *broken]
+def refusals(case: Case, target: Target) -> list[str]:
+    """Return every reason why the case cannot run: limits of the machine, then rules of the program."""
+    return [*fit_refusals(case, target), *case.record.check(case, target)]
 
 
 def fit_refusals(case: Case, target: Target) -> Iterator[str]:
@@ -144,7 +115,7 @@ def fit_refusals(case: Case, target: Target) -> Iterator[str]:
         yield from target.profile.slurm.refusals(target.nodes_of(case), gpus, limit)
     if case.device == "cpu":
         return
-    dtype = case.training.dtype if isinstance(case, TrainingCase) else None
+    dtype = case.dtype
     if dtype is not None and hardware.peak_tflops and hardware.peak(dtype) is None:
         has = ", ".join(sorted(hardware.peak_tflops))
         yield f"{hardware.gpu or 'the GPU'} of {target.name} has no {dtype} (it has {has})"
@@ -152,12 +123,11 @@ def fit_refusals(case: Case, target: Target) -> Iterator[str]:
         yield f"needs GPUs of {case.gpu_memory_gb} GB, {target.name} has {hardware.gpu_memory_gb} GB"
 
 
-def warnings(case: Case, target: Target, context: RuleContext | None) -> Iterator[str]:
+def warnings(case: Case, target: Target) -> Iterator[str]:
     """Yield what a user should know of a case that can run."""
     if case.device == "cpu":
         return
-    if context is not None:
-        yield from layout_warnings(context)
+    yield from case.record.warn(case, target)
     wanted, available = case.gpu_memory_gb, target.hardware.gpu_memory_gb
     if wanted and available and available < wanted:
         yield f"laid out for GPUs of {wanted} GB, here they have {available} GB"
@@ -230,7 +200,7 @@ def replace_workload(cases: list[Case], workload: str | None) -> list[Case]:
     """Return the cases with the given workload, if any; ReproError if it is unknown or cannot run them."""
     if workload is None:
         return cases
-    runs_on_cpu = find_workload(workload).runs_on_cpu
+    runs_on_cpu = find_program(workload).runs_on_cpu
     replaced = with_workload(cases, workload)
     if not runs_on_cpu and any(case.device == "cpu" for case in replaced):
         figure = f"{short_name(cases[0].experiment)} at scale {cases[0].scale}"

@@ -2,25 +2,56 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from orchestrator.errors import Problem
+from orchestrator.config.model import Strict
+from orchestrator.errors import Problem, ReproError
 from orchestrator.paths import Folders
-from orchestrator.programs.axes import ProgramNames
+from orchestrator.programs.axes import ProgramAxes, ProgramNames
+from orchestrator.programs.bound import BoundProgram, ContainerImage
 from orchestrator.programs.changes import read_flags
 from orchestrator.programs.needs import Need, WorkloadSite
+from orchestrator.programs.prediction import ExactCase, Prediction
 
 if TYPE_CHECKING:
     from orchestrator.catalog.case import Case
-    from orchestrator.catalog.experiment import ScaleFields
+    from orchestrator.catalog.experiment import Paper, ScaleFields
     from orchestrator.catalog.library import Entry
+    from orchestrator.launch.run_options import CanaryJob
+    from orchestrator.planning.target import Target
+
+Site = TypeVar("Site", bound=WorkloadSite)
+
+
+@dataclass(frozen=True, slots=True)
+class JobContext(Generic[Site]):
+    """A case with its paper, the site's fields of its workload, and its image."""
+
+    case: Case
+    paper: Paper
+    site: Site
+    image: ContainerImage
+    folders: Folders
+
+    def commit(self, default: str | None = None) -> str:
+        """Return the commit that the paper names for the workload, else the default; ReproError without either."""
+        code = self.paper.code.get(self.case.workload)
+        commit = code.commit if code else default
+        if commit is None:
+            raise ReproError(Problem(f"paper.yaml names no code for {self.case.workload}"))
+        return commit
+
+    def field(self, name: str) -> tuple[str, ...]:
+        """Return the path of a field of the site in the profile."""
+        return ("workloads", self.case.workload, name)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Program:
-    """A program that a case can run.
+    """A program that a case can run. A method that a subclass does not replace fits one without rules and predictions.
 
     `about` describes it, and `needs` are the code and data that a site must have. `names` are its axes and metrics,
     which all programs of its `family` share. `site` has the fields of its block in a profile. `runs_on_cpu`: it runs on
@@ -28,6 +59,10 @@ class Program:
     by `--workload`. `reader` is the class that reads its output (a `reading.reader.LogReader`), as `module:name`, and
     None if only the end of a job and the errors in its log decide. `output_files` are files that it reads beside the
     log.
+
+    `predicts`: it predicts memory and time of its cases on GPUs. `time_parts` are the names of the parts of a predicted
+    time. `exact_note` is what a user must know of its exact plans. `probe_folder` returns the folder of these files for
+    PYTHONPATH, of the program whose Python and image test the nodes of a cluster; None for all others.
     """
 
     name: str
@@ -41,6 +76,12 @@ class Program:
     other_names: tuple[str, ...] = ()
     reader: str | None = None
     output_files: tuple[str, ...] = ()
+    predicts: bool = False
+    time_parts: tuple[str, ...] = ()
+    exact_note: str | None = None
+    probe_folder: Callable[[Folders], Path] | None = None
+
+    # ---- names and commands
 
     def fixed_argument(self, _flag: str) -> Problem | None:
         """Return why `--arg` cannot change this flag: the case or the profile sets it. None if `--arg` can."""
@@ -53,3 +94,64 @@ class Program:
     def case(self, case: Case, entry: Entry, fields: ScaleFields) -> Case:  # noqa: ARG002  of programs with typed views
         """Return the program's own view of a case, from the fields of its scale."""
         return case
+
+    # ---- planning
+
+    def unsupported_settings(self, case: Case) -> str | None:  # noqa: ARG002
+        """Return a sentence with all settings of the case that the program lacks; None if there are none."""
+        return None
+
+    def check(self, case: Case, target: Target) -> Iterable[str]:  # noqa: ARG002
+        """Return every reason why the program cannot run the case, beside the limits of the machine."""
+        return ()
+
+    def warn(self, case: Case, target: Target) -> Iterable[str]:  # noqa: ARG002
+        """Return what a user should know of a case that can run."""
+        return ()
+
+    def predict(self, case: Case, target: Target) -> Prediction:  # noqa: ARG002
+        """Return the predicted memory and time of a case that the target does not refuse."""
+        return Prediction()
+
+    def run_s(self, case: Case, iteration_ms: float) -> float:
+        """Return the seconds of a complete job with this time of an iteration; with 0 those of its start-up."""
+        return case.iterations * iteration_ms / 1e3
+
+    def absent_packages(self, *, exact: bool = False) -> tuple[Sequence[str], str]:  # noqa: ARG002
+        """Return the packages that jobs on this machine lack, or `exact` plans, and the command that installs them."""
+        return (), ""
+
+    def exact(self, jobs: Sequence[tuple[Case, Target]]) -> list[ExactCase | str]:
+        """Plan jobs of programs of this family with the real program. A text is the reason why a job has no plan."""
+        return [f"{self.name} has no exact plan"] * len(jobs)
+
+    def solves_offload(self, case: Case) -> bool:  # noqa: ARG002
+        """Return whether the case keeps activations that can be offloaded."""
+        return False
+
+    def solve_offload(self, case: Case) -> tuple[float, float]:
+        """Return the offloaded share of such a case, and the smallest one that fits."""
+        raise NotImplementedError
+
+    # ---- commands
+
+    def bind(self, job: JobContext[Any]) -> BoundProgram:
+        """Return the program of a case on a cluster; ReproError if it does not support a setting of the case."""
+        raise NotImplementedError
+
+    def rank_environment(self) -> Mapping[str, str]:
+        """Return the variables that every rank needs at any site."""
+        return {}
+
+    def canary(self, case: Case, job: CanaryJob) -> CanaryJob:  # noqa: ARG002
+        """Return the canary with what the log of this case must show."""
+        return job
+
+
+DESCRIBED = Program(
+    name="described",
+    about="a program that an experiment describes",
+    family="described",
+    names=ProgramNames(ProgramAxes(Strict, {}), {}),
+)
+"""Record of every program that an experiment describes: no rules, no predictions."""

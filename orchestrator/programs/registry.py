@@ -64,6 +64,11 @@ def find_program(name: str) -> Program:
     return found
 
 
+def probe_program() -> Program | None:
+    """Return the program whose Python and image test the nodes of a cluster; None if there is none."""
+    return next((program for program in programs().values() if program.probe_folder is not None), None)
+
+
 def require_program(name: str, ran: Iterable[str]) -> None:
     """Raise ReproError unless a program has this name or it is one of the programs that jobs `ran`."""
     known = dict.fromkeys([*programs(), *ran])

@@ -14,8 +14,9 @@ from statistics import mean
 import pytest
 
 from orchestrator.megatron.case import TrainingCase
-from orchestrator.megatron.exact import ExactCase, exact_job, plan_exactly
-from orchestrator.planning.plan import memory_of
+from orchestrator.megatron.exact import exact_job, plan_exactly
+from orchestrator.megatron.predictions import memory_of
+from orchestrator.programs.prediction import ExactCase
 from tests.training.planner import shared_processes
 from tests.unit.catalog.entries import find_case
 from tests.unit.planning.test_plan_measured_memory import LLAMA

@@ -57,30 +57,15 @@ PLUGIN = "megatron"
 RECORD = "programs.record"
 # Modules of the core that still import the plug-in. The set only becomes smaller.
 IMPORTS_THE_PLUGIN = {
-    "api.plans",
-    "api.sites",
-    "clusters.check",
-    "clusters.generate",
-    "clusters.machine",
-    "clusters.profile",
-    "clusters.program",
     "job_spec",
-    "launch.batches",
-    "launch.cluster_check",
-    "launch.preflight",
-    "launch.render",
     "launch.run_options",
-    "launch.submit",
-    "planning.batch_plan",
-    "planning.batch_report",
     "planning.plan",
-    "planning.target",
     "reading.job_status",
     "results.comparison",
     "results.export.rows",
 }
 # Budget of the package. A number changes only in a commit that names what it buys.
-MOST_LINES, MOST_FILES, MOST_ANY = 51_035, 212, 90
+MOST_LINES, MOST_FILES, MOST_ANY = 51_307, 214, 90
 MOST_LINES_OF_A_FUNCTION = 50
 
 FILES = {".".join(file.relative_to(PACKAGE).with_suffix("").parts): file for file in sorted(PACKAGE.rglob("*.py"))}

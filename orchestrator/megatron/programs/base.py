@@ -5,27 +5,27 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import Any, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, cast
 
 from orchestrator.catalog.case import Case
-from orchestrator.catalog.experiment import Paper, ScaleFields
+from orchestrator.catalog.experiment import ScaleFields
 from orchestrator.catalog.library import Entry
 from orchestrator.errors import Problem, ReproError
 from orchestrator.megatron.axes import MEGATRON
-from orchestrator.megatron.case import TrainingCase, training_case
-from orchestrator.megatron.hardware import Fit
+from orchestrator.megatron.case import TrainingCase, training_case, training_view
 from orchestrator.megatron.logs.alpa import RowKey
 from orchestrator.megatron.memory import MemoryEstimate, MemoryFacts, estimate_memory
 from orchestrator.megatron.model import Layout, ModelShape, Training
 from orchestrator.megatron.programs.flags import fixed_argument
 from orchestrator.megatron.programs.sites import GPT2_TOKENS, CheckoutSite
 from orchestrator.megatron.rules import Dialect
-from orchestrator.paths import Folders
 from orchestrator.programs.axes import ProgramNames
-from orchestrator.programs.bound import BoundProgram, ContainerImage
+from orchestrator.programs.bound import BoundProgram
 from orchestrator.programs.changes import read_flags, without_flags
-from orchestrator.programs.needs import WorkloadSite
-from orchestrator.programs.record import Program
+from orchestrator.programs.record import JobContext, Program, Site
+
+if TYPE_CHECKING:
+    from orchestrator.launch.run_options import CanaryJob
 
 USABLE_SHARE = 0.925
 """Share of a GPU's memory that tensors can use; the rest is the context, NCCL's buffers and fragments. Fitted to rows
@@ -36,32 +36,12 @@ ASSUMED_START_UP_S = 60.0
 assumed, not measured."""
 
 
-Site = TypeVar("Site", bound=WorkloadSite)
 Checkout = TypeVar("Checkout", bound=CheckoutSite)
 
 
-@dataclass(frozen=True, slots=True)
-class JobContext(Generic[Site]):
-    """A case with its paper, the site's fields of its workload, and its image."""
-
-    case: TrainingCase
-    paper: Paper
-    site: Site
-    image: ContainerImage
-    folders: Folders
-
-    def commit(self, default: str | None = None) -> str:
-        """Return the commit that the paper names for the workload, else the default; ReproError without either."""
-        code = self.paper.code.get(self.case.workload)
-        commit = code.commit if code else default
-        if commit is None:
-            raise ReproError(Problem(f"paper.yaml names no code for {self.case.workload}"))
-        return commit
-
-    def field(self, name: str) -> tuple[str, ...]:
-        """Return the path of a field of the site in the profile."""
-        return ("workloads", self.case.workload, name)
-
+Fit = Literal["A100", "H800", "H100", "GH100", "pretrain H100"]
+"""Which constants a prediction uses: SC21's program on A100, ATC'24's on H800, that of the tutorials on H100, or
+`pretrain` on H200 (GH100) and on H100."""
 
 ONE_NODE = "one node"
 """Site of jobs in one node whose GPUs are connected by NVLink: times on several such machines were measured."""
@@ -179,12 +159,36 @@ class Workload(Program, Generic[Site]):
 
     def case(self, case: Case, entry: Entry, fields: ScaleFields) -> TrainingCase:
         """Return the case with model, layout and training."""
-        return training_case(case, entry, fields)
+        return training_view(case, entry, fields)
 
-    def unsupported_settings(self, case: TrainingCase, site: Site | None = None) -> str | None:
+    def unsupported_settings(self, case: Case, site: Site | None = None) -> str | None:
         """Return a sentence with all settings of the case that the program lacks; None if there are none."""
-        settings = list(self.unsupported(case, site))
+        settings = list(self.unsupported(training_case(case), site))
         return f"{self.name} does not support {', '.join(settings)}" if settings else None
+
+    def bind(self, job: JobContext[Site]) -> BoundProgram:
+        """Return the program of a case on a cluster; ReproError if it does not support a setting of the case."""
+        return self.program(job, self.all_arguments(training_case(job.case), job.site))
+
+    def rank_environment(self) -> Mapping[str, str]:
+        """Return the variable that Megatron-LM wants with tensor parallelism before Blackwell.
+
+        It first uses the variable in October 2022, so the programs of 2021 run without it.
+        """
+        return {} if self.dialect == "2021" else {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}
+
+    def canary(self, case: Case, job: CanaryJob) -> CanaryJob:
+        """Return the canary with what the log of this case must show."""
+        of_case = training_case(case)
+        layout = of_case.layout
+        return replace(
+            job,
+            iterations=case.iterations,
+            gpus=layout.gpus,
+            tensor_parallel=layout.tensor_parallel,
+            pipeline_parallel=layout.pipeline_parallel,
+            result_row=None if self.result_row is None else self.result_row(of_case.model, layout),
+        )
 
     def all_arguments(self, case: TrainingCase, site: Site) -> list[str]:
         """Return the arguments of a case; ReproError if the program lacks a setting of it."""

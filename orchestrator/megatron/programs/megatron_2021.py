@@ -23,12 +23,14 @@ from orchestrator.megatron.logs import ALPA_PROGRAM
 from orchestrator.megatron.logs.alpa import TABLE, key_of_case
 from orchestrator.megatron.memory import MemoryFacts
 from orchestrator.megatron.model import ModelShape, Training
-from orchestrator.megatron.programs.base import JobContext, TimeFacts, Workload, megatron_program
+from orchestrator.megatron.predictions import PlannedWorkload
+from orchestrator.megatron.programs.base import TimeFacts, megatron_program
 from orchestrator.megatron.programs.flags import DROPOUT, flag_arguments, lacking, script_flags, site_flags
 from orchestrator.megatron.programs.sites import GPT2_FILES, GPT2_TOKENS, CheckoutSite, VocabularySite
 from orchestrator.programs.bound import SYNTHETIC, BoundProgram
 from orchestrator.programs.changes import read_flags
 from orchestrator.programs.needs import Repository, TokenData
+from orchestrator.programs.record import JobContext
 from orchestrator.text import counted
 
 SIZES = (
@@ -118,7 +120,7 @@ def _program(job: JobContext[VocabularySite], arguments: Sequence[str]) -> Bound
     return megatron_program(job, arguments, data=job.site.data_path, imports_checkout=False, warm_up=warm_up)
 
 
-WORKLOAD = Workload(
+WORKLOAD = PlannedWorkload(
     name="megatron-2021",
     about="Megatron-LM at the commit of SC21's scripts",
     site=VocabularySite,
@@ -255,7 +257,7 @@ def _alpa_program(job: JobContext[BenchmarkSite], arguments: Sequence[str]) -> B
     )
 
 
-ALPA = Workload(
+ALPA = PlannedWorkload(
     name=ALPA_PROGRAM,
     about="Alpa's fork of Megatron-LM, and its benchmark script",
     site=BenchmarkSite,

@@ -22,13 +22,15 @@ from pydantic import model_validator
 from orchestrator.config.model import Text, optional
 from orchestrator.megatron.case import TrainingCase
 from orchestrator.megatron.memory import MemoryFacts
-from orchestrator.megatron.programs.base import JobContext, TimeFacts, Workload, megatron_program
+from orchestrator.megatron.predictions import PlannedWorkload
+from orchestrator.megatron.programs.base import TimeFacts, megatron_program
 from orchestrator.megatron.programs.flags import RECOMPUTATION, Flags, flag_arguments, lacking, script_flags, site_flags
 from orchestrator.megatron.programs.megatron_2021 import SCHEDULE, SIZES
 from orchestrator.megatron.programs.sites import GPT2_FILES, GPT2_TOKENS, CheckoutSite, VocabularySite
 from orchestrator.programs.bound import BoundProgram
 from orchestrator.programs.changes import read_flags
 from orchestrator.programs.needs import Repository, TokenData
+from orchestrator.programs.record import JobContext
 
 USABLE_SHARE_CORE = 0.992
 """Usable share of memory inside one node, fitted to the tables of the Megatron tutorials: the smallest with which every
@@ -83,7 +85,7 @@ def _unsupported_by_tutorials(case: TrainingCase, _site: VocabularySite | None) 
     yield from lacking(case, *settings, recomputation=("none", "full"))
 
 
-CORE = Workload(
+CORE = PlannedWorkload(
     name="megatron-core-0.14",
     about="Megatron-LM of the tutorials, core 0.14",
     site=VocabularySite,
@@ -230,7 +232,7 @@ def _program(job: JobContext[TodaySite], arguments: Sequence[str]) -> BoundProgr
     return megatron_program(job, arguments, data=data, default_commit=COMMIT, site_values=values)
 
 
-WORKLOAD = Workload(
+WORKLOAD = PlannedWorkload(
     name="megatron-2026",
     about="Megatron-LM of August 2026, core 0.20",
     site=TodaySite,

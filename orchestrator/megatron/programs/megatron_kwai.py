@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from functools import partial
 
-from orchestrator.megatron.case import TrainingCase
+from orchestrator.megatron.case import TrainingCase, training_case
 from orchestrator.megatron.memory import MemoryFacts, estimate_memory_atc24
 from orchestrator.megatron.model import ModelShape
-from orchestrator.megatron.programs.base import JobContext, TimeFacts, Workload, megatron_program
+from orchestrator.megatron.predictions import PlannedWorkload
+from orchestrator.megatron.programs.base import TimeFacts, megatron_program
 from orchestrator.megatron.programs.flags import (
     RECOMPUTATION,
     flag_arguments,
@@ -25,6 +26,7 @@ from orchestrator.megatron.programs.megatron_2021 import compile_command
 from orchestrator.megatron.programs.sites import LLAMA_TOKENS, MegatronSite
 from orchestrator.programs.bound import BoundProgram
 from orchestrator.programs.needs import Repository, TokenData
+from orchestrator.programs.record import JobContext
 
 ENVIRONMENT = (
     ("MPI_THREAD_SINGLE", "1"),
@@ -139,7 +141,7 @@ def _kwai_program(job: JobContext[MegatronSite], arguments: Sequence[str]) -> Bo
         arguments,
         data=job.site.data_path,
         environment=ENVIRONMENT,
-        needs_mpi=overlaps and job.case.layout.tensor_parallel > 1,
+        needs_mpi=overlaps and training_case(job.case).layout.tensor_parallel > 1,
         warm_up=compile_command(job.site.checkout, f"{options}, kaimm_offload_activation_ratio=1.0"),
     )
 
@@ -162,7 +164,7 @@ _NEEDS = (
     TokenData(LLAMA_TOKENS, "/root/dataset/enwiki-100m_text_document in the image, 100 million tokens of Wikipedia"),
 )
 
-KWAI = Workload(
+KWAI = PlannedWorkload(
     name="megatron-kwai",
     about="Megatron-Kwai, the program of ATC'24",
     site=MegatronSite,
@@ -182,7 +184,7 @@ KWAI = Workload(
     needs=_NEEDS,
 )
 
-JAN_2024 = Workload(
+JAN_2024 = PlannedWorkload(
     name="megatron-jan-2024",
     about="Megatron-LM of January 2024, the origin of ATC'24",
     site=MegatronSite,

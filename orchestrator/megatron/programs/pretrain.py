@@ -15,13 +15,15 @@ from orchestrator.config.model import Text, optional
 from orchestrator.files import keep_files
 from orchestrator.megatron.case import TrainingCase
 from orchestrator.megatron.memory import MemoryFacts
-from orchestrator.megatron.programs.base import ONE_NODE, JobContext, TimeFacts, Workload
+from orchestrator.megatron.predictions import PlannedWorkload
+from orchestrator.megatron.programs.base import ONE_NODE, TimeFacts
 from orchestrator.megatron.programs.flags import flag_arguments, script_flags
 from orchestrator.paths import Folders
 from orchestrator.pretrain.arguments import microbatch_slots
 from orchestrator.pretrain.environment import source_files, version_of
 from orchestrator.programs.bound import BoundProgram
 from orchestrator.programs.needs import WorkloadSite
+from orchestrator.programs.record import JobContext
 
 PRETRAIN = "pretrain"
 
@@ -126,7 +128,7 @@ def _program(job: JobContext[PretrainSite], arguments: Sequence[str]) -> BoundPr
     )
 
 
-WORKLOAD = Workload(
+WORKLOAD = PlannedWorkload(
     name=PRETRAIN,
     about="the training program of this project, on megatron-core",
     site=PretrainSite,
@@ -148,6 +150,8 @@ WORKLOAD = Workload(
     is_own=True,
     runs_on_cpu=True,
     write_files=copy_program,
+    probe_folder=program_folder,
+    exact_note=None,
     time=TimeFacts(
         records_graph=True,  # pretrain/graph.py
         skips_last_product=True,  # pretrain/activations.py

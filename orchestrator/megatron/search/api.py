@@ -24,6 +24,7 @@ from orchestrator.ledger.measurements import MeasuredMetric, metrics_of
 from orchestrator.ledger.rows import JobRow
 from orchestrator.ledger.tables import ENDED, MEASURED, OPEN
 from orchestrator.megatron.case import published_time, training_cases
+from orchestrator.megatron.predictions import run_s
 from orchestrator.megatron.search.answer import (
     CandidateRow,
     EndedTrial,
@@ -52,7 +53,7 @@ from orchestrator.megatron.search.candidates import (
 )
 from orchestrator.megatron.search.prepare import PreparedSearch, prepare_search, require_one_task, write_experiment
 from orchestrator.paths import find_folders
-from orchestrator.planning.plan import plan_cases, run_s
+from orchestrator.planning.plan import plan_cases
 from orchestrator.planning.target import Target
 from orchestrator.reading.failure import ran_out_of_memory
 from orchestrator.results.outcome import judge_figure

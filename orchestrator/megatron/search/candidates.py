@@ -17,9 +17,9 @@ from orchestrator.errors import Problem, ReproError
 from orchestrator.megatron.case import TrainingCase
 from orchestrator.megatron.memory import MemoryEstimate
 from orchestrator.megatron.model import Layout, Training
+from orchestrator.megatron.predictions import memory_of, run_s, time_of, usable_bytes
 from orchestrator.planning.batch_plan import read_budget
-from orchestrator.planning.plan import memory_of, run_s, time_of, usable_bytes
-from orchestrator.planning.target import Target, case_context, refusals
+from orchestrator.planning.target import Target, refusals
 
 OPEN_UNCERTAINTY = 0.5
 """Relative uncertainty of a time on CPU cores, of which only the pipeline bubble is predicted."""
@@ -76,7 +76,7 @@ def _fitting(case: TrainingCase, target: Target) -> Candidate | LeftOut:
 
     The time of the candidate is only that of the pipeline bubble, without a unit.
     """
-    reasons = refusals(case, target, case_context(case, target))
+    reasons = refusals(case, target)
     if reasons:
         return LeftOut(case, Reason(reasons[0], "; ".join(reasons[1:]) or None))
     candidate = Candidate(case.name, case, 1 + case.layout.bubble(), OPEN_UNCERTAINTY)

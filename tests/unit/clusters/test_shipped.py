@@ -9,11 +9,11 @@ from typing import Any, get_args
 import pytest
 
 from orchestrator.clusters.container import Runtime
+from orchestrator.clusters.gpus import gpu_facts
 from orchestrator.clusters.layers import leaves
 from orchestrator.clusters.machine import parse_nvidia_smi
 from orchestrator.clusters.resolve import Cluster
 from orchestrator.config.yaml import read_document
-from orchestrator.megatron.hardware import gpu_facts
 from tests.slurm.configuration import Shape, slurm_conf
 from tests.slurm.portable import gpu_type
 from tests.unit.clusters.sites import (
@@ -104,7 +104,7 @@ def test_with_every_placeholder_filled_it_is_a_site_where_every_workload_can_run
     assert all(cluster.profile.workloads.site(workload) for workload in workload_names())
     container = cluster.profile.container
     if container is None:
-        assert cluster.profile.workloads.pretrain_python == "/code/venv/bin/python"
+        assert cluster.profile.workloads.python("pretrain") == "/code/venv/bin/python"
     else:
         assert container.images.keys() >= set(image_names())
         assert all(

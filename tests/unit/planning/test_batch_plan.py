@@ -10,9 +10,10 @@ import pytest
 from orchestrator.catalog.library import find_entries
 from orchestrator.clusters.machine import Machine
 from orchestrator.config.model import Hardware
+from orchestrator.megatron.predictions import memory_of
 from orchestrator.paths import Folders
 from orchestrator.planning.batch_plan import BatchPlan, ChosenCases, plan_batch
-from orchestrator.planning.plan import check_case, cost_of, fit_of, memory_of
+from orchestrator.planning.plan import check_case, cost_of, fit_of
 from orchestrator.planning.target import Target
 from tests.cases import cases_to_run, expand
 from tests.unit.catalog.entries import BASE, CHECKOUT, entry_of, shipped

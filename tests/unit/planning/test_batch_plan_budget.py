@@ -13,7 +13,7 @@ from orchestrator.clusters.machine import Machine
 from orchestrator.config.model import Hardware
 from orchestrator.errors import ReproError
 from orchestrator.ledger.tables import IterationLine
-from orchestrator.megatron.case import TrainingCase, training_cases
+from orchestrator.megatron.case import TrainingCase, training_case, training_cases
 from orchestrator.megatron.logs.statistics import with_used
 from orchestrator.megatron.model import Training
 from orchestrator.planning.batch_plan import (
@@ -41,11 +41,10 @@ trainings = st.builds(
 )
 runs = st.builds(
     BudgetedJob,
-    name=st.just("a"),
-    training=trainings,
+    case=st.builds(
+        replace, st.just(QUAD[0]), training=trainings, workload=st.sampled_from(["pretrain", "megatron-2021"])
+    ),
     iteration_ms=st.floats(0.01, 1e6),
-    program=st.sampled_from(["pretrain", "megatron-2021"]),
-    gpus=st.integers(1, 8),
 )
 some = st.lists(runs, min_size=1, max_size=8)
 budgets = st.floats(0, 1e7)
@@ -53,7 +52,7 @@ budgets = st.floats(0, 1e7)
 
 def run(iterations: int = 20, warmup: int = 2, every: int = 1, iteration_ms: float = 1000.0) -> BudgetedJob:
     training = Training(iterations=iterations, warmup_iterations=warmup, log_interval=every)
-    return BudgetedJob("a", training, iteration_ms, "pretrain", gpus=4)
+    return BudgetedJob(replace(QUAD[0], training=training, workload="pretrain"), iteration_ms)
 
 
 def iterations(some_runs: list[BudgetedJob], budget_s: float) -> list[int] | None:
@@ -75,7 +74,7 @@ def test_budget_is_filled_and_never_exceeded(some_runs: list[BudgetedJob], budge
         assert total(some_runs, 0) > budget_s
         return
     assert total(some_runs, measured) <= budget_s
-    longest = max(job.training.iterations for job in some_runs)
+    longest = max(job.case.iterations for job in some_runs)
     assert measured == longest or total(some_runs, measured + 1) > budget_s
 
 
@@ -84,7 +83,7 @@ def test_budgeted_iterations_can_be_measured_and_do_not_exceed_the_experiment(
     some_runs: list[BudgetedJob], budget_s: float
 ) -> None:
     for job, left in zip(some_runs, iterations(some_runs, budget_s) or [], strict=False):
-        training, own = job.training, job.training.iterations
+        training, own = training_case(job.case).training, job.case.iterations
         assert left == own or (left < own and left % training.log_interval == 0)
         if left < own:
             assert left >= training.warmup_iterations + LEAST_INTERVALS * training.log_interval

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from orchestrator.planning.plan import memory_of
+from orchestrator.megatron.predictions import memory_of
 from tests.unit.catalog.entries import find_case
 
 # 2026-11-21, `repro submit NAME --cluster local --scale quad` with megatron-core 0.16.1 and torch 2.11: the largest

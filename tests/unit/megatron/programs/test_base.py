@@ -25,7 +25,8 @@ PACKAGE = Path(orchestrator.__file__).parent
 TOY = '''
 """A program of one module."""
 
-from orchestrator.megatron.programs.base import Workload, megatron_program
+from orchestrator.megatron.predictions import PlannedWorkload
+from orchestrator.megatron.programs.base import megatron_program
 from orchestrator.megatron.programs.sites import CheckoutSite
 from orchestrator.megatron.programs.megatron_2021 import MEMORY
 
@@ -38,7 +39,7 @@ def _program(job, arguments):
     return megatron_program(job, arguments, data="toy data", default_commit="0" * 40)
 
 
-WORKLOAD = Workload(
+WORKLOAD = PlannedWorkload(
     name="toy",
     about="a program of one module",
     site=CheckoutSite,

@@ -4,11 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
-
-Fit = Literal["A100", "H800", "H100", "GH100", "pretrain H100"]
-"""Which constants a prediction uses: SC21's program on A100, ATC'24's on H800, that of the tutorials on H100, or
-`pretrain` on H200 (GH100) and on H100."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,16 +11,14 @@ class GpuFacts:
     """Nominal values from the vendor's data sheet.
 
     `peak_tflops` is the dense peak by dtype (data sheets often print the doubled, sparse number). Bandwidths are in
-    GB/s, links per direction; `host_gb_s` is PCI Express x16 of generation 3, 4 or 5. `fit` names the constants of a
-    program that was not fitted on this GPU. Each of the `multiprocessors` computes a tile of a product at a time; None:
-    the constants were fitted without waves of tiles.
+    GB/s, links per direction; `host_gb_s` is PCI Express x16 of generation 3, 4 or 5. Each of the `multiprocessors`
+    computes a tile of a product at a time; None: predictions do without waves of tiles.
     """
 
     peak_tflops: Mapping[str, float]
     memory_gb_s: float
     nvlink_gb_s: float
     host_gb_s: float
-    fit: Fit
     multiprocessors: int | None = None
 
 
@@ -33,14 +26,14 @@ _A100: Mapping[str, float] = {"bf16": 312, "fp16": 312, "fp32": 19.5}
 _GH100: Mapping[str, float] = {"bf16": 989, "fp16": 989, "fp32": 67}
 
 GPUS: Mapping[str, GpuFacts] = {
-    "GH200": GpuFacts(_GH100, 4800, 450, 64, "H800"),
-    "H200": GpuFacts(_GH100, 4800, 450, 64, "H800"),
-    "H100 PCIe": GpuFacts({"bf16": 756, "fp16": 756, "fp32": 51}, 3350, 450, 64, "H800"),
-    "H100": GpuFacts(_GH100, 3350, 450, 64, "H800"),
-    "H800": GpuFacts({}, 3350, 200, 64, "H800"),
-    "A100": GpuFacts(_A100, 2039, 300, 32, "A100", 108),
-    "A800": GpuFacts(_A100, 2039, 200, 32, "A100", 108),
-    "V100": GpuFacts({"fp16": 125, "fp32": 15.7}, 900, 150, 16, "A100", 80),
+    "GH200": GpuFacts(_GH100, 4800, 450, 64),
+    "H200": GpuFacts(_GH100, 4800, 450, 64),
+    "H100 PCIe": GpuFacts({"bf16": 756, "fp16": 756, "fp32": 51}, 3350, 450, 64),
+    "H100": GpuFacts(_GH100, 3350, 450, 64),
+    "H800": GpuFacts({}, 3350, 200, 64),
+    "A100": GpuFacts(_A100, 2039, 300, 32, 108),
+    "A800": GpuFacts(_A100, 2039, 200, 32, 108),
+    "V100": GpuFacts({"fp16": 125, "fp32": 15.7}, 900, 150, 16, 80),
 }
 """Facts by a part of the GPU's name; the first key that the name contains applies. The bandwidths of GH200 and of
 H100 PCIe are those of H200 and H100."""
