@@ -16,12 +16,13 @@ SETTINGS: Mapping[str, Mapping[str, Scalar]] = {
     "examples/loss": {"width": 16, "steps": 10},
     "machine/all-reduce": {"gpus": 2, "smallest": "1K", "largest": "16M", "sizes": 15},
     "machine/collectives": {
-        "gpus": 2, "collective": "all_reduce", "smallest": "1K", "largest": "16M", "factor": 4, "sizes": 8,
+        "gpus": 4, "collective": "all_reduce", "smallest": "1K", "largest": "16G", "factor": 2, "sizes": 25,
     },
     "machine/fio": {"block": "4K", "file_size": "16M", "direct": 1, "runtime_s": 2},
     "machine/hpcc": {"n": 250, "ranks": 2},
     "torchtitan/llama-8b": {
-        "gpus": 8, "technique": "fsdp", "batch": 2, "steps": 90, "log_lines": 10, "assets": "/opt/assets",
+        "gpus": 4, "technique": "fsdp", "batch": 1, "steps": 90, "log_lines": 10, "assets": "/opt/assets",
+        "text": "/opt/text",
     },
 }  # fmt: skip
 """Settings of the case that the example of each program is of."""
@@ -38,7 +39,7 @@ def test_each_axis_metric_and_condition_of_the_program_exists(name: str) -> None
 
 def test_the_example_is_verified(name: str) -> None:
     program = shipped_program(name)
-    assert program.judged(program.example.read_bytes(), SETTINGS[name]).problems == ()
+    assert problem_texts(program.judged(program.example.read_bytes(), SETTINGS[name])) == ()
 
 
 def test_an_example_that_lacks_its_last_number_is_not_verified(name: str) -> None:
@@ -72,18 +73,18 @@ def test_the_numbers_of_the_nccl_tests_example_are_those_of_its_lines() -> None:
 
 @pytest.mark.parametrize("collective", ["all_reduce", "all_gather", "reduce_scatter"])
 def test_the_bus_bandwidth_of_the_sweep_follows_from_size_and_time(collective: str) -> None:
-    """By the formulas of nccl-tests, doc/PERFORMANCE.md, for two ranks."""
+    """By the formulas of nccl-tests, doc/PERFORMANCE.md, for four ranks."""
     program = shipped_program("machine/collectives")
     text = (program.folder / f"outputs/{collective}.txt").read_bytes()
     result = program.judged(text, {**SETTINGS["machine/collectives"], "collective": collective})
     assert result.problems == ()
-    factor = {"all_reduce": 2 * (2 - 1) / 2}.get(collective, (2 - 1) / 2)
+    factor = {"all_reduce": 2 * (4 - 1) / 4}.get(collective, (4 - 1) / 4)
     for (size,), row in result.output.rows.items():
         places = ("_in",) if collective == "all_reduce" else ("", "_in")
         for place in places:
             seconds = float(row["time_in" if place else "time_us"].value) / 1e6
             assert float(row[f"busbw{place}"].value) == pytest.approx(factor * float(size) / seconds / 1e9, rel=1e-3)
-        ranks = 1 if collective == "all_reduce" else 2
+        ranks = 1 if collective == "all_reduce" else 4
         assert row["count"].value == float(size) / 4 / ranks
 
 
@@ -92,11 +93,11 @@ def test_a_wrong_result_a_lost_rank_and_a_missing_size_of_the_sweep_are_not_veri
     settings = SETTINGS["machine/collectives"]
     wrong = text.replace(": 0 OK", ": 3 FAILED")
     assert problem_texts(program.judged(wrong.encode(), settings)) == ("out_of_bounds == 0: out_of_bounds is 3",)
-    lost = problem_texts(program.judged(text.encode(), {**settings, "gpus": 4}))
-    assert lost == ("ranks == gpus: ranks is 2, gpus is 4",)
+    lost = problem_texts(program.judged(text.encode(), {**settings, "gpus": 8}))
+    assert lost == ("ranks == gpus: ranks is 4, gpus is 8",)
     lines = [line for line in text.splitlines() if not line.startswith("        65536")]
     assert problem_texts(program.judged("\n".join(lines).encode(), settings)) == (
-        "rows == sizes: rows is 7, sizes is 8",
+        "rows == sizes: rows is 24, sizes is 25",
     )
 
 
@@ -138,20 +139,18 @@ def test_the_numbers_of_fio_are_those_of_its_document() -> None:
 
 
 def test_the_log_lines_of_torchtitan_are_read() -> None:
-    """The lines are made up, and so are the numbers."""
     program, text = example_of("torchtitan/llama-8b")
-    assert text.startswith("# Not a measurement")
     output = program.judged(text.encode(), SETTINGS["torchtitan/llama-8b"]).output
     assert list(output.iterations) == [1, *range(10, 100, 10)]
     assert {name: cell.value for name, cell in output.iterations[90].items()} == {
-        "loss": 8.65, "memory": 60.25, "tps": 1234,
+        "loss": 3.0175, "memory": 62.49, "tps": 7995,
     }  # fmt: skip
     coloured = text.replace("step: ", "\x1b[31mstep: ").replace("  loss", "  \x1b[32mloss")
     assert program.judged(coloured.encode(), SETTINGS["torchtitan/llama-8b"]).output.iterations.keys() == {
         *output.iterations
     }
     validated = text + text.splitlines()[-4].replace("step: 90", "validate step: 95") + "\n"
-    assert program.judged(validated.encode(), SETTINGS["torchtitan/llama-8b"]).problems == ()
+    assert problem_texts(program.judged(validated.encode(), SETTINGS["torchtitan/llama-8b"])) == ()
 
 
 def test_the_input_files_of_torchtitan_differ_in_the_technique_only() -> None:
@@ -161,7 +160,7 @@ def test_the_input_files_of_torchtitan_differ_in_the_technique_only() -> None:
         technique: program.filled(f"{technique}.toml.in", settings).splitlines()
         for technique in program.content["matrix"]["technique"]
     }
-    assert "local_batch_size = 2" in lines["fsdp"] and not any("{" in line for line in lines["fsdp"])
+    assert "local_batch_size = 1" in lines["fsdp"] and not any("{" in line for line in lines["fsdp"])
     changed = {"enable = false": "enable = true"}
     assert [changed.get(line, line) for line in lines["fsdp"]] == lines["compile"]
     assert [line for line in lines["float8"] if line not in lines["compile"]] == [
