@@ -23,6 +23,7 @@ _SHAPE = tuple(field.name for field in fields(ModelShape) if field.default is MI
 _REQUIRED = (*_SHAPE, "gpus", "mbs", "gbs")
 _LAYOUT = [name for name, column in AXES.items() if column.name in {field.name for field in fields(Layout)}]
 _SWITCHES = ("recompute", "offload", "scatter_gather", "distributed_optimizer", "cp_comm", "ddp")
+_Values = Mapping[str, Any]
 _LENGTH_OF_RUN = ("iterations", "warmup_iterations", "log_interval", "evaluation_iterations")
 
 
@@ -139,19 +140,19 @@ def training_view(case: Case, entry: Entry, scale: ScaleFields) -> TrainingCase:
     return TrainingCase(**own, model=model, layout=layout, training=training)
 
 
-def _model(entry: Entry, scale: ScaleFields, settings: Mapping[str, Any]) -> ModelShape:
-    fields_of_model: Mapping[str, Any] = entry.paper.models.get(str(settings.get("model")), {}) | scale.model
+def _model(entry: Entry, scale: ScaleFields, settings: _Values) -> ModelShape:
+    fields_of_model: _Values = entry.paper.models.get(str(settings.get("model")), {}) | scale.model
     family, positions = fields_of_model.get("family", "gpt"), fields_of_model.get("positions", "learned")
     given = {name: settings[name] for name in ModelAxes.model_fields if name in settings}
     return ModelShape(**given, family=family, positions=positions)
 
 
-def _training(scale: ScaleFields, settings: Mapping[str, Any]) -> Training:
+def _training(scale: ScaleFields, settings: _Values) -> Training:
     values: dict[str, Any] = {name: value for name, value in scale.training.items() if name != "sequence_parallel"}
     return Training(**values | {name: settings[name] for name in _SWITCHES if name in settings})
 
 
-def _layout(settings: Mapping[str, Any]) -> Layout:
+def _layout(settings: _Values) -> Layout:
     given = {AXES[name].name: settings[name] for name in _LAYOUT if name in settings}
     layout = Layout(**{"tensor_parallel": 1, "pipeline_parallel": 1} | given)
     if "dp" in settings and settings["dp"] != layout.data_parallel:

@@ -95,7 +95,6 @@ METRICS: Mapping[str, MetricDefinition] = with_units_in_names(
         "time to train the whole model, by SC21's equation 4, if the case has `tokens_billion`",
         "lower",
         published=True,
-        is_stored=False,
     ),
 )
 """Metric by name, in the order of the columns.

@@ -15,7 +15,7 @@ class MetricDefinition:
     counts. `least_uncertainty` is the smallest relative uncertainty of a metric that is neither a time nor a rate. A
     `published` metric is one that papers report: experiments can name it. `is_principal` is true for the metric that
     orders repeats and is shown with every figure. `beside` is the metric that it is shown beside, with `label` as the
-    head of a table and `phrase` as text. `is_stored` is false for a metric that results compute from others.
+    head of a table and `phrase` as text.
     `names_unit`: the name contains the unit.
     """
 
@@ -31,7 +31,6 @@ class MetricDefinition:
     beside: str | None = None
     label: str | None = None
     phrase: str = "{}"
-    is_stored: bool = True
     names_unit: bool = False
 
     def with_unit(self, number: str) -> str:

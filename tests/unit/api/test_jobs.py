@@ -88,7 +88,7 @@ def test_only_the_end_of_a_running_jobs_log_is_read_and_nothing_of_a_waiting_job
         read.append((folder.name, len(tail)))
         return tail
 
-    monkeypatch.setattr("orchestrator.reading.job_status.tail_bytes", counting)
+    monkeypatch.setattr("orchestrator.megatron.logs.reader.tail_bytes", counting)
     began, bytes_before = time.process_time(), bytes_read()
     jobs = project.jobs()
     assert time.process_time() - began < 1.0 and bytes_read() - bytes_before < 1 << 20

@@ -213,11 +213,11 @@ def test_a_slurm_that_does_not_answer_is_exit_code_3(
 
 @pytest.mark.usefixtures("no_slurm")
 def test_this_machine_is_checked_without_slurm(repro: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("orchestrator.launch.cluster_check.absent_packages", lambda: ())
+    monkeypatch.setattr("orchestrator.megatron.exact.absent_packages", lambda: ())
     done = repro("clusters", "check", "local")
     assert done.returncode == 0 and done.complaints == ["local: 2 checks passed"]
     assert "next: repro submit figure-13 --cluster local --dry-run" in done.stderr
-    monkeypatch.setattr("orchestrator.launch.cluster_check.absent_packages", lambda: ("torch",))
+    monkeypatch.setattr("orchestrator.megatron.exact.absent_packages", lambda: ("torch",))
     done = repro("clusters", "check", "local")
     assert done.returncode == 2 and done.stderr.startswith("repro: training: no torch. Hint: pip install ")
 

@@ -10,7 +10,6 @@ import pytest
 from orchestrator.clusters.check import Finding
 from orchestrator.clusters.machine import Machine
 from orchestrator.clusters.resolve import Cluster
-from orchestrator.launch import cluster_check
 from orchestrator.launch.cluster_check import check_this_machine, hosts_in
 from tests.unit.clusters.sites import cluster_of
 
@@ -88,7 +87,7 @@ def test_a_machine_without_mpirun_is_the_wrong_machine_and_a_missing_hostfile_no
 def test_this_machine_needs_torch_unless_jobs_have_a_python_of_their_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, absent: tuple[str, ...], python: str, result: str
 ) -> None:
-    monkeypatch.setattr(cluster_check, "absent_packages", lambda: absent)
+    monkeypatch.setattr("orchestrator.megatron.exact.absent_packages", lambda: absent)
     machine, training = check_this_machine(replace(cluster_of(tmp_path, LOCAL + python), machine=Machine(cpus=8)))
     assert machine.found == "no GPUs; processes run on CPU cores"
     assert training.result == result and (training.hint is None) == (result == "ok")
