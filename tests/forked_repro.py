@@ -35,7 +35,7 @@ from tests.waiting import LIMIT_S
 _ROOT = Path(__file__).resolve().parents[1]
 REPRO = "from orchestrator.cli.main import main; main()"
 
-_NOT_IMPORTED = ("orchestrator.pretrain", "orchestrator.planning.meta_")
+_NOT_IMPORTED = ("orchestrator.pretrain", "orchestrator.megatron.meta_")
 """Modules that need torch."""
 
 

@@ -212,6 +212,7 @@ MEGATRON = ProgramNames(
     ProgramAxes(MegatronSettings, AXES),
     METRICS,
     groups={"model": ModelFields, "training": TrainingFields},
+    exported=SETTING_COLUMNS,
     shown=tuple(replace(AXES.get(name) or _OTHER_SETTINGS[name], name=name) for name in _SHOWN),
 )
 """Names that experiments with a program of the Megatron family may use."""

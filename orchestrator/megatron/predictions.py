@@ -13,11 +13,11 @@ from orchestrator.megatron.model import Training
 from orchestrator.megatron.programs import find_workload
 from orchestrator.megatron.programs.base import Workload, has_local_layers
 from orchestrator.megatron.rules import RuleContext, broken_rules, layout_warnings
-from orchestrator.megatron.time_model import DURATION_PARTS, Duration, predict
 from orchestrator.programs.prediction import ExactCase, PredictedMemory, PredictedTime, Prediction
 from orchestrator.programs.record import Site
 
 if TYPE_CHECKING:
+    from orchestrator.megatron.time_model import Duration
     from orchestrator.planning.target import Target
 
 LOCAL_LAYERS_WARNING = (
@@ -62,6 +62,8 @@ def memory_of(case: TrainingCase, target: Target | None = None) -> MemoryEstimat
 
 def time_of(case: TrainingCase, target: Target) -> Duration | None:
     """Return the time of an iteration of a case on GPUs; None if the peak of its dtype is unknown."""
+    from orchestrator.megatron.time_model import predict  # not for `list`
+
     run = as_run(case, target)
     return predict(run.model, run.layout, run.training, target.hardware, run.workload, run.arguments, target.site)
 
@@ -77,7 +79,6 @@ class PlannedWorkload(Workload[Site]):
     """A program of the Megatron family, with its rules and predictions."""
 
     predicts: bool = True
-    time_parts: tuple[str, ...] = DURATION_PARTS
     exact_note: str | None = (
         "the real model is today's megatron-core; Megatron-LM of 2021 computes its loss in fewer bytes"
     )
@@ -101,7 +102,14 @@ class PlannedWorkload(Workload[Site]):
             return Prediction(warnings=notes)
         memory, time = memory_of(case, target), time_of(case, target)
         predicted = PredictedMemory(memory.parameters, memory.total_bytes, memory.offloaded_bytes, memory.calibrated)
-        return Prediction(predicted, usable_bytes(case, target), None if time is None else _predicted_time(time), notes)
+        iteration = None if time is None else _predicted_time(time, self.time_parts())
+        return Prediction(predicted, usable_bytes(case, target), iteration, notes)
+
+    def time_parts(self) -> tuple[str, ...]:
+        """Return the names of the parts of a predicted time."""
+        from orchestrator.megatron.time_model import DURATION_PARTS
+
+        return DURATION_PARTS
 
     def run_s(self, case: Case, iteration_ms: float) -> float:
         """Return the seconds of a complete job with this time of an iteration; with 0 those of its start-up."""
@@ -130,6 +138,6 @@ class PlannedWorkload(Workload[Site]):
         return case.training.offload, solve_offload(case.model, case.layout, case.training)
 
 
-def _predicted_time(time: Duration) -> PredictedTime:
-    parts = {part: getattr(time, part) for part in DURATION_PARTS}
+def _predicted_time(time: Duration, names: Sequence[str]) -> PredictedTime:
+    parts = {part: getattr(time, part) for part in names}
     return PredictedTime(time.iteration_ms, time.uncertainty, time.basis.label, time.basis.about, parts)

@@ -19,7 +19,7 @@ from orchestrator.text import counted
 CLOSED_FORM_TOLERANCE = 0.05
 """Relative difference between the closed form and the exact plan above which a note reports it."""
 
-_PARTS = tuple(dict.fromkeys(part for program in programs().values() for part in program.time_parts))
+_PARTS = tuple(dict.fromkeys(part for program in programs().values() for part in program.time_parts()))
 _PART_COLUMNS = tuple(Column(part, "number", "part of the time of an iteration", "ms") for part in _PARTS)
 
 

@@ -1,4 +1,4 @@
-"""Size of a job whose program an experiment describes: nodes, processes and GPUs of each node."""
+"""Size of a job whose program does not fill whole nodes: nodes, processes and GPUs of each node."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def job_size(case: Case, per_node: int) -> JobSize:
 
 def _processes(case: Case, nodes: int, places: int) -> tuple[int, str | None]:
     """Return the processes of a node, and why there cannot be so many."""
-    assert case.program is not None
-    count = _whole(case, "processes") or case.program.processes
+    count = _whole(case, "processes") or (case.program or case.record).processes
+    assert count is not None
     if count == "one":
         hint = "processes: one per node starts one on each"
         return 1, f"processes: one is on one node, and the case needs {nodes}; {hint}" if nodes > 1 else None

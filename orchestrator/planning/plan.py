@@ -317,7 +317,7 @@ def resources_of(case: Case, target: Target) -> Resources:
     """Return the resources of a job: whole nodes, and tasks of each: one per GPU or CPU place, or as described."""
     per_node = min(case.gpus, target.places_per_node(case))
     nodes, tasks = target.nodes_of(case), per_node
-    if case.program is not None:
+    if case.record.processes is not None:
         size = job_size(case, target.places_per_node(case))
         per_node, tasks = size.places_per_node, size.processes_per_node
     return Resources(
@@ -386,7 +386,7 @@ def identity(
     """
     parts = {**_parts(case), "cluster": cluster, "code": program.code}
     parts |= {"image": program.image, "image_digest": program.image_digest}
-    if case.program is not None and resources is not None:
+    if case.record.processes is not None and resources is not None:
         parts["resources"] = [resources.nodes, resources.tasks_per_node, resources.gpus_per_node]
     if repeat > 1:
         parts["repeat"] = repeat

@@ -80,7 +80,7 @@ class Target:
 
     def nodes_of(self, case: Case) -> int:
         """Return the number of nodes that the case needs."""
-        if case.program is not None:
+        if case.record.processes is not None:
             return job_size(case, self.places_per_node(case)).nodes
         return -(-case.gpus // min(case.gpus, self.places_per_node(case)))
 
@@ -101,7 +101,7 @@ def fit_refusals(case: Case, target: Target) -> Iterator[str]:
     needs = counted(case.gpus, "GPU" if case.device == "gpu" else "process")
     per_node = target.places_per_node(case)
     available = hardware.nodes * per_node
-    if case.program is not None:
+    if case.record.processes is not None:
         yield from size_refusals(case, per_node, hardware.nodes, target.name)
     elif case.gpus > available:
         unit = "" if case.device == "gpu" else "places for "

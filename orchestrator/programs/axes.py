@@ -90,6 +90,7 @@ class ProgramNames:
 
     `given` are the axes to which the experiment of a described program gives values. `groups` are the models of
     `model:` and `training:`, if the program has them. `shown` are the settings that `repro show` prints, by name.
+    `exported` are the columns of settings in exports; without them each axis with a value is a column.
     """
 
     axes: ProgramAxes
@@ -97,6 +98,7 @@ class ProgramNames:
     given: frozenset[str] = frozenset()
     groups: Mapping[str, type[Strict]] = field(default_factory=dict)
     shown: tuple[Column, ...] = ()
+    exported: tuple[Column, ...] = ()
 
 
 def _names(info: ValidationInfo) -> ProgramNames | None:

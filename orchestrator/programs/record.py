@@ -15,6 +15,7 @@ from orchestrator.programs.bound import BoundProgram, ContainerImage
 from orchestrator.programs.changes import read_flags
 from orchestrator.programs.needs import Need, WorkloadSite
 from orchestrator.programs.prediction import ExactCase, Prediction
+from orchestrator.programs.program import Processes
 
 if TYPE_CHECKING:
     from orchestrator.catalog.case import Case
@@ -55,14 +56,15 @@ class Program:
 
     `about` describes it, and `needs` are the code and data that a site must have. `names` are its axes and metrics,
     which all programs of its `family` share. `site` has the fields of its block in a profile. `runs_on_cpu`: it runs on
-    CPU cores, too. `write_files` writes the files that jobs import, into the run's folders. `other_names` are accepted
+    CPU cores, too. `processes` is the number of processes of a job; None if they fill whole nodes, one for each GPU or
+    place. `write_files` writes the files that jobs import, into the run's folders. `other_names` are accepted
     by `--workload`. `reader` is the class that reads its output (a `reading.reader.LogReader`), as `module:name`, and
     None if only the end of a job and the errors in its log decide. `output_files` are files that it reads beside the
     log.
 
-    `predicts`: it predicts memory and time of its cases on GPUs. `time_parts` are the names of the parts of a predicted
-    time. `exact_note` is what a user must know of its exact plans. `probe_folder` returns the folder of these files for
-    PYTHONPATH, of the program whose Python and image test the nodes of a cluster; None for all others.
+    `predicts`: it predicts memory and time of its cases on GPUs. `exact_note` is what a user must know of its exact
+    plans. `probe_folder` returns the folder of these files for PYTHONPATH, of the program whose Python and image test
+    the nodes of a cluster; None for all others.
     """
 
     name: str
@@ -72,12 +74,12 @@ class Program:
     site: type[WorkloadSite] = WorkloadSite
     needs: tuple[Need, ...] = ()
     runs_on_cpu: bool = False
+    processes: Processes | None = "one"
     write_files: Callable[[Folders], None] = lambda _folders: None
     other_names: tuple[str, ...] = ()
     reader: str | None = None
     output_files: tuple[str, ...] = ()
     predicts: bool = False
-    time_parts: tuple[str, ...] = ()
     exact_note: str | None = None
     probe_folder: Callable[[Folders], Path] | None = None
 
@@ -112,6 +114,10 @@ class Program:
     def predict(self, case: Case, target: Target) -> Prediction:  # noqa: ARG002
         """Return the predicted memory and time of a case that the target does not refuse."""
         return Prediction()
+
+    def time_parts(self) -> tuple[str, ...]:
+        """Return the names of the parts of a predicted time."""
+        return ()
 
     def run_s(self, case: Case, iteration_ms: float) -> float:
         """Return the seconds of a complete job with this time of an iteration; with 0 those of its start-up."""

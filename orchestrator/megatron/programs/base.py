@@ -22,6 +22,7 @@ from orchestrator.megatron.rules import Dialect
 from orchestrator.programs.axes import ProgramNames
 from orchestrator.programs.bound import BoundProgram
 from orchestrator.programs.changes import read_flags, without_flags
+from orchestrator.programs.program import Processes
 from orchestrator.programs.record import JobContext, Program, Site
 
 if TYPE_CHECKING:
@@ -124,6 +125,7 @@ class Workload(Program, Generic[Site]):
     """
 
     family: str = "megatron"
+    processes: Processes | None = None
     names: ProgramNames = MEGATRON
     reader: str | None = "orchestrator.megatron.logs.reader:MegatronReader"
     dialect: Dialect

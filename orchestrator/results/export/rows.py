@@ -165,7 +165,7 @@ def case_columns(entry: Entry) -> tuple[Column, ...]:
 
     The column of an axis or a metric whose name is taken ends with `_axis` or `_metric`.
     """
-    if entry.program is None:
+    if entry.names.exported:
         return CASE_COLUMNS
     return columns_of(CaseRow, settings=tuple(_axis_columns(entry).values()), numbers=_metric_columns(entry))
 
@@ -174,19 +174,19 @@ _SHARED = frozenset(column.name for column in columns_of(CaseRow, settings=(), n
 
 
 def _axis_columns(entry: Entry) -> dict[str, Column]:
-    """Return the column of each axis of a described program that has values, and of the device and its number."""
+    """Return the column of each axis that has values, and of the device and its number."""
     device = {column.name: column for column in SETTING_COLUMNS if column.name in ("device", "gpus")}
     given = entry.names.given.union(entry.program.output.key if entry.program is not None else ())
     return device | {
         axis: replace(column, name=f"{axis}_axis") if column.name in _SHARED else column
         for axis, column in entry.axes.items()
-        if axis in given and axis not in device
+        if (not given or axis in given) and axis not in device and axis != "workload"
     }
 
 
 def metric_column(entry: Entry, metric: str) -> str:
     """Return the name of the column of a metric."""
-    if entry.program is None:
+    if entry.names.exported:
         return metric
     taken = _SHARED.union(column.name for column in _axis_columns(entry).values())
     is_taken = metric in taken or metric.removesuffix("_spread") in entry.metrics.keys() - {metric}
@@ -307,7 +307,7 @@ def _plain(value: Any) -> Any:
 def _row(entry: Entry, result: Result, runs: Mapping[int, Run]) -> Row:
     """Return the fields of the row of a case."""
     row = result.row
-    settings = _settings(result) if entry.program is None else _settings_of_described(entry, result)
+    settings = _settings(result) if entry.names.exported else _settings_on_axes(entry, result)
     run = runs.get(row.attempt_id) if row is not None else None
     on_gpus = settings["device"] == "gpu"
     metric = entry.experiment.axes.y.metric
@@ -334,8 +334,8 @@ def _settings(result: Result) -> Row:
     return {column.name: values.get(column.name) for column in SETTING_COLUMNS}
 
 
-def _settings_of_described(entry: Entry, result: Result) -> Row:
-    """Return the values on the axes of a described program. A row of the output has those of its key, too."""
+def _settings_on_axes(entry: Entry, result: Result) -> Row:
+    """Return the values on the axes of the program. A row of the output has those of its key, too."""
     spec = result.row.spec if result.row else None
     device = (spec.device if spec else None) or result.case.device
     values = {**(spec.settings if spec else {}), **result.case.settings, "device": device}
@@ -358,7 +358,7 @@ def _numbers(entry: Entry, result: Result) -> dict[str, float | None]:
         numbers += [metric.value, metric.spread] if metric else [None, None]
         if definition.is_principal:
             numbers += [metric.interval_low, metric.interval_high] if metric else [None, None]
-    columns = NUMBER_COLUMNS if entry.program is None else _metric_columns(entry)
+    columns = NUMBER_COLUMNS if entry.names.exported else _metric_columns(entry)
     return {column.name: value for column, value in zip(columns, numbers, strict=True)}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import subprocess
 import sys
 import zipfile
@@ -15,19 +16,55 @@ from tests.stand_in_site import Site
 pytestmark = pytest.mark.slow
 
 PROGRAMS = """
+import sys
+
 from orchestrator.config.model import Strict
 from orchestrator.fields import Column
 from orchestrator.programs.axes import ProgramAxes, ProgramNames
+from orchestrator.programs.bound import BoundProgram
+from orchestrator.programs.metric import MetricDefinition
 from orchestrator.programs.record import Program
 
 
 class Axes(Strict):
     width: int | None = None
-    depth: int | None = None
+    workload: str | None = None
 
 
-columns = {name: Column(name, "integer", f"The {name}.") for name in ("width", "depth")}
-TOY = Program(name="toy", about="a toy", family="toys", names=ProgramNames(ProgramAxes(Axes, columns), {}))
+class Toy(Program):
+    def bind(self, job):
+        words = ("-c", "import sys; print('score', 2 * int(sys.argv[1]))", str(job.case.settings["width"]))
+        return BoundProgram("toy", (sys.executable,), words, "1.0", python=sys.executable, launcher=None, data=None)
+
+
+columns = {"width": Column("width", "integer", "the width"), "workload": Column("workload", "text", "the program")}
+metrics = {"score": MetricDefinition("score", "", "the score", published=True)}
+names = ProgramNames(ProgramAxes(Axes, columns), metrics)
+TOY = Toy(name="toy", about="a toy", family="toys", names=names, reader="toys.reader:ToyReader")
+"""
+READER = """
+import re
+from dataclasses import replace
+from pathlib import Path
+
+from orchestrator.ledger.measurements import MeasuredMetric
+from orchestrator.reading.reader import LogReader
+
+
+class ToyReader(LogReader):
+    def read(self, row, before, ending, stored, warnings):
+        reading = super().read(row, before, ending, stored, warnings)
+        found = re.search(r"score (\\d+)", (Path(row.folder) / "log.txt").read_text()) if reading else None
+        return replace(reading, metrics=[MeasuredMetric("score", float(found[1]), "")]) if found else reading
+"""
+EXPERIMENT = """
+figure: Figure 1
+title: Score by width
+workload: toy
+matrix: {width: [1, 2, 4]}
+plot: {x: {label: Width, of: [width]}, y: {label: Score, metric: score}}
+claims:
+  - {id: wider, kind: trend, says: The score grows with the width., stated: derived, along: width, direction: rises}
 """
 COMMAND = '''"""Greet somebody."""
 
@@ -88,7 +125,7 @@ def call(site: Site, packages: Path, *words: str) -> subprocess.CompletedProcess
 def test_a_wheel_adds_a_program_and_a_command(site: Site, tmp_path: Path) -> None:
     packages = tmp_path / "packages"
     entries = "[repro.programs]\ntoy = toys.programs:TOY\n\n[repro.commands]\ngreet = toys.command\n"
-    files = {"toys/__init__.py": "", "toys/programs.py": PROGRAMS, "toys/command.py": COMMAND}
+    files = {"toys/__init__.py": "", "toys/programs.py": PROGRAMS, "toys/reader.py": READER, "toys/command.py": COMMAND}
     install(packages, "toys", {**files, "toys-1.0.dist-info/entry_points.txt": entries})
     listed = call(site, packages, "workloads", "list")
     assert (listed.returncode, "note:" in listed.stderr) == (0, False), listed.stderr
@@ -98,6 +135,28 @@ def test_a_wheel_adds_a_program_and_a_command(site: Site, tmp_path: Path) -> Non
     assert "repro greet Ada" in call(site, packages, "greet", "--help").stdout
     assert call(site, packages, "greet", "Ada").stdout == "hello Ada\n"
     assert "Did you mean 'greet'" in call(site, packages, "gret").stderr
+    assert_figure_is_reproduced(site, packages, tmp_path)
+
+
+def assert_figure_is_reproduced(site: Site, packages: Path, folder: Path) -> None:
+    """Run the figure of a program that only the plug-in knows, from its check to the verified bundle."""
+    experiment = folder / "mine" / "toy.yaml"
+    experiment.parent.mkdir()
+    experiment.write_text(EXPERIMENT)
+    file, bundle = str(experiment), str(folder / "toy.tar.zst")
+    assert "no problem found" in call(site, packages, "experiments", "check", file).stderr
+    planned = call(site, packages, "plan", file, "--cluster", "local")
+    assert planned.returncode == 0 and "no prediction for toy" in planned.stderr
+    rendered = call(site, packages, "render", file, "--cluster", "local", "--where", "width=2").stdout
+    assert "int(sys.argv[1]))' 2" in rendered
+    done = call(site, packages, "submit", file, "--cluster", "local", "--wait")
+    assert (done.returncode, "3 of 3 cases verified" in done.stdout) == (0, True), done.stderr
+    collected = call(site, packages, "collect", file, "--where", "width=4", "--columns", "case,score").stdout
+    (row,) = csv.DictReader(collected.splitlines())
+    assert (row["case"], float(row["score"])) == ("width=4", 8.0)
+    assert "holds" in call(site, packages, "claims", file).stdout
+    assert call(site, packages, "bundle", file, "-o", bundle).returncode == 0
+    assert call(site, packages, "bundle", "verify", bundle).returncode == 0
 
 
 @pytest.fixture
