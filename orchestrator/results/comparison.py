@@ -22,9 +22,9 @@ from orchestrator.ledger.measurements import MeasuredMetric, MeasuredRow
 from orchestrator.ledger.reports import cases_asked_for
 from orchestrator.ledger.rows import AttemptRow, JobRow
 from orchestrator.ledger.tables import ENDED, FAILED, Run
-from orchestrator.megatron.metrics import METRICS
 from orchestrator.programs.metric import MetricDefinition, principal_metric
 from orchestrator.programs.metrics import definitions_of
+from orchestrator.programs.registry import programs
 from orchestrator.results.cases import CaseMetric, Combined, Result, RowKey, combine_rows, published_on
 from orchestrator.results.evidence import job_spread, numbers_of, on_same_nodes, published_part, uncertainty_of
 
@@ -45,7 +45,10 @@ def _beside(metrics: Mapping[str, MetricDefinition]) -> Iterator[MetricDefinitio
         yield metrics[_HOST_WAIT]
 
 
-_BESIDE_COLUMNS = tuple(Column(metric.name, "number", metric.meaning, metric.unit) for metric in _beside(METRICS))
+def _beside_columns() -> tuple[Column, ...]:
+    """Return a column for each such metric of any program."""
+    metrics = {metric.name: metric for one in programs().values() for metric in _beside(one.names.metrics)}
+    return tuple(Column(name, "number", metric.meaning, metric.unit) for name, metric in metrics.items())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,7 +87,7 @@ class ComparedNumber(TableRow):
     newer: Annotated[str | None, Field("state of a later attempt that is not the result", of="newer_text")]
     measured_for: Annotated[str | None, Field("other experiment that submitted the attempt")]
     reused: Annotated[str | None, Field("origin and age of a number that another experiment measured")] = None
-    beside: Annotated[Mapping[str, float | None], Columns(_BESIDE_COLUMNS)]
+    beside: Annotated[Mapping[str, float | None], Columns(_beside_columns)]
     flops: Annotated[str | None, Field("equation of the FLOPs behind the rates")]
 
 
