@@ -122,7 +122,7 @@ class Case:
 
     @property
     def record(self) -> Program:
-        """Record of the program; ReproError if nobody can run it."""
+        """Record of the program. ReproError if no package registers it."""
         return find_program(self.workload) if self.program is None else DESCRIBED
 
     def with_iterations(self, iterations: int) -> Self:  # noqa: ARG002

@@ -284,8 +284,8 @@ def _mapping(value: object) -> Mapping[str, object]:
 def _known_program(document: Document) -> Program | None:
     """Return the known program of an experiment; None if the experiment describes one, or names none.
 
-    If nobody can run the program at the top, a known one of other cases has its names, else any known one. ReproError
-    if there is none.
+    The names of a program that no package registers are those of a known program of other cases, else of any known one.
+    ReproError if there is none.
     """
     content = _mapping(document.value)
     if content.get("program") is not None or "workload" not in content:

@@ -30,7 +30,7 @@ class BoundProgram:
     module that starts all ranks of a node if the scheduler does not start each rank; None if the program has none.
 
     A program that an experiment describes has its place in `origin`, the `files` of the job's folder, the folder
-    `copies` with those that are copied, and the `steps` that run beside it.
+    `copies` with those that are copied, and the `steps` that run at the same time.
     """
 
     workload: str

@@ -1,7 +1,7 @@
 """Plug-ins: entry points of installed packages, in groups `repro.NAME`. Each is imported when it is used.
 
-The files of the packages are read here, because `importlib.metadata` takes longer to import than `repro --help` may
-take, and fails for a package that is half uninstalled.
+The files of the packages are read here: the import of `importlib.metadata` would make `repro --help` slower, and the
+module fails for a package that is half uninstalled.
 """
 
 from __future__ import annotations
@@ -21,6 +21,17 @@ _OWN = "orchestrator."
 _LINE = re.compile(r"(?P<name>[^=\s][^=]*?)\s*=\s*(?P<value>[^\s;\[]+)")
 
 
+def imported(value: str) -> object:
+    """Import a module, and return it or its attribute: `toy.programs:TOY`. ImportError if this fails in any way."""
+    name, _, attribute = value.partition(":")
+    try:
+        module = importlib.import_module(name)
+        return getattr(module, attribute) if attribute else module
+    except (Exception, SystemExit) as error:  # the module of another author
+        what = " ".join(f"cannot be loaded: {type(error).__name__}: {error}".split())
+        raise ImportError(what) from error
+
+
 @dataclass(frozen=True, slots=True)
 class PlugIn:
     """Entry point of a package. Its value is a module, or an attribute of one: `toy.programs:TOY`."""
@@ -32,12 +43,10 @@ class PlugIn:
 
     def load(self) -> object:
         """Import the module and return it or its attribute. ReproError if this fails in any way."""
-        name, _, attribute = self.value.partition(":")
         try:
-            module = importlib.import_module(name)
-            return getattr(module, attribute) if attribute else module
-        except (Exception, SystemExit) as error:  # the module of another author
-            raise ReproError(self.broken(f"cannot be loaded: {type(error).__name__}: {error}")) from error
+            return imported(self.value)
+        except ImportError as error:
+            raise ReproError(self.broken(str(error))) from error
 
     def broken(self, what: str) -> Problem:
         """Return the problem of a plug-in, in one line that names the package and the entry point."""

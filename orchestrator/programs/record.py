@@ -59,8 +59,8 @@ class Program:
     CPU cores, too. `processes` is the number of processes of a job; None if they fill whole nodes, one for each GPU or
     place. `write_files` writes the files that jobs import, into the run's folders. `other_names` are accepted
     by `--workload`. `reader` is the class that reads its output (a `reading.reader.LogReader`), as `module:name`, and
-    None if only the end of a job and the errors in its log decide. `output_files` are files that it reads beside the
-    log.
+    None if only the end of a job and the errors in its log decide. `output_files` are other files that
+    it reads.
 
     `predicts`: it predicts memory and time of its cases on GPUs. `exact_note` is what a user must know of its exact
     plans. `probe_folder` returns the folder of these files for PYTHONPATH, of the program whose Python and image test
@@ -104,7 +104,7 @@ class Program:
         return None
 
     def check(self, case: Case, target: Target) -> Iterable[str]:  # noqa: ARG002
-        """Return every reason why the program cannot run the case, beside the limits of the machine."""
+        """Return every reason why the program cannot run the case, other than the limits of the machine."""
         return ()
 
     def warn(self, case: Case, target: Target) -> Iterable[str]:  # noqa: ARG002

@@ -7,7 +7,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from importlib.metadata import EntryPoint
 from pathlib import Path
 
 from orchestrator.errors import Problem, ReproError
@@ -16,6 +15,7 @@ from orchestrator.ledger.measurements import MeasuredMetric, MeasuredRow, Offset
 from orchestrator.ledger.rows import JobRow
 from orchestrator.ledger.runs import NewJob
 from orchestrator.ledger.tables import ENDED, FileOffset, IterationLine
+from orchestrator.programs.plug_ins import imported
 from orchestrator.programs.registry import find_program, program_name
 from orchestrator.reading.causes import ANY_PROGRAM, Cause, CauseFinder, ProgramLines
 from orchestrator.reading.failure import Ending
@@ -95,10 +95,11 @@ def reader_of(workload: str, described: object | None = None) -> LogReader:
 
 @cache
 def _reader(name: str) -> LogReader:
-    """Return the reader of this name; ReproError if its package is not installed as a whole."""
+    """Return the reader of this name. ReproError if it cannot be loaded, or is of another type."""
     try:
-        reader = EntryPoint("reader", name, "repro.readers").load()()
-    except (ImportError, AttributeError) as error:
-        raise ReproError(Problem(f"{name}: the reader cannot be loaded: {error}")) from None
-    assert isinstance(reader, LogReader)
-    return reader
+        kind = imported(name)
+    except ImportError as error:
+        raise ReproError(Problem(f"{name}: the reader {error}")) from None
+    if not (isinstance(kind, type) and issubclass(kind, LogReader)):
+        raise ReproError(Problem(f"{name}: the reader is no class of reading.reader.LogReader"))
+    return kind()

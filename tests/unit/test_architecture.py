@@ -64,7 +64,7 @@ IMPORTS_THE_PLUGIN = {
     "results.export.rows",
 }
 # Budget of the package. A number changes only in a commit that names what it buys.
-MOST_LINES, MOST_FILES, MOST_ANY = 51_328, 214, 90
+MOST_LINES, MOST_FILES, MOST_ANY = 51_338, 214, 90
 MOST_LINES_OF_A_FUNCTION = 50
 
 FILES = {".".join(file.relative_to(PACKAGE).with_suffix("").parts): file for file in sorted(PACKAGE.rglob("*.py"))}

@@ -168,7 +168,7 @@ def _add_text(contents: Contents, path: str, folder: Path, name: str) -> bool:
 
 
 def _output_files(workload: str, configuration: Row) -> Collection[str]:
-    """Return the files beside the log in which a program writes its output."""
+    """Return the other files in which a program writes its output."""
     described = configuration.get("program")
     if described is None:
         program = known_program(workload)

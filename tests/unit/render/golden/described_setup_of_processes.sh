@@ -60,7 +60,7 @@ install -D -m 750 -- /runs/programs/redis-benchmark-818ab1542c5c/monitor.sh "$fo
 
 # Run a command in a process group of its own, beside this shell.
 in_group() {
-  exec 8>&2 2>/dev/null # where bash says that an earlier group has ended
+  exec 8>&2 2>/dev/null # where bash reports that an earlier group has ended
   set -m
   "$@" 2>&8 8>&- &
   set +m
