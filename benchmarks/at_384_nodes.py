@@ -53,7 +53,7 @@ slurm:
   gres_type: {SHAPE.gpu_type}
   exclusive: true
   mem: "0"
-workloads:
+programs:
   megatron-2021:
     checkout: /nowhere/Megatron-LM
     data_path: /nowhere/data

@@ -181,7 +181,7 @@ def _published_row(entry: Entry, case: TrainingCase, machine: Hardware) -> Row |
         layout=case.layout,
         training=case.training,
         hardware=machine,
-        program=case.workload,
+        program=case.program,
         actual_ms=actual_ms,
         shown=shown.value,
         shown_error=_PRINTED_ERROR * shown.value if shown.error is None else shown.error,
@@ -353,7 +353,7 @@ def _row(index: int, entry: Entry, case: TrainingCase, tokenizer: int, actual_ms
     machine = entry.paper.machine
     odd = index % 2 == 0
     return Row(
-        case.name, odd, model, case.layout, case.training, machine, case.workload, actual_ms, site=entry.paper_folder
+        case.name, odd, model, case.layout, case.training, machine, case.program, actual_ms, site=entry.paper_folder
     )
 
 

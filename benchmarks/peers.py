@@ -187,14 +187,14 @@ def plain(case: Case, iterations: int) -> list[Step]:
 
 
 def submitted(
-    case: Case, home: Path, workload: str, iterations: int, site: Mapping[str, object], arguments: Sequence[str]
+    case: Case, home: Path, program: str, iterations: int, site: Mapping[str, object], arguments: Sequence[str]
 ) -> list[Step]:
     """Run an experiment with this one case by `repro submit`."""
-    experiment, cluster = f"peer-{workload}", home / "clusters" / f"{workload}.yaml"
+    experiment, cluster = f"peer-{program}", home / "clusters" / f"{program}.yaml"
     for file, content in {
         home / "experiments" / "peers" / "paper.yaml": {"title": "Peers of pretrain", "venue": "this machine"},
-        home / "experiments" / "peers" / f"{experiment}.yaml": experiment_of(case, workload, iterations, arguments),
-        cluster: {"about": "this machine", "scheduler": "local", "workloads": {workload: site}},
+        home / "experiments" / "peers" / f"{experiment}.yaml": experiment_of(case, program, iterations, arguments),
+        cluster: {"about": "this machine", "scheduler": "local", "programs": {program: site}},
     }.items():
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(json.dumps(content, indent=1))  # which is YAML, too
@@ -210,7 +210,7 @@ def submitted(
     return [Step(line.elapsed_ms, line.loss or float("nan")) for line in read_log(log.read_bytes()).iterations]
 
 
-def experiment_of(case: Case, workload: str, iterations: int, arguments: Sequence[str]) -> dict[str, object]:
+def experiment_of(case: Case, program: str, iterations: int, arguments: Sequence[str]) -> dict[str, object]:
     names = ("layers", "hidden", "heads", "seq", "vocab")
     layout = {"tp": case.tensor_parallel, "pp": case.pipeline_parallel, "gpus": case.gpus}
     row = {"case": "peer", **layout, "mbs": case.micro_batch_size, "gbs": case.global_batch_size}
@@ -219,7 +219,7 @@ def experiment_of(case: Case, workload: str, iterations: int, arguments: Sequenc
     return {
         "figure": "Peers",
         "title": "One case by several programs",
-        "workload": workload,
+        "program": program,
         "device": case.device,
         "time_limit": "0:30:00",
         "model": {name: getattr(case, name) for name in names},

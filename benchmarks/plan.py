@@ -39,7 +39,7 @@ machine:
 EXPERIMENT = """\
 figure: None
 title: 10,000 cases
-workload: megatron-2021
+program: megatron-2021
 model: {hidden: 8192, heads: 64, seq: 2048, vocab: 51200}
 matrix:
   pp: [1, 2, 4, 8, 16]

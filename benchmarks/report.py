@@ -31,7 +31,7 @@ GOLDEN = CHECKOUT / "tests/unit/render/golden/selene/megatron-2021.sh"
 FIGURE = """\
 figure: Figure 1
 title: Many cases
-workload: megatron-2021
+program: megatron-2021
 gpus: 8
 model: {{layers: 8, hidden: 64, heads: 8, seq: 16, vocab: 64}}
 matrix:

@@ -29,7 +29,7 @@ from orchestrator.megatron.axes import MEGATRON
 from orchestrator.megatron.case import TrainingCase
 from orchestrator.megatron.memory import estimate_stage
 from orchestrator.megatron.model import padded_vocabulary
-from orchestrator.megatron.programs import find_workload
+from orchestrator.megatron.programs import find_megatron
 from orchestrator.paths import find_folders
 from tests.cases import expand
 
@@ -289,7 +289,7 @@ def main() -> int:
     print("| --- | ---: | ---: | ---: | ---: | ---: | ---: |")
     for name, where, number in CASES:
         (case,) = select(expand(find_experiment(folders, name)), parse_where(where, MEGATRON.axes))
-        facts = find_workload(case.workload).memory
+        facts = find_megatron(case.program).memory
         stage = Stage(case, number, facts.keeps_gradient_buffers)
         predicted = estimate_stage(number, case.model, case.layout, case.training, facts).total_bytes
         ended = _runs(stage, None)

@@ -101,12 +101,12 @@ fi
 GPUS = "#!/bin/sh\n" + "".join(f"echo '{index}, GPU-{index}, V100-SXM2-16GB, 16384'\n" for index in range(8))
 
 
-def workloads(folder: Path) -> str:
-    """Return the `workloads` of a profile; its checkouts are empty folders in this one."""
+def programs(folder: Path) -> str:
+    """Return the `programs` of a profile; its checkouts are empty folders in this one."""
     site = {"checkout": f"{folder}/Megatron-LM", "benchmark": f"{folder}/alpa/osdi22_artifact/megatron"}
     for path in site.values():
         Path(path).mkdir(parents=True, exist_ok=True)
-    return f"workloads: {json.dumps({'megatron-alpa': site})}\n"  # JSON is YAML
+    return f"programs: {json.dumps({'megatron-alpa': site})}\n"  # JSON is YAML
 
 
 def install(folder: Path, gpus: bool = True) -> str:

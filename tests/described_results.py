@@ -105,9 +105,9 @@ def record_described(
 
     An output is the rows of a table by the value of their key, or single numbers, or None for a job that failed.
     """
-    assert entry.program is not None
+    assert entry.described is not None
     cases = {case.name: case for case in cases_to_run(entry)}
-    record = entry.program.model_dump(mode="json", by_alias=True, exclude_unset=True)
+    record = entry.described.model_dump(mode="json", by_alias=True, exclude_unset=True)
     run_id = f"{at:%Y%m%d-%H%M%S}-{len(run_ids(ledger)):04x}"
     run = replace(new_run(entry.name, "paper"), id=run_id, cluster=cluster)
     jobs = {
@@ -115,7 +115,7 @@ def record_described(
             new_job(name, "slurm"),
             id=hashlib.sha256(f"{cluster} {name} {repeat}".encode()).hexdigest()[:12],
             cluster=cluster,
-            workload=cases[name].workload,
+            program=cases[name].program,
             gpus=cases[name].gpus,
             iterations=0,
             repeat=repeat,
@@ -138,8 +138,8 @@ def record_described(
 def _measurement(
     entry: Entry, attempt_id: int, output: Sequence[tuple[Value, Numbers]] | Numbers | None
 ) -> Measurement:
-    assert entry.program is not None
-    units = {name: metric.unit for name, metric in metric_definitions(entry.program).items()}
+    assert entry.described is not None
+    units = {name: metric.unit for name, metric in metric_definitions(entry.described).items()}
 
     def metrics(numbers: Numbers) -> tuple[MeasuredMetric, ...]:
         return tuple(MeasuredMetric(name, value, units[name]) for name, value in numbers.items())
@@ -148,7 +148,7 @@ def _measurement(
         return Measurement(attempt_id, None, "failed", "exit code 1", (), (), "program")
     if isinstance(output, Mapping):
         return Measurement(attempt_id, None, "verified", None, (), metrics(output))
-    (key,) = entry.program.output.key
+    (key,) = entry.described.output.key
     rows = tuple(MeasuredRow({key: value}, metrics(numbers)) for value, numbers in output)
     return Measurement(attempt_id, None, "verified", None, (), (), rows=rows)
 

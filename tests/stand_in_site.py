@@ -124,7 +124,7 @@ class Site:
         program = self.folder / "train.sh"
         program.write_text(PROGRAM)
         program.chmod(0o755)
-        return f"workloads: {{pretrain: {{python: {json.dumps(str(program))}}}}}\n"  # JSON's quotes are YAML's
+        return f"programs: {{pretrain: {{python: {json.dumps(str(program))}}}}}\n"  # JSON's quotes are YAML's
 
     # ---- `repro` ---------------------------------------------------------------------------------------------
 

@@ -30,7 +30,7 @@ NAVIGATION = {
         "docs/how-to/search",
         "docs/how-to/accept-a-machine",
         "docs/how-to/add-a-site",
-        "docs/how-to/workloads",
+        "docs/how-to/programs",
         "docs/how-to/add-an-experiment",
         "docs/how-to/add-a-program",
         "docs/how-to/add-a-log-format",

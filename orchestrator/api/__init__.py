@@ -79,8 +79,8 @@ _NAMES = {
     "api.runs": "Retried RetriedGroup RetriedJob Waited canary_of cancel cancel_jobs cancellable_jobs retry wait",
     "api.session": "DEFAULT SILENT Reporter Session Silent",
     "api.sites": (
-        "DenyList Fetch FetchedFile FetchedSetting NeedRow WorkloadNeeds WorkloadRow allow_nodes "
-        "deny_nodes list_denied_nodes plan_fetch show_workload workload_needs"
+        "DenyList Fetch FetchedFile FetchedSetting NeedRow ProgramNeeds ProgramRow allow_nodes "
+        "deny_nodes list_denied_nodes plan_fetch show_program program_needs"
     ),
     "api.submissions": "Adopted CaseScript Rendered Submission SubmitOptions adopt render submit submit_all supervise",
     "catalog.case": "Case shown_value",
@@ -130,7 +130,7 @@ class RunFilter(TypedDict, total=False):
 
     scale: str | None
     cluster: str | None
-    workload: str | None
+    program: str | None
 
 
 class JobFilter(RunFilter, total=False):
@@ -170,7 +170,7 @@ class CaseOptions(TypedDict, total=False):
 
     scale: str | None
     where: str | None
-    workload: str | None
+    program: str | None
     time_budget: str | None
     cost_budget: str | None
     arg: Sequence[str] | None

@@ -49,17 +49,17 @@ class ScaleSize:
 
 @dataclass(frozen=True, slots=True)
 class ExperimentProgress:
-    """Jobs of an experiment that were submitted, and how many are verified. `workload` is the program that ran.
+    """Jobs of an experiment that were submitted, and how many are verified. `program` is the program that ran.
 
-    `is_own_workload` is false if another program than the figure's own ran.
+    `is_own_program` is false if another program than the figure's own ran.
     """
 
     scale: str
     cluster: str
-    workload: str
+    program: str
     verified: int
     jobs: int
-    is_own_workload: bool
+    is_own_program: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +128,7 @@ def _experiment_row(entry: Entry, counts: Sequence[JobCount]) -> ListedExperimen
     scales = scale_names(entry.experiment)
     gpus = {scale: {int(value) for value in _values_at(entry, scale, "gpus")} for scale in scales}
     ran = {count.scale for count in counts} & {*scales}
-    own = {scale: _values_at(entry, scale, "workload") for scale in ran}
+    own = {scale: _values_at(entry, scale, "program") for scale in ran}
     return ListedExperiment(
         experiment=entry.name,
         venue=entry.paper.venue,
@@ -140,7 +140,7 @@ def _experiment_row(entry: Entry, counts: Sequence[JobCount]) -> ListedExperimen
         scales=tuple(ScaleSize(scale, max(sizes)) for scale, sizes in gpus.items()),
         done=tuple(
             _progress(list(of_program), own)
-            for _, of_program in groupby(counts, lambda count: (count.scale, count.cluster, count.workload))
+            for _, of_program in groupby(counts, lambda count: (count.scale, count.cluster, count.program))
         ),
     )
 
@@ -149,14 +149,14 @@ def _progress(counts: Sequence[JobCount], own: Mapping[str, Collection[Value]]) 
     """Return the progress of the jobs of a scale, cluster and program. `own` are the programs of each scale."""
     first, jobs = counts[0], sum(count.jobs for count in counts)
     verified = sum(count.jobs for count in counts if count.verdict == "verified")
-    is_own = first.workload in own.get(first.scale, ())
-    return ExperimentProgress(first.scale, first.cluster, first.workload, verified, jobs, is_own)
+    is_own = first.program in own.get(first.scale, ())
+    return ExperimentProgress(first.scale, first.cluster, first.program, verified, jobs, is_own)
 
 
 def _values_at(entry: Entry, scale: str, axis: str) -> set[Value]:
     """Return the values of the cases on an axis. The cases are expanded only if a rule derives the value."""
-    if axis == "workload" and entry.program is not None:
-        return {entry.program.shown_name}
+    if axis == "program" and entry.described is not None:
+        return {entry.described.shown_name}
     values = values_on(entry, scale_fields(entry, scale), axis)
     return values or {case.settings.get(axis, 0) for case in cases_to_run(entry, scale)}
 
@@ -191,7 +191,7 @@ class ExperimentCases:
     @property
     def numbers_of_rows(self) -> list[PublishedPoint]:
         """Return the published numbers of rows of an output; no case has them before it ran."""
-        key = self.entry.program.output.key if self.entry.program is not None and self.scale == PAPER else ()
+        key = self.entry.described.output.key if self.entry.described is not None and self.scale == PAPER else ()
         points = [point for point in self.entry.experiment.published if point.where.keys() & {*key}]
         settings = [{axis: value for axis, value in point.where.items() if axis not in key} for point in points]
         return [point for point, own in zip(points, settings, strict=True) if any(case.has(own) for case in self.cases)]
@@ -221,13 +221,13 @@ class ExperimentCases:
 
     def script_of(self, case: Case) -> str | None:
         """Return `NVIDIA/Megatron-LM at 6985e58938: examples/sc21/run_figure_13.sh`; None without a script."""
-        code = self.entry.paper.code.get(case.workload)
+        code = self.entry.paper.code.get(case.program)
         return case.script if case.script is None or code is None else f"{code.place_of_scripts}: {case.script}"
 
 
 @dataclass(frozen=True, slots=True)
 class ShownPaper:
-    """A paper. `code` and `images` are by workload; `not_run` are parts that no experiment runs."""
+    """A paper. `code` and `images` are by program; `not_run` are parts that no experiment runs."""
 
     paper: str
     title: str
@@ -270,7 +270,7 @@ class ShownCase(TableRow):
     settings: Annotated[Mapping[str, Value | None], Columns(_shown_settings)]
     arguments: Annotated[str | None, Field("further arguments of the program")]
     parameters_billion: Annotated[float | None, Field("parameters of the whole model", "10^9")]
-    workload: Annotated[str, Field("program that runs the case")]
+    program: Annotated[str, Field("program that runs the case")]
     experiment: Annotated[str, Field("full name of the experiment")]
     scale: Annotated[str, Field("scale of the case")]
     published: Annotated[Sequence[PublishedPoint], Field("numbers of the source")]

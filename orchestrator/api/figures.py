@@ -83,8 +83,8 @@ class Collected:
 
     def _require_iterations(self) -> None:
         """Raise ReproError for a described program, of which the ledger has only statistics of its iterations."""
-        if self.outcome.entry.program is not None:
-            what = f"--iterations: those of {self.outcome.entry.program.shown_name} are not stored"
+        if self.outcome.entry.described is not None:
+            what = f"--iterations: those of {self.outcome.entry.described.shown_name} are not stored"
             raise ReproError(Problem(what, hint="leave it out: the cases have the statistics of their iterations"))
 
     def columns(self, choice: str = "all", *, iterations: bool = False) -> list[Column]:
@@ -294,9 +294,9 @@ def _of_jobs_and_rows(
 ) -> tuple[str | None, dict[str, Value]]:
     """Return the part of a filter that selects jobs, and the values that select rows of their outputs."""
     entry = find_experiment(session.folders, experiment) if experiment and where else None
-    if where is None or entry is None or entry.program is None:
+    if where is None or entry is None or entry.described is None:
         return where, {}
-    keys = entry.program.output.key
+    keys = entry.described.output.key
     of_rows = {axis: value for axis, value in parse_where(where, entry.names.axes).items() if axis in keys}
     return ",".join(part for part in where.split(",") if part.partition("=")[0].strip() not in keys), of_rows
 
@@ -337,7 +337,7 @@ def claims(
 def _submitted(ledger: Ledger, selection: FigureFilter) -> list[str]:
     """Return the experiments that have such a job, in the order of their first runs. ReproError for `without`."""
     left_out_attempts(ledger, selection.get("without") or ())
-    matches = job_filter(ledger, None, selection.get("scale"), selection.get("cluster"), selection.get("workload"))
+    matches = job_filter(ledger, None, selection.get("scale"), selection.get("cluster"), selection.get("program"))
     rows: Sequence[JobSummary] = job_summaries(ledger)
     if (run := selection.get("run")) is not None:
         rows = job_rows(ledger, run_id=run_named(run_summaries(ledger), run))
@@ -379,7 +379,7 @@ def report(
                 raise
             session.note([f"{name} is left out: {error.problems[0]}"])
     if not outcomes:
-        words = {"scale": "at", "cluster": "on", "workload": "with"}
+        words = {"scale": "at", "cluster": "on", "program": "with"}
         filters = [f" {words[name]} {value}" for name, value in selection.items() if value and name in words]
         what = f"no submitted experiment can be reported{''.join(filters)}"
         raise ReproError(Problem(what, hint="repro status shows the jobs"))

@@ -85,7 +85,7 @@ def job_filter(
     where: str | None = None,
     scale: str | None = None,
     cluster: str | None = None,
-    workload: str | None = None,
+    program: str | None = None,
     state: str | None = None,
 ) -> Callable[[JobSummary], bool]:
     """Return a predicate for jobs; ReproError if a state, axis or program is unknown. `where` needs a JobRow.
@@ -94,13 +94,13 @@ def job_filter(
     """
     states = _states(state)
     has = None if where is None else _settings_filter(ledger, where)
-    if workload is not None:
+    if program is not None:
         from orchestrator.programs.registry import require_program
 
-        require_program(workload, program_names(ledger) if ledger is not None else ())
+        require_program(program, program_names(ledger) if ledger is not None else ())
 
     def matches(row: JobSummary) -> bool:
-        if scale not in (None, row.scale) or cluster not in (None, row.cluster) or workload not in (None, row.workload):
+        if scale not in (None, row.scale) or cluster not in (None, row.cluster) or program not in (None, row.program):
             return False
         if states and not states & {base_state(row.state), (row.verdict or "").upper()}:
             return False
@@ -229,7 +229,7 @@ class JobAttempt:
     cluster: str
     case: Annotated[str, Field(of="case_name")]
     repeat: int
-    workload: str
+    program: str
     number: int
     run_id: str
     scheduler: str

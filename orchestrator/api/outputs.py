@@ -48,7 +48,7 @@ def check_output(
     with the fewest problems; None if there is no example. ReproError if the experiment describes no program, or the
     file cannot be read.
     """
-    program = entry.program
+    program = entry.described
     if program is None:
         if log is None:
             return None
@@ -92,8 +92,8 @@ def lines_of(file: Path) -> Iterator[bytes]:
 
 def _numbers(entry: Entry, judged: JudgedOutput) -> Iterator[OutputNumber]:
     """Yield the numbers in the order of their lines."""
-    assert entry.program is not None
-    output, key = judged.output, entry.program.output.key
+    assert entry.described is not None
+    output, key = judged.output, entry.described.output.key
     found: list[tuple[str | None, str, OutputValue]] = [(None, name, one) for name, one in output.values.items()]
     for row, columns in output.rows.items():
         found += [(key_text(key, row), name, one) for name, one in columns.items() if name not in key]

@@ -26,7 +26,7 @@ from orchestrator.planning.batch_plan import BatchPlan, ChosenCases, PlannedCase
 from orchestrator.planning.batch_report import BatchReport, batch_report, budget_text, with_exact_memory
 from orchestrator.planning.plan import Plan, bind, repeated, require_jobs
 from orchestrator.planning.run_settings import RunSettings, read_settings
-from orchestrator.planning.target import Target, cases_at, replace_workload, scale_notes
+from orchestrator.planning.target import Target, cases_at, replace_program, scale_notes
 from orchestrator.programs.changes import parse_changes
 from orchestrator.programs.registry import find_program
 from orchestrator.text import counted
@@ -49,7 +49,7 @@ def _choice(folders: Folders, names: Sequence[str], cluster: str | None, options
     """Read the files. ReproError has every problem of files and options; an unknown option is a TypeError."""
     if unknown := sorted(options.keys() - CaseOptions.__annotations__.keys()):
         raise TypeError(f"unknown keyword: {', '.join(unknown)}")
-    workload = options.get("workload")
+    program = options.get("program")
     problems: list[Problem] = []
     entries: dict[str, Entry] = {}
     profile: Cluster | None = None
@@ -67,8 +67,8 @@ def _choice(folders: Folders, names: Sequence[str], cluster: str | None, options
     with added_to(problems):
         changes = parse_changes(options.get("arg") or (), options.get("no_arg") or ())
     with added_to(problems):
-        if workload is not None:
-            find_program(workload)
+        if program is not None:
+            find_program(program)
     if problems:
         raise ReproError(*dict.fromkeys(problems))
     return _Choice(list(entries.values()), profile, changes, settings)
@@ -125,7 +125,7 @@ def _planned(names: Sequence[str] | str, cluster: str | None, options: CaseOptio
 
 def _chosen(names: Sequence[str], choice: _Choice, options: CaseOptions) -> tuple[list[ChosenCases], list[str]]:
     """Return the chosen cases of each experiment, and a note for each experiment of a paper that has none."""
-    workload, cluster = options.get("workload"), choice.cluster
+    program, cluster = options.get("program"), choice.cluster
     chosen: list[ChosenCases] = []
     of_programs: list[Case] = []
     problems: list[Problem] = []
@@ -136,8 +136,8 @@ def _chosen(names: Sequence[str], choice: _Choice, options: CaseOptions) -> tupl
         try:
             require_jobs(entry)
             wanted = _wanted(entry, options.get("where"))
-            at_scale = cases_at(entry, cluster, options.get("scale"), workload, wanted)
-            at_scale = replace_workload(at_scale, workload)
+            at_scale = cases_at(entry, cluster, options.get("scale"), program, wanted)
+            at_scale = replace_program(at_scale, program)
             selected = with_changes(_selected(entry, at_scale, wanted), choice.changes)
             target = Target.of_paper(entry) if cluster is None else Target.of_cluster(cluster)
         except ReproError as error:
@@ -156,7 +156,7 @@ def _chosen(names: Sequence[str], choice: _Choice, options: CaseOptions) -> tupl
 def _wanted(entry: Entry, where: str | None) -> dict[str, Value]:
     """Return the values of `--where`. ReproError for an axis that names rows of an output: a job gives all of them."""
     wanted = parse_where(where, entry.names.axes)
-    keys = entry.program.output.key if entry.program is not None else ()
+    keys = entry.described.output.key if entry.described is not None else ()
     if key := next((axis for axis in wanted if axis in keys), None):
         what = f"--where {key}=...: {key} names rows of the output of a job"
         raise ReproError(Problem(what, hint="leave it out; commands that show results accept it"))
@@ -270,7 +270,7 @@ def require_submittable(planned: Sequence[PlannedRun], *, warm_up: bool = False)
     """Raise ReproError if no job has kernels to compile first with `warm_up`."""
     plans, is_slurm = [plan for run in planned for plan in run.plans], planned[0].cluster.is_slurm
     if warm_up and not (is_slurm and any(plan.program.warm_up for plan in plans)):
-        names = " and ".join(sorted({plan.program.workload for plan in plans}))
+        names = " and ".join(sorted({plan.program.name for plan in plans}))
         why = f"{names} compiles no kernels first" if is_slurm else "local jobs run one after another"
         raise ReproError(Problem(f"--depends-on warm-up: {why}", hint="leave it out"))
 

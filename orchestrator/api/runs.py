@@ -125,7 +125,7 @@ def _verified_cases(ledger: Ledger, cancelled: Sequence[JobRow]) -> set[tuple[st
 
 
 def _case_of(row: JobSummary) -> tuple[str, ...]:
-    return row.experiment, row.scale, row.cluster, row.case_name, row.workload
+    return row.experiment, row.scale, row.cluster, row.case_name, row.program
 
 
 def canary_of(job: str, *, session: Session = DEFAULT) -> JobRow | None:
@@ -253,7 +253,7 @@ def _groups(
     for row in rows:
         if is_of_classes(row.failure, wanted) if wanted else policy_of(row.failure).retry:
             profile = row.profile_file or row.cluster
-            key = (row.experiment, row.scale, profile, row.workload, row.iterations, tuple(row.spec.argument_changes))
+            key = (row.experiment, row.scale, profile, row.program, row.iterations, tuple(row.spec.argument_changes))
             groups.setdefault((*key, settings_of[row.run_id]), []).append(row)
     for group in groups.values():
         yield group, settings_of[group[0].run_id]

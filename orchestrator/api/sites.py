@@ -63,20 +63,20 @@ class NeedRow:
 
 
 @dataclass(frozen=True, slots=True)
-class WorkloadRow:
+class ProgramRow:
     """A program, its commit, and the profile's fields that it needs."""
 
-    workload: str
     program: str
+    about: str
     commit: str | None
     needs: Sequence[str]
 
 
 @dataclass(frozen=True, slots=True)
-class WorkloadNeeds:
+class ProgramNeeds:
     """A program and all that it needs. `published_data` are descriptions of the paper's data."""
 
-    row: WorkloadRow
+    row: ProgramRow
     needs: tuple[NeedRow, ...]
     published_data: tuple[str, ...]
 
@@ -100,13 +100,13 @@ class FetchedSetting:
 
 @dataclass(frozen=True, slots=True)
 class Fetch:
-    """Items of a workload at their places.
+    """Items of a program at their places.
 
     `settings` are the fields that the profile must have for them; empty if it has them. `command` is this command of
     `repro`. With `text`, data are those of the text.
     """
 
-    workload: Program
+    program: Program
     cluster: Cluster
     items: tuple[Item, ...]
     settings: tuple[FetchedSetting, ...]
@@ -129,25 +129,25 @@ class Fetch:
         return fetch_items(self.items, self.templates, self.command, self.text, notify)
 
 
-def workload_needs(session: Session = DEFAULT) -> list[WorkloadNeeds]:
-    """Return all workloads with what they need."""
+def program_needs(session: Session = DEFAULT) -> list[ProgramNeeds]:
+    """Return all programs with what they need."""
     code = published_code(session.folders)
-    return [_needs(workload, sources_of(workload, code)) for workload in programs().values()]
+    return [_needs(program, sources_of(program, code)) for program in programs().values()]
 
 
-def show_workload(name: str, cluster: str | None = None, *, session: Session = DEFAULT) -> WorkloadNeeds:
-    """Return what a workload needs; with a cluster, also what is there."""
-    workload = find_program(program_name(name))
-    sources = sources_of(workload, published_code(session.folders))
-    return _needs(workload, sources, None if cluster is None else find_cluster(session.folders, cluster))
+def show_program(name: str, cluster: str | None = None, *, session: Session = DEFAULT) -> ProgramNeeds:
+    """Return what a program needs; with a cluster, also what is there."""
+    program = find_program(program_name(name))
+    sources = sources_of(program, published_code(session.folders))
+    return _needs(program, sources, None if cluster is None else find_cluster(session.folders, cluster))
 
 
-def _needs(workload: Program, sources: Sequence[Source], profile: Cluster | None = None) -> WorkloadNeeds:
-    items = {} if profile is None else {item.source.need.field: item for item in items_of(workload, profile, sources)}
+def _needs(program: Program, sources: Sequence[Source], profile: Cluster | None = None) -> ProgramNeeds:
+    items = {} if profile is None else {item.source.need.field: item for item in items_of(program, profile, sources)}
     commit = next((source.commit for source in sources if source.commit), None)
     required = [source.need.field for source in sources if source.is_required]
-    return WorkloadNeeds(
-        WorkloadRow(workload.name, workload.about, commit, required),
+    return ProgramNeeds(
+        ProgramRow(program.name, program.about, commit, required),
         tuple(_need(source, items.get(source.need.field), profile) for source in sources),
         tuple(source.published_data for source in sources if source.published_data),
     )
@@ -191,33 +191,33 @@ def plan_fetch(
 
     ReproError if the profile lacks a path, if this machine does not see its paths, or if the text cannot be used.
     """
-    workload, profile = find_program(program_name(name)), find_cluster(session.folders, cluster)
-    sources = sources_of(workload, published_code(session.folders))
+    program, profile = find_program(program_name(name)), find_cluster(session.folders, cluster)
+    sources = sources_of(program, published_code(session.folders))
     if directory is None:
-        items = items_of(workload, profile, sources)
-        require_placed(workload, profile, sources, items, is_written_here=not offline)
+        items = items_of(program, profile, sources)
+        require_placed(program, profile, sources, items, is_written_here=not offline)
         settings: tuple[FetchedSetting, ...] = ()
     else:
         # The name that the tool gives to the data of a text.
         items = items_at(sources, _absolute(directory), None if text is None else f"{Path(text).stem}_text_document")
         settings = tuple(FetchedSetting(item.source.need.field, item.value) for item in items)
-        site = profile.profile.workloads.site(workload.name)
+        site = profile.profile.programs.site(program.name)
         if all(getattr(site, setting.field, None) == setting.value for setting in settings):
             settings = ()
     given = None
     if text is not None:
         given = Text(_absolute(text), python or sys.executable)
-        require_usable_text(given, workload.name, items)
+        require_usable_text(given, program.name, items)
     paths = {
         "--directory": directory and _absolute(directory),
         "--text": text and _absolute(text),
         "--python": python,
     }
     words = [f"{option} {shlex.quote(str(path))}" for option, path in paths.items() if path]
-    command = " ".join([fetch_command(workload.name, cluster), *words])
+    command = " ".join([fetch_command(program.name, cluster), *words])
     if offline and not items:
-        raise ReproError(Problem(f"{workload.name} needs nothing from elsewhere"))
-    return Fetch(workload, profile, tuple(items), settings, session.folders.templates, command, given)
+        raise ReproError(Problem(f"{program.name} needs nothing from elsewhere"))
+    return Fetch(program, profile, tuple(items), settings, session.folders.templates, command, given)
 
 
 def _absolute(path: Path | str) -> Path:

@@ -270,7 +270,7 @@ def supervise(submissions: Sequence[Submission] | Submission, *, session: Sessio
     wait_for(lambda: update(ledger, POLL_EVERY_S), rows, supervise_all, report, session.reporter.progress)
     return [
         judge_figure(
-            *(ledger, folders, planned.entry.name, planned.scale, planned.cluster.name, planned.plans[0].case.workload),
+            *(ledger, folders, planned.entry.name, planned.scale, planned.cluster.name, planned.plans[0].case.program),
             changes=changes_of(plan.case.argument_changes for plan in planned.plans),
         )
         for planned in (submission.planned for submission in submissions)
@@ -314,7 +314,7 @@ def render(
     folders, base = session.folders, Path(output or "").resolve()
     profile = with_denied_nodes(planned.cluster)
     session.note(denied_note(profile))
-    stem = "-".join(filter(None, [planned.entry.short_name, options.get("workload")]))
+    stem = "-".join(filter(None, [planned.entry.short_name, options.get("program")]))
     names = [f"{stem}-{plan.case.slug}" for plan in planned.plans]
     if explain:
         plan, name = planned.plans[0], names[0]

@@ -13,7 +13,7 @@ from orchestrator.programs.registry import known_program
 
 def require_changeable(cases: Sequence[Case], changes: Sequence[str]) -> None:
     """Raise ReproError for each argument that the program's axes or the profile set, or that no case passes."""
-    known = dict.fromkeys(case.workload for case in cases if case.program is None)
+    known = dict.fromkeys(case.program for case in cases if case.described is None)
     programs = [program for name in known if (program := known_program(name)) is not None]
     problems = [
         Problem(f"{change.replace('=', ' ', 1)}: {fixed.what}", hint=fixed.hint)
@@ -28,7 +28,7 @@ def require_changeable(cases: Sequence[Case], changes: Sequence[str]) -> None:
 
 def _require_dropped(cases: Sequence[Case], dropped: Sequence[str]) -> None:
     known = dict.fromkeys(flag for case in cases for flag in _flags(case)) if dropped else {}
-    programs = " and ".join(dict.fromkeys(case.workload for case in cases))
+    programs = " and ".join(dict.fromkeys(case.program for case in cases))
     problems = [
         Problem(
             f"--no-arg {flag}: {programs} does not get this argument",
@@ -65,7 +65,7 @@ def _values(change: str) -> tuple[str, ...] | None:
 
 def _flags(case: Case) -> Mapping[str, tuple[str, ...]]:
     """Return the flags of a case's program."""
-    program = known_program(case.workload) if case.program is None else None
+    program = known_program(case.program) if case.described is None else None
     if program is not None:
         return program.flags_of(case)
-    return read_flags([*(case.program.command if case.program else ()), *case.arguments])
+    return read_flags([*(case.described.command if case.described else ()), *case.arguments])

@@ -1,4 +1,4 @@
-"""A case of a figure, the selection of cases by `--where tp=8,gbs=32` and `--workload`, and published times."""
+"""A case of a figure, the selection of cases by `--where tp=8,gbs=32` and `--program`, and published times."""
 
 from __future__ import annotations
 
@@ -32,19 +32,19 @@ class Case:
     """One point of an experiment, at one scale.
 
     `point` has the values on the axes that name the case, `settings` the values on all axes. `program` is the program
-    that the experiment describes; None for a known one, whose name is `workload`. `arguments` are further
+    that the experiment describes; None for a known one, whose name is `program`. `arguments` are further
     arguments of the program, besides those from the settings. `argument_changes` are the options `--arg`
     and `--no-arg` of the run that change the arguments. `published` are the numbers of the source.
     `reference_only` is the reason why the case has no job. `script` is the published script with its arguments, at the
-    published scale. `instead_of` is the workload of the experiment, if
-    `--workload` replaced it.
+    published scale. `instead_of` is the program of the experiment, if
+    `--program` replaced it.
     """
 
     experiment: str
     scale: str
     point: tuple[tuple[str, Value], ...]
-    workload: str
-    program: ProgramFields | None = None
+    program: str
+    described: ProgramFields | None = None
     device: str = "gpu"
     time_limit: str | None = None
     gpu_memory_gb: int | None = None
@@ -123,7 +123,7 @@ class Case:
     @property
     def record(self) -> Program:
         """Record of the program. ReproError if no package registers it."""
-        return find_program(self.workload) if self.program is None else DESCRIBED
+        return find_program(self.program) if self.described is None else DESCRIBED
 
     def with_iterations(self, iterations: int) -> Self:  # noqa: ARG002
         """Return the case with another number of iterations; unchanged if its program has no such number."""
@@ -132,10 +132,10 @@ class Case:
     def identity_parts(self) -> dict[str, object]:
         """Return the parts of a job's identity that are the settings of the case."""
         given = {name: value for name, value in self.settings.items() if name not in self.without_influence}
-        if self.program is None:
+        if self.described is None:
             return {"settings": given}
-        values = {name: self.program.value(name, value) for name, value in given.items()}
-        return {"settings": values, "described": self.program.of_job()}
+        values = {name: self.described.value(name, value) for name, value in given.items()}
+        return {"settings": values, "described": self.described.of_job()}
 
     @property
     def name(self) -> str:
@@ -187,7 +187,7 @@ def alike(first: Case, second: Case, compared: Collection[str]) -> bool:
     axes = (first.settings.keys() | second.settings.keys()) - {*compared, *first.without_influence}
     if any(first.settings.get(axis) != second.settings.get(axis) for axis in axes):
         return False
-    if (first.device, first.arguments, first.program) != (second.device, second.arguments, second.program):
+    if (first.device, first.arguments, first.described) != (second.device, second.arguments, second.described):
         return False
     return first.runs_like(second, compared)
 
@@ -247,38 +247,38 @@ def _values(cases: Sequence[Case], axis: str) -> str:
     return (", ".join(texts[:_MOST_SHOWN]) or "none") + more
 
 
-def with_workload(cases: Sequence[C], workload: str) -> list[C]:
-    """Return the cases with another workload; cases that already have it are unchanged.
+def with_program(cases: Sequence[C], program: str) -> list[C]:
+    """Return the cases with another program; cases that already have it are unchanged.
 
-    The expected outcome belongs to the original workload and is dropped; published numbers stay for comparison.
-    `cases` are all cases of an experiment at a scale. ReproError if they compare workloads: two cases would be one job.
+    The expected outcome belongs to the original program and is dropped; published numbers stay for comparison.
+    `cases` are all cases of an experiment at a scale. ReproError if they compare programs: two cases would be one job.
     """
-    programs = list(dict.fromkeys(case.workload for case in cases))
-    if programs == [workload]:
+    programs = list(dict.fromkeys(case.program for case in cases))
+    if programs == [program]:
         return list(cases)
-    if len(programs) > 1 or any(axis == "workload" for case in cases for axis, _ in case.point):
+    if len(programs) > 1 or any(axis == "program" for case in cases for axis, _ in case.point):
         figure = f"{short_name(cases[0].experiment)} at scale {cases[0].scale}"
-        what = f"--workload {workload}: {figure} compares programs ({', '.join(programs)}), which would become one"
-        raise ReproError(Problem(what, hint="leave --workload out"))
+        what = f"--program {program}: {figure} compares programs ({', '.join(programs)}), which would become one"
+        raise ReproError(Problem(what, hint="leave --program out"))
     return [
         replace(
             case,
-            workload=workload,
+            program=program,
             expected=None,
             instead_of=case.instead_of or programs[0],
-            settings={**case.settings, "workload": workload},
+            settings={**case.settings, "program": program},
         )
         for case in cases
     ]
 
 
 def replacement_notes(cases: Sequence[Case]) -> list[str]:
-    """Return what a user should know before another workload than the experiment's own runs the cases."""
-    original, workload = cases[0].instead_of, cases[0].workload
+    """Return what a user should know before another program than the experiment's own runs the cases."""
+    original, program = cases[0].instead_of, cases[0].program
     if original is None:
         return []
-    notes = [f"{short_name(cases[0].experiment)} with {workload} instead of {original}"]
+    notes = [f"{short_name(cases[0].experiment)} with {program} instead of {original}"]
     passed = dict.fromkeys(" ".join(case.arguments) for case in cases if case.arguments)
     if passed:
-        notes.append(f"arguments for {original}, passed to {workload} unchanged: {'; '.join(passed)}")
+        notes.append(f"arguments for {original}, passed to {program} unchanged: {'; '.join(passed)}")
     return notes

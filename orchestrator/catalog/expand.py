@@ -85,7 +85,7 @@ def _pair_problems(entry: Entry, scale: str, cases: Sequence[Case]) -> Iterator[
             continue
         sides: list[list[Case]] = []
         for key, which, available in (("of", entry, cases), ("over", other, expand(other, scale))):
-            rows = which.program.output.key if which.program is not None else ()
+            rows = which.described.output.key if which.described is not None else ()
             wanted = {axis: value for axis, value in (claim.where | getattr(claim, key)).items() if axis not in rows}
             sides.append([case for case in available if case.has(wanted)])
             if not sides[-1]:
@@ -105,14 +105,14 @@ def cases_to_run(entry: Entry, scale: str = PAPER) -> list[Case]:
 
 
 def unknown_programs(entry: Entry) -> Iterator[Problem]:
-    """Yield each workload that an experiment names for its jobs and that does not exist."""
+    """Yield each program that an experiment names for its jobs and that does not exist."""
     for scale in scale_names(entry.experiment) if entry.experiment.reference_only is None else ():
         fields = scale_fields(entry, scale)
-        named = [(("workload",), fields.workload)] if fields.workload is not None else []
-        for path, name in (*named, *named_values(fields, "workload", to_run=True)):
+        named = [(("program",), fields.program)] if fields.program is not None else []
+        for path, name in (*named, *named_values(fields, "program", to_run=True)):
             if known_program(str(name)) is None:
                 hint = names_hint(str(name), programs())
-                yield Problem(f"{name}: no such workload", entry.scale_location(scale, *path), hint)
+                yield Problem(f"{name}: no such program", entry.scale_location(scale, *path), hint)
 
 
 class _NamelessRowError(Exception):
@@ -138,7 +138,7 @@ def reference_notes(entry: Entry, scale: str) -> list[str]:
 
 
 def values_on(entry: Entry, fields: ScaleFields, axis: str) -> set[Value] | None:
-    """Return the values of all cases with a job on `gpus` or `workload` without expanding them.
+    """Return the values of all cases with a job on `gpus` or `program` without expanding them.
 
     Return None if a rule derives them.
     """
@@ -195,8 +195,8 @@ def _case(
         experiment=entry.name,
         scale=scale,
         point=(),
-        workload=str(settings["workload"]) if entry.program is None else entry.program.shown_name,
-        program=entry.program,
+        program=str(settings["program"]) if entry.described is None else entry.described.shown_name,
+        described=entry.described,
         device=fields.device or "gpu",
         time_limit=fields.time_limit,
         gpu_memory_gb=fields.gpu_memory_gb,
@@ -232,9 +232,9 @@ def _naming_axes(entry: Entry, fields: ScaleFields) -> list[str]:
 
 def _shared(entry: Entry, fields: ScaleFields) -> dict[str, Value]:
     """Return the settings that all cases of the scale share."""
-    workload = fields.workload or entry.experiment.workload
+    program = fields.program or entry.experiment.program
     return {
-        **({"workload": workload} if workload is not None else {}),
+        **({"program": program} if program is not None else {}),
         **({"gpus": fields.gpus} if fields.gpus else {}),
         **{axis: group[axis] for group in (fields.model, fields.training) for axis in entry.axes if axis in group},
         **fields.fixed,

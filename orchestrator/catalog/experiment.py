@@ -245,8 +245,8 @@ class ScaleFields(Strict):
     gpu_memory_gb: Count | None = optional(
         "Memory that each GPU must have, in units of 10^9 bytes. Without it: any.", 80
     )
-    workload: Text | None = optional(
-        "Known program: `repro workloads list` prints the names. Without it at a scale: that of the experiment.",
+    program: Text | None = optional(
+        "Known program: `repro programs list` prints the names. Without it at a scale: that of the experiment.",
         "pretrain",
     )
     model: ModelGroup = optional(
@@ -300,7 +300,7 @@ class Experiment(ScaleFields):
         "Pipeline against tensor parallelism",
     )
     program: ProgramReference | None = optional(
-        "Program that this file describes, or the name of one in `programs` of `paper.yaml`. Without it: `workload`.",
+        "Program that this file describes, or the name of one in `programs` of `paper.yaml`. Without it: `program`.",
         {
             "command": ["python3", "train_toy.py", "--width", "{width}"],
             "output": {"iterations": "step={iteration} loss={loss}"},
@@ -313,7 +313,7 @@ class Experiment(ScaleFields):
         "Reason why the experiment has published numbers and no jobs.", "the machine no longer exists"
     )
     script: Text | None = optional(
-        "Published script of all cases, as a path in the repository of their workload.",
+        "Published script of all cases, as a path in the repository of their program.",
         "examples/sc21/run_figure_13.sh",
     )
     notes: list[Text] = optional("Further remarks.", ["The figure has no grid."], default=[])
@@ -342,7 +342,7 @@ class Experiment(ScaleFields):
         {"how": "printed", "source": "table 1"},
     )
     published_program: Text | None = optional(
-        "Program of the published numbers, if it is not `workload`. The numbers are drawn beside measured ones, and "
+        "Program of the published numbers, if it is not `program`. The numbers are drawn beside measured ones, and "
         "decide no claim.",
         "Megatron-LM at f772743329",
     )
@@ -400,10 +400,10 @@ class Experiment(ScaleFields):
 
     @model_validator(mode="after")
     def _has_a_program(self) -> Experiment:
-        if (self.workload is None) == (self.program is None):
+        if (self.program is None) == (self.program is None):
             if self.program is None:
-                raise ValueError("neither workload nor program: add one of them")
-            field = {"field": ("workload",), "hint": "remove it, or the program"}
+                raise ValueError("neither program nor program: add one of them")
+            field = {"field": ("program",), "hint": "remove it, or the program"}
             raise PydanticCustomError("two_programs", "a program is also given", field)
         return self
 
@@ -435,7 +435,7 @@ class NotRun(Strict):
 
 
 class CodeFields(Strict):
-    """Commit of a workload's source code."""
+    """Commit of a program's source code."""
 
     repository: Text = required("Repository on GitHub, `OWNER/NAME`.", "NVIDIA/Megatron-LM")
     commit: Text = required("Commit of the paper's jobs.", "6985e58938d40ad91ac07b0fddcfad8132e1447e")
@@ -458,12 +458,12 @@ class Paper(Strict):
     arxiv: Text | None = optional("Number of the paper on arXiv.", "2104.04473")
     doi: Text | None = optional("DOI of the paper.", "10.1145/3458817.3476209")
     code: dict[str, CodeFields] = optional(
-        "Source code of the paper's jobs, by the name of the workload.",
+        "Source code of the paper's jobs, by the name of the program.",
         {"megatron-2021": {"repository": "NVIDIA/Megatron-LM", "commit": "6985e58938"}},
         default={},
     )
     images: dict[str, Text] = optional(
-        "Name of the container image of each workload. The cluster profile has its location.",
+        "Name of the container image of each program. The cluster profile has its location.",
         {"megatron-2021": "nvidia/pytorch:20.12-py3"},
         default={},
     )

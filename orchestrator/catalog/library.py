@@ -107,7 +107,7 @@ class Entry:
     names: ProgramNames
     others: Mapping[str, Entry] = field(default_factory=dict)
     path: str | None = None
-    program: ProgramFields | None = None
+    described: ProgramFields | None = None
     record: Program | None = None
 
     @property
@@ -266,7 +266,7 @@ def read_experiment(
             others = _others(name, document, experiment, files or {}, readers)
     if document is None or experiment is None or paper is None or names is None or problems or of_paper:
         raise ReproError(*dict.fromkeys((*problems, *of_paper)))
-    return Entry(name, file, document, experiment, paper, names, others, program=program, record=record)
+    return Entry(name, file, document, experiment, paper, names, others, described=program, record=record)
 
 
 def _paper(folder: Path, names: ProgramNames | None = None) -> Paper:
@@ -288,17 +288,17 @@ def _known_program(document: Document) -> Program | None:
     ReproError if there is none.
     """
     content = _mapping(document.value)
-    if content.get("program") is not None or "workload" not in content:
+    if content.get("program") is not None or "program" not in content:
         return None
-    if (program := known_program(str(content["workload"]))) is not None:
+    if (program := known_program(str(content["program"]))) is not None:
         return program
     scales = map(_mapping, _mapping(content.get("scales")).values())
-    named = [*values_of(content).get("workload", ()), *(scale.get("workload") for scale in scales)]
+    named = [*values_of(content).get("program", ()), *(scale.get("program") for scale in scales)]
     known = [program for name in named if (program := known_program(str(name))) is not None]
     for program in known or programs().values():
         return program
-    what = f"{content['workload']}: no such workload"
-    raise ReproError(Problem(what, str(document.place(("workload",))), "install the package of the program"))
+    what = f"{content['program']}: no such program"
+    raise ReproError(Problem(what, str(document.place(("program",))), "install the package of the program"))
 
 
 def _program(
@@ -345,7 +345,7 @@ def _group_problems(document: Document, names: ProgramNames, program: str) -> It
 
 
 def published_code(folders: Folders) -> dict[str, CodeFields]:
-    """Return the published code of each workload that a paper names; the first paper counts, a user's before shipped.
+    """Return the published code of each program that a paper names; the first paper counts, a user's before shipped.
 
     ReproError has every problem of the papers.
     """
@@ -441,7 +441,7 @@ def _missing_axes(entry: Entry, fields: ScaleFields) -> Iterator[Problem]:
     for path, axis in (*_named_axes(entry.experiment), *_axes_below_ticks(entry.experiment)):
         if axis not in entry.axes:
             yield Problem(f"{axis}: no such axis", entry.location(*path), names_hint(axis, entry.axes))
-    keys = entry.program.output.key if entry.program is not None else ()
+    keys = entry.described.output.key if entry.described is not None else ()
     axes = [*(fields.matrix or ()), *(fields.rules or ()), *_row_axes(fields), *keys]
     what = "neither in matrix nor set by a rule" if fields.matrix else "in no case, nor set by a rule"
     for path, axis in _named_axes(entry.experiment):

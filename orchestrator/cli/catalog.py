@@ -65,7 +65,7 @@ def _experiment_row(listed: api.ListedExperiment) -> dict[str, object]:
     one_size = listed.gpus_min == listed.gpus_max
     counts: dict[str, tuple[int, int]] = {}
     for done in listed.done:
-        label = f"{done.scale}@{done.cluster}" + ("" if done.is_own_workload else f" with {done.workload}")
+        label = f"{done.scale}@{done.cluster}" + ("" if done.is_own_program else f" with {done.program}")
         verified, jobs = counts.get(label, (0, 0))
         counts[label] = (verified + done.verified, jobs + done.jobs)
     return as_row(listed) | {
@@ -84,7 +84,7 @@ def plan(
     cluster: option.ClusterName = None,
     scale: option.Scale = None,
     where: option.Where = None,
-    workload: option.WorkloadName = None,
+    program: option.ProgramName = None,
     time_budget: option.TimeBudget = None,
     cost_budget: option.CostBudget = None,
     arg: option.AddedArguments = None,
@@ -102,7 +102,7 @@ def plan(
     wide: option.Wide = False,
 ) -> None:
     """Check each case: is it valid, does it fit in memory, how long does it take and what does it cost."""
-    options = api.CaseOptions(scale=scale, where=where, workload=workload, arg=arg, no_arg=no_arg)
+    options = api.CaseOptions(scale=scale, where=where, program=program, arg=arg, no_arg=no_arg)
     options |= {"time_budget": time_budget, "cost_budget": cost_budget, "example": example}
     options["settings"] = all_settings(settings, partition, qos, reservation, nodelist, exclude, time)
     report = api.plan(names, cluster, solve_alpha=solve_alpha, session=session_of(context), **options)
@@ -201,7 +201,7 @@ def render(
     cluster: option.OnCluster,
     scale: option.Scale = None,
     where: option.Where = None,
-    workload: option.WorkloadName = None,
+    program: option.ProgramName = None,
     time_budget: option.TimeBudget = None,
     cost_budget: option.CostBudget = None,
     arg: option.AddedArguments = None,
@@ -218,7 +218,7 @@ def render(
     explain: Explain = False,
 ) -> None:
     """Print the batch script of each case; with -o, write the scripts and what they import, ready to submit."""
-    options = api.CaseOptions(scale=scale, where=where, workload=workload, arg=arg, no_arg=no_arg)
+    options = api.CaseOptions(scale=scale, where=where, program=program, arg=arg, no_arg=no_arg)
     options |= {"time_budget": time_budget, "cost_budget": cost_budget, "example": example}
     options["settings"] = all_settings(settings, partition, qos, reservation, nodelist, exclude, time)
     rendered = api.render(experiment, cluster, output, explain=explain, session=session_of(context), **options)
@@ -246,7 +246,7 @@ def render(
 
 
 def _print_origins(rendered: api.Rendered) -> None:
-    """Print each line of the first script after the files and lines, experiment or workload that it comes from."""
+    """Print each line of the first script after the files and lines, experiment or program that it comes from."""
     planned, origins = rendered.planned, [", ".join(line.origins) for line in rendered.lines]
     width = max(map(len, origins))
     for origin, line in zip(origins, rendered.lines, strict=True):

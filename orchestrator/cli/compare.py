@@ -48,7 +48,7 @@ def compare(
     *,
     scale: option.OnlyScale = None,
     cluster: option.OnlyCluster = None,
-    workload: option.OnlyWorkload = None,
+    program: option.OnlyProgram = None,
     where: option.Where = None,
     arg: option.OnlyArguments = None,
     run: option.OnlyRun = None,
@@ -58,7 +58,7 @@ def compare(
 ) -> None:
     """Compare measured with published numbers, or two clusters, dates, commits or runs A and B."""
     experiment, sides = _parse(arguments or [])
-    runs: api.RunFilter = {"cluster": cluster, "scale": scale, "workload": workload}
+    runs: api.RunFilter = {"cluster": cluster, "scale": scale, "program": program}
     session = session_of(context)
     if sides is None:
         selection: api.FigureFilter = {**runs, "arg": arg, "run": run, "without": without, "attempt": attempt}

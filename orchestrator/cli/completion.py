@@ -95,7 +95,7 @@ def _case_pairs(context: typer.Context, incomplete: str) -> Iterable[str]:
 experiments = _completion(lambda *_: _experiment_names())
 experiments_and_papers = _completion(lambda *_: _experiments_and_papers())
 clusters = _completion(lambda *_: api.cluster_names(find_folders()))
-workloads = _completion(lambda *_: [*api.programs(), *api.submitted_programs()])
+programs = _completion(lambda *_: [*api.programs(), *api.submitted_programs()])
 job_ids = _completion(lambda *_: api.job_ids())
 jobs = _completion(lambda *_: [*_experiment_names(), *api.job_ids()])
 states = _completion(lambda *_: map(str.lower, api.job_states()), in_list=True)

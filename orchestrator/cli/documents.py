@@ -117,9 +117,9 @@ DOCUMENTS: dict[str, JsonDocument] = {
         numbers="OutputNumber",
     ),
     "config show": JsonDocument("Settings that apply to every command.", settings="ConfigRow"),
-    "workloads list": JsonDocument("Programs.", workloads="WorkloadRow"),
-    "workloads show": JsonDocument("A program, and what it needs.", workloads="WorkloadRow", needs="NeedRow"),
-    "workloads fetch": JsonDocument(
+    "programs list": JsonDocument("Programs.", programs="ProgramRow"),
+    "programs show": JsonDocument("A program, and what it needs.", programs="ProgramRow", needs="NeedRow"),
+    "programs fetch": JsonDocument(
         "What was fetched, and the fields to set in the profile; with --offline, the commands.",
         fetched="FetchedFile",
         settings="FetchedSetting",

@@ -39,10 +39,10 @@ MOST_NAMED = 3
 """Running jobs that the progress of a waiting command names."""
 
 _FIRST_COLUMNS = ("job", "experiment", "scale", "cluster", "case", "state", "verdict", "failure", "iteration")
-_COLUMNS = (*_FIRST_COLUMNS, "workload", "tflops_per_gpu", "metric", "left", "id", "why", "newer", "reused")
+_COLUMNS = (*_FIRST_COLUMNS, "program", "tflops_per_gpu", "metric", "left", "id", "why", "newer", "reused")
 _WIDE_COLUMNS = ("gpu_hours", "cost", "joules_per_iteration", "joules_per_token", "no_energy")
 """Columns of `status --wide`."""
-_ONLY_IF_DIFFERENT = ("experiment", "scale", "cluster", "workload")
+_ONLY_IF_DIFFERENT = ("experiment", "scale", "cluster", "program")
 _ONLY_IF_FILLED = ("failure", "metric", "left", "why", "newer", "reused", *_WIDE_COLUMNS)
 _IMPORTANT = (
     "job",

@@ -56,7 +56,7 @@ PANELS = {
         "nodes": ("cli.sites", "Nodes that jobs may not use: deny, list, allow."),
         "images": ("cli.sites", "Container images of a cluster: list, import."),
         "experiments": ("cli.catalog", "Files of experiments: write, check."),
-        "workloads": ("cli.sites", "Programs: list, show, fetch code and data."),
+        "programs": ("cli.sites", "Programs: list, show, fetch code and data."),
         "config": ("cli.sites", "Your settings, and where each one comes from."),
     },
 }
@@ -137,9 +137,9 @@ EXAMPLES: dict[str, Sequence[str]] = {
     "experiments new": ("repro experiments new my/figure.yaml",),
     "experiments check": ("repro experiments check my/figure.yaml",),
     "experiments schema": ("repro experiments schema > experiment.json",),
-    "workloads list": ("repro workloads list",),
-    "workloads show": ("repro workloads show megatron-2021 --cluster selene",),
-    "workloads fetch": ("repro workloads fetch megatron-2021 --cluster selene",),
+    "programs list": ("repro programs list",),
+    "programs show": ("repro programs show megatron-2021 --cluster selene",),
+    "programs fetch": ("repro programs fetch megatron-2021 --cluster selene",),
     "config show": ("repro config show",),
 }
 """Command -> lines of examples."""

@@ -22,7 +22,7 @@ _EXPERIMENT = "figure-13, with its paper sc21/figure-13, or a file my/figure.yam
 _CLUSTER = "Name of a cluster, or path of its profile."
 
 
-def _workload(name: str | None) -> str | None:
+def _program(name: str | None) -> str | None:
     return None if name is None else api.program_name(name)
 
 
@@ -111,19 +111,19 @@ OnCluster = Annotated[
         callback=_required_cluster,
     ),
 ]
-WorkloadName = Annotated[
+ProgramName = Annotated[
     str | None,
     value_option(
-        "--workload",
-        "WORKLOAD",
+        "--program",
+        "PROGRAM",
         "Run another program. megatron-core is the newest Megatron-LM.",
-        completion.workloads,
-        callback=_workload,
+        completion.programs,
+        callback=_program,
     ),
 ]
-OnlyWorkload = Annotated[
+OnlyProgram = Annotated[
     str | None,
-    value_option("--workload", "WORKLOAD", "Only jobs of this program.", completion.workloads, callback=_workload),
+    value_option("--program", "PROGRAM", "Only jobs of this program.", completion.programs, callback=_program),
 ]
 OnlyState = Annotated[
     str | None,

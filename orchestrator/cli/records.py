@@ -105,7 +105,7 @@ def history(
     row, attempts = job_history.job, job_history.attempts
     context.obj.json.put(attempts=attempts)
     rows = [_attempt_row(attempt) for attempt in attempts]
-    message(f"{row.job_id}: {row.label} of {row.experiment} at scale {row.scale} on {row.cluster}, {row.workload}")
+    message(f"{row.job_id}: {row.label} of {row.experiment} at scale {row.scale} on {row.cluster}, {row.program}")
     if row.image is not None:
         message(f"image {row.image}, {row.image_digest or 'unknown'}")
     important = ("attempt", "id", "state", "verdict", "why", "failure", "started", "iteration_ms")
@@ -209,7 +209,7 @@ def status(
     *,
     scale: option.OnlyScale = None,
     cluster: option.OnlyCluster = None,
-    workload: option.OnlyWorkload = None,
+    program: option.OnlyProgram = None,
     where: option.Where = None,
     state: option.OnlyState = None,
     failed: Failed = False,
@@ -220,7 +220,7 @@ def status(
     """Show the state, verdict, speed and remaining time of jobs."""
     every = POLL_EVERY_S if every is None else every
     _require_interval(every)
-    selection: api.JobFilter = {"cluster": cluster, "scale": scale, "workload": workload, "where": where}
+    selection: api.JobFilter = {"cluster": cluster, "scale": scale, "program": program, "where": where}
     session = session_of(context)
     interval, most_jobs = every if watch else 0.0, None if context.obj.is_json else MOST_JOBS
     updates = _updates(

@@ -68,7 +68,7 @@ def collect(
     *,
     scale: option.OnlyScale = None,
     cluster: option.OnlyCluster = None,
-    workload: option.OnlyWorkload = None,
+    program: option.OnlyProgram = None,
     where: option.Where = None,
     arg: option.OnlyArguments = None,
     run: option.OnlyRun = None,
@@ -85,7 +85,7 @@ def collect(
     On a terminal, print the main columns and the claims, and write all columns to a file, which replaces an earlier
     one of the same figure. With -o, only write that file. Through a pipe, print the file itself.
     """
-    selection = api.FigureFilter(cluster=cluster, scale=scale, workload=workload, arg=arg, run=run, without=without)
+    selection = api.FigureFilter(cluster=cluster, scale=scale, program=program, arg=arg, run=run, without=without)
     selection["attempt"] = attempt
     file_format = _export_format(export, output)
     _require_columns(file_format, iterations, columns, context.obj.is_json)
@@ -179,7 +179,7 @@ def claims(
     *,
     scale: option.OnlyScale = None,
     cluster: option.OnlyCluster = None,
-    workload: option.OnlyWorkload = None,
+    program: option.OnlyProgram = None,
     arg: option.OnlyArguments = None,
     run: option.OnlyRun = None,
     without: option.Without = None,
@@ -189,7 +189,7 @@ def claims(
 
     Without a name, all submitted experiments are judged, each at its latest matching run.
     """
-    selection = api.FigureFilter(cluster=cluster, scale=scale, workload=workload, arg=arg, run=run, without=without)
+    selection = api.FigureFilter(cluster=cluster, scale=scale, program=program, arg=arg, run=run, without=without)
     selection["attempt"] = attempt
     session = session_of(context)
     judged = api.claims(experiments or (), session=session, **selection)
@@ -228,7 +228,7 @@ def plot(
     *,
     scale: option.OnlyScale = None,
     cluster: option.OnlyCluster = None,
-    workload: option.OnlyWorkload = None,
+    program: option.OnlyProgram = None,
     where: option.Where = None,
     arg: option.OnlyArguments = None,
     run: option.OnlyRun = None,
@@ -241,7 +241,7 @@ def plot(
 
     Without -o, or with a folder, the earlier picture of the same figure is replaced.
     """
-    selection = api.FigureFilter(cluster=cluster, scale=scale, workload=workload, arg=arg, run=run, without=without)
+    selection = api.FigureFilter(cluster=cluster, scale=scale, program=program, arg=arg, run=run, without=without)
     selection["attempt"] = attempt
     session, names = session_of(context), experiments or []
     if len(names) > 1 or any(map(api.is_paper, names)):
@@ -268,7 +268,7 @@ def report(
     *,
     scale: option.OnlyScale = None,
     cluster: option.OnlyCluster = None,
-    workload: option.OnlyWorkload = None,
+    program: option.OnlyProgram = None,
     arg: option.OnlyArguments = None,
     run: option.OnlyRun = None,
     without: option.Without = None,
@@ -276,7 +276,7 @@ def report(
     force: ForceFolder = False,
 ) -> None:
     """Write one HTML page with outcomes, pictures and provenance."""
-    selection = api.FigureFilter(cluster=cluster, scale=scale, workload=workload, arg=arg, run=run, without=without)
+    selection = api.FigureFilter(cluster=cluster, scale=scale, program=program, arg=arg, run=run, without=without)
     session = session_of(context)
     page = api.report(output, experiments or (), force=force, session=session, **selection)
     claims = [row for outcome in page.outcomes for row in outcome.judged_claims]
@@ -308,7 +308,7 @@ def bundle(
     *,
     scale: option.OnlyScale = None,
     cluster: option.OnlyCluster = None,
-    workload: option.OnlyWorkload = None,
+    program: option.OnlyProgram = None,
     arg: option.OnlyArguments = None,
     run: option.OnlyRun = None,
     without: option.Without = None,
@@ -316,7 +316,7 @@ def bundle(
     force: option.Force = False,
 ) -> None:
     """Write everything a reviewer needs to one file per experiment, or verify such a file from its own logs."""
-    selection = api.FigureFilter(cluster=cluster, scale=scale, workload=workload, arg=arg, run=run, without=without)
+    selection = api.FigureFilter(cluster=cluster, scale=scale, program=program, arg=arg, run=run, without=without)
     if what[0] == "verify":
         if context.obj.is_json:
             context.obj.print_document("bundle verify")

@@ -56,13 +56,13 @@ def wait(
     *,
     scale: option.OnlyScale = None,
     cluster: option.OnlyCluster = None,
-    workload: option.OnlyWorkload = None,
+    program: option.OnlyProgram = None,
     where: option.Where = None,
     timeout: Timeout = None,
     notify: option.Notify = None,
 ) -> None:
     """Wait until jobs have ended: those of experiments, single jobs, or all open jobs."""
-    selection: api.JobFilter = {"cluster": cluster, "scale": scale, "workload": workload, "where": where}
+    selection: api.JobFilter = {"cluster": cluster, "scale": scale, "program": program, "where": where}
     raise typer.Exit(_wait(context, targets or [], timeout, message_addresses(notify), selection))
 
 
@@ -111,7 +111,7 @@ def retry(
     *,
     scale: option.OnlyScale = None,
     cluster: option.OnlyCluster = None,
-    workload: option.OnlyWorkload = None,
+    program: option.OnlyProgram = None,
     where: option.Where = None,
     state: option.OnlyState = None,
     classes: Classes = None,
@@ -122,7 +122,7 @@ def retry(
     notify: option.Notify = None,
 ) -> None:
     """Submit failed jobs again, planned from the current profile, on other nodes or with more time."""
-    selection: api.JobFilter = {"cluster": cluster, "scale": scale, "workload": workload, "where": where}
+    selection: api.JobFilter = {"cluster": cluster, "scale": scale, "program": program, "where": where}
     addresses = message_addresses(notify, waits=wait)
     again: list[api.RetriedJob] = []
 
@@ -202,13 +202,13 @@ def cancel(
     *,
     scale: option.OnlyScale = None,
     cluster: option.OnlyCluster = None,
-    workload: option.OnlyWorkload = None,
+    program: option.OnlyProgram = None,
     where: option.Where = None,
     state: option.OnlyState = None,
     yes: option.Yes = False,
 ) -> None:
     """Cancel jobs of experiments, or by job id."""
-    selection: api.JobFilter = {"cluster": cluster, "scale": scale, "workload": workload, "where": where}
+    selection: api.JobFilter = {"cluster": cluster, "scale": scale, "program": program, "where": where}
     session = session_of(context)
     jobs = api.cancellable_jobs(targets, session=session, state=state, **selection)
     if not jobs:

@@ -372,15 +372,15 @@ def allow(context: typer.Context, names: Nodes, *, cluster: option.ClusterName =
     suggest("the nodes that are denied", "nodes list")
 
 
-workloads = typer.Typer(
+programs = typer.Typer(
     rich_markup_mode=None, no_args_is_help=True, help="Programs that cases run, with their code and data."
 )
 
-Program = Annotated[str, argument("WORKLOAD", "Name of a workload.", completion.workloads)]
+Program = Annotated[str, argument("PROGRAM", "Name of a program.", completion.programs)]
 Directory = Annotated[
     str | None,
     value_option(
-        "--directory", "FOLDER", "Fetch into this folder. Default: the paths in the profile's workloads: section."
+        "--directory", "FOLDER", "Fetch into this folder. Default: the paths in the profile's programs: section."
     ),
 ]
 Text = Annotated[
@@ -396,45 +396,45 @@ Offline = Annotated[
 ]
 
 
-@workloads.command("list")
-def list_workloads(context: typer.Context) -> None:
+@programs.command("list")
+def list_programs(context: typer.Context) -> None:
     """List the programs and what each one needs."""
-    rows = [needs.row for needs in api.workload_needs()]
-    context.obj.json.put(workloads=rows)
+    rows = [needs.row for needs in api.program_needs()]
+    context.obj.json.put(programs=rows)
     cells = [as_row(row) | {"commit": (row.commit or "")[:12], "needs": ", ".join(row.needs)} for row in rows]
     table(cells, list(cells[0]))
     for problem in api.broken_programs():
         message(f"note: {problem}")
-    suggest("the source of each", "workloads show", rows[0].workload)
+    suggest("the source of each", "programs show", rows[0].program)
 
 
-@workloads.command("show")
-def show_workload(context: typer.Context, name: Program, cluster: option.ClusterName = None) -> None:
+@programs.command("show")
+def show_program(context: typer.Context, name: Program, cluster: option.ClusterName = None) -> None:
     """Show what a program needs, its sources, and what is there."""
-    shown = api.show_workload(name, cluster)
-    rows, workload = shown.needs, shown.row
-    context.obj.json.put(workloads=[workload], needs=rows)
+    shown = api.show_program(name, cluster)
+    rows, program = shown.needs, shown.row
+    context.obj.json.put(programs=[program], needs=rows)
     if rows:
         short = [_short(row) for row in rows]
         table(short, filled_columns(short, ("field", "what", "state", "path", "fetched", "version", "source")))
-    message(f"{workload.workload}: {workload.program}")
+    message(f"{program.program}: {program.program}")
     for published_data in shown.published_data:
         message(f"data of the paper: {published_data}")
     states = {row.state for row in rows if row.required}
     if not rows:
         message("needs no code or data from elsewhere")
     elif cluster is None:
-        suggest("what is there on this machine, or another cluster", "workloads show", name, cluster="local")
+        suggest("what is there on this machine, or another cluster", "programs show", name, cluster="local")
     elif states == {"there"}:
         suggest("the profile and its paths", "clusters check", cluster)
     elif "not in the profile" in states:
-        place = find_folders().home / "workloads"  # jobs can read the home folder
-        suggest("or another shared folder", "workloads fetch", name, cluster=cluster, directory=place)
+        place = find_folders().home / "programs"  # jobs can read the home folder
+        suggest("or another shared folder", "programs fetch", name, cluster=cluster, directory=place)
     else:
-        suggest("fetch what is missing", "workloads fetch", name, cluster=cluster)
+        suggest("fetch what is missing", "programs fetch", name, cluster=cluster)
 
 
-@workloads.command()
+@programs.command()
 def fetch(
     context: typer.Context,
     name: Program,
@@ -454,7 +454,7 @@ def fetch(
         data(planned.script.rstrip("\n"))
         return
     if not planned.items:
-        message(f"{planned.workload.name} needs no code or data from elsewhere")
+        message(f"{planned.program.name} needs no code or data from elsewhere")
     else:
         message("fetching on this machine; no job is started")
     rows: list[api.FetchedFile] = []
@@ -465,7 +465,7 @@ def fetch(
             message(f"{row.field}: {row.how}, {', '.join(map(str, row.files))}")
     context.obj.json.put(fetched=rows, settings=planned.settings)
     if planned.settings:
-        data(f"workloads:\n  {planned.workload.name}:")
+        data(f"programs:\n  {planned.program.name}:")
         for setting in planned.settings:
             data(f"    {setting.field}: {_yaml_text(setting.value)}")
         message(f"set these fields in {api.shown(planned.cluster.overlay)}")

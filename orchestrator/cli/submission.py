@@ -64,7 +64,7 @@ def submit(
     cluster: option.OnCluster,
     scale: option.Scale = None,
     where: option.Where = None,
-    workload: option.WorkloadName = None,
+    program: option.ProgramName = None,
     time_budget: option.TimeBudget = None,
     cost_budget: option.CostBudget = None,
     arg: option.AddedArguments = None,
@@ -89,7 +89,7 @@ def submit(
     notify: option.Notify = None,
 ) -> None:
     """Submit every case that is not verified, partial or open, the smallest first."""
-    options = api.CaseOptions(scale=scale, where=where, workload=workload, arg=arg, no_arg=no_arg)
+    options = api.CaseOptions(scale=scale, where=where, program=program, arg=arg, no_arg=no_arg)
     options |= {"time_budget": time_budget, "cost_budget": cost_budget, "example": example or dry_run}
     options["settings"] = all_settings(settings, partition, qos, reservation, nodelist, exclude, time)
     run: api.SubmitOptions = {"rerun": rerun, "repeat": repeat, "canary": canary, "max_parallel": max_parallel}
@@ -98,7 +98,7 @@ def submit(
     if dry_run:
         _plan(context, experiments, cluster, run, options)
         return
-    selection: api.JobFilter = {"cluster": cluster, "scale": scale, "workload": workload, "where": where}
+    selection: api.JobFilter = {"cluster": cluster, "scale": scale, "program": program, "where": where}
     submitted = _submitted(context, experiments, cluster, selection, {**options, **run})
     if wait:
         raise typer.Exit(_supervised(context, submitted, addresses, selection))
@@ -173,7 +173,7 @@ def _end(outcome: api.FigureOutcome) -> str:
 def _example_notes(planned: Sequence[api.PlannedRun]) -> list[str]:
     """Return a note on the open values of these jobs that have examples in a dry run."""
     cluster, programs = planned[0].cluster, [plan.program for run in planned for plan in run.plans]
-    needed = dict.fromkeys(field for one in programs for field in cluster.examples_for(one.workload, one.image))
+    needed = dict.fromkeys(field for one in programs for field in cluster.examples_for(one.program, one.image))
     if not needed:
         return []
     count, fields = counted(len(needed), "open value"), ", ".join(needed)
@@ -302,6 +302,6 @@ def _print_plans(planned: Sequence[api.PlannedRun], options: api.CaseOptions) ->
 def _program_text(plan: api.Plan) -> str:
     """Return where the program comes from and what it reads. The same is recorded with each job."""
     program = plan.program
-    parts = {"workload": program.workload, "code": program.code, "image": program.image_path}
+    parts = {"program": program.name, "code": program.code, "image": program.image_path}
     parts |= {"image_digest": program.image_digest, "data": program.data}
     return "; ".join(f"{name} {value}" for name, value in parts.items() if value is not None)

@@ -67,7 +67,7 @@ Presence = Literal["yes", "no", "unreadable"]
 
 def site_paths(cluster: Cluster) -> list[SitePath]:
     """Return the paths of the profile that can be checked before a job runs. Open values are left out."""
-    paths = [*_images(cluster), *_mounts(cluster), *_workloads(cluster), *_working_folder(cluster)]
+    paths = [*_images(cluster), *_mounts(cluster), *_programs(cluster), *_working_folder(cluster)]
     for block, name in (("site", "staging_folder"), ("mpirun", "hostfile")):
         value = getattr(getattr(cluster.profile, block), name, None)
         if value is not None:
@@ -132,18 +132,18 @@ def _mounts(cluster: Cluster) -> Iterator[SitePath]:
             yield SitePath("container.mounts", source, cluster.location(("container", "mounts", i)))
 
 
-def _workloads(cluster: Cluster) -> Iterator[SitePath]:
-    for name in cluster.layered.mapping("workloads"):
+def _programs(cluster: Cluster) -> Iterator[SitePath]:
+    for name in cluster.layered.mapping("programs"):
         if known_program(name) is not None:
             yield from needed_paths(find_program(name), cluster)
             continue
-        for field, value in cluster.profile.workloads.described(name):
+        for field, value in cluster.profile.programs.described(name):
             if value and value.startswith("/") and (field == "image" or cluster.profile.container is None):
-                yield SitePath(f"workloads.{name}.{field}", value, cluster.location(("workloads", name, field)))
-    for name in cluster.layered.mapping("workloads"):
-        python = cluster.profile.workloads.python(name)
+                yield SitePath(f"programs.{name}.{field}", value, cluster.location(("programs", name, field)))
+    for name in cluster.layered.mapping("programs"):
+        python = cluster.profile.programs.python(name)
         if python and python.startswith("/") and cluster.profile.container is None:  # only a job sees those of an image
-            path = ("workloads", name, "python")
+            path = ("programs", name, "python")
             yield SitePath(dotted(path), python, cluster.location(path))
 
 
@@ -173,10 +173,10 @@ def check_login(cluster: Cluster, site: Site) -> list[Finding]:
 
 
 def open_fields(cluster: Cluster) -> Iterator[Finding]:
-    """Yield a finding for each open value. Values of one workload or image are `later`, all others are `open`."""
+    """Yield a finding for each open value. Values of one program or image are `later`, all others are `open`."""
     for blank in cluster.unfilled:
         name = dotted(blank.path)
-        can_wait = blank.path[0] == "workloads" or blank.path[:2] == ("container", "images")
+        can_wait = blank.path[0] == "programs" or blank.path[:2] == ("container", "images")
         result: Result = "later" if can_wait else "open"
         yield Finding(name, "login", result, blank.text, blank.location, cluster.fill_hint(blank))
     if cluster.profile.hardware is not None:

@@ -156,7 +156,7 @@ class ContainerFields(Strict):
         "Version of pyxis. Options that need a newer one are refused. Without it a new version is assumed.", "0.20"
     )
     images: dict[Text, Annotated[Text, AfterValidator(_image)]] = optional(
-        "Image for each image name of a paper, or for the name of a workload if the paper names no image: a path, "
+        "Image for each image name of a paper, or for the name of a program if the paper names no image: a path, "
         "`/...` or `./...`, or `HOST/NAME:TAG` in a registry.",
         {"pretrain": "/shared/images/torch.sqsh", "nvidia/pytorch:20.12-py3": "registry.example/torch:20.12"},
         default={},

@@ -1,4 +1,4 @@
-"""Code and data that a workload needs on a cluster: where they come from, where they must be, and their records."""
+"""Code and data that a program needs on a cluster: where they come from, where they must be, and their records."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """Need of a workload at a place: a checkout, a file, or the prefix of a data set.
+    """Need of a program at a place: a checkout, a file, or the prefix of a data set.
 
     `path` is its absolute path on this machine, `value` the value of the field in the profile: for a checkout it can be
     one of its folders, and in a container a path can have another name. `location` is the place of the value.
@@ -118,25 +118,25 @@ class FetchRecord:
     user: str
 
 
-def sources_of(workload: Program, code: Mapping[str, CodeFields]) -> list[Source]:
-    """Return what the workload needs. Published code of a paper replaces the repository of the workload."""
-    return [_source(workload, need, code) for need in workload.needs]
+def sources_of(program: Program, code: Mapping[str, CodeFields]) -> list[Source]:
+    """Return what the program needs. Published code of a paper replaces the repository of the program."""
+    return [_source(program, need, code) for need in program.needs]
 
 
-def _source(workload: Program, need: Need, code: Mapping[str, CodeFields]) -> Source:
-    is_required = workload.site.model_fields[need.field].is_required()
+def _source(program: Program, need: Need, code: Mapping[str, CodeFields]) -> Source:
+    is_required = program.site.model_fields[need.field].is_required()
     if isinstance(need, PublicFile):
         return Source(need, need.url, None, is_required)
     if isinstance(need, TokenData):
         return Source(need, f"random tokens below {need.vocabulary}, made by repro", None, is_required)
     name, commit = need.name, need.commit
-    published = code.get(workload.name) if need.field == "checkout" else None
+    published = code.get(program.name) if need.field == "checkout" else None
     if published is not None:  # as for the jobs (JobContext.commit)
         name, commit = published.repository, published.commit
     if name is None or commit is None:
-        raise ReproError(Problem(f"no paper.yaml names the code of {workload.name}"))
+        raise ReproError(Problem(f"no paper.yaml names the code of {program.name}"))
     if not _REPOSITORY.fullmatch(name) or not _REVISION.fullmatch(commit):
-        what = f"code of {workload.name}: {name} at {commit}: not a repository of GitHub with a commit, branch or tag"
+        what = f"code of {program.name}: {name} at {commit}: not a repository of GitHub with a commit, branch or tag"
         raise ReproError(Problem(what, hint="correct code: in paper.yaml"))
     return Source(need, f"{GITHUB}/{name}", commit, is_required)
 
@@ -154,34 +154,34 @@ def items_at(sources: Sequence[Source], directory: Path, data_name: str | None =
     ]
 
 
-def items_of(workload: Program, cluster: Cluster, sources: Sequence[Source]) -> list[Item]:
+def items_of(program: Program, cluster: Cluster, sources: Sequence[Source]) -> list[Item]:
     """Return the items at the paths of the profile. Open values, and optional fields without a value, are left out."""
     items: list[Item] = []
     for source in sources:
         need = source.need
-        value = getattr(cluster.profile.workloads.site(workload.name), need.field, None)
+        value = getattr(cluster.profile.programs.site(program.name), need.field, None)
         if value is not None and not value.startswith("<"):
             subfolder = f"/{need.subfolder}" if isinstance(need, Repository) and need.subfolder else ""
             path = Path(host_path(value, cluster).removesuffix(subfolder))
-            items.append(Item(source, path, value, cluster.location(("workloads", workload.name, need.field))))
+            items.append(Item(source, path, value, cluster.location(("programs", program.name, need.field))))
     return items
 
 
-def needed_paths(workload: Program, cluster: Cluster) -> Iterator[SitePath]:
-    """Yield the absolute paths of the profile that jobs of the workload read. Open values are left out."""
-    site = cluster.profile.workloads.site(workload.name)
-    for need in workload.needs:
+def needed_paths(program: Program, cluster: Cluster) -> Iterator[SitePath]:
+    """Yield the absolute paths of the profile that jobs of the program read. Open values are left out."""
+    site = cluster.profile.programs.site(program.name)
+    for need in program.needs:
         value = getattr(site, need.field, None)
         if value is None or not value.startswith("/"):
             continue
-        path, location = host_path(value, cluster), cluster.location(("workloads", workload.name, need.field))
-        check, hint = f"workloads.{workload.name}.{need.field}", fetch_command(workload.name, cluster.name)
+        path, location = host_path(value, cluster), cluster.location(("programs", program.name, need.field))
+        check, hint = f"programs.{program.name}.{need.field}", fetch_command(program.name, cluster.name)
         for ending in DATA_FILES if isinstance(need, TokenData) else ("",):
             yield SitePath(check, path + ending, location, hint, record=record_file(Path(path)))
 
 
 def require_placed(
-    workload: Program, cluster: Cluster, sources: Sequence[Source], items: Sequence[Item], *, is_written_here: bool
+    program: Program, cluster: Cluster, sources: Sequence[Source], items: Sequence[Item], *, is_written_here: bool
 ) -> None:
     """Raise ReproError if the profile lacks a required path.
 
@@ -191,9 +191,9 @@ def require_placed(
     placed = {item.source.need.field for item in items}
     missing = [source.need.field for source in sources if source.is_required and source.need.field not in placed]
     if missing:
-        what = f"workloads.{workload.name}: {', '.join(missing)} not filled in"
+        what = f"programs.{program.name}: {', '.join(missing)} not filled in"
         hint = f"set them in {shown(cluster.overlay)}, or choose a folder: --directory /SHARED/FOLDER"
-        problems.append(Problem(what, cluster.location(("workloads", workload.name)), hint))
+        problems.append(Problem(what, cluster.location(("programs", program.name)), hint))
     if is_written_here and not cluster.profile.site.login_sees_paths:
         location = cluster.location(("site", "login_sees_paths"))
         hint = "add --offline: it prints a script, which you can run on a machine that sees them"

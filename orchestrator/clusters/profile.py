@@ -23,7 +23,7 @@ from orchestrator.clusters.container import BY_KIND, ContainerFields, SetupLine,
 from orchestrator.clusters.slurm_fields import MpirunFields, SlurmFields
 from orchestrator.config.model import Count, Hardware, Positive, Strict, Text, optional, required
 from orchestrator.money import Price, checked_currency
-from orchestrator.programs.needs import WorkloadSite
+from orchestrator.programs.needs import ProgramSite
 from orchestrator.programs.record import Program
 from orchestrator.programs.registry import programs
 
@@ -125,8 +125,8 @@ class DescribedSite(Strict):
     )
 
 
-class WorkloadSites(Strict):
-    """Paths of the programs and their data: one field for each workload, and any name that an experiment describes."""
+class ProgramSites(Strict):
+    """Paths of the programs and their data: one field for each program, and any name that an experiment describes."""
 
     model_config = ConfigDict(extra="allow")
     __pydantic_extra__: dict[str, DescribedSite] = Field(init=False)
@@ -135,35 +135,35 @@ class WorkloadSites(Strict):
         """Return the fields of a program that an experiment describes."""
         return (self.__pydantic_extra__ or {}).get(program, DescribedSite())
 
-    def site(self, workload: str) -> WorkloadSite | None:
-        """Return the fields of a workload; None if the profile lacks them or the workload does not exist."""
-        fields: WorkloadSite | None = getattr(self, _identifier(workload), None)
+    def site(self, program: str) -> ProgramSite | None:
+        """Return the fields of a program; None if the profile lacks them or the program does not exist."""
+        fields: ProgramSite | None = getattr(self, _identifier(program), None)
         return fields
 
-    def python(self, workload: str) -> str | None:
-        """Return the Python of a workload's jobs; None if the profile does not contain it."""
-        python: str | None = getattr(self.site(workload), "python", None)
+    def python(self, program: str) -> str | None:
+        """Return the Python of a program's jobs; None if the profile does not contain it."""
+        python: str | None = getattr(self.site(program), "python", None)
         return python
 
 
-def _identifier(workload: str) -> str:
-    return re.sub(r"\W", "_", workload)
+def _identifier(program: str) -> str:
+    return re.sub(r"\W", "_", program)
 
 
-def _site_field(workload: Program) -> tuple[object, object]:
-    is_required = any(info.is_required() for info in workload.site.model_fields.values())
-    kind, default = (workload.site | None, None) if is_required else (workload.site, workload.site())
-    return kind, Field(default=default, alias=workload.name, description=f"Paths of the program: {workload.about}.")
+def _site_field(program: Program) -> tuple[object, object]:
+    is_required = any(info.is_required() for info in program.site.model_fields.values())
+    kind, default = (program.site | None, None) if is_required else (program.site, program.site())
+    return kind, Field(default=default, alias=program.name, description=f"Paths of the program: {program.about}.")
 
 
 if TYPE_CHECKING:
-    AllWorkloadSites = WorkloadSites
+    AllProgramSites = ProgramSites
 else:
-    AllWorkloadSites = create_model(
-        "WorkloadSites",
-        __base__=WorkloadSites,
-        __doc__=WorkloadSites.__doc__,
-        **{_identifier(name): _site_field(workload) for name, workload in programs().items()},
+    AllProgramSites = create_model(
+        "ProgramSites",
+        __base__=ProgramSites,
+        __doc__=ProgramSites.__doc__,
+        **{_identifier(name): _site_field(program) for name, program in programs().items()},
     )
 
 
@@ -192,7 +192,7 @@ class ClusterProfile(Strict):
     mpirun: MpirunFields | None = optional("Hosts and time limit, for `scheduler: mpirun`.")
     container: ContainerFields | None = optional(
         "Container runtime and images. Without it, or with `null`, jobs run without containers, and software comes "
-        "from `setup` and `workloads`."
+        "from `setup` and `programs`."
     )
     rendezvous: RendezvousFields = optional(
         "Address at which the ranks of a job find the first rank.", default=RendezvousFields()
@@ -227,8 +227,8 @@ class ClusterProfile(Strict):
         "Price of one GPU for one hour, to show GPU-hours as money. Without it no cost is shown.",
         {"value": 2.5, "currency": "USD"},
     )
-    workloads: AllWorkloadSites = optional(
-        "Paths of the programs and their data, by the name of the workload.", default=AllWorkloadSites()
+    programs: AllProgramSites = optional(
+        "Paths of the programs and their data, by the name of the program.", default=AllProgramSites()
     )
 
     @model_validator(mode="after")

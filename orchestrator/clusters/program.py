@@ -80,32 +80,32 @@ def _text(kind: str, size: int, time_ns: int, superblock: bytes = b"") -> str:
 def program_for(case: Case, paper: Paper, cluster: Cluster, folders: Folders) -> BoundProgram:
     """Return the program of a case on a cluster.
 
-    ReproError if the profile does not define the workload, the paper has no code for it, or the workload does not
+    ReproError if the profile does not define the program, the paper has no code for it, or the program does not
     support a setting of the case.
     """
-    workload = find_program(case.workload)
-    site = cluster.profile.workloads.site(workload.name)
+    program = find_program(case.program)
+    site = cluster.profile.programs.site(program.name)
     if site is None:
-        needed = [name for name, field in workload.site.model_fields.items() if field.is_required()]
-        hint = f"set in the profile: workloads: {workload.name}: {', '.join(needed)}"
-        if workload.needs:
-            hint += f"; {directory_hint(workload.name, cluster.name)}"
-        raise ReproError(Problem(f"{cluster.name} does not define workload {workload.name}", hint=hint))
-    return workload.bind(JobContext(case, paper, site, _image(case, paper, cluster), folders))
+        needed = [name for name, field in program.site.model_fields.items() if field.is_required()]
+        hint = f"set in the profile: programs: {program.name}: {', '.join(needed)}"
+        if program.needs:
+            hint += f"; {directory_hint(program.name, cluster.name)}"
+        raise ReproError(Problem(f"{cluster.name} does not define program {program.name}", hint=hint))
+    return program.bind(JobContext(case, paper, site, _image(case, paper, cluster), folders))
 
 
 def described_program(
     case: Case, entry: Entry, cluster: Cluster, folders: Folders, resources: Resources
 ) -> BoundProgram:
     """Return the program of a case whose experiment describes it. ReproError for each file that is missing."""
-    fields = case.program
+    fields = case.described
     assert fields is not None
     settings = {**case.settings, "gpus": case.gpus, "nodes": resources.nodes, "processes": resources.tasks}
     command = job_command(fields, settings, entry.file.parent, lambda path: entry.location("program", *path))
-    image, path = _image(case, entry.paper, cluster), cluster.profile.workloads.described(case.workload).path
+    image, path = _image(case, entry.paper, cluster), cluster.profile.programs.described(case.program).path
     first = command.words[0]
     return BoundProgram(
-        workload=case.workload,
+        name=case.program,
         command=command.words[:1],
         arguments=(*without_flags(command.words[1:], case.argument_changes), *case.arguments),
         code=command.version,
@@ -115,11 +115,11 @@ def described_program(
         image_digest=image.digest,
         environment=command.environment,
         data=None,
-        site_values=((path, ("workloads", case.workload, "path")),) if path else (),
+        site_values=((path, ("programs", case.program, "path")),) if path else (),
         launcher=None,
         path=path,
         origin=entry.location("program"),
-        copies=str(folders.program(re.sub(r"[^\w.-]", "_", f"{case.workload}-{command.version}"))),
+        copies=str(folders.program(re.sub(r"[^\w.-]", "_", f"{case.program}-{command.version}"))),
         files=command.files,
         steps=command.steps,
     )
@@ -130,26 +130,26 @@ def _image(case: Case, paper: Paper, cluster: Cluster) -> ContainerImage:
     return ContainerImage() if name is None else ContainerImage(name, *image_of_jobs(cluster, name, path))
 
 
-def is_offered(workload: str, cluster: Cluster) -> bool:
-    """Return whether the profile defines the workload."""
-    return cluster.profile.workloads.site(workload) is not None
+def is_offered(program: str, cluster: Cluster) -> bool:
+    """Return whether the profile defines the program."""
+    return cluster.profile.programs.site(program) is not None
 
 
 def image_of(case: Case, paper: Paper, cluster: Cluster) -> tuple[str | None, str | None]:
     """Return the name of a case's image and its path at the site; (None, None) without containers.
 
-    The name is that of the workload in the paper. For a program that the experiment describes, the profile decides
+    The name is that of the program in the paper. For a program that the experiment describes, the profile decides
     before the experiment, and both may give a file or the name in a registry in place of a name of `container.images`.
     """
     container = cluster.profile.container
     if container is None:
         return None, None
-    if case.program is None:
-        name = paper.images.get(case.workload, case.workload)
+    if case.described is None:
+        name = paper.images.get(case.program, case.program)
         return name, cluster.image_location(name)
-    of_profile = case.workload if case.workload in container.images else None
-    given = cluster.profile.workloads.described(case.workload).image or of_profile or case.program.image
-    return given or case.workload, given and (cluster.image_location(given) or given)
+    of_profile = case.program if case.program in container.images else None
+    given = cluster.profile.programs.described(case.program).image or of_profile or case.described.image
+    return given or case.program, given and (cluster.image_location(given) or given)
 
 
 def imported_file(cluster: Cluster, name: str) -> Path | None:

@@ -143,13 +143,13 @@ class Cluster:
             return f"{folder}/{image.file_stem}{FILE_RUNTIMES[container.runtime]}"
         return given
 
-    def examples_for(self, workload: str, image: str | None) -> list[str]:
+    def examples_for(self, program: str, image: str | None) -> list[str]:
         """Return the fields with an example that a job needs."""
-        return [dotted(path) for path in self.with_example if _matters(path, workload, image)]
+        return [dotted(path) for path in self.with_example if _matters(path, program, image)]
 
-    def require_filled(self, workload: str, image: str | None) -> list[Problem]:
-        """Return the open values that prevent a job. Open values of other workloads do not matter."""
-        blanks = [blank for blank in self.unfilled if _matters(blank.path, workload, image)]
+    def require_filled(self, program: str, image: str | None) -> list[Problem]:
+        """Return the open values that prevent a job. Open values of other programs do not matter."""
+        blanks = [blank for blank in self.unfilled if _matters(blank.path, program, image)]
         hint = self.fill_hint if self.has_overlay else lambda _: None
         problems = [Problem(f"{dotted(b.path)}: not filled in, {b.text}", b.location, hint(b)) for b in blanks]
         if blanks and not self.has_overlay:
@@ -159,9 +159,9 @@ class Cluster:
     def fill_hint(self, blank: Unfilled) -> str:
         """Return how to fill in an open value."""
         hint = f"set it in {shown(self.overlay)}"
-        name = str(blank.path[1]) if blank.path[0] == "workloads" else ""
-        workload = known_program(name)
-        can_be_fetched = workload is not None and blank.path[-1] in [need.field for need in workload.needs]
+        name = str(blank.path[1]) if blank.path[0] == "programs" else ""
+        program = known_program(name)
+        can_be_fetched = program is not None and blank.path[-1] in [need.field for need in program.needs]
         return f"{hint}; {directory_hint(name, self.name)}" if can_be_fetched else hint
 
 
@@ -377,9 +377,9 @@ def _overlay(folders: Folders, file: Path) -> Path:
     return next((path for path in files if path.is_file()), folders.home / "clusters" / name)
 
 
-def _matters(path: KeyPath, workload: str, image: str | None) -> bool:
-    if path[:1] == ("workloads",):
-        return path[1] == workload
+def _matters(path: KeyPath, program: str, image: str | None) -> bool:
+    if path[:1] == ("programs",):
+        return path[1] == program
     if path[:2] == ("container", "images"):
         return path[2] == image
     return True

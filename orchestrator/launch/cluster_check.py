@@ -174,9 +174,9 @@ def submission_findings(entry: Entry, cases: Sequence[Case], cluster: Cluster, f
         for refusal in refusal_problems(entry, checked, target)
     ]
     plans: list[Plan] = []
-    for workload in dict.fromkeys(case.workload for case in fitting):
+    for program in dict.fromkeys(case.program for case in fitting):
         try:
-            plans += plan_cases(entry, [case for case in fitting if case.workload == workload], cluster, folders)
+            plans += plan_cases(entry, [case for case in fitting if case.program == program], cluster, folders)
         except ReproError as error:
             findings += faults("plan", error)
     by_size = sorted(plans, key=lambda plan: (plan.resources.nodes, plan.case.gpus))
@@ -294,7 +294,7 @@ def _this_machine(cluster: Cluster) -> list[Finding]:
         return [hardware]
     training = Finding("training", "login", "ok", "torch and megatron-core are installed")
     absent, install_command = tester.absent_packages()
-    if absent and cluster.profile.workloads.python(tester.name) is None:
+    if absent and cluster.profile.programs.python(tester.name) is None:
         training = Finding("training", "login", "wrong", f"no {' and '.join(absent)}", hint=install_command)
     return [hardware, training]
 
@@ -390,7 +390,7 @@ def probe_plan(cluster: Cluster, folders: Folders) -> SidePlan:
     tester = probe_program()
     package = str(tester.probe_folder(folders)) if tester is not None and tester.probe_folder is not None else None
     program = BoundProgram(
-        workload="check",
+        name="check",
         command=("bash", "-u", "-c", _INSIDE, "probe", _python(cluster, name), _IMPORTS),
         arguments=(),
         code="check",
@@ -489,7 +489,7 @@ def _inside_findings(cluster: Cluster, probed: Probed) -> list[Finding]:
 def _python_findings(cluster: Cluster, probed: Probed) -> Iterator[Finding]:
     """Yield whether the Python of the program that tests nodes can run it.
 
-    A fault only where the profile sets that workload, or has an image of its name: a site may offer other programs
+    A fault only where the profile sets that program, or has an image of its name: a site may offer other programs
     only.
     """
     answer = re.search(r"probe python=(yes|no|missing) ([^\r\n]*)", probed.log)
@@ -497,16 +497,16 @@ def _python_findings(cluster: Cluster, probed: Probed) -> Iterator[Finding]:
     if answer is None or tester is None:
         return
     name, _ = _probed_image(cluster)
-    is_offered = tester.name in cluster.layered.mapping("workloads") or name == tester.name
+    is_offered = tester.name in cluster.layered.mapping("programs") or name == tester.name
     fault: Result = "wrong" if is_offered else "later"
-    python_is_named = cluster.profile.workloads.python(tester.name) is not None
+    python_is_named = cluster.profile.programs.python(tester.name) is not None
     of_image = cluster.location(("container", "images", str(name)))
-    location = cluster.location(("workloads", tester.name, "python")) if python_is_named else of_image
-    finding, other = partial(Finding, "torch", "compute", location=location), f"workloads: {tester.name}: python: one"
+    location = cluster.location(("programs", tester.name, "python")) if python_is_named else of_image
+    finding, other = partial(Finding, "torch", "compute", location=location), f"programs: {tester.name}: python: one"
     if answer[1] == "missing":
         message = f"{answer[2]}: no such program {f'in image {name}' if name else 'on the nodes'}"
         absent = finding(fault, message, hint=f"{other} that has torch and megatron-core")
-        yield replace(absent, check=f"workloads.{tester.name}.python") if python_is_named else absent
+        yield replace(absent, check=f"programs.{tester.name}.python") if python_is_named else absent
         return
     if answer[1] == "no":
         place = f"the python of image {name}" if name else "python on the nodes"
@@ -532,7 +532,7 @@ def _python(cluster: Cluster, image: str | None) -> str:
     tester = probe_program()
     if tester is None or (cluster.profile.container is not None and image is None):
         return ""
-    return cluster.profile.workloads.python(tester.name) or ("python" if image else sys.executable)
+    return cluster.profile.programs.python(tester.name) or ("python" if image else sys.executable)
 
 
 def _tasks(cluster: Cluster) -> int:

@@ -111,15 +111,15 @@ def time_limit_origin(plan: Plan | SidePlan, cluster: Cluster) -> str:
     return OURS if scheduler == "local" else cluster.location((scheduler, "time_limit"))
 
 
-def workload_origin(plan: Plan | SidePlan) -> str:
-    """Return the origin of what the workload itself adds to the command, or the place of a described program."""
-    return plan.program.origin or f"workload {plan.program.workload}"
+def own_origin(plan: Plan | SidePlan) -> str:
+    """Return the origin of what the program itself adds to the command, or the place of a described program."""
+    return plan.program.origin or f"program {plan.program.name}"
 
 
 def program_origin(plan: Plan | SidePlan, cluster: Cluster, *words: str) -> str:
-    """Return the profile's lines that these words of the program come from, else the workload."""
+    """Return the profile's lines that these words of the program come from, else the program."""
     fields = filter(None, map(plan.program.field_of, words))
-    return ", ".join(dict.fromkeys(map(cluster.location, fields))) or workload_origin(plan)
+    return ", ".join(dict.fromkeys(map(cluster.location, fields))) or own_origin(plan)
 
 
 def placement(cluster: Cluster, resources: Resources) -> Iterator[Line]:

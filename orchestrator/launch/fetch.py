@@ -1,4 +1,4 @@
-"""Fetch of a workload's code and data to the shared file system, on this machine and without a job.
+"""Fetch of a program's code and data to the shared file system, on this machine and without a job.
 
 A rendered script, `fetch.sh`, gets code and files. Data are made here: random tokens, or those of a text. Each item is
 written under a temporary name in its folder, checked, and renamed. What exists is never changed. A repeated command
@@ -262,8 +262,8 @@ class Text:
         return f"{self.file}, by {TOOL}"
 
 
-def require_usable_text(text: Text, workload: str, items: Sequence[Item]) -> None:
-    """Raise ReproError if there is no such text or Python, or if the workload has no vocabulary for text."""
+def require_usable_text(text: Text, program: str, items: Sequence[Item]) -> None:
+    """Raise ReproError if there is no such text or Python, or if the program has no vocabulary for text."""
     problems = []
     if not text.file.is_file():
         problems.append(Problem("no such file", f"--text {text.file}:"))
@@ -272,7 +272,7 @@ def require_usable_text(text: Text, workload: str, items: Sequence[Item]) -> Non
     fields = {item.source.need.field for item in items}
     if not {*_NEEDED, "data_path"} <= fields:
         hint = "leave it out, or make the data by hand: fetch accepts existing data"
-        problems.append(Problem(f"{workload} cannot use a text as its data here", "--text:", hint))
+        problems.append(Problem(f"{program} cannot use a text as its data here", "--text:", hint))
     require_none(problems)
 
 

@@ -78,9 +78,9 @@ def _without_mpirun(plans: Sequence[Plan], cluster: Cluster) -> Iterator[Problem
     """Yield a problem for each local program of several processes if nothing here starts them."""
     if cluster.profile.scheduler != "local" or shutil.which("mpirun") is not None:
         return
-    for plan in {plan.program.workload: plan for plan in plans}.values():
+    for plan in {plan.program.name: plan for plan in plans}.values():
         if plan.program.launcher is None and plan.resources.tasks > 1:
-            what = f"{plan.program.workload} needs {plan.resources.tasks} processes, and mpirun is not on this machine"
+            what = f"{plan.program.name} needs {plan.resources.tasks} processes, and mpirun is not on this machine"
             hint = "install it, or start them by words of the command, such as python3 -m torch.distributed.run"
             yield Problem(what, plan.program.origin, hint)
 
@@ -89,7 +89,7 @@ def _absent_needs(plans: Sequence[Plan], cluster: Cluster) -> Iterator[Problem]:
     """Yield a problem for code and data of the jobs that are missing, where this machine sees their file system."""
     if not cluster.profile.site.login_sees_paths:
         return
-    for name in dict.fromkeys(plan.program.workload for plan in plans if plan.case.program is None):
+    for name in dict.fromkeys(plan.program.name for plan in plans if plan.case.described is None):
         for needed in needed_paths(find_program(name), cluster):
             path = Path(needed.path)
             if not is_there(path) and is_there(Path(*path.parts[:2])):

@@ -19,7 +19,7 @@ from orchestrator.launch.directives import (
     program_origin,
     srun_options,
     time_limit_origin,
-    workload_origin,
+    own_origin,
     wrapping_of,
 )
 from orchestrator.launch.run_options import (
@@ -163,7 +163,7 @@ def _shared(plan: Plan | SidePlan, cluster: Cluster, folder: Path) -> dict[str, 
     # Interval of GPU samples in seconds.
     has_gpus = plan.resources.gpus > 0
     sampler = next(iter(field_lines(cluster, "sample_gpus_every_s")), None) if has_gpus else None
-    program, origin = plan.program, workload_origin(plan)
+    program, origin = plan.program, own_origin(plan)
     return {
         "case": plan.case,
         "title": _title(plan),
@@ -179,7 +179,7 @@ def _shared(plan: Plan | SidePlan, cluster: Cluster, folder: Path) -> dict[str, 
         "kernels": _folder_of_program(plan, cluster, plan.program.compiles_in),
         "sampler": sampler,
         "runs_beside": cluster.profile.scheduler == "local" or sampler is not None,
-        "fingerprint": known_program(program.workload) is not None or program.origin is not None,
+        "fingerprint": known_program(program.name) is not None or program.origin is not None,
         "has_gpus": has_gpus,
         "python": program.python and Line.of(program.python, program_origin(plan, cluster, program.python)),
         "checkout": _folder_of_program(plan, cluster, plan.program.checkout),
@@ -208,12 +208,12 @@ def _size(plan: Plan | SidePlan) -> str:
 
 def environment(plan: Plan | SidePlan, cluster: Cluster) -> list[tuple[str, Line]]:
     """Return the variables of a job: those of every job, then of its program, then of the site."""
-    record = known_program(plan.program.workload) or probe_program()  # a probe has the variables of its program
+    record = known_program(plan.program.name) or probe_program()  # a probe has the variables of its program
     shared = {**(record.rank_environment() if record is not None else {}), **_RANK_ENVIRONMENT}
     if plan.program.origin is not None:
         shared = {"PYTHONUNBUFFERED": "1"}
     variables = {name: Line.of(value) for name, value in shared.items()}
-    variables |= {name: Line.of(value, workload_origin(plan)) for name, value in plan.program.environment}
+    variables |= {name: Line.of(value, own_origin(plan)) for name, value in plan.program.environment}
     for name, text in cluster.profile.variables(plan.resources.nodes).items():
         variables[name] = Line.of(text, cluster.location(("environment", name)))
     return list(variables.items())
@@ -258,7 +258,7 @@ def _all_ranks(plan: Plan | SidePlan, cluster: Cluster) -> list[Line]:
 
 
 def _command(plan: Plan | SidePlan, cluster: Cluster, argv: Sequence[str]) -> list[Line]:
-    """Return the program's command line; each flag has the profile, the experiment or the workload as its origin."""
+    """Return the program's command line; each flag has the profile, the experiment or the program as its origin."""
     own, experiment = set(plan.case.arguments), experiment_file(plan)
     added = {changed_flag(change) for change in plan.case.argument_changes}
 
@@ -269,9 +269,9 @@ def _command(plan: Plan | SidePlan, cluster: Cluster, argv: Sequence[str]) -> li
             return program_origin(plan, cluster, *words)
         if own and set(words) <= own:
             return experiment
-        workload = workload_origin(plan)
+        program = own_origin(plan)
         is_whole = plan.program.origin is not None or words[0] == plan.program.command[0]
-        return workload if is_whole else f"{workload}, {experiment}"
+        return program if is_whole else f"{program}, {experiment}"
 
     return command_lines(argv, origin)
 

@@ -113,7 +113,7 @@ def new_jobs(plans: Sequence[Plan], cluster: Cluster) -> list[NewJob]:
             id=plan.identity,
             case_name=plan.case.name,
             cluster=cluster.name,
-            workload=plan.case.workload,
+            program=plan.case.program,
             code=plan.program.code,
             image=plan.program.image,
             image_digest=plan.program.image_digest,

@@ -54,7 +54,7 @@ from orchestrator.ledger.tables import FAILED, LOST, MEASURED, OPEN, QUEUED
 from orchestrator.paths import Folders, short_name
 from orchestrator.planning.plan import Plan, plan_cases, repeated
 from orchestrator.planning.run_settings import read_settings
-from orchestrator.planning.target import replace_workload
+from orchestrator.planning.target import replace_program
 from orchestrator.programs.bound import BoundProgram
 from orchestrator.programs.registry import find_program
 from orchestrator.reading.failure import (
@@ -390,8 +390,8 @@ def plan_again(
     profile = dataclasses.replace(profile, settings=run_settings.all)
     names = {row.case_name for row in rows}
     cases = cases_to_run(entry, first.scale)
-    if first.workload not in {case.workload for case in cases}:
-        cases = replace_workload(cases, first.workload)
+    if first.program not in {case.program for case in cases}:
+        cases = replace_program(cases, first.program)
     # A time budget may have changed the number of iterations, and --arg the arguments.
     chosen = [case.with_iterations(first.iterations) for case in cases if case.name in names]
     chosen = run_settings.applied(with_changes(chosen, first.spec.argument_changes))
@@ -441,8 +441,8 @@ def copy_programs(programs: Iterable[BoundProgram], folders: Folders) -> None:
 
     Programs with one name and code have the same files.
     """
-    for program in {(program.workload, program.code): program for program in programs}.values():
+    for program in {(program.name, program.code): program for program in programs}.values():
         if program.origin is None:
-            find_program(program.workload).write_files(folders)
+            find_program(program.name).write_files(folders)
         elif copies := {file.name: file.content for file in program.files if file.text is None}:
             keep_files(Path(str(program.copies)), copies)

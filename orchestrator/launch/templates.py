@@ -28,7 +28,7 @@ _AT_RUN = {
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """Words of a script and their origin: a line of a profile, the experiment, or the workload.
+    """Words of a script and their origin: a line of a profile, the experiment, or the program.
 
     With `at_run` the job itself fills in {job_id}, {user}, {home} and {job_folder}.
     """

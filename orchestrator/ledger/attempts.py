@@ -233,7 +233,7 @@ def _is_described() -> sa.ColumnElement[bool]:
 def program_names(ledger: Ledger) -> list[str]:
     """Return the names of the programs that jobs ran."""
     with ledger.reading() as session:
-        return sorted(session.scalars(sa.select(Job.workload).distinct()))
+        return sorted(session.scalars(sa.select(Job.program).distinct()))
 
 
 def described_axes(ledger: Ledger) -> list[str]:

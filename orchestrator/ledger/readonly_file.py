@@ -30,7 +30,7 @@ JOB_COUNTS = """
             max(CASE WHEN verdict = 'partial' THEN 1 ELSE 0 END) AS is_partial
         FROM attempts GROUP BY job_id
     )
-    SELECT asked_for.experiment, asked_for.scale, asked_for.cluster, jobs.workload,
+    SELECT asked_for.experiment, asked_for.scale, asked_for.cluster, jobs.program,
         CASE WHEN is_verified = 1 THEN 'verified' WHEN is_partial = 1 THEN 'partial' ELSE attempts.verdict END,
         attempts.failure, attempts.phase, count(*)
     FROM asked_for
@@ -50,7 +50,7 @@ class JobCount(NamedTuple):
     experiment: str
     scale: str
     cluster: str
-    workload: str
+    program: str
     verdict: str | None
     failure: str | None
     phase: str

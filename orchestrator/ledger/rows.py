@@ -85,7 +85,7 @@ class AttemptOrigin(AttemptRow):
     """One submission of a job, with what ran in it. The script is found by its digest."""
 
     gpus: int
-    workload: str
+    program: str
     code: str
     image: str | None = None
     image_digest: str | None = None

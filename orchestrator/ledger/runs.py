@@ -63,7 +63,7 @@ class NewJob:
     id: str
     case_name: str
     cluster: str
-    workload: str
+    program: str
     code: str
     image: str | None
     spec: JobSpec

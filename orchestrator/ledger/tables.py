@@ -196,7 +196,7 @@ class Job(Table):
 
     id: Mapped[str] = mapped_column(primary_key=True)
     cluster: Mapped[str]
-    workload: Mapped[str]
+    program: Mapped[str]
     code: Mapped[str] = mapped_column(Masked)
     image: Mapped[str | None] = mapped_column(Masked)
     image_digest: Mapped[str | None]

@@ -17,7 +17,7 @@ _ASKED = """
 """
 
 _ATTEMPTS = """
-    SELECT asked.experiment, asked.scale, asked.cluster, asked.case_name, jobs.repeat, jobs.workload,
+    SELECT asked.experiment, asked.scale, asked.cluster, asked.case_name, jobs.repeat, jobs.program,
         jobs.id AS job_id, attempts.number AS attempt, attempts.id AS attempt_id, attempts.run_id,
         attempts.state, attempts.phase, attempts.verdict, attempts.failure, attempts.verdict_reason, attempts.reason,
         attempts.deciding_line, attempts.deciding_rank, attempts.execution, attempts.iteration, jobs.iterations,
@@ -38,7 +38,7 @@ _TIMES = ("created_at", "submitted_at", "started_at", "ended_at")
 # The result of each case: the last verified attempt of its job, else the last partial one, else the latest. A case has
 # several jobs if its code or image changed; the latest run decides.
 _RESULTS = """
-    SELECT v.experiment, v.scale, v.cluster, v.case_name, v.repeat, v.workload, v.job_id, v.attempt, v.attempt_id,
+    SELECT v.experiment, v.scale, v.cluster, v.case_name, v.repeat, v.program, v.job_id, v.attempt, v.attempt_id,
         v.state, v.verdict, v.failure, v.verdict_reason, v.deciding_line, v.execution, v.gpus, v.nodes,
         {layout},
         v.wait_s, v.elapsed_s, v.gpu_hours, v.started_at, v.ended_at, v.git_commit, v.code, v.image, v.image_digest,
@@ -46,12 +46,12 @@ _RESULTS = """
     FROM v_attempts AS v
     JOIN jobs ON jobs.id = v.job_id
     JOIN (
-        SELECT runs.experiment, runs.scale, runs.cluster, run_jobs.case_name, jobs.workload, jobs.repeat,
+        SELECT runs.experiment, runs.scale, runs.cluster, run_jobs.case_name, jobs.program, jobs.repeat,
             max(runs.id) AS run_id
         FROM run_jobs JOIN runs ON runs.id = run_jobs.run_id JOIN jobs ON jobs.id = run_jobs.job_id
-        GROUP BY runs.experiment, runs.scale, runs.cluster, run_jobs.case_name, jobs.workload, jobs.repeat
+        GROUP BY runs.experiment, runs.scale, runs.cluster, run_jobs.case_name, jobs.program, jobs.repeat
     ) AS latest ON latest.experiment = v.experiment AND latest.scale = v.scale AND latest.cluster = v.cluster
-        AND latest.case_name = v.case_name AND latest.workload = v.workload AND latest.repeat = v.repeat
+        AND latest.case_name = v.case_name AND latest.program = v.program AND latest.repeat = v.repeat
     WHERE EXISTS (
         SELECT 1 FROM run_jobs
         WHERE run_jobs.run_id = latest.run_id AND run_jobs.job_id = v.job_id AND run_jobs.case_name = v.case_name
@@ -66,14 +66,14 @@ _RESULTS = """
 _RANK = "CASE {verdict} WHEN 'verified' THEN 2 WHEN 'partial' THEN 1 ELSE 0 END"
 
 _ITERATIONS = """
-    SELECT v.experiment, v.scale, v.cluster, v.case_name, v.repeat, v.workload, v.job_id, v.attempt, v.attempt_id,
+    SELECT v.experiment, v.scale, v.cluster, v.case_name, v.repeat, v.program, v.job_id, v.attempt, v.attempt_id,
         v.verdict, {columns}
     FROM iterations AS i JOIN v_attempts AS v ON v.attempt_id = i.attempt_id
 """
 
 # Metrics of whole jobs, and of the rows of outputs, whose units are those of the job's program.
 _ALL_METRICS = """
-    SELECT v.experiment, v.scale, v.cluster, v.case_name, v.repeat, v.workload, v.job_id, v.attempt, v.attempt_id,
+    SELECT v.experiment, v.scale, v.cluster, v.case_name, v.repeat, v.program, v.job_id, v.attempt, v.attempt_id,
         v.verdict, m.row_key, m.name, m.value, m.unit, m.spread, m.count
     FROM (
         SELECT attempt_id, NULL AS row_key, name, value, unit, spread, count FROM metrics

@@ -37,7 +37,7 @@ class ParallelAxes(Strict):
 
     case: Text | None = _axis("Name of a row.", "1.7B", column="row")
     model: Text | None = _axis("Name of a model that `paper.yaml` defines in `models`.", "gpt-6.7b")
-    workload: Text | None = _axis("Program of the case: `repro workloads list` prints the names.", "pretrain")
+    program: Text | None = _axis("Program of the case: `repro programs list` prints the names.", "pretrain")
     gpus: Count | None = _axis("Number of GPUs of the job.", 64)
     pp: Count | None = _axis(
         "Number of pipeline stages: the pipeline-parallel size. Without it: 1.", 8, column="pipeline_parallel"
@@ -69,7 +69,7 @@ class ParallelAxes(Strict):
     scatter_gather: Flag | None = _axis("true: the scatter/gather optimisation of SC21, section 4.1. Without it: true.")
     sequence_parallel: Flag | None = _axis("true: norms and dropouts are split along the sequence. Without it: false.")
     distributed_optimizer: Flag | None = _axis(
-        "true: the optimizer state is split over data-parallel ranks. Without it: the workload's default."
+        "true: the optimizer state is split over data-parallel ranks. Without it: the program's default."
     )
     cp_comm: ContextCommunication | None = _axis(
         "Communication of context parallelism. Without it: p2p.", column="context_communication"
@@ -146,9 +146,9 @@ class TrainingFields(Strict):
         "true: norms and dropouts are split along the sequence. Without it: false."
     )
     distributed_optimizer: bool | None = optional(
-        "true: the optimizer state is split over data-parallel ranks. Without it: the workload's default."
+        "true: the optimizer state is split over data-parallel ranks. Without it: the program's default."
     )
-    attention: Attention | None = optional("Implementation of attention. Without it: the workload's default.")
+    attention: Attention | None = optional("Implementation of attention. Without it: the program's default.")
     dropout: Annotated[float, Field(ge=0, lt=1)] | None = optional(
         "Dropout rate, a share below 1. Without it: 0.1.", 0.0
     )

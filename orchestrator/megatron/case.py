@@ -176,7 +176,7 @@ def _effective(model: ModelShape, layout: Layout, training: Training) -> dict[st
 def training_case(case: Case) -> TrainingCase:
     """Return the case; ReproError if its program is not of the Megatron family."""
     if not isinstance(case, TrainingCase):
-        what = f"{case.workload}: no program of the Megatron family"
+        what = f"{case.program}: no program of the Megatron family"
         raise ReproError(Problem(what, hint="only those have layouts to search"))
     return case
 

@@ -23,7 +23,7 @@ from typing import TypeAlias
 from orchestrator.megatron.case import TrainingCase
 from orchestrator.megatron.memory import MemoryFacts, gradient_width, step_width
 from orchestrator.megatron.model import Attention, Training
-from orchestrator.megatron.programs import find_workload
+from orchestrator.megatron.programs import find_megatron
 from orchestrator.programs.prediction import ExactCase
 
 _COMMAND = [sys.executable, "-m", "orchestrator.megatron.meta_memory"]
@@ -190,7 +190,7 @@ def plan_exactly(cases: Sequence[TrainingCase]) -> list[ExactCase | str]:
         if isinstance(memory, str):
             results[i] = memory
             continue
-        facts, training = find_workload(cases[i].workload).memory_of(cases[i]), cases[i].training
+        facts, training = find_megatron(cases[i].program).memory_of(cases[i]), cases[i].training
         totals = {rank.pipeline_rank: _total_bytes(rank, facts, training) for rank in memory}
         worst = max(memory, key=lambda rank: totals[rank.pipeline_rank])
         results[i] = ExactCase(worst.parameters, worst.pipeline_rank, totals[worst.pipeline_rank])
@@ -198,9 +198,9 @@ def plan_exactly(cases: Sequence[TrainingCase]) -> list[ExactCase | str]:
 
 
 def exact_job(case: TrainingCase) -> ExactJob:
-    """Return the job of `pretrain` for a case, without features that the case's own workload lacks."""
-    facts = find_workload(case.workload).memory_of(case)
-    own, training = find_workload("pretrain"), replace(case.training, attention=None)
+    """Return the job of `pretrain` for a case, without features that the case's own program lacks."""
+    facts = find_megatron(case.program).memory_of(case)
+    own, training = find_megatron("pretrain"), replace(case.training, attention=None)
     arguments = own.arguments(replace(case, training=training), own.site())
     if not facts.shards_optimizer and "--use-distributed-optimizer" in arguments:
         arguments.remove("--use-distributed-optimizer")
@@ -212,7 +212,7 @@ def exact_job(case: TrainingCase) -> ExactJob:
 
 
 def _total_bytes(rank: RankMemory, facts: MemoryFacts, training: Training) -> int:
-    """Return the bytes of a rank, with the workload's size of gradients; Megatron-Core's have four bytes."""
+    """Return the bytes of a rank, with the program's size of gradients; Megatron-Core's have four bytes."""
     narrower = (4 - gradient_width(facts, training)) * rank.parameters
     states = rank.weights_and_gradients_bytes - narrower + rank.optimizer_bytes
     step = step_width(facts) * rank.optimizer_bytes // 12 if training.dtype != "fp32" else 0  # 12 of a parameter

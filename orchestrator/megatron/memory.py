@@ -19,7 +19,7 @@ virtual stages, microbatches and stage."""
 
 @dataclass(frozen=True, slots=True)
 class MemoryFacts:
-    """Use of memory by a workload. The defaults are those of Megatron-Core on a GPU."""
+    """Use of memory by a program. The defaults are those of Megatron-Core on a GPU."""
 
     attention: Attention
     shards_optimizer: bool

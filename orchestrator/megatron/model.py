@@ -193,7 +193,7 @@ ContextCommunication = Literal["p2p", "all_gather", "a2a"]
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    """Options of a training. Counts are iterations; None is the workload's default.
+    """Options of a training. Counts are iterations; None is the program's default.
 
     `recompute` names the activations of a layer that the backward pass computes again: all (`full`), the attention
     scores (`selective`), or norms and activation functions as in ATC'24 (`ours`). `offload` is the share of the

@@ -10,8 +10,8 @@ from orchestrator.catalog.case import Case
 from orchestrator.megatron.case import TrainingCase, training_case
 from orchestrator.megatron.memory import MemoryEstimate, solve_offload
 from orchestrator.megatron.model import Training
-from orchestrator.megatron.programs import find_workload
-from orchestrator.megatron.programs.base import Workload, has_local_layers
+from orchestrator.megatron.programs import find_megatron
+from orchestrator.megatron.programs.base import MegatronProgram, has_local_layers
 from orchestrator.megatron.rules import RuleContext, broken_rules, layout_warnings
 from orchestrator.programs.prediction import ExactCase, PredictedMemory, PredictedTime, Prediction
 from orchestrator.programs.record import Site
@@ -27,23 +27,23 @@ LOCAL_LAYERS_WARNING = (
 
 def as_run(case: TrainingCase, target: Target) -> TrainingCase:
     """Return the case with the arguments that its program gets from the profile and that change memory and time."""
-    workload = find_workload(case.workload)
-    site = target.profile.workloads.site(workload.name) if target.profile else None
-    added = () if site is None else workload.costly_arguments(site)
+    program = find_megatron(case.program)
+    site = target.profile.programs.site(program.name) if target.profile else None
+    added = () if site is None else program.costly_arguments(site)
     return replace(case, arguments=(*case.arguments, *added)) if added else case
 
 
 def case_context(case: TrainingCase, target: Target) -> RuleContext:
     """Return the values of a case that the rules of Megatron-LM check."""
-    workload = find_workload(case.workload)
+    program = find_megatron(case.program)
     return RuleContext(
         model=case.model,
         layout=case.layout,
         training=case.training,
-        dialect=workload.dialect,
+        dialect=program.dialect,
         arguments=case.arguments,
         environment=target.profile.variables(target.nodes_of(case)) if target.profile else {},
-        tokens=workload.tokens(case.model, case.layout.tensor_parallel),
+        tokens=program.tokens(case.model, case.layout.tensor_parallel),
         gpu=target.hardware.gpu,
         gpus_per_node=target.hardware.gpus_per_node,
     )
@@ -52,12 +52,12 @@ def case_context(case: TrainingCase, target: Target) -> RuleContext:
 def run_s(training: Training, iteration_ms: float, program: str) -> float:
     """Return the seconds of a complete job: start-up, iterations and evaluation."""
     runs = training.iterations + training.evaluation_iterations / 3  # forward only: a third of the work
-    return find_workload(program).time.start_up_s + runs * iteration_ms / 1e3
+    return find_megatron(program).time.start_up_s + runs * iteration_ms / 1e3
 
 
 def memory_of(case: TrainingCase, target: Target | None = None) -> MemoryEstimate:
-    """Return the memory by the closed form for the case's workload, on any machine or as the target runs it."""
-    return find_workload(case.workload).estimate_memory(case if target is None else as_run(case, target))
+    """Return the memory by the closed form for the case's program, on any machine or as the target runs it."""
+    return find_megatron(case.program).estimate_memory(case if target is None else as_run(case, target))
 
 
 def time_of(case: TrainingCase, target: Target) -> Duration | None:
@@ -65,17 +65,17 @@ def time_of(case: TrainingCase, target: Target) -> Duration | None:
     from orchestrator.megatron.time_model import predict  # not for `list`
 
     run = as_run(case, target)
-    return predict(run.model, run.layout, run.training, target.hardware, run.workload, run.arguments, target.site)
+    return predict(run.model, run.layout, run.training, target.hardware, run.program, run.arguments, target.site)
 
 
 def usable_bytes(case: TrainingCase, target: Target) -> float | None:
     """Return the GPU memory that tensors of the case can use; None if the profile does not describe the GPU."""
     memory_gb = target.hardware.gpu_memory_gb
-    return None if memory_gb is None else memory_gb * 1e9 * find_workload(case.workload).usable_share
+    return None if memory_gb is None else memory_gb * 1e9 * find_megatron(case.program).usable_share
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class PlannedWorkload(Workload[Site]):
+class PlannedProgram(MegatronProgram[Site]):
     """A program of the Megatron family, with its rules and predictions."""
 
     predicts: bool = True

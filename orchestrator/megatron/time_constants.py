@@ -15,7 +15,7 @@ from functools import cache
 from orchestrator.clusters.gpus import GPUS, gpu_facts
 from orchestrator.config.model import Hardware
 from orchestrator.megatron.model import Layout, ModelShape, Training, weight_flops_per_token
-from orchestrator.megatron.programs import find_workload
+from orchestrator.megatron.programs import find_megatron
 from orchestrator.megatron.programs.base import ONE_NODE, Fit, TimeFacts, has_local_layers
 from orchestrator.programs.prediction import BasisName
 
@@ -46,7 +46,7 @@ def basis_of(gpu: str | None, program: str, site: str | None, nodes: int) -> Bas
 
     `site` is the name of a cluster or the folder of a paper.
     """
-    facts = find_workload(program).time
+    facts = find_megatron(program).time
     if any(is_kind(gpu, kind) for kind in facts.fitted_on):
         sites = {name for kind, names in facts.sites.items() if is_kind(gpu, kind) for name in names}
         return Basis.MEASURED if site in sites or (ONE_NODE in sites and nodes == 1) else Basis.OTHER_SITE
@@ -177,7 +177,7 @@ measured on H200 (hidden size 3840, tensor-parallel 4, a microbatch of one, an i
 @cache
 def fit_of(gpu: str | None, program: str) -> Fit | None:
     """Return the fit made for this program on this kind of GPU; None without one."""
-    fits = find_workload(program).time.fitted_on
+    fits = find_megatron(program).time.fitted_on
     return next((fit for kind, fit in fits.items() if is_kind(gpu, kind)), None)
 
 
@@ -215,7 +215,7 @@ class Rates:
 def rates(
     constants: Constants, hardware: Hardware, gpus: int, peak_tflops: float, fit: Fit | None, head_width: float
 ) -> Rates:
-    """Return the rates for a job of `gpus` GPUs. A GPU and workload without a fit use that of the most similar GPU."""
+    """Return the rates for a job of `gpus` GPUs. A GPU and program without a fit use that of the most similar GPU."""
     facts = gpu_facts(hardware.gpu)
     like = facts or GPUS["H800" if peak_tflops > 600 else "A100"]
     fit = fit or ("A100" if like.multiprocessors else "H800")  # the fit of A100 is the one with waves of tiles

@@ -11,7 +11,7 @@ from orchestrator.config.model import Hardware
 from orchestrator.megatron import time_constants
 from orchestrator.megatron.memory import units_of_layer
 from orchestrator.megatron.model import Layout, ModelShape, Training, attention_flops_per_token
-from orchestrator.megatron.programs import find_workload
+from orchestrator.megatron.programs import find_megatron
 from orchestrator.megatron.programs.base import Fit
 from orchestrator.megatron.time_constants import FITTED, Basis, Constants, Rates, TimedJob, basis_of
 
@@ -65,7 +65,7 @@ def predict(
     peak = hardware.peak(training.dtype)
     if peak is None:
         return None
-    facts, fit = find_workload(program).time, time_constants.fit_of(hardware.gpu, program)
+    facts, fit = find_megatron(program).time, time_constants.fit_of(hardware.gpu, program)
 
     def predicted(machine: Hardware) -> Duration:
         rates = time_constants.rates(constants, machine, layout.gpus, peak, fit, model.hidden / model.heads)

@@ -298,7 +298,7 @@ def _runs(cases: Sequence[Case], target: Target, options: str) -> tuple[dict[str
     uncertainty = 0.0
     for case in cases:
         if not case.record.predicts:
-            what = f"{short_name(case.experiment)}: the time of {case.workload} is not predicted"
+            what = f"{short_name(case.experiment)}: the time of {case.program} is not predicted"
             raise ReproError(Problem(f"{options}: {what}", hint="leave it out"))
         if case.device == "cpu":
             what = f"{short_name(case.experiment)} at scale {case.scale} runs on CPU cores, whose time is not predicted"
@@ -360,7 +360,7 @@ def check_experiment(name: str, folders: Folders | None = None) -> tuple[Entry, 
             problems += error.problems
             continue
         problems += _missing_files(entry, cases)
-        cases = [case for case in cases if case.program is not None or known_program(case.workload) is not None]
+        cases = [case for case in cases if case.described is not None or known_program(case.program) is not None]
         problems += _unsupported(entry, scale, cases)
         if scale == PAPER and entry.paper.machine is not None:
             target = Target.of_paper(entry)
@@ -374,10 +374,10 @@ def check_experiment(name: str, folders: Folders | None = None) -> tuple[Entry, 
 def _missing_files(entry: Entry, cases: Iterable[Case]) -> Iterator[Problem]:
     """Yield the files that described programs need and that are not beside the experiment."""
     for case in cases:
-        if case.program is not None:
+        if case.described is not None:
             settings: dict[str, Scalar] = {"nodes": 1, "processes": 1, **case.settings, "gpus": case.gpus}
             try:
-                job_command(case.program, settings, entry.file.parent, lambda path: entry.location("program", *path))
+                job_command(case.described, settings, entry.file.parent, lambda path: entry.location("program", *path))
             except ReproError as error:
                 yield from error.problems
 
@@ -388,7 +388,7 @@ def _unsupported(entry: Entry, scale: str, cases: list[Case]) -> list[Problem]:
     for case in cases:
         reason = case.record.unsupported_settings(case)
         reasons += [(reason, case.name)] if reason is not None else []
-    location = entry.scale_location(scale, "workload")
+    location = entry.scale_location(scale, "program")
     return [
         Problem(f"{named} at scale {scale}: {reason}", location)
         for reason, named in cases_by_reason(reasons, len(cases)).items()

@@ -149,8 +149,8 @@ def batch_report(
 
 def _without_prediction(batch: BatchPlan) -> Iterator[str]:
     """Yield where the GPU-hours of each program without a prediction come from."""
-    for name in dict.fromkeys(job.case.workload for job in batch.without_prediction):
-        jobs = [job for job in batch.without_prediction if job.case.workload == name]
+    for name in dict.fromkeys(job.case.program for job in batch.without_prediction):
+        jobs = [job for job in batch.without_prediction if job.case.program == name]
         measured = [job for job in jobs if job.checked.cost is not None and job.checked.cost.job_s is not None]
         text = f"no prediction for {name}"
         if any(job.checked.resources.gpus for job in jobs):

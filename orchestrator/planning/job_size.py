@@ -36,7 +36,7 @@ def job_size(case: Case, per_node: int) -> JobSize:
 
 def _processes(case: Case, nodes: int, places: int) -> tuple[int, str | None]:
     """Return the processes of a node, and why there cannot be so many."""
-    count = _whole(case, "processes") or (case.program or case.record).processes
+    count = _whole(case, "processes") or (case.described or case.record).processes
     assert count is not None
     if count == "one":
         hint = "processes: one per node starts one on each"

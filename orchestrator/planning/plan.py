@@ -24,7 +24,7 @@ from orchestrator.errors import Problem, ReproError, for_each
 from orchestrator.fields import Field
 from orchestrator.job_spec import ComputedProducts, JobSpec, Resources
 from orchestrator.megatron.case import TrainingCase
-from orchestrator.megatron.programs import find_workload
+from orchestrator.megatron.programs import find_megatron
 from orchestrator.paths import Folders
 from orchestrator.planning.job_size import job_size
 from orchestrator.planning.target import (
@@ -152,7 +152,7 @@ class PlannedJob:
     iterations: Annotated[int | None, Field(of="planned_iterations")]
     time_limit_s: int
     warnings: Sequence[str]
-    workload: Annotated[str, Field(of="program.workload")]
+    program: Annotated[str, Field(of="program.name")]
     code: Annotated[str, Field(of="program.code")]
     image: Annotated[str | None, Field(of="program.image_path")]
     image_digest: Annotated[str | None, Field(of="program.image_digest")]
@@ -238,7 +238,7 @@ def bind(entry: Entry, checked: Sequence[CheckedCase], cluster: Cluster, folders
     """
     target = Target.of_cluster(cluster)
     problems = refusal_problems(entry, checked, target)
-    for case in {plan.case.workload: plan.case for plan in checked}.values():
+    for case in {plan.case.program: plan.case for plan in checked}.values():
         problems += _site_problems(entry, case, cluster)
     if problems:
         raise ReproError(*dict.fromkeys(problems))
@@ -280,7 +280,7 @@ def _plans(entry: Entry, checked: Sequence[CheckedCase], cluster: Cluster, folde
     """Bind each case to its program; ReproError has every case that the program does not support."""
 
     def bound(plan: CheckedCase) -> Plan:
-        if plan.case.program is not None:
+        if plan.case.described is not None:
             program = described_program(plan.case, entry, cluster, folders, plan.resources)
         else:
             program = program_for(plan.case, entry.paper, cluster, folders)
@@ -305,10 +305,10 @@ def _require_different_jobs(entry: Entry, plans: Sequence[Plan]) -> None:
     for plan in plans:
         other = first.setdefault((plan.program, plan.resources), plan)
         if other.identity != plan.identity:
-            pairs.append(f"{plan.case.workload} would run {other.case.name} and {plan.case.name} identically")
+            pairs.append(f"{plan.case.program} would run {other.case.name} and {plan.case.name} identically")
     if pairs:
         more = f", and {len(pairs) - 1} more such pairs" if len(pairs) > 1 else ""
-        is_described = plans[0].case.program is not None
+        is_described = plans[0].case.described is not None
         hint = "name the axis in the command" if is_described else "it has no option for the difference"
         raise ReproError(Problem(f"{entry.short_name}: {pairs[0]}{more}", hint=hint))
 
@@ -331,14 +331,14 @@ def resources_of(case: Case, target: Target) -> Resources:
 def _site_problems(entry: Entry, case: Case, cluster: Cluster) -> list[Problem]:
     """Return what the profile or the local host lacks for the program of a case."""
     name, path = image_of(case, entry.paper, cluster)
-    problems = cluster.require_filled(case.workload, name)
+    problems = cluster.require_filled(case.program, name)
     if name is not None and path is None:
         hint = f"add container: images: {name}: PATH.sqsh to {shown(cluster.overlay)}"
-        hint += f", or image: to {entry.location('program')}" if case.program is not None else ""
+        hint += f", or image: to {entry.location('program')}" if case.described is not None else ""
         problems.append(Problem(f"{cluster.name} has no container image for {name}", hint=hint))
     if cluster.profile.scheduler == "local":
         absent, install_command = case.record.absent_packages()
-        if absent and cluster.profile.workloads.python(case.workload) in (None, sys.executable):
+        if absent and cluster.profile.programs.python(case.program) in (None, sys.executable):
             problems.append(Problem(f"training here needs {' and '.join(absent)}", hint=install_command))
     return problems
 
@@ -353,7 +353,7 @@ def job_spec(plan: Plan, cluster: Cluster) -> JobSpec:
         resources=plan.resources,
         arguments=tuple(plan.program.arguments),
         argument_changes=case.argument_changes,
-        program=case.program.stored() if case.program is not None else None,
+        program=case.described.stored() if case.described is not None else None,
         data=plan.program.data,
         image_path=plan.program.image_path,
         gpus_per_node=hardware.gpus_per_node,
@@ -363,15 +363,15 @@ def job_spec(plan: Plan, cluster: Cluster) -> JobSpec:
 
 
 def _with_training(spec: JobSpec, case: TrainingCase, hardware: Hardware) -> JobSpec:
-    workload = find_workload(case.workload)
+    program = find_megatron(case.program)
     return replace(
         spec,
         model=case.model,
         layout=case.layout,
         training=case.training,
         computes=ComputedProducts(
-            causal_attention=workload.causal_attention(case.training, spec.arguments),
-            skips_last_product=workload.time.skips_last_product,
+            causal_attention=program.causal_attention(case.training, spec.arguments),
+            skips_last_product=program.time.skips_last_product,
         ),
         peak_tflops=hardware.peak(case.training.dtype) if case.device == "gpu" else None,
     )
@@ -400,7 +400,7 @@ def job_content(case: Case) -> str:
 
 def _parts(case: Case) -> dict[str, object]:
     return {
-        "workload": case.workload,
+        "workload": case.program,
         "device": case.device,
         **case.identity_parts(),
         "arguments": list(case.arguments) or None,

@@ -59,7 +59,7 @@ class RunSettings:
         ReproError if the program of a case has no planned number of iterations.
         """
         if self.iterations is not None and (other := next((case for case in cases if not case.iterations), None)):
-            what = f"--set training.iterations={self.iterations}: {other.workload} has no such setting"
+            what = f"--set training.iterations={self.iterations}: {other.program} has no such setting"
             raise ReproError(Problem(what, hint="leave it out, or change an axis in the experiment"))
         changed = [case if self.iterations is None else case.with_iterations(self.iterations) for case in cases]
         return changed if self.time_limit is None else [replace(case, time_limit=self.time_limit) for case in changed]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from orchestrator.catalog.case import Case, select, with_workload
+from orchestrator.catalog.case import Case, select, with_program
 from orchestrator.catalog.expand import cases_to_run
 from orchestrator.catalog.experiment import PAPER, scale_names
 from orchestrator.catalog.library import Entry
@@ -137,7 +137,7 @@ def start_refusals(program: BoundProgram, cluster: Cluster) -> Iterator[str]:
     """Yield the reasons why jobs of this program would fail to start on the cluster."""
     slurm = cluster.profile.slurm
     if program.needs_mpi and cluster.profile.mpirun is None:
-        calls = f"{program.workload} calls MPI in this layout"
+        calls = f"{program.name} calls MPI in this layout"
         if slurm is None:
             yield f"{calls}, and {cluster.name} starts processes with torchrun"
         elif slurm.tasks == "per-node":
@@ -169,7 +169,7 @@ def _listed(program: BoundProgram, cluster: Cluster) -> str:
     """Return the step before an import of an image that the profile does not list."""
     container = cluster.profile.container
     is_listed = container is None or program.image in container.images
-    return "" if is_listed else f"add container: images: {program.workload}: {program.image_path}, "
+    return "" if is_listed else f"add container: images: {program.name}: {program.image_path}, "
 
 
 def _paths_inside(program: BoundProgram, cluster: Cluster) -> set[str]:
@@ -196,16 +196,16 @@ def _is_pulled_by_each_job(program: BoundProgram, cluster: Cluster) -> bool:
     return container.runtime in FILE_RUNTIMES and read_image(program.image_path).path is None
 
 
-def replace_workload(cases: list[Case], workload: str | None) -> list[Case]:
-    """Return the cases with the given workload, if any; ReproError if it is unknown or cannot run them."""
-    if workload is None:
+def replace_program(cases: list[Case], program: str | None) -> list[Case]:
+    """Return the cases with the given program, if any; ReproError if it is unknown or cannot run them."""
+    if program is None:
         return cases
-    runs_on_cpu = find_program(workload).runs_on_cpu
-    replaced = with_workload(cases, workload)
+    runs_on_cpu = find_program(program).runs_on_cpu
+    replaced = with_program(cases, program)
     if not runs_on_cpu and any(case.device == "cpu" for case in replaced):
         figure = f"{short_name(cases[0].experiment)} at scale {cases[0].scale}"
-        what = f"--workload {workload}: {figure} runs on CPU cores, and {workload} on GPUs only"
-        raise ReproError(Problem(what, hint="leave --workload out, or choose another --scale"))
+        what = f"--program {program}: {figure} runs on CPU cores, and {program} on GPUs only"
+        raise ReproError(Problem(what, hint="leave --program out, or choose another --scale"))
     return replaced
 
 
@@ -213,27 +213,27 @@ def cases_at(
     entry: Entry,
     cluster: Cluster | None,
     scale: str | None,
-    workload: str | None = None,
+    program: str | None = None,
     wanted: Mapping[str, Value] | None = None,
 ) -> list[Case]:
     """Return the experiment's own cases at a scale: the given one, else the largest that fits the cluster.
 
-    With `workload` it is the largest scale that this program can run. Of its cases, those with the values `wanted`
+    With `program` it is the largest scale that this program can run. Of its cases, those with the values `wanted`
     must fit. Without a cluster it is the published scale; so it is if none fits a cluster of several machines, whose
     refusal then has the reasons.
     """
-    if workload is not None and entry.program is not None:
-        what = f"--workload {workload}: {entry.short_name} describes its program, {entry.program.shown_name}"
-        raise ReproError(Problem(what, hint="leave --workload out"))
+    if program is not None and entry.described is not None:
+        what = f"--program {program}: {entry.short_name} describes its program, {entry.described.shown_name}"
+        raise ReproError(Problem(what, hint="leave --program out"))
     if scale is not None or cluster is None:
         return cases_to_run(entry, scale or PAPER)
     wanted = wanted or {}
     scales = [cases_to_run(entry, name) for name in scale_names(entry.experiment)]
-    fitting = [own for own in scales if _can_run(own, cluster, workload, wanted)]
+    fitting = [own for own in scales if _can_run(own, cluster, program, wanted)]
     offered = [
         own
         for own in fitting
-        if all(case.program or is_offered(workload or case.workload, cluster) for case in own if case.has(wanted))
+        if all(case.described or is_offered(program or case.program, cluster) for case in own if case.has(wanted))
     ]
     if cluster.machine is not None and offered:
         return offered[0]
@@ -243,15 +243,15 @@ def cases_at(
         return cases_to_run(entry, PAPER)
     select([case for own in scales for case in own], wanted)  # ReproError if no scale has such a case
     names = ", ".join(scale_names(entry.experiment))
-    program = f" with {workload}" if workload else ""
+    program = f" with {program}" if program else ""
     what = f"no scale of {entry.short_name} ({names}) fits {cluster.name}{program}"
     hint = f"--cluster NAME selects another machine; `repro plan {entry.short_name}` plans for that of the paper"
     raise ReproError(Problem(what, hint=hint))
 
 
-def _can_run(cases: list[Case], cluster: Cluster, workload: str | None, wanted: Mapping[str, Value]) -> bool:
+def _can_run(cases: list[Case], cluster: Cluster, program: str | None, wanted: Mapping[str, Value]) -> bool:
     try:
-        cases = replace_workload(cases, workload)
+        cases = replace_program(cases, program)
     except ReproError:  # this scale compares programs or has no GPUs; a smaller one may fit
         return False
     chosen = [case for case in cases if case.has(wanted)]

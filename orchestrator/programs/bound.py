@@ -33,7 +33,7 @@ class BoundProgram:
     `copies` with those that are copied, and the `steps` that run at the same time.
     """
 
-    workload: str
+    name: str
     command: tuple[str, ...]
     arguments: tuple[str, ...]
     code: str

@@ -19,11 +19,11 @@ def metric_definitions(program: ProgramFields) -> Mapping[str, MetricDefinition]
     return own | {name: replace(metric, published=True) for name, metric in SAMPLED.items() if name not in own}
 
 
-def definitions_of(workload: str, described: Mapping[str, object] | None) -> Mapping[str, MetricDefinition]:
+def definitions_of(program: str, described: Mapping[str, object] | None) -> Mapping[str, MetricDefinition]:
     """Return the metrics of a job's program: `described` is `JobSpec.program`, None for a known program."""
     if described is not None:
         return _of_record(json.dumps(described))
-    return find_program(program_name(workload)).names.metrics
+    return find_program(program_name(program)).names.metrics
 
 
 @lru_cache

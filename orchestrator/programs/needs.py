@@ -53,8 +53,8 @@ class TokenData:
 Need = Repository | PublicFile | TokenData
 
 
-class WorkloadSite(Strict):
-    """Fields of a profile's `workloads: NAME:`. Texts are paths; `python` can be a name in PATH."""
+class ProgramSite(Strict):
+    """Fields of a profile's `programs: NAME:`. Texts are paths; `python` can be a name in PATH."""
 
     @field_validator("*")
     @classmethod
@@ -65,11 +65,11 @@ class WorkloadSite(Strict):
         return value
 
 
-def fetch_command(workload: str, cluster: str) -> str:
-    """Return the command that fetches what a workload needs to the paths of a profile."""
-    return f"repro workloads fetch {workload} --cluster {shlex.quote(cluster)}"
+def fetch_command(program: str, cluster: str) -> str:
+    """Return the command that fetches what a program needs to the paths of a profile."""
+    return f"repro programs fetch {program} --cluster {shlex.quote(cluster)}"
 
 
-def directory_hint(workload: str, cluster: str) -> str:
+def directory_hint(program: str, cluster: str) -> str:
     """Return the hint for paths that a profile lacks."""
-    return f"{fetch_command(workload, cluster)} --directory /SHARED/FOLDER fetches what is needed, and prints the paths"
+    return f"{fetch_command(program, cluster)} --directory /SHARED/FOLDER fetches what is needed, and prints the paths"

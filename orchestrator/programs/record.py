@@ -13,7 +13,7 @@ from orchestrator.paths import Folders
 from orchestrator.programs.axes import ProgramAxes, ProgramNames
 from orchestrator.programs.bound import BoundProgram, ContainerImage
 from orchestrator.programs.changes import read_flags
-from orchestrator.programs.needs import Need, WorkloadSite
+from orchestrator.programs.needs import Need, ProgramSite
 from orchestrator.programs.prediction import ExactCase, Prediction
 from orchestrator.programs.program import Processes
 
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     from orchestrator.launch.run_options import CanaryJob
     from orchestrator.planning.target import Target
 
-Site = TypeVar("Site", bound=WorkloadSite)
+Site = TypeVar("Site", bound=ProgramSite)
 
 
 @dataclass(frozen=True, slots=True)
 class JobContext(Generic[Site]):
-    """A case with its paper, the site's fields of its workload, and its image."""
+    """A case with its paper, the site's fields of its program, and its image."""
 
     case: Case
     paper: Paper
@@ -38,16 +38,16 @@ class JobContext(Generic[Site]):
     folders: Folders
 
     def commit(self, default: str | None = None) -> str:
-        """Return the commit that the paper names for the workload, else the default; ReproError without either."""
-        code = self.paper.code.get(self.case.workload)
+        """Return the commit that the paper names for the program, else the default; ReproError without either."""
+        code = self.paper.code.get(self.case.program)
         commit = code.commit if code else default
         if commit is None:
-            raise ReproError(Problem(f"paper.yaml names no code for {self.case.workload}"))
+            raise ReproError(Problem(f"paper.yaml names no code for {self.case.program}"))
         return commit
 
     def field(self, name: str) -> tuple[str, ...]:
         """Return the path of a field of the site in the profile."""
-        return ("workloads", self.case.workload, name)
+        return ("programs", self.case.program, name)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -58,7 +58,7 @@ class Program:
     which all programs of its `family` share. `site` has the fields of its block in a profile. `runs_on_cpu`: it runs on
     CPU cores, too. `processes` is the number of processes of a job; None if they fill whole nodes, one for each GPU or
     place. `write_files` writes the files that jobs import, into the run's folders. `other_names` are accepted
-    by `--workload`. `reader` is the class that reads its output (a `reading.reader.LogReader`), as `module:name`, and
+    by `--program`. `reader` is the class that reads its output (a `reading.reader.LogReader`), as `module:name`, and
     None if only the end of a job and the errors in its log decide. `output_files` are other files that
     it reads.
 
@@ -71,7 +71,7 @@ class Program:
     about: str
     family: str
     names: ProgramNames
-    site: type[WorkloadSite] = WorkloadSite
+    site: type[ProgramSite] = ProgramSite
     needs: tuple[Need, ...] = ()
     runs_on_cpu: bool = False
     processes: Processes | None = "one"

@@ -77,4 +77,4 @@ def require_program(name: str, ran: Iterable[str]) -> None:
 
 
 def _unknown(name: str, known: Iterable[str]) -> ReproError:
-    return ReproError(Problem(f"{name}: no such workload", hint=names_hint(name, known)), *broken_programs())
+    return ReproError(Problem(f"{name}: no such program", hint=names_hint(name, known)), *broken_programs())

@@ -53,7 +53,7 @@ def collect(ledger: Ledger, *, running: bool = True) -> tuple[str, ...]:
 
 def measure(row: JobRow) -> Measurement:
     """Return the measurement of an attempt from all of its files, as if they were read for the first time."""
-    reader = reader_of(row.workload, row.spec.program)
+    reader = reader_of(row.program, row.spec.program)
     reading = reader.read(row, {}, ending_of(row), lambda _most: [], {})
     if reading is None:
         return Measurement(row.attempt_id, row.iteration, None, None, (), ())
@@ -83,7 +83,7 @@ def _new_measurement(
     ledger: Ledger, row: JobRow, before: Mapping[str, FileOffset], warnings: dict[str, None]
 ) -> Measurement | None:
     """Return the measurement of an attempt whose files were read up to `before`; None if nothing is new."""
-    reader = reader_of(row.workload, row.spec.program)
+    reader = reader_of(row.program, row.spec.program)
 
     def stored(most: int | None) -> list[IterationLine]:
         return iterations_of(ledger, row.attempt_id, most)
@@ -128,7 +128,7 @@ def is_verified(job: NewJob, folder: Path, end: ScriptRecord) -> bool:
     ending = Ending(ENDED, state, end.exit_code, None, commit=end.commit, nodes_inside=end.nodes_inside)
     start = read_record(folder / "start")
     seconds = (end.at - start.at).total_seconds() if start is not None else None
-    judgement = reader_of(job.workload, job.spec.program).judged(job, folder, ending, seconds)
+    judgement = reader_of(job.program, job.spec.program).judged(job, folder, ending, seconds)
     return judgement is not None and judgement.verdict in MEASURED
 
 

@@ -65,7 +65,7 @@ class JobStatus:
     failure: str | None
     iteration: int | None
     iterations: int
-    workload: str
+    program: str
     tflops_per_gpu: float | None
     left_s: int | None
     left_by: str | None
@@ -315,7 +315,7 @@ def hint_for(reason: WaitReason, *rows: JobSummary) -> str | None:
 
 def prints_iterations(row: JobSummary) -> bool:
     """Return whether the job's program prints its iterations. Alpa's benchmark prints only a result."""
-    return row.workload != ALPA_PROGRAM
+    return row.program != ALPA_PROGRAM
 
 
 def _iteration(row: JobSummary, current: RunningProgress | None) -> int | None:
@@ -331,7 +331,7 @@ def running_progress(row: JobSummary, spec: JobSpec) -> tuple[RunningProgress | 
     from orchestrator.reading.reader import reader_of  # only for a running job
 
     try:
-        return reader_of(row.workload, spec.program).progress(Path(row.folder), spec, row.iterations), None
+        return reader_of(row.program, spec.program).progress(Path(row.folder), spec, row.iterations), None
     except ReproError as error:
         return None, str(error.problems[0])
 
@@ -380,7 +380,7 @@ def counted_jobs(ledger: Ledger, results: ResultRows[S]) -> list[ExperimentStatu
     for row in results.rows:
         group = (row.experiment, row.scale, row.cluster, changed.get(row.job_id))
         phase = results.newer.get(row.attempt_id, row).phase
-        groups.setdefault(group, {})[row.job_id] = JobCount(*group[:3], row.workload, row.verdict, row.failure, phase)
+        groups.setdefault(group, {})[row.job_id] = JobCount(*group[:3], row.program, row.verdict, row.failure, phase)
     return [_total(*group, jobs.values()) for group, jobs in groups.items()]
 
 

@@ -87,9 +87,9 @@ class LogReader:
         return finder.cause()
 
 
-def reader_of(workload: str, described: object | None = None) -> LogReader:
+def reader_of(program: str, described: object | None = None) -> LogReader:
     """Return the reader of a program, `described` by an experiment or known by its name. ReproError without one."""
-    name = _DESCRIBED if described is not None else find_program(program_name(workload)).reader
+    name = _DESCRIBED if described is not None else find_program(program_name(program)).reader
     return _reader(name) if name is not None else LogReader()
 
 

@@ -128,7 +128,7 @@ def _judge(claim: Claim, evidence: Evidence) -> ClaimVerdict:
         _require_metrics(claim, evidence)
         own = cases[0].instead_of
         if own is not None and isinstance(claim, (PublishedClaim, OutcomeClaim, LossCurveClaim)):
-            raise NotJudged(f"it is about {own}, and {cases[0].case.workload} ran")
+            raise NotJudged(f"it is about {own}, and {cases[0].case.program} ran")
         changed = next((result.case for result in cases if result.case.argument_changes), None)
         if changed is not None and isinstance(claim, (PublishedClaim, OutcomeClaim)):
             raise NotJudged(f"it is about the published arguments: {changed.name} has others, by --arg or --no-arg")
@@ -149,7 +149,7 @@ def _require_metrics(claim: Claim, evidence: Evidence) -> None:
     metrics = evidence.entry.metrics
     for name in _metrics(claim, evidence):
         if name not in metrics:
-            raise NotJudged(f"{name}: {evidence.results[0].case.workload} has no such metric")
+            raise NotJudged(f"{name}: {evidence.results[0].case.program} has no such metric")
         other = claim.experiment if isinstance(claim, PairFields) else None
         beside = evidence.entry.others[other].metrics.get(name) if other is not None else metrics[name]
         if beside is None:

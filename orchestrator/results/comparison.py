@@ -148,14 +148,14 @@ def _not_comparable(entry: Entry, result: Result, point: PublishedPoint) -> str 
     if not point.confirmed:
         return "the number is not confirmed"
     if result.instead_of is not None:
-        return f"published for {result.instead_of}, and {result.case.workload} ran"
+        return f"published for {result.instead_of}, and {result.case.program} ran"
     if result.case.argument_changes:
         return "published for other arguments, which --arg or --no-arg changed"
     gpu = point.gpu or (entry.paper.machine.gpu if entry.paper.machine else None)
     if gpu and gpu not in (result.gpu or ""):
         return f"published for {gpu}, measured on {result.gpu or 'a GPU without a name'}"
     if point.metric not in entry.metrics:
-        return f"{result.case.workload} has no metric {point.metric}"
+        return f"{result.case.program} has no metric {point.metric}"
     if result.host_bound and entry.metrics[point.metric].is_rate:
         return f"host-bound: {result.host_bound}"
     return None
@@ -217,7 +217,7 @@ class _CaseKey(NamedTuple):
     experiment: str
     scale: str
     case: str
-    workload: str
+    program: str
     cluster: str | None
     row_key: RowKey = ()
 
@@ -245,7 +245,7 @@ class CaseDiff:
     experiment: str
     scale: str
     case: str
-    workload: str
+    program: str
     metric: str
     a: Annotated[float | None, Field(of="a.value")]
     a_spread: Annotated[float | None, Field(of="a.spread")]
@@ -347,7 +347,7 @@ def compare_sides(
 
     def combined(rows: Sequence[JobRow]) -> Iterator[tuple[_CaseKey, Combined]]:
         for key, jobs in _grouped(rows, by_cluster).items():
-            definitions = definitions_of(jobs[-1].workload, jobs[-1].spec.program)
+            definitions = definitions_of(jobs[-1].program, jobs[-1].spec.program)
             principal = principal_metric(definitions, metric_of(key.experiment))
             for row_key, of_row in combine_rows(jobs, metrics, output_rows or {}, principal).items():
                 names = (key.case, *(f"{axis}={shown_value(value)}" for axis, value in row_key))
@@ -372,7 +372,7 @@ def _difference(
 ) -> CaseDiff:
     """Return the difference of a case on two sides; `repeated` are all cases of each side with the same row key."""
     job = next(side.row for side in (b, a) if side.row is not None)
-    metrics = definitions_of(job.workload, job.spec.program)
+    metrics = definitions_of(job.program, job.spec.program)
     principal = principal_metric(metrics, preferred)
     measured = [side for side in (a, b) if side.metric(principal.name)]
     is_known = preferred in metrics and all(side.metric(preferred) for side in measured)
@@ -444,7 +444,7 @@ def _grouped(rows: Sequence[JobRow], by_cluster: bool) -> dict[_CaseKey, list[Jo
     groups: dict[_CaseKey, list[JobRow]] = {}
     for row in rows:
         cluster = row.cluster if by_cluster else None
-        key = _CaseKey(row.experiment, row.scale, row.case_name, row.workload, cluster)
+        key = _CaseKey(row.experiment, row.scale, row.case_name, row.program, cluster)
         groups.setdefault(key, []).append(row)
     return groups
 

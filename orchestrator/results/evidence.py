@@ -326,8 +326,8 @@ def unlike(results: Sequence[Result], metric: MetricDefinition) -> str | None:
     for result in results:
         for mode in result.modes:
             by_mode.setdefault(mode, []).append(result)
-    programs = {result.case.workload for results in by_mode.values() for result in results}
-    unknown = [result for result in results if not result.modes and result.case.workload in programs]
+    programs = {result.case.program for results in by_mode.values() for result in results}
+    unknown = [result for result in results if not result.modes and result.case.program in programs]
     if unknown:
         by_mode["an unknown mode"] = unknown
     if len(by_mode) < 2:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Annotated
 
 from orchestrator.catalog.argument_changes import with_changes
-from orchestrator.catalog.case import parse_where, select, with_workload
+from orchestrator.catalog.case import parse_where, select, with_program
 from orchestrator.catalog.expand import cases_to_run, expand
 from orchestrator.catalog.experiment import is_search, scale_names
 from orchestrator.catalog.library import Entry, find_experiment, full_name
@@ -86,12 +86,12 @@ class FigureOutcome:
         ]
 
     @property
-    def workloads(self) -> list[str]:
+    def programs(self) -> list[str]:
         """Return the names of the programs that run the cases, sorted."""
-        return sorted({result.case.workload for result in self.results})
+        return sorted({result.case.program for result in self.results})
 
     @property
-    def replaced_workload(self) -> str | None:
+    def replaced_program(self) -> str | None:
         """Return the experiment's own program if another program ran instead, else None."""
         return self.results[0].instead_of
 
@@ -108,8 +108,8 @@ class FigureOutcome:
     @property
     def program(self) -> str | None:
         """Return `pretrain instead of megatron-2021`, with changed arguments; None if the published program ran."""
-        own = self.replaced_workload
-        parts = [f"{self.results[0].case.workload} instead of {own}"] if own else []
+        own = self.replaced_program
+        parts = [f"{self.results[0].case.program} instead of {own}"] if own else []
         parts += [shown_changes(self.argument_changes)] if self.argument_changes else []
         return ", ".join(parts) or None
 
@@ -127,12 +127,12 @@ class FigureOutcome:
     def has(self, row: JobRow) -> bool:
         """Return whether a job is one of these cases, with their program and their arguments."""
         figure = (self.entry.name, self.scale, self.cluster)
-        cases = {(one.job_case, one.case.workload, one.case.argument_changes) for one in self.results}
-        return _figure(row) == figure and (row.case_name, row.workload, row.spec.argument_changes) in cases
+        cases = {(one.job_case, one.case.program, one.case.argument_changes) for one in self.results}
+        return _figure(row) == figure and (row.case_name, row.program, row.spec.argument_changes) in cases
 
     def file_name(self, ending: str, attempt: int | None = None) -> str:
         """Return the default name of a file of these results, for example `figure-13-cpu-local.png`."""
-        program = f"-{self.results[0].case.workload}" if self.replaced_workload else ""
+        program = f"-{self.results[0].case.program}" if self.replaced_program else ""
         program += "-changed-arguments" if self.argument_changes else ""
         program += f"-attempt-{attempt}" if attempt is not None else ""
         return f"{self.entry.short_name}-{self.scale}-{self.cluster}{program}{ending}"
@@ -155,7 +155,7 @@ def judge_figure(
     experiment: str | None = None,
     scale: str | None = None,
     cluster: str | None = None,
-    workload: str | None = None,
+    program: str | None = None,
     attempt: int | None = None,
     arg: Sequence[str] | None = None,
     run: str | None = None,
@@ -167,14 +167,14 @@ def judge_figure(
     `arg` are words of `--arg` that a job must have been submitted with, `changes` all changes of its arguments. With
     `run`, the beginning of a run's id, only its jobs count. The result of a job is that of `ledger.attempts`;
     with `attempt`, the attempt of this number, for the jobs that have it. The attempts of `without` do not count.
-    Raises ReproError if no job matches or has this attempt, or if the name of the experiment, the workload, the run or
+    Raises ReproError if no job matches or has this attempt, or if the name of the experiment, the program, the run or
     an attempt of `without` is unknown.
     """
     left_out = left_out_attempts(ledger, without or ())
     name = full_name(folders, experiment) if experiment else None
     wanted = set(parse_changes(arg or (), ()))
-    if workload is not None:
-        require_program(workload, program_names(ledger))
+    if program is not None:
+        require_program(program, program_names(ledger))
     runs = run_summaries(ledger)
     rows = [
         row
@@ -184,11 +184,11 @@ def judge_figure(
     matching = [
         row
         for row in rows
-        if workload in (None, row.workload) and _has_changes(row, changes) and wanted <= set(row.spec.argument_changes)
+        if program in (None, row.program) and _has_changes(row, changes) and wanted <= set(row.spec.argument_changes)
     ]
     if not matching:
-        filters = [("at", scale), ("on", cluster), ("with", workload), ("with", shown_changes(wanted)), ("in run", run)]
-        raise ReproError(_never_submitted(experiment, cluster, workload, filters))
+        filters = [("at", scale), ("on", cluster), ("with", program), ("with", shown_changes(wanted)), ("in run", run)]
+        raise ReproError(_never_submitted(experiment, cluster, program, filters))
     matching = in_order_of_runs(matching, runs)
     ids = {attempt.attempt_id for attempt in left_out}
     shown = shown_job(result_rows(ledger, matching, left_out=ids).rows or matching)
@@ -200,12 +200,12 @@ def judge_figure(
 
 
 def _never_submitted(
-    experiment: str | None, cluster: str | None, workload: str | None, filters: Sequence[tuple[str, str | None]]
+    experiment: str | None, cluster: str | None, program: str | None, filters: Sequence[tuple[str, str | None]]
 ) -> Problem:
     options = [f"{word} {value}" for word, value in filters if value]
     end = "was never submitted" if experiment else "was submitted"
     command = f"repro submit {experiment or 'figure-13'} --cluster {cluster or 'local'}"
-    hint = f"{command} --workload {workload}" if workload else command
+    hint = f"{command} --program {program}" if program else command
     return Problem(" ".join(filter(None, [experiment or "nothing", *options, end])), hint=hint)
 
 
@@ -265,12 +265,12 @@ def _judged(
     All cases run the experiment's own programs, or all cases run the program that replaced them in `last`. `changes`
     are those of the arguments, by default those of the run of `last`. The attempts `left_out` do not count.
     """
-    own_programs = {case.workload for case in cases_to_run(entry, last.scale)}
-    program = None if last.workload in own_programs else last.workload
+    own_programs = {case.program for case in cases_to_run(entry, last.scale)}
+    program = None if last.program in own_programs else last.program
     rows = [row for row in rows if _figure(row) == _figure(last)]
     if changes is None:
         programs = {program} if program else own_programs
-        of_run = (row for row in rows if row.run_id == last.run_id and row.workload in programs)
+        of_run = (row for row in rows if row.run_id == last.run_id and row.program in programs)
         changes = changes_of(row.spec.argument_changes for row in of_run) if last.spec.argument_changes else ()
     with_losses = needs_losses(entry)
     results, rows = _results(ledger, entry, last, rows, program, changes, with_losses, left_out, attempt)
@@ -316,9 +316,9 @@ def _results(
     if last.scale not in scale_names(entry.experiment):
         return [], []
     cases = cases_to_run(entry, last.scale)
-    cases = with_changes(with_workload(cases, program) if program is not None else cases, changes)
-    programs, figure = {case.workload for case in cases}, (last.scale, last.cluster)
-    rows = [row for row in rows if (row.scale, row.cluster) == figure and row.workload in programs]
+    cases = with_changes(with_program(cases, program) if program is not None else cases, changes)
+    programs, figure = {case.program for case in cases}, (last.scale, last.cluster)
+    rows = [row for row in rows if (row.scale, row.cluster) == figure and row.program in programs]
     own = {case.name: case.argument_changes for case in cases}
     rows = [row for row in rows if row.spec.argument_changes == own.get(row.case_name, ())]
     rows = in_order_of_runs(rows, run_summaries(ledger))

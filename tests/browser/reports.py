@@ -15,7 +15,7 @@ _IN_YAML = HOSTILE.replace("'", "''").replace("\x1b", "").replace("\u202e", "")
 HOSTILE_FIGURE = f"""\
 figure: 'Figure {_IN_YAML}'
 title: '{_IN_YAML}'
-workload: megatron-2021
+program: megatron-2021
 gpus: 8
 model: {{layers: 8, hidden: 64, heads: 8, seq: 16, vocab: 64}}
 cases:

@@ -23,7 +23,7 @@ mpirun:
   time_limit: "0:10:00"
   arguments: [--allow-run-as-root, --oversubscribe, --mca, btl, "self,tcp"]
 env_from: [REPRO_TEST_SECRET]
-workloads: {{pretrain: {{python: {python}}}}}
+programs: {{pretrain: {{python: {python}}}}}
 """
 SITE = ("--cluster", "site.yaml", "--scale", "cpu")
 TWO_RANKS = ("figure-11", *SITE, "--where", "pp=2,gbs=4")

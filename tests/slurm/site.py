@@ -16,7 +16,7 @@ slurm:
   partition: batch
   time_limit: "0:10:00"
   {settings}
-{workloads}"""
+{programs}"""
 
 
 class SlurmSite(Site):
@@ -33,8 +33,8 @@ class SlurmSite(Site):
         """Write a profile whose jobs train."""
         return self._write_profile(("account: research", "gpu_request: gres", "gres_type: h100", "max_running: 1"), 2)
 
-    def _write_profile(self, settings: Sequence[str], gpus: int, workloads: str = "") -> SlurmSite:
-        text = _PROFILE.format(gpus=gpus, settings="\n  ".join(settings), workloads=workloads)
+    def _write_profile(self, settings: Sequence[str], gpus: int, programs: str = "") -> SlurmSite:
+        text = _PROFILE.format(gpus=gpus, settings="\n  ".join(settings), programs=programs)
         (self.folder / "site.yaml").write_text(text)
         return self
 

@@ -24,7 +24,7 @@ slurm:
   gpu_request: none
   mem: 100M
 env_prepend: {{PATH: {path}}}
-{workloads}"""
+{programs}"""
 
 
 class AlpaSite(SlurmSite):
@@ -33,7 +33,7 @@ class AlpaSite(SlurmSite):
     def use_stand_in_for_alpa(self) -> AlpaSite:
         """Write a profile with the stand-in."""
         path = json.dumps(alpa_stand_in.install(self.folder, gpus=False))
-        profile = _PROFILE.format(path=path, workloads=alpa_stand_in.workloads(self.folder))
+        profile = _PROFILE.format(path=path, programs=alpa_stand_in.programs(self.folder))
         (self.folder / "site.yaml").write_text(profile)
         return self
 

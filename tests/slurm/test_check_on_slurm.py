@@ -55,7 +55,7 @@ class Checked:
         """Return a site with pyxis and this test's image. Python is the host's, which the stand-in shows inside."""
         container = {"runtime": "pyxis", "images": {"pretrain": str(self.image)}, "mounts": PYTHON_MOUNTS, **fields}
         self.overlay["container"] = container
-        self.overlay["workloads"] = {"pretrain": {"python": sys.executable}}
+        self.overlay["programs"] = {"pretrain": {"python": sys.executable}}
 
     def write(self, **changed: Any) -> None:
         """Add fields to the overlay of the profile. Earlier fields remain."""
@@ -314,7 +314,7 @@ def test_a_torch_without_gpu_support_is_reported(mine: Checked) -> None:
     (fault,) = mine.faults
     gpus = mine.compute["hardware.gpus_per_node"].split()[3]
     assert (
-        fault.startswith("local.yaml:") and f" is made for CPUs, the nodes have {gpus} GPUs. Hint: workloads: " in fault
+        fault.startswith("local.yaml:") and f" is made for CPUs, the nodes have {gpus} GPUs. Hint: programs: " in fault
     )
     key = mine.line_of("python:")
     assert fault.startswith(f"local.yaml:{key}:"), fault
@@ -330,13 +330,13 @@ def test_a_python_without_torch_in_the_image_is_reported(mine: Checked) -> None:
     bare = mine.site.folder / "python"
     bare.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')  # without installed packages
     bare.chmod(0o755)
-    assert mine.check("--job", workloads={"pretrain": {"python": str(bare)}}) == 2
+    assert mine.check("--job", programs={"pretrain": {"python": str(bare)}}) == 2
     (fault,) = mine.faults
     assert " torch: the python of image pretrain: ModuleNotFoundError: No module named 'torch'. Hint: " in fault
-    assert mine.check("--job", workloads={"pretrain": {"python": "/nosuch/python"}}) == 2
+    assert mine.check("--job", programs={"pretrain": {"python": "/nosuch/python"}}) == 2
     (fault,) = mine.faults
     problem = (
-        "workloads.pretrain.python: /nosuch/python: no such program in image pretrain. Hint: workloads: pretrain: "
+        "programs.pretrain.python: /nosuch/python: no such program in image pretrain. Hint: programs: pretrain: "
     )
     assert fault.startswith(f"local.yaml:{mine.line_of('python:')}:") and problem in fault
 

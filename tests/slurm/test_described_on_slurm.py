@@ -62,8 +62,8 @@ def ended(site: SlurmSite, jobs: int) -> list[Path]:
 @pytest.mark.usefixtures("slurm_cluster")
 def test_a_program_without_a_line_of_python_runs_with_its_processes(tmp_path: Path) -> None:
     site = SlurmSite(tmp_path / "s").use_stand_in()
-    program = f"workloads:\n  nccl-tests: {{path: {site.folder}/bin}}\n"
-    (site.folder / "site.yaml").write_text((site.folder / "site.yaml").read_text().partition("workloads:")[0] + program)
+    program = f"programs:\n  nccl-tests: {{path: {site.folder}/bin}}\n"
+    (site.folder / "site.yaml").write_text((site.folder / "site.yaml").read_text().partition("programs:")[0] + program)
     (site.folder / "bin").mkdir()
     (site.folder / "bin/all_reduce_perf").write_text(ALL_REDUCE_PERF)
     (site.folder / "bin/all_reduce_perf").chmod(0o755)

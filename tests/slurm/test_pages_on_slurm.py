@@ -28,7 +28,7 @@ GUIDES = (
     "docs/how-to/add-a-site.md",
     "docs/how-to/submit.md",
     "docs/how-to/retry.md",
-    "docs/how-to/workloads.md",
+    "docs/how-to/programs.md",
     "docs/reference/cli.md",
     "docs/reference/commands.md",
     "docs/reference/exit-codes.md",

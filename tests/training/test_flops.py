@@ -8,7 +8,7 @@ from typing import get_args
 import pytest
 
 from orchestrator.megatron.model import ModelShape, Recompute, computed_flops_per_iteration
-from orchestrator.megatron.programs import find_workload
+from orchestrator.megatron.programs import find_megatron
 from tests.training.launching import SMALL_MODEL, run_forked
 
 MODELS = {
@@ -49,7 +49,7 @@ def counted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, int]:
 @pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize("recompute", get_args(Recompute))
 def test_products_of_an_iteration_equal_the_formula(counted: dict[str, int], model: str, recompute: Recompute) -> None:
-    skips = find_workload("pretrain").time.skips_last_product
+    skips = find_megatron("pretrain").time.skips_last_product
     expected = computed_flops_per_iteration(
         MODELS[model][0], 8, recompute, causal_attention=False, skips_last_product=skips
     )

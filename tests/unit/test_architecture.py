@@ -209,7 +209,7 @@ def test_the_architecture_page_names_modules_that_exist() -> None:
 
 def test_the_page_of_commands_by_task_shows_every_command() -> None:
     names = {name for commands in all_panels().values() for name in commands}
-    apps = {"clusters": sites.clusters, "images": sites.images, "workloads": sites.workloads, "nodes": sites.nodes}
+    apps = {"clusters": sites.clusters, "images": sites.images, "programs": sites.programs, "nodes": sites.nodes}
     for group, app in apps.items():
         commands = [info.name or getattr(info.callback, "__name__", "") for info in app.registered_commands]
         names = names - {group} | {f"{group} {name}" for name in commands}

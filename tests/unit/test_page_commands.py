@@ -28,7 +28,7 @@ OWN_PROGRAM = "docs/tutorials/your-own-program.md"
 
 NOT_HERE = re.compile(
     r"search gpt-|over-the-edge|--arg=--seed|--without 3f2a|2026-11-20|images import --cluster here|--notify"
-    r"|workloads fetch (?!.*--offline)"
+    r"|programs fetch (?!.*--offline)"
 )
 """Commands that need public addresses, hours on GPUs, a message service, or jobs that this site does not have."""
 
@@ -70,7 +70,7 @@ container:
     megatron-2026: registry.example/team/core:1
     pretrain: registry.example/team/torch:1
   mounts: [/shared/data]
-workloads:
+programs:
   megatron-2026: {checkout: /shared/data/core}
   megatron-2021:
     checkout: /shared/data/megatron
@@ -86,7 +86,7 @@ RESULTS_OF = {"selene": "local", "eos": "here", "gbs=32": "gbs=4"}
 # Commands whose output depends on the site of the reader: times of the stand-in, and what was fetched.
 OTHER_OUTPUT = (
     "compare here local",
-    "workloads show megatron-2021 --cluster selene",
+    "programs show megatron-2021 --cluster selene",
     "collect figure-13 --cluster here --export md",
     "ls review/*",
     "config show",

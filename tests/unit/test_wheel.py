@@ -52,7 +52,7 @@ def test_an_installed_wheel_renders_a_script_without_a_checkout(installed: Path,
 SITE = """\
 about: this machine
 scheduler: local
-workloads: {{pretrain: {{python: {python}}}}}
+programs: {{pretrain: {{python: {python}}}}}
 """
 INTERPRETER = """\
 #!/bin/sh
@@ -97,7 +97,7 @@ def test_private_values_of_a_shipped_profile_are_read_from_the_working_folder(in
     (tmp_path / "clusters" / "selene.local.yaml").write_text(
         "slurm: {account: a, partition: p}\n"
         "container: {images: {nvidia/pytorch:20.12-py3: /i.sqsh}, mounts: [/data]}\n"
-        "workloads: {megatron-2021: {checkout: /c, data_path: /d, vocab_file: /v, merge_file: /m}}\n"
+        "programs: {megatron-2021: {checkout: /c, data_path: /d, vocab_file: /v, merge_file: /m}}\n"
     )
     found = repro(installed, tmp_path, "submit", "figure-13", "--cluster", "selene", "--dry-run")
     assert found.returncode == 0 and "would submit 10 jobs" in found.stderr, found.stderr

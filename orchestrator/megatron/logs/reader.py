@@ -103,7 +103,7 @@ class MegatronReader(LogReader):
         self, job: JobRow | NewJob, folder: Path, facts: LogFacts, lines: Sequence[IterationLine], ending: Ending
     ) -> tuple[Judgement | None, list[MeasuredMetric]]:
         """Return the judgement of an attempt from all lines of its log, None before its end, and its numbers."""
-        prints_row = job.workload == ALPA_PROGRAM
+        prints_row = job.program == ALPA_PROGRAM
         has_table = prints_row and ending.phase == ENDED
         rows = list(table_rows(tail_bytes(folder, TABLE, TABLE_BYTES))) if has_table else []
         report = LogReport(lines, facts, rows[-1] if rows else None)

@@ -26,8 +26,8 @@ from orchestrator.megatron.logs.iteration_lines import implausible_number
 from orchestrator.megatron.logs.parse import LogReport
 from orchestrator.megatron.logs.statistics import has_enough, mostly_skipped
 from orchestrator.megatron.model import Layout, ModelShape, padded_vocabulary, parameters_of_rank
-from orchestrator.megatron.programs import workload_named
-from orchestrator.megatron.programs.base import AnyWorkload
+from orchestrator.megatron.programs import megatron_named
+from orchestrator.megatron.programs.base import AnyMegatronProgram
 from orchestrator.megatron.programs.sites import GPT2_TOKENS
 from orchestrator.programs.changes import read_flags
 from orchestrator.reading.causes import Cause
@@ -96,15 +96,15 @@ def expected_of(row: JobRow | NewJob) -> Expected:
     layout, model, training = row.spec.layout, row.spec.model, row.spec.training
     flags = read_flags(row.spec.arguments)
     data = row.gpus // layout.model_parallel if layout else None
-    workload = workload_named(row.workload)
-    if data and layout and workload is not None and workload.counts_context_as_data:
+    program = megatron_named(row.program)
+    if data and layout and program is not None and program.counts_context_as_data:
         data *= layout.context_parallel
     vocabulary = _vocabulary(flags, layout.tensor_parallel if layout else 1)
     result_row: RowKey | None = None
     settings: Mapping[str, str] = {}
-    if workload and workload.result_row and model and layout and training:
+    if program and program.result_row and model and layout and training:
         vocabulary = model.vocab  # the program takes it from the case, and does not pad it
-        result_row, settings = workload.result_row(model, layout), workload.printed_settings(model, training)
+        result_row, settings = program.result_row(model, layout), program.printed_settings(model, training)
     sizes: dict[str, int] = {"tensor_parallel": 1, "pipeline_parallel": 1}
     sizes |= {name: getattr(part, name) for part in (layout, model) for _, name, _ in _SIZES if hasattr(part, name)}
     sizes |= {"gpus": row.gpus} | ({"data_parallel": data} if data is not None else {})
@@ -113,7 +113,7 @@ def expected_of(row: JobRow | NewJob) -> Expected:
         sizes=sizes,
         padded_vocabulary=vocabulary,
         dtype=training.dtype if training else None,
-        parameters=_parameters(workload, model, layout, flags, vocabulary),
+        parameters=_parameters(program, model, layout, flags, vocabulary),
         commit=row.code if _COMMIT.fullmatch(row.code) else None,
         program=row.code if _PRETRAIN.fullmatch(row.code) else None,
         device=row.spec.device,
@@ -218,20 +218,20 @@ def _vocabulary(flags: Mapping[str, tuple[str, ...]], tensor_parallel: int) -> i
 
 
 def _parameters(
-    workload: AnyWorkload | None,
+    program: AnyMegatronProgram | None,
     model: ModelShape | None,
     layout: Layout | None,
     flags: Mapping[str, tuple[str, ...]],
     vocabulary: int | None,
 ) -> tuple[int | None, ...]:
-    """Return the parameters of a rank by pipeline stage if the workload's are known exactly.
+    """Return the parameters of a rank by pipeline stage if the program's are known exactly.
 
     They are not known if a case sets arguments that shape its layers.
     """
     if model is None or layout is None:
         return ()
     given = _LLAMAS if model.family == "llama" else {_POSITIONS} if model.has_rotary_positions else set()
-    if workload is None or not workload.exact_parameters or vocabulary is None:
+    if program is None or not program.exact_parameters or vocabulary is None:
         return ()
     if _LLAMAS & set(flags) != given:
         return ()

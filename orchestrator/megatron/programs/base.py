@@ -1,4 +1,4 @@
-"""Types of a workload: its record, the command of a job, and what a profile must give."""
+"""Types of a program: its record, the command of a job, and what a profile must give."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ class TimeFacts:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Workload(Program, Generic[Site]):
+class MegatronProgram(Program, Generic[Site]):
     """A program of the Megatron family.
 
     `arguments` returns the arguments of a case without those that the case itself gives, and `unsupported` the settings
@@ -234,7 +234,7 @@ class Workload(Program, Generic[Site]):
         return (training.attention or self.memory.attention) == "flash" and not has_local_layers(arguments)
 
 
-AnyWorkload = Workload[Any]
+AnyMegatronProgram = MegatronProgram[Any]
 
 
 def _may_record(arguments: Sequence[str]) -> bool:
@@ -269,7 +269,7 @@ def megatron_program(
     script = f"{site.checkout}/pretrain_gpt.py"
     values = [(value, job.field(name)) for name, value in site.model_dump().items() if isinstance(value, str)]
     return BoundProgram(
-        workload=job.case.workload,
+        name=job.case.program,
         command=("python", "-u", script),
         arguments=tuple(arguments),
         python="python",

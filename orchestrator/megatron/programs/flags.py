@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from orchestrator.errors import Problem
 from orchestrator.megatron.axes import AXES
 from orchestrator.megatron.case import TrainingCase
-from orchestrator.programs.needs import WorkloadSite
+from orchestrator.programs.needs import ProgramSite
 
 Flags = Mapping[str, object]
 """Flag -> its value, in the order of the command line. True is a switch without a value; a flag with None or False is
@@ -115,7 +115,7 @@ def script_flags(script: str, case: TrainingCase, values: Flags) -> dict[str, ob
     return flags
 
 
-def site_flags(site: WorkloadSite) -> Flags:
+def site_flags(site: ProgramSite) -> Flags:
     """Return the flag of each field of a site: `--data-path` of `data_path`."""
     return {f"--{name.replace('_', '-')}": value for name, value in site.model_dump().items()}
 
@@ -186,7 +186,7 @@ def fixed_argument(flag: str) -> Problem | None:
     if owner is None:
         return None
     if owner == "profile":
-        return Problem("the cluster's profile sets this argument", hint="set it in workloads: of the profile")
+        return Problem("the cluster's profile sets this argument", hint="set it in programs: of the profile")
     if owner == "family":
         return Problem("the family of the model sets this argument", hint=f"set model: family {own}")
     what = "the case sets this argument"

@@ -23,7 +23,7 @@ from orchestrator.megatron.logs import ALPA_PROGRAM
 from orchestrator.megatron.logs.alpa import TABLE, key_of_case
 from orchestrator.megatron.memory import MemoryFacts
 from orchestrator.megatron.model import ModelShape, Training
-from orchestrator.megatron.predictions import PlannedWorkload
+from orchestrator.megatron.predictions import PlannedProgram
 from orchestrator.megatron.programs.base import TimeFacts, megatron_program
 from orchestrator.megatron.programs.flags import DROPOUT, flag_arguments, lacking, script_flags, site_flags
 from orchestrator.megatron.programs.sites import GPT2_FILES, GPT2_TOKENS, CheckoutSite, VocabularySite
@@ -120,7 +120,7 @@ def _program(job: JobContext[VocabularySite], arguments: Sequence[str]) -> Bound
     return megatron_program(job, arguments, data=job.site.data_path, imports_checkout=False, warm_up=warm_up)
 
 
-WORKLOAD = PlannedWorkload(
+PROGRAM = PlannedProgram(
     name="megatron-2021",
     about="Megatron-LM at the commit of SC21's scripts",
     site=VocabularySite,
@@ -257,7 +257,7 @@ def _alpa_program(job: JobContext[BenchmarkSite], arguments: Sequence[str]) -> B
     )
 
 
-ALPA = PlannedWorkload(
+ALPA = PlannedProgram(
     name=ALPA_PROGRAM,
     about="Alpa's fork of Megatron-LM, and its benchmark script",
     site=BenchmarkSite,

@@ -22,7 +22,7 @@ from pydantic import model_validator
 from orchestrator.config.model import Text, optional
 from orchestrator.megatron.case import TrainingCase
 from orchestrator.megatron.memory import MemoryFacts
-from orchestrator.megatron.predictions import PlannedWorkload
+from orchestrator.megatron.predictions import PlannedProgram
 from orchestrator.megatron.programs.base import TimeFacts, megatron_program
 from orchestrator.megatron.programs.flags import RECOMPUTATION, Flags, flag_arguments, lacking, script_flags, site_flags
 from orchestrator.megatron.programs.megatron_2021 import SCHEDULE, SIZES
@@ -85,7 +85,7 @@ def _unsupported_by_tutorials(case: TrainingCase, _site: VocabularySite | None) 
     yield from lacking(case, *settings, recomputation=("none", "full"))
 
 
-CORE = PlannedWorkload(
+CORE = PlannedProgram(
     name="megatron-core-0.14",
     about="Megatron-LM of the tutorials, core 0.14",
     site=VocabularySite,
@@ -232,7 +232,7 @@ def _program(job: JobContext[TodaySite], arguments: Sequence[str]) -> BoundProgr
     return megatron_program(job, arguments, data=data, default_commit=COMMIT, site_values=values)
 
 
-WORKLOAD = PlannedWorkload(
+PROGRAM = PlannedProgram(
     name="megatron-2026",
     about="Megatron-LM of August 2026, core 0.20",
     site=TodaySite,

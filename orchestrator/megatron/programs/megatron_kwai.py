@@ -12,7 +12,7 @@ from functools import partial
 from orchestrator.megatron.case import TrainingCase, training_case
 from orchestrator.megatron.memory import MemoryFacts, estimate_memory_atc24
 from orchestrator.megatron.model import ModelShape
-from orchestrator.megatron.predictions import PlannedWorkload
+from orchestrator.megatron.predictions import PlannedProgram
 from orchestrator.megatron.programs.base import TimeFacts, megatron_program
 from orchestrator.megatron.programs.flags import (
     RECOMPUTATION,
@@ -164,7 +164,7 @@ _NEEDS = (
     TokenData(LLAMA_TOKENS, "/root/dataset/enwiki-100m_text_document in the image, 100 million tokens of Wikipedia"),
 )
 
-KWAI = PlannedWorkload(
+KWAI = PlannedProgram(
     name="megatron-kwai",
     about="Megatron-Kwai, the program of ATC'24",
     site=MegatronSite,
@@ -184,7 +184,7 @@ KWAI = PlannedWorkload(
     needs=_NEEDS,
 )
 
-JAN_2024 = PlannedWorkload(
+JAN_2024 = PlannedProgram(
     name="megatron-jan-2024",
     about="Megatron-LM of January 2024, the origin of ATC'24",
     site=MegatronSite,

@@ -15,14 +15,14 @@ from orchestrator.config.model import Text, optional
 from orchestrator.files import keep_files
 from orchestrator.megatron.case import TrainingCase
 from orchestrator.megatron.memory import MemoryFacts
-from orchestrator.megatron.predictions import PlannedWorkload
+from orchestrator.megatron.predictions import PlannedProgram
 from orchestrator.megatron.programs.base import ONE_NODE, TimeFacts
 from orchestrator.megatron.programs.flags import flag_arguments, script_flags
 from orchestrator.paths import Folders
 from orchestrator.pretrain.arguments import microbatch_slots
 from orchestrator.pretrain.environment import source_files, version_of
 from orchestrator.programs.bound import BoundProgram
-from orchestrator.programs.needs import WorkloadSite
+from orchestrator.programs.needs import ProgramSite
 from orchestrator.programs.record import JobContext
 
 PRETRAIN = "pretrain"
@@ -35,7 +35,7 @@ USABLE_SHARE_PRETRAIN = 0.975
 memory that NCCL uses over many nodes is unconfirmed."""
 
 
-class PretrainSite(WorkloadSite):
+class PretrainSite(ProgramSite):
     """Path of a Python with torch and megatron-core, as jobs see it."""
 
     python: Text | None = optional(
@@ -112,7 +112,7 @@ def _program(job: JobContext[PretrainSite], arguments: Sequence[str]) -> BoundPr
     package = str(program_folder(job.folders))
     python = job.site.python or ("python" if job.image.name else sys.executable)
     return BoundProgram(
-        workload=job.case.workload,
+        name=job.case.program,
         command=(python, "-u", "-m", "orchestrator.pretrain"),
         arguments=tuple(arguments),
         python=python,
@@ -128,7 +128,7 @@ def _program(job: JobContext[PretrainSite], arguments: Sequence[str]) -> BoundPr
     )
 
 
-WORKLOAD = PlannedWorkload(
+PROGRAM = PlannedProgram(
     name=PRETRAIN,
     about="the training program of this project, on megatron-core",
     site=PretrainSite,

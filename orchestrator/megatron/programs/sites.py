@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from orchestrator.config.model import Text, required
-from orchestrator.programs.needs import PublicFile, WorkloadSite
+from orchestrator.programs.needs import PublicFile, ProgramSite
 
 GPT2_TOKENS = 50257
 """Entries of GPT-2's vocabulary, which --vocab-file and --merge-file name."""
@@ -33,11 +33,11 @@ MERGES = PublicFile(
 GPT2_FILES = (VOCABULARY, MERGES)
 
 
-class CheckoutSite(WorkloadSite):
+class CheckoutSite(ProgramSite):
     """Path of a checkout of Megatron-LM, as jobs see it."""
 
     checkout: Text = required(
-        "Folder of the checkout, at the commit that the paper or the workload names.", "/shared/Megatron-LM"
+        "Folder of the checkout, at the commit that the paper or the program names.", "/shared/Megatron-LM"
     )
 
 

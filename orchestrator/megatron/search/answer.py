@@ -10,7 +10,7 @@ from typing import Annotated
 
 from orchestrator.fields import Field
 from orchestrator.megatron.case import TrainingCase
-from orchestrator.megatron.programs import workload_named
+from orchestrator.megatron.programs import megatron_named
 from orchestrator.megatron.search.candidates import OUT_OF_MEMORY, Candidate, LeftOut, Reason
 from orchestrator.programs.registry import programs
 
@@ -232,10 +232,10 @@ def arguments_by_program(case: TrainingCase) -> dict[str, list[str]]:
     A path of the site is the name of its field in capital letters: `/DATA_PATH`.
     """
     result: dict[str, list[str]] = {}
-    for workload in filter(None, map(workload_named, programs())):
-        own = replace(case, workload=workload.name)
-        if workload.result_row is None and workload.unsupported_settings(own) is None:
-            required = {name for name, info in workload.site.model_fields.items() if info.is_required()}
-            site = workload.site.model_validate({name: f"/{name.upper()}" for name in required})
-            result[workload.name] = workload.all_arguments(own, site)
+    for program in filter(None, map(megatron_named, programs())):
+        own = replace(case, program=program.name)
+        if program.result_row is None and program.unsupported_settings(own) is None:
+            required = {name for name, info in program.site.model_fields.items() if info.is_required()}
+            site = program.site.model_validate({name: f"/{name.upper()}" for name in required})
+            result[program.name] = program.all_arguments(own, site)
     return result

@@ -120,7 +120,7 @@ def _require_budget(prepared: PreparedSearch, options: SearchOptions, iterations
     trials = _trials(prepared, session)
     if trials or affordable([Corrected(first, first.iteration_ms, first.iteration_ms)], trials, options, iterations):
         return
-    job_s = run_s(replace(first.case.training, iterations=iterations), first.iteration_ms, first.case.workload)
+    job_s = run_s(replace(first.case.training, iterations=iterations), first.iteration_ms, first.case.program)
     gpus = first.case.gpus
     what = f"the budget is below one job: {first.name} is predicted to take {job_s:.0f} s on {counted(gpus, 'GPU')}"
     raise ReproError(Problem(f"{what}, {gpus * job_s / 3600:.2g} GPU-hours", hint="give a larger --budget"))
@@ -201,7 +201,7 @@ def affordable(
         if not one.candidate.has_unit:  # on CPU cores the last job is the prediction
             job_s = trials[-1].job_s if trials else 0.0
         else:
-            job_s = run_s(replace(case.training, iterations=iterations), one.iteration_ms, case.workload)
+            job_s = run_s(replace(case.training, iterations=iterations), one.iteration_ms, case.program)
         hours, seconds = hours + job_s * case.gpus / 3600, seconds + job_s
         if options.budget.allows(hours, seconds):
             chosen.append(one)

@@ -94,7 +94,7 @@ def _timed(one: Candidate, target: Target) -> Candidate:
     time = time_of(one.case, target) if one.case.device == "gpu" else None
     if time is None:
         return one
-    hours = one.case.gpus * run_s(one.case.training, time.iteration_ms, one.case.workload) / 3600
+    hours = one.case.gpus * run_s(one.case.training, time.iteration_ms, one.case.program) / 3600
     return replace(
         one, iteration_ms=time.iteration_ms, uncertainty=time.uncertainty, gpu_hours=hours, gpu_ms=time.gpu_ms
     )

@@ -65,7 +65,7 @@ BudgetText = Annotated[
 Program = Annotated[
     str | None,
     value_option(
-        "--workload", "WORKLOAD", "Program that runs the candidates. Default: pretrain.", completion.workloads
+        "--program", "PROGRAM", "Program that runs the candidates. Default: pretrain.", completion.programs
     ),
 ]
 OnCpu = Annotated[bool, typer.Option("--cpu", help="Run processes on CPU cores in place of GPUs.")]
@@ -98,7 +98,7 @@ def search(
     vocab: Vocabulary = None,
     budget: BudgetText = None,
     where: option.Where = None,
-    workload: Program = None,
+    program: Program = None,
     cpu: OnCpu = False,
     iterations: Iterations = 20,
     short: Short = 8,
@@ -127,7 +127,7 @@ def search(
         seq=seq,
         vocab=vocab,
         where=where,
-        workload=workload,
+        program=program,
         on_cpu=cpu,
         iterations=iterations,
         name=name,

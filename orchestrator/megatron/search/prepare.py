@@ -25,7 +25,7 @@ from orchestrator.job_spec import Value
 from orchestrator.megatron.axes import AXES, MEGATRON, ModelFields
 from orchestrator.megatron.case import TrainingCase, training_cases
 from orchestrator.megatron.memory import MemoryEstimate
-from orchestrator.megatron.programs import find_workload
+from orchestrator.megatron.programs import find_megatron
 from orchestrator.megatron.programs.pretrain import PRETRAIN
 from orchestrator.megatron.search.candidates import Candidate, LeftOut, candidates, layout_candidates
 from orchestrator.paths import Folders, find_folders
@@ -105,7 +105,7 @@ class Space:
     gpus: int
     global_batch_size: int
     gpus_per_node: int
-    workload: str
+    program: str
     device: str = "gpu"
     keeps_scores: bool
     training: Mapping[str, Value]
@@ -156,7 +156,7 @@ class Space:
         return {
             "figure": "search",
             "title": title,
-            "workload": self.workload,
+            "program": self.program,
             **({"device": "cpu"} if self.device == "cpu" else {}),
             "gpus": self.gpus,
             "model": dict(self.model.fields),
@@ -248,7 +248,7 @@ def prepare_search(
     seq: int | None = None,
     vocab: int | None = None,
     where: str | None = None,
-    workload: str | None = None,
+    program: str | None = None,
     on_cpu: bool = False,
     iterations: int = 20,
     name: str | None = None,
@@ -267,7 +267,7 @@ def prepare_search(
     names = experiment_names(folders)
     if target in names or target in {full.rpartition("/")[2] for full in names}:
         entry = find_experiment(folders, target)
-        sizes = {"--gpus": gpus, "--gbs": global_batch_size, "--seq": seq, "--vocab": vocab, "--workload": workload}
+        sizes = {"--gpus": gpus, "--gbs": global_batch_size, "--seq": seq, "--vocab": vocab, "--program": program}
         options = {**sizes, "--cpu": on_cpu or None, "--name": name}
         if given := [option for option, value in options.items() if value is not None]:
             what = f"{target} is an experiment, and its cases have their own sizes and program"
@@ -282,9 +282,9 @@ def prepare_search(
         gpus=gpus,
         global_batch_size=global_batch_size,
         gpus_per_node=profile.hardware.gpus_per_node or gpus,
-        workload=workload or PRETRAIN,
+        program=program or PRETRAIN,
         device="cpu" if on_cpu else "gpu",
-        keeps_scores=find_workload(workload or PRETRAIN).memory.attention != "flash",
+        keeps_scores=find_megatron(program or PRETRAIN).memory.attention != "flash",
         training=_training(profile, on_cpu, iterations),
         wanted=wanted,
     )
@@ -379,7 +379,7 @@ def _unwritten(name: str, fields: Mapping[str, object], file: Path) -> Entry:
         experiment,
         paper,
         MEGATRON,
-        record=find_workload(str(fields["workload"])),
+        record=find_megatron(str(fields["program"])),
     )
 
 

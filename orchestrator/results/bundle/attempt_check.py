@@ -299,7 +299,7 @@ def _is_ended_by_slurm(row: JobRow, folder: Path) -> bool:
     """Return whether a log has Slurm's line for the row's state, or the job's folder the mark of a cancellation."""
     if row.state == "CANCELLED":
         return (folder / "cancelled").exists()
-    cause = reader_of(row.workload, row.spec.program).cause(folder)
+    cause = reader_of(row.program, row.spec.program).cause(folder)
     return cause is not None and row.state in _SLURM_LINES and cause.of(_SLURM_LINES[row.state]) is not None
 
 

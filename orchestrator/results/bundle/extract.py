@@ -119,7 +119,7 @@ def extract_of(
     experiment: str,
     scale: str,
     cluster: str,
-    workloads: set[str],
+    programs: set[str],
     others: Mapping[str, Collection[str]] | None = None,
     left_out: Collection[str] = (),
 ) -> Extract:
@@ -137,7 +137,7 @@ def extract_of(
         .join(runs, runs.c.id == requests.c.run_id)
         .join(jobs, jobs.c.id == requests.c.job_id)
         .where(sa.or_(runs.c.experiment == experiment, *cases), runs.c.scale == scale, runs.c.cluster == cluster)
-        .where(jobs.c.workload.in_(sorted(workloads)))
+        .where(jobs.c.program.in_(sorted(programs)))
         .order_by(runs.c.created_at, runs.c.id, requests.c.position)
     )
     with ledger.reading() as session:

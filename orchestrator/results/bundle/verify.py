@@ -106,7 +106,7 @@ class About:
     made_by: str
     experiment: str
     scale: str
-    workloads: tuple[str, ...]
+    programs: tuple[str, ...]
     missing: Mapping[str, str]
     code_sha256: str | None = None
     matplotlib: str | None = None
@@ -142,9 +142,9 @@ def _check_results(folder: Path, about: About, entry: Entry, ledger: Ledger) -> 
         *_row_differences("case", stored["cases"], cases),
         *_row_differences("claim", stored["claims"], claims, () if same_rules else ("claim", "says", "source")),
     ]
-    if sorted(about.workloads) != outcome.workloads:
+    if sorted(about.programs) != outcome.programs:
         differences.append(
-            f"bundle.json: workloads are {', '.join(about.workloads)}, not {', '.join(outcome.workloads)}"
+            f"bundle.json: programs are {', '.join(about.programs)}, not {', '.join(outcome.programs)}"
         )
     columns = [column for column in case_columns(entry) if column.name in names]
     if text_of(folder, "results/cases.csv") != b"".join(pieces("csv", columns, {"cases": stored["cases"]})).decode():
@@ -268,7 +268,7 @@ def _about(file: Path, folder: Path) -> About:
             made_by=made_by,
             experiment=f"{single_name(paper)}/{single_name(name)}",
             scale=about["scale"],
-            workloads=tuple(about["workloads"]),
+            programs=tuple(about["programs"]),
             missing={str(item["path"]): str(item["why"]) for item in about["missing"]},
             code_sha256=about.get("code_sha256"),
             matplotlib=about.get("matplotlib"),

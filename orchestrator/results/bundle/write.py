@@ -118,7 +118,7 @@ def add_attempts(contents: Contents, extract: Extract, ledger: Ledger) -> dict[i
     secrets = [job_secrets(Path(row["folder"])) for row in extract.attempts]
     contents.secrets = contents.secrets.union(*secrets, *map(hidden_values, texts.values()))
     read = file_offsets(ledger, list(folders))
-    outputs = {job["id"]: _output_files(job["workload"], job["configuration"]) for job in extract.jobs}
+    outputs = {job["id"]: _output_files(job["program"], job["configuration"]) for job in extract.jobs}
     paths: dict[int, Row] = {}
     run_folders = ledger.run_folders()
     for recorded in extract.attempts:
@@ -167,11 +167,11 @@ def _add_text(contents: Contents, path: str, folder: Path, name: str) -> bool:
     return True
 
 
-def _output_files(workload: str, configuration: Row) -> Collection[str]:
+def _output_files(program: str, configuration: Row) -> Collection[str]:
     """Return the other files in which a program writes its output."""
     described = configuration.get("program")
     if described is None:
-        program = known_program(workload)
+        program = known_program(program)
         return () if program is None else program.output_files
     return [file] if (file := described.get("output", {}).get("file")) else ()
 
@@ -303,9 +303,9 @@ class Bundled:
 def write_bundle(ledger: Ledger, figure: FigureOutcome, templates: Path, file: Path) -> Bundled:
     """Write the bundle of a figure; the bundle lists unreadable files as missing."""
     others = compared_cases(figure)
-    name, workloads = figure.entry.name, set(figure.workloads)
+    name, programs = figure.entry.name, set(figure.programs)
     other_jobs = {row.job_id for row in job_rows(ledger, experiment=name)} - figure.jobs  # of other arguments or runs
-    extract = extract_of(ledger, name, figure.scale, figure.cluster, workloads, others, other_jobs)
+    extract = extract_of(ledger, name, figure.scale, figure.cluster, programs, others, other_jobs)
     folders = attempt_folders(extract)
     left_out = [attempt for attempt in figure.left_out if attempt.attempt_id in folders]
     contents = Contents(left_out=tuple(folders[attempt.attempt_id] for attempt in left_out))
@@ -323,7 +323,7 @@ def write_bundle(ledger: Ledger, figure: FigureOutcome, templates: Path, file: P
     under_way = sum(row["phase"] in OPEN for row in extract.attempts)
     about = {"format": FORMAT, "repro": __version__, "experiment": figure.entry.name, "scale": figure.scale}
     about |= {"code_sha256": code_sha256(templates), "matplotlib": matplotlib_version()}
-    about |= {"cluster": figure.cluster, "workloads": figure.workloads, "judging_rules": JUDGING_RULES}
+    about |= {"cluster": figure.cluster, "programs": figure.programs, "judging_rules": JUDGING_RULES}
     about |= {"left_out": reasons}
     with new_archive(file, bundle_name(figure), extract.last_run["created_at"]) as archive:
         added = list(_added(archive, contents))
@@ -364,7 +364,7 @@ def _add_inputs(contents: Contents, figure: FigureOutcome, extract: Extract) -> 
     for run in extract.runs:
         contents.add(profile_path(run), _json(anonymized(run["profile"], extract.users)))
     runs = [{name: run[name] for name in ("id", "git_commit", "git_dirty", "versions")} for run in extract.runs]
-    names = ("workload", "code", "image", "image_digest")
+    names = ("program", "code", "image", "image_digest")
     programs = {tuple(job[name] for name in names) for job in extract.jobs}
     environment = {
         "runs": runs,
@@ -420,7 +420,7 @@ SCRIPT = "job.sh"
 
 def bundle_name(outcome: FigureOutcome) -> str:
     """Return the name of a bundle and of the folder in it: `figure-13-cpu-local`, with the program if not the own."""
-    program = outcome.workloads if outcome.replaced_workload else []
+    program = outcome.programs if outcome.replaced_program else []
     name = "-".join([outcome.entry.short_name, outcome.scale, outcome.cluster, *program])
     return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip(".-")
 
@@ -428,7 +428,7 @@ def bundle_name(outcome: FigureOutcome) -> str:
 def submit_command(outcome: FigureOutcome) -> str:
     """Return the command that runs the experiment again."""
     argv = ["repro", "submit", outcome.entry.name, "--scale", outcome.scale, "--cluster", outcome.cluster]
-    program = ["--workload", *outcome.workloads] if outcome.replaced_workload else []
+    program = ["--program", *outcome.programs] if outcome.replaced_program else []
     changes = [word for change in outcome.argument_changes for word in change.split("=", 1)]
     return shlex.join([*argv, *program, *changes, "--wait"])
 

@@ -167,7 +167,7 @@ def figure_table(entry: Entry, scale: str, cluster: str, rows: Sequence[Row]) ->
     columns += [(share.label or share.name, partial(_value, name=share.name)) for share in shares]
     if any(row["published"] is not None for row in rows):
         columns += [("Published", _published), ("Ratio", partial(_value, name="ratio_to_published"))]
-    replaced = sorted({(row["workload"], row["published_workload"]) for row in rows if row["published_workload"]})
+    replaced = sorted({(row["program"], row["published_program"]) for row in rows if row["published_program"]})
     programs = " and ".join(f"{program} instead of {own}" for program, own in replaced)
     return FigureTable(
         caption=f"{entry.experiment.figure} ({entry.name}) on {cluster} at scale {scale}"

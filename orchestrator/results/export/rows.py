@@ -48,7 +48,7 @@ class CaseRow(TableRow):
     experiment: Annotated[str, Field("full name of the experiment: `sc21/figure-13`")]
     scale: Annotated[str, Field("`paper` for the published size, or a smaller scale", of="case.scale")]
     case: Annotated[str, Field("case, in the syntax of `--where`", of="case.name", main=2)]
-    workload: Annotated[str, Field("program that runs the case", of="case.workload")]
+    program: Annotated[str, Field("program that runs the case", of="case.program")]
     cluster: Annotated[str | None, Field("cluster of the run", of="row.cluster")]
     job: Annotated[str | None, Field("job id; empty if the case was never submitted", of="row.job_id", main=1)]
     run: Annotated[str | None, Field("latest `repro submit` that requested the job", of="row.run_id")]
@@ -137,7 +137,7 @@ class CaseRow(TableRow):
     ]
     published_source: Annotated[str | None, Field("place in the source", of="published.source")]
     published_gpu: Annotated[str | None, Field("GPU of the published number, if the source names it")] = None
-    published_workload: Annotated[
+    published_program: Annotated[
         str | None, Field("program of the published number, if another program ran here", of="instead_of")
     ]
     ratio_to_published: Annotated[
@@ -176,11 +176,11 @@ _SHARED = frozenset(column.name for column in columns_of(CaseRow, settings=(), n
 def _axis_columns(entry: Entry) -> dict[str, Column]:
     """Return the column of each axis that has values, and of the device and its number."""
     device = {column.name: column for column in SETTING_COLUMNS if column.name in ("device", "gpus")}
-    given = entry.names.given.union(entry.program.output.key if entry.program is not None else ())
+    given = entry.names.given.union(entry.described.output.key if entry.described is not None else ())
     return device | {
         axis: replace(column, name=f"{axis}_axis") if column.name in _SHARED else column
         for axis, column in entry.axes.items()
-        if (not given or axis in given) and axis not in device and axis != "workload"
+        if (not given or axis in given) and axis not in device and axis != "program"
     }
 
 
@@ -199,7 +199,7 @@ def _metric_columns(entry: Entry) -> tuple[Column, ...]:
 
 
 JOB_COLUMNS = (
-    *("experiment", "scale", "case", "workload", "cluster", "job", "run", "attempt", "repeat", "state", "verdict"),
+    *("experiment", "scale", "case", "program", "cluster", "job", "run", "attempt", "repeat", "state", "verdict"),
 )
 """Columns of cases that the rows of iterations have, too."""
 
@@ -256,7 +256,7 @@ def chosen_columns(entry: Entry, choice: str, *, iterations: bool = False) -> li
 Row = dict[str, Any]
 """Value, or None, of each column by its name."""
 
-_OF_FIGURE = ("case", "label", "model", "workload", "tokens_billion")
+_OF_FIGURE = ("case", "label", "model", "program", "tokens_billion")
 """Axes whose values belong to the figure; another figure that shares the job may have other values."""
 
 _JOB_FIELDS = {"case": "case_name", "job": "job_id", "run": "run_id", "attempt": "number"}

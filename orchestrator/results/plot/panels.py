@@ -306,7 +306,7 @@ def origins(entry: Entry, results: Sequence[Result], panels: Sequence[Panel]) ->
     points = [point.published for panel in panels for point in panel.points if point.published]
     is_measured = any(point.value is not None for panel in panels for point in panel.points)
     own = next((result.instead_of for result in results if result.instead_of), None)
-    ran = results[0].case.workload if own else None
+    ran = results[0].case.program if own else None
     if not points:
         return f"measured with {ran} instead of {own}" if own and is_measured else ""
     published_on = _gpus(entry, points) or _without_gpu(entry.experiment.device)

@@ -150,7 +150,7 @@ def _section(ledger: Ledger, outcome: FigureOutcome, number: int, anchors: dict[
     """Return the section of a figure; its new scripts are added to `anchors`."""
     figure = (outcome.scale, outcome.cluster)
     rows = job_summaries(ledger, experiment=outcome.entry.name)
-    jobs = [row for row in rows if (row.scale, row.cluster) == figure and row.workload in outcome.workloads]
+    jobs = [row for row in rows if (row.scale, row.cluster) == figure and row.program in outcome.programs]
     order = {row.job_id: position for position, row in reversed(list(enumerate(jobs)))}
     attempts = sorted(attempt_origins(ledger, order), key=lambda attempt: (order[attempt.job_id], attempt.number))
     published = {result.job_case for result in outcome.results if result.ended_as_published}

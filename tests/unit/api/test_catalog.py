@@ -206,7 +206,7 @@ def test_a_fault_in_a_figures_file_has_its_place(project: Project, old: str, new
 ROWS = """\
 figure: Table 9
 title: t
-workload: pretrain
+program: pretrain
 model: {layers: 8, hidden: 64, heads: 8, seq: 16, vocab: 64}
 cases:
   - {case: a, gpus: 1, mbs: 1, gbs: 8}

@@ -270,13 +270,13 @@ def test_two_runs_are_compared_row_by_row(project: Project) -> None:
 
 def test_a_program_of_a_job_is_a_known_program(project: Project) -> None:
     loss(project)
-    (job,) = api.status(workload="train_toy.py", where="width=64", session=project.session).jobs
-    assert job.workload == "train_toy.py"
+    (job,) = api.status(program="train_toy.py", where="width=64", session=project.session).jobs
+    assert job.program == "train_toy.py"
     assert verdicts(project)["wider-is-better"][0] == "holds"
-    assert api.claims(NAME, workload="train_toy.py", session=project.session).outcomes
+    assert api.claims(NAME, program="train_toy.py", session=project.session).outcomes
     for select in (api.status, lambda **given: api.claims(NAME, **given)):
-        with pytest.raises(ReproError, match=r'train_to.py: no such workload. Did you mean "train_toy.py"\?'):
-            select(workload="train_to.py", session=project.session)
+        with pytest.raises(ReproError, match=r'train_to.py: no such program. Did you mean "train_toy.py"\?'):
+            select(program="train_to.py", session=project.session)
 
 
 def test_an_axis_that_no_job_has_is_refused(project: Project) -> None:
@@ -313,7 +313,7 @@ def test_an_experiment_without_a_paper_has_no_venue(project: Project) -> None:
     assert (entry.paper.title, entry.paper.venue, entry.source) == ("own", None, "Figure 1")
     (listed,) = [row for row in api.experiments(project.session).rows if row.experiment == entry.name]
     assert listed.venue is None
-    api.workload_needs(project.session)  # reads the papers of all experiments
+    api.program_needs(project.session)  # reads the papers of all experiments
     page = api.report(project.folder / "page", session=project.session).file.read_text()
     assert "<title>Figure 1 · repro report</title>" in page and "None" not in page
 

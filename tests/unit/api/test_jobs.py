@@ -127,10 +127,10 @@ def test_a_waiting_job_has_its_start_time_and_reason(project: Project, simulated
 def test_repeats_and_programs_are_told_apart(project: Project, simulated: SimulatedSlurm) -> None:
     simulated.submit("a", "b")
     with simulated.ledger.writing() as session:
-        session.execute(sa.update(Job).where(Job.id == "b-id").values(repeat=2, workload="megatron-2021"))
+        session.execute(sa.update(Job).where(Job.id == "b-id").values(repeat=2, program="megatron-2021"))
     a, b = project.jobs().values()
-    assert (a.case, a.repeat, a.workload) == ("a", 1, "pretrain")
-    assert (b.case, b.repeat, b.workload) == ("b", 2, "megatron-2021")
+    assert (a.case, a.repeat, a.program) == ("a", 1, "pretrain")
+    assert (b.case, b.repeat, b.program) == ("b", 2, "megatron-2021")
 
 
 def test_states_that_could_not_be_refreshed_have_their_age(project: Project, simulated: SimulatedSlurm) -> None:

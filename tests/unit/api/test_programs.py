@@ -29,13 +29,13 @@ def both(project: Project, monkeypatch: pytest.MonkeyPatch) -> Iterator[Project]
     The stand-in for megatron-2021 is the `python` that its jobs start; there the claims of the figure fail.
     """
     head, cpu, rest = FIGURE.partition("  cpu:\n")
-    file = write(project, head + cpu + rest.replace(f"workload: {OTHER}", f"workload: {OWN}"))
+    file = write(project, head + cpu + rest.replace(f"program: {OTHER}", f"program: {OWN}"))
     code = f"{{{OWN}: {{repository: r, commit: c}}}}"
     file.with_name("paper.yaml").write_text(f"title: t\nvenue: v\ncode: {code}\n")
     program = project.folder / "train.sh"
     (project.folder / "clusters" / "here.yaml").write_text(
         "about: a machine of the tests\nscheduler: local\n"
-        f"workloads: {{{OTHER}: {{python: {json.dumps(str(program))}}}, {OWN}: {SITE}}}\n"
+        f"programs: {{{OTHER}: {{python: {json.dumps(str(program))}}}, {OWN}: {SITE}}}\n"
     )
     elsewhere = project.folder / "bin"
     elsewhere.mkdir()
@@ -50,20 +50,20 @@ def both(project: Project, monkeypatch: pytest.MonkeyPatch) -> Iterator[Project]
     Site(elsewhere).end_sleepers()
 
 
-def run(project: Project, where: str | None = None, workload: str | None = None) -> tuple[dict[str, int], bool]:
+def run(project: Project, where: str | None = None, program: str | None = None) -> tuple[dict[str, int], bool]:
     """Submit figure 99 and wait. Return the counts of its jobs, and whether the figure failed."""
-    options = {"scale": "cpu", "where": where, "workload": workload}
+    options = {"scale": "cpu", "where": where, "program": program}
     submission = api.submit("figure-99", "here", session=project.session, **options)  # type: ignore[arg-type]
     (figure,) = api.supervise(submission, session=project.session)
     return counts(submission), figure.failed
 
 
-def collected(project: Project, workload: str | None = None) -> tuple[set[object], set[object], int]:
+def collected(project: Project, program: str | None = None) -> tuple[set[object], set[object], int]:
     """Return the programs of the rows, the published programs beside them, and the number of verified rows."""
     project.messages.clear()
-    rows = [row for row in api.collect("figure-99", workload=workload, session=project.session).rows if row["job"]]
-    programs = {row["workload"] for row in rows}
-    return programs, {row["published_workload"] for row in rows}, sum(row["verdict"] == "verified" for row in rows)
+    rows = [row for row in api.collect("figure-99", program=program, session=project.session).rows if row["job"]]
+    programs = {row["program"] for row in rows}
+    return programs, {row["published_program"] for row in rows}, sum(row["verdict"] == "verified" for row in rows)
 
 
 def test_the_program_of_the_latest_run_is_the_default_and_programs_are_never_mixed(both: Project) -> None:
@@ -74,28 +74,28 @@ def test_the_program_of_the_latest_run_is_the_default_and_programs_are_never_mix
     assert run(both, "gbs=4") == ({"done": 3}, False)
     assert collected(both)[0] == {OWN} and collected(both, OTHER)[0] == {OTHER}
     (listed,) = (row for row in api.experiments(both.session).rows if row.experiment == "own/figure-99")
-    assert [(one.workload, one.verified, one.is_own_workload) for one in listed.done] == [
+    assert [(one.program, one.verified, one.is_own_program) for one in listed.done] == [
         (OWN, 3, True),
         (OTHER, 2, False),
     ]
 
 
 def test_the_result_is_that_of_the_program_that_was_submitted(both: Project) -> None:
-    assert [run(both, None, workload)[1] for workload in (None, OTHER, None)] == [True, False, True]
+    assert [run(both, None, program)[1] for program in (None, OTHER, None)] == [True, False, True]
 
 
 def test_status_and_cancel_select_jobs_by_program(both: Project) -> None:
     (both.folder / "bin" / "behave").write_text("hang")
     both.site.behave("hang")
-    for workload in (None, OTHER):
-        api.submit("figure-99", "here", scale="cpu", where="pp=1,gbs=4", workload=workload, session=both.session)
-    jobs = {job.workload: job.job for job in both.jobs("figure-99").values()}
+    for program in (None, OTHER):
+        api.submit("figure-99", "here", scale="cpu", where="pp=1,gbs=4", program=program, session=both.session)
+    jobs = {job.program: job.job for job in both.jobs("figure-99").values()}
     assert set(jobs) == {OWN, OTHER} and len(set(jobs.values())) == 2
     selected = [jobs[OTHER]]
-    assert [*both.jobs("figure-99", workload=OTHER)] == [*both.jobs("figure-99", where=f"workload={OTHER}")] == selected
-    with pytest.raises(ReproError, match='^pretain: no such workload. Did you mean "pretrain"?'):
-        both.jobs("figure-99", workload="pretain")
-    cancelled = api.cancel("figure-99", workload=OTHER, session=both.session)
+    assert [*both.jobs("figure-99", program=OTHER)] == [*both.jobs("figure-99", where=f"program={OTHER}")] == selected
+    with pytest.raises(ReproError, match='^pretain: no such program. Did you mean "pretrain"?'):
+        both.jobs("figure-99", program="pretain")
+    cancelled = api.cancel("figure-99", program=OTHER, session=both.session)
     assert [row.job_id for row in cancelled.asked] == selected
     api.cancel("figure-99", session=both.session)
     wait_until(lambda: {job.state for job in both.jobs().values()} == {"CANCELLED"})
@@ -103,6 +103,6 @@ def test_status_and_cancel_select_jobs_by_program(both: Project) -> None:
 
 def test_a_program_that_was_never_submitted_has_a_submit_hint(both: Project) -> None:
     run(both, "pp=1,gbs=4")
-    hint = f"repro submit figure-99 --cluster local --workload {OTHER}"
+    hint = f"repro submit figure-99 --cluster local --program {OTHER}"
     with pytest.raises(ReproError, match=f"^figure-99 with {OTHER} was never submitted. Hint: {hint}$"):
         collected(both, OTHER)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from orchestrator.errors import ReproError
-from orchestrator.megatron.programs import find_workload
+from orchestrator.megatron.programs import find_megatron
 from orchestrator.megatron.search.answer import EndedTrial
 from orchestrator.megatron.search.api import SearchOptions, affordable
 from orchestrator.megatron.search.candidates import Budget, Corrected, read_search_budget
 from tests.unit.megatron.search.test_policy import candidate
 
-START_UP_S = find_workload("pretrain").time.start_up_s
+START_UP_S = find_megatron("pretrain").time.start_up_s
 
 
 def corrected(name: str, iteration_ms: float) -> Corrected:

@@ -20,7 +20,7 @@ CHECKOUT = Path(__file__).resolve().parents[3]
 BASE = """\
 figure: Figure 1
 title: t
-workload: pretrain
+program: pretrain
 gpus: 8
 model: {layers: 8, hidden: 64, heads: 8, seq: 16, vocab: 64}
 matrix:
@@ -38,7 +38,7 @@ plot:
 THREE_METHODS = """\
 figure: Figure 1
 title: t
-workload: pretrain
+program: pretrain
 gpus: 4
 model: {layers: 8, hidden: 64, heads: 8, seq: 16, vocab: 64}
 cases:

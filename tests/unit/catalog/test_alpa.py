@@ -110,7 +110,7 @@ def test_cases_are_trained_as_the_benchmark_trains(name: str) -> None:
     for case in expand(shipped(name)):
         training = case.training
         assert (training.dtype, training.loss_scale, training.recompute, training.ddp) == ("fp16", 8, "full", "local")
-        assert (case.workload, case.gpu_memory_gb) == ("megatron-alpa", 16)
+        assert (case.program, case.gpu_memory_gb) == ("megatron-alpa", 16)
         assert (training.iterations, training.warmup_iterations) == (ITERATIONS, WARM_UP)
 
 
@@ -189,7 +189,7 @@ def test_every_case_at_every_scale_can_run_and_has_a_name_to_filter_for(name: st
     for scale in scale_names(entry.experiment):
         cases = expand(entry, scale)
         for case in cases:
-            setting = RuleContext(case.model, case.layout, case.training, DIALECTS[case.workload], case.arguments)
+            setting = RuleContext(case.model, case.layout, case.training, DIALECTS[case.program], case.arguments)
             assert [reason for _, reason in broken_rules(setting)] == [], (scale, case.name)
             assert case.training.iterations > case.training.warmup_iterations + 1
         assert select(cases, parse_where(cases[-1].name, MEGATRON.axes)) == [cases[-1]]
@@ -200,7 +200,7 @@ def test_smaller_scales_are_the_rows_of_one_node_with_smaller_batches_or_models(
     published = {case.layout.gpus: case for case in expand(entry)}
     for scale, device in (("quad", "gpu"), ("cpu", "cpu")):
         cases = expand(entry, scale)
-        assert [(case.layout.gpus, case.device, case.workload) for case in cases] == [
+        assert [(case.layout.gpus, case.device, case.program) for case in cases] == [
             (1, device, "pretrain"),
             (4, device, "pretrain"),
         ]

@@ -11,7 +11,7 @@ from orchestrator.megatron.axes import MEGATRON
 from orchestrator.megatron.case import TrainingCase
 from orchestrator.megatron.memory import MemoryFacts, estimate_memory, solve_offload
 from orchestrator.megatron.model import ModelShape, model_flops_utilization, padded_vocabulary
-from orchestrator.megatron.programs import find_workload
+from orchestrator.megatron.programs import find_megatron
 from orchestrator.megatron.programs.base import USABLE_SHARE
 from orchestrator.megatron.rules import Dialect, RuleContext, broken_rules
 from tests.cases import expand
@@ -132,7 +132,7 @@ def described(case: TrainingCase) -> str:
     """Return a case as a line of JOBS, without the last column."""
     model, layout, training = case.model, case.layout, case.training
     sizes = (layout.tensor_parallel, layout.context_parallel, layout.pipeline_parallel, layout.virtual_stages)
-    values = [case.workload.removeprefix("megatron-"), case.value("model"), model.seq, layout.gpus]
+    values = [case.program.removeprefix("megatron-"), case.value("model"), model.seq, layout.gpus]
     values += [layout.global_batch_size, *sizes, layout.data_parallel, layout.microbatches]
     return " ".join(map(str, [*values, training.recompute, training.offload]))
 
@@ -236,7 +236,7 @@ def test_the_abstracts_mfu_is_a_claim_about_cases_that_fit_and_declare_their_unp
     for case in cases.values():
         setting = RuleContext(case.model, case.layout, case.training, "kwai", case.arguments)
         assert [reason for _, reason in broken_rules(setting)] == [] and case.model.seq == 32768
-        assert find_workload(case.workload).estimate_memory(case).total_bytes < USABLE_SHARE * 80e9
+        assert find_megatron(case.program).estimate_memory(case).total_bytes < USABLE_SHARE * 80e9
     ours = cases["ours"]
     assert 0 <= ours.training.offload - solve_offload(ours.model, ours.layout, ours.training) < 0.01
     script_5 = next(case for case in expand(shipped("atc-table-8")) if case.value("case") == "baseline")
@@ -267,7 +267,7 @@ def test_every_case_at_every_scale_can_run_and_has_a_name_to_filter_for(name: st
     for scale in scale_names(entry.experiment):
         cases = expand(entry, scale)
         for case in cases:
-            setting = RuleContext(case.model, case.layout, case.training, DIALECTS[case.workload], case.arguments)
+            setting = RuleContext(case.model, case.layout, case.training, DIALECTS[case.program], case.arguments)
             assert [reason for _, reason in broken_rules(setting)] == [], (scale, case.name)
             assert select(cases, parse_where(case.name, MEGATRON.axes)) == [case]
             assert case.training.iterations > case.training.warmup_iterations + 1
@@ -299,7 +299,7 @@ def test_smaller_demos_keep_the_layout_and_the_methods_that_one_program_can_tell
     for case in quad + cpu:
         large = published[str(case.value("case"))]
         assert (case.training.recompute, case.training.offload) == (large.training.recompute, large.training.offload)
-        assert (case.workload, case.layout.gpus, case.layout.pipeline_parallel) == ("pretrain", 4, 4)
+        assert (case.program, case.layout.gpus, case.layout.pipeline_parallel) == ("pretrain", 4, 4)
         assert case.model.family == "llama" and case.expected is None
     assert {case.model for case in quad} == {published["ours"].model}
     assert {case.layout for case in quad} == {published["ours"].layout}
@@ -320,7 +320,7 @@ def test_the_demo_on_two_gpus_is_the_model_with_twice_the_layers_a_stage_and_fit
     assert [case.name for case in pair] == [case.name for case in quad]
     needed = {}
     for case, other in zip(pair, quad, strict=True):
-        assert (case.model, case.workload, case.expected) == (other.model, "pretrain", None)
+        assert (case.model, case.program, case.expected) == (other.model, "pretrain", None)
         assert (case.training.recompute, case.training.offload) == (other.training.recompute, other.training.offload)
         layout = case.layout
         assert (layout.gpus, layout.pipeline_parallel, layout.virtual_stages, layout.microbatches) == (2, 2, 16, 4)

@@ -10,7 +10,7 @@ from orchestrator.catalog.claims import RatioClaim
 from orchestrator.catalog.experiment import PublishedPoint
 from orchestrator.megatron.case import TrainingCase
 from orchestrator.megatron.model import flops_per_iteration, tflops_per_gpu
-from orchestrator.megatron.programs import find_workload
+from orchestrator.megatron.programs import find_megatron
 from tests.cases import expand
 from tests.unit.catalog.entries import shipped
 
@@ -88,12 +88,12 @@ def test_smaller_scales_on_gpus_train_the_published_model_with_the_published_mic
         assert {(case.layout.gpus, case.model) for case in cases} == {(gpus, CASES[16].model)}
 
 
-@pytest.mark.parametrize("workload", ["megatron-2021", "megatron-core-0.14", "megatron-alpa"])
-def test_programs_whose_arguments_lack_rotary_positions_refuse_the_model(workload: str) -> None:
-    refusal = find_workload(workload).unsupported_settings(replace(CASES[16], workload=workload))
+@pytest.mark.parametrize("program", ["megatron-2021", "megatron-core-0.14", "megatron-alpa"])
+def test_programs_whose_arguments_lack_rotary_positions_refuse_the_model(program: str) -> None:
+    refusal = find_megatron(program).unsupported_settings(replace(CASES[16], program=program))
     assert refusal is not None and "rotary positions" in refusal
-    todays = find_workload("megatron-2026")
-    assert todays.unsupported_settings(replace(CASES[16], workload="megatron-2026")) is None
+    todays = find_megatron("megatron-2026")
+    assert todays.unsupported_settings(replace(CASES[16], program="megatron-2026")) is None
 
 
 def bounds(claim_id: str) -> tuple[float | None, float | None]:

@@ -51,7 +51,7 @@ def test_every_shipped_experiment_and_the_template_are_valid() -> None:
 )
 def test_names_may_be_a_text_or_a_list(output: str) -> None:
     program = f"program: {{command: [x], output: {{{output}}}, metrics: {{c: {{better: lower}}}}}}"
-    assert faults(EXPERIMENT_TEMPLATE.replace("workload: pretrain ", program)) == set()
+    assert faults(EXPERIMENT_TEMPLATE.replace("program: pretrain ", program)) == set()
 
 
 @pytest.mark.parametrize(

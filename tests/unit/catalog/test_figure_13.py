@@ -40,7 +40,7 @@ def test_the_ten_points_are_those_of_the_published_scripts_in_their_order() -> N
         assert (layout.gpus, layout.gpus // 8, layout.virtual_stages, layout.context_parallel) == (64, 8, 1, 1)
         assert case.model == ModelShape(layers=32, hidden=20480, heads=128, seq=2048, vocab=51200)
         assert (case.training.dtype, case.training.loss_scale, case.training.recompute) == ("fp16", 8192, "full")
-        assert (case.workload, case.device, case.time_limit, case.gpu_memory_gb) == (
+        assert (case.program, case.device, case.time_limit, case.gpu_memory_gb) == (
             "megatron-2021",
             "gpu",
             "0:30:00",

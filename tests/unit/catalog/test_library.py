@@ -169,8 +169,8 @@ def test_the_code_of_a_users_paper_comes_before_the_shipped_one_and_a_broken_pap
 
 
 def test_the_names_of_a_program_that_nobody_can_run_are_those_of_another_case(tmp_path: Path) -> None:
-    rows = "cases: [{pp: 1, gbs: 8, workload: zero-3}, {pp: 2, gbs: 8, workload: megatron-2021}]"
-    text = BASE.replace("workload: pretrain", "workload: zero-2\nreference_only: its code is not published")
+    rows = "cases: [{pp: 1, gbs: 8, program: zero-3}, {pp: 2, gbs: 8, program: megatron-2021}]"
+    text = BASE.replace("program: pretrain", "program: zero-2\nreference_only: its code is not published")
     text = text.replace("matrix:\n  pp: [1, 2, 4]\n  gbs: [8, 16]\n", f"named_by: [pp]\n{rows}\n")
     entry = entry_of(tmp_path, text.replace("series: {label: s, of: gbs}", "also: []"))
     assert (entry.record, entry.names) == (find_program("megatron-2021"), MEGATRON)
@@ -186,9 +186,9 @@ def test_a_program_without_groups_of_axes_reports_them(tmp_path: Path, monkeypat
     assert entry_of(tmp_path, BASE.replace("model: {", "# model: {")).experiment.model == {}
 
 
-def test_without_any_known_program_a_workload_is_one_problem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_any_known_program_a_program_is_one_problem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(library, "known_program", lambda _name: None)
     monkeypatch.setattr(library, "programs", dict)
     assert messages(tmp_path, BASE) == [
-        "figure-1.yaml:3:11 pretrain: no such workload. Hint: install the package of the program"
+        "figure-1.yaml:3:11 pretrain: no such program. Hint: install the package of the program"
     ]

@@ -186,8 +186,8 @@ def test_the_file_has_no_problem(tmp_path: Path) -> None:
             "[64, 0.5]}\nexpected: [{where: {width: 1G}, outcome: oom, confirmed: true, source: x}]\nfixed",
             ["loss.yaml:10:28 expected.0.where.width: must be a number, got '1G'"],
         ),
-        (FILE[FILE.index("program:") : FILE.index("matrix")], "", ["loss.yaml:1:1 file: neither workload nor program"]),
-        ("program:\n", "workload: pretrain\nprogram:\n", ["loss.yaml:4:11 workload: a program is also given"]),
+        (FILE[FILE.index("program:") : FILE.index("matrix")], "", ["loss.yaml:1:1 file: neither program nor program"]),
+        ("program:\n", "program: pretrain\nprogram:\n", ["loss.yaml:4:11 program: a program is also given"]),
         (
             FILE[FILE.index("program:") : FILE.index("matrix")],
             "program: toy\n",
@@ -213,11 +213,11 @@ def test_mistakes_in_several_parts_are_reported_together(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("name", "hint"), [("pretran", 'Did you mean "pretrain"?'), ("nope", "Hint: there are: megatron-2021, ")]
 )
-def test_an_unknown_workload_is_one_problem(tmp_path: Path, name: str, hint: str) -> None:
+def test_an_unknown_program_is_one_problem(tmp_path: Path, name: str, hint: str) -> None:
     text = (CHECKOUT / "experiments" / "sc21" / "figure-13.yaml").read_text()
-    workload = text[text.index("\nworkload:") :].split("\n")[1]
-    [line] = problems(tmp_path, text.replace(workload, f"workload: {name}", 1))
-    assert f"{name}: no such workload. {hint}" in line and line.startswith("loss.yaml:")
+    program = text[text.index("\nprogram:") :].split("\n")[1]
+    [line] = problems(tmp_path, text.replace(program, f"program: {name}", 1))
+    assert f"{name}: no such program. {hint}" in line and line.startswith("loss.yaml:")
 
 
 @pytest.mark.parametrize("name", ["copy", "json", "model_config", "_private", "from", "__init__", "self", "model"])

@@ -66,7 +66,7 @@ def test_what_all_scripts_share_is_the_same_in_every_case() -> None:
         training = case.training
         assert (case.model.seq, case.model.vocab) == (2048, 51200)
         assert (training.dtype, training.loss_scale, training.dropout) == ("fp16", 8192, 0.1)
-        assert (case.workload, case.device, case.time_limit) == ("megatron-2021", "gpu", "0:30:00")
+        assert (case.program, case.device, case.time_limit) == ("megatron-2021", "gpu", "0:30:00")
         assert (case.gpu_memory_gb, case.layout.gpus % 8, case.layout.context_parallel) == (80, 0, 1)
         assert not case.layout.sequence_parallel and case.arguments == ()
 
@@ -87,7 +87,7 @@ def test_every_case_keeps_the_rules_of_its_program_and_logs_past_its_warm_up(sca
     dialect: Dialect = "2021" if scale == PAPER else "pretrain"
     for case in (case for name in SCALES[scale] for case in cases_of(name, scale)):
         training, place = case.training, f"{case.experiment} {case.name}"
-        assert case.workload == ("megatron-2021" if scale == PAPER else "pretrain")
+        assert case.program == ("megatron-2021" if scale == PAPER else "pretrain")
         setting = RuleContext(case.model, case.layout, training, dialect, case.arguments)
         assert [(place, rule.name, reason) for rule, reason in broken_rules(setting)] == []
         assert training.iterations % training.log_interval == training.warmup_iterations % training.log_interval == 0

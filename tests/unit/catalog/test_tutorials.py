@@ -95,8 +95,8 @@ def test_there_are_8_rows_of_the_first_generation_and_66_of_the_second() -> None
 
 
 def test_the_generations_are_different_programs_and_never_share_a_job() -> None:
-    assert {case.workload for case in cases_of(FIRST)} == {"megatron-tutorial-fork"}
-    assert {case.workload for name in SECOND for case in cases_of(name)} == {"megatron-core-0.14"}
+    assert {case.program for case in cases_of(FIRST)} == {"megatron-tutorial-fork"}
+    assert {case.program for name in SECOND for case in cases_of(name)} == {"megatron-core-0.14"}
     paper = shipped(f"tutorials/{FIRST}").paper
     assert paper.code["megatron-tutorial-fork"].repository != paper.code["megatron-core-0.14"].repository
     first, second = row(FIRST, "302"), row("core-cp", "302")  # one number, two models and batches
@@ -260,7 +260,7 @@ def test_smaller_scales_are_rows_that_our_own_program_can_run_on_4_gpus(scale: s
     dialect: Dialect = "pretrain"
     for case in cases_of(FIRST, scale):
         layout = case.layout
-        assert (case.workload, layout.gpus) == ("pretrain", layout.context_parallel)
+        assert (case.program, layout.gpus) == ("pretrain", layout.context_parallel)
         assert layout.gpus <= 4
         assert broken_rules(RuleContext(case.model, layout, case.training, dialect)) == []
 
@@ -288,7 +288,7 @@ def test_core_cp_on_few_gpus_is_the_tables_rows_and_only_301_needs_more_than_80_
         published = row("core-cp", str(case.value("case")))
         assert (case.model, case.layout) == (published.model, published.layout)
         assert case.training.recompute == published.training.recompute
-        assert (case.workload, case.arguments, case.expected) == ("pretrain", (), None)
+        assert (case.program, case.arguments, case.expected) == ("pretrain", (), None)
         assert broken_rules(RuleContext(case.model, case.layout, case.training, "pretrain")) == []
         needed = estimate_memory(case.model, case.layout, case.training, facts).total_bytes
         assert case.gpu_memory_gb == 79

@@ -26,7 +26,7 @@ ALPA = ("alpa-gpt", "--cluster", "here", "--scale", "paper", "--where")
 def alpa(repro: Caller, monkeypatch: pytest.MonkeyPatch) -> Caller:
     """Return `repro` on a machine of eight V100 whose `python` stands in for the benchmark."""
     folder = repro.site.folder
-    profile = "about: a machine of the tests\nscheduler: local\n" + alpa_stand_in.workloads(folder)
+    profile = "about: a machine of the tests\nscheduler: local\n" + alpa_stand_in.programs(folder)
     (folder / "clusters" / "here.yaml").write_text(profile)
     monkeypatch.setenv("PATH", f"{alpa_stand_in.install(folder)}:{os.environ['PATH']}")
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
@@ -48,7 +48,7 @@ def test_jobs_without_their_code_are_refused_with_the_command_that_fetches_it(al
     done = alpa("submit", *ALPA, "gpus=1")
     assert (done.returncode, done.stdout) == (2, "")
     assert "alpa/osdi22_artifact/megatron: no such file or folder" in done.stderr
-    assert "Hint: repro workloads fetch megatron-alpa --cluster here" in done.stderr
+    assert "Hint: repro programs fetch megatron-alpa --cluster here" in done.stderr
     assert job_folders(alpa) == []
 
 

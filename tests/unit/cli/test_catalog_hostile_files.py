@@ -24,7 +24,7 @@ machine: {nodes: 8, gpus_per_node: 8, gpu: V100, gpu_memory_gb: 32, peak_tflops:
 ROW_WITHOUT_NAME = """\
 figure: Figure 1
 title: t
-workload: pretrain
+program: pretrain
 gpus: 8
 model: {layers: 8, hidden: 64, heads: 8, seq: 16, vocab: 64}
 fixed: {mbs: 1}

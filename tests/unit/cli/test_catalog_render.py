@@ -54,7 +54,7 @@ def test_each_line_of_a_script_is_shown_with_where_it_comes_from(repro: Caller) 
     origin = {said.strip(): line.removesuffix(said).strip() for line, said in zip(lines, script, strict=True)}
     assert origin["set -euo pipefail"].startswith("templates/job.sh.j2:")
     assert origin["--micro-batch-size 1 \\"].startswith(
-        "workload pretrain, experiments/sc21/figure-13.yaml, templates/"
+        "program pretrain, experiments/sc21/figure-13.yaml, templates/"
     )
     (python,) = (where for said, where in origin.items() if "train.sh" in said and not said.startswith("probe"))
     assert python.startswith("clusters/here.yaml:")
@@ -62,9 +62,9 @@ def test_each_line_of_a_script_is_shown_with_where_it_comes_from(repro: Caller) 
 
 def test_a_dry_run_prints_program_and_data_and_json_has_them_for_each_job(repro: Caller) -> None:
     done = repro("submit", *HERE, "--dry-run")
-    assert "workload pretrain; code pretrain-" in done.stderr and "; data synthetic" in done.stderr
+    assert "program pretrain; code pretrain-" in done.stderr and "; data synthetic" in done.stderr
     rows = json.loads(repro("submit", *HERE, "--dry-run", "--json").stdout)["plans"]
-    assert {(row["workload"], row["data"], row["image"], row["iterations"]) for row in rows} == {
+    assert {(row["program"], row["data"], row["image"], row["iterations"]) for row in rows} == {
         ("pretrain", "synthetic", None, 8)
     }
 
@@ -74,7 +74,7 @@ def test_alpas_benchmark_is_rendered_and_would_be_submitted(repro: Caller) -> No
         "about: x\nscheduler: slurm\n"
         "hardware: {nodes: 8, gpus_per_node: 8, gpu: V100, gpu_memory_gb: 16, peak_tflops: {fp16: 125}}\n"
         "slurm: {time_limit: 1:00:00}\n"
-        "workloads: {megatron-alpa: {checkout: /fork, benchmark: /alpa/osdi22_artifact/megatron}}\n"
+        "programs: {megatron-alpa: {checkout: /fork, benchmark: /alpa/osdi22_artifact/megatron}}\n"
     )
     alpa = ("alpa-gpt", "--cluster", "gpus", "--where", "gpus=4")
     done = repro("submit", *alpa, "--dry-run")

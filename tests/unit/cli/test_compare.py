@@ -59,7 +59,7 @@ def test_a_figure_without_published_numbers_shows_the_measured_numbers(looking: 
             "figure-13 selene eos --where pp=1",
             "the cluster selene and the cluster eos share no case of figure-13, pp=1",
         ),
-        ("selene eos --workload x", "x: "),
+        ("selene eos --program x", "x: "),
     ],
 )
 def test_a_comparison_that_is_refused_is_one_line(repro: Caller, ledger: Ledger, words: str, complaint: str) -> None:

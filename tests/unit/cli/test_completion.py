@@ -74,10 +74,10 @@ def test_the_tab_key_offers_the_jobs_that_were_submitted(repro: Caller) -> None:
 
 
 def test_the_tab_key_offers_the_programs(repro: Caller) -> None:
-    assert complete(repro, "repro plan figure-13 --workload pre") == ["pretrain"]
-    assert complete(repro, "repro workloads fetch megatron-20") == ["megatron-2021", "megatron-2026"]
-    assert complete(repro, "repro workloads fetch megatron-2021 --cluster sele") == ["selene"]
-    offered = complete(repro, "repro submit figure-13 --cluster here --workload ")
+    assert complete(repro, "repro plan figure-13 --program pre") == ["pretrain"]
+    assert complete(repro, "repro programs fetch megatron-20") == ["megatron-2021", "megatron-2026"]
+    assert complete(repro, "repro programs fetch megatron-2021 --cluster sele") == ["selene"]
+    offered = complete(repro, "repro submit figure-13 --cluster here --program ")
     assert {"pretrain", "megatron-2021", "megatron-kwai", "megatron-core-0.14"} <= set(offered)
 
 

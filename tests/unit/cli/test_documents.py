@@ -22,7 +22,7 @@ NEEDS_A_SITE = {
     "experiments check",
     "images import",
     "clusters new",
-    "workloads fetch",
+    "programs fetch",
     "nodes deny",
     "nodes allow",
 }
@@ -82,8 +82,8 @@ def test_every_command_prints_its_document_and_nothing_else(looking: Caller, tmp
         "images list": ("images list --cluster here", ""),
         "nodes list": ("nodes list", ""),
         "config show": ("config show", "settings"),
-        "workloads list": ("workloads list", "workloads"),
-        "workloads show": ("workloads show megatron-2021", "needs"),
+        "programs list": ("programs list", "programs"),
+        "programs show": ("programs show megatron-2021", "needs"),
     }
     assert set(DOCUMENTS) - set(calls) == NEEDS_A_SITE
     looking("render", *HERE, "-o", f"{tmp_path}/jobs")

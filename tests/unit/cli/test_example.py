@@ -31,7 +31,7 @@ def test_the_script_of_each_shipped_site_can_be_read_before_its_values_are_fille
 def has_open_values(name: str) -> bool:
     folders = Folders(shipped=CHECKOUT, home=Path("/no-such-home"))
     blanks = find_cluster(folders, str(CHECKOUT / "clusters" / f"{name}.yaml")).unfilled
-    return any(blank.path[0] != "workloads" or blank.path[1] == "pretrain" for blank in blanks)
+    return any(blank.path[0] != "programs" or blank.path[1] == "pretrain" for blank in blanks)
 
 
 def test_examples_are_planned_and_never_submitted(repro: Caller) -> None:

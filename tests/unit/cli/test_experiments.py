@@ -31,9 +31,9 @@ def test_a_new_experiment_passes_the_check_and_is_planned(repro: Caller) -> None
     [
         ("gpus: 8\n", "gpu: 8\n", ['my/figure.yaml:8:1 gpu: unknown field. Did you mean "gpus"?']),
         (
-            "workload: pretrain ",
-            "workload: pretran ",
-            ['my/figure.yaml:7:11 pretran: no such workload. Did you mean "pretrain"?'],
+            "program: pretrain ",
+            "program: pretran ",
+            ['my/figure.yaml:7:11 pretran: no such program. Did you mean "pretrain"?'],
         ),
         ("tp: gpus / pp", "tp: gpus / 3", ["my/figure.yaml:", "my/figure.yaml:"]),
         (

@@ -45,8 +45,8 @@ COMMANDS = {
     "status": "status figure-13 --cluster eos",
     "submit": "submit figure-13 --scale quad --cluster selene --dry-run",
     "wait": "wait figure-13 --cluster eos",
-    "workloads-list": "workloads list",
-    "workloads-show": "workloads show megatron-2021 --cluster selene",
+    "programs-list": "programs list",
+    "programs-show": "programs show megatron-2021 --cluster selene",
 }
 
 

@@ -80,7 +80,7 @@ SLURM = """about: a cluster
 scheduler: slurm
 hardware: {nodes: 2, gpus_per_node: 8, gpu: V100, peak_tflops: {fp16: 125}}
 slurm: {time_limit: "0:10:00"}
-workloads: {megatron-2021: {checkout: /m, data_path: /d, vocab_file: /v, merge_file: /f}}
+programs: {megatron-2021: {checkout: /m, data_path: /d, vocab_file: /v, merge_file: /f}}
 """
 
 

@@ -69,7 +69,7 @@ def test_list_reads_a_ledger_without_the_modules_of_the_database(finished: Site)
 
 
 @pytest.mark.parametrize(
-    "words", ["workloads list", "workloads show megatron-2021 --cluster selene", "images list --cluster selene"]
+    "words", ["programs list", "programs show megatron-2021 --cluster selene", "images list --cluster selene"]
 )
 def test_needs_and_images_are_listed_without_a_heavy_package(words: str, site: Site) -> None:
     assert loaded(site, *words.split()) & HEAVY == set()

@@ -14,7 +14,7 @@ from tests.unit.cli.calling import Caller
 
 pytestmark = pytest.mark.slow
 
-KEPT = ("--cluster", "--scale", "--where", "--workload", "--set", "--attempt", "--database")
+KEPT = ("--cluster", "--scale", "--where", "--program", "--set", "--attempt", "--database")
 
 
 class Walk:
@@ -99,8 +99,8 @@ def test_the_next_command_of_plans_and_scripts_works(walk: Walk) -> None:
         "nodes deny n7 --because ECC --cluster selene",
         "nodes list",
         "images list --cluster here",
-        "workloads list",
-        "workloads show megatron-2021",
+        "programs list",
+        "programs show megatron-2021",
         "config show",
         "experiments new my/figure-1.yaml",
         "experiments check my/figure-1.yaml",

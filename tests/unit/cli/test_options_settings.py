@@ -16,7 +16,7 @@ about: a Slurm cluster
 scheduler: slurm
 hardware: {nodes: 4, gpus_per_node: 4, gpu: H100, gpu_memory_gb: 80, peak_tflops: {bf16: 989, fp16: 989}}
 slurm: {partition: gpu, qos: normal, time_limit: 1:00:00, sbatch: [--nice=1]}
-workloads: {pretrain: {python: python3}}
+programs: {pretrain: {python: python3}}
 """
 CASE = ("figure-13", "--scale", "cpu", "--where", "pp=1,gbs=4")
 

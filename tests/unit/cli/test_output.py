@@ -131,7 +131,7 @@ def test_text_of_an_experiment_does_not_control_the_terminal(tmp_path: Path, wor
         ("gpus: 8", f"gpus: 8{EVIL}"),
         ("gbs: [8, 16]", f"gbs: [{quoted('8' + EVIL)}]"),
         ("  tp: gpus / pp", f"  tp: {quoted('gpus /' + EVIL)}"),
-        ("workload: pretrain", f"workload: {quoted('pretrain' + EVIL)}"),
+        ("program: pretrain", f"program: {quoted('pretrain' + EVIL)}"),
         ("title: t", f"{quoted('title' + EVIL)}: t"),
         ("of: [pp, tp]", f"of: [{quoted('pp' + EVIL)}]"),
     ],

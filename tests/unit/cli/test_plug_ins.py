@@ -28,7 +28,7 @@ from orchestrator.programs.record import Program
 
 class Axes(Strict):
     width: int | None = None
-    workload: str | None = None
+    program: str | None = None
 
 
 class Toy(Program):
@@ -37,7 +37,7 @@ class Toy(Program):
         return BoundProgram("toy", (sys.executable,), words, "1.0", python=sys.executable, launcher=None, data=None)
 
 
-columns = {"width": Column("width", "integer", "the width"), "workload": Column("workload", "text", "the program")}
+columns = {"width": Column("width", "integer", "the width"), "program": Column("program", "text", "the program")}
 metrics = {"score": MetricDefinition("score", "", "the score", published=True)}
 names = ProgramNames(ProgramAxes(Axes, columns), metrics)
 TOY = Toy(name="toy", about="a toy", family="toys", names=names, reader="toys.reader:ToyReader")
@@ -60,7 +60,7 @@ class ToyReader(LogReader):
 EXPERIMENT = """
 figure: Figure 1
 title: Score by width
-workload: toy
+program: toy
 matrix: {width: [1, 2, 4]}
 plot: {x: {label: Width, of: [width]}, y: {label: Score, metric: score}}
 claims:
@@ -127,7 +127,7 @@ def test_a_wheel_adds_a_program_and_a_command(site: Site, tmp_path: Path) -> Non
     entries = "[repro.programs]\ntoy = toys.programs:TOY\n\n[repro.commands]\ngreet = toys.command\n"
     files = {"toys/__init__.py": "", "toys/programs.py": PROGRAMS, "toys/reader.py": READER, "toys/command.py": COMMAND}
     install(packages, "toys", {**files, "toys-1.0.dist-info/entry_points.txt": entries})
-    listed = call(site, packages, "workloads", "list")
+    listed = call(site, packages, "programs", "list")
     assert (listed.returncode, "note:" in listed.stderr) == (0, False), listed.stderr
     assert "toy " in listed.stdout and "pretrain " in listed.stdout
     shown = call(site, packages, "--help").stdout
@@ -174,7 +174,7 @@ def test_a_broken_program_costs_one_line_where_all_are_listed(site: Site, broken
     for words in ("list", "plan figure-13 --cluster here --scale cpu", "clusters show here", "status"):
         done = call(site, broken, *words.split())
         assert (done.returncode, "package" in done.stderr) == (0, False), (words, done.stderr)
-    listed = call(site, broken, "workloads", "list")
+    listed = call(site, broken, "programs", "list")
     notes = [line for line in listed.stderr.splitlines() if line.startswith("note:")]
     assert listed.returncode == 0 and "pretrain " in listed.stdout and len(notes) == len(BROKEN)
     for name, (group, entry, _, why) in BROKEN.items():
@@ -183,12 +183,12 @@ def test_a_broken_program_costs_one_line_where_all_are_listed(site: Site, broken
 
 
 def test_a_command_that_names_a_broken_program_ends_with_its_line(site: Site, broken: Path) -> None:
-    done = call(site, broken, "plan", "figure-13", "--workload", "raises")
+    done = call(site, broken, "plan", "figure-13", "--program", "raises")
     assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
     assert done.stderr.startswith(
         "repro: repro.programs: raises = raises:X of package raises: cannot be loaded: OSError"
     )
-    unknown = call(site, broken, "plan", "figure-13", "--workload", "nosuch")
+    unknown = call(site, broken, "plan", "figure-13", "--program", "nosuch")
     assert unknown.returncode == 2 and len(unknown.stderr.splitlines()) == 1 + len(BROKEN)
 
 

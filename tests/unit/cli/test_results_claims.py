@@ -35,7 +35,7 @@ def test_noisy_numbers_judge_no_claim_and_are_exit_0(repro: Caller, ledger: Ledg
         (("figur-13",), 'figur-13: no such experiment. Did you mean "figure-13"?'),
         (("table-1",), "table-1 was never submitted. Hint: repro submit table-1"),
         (("--cluster", "eos"), "no such jobs were submitted. Hint: repro status shows the jobs"),
-        (("--workload", "pretrian"), 'pretrian: no such workload. Did you mean "pretrain"?'),
+        (("--program", "pretrian"), 'pretrian: no such program. Did you mean "pretrain"?'),
     ],
 )
 def test_claims_that_cannot_be_judged_are_one_line(

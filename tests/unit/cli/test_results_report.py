@@ -67,7 +67,7 @@ def test_without_a_name_every_experiment_is_there_as_it_was_submitted_last(repro
         ("--scale paper", ["Figure 13 · scale paper", "Table 1 · scale paper"]),
         ("--scale cpu", ["Figure 13 · scale cpu"]),
         ("table-1 sc21/figure-13 table-1 --cluster selene", ["Table 1 · scale paper", "Figure 13 · scale cpu"]),
-        ("--workload pretrain", ["Figure 13 · scale cpu"]),
+        ("--program pretrain", ["Figure 13 · scale cpu"]),
     ],
 )
 def test_each_chosen_experiment_is_on_the_page_once(repro: Caller, words: str, about: list[str]) -> None:
@@ -105,7 +105,7 @@ def test_an_experiment_whose_file_is_missing_is_left_out_with_a_note(repro: Call
         ("atc24 -o page", "no such job of atc24 was submitted. Hint: repro status shows the jobs"),
         ("figure-13 --scale quad -o page", "figure-13 at quad was never submitted. Hint: repro submit "),
         ("--scale quad -o page", "no submitted experiment can be reported at quad. Hint: repro status shows the jobs"),
-        ("--workload pretrian -o page", "pretrian"),
+        ("--program pretrian -o page", "pretrian"),
         ("-o a-file", "a-file: is a file, not a folder. Hint: give -o a folder of its own"),
         ("-o clusters", "clusters: contains other files (here.yaml). Hint: give -o a folder of its own"),
     ],

@@ -157,7 +157,7 @@ def test_a_simulated_search_measures_published_cases_until_none_can_win(repro: C
             "no layout of 6.7b on 16 GPUs with 7 sequences",
         ),
         (("gpt-6.7b", "--gpus", "16", "--gbs", "64", "--where", "tp=3"), "has tp=3. Hint: there are tp: 1, 2, 4, 8"),
-        (("gpt-6.7b", "--gpus", "16", "--gbs", "64", "--workload", "nothing"), "nothing: no such workload"),
+        (("gpt-6.7b", "--gpus", "16", "--gbs", "64", "--program", "nothing"), "nothing: no such program"),
         (("figure-13",), "figure-13: its cases differ in gbs, so their times do not compare"),
         (("figure-13", "--where", "gbs=7"), "gbs=7"),
         (("figure-13", "--where", "gbs=32", "--gpus", "4"), "leave --gpus out; --where selects cases"),

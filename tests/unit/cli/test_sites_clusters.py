@@ -155,7 +155,7 @@ def test_faults_are_lines_on_stderr_the_table_is_on_stdout_and_the_exit_code_is_
 def test_later_and_unknown_findings_are_not_faults(repro: Caller, mine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     away = replace(SITE, associations=None, qos=None, complaints=("sacctmgr: Connection refused",))
     with_site(monkeypatch, away)
-    mine.with_name("mine.local.yaml").write_text("workloads: {megatron-2026: {checkout: <where>}}\n")
+    mine.with_name("mine.local.yaml").write_text("programs: {megatron-2026: {checkout: <where>}}\n")
     done = repro("clusters", "check", "mine")
     assert done.returncode == 0 and done.complaints[0] == "note: sacctmgr: Connection refused"
     assert {line.split()[0] for line in done.stdout.splitlines()[1:]} == {"ok", "unknown", "later"}
@@ -170,10 +170,10 @@ def test_paths_that_only_nodes_see_are_left_to_the_job_that_is_suggested(
 ) -> None:
     with_site(monkeypatch, SITE)
     mine.with_name("mine.local.yaml").write_text(
-        "site: {login_sees_paths: false}\nworkloads: {megatron-2026: {checkout: /on/nodes/only}}\n"
+        "site: {login_sees_paths: false}\nprograms: {megatron-2026: {checkout: /on/nodes/only}}\n"
     )
     done = repro("clusters", "check", "mine")
-    assert done.returncode == 0 and "not checked  compute  workloads.megatron-2026.checkout" in done.stdout
+    assert done.returncode == 0 and "not checked  compute  programs.megatron-2026.checkout" in done.stdout
     assert done.stderr.splitlines() == [
         "mine: 9 checks passed",
         "next: repro clusters check mine --job   # also the 1 path of compute nodes",

@@ -107,9 +107,9 @@ def test_only_values_that_differ_between_jobs_are_columns(repro: Caller, slurm: 
     slurm.submit("a", "b")
     assert "EXPERIMENT" not in repro("status").stdout
     with slurm.ledger.writing() as session:
-        session.connection().exec_driver_sql("update jobs set repeat = 2, workload = 'megatron-2021' where id = 'b-id'")
+        session.connection().exec_driver_sql("update jobs set repeat = 2, program = 'megatron-2021' where id = 'b-id'")
     done = repro("status")
-    assert "WORKLOAD" in done.stdout and " b #2 " in done.stdout and "SCALE" not in done.stdout
+    assert "PROGRAM" in done.stdout and " b #2 " in done.stdout and "SCALE" not in done.stdout
 
 
 @pytest.mark.parametrize("every", ["4.9", "0", "-1", "nan", "inf", "1e9"])

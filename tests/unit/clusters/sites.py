@@ -13,7 +13,7 @@ from orchestrator.clusters.container import read_image
 from orchestrator.clusters.resolve import Cluster, find_cluster
 from orchestrator.config.model import read_model
 from orchestrator.config.yaml import KeyPath, read_document
-from orchestrator.megatron.programs import find_workload
+from orchestrator.megatron.programs import find_megatron
 from orchestrator.paths import Folders
 from orchestrator.programs.registry import programs
 
@@ -27,7 +27,7 @@ container:
   images:
     nvidia/pytorch:20.12-py3: /images/pytorch-20.12.sqsh
   mounts: [/data]
-workloads:
+programs:
   megatron-2021:
     checkout: /code/Megatron-LM
     data_path: /data/gpt2_text_document
@@ -93,7 +93,7 @@ def shipped_cluster(folder: Path, name: str) -> Cluster:
 def filled(folder: Path, name: str) -> Cluster:
     """Return a shipped profile as a site uses it.
 
-    Its overlay sets every open value, the paths of every workload, and every image if there are containers.
+    Its overlay sets every open value, the paths of every program, and every image if there are containers.
     """
     cluster = shipped_cluster(folder, name)
     overlay = _without_blanks(cluster.layered.value, ()) or {}
@@ -101,21 +101,21 @@ def filled(folder: Path, name: str) -> Cluster:
     if container is not None:
         images = {image: _image(image, container.runtime) for image in image_names()}
         overlay["container"] = overlay.get("container", {}) | {"images": images}
-    overlay["workloads"] = {workload: _site(workload) for workload in workload_names()}
-    overlay["workloads"]["pretrain"] = {} if container is not None else {"python": "/code/venv/bin/python"}
+    overlay["programs"] = {program: _site(program) for program in program_names()}
+    overlay["programs"]["pretrain"] = {} if container is not None else {"python": "/code/venv/bin/python"}
     (folder / "clusters" / f"{name}.local.yaml").write_text(yaml.safe_dump(overlay, sort_keys=False))
     return find_cluster(Folders(shipped=folder, home=folder), str(folder / "clusters" / f"{name}.yaml"))
 
 
-def workload_names() -> list[str]:
+def program_names() -> list[str]:
     return list(programs())
 
 
 def image_names() -> list[str]:
-    """Return the images of the papers, and the names of workloads, which are the default image names."""
+    """Return the images of the papers, and the names of programs, which are the default image names."""
     files = sorted((CHECKOUT / "experiments").glob("*/paper.yaml"))
     papers = [read_model(Paper, read_document(path)) for path in files]
-    return sorted({image for paper in papers for image in paper.images.values()} | {*workload_names()})
+    return sorted({image for paper in papers for image in paper.images.values()} | {*program_names()})
 
 
 _BLANK = re.compile(r"<[^<>]*>")
@@ -158,7 +158,7 @@ def _image(name: str, runtime: str) -> str:
     return f"/images/{read_image(name).file_stem}.{'sif' if runtime == 'apptainer' else 'sqsh'}"
 
 
-def _site(workload: str) -> dict[str, str]:
-    fields = find_workload(workload).site.model_fields
+def _site(program: str) -> dict[str, str]:
+    fields = find_megatron(program).site.model_fields
     texts = [name for name, field in fields.items() if field.annotation is not bool]
-    return {name: _FIELDS.get(name, f"/code/{workload}") for name in texts}
+    return {name: _FIELDS.get(name, f"/code/{program}") for name in texts}

@@ -344,16 +344,16 @@ def test_missing_facts_of_gpus_are_listed_and_are_no_fault(tmp_path: Path) -> No
 # ---- open values, and checks without an answer ---------------------------------------------------------------
 
 
-def test_a_blank_is_open_once_and_one_that_only_a_workload_needs_can_wait(tmp_path: Path) -> None:
+def test_a_blank_is_open_once_and_one_that_only_a_program_needs_can_wait(tmp_path: Path) -> None:
     changed = (
         "slurm: {account: <yours>, partition: <which>, constraint: <feature>, qos: <qos>}\n"
         "container: {runtime: pyxis, images: {pretrain: <file>}, mounts: [<data>]}\n"
-        "workloads: {megatron-2026: {checkout: <where>}}\n"
+        "programs: {megatron-2026: {checkout: <where>}}\n"
     )
     findings = check_findings(tmp_path, changed, replace(SITE, srun=pyxis_of((0, 24))))
     results = {finding.check: finding.result for finding in findings}
     waiting = {name for name, result in results.items() if result == "later"}
-    assert waiting == {"container.images.pretrain", "workloads.megatron-2026.checkout"}
+    assert waiting == {"container.images.pretrain", "programs.megatron-2026.checkout"}
     faulty = [finding for finding in findings if finding.is_fault]
     assert {finding.result for finding in faulty} == {"open"}
     assert {finding.check for finding in faulty} == {

@@ -25,7 +25,7 @@ container:
     - tmpfs:/scratch
     - mount: /opt/fabric
       when: nodes > 1
-workloads:
+programs:
   pretrain: {python: /opt/conda/bin/python}
   megatron-2021:
     checkout: /code/Megatron-LM
@@ -45,11 +45,11 @@ def test_every_path_that_can_be_checked_before_a_job_has_its_field_and_line(tmp_
         "/images/torch.sqsh": "container.images.nvidia/pytorch:20.12-py3 site.local.yaml:6:5",
         "/scratch/images/team+torch+1.sqsh": "container.images.pretrain site.local.yaml:7:5",
         "/lustre/data": "container.mounts site.local.yaml:9:7",
-        "/code/Megatron-LM": "workloads.megatron-2021.checkout site.local.yaml:17:5",
-        "/lustre/data/gpt2_text_document.bin": "workloads.megatron-2021.data_path site.local.yaml:18:5",
-        "/lustre/data/gpt2_text_document.idx": "workloads.megatron-2021.data_path site.local.yaml:18:5",
-        "/lustre/data/gpt2-vocab.json": "workloads.megatron-2021.vocab_file site.local.yaml:19:5",
-        "/vocab/gpt2-merges.txt": "workloads.megatron-2021.merge_file site.local.yaml:20:5",
+        "/code/Megatron-LM": "programs.megatron-2021.checkout site.local.yaml:17:5",
+        "/lustre/data/gpt2_text_document.bin": "programs.megatron-2021.data_path site.local.yaml:18:5",
+        "/lustre/data/gpt2_text_document.idx": "programs.megatron-2021.data_path site.local.yaml:18:5",
+        "/lustre/data/gpt2-vocab.json": "programs.megatron-2021.vocab_file site.local.yaml:19:5",
+        "/vocab/gpt2-merges.txt": "programs.megatron-2021.merge_file site.local.yaml:20:5",
         "/home/ann/work": "slurm.sbatch --chdir site.local.yaml:2:18",
         "/scratch/images": "site.staging_folder site.local.yaml:1:8",
     }
@@ -72,7 +72,7 @@ def test_a_staging_folder_without_write_permission_is_reported(
 
 
 def test_a_python_is_a_path_of_the_node_only_without_a_container(tmp_path: Path) -> None:
-    python = "workloads: {pretrain: {python: /opt/conda/bin/python}}\n"
+    python = "programs: {pretrain: {python: /opt/conda/bin/python}}\n"
     assert list(paths(tmp_path, python)) == ["/opt/conda/bin/python"]
     assert paths(tmp_path, f"{python}container: {{runtime: pyxis}}\n") == {}
 
@@ -152,9 +152,9 @@ def test_missing_code_and_data_have_the_fetch_as_hint_and_fetched_ones_their_tim
     (tmp_path / "vocab.json.fetched.json").write_text(json.dumps(record))
     values = {"checkout": "code", "data_path": "tokens", "vocab_file": "vocab.json", "merge_file": "merges.txt"}
     settings = ", ".join(f"{field}: {tmp_path / name}" for field, name in values.items())
-    results = path_findings(cluster_of(tmp_path, PLAIN, f"workloads: {{megatron-2021: {{{settings}}}}}\n"), "login")
+    results = path_findings(cluster_of(tmp_path, PLAIN, f"programs: {{megatron-2021: {{{settings}}}}}\n"), "login")
     hints = {finding.found.removeprefix(f"{tmp_path}/"): finding.hint for finding in results}
-    command = "repro workloads fetch megatron-2021 --cluster site"
+    command = "repro programs fetch megatron-2021 --cluster site"
     assert hints == {
         "code: no such file or folder": command,
         "tokens.bin: no such file or folder": command,

@@ -37,7 +37,7 @@ def test_every_model_and_top_level_field_of_a_profile_is_in_it() -> None:
     schema = profile_schema()
     assert schema["properties"].keys() == ClusterProfile.model_fields.keys()
     assert all(model["description"] for model in schema["$defs"].values())
-    assert "megatron-2021" in schema["$defs"]["WorkloadSites"]["properties"]
+    assert "megatron-2021" in schema["$defs"]["ProgramSites"]["properties"]
 
 
 @pytest.mark.parametrize("name", shipped_names())
@@ -54,7 +54,7 @@ def test_every_shipped_profile_validates(name: str) -> None:
         "container: {mounts: {add: {mount: /a, when: nodes > 1}, remove: /b}}",
         "setup: {add: module load x}",
         "slurm: {qos: , constraint: ~}\nnetwork:\nenvironment: {A: , B: 1, C: {value: x, when: nodes == 1}}",
-        "hardware: {peak_tflops: {bf16: }}\nworkloads: {megatron-2021: }",
+        "hardware: {peak_tflops: {bf16: }}\nprograms: {megatron-2021: }",
         "extends: aws-parallelcluster-p5\n",
     ],
 )
@@ -78,7 +78,7 @@ def test_fields_of_an_overlay_validate(overlay: str) -> None:
         ("container: {mounts: [{mount: /a, when: nodes > 2}]}", "container.mounts"),
         ("environment: {A-B: 1}", "environment"),
         ("environment: {A: true}", "environment.A"),
-        ("workloads: {megatron-2020: {checkout: /a}}", "workloads"),
+        ("programs: {megatron-2020: {checkout: /a}}", "programs"),
         ("setup: module load x", "setup"),
     ],
 )

@@ -26,8 +26,8 @@ from tests.unit.clusters.sites import (
 MEGATRON, IMAGE = "megatron-2021", "nvidia/pytorch:20.12-py3"
 
 
-def open_ends(cluster: Cluster, workload: str = MEGATRON, image: str | None = IMAGE) -> list[str]:
-    result = cluster.require_filled(workload, image)
+def open_ends(cluster: Cluster, program: str = MEGATRON, image: str | None = IMAGE) -> list[str]:
+    result = cluster.require_filled(program, image)
     return [short(problem) for problem in result]
 
 
@@ -42,9 +42,9 @@ def test_selene_without_its_overlay_is_a_line_for_each_value_with_its_descriptio
 ) -> None:
     *values, last = open_ends(selene(tmp_path, overlay=None))
     overlay = parse_document(last.removeprefix("selene.local.yaml: no such file. Hint: create it: "), "overlay").value
-    assert isinstance(overlay, dict) and list(overlay) == ["slurm", "container", "workloads"]
+    assert isinstance(overlay, dict) and list(overlay) == ["slurm", "container", "programs"]
     names = ["slurm.account", "slurm.partition", f"container.images.{IMAGE}", "container.mounts.0"]
-    names += [f"workloads.megatron-2021.{name}" for name in ("checkout", "data_path", "vocab_file", "merge_file")]
+    names += [f"programs.megatron-2021.{name}" for name in ("checkout", "data_path", "vocab_file", "merge_file")]
     assert [re.sub(r"^selene\.yaml:\d+:\d+ (\S+): not filled in, <.*>$", r"\1", value) for value in values] == names
 
 
@@ -71,16 +71,16 @@ def test_each_blank_left_in_the_overlay_is_one_line_that_names_the_overlay(tmp_p
     partly = "slurm:\n  account: proj\ncontainer:\n  mounts: [/data, <your scratch>]\n"
     lines = open_ends(selene(tmp_path, partly))
     assert len(lines) == 7
-    fetch = "; repro workloads fetch megatron-2021 --cluster selene --directory /SHARED/FOLDER fetches what is needed"
+    fetch = "; repro programs fetch megatron-2021 --cluster selene --directory /SHARED/FOLDER fetches what is needed"
     for line in lines:
-        assert f". Hint: set it in selene.local.yaml{fetch if ' workloads.' in line else ''}" in line
-        assert (fetch in line) == (" workloads." in line)
+        assert f". Hint: set it in selene.local.yaml{fetch if ' programs.' in line else ''}" in line
+        assert (fetch in line) == (" programs." in line)
     row = 1 + (CHECKOUT / "clusters" / "selene.yaml").read_text().partition("  partition: <")[0].count("\n")
     assert lines[0].startswith(f"selene.yaml:{row}:3 slurm.partition: not filled in, <a partition of A100-80GB nodes")
     assert any(line.startswith("selene.local.yaml:4:19 container.mounts.1: not filled in, <your") for line in lines)
 
 
-def test_blanks_of_other_workloads_and_images_do_not_matter(tmp_path: Path) -> None:
+def test_blanks_of_other_programs_and_images_do_not_matter(tmp_path: Path) -> None:
     filled = "slurm: {account: a, partition: p}\ncontainer: {mounts: []}\n"
     cluster = selene(tmp_path, filled)
     assert open_ends(cluster, "pretrain", "another") == []

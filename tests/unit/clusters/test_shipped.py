@@ -23,7 +23,7 @@ from tests.unit.clusters.sites import (
     image_names,
     shipped_cluster,
     shipped_names,
-    workload_names,
+    program_names,
 )
 
 pytestmark = pytest.mark.slow
@@ -98,17 +98,17 @@ def typed(item: Any) -> str:
 
 
 @NAMES
-def test_with_every_placeholder_filled_it_is_a_site_where_every_workload_can_run(name: str, tmp_path: Path) -> None:
+def test_with_every_placeholder_filled_it_is_a_site_where_every_program_can_run(name: str, tmp_path: Path) -> None:
     cluster = filled(tmp_path, name)
     assert cluster.unfilled == () and cluster.has_overlay
-    assert all(cluster.profile.workloads.site(workload) for workload in workload_names())
+    assert all(cluster.profile.programs.site(program) for program in program_names())
     container = cluster.profile.container
     if container is None:
-        assert cluster.profile.workloads.python("pretrain") == "/code/venv/bin/python"
+        assert cluster.profile.programs.python("pretrain") == "/code/venv/bin/python"
     else:
         assert container.images.keys() >= set(image_names())
         assert all(
-            cluster.require_filled(workload, image) == [] for workload in workload_names() for image in image_names()
+            cluster.require_filled(program, image) == [] for program in program_names() for image in image_names()
         )
 
 

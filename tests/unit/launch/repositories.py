@@ -1,4 +1,4 @@
-"""Git repositories of tests, and items of a workload that come from them."""
+"""Git repositories of tests, and items of a program that come from them."""
 
 from __future__ import annotations
 

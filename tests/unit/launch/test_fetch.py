@@ -1,4 +1,4 @@
-"""Fetch of a workload's code and data from a server and repositories on this machine."""
+"""Fetch of a program's code and data from a server and repositories on this machine."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.slow
 
 CONTENT = bytes(range(256)) * 4096
 TEMPLATES = CHECKOUT / "templates"
-AGAIN = "repro workloads fetch toy --cluster here"
+AGAIN = "repro programs fetch toy --cluster here"
 DATA = TokenData(50257, "data of a paper")
 
 
@@ -167,7 +167,7 @@ def small(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.mark.fault(
     section="Faults of jobs",
-    fault="The disk is full while a workload is fetched",
+    fault="The disk is full while a program is fetched",
     promise="One message, exit code 2. With space, the command continues.",
     count=3,
 )

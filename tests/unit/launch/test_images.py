@@ -174,7 +174,7 @@ SELENE = """\
 slurm: {account: proj, partition: luna}
 site: {staging_folder: STAGING, login_sees_paths: SEES}
 container: {mounts: [/data], images: {"nvidia/pytorch:20.12-py3": HOST/nvidia/pytorch:20.12-py3}}
-workloads:
+programs:
   megatron-2021: {checkout: /m, data_path: /d, vocab_file: /v, merge_file: /f}
 """
 

@@ -36,8 +36,8 @@ def require(plans: list[Plan], folder: Path, more: str = "") -> None:
 
 
 def job_of(folder: Path, checkout: Path, commit: str) -> Plan:
-    place = ("workloads", "megatron-2021", "checkout")
-    values = ((f"{checkout}/pretrain_gpt.py", place), (str(checkout), place))  # as workloads/base gives them
+    place = ("programs", "megatron-2021", "checkout")
+    values = ((f"{checkout}/pretrain_gpt.py", place), (str(checkout), place))  # as programs/base gives them
     program = BoundProgram("megatron-2021", (), (), commit, site_values=values)
     (case, *_) = expand(shipped(), "pair")
     resources = Resources(1, 1, 1, "0:10:00")
@@ -65,16 +65,16 @@ def test_a_checkout_of_a_branch_is_at_its_head_or_refused(checkout: Path) -> Non
 def test_missing_code_and_data_are_refused_with_the_command_that_fetches_them(checkout: Path) -> None:
     values = {"checkout": checkout, "data_path": "/tmp/none/d", "vocab_file": "/none/v", "merge_file": "/none/m"}
     settings = ", ".join(f"{field}: {value}" for field, value in values.items())
-    overlay = f"workloads: {{megatron-2021: {{{settings}}}}}\n"
+    overlay = f"programs: {{megatron-2021: {{{settings}}}}}\n"
     job = job_of(checkout, checkout, git(checkout, "rev-parse", "HEAD"))
     with pytest.raises(ReproError) as error:
         require([job], checkout, overlay)
     # /none is not on this machine, so nothing is known about its files.
     assert [problem.what for problem in error.value.problems] == [
-        "workloads.megatron-2021.data_path: /tmp/none/d.bin: no such file or folder",
-        "workloads.megatron-2021.data_path: /tmp/none/d.idx: no such file or folder",
+        "programs.megatron-2021.data_path: /tmp/none/d.bin: no such file or folder",
+        "programs.megatron-2021.data_path: /tmp/none/d.idx: no such file or folder",
     ]
-    assert {problem.hint for problem in error.value.problems} == {"repro workloads fetch megatron-2021 --cluster site"}
+    assert {problem.hint for problem in error.value.problems} == {"repro programs fetch megatron-2021 --cluster site"}
     assert "site.yaml:3:" in (error.value.problems[0].location or "")
     require([job], checkout, overlay + "site: {login_sees_paths: false}\n")
 

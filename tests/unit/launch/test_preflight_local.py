@@ -82,7 +82,7 @@ def test_a_machine_without_mpirun_is_the_wrong_machine_and_a_missing_hostfile_no
 
 @pytest.mark.parametrize(
     ("absent", "python", "result"),
-    [((), "", "ok"), (("torch",), "", "wrong"), (("torch",), "workloads: {pretrain: {python: /x/python}}\n", "ok")],
+    [((), "", "ok"), (("torch",), "", "wrong"), (("torch",), "programs: {pretrain: {python: /x/python}}\n", "ok")],
 )
 def test_this_machine_needs_torch_unless_jobs_have_a_python_of_their_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, absent: tuple[str, ...], python: str, result: str

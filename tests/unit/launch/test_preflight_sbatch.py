@@ -20,7 +20,7 @@ about: a cluster of the tests
 scheduler: slurm
 hardware: {nodes: 8, gpus_per_node: 8, gpu: A100, gpu_memory_gb: 80, peak_tflops: {bf16: 312, fp16: 312}}
 slurm: {time_limit: 1:00:00, partition: gpus, qos: normal}
-workloads:
+programs:
   pretrain: {python: /opt/python}
 """
 
@@ -147,7 +147,7 @@ def test_of_an_experiment_of_many_sizes_the_largest_that_fits_is_tried_and_the_o
     tmp_path: Path,
 ) -> None:
     sites = "".join(f"    {name}: /x/{name}\n" for name in ("checkout", "data_path", "vocab_file", "merge_file"))
-    cluster = cluster_of(tmp_path, PROFILE, f"hardware: {{nodes: 20}}\nworkloads:\n  megatron-2021:\n{sites}")
+    cluster = cluster_of(tmp_path, PROFILE, f"hardware: {{nodes: 20}}\nprograms:\n  megatron-2021:\n{sites}")
     found = submitted(cluster, tmp_path, "table-1", "paper")
     assert {one.result for one in found} == {"ok", "not checked"}
     sizes = [one.found.partition(" node")[0] for one in found if one.result == "ok"]

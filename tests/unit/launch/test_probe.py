@@ -127,14 +127,14 @@ def test_the_script_has_the_import_path_and_the_mount_of_a_job(tmp_path: Path) -
 @pytest.mark.slow
 def test_the_script_looks_at_paths_counts_gpus_and_tries_the_python_of_pretrain(tmp_path: Path) -> None:
     (tmp_path / "it's $HOME").mkdir()
-    checkout = f"workloads: {{pretrain: {{python: '{sys.executable}'}}, megatron-2026: {{checkout: /no/such}}}}\n"
+    checkout = f"programs: {{pretrain: {{python: '{sys.executable}'}}, megatron-2026: {{checkout: /no/such}}}}\n"
     chdir = f'slurm: {{sbatch: ["--chdir={tmp_path}/it\'s $HOME"]}}\n'
     cluster = cluster_of(tmp_path, PLAIN, checkout + chdir)
     found = told(probe_findings(cluster, run(cluster, tmp_path, CUDA_VISIBLE_DEVICES="0,1,2,3")))
     assert found.pop("torch")[1].startswith(("torch ", "python on the nodes: "))
     assert found == {
-        "workloads.pretrain.python": ("ok", sys.executable),
-        "workloads.megatron-2026.checkout": ("wrong", "/no/such: no such file or folder"),
+        "programs.pretrain.python": ("ok", sys.executable),
+        "programs.megatron-2026.checkout": ("wrong", "/no/such: no such file or folder"),
         "slurm.sbatch --chdir": ("ok", f"{tmp_path}/it's $HOME"),
         "folder for runs": ("ok", "the files of the job are visible here"),
         "job": ("ok", "ran on a node, without a container"),
@@ -148,7 +148,7 @@ def test_a_python_without_torch_is_named_with_what_it_said(tmp_path: Path) -> No
         "#!/bin/sh\necho Traceback >&2\necho \"ModuleNotFoundError: No module named 'torch'\" >&2\nexit 1\n"
     )
     python.chmod(0o755)
-    cluster = cluster_of(tmp_path, PLAIN, f"workloads: {{pretrain: {{python: '{python}'}}}}\n")
+    cluster = cluster_of(tmp_path, PLAIN, f"programs: {{pretrain: {{python: '{python}'}}}}\n")
     found = told(probe_findings(cluster, run(cluster, tmp_path)))
     assert found["torch"] == ("wrong", "python on the nodes: ModuleNotFoundError: No module named 'torch'")
     assert found["hardware.gpus_per_node"] == ("unknown", "the node has no means to count GPUs")
@@ -214,7 +214,7 @@ def test_what_a_task_says_against_the_profile_is_a_fault(tmp_path: Path, log: st
 @pytest.mark.parametrize(
     ("overlay", "result"),
     [
-        ("workloads: {pretrain: {python: /x/python}}\n", "wrong"),
+        ("programs: {pretrain: {python: /x/python}}\n", "wrong"),
         (IMAGE, "wrong"),
         ("container: {runtime: pyxis, images: {other: /images/other.sqsh}}\n", "later"),
         ("", "later"),
@@ -228,7 +228,7 @@ def test_no_torch_is_a_fault_only_where_the_profile_offers_pretrain(tmp_path: Pa
 
 
 CPU_TORCH = log_of(torch="probe python=yes 2.9.0+cpu None 0")
-PYTHON = "workloads: {pretrain: {python: /x/python}}\n"
+PYTHON = "programs: {pretrain: {python: /x/python}}\n"
 
 
 def test_a_torch_for_cpus_is_right_where_the_profile_names_no_gpu(tmp_path: Path) -> None:
@@ -239,8 +239,8 @@ def test_a_torch_for_cpus_is_right_where_the_profile_names_no_gpu(tmp_path: Path
 @pytest.mark.parametrize(
     ("overlay", "result", "where"),
     [
-        (PYTHON, "wrong", ("workloads", "pretrain", "python")),
-        (f"{PYTHON}{IMAGE}", "wrong", ("workloads", "pretrain", "python")),
+        (PYTHON, "wrong", ("programs", "pretrain", "python")),
+        (f"{PYTHON}{IMAGE}", "wrong", ("programs", "pretrain", "python")),
         (IMAGE, "wrong", ("container", "images", "pretrain")),
         ("container: {runtime: pyxis, images: {other: /images/other.sqsh}}\n", "later", None),
     ],
@@ -261,16 +261,16 @@ def test_a_torch_for_cpus_is_a_fault_of_a_profile_that_names_a_gpu(
     [
         (
             f"{PYTHON}{IMAGE}",
-            "workloads.pretrain.python",
+            "programs.pretrain.python",
             "/x/python: no such program in image pretrain",
-            ("workloads", "pretrain", "python"),
+            ("programs", "pretrain", "python"),
         ),
         (IMAGE, "torch", "python: no such program in image pretrain", ("container", "images", "pretrain")),
         (
             PYTHON,
-            "workloads.pretrain.python",
+            "programs.pretrain.python",
             "/x/python: no such program on the nodes",
-            ("workloads", "pretrain", "python"),
+            ("programs", "pretrain", "python"),
         ),
     ],
     ids=["named, in an image", "not named", "named, on the node"],
@@ -285,9 +285,9 @@ def test_a_python_that_is_missing_is_at_the_line_that_names_it(
 
 
 def test_the_script_finds_a_program_that_is_missing(tmp_path: Path) -> None:
-    cluster = cluster_of(tmp_path, PLAIN, "workloads: {pretrain: {python: nosuchpython}}\n")
+    cluster = cluster_of(tmp_path, PLAIN, "programs: {pretrain: {python: nosuchpython}}\n")
     found = told(probe_findings(cluster, run(cluster, tmp_path)))
-    assert found["workloads.pretrain.python"] == ("wrong", "nosuchpython: no such program on the nodes")
+    assert found["programs.pretrain.python"] == ("wrong", "nosuchpython: no such program on the nodes")
 
 
 def test_the_script_tells_a_file_that_its_user_may_not_read(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from orchestrator.catalog.library import find_experiment
 from orchestrator.launch.fetch import DOCUMENT_TOKENS, DOCUMENTS, write_random_tokens
-from orchestrator.megatron.programs import workload_named
+from orchestrator.megatron.programs import megatron_named
 from orchestrator.paths import Folders
 from orchestrator.programs.needs import TokenData
 from tests.cases import expand, megatron_names
@@ -52,11 +52,11 @@ def test_megatron_lm_accepts_the_number_of_epochs_of_every_case(prefix: Path) ->
     parts = 0
     for name in megatron_names(FOLDERS):
         for case in expand(find_experiment(FOLDERS, name), "paper"):
-            workload = workload_named(case.workload)
-            if workload is None or not any(isinstance(need, TokenData) for need in workload.needs):
+            program = megatron_named(case.program)
+            if program is None or not any(isinstance(need, TokenData) for need in program.needs):
                 continue
             batch, evaluations = case.layout.global_batch_size, case.training.evaluation_iterations
-            split = (969, 30, 1) if workload.dialect == "2021" else (949, 50, 1)
+            split = (969, 30, 1) if program.dialect == "2021" else (949, 50, 1)
             for documents, iterations in zip(split, (case.training.iterations, evaluations, evaluations), strict=True):
                 needed = iterations * batch, case.model.seq, documents * tokens // DOCUMENTS
                 epochs, last, every = samples_of_last_epoch(needed[2], needed[1], needed[0])

@@ -27,7 +27,7 @@ about: a cluster of the tests
 scheduler: slurm
 hardware: {{nodes: 64, gpus_per_node: 8, gpu: A100, gpu_memory_gb: 80, peak_tflops: {{bf16: 312, fp16: 312}}}}
 slurm: {{time_limit: 1:00:00, partition: gpus}}
-workloads:
+programs:
   pretrain: {{python: /opt/python}}
   megatron-2021: {{checkout: {checkout}, data_path: /data/d, vocab_file: /data/v, merge_file: /data/m}}
 """

@@ -98,9 +98,9 @@ def test_of_a_case_whose_code_has_changed_the_result_is_that_of_the_latest_run(l
 
 def test_repeats_and_programs_are_results_of_their_own(ledger: Ledger) -> None:
     first = new_job("a")
-    others = [replace(first, id="second", repeat=2), replace(first, id="other", workload="megatron-2021")]
+    others = [replace(first, id="second", repeat=2), replace(first, id="other", program="megatron-2021")]
     record_run(ledger, new_run(), [first, *others], unless_verified, new_attempts())
-    found = [(row["workload"], row["repeat"]) for row in rows(ledger, "v_results")]
+    found = [(row["program"], row["repeat"]) for row in rows(ledger, "v_results")]
     assert sorted(found) == [("megatron-2021", 1), ("pretrain", 1), ("pretrain", 2)]
 
 

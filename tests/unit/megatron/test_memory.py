@@ -17,11 +17,11 @@ from orchestrator.megatron.memory import (
     estimate_stage,
 )
 from orchestrator.megatron.model import DdpKind, Dtype, Layout, ModelShape, Recompute, Training
-from orchestrator.megatron.programs import find_workload
+from orchestrator.megatron.programs import find_megatron
 from orchestrator.pretrain.arguments import microbatch_slots
 
 CORE = MemoryFacts(attention="flash", shards_optimizer=True)
-MEGATRON_2021, MEGATRON_ALPA = find_workload("megatron-2021").memory, find_workload("megatron-alpa").memory
+MEGATRON_2021, MEGATRON_ALPA = find_megatron("megatron-2021").memory, find_megatron("megatron-alpa").memory
 MODEL = ModelShape(layers=32, hidden=4096, heads=32, seq=2048, vocab=51200)
 LAYOUT = Layout(gpus=4, tensor_parallel=1, pipeline_parallel=4, micro_batch_size=1, global_batch_size=32)
 TRAINING = Training(dtype="bf16", dropout=0.0)

@@ -100,7 +100,7 @@ def test_a_tight_case_is_submitted_with_a_warning_and_costs_its_whole_run(
 
 
 def test_bf16_gradients_need_two_bytes_and_an_fp32_copy_of_the_ranks_share() -> None:
-    case = replace(expand(shipped())[0], workload="megatron-2026")
+    case = replace(expand(shipped())[0], program="megatron-2026")
     case = replace(case, layout=replace(case.layout, gpus=8 * case.layout.gpus))
     bf16 = replace(case, training=replace(case.training, dtype="bf16", distributed_optimizer=True))
     wide, narrow = (memory_of(replace(bf16, arguments=given)) for given in ((), ("--grad-reduce-in-bf16",)))
@@ -142,7 +142,7 @@ def test_start_up_time_is_measured_for_pretrain_and_assumed_for_others() -> None
     case = expand(shipped())[0]
     target = Target.of_paper(shipped())
     for program, start_s in (("pretrain", 25), ("megatron-2021", 60)):
-        cost = cost_of(replace(case, workload=program), target)
+        cost = cost_of(replace(case, program=program), target)
         assert cost.duration is not None and cost.job_s is not None
         runs = case.training.iterations + case.training.evaluation_iterations / 3
         assert cost.job_s == pytest.approx(start_s + runs * cost.duration.iteration_ms / 1e3)
@@ -163,13 +163,13 @@ def test_job_longer_than_its_time_limit_is_a_warning() -> None:
     assert not any("asks for" in text for text in planned.checked.warnings)
 
 
-def test_memory_depends_on_the_workload() -> None:
+def test_memory_depends_on_the_program() -> None:
     (case,) = (c for c in expand(shipped()) if c.name == "pp=8,tp=8,gbs=32")
-    now = replace(case, workload="megatron-core-0.14")
+    now = replace(case, program="megatron-core-0.14")
     sharded = replace(now, training=replace(case.training, distributed_optimizer=True))
     assert memory_of(case).gradients_bytes == 2 * memory_of(case).parameters
     assert memory_of(now).gradients_bytes == 4 * memory_of(now).parameters
     assert memory_of(sharded).optimizer_bytes == memory_of(now).optimizer_bytes  # data-parallel size 1
     wide = replace(sharded, layout=replace(case.layout, gpus=256))
     assert memory_of(wide).optimizer_bytes == pytest.approx(memory_of(now).optimizer_bytes / 4)
-    assert not memory_of(case).calibrated and memory_of(replace(case, workload="pretrain")).calibrated
+    assert not memory_of(case).calibrated and memory_of(replace(case, program="pretrain")).calibrated

@@ -42,7 +42,7 @@ trainings = st.builds(
 runs = st.builds(
     BudgetedJob,
     case=st.builds(
-        replace, st.just(QUAD[0]), training=trainings, workload=st.sampled_from(["pretrain", "megatron-2021"])
+        replace, st.just(QUAD[0]), training=trainings, program=st.sampled_from(["pretrain", "megatron-2021"])
     ),
     iteration_ms=st.floats(0.01, 1e6),
 )
@@ -52,7 +52,7 @@ budgets = st.floats(0, 1e7)
 
 def run(iterations: int = 20, warmup: int = 2, every: int = 1, iteration_ms: float = 1000.0) -> BudgetedJob:
     training = Training(iterations=iterations, warmup_iterations=warmup, log_interval=every)
-    return BudgetedJob(replace(QUAD[0], training=training, workload="pretrain"), iteration_ms)
+    return BudgetedJob(replace(QUAD[0], training=training, program="pretrain"), iteration_ms)
 
 
 def iterations(some_runs: list[BudgetedJob], budget_s: float) -> list[int] | None:

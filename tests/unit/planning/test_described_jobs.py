@@ -130,11 +130,11 @@ def test_axis_of_a_template_must_exist(tmp_path: Path) -> None:
     [
         ("", "nvidia/pytorch:25.12-py3"),
         ("  images: {nccl-tests: /images/nccl.sqsh}\n", "/images/nccl.sqsh"),
-        ("workloads: {nccl-tests: {image: /mine.sqsh}}\n", "/mine.sqsh"),
+        ("programs: {nccl-tests: {image: /mine.sqsh}}\n", "/mine.sqsh"),
     ],
 )
 def test_image_is_that_of_the_profile_else_that_of_the_program(profile: str, image: str, tmp_path: Path) -> None:
-    text = CONTAINERS.format(runtime="pyxis").partition("workloads:")[0].replace("mounts: [/data]}", "mounts: [/data]}")
+    text = CONTAINERS.format(runtime="pyxis").partition("programs:")[0].replace("mounts: [/data]}", "mounts: [/data]}")
     if profile.startswith("  images"):
         text = text.replace("mounts: [/data]", f"mounts: [/data], {profile.strip()}")
         profile = ""
@@ -193,7 +193,7 @@ def test_budget_of_iterations_is_refused_without_a_prediction(budget: dict[str, 
 
 def test_another_program_cannot_replace_a_described_one(tmp_path: Path) -> None:
     entry, cluster = entry_and_cluster(tmp_path)
-    with pytest.raises(ReproError, match="--workload pretrain: figure-1 describes its program, nccl-tests"):
+    with pytest.raises(ReproError, match="--program pretrain: figure-1 describes its program, nccl-tests"):
         cases_at(entry, cluster, None, "pretrain")
 
 

@@ -25,7 +25,7 @@ from tests.unit.catalog.entries import BASE, CHECKOUT, entry_of, shipped
 from tests.unit.clusters.sites import PLAIN, cluster_of, selene
 
 FOLDERS = Folders(shipped=CHECKOUT, home=CHECKOUT)
-LOCAL = "about: this machine\nscheduler: local\nworkloads: {pretrain: {python: /opt/python}}\n"
+LOCAL = "about: this machine\nscheduler: local\nprograms: {pretrain: {python: /opt/python}}\n"
 
 
 def local(folder: Path, machine: Machine, text: str = LOCAL) -> Cluster:
@@ -247,7 +247,7 @@ def test_missing_local_packages_are_reported_with_the_install_command(
 def test_missing_image_is_reported_with_the_field_to_add(tmp_path: Path) -> None:
     cluster = cluster_of(tmp_path, PLAIN.replace("bf16", "fp16") + "container: {runtime: pyxis}\n")
     cluster = replace(
-        cluster, profile=cluster.profile.model_copy(update={"workloads": selene(tmp_path).profile.workloads})
+        cluster, profile=cluster.profile.model_copy(update={"programs": selene(tmp_path).profile.programs})
     )
     cases = select(expand(shipped()), {"pp": 8, "gbs": 32})
     cluster = replace(cluster, hardware=cluster.hardware.model_copy(update={"nodes": 8}))

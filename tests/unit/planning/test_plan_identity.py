@@ -26,7 +26,7 @@ def test_identity_is_that_of_the_first_release() -> None:
         experiment="p/f",
         scale="cpu",
         point=(("pp", 2),),
-        workload="pretrain",
+        program="pretrain",
         model=shape,
         layout=layout,
         training=Training(),
@@ -70,13 +70,13 @@ def test_paths_of_python_and_images_do_not_change_the_identity() -> None:
         (CASE, replace(PROGRAM, image="i2"), "selene"),
         (CASE, replace(PROGRAM, image=None), "selene"),
         (CASE, replace(PROGRAM, image_digest="sha256:" + 64 * "0"), "selene"),
-        (replace(CASE, workload="pretrain"), PROGRAM, "selene"),
+        (replace(CASE, program="pretrain"), PROGRAM, "selene"),
         (replace(CASE, device="cpu"), PROGRAM, "selene"),
         (replace(CASE, model=replace(CASE.model, layers=64)), PROGRAM, "selene"),
         (replace(CASE, layout=replace(CASE.layout, sequence_parallel=True)), PROGRAM, "selene"),
         (replace(CASE, training=replace(CASE.training, iterations=26)), PROGRAM, "selene"),
     ],
-    ids=["cluster", "code", "image", "no image", "image digest", "workload", "device", "model", "layout", "training"],
+    ids=["cluster", "code", "image", "no image", "image digest", "program", "device", "model", "layout", "training"],
 )
 def test_program_layout_and_image_change_the_identity(case: TrainingCase, program: BoundProgram, cluster: str) -> None:
     assert identity(case, program, cluster) != BASE

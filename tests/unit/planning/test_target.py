@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.catalog.case import with_workload
+from orchestrator.catalog.case import with_program
 from orchestrator.clusters.resolve import Cluster
 from orchestrator.config.model import Hardware
 from orchestrator.megatron.predictions import LOCAL_LAYERS_WARNING, memory_of, time_of
@@ -90,7 +90,7 @@ def test_todays_megatron_refuses_figure_18_without_scatter_gather(tmp_path: Path
     target = Target.of_cluster(replace(cluster_of(tmp_path), unfilled=()))
     reasons = {
         case.value("scatter_gather"): [reason for reason in refusals(case, target) if "scatter/gather" in reason]
-        for case in with_workload(expand(shipped("figure-18")), "megatron-2026")
+        for case in with_program(expand(shipped("figure-18")), "megatron-2026")
     }
     assert reasons[True] == [] and "10e7b74597 removed the option" in reasons[False][0]
 
@@ -101,8 +101,8 @@ def test_unmounted_data_is_a_warning(tmp_path: Path) -> None:
     )
     cluster = cluster_of(tmp_path, PLAIN + mounts)
     paths = ("/code/Megatron-LM", "/shared/data/text", "/me/vocab.json", "/home/me/merges.txt", "/shared/database", "x")
-    values = tuple((path, ("workloads", "megatron-2021", "data_path")) for path in paths)
-    python = ("/opt/python", ("workloads", "pretrain", "python"))
+    values = tuple((path, ("programs", "megatron-2021", "data_path")) for path in paths)
+    python = ("/opt/python", ("programs", "pretrain", "python"))
     program = BoundProgram("w", (), (), "c", mounts=("/code/Megatron-LM",), site_values=(*values, python))
     (only,) = start_warnings(program, cluster)
     assert only == "no mount of site contains /home/me/merges.txt and /shared/database, which the program needs"
@@ -111,12 +111,12 @@ def test_unmounted_data_is_a_warning(tmp_path: Path) -> None:
 
 def test_a_site_without_transformer_engine_plans_the_programs_own_layers_with_a_warning(tmp_path: Path) -> None:
     """Attention is a small part of this model of hidden size 20,480."""
-    case = replace(with_workload(expand(shipped()), "megatron-2026")[0], arguments=())
+    case = replace(with_program(expand(shipped()), "megatron-2026")[0], arguments=())
     checked = []
     for number, fused in enumerate(("true", "false")):
         folder = tmp_path / str(number)
         folder.mkdir()
-        text = f"workloads: {{megatron-2026: {{checkout: /c, transformer_engine: {fused}}}}}\n"
+        text = f"programs: {{megatron-2026: {{checkout: /c, transformer_engine: {fused}}}}}\n"
         target = replace(Target.of_cluster(cluster_of(folder, PLAIN + text)), hardware=H100)
         checked.append(check_case(case, target))
     fused_case, own = checked
@@ -128,7 +128,7 @@ def test_a_site_without_transformer_engine_plans_the_programs_own_layers_with_a_
 
 
 def test_own_layers_keep_the_scores_of_attention() -> None:
-    case = with_workload(expand(shipped()), "megatron-2026")[0]
+    case = with_program(expand(shipped()), "megatron-2026")[0]
     case = replace(case, training=replace(case.training, recompute="none"))
     fused, own = (memory_of(replace(case, arguments=given)) for given in ((), ("--transformer-impl", "local")))
     assert own.activations_bytes > 1.1 * fused.activations_bytes

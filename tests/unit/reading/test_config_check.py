@@ -16,7 +16,7 @@ from orchestrator.megatron.logs.fact_lines import WorldLine
 from orchestrator.megatron.logs.iteration_lines import IterationLines
 from orchestrator.megatron.logs.parse import LogFacts, LogReport, read_log
 from orchestrator.megatron.logs.verdict import Expected, expected_of, mismatches, world_size_of
-from orchestrator.megatron.programs import workload_named
+from orchestrator.megatron.programs import megatron_named
 from orchestrator.megatron.rules import RuleContext
 from orchestrator.paths import Folders
 from orchestrator.pretrain import log_lines
@@ -214,7 +214,7 @@ def planned_as(row: JobRow, case: TrainingCase, arguments: list[str]) -> JobRow:
         "arguments": arguments,
     }
     planned: dict[str, Any] = {
-        "workload": case.workload,
+        "program": case.program,
         "spec": JobSpec.from_json(configuration),
         "gpus": case.layout.gpus,
     }
@@ -270,36 +270,36 @@ def test_branch_or_digest_is_not_compared_as_a_commit(tmp_path: Path) -> None:
 
 
 def shipped_cases() -> list[TrainingCase]:
-    """Return a case for each shipped model, layout and workload at every scale."""
+    """Return a case for each shipped model, layout and program at every scale."""
     folders = Folders(CHECKOUT, CHECKOUT)
     cases: dict[object, TrainingCase] = {}
     for name in megatron_names(folders):
         entry = find_experiment(folders, name)
         for scale in ("paper", *entry.experiment.scales):
             for case in expand(entry, scale):
-                key = case.workload, case.model, case.layout.tensor_parallel, case.arguments
+                key = case.program, case.model, case.layout.tensor_parallel, case.arguments
                 cases.setdefault(key, case)
     return list(cases.values())
 
 
-def test_expected_vocabulary_is_that_of_the_workload_for_shipped_cases(tmp_path: Path) -> None:
+def test_expected_vocabulary_is_that_of_the_program_for_shipped_cases(tmp_path: Path) -> None:
     row, seen = job_row(tmp_path), set()
     for case in shipped_cases():
-        if case.workload not in programs():  # reference values only
+        if case.program not in programs():  # reference values only
             continue
-        workload = workload_named(case.workload)  # None for other programs of a paper, such as zero-3
-        if workload is None or workload.unsupported_settings(case):
+        program = megatron_named(case.program)  # None for other programs of a paper, such as zero-3
+        if program is None or program.unsupported_settings(case):
             continue
-        tokens = workload.tokens(case.model, case.layout.tensor_parallel)
-        setting = RuleContext(case.model, case.layout, case.training, workload.dialect, case.arguments, tokens=tokens)
-        planned = expected_of(planned_as(row, case, arguments_of(case.workload, case))).padded_vocabulary
+        tokens = program.tokens(case.model, case.layout.tensor_parallel)
+        setting = RuleContext(case.model, case.layout, case.training, program.dialect, case.arguments, tokens=tokens)
+        planned = expected_of(planned_as(row, case, arguments_of(case.program, case))).padded_vocabulary
         assert planned == setting.vocabulary, (case.experiment, case.name)
-        seen.add(case.workload)
+        seen.add(case.program)
     assert seen == set(programs())
 
 
 def test_site_data_are_padded_to_the_planned_vocabulary(tmp_path: Path) -> None:
-    case = replace(case_of("figure-13", pp=8, gbs=32), workload="megatron-2026")
+    case = replace(case_of("figure-13", pp=8, gbs=32), program="megatron-2026")
     for data in ({}, {"data_path": "/d", "vocab_file": "/v", "merge_file": "/m"}):
         row = row_of(tmp_path, case, arguments_of("megatron-2026", case, **data))
         assert expected_of(row).padded_vocabulary == 51200
@@ -319,8 +319,8 @@ def test_only_megatron_kwai_counts_context_parallelism_as_data_parallelism(tmp_p
     case = case_of("figure-13", pp=8, gbs=32)
     case = replace(case, layout=replace(case.layout, context_parallel=2))
     data = case.layout.data_parallel
-    for workload, counted in (("megatron-kwai", 2 * data), ("megatron-jan-2024", data)):
-        assert expected_of(row_of(tmp_path, replace(case, workload=workload), [])).sizes["data_parallel"] == counted
+    for program, counted in (("megatron-kwai", 2 * data), ("megatron-jan-2024", data)):
+        assert expected_of(row_of(tmp_path, replace(case, program=program), [])).sizes["data_parallel"] == counted
 
 
 # What programs print, in the format strings of their commits; the model is ATC'24's 65B.
@@ -349,15 +349,15 @@ DUMP = b"""
 """
 
 
-@pytest.mark.parametrize("workload", ["megatron-kwai", "megatron-jan-2024"])
-def test_logs_of_old_programs_match_their_plan(tmp_path: Path, workload: str) -> None:
-    shipped = next(case for case in shipped_cases() if case.workload == "megatron-kwai" and case.model.layers == 80)
+@pytest.mark.parametrize("program", ["megatron-kwai", "megatron-jan-2024"])
+def test_logs_of_old_programs_match_their_plan(tmp_path: Path, program: str) -> None:
+    shipped = next(case for case in shipped_cases() if case.program == "megatron-kwai" and case.model.layers == 80)
     sizes = {"tensor_parallel": 4, "pipeline_parallel": 2, "context_parallel": 2, "virtual_stages": 5}
     layout = replace(shipped.layout, gpus=16, sequence_parallel=True, global_batch_size=256, **sizes)
     training = replace(shipped.training, recompute="full", offload=0.0)
-    case = replace(shipped, workload=workload, layout=layout, training=training)
-    expected = expected_of(row_of(tmp_path, case, arguments_of(workload, case)))
-    log = WORLDS[workload] + DUMP
+    case = replace(shipped, program=program, layout=layout, training=training)
+    expected = expected_of(row_of(tmp_path, case, arguments_of(program, case)))
+    log = WORLDS[program] + DUMP
     assert [mismatch.reason for mismatch in mismatches(read_log(log), expected)] == []
     broken = read_log(log.replace(b"......... 5\n", b"......... None\n").replace(b"32256", b"32128"))
     assert [mismatch.reason for mismatch in mismatches(broken, expected)] == [
@@ -377,7 +377,7 @@ def test_parameters_of_a_gpt_with_rotary_positions_are_exact_and_those_of_other_
 
 
 def test_parameters_of_pretrain_are_exact(tmp_path: Path) -> None:
-    case = next(case for case in shipped_cases() if case.workload == "pretrain" and case.experiment.startswith("atc24"))
+    case = next(case for case in shipped_cases() if case.program == "pretrain" and case.experiment.startswith("atc24"))
     expected = expected_of(row_of(tmp_path, case, arguments_of("pretrain", case)))
     assert len(expected.parameters) == case.layout.pipeline_parallel and None not in expected.parameters
     typed = [*arguments_of("pretrain", case)]

@@ -53,7 +53,7 @@ class Job:
             "peak_tflops": 125,
         }
         made = replace(job_row(folder), folder=str(folder), exit_code=0, verdict=None, iteration=None)
-        spec: dict[str, Any] = {"workload": case.workload, "spec": JobSpec.from_json(configuration), "gpus": gpus}
+        spec: dict[str, Any] = {"program": case.program, "spec": JobSpec.from_json(configuration), "gpus": gpus}
         self.row = replace(made, iterations=case.training.iterations, **spec)
         self.folder = folder
 
@@ -268,7 +268,7 @@ def test_program_that_starts_again_has_not_printed_its_row_yet(job: Job) -> None
 
 
 def test_row_in_the_log_of_another_program_is_no_result(job: Job) -> None:
-    job.row = replace(job.row, workload="megatron-2021")
+    job.row = replace(job.row, program="megatron-2021")
     measured = job.measured()
     assert (measured.verdict, measured.metrics) == ("failed", ())
     assert measured.verdict_reason and "the log has no iteration" in measured.verdict_reason

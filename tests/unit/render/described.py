@@ -76,7 +76,7 @@ scheduler: slurm
 hardware: {{nodes: 4, gpus_per_node: 8, gpu: H100, gpu_memory_gb: 80, peak_tflops: {{bf16: 989}}}}
 slurm: {{time_limit: 1:00:00}}
 container: {{runtime: {runtime}, mounts: [/data]}}
-workloads: {{redis-benchmark: {{image: docker.io/library/redis:8}}}}
+programs: {{redis-benchmark: {{image: docker.io/library/redis:8}}}}
 sample_gpus_every_s: 5
 """
 MPIRUN = """\
@@ -84,7 +84,7 @@ about: nodes with Open MPI
 scheduler: mpirun
 hardware: {nodes: 4, gpus_per_node: 8, gpu: H800, gpu_memory_gb: 80, peak_tflops: {bf16: 989}}
 mpirun: {hostfile: /shared/hosts, time_limit: 1:00:00}
-workloads: {nccl-tests: {path: /opt/nccl-tests/build}}
+programs: {nccl-tests: {path: /opt/nccl-tests/build}}
 """
 
 

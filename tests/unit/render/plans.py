@@ -38,7 +38,7 @@ environment: {NCCL_DEBUG: WARN, TITLE: "it's $HOME, `here`", RETRIES: 3}
 setup:
   - module load cuda/12.4
   - umask 027
-workloads:
+programs:
   pretrain: {python: "/opt/my env/bin/python"}
 """
 
@@ -48,7 +48,7 @@ scheduler: slurm
 hardware: {nodes: 32, gpus_per_node: 8, gpu: H800, gpu_memory_gb: 80, peak_tflops: {bf16: 989.4}}
 slurm: {time_limit: 1:00:00, exclusive: true, mem: "0", srun: ["--mpi=pmix"]}
 environment: {NCCL_IB_HCA: mlx5}
-workloads:
+programs:
   megatron-kwai: {checkout: /code/Megatron-Kwai, data_path: /data/enwiki-100m_text_document}
   megatron-jan-2024: {checkout: /code/Megatron-LM-Jan-1-2024, data_path: /data/enwiki-100m_text_document}
 """
@@ -57,7 +57,7 @@ LOCAL = """\
 about: this machine
 scheduler: local
 environment: {TITLE: "it's $HOME"}
-workloads:
+programs:
   pretrain: {python: /opt/venv/bin/python}
 """
 
@@ -95,7 +95,7 @@ def planned(entry: Entry, cases: list[Case], cluster: Cluster) -> list[Plan]:
 
 
 def _on_any_machine(plan: Plan, identity: str) -> Plan:
-    if plan.program.workload != "pretrain":
+    if plan.program.name != "pretrain":
         return replace(plan, identity=identity)
     program = replace(plan.program, python_path=PROGRAM, mounts=(PROGRAM,))
     return replace(plan, identity=identity, program=program)

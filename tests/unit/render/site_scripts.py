@@ -1,4 +1,4 @@
-"""Scripts of a case of each workload on each shipped profile, with open values set, and on variants of profiles."""
+"""Scripts of a case of each program on each shipped profile, with open values set, and on variants of profiles."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from orchestrator.errors import ReproError
 from orchestrator.launch.render import render_job
 from orchestrator.paths import Folders
 from orchestrator.planning.plan import Plan
-from orchestrator.planning.target import replace_workload
+from orchestrator.planning.target import replace_program
 from tests.unit.catalog.entries import shipped
 from tests.unit.clusters.sites import filled, shipped_names
 from tests.unit.render.golden_files import Rendered
@@ -27,19 +27,19 @@ from tests.unit.render.plans import RUN, TEMPLATES, planned
 
 @dataclass(frozen=True, slots=True)
 class ShippedCase:
-    """A case of a shipped experiment. With `replaces_workload`, the workload is not the experiment's own."""
+    """A case of a shipped experiment. With `replaces_program`, the program is not the experiment's own."""
 
     experiment: str
     scale: str
     name: str
-    replaces_workload: bool = False
+    replaces_program: bool = False
 
 
 # Small enough for every profile. 16 and 64 GPUs are several nodes on every profile, and 4 are a single node.
 CASES: Mapping[str, ShippedCase] = {
     "pretrain": ShippedCase("figure-13", "quad", "pp=2,tp=2,gbs=32"),
     "megatron-2021": ShippedCase("figure-13", "paper", "pp=8,tp=8,gbs=32"),
-    "megatron-2026": ShippedCase("figure-11", "paper", "pp=2,gbs=128", replaces_workload=True),
+    "megatron-2026": ShippedCase("figure-11", "paper", "pp=2,gbs=128", replaces_program=True),
     "megatron-kwai": ShippedCase("atc-demo", "paper", "case=ours"),
     "megatron-jan-2024": ShippedCase("atc-demo", "paper", "case=origin"),
     "megatron-core-0.14": ShippedCase("core-dp", "paper", "case=104"),
@@ -54,7 +54,7 @@ class Variant:
 
     extends: str
     fields: str
-    workload: str
+    program: str
 
 
 VARIANTS: Mapping[str, Variant] = {
@@ -75,15 +75,15 @@ container: {runtime: apptainer, mounts: [/data], images: {megatron-2026: /images
         "megatron-2026",
     ),
     "leonardo-own-layers": Variant(
-        "leonardo", "workloads: {megatron-2026: {transformer_engine: false}}\n", "megatron-2026"
+        "leonardo", "programs: {megatron-2026: {transformer_engine: false}}\n", "megatron-2026"
     ),
     "selene-torchrun": Variant("selene", "slurm: {tasks: per-node}\n", "megatron-2021"),
     "selene-forked": Variant("selene", "slurm: {tasks: per-node}\n", "pretrain"),
 }
 
-SHIPPED = [(profile, workload) for profile in shipped_names() for workload in CASES]
-"""Each shipped profile with each workload. Some of them are refused."""
-SITES = [*SHIPPED, *((name, variant.workload) for name, variant in VARIANTS.items())]
+SHIPPED = [(profile, program) for profile in shipped_names() for program in CASES]
+"""Each shipped profile with each program. Some of them are refused."""
+SITES = [*SHIPPED, *((name, variant.program) for name, variant in VARIANTS.items())]
 
 STORED_IN_FULL = (
     "alps",
@@ -118,20 +118,20 @@ def site(profile: str) -> Cluster:
     return replace(cluster, machine=MACHINE, hardware=MACHINE.hardware())
 
 
-def case_of(workload: str) -> tuple[Entry, Case]:
-    """Return the case of a workload, and its experiment."""
-    shipped_case = CASES[workload]
+def case_of(program: str) -> tuple[Entry, Case]:
+    """Return the case of a program, and its experiment."""
+    shipped_case = CASES[program]
     entry = shipped(shipped_case.experiment)
     cases = expand(entry, shipped_case.scale)
-    if shipped_case.replaces_workload:
-        cases = replace_workload(cases, workload)
-    return entry, next(case for case in cases if case.name == shipped_case.name and case.workload == workload)
+    if shipped_case.replaces_program:
+        cases = replace_program(cases, program)
+    return entry, next(case for case in cases if case.name == shipped_case.name and case.program == program)
 
 
 @cache
-def plan_or_refusals(profile: str, workload: str) -> Plan | tuple[str, ...]:
+def plan_or_refusals(profile: str, program: str) -> Plan | tuple[str, ...]:
     """Return the plan, or the error messages if the case cannot run on this profile."""
-    entry, case = case_of(workload)
+    entry, case = case_of(program)
     try:
         (plan,) = planned(entry, [case], site(profile))
     except ReproError as error:
@@ -139,36 +139,36 @@ def plan_or_refusals(profile: str, workload: str) -> Plan | tuple[str, ...]:
     return plan
 
 
-def plan_of(profile: str, workload: str) -> Plan:
+def plan_of(profile: str, program: str) -> Plan:
     """Return the plan of a case that can run on this profile."""
-    plan = plan_or_refusals(profile, workload)
+    plan = plan_or_refusals(profile, program)
     assert isinstance(plan, Plan), plan
     return plan
 
 
-def runs(profile: str, workload: str) -> bool:
-    """Return whether the case of this workload can run on this profile."""
-    return isinstance(plan_or_refusals(profile, workload), Plan)
+def runs(profile: str, program: str) -> bool:
+    """Return whether the case of this program can run on this profile."""
+    return isinstance(plan_or_refusals(profile, program), Plan)
 
 
 @cache
-def site_script(profile: str, workload: str) -> str:
+def site_script(profile: str, program: str) -> str:
     """Return the rendered script."""
-    plan = plan_of(profile, workload)
+    plan = plan_of(profile, program)
     return render_job(plan, site(profile), job_folder(plan), TEMPLATES)
 
 
-def rendered_site_script(profile: str, workload: str) -> Rendered:
+def rendered_site_script(profile: str, program: str) -> Rendered:
     """Return the rendered script and the base of its golden file."""
-    base = base_profile(profile, workload)
+    base = base_profile(profile, program)
     return Rendered(
-        f"{profile}/{workload}.sh",
-        without_folders(site_script(profile, workload)),
-        None if base is None else rendered_site_script(base, workload),
+        f"{profile}/{program}.sh",
+        without_folders(site_script(profile, program)),
+        None if base is None else rendered_site_script(base, program),
     )
 
 
-def base_profile(profile: str, workload: str) -> str | None:
+def base_profile(profile: str, program: str) -> str | None:
     """Return the profile whose script is the base of this golden script, None for a script that is stored in full.
 
     A site with containers differs least from selene, another site least from leonardo.
@@ -176,7 +176,7 @@ def base_profile(profile: str, workload: str) -> str | None:
     if profile in STORED_IN_FULL:
         return None
     base = "leonardo" if site(profile).profile.container is None else "selene"
-    return base if runs(base, workload) else None
+    return base if runs(base, program) else None
 
 
 def job_folder(plan: Plan) -> Path:

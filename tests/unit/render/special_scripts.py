@@ -15,7 +15,7 @@ from orchestrator.launch.fetch import render_fetch
 from orchestrator.launch.images import render_import
 from orchestrator.launch.render import JobScript, render_array, render_job, render_queue
 from orchestrator.launch.run_options import CanaryJob, FollowedJob, Gate
-from orchestrator.megatron.programs import find_workload
+from orchestrator.megatron.programs import find_megatron
 from orchestrator.paths import Folders
 from orchestrator.planning.plan import Plan
 from orchestrator.programs.needs import fetch_command
@@ -120,11 +120,11 @@ def _import_with_apptainer() -> str:
 
 
 def _fetch() -> str:
-    workload = find_workload("megatron-2021")
-    sources = sources_of(workload, published_code(Folders(CHECKOUT, CHECKOUT)))
+    program = find_megatron("megatron-2021")
+    sources = sources_of(program, published_code(Folders(CHECKOUT, CHECKOUT)))
     places = [f"/shared/it's {source.need.field} $HOME" for source in sources]
     items = [Item(source, Path(place), place) for source, place in zip(sources, places, strict=True)]
-    return render_fetch(items, TEMPLATES, fetch_command(workload.name, "selene"))
+    return render_fetch(items, TEMPLATES, fetch_command(program.name, "selene"))
 
 
 _RENDER: Mapping[str, Callable[[], str]] = {

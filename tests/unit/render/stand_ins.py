@@ -40,7 +40,7 @@ about: nodes with Open MPI
 scheduler: mpirun
 hardware: {nodes: 4, gpus_per_node: 4, gpu: H800, gpu_memory_gb: 80, peak_tflops: {bf16: 989}}
 mpirun: {hostfile: /etc/hosts, time_limit: 1:00:00}
-workloads: {pretrain: {python: python}}
+programs: {pretrain: {python: python}}
 """
 
 _STAND_IN = r"""#!PYTHON -IS

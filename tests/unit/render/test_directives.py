@@ -36,9 +36,9 @@ def sbatch_lines(script: str) -> list[str]:
 
 @pytest.mark.slow
 def test_container_options_are_on_srun_and_not_in_sbatch_lines() -> None:
-    for profile, workload in SITES:
-        if runs(profile, workload):
-            script = site_script(profile, workload)
+    for profile, program in SITES:
+        if runs(profile, program):
+            script = site_script(profile, program)
             assert not any(line.startswith(("--container", "--no-container")) for line in sbatch_lines(script))
             # A single option with all mounts: of several options Slurm passes only the last one to the nodes.
             assert script.count("--container-mounts=") == script.count("--container-image=") <= 1
@@ -138,7 +138,7 @@ def test_value_with_a_line_end_or_null_character_is_refused(tmp_path: Path, valu
 
 @pytest.mark.fault(
     section="Safety",
-    fault="The same characters in a folder that a workload mounts",
+    fault="The same characters in a folder that a program mounts",
     promise="Refused, with the line of the profile.",
 )
 @pytest.mark.parametrize("folder", ["/a,b", "/a:b", "/$HOME", "/a`id`", '/a"', "/a\\"])

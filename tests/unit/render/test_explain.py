@@ -30,7 +30,7 @@ from tests.unit.render.stand_ins import KINDS, cluster_and_plan, with_fields
 
 PLACE = re.compile(r"(\S+\.yaml):([0-9]+):([0-9]+)")
 PROFILES = [(name, list(CASES)) for name in shipped_names()]
-PROFILES += [(name, [variant.workload]) for name, variant in VARIANTS.items()]
+PROFILES += [(name, [variant.program]) for name, variant in VARIANTS.items()]
 
 
 def explained(plan: Plan, cluster: Cluster) -> list[Explained]:
@@ -43,13 +43,13 @@ def origins(lines: list[Explained], start: str) -> str:
     return without_folders(", ".join(explained_line.origins))
 
 
-@pytest.mark.parametrize(("profile", "workloads"), PROFILES)
-def test_explained_lines_are_the_script_and_each_has_an_origin(profile: str, workloads: list[str]) -> None:
-    workloads = [workload for workload in workloads if runs(profile, workload)]
-    assert workloads
-    for workload in workloads:
-        lines = explained(plan_of(profile, workload), site(profile))
-        assert "".join(f"{line.text}\n" for line in lines) == site_script(profile, workload)
+@pytest.mark.parametrize(("profile", "programs"), PROFILES)
+def test_explained_lines_are_the_script_and_each_has_an_origin(profile: str, programs: list[str]) -> None:
+    programs = [program for program in programs if runs(profile, program)]
+    assert programs
+    for program in programs:
+        lines = explained(plan_of(profile, program), site(profile))
+        assert "".join(f"{line.text}\n" for line in lines) == site_script(profile, program)
         assert [line.text for line in lines if line.text and not line.origins] == []
 
 
@@ -113,7 +113,7 @@ def test_origin_of_an_argument_is_the_experiment() -> None:
     lines = explained(plan, site("selene"))
     for start in ("--seed 7", "--no-scatter-gather", "#SBATCH --nodes", "--ntasks="):
         assert origins(lines, start).startswith("experiments/sc21/figure-13.yaml, templates/"), start
-    assert origins(lines, "--hidden-size").startswith("workload megatron-2021, experiments/sc21/figure-13.yaml")
+    assert origins(lines, "--hidden-size").startswith("program megatron-2021, experiments/sc21/figure-13.yaml")
 
 
 def test_origin_of_a_changed_argument_is_its_option_and_the_script_names_the_changes() -> None:

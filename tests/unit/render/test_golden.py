@@ -1,6 +1,6 @@
 """Rendered scripts are equal to the reviewed golden files, so that a script only changes on purpose.
 
-The golden files are: PROFILE/WORKLOAD.sh or .diff for each shipped profile and workload, refusals.txt for the cases
+The golden files are: PROFILE/PROGRAM.sh or .diff for each shipped profile and program, refusals.txt for the cases
 that a profile cannot run, NAME.sh for scripts of special kinds, and an explained script. See golden_files.py.
 """
 
@@ -26,14 +26,14 @@ from tests.unit.render.special_scripts import SPECIAL_SCRIPTS, rendered_special_
 
 
 def rendered_refusals() -> Rendered:
-    """Return one line per shipped profile and workload that the profile cannot run."""
+    """Return one line per shipped profile and program that the profile cannot run."""
     lines = []
-    for profile, workload in SHIPPED:
-        reasons = plan_or_refusals(profile, workload)
+    for profile, program in SHIPPED:
+        reasons = plan_or_refusals(profile, program)
         if isinstance(reasons, tuple):
             (reason,) = reasons
             assert "\n" not in reason
-            lines.append((f"{profile} {workload}", reason))
+            lines.append((f"{profile} {program}", reason))
     width = max(len(name) for name, _ in lines)
     return Rendered("refusals.txt", "".join(f"{name:<{width}}  {reason}\n" for name, reason in lines))
 
@@ -48,12 +48,12 @@ def rendered_explanation() -> Rendered:
     return Rendered("selene/megatron-2021.explained.txt", without_folders(text))
 
 
-@pytest.mark.parametrize(("profile", "workload"), SITES)
-def test_script_of_a_site_equals_its_golden_file(profile: str, workload: str, update_golden: bool) -> None:
-    if runs(profile, workload):
-        check_golden(rendered_site_script(profile, workload), update_golden)
+@pytest.mark.parametrize(("profile", "program"), SITES)
+def test_script_of_a_site_equals_its_golden_file(profile: str, program: str, update_golden: bool) -> None:
+    if runs(profile, program):
+        check_golden(rendered_site_script(profile, program), update_golden)
     else:
-        assert (profile, workload) in SHIPPED, "refusals.txt has no variants"
+        assert (profile, program) in SHIPPED, "refusals.txt has no variants"
 
 
 @pytest.mark.parametrize("name", SPECIAL_SCRIPTS)

@@ -142,9 +142,9 @@ def test_stale_file_is_found_and_removed_with_its_folder(folder: Path) -> None:
 def test_update_of_unchanged_scripts_changes_no_file(tmp_path: Path) -> None:
     copy = tmp_path / "golden"
     shutil.copytree(GOLDEN, copy)
-    for profile, workload in SITES:
-        if runs(profile, workload):
-            write_golden(rendered_site_script(profile, workload), copy)
+    for profile, program in SITES:
+        if runs(profile, program):
+            write_golden(rendered_site_script(profile, program), copy)
     files = sorted(str(file.relative_to(GOLDEN)) for file in GOLDEN.rglob("*") if file.is_file())
     assert sorted(str(file.relative_to(copy)) for file in copy.rglob("*") if file.is_file()) == files
     assert [name for name in files if (copy / name).read_bytes() != (GOLDEN / name).read_bytes()] == []

@@ -64,7 +64,7 @@ _COMMON: dict[str, Any] = {
     "rendezvous": {"host_suffix": "-ib"},
     "network": {"fabric": "ib"},
     "site": {"staging_folder": "/staging"},
-    "workloads": {"pretrain": {"python": "BASE/bin/python"}},
+    "programs": {"pretrain": {"python": "BASE/bin/python"}},
 }
 _HARDWARE = {"nodes": 8, "gpus_per_node": 8, "gpu": "H100", "gpu_memory_gb": 94, "peak_tflops": {"bf16": 989.4}}
 _SLURM: dict[str, Any] = {
@@ -103,7 +103,7 @@ SITES: dict[str, dict[str, Any]] = {
         runtime: {
             **_SLURM,
             "container": {"runtime": runtime, **_CONTAINER, **only},
-            "workloads": {"pretrain": {}} if runtime != "pyxis" else {"pretrain": {"python": "BASE/bin/python"}},
+            "programs": {"pretrain": {}} if runtime != "pyxis" else {"pretrain": {"python": "BASE/bin/python"}},
         }
         for runtime, only in _ONLY.items()
     },
@@ -111,7 +111,7 @@ SITES: dict[str, dict[str, Any]] = {
         **_SLURM,
         "environment": {"PLAIN": "v", "SOME": {"value": "v", "when": "nodes > 1"}},
         "hardware": {**_HARDWARE, "gpu": "A100", "gpu_memory_gb": 80, "peak_tflops": {"fp16": 312}},
-        "workloads": {
+        "programs": {
             "megatron-2021": {"checkout": "/c/m", "data_path": "/d/t", "vocab_file": "/d/v", "merge_file": "/d/m"}
         },
     },
@@ -392,7 +392,7 @@ def test_refusal_of_a_name_with_a_line_end_is_one_line(tmp_path: Path) -> None:
 
 def test_checkout_name_that_begins_with_a_dash_is_refused_or_no_option(tmp_path: Path) -> None:
     stage = Stage.at(tmp_path)
-    profile = with_plants(SITES["megatron"], [Plant(("workloads", "megatron-2021", "checkout"), "--version")])
+    profile = with_plants(SITES["megatron"], [Plant(("programs", "megatron-2021", "checkout"), "--version")])
     try:
         cluster, plan = plan_on("megatron", profile, stage)
         script = stage.render(plan, cluster)

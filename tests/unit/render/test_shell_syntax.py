@@ -1,4 +1,4 @@
-"""bash and shellcheck accept the scripts of all profiles and workloads, and of all cases of figure 13 on four sites."""
+"""bash and shellcheck accept the scripts of all profiles and programs, and of all cases of figure 13 on four sites."""
 
 from __future__ import annotations
 

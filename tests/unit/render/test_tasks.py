@@ -58,10 +58,10 @@ def test_variables_of_the_profile_replace_those_of_the_program_in_each_task(kind
 
 def test_programs_of_2021_do_not_get_a_variable_that_they_did_not_know() -> None:
     cluster, plan = cluster_and_plan("pyxis")
-    workloads = ("megatron-2021", "megatron-alpa", "megatron-kwai", "pretrain")
-    plans = [replace(plan, program=replace(plan.program, workload=workload)) for workload in workloads]
-    names = {plan.program.workload: dict(environment(plan, cluster)) for plan in plans}
-    assert [workload for workload in names if "CUDA_DEVICE_MAX_CONNECTIONS" in names[workload]] == [
+    programs = ("megatron-2021", "megatron-alpa", "megatron-kwai", "pretrain")
+    plans = [replace(plan, program=replace(plan.program, program=program)) for program in programs]
+    names = {plan.program.name: dict(environment(plan, cluster)) for plan in plans}
+    assert [program for program in names if "CUDA_DEVICE_MAX_CONNECTIONS" in names[program]] == [
         "megatron-kwai",
         "pretrain",
     ]
@@ -243,7 +243,7 @@ def test_record_has_the_commit_of_the_checkout(kind: str, tmp_path: Path) -> Non
     cluster, plan = cluster_and_plan(kind)
     checkout = tmp_path / "check out"
     checkout.mkdir()
-    place = (str(checkout), ("workloads", "megatron-2021", "checkout"))
+    place = (str(checkout), ("programs", "megatron-2021", "checkout"))
     plan = replace(plan, program=replace(with_arguments(plan).program, site_values=(place,)))
     subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)  # its commit is not that of the checkout
     stage = Stage.at(tmp_path)

@@ -22,7 +22,7 @@ EXPERIMENTS = experiment_names(Folders(CHECKOUT, CHECKOUT))
 LINES = """\
 figure: Figure 1
 title: t
-workload: pretrain
+program: pretrain
 gpus: 4
 model: {layers: 8, hidden: 64, heads: 8, seq: 16, vocab: 64}
 matrix:

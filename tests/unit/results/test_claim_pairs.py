@@ -21,7 +21,7 @@ BATCHES: dict[str, Any] = {"kind": "ratio", "of": {"gbs": 16}, "over": {"gbs": 4
 SWITCH = """\
 figure: Figure 1
 title: t
-workload: pretrain
+program: pretrain
 gpus: 4
 model: {layers: 8, hidden: 64, heads: 8, seq: 16, vocab: 64}
 matrix:

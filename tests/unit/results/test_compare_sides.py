@@ -281,7 +281,7 @@ def test_cases_are_matched_by_experiment_scale_name_and_program_and_by_cluster_w
         return sum(row.a is not None and row.b is not None for row in found)
 
     assert matched({}) == 1 and matched({}, by_cluster=True) == 0
-    for other in ({"experiment": "sc21/x"}, {"scale": "x"}, {"case_name": "x"}, {"workload": "megatron-2021"}):
+    for other in ({"experiment": "sc21/x"}, {"scale": "x"}, {"case_name": "x"}, {"program": "megatron-2021"}):
         assert matched(other) == 0, other
     (same,) = compare_sides([one], [one], metrics, lambda _: "iteration_ms", by_cluster=True)
     assert (same.change, same.because) == ("same within noise", "the same attempt")

@@ -196,7 +196,7 @@ def test_an_unknown_mode_is_not_compared_with_a_known_one_of_the_same_program(tm
 
 def test_an_unknown_mode_of_another_program_is_compared_as_before(tmp_path: Path) -> None:
     found = measured_results(tmp_path, figure_13(), "cpu", RATES, modes={PP1: "graph", PP2: "graph"})
-    other = [one if one.modes else replace(one, case=replace(one.case, workload="megatron-core")) for one in found]
+    other = [one if one.modes else replace(one, case=replace(one.case, program="megatron-core")) for one in found]
     assert judge(figure_13(), SPREAD, other)[0] == "holds"
 
 

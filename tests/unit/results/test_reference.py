@@ -104,7 +104,7 @@ def test_a_number_of_another_program_is_shown_and_not_judged(tmp_path: Path, row
     assert (one.ratio, one.within, one.because) == (3.0, None, "published for megatron-kwai, and pretrain ran")
 
 
-def test_numbers_that_no_workload_measured_are_shown_and_judge_nothing(tmp_path: Path, rows: Entry) -> None:
+def test_numbers_that_no_program_measured_are_shown_and_judge_nothing(tmp_path: Path, rows: Entry) -> None:
     theirs = replace(rows, experiment=rows.experiment.model_copy(update={"published_program": "their program"}))
     one = besides(tmp_path, theirs, {THEIRS: 100.0}, gpu="H800")[THEIRS, "tokens_per_s"]
     assert (one.ratio, one.within, one.because) == (1.0, None, "published for their program, and pretrain ran")

@@ -1,4 +1,4 @@
-"""A profile with every workload, and a case for each of them."""
+"""A profile with every program, and a case for each of them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from orchestrator.catalog.experiment import Paper
 from orchestrator.megatron.case import TrainingCase
-from orchestrator.megatron.programs import find_workload
+from orchestrator.megatron.programs import find_megatron
 from orchestrator.paths import Folders
 from tests.cases import expand
 from tests.unit.catalog.entries import CHECKOUT, find_case, shipped
@@ -14,7 +14,7 @@ from tests.unit.catalog.entries import CHECKOUT, find_case, shipped
 FOLDERS = Folders(shipped=CHECKOUT, home=CHECKOUT)
 
 EVERYWHERE = """\
-workloads:
+programs:
   megatron-2021: {checkout: /2021, data_path: /2021/d, vocab_file: /2021/v, merge_file: /2021/m}
   megatron-kwai: {checkout: /kwai, data_path: /kwai/d}
   megatron-jan-2024: {checkout: /jan, data_path: /jan/d}
@@ -26,7 +26,7 @@ workloads:
 
 
 def one_of_each() -> list[tuple[TrainingCase, Paper]]:
-    """Return a case of each workload with its paper."""
+    """Return a case of each program with its paper."""
     rows = [
         ("figure-13", "pp=8,tp=8,gbs=32"),
         ("alpa-gpt", "gpus=4"),
@@ -36,7 +36,7 @@ def one_of_each() -> list[tuple[TrainingCase, Paper]]:
         ("tutorial-cp", "case=312"),
     ]
     cases = [(find_case(experiment, name), shipped(experiment).paper) for experiment, name in rows]
-    return [*cases, (replace(cases[0][0], workload="megatron-2026"), cases[0][1])]
+    return [*cases, (replace(cases[0][0], program="megatron-2026"), cases[0][1])]
 
 
 def pretrain_case() -> tuple[TrainingCase, Paper]:
@@ -52,8 +52,8 @@ SITE_FIELDS = {
 }
 
 
-def arguments_of(workload: str, case: TrainingCase, **fields: object) -> list[str]:
+def arguments_of(program: str, case: TrainingCase, **fields: object) -> list[str]:
     """Return the arguments of a case with these fields of the site; fields that are required have a value."""
-    record = find_workload(workload)
+    record = find_megatron(program)
     required = {name: SITE_FIELDS[name] for name, field in record.site.model_fields.items() if field.is_required()}
     return record.all_arguments(case, record.site.model_validate(required | fields))

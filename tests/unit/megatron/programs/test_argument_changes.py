@@ -14,7 +14,7 @@ from orchestrator.clusters.program import program_for
 from orchestrator.errors import ReproError
 from orchestrator.job_spec import shown_changes
 from orchestrator.megatron.case import TrainingCase
-from orchestrator.megatron.programs import find_workload
+from orchestrator.megatron.programs import find_megatron
 from orchestrator.planning.plan import identity, job_content
 from orchestrator.programs.bound import BoundProgram
 from orchestrator.programs.changes import (
@@ -90,7 +90,7 @@ def test_changes_are_in_the_order_of_their_flags_and_are_shown_as_typed() -> Non
         (
             ["--data-path=/d"],
             [],
-            "--arg --data-path=/d: the cluster's profile sets this argument. Hint: set it in workloads: of the profile",
+            "--arg --data-path=/d: the cluster's profile sets this argument. Hint: set it in programs: of the profile",
         ),
         (
             [],
@@ -123,11 +123,11 @@ def test_an_unknown_flag_of_no_arg_names_the_nearest_one_of_the_program() -> Non
 def test_no_flag_that_differs_between_cases_can_be_changed(name: str) -> None:
     by_program: dict[str, list[Mapping[str, tuple[str, ...]]]] = {}
     for case in expand(shipped(name)):
-        workload = find_workload(case.workload)
-        fields = workload.site.model_fields.items()
+        program = find_megatron(case.program)
+        fields = program.site.model_fields.items()
         required: dict[str, Any] = {field: field for field, info in fields if info.is_required()}
-        words = workload.arguments(case, workload.site.model_construct(**required))
-        by_program.setdefault(case.workload, []).append(read_flags(words))
+        words = program.arguments(case, program.site.model_construct(**required))
+        by_program.setdefault(case.program, []).append(read_flags(words))
     for cases in by_program.values():
         for flag in {flag for flags in cases for flag in flags}:
             if len({flags.get(flag) for flags in cases}) > 1:

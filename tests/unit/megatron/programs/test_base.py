@@ -12,7 +12,7 @@ import pytest
 
 import orchestrator
 from orchestrator.errors import ReproError
-from orchestrator.megatron.programs import find_workload
+from orchestrator.megatron.programs import find_megatron
 from orchestrator.megatron.programs.flags import flag_arguments
 from orchestrator.programs.registry import program_name, programs
 from tests.unit.catalog.entries import CHECKOUT, find_case
@@ -25,7 +25,7 @@ PACKAGE = Path(orchestrator.__file__).parent
 TOY = '''
 """A program of one module."""
 
-from orchestrator.megatron.predictions import PlannedWorkload
+from orchestrator.megatron.predictions import PlannedProgram
 from orchestrator.megatron.programs.base import megatron_program
 from orchestrator.megatron.programs.sites import CheckoutSite
 from orchestrator.megatron.programs.megatron_2021 import MEMORY
@@ -39,7 +39,7 @@ def _program(job, arguments):
     return megatron_program(job, arguments, data="toy data", default_commit="0" * 40)
 
 
-WORKLOAD = PlannedWorkload(
+PROGRAM = PlannedProgram(
     name="toy",
     about="a program of one module",
     site=CheckoutSite,
@@ -57,13 +57,13 @@ about: A site with the toy.
 scheduler: slurm
 hardware: {nodes: 16, gpus_per_node: 8, gpu: A100, gpu_memory_gb: 80, peak_tflops: {fp16: 312}}
 slurm: {time_limit: "1:00:00"}
-workloads: {toy: {checkout: /code/toy}}
+programs: {toy: {checkout: /code/toy}}
 """
 
 ENTRIES = """\
 [repro.programs]
-toy = toy_program:WORKLOAD
-plaything = toy_program:WORKLOAD
+toy = toy_program:PROGRAM
+plaything = toy_program:PROGRAM
 """
 
 
@@ -80,14 +80,14 @@ def test_all_unsupported_settings_of_a_case_are_one_line() -> None:
     assert str(caught.value) == f"case=ours: megatron-2026 does not support {lacking}"
 
 
-def test_workloads_are_sorted_by_name() -> None:
+def test_programs_are_sorted_by_name() -> None:
     assert list(programs()) == sorted(programs())
-    assert all(find_workload(name).name == name for name in programs())
+    assert all(find_megatron(name).name == name for name in programs())
     with pytest.raises(ReproError, match='Did you mean "pretrain"'):
-        find_workload("pretrian")
+        find_megatron("pretrian")
 
 
-def test_workload_of_one_new_module_is_planned_and_rendered(tmp_path: Path) -> None:
+def test_program_of_one_new_module_is_planned_and_rendered(tmp_path: Path) -> None:
     package, site = tmp_path / "package", tmp_path / "site.yaml"
     (package / "toy-1.0.dist-info").mkdir(parents=True)
     (package / "toy-1.0.dist-info" / "entry_points.txt").write_text(ENTRIES)
@@ -99,7 +99,7 @@ def test_workload_of_one_new_module_is_planned_and_rendered(tmp_path: Path) -> N
         command = [sys.executable, "-m", "orchestrator.cli.main", *arguments]
         return subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path, env=environment)
 
-    options = ("figure-13", "--cluster", str(site), "--workload", "toy", "--where", "pp=8,gbs=32")
+    options = ("figure-13", "--cluster", str(site), "--program", "toy", "--where", "pp=8,gbs=32")
     planned = repro("plan", *options)
     assert planned.returncode == 0, planned.stderr
     assert repro("plan", *options[:-3], "plaything", *options[-2:]).stdout == planned.stdout
@@ -108,8 +108,8 @@ def test_workload_of_one_new_module_is_planned_and_rendered(tmp_path: Path) -> N
     assert "/code/toy/pretrain_gpt.py" in rendered.stdout and "--toy-layers" in rendered.stdout
 
 
-def test_only_records_of_workloads_contain_their_names() -> None:
-    names = {name for workload in programs().values() for name in (workload.name, *workload.other_names)}
+def test_only_records_of_programs_contain_their_names() -> None:
+    names = {name for program in programs().values() for name in (program.name, *program.other_names)}
     # The torch package is called megatron-core. Fields have examples.
     elsewhere = {("megatron-core", "launch"), ("pretrain", "catalog"), ("megatron-2021", "catalog")}
     elsewhere |= {("pretrain", "clusters")}
@@ -123,6 +123,6 @@ def test_only_records_of_workloads_contain_their_names() -> None:
     assert literals <= elsewhere
 
 
-def test_other_name_of_a_workload_gives_its_name() -> None:
+def test_other_name_of_a_program_gives_its_name() -> None:
     assert program_name("megatron-core") == "megatron-2026"
     assert program_name("pretrain") == "pretrain" and program_name("pretrian") == "pretrian"

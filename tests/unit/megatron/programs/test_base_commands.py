@@ -13,7 +13,7 @@ from orchestrator.clusters.program import image_of, is_offered, program_for
 from orchestrator.clusters.resolve import Cluster
 from orchestrator.errors import Problem, ReproError
 from orchestrator.megatron.model import Attention, Training
-from orchestrator.megatron.programs import find_workload
+from orchestrator.megatron.programs import find_megatron
 from orchestrator.megatron.programs.pretrain import code_version
 from orchestrator.paths import Folders
 from orchestrator.programs.bound import BoundProgram
@@ -30,11 +30,11 @@ def program(cluster: Cluster, scale: str = "paper") -> BoundProgram:
 
 
 def test_only_pretrain_skips_the_last_recomputed_product() -> None:
-    assert [name for name in programs() if find_workload(name).time.skips_last_product] == ["pretrain"]
+    assert [name for name in programs() if find_megatron(name).time.skips_last_product] == ["pretrain"]
 
 
 @pytest.mark.parametrize(
-    ("workload", "attention", "arguments", "causal"),
+    ("program", "attention", "arguments", "causal"),
     [
         ("pretrain", None, (), True),
         ("pretrain", "unfused", (), False),
@@ -45,9 +45,9 @@ def test_only_pretrain_skips_the_last_recomputed_product() -> None:
     ],
 )
 def test_only_flash_attention_computes_half_of_the_scores(
-    workload: str, attention: Attention | None, arguments: tuple[str, ...], causal: bool
+    program: str, attention: Attention | None, arguments: tuple[str, ...], causal: bool
 ) -> None:
-    assert find_workload(workload).causal_attention(Training(attention=attention), arguments) is causal
+    assert find_megatron(program).causal_attention(Training(attention=attention), arguments) is causal
 
 
 def test_megatron_has_commit_and_image_of_the_paper_and_paths_of_the_site(tmp_path: Path) -> None:
@@ -65,7 +65,7 @@ def test_megatron_has_commit_and_image_of_the_paper_and_paths_of_the_site(tmp_pa
 
 def test_python_of_pretrain_comes_from_site_image_or_this_process(tmp_path: Path) -> None:
     assert program(cluster_of(tmp_path), "quad").python == sys.executable
-    named = cluster_of(tmp_path, PLAIN + "workloads: {pretrain: {python: /opt/py}}\n")
+    named = cluster_of(tmp_path, PLAIN + "programs: {pretrain: {python: /opt/py}}\n")
     assert program(named, "quad").python == "/opt/py"
     boxed = cluster_of(tmp_path, PLAIN + "container: {runtime: pyxis, images: {pretrain: /i.sqsh}}\n")
     result = program(boxed, "quad")
@@ -88,24 +88,24 @@ def test_ranks_of_other_programs_are_started_by_torchrun(tmp_path: Path) -> None
     assert result.below_launcher() == ["/code/Megatron-LM/pretrain_gpt.py", *result.arguments]
 
 
-def test_missing_workload_in_profile_is_reported_with_its_fields(tmp_path: Path) -> None:
+def test_missing_program_in_profile_is_reported_with_its_fields(tmp_path: Path) -> None:
     with pytest.raises(ReproError) as caught:
         program(cluster_of(tmp_path))
     assert str(caught.value).startswith(
-        "site does not define workload megatron-2021. Hint: set in the profile: workloads: megatron-2021: checkout"
+        "site does not define program megatron-2021. Hint: set in the profile: programs: megatron-2021: checkout"
     )
 
 
-def test_unknown_workload_is_reported_with_the_nearest_name(tmp_path: Path) -> None:
+def test_unknown_program_is_reported_with_the_nearest_name(tmp_path: Path) -> None:
     entry = shipped()
     for name, hint in (
         ("megatron-kwia", 'did you mean "megatron-kwai"?'),
         ("zzz", f"there are: {', '.join(programs())}"),
     ):
-        case = replace(expand(entry)[0], workload=name)
+        case = replace(expand(entry)[0], program=name)
         with pytest.raises(ReproError) as caught:
             program_for(case, entry.paper, cluster_of(tmp_path), FOLDERS)
-        assert caught.value.problems == (Problem(f"{name}: no such workload", hint=hint),)
+        assert caught.value.problems == (Problem(f"{name}: no such program", hint=hint),)
 
 
 def test_paper_without_commit_is_refused(tmp_path: Path) -> None:
@@ -122,33 +122,33 @@ def test_site_without_containers_has_no_image(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("experiment", "fields"),
     [
-        ("atc-table-8", "workloads: megatron-kwai: checkout, data_path"),
-        ("core-dp", "workloads: megatron-core-0.14: checkout, data_path, vocab_file, merge_file"),
-        ("tutorial-cp", "workloads: megatron-tutorial-fork: checkout, data_path, vocab_file, merge_file"),
-        ("alpa-gpt", "workloads: megatron-alpa: checkout, benchmark"),
+        ("atc-table-8", "programs: megatron-kwai: checkout, data_path"),
+        ("core-dp", "programs: megatron-core-0.14: checkout, data_path, vocab_file, merge_file"),
+        ("tutorial-cp", "programs: megatron-tutorial-fork: checkout, data_path, vocab_file, merge_file"),
+        ("alpa-gpt", "programs: megatron-alpa: checkout, benchmark"),
     ],
 )
-def test_missing_workload_names_exactly_its_required_fields(experiment: str, fields: str, tmp_path: Path) -> None:
+def test_missing_program_names_exactly_its_required_fields(experiment: str, fields: str, tmp_path: Path) -> None:
     entry = shipped(experiment)
     case, cluster = expand(entry)[0], cluster_of(tmp_path)
-    assert not is_offered(case.workload, cluster)
+    assert not is_offered(case.program, cluster)
     with pytest.raises(ReproError) as caught:
         program_for(case, entry.paper, cluster, FOLDERS)
-    hint = f"{fields}; repro workloads fetch {case.workload} --cluster site --directory /SHARED/FOLDER fetches"
+    hint = f"{fields}; repro programs fetch {case.program} --cluster site --directory /SHARED/FOLDER fetches"
     assert str(caught.value).startswith(
-        f"site does not define workload {case.workload}. Hint: set in the profile: {hint}"
+        f"site does not define program {case.program}. Hint: set in the profile: {hint}"
     )
 
 
-def test_vocabulary_files_are_required_only_by_workloads_that_read_them(tmp_path: Path) -> None:
+def test_vocabulary_files_are_required_only_by_programs_that_read_them(tmp_path: Path) -> None:
     with pytest.raises(ReproError, match="vocab_file: missing. Hint: add vocab_file:"):
-        cluster_of(tmp_path, PLAIN + "workloads: {megatron-core-0.14: {checkout: /c, data_path: /d}}\n")
-    sites = "workloads: {megatron-kwai: {checkout: /c, data_path: /d, vocab_file: /v}}\n"
+        cluster_of(tmp_path, PLAIN + "programs: {megatron-core-0.14: {checkout: /c, data_path: /d}}\n")
+    sites = "programs: {megatron-kwai: {checkout: /c, data_path: /d, vocab_file: /v}}\n"
     with pytest.raises(ReproError, match="vocab_file: unknown field"):
         cluster_of(tmp_path, PLAIN + sites)
 
 
-def test_workload_is_offered_if_the_profile_defines_it(tmp_path: Path) -> None:
+def test_program_is_offered_if_the_profile_defines_it(tmp_path: Path) -> None:
     cluster = cluster_of(tmp_path, PLAIN + EVERYWHERE)
     offered = {name for name in programs() if is_offered(name, cluster)}
     assert offered == set(programs())
@@ -157,7 +157,7 @@ def test_workload_is_offered_if_the_profile_defines_it(tmp_path: Path) -> None:
 
 def test_atc24_programs_have_the_variables_of_their_scripts(tmp_path: Path) -> None:
     entry, cluster = shipped("atc-table-8"), cluster_of(tmp_path, PLAIN + EVERYWHERE)
-    result = {case.workload: program_for(case, entry.paper, cluster, FOLDERS) for case in expand(entry)}
+    result = {case.program: program_for(case, entry.paper, cluster, FOLDERS) for case in expand(entry)}
     kwai, origin = result["megatron-kwai"], result["megatron-jan-2024"]
     assert (kwai.command[2:], kwai.python_path, kwai.code[:10]) == (("/kwai/pretrain_gpt.py",), "/kwai", "b2646e4d9f")
     assert origin.command[2:] == ("/jan/pretrain_gpt.py",)
@@ -190,14 +190,14 @@ def test_arguments_have_each_flag_once_and_no_python_values(
         if entry.experiment.reference_only:
             continue
         for case in expand(entry):
-            if not is_offered(case.workload, cluster):
+            if not is_offered(case.program, cluster):
                 continue
             arguments = program_for(case, entry.paper, cluster, FOLDERS).arguments
-            if case.workload == "megatron-alpa":  # its script takes no flags
+            if case.program == "megatron-alpa":  # its script takes no flags
                 continue
             flags = [word.partition("=")[0] for word in arguments if word.startswith("--")]
             assert len(flags) == len(set(flags)), f"{name} {case.name}"
             assert not {"", "None", "True", "False"} & set(arguments), f"{name} {case.name}"
             assert arguments[: len(arguments) - len(case.arguments)] + case.arguments == arguments
-            ran.add(case.workload)
+            ran.add(case.program)
     assert ran == set(programs()) - {"megatron-alpa"}

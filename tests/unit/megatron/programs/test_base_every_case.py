@@ -1,4 +1,4 @@
-"""Tests of every case with every workload: arguments that can be parsed, or a refusal in one line."""
+"""Tests of every case with every program: arguments that can be parsed, or a refusal in one line."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ FOLDERS = Folders(shipped=CHECKOUT, home=CHECKOUT / "no-such-home")
 def catalogue() -> list[tuple[Paper, TrainingCase]]:
     """Return every case of every experiment with its paper. The code of each program is that of all papers."""
     entries = [find_experiment(FOLDERS, name) for name in megatron_names(FOLDERS)]
-    code = {workload: code for entry in entries for workload, code in entry.paper.code.items()}
+    code = {program: code for entry in entries for program, code in entry.paper.code.items()}
     return [
         (entry.paper.model_copy(update={"code": code}), case)
         for entry in entries
@@ -45,16 +45,16 @@ def everywhere(tmp_path_factory: pytest.TempPathFactory) -> Cluster:
     return cluster_of(folder, PLAIN + EVERYWHERE)
 
 
-@pytest.mark.parametrize("workload", programs())
-def test_every_case_gives_arguments_or_a_one_line_refusal(workload: str, everywhere: Cluster) -> None:
+@pytest.mark.parametrize("program", programs())
+def test_every_case_gives_arguments_or_a_one_line_refusal(program: str, everywhere: Cluster) -> None:
     supported = 0
     for paper, own in catalogue():
-        case = replace(own, workload=workload)
+        case = replace(own, program=program)
         try:
             arguments = program_for(case, paper, everywhere, FOLDERS).arguments
         except ReproError as refused:
             assert len(refused.problems) == 1 and "\n" not in str(refused)
-            assert str(refused).startswith(f"{case.name}: ") and own.workload != workload
+            assert str(refused).startswith(f"{case.name}: ") and own.program != program
             continue
         supported += 1
         assert not {"", "None", "True", "False"} & set(arguments), case.name
@@ -67,8 +67,8 @@ def test_every_case_gives_arguments_or_a_one_line_refusal(workload: str, everywh
             str(case.model.hidden),
             str(case.model.heads),
             str(case.model.seq),
-        ), f"{workload} {case.name}"
-    assert supported >= sum(own.workload == workload for _, own in catalogue())
+        ), f"{program} {case.name}"
+    assert supported >= sum(own.program == program for _, own in catalogue())
     assert supported
 
 

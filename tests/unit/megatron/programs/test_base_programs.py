@@ -23,9 +23,9 @@ def test_todays_megatron_needs_only_a_checkout(
     tmp_path: Path,
 ) -> None:
     entry = shipped()
-    case = replace(expand(entry)[0], workload="megatron-2026")
+    case = replace(expand(entry)[0], program="megatron-2026")
     assert not is_offered("megatron-2026", cluster_of(tmp_path))
-    with pytest.raises(ReproError, match=r"does not define workload megatron-2026. .* megatron-2026: checkout; repro"):
+    with pytest.raises(ReproError, match=r"does not define program megatron-2026. .* megatron-2026: checkout; repro"):
         program_for(case, entry.paper, cluster_of(tmp_path), FOLDERS)
     program = program_for(case, entry.paper, cluster_of(tmp_path, PLAIN + EVERYWHERE), FOLDERS)
     assert (program.command[2:], program.python_path, program.mounts) == (
@@ -41,8 +41,8 @@ def test_todays_megatron_needs_only_a_checkout(
 
 def test_todays_megatron_needs_a_vocabulary_for_site_data(tmp_path: Path) -> None:
     entry = shipped()
-    case = replace(expand(entry)[0], workload="megatron-2026")
-    whole = "workloads: {megatron-2026: {checkout: /c, data_path: /d, vocab_file: /v, merge_file: /m}}\n"
+    case = replace(expand(entry)[0], program="megatron-2026")
+    whole = "programs: {megatron-2026: {checkout: /c, data_path: /d, vocab_file: /v, merge_file: /m}}\n"
     program = program_for(case, entry.paper, cluster_of(tmp_path, PLAIN + whole), FOLDERS)
     assert program.data == "/d" and "--mock-data" not in program.arguments
     assert [program.arguments[program.arguments.index(f"--{name}") + 1] for name in ("vocab-file", "merge-file")] == [
@@ -54,21 +54,21 @@ def test_todays_megatron_needs_a_vocabulary_for_site_data(tmp_path: Path) -> Non
         ("data_path: /d, vocab_file: /v", "no merge_file"),
         ("vocab_file: /v, merge_file: /m", "no data_path"),
     ):
-        text = f"workloads: {{megatron-2026: {{checkout: /c, {part}}}}}\n"
+        text = f"programs: {{megatron-2026: {{checkout: /c, {part}}}}}\n"
         with pytest.raises(ReproError, match=f"data need all of data_path, vocab_file and merge_file: {missing}$"):
             cluster_of(tmp_path, PLAIN + text)
 
 
 def test_flags_without_transformer_engine_have_the_profile_field_as_origin(tmp_path: Path) -> None:
     entry = shipped()
-    case = replace(expand(entry, "quad")[0], workload="megatron-2026")
-    text = "workloads: {megatron-2026: {checkout: /c, transformer_engine: %s}}\n"
+    case = replace(expand(entry, "quad")[0], program="megatron-2026")
+    text = "programs: {megatron-2026: {checkout: /c, transformer_engine: %s}}\n"
     usual, own = (
         program_for(case, entry.paper, cluster_of(tmp_path, PLAIN + text % value), FOLDERS)
         for value in ("true", "false")
     )
     assert usual == program_for(
-        case, entry.paper, cluster_of(tmp_path, PLAIN + "workloads: {megatron-2026: {checkout: /c}}\n"), FOLDERS
+        case, entry.paper, cluster_of(tmp_path, PLAIN + "programs: {megatron-2026: {checkout: /c}}\n"), FOLDERS
     )
     # What core 0.20.0 was seen to ask for on a machine with torch alone.
     flags = "--transformer-impl --no-persist-layer-norm --no-gradient-accumulation-fusion --no-masked-softmax-fusion"
@@ -76,7 +76,7 @@ def test_flags_without_transformer_engine_have_the_profile_field_as_origin(tmp_p
         "impl", "impl local"
     ).split()
     flags_of_site = {
-        word for word, path in own.site_values if path == ("workloads", "megatron-2026", "transformer_engine")
+        word for word, path in own.site_values if path == ("programs", "megatron-2026", "transformer_engine")
     }
     assert flags_of_site == set(flags.split())
     with pytest.raises(ReproError, match=r"transformer_engine: must be true or false"):
@@ -95,12 +95,12 @@ def test_alpa_benchmark_imports_its_checkouts(tmp_path: Path) -> None:
 
 def test_alpa_benchmark_folder_is_checked(tmp_path: Path) -> None:
     with pytest.raises(ReproError, match=r"must be the folder .../osdi22_artifact/megatron in a checkout"):
-        cluster_of(tmp_path, PLAIN + "workloads: {megatron-alpa: {checkout: /c, benchmark: /alpa}}\n")
+        cluster_of(tmp_path, PLAIN + "programs: {megatron-alpa: {checkout: /c, benchmark: /alpa}}\n")
 
 
 def test_data_and_compilation_of_each_program(tmp_path: Path) -> None:
     cluster = cluster_of(tmp_path, PLAIN + EVERYWHERE)
-    programs = {case.workload: program_for(case, paper, cluster, FOLDERS) for case, paper in one_of_each()}
+    programs = {case.program: program_for(case, paper, cluster, FOLDERS) for case, paper in one_of_each()}
     assert {name: program.data for name, program in programs.items()} == {
         "megatron-2021": "/2021/d",
         "megatron-alpa": "synthetic",
@@ -200,6 +200,6 @@ def test_site_values_match_command_and_profile_fields(tmp_path: Path) -> None:
             for part in path:
                 value = value[part]
             assert value.startswith(word) or word.startswith(value), (word, path)
-        given = cluster.profile.workloads.model_dump(by_alias=True)[case.workload]
+        given = cluster.profile.programs.model_dump(by_alias=True)[case.program]
         fields = {path[-1] for _, path in program.site_values}
         assert fields == {field for field, value in given.items() if isinstance(value, str)}

@@ -22,7 +22,7 @@ DATA = {"data_path": "/DATA", "vocab_file": "/VOCAB", "merge_file": "/MERGE"}
 
 def today(experiment: str, name: str, **training: Any) -> TrainingCase:
     case = find_case(experiment, name)
-    return replace(case, workload="megatron-2026", training=replace(case.training, **training))
+    return replace(case, program="megatron-2026", training=replace(case.training, **training))
 
 
 def flags(case: TrainingCase, data: dict[str, str] | None = None) -> dict[str, tuple[str, ...]]:

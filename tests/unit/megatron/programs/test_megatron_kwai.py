@@ -157,7 +157,7 @@ def test_run_longer_than_the_script_trains_to_its_end() -> None:
 
 def test_arguments_save_no_checkpoint() -> None:
     for case in (find_case("atc-demo", "case=ours"), find_case("atc-table-8", "case=origin")):
-        assert not {"--save", "--exit-duration-in-mins"} & set(arguments_of(case.workload, case))
+        assert not {"--save", "--exit-duration-in-mins"} & set(arguments_of(case.program, case))
 
 
 @pytest.mark.parametrize(
@@ -205,7 +205,7 @@ def test_other_context_parallel_communication_is_refused() -> None:
 
 
 def test_all_unsupported_settings_are_in_one_line() -> None:
-    case = replace(find_case("figure-13", "pp=8,tp=8,gbs=32"), workload="megatron-kwai")
+    case = replace(find_case("figure-13", "pp=8,tp=8,gbs=32"), program="megatron-kwai")
     with pytest.raises(ReproError) as caught:
         arguments_of("megatron-kwai", case)
     assert str(caught.value) == (

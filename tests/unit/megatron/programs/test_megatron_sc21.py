@@ -12,7 +12,7 @@ import yaml
 
 from orchestrator.errors import ReproError
 from orchestrator.megatron.case import TrainingCase
-from orchestrator.megatron.programs import find_workload
+from orchestrator.megatron.programs import find_megatron
 from orchestrator.megatron.rules import RuleContext
 from tests.cases import expand
 from tests.unit.catalog.entries import shipped
@@ -100,7 +100,7 @@ def test_arguments_of_2021_are_those_of_the_scripts() -> None:
 
 def test_arguments_of_today_match_the_scripts_or_are_refused() -> None:
     for name, case in cases():
-        today = replace(case, workload="megatron-2026")
+        today = replace(case, program="megatron-2026")
         if points()[name].get("caveat"):
             with pytest.raises(ReproError) as caught:
                 arguments_of("megatron-2026", today)
@@ -118,10 +118,10 @@ def test_only_five_cases_of_figure_18_are_refused_today() -> None:
     assert len(caveats) == 5 and all("figure_18" in name for name in caveats)
 
 
-@pytest.mark.parametrize("workload", ["megatron-2021", "megatron-2026"])
-def test_vocabulary_padding_of_2021_and_today(workload: str) -> None:
-    traits = find_workload(workload)
+@pytest.mark.parametrize("program", ["megatron-2021", "megatron-2026"])
+def test_vocabulary_padding_of_2021_and_today(program: str) -> None:
+    traits = find_megatron(program)
     for name, case in cases():
         tokens = traits.tokens(case.model, case.layout.tensor_parallel)
         made = RuleContext(case.model, case.layout, case.training, traits.dialect, tokens=tokens).vocabulary
-        assert made == (points()[name]["padded"] if workload == "megatron-2021" else 51200), name
+        assert made == (points()[name]["padded"] if program == "megatron-2021" else 51200), name

@@ -75,7 +75,7 @@ def test_attention_flag_comes_before_arguments_of_the_case(attention: Attention)
 def test_unsupported_settings_are_refused() -> None:
     case = find_case("core-ep", "case=511")
     with pytest.raises(ReproError, match=r"^case=511: pretrain does not support experts$"):
-        arguments_of("pretrain", replace(case, workload="pretrain"))
-    exchanged = replace(find_case("core-cp", "case=328"), workload="pretrain")
+        arguments_of("pretrain", replace(case, program="pretrain"))
+    exchanged = replace(find_case("core-cp", "case=328"), program="pretrain")
     with pytest.raises(ReproError, match=r"^case=328: pretrain does not support a2a for context parallelism$"):
         arguments_of("pretrain", exchanged)

@@ -42,7 +42,7 @@ def candidate(
         experiment="searches/a",
         scale="paper",
         point=(("case", name),),
-        workload="pretrain",
+        program="pretrain",
         model=MODEL,
         layout=layout,
         training=training or Training("bf16"),

@@ -1,5 +1,5 @@
 #!/bin/bash
-# Code and files of: repro workloads fetch megatron-2021 --cluster selene
+# Code and files of: repro programs fetch megatron-2021 --cluster selene
 # Usage: bash fetch.sh [FOLDER]. With FOLDER, all places are below it. It needs git, curl, sha256sum and flock.
 # Each item is written beside its place, checked, and moved there. What is there stays as it is. Repeat the script after
 # an interruption: it continues. Exit code 0: all is in its place; 2: an item has a fault; 3: a connection is missing.

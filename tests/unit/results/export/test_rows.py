@@ -135,11 +135,11 @@ def test_a_job_is_told_by_what_it_was_recorded_with_and_not_by_todays_file(found
     case = found[0].case
     parts = {name: asdict(getattr(case, name)) for name in ("model", "layout", "training")}
     parts["training"]["dtype"], parts["layout"]["global_batch_size"] = "bf16", 40
-    settings = {**case.settings, "layers": 99, "workload": "another figure's"}
+    settings = {**case.settings, "layers": 99, "program": "another figure's"}
     recorded = {**parts, "device": "gpu", "settings": settings}
     (row,) = export_rows(figure_13(), [changed(found[0], spec=JobSpec.from_json(recorded))])
     assert (row["layers"], row["dtype"], row["device"], row["microbatches"]) == (99, "bf16", "gpu", 40)
-    assert row["workload"] == "pretrain"
+    assert row["program"] == "pretrain"
 
 
 def test_times_are_utc_and_what_a_job_held_gpus_for_is_counted(found: list[Result]) -> None:
@@ -228,7 +228,7 @@ def test_beside_a_number_that_names_no_gpu_stands_the_papers_and_no_ratio_to_ano
     assert (row["published_source"], row["published_error"]) == ("figure 13", 0.5)
     found = measured_results(tmp_path, entry, "paper", {CASE: 71.0}, gpu=gpu)
     rows = export_rows(entry, [replace(one, instead_of="another program") for one in found])
-    assert (row_of(rows, CASE)["ratio_to_published"], rows[0]["published_workload"]) == (None, "another program")
+    assert (row_of(rows, CASE)["ratio_to_published"], rows[0]["published_program"]) == (None, "another program")
 
 
 def test_what_a_log_said_steers_no_terminal_and_ends_no_line(found: list[Result]) -> None:

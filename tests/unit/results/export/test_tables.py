@@ -113,7 +113,7 @@ def test_latex_is_a_booktabs_table_whose_caption_names_figure_cluster_and_scale(
 
 
 def test_another_program_is_named_in_the_caption(found: list[Result]) -> None:
-    other = [replace(one, instead_of="megatron-2021", case=replace(one.case, workload="pretrain")) for one in found]
+    other = [replace(one, instead_of="megatron-2021", case=replace(one.case, program="pretrain")) for one in found]
     assert " at scale paper with pretrain instead of megatron-2021; " in table_of(figure_13(), other).caption
 
 

@@ -110,7 +110,7 @@ def test_the_gpus_are_named_where_they_are_not_the_same(tmp_path: Path, gpu: str
 def test_another_program_than_the_experiments_own_is_named(tmp_path: Path, scale: str, said: str) -> None:
     rates = {"pp=8,tp=8,gbs=32": 140.0, "pp=1,tp=4,gbs=4": 10.0}
     found = [
-        replace(result, case=replace(result.case, workload="pretrain"), instead_of="megatron-2021", gpu="A100")
+        replace(result, case=replace(result.case, program="pretrain"), instead_of="megatron-2021", gpu="A100")
         for result in measured_results(tmp_path, figure_13(), scale, rates)
     ]
     plot(figure_13(), scale, "here", found, tmp_path / "a.svg")

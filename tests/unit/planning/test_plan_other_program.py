@@ -1,4 +1,4 @@
-"""Tests of experiments planned with another workload: scale, refusals and memory."""
+"""Tests of experiments planned with another program: scale, refusals and memory."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from orchestrator.errors import ReproError
 from orchestrator.paths import Folders
 from orchestrator.planning.batch_plan import ChosenCases, plan_batch
 from orchestrator.planning.plan import Plan, plan_cases
-from orchestrator.planning.target import Target, cases_at, replace_workload
+from orchestrator.planning.target import Target, cases_at, replace_program
 from tests.unit.catalog.entries import BASE, CHECKOUT, entry_of, shipped
 from tests.unit.clusters.sites import cluster_of
 
@@ -27,7 +27,7 @@ scheduler: slurm
 hardware: {{nodes: 512, gpus_per_node: 8, gpu: A100, gpu_memory_gb: 80, peak_tflops: {{fp16: 312, bf16: 312}}}}
 slurm: {{time_limit: 1:00:00}}
 environment: {{CUDA_DEVICE_MAX_CONNECTIONS: 1}}
-workloads: {{megatron-2021: {SITE}}}
+programs: {{megatron-2021: {SITE}}}
 """
 
 
@@ -36,18 +36,18 @@ def eight_gpus(folder: Path, text: str = PRETRAIN_ONLY) -> Cluster:
     return replace(cluster_of(folder, text, name="local"), machine=machine, hardware=machine.hardware())
 
 
-def plans(folder: Path, name: str, workload: str | None) -> list[Plan]:
+def plans(folder: Path, name: str, program: str | None) -> list[Plan]:
     entry = shipped(name)
-    return plan_cases(entry, replace_workload(expand(entry), workload), cluster_of(folder, SLURM), FOLDERS)
+    return plan_cases(entry, replace_program(expand(entry), program), cluster_of(folder, SLURM), FOLDERS)
 
 
-def refused(workload: str, name: str = "figure-13", scale: str = "paper") -> str:
+def refused(program: str, name: str = "figure-13", scale: str = "paper") -> str:
     with pytest.raises(ReproError) as caught:
-        replace_workload(expand(shipped(name), scale), workload)
+        replace_program(expand(shipped(name), scale), program)
     return str(caught.value)
 
 
-def test_other_workload_gives_other_jobs(tmp_path: Path) -> None:
+def test_other_program_gives_other_jobs(tmp_path: Path) -> None:
     own, others = plans(tmp_path, "figure-13", None), plans(tmp_path, "figure-13", "pretrain")
     assert {plan.program.command[2:] for plan in others} == {("-m", "orchestrator.pretrain")}
     assert {plan.identity for plan in own} & {plan.identity for plan in others} == set()
@@ -55,12 +55,12 @@ def test_other_workload_gives_other_jobs(tmp_path: Path) -> None:
     assert [plan.resources for plan in others] == [plan.resources for plan in own]
 
 
-def test_own_workload_by_name_gives_the_same_jobs(tmp_path: Path) -> None:
+def test_own_program_by_name_gives_the_same_jobs(tmp_path: Path) -> None:
     own, same = plans(tmp_path, "figure-13", None), plans(tmp_path, "figure-13", "megatron-2021")
     assert [plan.identity for plan in same] == [plan.identity for plan in own]
 
 
-def test_cases_that_the_workload_cannot_distinguish_are_refused(tmp_path: Path) -> None:
+def test_cases_that_the_program_cannot_distinguish_are_refused(tmp_path: Path) -> None:
     assert len(plans(tmp_path, "figure-18", None)) == 10
     with pytest.raises(ReproError) as caught:
         plans(tmp_path, "figure-18", "pretrain")
@@ -70,49 +70,49 @@ def test_cases_that_the_workload_cannot_distinguish_are_refused(tmp_path: Path) 
     )
 
 
-def test_unknown_workload_is_refused_with_the_nearest_name() -> None:
-    assert refused("pretain") == 'pretain: no such workload. Did you mean "pretrain"?'
+def test_unknown_program_is_refused_with_the_nearest_name() -> None:
+    assert refused("pretain") == 'pretain: no such program. Did you mean "pretrain"?'
 
 
 def test_only_pretrain_is_planned_without_gpus() -> None:
     assert refused("megatron-2021", scale="cpu") == (
-        "--workload megatron-2021: figure-13 at scale cpu runs on CPU cores, and megatron-2021 on GPUs only. Hint: "
-        "leave --workload out, or choose another --scale"
+        "--program megatron-2021: figure-13 at scale cpu runs on CPU cores, and megatron-2021 on GPUs only. Hint: "
+        "leave --program out, or choose another --scale"
     )
-    assert replace_workload(expand(shipped(), "cpu"), "pretrain") == expand(shipped(), "cpu")
+    assert replace_program(expand(shipped(), "cpu"), "pretrain") == expand(shipped(), "cpu")
 
 
-def test_scale_is_chosen_for_the_replacing_workload(tmp_path: Path) -> None:
+def test_scale_is_chosen_for_the_replacing_program(tmp_path: Path) -> None:
     cluster = eight_gpus(tmp_path)
-    figure = entry_of(tmp_path, BASE.replace("workload: pretrain", "workload: megatron-core-0.14"))
+    figure = entry_of(tmp_path, BASE.replace("program: pretrain", "program: megatron-core-0.14"))
     assert cases_at(figure, cluster, None, "pretrain")[0].scale == "paper"
-    with_2021 = eight_gpus(tmp_path, PRETRAIN_ONLY + f"workloads: {{megatron-2021: {SITE}}}\n")
+    with_2021 = eight_gpus(tmp_path, PRETRAIN_ONLY + f"programs: {{megatron-2021: {SITE}}}\n")
     assert cases_at(figure, with_2021, None, "megatron-2021")[0].scale == "paper"
 
 
 def test_a_program_that_the_profile_lacks_is_the_refusal_and_not_a_scale_that_does_not_fit(tmp_path: Path) -> None:
     cluster = eight_gpus(tmp_path)
-    figure = entry_of(tmp_path, BASE.replace("workload: pretrain", "workload: megatron-core-0.14"))
-    with pytest.raises(ReproError, match=r"local does not define workload megatron-core-0\.14\. Hint: set in the prof"):
+    figure = entry_of(tmp_path, BASE.replace("program: pretrain", "program: megatron-core-0.14"))
+    with pytest.raises(ReproError, match=r"local does not define program megatron-core-0\.14\. Hint: set in the prof"):
         plan_cases(figure, cases_at(figure, cluster, None), cluster, FOLDERS)
-    with pytest.raises(ReproError, match=r"local does not define workload megatron-2021\. Hint: set in the profile"):
+    with pytest.raises(ReproError, match=r"local does not define program megatron-2021\. Hint: set in the profile"):
         plan_cases(
             figure,
-            replace_workload(cases_at(figure, cluster, None, "megatron-2021"), "megatron-2021"),
+            replace_program(cases_at(figure, cluster, None, "megatron-2021"), "megatron-2021"),
             cluster,
             FOLDERS,
         )
 
 
-def test_scale_that_compares_workloads_is_skipped(tmp_path: Path) -> None:
+def test_scale_that_compares_programs_is_skipped(tmp_path: Path) -> None:
     assert cases_at(shipped("atc-demo"), eight_gpus(tmp_path), None, "pretrain")[0].scale == "quad"
 
 
-def test_memory_is_that_of_the_replacing_workload() -> None:
+def test_memory_is_that_of_the_replacing_program() -> None:
     entry = shipped()
 
-    def memory(workload: str | None) -> list[float]:
-        chosen = ChosenCases(entry, tuple(replace_workload(expand(entry), workload)), Target.of_paper(entry))
+    def memory(program: str | None) -> list[float]:
+        chosen = ChosenCases(entry, tuple(replace_program(expand(entry), program)), Target.of_paper(entry))
         costs = [planned.checked.cost for planned in plan_batch([chosen]).planned]
         return [cost.memory.total_bytes for cost in costs if cost and cost.memory]
 

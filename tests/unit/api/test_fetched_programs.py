@@ -12,7 +12,7 @@ import pytest
 from orchestrator import api
 from orchestrator.clusters.resolve import find_cluster
 from orchestrator.errors import ReproError
-from orchestrator.megatron.programs import find_workload
+from orchestrator.megatron.programs import find_megatron
 from orchestrator.programs import registry
 from orchestrator.programs.needs import PublicFile
 from orchestrator.programs.registry import programs
@@ -46,14 +46,14 @@ def shared(project: Project, server: FileServer, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("GIT_CONFIG_COUNT", "1")
     monkeypatch.setenv("GIT_CONFIG_KEY_0", f"url.file://{folder}/origin.insteadOf")
     monkeypatch.setenv("GIT_CONFIG_VALUE_0", "https://github.com/NVIDIA/Megatron-LM")
-    workload = find_workload("megatron-2021")
+    program = find_megatron("megatron-2021")
     needs = [
         server.file(field=need.field, name=need.name) if isinstance(need, PublicFile) else need
-        for need in workload.needs
+        for need in program.needs
     ]
     write_paper(project, "NVIDIA/Megatron-LM, commit: release")
     (folder / "experiments" / "here" / "figure-1.yaml").write_text("")  # a folder without experiments is no paper
-    here, loaded = dataclasses.replace(workload, needs=tuple(needs)), registry._loaded
+    here, loaded = dataclasses.replace(program, needs=tuple(needs)), registry._loaded
     monkeypatch.setattr(registry, "_loaded", lambda name: here if name == here.name else loaded(name))
     return folder / "shared"
 
@@ -69,7 +69,7 @@ def write_overlay(project: Project, text: str) -> None:
 
 
 def states(name: str, cluster: str = "site") -> dict[str, str | None]:
-    return {need.field: need.state for need in api.show_workload(name, cluster).needs}
+    return {need.field: need.state for need in api.show_program(name, cluster).needs}
 
 
 def settings_of(fetch: api.Fetch) -> dict[str, str]:
@@ -82,17 +82,17 @@ def files_in(folder: Path) -> dict[Path, bytes]:
 
 @pytest.mark.usefixtures("project")
 def test_every_program_has_its_commit_and_its_needs() -> None:
-    rows = {shown.row.workload: shown.row for shown in api.workload_needs()}
+    rows = {shown.row.program: shown.row for shown in api.program_needs()}
     assert list(rows) == list(programs())
     assert str(rows["megatron-2021"].commit).startswith("6985e58938d4")
     assert rows["megatron-2021"].needs == ["checkout", "vocab_file", "merge_file", "data_path"]
     assert (rows["pretrain"].commit, rows["pretrain"].needs) == (None, [])
     assert rows["megatron-alpa"].commit == "c28bbd208d16ffea61fa3c545e66b3a9d87f9d84"
     assert rows["megatron-alpa"].needs == ["checkout", "benchmark"]
-    needs = {need.field: need for need in api.show_workload("megatron-2021").needs}
+    needs = {need.field: need for need in api.show_program("megatron-2021").needs}
     assert str(needs["vocab_file"].sha256).startswith("196139668be63f3b")
     # The newest Megatron-LM needs no data, and has its other name.
-    assert api.show_workload("megatron-core").row.workload == "megatron-2026"
+    assert api.show_program("megatron-core").row.program == "megatron-2026"
     unused = dict.fromkeys(("vocab_file", "merge_file", "data_path"), "not used")
     assert states("megatron-core", "selene") == {"checkout": "not in the profile", **unused}
 
@@ -108,10 +108,10 @@ def test_a_fetch_into_a_folder_has_the_settings_with_which_the_profile_is_comple
         "data_path": f"{shared}/random-tokens-50257",
     }
     assert len(list(fetch.run())) == 4
-    write_overlay(project, f"workloads: {{megatron-2021: {json.dumps(settings_of(fetch))}}}\n")
+    write_overlay(project, f"programs: {{megatron-2021: {json.dumps(settings_of(fetch))}}}\n")
     cluster = find_cluster(project.site.folders, str(project.folder / "clusters" / "site.yaml"))
     assert cluster.unfilled == () and set(states("megatron-2021").values()) == {"there"}
-    checkout = api.show_workload("megatron-2021", "site").needs[0]
+    checkout = api.show_program("megatron-2021", "site").needs[0]
     assert checkout.commit == git(shared / "Megatron-LM-release", "rev-parse", "HEAD")
     before = files_in(shared)
     again = api.plan_fetch("megatron-2021", "site")
@@ -126,7 +126,7 @@ def test_a_profile_with_paths_gets_its_files_there_and_in_containers_on_the_host
     write_overlay(
         project,
         f"container: {{runtime: pyxis, mounts: ['{shared}:/in/container']}}\n"
-        "workloads: {megatron-2021: {checkout: /in/container/code, data_path: /in/container/d/tokens,"
+        "programs: {megatron-2021: {checkout: /in/container/code, data_path: /in/container/d/tokens,"
         " vocab_file: /in/container/v.json, merge_file: /in/container/m.txt}}\n",
     )
     list(api.plan_fetch("megatron-2021", "site").run())
@@ -159,28 +159,28 @@ def refusal(name: str, cluster: str = "site", **options: object) -> str:
 
 
 def test_a_fetch_that_cannot_work_is_refused_with_the_reason(project: Project, shared: Path) -> None:
-    assert refusal("megatron-20211") == 'megatron-20211: no such workload. Did you mean "megatron-2021"?'
+    assert refusal("megatron-20211") == 'megatron-20211: no such program. Did you mean "megatron-2021"?'
     assert 'Did you mean "selene"?' in refusal("megatron-2021", "selen")
     assert refusal("pretrain", offline=True) == "pretrain needs nothing from elsewhere"
     assert "the name of a folder or file is empty" in refusal("megatron-2021", directory="")
-    not_filled = "workloads.megatron-2021: checkout, vocab_file, merge_file, data_path not filled"
+    not_filled = "programs.megatron-2021: checkout, vocab_file, merge_file, data_path not filled"
     assert not_filled in refusal("megatron-2021", "selene") and "--directory" in refusal("megatron-2021", "selene")
     for code in ("NVIDIA/x, commit: --upload-pack=id", "../../x, commit: main", "a/b, commit: x/../../y"):
         write_paper(project, code)
         assert "not a repository of GitHub with a commit, branch or tag" in refusal("megatron-2021", directory=shared)
-    (project.folder / "clusters" / "site.yaml").write_text(PROFILE + "workloads: {megatron-2026: {checkout: code}}\n")
-    assert "workloads.megatron-2026.checkout: must be an absolute path" in refusal("megatron-2026")
+    (project.folder / "clusters" / "site.yaml").write_text(PROFILE + "programs: {megatron-2026: {checkout: code}}\n")
+    assert "programs.megatron-2026.checkout: must be an absolute path" in refusal("megatron-2026")
     assert not shared.exists()
 
 
 def test_a_machine_that_does_not_see_the_paths_has_the_script_only(project: Project, shared: Path) -> None:
     write_overlay(
-        project, f"site: {{login_sees_paths: false}}\nworkloads: {{megatron-2026: {{checkout: {shared}/code}}}}\n"
+        project, f"site: {{login_sees_paths: false}}\nprograms: {{megatron-2026: {{checkout: {shared}/code}}}}\n"
     )
     assert "does not see the paths of the profile" in refusal("megatron-2026")
     script = api.plan_fetch("megatron-2026", "site", offline=True).script
     assert "https://github.com/NVIDIA/Megatron-LM d98e8a64ddf34856e74b24714e3bedb2f5a39553\n" in script
-    assert "# Code and files of: repro workloads fetch megatron-2026 --cluster site\n" in script
+    assert "# Code and files of: repro programs fetch megatron-2026 --cluster site\n" in script
     assert not shared.exists() and states("megatron-2026")["checkout"] == "on the nodes"
 
 
