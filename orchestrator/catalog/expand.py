@@ -108,7 +108,7 @@ def unknown_programs(entry: Entry) -> Iterator[Problem]:
     """Yield each program that an experiment names for its jobs and that does not exist."""
     for scale in scale_names(entry.experiment) if entry.experiment.reference_only is None else ():
         fields = scale_fields(entry, scale)
-        named = [(("program",), fields.program)] if fields.program is not None else []
+        named = [(("program",), fields.program)] if entry.described is None else []
         for path, name in (*named, *named_values(fields, "program", to_run=True)):
             if known_program(str(name)) is None:
                 hint = names_hint(str(name), programs())
@@ -234,7 +234,7 @@ def _shared(entry: Entry, fields: ScaleFields) -> dict[str, Value]:
     """Return the settings that all cases of the scale share."""
     program = fields.program or entry.experiment.program
     return {
-        **({"program": program} if program is not None else {}),
+        **({"program": str(program)} if entry.described is None else {}),
         **({"gpus": fields.gpus} if fields.gpus else {}),
         **{axis: group[axis] for group in (fields.model, fields.training) for axis in entry.axes if axis in group},
         **fields.fixed,

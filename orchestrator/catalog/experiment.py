@@ -234,6 +234,12 @@ class CaseFields(Strict):
         return self
 
 
+ProgramReference = Annotated[
+    Annotated[ProgramFields, Tag("block")] | Annotated[Text, Tag("name")],
+    Discriminator(lambda value: "name" if isinstance(value, str) else "block"),
+]
+
+
 class ScaleFields(Strict):
     """One scale of an experiment. A smaller scale has only the fields that differ from the published figure."""
 
@@ -245,9 +251,15 @@ class ScaleFields(Strict):
     gpu_memory_gb: Count | None = optional(
         "Memory that each GPU must have, in units of 10^9 bytes. Without it: any.", 80
     )
-    program: Text | None = optional(
-        "Known program: `repro programs list` prints the names. Without it at a scale: that of the experiment.",
+    program: ProgramReference | None = optional(
+        "Program of the cases: the name of a known one (`repro programs list`) or of one in `programs` of `paper.yaml`, "
+        "or the block of one that this file describes. Without it at a scale: that of the experiment.",
         "pretrain",
+        {
+            "command": ["python3", "train_toy.py", "--width", "{width}"],
+            "output": {"iterations": "step={iteration} loss={loss}"},
+            "metrics": {"loss": {"better": "lower"}},
+        },
     )
     model: ModelGroup = optional(
         "Model of all cases, or the part of it that they share.",
@@ -285,12 +297,6 @@ class ScaleFields(Strict):
         return self
 
 
-ProgramReference = Annotated[
-    Annotated[ProgramFields, Tag("block")] | Annotated[Text, Tag("name")],
-    Discriminator(lambda value: "name" if isinstance(value, str) else "block"),
-]
-
-
 class Experiment(ScaleFields):
     """A table or figure of a paper, as published."""
 
@@ -298,14 +304,6 @@ class Experiment(ScaleFields):
     title: Text = required(
         "Subject of the table or figure, for all scales: without sizes. `about` has the published size.",
         "Pipeline against tensor parallelism",
-    )
-    program: ProgramReference | None = optional(
-        "Program that this file describes, or the name of one in `programs` of `paper.yaml`. Without it: `program`.",
-        {
-            "command": ["python3", "train_toy.py", "--width", "{width}"],
-            "output": {"iterations": "step={iteration} loss={loss}"},
-            "metrics": {"loss": {"better": "lower"}},
-        },
     )
     plot: Axes = required("Axes of the paper's plot, used at every scale.")
     named_by: list[Text] = optional("Axes that name the rows of `cases`.", ["case", "gpus"], default=["case"])
@@ -342,7 +340,7 @@ class Experiment(ScaleFields):
         {"how": "printed", "source": "table 1"},
     )
     published_program: Text | None = optional(
-        "Program of the published numbers, if it is not `program`. The numbers are drawn beside measured ones, and "
+        "Program of the published numbers, if it is not the experiment's. The numbers are drawn beside measured ones, and "
         "decide no claim.",
         "Megatron-LM at f772743329",
     )
@@ -400,11 +398,12 @@ class Experiment(ScaleFields):
 
     @model_validator(mode="after")
     def _has_a_program(self) -> Experiment:
-        if (self.program is None) == (self.program is None):
-            if self.program is None:
-                raise ValueError("neither program nor program: add one of them")
-            field = {"field": ("program",), "hint": "remove it, or the program"}
-            raise PydanticCustomError("two_programs", "a program is also given", field)
+        if self.program is None:
+            raise ValueError("no program: add the name of a known one, or the block of your own")
+        for name, scale in self.scales.items():
+            if isinstance(scale.program, ProgramFields):
+                field = {"field": ("scales", name, "program"), "hint": "describe it at the top of a file of its own"}
+                raise PydanticCustomError("program_of_scale", "a scale cannot describe a program", field)
         return self
 
     @model_validator(mode="after")

@@ -249,9 +249,11 @@ def read_experiment(
     names: ProgramNames | None = None  # those of a program with mistakes are unknown
     with added_to(problems):
         document = read_document(file)
-        record = _known_program(document)
     with added_to(of_paper):
-        paper = _paper(file.parent, record.names if record is not None else None)
+        of_folder = _paper_document(file.parent)
+        with added_to(problems):
+            record = _known_program(document, of_folder) if document is not None else None
+        paper = _paper(file.parent, of_folder, record.names if record is not None else None)
     with added_to(problems):
         if document is not None:
             with added_to(problems):
@@ -269,36 +271,39 @@ def read_experiment(
     return Entry(name, file, document, experiment, paper, names, others, described=program, record=record)
 
 
-def _paper(folder: Path, names: ProgramNames | None = None) -> Paper:
-    """Read `paper.yaml` of a folder, its models as a program has them; without the file, the folder is the title."""
+def _paper_document(folder: Path) -> Document | None:
     file = folder / "paper.yaml"
-    if not file.exists() and not file.is_symlink():
-        return Paper(title=folder.name)
-    return read_model(Paper, read_document(file), context=names)
+    return read_document(file) if file.exists() or file.is_symlink() else None
+
+
+def _paper(folder: Path, document: Document | None, names: ProgramNames | None = None) -> Paper:
+    """Read `paper.yaml` of a folder, its models as a program has them; without the file, the folder is the title."""
+    return Paper(title=folder.name) if document is None else read_model(Paper, document, context=names)
 
 
 def _mapping(value: object) -> Mapping[str, object]:
     return value if isinstance(value, dict) else {}
 
 
-def _known_program(document: Document) -> Program | None:
-    """Return the known program of an experiment; None if the experiment describes one, or names none.
+def _known_program(document: Document, paper: Document | None) -> Program | None:
+    """Return the known program of an experiment; None if the experiment or its paper describes one, or names none.
 
     The names of a program that no package registers are those of a known program of other cases, else of any known one.
-    ReproError if there is none.
+    ReproError if there is none, or if the paper describes programs with other names.
     """
     content = _mapping(document.value)
-    if content.get("program") is not None or "program" not in content:
+    name, described = content.get("program"), _mapping(_mapping(paper and paper.value).get("programs"))
+    if not isinstance(name, str) or name in described:
         return None
-    if (program := known_program(str(content["program"]))) is not None:
+    if (program := known_program(name)) is not None:
         return program
     scales = map(_mapping, _mapping(content.get("scales")).values())
     named = [*values_of(content).get("program", ()), *(scale.get("program") for scale in scales)]
-    known = [program for name in named if (program := known_program(str(name))) is not None]
-    for program in known or programs().values():
+    known = [program for each in named if (program := known_program(str(each))) is not None]
+    for program in known or (() if described else programs().values()):
         return program
-    what = f"{content['program']}: no such program"
-    raise ReproError(Problem(what, str(document.place(("program",))), "install the package of the program"))
+    hint = names_hint(name, {**described, **programs()})
+    raise ReproError(Problem(f"{name}: no such program", str(document.place(("program",))), hint))
 
 
 def _program(
@@ -307,29 +312,28 @@ def _program(
     """Return the program that the experiment or its paper describes, None for a known one; and the names of either.
 
     The names are None if the model of the whole file, or of the paper, reports that the program is missing or wrong.
-    ReproError for a name that the paper lacks.
     """
+    if record is not None:
+        return None, record.names
     content = _mapping(document.value)
     written = content.get("program")
     if isinstance(written, str):
-        if paper is None:
-            return None, None
-        if written not in paper.programs:
-            hint = names_hint(written, paper.programs)
-            raise ReproError(Problem(f"{written}: no such program", str(document.place(("program",))), hint))
-        program = paper.programs[written]
-    elif written is None:
-        return None, record.names if record is not None else None
+        program = paper.programs.get(written) if paper is not None else None
     else:
         try:
             program = ProgramFields.model_validate(written)
         except ValidationError:
-            return None, None
-    return program, names_of(program, content)
+            program = None
+    return (None, None) if program is None else (program, names_of(program, content))
 
 
 def _program_problems(document: Document, program: ProgramFields, names: ProgramNames) -> Iterator[Problem]:
     """Yield what is wrong between the program's block and the rest of the experiment."""
+    for scale, fields in _mapping(_mapping(document.value).get("scales")).items():
+        if isinstance(_mapping(fields).get("program"), str):
+            what = f"scales.{scale}.program: the experiment runs the described program {program.shown_name} at each scale"
+            place = document.place(("scales", scale, "program"))
+            yield Problem(what, str(place), "remove it, or write an experiment of its own")
     given = [axis for axis in names.axes.columns if axis in names.given]
     for path, what, hint in program.problems(given):
         place = document.place(("program", *path))  # that of the name, if the paper has the block

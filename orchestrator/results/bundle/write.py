@@ -171,8 +171,8 @@ def _output_files(program: str, configuration: Row) -> Collection[str]:
     """Return the other files in which a program writes its output."""
     described = configuration.get("program")
     if described is None:
-        program = known_program(program)
-        return () if program is None else program.output_files
+        known = known_program(program)
+        return () if known is None else known.output_files
     return [file] if (file := described.get("output", {}).get("file")) else ()
 
 
