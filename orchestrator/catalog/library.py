@@ -355,7 +355,7 @@ def published_code(folders: Folders) -> dict[str, CodeFields]:
     """
     files = dict.fromkeys(file.parent / "paper.yaml" for file in experiment_names(folders).values())
     code: dict[str, CodeFields] = {}
-    for paper in for_each(files, lambda file: _paper(file.parent)):
+    for paper in for_each(files, lambda file: _paper(file.parent, _paper_document(file.parent))):
         code = paper.code | code
     return code
 

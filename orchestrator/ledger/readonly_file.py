@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 from orchestrator.ledger.locks import require_locks, require_rollback_journal
 
-SCHEMA = "0017"
+SCHEMA = "0018"
 """Number of the schema. It follows those of the schemas before it, which this version does not read."""
 
 _SHORT_WAIT_S = 1.0
