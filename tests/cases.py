@@ -21,4 +21,4 @@ def cases_to_run(entry: Entry, scale: str = PAPER) -> list[TrainingCase]:
 
 def megatron_names(folders: Folders) -> list[str]:
     """Return the experiments that do not describe their program."""
-    return [name for name in experiment_names(folders) if find_experiment(folders, name).program is None]
+    return [name for name in experiment_names(folders) if find_experiment(folders, name).described is None]

@@ -252,8 +252,8 @@ class ScaleFields(Strict):
         "Memory that each GPU must have, in units of 10^9 bytes. Without it: any.", 80
     )
     program: ProgramReference | None = optional(
-        "Program of the cases: the name of a known one (`repro programs list`) or of one in `programs` of `paper.yaml`, "
-        "or the block of one that this file describes. Without it at a scale: that of the experiment.",
+        "Program of the cases: the name of a known one (`repro programs list`) or of one in `programs` of `paper.yaml`, or "
+        "the block of one that this file describes. Without it at a scale: that of the experiment.",
         "pretrain",
         {
             "command": ["python3", "train_toy.py", "--width", "{width}"],
@@ -340,8 +340,8 @@ class Experiment(ScaleFields):
         {"how": "printed", "source": "table 1"},
     )
     published_program: Text | None = optional(
-        "Program of the published numbers, if it is not the experiment's. The numbers are drawn beside measured ones, and "
-        "decide no claim.",
+        "Program of the published numbers, if it is not the experiment's. The numbers are drawn beside measured ones, "
+        "and decide no claim.",
         "Megatron-LM at f772743329",
     )
     published: list[PublishedPoint] = optional(

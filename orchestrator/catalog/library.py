@@ -288,8 +288,8 @@ def _mapping(value: object) -> Mapping[str, object]:
 def _known_program(document: Document, paper: Document | None) -> Program | None:
     """Return the known program of an experiment; None if the experiment or its paper describes one, or names none.
 
-    The names of a program that no package registers are those of a known program of other cases, else of any known one.
-    ReproError if there is none, or if the paper describes programs with other names.
+    The names of a program that no package registers are those of a known program of other cases. ReproError if there
+    is none.
     """
     content = _mapping(document.value)
     name, described = content.get("program"), _mapping(_mapping(paper and paper.value).get("programs"))
@@ -299,10 +299,11 @@ def _known_program(document: Document, paper: Document | None) -> Program | None
         return program
     scales = map(_mapping, _mapping(content.get("scales")).values())
     named = [*values_of(content).get("program", ()), *(scale.get("program") for scale in scales)]
-    known = [program for each in named if (program := known_program(str(each))) is not None]
-    for program in known or (() if described else programs().values()):
-        return program
-    hint = names_hint(name, {**described, **programs()})
+    for program in map(known_program, map(str, named)):
+        if program is not None:
+            return program
+    known = {**described, **programs()}
+    hint = names_hint(name, known) if known else "install the package of the program"
     raise ReproError(Problem(f"{name}: no such program", str(document.place(("program",))), hint))
 
 
@@ -331,7 +332,7 @@ def _program_problems(document: Document, program: ProgramFields, names: Program
     """Yield what is wrong between the program's block and the rest of the experiment."""
     for scale, fields in _mapping(_mapping(document.value).get("scales")).items():
         if isinstance(_mapping(fields).get("program"), str):
-            what = f"scales.{scale}.program: the experiment runs the described program {program.shown_name} at each scale"
+            what = f"scales.{scale}.program: every scale runs the program that is described, {program.shown_name}"
             place = document.place(("scales", scale, "program"))
             yield Problem(what, str(place), "remove it, or write an experiment of its own")
     given = [axis for axis in names.axes.columns if axis in names.given]

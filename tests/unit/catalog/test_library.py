@@ -190,5 +190,5 @@ def test_without_any_known_program_a_program_is_one_problem(tmp_path: Path, monk
     monkeypatch.setattr(library, "known_program", lambda _name: None)
     monkeypatch.setattr(library, "programs", dict)
     assert messages(tmp_path, BASE) == [
-        "figure-1.yaml:3:11 pretrain: no such program. Hint: install the package of the program"
+        "figure-1.yaml:3:10 pretrain: no such program. Hint: install the package of the program"
     ]

@@ -186,8 +186,12 @@ def test_the_file_has_no_problem(tmp_path: Path) -> None:
             "[64, 0.5]}\nexpected: [{where: {width: 1G}, outcome: oom, confirmed: true, source: x}]\nfixed",
             ["loss.yaml:10:28 expected.0.where.width: must be a number, got '1G'"],
         ),
-        (FILE[FILE.index("program:") : FILE.index("matrix")], "", ["loss.yaml:1:1 file: neither program nor program"]),
-        ("program:\n", "program: pretrain\nprogram:\n", ["loss.yaml:4:11 program: a program is also given"]),
+        (
+            FILE[FILE.index("program:") : FILE.index("matrix")],
+            "",
+            ["loss.yaml:1:1 file: no program: add the name of a known one"],
+        ),
+        ("program:\n", "program: pretrain\nprogram:\n", ["loss.yaml:5:1 program: given twice"]),
         (
             FILE[FILE.index("program:") : FILE.index("matrix")],
             "program: toy\n",

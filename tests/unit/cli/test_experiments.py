@@ -33,14 +33,14 @@ def test_a_new_experiment_passes_the_check_and_is_planned(repro: Caller) -> None
         (
             "program: pretrain ",
             "program: pretran ",
-            ['my/figure.yaml:7:11 pretran: no such program. Did you mean "pretrain"?'],
+            ['my/figure.yaml:7:10 pretran: no such program. Did you mean "pretrain"?'],
         ),
         ("tp: gpus / pp", "tp: gpus / 3", ["my/figure.yaml:", "my/figure.yaml:"]),
         (
             "fixed:\n",
             "fixed:\n  experts: 4\n",
             [
-                f"my/figure.yaml:7:11 all 6 cases at scale {scale}: pretrain does not support experts"
+                f"my/figure.yaml:7:10 all 6 cases at scale {scale}: pretrain does not support experts"
                 for scale in ("paper", "cpu")
             ],
         ),

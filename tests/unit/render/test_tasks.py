@@ -59,7 +59,7 @@ def test_variables_of_the_profile_replace_those_of_the_program_in_each_task(kind
 def test_programs_of_2021_do_not_get_a_variable_that_they_did_not_know() -> None:
     cluster, plan = cluster_and_plan("pyxis")
     programs = ("megatron-2021", "megatron-alpa", "megatron-kwai", "pretrain")
-    plans = [replace(plan, program=replace(plan.program, program=program)) for program in programs]
+    plans = [replace(plan, program=replace(plan.program, name=program)) for program in programs]
     names = {plan.program.name: dict(environment(plan, cluster)) for plan in plans}
     assert [program for program in names if "CUDA_DEVICE_MAX_CONNECTIONS" in names[program]] == [
         "megatron-kwai",
