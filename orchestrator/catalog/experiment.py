@@ -252,8 +252,8 @@ class ScaleFields(Strict):
         "Memory that each GPU must have, in units of 10^9 bytes. Without it: any.", 80
     )
     program: ProgramReference | None = optional(
-        "Program of the cases: the name of a known one (`repro programs list`) or of one in `programs` of `paper.yaml`, or "
-        "the block of one that this file describes. Without it at a scale: that of the experiment.",
+        "Program of the cases: the name of a known one (`repro programs list`), the name of one in `programs` of "
+        "`paper.yaml`, or the block of one that this file describes. Without it at a scale: that of the experiment.",
         "pretrain",
         {
             "command": ["python3", "train_toy.py", "--width", "{width}"],
