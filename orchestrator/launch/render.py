@@ -16,10 +16,10 @@ from orchestrator.launch.directives import (
     experiment_file,
     field_lines,
     output_pattern,
+    own_origin,
     program_origin,
     srun_options,
     time_limit_origin,
-    own_origin,
     wrapping_of,
 )
 from orchestrator.launch.run_options import (
@@ -31,7 +31,7 @@ from orchestrator.launch.run_options import (
 from orchestrator.launch.templates import OURS, Explained, Line, Templates, command_lines, templates_in
 from orchestrator.paths import short_name
 from orchestrator.planning.plan import Plan, SidePlan
-from orchestrator.programs.changes import changed_flag
+from orchestrator.programs.command import changed_flag
 from orchestrator.programs.registry import known_program, probe_program
 from orchestrator.reading.failure import Failure
 from orchestrator.reading.statistics import ENOUGH_SAMPLES
