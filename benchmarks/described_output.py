@@ -22,7 +22,7 @@ from pathlib import Path
 import yaml
 
 from orchestrator.api.outputs import lines_of
-from orchestrator.programs.judge import judge_output
+from orchestrator.programs.described import judge_output
 from orchestrator.programs.program import ProgramFields
 
 LIMIT = 40.0

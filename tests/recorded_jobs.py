@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from orchestrator.catalog.argument_changes import with_changes
+from orchestrator.catalog.case import with_changes
 from orchestrator.catalog.library import Entry
 from orchestrator.job_spec import JobSpec
 from orchestrator.ledger import runs

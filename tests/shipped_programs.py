@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from orchestrator.programs.judge import JudgedOutput, judge_output
+from orchestrator.programs.described import JudgedOutput, judge_output
 from orchestrator.programs.output import Scalar
 from orchestrator.programs.program import ProgramFields
 

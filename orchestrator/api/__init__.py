@@ -87,7 +87,7 @@ _NAMES = {
     "catalog.expand": "expand",
     "catalog.experiment": "Difference PublishedPoint scale_names",
     "catalog.library": "Entry experiment_names find_entries names_meant papers",
-    "catalog.template": "experiment_schema_text new_experiment paper_schema_text",
+    "catalog.template": "experiment_schema_text new_experiment",
     "clusters": "cluster_names",
     "clusters.check": "Finding",
     "clusters.layers": "leaves",

@@ -22,7 +22,7 @@ from orchestrator.ledger.database import Ledger, now
 from orchestrator.ledger.measurements import metrics_of, rows_of_output
 from orchestrator.ledger.reports import run_summaries
 from orchestrator.ledger.rows import JobRow, JobSummary
-from orchestrator.programs.changes import parse_changes
+from orchestrator.programs.command import parse_changes
 from orchestrator.results.bundle.verify import Verified, verify
 from orchestrator.results.bundle.write import Bundled, bundle_name, write_bundle
 from orchestrator.results.cases import Result, left_out_attempts

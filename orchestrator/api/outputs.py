@@ -13,9 +13,8 @@ from orchestrator.catalog.experiment import PAPER, scale_names
 from orchestrator.catalog.library import Entry, absolute_path
 from orchestrator.errors import Problem, ReproError
 from orchestrator.fields import Field
-from orchestrator.programs.judge import JudgedOutput, judge_output
-from orchestrator.programs.output import OutputValue, Scalar, key_text
-from orchestrator.programs.patterns import LONGEST_LINE
+from orchestrator.programs.described import JudgedOutput, judge_output
+from orchestrator.programs.output import LONGEST_LINE, OutputValue, Scalar, key_text
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,15 @@ from typing import TYPE_CHECKING
 
 from orchestrator.api import DEFAULT, CaseOptions, Session
 from orchestrator.api.catalog import require_experiment
-from orchestrator.catalog.argument_changes import require_changeable, with_changes
-from orchestrator.catalog.case import Case, parse_where, replacement_notes, select, shown_value
+from orchestrator.catalog.case import (
+    Case,
+    parse_where,
+    replacement_notes,
+    require_changeable,
+    select,
+    shown_value,
+    with_changes,
+)
 from orchestrator.catalog.expand import expand, reference_notes
 from orchestrator.catalog.library import Entry, find_entries, replaced
 from orchestrator.clusters.resolve import Cluster, find_cluster, layer_notes
@@ -27,7 +34,7 @@ from orchestrator.planning.batch_report import BatchReport, batch_report, budget
 from orchestrator.planning.plan import Plan, bind, repeated, require_jobs
 from orchestrator.planning.run_settings import RunSettings, read_settings
 from orchestrator.planning.target import Target, cases_at, replace_program, scale_notes
-from orchestrator.programs.changes import parse_changes
+from orchestrator.programs.command import parse_changes
 from orchestrator.programs.registry import find_program
 from orchestrator.text import counted
 

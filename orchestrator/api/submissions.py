@@ -33,7 +33,7 @@ from orchestrator.ledger.rows import JobRow
 from orchestrator.ledger.runs import adopted_ids, record_adopted
 from orchestrator.ledger.tables import OPEN, RUNNING
 from orchestrator.paths import Folders
-from orchestrator.programs.changes import changes_of
+from orchestrator.programs.command import changes_of
 from orchestrator.reading.failure import class_named
 from orchestrator.reading.job_status import reuse_text
 from orchestrator.results.outcome import FigureOutcome, judge_figure

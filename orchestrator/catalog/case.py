@@ -1,23 +1,23 @@
-"""A case of a figure, the selection of cases by `--where tp=8,gbs=32` and `--program`, and published times."""
+"""A case of a figure, and the options that select or change cases: `--where`, `--program`, `--arg` and `--no-arg`."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, ClassVar, TypeVar
+from typing import ClassVar, TypeVar
+
+from typing_extensions import Self
 
 from orchestrator.catalog.experiment import ExpectedOutcome, PublishedPoint
-from orchestrator.errors import Problem, ReproError, names_hint
+from orchestrator.errors import Problem, ReproError, did_you_mean, names_hint, require_none
 from orchestrator.job_spec import Value
 from orchestrator.paths import short_name
 from orchestrator.programs.axes import ProgramAxes
+from orchestrator.programs.command import ADDED, DROPPED, changed_flag, read_flags, without_flags
 from orchestrator.programs.program import ProgramFields, bytes_of
 from orchestrator.programs.record import DESCRIBED, Program
-from orchestrator.programs.registry import find_program
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
+from orchestrator.programs.registry import find_program, known_program
 
 WITHOUT_INFLUENCE = frozenset({"case", "label"})
 """Axes of any program that only name a case."""
@@ -282,3 +282,57 @@ def replacement_notes(cases: Sequence[Case]) -> list[str]:
     if passed:
         notes.append(f"arguments for {original}, passed to {program} unchanged: {'; '.join(passed)}")
     return notes
+
+
+def require_changeable(cases: Sequence[Case], changes: Sequence[str]) -> None:
+    """Raise ReproError for each argument that the program's axes or the profile set, or that no case passes."""
+    known = dict.fromkeys(case.program for case in cases if case.described is None)
+    programs = [program for name in known if (program := known_program(name)) is not None]
+    problems = [
+        Problem(f"{change.replace('=', ' ', 1)}: {fixed.what}", hint=fixed.hint)
+        for change in changes
+        for program in programs
+        if (fixed := program.fixed_argument(changed_flag(change))) is not None
+    ]
+    dropped = [changed_flag(change) for change in changes if change.startswith(DROPPED)]
+    if dropped and not problems:
+        passed = dict.fromkeys(flag for case in cases for flag in _flags(case))
+        names = " and ".join(dict.fromkeys(case.program for case in cases))
+        problems = [
+            Problem(
+                f"--no-arg {flag}: {names} does not get this argument",
+                hint=did_you_mean(flag, passed) or "repro render prints the arguments of a job",
+            )
+            for flag in dropped
+            if flag not in passed
+        ]
+    require_none(dict.fromkeys(problems))
+
+
+def with_changes(cases: Sequence[C], changes: Sequence[str]) -> list[C]:
+    """Return the cases with these changes. A change without an effect on a case is not part of it."""
+    return [_changed(case, _flags(case), changes) for case in cases] if changes else list(cases)
+
+
+def _changed(case: C, flags: Mapping[str, tuple[str, ...]], changes: Sequence[str]) -> C:
+    effective = [change for change in changes if flags.get(changed_flag(change)) != _given_values(change)]
+    if not effective:
+        return case
+    arguments = without_flags(case.arguments, effective)
+    for change in effective:
+        values = _given_values(change)
+        arguments += [] if values is None else [changed_flag(change), *values]
+    return replace(case, arguments=tuple(arguments), argument_changes=tuple(effective))
+
+
+def _given_values(change: str) -> tuple[str, ...] | None:
+    """Return the value that a change gives to its flag, () for a switch; None if the change drops the flag."""
+    _, equals, value = change.removeprefix(ADDED).partition("=")
+    return None if change.startswith(DROPPED) else (value,) if equals else ()
+
+
+def _flags(case: Case) -> Mapping[str, tuple[str, ...]]:
+    program = known_program(case.program) if case.described is None else None
+    if program is not None:
+        return program.flags_of(case)
+    return read_flags([*(case.described.command if case.described else ()), *case.arguments])

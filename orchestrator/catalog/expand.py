@@ -23,9 +23,9 @@ from orchestrator.catalog.experiment import (
     ScaleFields,
     scale_names,
 )
-from orchestrator.catalog.library import Entry, name_problems, named_values, scale_problems
+from orchestrator.catalog.library import Entry, named_values, repetitions, scale_problems
 from orchestrator.config.model import LARGEST_COUNT
-from orchestrator.errors import Problem, ReproError, did_you_mean, names_hint
+from orchestrator.errors import Problem, ReproError, did_you_mean, names_hint, require_none
 from orchestrator.job_spec import Value
 from orchestrator.programs.registry import known_program, programs
 from orchestrator.text import counted
@@ -37,9 +37,7 @@ MOST_CASES = 20_000
 def expand(entry: Entry, scale: str = PAPER) -> list[Case]:
     """Return every case of the experiment at a scale; ReproError has every rule without a whole number as result."""
     fields = scale_fields(entry, scale)
-    contradictions = list(scale_problems(entry, scale, fields))
-    if contradictions:
-        raise ReproError(*contradictions)
+    require_none(scale_problems(entry, scale, fields))
     count = case_count(fields)
     if count > MOST_CASES:
         source = "matrix" if fields.cases is None else "cases"
@@ -51,23 +49,28 @@ def expand(entry: Entry, scale: str = PAPER) -> list[Case]:
     shared, naming = _shared(entry, fields), _naming_axes(entry, fields)
     for i, (row, given) in enumerate(_rows(fields)):
         try:
-            cases.append(_case(entry, scale, fields, naming, row, {**shared, **given}))
-        except _NamelessRowError as error:
-            what = f"{error}: missing, and named_by names cases by it"
-            hint = f"add {error}: to the row, or change named_by"
-            problems.append(Problem(what, entry.scale_location(scale, "cases", i), hint))
+            case = _case(entry, scale, fields, row, {**shared, **given})
         except RuleError as error:
             at = ",".join(f"{axis}={value}" for axis, value in given.items())
             of_rules.setdefault(str(error), []).append(at)
+            continue
+        if nameless := next((axis for axis in naming if axis not in case.settings), None):
+            what = f"{nameless}: missing, and named_by names cases by it"
+            hint = f"add {nameless}: to the row, or change named_by"
+            problems.append(Problem(what, entry.scale_location(scale, "cases", i), hint))
+            continue
+        point = tuple((axis, case.settings[axis]) for axis in naming)
+        expected, published = _of_source(entry, row, case.settings) if scale == PAPER else (None, ())
+        cases.append(replace(case, point=point, expected=expected, published=published))
     for error_text, places in of_rules.items():
         more = f" and {counted(len(places) - 1, 'more case')}" if places[1:] else ""
         what = f"{entry.short_name} {places[0]}{more}: {error_text}"
         problems.append(Problem(what, entry.scale_location(scale, "rules")))
-    problems += name_problems(entry, scale, [case.name for case in cases])
-    if not problems:
-        problems += _pair_problems(entry, scale, cases)
-    if problems:
-        raise ReproError(*problems)
+    hint = "give the rows different names, or change named_by"
+    for i, name in repetitions(case.name for case in cases):
+        where = entry.scale_location(scale, "cases", i)
+        problems.append(Problem(f"{name}: two cases have this name", where, hint))
+    require_none(problems or _pair_problems(entry, scale, cases))
     return cases
 
 
@@ -115,10 +118,6 @@ def unknown_programs(entry: Entry) -> Iterator[Problem]:
                 yield Problem(f"{name}: no such program", entry.scale_location(scale, *path), hint)
 
 
-class _NamelessRowError(Exception):
-    """Row without a value on an axis that names it. The message is the axis."""
-
-
 def case_count(fields: ScaleFields, *, to_run: bool = False) -> int:
     """Return the number of cases, or of cases with a job, without expanding them."""
     if fields.cases is not None:
@@ -163,10 +162,8 @@ def scale_fields(entry: Entry, scale: str) -> ScaleFields:
     if scale == PAPER:
         return ScaleFields.model_construct(None, **base)
     smaller = experiment.scales[scale]
-    over = {name: getattr(smaller, name) for name in ScaleFields.model_fields if getattr(smaller, name) is not None}
-    merged = base | over
-    merged["fixed"] = experiment.fixed | smaller.fixed
-    merged |= {group: getattr(experiment, group) | getattr(smaller, group) for group in GROUPS}
+    over = {name: value for name in base if (value := getattr(smaller, name)) is not None}
+    merged = base | over | {group: base[group] | over[group] for group in ("fixed", *GROUPS)}
     if smaller.cases is not None:
         merged["matrix"] = None
     elif smaller.matrix is not None:
@@ -182,14 +179,8 @@ def _rows(fields: ScaleFields) -> Iterable[tuple[CaseFields, Mapping[str, Value]
     return [(none, dict(zip(matrix, values, strict=True))) for values in itertools.product(*matrix.values())]
 
 
-def _case(
-    entry: Entry,
-    scale: str,
-    fields: ScaleFields,
-    naming: Sequence[str],
-    row: CaseFields,
-    given: Mapping[str, Value],
-) -> Case:
+def _case(entry: Entry, scale: str, fields: ScaleFields, row: CaseFields, given: Mapping[str, Value]) -> Case:
+    """Return a case without its name and its published numbers."""
     settings = _settings(entry, fields, given)
     case = Case(
         experiment=entry.name,
@@ -206,17 +197,7 @@ def _case(
         script=(row.script or entry.experiment.script) if scale == PAPER else None,
         settings=settings,
     )
-    if entry.record is not None:
-        case = entry.record.case(case, entry, fields)
-    for axis in naming:
-        if axis not in case.settings:
-            raise _NamelessRowError(axis)
-    case = replace(case, point=tuple((axis, case.settings[axis]) for axis in naming))
-    if scale != PAPER:
-        return case
-    return replace(
-        case, expected=_expected(entry, row, case.settings), published=tuple(_published(entry, row, case.settings))
-    )
+    return case if entry.record is None else entry.record.case(case, entry, fields)
 
 
 def _naming_axes(entry: Entry, fields: ScaleFields) -> list[str]:
@@ -263,22 +244,17 @@ def _derived(rules: Mapping[str, str], settings: Mapping[str, Value]) -> dict[st
     return derived
 
 
-def _expected(entry: Entry, row: CaseFields, settings: Mapping[str, Value]) -> ExpectedOutcome | None:
+def _of_source(
+    entry: Entry, row: CaseFields, settings: Mapping[str, Value]
+) -> tuple[ExpectedOutcome | None, tuple[PublishedPoint, ...]]:
+    """Return the outcome and the published numbers of a case in the source, those of its own row first."""
+    experiment, source = entry.experiment, entry.experiment.published_as
+    expected = next((outcome for outcome in experiment.expected if outcome.where.items() <= settings.items()), None)
     if row.expect is not None:
-        return ExpectedOutcome(where={}, outcome=row.expect, confirmed=True, source="declared by the source")
-    outcomes = entry.experiment.expected
-    return next((outcome for outcome in outcomes if outcome.where.items() <= settings.items()), None)
-
-
-def _published(entry: Entry, row: CaseFields, settings: Mapping[str, Value]) -> Iterator[PublishedPoint]:
-    """Yield every published number of a case, those of its own row first."""
-    source = entry.experiment.published_as
-    for metric, value in row.published.items():
-        assert source is not None
-        yield source.point(metric, value)
-    for point in entry.experiment.published:
-        if point.where.items() <= settings.items():
-            yield point
+        expected = ExpectedOutcome(where={}, outcome=row.expect, confirmed=True, source="declared by the source")
+    published = [source.point(*number) for number in row.published.items()] if source is not None else []
+    published += [point for point in experiment.published if point.where.items() <= settings.items()]
+    return expected, tuple(published)
 
 
 _LONGEST = 200  # limits the depth of a rule and the size of its numbers

@@ -11,16 +11,7 @@ from pydantic import ConfigDict, Discriminator, Field, Tag, ValidationInfo, mode
 from pydantic_core import PydanticCustomError
 
 from orchestrator.catalog.claims import Claim, HowStated
-from orchestrator.config.model import (
-    Count,
-    Hardware,
-    Positive,
-    Strict,
-    Text,
-    TimeLimit,
-    optional,
-    required,
-)
+from orchestrator.config.model import Count, Hardware, Positive, Strict, Text, TimeLimit, optional, required
 from orchestrator.job_spec import Value
 from orchestrator.programs.axes import Matrix, MetricName, ModelGroup, Rules, Settings, TrainingGroup, checked_settings
 from orchestrator.programs.program import ProgramFields
@@ -83,6 +74,12 @@ class Axes(Strict):
     )
 
 
+_EXAMPLE = {
+    "command": ["python3", "train_toy.py", "--width", "{width}"],
+    "output": {"iterations": "step={iteration} loss={loss}"},
+    "metrics": {"loss": {"better": "lower"}},
+}
+"""Example of a program."""
 _CONFIRMED = "false: the number is not checked in the source. It is drawn, and decides no claim."
 _GPU = "Part of the name of the GPU that was measured. Without it: the GPU of the paper's machine."
 _HOW = (
@@ -108,15 +105,8 @@ class PublishedAs(Strict):
         """Return a number of a row of `cases`, in the unit of the metric."""
         if metric == "gpu_memory_used_gb" and self.gpu_memory_in == "1000 MiB":
             value = round(value * 1000 * 2**20 / 1e9, 1)
-        return PublishedPoint(
-            where={},
-            metric=metric,
-            value=value,
-            how=self.how,
-            confirmed=self.confirmed,
-            source=self.source,
-            gpu=self.gpu,
-        )
+        fields = self.model_dump(exclude={"gpu_memory_in"})
+        return PublishedPoint(where={}, metric=metric, value=value, **fields)
 
 
 FROM_PLOTS = ("traced from the plot", "read off the plot")
@@ -255,11 +245,7 @@ class ScaleFields(Strict):
         "Program of the cases: the name of a known one (`repro programs list`), the name of one in `programs` of "
         "`paper.yaml`, or the block of one that this file describes. Without it at a scale: that of the experiment.",
         "pretrain",
-        {
-            "command": ["python3", "train_toy.py", "--width", "{width}"],
-            "output": {"iterations": "step={iteration} loss={loss}"},
-            "metrics": {"loss": {"better": "lower"}},
-        },
+        _EXAMPLE,
     )
     model: ModelGroup = optional(
         "Model of all cases, or the part of it that they share.",
@@ -322,17 +308,7 @@ class Experiment(ScaleFields):
     )
     claims: list[Claim] = optional(
         "Statements of the paper about the figure, as predicates.",
-        [
-            {
-                "id": "best-microbatch-is-2",
-                "kind": "peak",
-                "says": "The best microbatch size is 2.",
-                "source": "section 5.5",
-                "stated": "printed",
-                "judged_at": ["paper"],
-                "at": {"mbs": 2},
-            }
-        ],
+        [{"id": "best-is-2", "kind": "peak", "says": "The best size is 2.", "stated": "printed", "at": {"mbs": 2}}],
         default=[],
     )
     published_as: PublishedAs | None = optional(
@@ -385,16 +361,11 @@ class Experiment(ScaleFields):
     @classmethod
     def _has_a_plot(cls, value: object) -> object:
         """Rename the block of the plot in a file of a bundle that an earlier version wrote."""
-        if isinstance(value, dict) and "axes" in value and "plot" not in value:
-            return {"plot" if key == "axes" else key: item for key, item in value.items()}
-        return value
-
-    @model_validator(mode="before")
-    @classmethod
-    def _no_scale_named_paper(cls, value: object) -> object:
-        if isinstance(value, dict) and isinstance(value.get("scales"), dict) and PAPER in value["scales"]:
+        if not isinstance(value, dict):
+            return value
+        if isinstance(value.get("scales"), dict) and PAPER in value["scales"]:
             raise ValueError("the scale `paper` is the top level of the file; remove its block")
-        return value
+        return {"plot" if key == "axes" and "plot" not in value else key: item for key, item in value.items()}
 
     @model_validator(mode="after")
     def _has_a_program(self) -> Experiment:
@@ -468,13 +439,7 @@ class Paper(Strict):
     )
     programs: dict[Text, ProgramFields] = optional(
         "Programs of several experiments, by name.",
-        {
-            "train": {
-                "command": ["./train"],
-                "output": {"values": {"loss": "loss {number}"}},
-                "metrics": {"loss": {"better": "lower"}},
-            }
-        },
+        {"train": _EXAMPLE},
         default={},
     )
     hardware: Text | None = optional("Machine of the paper, in words.", "nodes of 8 A100-SXM4-80GB")

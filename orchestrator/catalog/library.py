@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -15,12 +15,12 @@ from orchestrator.catalog.claims import ClosesClaim, GainClaim, PairFields, Peak
 from orchestrator.catalog.experiment import GROUPS, CodeFields, Experiment, Paper, ScaleFields, scale_names
 from orchestrator.config.model import read_model
 from orchestrator.config.yaml import Document, KeyPath, read_document, shown
-from orchestrator.errors import Problem, ReproError, added_to, did_you_mean, for_each, names_hint
+from orchestrator.errors import Problem, ReproError, added_to, did_you_mean, for_each, names_hint, require_none
 from orchestrator.fields import Column
 from orchestrator.job_spec import Value
 from orchestrator.paths import Folders, short_name
 from orchestrator.programs.axes import ProgramNames
-from orchestrator.programs.described import names_of, values_of
+from orchestrator.programs.described import mapping_of, names_of, values_of
 from orchestrator.programs.metric import MetricDefinition
 from orchestrator.programs.program import ProgramFields
 from orchestrator.programs.record import Program
@@ -259,11 +259,10 @@ def read_experiment(
             with added_to(problems):
                 program, names = _program(document, paper, record)
             if names is not None:
-                named = program.shown_name if program is not None else str(record and record.name)
-                problems += _group_problems(document, names, named)
-            if program is not None and names is not None:
-                problems += _program_problems(document, program, names)
-                names = names if program.has_its_metrics else None
+                problems += _block_problems(document, program, record, names)
+            if program is not None:
+                has_metrics = program.output.csv_ is not None or program.output.names.issuperset(program.metrics)
+                names = names if has_metrics else None
             experiment = read_model(Experiment, document, context=names)
             others = _others(name, document, experiment, files or {}, readers)
     if document is None or experiment is None or paper is None or names is None or problems or of_paper:
@@ -281,23 +280,19 @@ def _paper(folder: Path, document: Document | None, names: ProgramNames | None =
     return Paper(title=folder.name) if document is None else read_model(Paper, document, context=names)
 
 
-def _mapping(value: object) -> Mapping[str, object]:
-    return value if isinstance(value, dict) else {}
-
-
 def _known_program(document: Document, paper: Document | None) -> Program | None:
     """Return the known program of an experiment; None if the experiment or its paper describes one, or names none.
 
     The names of a program that no package registers are those of a known program of other cases. ReproError if there
     is none.
     """
-    content = _mapping(document.value)
-    name, described = content.get("program"), _mapping(_mapping(paper and paper.value).get("programs"))
+    content = mapping_of(document.value)
+    name, described = content.get("program"), mapping_of(mapping_of(paper and paper.value).get("programs"))
     if not isinstance(name, str) or name in described:
         return None
     if (program := known_program(name)) is not None:
         return program
-    scales = map(_mapping, _mapping(content.get("scales")).values())
+    scales = map(mapping_of, mapping_of(content.get("scales")).values())
     named = [*values_of(content).get("program", ()), *(scale.get("program") for scale in scales)]
     for program in map(known_program, map(str, named)):
         if program is not None:
@@ -316,7 +311,7 @@ def _program(
     """
     if record is not None:
         return None, record.names
-    content = _mapping(document.value)
+    content = mapping_of(document.value)
     written = content.get("program")
     if isinstance(written, str):
         program = paper.programs.get(written) if paper is not None else None
@@ -328,25 +323,26 @@ def _program(
     return (None, None) if program is None else (program, names_of(program, content))
 
 
-def _program_problems(document: Document, program: ProgramFields, names: ProgramNames) -> Iterator[Problem]:
-    """Yield what is wrong between the program's block and the rest of the experiment."""
-    for scale, fields in _mapping(_mapping(document.value).get("scales")).items():
-        if isinstance(_mapping(fields).get("program"), str):
+def _block_problems(
+    document: Document, program: ProgramFields | None, record: Program | None, names: ProgramNames
+) -> Iterator[Problem]:
+    """Yield the groups of axes that the program lacks, and what is wrong between its block and the experiment."""
+    for group in GROUPS:
+        if (group,) in document.keys and group not in names.groups:
+            named = program.shown_name if program is not None else record and record.name
+            what = f"{group}: {named} has no such group of axes"
+            yield Problem(what, str(document.key_place((group,))), "write the axes in matrix, fixed or cases")
+    given = [axis for axis in names.axes.columns if axis in names.given]
+    if program is None:
+        return
+    for scale, fields in mapping_of(mapping_of(document.value).get("scales")).items():
+        if isinstance(mapping_of(fields).get("program"), str):
             what = f"scales.{scale}.program: every scale runs the program that is described, {program.shown_name}"
             place = document.place(("scales", scale, "program"))
             yield Problem(what, str(place), "remove it, or write an experiment of its own")
-    given = [axis for axis in names.axes.columns if axis in names.given]
     for path, what, hint in program.problems(given):
         place = document.place(("program", *path))  # that of the name, if the paper has the block
         yield Problem(f"program.{'.'.join(map(str, path))}: {what}", str(place), hint)
-
-
-def _group_problems(document: Document, names: ProgramNames, program: str) -> Iterator[Problem]:
-    """Yield the groups of axes that the program lacks."""
-    for group in GROUPS:
-        if (group,) in document.keys and group not in names.groups:
-            what = f"{group}: {program} has no such group of axes"
-            yield Problem(what, str(document.key_place((group,))), "write the axes in matrix, fixed or cases")
 
 
 def published_code(folders: Folders) -> dict[str, CodeFields]:
@@ -385,33 +381,45 @@ def _others(
             what = f"{other}: no such experiment of {folder}"
             problems.append(Problem(what, location, names_hint(other, siblings)))
         else:
-            try:
+            with added_to(problems):
                 others[other] = read_experiment(full, files[full], files, readers)
-            except ReproError as error:
-                problems.extend(error.problems)
-    if problems:
-        raise ReproError(*problems)
+    require_none(problems)
     return others
 
 
 def scale_problems(entry: Entry, scale: str, fields: ScaleFields) -> Iterator[Problem]:
     """Yield every contradiction between the fields at `scale`, each with its location."""
     yield from _axes_with_two_sources(entry, scale, fields)
-    yield from _missing_axes(entry, fields)
-    yield from _unknown_scales(entry)
-    yield from _unknown_models(entry, scale, fields)
-    for i, name in _repetitions(claim.id for claim in entry.experiment.claims):
+    yield from _unknown_names(entry, scale, fields)
+    keys = entry.described.output.key if entry.described is not None else ()
+    axes = [*(fields.matrix or ()), *(fields.rules or ()), *_row_axes(fields), *keys]
+    what = "neither in matrix nor set by a rule" if fields.matrix else "in no case, nor set by a rule"
+    for path, axis in _named_axes(entry.experiment):
+        if axis in entry.axes and axis not in axes:
+            yield Problem(f"{axis}: {what}", entry.location(*path), f"there are: {', '.join(axes)}")
+    for i, name in repetitions(claim.id for claim in entry.experiment.claims):
         yield Problem(f"{name}: two claims have this id", entry.location("claims", i, "id"))
 
 
-def name_problems(entry: Entry, scale: str, names: Sequence[str]) -> Iterator[Problem]:
-    """Yield a problem for each case whose name an earlier case has."""
-    hint = "give the rows different names, or change named_by"
-    for i, name in _repetitions(names):
-        yield Problem(f"{name}: two cases have this name", entry.scale_location(scale, "cases", i), hint)
+def _unknown_names(entry: Entry, scale: str, fields: ScaleFields) -> Iterator[Problem]:
+    """Yield the axes, scales and models that do not exist."""
+    experiment, scales, models = entry.experiment, scale_names(entry.experiment), entry.paper.models
+    named: list[tuple[str, KeyPath, str, Collection[str]]] = []
+    named += [("axis", path, axis, entry.axes) for path, axis in _named_axes(experiment)]
+    named += [("axis", ("plot", "x", "under", i), axis, entry.axes) for i, axis in enumerate(experiment.plot.x.under)]
+    for i, claim in enumerate(experiment.claims):
+        named += [("scale", ("claims", i, "judged_at", j), name, scales) for j, name in enumerate(claim.judged_at)]
+        named += [("scale", ("claims", i, "not_judged_because", name), name, scales) for name in claim.reasons]
+    for path, model in named_values(fields, "model") if "model" in entry.names.groups else ():
+        named.append(("model", path, str(model), models))
+    for kind, path, name, known in named:
+        if name not in known:
+            hint = names_hint(name, known)
+            hint = hint.replace("there are:", "paper.yaml has:", 1) if kind == "model" else hint
+            yield Problem(f"{name}: no such {kind}", entry.scale_location(scale, *path), hint)
 
 
-def _repetitions(names: Iterable[str]) -> Iterator[tuple[int, str]]:
+def repetitions(names: Iterable[str]) -> Iterator[tuple[int, str]]:
     """Yield each name that an earlier one equals, with its position."""
     earlier: set[str] = set()
     for i, name in enumerate(names):
@@ -441,23 +449,6 @@ def _row_axes(fields: ScaleFields) -> dict[str, None]:
     return dict.fromkeys(axis for row in fields.cases or () for axis in row.settings)
 
 
-def _missing_axes(entry: Entry, fields: ScaleFields) -> Iterator[Problem]:
-    """Yield the axes that do not exist, then those to which no case gives a value."""
-    for path, axis in (*_named_axes(entry.experiment), *_axes_below_ticks(entry.experiment)):
-        if axis not in entry.axes:
-            yield Problem(f"{axis}: no such axis", entry.location(*path), names_hint(axis, entry.axes))
-    keys = entry.described.output.key if entry.described is not None else ()
-    axes = [*(fields.matrix or ()), *(fields.rules or ()), *_row_axes(fields), *keys]
-    what = "neither in matrix nor set by a rule" if fields.matrix else "in no case, nor set by a rule"
-    for path, axis in _named_axes(entry.experiment):
-        if axis in entry.axes and axis not in axes:
-            yield Problem(f"{axis}: {what}", entry.location(*path), f"there are: {', '.join(axes)}")
-
-
-def _axes_below_ticks(experiment: Experiment) -> Iterator[tuple[KeyPath, str]]:
-    yield from ((("plot", "x", "under", i), axis) for i, axis in enumerate(experiment.plot.x.under))
-
-
 def _named_axes(experiment: Experiment) -> Iterator[tuple[KeyPath, str]]:
     """Yield the axes that the plot, the names of cases and the claims use, with their paths."""
     for i, axis in enumerate(experiment.axes.x.of):
@@ -475,17 +466,6 @@ def _named_axes(experiment: Experiment) -> Iterator[tuple[KeyPath, str]]:
             yield ("claims", i, "where_largest"), claim.where_largest
 
 
-def _unknown_scales(entry: Entry) -> Iterator[Problem]:
-    scales = scale_names(entry.experiment)
-    for i, claim in enumerate(entry.experiment.claims):
-        named: list[tuple[KeyPath, str]] = [(("judged_at", j), name) for j, name in enumerate(claim.judged_at)]
-        named += [(("not_judged_because", name), name) for name in claim.reasons]
-        for path, name in named:
-            if name not in scales:
-                location = entry.location("claims", i, *path)
-                yield Problem(f"{name}: no such scale", location, names_hint(name, scales))
-
-
 def named_values(fields: ScaleFields, axis: str, *, to_run: bool = False) -> Iterator[tuple[KeyPath, Value]]:
     """Yield each value that the fields of a scale give to an axis, or to cases with a job, with its path."""
     given: list[tuple[KeyPath, Value | None]] = [(("fixed", axis), fields.fixed.get(axis))]
@@ -493,12 +473,3 @@ def named_values(fields: ScaleFields, axis: str, *, to_run: bool = False) -> Ite
         given += [(("cases", i, axis), row.settings.get(axis))] if not to_run or row.reference_only is None else []
     given += [(("matrix", axis, i), value) for i, value in enumerate((fields.matrix or {}).get(axis, []))]
     yield from ((path, value) for path, value in given if value is not None)
-
-
-def _unknown_models(entry: Entry, scale: str, fields: ScaleFields) -> Iterator[Problem]:
-    """Yield the names of models that paper.yaml does not describe."""
-    models = list(entry.paper.models)
-    for path, name in named_values(fields, "model") if "model" in entry.names.groups else ():
-        if str(name) not in models:
-            hint = did_you_mean(str(name), models) or f"paper.yaml has: {', '.join(models) or 'none'}"
-            yield Problem(f"{name}: no such model", entry.scale_location(scale, *path), hint)

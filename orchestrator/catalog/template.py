@@ -98,20 +98,19 @@ def new_experiment(file: Path | str) -> list[Path]:
     return list(texts)
 
 
-_DRAFT = "https://json-schema.org/draft/2020-12/schema"
-
-
-def experiment_schema() -> JsonSchemaValue:
-    """Return the JSON Schema (draft 2020-12) of an experiment.
+def experiment_schema(*, of_paper: bool = False) -> JsonSchemaValue:
+    """Return the JSON Schema (draft 2020-12) of an experiment, or of `paper.yaml`.
 
     `find_experiment` also checks rules about several fields, such as an axis in both `matrix` and `fixed`.
     """
-    return {"$schema": _DRAFT, "title": "An experiment", **_with_groups(Experiment.model_json_schema(by_alias=True))}
+    title, model = ("A paper", Paper) if of_paper else ("An experiment", Experiment)
+    draft = "https://json-schema.org/draft/2020-12/schema"
+    return {"$schema": draft, "title": title, **_with_groups(model.model_json_schema(by_alias=True))}
 
 
-def paper_schema() -> JsonSchemaValue:
-    """Return the JSON Schema (draft 2020-12) of `paper.yaml`."""
-    return {"$schema": _DRAFT, "title": "A paper", **_with_groups(Paper.model_json_schema(by_alias=True))}
+def experiment_schema_text(*, of_paper: bool = False) -> str:
+    """Return the content of `experiments/schema.json`, or of `experiments/paper.schema.json`."""
+    return json.dumps(experiment_schema(of_paper=of_paper), indent=2, ensure_ascii=False) + "\n"
 
 
 def _with_groups(schema: JsonSchemaValue) -> JsonSchemaValue:
@@ -121,20 +120,6 @@ def _with_groups(schema: JsonSchemaValue) -> JsonSchemaValue:
     used = [model for key, model in groups.items() if f"#/$defs/{model.__name__}" in json.dumps(result)]
     fields = {model.__name__: _without_titles(model.model_json_schema(by_alias=True), {}) for model in used}
     return result | {"$defs": dict(sorted((result["$defs"] | fields).items()))}
-
-
-def experiment_schema_text() -> str:
-    """Return the content of `experiments/schema.json`."""
-    return _text(experiment_schema())
-
-
-def paper_schema_text() -> str:
-    """Return the content of `experiments/paper.schema.json`."""
-    return _text(paper_schema())
-
-
-def _text(schema: JsonSchemaValue) -> str:
-    return json.dumps(schema, indent=2, ensure_ascii=False) + "\n"
 
 
 def _without_titles(schema: JsonSchemaValue, groups: Mapping[str, type[Strict]]) -> JsonSchemaValue:

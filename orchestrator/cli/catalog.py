@@ -508,4 +508,4 @@ def _print_output(output: api.CheckedOutput) -> None:
 @experiments.command()
 def schema(paper: OfPaper = False) -> None:
     """Print the JSON Schema of experiments, for editors."""
-    data((api.paper_schema_text() if paper else api.experiment_schema_text()).rstrip("\n"))
+    data(api.experiment_schema_text(of_paper=paper).rstrip("\n"))

@@ -23,9 +23,7 @@ from orchestrator.clusters.resolve import Cluster
 from orchestrator.errors import Problem, ReproError
 from orchestrator.job_spec import Resources
 from orchestrator.paths import Folders
-from orchestrator.programs.bound import BoundProgram, ContainerImage
-from orchestrator.programs.changes import without_flags
-from orchestrator.programs.command import job_command
+from orchestrator.programs.command import BoundProgram, ContainerImage, job_command, without_flags
 from orchestrator.programs.needs import directory_hint
 from orchestrator.programs.record import JobContext
 from orchestrator.programs.registry import find_program

@@ -121,14 +121,17 @@ def _problem(
     if detail["type"] == "string_type" and isinstance(value, dict) and list(value.values()) == [None]:
         return Problem(f"{field}: {message}", location, f'quote it: "{{{next(iter(value))}}}"')  # {width} in a list
     got = "" if isinstance(value, (dict, list)) else f", got {shortened(value)}"
-    hint = _value_hint(detail, value) if detail["type"] == "literal_error" else context.get("hint")
+    hint = None if detail["type"] == "literal_error" else context.get("hint")
     return Problem(f"{field}: {message}{got}", location, hint or hint_of(model, detail))
 
 
 def hint_of(model: type[BaseModel], detail: ErrorDetails) -> str | None:
-    """Return the names of fields for an unknown one, and the meaning of a field whose value has the wrong type."""
+    """Return the names of fields for an unknown one, the nearest allowed value, or the meaning of a field."""
     if detail["type"] == "extra_forbidden":
         return _name_hint(model, detail["loc"])
+    if detail["type"] == "literal_error":
+        allowed = re.findall(r"'([^']+)'", detail["ctx"]["expected"])
+        return did_you_mean(detail["input"], allowed) if isinstance(detail["input"], str) else None
     has_meaning = detail["type"] in _FAULTS and not detail["type"].startswith("bool_")
     return _meaning(model, detail["loc"]) if has_meaning else None
 
@@ -162,13 +165,6 @@ def fault_of(detail: ErrorDetails) -> str:
     message = detail["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ")
     message = message.replace("Input should be", "must be", 1)
     return message[:1].lower() + message[1:]
-
-
-def _value_hint(detail: ErrorDetails, value: YamlValue) -> str | None:
-    """Return the most similar allowed value of a field with a list of them."""
-    if not isinstance(value, str):
-        return None
-    return did_you_mean(value, re.findall(r"'([^']+)'", str(detail.get("ctx", {}).get("expected"))))
 
 
 def _meaning(model: type[BaseModel], loc: KeyPath) -> str | None:
@@ -205,7 +201,7 @@ def shortened(value: object) -> str:
 def _name_hint(model: type[BaseModel], loc: KeyPath) -> str | None:
     """Return the hint for an unknown field: the most similar field name, or all field names."""
     models, _ = _walk(model, loc[:-1])
-    fields = sorted({name for candidate in models for name, _ in _named_fields(candidate)})
+    fields = sorted({field.alias or name for candidate in models for name, field in candidate.model_fields.items()})
     if not fields:
         return None
     return did_you_mean(str(loc[-1]), fields) or f"known fields: {', '.join(fields)}"
@@ -219,17 +215,12 @@ def _walk(model: type[BaseModel], loc: KeyPath) -> tuple[list[type[BaseModel]], 
         if any(tag == part for candidate in current for tag in _tags(candidate)):
             current = [candidate for candidate in current if part in _tags(candidate)]
             continue
-        below = [field for candidate in current for name, field in _named_fields(candidate) if name == part]
+        fields = [each for candidate in current for each in candidate.model_fields.items()]
+        below = [field for name, field in fields if part == (field.alias or name)]
         if below:
             current = [submodel for field in below for submodel in _models_in(field.annotation)]
             last = below[0]
     return current, last
-
-
-def _named_fields(model: type[BaseModel]) -> Iterator[tuple[str, FieldInfo]]:
-    """Yield each field with its name in the file."""
-    for name, field in model.model_fields.items():
-        yield field.alias or name, field
 
 
 def _tags(model: type[BaseModel]) -> tuple[object, ...]:

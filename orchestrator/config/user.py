@@ -72,21 +72,17 @@ def user_defaults() -> UserDefaults:
     file = user_config_file()
     document = Document("", {}) if file is None else _document(file)
     config = read_model(UserConfig, document)
-    origins = {
-        name: str(document.place((name,)))
-        for name in UserConfig.model_fields
-        if getattr(config, name) not in (None, [])
-    }
-    folder = Path() if file is None else file.parent
-    name = config.cluster
+    given = [name for name in UserConfig.model_fields if getattr(config, name)]
+    origins = {name: str(document.place((name,))) for name in given}
+    folder, name, database = Path() if file is None else file.parent, config.cluster, config.database
     values = {
         "cluster": _based(folder, name, is_path="/" in (name or "") or (name or "").endswith(".yaml")),
-        "database": _based(folder, config.database, is_path="://" not in (config.database or "")),
+        "database": _based(folder, database, is_path="://" not in (database or "")),
     }
-    for name, variable in VARIABLES.items():
+    for field_name, variable in VARIABLES.items():
         if variable in os.environ:
-            values[name] = os.environ[variable] or None
-            origins[name] = variable
+            values[field_name] = os.environ[variable] or None
+            origins[field_name] = variable
     notify = tuple(Address(url, str(document.place(("notify", i)))) for i, url in enumerate(config.notify))
     if NOTIFY_VARIABLE in os.environ:
         notify = tuple(Address(url, NOTIFY_VARIABLE) for url in os.environ[NOTIFY_VARIABLE].split())

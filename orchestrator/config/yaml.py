@@ -5,7 +5,6 @@ Values follow the core schema of YAML 1.2, except that ambiguous scalars stay te
 
 from __future__ import annotations
 
-import errno
 import math
 import os
 import re
@@ -18,7 +17,7 @@ from typing import TypeAlias
 
 import yaml
 
-from orchestrator.errors import Problem, ReproError
+from orchestrator.errors import Problem, ReproError, require_none
 
 KeyPath = tuple[str | int, ...]
 Scalar: TypeAlias = "str | int | float | bool | None"
@@ -136,17 +135,11 @@ def read_document(path: Path, refusal: Refusal | None = None) -> Document:
 def _file_bytes(path: Path, name: str, refusal: Refusal | None) -> bytes:
     """Return the content of a regular file; ReproError for any other kind, OSError if it cannot be read."""
     _require_regular(os.stat(path).st_mode, name)  # noqa: PTH116  opening a device can have side effects
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY)
-    except OSError as error:
-        if error.errno == errno.ENXIO:  # a socket replaced the file
-            _require_regular(stat.S_IFSOCK, name)
-        raise
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY)
     with os.fdopen(descriptor, "rb") as file:
         status = os.fstat(descriptor)
         _require_regular(status.st_mode, name)
-        problem = refusal(status) if refusal is not None else None
-        if problem is not None:
+        if refusal is not None and (problem := refusal(status)) is not None:
             raise ReproError(problem)
         raw = file.read(_LARGEST_FILE + 1)
     if len(raw) > _LARGEST_FILE:
@@ -182,11 +175,11 @@ def parse_document(text: str, name: str) -> Document:
         raise ReproError(Problem(f"not YAML: {' '.join(str(error).split())}", f"{name}:")) from None
     finally:
         loader.dispose()
-    if problems:
-        raise ReproError(*problems)
-    if root is None:
-        return Document(name, {})
-    return _Builder(name).document(root)
+    require_none(problems)
+    builder = _Builder(name)
+    value = {} if root is None else builder.build(root, (), frozenset())
+    require_none(builder.problems)
+    return Document(name, value, builder.keys, builder.values)
 
 
 def _not_yaml(text: str, location: Location, message: str) -> Problem:
@@ -235,12 +228,6 @@ class _Builder:
         self.values: dict[KeyPath, Location] = {}
         self.problems: list[Problem] = []
 
-    def document(self, root: yaml.Node) -> Document:
-        value = self.build(root, (), frozenset())
-        if self.problems:
-            raise ReproError(*self.problems)
-        return Document(self.file, value, self.keys, self.values)
-
     def build(self, node: yaml.Node, path: KeyPath, above: frozenset[int]) -> YamlValue:
         self.values[path] = _location(self.file, node)
         if len(self.values) > _MOST_VALUES:
@@ -260,31 +247,27 @@ class _Builder:
         result: dict[str, YamlValue] = {}
         for key_node, value_node in node.value:
             location = _location(self.file, key_node)
-            if not isinstance(key_node, yaml.ScalarNode):
-                self.problems.append(Problem("a field name must be a word", str(location)))
-                continue
             key = str(key_node.value)
             here = (*path, key)
-            if key == "<<":
+            if not isinstance(key_node, yaml.ScalarNode):
+                self.problems.append(Problem("a field name must be a word", str(location)))
+            elif key == "<<":
                 self.problems.append(Problem("merge keys (<<) are not supported", str(location), "write all fields"))
-                continue
-            if key in result:
-                first = self.keys[here]
-                self.problems.append(Problem(f"{key}: given twice", str(location), f"first at line {first.line}"))
-                continue
-            self.keys[here] = location
-            result[key] = self.build(value_node, here, above)
+            elif key in result:
+                first = f"first at line {self.keys[here].line}"
+                self.problems.append(Problem(f"{key}: given twice", str(location), first))
+            else:
+                self.keys[here] = location
+                result[key] = self.build(value_node, here, above)
         return result
 
 
 def scalar(text: str, plain: bool = True) -> Scalar:
     """Return the value of a YAML 1.2 scalar."""
-    if not plain:
+    if not plain or len(text) > _LONGEST_NUMBER:
         return text
     if text in _CONSTANTS:
         return _CONSTANTS[text]
-    if len(text) > _LONGEST_NUMBER:
-        return text
     if _INT.fullmatch(text):
         return int(text)
     if _FLOAT.fullmatch(text) and math.isfinite(float(text)):
@@ -341,8 +324,7 @@ def parse_settings(texts: Sequence[str]) -> tuple[Setting, ...]:
             if _contradict(other, setting)
         ]
         settings[text] = setting
-    if problems:
-        raise ReproError(*problems)
+    require_none(problems)
     return tuple(settings.values())
 
 
@@ -359,23 +341,21 @@ def settings_document(settings: Sequence[Setting]) -> Document:
     value: dict[str, YamlValue] = {}
     locations: dict[KeyPath, Location] = {}
     for setting in settings:
+        step = _STEPS.get(setting.operator)
+        path = setting.path if step is None else (*setting.path, step)
         block = value
-        for depth, key in enumerate(setting.path[:-1], start=1):
-            locations.setdefault(setting.path[:depth], setting.location)
+        for depth, key in enumerate(path[:-1], start=1):
+            locations.setdefault(path[:depth], setting.location)
             inner = block.setdefault(str(key), {})
             assert isinstance(inner, dict)  # no setting contradicts another one
             block = inner
-        last, path = str(setting.path[-1]), setting.path
         locations.setdefault(path, setting.location)
-        if setting.operator == "=":
-            block[last] = setting.value
+        if step is None:
+            block[str(path[-1])] = setting.value
             continue
-        steps = block.setdefault(last, {})
-        assert isinstance(steps, dict)
-        step = _STEPS[setting.operator]
-        items = steps.setdefault(step, [])
+        items = block.setdefault(step, [])
         assert isinstance(items, list)
-        item: KeyPath = (*path, step, len(items))
+        item: KeyPath = (*path, len(items))
         locations[item] = setting.location
         items.append(setting.value)
     file = str(settings[0].location) if settings else "--set"

@@ -22,7 +22,7 @@ from orchestrator.ledger.tables import QUEUED
 from orchestrator.masking import without_known
 from orchestrator.paths import Folders
 from orchestrator.planning.plan import Plan, SideCase, SidePlan
-from orchestrator.programs.bound import BoundProgram
+from orchestrator.programs.command import BoundProgram
 from orchestrator.reading.failure import POLICIES, Allocation, failed_nodes, failure_named, pause_before
 from orchestrator.reading.logs import log_blocks
 from orchestrator.reading.reader import reader_of

@@ -38,7 +38,7 @@ from orchestrator.paths import Folders
 from orchestrator.planning.plan import Plan, SidePlan, check_case, plan_cases, refusal_problems
 from orchestrator.planning.run_settings import NO_SETTINGS, RunSettings
 from orchestrator.planning.target import Target, cases_at
-from orchestrator.programs.bound import BoundProgram
+from orchestrator.programs.command import BoundProgram
 from orchestrator.programs.registry import probe_program
 from orchestrator.reading.causes import cause
 from orchestrator.reading.reader import reader_of

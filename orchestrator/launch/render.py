@@ -31,7 +31,7 @@ from orchestrator.launch.run_options import (
 from orchestrator.launch.templates import OURS, Explained, Line, Templates, command_lines, templates_in
 from orchestrator.paths import short_name
 from orchestrator.planning.plan import Plan, SidePlan
-from orchestrator.programs.changes import changed_flag
+from orchestrator.programs.command import changed_flag
 from orchestrator.programs.registry import known_program, probe_program
 from orchestrator.reading.failure import Failure
 from orchestrator.reading.statistics import ENOUGH_SAMPLES

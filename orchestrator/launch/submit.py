@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
-from orchestrator.catalog.argument_changes import with_changes
+from orchestrator.catalog.case import with_changes
 from orchestrator.catalog.expand import cases_to_run
 from orchestrator.catalog.library import find_experiment
 from orchestrator.clusters.resolve import Cluster, find_cluster, recorded_cluster
@@ -55,7 +55,7 @@ from orchestrator.paths import Folders, short_name
 from orchestrator.planning.plan import Plan, plan_cases, repeated
 from orchestrator.planning.run_settings import read_settings
 from orchestrator.planning.target import replace_program
-from orchestrator.programs.bound import BoundProgram
+from orchestrator.programs.command import BoundProgram
 from orchestrator.programs.registry import find_program
 from orchestrator.reading.failure import (
     MOST_ATTEMPTS,

@@ -15,7 +15,7 @@ from functools import partial
 from typing import Literal
 
 from orchestrator.megatron.model import Layout, ModelShape, Training, padded_vocabulary
-from orchestrator.programs.changes import read_flags
+from orchestrator.programs.command import read_flags
 
 Dialect = Literal["2021", "kwai", "2024", "now", "pretrain"]
 """Version whose rules apply: Megatron-LM at 6985e58938 (2021-08-18, SC21's), Megatron-Kwai (ATC'24's, atc24ae-1.0.0),

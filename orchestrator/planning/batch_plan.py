@@ -5,15 +5,15 @@ from __future__ import annotations
 import math
 import re
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from orchestrator.catalog.case import Case
 from orchestrator.catalog.expand import cases_to_run, unknown_programs
 from orchestrator.catalog.experiment import PAPER, scale_names
 from orchestrator.catalog.library import Entry, find_experiment
-from orchestrator.errors import Problem, ReproError
-from orchestrator.money import Money, Price, read_cost_budget
+from orchestrator.errors import Problem, ReproError, added_to, for_each, require_none
+from orchestrator.money import Money, read_cost_budget
 from orchestrator.paths import Folders, find_folders, short_name
 from orchestrator.planning.plan import (
     CheckedCase,
@@ -247,18 +247,16 @@ def within_budget(
     options = [*(["--time-budget"] if budget_s is not None else []), *(["--cost-budget"] if cost_budget else [])]
     runs, uncertainty = _runs(cases, target, " and ".join(options))
     jobs, price = list(runs.values()), target.price
-    limits: list[int | None] = []
-    problems: list[Problem] = []
+    budgets: list[_SharedBudget] = []
     if budget_s is not None:
-        limits.append(most_measured(jobs, budget_s))
-        problems += [_too_short(jobs, budget_s)] if limits[-1] is None else []
+        option, shown = f"--time-budget {budget_s}s", lambda s: f"{math.ceil(s)} s"
+        budgets.append(_SharedBudget(option, budget_s, BudgetedJob.run_s, shown, "take", "longest", "time"))
     if cost_budget is not None:
         assert price is not None
-        limits.append(most_measured(jobs, cost_budget.amount / price.value, BudgetedJob.gpu_hours))
-        problems += [_too_expensive(jobs, cost_budget, price)] if limits[-1] is None else []
-    if problems:
-        raise ReproError(*problems)
-    measured = min(limit for limit in limits if limit is not None)
+        option, hours = f"--cost-budget {cost_budget}", cost_budget.amount / price.value
+        words = "cost", "most expensive", "money"
+        budgets.append(_SharedBudget(option, hours, BudgetedJob.gpu_hours, lambda h: str(price.of(h)), *words))
+    measured = min(for_each(budgets, lambda budget: budget.measured(jobs)))
     of_each = [runs[job_content(case)] for case in cases]
     return Budgeted(
         cases=tuple(case.with_iterations(run.iterations(measured)) for case, run in zip(cases, of_each, strict=True)),
@@ -313,25 +311,30 @@ def _runs(cases: Sequence[Case], target: Target, options: str) -> tuple[dict[str
     return runs, uncertainty
 
 
-def _too_short(runs: Sequence[BudgetedJob], budget_s: int) -> Problem:
-    """Return the problem with the seconds that would suffice and the longest jobs."""
-    longest = sorted(runs, key=lambda run: -run.run_s(0))[:_MOST_NAMED]
-    named = ", ".join(f"{run.case.name} ({run.run_s(0):.0f} s)" for run in longest)
-    jobs = "the job takes" if len(runs) == 1 else f"the {len(runs)} jobs take"
-    what = f"{jobs} {math.ceil(total(runs, 0))} s even with no more than {LEAST_INTERVALS} measured intervals each"
-    hint = "give more time, or select fewer cases with --where"
-    return Problem(f"--time-budget {budget_s}s: {what}; longest: {named}", hint=hint)
+@dataclass(frozen=True, slots=True)
+class _SharedBudget:
+    """Budget of all jobs together: its option, its amount, what a job uses of it, and words of its message."""
 
+    option: str
+    amount: float
+    of_job: Callable[[BudgetedJob, int], float]
+    shown: Callable[[float], str]
+    verb: str
+    largest: str
+    resource: str
 
-def _too_expensive(runs: Sequence[BudgetedJob], budget: Money, price: Price) -> Problem:
-    """Return the problem with the amount that would suffice and the most expensive jobs."""
-    most = sorted(runs, key=lambda run: -run.gpu_hours(0))[:_MOST_NAMED]
-    named = ", ".join(f"{run.case.name} ({price.of(run.gpu_hours(0))})" for run in most)
-    jobs = "the job costs" if len(runs) == 1 else f"the {len(runs)} jobs cost"
-    needed = price.of(total(runs, 0, BudgetedJob.gpu_hours))
-    what = f"{jobs} {needed} even with no more than {LEAST_INTERVALS} measured intervals each"
-    hint = "give more money, or select fewer cases with --where"
-    return Problem(f"--cost-budget {budget}: {what}; most expensive: {named}", hint=hint)
+    def measured(self, runs: Sequence[BudgetedJob]) -> int:
+        """Return `most_measured`. ReproError if nothing fits: it has what would suffice, and the largest jobs."""
+        measured = most_measured(runs, self.amount, self.of_job)
+        if measured is not None:
+            return measured
+        most = sorted(runs, key=lambda run: -self.of_job(run, 0))[:_MOST_NAMED]
+        named = ", ".join(f"{run.case.name} ({self.shown(self.of_job(run, 0))})" for run in most)
+        jobs = f"the job {self.verb}s" if len(runs) == 1 else f"the {len(runs)} jobs {self.verb}"
+        needed = self.shown(total(runs, 0, self.of_job))
+        what = f"{jobs} {needed} even with no more than {LEAST_INTERVALS} measured intervals each"
+        hint = f"give more {self.resource}, or select fewer cases with --where"
+        raise ReproError(Problem(f"{self.option}: {what}; {self.largest}: {named}", hint=hint))
 
 
 # ---- check of an experiment -----------------------------------------------------------------------------------
@@ -359,35 +362,29 @@ def check_experiment(name: str, folders: Folders | None = None) -> tuple[Entry, 
         except ReproError as error:
             problems += error.problems
             continue
-        problems += _missing_files(entry, cases)
+        with added_to(problems):
+            for_each(cases, lambda case: _require_files(entry, case))
         cases = [case for case in cases if case.described is not None or known_program(case.program) is not None]
         problems += _unsupported(entry, scale, cases)
         if scale == PAPER and entry.paper.machine is not None:
             target = Target.of_paper(entry)
             problems += refusal_problems(entry, [check_case(case, target) for case in cases], target)
         scales.append(CheckedScale(scale, len(cases)))
-    if problems:
-        raise ReproError(*dict.fromkeys(problems))
+    require_none(dict.fromkeys(problems))
     return entry, scales
 
 
-def _missing_files(entry: Entry, cases: Iterable[Case]) -> Iterator[Problem]:
-    """Yield the files that described programs need and that are not beside the experiment."""
-    for case in cases:
-        if case.described is not None:
-            settings: dict[str, Scalar] = {"nodes": 1, "processes": 1, **case.settings, "gpus": case.gpus}
-            try:
-                job_command(case.described, settings, entry.file.parent, lambda path: entry.location("program", *path))
-            except ReproError as error:
-                yield from error.problems
+def _require_files(entry: Entry, case: Case) -> None:
+    """Raise ReproError for the files that a described program needs and that are not beside the experiment."""
+    if case.described is not None:
+        settings: dict[str, Scalar] = {"nodes": 1, "processes": 1, **case.settings, "gpus": case.gpus}
+        job_command(case.described, settings, entry.file.parent, lambda path: entry.location("program", *path))
 
 
 def _unsupported(entry: Entry, scale: str, cases: list[Case]) -> list[Problem]:
     """Return each reason why a program cannot run cases of a scale, with the cases."""
-    reasons: list[tuple[str, str]] = []
-    for case in cases:
-        reason = case.record.unsupported_settings(case)
-        reasons += [(reason, case.name)] if reason is not None else []
+    found = ((case.record.unsupported_settings(case), case.name) for case in cases)
+    reasons = [(reason, name) for reason, name in found if reason is not None]
     location = entry.scale_location(scale, "program")
     return [
         Problem(f"{named} at scale {scale}: {reason}", location)

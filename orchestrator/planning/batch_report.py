@@ -11,7 +11,7 @@ from orchestrator.errors import Problem, ReproError
 from orchestrator.fields import Column, Columns, Field, TableRow, row_of
 from orchestrator.planning.batch_plan import BatchPlan, Budgeted, ChosenCases, PlannedCase
 from orchestrator.planning.plan import Fit, fit_of
-from orchestrator.programs.prediction import BasisName, ExactCase, PredictedTime
+from orchestrator.programs.prediction import BasisName, ExactCase
 from orchestrator.programs.registry import programs
 from orchestrator.slurm.notation import time_limit_s
 from orchestrator.text import counted
@@ -248,6 +248,7 @@ def _row(planned: PlannedCase) -> PlanRow:
     case, cost = planned.case, planned.checked.cost
     assert cost is not None
     memory, duration = cost.memory, cost.duration
+    parts = duration.parts if duration is not None else {}
     price = planned.target.price
     money = price.of(cost.gpu_hours) if price is not None and cost.gpu_hours else None
     pinned_gb = memory.offloaded_bytes * case.gpus / cost.nodes / 1e9 if memory else 0.0
@@ -268,9 +269,5 @@ def _row(planned: PlannedCase) -> PlanRow:
         gpu_hours=cost.gpu_hours and round(cost.gpu_hours, 2),
         cost=round(money.amount, 2) if money else None,
         time_limit_s=time_limit_s(planned.checked.resources.time_limit),
-        parts={part: _rounded(duration, part) for part in _PARTS},
+        parts={part: round(parts[part], 3) if part in parts else None for part in _PARTS},
     )
-
-
-def _rounded(duration: PredictedTime | None, part: str) -> float | None:
-    return round(duration.parts[part], 3) if duration is not None and part in duration.parts else None

@@ -26,17 +26,17 @@ from orchestrator.job_spec import ComputedProducts, JobSpec, Resources
 from orchestrator.megatron.case import TrainingCase
 from orchestrator.megatron.programs import find_megatron
 from orchestrator.paths import Folders
-from orchestrator.planning.job_size import job_size
 from orchestrator.planning.target import (
     Target,
     fit_refusals,
+    job_size,
     refusals,
     scale_hint,
     start_refusals,
     start_warnings,
     warnings,
 )
-from orchestrator.programs.bound import BoundProgram
+from orchestrator.programs.command import BoundProgram
 from orchestrator.programs.prediction import PredictedMemory, PredictedTime
 from orchestrator.slurm.notation import time_limit_s
 

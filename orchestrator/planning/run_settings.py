@@ -13,7 +13,7 @@ from orchestrator.catalog.experiment import Experiment
 from orchestrator.clusters.profile import ClusterProfile
 from orchestrator.config.model import Count, Strict, TimeLimit, read_model
 from orchestrator.config.yaml import Setting, dotted, parse_settings, settings_document
-from orchestrator.errors import Problem, ReproError, did_you_mean
+from orchestrator.errors import Problem, ReproError, added_to, did_you_mean, require_none
 from orchestrator.planning.batch_plan import seconds_with_unit
 from orchestrator.slurm.notation import format_time_limit
 
@@ -75,23 +75,20 @@ def read_settings(texts: Sequence[str]) -> RunSettings:
     of_cases = [setting for setting in settings if setting.path[0] in _CaseSettings.model_fields]
     problems = [_unknown(setting) for setting in settings if setting not in of_profile and setting not in of_cases]
     cases = _CaseSettings()
-    try:
+    with added_to(problems):
         document = settings_document(of_cases)
         cases = read_model(_CaseSettings, document, lambda path: document.place(path).in_message)
-    except ReproError as error:
-        problems += error.problems
-    if problems:
-        raise ReproError(*problems)
+    require_none(problems)
     return RunSettings(settings, of_profile, cases.training.iterations, cases.time_limit)
 
 
 def _unknown(setting: Setting) -> Problem:
     field, location = str(setting.path[0]), setting.location.in_message
-    if field in Experiment.model_fields or field in _OF_FILES:
-        what = f"{dotted(setting.path)} can be changed in a file only"
-        if field in _OF_FILES:
-            return Problem(what, location, "write a profile of your own with extends:")
-        return Problem(what, location, "write an experiment of your own; --arg changes arguments of the program")
+    in_file = f"{dotted(setting.path)} can be changed in a file only"
+    if field in _OF_FILES:
+        return Problem(in_file, location, "write a profile of your own with extends:")
+    if field in Experiment.model_fields:
+        return Problem(in_file, location, "write an experiment of your own; --arg changes arguments of the program")
     known = sorted({*_OF_PROFILE, *_CaseSettings.model_fields})
     return Problem(f"{field}: no such field", location, did_you_mean(field, known) or f"fields: {', '.join(known)}")
 
@@ -99,9 +96,6 @@ def _unknown(setting: Setting) -> Problem:
 def over(recorded: Sequence[str], given: Sequence[str]) -> tuple[str, ...]:
     """Return recorded settings with given ones over them: a given path replaces recorded ones at or below it."""
     paths = [setting.path for setting in parse_settings(given)]
-    kept = [
-        setting.text
-        for setting in parse_settings(recorded)
-        if not any(setting.path[: len(path)] == path for path in paths)
-    ]
+    earlier = parse_settings(recorded)
+    kept = [one.text for one in earlier if not any(one.path[: len(path)] == path for path in paths)]
     return (*kept, *given)

@@ -20,8 +20,7 @@ from orchestrator.errors import Problem, ReproError
 from orchestrator.job_spec import Value
 from orchestrator.money import Price
 from orchestrator.paths import short_name
-from orchestrator.planning.job_size import job_size, size_refusals
-from orchestrator.programs.bound import BoundProgram
+from orchestrator.programs.command import BoundProgram
 from orchestrator.programs.registry import find_program
 from orchestrator.text import counted
 
@@ -85,6 +84,51 @@ class Target:
         return -(-case.gpus // min(case.gpus, self.places_per_node(case)))
 
 
+@dataclass(frozen=True, slots=True)
+class JobSize:
+    """Nodes of a job, and the places (GPUs, or processes on CPU cores) and processes of each."""
+
+    nodes: int
+    places_per_node: int
+    processes_per_node: int
+    problems: tuple[str, ...] = ()
+
+
+def job_size(case: Case, per_node: int) -> JobSize:
+    """Return the size of a case on nodes with so many places.
+
+    The axis `nodes` decides before the number of GPUs, and the axis `processes` before the program.
+    """
+    nodes = _whole(case, "nodes") or max(1, -(-case.gpus // max(per_node, 1)))
+    places = -(-case.gpus // nodes)
+    uneven = (
+        f"{counted(case.gpus, 'GPU')} cannot be divided among {counted(nodes, 'node')}" if case.gpus % nodes else None
+    )
+    processes, problem = _processes(case, nodes, places)
+    return JobSize(nodes, places, processes, tuple(filter(None, (uneven, problem))))
+
+
+def _processes(case: Case, nodes: int, places: int) -> tuple[int, str | None]:
+    """Return the processes of a node, and why there cannot be so many."""
+    count = _whole(case, "processes") or (case.described or case.record).processes
+    assert count is not None
+    if count == "one":
+        hint = "processes: one per node starts one on each"
+        return 1, f"processes: one is on one node, and the case needs {nodes}; {hint}" if nodes > 1 else None
+    if count == "one per node":
+        return 1, None
+    if count == "one per GPU":
+        return max(places, 1), None if places else "processes: one per GPU, and the case has no GPU; set gpus"
+    what = f"{counted(count, 'process')} cannot be divided among {counted(nodes, 'node')}"
+    return -(-count // nodes), what if count % nodes else None
+
+
+def _whole(case: Case, axis: str) -> int | None:
+    """Return the value on an axis of whole numbers; None if the case has none."""
+    value = case.settings.get(axis)
+    return value if isinstance(value, int) and value > 0 else None
+
+
 def refusals(case: Case, target: Target) -> list[str]:
     """Return every reason why the case cannot run: limits of the machine, then rules of the program."""
     return [*fit_refusals(case, target), *case.record.check(case, target)]
@@ -102,7 +146,13 @@ def fit_refusals(case: Case, target: Target) -> Iterator[str]:
     per_node = target.places_per_node(case)
     available = hardware.nodes * per_node
     if case.record.processes is not None:
-        yield from size_refusals(case, per_node, hardware.nodes, target.name)
+        size = job_size(case, per_node)
+        yield from size.problems
+        if size.nodes > hardware.nodes:
+            yield f"needs {counted(size.nodes, 'node')}, {target.name} has {hardware.nodes}"
+        elif size.places_per_node > per_node:
+            places = counted(size.places_per_node, "GPU" if case.device == "gpu" else "process")
+            yield f"needs {places} on a node, the nodes of {target.name} have {per_node}"
     elif case.gpus > available:
         unit = "" if case.device == "gpu" else "places for "
         yield f"needs {needs}, {target.name} has {unit}{hardware.nodes} x {per_node} = {available}{why}"
@@ -115,10 +165,9 @@ def fit_refusals(case: Case, target: Target) -> Iterator[str]:
         yield from target.profile.slurm.refusals(target.nodes_of(case), gpus, limit)
     if case.device == "cpu":
         return
-    dtype = case.dtype
-    if dtype is not None and hardware.peak_tflops and hardware.peak(dtype) is None:
+    if case.dtype is not None and hardware.peak_tflops and hardware.peak(case.dtype) is None:
         has = ", ".join(sorted(hardware.peak_tflops))
-        yield f"{hardware.gpu or 'the GPU'} of {target.name} has no {dtype} (it has {has})"
+        yield f"{hardware.gpu or 'the GPU'} of {target.name} has no {case.dtype} (it has {has})"
     if machine is not None and case.gpu_memory_gb and (hardware.gpu_memory_gb or 0) < case.gpu_memory_gb:
         yield f"needs GPUs of {case.gpu_memory_gb} GB, {target.name} has {hardware.gpu_memory_gb} GB"
 
@@ -160,7 +209,17 @@ def start_warnings(program: BoundProgram, cluster: Cluster) -> Iterator[str]:
             f"{_listed(program, cluster)}set site: staging_folder, then `repro images import --cluster {cluster.name}` "
             "pulls it once"
         )
-    missing = sorted(path for path in _paths_inside(program, cluster) if not _is_mounted(path, program, cluster))
+    container = cluster.profile.container
+    if container is None:
+        return
+    mounts = [mount if isinstance(mount, str) else mount.mount for mount in container.mounts]
+    inside = [*program.mounts, *((mount.split(":") * 2)[1] for mount in mounts)]  # without a colon, both paths are one
+    needed = {value for value, path in program.site_values if path[-1] not in ("python", "path") and value[:1] == "/"}
+    missing = [
+        path
+        for path in sorted(needed)
+        if EXAMPLE not in path and not any(f"{path}/".startswith(f"{mount.rstrip('/')}/") for mount in inside)
+    ]
     if missing:
         yield f"no mount of {cluster.name} contains {' and '.join(missing)}, which the program needs"
 
@@ -170,23 +229,6 @@ def _listed(program: BoundProgram, cluster: Cluster) -> str:
     container = cluster.profile.container
     is_listed = container is None or program.image in container.images
     return "" if is_listed else f"add container: images: {program.name}: {program.image_path}, "
-
-
-def _paths_inside(program: BoundProgram, cluster: Cluster) -> set[str]:
-    """Return the profile's paths that the program needs in its container, without those of the image."""
-    if cluster.profile.container is None:
-        return set()
-    in_image = "python", "path"
-    values = {value for value, path in program.site_values if path[-1] not in in_image and value.startswith("/")}
-    return {value for value in values if EXAMPLE not in value}
-
-
-def _is_mounted(path: str, program: BoundProgram, cluster: Cluster) -> bool:
-    container = cluster.profile.container
-    mounts = container.mounts if container else []
-    parts = [(mount if isinstance(mount, str) else mount.mount).split(":") for mount in mounts]
-    targets = [*program.mounts, *(part[1] if len(part) > 1 else part[0] for part in parts)]
-    return any(path == target or path.startswith(f"{target.rstrip('/')}/") for target in targets)
 
 
 def _is_pulled_by_each_job(program: BoundProgram, cluster: Cluster) -> bool:

@@ -118,29 +118,28 @@ def _in_order(values: dict[str, T], info: ValidationInfo) -> dict[str, T]:
     return values if names is None else names.axes.ordered(values)
 
 
-def _matrix(values: dict[str, list[Value]]) -> dict[str, list[Value]]:
-    if not values:
+def _matrix(values: dict[str, list[Value]], info: ValidationInfo) -> dict[str, list[Value]]:
+    """Return the values as their axes have them. ValidationError has every wrong one."""
+    names = _names(info)
+    checked = values if names is None else _checked_lists(names.axes, values)
+    if not checked:
         raise ValueError("must have an axis")
-    for name, listed in values.items():
+    for name, listed in checked.items():
         if not listed:
             raise ValueError(f"{name} has no values")
         if len(set(listed)) != len(listed):
             raise ValueError(f"{name} has a value twice")
-    return values
+    return checked
 
 
-def _checked_matrix(values: dict[str, list[Value]], info: ValidationInfo) -> dict[str, list[Value]]:
-    """Return the values as their axes have them. ValidationError has every wrong one."""
-    names = _names(info)
-    if names is None:
-        return values
+def _checked_lists(axes: ProgramAxes, values: Mapping[str, list[Value]]) -> dict[str, list[Value]]:
     checked: dict[str, list[Value]] = {}
     problems: list[InitErrorDetails] = []
-    for axis, listed in names.axes.ordered(values).items():
+    for axis, listed in axes.ordered(values).items():
         checked[axis] = []
         for place, value in enumerate(listed):
             try:
-                checked[axis] += names.axes.checked({axis: value}).values()
+                checked[axis] += axes.checked({axis: value}).values()
             except ValidationError as error:
                 problems += [_moved(detail, (axis, place)) for detail in error.errors()]
     if problems:
@@ -187,7 +186,7 @@ ByAxis = Annotated[dict[AxisName, T], AfterValidator(_in_order)]
 """A value for some of the axes, in the order of the axes."""
 Rules = ByAxis[Text]
 """Axes that follow from others: `tp: gpus / pp`."""
-Matrix = Annotated[dict[AxisName, list[Value]], AfterValidator(_checked_matrix), AfterValidator(_matrix)]
+Matrix = Annotated[dict[AxisName, list[Value]], AfterValidator(_matrix)]
 """Values of each axis: each combination is one case."""
 MetricName = Annotated[str, AfterValidator(_metric), WithJsonSchema({"type": "string", "format": "metric"})]
 """Name of a metric of the program."""

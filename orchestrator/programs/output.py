@@ -1,23 +1,141 @@
-"""Output of a program: rows of a table, single values, iterations, JSON and CSV; and the reader of an output.
+"""Output of a program: patterns of its lines, its fields, and the reader of an output.
 
 The reader takes one line after the other and keeps only values, so that a log of any size needs little memory.
+A pattern is a regular expression with `{name}` for a number. Its search stops if a line takes too long, because a
+bundle of another user contains patterns, too.
 """
 
 from __future__ import annotations
 
 import csv
+import difflib
 import json
 import re
+import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Literal, TypeAlias
 
+import regex
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from orchestrator.config.model import Strict, Text, optional, required
-from orchestrator.programs.patterns import LONGEST_LINE, PatternSearch, line_text, nearest_line, number, pattern_of
+from orchestrator.text import ESCAPE_SEQUENCE
+
+LONGEST_LINE = 10_000
+"""Characters of a line that patterns see."""
+
+SLOWEST_S = 1.0
+"""Time in seconds after which the search of a line is stopped."""
+
+_SLOW_S, _MOST_SLOW_S = 0.02, 30.0
+"""Time in seconds of the search of a slow line, and of all slow lines together."""
+
+_CAPTURE = re.compile(r"\{([A-Za-z_]\w*)\}", re.ASCII)
+_NUMBER = (
+    r"(?<![\d.])(?P<{name}>[-+]?(?:\d{{1,3}}(?:,\d{{3}})+(?:\.\d+)?|\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?|[-+]?(?i:nan|inf))"
+    r"(?!\d|\.\d|,\d{{3}})"
+)
+
+
+@dataclass(frozen=True)
+class Pattern:
+    """Pattern of a line. `names` are its captures; each line that matches contains `literal`."""
+
+    text: str
+    names: tuple[str, ...]
+    literal: str
+    _compiled: regex.Pattern[str]
+
+    def find(self, line: str) -> dict[str, float] | None:
+        """Return the numbers of the first match in a line; None without a match. TimeoutError after `SLOWEST_S`."""
+        match = self._compiled.search(line, timeout=SLOWEST_S)
+        return None if match is None else {name: number(match[name]) for name in self.names}
+
+
+class PatternSearch:
+    """Search of a pattern in the lines of an output. It stops for good at a line that takes too long: `problem`."""
+
+    def __init__(self, name: str, pattern: Pattern) -> None:
+        self.name, self.pattern = name, pattern
+        self.problem: str | None = None
+        self.stopped_at = 0
+        self._slow_s = 0.0
+
+    def find(self, line: int, text: str) -> dict[str, float] | None:
+        """Return the numbers of the first match in a line; None without a match."""
+        if self.problem is not None or self.pattern.literal not in text:
+            return None
+        begin = time.perf_counter()
+        try:
+            numbers = self.pattern.find(text)
+        except TimeoutError:
+            self.problem = f"{self.name}: took more than {SLOWEST_S:g} s for line {line}, and was stopped"
+            self.stopped_at = line
+            return None
+        if (took_s := time.perf_counter() - begin) > _SLOW_S:
+            self._slow_s += took_s
+            if self._slow_s > _MOST_SLOW_S:
+                self.problem = f"{self.name}: took more than {_MOST_SLOW_S:g} s for slow lines, and was stopped"
+        return numbers
+
+
+def pattern_of(text: str, *, of_numbers: bool = True) -> Pattern:
+    """Compile a pattern. ValueError if it is not a regular expression, or has a capture twice or none.
+
+    Without `of_numbers` it is a plain regular expression.
+    """
+    names = _CAPTURE.findall(text) if of_numbers else []
+    if of_numbers and not names:
+        raise ValueError("has no {name} for the number to read")
+    if len(set(names)) != len(names):
+        raise ValueError("has a name twice")
+    try:
+        whole = _CAPTURE.sub(lambda match: _NUMBER.format(name=match[1]), text) if of_numbers else text
+        compiled = regex.compile(whole)
+    except regex.error as error:
+        raise ValueError(f"is not a regular expression: {error}") from None
+    return Pattern(text, tuple(names), _literal(_CAPTURE.sub("$", text) if of_numbers else text), compiled)
+
+
+def _literal(text: str) -> str:
+    """Return the longest text that each match of a regular expression contains; none if groups or choices decide."""
+    if re.search(r"[(|\[]|\\(?![dDwWsSbB\W])", text):
+        return ""
+    required = re.sub(r"(?:\\.|[^\\])(?:[*?]|\{[^}]*\}?)", "$", text, flags=re.DOTALL)
+    return max(re.split(r"\\.|[.^$+*?{}\\]", required, flags=re.DOTALL), key=len)
+
+
+def number(text: str) -> float:
+    """Return the number that a program printed, as 12, 1,234.5, .5, 2e-5 or nan. ValueError for other text."""
+    plain = text.replace(",", "")
+    if "_" in plain or plain.strip() != plain:
+        raise ValueError(f"not a number: {text!r}")
+    return float(plain)
+
+
+def line_text(raw: bytes) -> str:
+    """Return a line as patterns see it: without colours, shortened, and the last state of a progress bar."""
+    text = raw.decode("utf-8", "replace").rstrip("\r\n")
+    if "\r" in text:
+        text = text.rpartition("\r")[2]
+    text = text[:LONGEST_LINE]
+    return ESCAPE_SEQUENCE.sub("", text) if "\x1b" in text else text
+
+
+def nearest_line(text: str, lines: Iterable[tuple[int, str]]) -> tuple[int, str] | None:
+    """Return the line, with its number, that has most in common with the words of a pattern; None without a word."""
+    words = set(re.findall(r"[A-Za-z]{3,}", _CAPTURE.sub(" ", text)))
+    best, most = None, 0.0
+    for place, line in lines:
+        common = len(words & set(re.findall(r"[A-Za-z]{3,}", line))) / max(len(words), 1)
+        score = common + difflib.SequenceMatcher(None, text, line[:200], autojunk=False).quick_ratio() / 100
+        if common and score > most:
+            best, most = (place, line), score
+    return best
+
 
 Scalar: TypeAlias = "float | str"
 
@@ -34,10 +152,6 @@ _LARGEST_DOCUMENT = 1 << 26
 def _checked_pattern(text: str) -> str:
     pattern_of(text)
     return text
-
-
-def _words(value: object) -> object:
-    return value.split() if isinstance(value, str) else value
 
 
 def _names(names: list[str]) -> list[str]:
@@ -61,12 +175,12 @@ def _json_path(path: str) -> str:
     return path
 
 
-JsonPath = Annotated[Text, AfterValidator(_json_path)]
-FileName = Annotated[Text, AfterValidator(_file_name)]
 PatternText = Annotated[Text, AfterValidator(_checked_pattern)]
 Names = Annotated[
     list[str],
-    BeforeValidator(_words, json_schema_input_type=str | list[str]),
+    BeforeValidator(
+        lambda value: value.split() if isinstance(value, str) else value, json_schema_input_type=str | list[str]
+    ),
     AfterValidator(_names),
     Field(min_length=1),
 ]
@@ -109,7 +223,7 @@ class OutputFields(Strict):
         "Pattern of the line of an iteration: `{iteration}` is its number, other names are metrics.",
         "step={iteration} loss={loss}",
     )
-    json_: dict[Text, JsonPath] = Field(
+    json_: dict[Text, Annotated[Text, AfterValidator(_json_path)]] = Field(
         default={},
         alias="json",
         description="Values of an output that is one JSON document: the path of each. "
@@ -122,7 +236,9 @@ class OutputFields(Strict):
         description="The output is CSV with a header: the columns that name a row.",
         examples=["size"],
     )
-    file: FileName | None = optional("File of the job's folder that has the output. Without it: stdout.", "result.json")
+    file: Annotated[Text, AfterValidator(_file_name)] | None = optional(
+        "File of the job's folder that has the output. Without it: stdout.", "result.json"
+    )
     example: Text | None = optional("File beside this one with an output of the program.", "outputs/all_reduce.txt")
 
     @model_validator(mode="after")
@@ -173,6 +289,9 @@ class OutputValue:
     line: int
 
 
+ProblemKind = Literal["wrong", "missing", "iterations"]
+
+
 @dataclass(frozen=True, slots=True)
 class OutputProblem:
     """A problem of an output. `line` is the first line that it is about, 0 if there is none.
@@ -182,10 +301,7 @@ class OutputProblem:
 
     text: str
     line: int = 0
-    kind: Literal["wrong", "missing", "iterations"] = "missing"
-
-    def __str__(self) -> str:
-        return self.text
+    kind: ProblemKind = "missing"
 
 
 @dataclass
@@ -204,8 +320,7 @@ class OutputReader:
     def __init__(self, fields: OutputFields, numbers: Iterable[str]) -> None:
         self.fields = fields
         self.found = ProgramOutput()
-        self._numbers = set(numbers)
-        self._rows = fields.rows
+        self._numbers = {*numbers, *fields.key}
         self._is_document = bool(fields.json_ or fields.csv_)
         self._values = {
             name: PatternSearch(f"output.values.{name}", pattern_of(text)) for name, text in fields.values.items()
@@ -226,13 +341,14 @@ class OutputReader:
             return
         self._too_long = self._too_long or (line if len(text) >= LONGEST_LINE else 0)
         self._last.append((line, text[:_CHARACTERS_KEPT]))
-        if self._rows is not None:
-            self._feed_row(self._rows, line, text)
+        if self.fields.rows is not None:
+            self._feed_row(self.fields.rows, line, text)
         for name, search in self._values.items():
-            if search.pattern.literal in text:
-                self._feed_value(name, line, text)
-        if self._iteration is not None and self._iteration.pattern.literal in text:
-            self._feed_iteration(line, text)
+            if (numbers := search.find(line, text)) is not None:
+                self.found.values.setdefault(name, OutputValue(numbers["number"], line))
+                self._matches[name] = [*self._matches[name], line][:2]
+        if self._iteration is not None and (numbers := self._iteration.find(line, text)) is not None:
+            self._add_iteration(line, numbers)
 
     def finish(self) -> ProgramOutput:
         """Return what was found, with a problem for each declared number that was not found once."""
@@ -247,9 +363,13 @@ class OutputReader:
         if self.fields.csv_:
             found.problems += self._read_csv(self.fields.csv_)
         for name, lines in self._matches.items():
-            found.problems += self._problem_of_value(name, lines)
+            if not lines:
+                found.problems += self._no_match(self._values[name])
+            elif len(lines) > 1:
+                what = f"matches lines {lines[0]} and {lines[1]}, and must match one"
+                found.problems.append(OutputProblem(f"output.values.{name}: {what}"))
         if self._iteration is not None and not found.iterations:
-            found.problems += self._no_match("output.iterations", self._iteration)
+            found.problems += self._no_match(self._iteration)
         if self.fields.rows is not None and not found.rows:
             columns = len(self.fields.rows.columns)
             found.problems.append(OutputProblem(f"output.rows: no line has {columns} words with numbers"))
@@ -260,16 +380,24 @@ class OutputReader:
     def _feed_row(self, rows: RowFields, line: int, text: str) -> None:
         count = len(rows.columns)
         words = text.split(None, count)
-        if not count // 2 < len(words) <= count or not _has_key(rows, words):
+        if not count // 2 < len(words) <= count:
             return
-        row, wrong = self._row(rows, words, line)
-        key = tuple(row[name].value for name in rows.key)
-        if len(wrong) > 1:
+        row: dict[str, OutputValue] = {}
+        wrong: dict[str, str] = {}
+        for name, word in zip(rows.columns, words, strict=False):
+            is_text = name in (rows.text or ())
+            value = word if is_text else _number_or_text(word)
+            if isinstance(value, str) and not is_text and name in self._numbers:
+                wrong[name] = word
+            else:
+                row[name] = OutputValue(value, line)
+        if len(wrong) > 1 or any(name not in row for name in rows.key):
             return  # a line of text
+        key = tuple(row[name].value for name in rows.key)
         if len(words) < count:
             self._add_problem(line, f"a row with {len(words)} of {count} columns")
         elif wrong:
-            self._add_problem(line, f"{wrong[0]} is not a number: {row_word(rows, words, wrong[0])!r}")
+            self._add_problem(line, f"{next(iter(wrong))} is not a number: {next(iter(wrong.values()))!r}")
         elif key in self.found.rows:
             first = self.found.rows[key][rows.key[0]].line
             self._add_problem(line, f"the row {key_text(rows.key, key)} is also in line {first}")
@@ -283,32 +411,7 @@ class OutputReader:
         if len(self.found.problems) < _MOST_PROBLEMS:
             self.found.problems.append(_of_line(line, what))
 
-    def _row(self, rows: RowFields, words: list[str], line: int) -> tuple[dict[str, OutputValue], list[str]]:
-        """Return the columns of a line, and the names of those whose words are no numbers."""
-        row: dict[str, OutputValue] = {}
-        wrong = []
-        for name, word in zip(rows.columns, words, strict=False):
-            try:
-                row[name] = OutputValue(word if name in (rows.text or ()) else number(word), line)
-            except ValueError:
-                if name in self._numbers or name in rows.key:
-                    wrong.append(name)
-                else:
-                    row[name] = OutputValue(word, line)
-        return row, wrong
-
-    def _feed_value(self, name: str, line: int, text: str) -> None:
-        numbers = self._values[name].find(line, text)
-        if numbers is not None:
-            self._matches[name].append(line)
-            self.found.values.setdefault(name, OutputValue(numbers["number"], line))
-            del self._matches[name][3:]
-
-    def _feed_iteration(self, line: int, text: str) -> None:
-        assert self._iteration is not None
-        numbers = self._iteration.find(line, text)
-        if numbers is None:
-            return
+    def _add_iteration(self, line: int, numbers: dict[str, float]) -> None:
         iteration = numbers.pop("iteration")
         if not iteration.is_integer():
             self._add_problem(line, f"iteration {iteration:g} is not an integer")
@@ -317,21 +420,11 @@ class OutputReader:
         else:
             self._add_problem(0, f"more than {_MOST_ROWS:,} iterations")
 
-    def _problem_of_value(self, name: str, lines: list[int]) -> Iterator[OutputProblem]:
-        if not lines:
-            yield from self._no_match(f"output.values.{name}", self._values[name])
-        elif len(lines) > 1:
-            what = f"output.values.{name}: matches lines {lines[0]} and {lines[1]}, and must match one"
-            yield OutputProblem(what)
-
-    def _no_match(self, name: str, search: PatternSearch) -> Iterator[OutputProblem]:
-        if search.problem is not None:
-            return
-        nearest = nearest_line(search.pattern.text, self._last)
-        line, shown = 0, ""
-        if nearest is not None:
-            line, shown = nearest[0], f"; the nearest is line {nearest[0]}: {nearest[1].strip()[:100]}"
-        yield OutputProblem(f"{name}: matches no line{shown}", line)
+    def _no_match(self, search: PatternSearch) -> Iterator[OutputProblem]:
+        if search.problem is None:
+            line, text = nearest_line(search.pattern.text, self._last) or (0, "")
+            nearest = f"; the nearest is line {line}: {text.strip()[:100]}" if line else ""
+            yield OutputProblem(f"{search.name}: matches no line{nearest}", line)
 
     def _read_json(self, text: str) -> Iterator[OutputProblem]:
         try:
@@ -373,18 +466,6 @@ def _of_line(line: int, what: str) -> OutputProblem:
     return OutputProblem(f"line {line}: {what}" if line else what, line)
 
 
-def _has_key(rows: RowFields, words: list[str]) -> bool:
-    """Return whether the words have the key, unlike a table's head and most lines of text."""
-    try:
-        for name in rows.key:
-            word = row_word(rows, words, name)
-            if name not in (rows.text or ()):
-                number(word)
-    except (ValueError, IndexError):
-        return False
-    return True
-
-
 def _search_of_iterations(fields: OutputFields) -> PatternSearch | None:
     return None if fields.iterations is None else PatternSearch("output.iterations", pattern_of(fields.iterations))
 
@@ -392,9 +473,10 @@ def _search_of_iterations(fields: OutputFields) -> PatternSearch | None:
 def last_iteration(fields: OutputFields, end: bytes) -> int | None:
     """Return the last iteration in the end of an output; None without one. Its first and last line may be cut off."""
     search = _search_of_iterations(fields)
-    lines = end.replace(b"\r", b"\n").split(b"\n")[1:-1] if search is not None else []
-    for line in reversed(lines):
-        numbers = search.find(0, line_text(line)) if search is not None else None
+    if search is None:
+        return None
+    for line in reversed(end.replace(b"\r", b"\n").split(b"\n")[1:-1]):
+        numbers = search.find(0, line_text(line))
         if numbers is not None and numbers["iteration"].is_integer():
             return int(numbers["iteration"])
     return None
@@ -420,11 +502,6 @@ def key_text(names: Iterable[str], key: Iterable[Scalar]) -> str:
 def shown_number(value: Scalar) -> str:
     """Return the value with at most 15 digits."""
     return f"{value:.15g}" if isinstance(value, float) else str(value)
-
-
-def row_word(rows: RowFields, words: list[str], name: str) -> str:
-    """Return the word of a column."""
-    return words[rows.columns.index(name)]
 
 
 def _number_or_text(text: str) -> Scalar:

@@ -12,8 +12,7 @@ from pydantic_core import PydanticCustomError
 
 from orchestrator.config.model import Count, NonNegative, Strict, Text, optional, required
 from orchestrator.errors import did_you_mean
-from orchestrator.programs.output import OutputFields, Scalar
-from orchestrator.programs.patterns import pattern_of
+from orchestrator.programs.output import OutputFields, Scalar, pattern_of
 from orchestrator.programs.verification import condition_of
 
 _AXIS = re.compile(r"\{([A-Za-z_]\w*)\}", re.ASCII)
@@ -210,13 +209,12 @@ class ProgramFields(Strict):
 
     def numbers(self) -> set[str]:
         """Return the names that must have numbers: metrics, and what the condition compares."""
-        outside, inside = condition_of(self.verified).names() if self.verified is not None else (set(), set())
-        return set(self.metrics) | outside | inside
+        return {*self.metrics}.union(*self._compared)
 
     @property
-    def has_its_metrics(self) -> bool:
-        """Return whether the output has every metric."""
-        return self.output.csv_ is not None or self.output.names.issuperset(self.metrics)
+    def _compared(self) -> tuple[set[str], set[str]]:
+        """The names that the condition compares: outside of `all()` and `any()`, and inside."""
+        return condition_of(self.verified).names() if self.verified is not None else (set(), set())
 
     def value(self, axis: str, text: Scalar) -> Scalar:
         """Return the value of an axis as a command has it. 16G of an axis in bytes is the integer 2^34."""
@@ -226,10 +224,6 @@ class ProgramFields(Strict):
     def filled(self, text: str, settings: Mapping[str, Scalar]) -> str:
         """Return a text with the values of its axes. KeyError for an axis without a value."""
         return _AXIS.sub(lambda match: _shown(self.value(match[1], settings[match[1]])), text)
-
-    def words(self, settings: Mapping[str, Scalar]) -> list[str]:
-        """Return the command of a case."""
-        return [self.filled(word, settings) for word in self.command]
 
     def texts(self) -> Iterator[tuple[tuple[str | int, ...], str]]:
         """Yield each text that may have `{axis}`, with its path in the block."""
@@ -248,7 +242,7 @@ class ProgramFields(Strict):
                 yield path, f"{{{name}}}: no such axis", did_you_mean(name, given) or _there_are(given)
         for name in given & set(self.output.key):
             yield ("output",), f"{name} names a row of the output, so the matrix cannot set it", None
-        outside, inside = condition_of(self.verified).names() if self.verified is not None else (set(), set())
+        outside, inside = self._compared
         for name in sorted(given & (outside | inside) & {*self.output.names, *BUILT_IN_NAMES}):
             yield ("verified",), f"{name}: an axis and a number of the output have this name", "rename one of them"
         known = given | set(self.output.key)

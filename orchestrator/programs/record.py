@@ -11,8 +11,7 @@ from orchestrator.config.model import Strict
 from orchestrator.errors import Problem, ReproError
 from orchestrator.paths import Folders
 from orchestrator.programs.axes import ProgramAxes, ProgramNames
-from orchestrator.programs.bound import BoundProgram, ContainerImage
-from orchestrator.programs.changes import read_flags
+from orchestrator.programs.command import BoundProgram, ContainerImage, read_flags
 from orchestrator.programs.needs import Need, ProgramSite
 from orchestrator.programs.prediction import ExactCase, Prediction
 from orchestrator.programs.program import Processes

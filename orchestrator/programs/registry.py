@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
-from functools import cache
+from functools import cache, lru_cache
 
 from orchestrator.errors import Problem, ReproError, names_hint
+from orchestrator.programs.described import metric_definitions
+from orchestrator.programs.metric import MetricDefinition
 from orchestrator.programs.plug_ins import plug_ins, with_taken_names
+from orchestrator.programs.program import ProgramFields
 from orchestrator.programs.record import Program
 
 GROUP = "repro.programs"
@@ -78,3 +82,15 @@ def require_program(name: str, ran: Iterable[str]) -> None:
 
 def _unknown(name: str, known: Iterable[str]) -> ReproError:
     return ReproError(Problem(f"{name}: no such program", hint=names_hint(name, known)), *broken_programs())
+
+
+def definitions_of(program: str, described: Mapping[str, object] | None) -> Mapping[str, MetricDefinition]:
+    """Return the metrics of a job's program: `described` is `JobSpec.program`, None for a known program."""
+    if described is not None:
+        return _of_record(json.dumps(described))
+    return find_program(program_name(program)).names.metrics
+
+
+@lru_cache
+def _of_record(record: str) -> Mapping[str, MetricDefinition]:
+    return metric_definitions(ProgramFields.model_validate_json(record))

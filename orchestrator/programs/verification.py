@@ -53,14 +53,6 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Scope:
-    """Values that a condition names: those of the whole output, and those of each row."""
-
-    values: Names
-    rows: Sequence[Row]
-
-
-@dataclass(frozen=True)
 class Unmet:
     """A part of a condition that does not hold: why, the names in it, and the line of the first row in question."""
 
@@ -83,9 +75,9 @@ class Condition:
         outside = named - in_rows - {call.func for call in calls if isinstance(call.func, ast.Name)}
         return {name.id for name in outside}, {name.id for name in in_rows}
 
-    def unmet(self, scope: Scope) -> list[Unmet]:
-        """Return the parts of the condition that do not hold; nothing if it holds."""
-        return _unmet(self.tree, scope)
+    def unmet(self, values: Names, rows: Sequence[Row]) -> list[Unmet]:
+        """Return the parts that do not hold, for the values of the whole output and its rows; none if it holds."""
+        return _unmet(self.tree, values, rows)
 
 
 def condition_of(text: str) -> Condition:
@@ -140,44 +132,44 @@ def _require_value(node: ast.expr) -> None:
     raise ValueError(f"{ast.unparse(node)} is neither a name nor a number")
 
 
-def _unmet(node: ast.expr, scope: Scope) -> list[Unmet]:
+def _unmet(node: ast.expr, values: Names, rows: Sequence[Row]) -> list[Unmet]:
     match node:
         case ast.BoolOp():
-            each = [_unmet(part, scope) for part in node.values]
+            each = [_unmet(part, values, rows) for part in node.values]
             holds = not any(each) if isinstance(node.op, ast.And) else not all(each)
             return [] if holds else list(chain.from_iterable(each))
         case ast.UnaryOp():
-            return [] if _unmet(node.operand, scope) else [Unmet(f"{ast.unparse(node.operand)}, and must not")]
+            holds = bool(_unmet(node.operand, values, rows))
+            return [] if holds else [Unmet(f"{ast.unparse(node.operand)}, and must not")]
         case ast.Call():
-            return _unmet_by_rows(node, scope)
-        case ast.Compare():
-            return _unmet_comparison(node, scope.values)
-    raise AssertionError(ast.dump(node))
+            return _unmet_by_rows(node, values, rows)
+    assert isinstance(node, ast.Compare)
+    return _unmet_comparison(node, values)
 
 
-def _unmet_by_rows(call: ast.Call, scope: Scope) -> list[Unmet]:
+def _unmet_by_rows(call: ast.Call, values: Names, rows: Sequence[Row]) -> list[Unmet]:
     assert isinstance(call.func, ast.Name)
     condition = call.args[0]
-    if not scope.rows:
+    if not rows:
         return [Unmet(f"{ast.unparse(call)}: the output has no row")]
     failed: dict[str, list[Row]] = {}
     names: dict[str, frozenset[str]] = {}
-    for row in scope.rows:
-        parts = _unmet(condition, Scope({**scope.values, **row.values}, ()))
+    for row in rows:
+        parts = _unmet(condition, {**values, **row.values}, ())
         if parts:
             why = "; ".join(part.why for part in parts)
             failed.setdefault(why, []).append(row)
             names[why] = frozenset().union(*(part.names for part in parts))
     if call.func.id == "any":
-        in_none = sum(map(len, failed.values())) == len(scope.rows)
-        return [Unmet(f"{ast.unparse(condition)} in none of {len(scope.rows)} rows")] if in_none else []
+        in_none = sum(map(len, failed.values())) == len(rows)
+        return [Unmet(f"{ast.unparse(condition)} in none of {len(rows)} rows")] if in_none else []
     return [
         Unmet(
-            f"{why} at {rows[0]}" + (f" and in {counted(len(rows) - 1, 'more row')}" if rows[1:] else ""),
+            f"{why} at {unmet[0]}" + (f" and in {counted(len(unmet) - 1, 'more row')}" if unmet[1:] else ""),
             names[why],
-            rows[0].line,
+            unmet[0].line,
         )
-        for why, rows in failed.items()
+        for why, unmet in failed.items()
     ]
 
 

@@ -22,7 +22,7 @@ from orchestrator.ledger.measurements import MeasuredMetric, MeasuredRow
 from orchestrator.ledger.rows import JobRow
 from orchestrator.ledger.runs import NewJob
 from orchestrator.ledger.tables import ENDED, FAILED, FileOffset
-from orchestrator.programs.judge import failure_line, judge_output
+from orchestrator.programs.described import failure_line, judge_output
 from orchestrator.programs.output import OutputProblem, OutputValue, ProgramOutput, Scalar, last_iteration
 from orchestrator.programs.program import ProgramFields
 from orchestrator.reading.causes import LONGEST_LINE, Cause

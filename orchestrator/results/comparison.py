@@ -23,8 +23,7 @@ from orchestrator.ledger.reports import cases_asked_for
 from orchestrator.ledger.rows import AttemptRow, JobRow
 from orchestrator.ledger.tables import ENDED, FAILED, Run
 from orchestrator.programs.metric import MetricDefinition, principal_metric
-from orchestrator.programs.metrics import definitions_of
-from orchestrator.programs.registry import programs
+from orchestrator.programs.registry import definitions_of, programs
 from orchestrator.results.cases import CaseMetric, Combined, Result, RowKey, combine_rows, published_on
 from orchestrator.results.evidence import job_spread, numbers_of, on_same_nodes, published_part, uncertainty_of
 

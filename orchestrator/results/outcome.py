@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated
 
-from orchestrator.catalog.argument_changes import with_changes
-from orchestrator.catalog.case import parse_where, select, with_program
+from orchestrator.catalog.case import parse_where, select, with_changes, with_program
 from orchestrator.catalog.expand import cases_to_run, expand
 from orchestrator.catalog.experiment import is_search, scale_names
 from orchestrator.catalog.library import Entry, find_experiment, full_name
@@ -21,7 +20,7 @@ from orchestrator.ledger.reports import run_summaries
 from orchestrator.ledger.rows import JobRow
 from orchestrator.ledger.tables import MEASURED, Run
 from orchestrator.paths import Folders
-from orchestrator.programs.changes import changes_of, parse_changes
+from orchestrator.programs.command import changes_of, parse_changes
 from orchestrator.programs.registry import require_program
 from orchestrator.results.cases import (
     LeftOutAttempt,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 
 from orchestrator.catalog.experiment import Experiment, Paper
-from orchestrator.catalog.template import experiment_schema_text, paper_schema_text
+from orchestrator.catalog.template import experiment_schema_text
 from orchestrator.clusters.profile import ClusterProfile, schema_text
 from orchestrator.megatron.metrics import METRICS
 from tests.reference.columns import export_page
@@ -82,7 +82,7 @@ The types are those of a complete profile. In a file that changes another profil
 PAGES: Mapping[str, Callable[[], str]] = {
     "clusters/schema.json": schema_text,
     "experiments/schema.json": experiment_schema_text,
-    "experiments/paper.schema.json": paper_schema_text,
+    "experiments/paper.schema.json": lambda: experiment_schema_text(of_paper=True),
     "docs/reference/cli.md": cli_page,
     "docs/reference/experiments.md": experiments_page,
     "docs/reference/export.md": export_page,

@@ -15,7 +15,7 @@ SETTINGS = {"gpus": 2, "smallest": 1024, "largest": 16384, "factor": 4, "sizes":
 @pytest.mark.parametrize("collective", PROGRAM.content["matrix"]["collective"])
 def test_a_sweep_is_verified(collective: str) -> None:
     settings = SETTINGS | {"collective": collective}
-    _, script, *options = PROGRAM.fields.words(settings)
+    _, script, *options = [PROGRAM.fields.filled(word, settings) for word in PROGRAM.fields.command]
     environments = [{**one, "CUDA_VISIBLE_DEVICES": ""} for one in plain_environments(2)]
     first, second = run_started([[str(PROGRAM.folder / script), *options]] * 2, environments)
     assert (first.exit_code, second.exit_code) == (0, 0), first.stderr + second.stderr

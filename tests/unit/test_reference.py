@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Annotated, Any, Literal, get_args, get_origin
 
 import pytest
@@ -12,7 +13,7 @@ from pydantic import BaseModel, TypeAdapter
 
 from orchestrator import errors
 from orchestrator.catalog.experiment import Experiment, Paper
-from orchestrator.catalog.template import experiment_schema, paper_schema
+from orchestrator.catalog.template import experiment_schema
 from orchestrator.cli import main
 from orchestrator.clusters.profile import ClusterProfile, profile_schema
 from orchestrator.config.user import UserConfig
@@ -74,7 +75,7 @@ def properties(schema: Any, path: str = "$") -> Iterator[tuple[str, Any]]:
 
 @pytest.mark.parametrize(
     "schema",
-    [profile_schema, experiment_schema, paper_schema, UserConfig.model_json_schema],
+    [profile_schema, experiment_schema, partial(experiment_schema, of_paper=True), UserConfig.model_json_schema],
     ids=["profile", "experiment", "paper", "configuration"],
 )
 def test_every_property_of_a_schema_has_a_description(schema: Callable[[], dict[str, Any]]) -> None:

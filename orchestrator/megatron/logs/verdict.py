@@ -29,7 +29,7 @@ from orchestrator.megatron.model import Layout, ModelShape, padded_vocabulary, p
 from orchestrator.megatron.programs import megatron_named
 from orchestrator.megatron.programs.base import AnyMegatronProgram
 from orchestrator.megatron.programs.sites import GPT2_TOKENS
-from orchestrator.programs.changes import read_flags
+from orchestrator.programs.command import read_flags
 from orchestrator.reading.causes import Cause
 from orchestrator.reading.failure import DECIDES_ANY_END, Ending
 from orchestrator.reading.verdict import Judgement, LogFindings, Mismatch, judgement_of, other_commit

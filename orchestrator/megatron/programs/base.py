@@ -20,8 +20,7 @@ from orchestrator.megatron.programs.flags import fixed_argument
 from orchestrator.megatron.programs.sites import GPT2_TOKENS, CheckoutSite
 from orchestrator.megatron.rules import Dialect
 from orchestrator.programs.axes import ProgramNames
-from orchestrator.programs.bound import BoundProgram
-from orchestrator.programs.changes import read_flags, without_flags
+from orchestrator.programs.command import BoundProgram, read_flags, without_flags
 from orchestrator.programs.program import Processes
 from orchestrator.programs.record import JobContext, Program, Site
 

@@ -27,8 +27,7 @@ from orchestrator.megatron.predictions import PlannedProgram
 from orchestrator.megatron.programs.base import TimeFacts, megatron_program
 from orchestrator.megatron.programs.flags import DROPOUT, flag_arguments, lacking, script_flags, site_flags
 from orchestrator.megatron.programs.sites import GPT2_FILES, GPT2_TOKENS, CheckoutSite, VocabularySite
-from orchestrator.programs.bound import SYNTHETIC, BoundProgram
-from orchestrator.programs.changes import read_flags
+from orchestrator.programs.command import SYNTHETIC, BoundProgram, read_flags
 from orchestrator.programs.needs import Repository, TokenData
 from orchestrator.programs.record import JobContext
 from orchestrator.text import counted

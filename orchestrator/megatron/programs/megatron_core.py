@@ -27,8 +27,7 @@ from orchestrator.megatron.programs.base import TimeFacts, megatron_program
 from orchestrator.megatron.programs.flags import RECOMPUTATION, Flags, flag_arguments, lacking, script_flags, site_flags
 from orchestrator.megatron.programs.megatron_2021 import SCHEDULE, SIZES
 from orchestrator.megatron.programs.sites import GPT2_FILES, GPT2_TOKENS, CheckoutSite, VocabularySite
-from orchestrator.programs.bound import BoundProgram
-from orchestrator.programs.changes import read_flags
+from orchestrator.programs.command import BoundProgram, read_flags
 from orchestrator.programs.needs import Repository, TokenData
 from orchestrator.programs.record import JobContext
 

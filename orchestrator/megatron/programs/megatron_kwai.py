@@ -24,7 +24,7 @@ from orchestrator.megatron.programs.flags import (
 )
 from orchestrator.megatron.programs.megatron_2021 import compile_command
 from orchestrator.megatron.programs.sites import LLAMA_TOKENS, MegatronSite
-from orchestrator.programs.bound import BoundProgram
+from orchestrator.programs.command import BoundProgram
 from orchestrator.programs.needs import Repository, TokenData
 from orchestrator.programs.record import JobContext
 

@@ -21,7 +21,7 @@ from orchestrator.megatron.programs.flags import flag_arguments, script_flags
 from orchestrator.paths import Folders
 from orchestrator.pretrain.arguments import microbatch_slots
 from orchestrator.pretrain.environment import source_files, version_of
-from orchestrator.programs.bound import BoundProgram
+from orchestrator.programs.command import BoundProgram
 from orchestrator.programs.needs import ProgramSite
 from orchestrator.programs.record import JobContext
 

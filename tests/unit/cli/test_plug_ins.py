@@ -21,7 +21,7 @@ import sys
 from orchestrator.config.model import Strict
 from orchestrator.fields import Column
 from orchestrator.programs.axes import ProgramAxes, ProgramNames
-from orchestrator.programs.bound import BoundProgram
+from orchestrator.programs.command import BoundProgram
 from orchestrator.programs.metric import MetricDefinition
 from orchestrator.programs.record import Program
 

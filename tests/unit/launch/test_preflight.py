@@ -16,7 +16,7 @@ from orchestrator.job_spec import Resources
 from orchestrator.launch.preflight import require_ready
 from orchestrator.paths import Folders
 from orchestrator.planning.plan import Plan
-from orchestrator.programs.bound import BoundProgram
+from orchestrator.programs.command import BoundProgram
 from tests.unit.catalog.entries import shipped
 from tests.unit.clusters.sites import PLAIN, cluster_of
 from tests.unit.launch.test_run_record import checkout, git

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from orchestrator.megatron.model import Layout, ModelShape, Training
 from orchestrator.megatron.rules import KWAI_RULES, RULES, RuleContext, broken_rules, layout_warnings
 from orchestrator.pretrain.arguments import parse_arguments, refusals
-from orchestrator.programs.changes import read_flags
+from orchestrator.programs.command import read_flags
 from tests.examples import examples
 
 MODEL = ModelShape(layers=32, hidden=1024, heads=16, seq=2048, vocab=51200)

@@ -10,7 +10,7 @@ from orchestrator.catalog.experiment import scale_names
 from orchestrator.megatron.case import TrainingCase, non_default
 from orchestrator.megatron.model import Layout, ModelShape, Training
 from orchestrator.planning.plan import identity
-from orchestrator.programs.bound import BoundProgram
+from orchestrator.programs.command import BoundProgram
 from tests.cases import expand
 from tests.unit.catalog.entries import shipped
 

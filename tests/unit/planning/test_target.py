@@ -14,7 +14,7 @@ from orchestrator.megatron.predictions import LOCAL_LAYERS_WARNING, memory_of, t
 from orchestrator.megatron.time_constants import Basis
 from orchestrator.planning.plan import check_case
 from orchestrator.planning.target import Target, refusals, start_refusals, start_warnings
-from orchestrator.programs.bound import BoundProgram
+from orchestrator.programs.command import BoundProgram
 from tests.cases import expand
 from tests.unit.catalog.entries import shipped
 from tests.unit.clusters.sites import PLAIN, cluster_of

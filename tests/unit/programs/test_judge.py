@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping
 
 import pytest
 
-from orchestrator.programs import patterns
-from orchestrator.programs.judge import JudgedOutput, failure_line, judge_output
+from orchestrator.programs import output
+from orchestrator.programs.described import JudgedOutput, failure_line, judge_output
 from orchestrator.programs.output import Scalar
 from tests.shipped_programs import problem_texts
 from tests.unit.programs.programs import SWEEP, SWEEP_OUTPUT, TRAINING, program
@@ -143,7 +143,7 @@ def test_failures_are_named_by_the_first_class_with_a_line() -> None:
 
 
 def test_a_slow_pattern_of_a_failure_is_stopped_and_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(patterns, "SLOWEST_S", 0.05)
+    monkeypatch.setattr(output, "SLOWEST_S", 0.05)
     slow = program(SWEEP.replace("verified:", "failures: {bad-link: '(a|a|aa)+$'}\nverified:"))
     assert failure_line(slow, [b"a" * 5000 + b"!\n"]).problems[0].startswith("failures.bad-link: took more than")
 
@@ -164,7 +164,7 @@ def test_a_csv_file_has_a_row_for_each_line() -> None:
 
 
 def test_a_slow_pattern_is_stopped_and_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(patterns, "SLOWEST_S", 0.05)
+    monkeypatch.setattr(output, "SLOWEST_S", 0.05)
     text = TRAINING.replace("step={iteration}", "(a|a|aa)+$ {iteration}")
     result = judged(text, "a" * 5000 + "! 1\n", {"width": 1, "steps": 1})
     assert problem_texts(result)[0].startswith("output.iterations: took more than")

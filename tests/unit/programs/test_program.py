@@ -20,12 +20,14 @@ def test_shown_programs_have_no_problem() -> None:
 
 
 def test_a_size_in_bytes_is_an_integer_in_the_command() -> None:
-    words = program(SWEEP).words({"from": 8, "to": "16G"})
+    words = [program(SWEEP).filled(word, {"from": 8, "to": "16G"}) for word in program(SWEEP).command]
     assert words == ["all_reduce", "-b", "8", "-e", str(2**34)]
 
 
 def test_a_text_without_unit_of_bytes_stays_as_it_is() -> None:
-    assert program(TRAINING).words({"width": "16G", "steps": 10})[3] == "16G"
+    assert [program(TRAINING).filled(word, {"width": "16G", "steps": 10}) for word in program(TRAINING).command][
+        3
+    ] == "16G"
 
 
 @pytest.mark.parametrize(

@@ -194,7 +194,7 @@ def test_the_published_numbers_of_torchtitan_have_the_ratios_of_the_claims() -> 
 def test_the_toy_training_prints_its_published_losses(point: Mapping[str, Mapping[str, int]]) -> None:
     program = shipped_program("examples/loss")
     settings: dict[str, Scalar] = {**point["where"], **program.content["fixed"]}
-    words = [sys.executable, *program.fields.words(settings)[1:]]
+    words = [sys.executable, *(program.fields.filled(word, settings) for word in program.fields.command[1:])]
     done = subprocess.run(words, cwd=program.folder, capture_output=True, check=True)
     result = program.judged(done.stdout, settings)
     assert result.problems == ()

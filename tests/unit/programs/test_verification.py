@@ -6,14 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.programs.verification import Row, Scope, condition_of
+from orchestrator.programs.verification import Row, condition_of
 
 VALUES = {"rows": 32, "out_of_bounds": 0.0, "steps": 10, "name": "Triad"}
 ROWS = [Row("size=8", 3, {"wrong": 0.0, "size": 8.0}), Row("size=16", 4, {"wrong": 3.0, "size": 16.0})]
 
 
 def problems(text: str) -> list[str]:
-    return [part.why for part in condition_of(text).unmet(Scope(VALUES, ROWS))]
+    return [part.why for part in condition_of(text).unmet(VALUES, ROWS)]
 
 
 @pytest.mark.parametrize(
@@ -52,14 +52,14 @@ def test_a_condition_that_does_not_hold_says_which_number_is_wrong(text: str, fo
 
 
 def test_all_of_no_rows_does_not_hold() -> None:
-    (part,) = condition_of("all(wrong == 0)").unmet(Scope(VALUES, ()))
+    (part,) = condition_of("all(wrong == 0)").unmet(VALUES, ())
     assert part.why == "all(wrong == 0): the output has no row"
 
 
 def test_a_part_that_does_not_hold_has_its_names_and_the_line_of_its_first_row() -> None:
-    (count,) = condition_of("rows == 31").unmet(Scope(VALUES, ROWS))
+    (count,) = condition_of("rows == 31").unmet(VALUES, ROWS)
     assert count.names == {"rows"} and count.line == 0
-    (row,) = condition_of("all(wrong == 0)").unmet(Scope(VALUES, ROWS))
+    (row,) = condition_of("all(wrong == 0)").unmet(VALUES, ROWS)
     assert row.names == {"wrong"} and row.line == 4
 
 
@@ -91,8 +91,8 @@ def test_a_keyword_of_python_is_a_name() -> None:
     values = {"from": 1, "to": 2, "in": "is not", "is": 3}
     condition = condition_of("from == 1 and to >= from and in == 'is not' and not is < 3")
     assert condition.names() == ({"from", "to", "in", "is"}, set())
-    assert condition.unmet(Scope(values, ())) == []
-    assert condition.unmet(Scope({**values, "from": 4}, ()))[0].why == "from == 1: from is 4"
+    assert condition.unmet(values, ()) == []
+    assert condition.unmet({**values, "from": 4}, ())[0].why == "from == 1: from is 4"
 
 
 @pytest.mark.parametrize("text", ["all == 1", "rows == 1 and any < 2", "1 == not", "and >= 3"])
@@ -117,4 +117,4 @@ def test_any_text_is_a_condition_or_is_refused(text: str) -> None:
         condition = condition_of(text)
     except ValueError:
         return
-    assert isinstance(condition.unmet(Scope(VALUES, ROWS)), list)
+    assert isinstance(condition.unmet(VALUES, ROWS), list)

@@ -20,7 +20,7 @@ from orchestrator.megatron.programs import megatron_named
 from orchestrator.megatron.rules import RuleContext
 from orchestrator.paths import Folders
 from orchestrator.pretrain import log_lines
-from orchestrator.programs.changes import read_flags
+from orchestrator.programs.command import read_flags
 from orchestrator.programs.registry import programs
 from tests.cases import expand, megatron_names
 from tests.recorded_jobs import job_row

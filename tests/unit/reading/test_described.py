@@ -20,7 +20,7 @@ from orchestrator.ledger.attempts import job_rows, record_observations, result_r
 from orchestrator.ledger.measurements import MeasuredMetric
 from orchestrator.ledger.rows import JobRow, Observation
 from orchestrator.ledger.tables import ENDED, Attempt, SchedulerKind
-from orchestrator.programs import output, patterns
+from orchestrator.programs import output
 from orchestrator.reading.collect import collect, is_verified
 from orchestrator.reading.job_status import job_statuses
 from orchestrator.reading.logs import LONGEST_LINE_BYTES
@@ -306,7 +306,7 @@ def test_a_job_without_the_proof_of_its_image_is_not_verified(made: Make) -> Non
 def test_a_pattern_that_backtracks_is_stopped_and_named(
     made: Make, where: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(patterns, "SLOWEST_S", 0.05)
+    monkeypatch.setattr(output, "SLOWEST_S", 0.05)
     slow = "(a|a|aa)+$"
     text = SWEEP.replace("Out of", f"{slow} Out of") if where == "values" else SWEEP + f"failures: {{mine: '{slow}'}}"
     job = made(text)

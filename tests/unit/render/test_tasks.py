@@ -15,7 +15,7 @@ from orchestrator.job_spec import Resources
 from orchestrator.launch.directives import directives, srun_options
 from orchestrator.launch.render import environment
 from orchestrator.planning.plan import Plan
-from orchestrator.programs.bound import TORCHRUN
+from orchestrator.programs.command import TORCHRUN
 from tests.unit.render.stand_ins import (
     KINDS,
     ON_SLURM,

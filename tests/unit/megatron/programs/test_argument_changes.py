@@ -8,16 +8,15 @@ from typing import Any
 
 import pytest
 
-from orchestrator.catalog.argument_changes import require_changeable, with_changes
-from orchestrator.catalog.case import select
+from orchestrator.catalog.case import require_changeable, select, with_changes
 from orchestrator.clusters.program import program_for
 from orchestrator.errors import ReproError
 from orchestrator.job_spec import shown_changes
 from orchestrator.megatron.case import TrainingCase
 from orchestrator.megatron.programs import find_megatron
 from orchestrator.planning.plan import identity, job_content
-from orchestrator.programs.bound import BoundProgram
-from orchestrator.programs.changes import (
+from orchestrator.programs.command import (
+    BoundProgram,
     changes_of,
     parse_changes,
     read_flags,

@@ -16,7 +16,7 @@ from orchestrator.megatron.model import Attention, Training
 from orchestrator.megatron.programs import find_megatron
 from orchestrator.megatron.programs.pretrain import code_version
 from orchestrator.paths import Folders
-from orchestrator.programs.bound import BoundProgram
+from orchestrator.programs.command import BoundProgram
 from orchestrator.programs.registry import programs
 from tests.cases import expand, megatron_names
 from tests.unit.catalog.entries import CHECKOUT, shipped

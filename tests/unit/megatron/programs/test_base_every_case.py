@@ -16,7 +16,7 @@ from orchestrator.clusters.resolve import Cluster
 from orchestrator.errors import ReproError
 from orchestrator.megatron.case import TrainingCase
 from orchestrator.paths import Folders
-from orchestrator.programs.changes import read_flags
+from orchestrator.programs.command import read_flags
 from orchestrator.programs.registry import programs
 from tests.cases import expand, megatron_names
 from tests.unit.catalog.entries import CHECKOUT

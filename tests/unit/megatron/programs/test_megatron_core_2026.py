@@ -13,7 +13,7 @@ from orchestrator.errors import ReproError
 from orchestrator.megatron.case import TrainingCase
 from orchestrator.megatron.model import padded_vocabulary
 from orchestrator.megatron.programs.megatron_core import vocabulary_divisor
-from orchestrator.programs.changes import read_flags
+from orchestrator.programs.command import read_flags
 from tests.unit.catalog.entries import find_case
 from tests.unit.megatron.programs.places import arguments_of
 

@@ -9,7 +9,7 @@ import pytest
 
 from orchestrator.errors import ReproError
 from orchestrator.megatron.case import TrainingCase
-from orchestrator.programs.changes import read_flags
+from orchestrator.programs.command import read_flags
 from tests.cases import expand
 from tests.unit.catalog.entries import find_case, shipped
 from tests.unit.megatron.programs.places import arguments_of

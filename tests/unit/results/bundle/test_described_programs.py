@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.programs import patterns
+from orchestrator.programs import output
 from orchestrator.results.bundle.attempt_check import Derived, read_logs
 from orchestrator.results.bundle.extract import (
     TABLES,
@@ -130,7 +130,7 @@ def test_a_record_in_a_bundle_is_not_trusted(
     expected: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(patterns, "SLOWEST_S", 0.05)
+    monkeypatch.setattr(output, "SLOWEST_S", 0.05)
     job.write("a" * 5000 + "!\n" + SWEEP_OUTPUT)
     folder = unpacked(job, tmp_path / "bundle")
     edit(folder, "jobs", change)
