@@ -23,7 +23,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
-from orchestrator.clusters.gpus import GPUS
+from orchestrator.clusters.machine import GPUS
 from orchestrator.megatron.model import ModelShape, flops_per_iteration, tflops_per_gpu
 from orchestrator.pretrain.arguments import RunLayout, TrainingArguments, parse_arguments
 from orchestrator.pretrain.environment import find_place, set_environment

@@ -32,13 +32,9 @@ class Problem:
 
     def __str__(self) -> str:
         location = f"{self.location} " if self.location else ""
-        hint = f". {_sentence(self.hint)}" if self.hint else ""
+        hint = f". Hint: {self.hint}" if self.hint else ""
+        hint = hint.replace(". Hint: did you mean", ". Did you mean", 1)  # a question needs no introduction
         return " ".join(f"{location}{self.what}{hint}".splitlines())  # one line, whatever a file contains
-
-
-def _sentence(hint: str) -> str:
-    """Return the hint as the last part of a message. A question needs no introduction."""
-    return f"{hint[0].upper()}{hint[1:]}" if hint.startswith("did you mean") else f"Hint: {hint}"
 
 
 class ReproError(Exception):
@@ -65,12 +61,8 @@ def for_each(items: Iterable[T], function: Callable[[T], R]) -> list[R]:
     results: list[R] = []
     problems: list[Problem] = []
     for item in items:
-        try:
+        with added_to(problems):
             results.append(function(item))
-        except Unreachable:
-            raise
-        except ReproError as error:
-            problems.extend(error.problems)
     require_none(dict.fromkeys(problems))
     return results
 
@@ -87,16 +79,23 @@ def did_you_mean(word: str, known: Iterable[str], cutoff: float = 0.5) -> str | 
     return f'did you mean "{near[0]}"?' if near else None
 
 
+def there_are(names: Iterable[str]) -> str:
+    """Return the hint that lists all names."""
+    return f"there are: {', '.join(names) or 'none'}"
+
+
 def names_hint(word: str, known: Iterable[str]) -> str:
     """Return the hint for a word that must be a known one: the nearest known word, else all of them."""
     names = list(known)
-    return did_you_mean(word, names) or f"there are: {', '.join(names) or 'none'}"
+    return did_you_mean(word, names) or there_are(names)
 
 
 @contextmanager
 def added_to(problems: list[Problem]) -> Iterator[None]:
-    """Add the problems of the block's ReproError to the list, and continue after the block."""
+    """Add the problems of the block's ReproError to the list, and continue after the block. Unreachable is raised."""
     try:
         yield
+    except Unreachable:
+        raise
     except ReproError as error:
         problems.extend(error.problems)

@@ -75,17 +75,13 @@ def open_job_file(folder: Path, name: str) -> BinaryIO | None:
     return os.fdopen(opened, "rb")
 
 
-def read_job_file(folder: Path, name: str) -> bytes | None:
-    """Return the whole file, or None if it does not exist. Errors are those of `open_job_file`."""
-    return _read_end(folder, name, -1)
-
-
 def tail_bytes(folder: Path, name: str, last: int) -> bytes:
     """Return up to `last` bytes from the end of the file; nothing if it does not exist. Errors: `open_job_file`."""
-    return _read_end(folder, name, last) or b""
+    return read_job_file(folder, name, last) or b""
 
 
-def _read_end(folder: Path, name: str, last: int) -> bytes | None:
+def read_job_file(folder: Path, name: str, last: int = -1) -> bytes | None:
+    """Return the whole file or its last bytes; None if it does not exist. Errors are those of `open_job_file`."""
     file = open_job_file(folder, name)
     if file is None:
         return None

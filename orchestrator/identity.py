@@ -177,9 +177,7 @@ class MachineIdentity:
     @classmethod
     def parse(cls, text: str) -> MachineIdentity:
         """Return the machine that `str` printed."""
-        machine_id, _, rest = text.partition("/")
-        boot_id, _, pid_namespace = rest.partition("/")
-        return cls(machine_id, boot_id, pid_namespace)
+        return cls(*f"{text}//".split("/")[:3])
 
 
 @cache

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from datetime import datetime
 
 ESCAPE_SEQUENCE = re.compile(r"\x1b\[[0-9;:?]*[ -/]*[@-~]")
@@ -17,35 +17,20 @@ ESCAPE_SEQUENCE = re.compile(r"\x1b\[[0-9;:?]*[ -/]*[@-~]")
 
 def _is_harmless(character: str) -> bool:
     """Return whether a character only prints; Python counts no space but U+0020 as printable."""
-    return character.isprintable() or unicodedata.category(character) == "Zs"
+    return character.isprintable() or character in "\n\t" or unicodedata.category(character) == "Zs"
 
 
-class _Translation(dict[int, int | str]):
-    """Table for `str.translate` that is filled on use; line ends and tabs stay."""
-
-    def __init__(self, replacement: Callable[[int], int | str]) -> None:
-        self._replacement = replacement
-
-    def __missing__(self, code: int) -> int | str:
-        character = chr(code)
-        self[code] = code if character in "\n\t" or _is_harmless(character) else self._replacement(code)
-        return self[code]
-
-
-def _symbol(code: int) -> int | str:
+def _symbol(character: str) -> str:
     """Return Unicode's picture of an ASCII control character, else the number of the character."""
+    code = ord(character)
     if code < 0x20 or code == 0x7F:
-        return 0x2421 if code == 0x7F else 0x2400 + code
+        return chr(0x2421 if code == 0x7F else 0x2400 + code)
     return f"⟨U+{code:04X}⟩"
-
-
-_QUESTION_MARKS = _Translation(lambda _code: ord("?"))
-_SYMBOLS = _Translation(_symbol)
 
 
 def printable(text: str) -> str:
     """Return the text for a terminal: `?` for each character that does not print, except line ends and tabs."""
-    return text.translate(_QUESTION_MARKS)
+    return "".join(character if _is_harmless(character) else "?" for character in text)
 
 
 def printable_line(text: str) -> str:
@@ -56,7 +41,7 @@ def printable_line(text: str) -> str:
 
 def with_symbols(text: str) -> str:
     """Return the text for a page: a visible symbol for each character that does not print."""
-    return text.replace("\r\n", "\n").translate(_SYMBOLS)
+    return "".join(each if _is_harmless(each) else _symbol(each) for each in text.replace("\r\n", "\n"))
 
 
 def counted(number: int, noun: str) -> str:

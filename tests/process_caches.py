@@ -13,7 +13,7 @@ import sqlalchemy as sa
 
 from orchestrator.cli.main import LazyGroup
 from orchestrator.ledger import database
-from orchestrator.ledger.views import create_schema
+from orchestrator.ledger.tables import create_schema
 
 _get_command = LazyGroup.get_command
 

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from orchestrator.catalog.template import *
     from orchestrator.clusters import *
     from orchestrator.clusters.check import *
-    from orchestrator.clusters.layers import *
     from orchestrator.clusters.profile import *
     from orchestrator.clusters.program import *
     from orchestrator.clusters.resolve import *
@@ -90,10 +89,9 @@ _NAMES = {
     "catalog.template": "experiment_schema_text new_experiment",
     "clusters": "cluster_names",
     "clusters.check": "Finding",
-    "clusters.layers": "leaves",
     "clusters.profile": "schema_text",
     "clusters.program": "ImageFile image_rows imported_file",
-    "clusters.resolve": "Cluster ClusterRow ProfileField find_cluster",
+    "clusters.resolve": "Cluster ClusterRow ProfileField find_cluster leaves",
     "config.yaml": "dotted shown",
     "files": "WrittenFile",
     "launch.cluster_check": "ClusterCheck check_cluster new_cluster",

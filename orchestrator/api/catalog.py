@@ -36,7 +36,7 @@ from orchestrator.paths import Folders, find_folders
 from orchestrator.programs.registry import programs
 
 if TYPE_CHECKING:
-    from orchestrator.ledger.readonly_file import JobCount
+    from orchestrator.ledger.sqlite_file import JobCount
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +109,7 @@ def _job_counts(folders: Folders, session: Session) -> list[JobCount]:
     """Return the submitted jobs of each experiment. A SQLite ledger is read without the database's modules."""
     if session.given_ledger is None and folders.refused is None and not (folders.home / "results.db").exists():
         return []
-    from orchestrator.ledger.readonly_file import job_counts_in_file
+    from orchestrator.ledger.sqlite_file import job_counts_in_file
 
     is_refused = session.given_ledger is None and folders.refused is not None
     file = None if is_refused else session.ledger_file

@@ -17,10 +17,9 @@ from orchestrator.errors import EXIT_FAILED, Problem, ReproError, for_each
 from orchestrator.fields import Column
 from orchestrator.files import names_folder, require_place, written_whole
 from orchestrator.job_spec import Value, shown_changes
-from orchestrator.ledger.attempts import changed_arguments, job_rows, job_summaries, result_rows
+from orchestrator.ledger.attempts import changed_arguments, job_rows, job_summaries, result_rows, run_summaries
 from orchestrator.ledger.database import Ledger, now
 from orchestrator.ledger.measurements import metrics_of, rows_of_output
-from orchestrator.ledger.reports import run_summaries
 from orchestrator.ledger.rows import JobRow, JobSummary
 from orchestrator.programs.command import parse_changes
 from orchestrator.results.bundle.verify import Verified, verify

@@ -22,6 +22,7 @@ from orchestrator.ledger.attempts import (
     attempts_of_jobs,
     described_axes,
     job_count,
+    job_history,
     job_rows,
     job_summaries,
     last_seen,
@@ -197,8 +198,6 @@ def one_job(ledger: Ledger, folders: Folders, target: str) -> JobRow:
 
 def history(job: str, *, session: Session = DEFAULT) -> JobHistory:
     """Return every attempt of a job with its measurements and events."""
-    from orchestrator.ledger.reports import job_history  # not for `status`
-
     ledger = session.ledger()
     row = one_job(ledger, session.folders, job)
     session.note(update(ledger).complaints)

@@ -12,14 +12,15 @@ from typing import Annotated
 
 from orchestrator.api import DEFAULT, Session
 from orchestrator.catalog.library import published_code
-from orchestrator.clusters.needs import (
+from orchestrator.clusters.program import (
+    FetchRecord,
     Item,
     Source,
-    fetch_record,
     items_at,
     items_of,
     require_placed,
     sources_of,
+    stored_record,
     unmounted,
 )
 from orchestrator.clusters.resolve import Cluster, find_cluster
@@ -161,7 +162,7 @@ def _need(source: Source, item: Item | None, profile: Cluster | None) -> NeedRow
     elif item is not None and profile is not None:
         is_seen = profile.profile.site.login_sees_paths
         state = item_state(item) if is_seen else "on the nodes"
-        record = fetch_record(item.record_file) if is_seen else None
+        record = stored_record(FetchRecord, item.record_file) if is_seen else None
     return row_of(
         NeedRow,
         source,

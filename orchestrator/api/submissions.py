@@ -28,9 +28,9 @@ from orchestrator.launch.supervise import RunSupervisor, wait_for
 from orchestrator.launch.templates import Explained
 from orchestrator.ledger.attempts import job_rows, measured_for, result_rows, rows_of_attempts
 from orchestrator.ledger.database import Ledger, now
-from orchestrator.ledger.experiment_files import record_experiment_file
 from orchestrator.ledger.rows import JobRow
 from orchestrator.ledger.runs import adopted_ids, record_adopted
+from orchestrator.ledger.submissions import record_experiment_file
 from orchestrator.ledger.tables import OPEN, RUNNING
 from orchestrator.paths import Folders
 from orchestrator.programs.command import changes_of

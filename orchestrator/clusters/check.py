@@ -11,11 +11,11 @@ from functools import cached_property
 from typing import Literal
 
 from orchestrator.clusters.container import MountFields, release
-from orchestrator.clusters.needs import CORRECT, SitePath, fetch_record, needed_paths
+from orchestrator.clusters.profile import QosFields, SlurmFields
+from orchestrator.clusters.program import CORRECT, FetchRecord, SitePath, needed_paths, stored_record
 from orchestrator.clusters.resolve import Cluster
-from orchestrator.clusters.slurm_fields import QosFields, SlurmFields
 from orchestrator.config.yaml import KeyPath, dotted
-from orchestrator.errors import did_you_mean
+from orchestrator.errors import did_you_mean, names_hint, there_are
 from orchestrator.programs.registry import find_program, known_program
 from orchestrator.slurm.notation import format_time_limit, time_limit_s
 from orchestrator.slurm.site import Association, NodeKind, Partition, Site
@@ -44,16 +44,6 @@ class Finding:
     def is_fault(self) -> bool:
         """True if the user must correct the profile or the site."""
         return self.result in ("wrong", "open")
-
-
-def nearest_name(name: str, names: Sequence[str]) -> str:
-    """Return the hint for an unknown name: the nearest name, or all names."""
-    return did_you_mean(name, names) or there_are(names)
-
-
-def there_are(names: Sequence[str]) -> str:
-    """Return the hint that lists all names."""
-    return f"there are: {', '.join(names) or 'none'}"
 
 
 def is_blank(text: str) -> bool:
@@ -108,7 +98,7 @@ def _finding(cluster: Cluster, wanted: SitePath, place: Place, seen: dict[str, P
         # Jobs do not need write permission: another user may have imported the images.
         hint = "ask its owner to import images, or to give you write permission"
         return finding("later", f"{path}: you cannot write to it", hint)
-    record = fetch_record(wanted.record) if wanted.record and seen is None else None
+    record = stored_record(FetchRecord, wanted.record) if wanted.record and seen is None else None
     return finding("ok", f"{path}, fetched {record.fetched}" if record else path)
 
 
@@ -212,6 +202,12 @@ class _SiteChecks:
         """Return a finding about a field of the profile, such as `slurm.qos`."""
         return Finding(field, "login", result, message, self.cluster.location(tuple(field.split("."))), hint)
 
+    def _named(self, field: str, name: str, names: Sequence[str], unknown: str) -> Finding:
+        """Return whether a name is one of Slurm's names."""
+        if name in names:
+            return self._at(field, "ok", name)
+        return self._at(field, "wrong", f"{name}: {unknown}", names_hint(name, names))
+
     def partition(self) -> Iterator[Finding]:
         """Check the partition."""
         name = self.slurm.partition
@@ -219,10 +215,10 @@ class _SiteChecks:
             return
         there = [partition.name for partition in self.site.partitions]
         if name is None and self.job_partition is None:
-            hint = f"set slurm: partition:; there are: {', '.join(there)}"
+            hint = f"set slurm: partition:; {there_are(there)}"
             yield self._at("slurm.partition", "wrong", "missing, and the cluster has no default partition", hint)
         elif self.job_partition is None:
-            yield self._at("slurm.partition", "wrong", f"{name}: no such partition", nearest_name(str(name), there))
+            yield self._named("slurm.partition", str(name), there, "no such partition")
         elif not self.job_partition.is_up:
             hint = "choose a partition that sinfo -s lists as up"
             yield self._at("slurm.partition", "wrong", f"{self.job_partition.name} is not up", hint)
@@ -241,7 +237,7 @@ class _SiteChecks:
                 yield self._at("slurm.constraint", "unknown", "Slurm does not show its nodes to this user")
             elif missing:
                 message = f"no node of {self.job_partition.name} has {', '.join(missing)}"
-                yield self._at("slurm.constraint", "wrong", message, nearest_name(missing[0], there))
+                yield self._at("slurm.constraint", "wrong", message, names_hint(missing[0], there))
             else:
                 yield self._at("slurm.constraint", "ok", self.slurm.constraint)
         wanted = self.slurm.reservation
@@ -260,15 +256,12 @@ class _SiteChecks:
         partition = self.job_partition
         if partition is None:
             return
-        given = {"time_limit": self.slurm.time_limit, "max_time": self.slurm.max_time}
-        for field, value in given.items():
-            if value is None:
-                continue
-            if partition.max_time_s is not None and time_limit_s(value) > partition.max_time_s:
+        for field, value in {"time_limit": self.slurm.time_limit, "max_time": self.slurm.max_time}.items():
+            if value and partition.max_time_s is not None and time_limit_s(value) > partition.max_time_s:
                 longest = format_time_limit(partition.max_time_s)
                 message = f"{value}, but {partition.name} allows {longest}"
                 yield self._at(f"slurm.{field}", "wrong", message, f"set {field}: {longest}")
-            else:
+            elif value:
                 yield self._at(f"slurm.{field}", "ok", value)
         nodes = self._most_nodes()
         if partition.max_nodes and nodes > partition.max_nodes:
@@ -333,12 +326,10 @@ class _SiteChecks:
         kinds = sorted(
             {gres.kind for node in partition.kinds for gres in node.gres if gres.name == "gpu" and gres.kind}
         )
-        if kind and kind not in kinds:
-            hint = did_you_mean(kind, kinds) or f"there are: {', '.join(kinds) or 'GPUs without a type'}"
-            yield self._at("slurm.gres_type", "wrong", f"{kind}: no such GPU type in {partition.name}", hint)
-            kind = None
-        elif kind:
-            yield self._at("slurm.gres_type", "ok", kind)
+        if kind:
+            names = kinds or ["GPUs without a type"]
+            yield self._named("slurm.gres_type", kind, names, f"no such GPU type in {partition.name}")
+            kind = kind if kind in kinds else None
         counts = sorted({count for node in self._job_nodes or partition.kinds if (count := _count(node, kind))})
         if hardware.gpus_per_node not in counts:
             there = " or ".join(map(str, counts))
@@ -350,14 +341,11 @@ class _SiteChecks:
     def launching(self) -> Iterator[Finding]:
         """Check the MPI type of srun."""
         mpi, kinds = self.slurm.mpi, self.site.mpi_kinds
-        if mpi is None:
-            return
-        if not kinds:
+        if mpi is not None and not kinds:
             yield self._at("slurm.mpi", "unknown", "srun does not list its MPI types")
-        elif mpi in (*kinds, "none"):
-            yield self._at("slurm.mpi", "ok", mpi)
-        else:
-            yield self._at("slurm.mpi", "wrong", f"{mpi}: srun has no such MPI type", nearest_name(mpi, kinds))
+        elif mpi is not None:
+            known = ["none"] if mpi == "none" else kinds  # srun always accepts none
+            yield self._named("slurm.mpi", mpi, known, "srun has no such MPI type")
 
     def container(self) -> Iterator[Finding]:
         """Check the container runtime against the options of srun."""
@@ -365,23 +353,20 @@ class _SiteChecks:
         if container is None:
             return
         if container.runtime in ("apptainer", "shifter", "podman-hpc"):
-            there = shutil.which(container.runtime)
-            if there is not None:
+            if there := shutil.which(container.runtime):
                 yield self._at("container.runtime", "ok", there)
             else:
                 message = f"this machine has no {container.runtime}; nodes may have it"
                 yield self._at("container.runtime", "unknown", message, "use --job")
+        elif container.runtime == "edf" and "environment" in srun.names:
+            yield self._at("container.runtime", "ok", "srun has --environment")
         elif container.runtime == "edf":
-            if "environment" in srun.names:
-                yield self._at("container.runtime", "ok", "srun has --environment")
-            else:
-                hint = "edf needs the container engine of CSCS; set runtime: pyxis on other sites"
-                yield self._at("container.runtime", "wrong", "srun has no --environment", hint)
-        elif container.runtime == "pyxis":
-            if not srun.has_pyxis:
-                hint = "install pyxis, or remove container: from the profile"
-                yield self._at("container.runtime", "wrong", "srun has no --container-image, the option of pyxis", hint)
-                return
+            hint = "edf needs the container engine of CSCS; set runtime: pyxis on other sites"
+            yield self._at("container.runtime", "wrong", "srun has no --environment", hint)
+        elif not srun.has_pyxis:
+            hint = "install pyxis, or remove container: from the profile"
+            yield self._at("container.runtime", "wrong", "srun has no --container-image, the option of pyxis", hint)
+        else:
             oldest, too_new = srun.pyxis_versions or ("0", None)
             newest = f", older than {too_new}" if too_new else " or newer"
             fits = f"srun's options are those of pyxis {oldest}{newest}"
@@ -475,7 +460,7 @@ class _SiteChecks:
         if self.site.qos is None:
             yield self._of_qos(name, path, "unknown", "accounting does not answer")
         elif self.site.qos_named(name) is None:
-            yield self._of_qos(name, path, "wrong", "no such QOS", nearest_name(name, [q.name for q in self.site.qos]))
+            yield self._of_qos(name, path, "wrong", "no such QOS", names_hint(name, [q.name for q in self.site.qos]))
         elif self._associations and name not in self._associations[0].qos:
             message = f"account {self._associations[0].account} cannot use it"
             yield self._of_qos(name, path, "wrong", message, there_are(self._allowed()))
@@ -503,25 +488,21 @@ class _SiteChecks:
     def _excesses(self, given: QosFields) -> Iterator[tuple[str, str]]:
         """Yield each limit of the profile that exceeds the limit in Slurm, with a hint."""
         nodes, gpus, limit = self._most_nodes(given.max_nodes), given.max_gpus, self._longest(given.max_time)
-        most = self._limit(given.name, "max_nodes")
+        most = self.site.limit("max_nodes", self.job_partition, given.name)
         if most is not None and nodes > most:
             yield f"jobs may have {counted(nodes, 'node')}, Slurm's limit is {most}", f"max_nodes: {most}"
             nodes = most
         per_node = self.cluster.hardware.gpus_per_node
         gpus = min(gpus or nodes * per_node, nodes * per_node)
-        most = self._limit(given.name, "max_gpus")
+        most = self.site.limit("max_gpus", self.job_partition, given.name)
         if most is not None and gpus > most:
             hint = f"max_gpus: {most}" if given.max_gpus else f"max_nodes: {max(most // per_node, 1)}"
             yield f"jobs may have {counted(gpus, 'GPU')}, Slurm's limit is {most}", hint
-        most = self._limit(given.name, "max_wall_s")
+        most = self.site.limit("max_wall_s", self.job_partition, given.name)
         if most is not None and time_limit_s(limit) > most:
             field = "max_time" if given.max_time or self.slurm.max_time else "time_limit"
             longest = format_time_limit(most)
             yield f"jobs may take {limit}, Slurm's limit is {longest}", f"{field}: {longest}"
-
-    def _limit(self, name: str, limit: str) -> int | None:
-        """Return the limit in effect."""
-        return self.site.limit(limit, self.job_partition, name)
 
 
 def _count(node: NodeKind, kind: str | None) -> int:

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import get_args
 
-from orchestrator.clusters.gpus import GPUS
+from orchestrator.clusters.machine import GPUS
 from orchestrator.clusters.profile import Architecture
 from orchestrator.config.yaml import scalar
 from orchestrator.slurm.notation import format_time_limit

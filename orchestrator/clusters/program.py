@@ -1,4 +1,4 @@
-"""Program of a case on a cluster, and the images of its jobs.
+"""Program of a case on a cluster: its code and data, their places and records, and the images of its jobs.
 
 `repro images import` creates three files for each image in the staging folder: a link, its target and a record.
 """
@@ -6,27 +6,268 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import re
 import stat
 import struct
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
+from typing import Annotated, TypeVar
+
+from pydantic import StringConstraints, TypeAdapter
 
 from orchestrator.catalog.case import Case
-from orchestrator.catalog.experiment import Paper
+from orchestrator.catalog.experiment import CodeFields, Paper
 from orchestrator.catalog.library import Entry
-from orchestrator.clusters.container import read_image
+from orchestrator.clusters.container import MountFields, read_image
 from orchestrator.clusters.resolve import Cluster
-from orchestrator.errors import Problem, ReproError
+from orchestrator.config.yaml import shown
+from orchestrator.errors import Problem, ReproError, require_none
 from orchestrator.job_spec import Resources
 from orchestrator.paths import Folders
 from orchestrator.programs.command import BoundProgram, ContainerImage, job_command, without_flags
-from orchestrator.programs.needs import directory_hint
-from orchestrator.programs.record import JobContext
+from orchestrator.programs.needs import (
+    GITHUB,
+    Need,
+    PublicFile,
+    Repository,
+    TokenData,
+    directory_hint,
+    fetch_command,
+)
+from orchestrator.programs.record import JobContext, Program
 from orchestrator.programs.registry import find_program
+
+_Record = TypeVar("_Record")
+
+DATA_FILES = (".bin", ".idx")
+"""Extensions of the two files of a data set."""
+
+# Neither a git option nor a path that leaves a folder.
+_REPOSITORY = re.compile(r"\w[\w.-]*/\w[\w.-]*", re.ASCII)
+_REVISION = re.compile(r"\w[\w.+-]*(/\w[\w.+-]*)*", re.ASCII)
+
+OFFLINE_HINT = "without internet on this machine, --offline prints a script for another one"
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Origin of what a field of the profile names.
+
+    `address` is a URL, or how the data are made. `commit` is a full hash or a branch; None for files and data.
+    `is_required`: a profile must set the field.
+    """
+
+    need: Need
+    address: str
+    commit: str | None
+    is_required: bool
+
+    @property
+    def kind(self) -> str:
+        """Return what it is, for people."""
+        return {Repository: "git checkout", PublicFile: "file", TokenData: "token data"}[type(self.need)]
+
+    @property
+    def default_name(self) -> str:
+        """Return the name in a folder of `--directory`."""
+        if isinstance(self.need, PublicFile):
+            return self.need.name
+        if isinstance(self.need, TokenData):
+            return f"random-tokens-{self.need.vocabulary}"
+        commit = self.commit or ""
+        short = commit[:10] if len(commit) == 40 else commit.replace("/", "-")
+        return f"{self.address.rpartition('/')[2]}-{short}"
+
+    @property
+    def published_data(self) -> str | None:
+        """Return the description of the paper's data; None for code and files."""
+        return self.need.published if isinstance(self.need, TokenData) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """Need of a program at a place: a checkout, a file, or the prefix of a data set.
+
+    `path` is its absolute path on this machine, `value` the value of the field in the profile: for a checkout it can be
+    one of its folders, and in a container a path can have another name. `location` is the place of the value.
+    """
+
+    source: Source
+    path: Path
+    value: str
+    location: str | None = None
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """Paths that must exist."""
+        if isinstance(self.source.need, TokenData):
+            return tuple(self.path.with_name(self.path.name + ending) for ending in DATA_FILES)
+        return (self.path,)
+
+    @property
+    def record_file(self) -> Path:
+        """Return the file with the record of the fetch, in the folder of the item."""
+        return record_file(self.path)
+
+
+CORRECT = "correct the path, or create it"
+
+
+@dataclass(frozen=True, slots=True)
+class SitePath:
+    """Path that must exist. `check` is the field of the profile, `hint` is for a missing path.
+
+    If `is_read`, jobs read the file as the user who submits them. `record` is the record of its fetch, if it can have
+    one.
+    """
+
+    check: str
+    path: str
+    location: str
+    hint: str = CORRECT
+    is_read: bool = False
+    record: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FetchRecord:
+    """Record of a fetch. `sha256` has the checksum of each file by name; `fetched` is a time in UTC."""
+
+    source: str
+    commit: str | None
+    sha256: Mapping[str, str]
+    fetched: str
+    user: str
+
+
+def sources_of(program: Program, code: Mapping[str, CodeFields]) -> list[Source]:
+    """Return what the program needs. Published code of a paper replaces the repository of the program."""
+    return [_source(program, need, code) for need in program.needs]
+
+
+def _source(program: Program, need: Need, code: Mapping[str, CodeFields]) -> Source:
+    is_required = program.site.model_fields[need.field].is_required()
+    if isinstance(need, PublicFile):
+        return Source(need, need.url, None, is_required)
+    if isinstance(need, TokenData):
+        return Source(need, f"random tokens below {need.vocabulary}, made by repro", None, is_required)
+    name, commit = need.name, need.commit
+    published = code.get(program.name) if need.field == "checkout" else None
+    if published is not None:  # as for the jobs (JobContext.commit)
+        name, commit = published.repository, published.commit
+    if name is None or commit is None:
+        raise ReproError(Problem(f"no paper.yaml names the code of {program.name}"))
+    if not _REPOSITORY.fullmatch(name) or not _REVISION.fullmatch(commit):
+        what = f"code of {program.name}: {name} at {commit}: not a repository of GitHub with a commit, branch or tag"
+        raise ReproError(Problem(what, hint="correct code: in paper.yaml"))
+    return Source(need, f"{GITHUB}/{name}", commit, is_required)
+
+
+def items_at(sources: Sequence[Source], directory: Path, data_name: str | None = None) -> list[Item]:
+    """Return the required items in a folder, under their default names, or with another name of the data set."""
+    items: list[Item] = []
+    for source in (source for source in sources if source.is_required):
+        path = directory / (data_name if data_name and isinstance(source.need, TokenData) else source.default_name)
+        items.append(Item(source, path, str(path / getattr(source.need, "subfolder", ""))))
+    return items
+
+
+def items_of(program: Program, cluster: Cluster, sources: Sequence[Source]) -> list[Item]:
+    """Return the items at the paths of the profile. Open values, and optional fields without a value, are left out."""
+    items: list[Item] = []
+    for source in sources:
+        need = source.need
+        value = getattr(cluster.profile.programs.site(program.name), need.field, None)
+        if value is not None and not value.startswith("<"):
+            subfolder = f"/{need.subfolder}" if isinstance(need, Repository) and need.subfolder else ""
+            path = Path(host_path(value, cluster).removesuffix(subfolder))
+            items.append(Item(source, path, value, cluster.location(("programs", program.name, need.field))))
+    return items
+
+
+def needed_paths(program: Program, cluster: Cluster) -> Iterator[SitePath]:
+    """Yield the absolute paths of the profile that jobs of the program read. Open values are left out."""
+    site = cluster.profile.programs.site(program.name)
+    for need in program.needs:
+        value = getattr(site, need.field, None)
+        if value is None or not value.startswith("/"):
+            continue
+        path, location = host_path(value, cluster), cluster.location(("programs", program.name, need.field))
+        check, hint = f"programs.{program.name}.{need.field}", fetch_command(program.name, cluster.name)
+        for ending in DATA_FILES if isinstance(need, TokenData) else ("",):
+            yield SitePath(check, path + ending, location, hint, record=record_file(Path(path)))
+
+
+def require_placed(
+    program: Program, cluster: Cluster, sources: Sequence[Source], items: Sequence[Item], *, is_written_here: bool
+) -> None:
+    """Raise ReproError if the profile lacks a required path.
+
+    With `is_written_here`, also if this machine does not see the paths.
+    """
+    problems: list[Problem] = []
+    placed = {item.source.need.field for item in items}
+    missing = [source.need.field for source in sources if source.is_required and source.need.field not in placed]
+    if missing:
+        what = f"programs.{program.name}: {', '.join(missing)} not filled in"
+        hint = f"set them in {shown(cluster.overlay)}, or choose a folder: --directory /SHARED/FOLDER"
+        problems.append(Problem(what, cluster.location(("programs", program.name)), hint))
+    if is_written_here and not cluster.profile.site.login_sees_paths:
+        location = cluster.location(("site", "login_sees_paths"))
+        hint = "add --offline: it prints a script, which you can run on a machine that sees them"
+        problems.append(Problem("this machine does not see the paths of the profile", location, hint))
+    require_none(problems)
+
+
+def host_path(path: str, cluster: Cluster) -> str:
+    """Return the path on the host of a path in the container."""
+    for source, target in _mounts(cluster):
+        if f"{path}/".startswith(f"{target}/"):
+            return source + path[len(target) :]
+    return path
+
+
+def _mounts(cluster: Cluster) -> Iterator[tuple[str, str]]:
+    """Yield the folders of the host that containers of jobs have, each with its path in the container."""
+    container = cluster.profile.container
+    for item in container.mounts if container else ():
+        source, _, rest = (item.mount if isinstance(item, MountFields) else item).partition(":")
+        if source.startswith("/"):
+            yield source.rstrip("/"), (rest.partition(":")[0] or source).rstrip("/")
+
+
+def unmounted(cluster: Cluster, items: Sequence[Item]) -> list[Item]:
+    """Return the files and data that jobs do not see in their container. Job scripts mount the checkout themselves.
+
+    Empty for runtimes that mount file systems of the site by themselves.
+    """
+    container = cluster.profile.container
+    if container is None or container.runtime not in ("pyxis", "edf"):
+        return []
+    targets = [target for _, target in _mounts(cluster)]
+    return [
+        item
+        for item in items
+        if not isinstance(item.source.need, Repository)
+        and not any(f"{item.value}/".startswith(f"{target}/") for target in targets)
+    ]
+
+
+def record_file(path: Path) -> Path:
+    """Return the file with the record of what was fetched to this path."""
+    return path.with_name(f"{path.name}.fetched.json")
+
+
+def stored_record(record_type: type[_Record], file: Path) -> _Record | None:
+    """Return the record in this JSON file; None if there is none, or if it cannot be read."""
+    try:
+        return TypeAdapter(record_type).validate_json(file.read_bytes())
+    except (OSError, ValueError):
+        return None
+
 
 _HEAD_BYTES = 128
 _SQUASHFS, _SQUASHFS_BYTES = b"hsqs", 96
@@ -171,36 +412,29 @@ def image_uri(cluster: Cluster, name: str) -> str:
 class ImportRecord:
     """Record of an import, beside the imported file. Missing fields are empty.
 
-    `uris` are the addresses that the image was imported from, the first one first. `digest` is `sha256:` and 64 digits,
-    of the registry's `manifest` or of the `file` (`digest_of`). `imported` is a time in UTC.
+    `uri` and `other_uris` are the addresses that the image was imported from. `digest` is that of the registry's
+    `manifest` or of the `file` (`digest_of`). `imported` is a time in UTC.
     """
 
-    uris: tuple[str, ...] = ()
-    digest: str | None = None
+    uri: str | None = None
+    other_uris: tuple[str, ...] = ()
+    digest: Annotated[str, StringConstraints(pattern=r"^sha256:[0-9a-f]{64}$")] | None = None
     digest_of: str | None = None
     imported: str | None = None
     user: str | None = None
+
+    @property
+    def uris(self) -> tuple[str, ...]:
+        """All addresses, the first one first."""
+        return (self.uri, *self.other_uris) if self.uri else self.other_uris
 
 
 def import_record(file: Path) -> ImportRecord:
     """Return the record beside the file. It is empty if it cannot be read."""
     try:
-        record = json.loads(Path(f"{file.resolve()}.json").read_text(encoding="utf-8", errors="replace"))
-    except (OSError, ValueError, RuntimeError):  # RuntimeError: a loop of links
+        return stored_record(ImportRecord, Path(f"{file.resolve()}.json")) or ImportRecord()
+    except RuntimeError:  # a loop of links
         return ImportRecord()
-    if not isinstance(record, dict):
-        return ImportRecord()
-    others = record.get("other_uris")
-    uris = [record.get("uri"), *(others if isinstance(others, list) else ())]
-    texts = {name: value for name, value in record.items() if isinstance(value, str)}
-    digest = texts.get("digest")
-    return ImportRecord(
-        uris=tuple(uri for uri in uris if isinstance(uri, str)),
-        digest=digest if digest and re.fullmatch(r"sha256:[0-9a-f]{64}", digest) else None,
-        digest_of=texts.get("digest_of"),
-        imported=texts.get("imported"),
-        user=texts.get("user"),
-    )
 
 
 def image_of_jobs(cluster: Cluster, name: str, path: str | None = None) -> tuple[str | None, str | None]:

@@ -1,33 +1,44 @@
-"""Lookup of cluster profiles by name or path, and of the profile of a recorded run."""
+"""Lookup of cluster profiles by name or path, and merge of their layers.
+
+The layers are the extended profile, the profile itself, the private overlay, and settings of the command line.
+Mappings are merged field by field; other values are replaced. A field without a value (`qos:`) is removed.
+`{add: [...], remove: [...]}` changes a list. `remove` contains the full item, the option before its `=`, or the mount,
+line or name in the item. The location of each value is kept. `with_examples` gives open values an example, so that
+scripts can be read before a site fills them in.
+"""
 
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import stat
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 from orchestrator.clusters import cluster_names, is_overlay
 from orchestrator.clusters.container import FILE_RUNTIMES, read_image
-from orchestrator.clusters.layers import Layered, lay, with_examples
 from orchestrator.clusters.machine import Machine, this_machine
 from orchestrator.clusters.profile import ClusterProfile, NetworkFields
 from orchestrator.config.model import Hardware, placeholders, read_model
 from orchestrator.config.yaml import (
     Document,
     KeyPath,
+    Location,
     Setting,
+    YamlValue,
     children,
     dotted,
+    nearest,
     read_document,
     settings_document,
     shown,
 )
-from orchestrator.errors import Problem, ReproError, for_each, names_hint
+from orchestrator.errors import Problem, ReproError, added_to, for_each, names_hint, require_none
 from orchestrator.fields import Field
 from orchestrator.identity import name_of_user, why_not_own_path
 from orchestrator.masking import masked
@@ -35,6 +46,159 @@ from orchestrator.paths import Folders
 from orchestrator.programs.needs import directory_hint
 from orchestrator.programs.registry import known_program
 from orchestrator.secret_patterns import holds_secret
+
+_STEPS = {"add", "remove"}
+_NAMED_BY = ("mount", "run", "name")
+
+
+@dataclass(frozen=True, slots=True)
+class Layered:
+    """The merged value of all documents, with the location of each part."""
+
+    value: dict[str, YamlValue]
+    locations: Mapping[KeyPath, Location]
+    file: str
+
+    def location(self, path: KeyPath) -> str:
+        """Return the `file:line:column` of the value at `path`, or of its nearest parent."""
+        return str(nearest(self.locations, path) or Location(self.file, 1, 1))
+
+    def problem_location(self, path: KeyPath) -> str:
+        """Return the location of the value at `path`, or of its nearest parent, as the first part of a message."""
+        return (nearest(self.locations, path) or Location(self.file, 1, 1)).in_message
+
+    def mapping(self, *path: str) -> dict[str, YamlValue]:
+        """Return the mapping at `path`; {} if there is none."""
+        value: YamlValue = self.value
+        for key in path:
+            value = value.get(key) if isinstance(value, dict) else None
+        return value if isinstance(value, dict) else {}
+
+
+def lay(documents: Sequence[Document]) -> Layered:
+    """Merge the documents in this order. ReproError if one is not a mapping, or removes an item that does not exist."""
+    value: dict[str, YamlValue] = {}
+    locations: dict[KeyPath, Location] = {}
+    problems: list[Problem] = []
+    for document in documents:
+        if not isinstance(document.value, dict):
+            problems.append(Problem("must be fields and values, `name: value`", str(document.place(()))))
+            continue
+        value = _Merge(document, locations, problems).mapping(value, document.value, ())
+        locations.setdefault((), document.place(()))
+    require_none(problems)
+    return Layered(value, locations, documents[0].file)
+
+
+@dataclass(frozen=True, slots=True)
+class _Merge:
+    """Merge of one document into the layers below it. It updates `locations`."""
+
+    document: Document
+    locations: dict[KeyPath, Location]
+    problems: list[Problem]
+
+    def mapping(self, below: dict[str, YamlValue], value: dict[str, YamlValue], path: KeyPath) -> dict[str, YamlValue]:
+        """Return the mapping `below` with the fields of `value` merged into it."""
+        result = dict(below)
+        for key, item in value.items():
+            here = (*path, key)
+            before = below.get(key)
+            if item is None and key in below:
+                del result[key]
+                self._forget(here)
+            elif isinstance(before, dict) and isinstance(item, dict):
+                result[key] = self.mapping(before, item, here)
+            elif isinstance(item, dict) and item and item.keys() <= _STEPS and isinstance(before, (list, type(None))):
+                result[key] = self._changed(before or [], item, here)
+            elif isinstance(item, dict) and before is None:
+                self._forget(here)
+                self.locations[here] = self.document.key_place(here)
+                result[key] = self.mapping({}, item, here)
+            else:
+                self._forget(here)
+                self._locate(here, here)
+                result[key] = deepcopy(item)
+        return result
+
+    def _changed(self, below: list[YamlValue], steps: dict[str, YamlValue], path: KeyPath) -> list[YamlValue]:
+        """Return the list after `remove` and then `add`. Their order in the file does not matter."""
+        kept = [(item, _below(self.locations, (*path, i))) for i, item in enumerate(below)]
+        for number, unwanted in enumerate(_listed(steps.get("remove"))):
+            remaining = [(item, locations) for item, locations in kept if not _matches(item, unwanted)]
+            if len(remaining) == len(kept):
+                location = self.document.place((*path, "remove", number)).in_message
+                self.problems.append(Problem(f"{dotted(path)}: the list has no {unwanted!r} to remove", location))
+            kept = remaining
+        self._forget(path)
+        self.locations[path] = self.document.key_place(path)
+        for i, (_, locations) in enumerate(kept):
+            self.locations.update({(*path, i, *rest): location for rest, location in locations.items()})
+        added = _listed(steps.get("add"))
+        for i, _ in enumerate(added):
+            source = (*path, "add", i) if isinstance(steps["add"], list) else (*path, "add")
+            self._locate((*path, len(kept) + i), source)
+        return [*(item for item, _ in kept), *deepcopy(added)]
+
+    def _locate(self, path: KeyPath, source: KeyPath) -> None:
+        """Record for `path` the locations at `source` in the document. The location of a field is that of its key."""
+        locations = _below(self.document.values, source) | _below(self.document.keys, source)
+        self.locations.update({(*path, *rest): location for rest, location in locations.items()})
+
+    def _forget(self, path: KeyPath) -> None:
+        for rest in _below(self.locations, path):
+            self.locations.pop((*path, *rest))
+
+
+def _below(locations: Mapping[KeyPath, Location], start: KeyPath) -> dict[KeyPath, Location]:
+    """Return the locations at and below `start`, by their path after it."""
+    return {path[len(start) :]: location for path, location in locations.items() if path[: len(start)] == start}
+
+
+def leaves(value: YamlValue, path: KeyPath = ()) -> Iterator[tuple[KeyPath, YamlValue]]:
+    """Yield each single value with its path. An empty mapping or list is a single value."""
+    if not value or not isinstance(value, (dict, list)):
+        yield path, value
+    for key, item in children(value):
+        yield from leaves(item, (*path, key))
+
+
+def _listed(value: YamlValue) -> list[YamlValue]:
+    return value if isinstance(value, list) else [] if value is None else [value]
+
+
+def _matches(item: YamlValue, unwanted: YamlValue) -> bool:
+    text = next((item[name] for name in _NAMED_BY if name in item), item) if isinstance(item, dict) else item
+    return unwanted in (item, text) or (isinstance(text, str) and text.partition("=")[0] == unwanted)
+
+
+EXAMPLE = "EXAMPLE"
+"""Part of every example value."""
+
+_PATHS = ("checkout", "python", "data_path", "vocab_file", "merge_file", "benchmark", "hostfile", "staging_folder")
+
+
+def with_examples(layered: Layered) -> Layered:
+    """Return the profile with a visible example in place of each open value, such as `EXAMPLE-account`."""
+    value: dict[str, Any] = deepcopy(layered.value)
+    for path, text in list(placeholders(value)):
+        block: Any = value
+        for key in path[:-1]:
+            block = block[key]
+        block[path[-1]] = _example(layered, path, text)
+    return replace(layered, value=value)
+
+
+def _example(layered: Layered, path: KeyPath, text: str) -> str:
+    named = [key for key in path if isinstance(key, str)]
+    name = re.sub(r"[^A-Za-z0-9]+", "-", named[-1]).strip("-")
+    if path[:2] == ("container", "images"):
+        if layered.mapping("container").get("runtime") in ("shifter", "podman-hpc"):
+            return f"{EXAMPLE.lower()}/{name.lower()}:latest"
+        return f"/{EXAMPLE}/{name}.sqsh"
+    if text.startswith("<") and (named[-1] in _PATHS or path[:2] == ("container", "mounts")):
+        return f"/{EXAMPLE}/{name}"
+    return re.sub(r"<[^<>]*>", f"{EXAMPLE}-{name}", text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +228,7 @@ class ClusterRow:
     nodes: Annotated[int | None, Field(of="hardware.nodes")]
     gpus_per_node: Annotated[int | None, Field(of="hardware.gpus_per_node")]
     gpu: Annotated[str | None, Field(of="hardware.gpu")]
-    container: str | None
+    container: Annotated[str | None, Field(of="profile.container.runtime")]
     open: Annotated[Sequence[str], Field(of="open_fields")]
 
 
@@ -104,11 +268,6 @@ class Cluster:
     def files(self) -> tuple[Path, ...]:
         """Files of all layers, in their order."""
         return tuple(layer.file for layer in self.layers)
-
-    @property
-    def container(self) -> str | None:
-        """Name of the container runtime; None without one."""
-        return self.profile.container.runtime if self.profile.container else None
 
     @property
     def open_fields(self) -> list[str]:
@@ -190,11 +349,10 @@ def find_cluster(folders: Folders, name: str, settings: Sequence[Setting] = (), 
     With `example`, each open value has an example. ReproError has all problems of its files, or of the settings.
     """
     file = profile_file(folders, name)
-    layers = list(_layers(folders, file))
-    problems = [problem for _, layer in layers if isinstance(layer, ReproError) for problem in layer.problems]
-    if problems:
-        raise ReproError(*problems)
-    documents = [layer for _, layer in layers if isinstance(layer, Document)]
+    problems: list[Problem] = []
+    layers = dict(_layers(folders, file, problems))
+    require_none(problems)
+    documents = list(layers.values())
     layered = lay(documents)
     if settings:
         _require_lists(settings, layered)
@@ -203,13 +361,12 @@ def find_cluster(folders: Folders, name: str, settings: Sequence[Setting] = (), 
     examples = tuple(path for path, _ in placeholders(layered.value) if example)
     layered = with_examples(layered) if example else layered
     profile = read_model(ClusterProfile, Document(documents[0].file, layered.value), layered.problem_location)
-    if secrets := list(_literal_secrets(profile, layered)):
-        raise ReproError(*secrets)
+    require_none(_literal_secrets(profile, layered))
     machine = this_machine() if profile.scheduler == "local" else None
     hardware = profile.hardware or (machine.hardware() if machine else None)
     assert hardware is not None
     blanks = tuple(Unfilled(path, text, layered.location(path)) for path, text in placeholders(layered.value))
-    overlay, files = _overlay(folders, file), [path for path, _ in layers]
+    overlay = _overlay(folders, file)
     return Cluster(
         name=file.stem,
         profile=profile,
@@ -218,9 +375,9 @@ def find_cluster(folders: Folders, name: str, settings: Sequence[Setting] = (), 
         layered=layered,
         unfilled=blanks,
         overlay=overlay,
-        has_overlay=overlay in files,
+        has_overlay=overlay in layers,
         layers=tuple(
-            map(Layer, files, (tuple(str(name) for name, _ in children(document.value)) for document in documents))
+            Layer(path, tuple(str(name) for name, _ in children(layer.value))) for path, layer in layers.items()
         ),
         settings=tuple(settings),
         with_example=examples,
@@ -287,12 +444,14 @@ def _ownership_problem(folders: Folders, path: Path, status: os.stat_result) -> 
     return None
 
 
-def _layers(folders: Folders, file: Path, above: tuple[Path, ...] = ()) -> Iterator[tuple[Path, Document | ReproError]]:
+def _layers(
+    folders: Folders, file: Path, problems: list[Problem], above: tuple[Path, ...] = ()
+) -> Iterator[tuple[Path, Document]]:
     """Yield the files of a profile: the profile that it extends, the profile, its overlay.
 
-    Each file is read once. An unreadable file has its error instead of a document.
+    Each file is read once. The problems of files that cannot be read are added to `problems`.
     """
-    document = _document(folders, file)
+    document = _document(folders, file, problems)
     base, location = _extended(document)
     if base is not None:
         try:
@@ -303,15 +462,17 @@ def _layers(folders: Folders, file: Path, above: tuple[Path, ...] = ()) -> Itera
             way = " -> ".join(path.stem for path in (*above, file, below))
             what = f"extends: profiles extend each other in a circle, {way}"
             raise ReproError(Problem(what, location, "remove one extends:"))
-        yield from _layers(folders, below, (*above, file))
-    yield file, document
+        yield from _layers(folders, below, problems, (*above, file))
+    if document is not None:
+        yield file, document
     overlay = _overlay(folders, file)
     if os.path.isfile(overlay):  # noqa: PTH113  Path.is_file raises an error for invalid names
-        document = _document(folders, overlay)
+        document = _document(folders, overlay, problems)
         base, location = _extended(document)
         if base is not None:
             raise ReproError(Problem("extends: not supported in an overlay", location, f"set it in {shown(file)}"))
-        yield overlay, document
+        if document is not None:
+            yield overlay, document
 
 
 def _base_file(folders: Folders, file: Path, base: str) -> Path:
@@ -330,24 +491,21 @@ def _with_name(path: Path) -> Path:
     return path
 
 
-def _document(folders: Folders, path: Path) -> Document | ReproError:
+def _document(folders: Folders, path: Path, problems: list[Problem]) -> Document | None:
     """Read a layer. It is refused if another user could have written it, because its `setup` lines run as this user.
 
     Shipped profiles are part of this package and are trusted like its code.
     """
     is_shipped = path.parent == folders.shipped / "clusters" and not is_overlay(path)
-    try:
+    with added_to(problems):
         return read_document(path, None if is_shipped else partial(_ownership_problem, folders, path))
-    except ReproError as error:
-        return error
+    return None
 
 
-def _extended(document: Document | ReproError) -> tuple[str | None, str]:
+def _extended(document: Document | None) -> tuple[str | None, str]:
     """Return the profile that a layer extends and the location of the field; (None, "") if it extends none."""
-    if isinstance(document, ReproError) or not isinstance(document.value, dict):
-        return None, ""
-    base = document.value.get("extends")
-    return (base, str(document.place(("extends",)))) if isinstance(base, str) else (None, "")
+    base = document.value.get("extends") if document and isinstance(document.value, dict) else None
+    return (base, str(document.place(("extends",)))) if document and isinstance(base, str) else (None, "")
 
 
 def _with_network(hardware: Hardware, network: NetworkFields | None) -> Hardware:
@@ -391,7 +549,7 @@ def recorded_cluster(folders: Folders, name: str, file: str | None, settings: Se
     ReproError if another user can change a file of the profile.
     """
     named = cluster_names(folders).get(name)
-    if named is not None and (file is None or _is_same(named, Path(file))):
+    if named is not None and (file is None or os.path.realpath(named) == os.path.realpath(file)):
         return find_cluster(folders, name, settings)
     if file is None:
         raise ReproError(Problem(f"{name}: no such cluster", hint=_cluster_hint(name)))
@@ -413,10 +571,3 @@ def _require_own(file: Path, name: str) -> None:
 
 def _cluster_hint(name: str) -> str:
     return f"give the profile: --cluster {name}, or --cluster FILE"
-
-
-def _is_same(path: Path, other: Path) -> bool:
-    try:
-        return path.samefile(other)
-    except OSError:
-        return False

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from orchestrator.clusters.container import EXPANDED_BY_PYXIS, ContainerFields, MountFields, holds, read_image
+from orchestrator.clusters.profile import SlurmFields
 from orchestrator.clusters.resolve import Cluster
-from orchestrator.clusters.slurm_fields import SlurmFields
 from orchestrator.errors import Problem, ReproError
 from orchestrator.job_spec import Resources
 from orchestrator.launch.templates import OURS, Line

@@ -26,7 +26,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Literal
 
-from orchestrator.clusters.needs import DATA_FILES, OFFLINE_HINT, Item, fetch_record
+from orchestrator.clusters.program import DATA_FILES, OFFLINE_HINT, FetchRecord, Item, stored_record
 from orchestrator.errors import EXIT_UNREACHABLE, Problem, ReproError, Unreachable, require_none
 from orchestrator.files import locked, written_whole
 from orchestrator.identity import name_of_user
@@ -162,7 +162,7 @@ def _present(item: Item, text: Text | None) -> Fetched | None:
     commit, sha256 = None, dict[str, str]()
     if not all(file.exists() for file in item.files) or _is_empty(item.path):
         return None
-    known = fetch_record(item.record_file)
+    known = stored_record(FetchRecord, item.record_file)
     if isinstance(need, Repository):
         assert source.commit is not None
         commit = require_checkout(item.path, source.address, source.commit)

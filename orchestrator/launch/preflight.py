@@ -9,10 +9,9 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from orchestrator.clusters.machine import GpuMemory, GpuProcess, gpu_memory
-from orchestrator.clusters.needs import needed_paths
-from orchestrator.clusters.program import image_uri, import_record, imported_file, is_there
+from orchestrator.clusters.profile import MpirunFields
+from orchestrator.clusters.program import image_uri, import_record, imported_file, is_there, needed_paths
 from orchestrator.clusters.resolve import Cluster
-from orchestrator.clusters.slurm_fields import MpirunFields
 from orchestrator.errors import Problem, ReproError, Unreachable, for_each, require_none
 from orchestrator.launch.checkouts import git_output, is_at
 from orchestrator.launch.directives import output_pattern, require_mountable

@@ -1,4 +1,4 @@
-"""Jobs with their latest attempts, and updates of attempts by what the scheduler reports."""
+"""Jobs with their latest attempts and results, updates by what the scheduler reports, and the origin of results."""
 
 from __future__ import annotations
 
@@ -9,14 +9,16 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import sqlalchemy as sa
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, load_only
 
 from orchestrator.ledger.database import Ledger, now
-from orchestrator.ledger.readonly_file import JOB_COUNTS, JobCount
+from orchestrator.ledger.measurements import MeasuredMetric, metrics_of
 from orchestrator.ledger.rows import (
+    ATTEMPT_ORIGINS,
     JOB_ROWS,
     JOB_SPEC,
     JOB_SUMMARIES,
+    AttemptOrigin,
     AttemptRow,
     JobRow,
     JobSummary,
@@ -24,6 +26,7 @@ from orchestrator.ledger.rows import (
     RowReader,
     attempts_by_job,
 )
+from orchestrator.ledger.sqlite_file import JOB_COUNTS, JobCount
 from orchestrator.ledger.tables import (
     CANCELLED_BY,
     ENDED,
@@ -190,7 +193,9 @@ def job_rows(
 
     `only_open` selects attempts that have not ended, `unjudged` those that run or have ended without a verdict.
     """
-    wanted = _selection(experiment=experiment, run_id=run_id, job_prefix=job_prefix)
+    wanted = _of_experiment(experiment)
+    wanted += [] if run_id is None else [Run.id == run_id]
+    wanted += [] if job_prefix is None else [Job.id.startswith(job_prefix, autoescape=True)]
     wanted += [Attempt.phase.in_(OPEN)] if only_open else []
     wanted += [Attempt.phase.in_((RUNNING, ENDED)), Attempt.verdict.is_(None)] if unjudged else []
     return _latest(ledger, JOB_ROWS, wanted)
@@ -198,7 +203,7 @@ def job_rows(
 
 def job_summaries(ledger: Ledger, *, experiment: str | None = None) -> list[JobSummary]:
     """Return the same rows as `job_rows` without the configurations, which are most of a row's size."""
-    return _latest(ledger, JOB_SUMMARIES, _selection(experiment=experiment))
+    return _latest(ledger, JOB_SUMMARIES, _of_experiment(experiment))
 
 
 def refreshable_jobs(ledger: Ledger) -> list[JobSummary]:
@@ -213,56 +218,41 @@ def job_specs(ledger: Ledger, job_ids: Iterable[str]) -> dict[str, JobSpec]:
 
 def changed_arguments(ledger: Ledger) -> dict[str, tuple[str, ...]]:
     """Return the changed arguments of all jobs that have any, by job id."""
-    is_changed = sa.cast(Job.configuration, sa.Text).contains('"argument_changes"')
-    with ledger.reading() as session:
-        jobs = session.scalars(sa.select(Job).where(is_changed))  # without JobSpec, which `status` does not load
-        return {job.id: tuple(map(str, _words(job.configuration.get("argument_changes")))) for job in jobs}
+    jobs = ledger.scalars(sa.select(Job).where(_has_key("argument_changes")))  # without JobSpec, which `status` omits
+    changes = ((job.id, job.configuration.get("argument_changes")) for job in jobs)
+    return {job_id: tuple(map(str, words)) for job_id, words in changes if isinstance(words, list)}
 
 
 def described_metrics(ledger: Ledger, job_ids: Iterable[str]) -> dict[str, list[str]]:
     """Return the names of the metrics of each of these jobs whose program an experiment describes, by job id."""
-    query = sa.select(Job.id, Job.configuration).where(_is_described())
+    query = sa.select(Job.id, Job.configuration).where(_has_key("program"))
     programs: dict[str, Any] = {row[0]: row[1].get("program") for row in ledger.rows_with(query, Job.id, job_ids)}
     return {job_id: list(program["metrics"]) for job_id, program in programs.items() if program}
 
 
-def _is_described() -> sa.ColumnElement[bool]:
-    return sa.cast(Job.configuration, sa.Text).contains('"program"')
+def _has_key(key: str) -> sa.ColumnElement[bool]:
+    return sa.cast(Job.configuration, sa.Text).contains(f'"{key}"')
 
 
 def program_names(ledger: Ledger) -> list[str]:
     """Return the names of the programs that jobs ran."""
-    with ledger.reading() as session:
-        return sorted(session.scalars(sa.select(Job.program).distinct()))
+    return sorted(ledger.scalars(sa.select(Job.program).distinct()))
 
 
 def described_axes(ledger: Ledger) -> list[str]:
     """Return the axes of all jobs whose program an experiment describes."""
-    with ledger.reading() as session:
-        stored = [row.get("settings") for row in session.scalars(sa.select(Job.configuration).where(_is_described()))]
+    described = ledger.scalars(sa.select(Job.configuration).where(_has_key("program")))
+    stored = [configuration.get("settings") for configuration in described]
     return sorted({axis for settings in stored if isinstance(settings, dict) for axis in settings})
 
 
-def _words(stored: object) -> Iterable[object]:
-    return stored if isinstance(stored, list) else ()
-
-
-def _selection(
-    *, experiment: str | None = None, run_id: str | None = None, job_prefix: str | None = None
-) -> list[sa.ColumnElement[bool]]:
-    conditions = (
-        None if experiment is None else Run.experiment == experiment,
-        None if run_id is None else Run.id == run_id,
-        None if job_prefix is None else Job.id.startswith(job_prefix, autoescape=True),
-    )
-    return [condition for condition in conditions if condition is not None]
+def _of_experiment(experiment: str | None) -> list[sa.ColumnElement[bool]]:
+    return [] if experiment is None else [Run.experiment == experiment]
 
 
 def _latest(ledger: Ledger, reader: RowReader[S], wanted: Sequence[sa.ColumnElement[bool]]) -> list[S]:
-    query = _select_latest(reader).where(*wanted)
-    with ledger.reading() as session:
-        rows = reader.rows(session.execute(query), ledger.run_folders())
-        return list({(row.experiment, row.scale, row.case_name, row.job_id): row for row in rows}.values())
+    rows = reader.read(ledger, _select_latest(reader).where(*wanted))
+    return list({(row.experiment, row.scale, row.case_name, row.job_id): row for row in rows}.values())
 
 
 @cache  # SQLAlchemy needs 1 ms to put such a statement together, and a command executes it several times
@@ -282,9 +272,8 @@ def _select_latest(reader: RowReader[Any]) -> sa.Select[Any]:
 
 def unjudged_attempts(ledger: Ledger, phases: Sequence[str] = (RUNNING, ENDED)) -> list[int]:
     """Return the ids of the attempts in these phases that have no verdict yet, the oldest first."""
-    query = sa.select(Attempt.id).where(Attempt.phase.in_(phases), Attempt.verdict.is_(None)).order_by(Attempt.id)
-    with ledger.reading() as session:
-        return list(session.scalars(query))
+    unjudged = sa.select(Attempt.id).where(Attempt.phase.in_(phases), Attempt.verdict.is_(None))
+    return ledger.scalars(unjudged.order_by(Attempt.id))
 
 
 def rows_of_attempts(ledger: Ledger, attempt_ids: Sequence[int]) -> list[JobRow]:
@@ -317,29 +306,24 @@ def anything_to_refresh(ledger: Ledger) -> bool:
     """Return whether an attempt is open, has ended without a verdict, or was lost or may start again recently."""
     may_start_again = sa.and_(Attempt.is_requeued.is_(sa.true()), Attempt.ended_at > now() - LOST_IS_REVISED_FOR)
     wanted = sa.or_(Attempt.phase.in_(OPEN), Attempt.verdict.is_(None), _is_recently_lost(), may_start_again)
-    query = sa.select(Attempt.id).where(wanted).limit(1)
-    with ledger.reading() as session:
-        return session.execute(query).first() is not None
+    return bool(ledger.scalars(sa.select(Attempt.id).where(wanted).limit(1)))
 
 
 def attempts_of_jobs(ledger: Ledger, job_ids: Collection[str]) -> dict[str, list[AttemptRow]]:
     """Return the attempts of each of these jobs that has one, the first one first."""
     with ledger.reading() as session:
-        return attempts_by_job(session, job_ids, ledger.run_folders())
+        return attempts_by_job(session, ledger, job_ids)
 
 
 def job_count(ledger: Ledger) -> int:
     """Return the number of jobs of all experiments. A job that two experiments share counts for each."""
-    with ledger.reading() as session:
-        return session.scalar(sa.select(sa.func.count(sa.distinct(RunJob.job_id)))) or 0
+    return ledger.scalars(sa.select(sa.func.count(sa.distinct(RunJob.job_id))))[0]
 
 
 def last_seen(ledger: Ledger) -> datetime | None:
     """Return the oldest time (UTC) at which the scheduler last listed an open job; None without open jobs."""
     seen = sa.func.min(sa.func.coalesce(Attempt.refreshed_at, Attempt.created_at))
-    query = sa.select(seen).where(Attempt.phase.in_(OPEN), Attempt.state != QUEUED)
-    with ledger.reading() as session:
-        return session.scalar(query)
+    return ledger.scalars(sa.select(seen).where(Attempt.phase.in_(OPEN), Attempt.state != QUEUED))[0]
 
 
 def job_counts(ledger: Ledger) -> list[JobCount]:
@@ -408,3 +392,80 @@ def runs_of(ledger: Ledger, attempt_ids: Collection[int]) -> dict[int, str]:
     """Return the run that made each attempt, by attempt id."""
     query = sa.select(Attempt.id, Attempt.run_id)
     return {row[0]: row[1] for row in ledger.rows_with(query, Attempt.id, attempt_ids)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PastAttempt(AttemptRow):
+    """One submission of a job with its metrics by name.
+
+    `events` are those of the attempt, and of the runs that asked for the job while it was the latest attempt.
+    """
+
+    metrics: dict[str, MeasuredMetric]
+    events: tuple[Event, ...]
+
+
+def job_history(ledger: Ledger, job_id: str) -> list[PastAttempt]:
+    """Return the attempts of a job, the first one first, each with its events in the order in which they happened."""
+    attempts = attempts_of_jobs(ledger, [job_id]).get(job_id, [])
+    ids = [attempt.attempt_id for attempt in attempts]
+    runs = sa.select(RunJob.run_id).where(RunJob.job_id == job_id)
+    concerned = sa.or_(Event.attempt_id.in_(ids), sa.and_(Event.attempt_id.is_(None), Event.run_id.in_(runs)))
+    events = ledger.scalars(sa.select(Event).where(concerned).order_by(Event.at, Event.id))
+    of_attempt: dict[int, list[Event]] = {attempt_id: [] for attempt_id in ids}
+    for event in events:
+        owner = event.attempt_id if event.attempt_id is not None else _attempt_of_run_event(event, attempts)
+        of_attempt[owner].append(event)
+    metrics = metrics_of(ledger, ids)
+    return [
+        PastAttempt(
+            **field_values(attempt),
+            metrics=metrics.get(attempt.attempt_id, {}),
+            events=tuple(of_attempt[attempt.attempt_id]),
+        )
+        for attempt in attempts
+    ]
+
+
+def _attempt_of_run_event(event: Event, attempts: Sequence[AttemptRow]) -> int:
+    """Return the attempt that a run's event belongs to: the run's own, or the latest one at the time of the event."""
+    own = [attempt.attempt_id for attempt in attempts if attempt.run_id == event.run_id]
+    earlier = [attempt.attempt_id for attempt in attempts if attempt.created_at <= event.at]
+    return (own or earlier or [attempts[0].attempt_id])[-1]
+
+
+def attempt_origins(ledger: Ledger, job_ids: Collection[str]) -> list[AttemptOrigin]:
+    """Return the attempts of these jobs, by job and number."""
+    query = sa.select(*ATTEMPT_ORIGINS.columns).join(Job, Job.id == Attempt.job_id)
+    query = query.order_by(Attempt.job_id, Attempt.number)
+    return list(ATTEMPT_ORIGINS.rows(ledger.rows_with(query, Attempt.job_id, job_ids)))
+
+
+def run_summaries(ledger: Ledger) -> list[Run]:
+    """Return all runs without command, profile and options, the oldest first; runs of the same time by id."""
+    columns = (Run.experiment, Run.scale, Run.cluster, Run.created_at, Run.git_commit)
+    query = sa.select(Run).options(load_only(*columns, raiseload=True)).order_by(Run.created_at, Run.id)
+    return ledger.scalars(query)
+
+
+def run_records(ledger: Ledger, run_ids: Collection[str]) -> list[Run]:
+    """Return these runs, the oldest first."""
+    runs = (row[0] for row in ledger.rows_with(sa.select(Run), Run.id, run_ids))
+    return sorted(runs, key=lambda run: (run.created_at, run.id))
+
+
+def cases_asked_for(ledger: Ledger, run_ids: Collection[str]) -> set[tuple[str, str, str, str]]:
+    """Return (experiment, scale, case, job id) of every job that these runs asked for, new or existing."""
+    query = sa.select(Run.experiment, Run.scale, RunJob.case_name, RunJob.job_id).join(Run, Run.id == RunJob.run_id)
+    return {(row[0], row[1], row[2], row[3]) for row in ledger.rows_with(query, Run.id, run_ids)}
+
+
+def script_texts(ledger: Ledger, digests: Collection[str]) -> dict[str, str]:
+    """Return scripts by digest, as recorded: without secrets. One of the attempts that share a script has its text."""
+    query = sa.select(Attempt.script_sha256, sa.func.max(Attempt.script)).group_by(Attempt.script_sha256)
+    return {row[0]: row[1] for row in ledger.rows_with(query, Attempt.script_sha256, digests) if row[1]}
+
+
+def latest_moment(ledger: Ledger) -> datetime | None:
+    """Return the time (UTC) of the latest event in the ledger; None if there is none."""
+    return ledger.scalars(sa.select(sa.func.max(Event.at)))[0]

@@ -6,12 +6,12 @@ import errno
 import re
 import shlex
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import datetime, timezone
-from functools import cached_property
-from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, Any
+from functools import cache, cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError, OperationalError, SQLAlchemyError
@@ -19,15 +19,15 @@ from sqlalchemy.orm import Session
 
 from orchestrator.errors import Problem, ReproError, Unreachable
 from orchestrator.identity import user_name, why_not_own_path
-from orchestrator.ledger.locks import require_locks, require_rollback_journal
-from orchestrator.ledger.readonly_file import SCHEMA
-from orchestrator.ledger.tables import rows_with
-from orchestrator.ledger.views import create_schema
+from orchestrator.ledger.sqlite_file import SCHEMA, require_locks, require_rollback_journal
+from orchestrator.ledger.tables import create_schema, rows_with
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from orchestrator.ledger.tables import Columns
+
+T = TypeVar("T")
 
 BUSY_TIMEOUT_S = 15.0
 """Time that a writer waits for another writer, and that any command waits for a server."""
@@ -67,9 +67,31 @@ class Ledger:
         folders = (path.absolute() / "runs" for path in homes)
         self.runs = tuple(dict.fromkeys(path for folder in folders for path in (folder, folder.resolve())))
 
-    def run_folders(self) -> RunFolders:
-        """Return the reader of run folders, which finds them after home was moved."""
-        return RunFolders(self.runs)
+    def run_folders(self) -> Callable[[str], str]:
+        """Return a function from the recorded path of a run's file or folder to the path that it has now.
+
+        Recorded paths are absolute, and the home folder may have been moved since. A path stays as recorded if its run
+        folder exists there, or nowhere else.
+        """
+
+        @cache
+        def current_run(run: Path) -> Path:
+            copies = (runs / run.name for runs in self.runs if _is_folder(runs / run.name))
+            return run if _is_folder(run) else next(copies, run)
+
+        @cache
+        def current_folder(folder: str) -> str:
+            path = Path(folder)
+            run = next((part for part in (path, *path.parents) if part.parent.name == "runs"), None)
+            if run is None or run.parent in self.runs or current_run(run) == run:
+                return folder
+            return str(current_run(run) / path.relative_to(run))
+
+        def current(recorded: str) -> str:
+            folder, separator, name = recorded.rpartition("/")
+            return f"{current_folder(folder)}{separator}{name}"
+
+        return current
 
     def is_own(self, user: str | None) -> bool:
         """Return whether a row of this user belongs to the current user.
@@ -105,6 +127,11 @@ class Ledger:
                     raise _damaged(self.url, damage) from error
                 raise
 
+    def scalars(self, query: sa.Select[T]) -> list[T]:
+        """Return the values of a query for one column."""
+        with self.reading() as session:
+            return list(session.scalars(query))
+
     def rows_with(
         self, query: sa.Select[Unpack[Columns]], column: Any, values: Iterable[Any]
     ) -> list[sa.Row[Unpack[Columns]]]:
@@ -123,36 +150,6 @@ class Ledger:
                 return "its last page is cut off"
             check = str(connection.exec_driver_sql("PRAGMA quick_check(1)").scalar_one())
         return None if check == "ok" else _one_line(check)
-
-
-class RunFolders:
-    """Current paths of run folders, whose recorded paths are absolute: the home folder may have been moved since."""
-
-    def __init__(self, runs: Sequence[Path]) -> None:
-        self._runs = runs
-        self._current_folders: dict[str, str] = {}
-        self._current_runs: dict[PurePath, PurePath] = {}
-
-    def current(self, recorded: str) -> str:
-        """Return where the file or folder of a run is now: as recorded, or below this ledger's own runs.
-
-        A path stays as recorded if its run folder exists there, or nowhere else.
-        """
-        folder, separator, name = recorded.rpartition("/")
-        if folder not in self._current_folders:
-            self._current_folders[folder] = self._current_folder(folder)
-        return f"{self._current_folders[folder]}{separator}{name}"
-
-    def _current_folder(self, folder: str) -> str:
-        path = PurePath(folder)
-        run = next((part for part in (path, *path.parents) if part.parent.name == "runs"), None)
-        if run is None or run.parent in self._runs:
-            return folder
-        if run not in self._current_runs:
-            copies = (runs / run.name for runs in self._runs if _is_folder(runs / run.name))
-            self._current_runs[run] = run if _is_folder(Path(run)) else next(copies, run)
-        current = self._current_runs[run]
-        return folder if current == run else str(current / path.relative_to(run))
 
 
 def _is_folder(path: Path) -> bool:
@@ -179,7 +176,7 @@ def ledger_url(given: str | None, home: Path) -> sa.URL:
     try:
         url = sa.make_url(given)
     except (sa.exc.ArgumentError, ValueError) as error:  # ValueError: the port is not a number
-        why = _without_secrets(_first_line(error))
+        why = _without_secrets(_one_line(error))
         raise ReproError(Problem(f"--database: no such URL ({why})", hint=_URL_EXAMPLE)) from None
     # libpq accepts both names. SQLAlchemy would load psycopg2, the predecessor of psycopg.
     return url.set(drivername="postgresql+psycopg") if url.drivername in ("postgresql", "postgres") else url
@@ -208,16 +205,11 @@ def open_ledger(url: sa.URL, *, create: bool = True, home: Path | None = None) -
             if file is not None:
                 require_rollback_journal(file, connection.exec_driver_sql("PRAGMA journal_mode").scalar_one())
         if is_new:
-            _create(engine)
+            with engine.begin() as connection:
+                take_write_lock(connection)
+                if is_empty(connection):  # else another process has just created the tables
+                    create_schema(connection)
     return Ledger(url, engine, home)
-
-
-def _create(engine: sa.Engine) -> None:
-    """Create the tables, unless another process has just done it."""
-    with engine.begin() as connection:
-        take_write_lock(connection)
-        if is_empty(connection):
-            create_schema(connection)
 
 
 def is_empty(connection: sa.Connection) -> bool:
@@ -262,18 +254,16 @@ def _engine(url: sa.URL) -> sa.Engine:
         # the server may be restarted meanwhile.
         return sa.create_engine(url, isolation_level="READ COMMITTED", pool_pre_ping=True, connect_args=arguments)
     except (sa.exc.ArgumentError, sa.exc.NoSuchModuleError) as error:
-        raise ReproError(Problem(f"--database {_shown(url)}: {_first_line(error)}", hint=_URL_EXAMPLE)) from None
+        raise ReproError(Problem(f"--database {_shown(url)}: {_one_line(error)}", hint=_URL_EXAMPLE)) from None
     except ImportError as error:  # psycopg is missing, or installed without its C library
         package = "'psycopg[binary]'" if "psycopg" in (error.name or "psycopg") else error.name
-        missing = error.name or _first_line(error)
+        missing = error.name or _one_line(error)
         raise ReproError(Problem(f"--database {_shown(url)}: needs {missing}", hint=f"pip install {package}")) from None
 
 
 def _on_connect(connection: object, _record: object) -> None:
     connection.isolation_level = None  # type: ignore[attr-defined]  # this module issues BEGIN
-    cursor = connection.cursor()  # type: ignore[attr-defined]
-    cursor.execute("PRAGMA foreign_keys=ON")
-    cursor.close()
+    connection.execute("PRAGMA foreign_keys=ON").close()  # type: ignore[attr-defined]
 
 
 def sqlite_file(url: sa.URL) -> Path | None:
@@ -293,61 +283,61 @@ def explained(url: sa.URL) -> Iterator[None]:
             raise _of_sqlite(url, str(error.orig)) from error
         raise _of_server(url, error) from error
     except SQLAlchemyError as error:
-        raise ReproError(Problem(f"{_shown(url)}: {_without_secrets(_first_line(error))}")) from error
+        raise ReproError(Problem(f"{_shown(url)}: {_without_secrets(_one_line(error))}")) from error
     except UnicodeDecodeError as error:
         if url.get_backend_name() != "sqlite":
             raise
-        raise _damaged(url, _first_line(error)) from error  # SQLite's message quotes a damaged page
+        raise _damaged(url, _one_line(error)) from error  # SQLite's message quotes a damaged page
 
 
 def _of_sqlite(url: sa.URL, message: str) -> ReproError:
-    name, low = _shown(url), message.lower()
+    place, low = f"{_shown(url)}:", message.lower()
     if "locked" in low or "busy" in low:
-        return _locked(name)
+        return _locked(place)
     if any(word in low for word in ("malformed", "not a database", "corrupt", "could not decode")):
         return _damaged(url, message)
     # SQLite reports an exceeded quota as an I/O error, and a journal that cannot be created as one that does not open.
     refused = _refusal_of_folder(url) if "disk i/o" in low or "unable to open" in low else None
     if "is full" in low or (refused and refused.errno in (errno.ENOSPC, errno.EDQUOT)):
         why = f" ({refused.strerror})" if refused else ""
-        return DiskFull(Problem(f"the disk is full{why}", f"{name}:", "make room and repeat the command"))
+        return DiskFull(Problem(f"the disk is full{why}", place, "make room and repeat the command"))
     if "readonly" in low or refused:
         why = str(refused.strerror) if refused else message
-        return ReproError(Problem(f"cannot be written ({why})", f"{name}:", "check its owner and permissions"))
+        return ReproError(Problem(f"cannot be written ({why})", place, "check its owner and permissions"))
     if "unable to open" in low:
-        return ReproError(Problem("cannot be opened", f"{name}:", "check the path and its permissions"))
+        return ReproError(Problem("cannot be opened", place, "check the path and its permissions"))
     if "disk i/o" in low:
-        return ReproError(Problem(f"its disk failed ({message})", f"{name}:", "check the disk and repeat the command"))
-    return ReproError(Problem(message, f"{name}:"))
+        return ReproError(Problem(f"its disk failed ({message})", place, "check the disk and repeat the command"))
+    return ReproError(Problem(message, place))
 
 
 def _of_server(url: sa.URL, error: DBAPIError) -> ReproError:
-    name, message = _shown(url), _without_secrets(_one_line(str(error.orig)))
+    place, message = f"{_shown(url)}:", _without_secrets(_one_line(error.orig))
     low = message.lower()
     if "lock timeout" in low:
-        return _locked(name)
+        return _locked(place)
     if "no space left" in low or "disk full" in low:
         hint = "its administrator must make room; then repeat the command"
-        return DiskFull(Problem("the server's disk is full", f"{name}:", hint))
+        return DiskFull(Problem("the server's disk is full", place, hint))
     if "read-only" in low or "permission denied" in low:
-        return ReproError(Problem(f"cannot be written ({message})", f"{name}:", "ask for the right to write there"))
+        return ReproError(Problem(f"cannot be written ({message})", place, "ask for the right to write there"))
     is_temporary = any(word in low for word in _TEMPORARY)
     if "fatal:" in low and not is_temporary:
         reason = message[low.index("fatal:") + len("fatal:") :].strip()
-        return ReproError(Problem(f"refused ({reason})", f"{name}:", "check user, password and database in the URL"))
+        return ReproError(Problem(f"refused ({reason})", place, "check user, password and database in the URL"))
     is_unanswered = isinstance(error, OperationalError) and any(word in low for word in ("connection", "resolve host"))
     if error.connection_invalidated or is_temporary or is_unanswered:
-        return Unreachable(Problem(f"does not answer ({message})", f"{name}:", "repeat the command once it does"))
-    return ReproError(Problem(message, f"{name}:"))
+        return Unreachable(Problem(f"does not answer ({message})", place, "repeat the command once it does"))
+    return ReproError(Problem(message, place))
 
 
 # Errors of a PostgreSQL server that is not ready: "FATAL: the database system is starting up".
 _TEMPORARY = ("starting up", "shutting down", "recovery", "too many", "connection slots", "terminating connection")
 
 
-def _locked(name: str) -> Unreachable:
+def _locked(place: str) -> Unreachable:
     hint = "another repro is writing; repeat the command"
-    return Unreachable(Problem(f"locked for more than {BUSY_TIMEOUT_S:.0f} s", f"{name}:", hint))
+    return Unreachable(Problem(f"locked for more than {BUSY_TIMEOUT_S:.0f} s", place, hint))
 
 
 def _damaged(url: sa.URL, reason: str) -> ReproError:
@@ -381,11 +371,8 @@ def _without_secrets(message: str) -> str:
     return masked(message)
 
 
-def _one_line(message: str) -> str:
+def _one_line(message: object) -> str:
     """Return the first line of a message, or the whole message on one line if the first line ends with a colon."""
-    first = message.strip().splitlines()[0] if message.strip() else "no reason given"
-    return " ".join(message.split()) if first.endswith(":") else first
-
-
-def _first_line(error: Exception) -> str:
-    return _one_line(str(error))
+    text = str(message).strip() or "no reason given"
+    first = text.splitlines()[0]
+    return " ".join(text.split()) if first.endswith(":") else first

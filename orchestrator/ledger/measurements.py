@@ -24,6 +24,7 @@ from orchestrator.ledger.tables import (
     LogOffset,
     Metric,
     OutputRow,
+    Table,
     batched,
     field_values,
     rows_of,
@@ -144,22 +145,13 @@ def _replace(session: Session, measurements: Sequence[Measurement]) -> None:
     """Replace the iterations, metrics and rows, and remove the offsets."""
     measured = [m.attempt_id for m in measurements]
     restarted = [m.attempt_id for m in measurements if m.read is None or not m.read.continues]
-    for table, attempt_ids in (
-        *((table, measured) for table in (Metric, OutputRow, LogOffset)),
-        (Iteration, restarted),
-    ):
+    tables: dict[type[Table], list[int]] = {Metric: measured, OutputRow: measured, LogOffset: measured}
+    for table, attempt_ids in (tables | {Iteration: restarted}).items():
         rows = rows_of(table)
         for ids in batched(attempt_ids):
             session.execute(sa.delete(rows).where(rows.c.attempt_id.in_(ids)))
-    number = sa.func.max(_ITERATIONS.c.iteration)
-    query = sa.select(_ITERATIONS.c.attempt_id, number).group_by(_ITERATIONS.c.attempt_id)
-    last_stored = {row[0]: row[1] for row in rows_with(session, query, _ITERATIONS.c.attempt_id, measured)}
-    replaced = [
-        {"of": m.attempt_id, "number": line.iteration}
-        for m in measurements
-        for line in m.iterations
-        if line.iteration <= last_stored.get(m.attempt_id, -1)
-    ]
+    continued = (m for m in measurements if m.attempt_id not in restarted)
+    replaced = [{"of": m.attempt_id, "number": line.iteration} for m in continued for line in m.iterations]
     same = (_ITERATIONS.c.attempt_id == sa.bindparam("of"), _ITERATIONS.c.iteration == sa.bindparam("number"))
     _execute(session, sa.delete(_ITERATIONS).where(*same), replaced)
     lines = [

@@ -14,7 +14,7 @@ from sqlalchemy.exc import DBAPIError
 
 from orchestrator.errors import Problem, ReproError, did_you_mean
 from orchestrator.ledger.database import BUSY_TIMEOUT_S, Ledger, explained, sqlite_file
-from orchestrator.ledger.readonly_file import read_only
+from orchestrator.ledger.sqlite_file import read_only
 
 _STEPS = 100_000
 """Instructions of SQLite between two checks for Ctrl-C: some hundred checks a second."""
@@ -149,11 +149,8 @@ def _problem(ledger: Ledger, message: str) -> Problem | None:
         match = pattern.search(first)
         if match is not None:
             name = (match[1] or match[2]).rpartition(".")[2]
-            existing = relations(ledger)
-            columns = [column for relation in existing for column in relation.columns]
-            hint = (
-                did_you_mean(name, columns if kind == "column" else [relation.name for relation in existing])
-                or "`repro sql` without a question lists what there is"
-            )
+            known = relations(ledger)
+            names = [each for of in known for each in (of.columns if kind == "column" else [of.name])]
+            hint = did_you_mean(name, names) or "`repro sql` without a question lists what there is"
             return Problem(f"{name}: no such {kind}", hint=hint)
     return None

@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from orchestrator.errors import Problem, ReproError
-from orchestrator.ledger.database import RunFolders
+from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.tables import Attempt, Job, JsonObject, Run, RunJob, SchedulerKind, Table, rows_with
 
 if TYPE_CHECKING:
@@ -93,8 +93,12 @@ class AttemptOrigin(AttemptRow):
     @property
     def gpu_hours(self) -> float | None:
         """Return the hours of the attempt times its GPUs, or its processes on CPU cores; None before the end."""
-        seconds = (self.ended_at - self.started_at).total_seconds() if self.started_at and self.ended_at else None
-        return None if seconds is None else self.gpus * seconds / 3600
+        return None if self.elapsed_s is None else self.gpus * self.elapsed_s / 3600
+
+    @property
+    def elapsed_s(self) -> float | None:
+        """Return the seconds from start to end; None before the end."""
+        return (self.ended_at - self.started_at).total_seconds() if self.started_at and self.ended_at else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,11 +115,6 @@ class JobSummary(AttemptOrigin):
     iterations: int
     repeat: int = 1
     profile_file: str | None = None
-
-    @property
-    def elapsed_s(self) -> float | None:
-        """Return the seconds from start to end; None before the end."""
-        return (self.ended_at - self.started_at).total_seconds() if self.started_at and self.ended_at else None
 
     @property
     def label(self) -> str:
@@ -162,10 +161,15 @@ class RowReader(Generic[R]):
         self._conversions = [(name, convert) for name, convert in _CONVERSIONS.items() if name in names]
         self.columns = tuple(columns[name] if name in columns else _column(tables, name) for name in names)
 
-    def rows(self, results: Iterable[sa.Row[Any]], folders: RunFolders | None = None) -> Iterator[R]:
+    def read(self, ledger: Ledger, query: sa.Select[Any]) -> list[R]:
+        """Return the rows of a query. Their folders are where they are now."""
+        with ledger.reading() as session:
+            return list(self.rows(session.execute(query), ledger.run_folders()))
+
+    def rows(self, results: Iterable[sa.Row[Any]], folders: Callable[[str], str] | None = None) -> Iterator[R]:
         """Yield a row for each result; with `folders`, its folder is where it is now."""
         setters = tuple(self._setters.values())
-        conversions = [*self._conversions, ("folder", folders.current)] if folders else self._conversions
+        conversions = [*self._conversions, ("folder", folders)] if folders else self._conversions
         for result in results:
             row = object.__new__(self._row_type)
             for set_field, value in zip(setters, result, strict=True):
@@ -216,10 +220,10 @@ ATTEMPTS = RowReader(AttemptRow, [Attempt], attempt_id=Attempt.id)
 ATTEMPT_ORIGINS = RowReader(AttemptOrigin, [Attempt, Job], attempt_id=Attempt.id)
 
 
-def attempts_by_job(session: Session, job_ids: Collection[str], folders: RunFolders) -> dict[str, list[AttemptRow]]:
+def attempts_by_job(session: Session, ledger: Ledger, job_ids: Collection[str]) -> dict[str, list[AttemptRow]]:
     """Return the attempts of each of these jobs that has one, the first one first."""
     query = sa.select(*ATTEMPTS.columns).order_by(Attempt.number)
     by_job: dict[str, list[AttemptRow]] = {}
-    for attempt in ATTEMPTS.rows(rows_with(session, query, Attempt.job_id, job_ids), folders):
+    for attempt in ATTEMPTS.rows(rows_with(session, query, Attempt.job_id, job_ids), ledger.run_folders()):
         by_job.setdefault(attempt.job_id, []).append(attempt)
     return by_job

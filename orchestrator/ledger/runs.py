@@ -157,15 +157,12 @@ def new_run(ledger: Ledger, run: NewRun, jobs: Sequence[NewJob]) -> Iterator[Run
     block raises.
     """
     with ledger.writing() as session:
-        yield RunTransaction(
-            session, run, jobs, attempts_by_job(session, {job.id for job in jobs}, ledger.run_folders())
-        )
+        yield RunTransaction(session, run, jobs, attempts_by_job(session, ledger, {job.id for job in jobs}))
 
 
 def run_ids(ledger: Ledger) -> set[str]:
     """Return the ids of all runs."""
-    with ledger.reading() as session:
-        return set(session.scalars(sa.select(Run.id)))
+    return set(ledger.scalars(sa.select(Run.id)))
 
 
 def run_record(ledger: Ledger, run_id: str) -> Run:
@@ -182,13 +179,9 @@ def record_run_options(ledger: Ledger, run_id: str, run_options: Mapping[str, ob
 
 def add_run(session: Session, run: NewRun, jobs: Sequence[NewJob], run_options: Mapping[str, object]) -> None:
     """Store a run and the jobs that it requests, in the caller's transaction."""
-    row = {"created_at": now(), **_run_fields(run), "run_options": dict(run_options)}
-    session.execute(sa.insert(rows_of(Run)), [row])
+    columns = {name: value for name, value in field_values(run).items() if name not in ("machine", "pid_start_ticks")}
+    session.execute(sa.insert(rows_of(Run)), [{**columns, "created_at": now(), "run_options": dict(run_options)}])
     _add_jobs(session, run.id, jobs)
-
-
-def _run_fields(run: NewRun) -> dict[str, object]:
-    return {name: value for name, value in field_values(run).items() if name not in ("machine", "pid_start_ticks")}
 
 
 def _next_number(before: Sequence[AttemptRow]) -> int:
@@ -202,8 +195,7 @@ def _next_number(before: Sequence[AttemptRow]) -> int:
 def image_digests(ledger: Ledger, cluster: str, image: str) -> set[str]:
     """Return the recorded digests and file identities of this image in all jobs of a cluster."""
     query = sa.select(Job.image_digest).distinct().where(Job.cluster == cluster, Job.image == image)
-    with ledger.reading() as session:
-        return {digest for digest in session.scalars(query) if digest is not None}
+    return {digest for digest in ledger.scalars(query) if digest is not None}
 
 
 def _add_jobs(session: Session, run_id: str, jobs: Sequence[NewJob]) -> None:

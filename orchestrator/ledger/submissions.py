@@ -9,10 +9,11 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from pathlib import PurePath
+from pathlib import Path, PurePath
 
 import sqlalchemy as sa
 
+from orchestrator.errors import Problem, ReproError
 from orchestrator.ledger.attempts import LOST_IS_REVISED_FOR, note
 from orchestrator.ledger.database import Ledger, now
 from orchestrator.ledger.rows import ATTEMPTS, AttemptRow
@@ -27,6 +28,7 @@ from orchestrator.ledger.tables import (
     WAITING,
     Attempt,
     Event,
+    ExperimentFile,
     batched,
     field_values,
     rows_with,
@@ -46,13 +48,8 @@ class Submitter:
 
 def queued_attempts(ledger: Ledger, *, run_id: str | None = None) -> list[AttemptRow]:
     """Return the attempts that are not submitted yet, of one run or of all, in the order of submission."""
-    query = (
-        sa.select(*ATTEMPTS.columns)
-        .where(Attempt.state == QUEUED, Attempt.phase == WAITING)
-        .order_by(Attempt.run_id, Attempt.id)
-    )
-    if run_id is not None:
-        query = query.where(Attempt.run_id == run_id)
+    wanted = [Attempt.state == QUEUED, Attempt.phase == WAITING, *([Attempt.run_id == run_id] if run_id else [])]
+    query = sa.select(*ATTEMPTS.columns).where(*wanted).order_by(Attempt.run_id, Attempt.id)
     with ledger.reading() as session:
         return list(ATTEMPTS.rows(session.execute(query)))
 
@@ -62,8 +59,7 @@ def under_way_of(ledger: Ledger, run_id: str, file: str | None = None) -> list[s
     query = sa.select(Attempt.scheduler_id).where(Attempt.run_id == run_id, Attempt.phase.in_(OPEN))
     if file is not None:
         query = query.where(Attempt.file == file)
-    with ledger.reading() as session:
-        return sorted({own_id.partition("_")[0] for own_id in session.scalars(query) if own_id is not None})
+    return sorted({own_id.partition("_")[0] for own_id in ledger.scalars(query) if own_id is not None})
 
 
 def claim(
@@ -148,9 +144,8 @@ def interrupted_submissions(ledger: Ledger) -> list[list[AttemptRow]]:
     """Return the attempts of every submission that was started and has neither an id nor a refusal."""
     query = sa.select(*ATTEMPTS.columns).where(Attempt.phase == SUBMITTING).order_by(Attempt.id)
     by_token: dict[str, list[AttemptRow]] = {}
-    with ledger.reading() as session:
-        for attempt in ATTEMPTS.rows(session.execute(query), ledger.run_folders()):
-            by_token.setdefault(attempt.token, []).append(attempt)
+    for attempt in ATTEMPTS.read(ledger, query):
+        by_token.setdefault(attempt.token, []).append(attempt)
     return list(by_token.values())
 
 
@@ -218,8 +213,7 @@ def may_start_again(ledger: Ledger) -> list[AttemptRow]:
     query = sa.select(*ATTEMPTS.columns).where(
         Attempt.scheduler == "slurm", Attempt.is_requeued.is_(sa.true()), Attempt.scheduler_id.is_not(None), recent
     )
-    with ledger.reading() as session:
-        rows = list(ATTEMPTS.rows(session.execute(query), ledger.run_folders()))
+    rows = ATTEMPTS.read(ledger, query)
     recorded = {row.folder for row in rows}
     return [row for row in rows if next_folder(row.folder) not in recorded]
 
@@ -248,3 +242,20 @@ def record_restart(ledger: Ledger, before: AttemptRow, started_at: datetime) -> 
         session.add(attempt)
         session.flush()
         note(session, attempt, "started again", f"by Slurm, job {earlier.scheduler_id}, in {PurePath(folder).name}")
+
+
+def experiment_files(ledger: Ledger) -> dict[str, Path]:
+    """Return the recorded file of each experiment that was submitted by a path."""
+    with ledger.reading() as session:
+        rows = session.execute(sa.select(ExperimentFile.experiment, ExperimentFile.file))
+        return {experiment: Path(file) for experiment, file in rows}
+
+
+def record_experiment_file(ledger: Ledger, experiment: str, file: Path) -> None:
+    """Store the file of an experiment. ReproError if another file that still exists has this name."""
+    other = experiment_files(ledger).get(experiment)
+    if other is not None and other.is_file() and not other.samefile(file):
+        hint = "rename the file or its folder: both are part of the experiment's name"
+        raise ReproError(Problem(f"{experiment} was submitted from another file, {other}", f"{file}:", hint))
+    with ledger.writing() as session:
+        session.merge(ExperimentFile(experiment=experiment, file=str(file)))

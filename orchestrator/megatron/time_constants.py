@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import Enum
 from functools import cache
 
-from orchestrator.clusters.gpus import GPUS, gpu_facts
+from orchestrator.clusters.machine import GPUS, gpu_facts
 from orchestrator.config.model import Hardware
 from orchestrator.megatron.model import Layout, ModelShape, Training, weight_flops_per_token
 from orchestrator.megatron.programs import find_megatron

@@ -10,11 +10,10 @@ from orchestrator.catalog.expand import cases_to_run
 from orchestrator.catalog.experiment import PAPER, scale_names
 from orchestrator.catalog.library import Entry
 from orchestrator.clusters.container import FILE_RUNTIMES, read_image
-from orchestrator.clusters.layers import EXAMPLE
 from orchestrator.clusters.machine import Machine
 from orchestrator.clusters.profile import ClusterProfile
 from orchestrator.clusters.program import is_offered
-from orchestrator.clusters.resolve import Cluster
+from orchestrator.clusters.resolve import EXAMPLE, Cluster
 from orchestrator.config.model import Hardware
 from orchestrator.errors import Problem, ReproError
 from orchestrator.job_spec import Value

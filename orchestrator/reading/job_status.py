@@ -21,12 +21,13 @@ from orchestrator.ledger.attempts import (
     job_counts,
     job_specs,
     measured_for,
+    run_records,
     runs_of,
 )
 from orchestrator.ledger.database import Ledger, now
 from orchestrator.ledger.measurements import MeasuredMetric, metrics_of
-from orchestrator.ledger.readonly_file import JobCount
 from orchestrator.ledger.rows import JobSummary
+from orchestrator.ledger.sqlite_file import JobCount
 from orchestrator.ledger.tables import FAILED, PARTIAL, QUEUED, RUNNING, SUBMITTING, VERIFIED, WAITING
 from orchestrator.megatron.logs import ALPA_PROGRAM
 from orchestrator.money import Money, Price, recorded_price, totals
@@ -240,7 +241,6 @@ def recorded_prices(ledger: Ledger, attempt_ids: Sequence[int]) -> dict[int, Pri
     """Return the price of a GPU-hour that was recorded with the run of each attempt, by attempt id."""
     if not attempt_ids:
         return {}
-    from orchestrator.ledger.reports import run_records  # not for `status` without measured jobs
 
     runs = runs_of(ledger, attempt_ids)
     prices = {run.id: recorded_price(run.profile) for run in run_records(ledger, set(runs.values()))}

@@ -16,10 +16,9 @@ from orchestrator.catalog.experiment import PublishedPoint
 from orchestrator.catalog.library import Entry
 from orchestrator.errors import Problem, ReproError, did_you_mean
 from orchestrator.fields import Column, Columns, Field, TableRow, row_of
-from orchestrator.ledger.attempts import attempts_of_jobs, last_result, with_attempt
+from orchestrator.ledger.attempts import attempts_of_jobs, cases_asked_for, last_result, with_attempt
 from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.measurements import MeasuredMetric, MeasuredRow
-from orchestrator.ledger.reports import cases_asked_for
 from orchestrator.ledger.rows import AttemptRow, JobRow
 from orchestrator.ledger.tables import ENDED, FAILED, Run
 from orchestrator.programs.metric import MetricDefinition, principal_metric

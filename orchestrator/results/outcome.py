@@ -13,10 +13,16 @@ from orchestrator.catalog.library import Entry, find_experiment, full_name
 from orchestrator.errors import Problem, ReproError
 from orchestrator.fields import Field, row_of
 from orchestrator.job_spec import shown_changes
-from orchestrator.ledger.attempts import attempts_of_jobs, job_rows, measured_for, program_names, result_rows
+from orchestrator.ledger.attempts import (
+    attempts_of_jobs,
+    job_rows,
+    measured_for,
+    program_names,
+    result_rows,
+    run_summaries,
+)
 from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.measurements import losses_of, metrics_of, rows_of_output
-from orchestrator.ledger.reports import run_summaries
 from orchestrator.ledger.rows import JobRow
 from orchestrator.ledger.tables import MEASURED, Run
 from orchestrator.paths import Folders

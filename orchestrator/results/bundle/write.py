@@ -18,10 +18,9 @@ import orchestrator
 from orchestrator import __version__
 from orchestrator.errors import Problem, ReproError
 from orchestrator.files import open_job_file, read_job_file
-from orchestrator.ledger.attempts import job_rows
+from orchestrator.ledger.attempts import job_rows, script_texts
 from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.measurements import file_offsets
-from orchestrator.ledger.reports import script_texts
 from orchestrator.ledger.tables import ENDED, MEASURED, NEVER_SUBMITTED, OPEN
 from orchestrator.masking import hidden_values, masked, masked_tree
 from orchestrator.programs.registry import known_program
@@ -120,10 +119,10 @@ def add_attempts(contents: Contents, extract: Extract, ledger: Ledger) -> dict[i
     read = file_offsets(ledger, list(folders))
     outputs = {job["id"]: _output_files(job["program"], job["configuration"]) for job in extract.jobs}
     paths: dict[int, Row] = {}
-    run_folders = ledger.run_folders()
+    current = ledger.run_folders()
     for recorded in extract.attempts:
-        row = {**recorded, "folder": run_folders.current(recorded["folder"])}
-        row["file"] = run_folders.current(row["file"]) if row["file"] is not None else None
+        row = {**recorded, "folder": current(recorded["folder"])}
+        row["file"] = current(row["file"]) if row["file"] is not None else None
         folder = folders[row["id"]]
         script = _add_script(contents, row, f"{folder}/{SCRIPT}", texts.get(row["script_sha256"]))
         _add_logs(contents, row, folder, read.get(row["id"], {}), outputs[row["job_id"]])

@@ -13,9 +13,9 @@ from orchestrator.catalog.library import Entry
 from orchestrator.errors import Problem, ReproError, did_you_mean
 from orchestrator.fields import Column, Columns, Field, TableRow, columns_of, main_names, values_of
 from orchestrator.job_spec import JobSpec
+from orchestrator.ledger.attempts import attempt_origins, run_records
 from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.measurements import iterations_of
-from orchestrator.ledger.reports import attempt_origins, run_records
 from orchestrator.ledger.rows import JobRow
 from orchestrator.ledger.tables import Run, field_values
 from orchestrator.megatron.axes import AXES, SETTING_COLUMNS

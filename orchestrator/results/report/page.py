@@ -20,9 +20,8 @@ from orchestrator.catalog.library import Entry
 from orchestrator.errors import Problem, ReproError
 from orchestrator.files import written_whole
 from orchestrator.job_spec import shown_changes
-from orchestrator.ledger.attempts import job_summaries
+from orchestrator.ledger.attempts import attempt_origins, job_summaries, latest_moment, run_records, script_texts
 from orchestrator.ledger.database import Ledger
-from orchestrator.ledger.reports import attempt_origins, latest_moment, run_records, script_texts
 from orchestrator.ledger.rows import AttemptOrigin, JobSummary
 from orchestrator.ledger.tables import Run
 from orchestrator.results.outcome import FigureOutcome

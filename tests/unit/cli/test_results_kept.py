@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from orchestrator.ledger.attempts import job_rows
+from orchestrator.ledger.attempts import job_rows, run_summaries
 from orchestrator.ledger.database import Ledger
-from orchestrator.ledger.reports import run_summaries
 from tests.recorded_jobs import CRASHED, START, Outcome, new_ledger, record_results
 from tests.unit.catalog.entries import figure_13
 from tests.unit.cli.calling import Caller

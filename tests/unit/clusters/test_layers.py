@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.clusters.layers import Layered, lay, leaves
+from orchestrator.clusters.resolve import Layered, lay, leaves
 from orchestrator.config.yaml import YamlValue, parse_document
 from orchestrator.errors import ReproError
 

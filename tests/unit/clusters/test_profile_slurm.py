@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.clusters.slurm_fields import QosFields, SlurmFields
+from orchestrator.clusters.profile import QosFields, SlurmFields
 from orchestrator.errors import ReproError
 from orchestrator.slurm.notation import time_limit_s
 from orchestrator.text import counted

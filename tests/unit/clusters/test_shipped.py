@@ -9,10 +9,8 @@ from typing import Any, get_args
 import pytest
 
 from orchestrator.clusters.container import Runtime
-from orchestrator.clusters.gpus import gpu_facts
-from orchestrator.clusters.layers import leaves
-from orchestrator.clusters.machine import parse_nvidia_smi
-from orchestrator.clusters.resolve import Cluster
+from orchestrator.clusters.machine import gpu_facts, parse_nvidia_smi
+from orchestrator.clusters.resolve import Cluster, leaves
 from orchestrator.config.yaml import read_document
 from tests.slurm.configuration import Shape, slurm_conf
 from tests.slurm.portable import gpu_type

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
-from orchestrator.clusters.needs import Item, Source
+from orchestrator.clusters.program import Item, Source
 from orchestrator.programs.needs import Need, PublicFile, Repository
 
 AUTHOR = ("-c", "user.name=Ann", "-c", "user.email=ann@example.org")

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.clusters.needs import Item, fetch_record
+from orchestrator.clusters.program import FetchRecord, Item, stored_record
 from orchestrator.errors import ReproError, Unreachable
 from orchestrator.launch import fetch as fetching
 from orchestrator.launch.fetch import Text, fetch_items, item_state, render_fetch, require_usable_text
@@ -69,7 +69,7 @@ def test_a_file_is_downloaded_once_with_a_record_of_source_checksum_and_time(
     assert fetch(wanted) == ["fetched"]
     assert wanted.path.read_bytes() == CONTENT
     assert names(tmp_path / "data") == ["vocab.json", "vocab.json.fetched.json"]
-    record = fetch_record(wanted.record_file)
+    record = stored_record(FetchRecord, wanted.record_file)
     assert record is not None and record.source == server.file().url and record.fetched.endswith("Z")
     assert record.sha256 == {"vocab.json": server.file().sha256}
     before = wanted.record_file.read_bytes()
@@ -216,7 +216,7 @@ def test_a_checkout_has_exactly_the_commit_and_no_history(tmp_path: Path, origin
     assert git(wanted.path, "rev-list", "--count", "HEAD") == "1"
     assert (wanted.path / "pretrain_gpt.py").read_text() == "print(1)\n"
     assert names(wanted.path.parent) == ["Megatron-LM", "Megatron-LM.fetched.json"]
-    record = fetch_record(wanted.record_file)
+    record = stored_record(FetchRecord, wanted.record_file)
     assert record is not None and (record.source, record.commit) == (f"file://{folder}", second)
     assert fetch(wanted) == ["there already"]
     assert item_state(wanted) == "there"
@@ -228,7 +228,7 @@ def test_a_branch_is_fetched_at_its_head_and_the_record_has_the_commit(
     folder, commits = origin
     wanted = checkout(folder, "release", tmp_path / "Megatron-LM")
     assert fetch(wanted) == ["fetched"]
-    record = fetch_record(wanted.record_file)
+    record = stored_record(FetchRecord, wanted.record_file)
     assert record is not None and record.commit == commits[-1] == git(wanted.path, "rev-parse", "HEAD")
     assert fetch(wanted) == ["there already"]
 
@@ -240,7 +240,7 @@ def test_a_clone_by_hand_at_the_right_commit_is_accepted_and_recorded(
     subprocess.run(["git", "clone", "-q", str(folder), str(tmp_path / "mine")], check=True)
     wanted = checkout(folder, last, tmp_path / "mine")
     assert fetch(wanted) == ["there already"]
-    assert fetch_record(wanted.record_file) is not None
+    assert stored_record(FetchRecord, wanted.record_file) is not None
 
 
 @pytest.mark.parametrize("left", ["", ".git/index.lock", ".git/shallow.lock"])
@@ -345,7 +345,7 @@ def test_a_checkout_at_another_commit_is_refused_and_the_command_of_the_hint_cor
     command = (error.problems[0].hint or "").partition(";")[0]
     subprocess.run(command, shell=True, check=True, capture_output=True)
     assert fetch(wanted) == ["there already"]
-    record = fetch_record(wanted.record_file)
+    record = stored_record(FetchRecord, wanted.record_file)
     assert record is not None and record.commit == last
 
 
@@ -540,7 +540,7 @@ def test_data_of_a_text_are_made_by_the_tool_of_the_checkout(tmp_path: Path, pro
     half.unlink()
     assert fetch(*program, text=text) == [*["there already"] * 3, "made"]
     assert names(tmp_path / "data") == ["mine.bin", "mine.fetched.json", "mine.idx"]
-    record = fetch_record(program[-1].record_file)
+    record = stored_record(FetchRecord, program[-1].record_file)
     assert record is not None and record.source == f"{text.file}, by tools/preprocess_data.py"
     assert fetch(*program)[-1] == "there already"
     assert fetch(*program, text=text)[-1] == "there already"

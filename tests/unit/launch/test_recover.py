@@ -22,9 +22,8 @@ from orchestrator.launch import refresh as refreshing
 from orchestrator.launch.executors import find_process
 from orchestrator.launch.refresh import owner_check, refresh
 from orchestrator.launch.submit import Submitted, submit
-from orchestrator.ledger.attempts import job_rows
+from orchestrator.ledger.attempts import job_history, job_rows
 from orchestrator.ledger.database import Ledger, now
-from orchestrator.ledger.reports import job_history
 from orchestrator.ledger.submissions import interrupted_submissions
 from orchestrator.ledger.tables import OPEN, QUEUED, SUBMITTING, WAITING, Attempt
 from orchestrator.slurm.query import QueryAnswer

@@ -25,8 +25,8 @@ from orchestrator.ledger.measurements import (
     metrics_of,
     record_measurements,
 )
-from orchestrator.ledger.readonly_file import SCHEMA
 from orchestrator.ledger.rows import Observation
+from orchestrator.ledger.sqlite_file import SCHEMA
 from orchestrator.ledger.tables import ENDED, VERIFIED, Attempt, Event, Iteration, IterationLine, Run, rows_of
 from tests.forked_repro import ForkedProgram
 from tests.recorded_jobs import job_spec, ledger_at, new_ledger, new_run, record_jobs

@@ -7,10 +7,9 @@ from datetime import datetime, timedelta
 import pytest
 import sqlalchemy as sa
 
-from orchestrator.ledger.attempts import job_counts, job_rows, last_seen, record_observations
+from orchestrator.ledger.attempts import job_counts, job_history, job_rows, last_seen, record_observations
 from orchestrator.ledger.database import Ledger, now
 from orchestrator.ledger.measurements import MeasuredMetric, Measurement, record_measurements
-from orchestrator.ledger.reports import job_history
 from orchestrator.ledger.rows import Observation
 from orchestrator.ledger.submissions import record_submission
 from orchestrator.ledger.tables import ENDED, FAILED, RUNNING, VERIFIED, Attempt

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from orchestrator.errors import ReproError
-from orchestrator.ledger import locks
+from orchestrator.ledger import sqlite_file
 from orchestrator.ledger.attempts import job_rows
 from orchestrator.ledger.database import ledger_url, open_ledger
-from orchestrator.ledger.locks import file_system_of, require_locks
+from orchestrator.ledger.sqlite_file import file_system_of, require_locks
 from tests.recorded_jobs import new_ledger, record_jobs
 from tests.unit.ledger.conftest import compiled
 
@@ -63,9 +63,7 @@ int fcntl64(int file, int command, ...)
 """
 
 OPENS = """
-import fcntl, sys
-if sys.argv[2] == "a child":
-    del fcntl.F_OFD_SETLK
+import sys
 from orchestrator.errors import ReproError
 from orchestrator.ledger.database import ledger_url, open_ledger
 try:
@@ -82,19 +80,19 @@ def shim(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return compiled(tmp_path_factory.mktemp("shim"), SHIM, f"-DLOCKS_FAIL_WITH={request.param}")
 
 
-def opens(file: Path, shim: Path, asked: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", OPENS, str(file), asked]
+def opens(file: Path, shim: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", OPENS, str(file)]
     env = {**os.environ, "LD_PRELOAD": str(shim)}
     return subprocess.run(command, cwd=CHECKOUT, env=env, capture_output=True, text=True, check=False, timeout=120)
 
 
 def mounted_as(folder: Path, kind: str, options: str, table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The kernel's table says that the folder lies on this file system."""
-    number = locks._mount_number(folder)
+    number = sqlite_file._mount_number(folder)
     table.write_text(
         f"{number} 1 0:53 / /home\\040of\\040all rw,relatime shared:7 - {kind} server:/home rw,{options}\n"
     )
-    monkeypatch.setattr(locks, "MOUNTS", table)
+    monkeypatch.setattr(sqlite_file, "MOUNTS", table)
 
 
 @pytest.mark.fault(
@@ -102,11 +100,8 @@ def mounted_as(folder: Path, kind: str, options: str, table: Path, monkeypatch: 
     fault="A file system that grants every lock, or none (the test replaces the kernel's answer)",
     promise="Refused before anything is written.",
 )
-@pytest.mark.parametrize("asked", ["another descriptor", "a child"])
-def test_a_new_ledger_is_refused_where_locks_do_not_work_and_nothing_is_left_there(
-    tmp_path: Path, shim: Path, asked: str
-) -> None:
-    done = opens(tmp_path / "results.db", shim, asked)
+def test_a_new_ledger_is_refused_where_locks_do_not_work_and_nothing_is_left_there(tmp_path: Path, shim: Path) -> None:
+    done = opens(tmp_path / "results.db", shim)
     assert done.returncode == 2, done.stderr
     place = file_system_of(tmp_path)
     assert place is not None and done.stdout.startswith(f"{tmp_path}/results.db: {place} has no working locks (")
@@ -115,12 +110,12 @@ def test_a_new_ledger_is_refused_where_locks_do_not_work_and_nothing_is_left_the
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("own_lock", [locks._OWN_LOCK, -1, None])
+@pytest.mark.parametrize("own_lock", [sqlite_file._OWN_LOCK, -1, None])
 def test_the_same_folder_is_taken_when_its_locks_work(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own_lock: int | None
 ) -> None:
-    """Whoever is asked: another descriptor, a child where the kernel does not know the command, or there is none."""
-    monkeypatch.setattr(locks, "_OWN_LOCK", own_lock)
+    """Also if the kernel or Python does not have locks of an open file."""
+    monkeypatch.setattr(sqlite_file, "_OWN_LOCK", own_lock)
     require_locks(tmp_path / "results.db", new=True)
     assert list(tmp_path.iterdir()) == []
 
@@ -135,7 +130,7 @@ def test_locks_are_tried_each_time_on_a_file_system_of_several_hosts_and_not_on_
 ) -> None:
     new_ledger(tmp_path)
     table = tmp_path_factory.mktemp("mounts") / "mountinfo"
-    monkeypatch.setattr(locks, "_refusal", lambda *_asked: errno.ENOLCK)
+    monkeypatch.setattr(sqlite_file, "_refusal", lambda *_asked: errno.ENOLCK)
     mounted_as(tmp_path, "ext4", "errors=continue", table, monkeypatch)
     assert open_ledger(ledger_url(None, tmp_path)) is not None
     mounted_as(tmp_path, "nfs4", "vers=4.2,local_lock=none", table, monkeypatch)
@@ -153,10 +148,10 @@ def test_where_the_kernel_does_not_tell_the_file_system_locks_are_tried(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     new_ledger(tmp_path)
-    monkeypatch.setattr(locks, "MOUNTS", tmp_path / "no such table")
+    monkeypatch.setattr(sqlite_file, "MOUNTS", tmp_path / "no such table")
     assert file_system_of(tmp_path) is None
     assert open_ledger(ledger_url(None, tmp_path)) is not None
-    monkeypatch.setattr(locks, "_refusal", lambda *_asked: errno.ENOLCK)
+    monkeypatch.setattr(sqlite_file, "_refusal", lambda *_asked: errno.ENOLCK)
     with pytest.raises(ReproError, match=f"the file system of {tmp_path} has no working locks"):
         open_ledger(ledger_url(None, tmp_path))
 
@@ -232,7 +227,7 @@ def test_trying_a_lock_does_not_give_up_the_one_that_a_writer_of_this_process_ho
 
 
 def test_a_folders_file_system_is_found_by_its_mount(tmp_path: Path) -> None:
-    if not locks.MOUNTS.exists():
+    if not sqlite_file.MOUNTS.exists():
         pytest.skip("no /proc")
     (tmp_path / "link").symlink_to("/proc")
     for folder in (Path("/proc"), tmp_path / "link"):

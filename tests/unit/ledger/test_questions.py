@@ -14,8 +14,7 @@ import pytest
 from orchestrator.errors import EXIT_USER_ERROR, ReproError
 from orchestrator.ledger.database import Ledger, ledger_url, open_ledger
 from orchestrator.ledger.readonly_sql import asked, relations
-from orchestrator.ledger.tables import Table
-from orchestrator.ledger.views import VIEWS
+from orchestrator.ledger.tables import VIEWS, Table
 from tests.recorded_jobs import ledger_at, new_ledger, record_jobs
 
 ENDLESS = "with recursive n(i) as (select 1 union all select i + 1 from n) select count(*) from n where i < 0"

@@ -26,7 +26,7 @@ import sqlalchemy as sa
 from orchestrator.errors import EXIT_USER_ERROR, ReproError
 from orchestrator.ledger.attempts import job_rows
 from orchestrator.ledger.database import Ledger, ledger_url, open_ledger
-from orchestrator.ledger.readonly_file import SCHEMA
+from orchestrator.ledger.sqlite_file import SCHEMA
 from orchestrator.ledger.tables import Attempt, Event, Iteration, Run, RunJob, rows_of
 from tests.forked_repro import ForkedProgram
 from tests.recorded_jobs import ledger_at, new_ledger, record_jobs

@@ -8,7 +8,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from orchestrator.catalog.library import published_code
-from orchestrator.clusters.needs import Item, sources_of
+from orchestrator.clusters.program import Item, sources_of
 from orchestrator.clusters.resolve import Cluster
 from orchestrator.launch.batches import warm_ups
 from orchestrator.launch.fetch import render_fetch

@@ -11,10 +11,9 @@ import pytest
 import sqlalchemy as sa
 
 from orchestrator.errors import ReproError
-from orchestrator.ledger.attempts import job_rows
+from orchestrator.ledger.attempts import job_rows, run_summaries
 from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.measurements import MeasuredMetric
-from orchestrator.ledger.reports import run_summaries
 from orchestrator.ledger.rows import JobRow
 from orchestrator.ledger.tables import Attempt, Run
 from orchestrator.results.comparison import (
